@@ -1,0 +1,123 @@
+// The one interface of the project: a service registry, asynchronous.
+//
+// Everything is an implementation of it (StoreRegistry on the embedded store,
+// GrpcRegistry on a registry elsewhere), a decorator of it (FailbackRegistry, which never
+// forgets a failed call), or an adapter onto it (RegistryServer, which serves any of
+// them over gRPC; Agent, the front door for C++ programs). Its requests and answers
+// are the messages of proto/failback/registry/v1/registry.proto, which say what each
+// field means; docs/protocol.md tells how the calls work together.
+//
+// Example: register one instance and hear how it went.
+//
+//   RegisterRequest request;
+//   request.set_session_id(session_id);
+//   *request.add_registrations()->mutable_instance() = instance;
+//   registry.Register(request, [](absl::StatusOr<RegisterResponse> response) {
+//     if (!response.ok()) return Log(response.status());           // the call as a whole
+//     Log(StatusFromProto(response->results(0).status()));         // this instance
+//   });
+//
+// Thread safety: every method may be called from any thread, also from inside a callback
+// or a listener.
+//
+// Contract, for implementations and callers:
+// * `done` runs exactly once, on any thread, possibly before the method returns. It must not
+//   block; an implementation holds no lock while it runs.
+// * A status is an absl::Status whose details (reason, retry delay) are read with
+//   registry/errors.h. Its code is chosen by what the caller should do next.
+// * An implementation may be destroyed while calls are under way: every `done` not yet run is
+//   run with CANCELLED before the destructor returns.
+
+#ifndef FAILBACK_REGISTRY_REGISTRY_H_
+#define FAILBACK_REGISTRY_REGISTRY_H_
+
+#include <memory>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "failback/registry/v1/registry.pb.h"
+
+namespace failback {
+
+// The wire messages are the vocabulary of the C++ interface too.
+using registry::v1::CloseSessionRequest;
+using registry::v1::CloseSessionResponse;
+using registry::v1::InstanceKey;
+using registry::v1::InstanceRecord;
+using registry::v1::KeepAliveRequest;
+using registry::v1::KeepAliveResponse;
+using registry::v1::ListRequest;
+using registry::v1::ListResponse;
+using registry::v1::OpenSessionRequest;
+using registry::v1::OpenSessionResponse;
+using registry::v1::RegisterRequest;
+using registry::v1::RegisterResponse;
+using registry::v1::Selector;
+using registry::v1::ServiceInstance;
+using registry::v1::SubscribeRequest;
+using registry::v1::SubscribeResponse;
+using registry::v1::UnregisterRequest;
+using registry::v1::UnregisterResponse;
+using registry::v1::UnsubscribeRequest;
+using registry::v1::UnsubscribeResponse;
+
+template <typename Response>
+using Callback = absl::AnyInvocable<void(absl::StatusOr<Response>) &&>;
+
+// Hears a subscription. Calls come one at a time and in order. The listener must not block: an
+// implementation may call it on the thread that commits or reads from the network.
+class NotifyListener {
+ public:
+  virtual ~NotifyListener() = default;
+
+  // The next message of the stream. It is shared with the other subscribers of the same set:
+  // keep the pointer rather than a copy.
+  virtual void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) = 0;
+
+  // The stream has ended; nothing follows. OK after Unsubscribe, ABORTED (REPLACED) when a
+  // newer Subscribe with the same id took over; anything else is a failure: subscribe again, with
+  // the last epoch and revision.
+  virtual void OnEnd(const absl::Status& status) = 0;
+};
+
+// A running Subscribe. Destroying it ends the stream without OnEnd. After the destructor has
+// returned no callback runs; from within the listener's own callback it returns at once and that
+// callback is the last.
+class SubscribeStream {
+ public:
+  virtual ~SubscribeStream() = default;
+};
+
+class Registry {
+ public:
+  virtual ~Registry() = default;
+
+  virtual void OpenSession(const OpenSessionRequest& request,
+                           Callback<OpenSessionResponse> done) = 0;
+
+  // Renews one session. A session that is lost is an error status with reason SESSION_UNKNOWN, not a
+  // response with a status.
+  virtual void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) = 0;
+
+  virtual void CloseSession(const CloseSessionRequest& request,
+                            Callback<CloseSessionResponse> done) = 0;
+
+  virtual void Register(const RegisterRequest& request, Callback<RegisterResponse> done) = 0;
+
+  virtual void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) = 0;
+
+  // Errors, bad requests included, are told through OnEnd, possibly before this returns.
+  // Never null.
+  virtual std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
+                                                     std::shared_ptr<NotifyListener> listener) = 0;
+
+  virtual void Unsubscribe(const UnsubscribeRequest& request,
+                           Callback<UnsubscribeResponse> done) = 0;
+
+  virtual void List(const ListRequest& request, Callback<ListResponse> done) = 0;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_REGISTRY_H_
