@@ -1,0 +1,166 @@
+// Keeps services registered: a Registry that never forgets a failed call.
+//
+// FailbackRegistry decorates any Registry (its upstream). Register, Unregister, Subscribe and Unsubscribe
+// state an intent; it is accepted at once, and carried to the upstream until that agrees. A call that
+// fails becomes a retry task on the timing wheel. An agent is this class over a GrpcRegistry.
+//
+// The algorithm is one record per key with the last intent in it (Consul's local state, and unlike
+// Dubbo's four maps of failures): desired state, generation, what is in flight, the retry task if the
+// last attempt failed. A new intent takes a higher generation, replaces the desired state
+// and cancels the waiting retry; a completion that is not of the newest generation acknowledges
+// nothing. Instances and subscriptions are the same kind of record; they differ in which call
+// carries them. Calls leave from one queue, in batches, with a bounded number in flight.
+//
+// One prober watches the upstream: it opens the session, renews it at TTL/3, and while
+// the upstream is away tries about once a second. Attempts made meanwhile fail at once with the
+// prober's last error and go back on the wheel, so an outage costs one call a second and not one
+// per record. When the connection is back everything is sent again (resync), in batches.
+//
+// Example:
+//
+//   FailbackRegistry::Options options;
+//   options.upstream_name = "grpc://127.0.0.1:7070";
+//   options.timer = timer.get();
+//   auto registry = FailbackRegistry::Create(std::move(upstream), options);
+//   (*registry)->Register(request, [](absl::StatusOr<RegisterResponse> accepted) { … });
+//
+// Sessions opened at this registry are local ones: they tell whether a client on the same machine is
+// alive. When one ends, the intent for its instances becomes "gone". Without a session an intent
+// lives until it is withdrawn.
+//
+// Thread safety: as Registry. Callbacks and listeners run without locks, on the thread that
+// brought the news (an RPC thread of the upstream, the wheel's thread, or the caller's own).
+//
+// Invariants (tests/registry/failback names them):
+//  1. Per key, the last intent wins: once faults stop, the upstream holds exactly the last intents.
+//  2. At most one call per key is in flight.
+//  3. A completion of an older generation changes no state.
+//  4. An intent that is not acknowledged is in flight, queued, on the wheel, or parked: never in
+//     none of them. Parked ones are shown and re-armed by reconnect, a new intent or Retry().
+//  5. A subscriber sees no state twice in a row within an epoch, and no older one after a newer.
+//  6. Nothing runs after the destructor has returned.
+
+#ifndef FAILBACK_REGISTRY_FAILBACK_REGISTRY_H_
+#define FAILBACK_REGISTRY_FAILBACK_REGISTRY_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "failback/agent/v1/agent.pb.h"
+#include "registry/registry.h"
+#include "registry/status_policy.h"
+#include "retry/backoff.h"
+#include "retry/hashed_wheel_timer.h"
+#include "retry/retry_task.h"
+
+namespace failback {
+
+class IntentJournal;
+
+// What became of an intent, told to whoever set Options::on_event.
+struct IntentEvent {
+  enum class Kind {
+    kAcknowledged,  // the upstream has it
+    kRetrying,      // the first attempt of this intent failed, it is on the wheel
+    kParked,        // out of retries, or refused for good
+    kSuperseded,    // a newer incarnation holds the key; the intent is dropped
+  };
+  Kind kind;
+  OperationKind operation;
+  // As in PendingOperation.id.
+  std::string id;
+  uint64_t generation = 0;
+  int times = 0;
+  absl::Status status;
+};
+
+class FailbackRegistry final : public Registry {
+ public:
+  struct Options {
+    // How the upstream is called in listings and messages.
+    std::string upstream_name;
+    // Names this life of the process to the upstream; empty: a new random one, or the
+    // journal's. A pod's UID is a good one.
+    std::string incarnation;
+    // For people: shown at the registry.
+    std::string client_name;
+    // Lifetime of the upstream session without renewal.
+    absl::Duration session_ttl = absl::Seconds(10);
+    // Retries of single operations.
+    RetryPolicy retry;
+    // Probes while the upstream is away.
+    BackoffOptions reconnect{absl::Milliseconds(100), 2.0, absl::Milliseconds(1100), 0.2};
+    // Calls in flight at the upstream, and items in one call; both at least 1.
+    int max_calls_in_flight = 8;
+    int max_batch = 250;
+    // Intents held at once; beyond it Register is refused with LIMIT_REACHED.
+    int64_t max_records = 1000000;
+    // How long subscribers are spared the news that the upstream is away.
+    absl::Duration stale_grace = absl::Seconds(1);
+    // How long an empty snapshot after a non-empty one is held back before it is believed.
+    absl::Duration empty_snapshot_hold = absl::Seconds(5);
+    // Between two comparisons of what the upstream holds with what it should; zero: never.
+    absl::Duration anti_entropy_interval = absl::Minutes(1);
+    // Required; outlives the registry. The wheel that everything waits on, and its clock.
+    HashedWheelTimer* timer = nullptr;
+    // Uniform in [0, 1); for jitter. Default: EntropyRandom().
+    Random random;
+    // Optional; outlives the registry. Where intents survive the process.
+    IntentJournal* journal = nullptr;
+    // Optional. Called without locks; must not block.
+    std::function<void(const IntentEvent&)> on_event;
+  };
+
+  // INVALID_ARGUMENT names the option. The first session is opened in the background.
+  static absl::StatusOr<std::unique_ptr<FailbackRegistry>> Create(
+      std::unique_ptr<Registry> upstream, Options options);
+
+  ~FailbackRegistry() override;
+
+  // Registry. Register and Unregister answer ACCEPTED at once unless `wait_for` or `check` ask for
+  // more; List asks the upstream, and answers from what is known here, marked stale, when that
+  // is away; Subscribe answers from the last known state at once, if there is one.
+  void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override;
+  void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
+  void CloseSession(const CloseSessionRequest& request,
+                    Callback<CloseSessionResponse> done) override;
+  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
+  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
+                                             std::shared_ptr<NotifyListener> listener) override;
+  void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
+  void List(const ListRequest& request, Callback<ListResponse> done) override;
+
+  // What an operator sees and does; as the calls of AgentService.
+  const std::string& incarnation() const;
+  agent::v1::UpstreamStatus UpstreamStatus() const;
+  int64_t local_sessions() const;
+  bool draining() const;
+  // Every intent that is not acknowledged, by id.
+  std::vector<agent::v1::PendingOperation> Pending() const;
+  // Tries the pending operations named (none named: all) now, and re-arms parked ones. Returns how
+  // many; NOT_FOUND names an id that is not pending, and nothing is done.
+  absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
+  // Gives the pending operations named (none named: all) up.
+  absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
+
+  // Takes no new intents, lets owed unregisters finish, then ends the upstream session with all its
+  // instances. `done` has what was removed and what is still owed, when all is acknowledged or
+  // `deadline` has passed. Persistent instances stay, as they are meant to.
+  void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
+
+ private:
+  class Core;
+  explicit FailbackRegistry(std::shared_ptr<Core> core);
+  const std::shared_ptr<Core> core_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_FAILBACK_REGISTRY_H_

@@ -1,0 +1,98 @@
+#include "registry/status_policy.h"
+
+#include "registry/errors.h"
+
+namespace failback {
+
+const char* OperationName(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kRegister:
+      return "register";
+    case OperationKind::kUnregister:
+      return "unregister";
+    case OperationKind::kSubscribe:
+      return "subscribe";
+    case OperationKind::kUnsubscribe:
+      return "unsubscribe";
+  }
+  return "unknown";
+}
+
+const char* FailedTaskName(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kRegister:
+      return "FailedRegisteredTask";
+    case OperationKind::kUnregister:
+      return "FailedUnregisteredTask";
+    case OperationKind::kSubscribe:
+      return "FailedSubscribedTask";
+    case OperationKind::kUnsubscribe:
+      return "FailedUnsubscribedTask";
+  }
+  return "unknown";
+}
+
+NextStep DecideNextStep(OperationKind kind, const absl::Status& status) {
+  if (status.ok()) return NextStep::kDone;
+  switch (ReasonOf(status)) {
+    case registry::v1::ERROR_REASON_SESSION_UNKNOWN:
+      return NextStep::kResync;
+    case registry::v1::ERROR_REASON_SUPERSEDED:
+      return NextStep::kSuperseded;
+    case registry::v1::ERROR_REASON_GENERATION_REUSED:
+      return NextStep::kNewGeneration;
+    case registry::v1::ERROR_REASON_REPLACED:
+      return NextStep::kSuperseded;
+    case registry::v1::ERROR_REASON_INVALID_FIELD:
+    case registry::v1::ERROR_REASON_TOO_LARGE:
+    case registry::v1::ERROR_REASON_LIMIT_REACHED:
+      return NextStep::kPark;
+    case registry::v1::ERROR_REASON_OVERLOADED:
+    case registry::v1::ERROR_REASON_STORE_READ_ONLY:
+    case registry::v1::ERROR_REASON_SHUTTING_DOWN:
+    case registry::v1::ERROR_REASON_DRAINING:  // a registry behind an agent that restarts
+      return NextStep::kRetry;
+    default:
+      break;
+  }
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kUnauthenticated:  // the next attempt resolves its credentials anew
+      return NextStep::kRetry;
+    case absl::StatusCode::kResourceExhausted:
+      return RetryDelayOf(status).has_value() ? NextStep::kRetry : NextStep::kPark;
+    case absl::StatusCode::kNotFound:
+      return kind == OperationKind::kUnregister || kind == OperationKind::kUnsubscribe
+                 ? NextStep::kDone
+                 : NextStep::kPark;
+    default:
+      return NextStep::kPark;
+  }
+}
+
+bool IsConnectionFailure(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable &&
+         ReasonOf(status) != registry::v1::ERROR_REASON_STORE_READ_ONLY;
+}
+
+bool MayHaveLanded(const absl::Status& status) {
+  if (ReasonOf(status) != registry::v1::ERROR_REASON_UNSPECIFIED) return false;
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kAborted:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace failback

@@ -1,0 +1,43 @@
+// What the failback core does after an attempt, decided by its status in one place.
+//
+// The table is that of docs/protocol.md ("Refusals") and docs/design.md (failure matrix): a reason
+// decides where there is one, the code otherwise.
+//
+// Thread safety: pure.
+
+#ifndef FAILBACK_REGISTRY_STATUS_POLICY_H_
+#define FAILBACK_REGISTRY_STATUS_POLICY_H_
+
+#include "absl/status/status.h"
+
+namespace failback {
+
+// The four kinds of operation, and of failed task.
+enum class OperationKind { kRegister, kUnregister, kSubscribe, kUnsubscribe };
+
+// `register`, `unregister`, `subscribe`, `unsubscribe`.
+const char* OperationName(OperationKind kind);
+// `FailedRegisteredTask` and its siblings: what a retry of this kind is called in logs.
+const char* FailedTaskName(OperationKind kind);
+
+enum class NextStep {
+  kDone,           // the registry is as intended
+  kRetry,          // back on the wheel
+  kPark,           // the same request will never pass: keep it, show it, do not repeat it
+  kResync,         // the session is lost: open one, send everything again
+  kSuperseded,     // a newer intent holds the key: tell the owner, forget the intent
+  kNewGeneration,  // take a higher generation, send again
+};
+
+NextStep DecideNextStep(OperationKind kind, const absl::Status& status);
+
+// The status tells that the registry cannot be reached, as opposed to a refusal by a registry
+// that can: probe the connection before anything else is sent.
+bool IsConnectionFailure(const absl::Status& status);
+
+// The attempt may have reached the registry all the same.
+bool MayHaveLanded(const absl::Status& status);
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STATUS_POLICY_H_

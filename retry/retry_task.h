@@ -1,0 +1,100 @@
+// A failed call that puts itself back on the timing wheel.
+//
+// The rule is Dubbo's AbstractRetryTask's: `times` starts at 1; when a run fails, the task parks if
+// `times` has reached `retry_times`, else `times` grows by one and the task goes back on the wheel. So
+// exactly `retry_times` retries follow the first failed call. -1 retries for ever, 0 parks at once.
+// Beyond Dubbo: a parked task is kept and can be re-armed, the wait is capped exponential with full
+// jitter unless a fixed `retry_period` is set, and a delay that the server asks for overrides both.
+//
+// The task does not make the call. When it is due it calls `on_due` on the wheel's thread; its owner
+// begins an asynchronous call there and tells the outcome with Failed(), or destroys the task
+// on success. Nothing blocks the wheel.
+//
+//   task = std::make_unique<RetryTask>(timer, &policy, &random);
+//   task->Failed(std::nullopt, [this] { TryAgain(); });      // the first call failed: on the wheel
+//   …TryAgain: if (!task->Begin()) return; …call…; on failure: task->Failed(delay, …)
+//
+// Thread safety: none of its own. The owner calls every method under one lock of its own; `on_due` runs
+// without it. A due task that was cancelled meanwhile is found out by Begin(), so the owner's
+// order of events decides and not a race with the wheel.
+//
+// Invariants:
+// 1. At most one timeout is on the wheel, and only in state kWaiting.
+// 2. 1 <= times; retry_times >= 0 implies times <= max(1, retry_times).
+// 3. After Cancel() and after destruction `on_due` may still run once (it was already under way) and then
+//    Begin() returns false; so the owner must be found through a weak reference.
+
+#ifndef FAILBACK_RETRY_RETRY_TASK_H_
+#define FAILBACK_RETRY_RETRY_TASK_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "retry/backoff.h"
+#include "retry/hashed_wheel_timer.h"
+
+namespace failback {
+
+struct RetryPolicy {
+  // Retries after the first failed call; -1 for ever, 0 for none.
+  int retry_times = -1;
+  // Fixed wait between attempts, as Dubbo's (whose default is 5 s). Unset: `backoff`.
+  std::optional<absl::Duration> retry_period;
+  BackoffOptions backoff;
+};
+
+// INVALID_ARGUMENT naming the field, its value and what is allowed.
+absl::Status ValidateRetryPolicy(const std::string& path, const RetryPolicy& policy);
+
+class RetryTask {
+ public:
+  enum class State {
+    kWaiting,  // on the wheel until next_attempt()
+    kDue,      // off the wheel, its owner's turn
+    kParked,   // out of retries, or parked by its owner
+  };
+
+  // All three outlive the task.
+  RetryTask(HashedWheelTimer* timer, const RetryPolicy* policy, const Random* random);
+  ~RetryTask();
+  RetryTask(const RetryTask&) = delete;
+  RetryTask& operator=(const RetryTask&) = delete;
+
+  // The call failed. Puts the task on the wheel, or parks it, and returns which. `server_delay` is
+  // how long the server asked to wait; it overrides the computed wait. When the wheel takes no
+  // more (full, or stopped) the task parks.
+  State Failed(std::optional<absl::Duration> server_delay, TimerTask on_due);
+
+  // For `on_due`: true exactly once after the task came due, unless it was cancelled or run by hand.
+  bool Begin();
+
+  // Takes the task off the wheel for its owner to run it now. A parked one is re-armed: it
+  // has all its retries again.
+  void RunNow();
+
+  // Parks the task: refused for good, retrying is useless.
+  void Park();
+
+  State state() const { return state_; }
+  // The attempt that failed last, from 1.
+  int times() const { return times_; }
+  // When the wheel tries again, on the timer's clock in nanoseconds; meaningful in kWaiting.
+  int64_t next_attempt_nanos() const { return next_attempt_nanos_; }
+
+ private:
+  HashedWheelTimer* const timer_;
+  const RetryPolicy* const policy_;
+  const Random* const random_;
+  Timeout timeout_;
+  int64_t next_attempt_nanos_ = 0;
+  int times_ = 1;
+  bool first_ = true;
+  State state_ = State::kDue;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_RETRY_RETRY_TASK_H_
