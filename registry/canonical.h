@@ -1,0 +1,42 @@
+// The one spelling of a key and of an instance, where two of them are compared or stored.
+//
+// Two messages that mean the same may serialize differently (maps have no order, an empty namespace
+// means `default`). The bytes made here are the same for the same meaning, in every process and on
+// every machine, so that they can be compared, hashed, and kept on disk.
+//
+// Thread safety: all functions are pure.
+
+#ifndef FAILBACK_REGISTRY_CANONICAL_H_
+#define FAILBACK_REGISTRY_CANONICAL_H_
+
+#include <cstdint>
+#include <string>
+
+#include "failback/registry/v1/registry.pb.h"
+
+namespace failback {
+
+// `namespace NUL service NUL instance_id`, an empty namespace spelled `default`. Valid names hold
+// no NUL, so different keys differ here, and these strings sort as (namespace, service,
+// instance_id). Appends to `out`.
+void AppendCanonicalKey(const registry::v1::InstanceKey& key, std::string* out);
+std::string CanonicalKey(const registry::v1::InstanceKey& key);
+
+// The key of which `canonical` is the spelling; false when it is none.
+bool ParseCanonicalKey(const std::string& canonical, registry::v1::InstanceKey* key);
+
+// `namespace/service/instance_id`, for people.
+std::string KeyText(const registry::v1::InstanceKey& key);
+
+// The instance serialized with sorted maps and its namespace spelled out. Parses as a
+// ServiceInstance.
+std::string CanonicalInstance(const registry::v1::ServiceInstance& instance);
+
+// Tells two contents apart: the same for the same bytes ever after (it is kept on disk).
+// Not cryptographic.
+uint64_t Digest64(const char* data, size_t size);
+inline uint64_t Digest64(const std::string& bytes) { return Digest64(bytes.data(), bytes.size()); }
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_CANONICAL_H_

@@ -1,0 +1,431 @@
+#include "registry/validation.h"
+
+#include <arpa/inet.h>
+
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+
+namespace failback {
+namespace {
+
+constexpr uint32_t kMaxPort = 65535;
+constexpr uint32_t kMaxWeight = 65535;
+constexpr size_t kMaxQuoted = 64;
+
+// A value as an error message shows it: quoted, on one line, not too long.
+std::string Quoted(const std::string& value) {
+  if (value.size() <= kMaxQuoted) return absl::StrCat("\"", absl::CHexEscape(value), "\"");
+  return absl::StrCat("\"", absl::CHexEscape(value.substr(0, kMaxQuoted)), "\"...");
+}
+
+absl::Status Invalid(const FieldPath& path, const std::string& description) {
+  return InvalidField(path.ToString(), description);
+}
+
+absl::Status Required(const FieldPath& path) { return Invalid(path, "is required"); }
+
+absl::Status TooLong(const FieldPath& path, size_t actual, size_t limit, const char* unit) {
+  return Invalid(path,
+                 absl::StrCat("is ", actual, " ", unit, " long, at most ", limit, " are allowed"));
+}
+
+// Printable ASCII without space, 1 to `max` of them.
+absl::Status ValidateId(const FieldPath& path, const std::string& id, size_t max) {
+  if (id.empty()) return Required(path);
+  if (id.size() > max) return TooLong(path, id.size(), max, "characters");
+  for (const char c : id) {
+    if (!absl::ascii_isgraph(static_cast<unsigned char>(c))) {
+      return Invalid(path,
+                     absl::StrCat(Quoted(id), " may hold printable ASCII without space only"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateOptionalId(const FieldPath& path, const std::string& id, size_t max) {
+  return id.empty() ? absl::OkStatus() : ValidateId(path, id, max);
+}
+
+// 1 to `max` of `A-Za-z0-9` and `more`, the first and the last alphanumeric.
+absl::Status ValidateName(const FieldPath& path, const std::string& name, size_t max,
+                          const char* more, const char* allowed) {
+  if (name.size() > max) return TooLong(path, name.size(), max, "characters");
+  for (const char c : name) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) &&
+        absl::string_view(more).find(c) == absl::string_view::npos) {
+      return Invalid(path, absl::StrCat(Quoted(name), " may hold ", allowed, " only"));
+    }
+  }
+  if (!absl::ascii_isalnum(static_cast<unsigned char>(name.front())) ||
+      !absl::ascii_isalnum(static_cast<unsigned char>(name.back()))) {
+    return Invalid(path, absl::StrCat(Quoted(name), " must begin and end with a letter or digit"));
+  }
+  return absl::OkStatus();
+}
+
+// How many characters `text` has, or -1 when it is not UTF-8.
+int Utf8Length(const std::string& text) {
+  int length = 0;
+  for (size_t i = 0; i < text.size(); ++length) {
+    const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
+    const unsigned char lead = byte(i);
+    size_t more = 0;
+    uint32_t code = lead;
+    uint32_t least = 0;
+    if (lead >= 0x80) {
+      if (lead >= 0xc2 && lead <= 0xdf) {
+        more = 1, code = lead & 0x1f, least = 0x80;
+      } else if (lead >= 0xe0 && lead <= 0xef) {
+        more = 2, code = lead & 0x0f, least = 0x800;
+      } else if (lead >= 0xf0 && lead <= 0xf4) {
+        more = 3, code = lead & 0x07, least = 0x10000;
+      } else {
+        return -1;
+      }
+    }
+    if (more >= text.size() - i) return -1;
+    for (size_t k = 1; k <= more; ++k) {
+      if ((byte(i + k) & 0xc0) != 0x80) return -1;
+      code = code << 6 | (byte(i + k) & 0x3f);
+    }
+    if (code < least || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return -1;
+    i += more + 1;
+  }
+  return length;
+}
+
+// UTF-8 without control characters, at most `max` characters.
+absl::Status ValidateText(const FieldPath& path, const std::string& text, int max) {
+  const int length = Utf8Length(text);
+  if (length < 0) return Invalid(path, absl::StrCat(Quoted(text), " is not UTF-8"));
+  if (length > max) return TooLong(path, length, max, "characters");
+  for (const char c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
+      return Invalid(path, absl::StrCat(Quoted(text), " holds a control character"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateNamespace(const FieldPath& path, const std::string& name) {
+  if (name.empty()) return absl::OkStatus();
+  return ValidateName(path, name, kMaxNamespaceLength, "._-", "letters, digits and . _ -");
+}
+
+absl::Status ValidateService(const FieldPath& path, const std::string& name) {
+  if (name.empty()) return Required(path);
+  return ValidateName(path, name, kMaxServiceLength, "._/-", "letters, digits and . _ / -");
+}
+
+absl::Status ValidateAddress(const FieldPath& path, const std::string& address) {
+  if (address.empty()) return Required(path);
+  if (address.size() > kMaxAddressLength) {
+    return TooLong(path, address.size(), kMaxAddressLength, "characters");
+  }
+  if (address.find(':') != std::string::npos) {
+    // Only an IPv6 address has colons; it may have a zone (`fe80::1%eth0`).
+    in6_addr parsed;
+    if (inet_pton(AF_INET6, address.substr(0, address.find('%')).c_str(), &parsed) == 1) {
+      return absl::OkStatus();
+    }
+    return Invalid(path, absl::StrCat(Quoted(address),
+                                      " is neither a host name nor an IP address (no port, no "
+                                      "brackets)"));
+  }
+  for (const char c : address) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '-' && c != '_') {
+      return Invalid(path,
+                     absl::StrCat(Quoted(address), " is neither a host name nor an IP address"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateHealth(const FieldPath& path, int status) {
+  if (registry::v1::HealthStatus_IsValid(status)) return absl::OkStatus();
+  return Invalid(path, absl::StrCat(status, " is not a HealthStatus"));
+}
+
+absl::Status ValidateIntentState(const FieldPath& path, int state) {
+  if (registry::v1::IntentState_IsValid(state)) return absl::OkStatus();
+  return Invalid(path, absl::StrCat(state, " is not an IntentState"));
+}
+
+absl::Status ValidateMetadata(const FieldPath& path,
+                              const google::protobuf::Map<std::string, std::string>& metadata) {
+  if (metadata.size() > kMaxMetadataEntries) {
+    return Invalid(path, absl::StrCat("has ", metadata.size(), " entries, at most ",
+                                      kMaxMetadataEntries, " are allowed"));
+  }
+  size_t bytes = 0;
+  for (const auto& [key, value] : metadata) {
+    bytes += key.size() + value.size();
+    const auto entry = [&, &key = key] {
+      return absl::StrCat(path.ToString(), "[", Quoted(key), "]");
+    };
+    if (key.empty()) return Invalid(path, "has an entry with an empty key");
+    if (key.size() > kMaxMetadataKeyBytes) {
+      return InvalidField(entry(), absl::StrCat("the key is ", key.size(), " bytes long, at most ",
+                                                kMaxMetadataKeyBytes, " are allowed"));
+    }
+    if (value.size() > kMaxMetadataValueBytes) {
+      return InvalidField(entry(),
+                          absl::StrCat("the value is ", value.size(), " bytes long, at most ",
+                                       kMaxMetadataValueBytes, " are allowed"));
+    }
+    if (Utf8Length(key) < 0) return InvalidField(entry(), "the key is not UTF-8");
+    if (Utf8Length(value) < 0) return InvalidField(entry(), "the value is not UTF-8");
+  }
+  if (bytes > kMaxMetadataBytes) {
+    return Invalid(path, absl::StrCat("is ", bytes, " bytes in all, at most ", kMaxMetadataBytes,
+                                      " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTtl(const FieldPath& path, const google::protobuf::Duration& ttl) {
+  constexpr int64_t kMaxSeconds = 315576000000;  // the range that duration.proto states
+  constexpr int32_t kMaxNanos = 999999999;
+  if (ttl.seconds() < 0 || ttl.nanos() < 0) return Invalid(path, "is negative");
+  if (ttl.seconds() > kMaxSeconds || ttl.nanos() > kMaxNanos) {
+    return Invalid(
+        path, absl::StrCat(ttl.seconds(), " s and ", ttl.nanos(), " ns are not a valid Duration"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateSessionId(const std::string& session_id) {
+  return ValidateId(FieldPath("session_id"), session_id, kMaxIdLength);
+}
+
+// What Register and Unregister share: both are a batch of intents in a session, or detached.
+template <typename Request, typename Items>
+absl::Status ValidateBatch(const Request& request, const Items& items, const char* field,
+                           uint32_t max_batch) {
+  if (auto status = ValidateOptionalId(FieldPath("session_id"), request.session_id(), kMaxIdLength);
+      !status.ok()) {
+    return status;
+  }
+  if (items.empty()) return Required(FieldPath(field));
+  if (static_cast<uint32_t>(items.size()) > max_batch) {
+    return Refusal(registry::v1::ERROR_REASON_TOO_LARGE,
+                   absl::StrCat(field, ": has ", items.size(), " items, at most ", max_batch,
+                                " are allowed in one call"),
+                   {{"limit", absl::StrCat(max_batch)}, {"actual", absl::StrCat(items.size())}});
+  }
+  return ValidateIntentState(FieldPath("wait_for"), request.wait_for());
+}
+
+template <typename Items, typename Validate, typename KeyOf>
+std::vector<absl::Status> ValidateItems(const Items& items, const char* field,
+                                        const char* key_field, Validate validate, KeyOf key_of) {
+  std::vector<absl::Status> statuses;
+  statuses.reserve(items.size());
+  absl::flat_hash_map<std::string, int> seen;
+  const bool may_repeat = items.size() > 1;
+  if (may_repeat) seen.reserve(items.size());
+  for (int i = 0; i < static_cast<int>(items.size()); ++i) {
+    const FieldPath path(field, i);
+    statuses.push_back(validate(path, items[i]));
+    if (!may_repeat || !statuses.back().ok()) continue;
+    const auto [it, inserted] = seen.try_emplace(CanonicalKey(key_of(items[i])), i);
+    if (!inserted) {
+      statuses.back() = Invalid(
+          FieldPath(path, key_field),
+          absl::StrCat(KeyText(key_of(items[i])), " is in ", field, "[", it->second, "] already"));
+    }
+  }
+  return statuses;
+}
+
+}  // namespace
+
+std::string FieldPath::ToString() const {
+  std::string text = parent_ == nullptr ? std::string() : parent_->ToString();
+  if (*name_ == '\0') return text;
+  if (!text.empty()) text += '.';
+  text += name_;
+  if (index_ >= 0) absl::StrAppend(&text, "[", index_, "]");
+  return text;
+}
+
+void NormalizeKey(InstanceKey* key) {
+  if (key->namespace_().empty()) key->set_namespace_(kDefaultNamespace);
+}
+
+void NormalizeSelector(Selector* selector) {
+  if (selector->namespace_().empty()) selector->set_namespace_(kDefaultNamespace);
+}
+
+absl::Status ValidateKey(const FieldPath& path, const InstanceKey& key) {
+  if (auto status = ValidateNamespace(FieldPath(path, "namespace"), key.namespace_());
+      !status.ok()) {
+    return status;
+  }
+  if (auto status = ValidateService(FieldPath(path, "service"), key.service()); !status.ok()) {
+    return status;
+  }
+  return ValidateId(FieldPath(path, "instance_id"), key.instance_id(), kMaxInstanceIdLength);
+}
+
+absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& instance) {
+  if (auto status = ValidateKey(FieldPath(path, "key"), instance.key()); !status.ok()) {
+    return status;
+  }
+  if (auto status = ValidateAddress(FieldPath(path, "address"), instance.address()); !status.ok()) {
+    return status;
+  }
+  if (instance.port() < 1 || instance.port() > kMaxPort) {
+    return Invalid(FieldPath(path, "port"),
+                   absl::StrCat(instance.port(), " is not in 1..", kMaxPort));
+  }
+  if (auto status = ValidateHealth(FieldPath(path, "status"), instance.status()); !status.ok()) {
+    return status;
+  }
+  if (instance.weight() > kMaxWeight) {
+    return Invalid(FieldPath(path, "weight"),
+                   absl::StrCat(instance.weight(), " is not in 0..", kMaxWeight));
+  }
+  if (auto status = ValidateText(FieldPath(path, "zone"), instance.zone(), kMaxZoneLength);
+      !status.ok()) {
+    return status;
+  }
+  if (auto status = ValidateMetadata(FieldPath(path, "metadata"), instance.metadata());
+      !status.ok()) {
+    return status;
+  }
+  if (const size_t bytes = instance.ByteSizeLong(); bytes > kMaxInstanceBytes) {
+    return Invalid(
+        path, absl::StrCat("is ", bytes, " bytes, at most ", kMaxInstanceBytes, " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateSelector(const FieldPath& path, const Selector& selector,
+                              ServiceName service) {
+  if (auto status = ValidateNamespace(FieldPath(path, "namespace"), selector.namespace_());
+      !status.ok()) {
+    return status;
+  }
+  if (service == ServiceName::kRequired || !selector.service().empty()) {
+    if (auto status = ValidateService(FieldPath(path, "service"), selector.service());
+        !status.ok()) {
+      return status;
+    }
+  }
+  for (int i = 0; i < selector.statuses_size(); ++i) {
+    if (auto status = ValidateHealth(FieldPath(path, "statuses", i), selector.statuses(i));
+        !status.ok()) {
+      return status;
+    }
+  }
+  if (selector.zones_size() > kMaxSelectorValues) {
+    return Invalid(FieldPath(path, "zones"),
+                   absl::StrCat("has ", selector.zones_size(), " entries, at most ",
+                                kMaxSelectorValues, " are allowed"));
+  }
+  for (int i = 0; i < selector.zones_size(); ++i) {
+    if (auto status = ValidateText(FieldPath(path, "zones", i), selector.zones(i), kMaxZoneLength);
+        !status.ok()) {
+      return status;
+    }
+  }
+  return ValidateMetadata(FieldPath(path, "metadata"), selector.metadata());
+}
+
+absl::Status ValidateOpenSession(const OpenSessionRequest& request) {
+  if (auto status = ValidateId(FieldPath("incarnation"), request.incarnation(), kMaxIdLength);
+      !status.ok()) {
+    return status;
+  }
+  if (auto status =
+          ValidateText(FieldPath("client_name"), request.client_name(), kMaxClientNameLength);
+      !status.ok()) {
+    return status;
+  }
+  if (auto status = ValidateTtl(FieldPath("ttl"), request.ttl()); !status.ok()) return status;
+  return ValidateOptionalId(FieldPath("store_id"), request.store_id(), kMaxIdLength);
+}
+
+absl::Status ValidateKeepAlive(const KeepAliveRequest& request) {
+  return ValidateSessionId(request.session_id());
+}
+
+absl::Status ValidateCloseSession(const CloseSessionRequest& request) {
+  return ValidateSessionId(request.session_id());
+}
+
+absl::Status ValidateRegister(const RegisterRequest& request, uint32_t max_batch) {
+  return ValidateBatch(request, request.registrations(), "registrations", max_batch);
+}
+
+absl::Status ValidateUnregister(const UnregisterRequest& request, uint32_t max_batch) {
+  return ValidateBatch(request, request.deregistrations(), "deregistrations", max_batch);
+}
+
+absl::Status ValidateSubscribe(const SubscribeRequest& request) {
+  const FieldPath id("subscription_id");
+  if (request.session_id().empty()) {
+    if (auto status = ValidateOptionalId(id, request.subscription_id(), kMaxIdLength);
+        !status.ok()) {
+      return status;
+    }
+  } else {
+    if (auto status = ValidateSessionId(request.session_id()); !status.ok()) return status;
+    if (auto status = ValidateId(id, request.subscription_id(), kMaxIdLength); !status.ok()) {
+      return status;
+    }
+  }
+  return ValidateSelector(FieldPath("selector"), request.selector(), ServiceName::kRequired);
+}
+
+absl::Status ValidateUnsubscribe(const UnsubscribeRequest& request) {
+  if (auto status = ValidateSessionId(request.session_id()); !status.ok()) return status;
+  return ValidateId(FieldPath("subscription_id"), request.subscription_id(), kMaxIdLength);
+}
+
+absl::Status ValidateList(const ListRequest& request) {
+  if (auto status =
+          ValidateSelector(FieldPath("selector"), request.selector(), ServiceName::kOptional);
+      !status.ok()) {
+    return status;
+  }
+  if (auto status =
+          ValidateOptionalId(FieldPath("incarnation"), request.incarnation(), kMaxIdLength);
+      !status.ok()) {
+    return status;
+  }
+  if (request.page_size() < 0) {
+    return Invalid(FieldPath("page_size"), absl::StrCat(request.page_size(), " is negative"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<absl::Status> ValidateRegistrations(const RegisterRequest& request) {
+  return ValidateItems(
+      request.registrations(), "registrations", "instance.key",
+      [](const FieldPath& path, const registry::v1::Registration& item) {
+        return ValidateInstance(FieldPath(path, "instance"), item.instance());
+      },
+      [](const registry::v1::Registration& item) -> const InstanceKey& {
+        return item.instance().key();
+      });
+}
+
+std::vector<absl::Status> ValidateDeregistrations(const UnregisterRequest& request) {
+  return ValidateItems(
+      request.deregistrations(), "deregistrations", "key",
+      [](const FieldPath& path, const registry::v1::Deregistration& item) {
+        return ValidateKey(FieldPath(path, "key"), item.key());
+      },
+      [](const registry::v1::Deregistration& item) -> const InstanceKey& { return item.key(); });
+}
+
+}  // namespace failback

@@ -1,0 +1,100 @@
+// What a request may contain: every limit that the comments of registry.proto state, in one place.
+//
+// Everything that takes an intent (StoreRegistry, FailbackRegistry, a configuration file)
+// checks it with these functions, so that all refuse the same things in the same words. An error is
+// INVALID_ARGUMENT / INVALID_FIELD (or TOO_LARGE) and names the field, what was found and what is
+// allowed:
+//
+//   registrations[3].instance.port: 70000 is not in 1..65535
+//
+// Example: check one instance, found in a file.
+//
+//   absl::Status status = ValidateInstance(FieldPath("services", i), instance);
+//   if (!status.ok()) return status;             // services[2].key.service: is required
+//   NormalizeKey(instance.mutable_key());        // an empty namespace becomes "default"
+//
+// A batch is checked item by item: ValidateRegister and ValidateUnregister give the status of the
+// call as a whole, ValidateRegistrations and ValidateDeregistrations one status for each item.
+//
+// Thread safety: all functions are pure.
+
+#ifndef FAILBACK_REGISTRY_VALIDATION_H_
+#define FAILBACK_REGISTRY_VALIDATION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "registry/registry.h"
+
+namespace failback {
+
+inline constexpr char kDefaultNamespace[] = "default";
+inline constexpr int kMaxNamespaceLength = 63;
+inline constexpr int kMaxServiceLength = 253;
+inline constexpr int kMaxInstanceIdLength = 253;
+inline constexpr int kMaxAddressLength = 253;
+inline constexpr int kMaxZoneLength = 63;
+inline constexpr int kMaxMetadataEntries = 64;
+inline constexpr int kMaxMetadataKeyBytes = 128;
+inline constexpr int kMaxMetadataValueBytes = 1024;
+inline constexpr int kMaxMetadataBytes = 16 * 1024;
+// Of one serialized ServiceInstance, fields that this version does not know included.
+inline constexpr int kMaxInstanceBytes = 64 * 1024;
+inline constexpr int kMaxIdLength = 128;  // incarnation, subscription_id, session_id, store_id
+inline constexpr int kMaxClientNameLength = 128;
+inline constexpr int kMaxSelectorValues = 64;  // zones, and metadata entries, of a selector
+inline constexpr int kMaxPageSize = 1000;
+inline constexpr uint32_t kDefaultMaxBatch = 1000;
+
+// Where in a request a value is, written out only when there is something to complain about. A
+// path refers to its parent and its name: both outlive it.
+class FieldPath {
+ public:
+  // The request itself: its fields go by their bare names.
+  FieldPath() = default;
+  explicit FieldPath(const char* name, int index = -1) : name_(name), index_(index) {}
+  // `parent.name`, or `parent.name[index]`.
+  FieldPath(const FieldPath& parent, const char* name, int index = -1)
+      : parent_(&parent), name_(name), index_(index) {}
+
+  // As "registrations[3].instance.port".
+  std::string ToString() const;
+
+ private:
+  const FieldPath* parent_ = nullptr;
+  const char* name_ = "";
+  int index_ = -1;
+};
+
+// Spells out what may be left empty: the namespace.
+void NormalizeKey(InstanceKey* key);
+void NormalizeSelector(Selector* selector);
+
+absl::Status ValidateKey(const FieldPath& path, const InstanceKey& key);
+absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& instance);
+
+enum class ServiceName { kRequired, kOptional };
+absl::Status ValidateSelector(const FieldPath& path, const Selector& selector, ServiceName service);
+
+// Whole requests. Those that have batches are checked for what concerns the whole call.
+absl::Status ValidateOpenSession(const OpenSessionRequest& request);
+absl::Status ValidateKeepAlive(const KeepAliveRequest& request);
+absl::Status ValidateCloseSession(const CloseSessionRequest& request);
+absl::Status ValidateRegister(const RegisterRequest& request,
+                              uint32_t max_batch = kDefaultMaxBatch);
+absl::Status ValidateUnregister(const UnregisterRequest& request,
+                                uint32_t max_batch = kDefaultMaxBatch);
+absl::Status ValidateSubscribe(const SubscribeRequest& request);
+absl::Status ValidateUnsubscribe(const UnsubscribeRequest& request);
+absl::Status ValidateList(const ListRequest& request);
+
+// One status for each item, in the order of the request. A key that an earlier item of the call has
+// too is an error of the later item.
+std::vector<absl::Status> ValidateRegistrations(const RegisterRequest& request);
+std::vector<absl::Status> ValidateDeregistrations(const UnregisterRequest& request);
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_VALIDATION_H_
