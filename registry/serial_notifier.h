@@ -1,0 +1,128 @@
+// Calls one NotifyListener in order, one call at a time, without a lock held, and never after Close().
+//
+// Events are posted under the poster's lock, which fixes their order, and delivered after it is
+// released by whichever thread comes first; a thread that finds a delivery under way leaves
+// its event to that one. There is no thread of its own.
+//
+//   { MutexLock lock(&mu_); …; notifier->Post(event); }
+//   notifier->Deliver();
+//
+// Thread safety: all methods from any thread. Deliver() and Close() must not be called with a lock
+// held that the listener may take.
+//
+// Invariants:
+// 1. The listener is called by one thread at a time, in the order of the posts.
+// 2. OnEnd is the last call, and comes at most once.
+// 3. After Close() has returned nothing is called; from within the listener Close() returns at once and the
+//    call under way is the last.
+
+#ifndef FAILBACK_REGISTRY_SERIAL_NOTIFIER_H_
+#define FAILBACK_REGISTRY_SERIAL_NOTIFIER_H_
+
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "registry/registry.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+class SerialNotifier {
+ public:
+  explicit SerialNotifier(std::shared_ptr<NotifyListener> listener)
+      : listener_(std::move(listener)) {}
+  SerialNotifier(const SerialNotifier&) = delete;
+  SerialNotifier& operator=(const SerialNotifier&) = delete;
+
+  // Appends an event. Ignored after PostEnd() or Close().
+  void Post(std::shared_ptr<const SubscribeResponse> event) {
+    MutexLock lock(&mu_);
+    if (!ended_ && !closed_) events_.push_back(std::move(event));
+  }
+
+  // Appends the end. The first one counts.
+  void PostEnd(absl::Status status) {
+    MutexLock lock(&mu_);
+    if (ended_ || closed_) return;
+    ended_ = true;
+    end_ = std::move(status);
+  }
+
+  // Delivers what has been posted.
+  void Deliver() {
+    {
+      MutexLock lock(&mu_);
+      if (delivering_) return;
+      delivering_ = true;
+      thread_ = std::this_thread::get_id();
+    }
+    while (DeliverOne()) {
+    }
+  }
+
+  // Drops what has not been delivered, and waits for a call under way on another thread.
+  void Close() {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    events_.clear();
+    end_.reset();
+    while (delivering_ && thread_ != std::this_thread::get_id()) idle_.Wait(&mu_);
+  }
+
+  // How many calls ended with an exception.
+  int failures() const {
+    MutexLock lock(&mu_);
+    return failures_;
+  }
+
+ private:
+  // False when nothing is left; delivering_ is false then.
+  bool DeliverOne() {
+    std::shared_ptr<const SubscribeResponse> event;
+    std::optional<absl::Status> end;
+    {
+      MutexLock lock(&mu_);
+      if (!events_.empty()) {
+        event = std::move(events_.front());
+        events_.pop_front();
+      } else if (end_.has_value()) {
+        end = std::exchange(end_, std::nullopt);
+      } else {
+        delivering_ = false;
+        thread_ = std::thread::id();
+        idle_.SignalAll();
+        return false;
+      }
+    }
+    try {
+      if (event != nullptr) {
+        listener_->OnNotify(event);
+      } else {
+        listener_->OnEnd(*end);
+      }
+    } catch (const std::exception&) {
+      MutexLock lock(&mu_);
+      ++failures_;
+    }
+    return true;
+  }
+
+  const std::shared_ptr<NotifyListener> listener_;
+  mutable Mutex mu_;
+  CondVar idle_;
+  std::deque<std::shared_ptr<const SubscribeResponse>> events_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool delivering_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread::id thread_ ABSL_GUARDED_BY(mu_);
+  int failures_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_SERIAL_NOTIFIER_H_

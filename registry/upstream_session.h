@@ -1,0 +1,116 @@
+// One session at an upstream registry, kept alive; and the one prober of its connection.
+//
+// A state machine with one call in flight: OpenSession until there is a session, then KeepAlive
+// every TTL/3 (Redisson's watchdog rule). When a call fails the upstream counts as down and
+// the same call is repeated with the reconnect backoff, about once a second, until it
+// succeeds. A session that the upstream does not know is opened anew, with the same incarnation.
+//
+// The owner is told that something changed and reads the state; two counters tell what happened in
+// between, so no news is lost when several come at once:
+//   session_serial     grows with each new session and each new epoch: everything was lost
+//   connection_serial  grows with each success after a failure: what was sent may be lost
+//
+// Thread safety: all methods from any thread. `on_change` runs without locks. state() may be called
+// under the owner's lock; the other methods may call `on_change` before they return, so not.
+
+#ifndef FAILBACK_REGISTRY_UPSTREAM_SESSION_H_
+#define FAILBACK_REGISTRY_UPSTREAM_SESSION_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "registry/registry.h"
+#include "retry/backoff.h"
+#include "retry/hashed_wheel_timer.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
+ public:
+  struct Options {
+    std::string incarnation;
+    std::string client_name;
+    absl::Duration ttl;
+    BackoffOptions reconnect;
+    HashedWheelTimer* timer;
+    Random random;
+  };
+
+  enum class Phase {
+    kConnecting,  // no answer yet to the first call, or to the one that opens a lost session anew
+    kUp,
+    kDown,     // the last call failed; probing
+    kClosing,  // Close() was called
+    kClosed,   // the upstream has ended the session
+  };
+
+  struct State {
+    Phase phase = Phase::kConnecting;
+    absl::Time since = absl::InfinitePast();
+    uint64_t session_serial = 0;
+    uint64_t connection_serial = 0;
+    // Empty when there is none.
+    std::string session_id;
+    OpenSessionResponse info;
+    // Why the phase is kDown; kept until the next failure.
+    absl::Status last_error;
+  };
+
+  // `upstream` outlives the session. Nothing is called before Start().
+  static std::shared_ptr<UpstreamSession> Create(Registry* upstream, Options options,
+                                                 std::function<void()> on_change);
+
+  void Start();
+
+  State state() const;
+
+  // A call of the owner's could not reach the upstream. Probes at once.
+  void ReportFailure(const absl::Status& status);
+
+  // The upstream told that it does not know `session_id`. Opens a session anew, if that is the
+  // current one.
+  void ReportLost(const std::string& session_id);
+
+  // Ends the session at the upstream, trying until it succeeds; the state becomes kClosed.
+  void Close();
+
+  // Stops all timers; calls under way change nothing any more.
+  void Stop();
+
+ private:
+  UpstreamSession(Registry* upstream, Options options, std::function<void()> on_change);
+
+  // Makes the next call, if none is in flight.
+  void Step();
+  void OnOpened(absl::StatusOr<OpenSessionResponse> response);
+  void OnRenewed(const std::string& session_id, absl::StatusOr<KeepAliveResponse> response);
+  void OnClosed(const absl::Status& status);
+
+  // The call in flight has ended, and the next is due after `delay`.
+  void Schedule(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Succeeded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Failed(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetPhase(Phase phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Duration RenewalPeriod() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  Registry* const upstream_;
+  const Options options_;
+  const std::function<void()> on_change_;
+
+  mutable Mutex mu_;
+  State state_ ABSL_GUARDED_BY(mu_);
+  Timeout next_ ABSL_GUARDED_BY(mu_);
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;
+  bool step_again_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  int failures_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_UPSTREAM_SESSION_H_
