@@ -1,0 +1,103 @@
+#include "registry/log.h"
+
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "retry/mutex.h"
+
+namespace failback {
+namespace {
+
+void WriteToStderr(LogLevel level, const std::string& event, const LogFields& fields) {
+  const std::string line =
+      std::string("failback: ") + LogLevelName(level) + ": " + FormatLogLine(event, fields) + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+struct Target {
+  Mutex mu;
+  std::shared_ptr<const LogSink> sink ABSL_GUARDED_BY(mu) =
+      std::make_shared<const LogSink>(WriteToStderr);
+  std::atomic<LogLevel> level{LogLevel::kWarning};
+};
+
+// Never destroyed: other threads may log while the process exits.
+Target& GetTarget() {
+  static Target* const target = new Target;
+  return *target;
+}
+
+bool NeedsQuotes(const std::string& value) {
+  if (value.empty()) return true;
+  for (const char c : value) {
+    if (!absl::ascii_isgraph(c) || c == '"' || c == '=' || c == '\\') return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+const char* LogLevelName(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kError:
+      return "error";
+  }
+  return "unknown";
+}
+
+void SetLogSink(LogLevel level, LogSink sink) {
+  if (!sink) {
+    level = LogLevel::kWarning;
+    sink = WriteToStderr;
+  }
+  auto replacement = std::make_shared<const LogSink>(std::move(sink));
+  Target& target = GetTarget();
+  MutexLock lock(&target.mu);
+  target.level.store(level, std::memory_order_relaxed);
+  target.sink.swap(replacement);
+}
+
+bool LogEnabled(LogLevel level) {
+  return level >= GetTarget().level.load(std::memory_order_relaxed);
+}
+
+void Log(LogLevel level, const std::string& event, const LogFields& fields) {
+  if (!LogEnabled(level)) return;
+  Target& target = GetTarget();
+  std::shared_ptr<const LogSink> sink;
+  {
+    MutexLock lock(&target.mu);
+    sink = target.sink;
+  }
+  (*sink)(level, event, fields);
+}
+
+std::string FormatLogLine(const std::string& event, const LogFields& fields) {
+  std::string line = event;
+  for (const auto& [name, value] : fields) {
+    line += " ";
+    line += name;
+    line += "=";
+    if (NeedsQuotes(value)) {
+      line += "\"";
+      line += absl::Utf8SafeCEscape(value);
+      line += "\"";
+    } else {
+      line += value;
+    }
+  }
+  return line;
+}
+
+}  // namespace failback

@@ -1,0 +1,54 @@
+// The events that the library tells of, and where they go: a sink that the host replaces.
+//
+// A library must not decide how its host logs. An event is a short name of what happened and
+// fields, kept apart so that a sink may write text, JSON or a metric. Without a sink, warnings
+// and errors go to stderr, one line each; everything else is dropped.
+//
+// Example: events into the host's own log.
+//
+//   SetLogSink(LogLevel::kInfo, [](LogLevel level, const std::string& event,
+//                                  const LogFields& fields) { MyLog(level, event, fields); });
+//   …
+//   Log(LogLevel::kInfo, "registered", {{"service", "orders"}, {"generation", "7"}});
+//
+// Thread safety: every function may be called from any thread. The sink is called by several
+// threads at once, with no lock held. It must not block, and must not log through here.
+
+#ifndef FAILBACK_REGISTRY_LOG_H_
+#define FAILBACK_REGISTRY_LOG_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace failback {
+
+enum class LogLevel { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+// "debug", "info", "warning", "error".
+const char* LogLevelName(LogLevel level);
+
+// Name and value, in the order to be written.
+using LogFields = std::vector<std::pair<std::string, std::string>>;
+
+using LogSink =
+    std::function<void(LogLevel level, const std::string& event, const LogFields& fields)>;
+
+// Sends events of `level` and above to `sink` from now on, for the whole process. An empty sink
+// brings the default back. A call of the previous sink may still be running when this returns.
+void SetLogSink(LogLevel level, LogSink sink);
+
+// Whether an event of this level goes anywhere: asked before fields that are costly to make.
+bool LogEnabled(LogLevel level);
+
+// Tells the sink, if the level is enabled. `event` says what happened in a few words, the same
+// words each time; what varies goes into `fields`.
+void Log(LogLevel level, const std::string& event, const LogFields& fields = {});
+
+// `event key=value key="a value"`: the line of the default sink, without level and newline.
+std::string FormatLogLine(const std::string& event, const LogFields& fields);
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_LOG_H_

@@ -1,0 +1,73 @@
+#include "registry/log.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace failback {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+class LogTest : public ::testing::Test {
+ protected:
+  ~LogTest() override { SetLogSink(LogLevel::kWarning, nullptr); }
+};
+
+TEST_F(LogTest, SinkGetsEventAndFieldsOfItsLevelAndAbove) {
+  std::vector<std::pair<LogLevel, std::string>> seen;
+  LogFields fields_seen;
+  SetLogSink(LogLevel::kInfo, [&](LogLevel level, const std::string& event, const LogFields& f) {
+    seen.emplace_back(level, event);
+    fields_seen = f;
+  });
+  EXPECT_FALSE(LogEnabled(LogLevel::kDebug));
+  EXPECT_TRUE(LogEnabled(LogLevel::kInfo));
+  Log(LogLevel::kDebug, "below");
+  Log(LogLevel::kInfo, "registered", {{"service", "orders"}, {"generation", "7"}});
+  EXPECT_THAT(seen, ElementsAre(Pair(LogLevel::kInfo, "registered")));
+  EXPECT_THAT(fields_seen, ElementsAre(Pair("service", "orders"), Pair("generation", "7")));
+  Log(LogLevel::kError, "broken");
+  EXPECT_THAT(seen,
+              ElementsAre(Pair(LogLevel::kInfo, "registered"), Pair(LogLevel::kError, "broken")));
+}
+
+TEST_F(LogTest, DefaultWritesOnlyWarningsAndErrorsToStderr) {
+  SetLogSink(LogLevel::kDebug, [](LogLevel, const std::string&, const LogFields&) {});
+  SetLogSink(LogLevel::kDebug, nullptr);
+  EXPECT_FALSE(LogEnabled(LogLevel::kInfo));
+  ::testing::internal::CaptureStderr();
+  Log(LogLevel::kInfo, "quiet");
+  Log(LogLevel::kWarning, "upstream lost", {{"uri", "grpc://127.0.0.1:7070"}});
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "failback: warning: upstream lost uri=grpc://127.0.0.1:7070\n");
+}
+
+TEST_F(LogTest, ValuesThatWouldBreakTheLineAreQuoted) {
+  EXPECT_EQ(FormatLogLine("event", {}), "event");
+  EXPECT_EQ(FormatLogLine("event", {{"plain", "a/b:1"}, {"empty", ""}, {"space", "a b"}}),
+            "event plain=a/b:1 empty=\"\" space=\"a b\"");
+  EXPECT_EQ(FormatLogLine("event", {{"lines", "a\nb"}, {"quote", "\"x\""}, {"utf8", "ä ö"}}),
+            "event lines=\"a\\nb\" quote=\"\\\"x\\\"\" utf8=\"ä ö\"");
+}
+
+TEST_F(LogTest, SinkMayReplaceItselfWhileItRuns) {
+  int old_calls = 0;
+  int new_calls = 0;
+  SetLogSink(LogLevel::kInfo, [&](LogLevel, const std::string&, const LogFields&) {
+    ++old_calls;
+    SetLogSink(LogLevel::kInfo,
+               [&](LogLevel, const std::string&, const LogFields&) { ++new_calls; });
+  });
+  Log(LogLevel::kInfo, "one");
+  Log(LogLevel::kInfo, "two");
+  EXPECT_EQ(old_calls, 1);
+  EXPECT_EQ(new_calls, 1);
+}
+
+}  // namespace
+}  // namespace failback
