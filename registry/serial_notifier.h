@@ -1,4 +1,5 @@
-// Calls one NotifyListener in order, one call at a time, without a lock held, and never after Close().
+// Calls one NotifyListener in order, one call at a time, without a lock held, and never after
+// Close().
 //
 // Events are posted under the poster's lock, which fixes their order, and delivered after it is
 // released by whichever thread comes first; a thread that finds a delivery under way leaves
@@ -13,14 +14,14 @@
 // Invariants:
 // 1. The listener is called by one thread at a time, in the order of the posts.
 // 2. OnEnd is the last call, and comes at most once.
-// 3. After Close() has returned nothing is called; from within the listener Close() returns at once and the
+// 3. After Close() has returned nothing is called; from within the listener Close() returns at once
+// and the
 //    call under way is the last.
 
 #ifndef FAILBACK_REGISTRY_SERIAL_NOTIFIER_H_
 #define FAILBACK_REGISTRY_SERIAL_NOTIFIER_H_
 
 #include <deque>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -38,10 +39,12 @@ class SerialNotifier {
   SerialNotifier(const SerialNotifier&) = delete;
   SerialNotifier& operator=(const SerialNotifier&) = delete;
 
-  // Appends an event. Ignored after PostEnd() or Close().
-  void Post(std::shared_ptr<const SubscribeResponse> event) {
+  // Appends an event. Ignored, and false, after PostEnd() or Close().
+  bool Post(std::shared_ptr<const SubscribeResponse> event) {
     MutexLock lock(&mu_);
-    if (!ended_ && !closed_) events_.push_back(std::move(event));
+    if (ended_ || closed_) return false;
+    events_.push_back(std::move(event));
+    return true;
   }
 
   // Appends the end. The first one counts.
@@ -104,7 +107,7 @@ class SerialNotifier {
       } else {
         listener_->OnEnd(*end);
       }
-    } catch (const std::exception&) {
+    } catch (...) {
       MutexLock lock(&mu_);
       ++failures_;
     }

@@ -78,7 +78,7 @@ class FakeSubscription::Stream : public SubscribeStream {
       : subscription_(std::move(subscription)) {}
 
   ~Stream() override {
-    subscription_->gate_->Close();
+    subscription_->notifier_.Close();
     MutexLock lock(&subscription_->mu_);
     subscription_->cancelled_ = true;
     subscription_->changed_.SignalAll();

@@ -35,8 +35,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "registry/listener_gate.h"
 #include "registry/registry.h"
+#include "registry/serial_notifier.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -188,18 +188,23 @@ class FakeMethod {
 class FakeSubscription {
  public:
   FakeSubscription(const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener)
-      : request_(request), gate_(std::make_shared<ListenerGate>(std::move(listener))) {}
+      : request_(request), notifier_(std::move(listener)) {}
 
   const SubscribeRequest& request() const { return request_; }
 
   // Tells the subscriber. False when the stream has ended.
   bool Push(const SubscribeResponse& event) {
-    return gate_->Notify(std::make_shared<const SubscribeResponse>(event));
+    return Push(std::make_shared<const SubscribeResponse>(event));
   }
   bool Push(std::shared_ptr<const SubscribeResponse> event) {
-    return gate_->Notify(std::move(event));
+    const bool posted = notifier_.Post(std::move(event));
+    notifier_.Deliver();
+    return posted;
   }
-  void End(const absl::Status& status) { gate_->End(status); }
+  void End(const absl::Status& status) {
+    notifier_.PostEnd(status);
+    notifier_.Deliver();
+  }
 
   // Whether the subscriber has destroyed its SubscribeStream.
   bool cancelled() const;
@@ -210,7 +215,7 @@ class FakeSubscription {
   class Stream;
 
   const SubscribeRequest request_;
-  const std::shared_ptr<ListenerGate> gate_;
+  SerialNotifier notifier_;
   mutable Mutex mu_;
   mutable CondVar changed_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
