@@ -13,15 +13,17 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
 
 }  // namespace
 
-std::shared_ptr<UpstreamSession> UpstreamSession::Create(Registry* upstream, Options options,
+std::shared_ptr<UpstreamSession> UpstreamSession::Create(std::shared_ptr<Registry> upstream, Options options,
                                                          std::function<void()> on_change) {
   return std::shared_ptr<UpstreamSession>(
-      new UpstreamSession(upstream, std::move(options), std::move(on_change)));
+      new UpstreamSession(std::move(upstream), std::move(options), std::move(on_change)));
 }
 
-UpstreamSession::UpstreamSession(Registry* upstream, Options options,
+UpstreamSession::UpstreamSession(std::shared_ptr<Registry> upstream, Options options,
                                  std::function<void()> on_change)
-    : upstream_(upstream), options_(std::move(options)), on_change_(std::move(on_change)) {
+    : options_(std::move(options)),
+      on_change_(std::move(on_change)),
+      upstream_(std::move(upstream)) {
   state_.since = options_.timer->clock()->WallNow();
 }
 
@@ -49,11 +51,9 @@ void UpstreamSession::ReportLost(const std::string& session_id) {
     MutexLock lock(&mu_);
     if (stopped_ || session_id.empty() || state_.session_id != session_id) return;
     if (state_.phase == Phase::kClosing || state_.phase == Phase::kClosed) return;
-    state_.session_id.clear();
-    SetPhase(Phase::kConnecting);
+    Lost();
   }
   on_change_();
-  Step();
 }
 
 void UpstreamSession::Close() {
@@ -72,8 +72,20 @@ void UpstreamSession::Stop() {
   next_.Cancel();
 }
 
+std::shared_ptr<Registry> UpstreamSession::upstream() const {
+  MutexLock lock(&mu_);
+  return upstream_;
+}
+
+void UpstreamSession::ReleaseUpstream() {
+  std::shared_ptr<Registry> released;
+  MutexLock lock(&mu_);
+  released.swap(upstream_);
+}
+
 void UpstreamSession::Step() {
   Phase phase;
+  std::shared_ptr<Registry> upstream;
   std::string session_id;
   OpenSessionRequest open;
   {
@@ -84,6 +96,7 @@ void UpstreamSession::Step() {
       return;
     }
     if (state_.phase == Phase::kClosing && state_.session_id.empty()) SetPhase(Phase::kClosed);
+    upstream = upstream_;
     phase = state_.phase;
     busy_ = phase != Phase::kClosed;
     next_.Cancel();
@@ -104,17 +117,17 @@ void UpstreamSession::Step() {
   } else if (phase == Phase::kClosing) {
     CloseSessionRequest request;
     request.set_session_id(session_id);
-    upstream_->CloseSession(request, [self](absl::StatusOr<CloseSessionResponse> response) {
+    upstream->CloseSession(request, [self](absl::StatusOr<CloseSessionResponse> response) {
       self->OnClosed(response.status());
     });
   } else if (session_id.empty()) {
-    upstream_->OpenSession(open, [self](absl::StatusOr<OpenSessionResponse> response) {
+    upstream->OpenSession(open, [self](absl::StatusOr<OpenSessionResponse> response) {
       self->OnOpened(std::move(response));
     });
   } else {
     KeepAliveRequest request;
     request.set_session_id(session_id);
-    upstream_->KeepAlive(request, [self, session_id](absl::StatusOr<KeepAliveResponse> response) {
+    upstream->KeepAlive(request, [self, session_id](absl::StatusOr<KeepAliveResponse> response) {
       self->OnRenewed(session_id, std::move(response));
     });
   }
@@ -130,6 +143,7 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
       ++state_.session_serial;
       state_.info = *std::move(response);
       state_.session_id = state_.info.session_id();
+      opened_nanos_ = options_.timer->clock()->NowNanos();
       Succeeded();
     } else {
       Failed(response.status());
@@ -145,16 +159,15 @@ void UpstreamSession::OnRenewed(const std::string& session_id,
       MutexLock lock(&mu_);
       if (stopped_) return;
       busy_ = false;
-      step_again_ = false;
       if (state_.phase == Phase::kClosing) {
         SetPhase(Phase::kClosed);
       } else if (state_.session_id == session_id) {
-        state_.session_id.clear();
-        SetPhase(Phase::kConnecting);
+        Lost();
+      } else {
+        Schedule(absl::ZeroDuration());
       }
     }
     on_change_();
-    Step();
     return;
   }
   {
@@ -205,6 +218,19 @@ void UpstreamSession::Failed(const absl::Status& status) {
   if (state_.phase != Phase::kClosing) SetPhase(Phase::kDown);
   ++failures_;
   Schedule(BackoffDelay(options_.reconnect, failures_, options_.random()));
+}
+
+void UpstreamSession::Lost() {
+  state_.session_id.clear();
+  SetPhase(Phase::kConnecting);
+  if (busy_) {
+    step_again_ = true;
+    return;
+  }
+  const int64_t age = options_.timer->clock()->NowNanos() - opened_nanos_;
+  failures_ = absl::Nanoseconds(age) < absl::Seconds(1) ? failures_ + 1 : 0;
+  Schedule(failures_ == 0 ? absl::ZeroDuration()
+                          : BackoffDelay(options_.reconnect, failures_, options_.random()));
 }
 
 void UpstreamSession::Schedule(absl::Duration delay) {

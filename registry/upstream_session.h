@@ -61,9 +61,9 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
     absl::Status last_error;
   };
 
-  // `upstream` outlives the session. Nothing is called before Start().
-  static std::shared_ptr<UpstreamSession> Create(Registry* upstream, Options options,
-                                                 std::function<void()> on_change);
+  // Nothing is called before Start().
+  static std::shared_ptr<UpstreamSession> Create(std::shared_ptr<Registry> upstream,
+                                                 Options options, std::function<void()> on_change);
 
   void Start();
 
@@ -82,8 +82,14 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   // Stops all timers; calls under way change nothing any more.
   void Stop();
 
+  // The registry that the session is at; null after ReleaseUpstream().
+  std::shared_ptr<Registry> upstream() const;
+  // After Stop(): lets go of the upstream, which destroys it if nobody else holds it.
+  void ReleaseUpstream();
+
  private:
-  UpstreamSession(Registry* upstream, Options options, std::function<void()> on_change);
+  UpstreamSession(std::shared_ptr<Registry> upstream, Options options,
+                  std::function<void()> on_change);
 
   // Makes the next call, if none is in flight.
   void Step();
@@ -91,6 +97,9 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   void OnRenewed(const std::string& session_id, absl::StatusOr<KeepAliveResponse> response);
   void OnClosed(const absl::Status& status);
 
+  // The upstream does not know the session: opens one anew; not at once when that was opened just now, so
+  // that two registries behind one address do not make it spin.
+  void Lost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The call in flight has ended, and the next is due after `delay`.
   void Schedule(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Succeeded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -98,17 +107,18 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   void SetPhase(Phase phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Duration RenewalPeriod() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  Registry* const upstream_;
   const Options options_;
   const std::function<void()> on_change_;
 
   mutable Mutex mu_;
+  std::shared_ptr<Registry> upstream_ ABSL_GUARDED_BY(mu_);
   State state_ ABSL_GUARDED_BY(mu_);
   Timeout next_ ABSL_GUARDED_BY(mu_);
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   bool step_again_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   int failures_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t opened_nanos_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace failback

@@ -1,0 +1,334 @@
+// The inside of FailbackRegistry: one table of records, one queue, one sender.
+//
+// failback_core.cc         intents: stated, queued, sent, completed
+// failback_subscriptions.cc  watches and their local subscribers
+// failback_operator.cc     what an operator sees and does; drain
+//
+// Everything is guarded by one lock. What has to run without it (callbacks, listeners, calls
+// to the upstream) is collected in a Deferred and run after.
+
+#ifndef FAILBACK_REGISTRY_FAILBACK_CORE_H_
+#define FAILBACK_REGISTRY_FAILBACK_CORE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "registry/failback_registry.h"
+#include "registry/serial_notifier.h"
+#include "registry/upstream_session.h"
+#include "registry/watched_set.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+// Work to be done once the lock is released, in order.
+class Deferred {
+ public:
+  void Add(absl::AnyInvocable<void()> work) { work_.push_back(std::move(work)); }
+  void Run() {
+    for (auto& work : work_) work();
+    work_.clear();
+  }
+
+ private:
+  std::vector<absl::AnyInvocable<void()>> work_;
+};
+
+class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegistry::Core> {
+ public:
+  static std::shared_ptr<Core> Create(std::unique_ptr<Registry> upstream, Options options);
+  // For Create().
+  explicit Core(Options options) : options_(std::move(options)) {}
+
+  void Start();
+  // Runs every callback that is still owed with CANCELLED and waits for other threads to leave.
+  void Shutdown();
+
+  // Registry.
+  void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done);
+  void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done);
+  void CloseSession(const CloseSessionRequest& request, Callback<CloseSessionResponse> done);
+  void Register(const RegisterRequest& request, Callback<RegisterResponse> done);
+  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done);
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
+                                             std::shared_ptr<NotifyListener> listener);
+  void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done);
+  void List(const ListRequest& request, Callback<ListResponse> done);
+
+  // Operator.
+  const std::string& incarnation() const { return options_.incarnation; }
+  agent::v1::UpstreamStatus UpstreamStatus() const;
+  int64_t local_sessions() const;
+  bool draining() const;
+  std::vector<agent::v1::PendingOperation> Pending() const;
+  absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
+  absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
+  void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
+
+ private:
+  struct Record;
+  struct Watch;
+  struct LocalSession;
+  struct LocalSubscription;
+  class LocalStream;
+  class WatchListener;
+  using RecordPtr = std::shared_ptr<Record>;
+  using Results = std::vector<registry::v1::IntentResult>;
+
+  // One Register or Unregister of a caller's, until each of its items is answered.
+  struct BatchReply {
+    Results results;
+    size_t remaining = 0;
+    absl::AnyInvocable<void(absl::StatusOr<Results>) &&> done;
+  };
+
+  // Who waits for one item of a batch.
+  struct Waiter {
+    std::shared_ptr<BatchReply> reply;
+    size_t index;
+  };
+
+  // What to return to when a checked intent (Dubbo's `check`) fails.
+  struct Check {
+    bool existed;
+    bool present;
+    bool persistent;
+    std::string payload;
+  };
+
+  // The one thing: a key, its last intent, and how far that has come.
+  struct Record {
+    OperationKind kind() const {
+      if (watch != nullptr) {
+        return present ? OperationKind::kSubscribe : OperationKind::kUnsubscribe;
+      }
+      return present ? OperationKind::kRegister : OperationKind::kUnregister;
+    }
+    bool pending() const { return acknowledged != generation; }
+    bool parked() const {
+      return retry != nullptr && retry->state() == RetryTask::State::kParked;
+    }
+
+    // Canonical key of the instance; the watch's name for a subscription.
+    std::string key;
+    // Desired: there (with this payload), or gone.
+    bool present = false;
+    bool persistent = false;
+    // Serialized ServiceInstance; empty when gone and for a subscription.
+    std::string payload;
+    uint64_t generation = 0;
+    // Newest generation that the upstream has.
+    uint64_t acknowledged = 0;
+    // Generation of the call in flight; 0: none.
+    uint64_t in_flight = 0;
+    bool queued = false;
+    // No longer in the table; completions change nothing.
+    bool erased = false;
+    int64_t since_nanos = 0;
+    // The local session it lives in, and that session's own numbering of its intents.
+    uint64_t owner = 0;
+    uint64_t owner_generation = 0;
+    absl::Status last_status;
+    std::unique_ptr<RetryTask> retry;
+    std::unique_ptr<Check> check;
+    std::vector<Waiter> waiters;
+    std::shared_ptr<Watch> watch;
+  };
+
+  struct Intent {
+    absl::Status status;
+    InstanceKey key;
+    bool present;
+    bool persistent = false;
+    std::string payload;
+    uint64_t owner_generation;
+  };
+
+  // One call to the upstream.
+  struct Call {
+    OperationKind kind;
+    std::string session_id;
+    uint64_t session_serial;
+    std::vector<std::pair<RecordPtr, uint64_t>> items;  // with the generation that is sent
+    RegisterRequest register_request;
+    UnregisterRequest unregister_request;
+    SubscribeRequest subscribe_request;
+    uint64_t stream_serial = 0;
+    UnsubscribeRequest unsubscribe_request;
+    std::shared_ptr<Registry> upstream;
+  };
+
+  struct LocalSession {
+    std::string id;
+    uint64_t serial;
+    std::string incarnation;
+    absl::Duration ttl;
+    Timeout lease;
+    absl::flat_hash_set<std::string> keys;  // of the records it owns
+    std::map<std::string, std::shared_ptr<LocalSubscription>> subscriptions;
+    std::map<std::string, uint64_t> unsubscribed;  // generation of the Unsubscribe, by id
+  };
+
+  struct LocalSubscription {
+    std::shared_ptr<SerialNotifier> notifier;
+    std::shared_ptr<Watch> watch;
+    std::string session_id;
+    std::string subscription_id;
+    uint64_t generation = 0;
+  };
+
+  // One selector followed at the upstream, for any number of local subscribers.
+  struct Watch {
+    explicit Watch(bool hold_empty) : set(hold_empty) {}
+    Selector selector;
+    // Key of its record, and subscription_id at the upstream.
+    std::string name;
+    std::weak_ptr<Record> record;
+    WatchedSet set;
+    // kOpening from the call until the first message of its stream.
+    enum class Phase { kClosed, kOpening, kStreaming };
+    Phase phase = Phase::kClosed;
+    std::unique_ptr<SubscribeStream> stream;
+    // Of the newest stream; events of older ones are dropped.
+    uint64_t stream_serial = 0;
+    Timeout stale_timer;
+    Timeout hold_timer;
+    absl::flat_hash_set<std::shared_ptr<LocalSubscription>> subscribers;
+  };
+
+  struct DrainState {
+    Callback<agent::v1::DrainResponse> done;
+    Timeout deadline;
+    bool closing = false;
+  };
+
+  // Marks a thread as inside, so that Shutdown() can wait for the others.
+  class Entry {
+   public:
+    explicit Entry(Core* core);
+    ~Entry();
+    // False after Shutdown(): leave at once.
+    bool ok() const { return ok_; }
+
+   private:
+    Core* const core_;
+    bool ok_;
+  };
+
+  // --- Intents (failback_core.cc).
+  void StateIntents(const std::string& session_id, std::vector<Intent> intents,
+                    registry::v1::IntentState wait_for, bool check,
+                    absl::AnyInvocable<void(absl::StatusOr<Results>) &&> done);
+  absl::Status StateIntent(LocalSession* session, Intent intent, bool check,
+                           const std::shared_ptr<BatchReply>& reply, size_t index,
+                           Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives `record` a new intent: higher generation, no retry of the old one, to be sent.
+  void NewGeneration(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Enqueue(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Erase(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Answers everyone who waits for `record`.
+  void Resolve(const RecordPtr& record, const absl::Status& status,
+               Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Emit(IntentEvent::Kind kind, const Record& record, const absl::Status& status,
+            Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Sends what is queued, as long as there is room for calls.
+  void Pump();
+  bool NextCall(Call* call, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Send(Call call);
+  // A call has ended: one status for all its items, or one each.
+  void Completed(const Call& call, const absl::Status& status, const Results* results);
+  // One attempt for one record has ended. `sent` is false when it failed before it left.
+  void AttemptDone(const RecordPtr& record, uint64_t generation, const absl::Status& status,
+                   bool sent, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AttemptFailed(const RecordPtr& record, const absl::Status& status, NextStep step,
+                     Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The checked intent has failed: back to what was desired before.
+  void Revert(const RecordPtr& record, const absl::Status& status, bool sent,
+              Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Due(const RecordPtr& record);
+
+  void OnSessionChange();
+  // Queues every intent again, in place of what was queued. `lost`: the upstream has none of them.
+  void Resync(bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // --- Local sessions (failback_core.cc).
+  LocalSession* FindSession(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RenewSession(LocalSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndSession(const std::string& id, const absl::Status& why);
+
+  // --- Subscriptions (failback_subscriptions.cc).
+  RecordPtr FindOrCreateWatch(const Selector& selector) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes a subscriber off its watch; the last one unsubscribes it.
+  void Detach(const std::shared_ptr<LocalSubscription>& subscription,
+              Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndSubscription(const std::shared_ptr<LocalSubscription>& subscription,
+                       const absl::Status& status, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SendSubscribe(Call call);
+  void OnWatchEvent(const std::shared_ptr<Watch>& watch, uint64_t stream_serial,
+                    const SubscribeResponse& event);
+  void OnWatchEnd(const std::shared_ptr<Watch>& watch, uint64_t stream_serial,
+                  const absl::Status& status);
+  void Tell(const std::shared_ptr<Watch>& watch, const WatchedSet::Event& event,
+            Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the watch's stream, if it has one, and the call that opens it; nothing that it still says is
+  // heard. It is destroyed without the lock.
+  void CloseStream(const std::shared_ptr<Watch>& watch, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  ListResponse ListFromMemory(const ListRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // --- Operator (failback_operator.cc).
+  std::string PendingId(const Record& record) const;
+  absl::StatusOr<std::vector<RecordPtr>> FindPending(const std::vector<std::string>& ids) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AdvanceDrain(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinishDrain(bool closed, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Suspended(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  int64_t NowNanos() const { return options_.timer->clock()->NowNanos(); }
+
+  const Options options_;
+  // Set once, in Create().
+  std::shared_ptr<UpstreamSession> session_;
+
+  mutable Mutex mu_;
+  CondVar left_;
+  std::shared_ptr<Registry> upstream_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::flat_hash_map<std::thread::id, int> inside_ ABSL_GUARDED_BY(mu_);
+
+  absl::flat_hash_map<std::string, RecordPtr> records_ ABSL_GUARDED_BY(mu_);
+  std::deque<RecordPtr> ready_ ABSL_GUARDED_BY(mu_);
+  int calls_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
+  bool pumping_ ABSL_GUARDED_BY(mu_) = false;
+  bool pump_again_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t last_generation_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t seen_session_serial_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t seen_connection_serial_ ABSL_GUARDED_BY(mu_) = 0;
+  bool resyncing_ ABSL_GUARDED_BY(mu_) = false;
+
+  // Records gone and acknowledged whose owner numbers its intents: kept while a late call may live.
+  std::deque<std::pair<int64_t, RecordPtr>> tombstones_ ABSL_GUARDED_BY(mu_);
+
+  std::map<std::string, std::unique_ptr<LocalSession>> sessions_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_session_serial_ ABSL_GUARDED_BY(mu_) = 0;
+
+  uint64_t last_watch_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::flat_hash_map<std::string, RecordPtr> watches_ ABSL_GUARDED_BY(mu_);  // by selector
+
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<DrainState> drain_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_FAILBACK_CORE_H_

@@ -1,0 +1,297 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/failback_core.h"
+
+namespace failback {
+namespace {
+
+void SetTime(absl::Time time, google::protobuf::Timestamp* proto) {
+  const int64_t nanos = absl::ToUnixNanos(time);
+  proto->set_seconds(nanos / 1000000000);
+  proto->set_nanos(static_cast<int32_t>(nanos % 1000000000));
+}
+
+agent::v1::OperationKind ToProto(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kRegister:
+      return agent::v1::OPERATION_KIND_REGISTER;
+    case OperationKind::kUnregister:
+      return agent::v1::OPERATION_KIND_UNREGISTER;
+    case OperationKind::kSubscribe:
+      return agent::v1::OPERATION_KIND_SUBSCRIBE;
+    case OperationKind::kUnsubscribe:
+      return agent::v1::OPERATION_KIND_UNSUBSCRIBE;
+  }
+  return agent::v1::OPERATION_KIND_UNSPECIFIED;
+}
+
+}  // namespace
+
+std::string FailbackRegistry::Core::PendingId(const Record& record) const {
+  if (record.watch != nullptr) {
+    return absl::StrCat(OperationName(record.kind()), " ", record.watch->name);
+  }
+  InstanceKey key;
+  ParseCanonicalKey(record.key, &key);
+  return absl::StrCat(OperationName(record.kind()), " ", KeyText(key));
+}
+
+std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const {
+  std::vector<agent::v1::PendingOperation> rows;
+  {
+    MutexLock lock(&mu_);
+    const int64_t now = NowNanos();
+    const absl::Time wall = options_.timer->clock()->WallNow();
+    const auto add = [&](const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      if (!record.pending()) return;
+      agent::v1::PendingOperation& row = rows.emplace_back();
+      row.set_id(PendingId(record));
+      row.set_kind(ToProto(record.kind()));
+      if (record.watch != nullptr) {
+        row.set_subscription_id(record.watch->name);
+        *row.mutable_selector() = record.watch->selector;
+      } else {
+        ParseCanonicalKey(record.key, row.mutable_key());
+      }
+      row.set_generation(record.generation);
+      row.set_retry_times(options_.retry.retry_times);
+      row.set_upstream(options_.upstream_name);
+      SetTime(wall - absl::Nanoseconds(now - record.since_nanos), row.mutable_since());
+      if (record.retry != nullptr) row.set_times(record.retry->times());
+      if (!record.last_status.ok()) *row.mutable_last_status() = StatusToProto(record.last_status);
+      if (record.in_flight != 0) {
+        row.set_state(agent::v1::PENDING_STATE_IN_FLIGHT);
+      } else if (record.parked()) {
+        row.set_state(agent::v1::PENDING_STATE_PARKED);
+      } else if (record.retry != nullptr &&
+                 record.retry->state() == RetryTask::State::kWaiting) {
+        row.set_state(agent::v1::PENDING_STATE_WAITING);
+        SetTime(wall + absl::Nanoseconds(record.retry->next_attempt_nanos() - now),
+                row.mutable_next_attempt());
+      } else {
+        row.set_state(agent::v1::PENDING_STATE_QUEUED);
+      }
+    };
+    for (const auto& [key, record] : records_) add(*record);
+    for (const auto& [selector, record] : watches_) add(*record);
+  }
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.id() < b.id(); });
+  return rows;
+}
+
+agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
+  agent::v1::UpstreamStatus status;
+  const UpstreamSession::State session = session_->state();
+  status.set_uri(options_.upstream_name);
+  SetTime(session.since, status.mutable_since());
+  status.set_session_id(session.session_id);
+  *status.mutable_session_ttl() = session.info.ttl();
+  status.set_epoch(session.info.epoch());
+  status.set_store_id(session.info.store_id());
+  MutexLock lock(&mu_);
+  uint64_t desired = 0, acknowledged = 0, pending = 0, parked = 0, subscriptions = 0;
+  const auto count = [&](const Record& record) {
+    if (record.parked()) {
+      ++parked;
+    } else if (record.pending()) {
+      ++pending;
+    }
+  };
+  for (const auto& [key, record] : records_) {
+    count(*record);
+    if (!record->present) continue;
+    ++desired;
+    if (!record->pending()) ++acknowledged;
+  }
+  for (const auto& [selector, record] : watches_) {
+    count(*record);
+    if (record->present) ++subscriptions;
+  }
+  status.set_desired(desired);
+  status.set_acknowledged(acknowledged);
+  status.set_pending(pending);
+  status.set_parked(parked);
+  status.set_subscriptions(subscriptions);
+  if (draining_) {
+    status.set_state(agent::v1::UPSTREAM_STATE_DRAINING);
+  } else if (session.phase != UpstreamSession::Phase::kUp) {
+    status.set_state(agent::v1::UPSTREAM_STATE_CONNECTING);
+  } else if (resyncing_) {
+    status.set_state(agent::v1::UPSTREAM_STATE_RESYNCING);
+  } else {
+    status.set_state(agent::v1::UPSTREAM_STATE_READY);
+  }
+  if (session.phase == UpstreamSession::Phase::kDown) {
+    *status.mutable_last_error() = StatusToProto(session.last_error);
+  }
+  return status;
+}
+
+int64_t FailbackRegistry::Core::local_sessions() const {
+  MutexLock lock(&mu_);
+  return static_cast<int64_t>(sessions_.size());
+}
+
+bool FailbackRegistry::Core::draining() const {
+  MutexLock lock(&mu_);
+  return draining_;
+}
+
+absl::StatusOr<std::vector<FailbackRegistry::Core::RecordPtr>>
+FailbackRegistry::Core::FindPending(const std::vector<std::string>& ids) const {
+  absl::flat_hash_set<std::string> wanted(ids.begin(), ids.end());
+  std::vector<RecordPtr> found;
+  const auto look = [&](const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!record->pending()) return;
+    if (ids.empty() || wanted.erase(PendingId(*record)) > 0) found.push_back(record);
+  };
+  for (const auto& [key, record] : records_) look(record);
+  for (const auto& [selector, record] : watches_) look(record);
+  if (!wanted.empty()) {
+    return absl::NotFoundError(absl::StrCat("\"", *std::min_element(wanted.begin(), wanted.end()),
+                                            "\" is not pending; `failbackctl pending` lists what is"));
+  }
+  return found;
+}
+
+absl::StatusOr<int64_t> FailbackRegistry::Core::Retry(const std::vector<std::string>& ids) {
+  int64_t retried = 0;
+  {
+    Entry entry(this);
+    if (!entry.ok()) return absl::CancelledError("the registry client was shut down");
+    MutexLock lock(&mu_);
+    auto found = FindPending(ids);
+    if (!found.ok()) return found.status();
+    for (const RecordPtr& record : *found) {
+      if (record->retry != nullptr) record->retry->RunNow();
+      Enqueue(record);
+      ++retried;
+    }
+  }
+  Pump();
+  return retried;
+}
+
+absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::string>& ids) {
+  int64_t cancelled = 0;
+  Entry entry(this);
+  if (!entry.ok()) return absl::CancelledError("the registry client was shut down");
+  Deferred deferred;
+  {
+    MutexLock lock(&mu_);
+    auto found = FindPending(ids);
+    if (!found.ok()) return found.status();
+    const absl::Status given_up = absl::CancelledError("given up by an operator");
+    for (const RecordPtr& record : *found) {
+      Resolve(record, given_up, &deferred);
+      if (record->watch != nullptr) {
+        CloseStream(record->watch, &deferred);
+        const auto subscribers = record->watch->subscribers;
+        Erase(record);
+        for (const auto& subscriber : subscribers) EndSubscription(subscriber, given_up, &deferred);
+      } else {
+        Erase(record);
+      }
+      ++cancelled;
+    }
+    AdvanceDrain(&deferred);
+  }
+  deferred.Run();
+  return cancelled;
+}
+
+// --- Drain: a phase, not an intent.
+
+void FailbackRegistry::Core::Drain(absl::Duration deadline,
+                                   Callback<agent::v1::DrainResponse> done) {
+  Entry entry(this);
+  if (!entry.ok()) return std::move(done)(absl::CancelledError("the registry client was shut down"));
+  Deferred deferred;
+  bool refused = false;
+  {
+    MutexLock lock(&mu_);
+    refused = draining_;
+    if (!refused) {
+      draining_ = true;
+      drain_ = std::make_unique<DrainState>();
+      drain_->done = std::move(done);
+      auto timer = options_.timer->NewTimeout(
+          [weak = weak_from_this()] {
+            auto self = weak.lock();
+            if (self == nullptr) return;
+            Entry entry(self.get());
+            if (!entry.ok()) return;
+            Deferred deferred;
+            {
+              MutexLock lock(&self->mu_);
+              if (self->drain_ != nullptr) self->FinishDrain(/*closed=*/false, &deferred);
+            }
+            deferred.Run();
+          },
+          deadline);
+      if (timer.ok()) drain_->deadline = *std::move(timer);
+      // Subscribers hear the end now; their subscriptions go with the session.
+      const auto watches = watches_;
+      for (const auto& [selector, record] : watches) {
+        CloseStream(record->watch, &deferred);
+        const auto subscribers = record->watch->subscribers;
+        Erase(record);
+        for (const auto& subscriber : subscribers) {
+          EndSubscription(subscriber,
+                          Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the agent is draining"),
+                          &deferred);
+        }
+      }
+      // Registrations that are only on their way need not arrive any more.
+      for (const auto& [key, record] : records_) {
+        if (record->present && record->retry != nullptr) record->retry.reset();
+      }
+      AdvanceDrain(&deferred);
+    }
+  }
+  deferred.Run();
+  if (refused) {
+    return std::move(done)(
+        Refusal(registry::v1::ERROR_REASON_DRAINING, "the agent is draining already"));
+  }
+}
+
+bool FailbackRegistry::Core::Suspended(const Record& record) const {
+  return draining_ && (record.present || record.watch != nullptr);
+}
+
+void FailbackRegistry::Core::AdvanceDrain(Deferred* deferred) {
+  if (drain_ == nullptr || drain_->closing || calls_in_flight_ > 0) return;
+  for (const auto& [key, record] : records_) {
+    if (!record->present && record->pending() && !record->parked()) return;
+  }
+  drain_->closing = true;
+  deferred->Add([session = session_] { session->Close(); });
+}
+
+void FailbackRegistry::Core::FinishDrain(bool closed, Deferred* deferred) {
+  agent::v1::DrainResponse response;
+  for (const auto& [key, record] : records_) {
+    if (record->persistent && record->present) continue;  // meant to stay
+    if (record->present ? closed : !record->pending()) {
+      response.set_unregistered(response.unregistered() + (record->present ? 1 : 0));
+    } else {
+      response.set_remaining(response.remaining() + 1);
+    }
+  }
+  drain_->deadline.Cancel();
+  auto done = std::make_shared<Callback<agent::v1::DrainResponse>>(std::move(drain_->done));
+  drain_.reset();
+  if (closed) {
+    const auto records = records_;
+    for (const auto& [key, record] : records) Erase(record);
+  }
+  deferred->Add([done, response] { std::move (*done)(response); });
+}
+
+}  // namespace failback

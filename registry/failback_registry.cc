@@ -1,0 +1,123 @@
+#include "registry/failback_registry.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/failback_core.h"
+#include "registry/ids.h"
+#include "registry/validation.h"
+
+namespace failback {
+namespace {
+
+absl::Status ValidateOptions(const FailbackRegistry::Options& options) {
+  if (options.timer == nullptr) return absl::InvalidArgumentError("timer: is required");
+  const auto at_least = [](const char* name, int64_t value, int64_t least) {
+    if (value >= least) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " is not ", least, " or more"));
+  };
+  const auto not_negative = [](const char* name, absl::Duration value) {
+    if (value >= absl::ZeroDuration()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", absl::FormatDuration(value), " is negative"));
+  };
+  OpenSessionRequest session;
+  session.set_incarnation(options.incarnation);
+  session.set_client_name(options.client_name);
+  for (const absl::Status& status :
+       {at_least("max_calls_in_flight", options.max_calls_in_flight, 1),
+        at_least("max_batch", options.max_batch, 1),
+        at_least("max_records", options.max_records, 1),
+        not_negative("session_ttl", options.session_ttl),
+        not_negative("stale_grace", options.stale_grace),
+        not_negative("empty_snapshot_hold", options.empty_snapshot_hold),
+        not_negative("anti_entropy_interval", options.anti_entropy_interval),
+        ValidateRetryPolicy("retry", options.retry), ValidateBackoff("reconnect", options.reconnect),
+        ValidateOpenSession(session)}) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<FailbackRegistry>> FailbackRegistry::Create(
+    std::unique_ptr<Registry> upstream, Options options) {
+  if (upstream == nullptr) return absl::InvalidArgumentError("upstream: is required");
+  if (options.incarnation.empty()) options.incarnation = RandomId();
+  if (absl::Status status = ValidateOptions(options); !status.ok()) return status;
+  if (options.random == nullptr) options.random = EntropyRandom();
+  auto core = Core::Create(std::move(upstream), std::move(options));
+  core->Start();
+  return std::unique_ptr<FailbackRegistry>(new FailbackRegistry(std::move(core)));
+}
+
+FailbackRegistry::FailbackRegistry(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+
+FailbackRegistry::~FailbackRegistry() { core_->Shutdown(); }
+
+void FailbackRegistry::OpenSession(const OpenSessionRequest& request,
+                                   Callback<OpenSessionResponse> done) {
+  core_->OpenSession(request, std::move(done));
+}
+
+void FailbackRegistry::KeepAlive(const KeepAliveRequest& request,
+                                 Callback<KeepAliveResponse> done) {
+  core_->KeepAlive(request, std::move(done));
+}
+
+void FailbackRegistry::CloseSession(const CloseSessionRequest& request,
+                                    Callback<CloseSessionResponse> done) {
+  core_->CloseSession(request, std::move(done));
+}
+
+void FailbackRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
+  core_->Register(request, std::move(done));
+}
+
+void FailbackRegistry::Unregister(const UnregisterRequest& request,
+                                  Callback<UnregisterResponse> done) {
+  core_->Unregister(request, std::move(done));
+}
+
+std::unique_ptr<SubscribeStream> FailbackRegistry::Subscribe(
+    const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener) {
+  return core_->Subscribe(request, std::move(listener));
+}
+
+void FailbackRegistry::Unsubscribe(const UnsubscribeRequest& request,
+                                   Callback<UnsubscribeResponse> done) {
+  core_->Unsubscribe(request, std::move(done));
+}
+
+void FailbackRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
+  core_->List(request, std::move(done));
+}
+
+const std::string& FailbackRegistry::incarnation() const { return core_->incarnation(); }
+
+agent::v1::UpstreamStatus FailbackRegistry::UpstreamStatus() const {
+  return core_->UpstreamStatus();
+}
+
+int64_t FailbackRegistry::local_sessions() const { return core_->local_sessions(); }
+
+bool FailbackRegistry::draining() const { return core_->draining(); }
+
+std::vector<agent::v1::PendingOperation> FailbackRegistry::Pending() const {
+  return core_->Pending();
+}
+
+absl::StatusOr<int64_t> FailbackRegistry::Retry(const std::vector<std::string>& ids) {
+  return core_->Retry(ids);
+}
+
+absl::StatusOr<int64_t> FailbackRegistry::Cancel(const std::vector<std::string>& ids) {
+  return core_->Cancel(ids);
+}
+
+void FailbackRegistry::Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done) {
+  core_->Drain(deadline, std::move(done));
+}
+
+}  // namespace failback

@@ -1,0 +1,430 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/failback_core.h"
+#include "registry/selector.h"
+#include "registry/validation.h"
+
+namespace failback {
+
+// A subscriber's handle. Destroying it takes the subscriber off its watch.
+class FailbackRegistry::Core::LocalStream final : public SubscribeStream {
+ public:
+  LocalStream(std::weak_ptr<Core> core, std::shared_ptr<LocalSubscription> subscription)
+      : core_(std::move(core)), subscription_(std::move(subscription)) {}
+
+  ~LocalStream() override {
+    if (auto core = core_.lock()) {
+      {
+        Entry entry(core.get());
+        if (entry.ok()) {
+          Deferred deferred;
+          {
+            MutexLock lock(&core->mu_);
+            core->Detach(subscription_, &deferred);
+          }
+          deferred.Run();
+        }
+      }
+      core->Pump();
+    }
+    subscription_->notifier->Close();
+  }
+
+ private:
+  const std::weak_ptr<Core> core_;
+  const std::shared_ptr<LocalSubscription> subscription_;
+};
+
+// Hears one upstream stream.
+class FailbackRegistry::Core::WatchListener final : public NotifyListener {
+ public:
+  WatchListener(std::weak_ptr<Core> core, std::shared_ptr<Watch> watch, uint64_t stream_serial)
+      : core_(std::move(core)), watch_(std::move(watch)), stream_serial_(stream_serial) {}
+
+  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+    if (auto core = core_.lock()) core->OnWatchEvent(watch_, stream_serial_, *event);
+  }
+  void OnEnd(const absl::Status& status) override {
+    if (auto core = core_.lock()) core->OnWatchEnd(watch_, stream_serial_, status);
+  }
+
+ private:
+  const std::weak_ptr<Core> core_;
+  const std::shared_ptr<Watch> watch_;
+  const uint64_t stream_serial_;
+};
+
+// --- Local subscribers.
+
+std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
+    const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener) {
+  auto subscription = std::make_shared<LocalSubscription>();
+  subscription->notifier = std::make_shared<SerialNotifier>(std::move(listener));
+  subscription->session_id = request.session_id();
+  subscription->subscription_id = request.subscription_id();
+  subscription->generation = request.generation();
+  auto stream = std::make_unique<LocalStream>(weak_from_this(), subscription);
+  absl::Status refused = ValidateSubscribe(request);
+  Entry entry(this);
+  if (!entry.ok()) refused = absl::CancelledError("the registry client was shut down");
+  Deferred deferred;
+  if (refused.ok()) {
+    MutexLock lock(&mu_);
+    LocalSession* session =
+        request.session_id().empty() ? nullptr : FindSession(request.session_id());
+    if (draining_) {
+      refused = Refusal(registry::v1::ERROR_REASON_DRAINING,
+                        "the agent is draining and takes no new intents");
+    } else if (session == nullptr && !request.session_id().empty()) {
+      refused = Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
+                        absl::StrCat("session ", request.session_id(), " is not known here"));
+    } else if (session != nullptr) {
+      const auto ended = session->unsubscribed.find(request.subscription_id());
+      if (ended != session->unsubscribed.end() && request.generation() != 0 &&
+          request.generation() <= ended->second) {
+        refused = Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
+                          absl::StrCat("subscription ", request.subscription_id(),
+                                       " was ended by generation ", ended->second),
+                          {{"generation", absl::StrCat(ended->second)}});
+      } else {
+        auto& named = session->subscriptions[request.subscription_id()];
+        if (named != nullptr) {
+          Detach(named, &deferred);
+          named->notifier->PostEnd(Refusal(registry::v1::ERROR_REASON_REPLACED,
+                                           "a newer Subscribe with this id has taken over"));
+          deferred.Add([old = named->notifier] { old->Deliver(); });
+        }
+        // Detach may have erased the entry.
+        session->subscriptions[request.subscription_id()] = subscription;
+      }
+    }
+    if (refused.ok()) {
+      Selector selector = request.selector();
+      NormalizeSelector(&selector);
+      subscription->watch = FindOrCreateWatch(selector)->watch;
+      subscription->watch->subscribers.insert(subscription);
+      if (auto event = subscription->watch->set.Current(); event != nullptr) {
+        subscription->notifier->Post(std::move(event));
+      }
+    }
+  }
+  if (!refused.ok()) subscription->notifier->PostEnd(refused);
+  deferred.Run();
+  subscription->notifier->Deliver();
+  Pump();
+  return stream;
+}
+
+void FailbackRegistry::Core::Unsubscribe(const UnsubscribeRequest& request,
+                                         Callback<UnsubscribeResponse> done) {
+  if (absl::Status status = ValidateUnsubscribe(request); !status.ok()) {
+    return std::move(done)(status);
+  }
+  Entry entry(this);
+  if (!entry.ok()) {
+    return std::move(done)(absl::CancelledError("the registry client was shut down"));
+  }
+  Deferred deferred;
+  absl::Status refused;
+  {
+    MutexLock lock(&mu_);
+    LocalSession* session = FindSession(request.session_id());
+    // An unknown session has no subscriptions left: what was asked for holds.
+    if (session != nullptr) {
+      const auto it = session->subscriptions.find(request.subscription_id());
+      if (it != session->subscriptions.end() && request.generation() != 0 &&
+          request.generation() < it->second->generation) {
+        refused = Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
+                          "a newer Subscribe with this id is there",
+                          {{"generation", absl::StrCat(it->second->generation)}});
+      } else {
+        auto& ended = session->unsubscribed[request.subscription_id()];
+        ended = std::max(ended, request.generation());
+        if (it != session->subscriptions.end()) {
+          EndSubscription(it->second, absl::OkStatus(), &deferred);
+        }
+      }
+    }
+  }
+  deferred.Run();
+  Pump();
+  if (!refused.ok()) return std::move(done)(refused);
+  std::move(done)(UnsubscribeResponse());
+}
+
+void FailbackRegistry::Core::EndSubscription(const std::shared_ptr<LocalSubscription>& subscription,
+                                             const absl::Status& status, Deferred* deferred) {
+  // A copy: Detach may drop the caller's reference.
+  const std::shared_ptr<LocalSubscription> ended = subscription;
+  Detach(ended, deferred);
+  ended->notifier->PostEnd(status);
+  deferred->Add([notifier = ended->notifier] { notifier->Deliver(); });
+}
+
+void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& subscription,
+                                    Deferred* deferred) {
+  const std::shared_ptr<LocalSubscription> detached = subscription;
+  if (LocalSession* session = FindSession(detached->session_id); session != nullptr) {
+    const auto it = session->subscriptions.find(detached->subscription_id);
+    if (it != session->subscriptions.end() && it->second == detached) {
+      session->subscriptions.erase(it);
+    }
+  }
+  const std::shared_ptr<Watch> watch = detached->watch;
+  if (watch == nullptr || watch->subscribers.erase(detached) == 0) return;
+  if (!watch->subscribers.empty()) return;
+  const RecordPtr record = watch->record.lock();
+  if (record == nullptr || record->erased || !record->present) return;
+  // The last one has left: the intent is now to be gone.
+  CloseStream(watch, deferred);
+  watch->stale_timer.Cancel();
+  watch->hold_timer.Cancel();
+  watch->set = WatchedSet(options_.empty_snapshot_hold > absl::ZeroDuration());
+  const bool never_sent = record->acknowledged == 0 && record->in_flight == 0 &&
+                          record->retry == nullptr && record->queued;
+  record->present = false;
+  if (never_sent) {
+    Erase(record);
+    return;
+  }
+  NewGeneration(record);
+}
+
+FailbackRegistry::Core::RecordPtr FailbackRegistry::Core::FindOrCreateWatch(
+    const Selector& selector) {
+  const std::string key = CanonicalSelector(selector);
+  auto& record = watches_[key];
+  if (record == nullptr) {
+    record = std::make_shared<Record>();
+    auto watch = std::make_shared<Watch>(options_.empty_snapshot_hold > absl::ZeroDuration());
+    watch->selector = selector;
+    watch->name = absl::StrCat(selector.namespace_(), "/", selector.service(), "#", ++last_watch_);
+    watch->record = record;
+    record->key = watch->name;
+    record->watch = std::move(watch);
+  }
+  if (!record->present) {
+    record->present = true;
+    NewGeneration(record);
+  }
+  return record;
+}
+
+// --- The upstream's streams.
+
+void FailbackRegistry::Core::SendSubscribe(Call call) {
+  const RecordPtr record = call.items.front().first;
+  const std::shared_ptr<Watch> watch = record->watch;
+  call.subscribe_request.set_session_id(call.session_id);
+  auto stream = call.upstream->Subscribe(
+      call.subscribe_request,
+      std::make_shared<WatchListener>(weak_from_this(), watch, call.stream_serial));
+  {
+    MutexLock lock(&mu_);
+    // Unless it has ended already, or is no longer wanted.
+    if (!closed_ && watch->stream_serial == call.stream_serial) watch->stream.swap(stream);
+  }
+}
+
+void FailbackRegistry::Core::OnWatchEvent(const std::shared_ptr<Watch>& watch,
+                                          uint64_t stream_serial, const SubscribeResponse& event) {
+  Entry entry(this);
+  if (!entry.ok()) return;
+  Deferred deferred;
+  bool began = false;
+  {
+    MutexLock lock(&mu_);
+    const RecordPtr record = watch->record.lock();
+    if (record == nullptr || record->erased || watch->stream_serial != stream_serial) return;
+    if (watch->phase == Watch::Phase::kOpening) {
+      began = true;
+      watch->phase = Watch::Phase::kStreaming;
+      --calls_in_flight_;
+      AttemptDone(record, record->in_flight, absl::OkStatus(), /*sent=*/true, &deferred);
+    }
+    watch->stale_timer.Cancel();
+    Tell(watch, watch->set.Apply(event), &deferred);
+    if (watch->set.holding()) {
+      if (!watch->hold_timer || watch->hold_timer.IsExpired() ||
+          watch->hold_timer.IsCancelled()) {
+        auto timer = options_.timer->NewTimeout(
+            [weak = weak_from_this(), watch] {
+              auto self = weak.lock();
+              if (self == nullptr) return;
+              Entry entry(self.get());
+              if (!entry.ok()) return;
+              Deferred deferred;
+              {
+                MutexLock lock(&self->mu_);
+                self->Tell(watch, watch->set.Release(), &deferred);
+              }
+              deferred.Run();
+            },
+            options_.empty_snapshot_hold);
+        if (timer.ok()) watch->hold_timer = *std::move(timer);
+      }
+    } else {
+      watch->hold_timer.Cancel();
+    }
+  }
+  deferred.Run();
+  if (began) Pump();
+}
+
+void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch,
+                                        uint64_t stream_serial, const absl::Status& end) {
+  Entry entry(this);
+  if (!entry.ok()) return;
+  Deferred deferred;
+  // While the subscription is wanted, any end of its stream is a failure.
+  const absl::Status status =
+      end.ok() ? absl::UnavailableError("the registry ended the stream") : end;
+  std::string session_id;
+  {
+    MutexLock lock(&mu_);
+    const RecordPtr record = watch->record.lock();
+    if (record == nullptr || record->erased || watch->stream_serial != stream_serial) return;
+    session_id = session_->state().session_id;
+    CloseStream(watch, &deferred);
+    if (watch->set.known() && !watch->set.stale()) {
+      auto timer = options_.timer->NewTimeout(
+          [weak = weak_from_this(), watch] {
+            auto self = weak.lock();
+            if (self == nullptr) return;
+            Entry entry(self.get());
+            if (!entry.ok()) return;
+            Deferred deferred;
+            {
+              MutexLock lock(&self->mu_);
+              if (watch->phase != Watch::Phase::kStreaming) {
+                self->Tell(watch, watch->set.MarkStale(), &deferred);
+              }
+            }
+            deferred.Run();
+          },
+          options_.stale_grace);
+      if (timer.ok()) watch->stale_timer = *std::move(timer);
+    }
+    AttemptDone(record, record->generation, status, /*sent=*/true, &deferred);
+    if (record->erased) {
+      // Superseded by a newer stream of this very incarnation: nobody is left to be told here.
+      for (const auto& subscriber : watch->subscribers) {
+        subscriber->notifier->PostEnd(status);
+        deferred.Add([notifier = subscriber->notifier] { notifier->Deliver(); });
+      }
+      watch->subscribers.clear();
+    }
+  }
+  if (IsConnectionFailure(status)) session_->ReportFailure(status);
+  if (DecideNextStep(OperationKind::kSubscribe, status) == NextStep::kResync) {
+    session_->ReportLost(session_id);
+  }
+  deferred.Run();
+  Pump();
+}
+
+void FailbackRegistry::Core::Tell(const std::shared_ptr<Watch>& watch,
+                                  const WatchedSet::Event& event, Deferred* deferred) {
+  if (event == nullptr) return;
+  for (const auto& subscriber : watch->subscribers) {
+    subscriber->notifier->Post(event);
+    deferred->Add([notifier = subscriber->notifier] { notifier->Deliver(); });
+  }
+}
+
+void FailbackRegistry::Core::CloseStream(const std::shared_ptr<Watch>& watch, Deferred* deferred) {
+  ++watch->stream_serial;
+  if (watch->phase == Watch::Phase::kOpening) {
+    --calls_in_flight_;
+    if (const RecordPtr record = watch->record.lock(); record != nullptr) record->in_flight = 0;
+  }
+  watch->phase = Watch::Phase::kClosed;
+  watch->set.StreamEnded();
+  if (watch->stream == nullptr) return;
+  deferred->Add([stream = std::shared_ptr<SubscribeStream>(std::move(watch->stream))] {});
+}
+
+// --- List.
+
+void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListResponse> done) {
+  if (absl::Status status = ValidateList(request); !status.ok()) return std::move(done)(status);
+  Entry entry(this);
+  if (!entry.ok()) {
+    return std::move(done)(absl::CancelledError("the registry client was shut down"));
+  }
+  std::shared_ptr<Registry> upstream;
+  ListResponse known;
+  bool away;
+  {
+    MutexLock lock(&mu_);
+    upstream = upstream_;
+    away = session_->state().phase == UpstreamSession::Phase::kDown;
+    if (away) known = ListFromMemory(request);
+  }
+  if (away) return std::move(done)(std::move(known));
+  upstream->List(request, [weak = weak_from_this(), request, done = std::move(done)](
+                              absl::StatusOr<ListResponse> response) mutable {
+    auto self = weak.lock();
+    if (self == nullptr || response.ok() || !IsConnectionFailure(response.status())) {
+      return std::move(done)(std::move(response));
+    }
+    ListResponse known;
+    {
+      MutexLock lock(&self->mu_);
+      known = self->ListFromMemory(request);
+    }
+    std::move(done)(std::move(known));
+  });
+}
+
+ListResponse FailbackRegistry::Core::ListFromMemory(const ListRequest& request) const {
+  // What subscriptions have shown last, and this agent's own intents over it.
+  std::map<std::string, InstanceRecord> found;
+  const bool all = !request.incarnation().empty() && !request.has_selector();
+  if (request.incarnation().empty()) {
+    for (const auto& [selector, record] : watches_) {
+      for (const auto& [key, instance] : record->watch->set.instances()) {
+        if (SelectorMatches(request.selector(), *instance)) *found[key].mutable_instance() = *instance;
+      }
+    }
+  }
+  if (request.incarnation().empty() || request.incarnation() == options_.incarnation) {
+    for (const auto& [key, record] : records_) {
+      if (!record->present) {
+        found.erase(key);
+        continue;
+      }
+      ServiceInstance instance;
+      instance.ParseFromString(record->payload);
+      if (!all && !SelectorMatches(request.selector(), instance)) continue;
+      InstanceRecord& row = found[key];
+      *row.mutable_instance() = std::move(instance);
+      row.set_incarnation(options_.incarnation);
+      row.set_client_name(options_.client_name);
+      row.set_generation(record->generation);
+      row.set_state(record->pending() ? registry::v1::INTENT_STATE_ACCEPTED
+                                      : registry::v1::INTENT_STATE_ACKNOWLEDGED);
+    }
+  }
+  ListResponse response;
+  response.set_stale(true);
+  const size_t page = request.page_size() == 0 ? kMaxPageSize : request.page_size();
+  InstanceKey after;
+  for (auto it = request.page_token().empty() ? found.begin()
+                                              : found.upper_bound(request.page_token());
+       it != found.end(); ++it) {
+    if (response.records_size() == static_cast<int>(page)) {
+      response.set_next_page_token(
+          CanonicalKey(response.records(response.records_size() - 1).instance().key()));
+      break;
+    }
+    *response.add_records() = std::move(it->second);
+  }
+  return response;
+}
+
+}  // namespace failback

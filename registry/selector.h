@@ -1,0 +1,24 @@
+// Which instances a Selector means.
+//
+// Thread safety: all functions are pure.
+
+#ifndef FAILBACK_REGISTRY_SELECTOR_H_
+#define FAILBACK_REGISTRY_SELECTOR_H_
+
+#include <string>
+
+#include "registry/registry.h"
+
+namespace failback {
+
+// All that is set in `selector` holds for `instance`. An empty namespace on either side means `default`; an
+// empty service means any; an unspecified status counts as HEALTHY.
+bool SelectorMatches(const Selector& selector, const ServiceInstance& instance);
+
+// The same bytes for selectors that mean the same: sorted, without repetitions, the
+// namespace spelled out.
+std::string CanonicalSelector(const Selector& selector);
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_SELECTOR_H_

@@ -1,0 +1,100 @@
+// The instances that one subscription follows, and what its subscribers have been told of them.
+//
+// Takes the messages of an upstream stream, whatever breaks and resumes in between, and turns them into
+// a clean stream of its own: a snapshot first, then only deltas that change something, each
+// with the base that the one before left. It is pure: no lock, no clock, no thread. The owner
+// holds its lock around every call, hands what comes back to the subscribers, and runs the two
+// timers (the grace before "stale", the hold of an empty snapshot).
+//
+// Empty-push protection (Nacos' and Dubbo's lesson): an empty snapshot after a non-empty state is more
+// often a registry that has just lost its data than a service without instances. It is held, the old
+// state is marked stale, and Release() or a snapshot or delta with instances ends the hold. A
+// delta that names its removals is believed at once.
+//
+// Invariants:
+// 1. Two events in a row never leave the same (instances, stale, epoch).
+// 2. Within an epoch the revision told never goes back.
+// 3. The base_revision of a delta is the revision of the event before.
+
+#ifndef FAILBACK_REGISTRY_WATCHED_SET_H_
+#define FAILBACK_REGISTRY_WATCHED_SET_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "registry/registry.h"
+
+namespace failback {
+
+class WatchedSet {
+ public:
+  using Event = std::shared_ptr<const SubscribeResponse>;
+
+  // Whether an empty snapshot after a non-empty state is held back.
+  explicit WatchedSet(bool hold_empty) : hold_empty_(hold_empty) {}
+
+  // The next message of the upstream stream, and what to tell the subscribers (null: nothing).
+  Event Apply(const SubscribeResponse& message);
+
+  // Marks the state stale: the upstream is away. A message that arrives ends it.
+  Event MarkStale();
+
+  // Believes the empty snapshot that is held.
+  Event Release();
+
+  // A stream broke: parts of a snapshot that came so far are dropped.
+  void StreamEnded() { parts_.reset(); }
+
+  // All that is known now, for a new subscriber; null before the first snapshot.
+  Event Current() const;
+
+  bool known() const { return known_; }
+  bool holding() const { return held_.has_value(); }
+  bool stale() const { return stale_; }
+  size_t size() const { return instances_.size(); }
+  const std::map<std::string, std::shared_ptr<const ServiceInstance>>& instances() const {
+    return instances_;
+  }
+
+  // Where a new stream may resume; zero when it must start with a snapshot.
+  uint64_t epoch() const { return epoch_; }
+  uint64_t revision() const { return revision_; }
+
+ private:
+  // By canonical key, with the instance's canonical bytes' digest compared through the message.
+  using Instances = std::map<std::string, std::shared_ptr<const ServiceInstance>>;
+
+  struct Held {
+    Instances instances;
+  };
+
+  // Makes `next` the state, and tells the difference.
+  Event Commit(Instances next, uint64_t epoch, uint64_t revision, bool stale);
+  // Applies a delta of the epoch told last in place, and tells what it changed.
+  Event CommitDelta(const SubscribeResponse& message);
+  // Notes `event` as told; null when it says nothing new.
+  Event Told(std::shared_ptr<SubscribeResponse> event);
+  static void ApplyDelta(const registry::v1::Delta& delta, Instances* instances);
+
+  bool hold_empty_;
+  bool known_ = false;
+  bool stale_ = false;
+  Instances instances_;
+  // Position of the upstream stream.
+  uint64_t epoch_ = 0;
+  uint64_t revision_ = 0;
+  // What the subscribers were told last.
+  uint64_t told_epoch_ = 0;
+  uint64_t told_revision_ = 0;
+  // Parts of a snapshot that is not complete.
+  std::optional<Instances> parts_;
+  std::optional<Held> held_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_WATCHED_SET_H_
