@@ -19,8 +19,12 @@ def failback_cc_proto(name, src, deps = [], grpc = False):
     )
 
     outs = [stem + ".pb.h", stem + ".pb.cc"]
-    command = "$(location @failback_deps//:bin/protoc) -I proto --cpp_out=$(RULEDIR)"
     tools = ["@failback_deps//:bin/protoc"]
+
+    # The root of the import path is found from the source's own path, so that the rule also
+    # works when this workspace is an external one.
+    command = ("source=$(location {src}); root=$${{source%/{src}}}; " +
+               "$(location @failback_deps//:bin/protoc) -I $$root --cpp_out=$(RULEDIR)").format(src = src)
     if grpc:
         outs += [stem + ".grpc.pb.h", stem + ".grpc.pb.cc"]
         tools.append("@failback_deps//:bin/grpc_cpp_plugin")
@@ -31,12 +35,7 @@ def failback_cc_proto(name, src, deps = [], grpc = False):
         name = name + "_gen",
         srcs = [src] + proto_deps,
         outs = outs,
-        # The sources' root is found from a source's own path, so that the rule also
-        # works when this workspace is an external one.
-        cmd = command.replace("-I proto", "-I $$(dirname $(location {src}) | sed 's|/*{dir}$$||')".format(
-            dir = src[:src.rindex("/")],
-            src = src,
-        )) + " $(location {})".format(src),
+        cmd = command + " $$source",
         tools = tools,
     )
 

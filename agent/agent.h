@@ -1,0 +1,185 @@
+// failback::Agent: a C++ program's own registry agent.
+//
+// Link `//:agent`, say what you are and whom you want to know, and stay registered: through
+// restarts and outages of the registry, lost sessions and lost answers. Nothing here blocks and no
+// thread of yours waits for the registry; what could not be carried yet is kept and tried again.
+//
+//   failback::Agent::Options options;
+//   options.registry = "grpc://127.0.0.1:7070";         // or a sidecar: "unix:/run/failback/agent.sock"
+//   auto agent = failback::Agent::Create(options);
+//   if (!agent.ok()) return Fail(agent.status());
+//
+//   failback::ServiceInstance me;
+//   me.mutable_key()->set_service("orders");
+//   me.mutable_key()->set_instance_id("orders-1");
+//   me.set_address("10.0.0.7");
+//   me.set_port(8080);
+//   auto registration = (*agent)->Register(me);          // registered while this lives
+//
+//   auto payments = (*agent)->Subscribe("payments", [](const failback::ServiceSnapshot& now) {
+//     for (const auto& instance : now.instances) Use(instance.address(), instance.port());
+//   });
+//
+// A Registration unregisters when it is destroyed, a Subscription unsubscribes; the Agent, which is
+// declared before them and so destroyed after, gives what they still owe a moment to
+// arrive (Options::drain_deadline). What is not heard of by then ends with the session's TTL.
+//
+// Thread safety: all methods of all classes here may be called from any thread, also from
+// callbacks. Callbacks run on Options::executor, one at a time and in order for one handle.
+// A handle may be destroyed anywhere, also in its own callback, and may outlive its agent.
+//
+// Invariants:
+// 1. After a handle's destructor has returned its callback does not run; from within the callback it
+//    returns at once and that call is the last.
+// 2. A subscriber sees the newest state; states in between may be left out, and no state is
+//    shown after a newer one of the same epoch.
+//
+// After fork() the child must not use an agent of its parent, nor destroy it: create one after
+// the fork.
+
+#ifndef FAILBACK_AGENT_AGENT_H_
+#define FAILBACK_AGENT_AGENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "registry/failback_registry.h"
+#include "registry/registry.h"
+#include "retry/executor.h"
+#include "retry/retry_task.h"
+
+namespace failback {
+
+// The instances of a service at one moment.
+struct ServiceSnapshot {
+  // Those to be used first: healthy, then draining, then unhealthy; by key within.
+  std::vector<ServiceInstance> instances;
+  // The registry is away and this is the last it told.
+  bool stale = false;
+  // Position in the registry's history; revisions of one epoch only grow.
+  uint64_t epoch = 0;
+  uint64_t revision = 0;
+  // Not OK: the subscription has ended for good and this is the last call.
+  absl::Status status;
+};
+
+namespace internal_agent {
+class AgentImpl;
+class RegistrationState;
+class SubscriptionState;
+}  // namespace internal_agent
+
+// An instance that is registered as long as this lives.
+class Registration {
+ public:
+  // Empty; every method is a no-op.
+  Registration() = default;
+  ~Registration();
+  Registration(Registration&& other) noexcept;
+  Registration& operator=(Registration&& other) noexcept;
+
+  explicit operator bool() const { return state_ != nullptr; }
+
+  // What is desired now, with the namespace spelled out.
+  ServiceInstance instance() const;
+
+  // Changes weight, metadata, health, address or port, without a gap in the registry's list.
+  // INVALID_ARGUMENT names a bad field, or the key if it is another one; nothing changes then.
+  absl::Status Update(const ServiceInstance& instance);
+
+  // Unregisters now instead of at destruction, and empties the handle.
+  void Unregister();
+
+  // Empties the handle without unregistering: the instance stays until the agent is gone.
+  void Release();
+
+ private:
+  friend class Agent;
+  explicit Registration(std::shared_ptr<internal_agent::RegistrationState> state);
+  std::shared_ptr<internal_agent::RegistrationState> state_;
+};
+
+// A service that is followed as long as this lives.
+class Subscription {
+ public:
+  Subscription() = default;
+  ~Subscription();
+  Subscription(Subscription&& other) noexcept;
+  Subscription& operator=(Subscription&& other) noexcept;
+
+  explicit operator bool() const { return state_ != nullptr; }
+
+  // The newest state; empty and stale before the first.
+  ServiceSnapshot Current() const;
+
+ private:
+  friend class Agent;
+  explicit Subscription(std::shared_ptr<internal_agent::SubscriptionState> state);
+  std::shared_ptr<internal_agent::SubscriptionState> state_;
+};
+
+class Agent {
+ public:
+  struct Options {
+    // Where intents are carried: `grpc://host:port`, several addresses of one registry with commas, or
+    // `unix:/path` of a sidecar.
+    std::string registry = "grpc://127.0.0.1:7070";
+    // For people: how the registry calls this process.
+    std::string client_name;
+    // Names this life of the process; empty: random.
+    std::string incarnation;
+    // How long the registry keeps the instances of this process after it died.
+    absl::Duration session_ttl = absl::Seconds(10);
+    RetryPolicy retry;
+    // How long the destructor waits for what is still owed; zero: not at all.
+    absl::Duration drain_deadline = absl::Seconds(2);
+    // Optional; outlives the agent. Where callbacks run. Default: one thread of the agent's own.
+    Executor* executor = nullptr;
+  };
+
+  // What became of a registration: acknowledged, on the wheel, parked, superseded.
+  using EventCallback = std::function<void(const IntentEvent&)>;
+  using SnapshotCallback = std::function<void(const ServiceSnapshot&)>;
+
+  // INVALID_ARGUMENT names the option and what is allowed. Does not wait for the registry, which may
+  // be away.
+  static absl::StatusOr<std::unique_ptr<Agent>> Create(Options options);
+
+  // Drains for at most `drain_deadline`.
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  // States the intent that `instance` be registered. INVALID_ARGUMENT names a bad field;
+  // FAILED_PRECONDITION while draining; RESOURCE_EXHAUSTED over the agent's bounds. A second
+  // Registration of the same key takes it over from the first.
+  absl::StatusOr<Registration> Register(const ServiceInstance& instance,
+                                        EventCallback on_event = nullptr);
+
+  // Follows the instances of a service, or those that `selector` means. The callback runs with each new
+  // state, first with the one known already, if any.
+  absl::StatusOr<Subscription> Subscribe(const std::string& service, SnapshotCallback callback);
+  absl::StatusOr<Subscription> Subscribe(const Selector& selector, SnapshotCallback callback);
+
+  // Unregisters everything and takes nothing new; `done` runs when the registry has acknowledged, or
+  // after `deadline`.
+  void Drain(absl::Duration deadline, std::function<void(const agent::v1::DrainResponse&)> done);
+
+  // How things stand, for health checks and diagnosis.
+  agent::v1::UpstreamStatus Status() const;
+  std::vector<agent::v1::PendingOperation> Pending() const;
+
+ private:
+  explicit Agent(std::shared_ptr<internal_agent::AgentImpl> impl);
+  const std::shared_ptr<internal_agent::AgentImpl> impl_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_AGENT_AGENT_H_
