@@ -1,0 +1,203 @@
+#include "daemon/config_file.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/config_schema.h"
+#include "yaml-cpp/yaml.h"
+
+namespace failback {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+// What a node is, to complete "is …, not …".
+std::string Describe(const YAML::Node& node) {
+  switch (node.Type()) {
+    case YAML::NodeType::Scalar:
+      return absl::StrCat("'", node.Scalar(), "'");
+    case YAML::NodeType::Sequence:
+      return "a list";
+    case YAML::NodeType::Map:
+      return "a map";
+    default:
+      return "nothing";
+  }
+}
+
+std::string AllowedKeys(const Descriptor* descriptor) {
+  std::vector<std::string> names;
+  for (int i = 0; i < descriptor->field_count(); ++i) names.push_back(descriptor->field(i)->name());
+  return absl::StrJoin(names, ", ");
+}
+
+class YamlReader {
+ public:
+  YamlReader(const std::string& name, ConfigOrigins* origins) : name_(name), origins_(origins) {}
+
+  absl::Status ReadMessage(const std::string& path, const YAML::Node& node, Message* message) {
+    if (node.IsNull()) return absl::OkStatus();
+    if (!node.IsMap()) return Expected(path, "a map of keys", node);
+    const Descriptor* const descriptor = message->GetDescriptor();
+    std::map<std::string, int> lines;
+    for (const auto& entry : node) {
+      absl::Status status = ReadKey(path, entry.first, &lines);
+      if (!status.ok()) return status;
+      const std::string& name = entry.first.Scalar();
+      const std::string key_path = path.empty() ? name : absl::StrCat(path, ".", name);
+      const FieldDescriptor* const field = descriptor->FindFieldByName(name);
+      if (field == nullptr) {
+        return Error(key_path, entry.first,
+                     absl::StrCat("unknown key; allowed: ", AllowedKeys(descriptor)));
+      }
+      (*origins_)[key_path] = Where(entry.first);
+      // The key's line is the better place to name when the value is missing.
+      status = ReadField(key_path, entry.second.IsNull() ? entry.first : entry.second, entry.second,
+                         field, message);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  std::string Where(const YAML::Node& node) const {
+    return absl::StrCat(name_, ":", node.Mark().line + 1);
+  }
+
+ private:
+  absl::Status Error(const std::string& path, const YAML::Node& node,
+                     const std::string& problem) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Where(node), ": ", path.empty() ? "" : absl::StrCat(path, ": "), problem));
+  }
+
+  absl::Status Expected(const std::string& path, const std::string& what,
+                        const YAML::Node& node) const {
+    return Error(path, node, absl::StrCat("expected ", what, ", found ", Describe(node)));
+  }
+
+  // Checks that a map's key is a scalar, and new.
+  absl::Status ReadKey(const std::string& path, const YAML::Node& key,
+                       std::map<std::string, int>* lines) const {
+    if (!key.IsScalar()) return Expected(path, "a key", key);
+    const auto [earlier, inserted] = lines->emplace(key.Scalar(), key.Mark().line + 1);
+    if (inserted) return absl::OkStatus();
+    return Error(path.empty() ? key.Scalar() : absl::StrCat(path, ".", key.Scalar()), key,
+                 absl::StrCat("given twice; first in line ", earlier->second));
+  }
+
+  absl::Status ReadField(const std::string& path, const YAML::Node& place, const YAML::Node& value,
+                         const FieldDescriptor* field, Message* parent) {
+    if (field->is_map()) return ReadMap(path, value, field, parent);
+    if (field->is_repeated()) return ReadList(path, value, field, parent);
+    if (!IsScalar(field)) {
+      return ReadMessage(path, value, parent->GetReflection()->MutableMessage(parent, field));
+    }
+    return ReadScalar(path, place, value, field, parent);
+  }
+
+  absl::Status ReadScalar(const std::string& path, const YAML::Node& place, const YAML::Node& value,
+                          const FieldDescriptor* field, Message* parent) const {
+    if (value.IsNull()) {
+      return Error(path, place, absl::StrCat("has no value; expected ", ValueName(field)));
+    }
+    if (!value.IsScalar()) return Expected(path, ValueName(field), value);
+    const absl::Status status = SetFromText(parent, field, value.Scalar());
+    return status.ok() ? status : Error(path, value, std::string(status.message()));
+  }
+
+  absl::Status ReadList(const std::string& path, const YAML::Node& value,
+                        const FieldDescriptor* field, Message* parent) {
+    parent->GetReflection()->ClearField(parent, field);
+    if (value.IsNull()) return absl::OkStatus();
+    if (IsScalar(field) && value.IsScalar()) return ReadScalar(path, value, value, field, parent);
+    if (!value.IsSequence()) return Expected(path, "a list", value);
+    for (size_t i = 0; i < value.size(); ++i) {
+      const YAML::Node item = value[i];
+      const std::string item_path = absl::StrCat(path, "[", i, "]");
+      (*origins_)[item_path] = Where(item);
+      absl::Status status;
+      if (IsScalar(field)) {
+        status = ReadScalar(item_path, item, item, field, parent);
+      } else if (item.IsNull()) {
+        status = Expected(item_path, "a map of keys", item);
+      } else {
+        status = ReadMessage(item_path, item, parent->GetReflection()->AddMessage(parent, field));
+      }
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  // A map of strings; a map field is a list of entry messages to reflection.
+  absl::Status ReadMap(const std::string& path, const YAML::Node& value,
+                       const FieldDescriptor* field, Message* parent) {
+    if (value.IsNull()) return absl::OkStatus();
+    if (!value.IsMap()) return Expected(path, "a map", value);
+    const Descriptor* const entry_type = field->message_type();
+    std::map<std::string, int> lines;
+    for (const auto& item : value) {
+      absl::Status status = ReadKey(path, item.first, &lines);
+      if (!status.ok()) return status;
+      const std::string item_path = absl::StrCat(path, "[", item.first.Scalar(), "]");
+      if (item.second.IsNull()) {
+        return Error(item_path, item.first, "has no value; write \"\" for an empty one");
+      }
+      (*origins_)[item_path] = Where(item.first);
+      Message* const entry = parent->GetReflection()->AddMessage(parent, field);
+      status = SetFromText(entry, entry_type->map_key(), item.first.Scalar());
+      if (!status.ok()) return Error(item_path, item.first, std::string(status.message()));
+      status = ReadScalar(item_path, item.first, item.second, entry_type->map_value(), entry);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string& name_;
+  ConfigOrigins* const origins_;
+};
+
+}  // namespace
+
+absl::Status ParseYaml(const std::string& name, const std::string& text, Message* config,
+                       ConfigOrigins* origins) {
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.empty()) return absl::OkStatus();
+    YamlReader reader(name, origins);
+    if (documents.size() > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(reader.Where(documents[1]), ": a second document; one is allowed"));
+    }
+    return reader.ReadMessage("", documents[0], config);
+  } catch (const YAML::Exception& e) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ":", e.mark.line + 1, ": not YAML: ", e.msg));
+  }
+}
+
+absl::Status ParseYamlFile(const std::string& path, Message* config, ConfigOrigins* origins) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"),
+                                                             std::fclose);
+  std::string text;
+  if (file != nullptr) {
+    char buffer[4096];
+    size_t size;
+    while ((size = std::fread(buffer, 1, sizeof(buffer), file.get())) > 0) {
+      text.append(buffer, size);
+    }
+  }
+  if (file == nullptr || std::ferror(file.get()) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": cannot be read: ", std::strerror(errno)));
+  }
+  return ParseYaml(path, text, config, origins);
+}
+
+}  // namespace failback
