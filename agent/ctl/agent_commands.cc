@@ -1,0 +1,241 @@
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/ctl/commands.h"
+#include "agent/ctl/flags.h"
+#include "google/protobuf/util/time_util.h"
+#include "grpcpp/grpcpp.h"
+#include "registry/errors.h"
+
+namespace failback {
+namespace {
+
+using agent::v1::CancelRequest;
+using agent::v1::CancelResponse;
+using agent::v1::DrainRequest;
+using agent::v1::DrainResponse;
+using agent::v1::GetStatusRequest;
+using agent::v1::GetStatusResponse;
+using agent::v1::ListPendingRequest;
+using agent::v1::ListPendingResponse;
+using agent::v1::PendingOperation;
+using agent::v1::RetryRequest;
+using agent::v1::RetryResponse;
+
+// How often wait-ready looks.
+constexpr absl::Duration kReadyPollInterval = absl::Milliseconds(100);
+
+void AddPending(CLI::App* app, CtlAction* action) {
+  CLI::App* const command = app->add_subcommand(
+      "pending", "what the registry has not acknowledged: in flight, waiting for a retry, parked");
+  command->footer(
+      "TIMES is the attempt that failed last. Parked operations are out of retries or were "
+      "refused\n"
+      "for good: `failbackctl retry` tries them again, `failbackctl cancel` gives them up.\n\n"
+      "Examples:\n"
+      "  failbackctl pending\n"
+      "  failbackctl pending -o json");
+  command->callback([action] {
+    *action = [](CtlContext* context) {
+      std::vector<PendingOperation> operations;
+      ListPendingRequest request;
+      do {
+        ListPendingResponse response;
+        const grpc::Status status =
+            context->agent().ListPending(context->NewCall().get(), request, &response);
+        if (!status.ok()) return context->Report("pending", StatusFromGrpc(status));
+        for (PendingOperation& operation : *response.mutable_operations()) {
+          operations.push_back(std::move(operation));
+        }
+        request.set_page_token(response.next_page_token());
+      } while (!request.page_token().empty());
+      if (context->format == OutputFormat::kTable) {
+        Print(operations.empty() ? "nothing pending\n" : FormatPending(operations, absl::Now()));
+      } else {
+        Print(FormatList(context->format, MessagePointers(operations)));
+      }
+      return kCtlOk;
+    };
+  });
+}
+
+void AddRetry(CLI::App* app, CtlAction* action) {
+  auto ids = std::make_shared<std::vector<std::string>>();
+  CLI::App* const command = app->add_subcommand(
+      "retry", "try pending operations now; parked ones have all retries again");
+  command->footer(
+      "Examples:\n"
+      "  failbackctl retry\n"
+      "  failbackctl retry 'register default/orders/orders-1'");
+  command->add_option("ID", *ids, "operations, as `pending` shows them; none: all");
+  command->callback([action, ids] {
+    *action = [ids](CtlContext* context) {
+      RetryRequest request;
+      for (const std::string& id : *ids) request.mutable_selector()->add_ids(id);
+      RetryResponse response;
+      const grpc::Status status =
+          context->agent().Retry(context->NewCall().get(), request, &response);
+      if (!status.ok()) return context->Report("retry", StatusFromGrpc(status));
+      PrintResult(context->format, absl::StrCat("retried ", response.retried(), "\n"), response);
+      return kCtlOk;
+    };
+  });
+}
+
+void AddCancel(CLI::App* app, CtlAction* action) {
+  struct Flags {
+    std::vector<std::string> ids;
+    bool all = false;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* const command = app->add_subcommand(
+      "cancel", "give pending operations up, until a new intent for the same key");
+  command->footer(
+      "Examples:\n"
+      "  failbackctl cancel 'register default/orders/orders-1'\n"
+      "  failbackctl cancel --all");
+  command->add_option("ID", flags->ids, "operations, as `pending` shows them");
+  command->add_flag("--all", flags->all, "everything pending");
+  command->callback([action, flags] {
+    if (flags->ids.empty() != flags->all) {
+      throw CLI::ValidationError("cancel", "name operations by ID, or give --all");
+    }
+    *action = [flags](CtlContext* context) {
+      CancelRequest request;
+      for (const std::string& id : flags->ids) request.mutable_selector()->add_ids(id);
+      request.set_all(flags->all);
+      CancelResponse response;
+      const grpc::Status status =
+          context->agent().Cancel(context->NewCall().get(), request, &response);
+      if (!status.ok()) return context->Report("cancel", StatusFromGrpc(status));
+      PrintResult(context->format, absl::StrCat("cancelled ", response.cancelled(), "\n"),
+                  response);
+      return kCtlOk;
+    };
+  });
+}
+
+void AddDrain(CLI::App* app, CtlAction* action) {
+  auto deadline = std::make_shared<absl::Duration>(absl::Seconds(10));
+  CLI::App* const command = app->add_subcommand(
+      "drain", "unregister everything; the agent takes no new intents from now on");
+  command->footer(
+      "Exit status 1 when something is still registered after the deadline.\n\n"
+      "Examples:\n"
+      "  failbackctl drain --deadline 20s");
+  AddDuration(command, "--deadline", deadline.get(), "wait for the registry at most so long [10s]");
+  command->callback([action, deadline] {
+    *action = [deadline](CtlContext* context) {
+      // The agent's answer takes up to the deadline; the way there needs time too.
+      context->timeout += *deadline;
+      DrainRequest request;
+      *request.mutable_deadline() = google::protobuf::util::TimeUtil::NanosecondsToDuration(
+          absl::ToInt64Nanoseconds(*deadline));
+      DrainResponse response;
+      const grpc::Status status =
+          context->agent().Drain(context->NewCall().get(), request, &response);
+      if (!status.ok()) return context->Report("drain", StatusFromGrpc(status));
+      PrintResult(context->format,
+                  absl::StrCat("unregistered ", response.unregistered(), ", remaining ",
+                               response.remaining(), "\n"),
+                  response);
+      return response.remaining() == 0 ? kCtlOk : kCtlFailed;
+    };
+  });
+}
+
+void AddStatus(CLI::App* app, CtlAction* action) {
+  CLI::App* const command = app->add_subcommand("status", "how the agent and its upstream are");
+  command->footer(
+      "Examples:\n"
+      "  failbackctl status\n"
+      "  failbackctl status -o json");
+  command->callback([action] {
+    *action = [](CtlContext* context) {
+      GetStatusResponse response;
+      const grpc::Status status =
+          context->agent().GetStatus(context->NewCall().get(), GetStatusRequest(), &response);
+      if (!status.ok()) return context->Report("status", StatusFromGrpc(status));
+      PrintResult(context->format, FormatAgentStatus(response, absl::Now()), response);
+      return kCtlOk;
+    };
+  });
+}
+
+// Whether all upstreams have what they should; if not, why.
+absl::Status Readiness(const GetStatusResponse& status) {
+  for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
+    const std::string last_error = FormatStatus(upstream.last_error());
+    if (upstream.state() != agent::v1::UPSTREAM_STATE_READY) {
+      return absl::UnavailableError(
+          absl::StrCat(upstream.uri(), " is ",
+                       FormatEnum(agent::v1::UpstreamState_descriptor(), upstream.state()),
+                       last_error == "-" ? "" : absl::StrCat(" (", last_error, ")")));
+    }
+    if (upstream.acknowledged() < upstream.desired()) {
+      return absl::UnavailableError(absl::StrCat(upstream.uri(), " has acknowledged ",
+                                                 upstream.acknowledged(), " of ",
+                                                 upstream.desired(), " instances"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One look. UNIMPLEMENTED means a registry: ready when it answers a read.
+absl::Status LookReady(CtlContext* context) {
+  GetStatusResponse response;
+  const grpc::Status status =
+      context->agent().GetStatus(context->NewCall().get(), GetStatusRequest(), &response);
+  if (status.ok()) return Readiness(response);
+  if (status.error_code() != grpc::StatusCode::UNIMPLEMENTED) return StatusFromGrpc(status);
+  registry::v1::ListRequest request;
+  request.set_page_size(1);
+  registry::v1::ListResponse records;
+  return StatusFromGrpc(context->registry().List(context->NewCall().get(), request, &records));
+}
+
+void AddWaitReady(CLI::App* app, CtlAction* action) {
+  auto patience = std::make_shared<absl::Duration>(absl::Seconds(30));
+  CLI::App* const command = app->add_subcommand(
+      "wait-ready", "wait until the agent's registry has acknowledged all instances");
+  command->footer(
+      "Against a registry: until it answers. Exit status 1 or 3 when that does not come in "
+      "time.\n\n"
+      "Examples:\n"
+      "  failbackctl wait-ready --deadline 1m");
+  AddDuration(command, "--deadline", patience.get(), "wait at most so long [30s]");
+  command->callback([action, patience] {
+    *action = [patience](CtlContext* context) {
+      const absl::Time end = absl::Now() + *patience;
+      while (true) {
+        context->timeout = std::max(end - absl::Now(), kReadyPollInterval);
+        const absl::Status status = LookReady(context);
+        if (status.ok()) {
+          Print("ready\n");
+          return kCtlOk;
+        }
+        if (absl::Now() + kReadyPollInterval > end) return context->Report("wait-ready", status);
+        absl::SleepFor(kReadyPollInterval);
+      }
+    };
+  });
+}
+
+}  // namespace
+
+void AddAgentCommands(CLI::App* app, CtlAction* action) {
+  AddPending(app, action);
+  AddRetry(app, action);
+  AddCancel(app, action);
+  AddDrain(app, action);
+  AddStatus(app, action);
+  AddWaitReady(app, action);
+}
+
+}  // namespace failback

@@ -1,0 +1,70 @@
+// The commands of failbackctl: each adds itself, with its flags and its help, to the command line.
+//
+// Thread safety: none; all belongs to main().
+
+#ifndef FAILBACK_AGENT_CTL_COMMANDS_H_
+#define FAILBACK_AGENT_CTL_COMMANDS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "agent/ctl/output.h"
+#include "failback/agent/v1/agent.grpc.pb.h"
+#include "failback/registry/v1/registry.grpc.pb.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace failback {
+
+// Exit statuses.
+inline constexpr int kCtlOk = 0;
+inline constexpr int kCtlFailed = 1;       // the target refused, or the wait ended without success
+inline constexpr int kCtlUsage = 2;        // wrong flags or arguments
+inline constexpr int kCtlUnreachable = 3;  // nobody answered at the target
+
+// What all commands share: the global flags, and the connection to the target.
+class CtlContext {
+ public:
+  // Global flags.
+  std::string target;
+  OutputFormat format = OutputFormat::kTable;
+  absl::Duration timeout = absl::Seconds(5);
+
+  // Checks the target; INVALID_ARGUMENT tells what is allowed.
+  absl::Status Connect();
+
+  registry::v1::RegistryService::StubInterface& registry() { return *registry_; }
+  agent::v1::AgentService::StubInterface& agent() { return *agent_; }
+
+  // For a unary call: with the deadline of --timeout.
+  std::unique_ptr<grpc::ClientContext> NewCall() const;
+
+  // Whether the connection stands, to tell a slow target from one that is not there.
+  bool connected() const;
+
+  // Prints `failbackctl: COMMAND: …` for a failed call, with what to do next where that helps, and
+  // returns the exit status.
+  int Report(const std::string& command, const absl::Status& status) const;
+
+ private:
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<registry::v1::RegistryService::StubInterface> registry_;
+  std::unique_ptr<agent::v1::AgentService::StubInterface> agent_;
+};
+
+// What the chosen command does; returns the exit status. Set by the subcommand that was parsed.
+using CtlAction = std::function<int(CtlContext*)>;
+
+// register, unregister, list, subscribe: at a registry or an agent.
+void AddRegistryCommands(CLI::App* app, CtlAction* action);
+// pending, retry, cancel, drain, status, wait-ready: at an agent.
+void AddAgentCommands(CLI::App* app, CtlAction* action);
+
+}  // namespace failback
+
+#endif  // FAILBACK_AGENT_CTL_COMMANDS_H_

@@ -1,0 +1,82 @@
+#include <cstdio>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/ctl/commands.h"
+#include "grpcpp/grpcpp.h"
+#include "registry/address.h"
+#include "registry/errors.h"
+
+namespace failback {
+namespace {
+
+// "Connection refused" of "failed to connect to all addresses; last error: …: Connection refused".
+std::string LastCause(const std::string& message) {
+  const size_t colon = message.rfind(": ");
+  return colon == std::string::npos ? message : message.substr(colon + 2);
+}
+
+// What to do next; empty when the message says enough.
+std::string Advice(const absl::Status& status) {
+  switch (ReasonOf(status)) {
+    case registry::v1::ERROR_REASON_DRAINING:
+      return "the agent is stopping; use another, or wait for it to start again";
+    case registry::v1::ERROR_REASON_STORE_READ_ONLY:
+      return "look at the disk of the registry's store";
+    case registry::v1::ERROR_REASON_SHUTTING_DOWN:
+      return "try again when it has started";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+absl::Status CtlContext::Connect() {
+  const absl::StatusOr<Address> address = ParseAddress(target);
+  if (!address.ok()) return address.status();
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  channel_ =
+      grpc::CreateCustomChannel(address->ToString(), grpc::InsecureChannelCredentials(), arguments);
+  registry_ = registry::v1::RegistryService::NewStub(channel_);
+  agent_ = agent::v1::AgentService::NewStub(channel_);
+  return absl::OkStatus();
+}
+
+std::unique_ptr<grpc::ClientContext> CtlContext::NewCall() const {
+  auto context = std::make_unique<grpc::ClientContext>();
+  context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  return context;
+}
+
+bool CtlContext::connected() const {
+  return channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
+}
+
+int CtlContext::Report(const std::string& command, const absl::Status& status) const {
+  int exit_status = kCtlFailed;
+  std::string text = status.ToString(absl::StatusToStringMode::kWithNoExtraData);
+  std::string advice = Advice(status);
+  const bool plain = ReasonOf(status) == registry::v1::ERROR_REASON_UNSPECIFIED;
+  if (plain && !connected() && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
+    exit_status = kCtlUnreachable;
+    text = absl::StrCat("UNAVAILABLE: nobody answers at ", target, " (",
+                        LastCause(std::string(status.message())), ")");
+    advice = "is failback-agent or failback-registry running there? --target says where to look";
+  } else if (absl::IsUnimplemented(status)) {
+    text = absl::StrCat("UNIMPLEMENTED: ", target, " is a registry, not an agent");
+    advice = absl::StrCat("`failbackctl ", command, "` asks an agent; name one with --target");
+  } else if (absl::IsDeadlineExceeded(status)) {
+    advice = "give it more time with --timeout";
+  }
+  std::fprintf(stderr, "failbackctl: %s: %s%s%s\n", command.c_str(), text.c_str(),
+               advice.empty() ? "" : "; ", advice.c_str());
+  return exit_status;
+}
+
+}  // namespace failback

@@ -1,0 +1,316 @@
+#include "agent/ctl/output.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "google/protobuf/util/json_util.h"
+#include "google/protobuf/util/time_util.h"
+#include "registry/errors.h"
+#include "yaml-cpp/yaml.h"
+
+namespace failback {
+namespace {
+
+using agent::v1::GetStatusResponse;
+using agent::v1::PendingOperation;
+using google::protobuf::util::TimeUtil;
+using registry::v1::InstanceKey;
+using registry::v1::InstanceRecord;
+using registry::v1::ServiceInstance;
+using registry::v1::SubscribeResponse;
+
+// Columns as a terminal counts them: code points, near enough.
+size_t Width(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+std::string Cell(const std::string& text) {
+  if (text.empty()) return "-";
+  std::string cell = text;
+  for (char& c : cell) {
+    if (absl::ascii_iscntrl(c)) c = ' ';
+  }
+  return cell;
+}
+
+std::string JoinRow(const std::vector<std::string>& row, const std::vector<size_t>& widths) {
+  std::string line;
+  for (size_t i = 0; i < row.size(); ++i) {
+    const std::string cell = Cell(row[i]);
+    line += cell;
+    if (i + 1 < row.size()) line.append(widths[i] - Width(cell) + 2, ' ');
+  }
+  return line + "\n";
+}
+
+absl::Time ToTime(const google::protobuf::Timestamp& when) {
+  return absl::FromUnixNanos(TimeUtil::TimestampToNanoseconds(when));
+}
+
+absl::Duration ToDuration(const google::protobuf::Duration& duration) {
+  return absl::Nanoseconds(TimeUtil::DurationToNanoseconds(duration));
+}
+
+std::string Endpoint(const ServiceInstance& instance) {
+  const bool ipv6 = instance.address().find(':') != std::string::npos;
+  return absl::StrCat(ipv6 ? "[" : "", instance.address(), ipv6 ? "]:" : ":", instance.port());
+}
+
+template <typename Enum>
+std::string EnumText(Enum value) {
+  return FormatEnum(google::protobuf::GetEnumDescriptor<Enum>(), value);
+}
+
+// Whether YAML readers of any version take the plain text for the same string.
+bool IsPlainYamlString(const std::string& text) {
+  if (text.empty() || (!absl::ascii_isalpha(text[0]) && text[0] != '/')) return false;
+  for (const char c : text) {
+    if (!absl::ascii_isalnum(c) && std::string("_-./@").find(c) == std::string::npos) return false;
+  }
+  static const char* const kWords[] = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"};
+  const std::string lower = absl::AsciiStrToLower(text);
+  return std::find(std::begin(kWords), std::end(kWords), lower) == std::end(kWords);
+}
+
+// `node` comes from JSON, so a tag tells strings from numbers and bools.
+void EmitYaml(const YAML::Node& node, YAML::Emitter* out) {
+  if (node.IsMap()) {
+    *out << YAML::BeginMap;
+    for (const auto& entry : node) {
+      *out << YAML::Key << entry.first.Scalar() << YAML::Value;
+      EmitYaml(entry.second, out);
+    }
+    *out << YAML::EndMap;
+  } else if (node.IsSequence()) {
+    *out << YAML::BeginSeq;
+    for (const auto& item : node) EmitYaml(item, out);
+    *out << YAML::EndSeq;
+  } else if (node.IsNull()) {
+    *out << YAML::Null;
+  } else {
+    if (node.Tag() == "!" && !IsPlainYamlString(node.Scalar())) *out << YAML::DoubleQuoted;
+    *out << node.Scalar();
+  }
+}
+
+std::string JsonToYaml(const std::string& json) {
+  YAML::Emitter out;
+  EmitYaml(YAML::Load(json), &out);
+  return absl::StrCat(out.c_str(), "\n");
+}
+
+std::string Owner(const InstanceRecord& record) {
+  if (!record.client_name().empty()) return record.client_name();
+  return record.incarnation();
+}
+
+std::string Times(const PendingOperation& operation) {
+  if (operation.retry_times() < 0) return absl::StrCat(operation.times());
+  return absl::StrCat(operation.times(), "/", operation.retry_times());
+}
+
+// " orders-1 127.0.0.1:8080", the namespace and the service being known.
+void AppendInstances(const google::protobuf::RepeatedPtrField<ServiceInstance>& instances,
+                     const char* sign, std::vector<std::string>* items) {
+  for (const ServiceInstance& instance : instances) {
+    std::string item = absl::StrCat(sign, instance.key().instance_id());
+    if (instance.key().instance_id() != Endpoint(instance)) {
+      absl::StrAppend(&item, " ", Endpoint(instance));
+    }
+    if (instance.status() > registry::v1::HEALTH_STATUS_HEALTHY) {
+      absl::StrAppend(&item, " ", EnumText(instance.status()));
+    }
+    items->push_back(item);
+  }
+}
+
+}  // namespace
+
+std::string FormatTable(const std::vector<std::string>& header,
+                        const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const std::string& title : header) widths.push_back(Width(title));
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(Cell(row[i])));
+  }
+  std::string table = JoinRow(header, widths);
+  for (const auto& row : rows) table += JoinRow(row, widths);
+  return table;
+}
+
+std::string FormatSpan(absl::Duration duration) {
+  if (duration < absl::Milliseconds(1)) return "0s";
+  if (duration < absl::Seconds(1)) {
+    return absl::StrCat(absl::ToInt64Milliseconds(duration), "ms");
+  }
+  if (duration < absl::Seconds(10)) {
+    return absl::StrFormat("%.1fs", absl::ToDoubleSeconds(duration));
+  }
+  const int64_t seconds = absl::ToInt64Seconds(duration);
+  const auto two = [](int64_t big, const char* big_unit, int64_t small, const char* small_unit) {
+    return small == 0 ? absl::StrCat(big, big_unit)
+                      : absl::StrCat(big, big_unit, small, small_unit);
+  };
+  if (seconds < 60) return absl::StrCat(seconds, "s");
+  if (seconds < 3600) return two(seconds / 60, "m", seconds % 60, "s");
+  if (seconds < 86400) return two(seconds / 3600, "h", seconds % 3600 / 60, "m");
+  return two(seconds / 86400, "d", seconds % 86400 / 3600, "h");
+}
+
+std::string FormatRelative(const google::protobuf::Timestamp& when, absl::Time now) {
+  if (when.seconds() == 0 && when.nanos() == 0) return "-";
+  const absl::Time time = ToTime(when);
+  if (time > now) return absl::StrCat("in ", FormatSpan(time - now));
+  return absl::StrCat(FormatSpan(now - time), " ago");
+}
+
+std::string FormatStatus(const rpc::v1::Status& status) {
+  if (status.code() == 0) return "-";
+  const std::string code = absl::StatusCodeToString(static_cast<absl::StatusCode>(status.code()));
+  return status.message().empty() ? code : absl::StrCat(code, ": ", status.message());
+}
+
+std::string FormatKey(const InstanceKey& key) {
+  return absl::StrCat(key.namespace_().empty() ? "default" : key.namespace_(), "/", key.service(),
+                      "/", key.instance_id());
+}
+
+std::string FormatEnum(const google::protobuf::EnumDescriptor* type, int value) {
+  const google::protobuf::EnumValueDescriptor* const found = type->FindValueByNumber(value);
+  if (found == nullptr) return absl::StrCat(value);
+  if (value == 0) return "-";
+  // All values share the prefix of the zero value.
+  const std::string zero = type->FindValueByNumber(0)->name();
+  const size_t prefix = zero.size() - std::string("UNSPECIFIED").size();
+  return absl::StrReplaceAll(absl::AsciiStrToLower(found->name().substr(prefix)), {{"_", " "}});
+}
+
+std::string FormatJson(const google::protobuf::Message& message, JsonStyle style) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = style == JsonStyle::kPretty;
+  options.always_print_primitive_fields = true;
+  std::string json;
+  const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
+  // Only a message that holds text which is not UTF-8, or an unknown Any, has no JSON.
+  if (!status.ok())
+    return absl::StrCat("{\"error\":\"no JSON form: ", message.GetTypeName(), "\"}");
+  while (!json.empty() && json.back() == '\n') json.pop_back();
+  return json;
+}
+
+std::string FormatYaml(const google::protobuf::Message& message) {
+  return JsonToYaml(FormatJson(message, JsonStyle::kLine));
+}
+
+std::string FormatList(OutputFormat format,
+                       const std::vector<const google::protobuf::Message*>& messages) {
+  const auto join = [&](JsonStyle style, const char* separator) {
+    return absl::StrJoin(messages, separator,
+                         [style](std::string* out, const google::protobuf::Message* message) {
+                           out->append(FormatJson(*message, style));
+                         });
+  };
+  if (format == OutputFormat::kYaml)
+    return JsonToYaml(absl::StrCat("[", join(JsonStyle::kLine, ","), "]"));
+  if (messages.empty()) return "[]\n";
+  return absl::StrCat("[\n", join(JsonStyle::kPretty, ",\n"), "\n]\n");
+}
+
+void Print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void PrintResult(OutputFormat format, const std::string& table,
+                 const google::protobuf::Message& message) {
+  switch (format) {
+    case OutputFormat::kTable:
+      return Print(table);
+    case OutputFormat::kJson:
+      return Print(FormatJson(message, JsonStyle::kPretty) + "\n");
+    case OutputFormat::kYaml:
+      return Print(FormatYaml(message));
+  }
+}
+
+std::string FormatRecords(const std::vector<InstanceRecord>& records, absl::Time now) {
+  std::vector<std::vector<std::string>> rows;
+  for (const InstanceRecord& record : records) {
+    const ServiceInstance& instance = record.instance();
+    std::string status = EnumText(instance.status());
+    if (status == "-") status = "healthy";
+    rows.push_back({instance.key().service(), instance.key().instance_id(), Endpoint(instance),
+                    status, absl::StrCat(instance.has_weight() ? instance.weight() : 100),
+                    instance.zone(), EnumText(record.state()), Owner(record),
+                    FormatRelative(record.modify_time(), now)});
+  }
+  return FormatTable(
+      {"SERVICE", "ID", "ENDPOINT", "STATUS", "WEIGHT", "ZONE", "STATE", "OWNER", "CHANGED"}, rows);
+}
+
+std::string FormatPending(const std::vector<PendingOperation>& operations, absl::Time now) {
+  std::vector<std::vector<std::string>> rows;
+  for (const PendingOperation& operation : operations) {
+    rows.push_back({operation.id(), absl::StrCat(operation.generation()),
+                    EnumText(operation.state()), Times(operation),
+                    operation.state() == agent::v1::PENDING_STATE_WAITING
+                        ? FormatRelative(operation.next_attempt(), now)
+                        : "-",
+                    FormatRelative(operation.since(), now), FormatStatus(operation.last_status()),
+                    operation.upstream()});
+  }
+  return FormatTable(
+      {"ID", "GENERATION", "STATE", "TIMES", "NEXT ATTEMPT", "SINCE", "LAST STATUS", "UPSTREAM"},
+      rows);
+}
+
+std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now) {
+  std::string text = absl::StrCat(
+      "agent         version ", status.version(), ", started ",
+      FormatRelative(status.start_time(), now), status.draining() ? ", draining" : "", "\n",
+      "incarnation   ", status.incarnation(), "\n", "local clients ", status.local_sessions(),
+      status.local_sessions() == 1 ? " session\n" : " sessions\n");
+  for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
+    absl::StrAppend(
+        &text, "\n", "upstream      ", upstream.uri(), "\n", "state         ",
+        EnumText(upstream.state()), " since ", FormatRelative(upstream.since(), now), "\n",
+        "session       ", upstream.session_id().empty() ? "-" : upstream.session_id(), ", ttl ",
+        FormatSpan(ToDuration(upstream.session_ttl())), "\n", "store         ",
+        upstream.store_id().empty() ? "-" : upstream.store_id(), ", epoch ", upstream.epoch(), "\n",
+        "instances     ", upstream.desired(), " desired, ", upstream.acknowledged(),
+        " acknowledged\n", "operations    ", upstream.pending(), " pending, ", upstream.parked(),
+        " parked\n", "subscriptions ", upstream.subscriptions(), "\n", "last error    ",
+        FormatStatus(upstream.last_error()), "\n");
+  }
+  return text;
+}
+
+std::string FormatEvent(const SubscribeResponse& event, absl::Time now) {
+  const char* what = event.stale() ? "registry away" : "registry back";
+  std::string change;
+  std::vector<std::string> items;
+  if (event.has_snapshot()) {
+    what = event.snapshot().more() ? "snapshot part" : "snapshot";
+    AppendInstances(event.snapshot().instances(), "", &items);
+    change = items.empty() ? ": no instances" : absl::StrCat(": ", absl::StrJoin(items, ", "));
+  } else if (event.has_delta()) {
+    what = "delta";
+    AppendInstances(event.delta().upserts(), "+", &items);
+    for (const InstanceKey& key : event.delta().removals()) {
+      items.push_back(absl::StrCat("-", key.instance_id()));
+    }
+    change = items.empty() ? ": no change" : absl::StrCat(": ", absl::StrJoin(items, ", "));
+  }
+  return absl::StrFormat("%s  %-13s  revision %d%s%s\n",
+                         absl::FormatTime("%H:%M:%E3S", now, absl::LocalTimeZone()), what,
+                         event.revision(), event.stale() ? ", stale" : "", change);
+}
+
+}  // namespace failback

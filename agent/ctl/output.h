@@ -1,0 +1,73 @@
+// What failbackctl prints: tables for people, protobuf JSON and YAML for programs.
+//
+// Thread safety: all functions but Print and PrintResult are pure.
+
+#ifndef FAILBACK_AGENT_CTL_OUTPUT_H_
+#define FAILBACK_AGENT_CTL_OUTPUT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "failback/agent/v1/agent.pb.h"
+#include "failback/registry/v1/registry.pb.h"
+#include "google/protobuf/message.h"
+
+namespace failback {
+
+enum class OutputFormat { kTable, kJson, kYaml };
+
+// Rows below a header, columns aligned with two spaces between; empty cells show as "-". Control
+// characters show as spaces, so that a row is a line.
+std::string FormatTable(const std::vector<std::string>& header,
+                        const std::vector<std::vector<std::string>>& rows);
+
+// "0s", "850ms", "1.2s", "42s", "3m10s", "2h5m", "4d3h".
+std::string FormatSpan(absl::Duration duration);
+// "in 1.2s" or "3s ago", of a point of time that is set; "-" when it is not.
+std::string FormatRelative(const google::protobuf::Timestamp& when, absl::Time now);
+
+// "CODE" or "CODE: message"; "-" for a status that is not set.
+std::string FormatStatus(const rpc::v1::Status& status);
+
+// "default/orders/orders-1".
+std::string FormatKey(const registry::v1::InstanceKey& key);
+
+// The name of an enum value without prefix, in lower case: PENDING_STATE_IN_FLIGHT is "in flight".
+std::string FormatEnum(const google::protobuf::EnumDescriptor* type, int value);
+
+// Protobuf JSON with all fields that have a value or a default: on one line, or indented.
+enum class JsonStyle { kLine, kPretty };
+std::string FormatJson(const google::protobuf::Message& message, JsonStyle style);
+
+// The same as YAML.
+std::string FormatYaml(const google::protobuf::Message& message);
+
+// Each message, as a JSON array or a YAML list, with a newline at the end.
+std::string FormatList(OutputFormat format,
+                       const std::vector<const google::protobuf::Message*>& messages);
+
+template <typename M>
+std::vector<const google::protobuf::Message*> MessagePointers(const std::vector<M>& messages) {
+  std::vector<const google::protobuf::Message*> pointers;
+  for (const M& message : messages) pointers.push_back(&message);
+  return pointers;
+}
+
+// To stdout, and not later.
+void Print(const std::string& text);
+// Prints the table, or the message as JSON or YAML.
+void PrintResult(OutputFormat format, const std::string& table,
+                 const google::protobuf::Message& message);
+
+// Tables of what a registry and an agent tell.
+std::string FormatRecords(const std::vector<registry::v1::InstanceRecord>& records, absl::Time now);
+std::string FormatPending(const std::vector<agent::v1::PendingOperation>& operations,
+                          absl::Time now);
+std::string FormatAgentStatus(const agent::v1::GetStatusResponse& status, absl::Time now);
+// One line for each message of a subscription, as "12:00:01.250  +3 -0  revision 7  …".
+std::string FormatEvent(const registry::v1::SubscribeResponse& event, absl::Time now);
+
+}  // namespace failback
+
+#endif  // FAILBACK_AGENT_CTL_OUTPUT_H_

@@ -1,0 +1,87 @@
+// failbackctl: asks registries and agents, from a shell.
+
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "agent/ctl/commands.h"
+#include "agent/ctl/flags.h"
+#include "daemon/logging.h"
+#include "registry/version.h"
+
+namespace failback {
+namespace {
+
+constexpr char kDefaultSocket[] = "/run/failback/agent.sock";
+constexpr char kDefaultPort[] = "127.0.0.1:7060";
+
+// The local agent: on its socket if there is one, else on its port.
+std::string DefaultTarget() {
+  struct stat info;
+  if (stat(kDefaultSocket, &info) == 0) return absl::StrCat("unix:", kDefaultSocket);
+  return kDefaultPort;
+}
+
+int UsageError(const std::string& problem) {
+  std::fprintf(stderr, "failbackctl: %s\n", problem.c_str());
+  return kCtlUsage;
+}
+
+int Main(int argc, char** argv) {
+  SilenceGrpcLogging();
+  CtlContext context;
+  CtlAction action;
+  CLI::App app(
+      "Asks Failback's registries and agents what is registered, and tells them what should be.",
+      "failbackctl");
+  app.set_version_flag("--version", absl::StrCat("failbackctl ", kVersion),
+                       "print the version and exit");
+  app.set_help_flag("--help,-h", "print this help and exit; after a command: that command's help");
+  app.get_formatter()->column_width(36);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--target,-t", context.target,
+                 absl::StrCat("the agent or registry: HOST:PORT or unix:/PATH [unix:",
+                              kDefaultSocket, " if there, else ", kDefaultPort, "]"))
+      ->type_name("ADDRESS")
+      ->envname("FAILBACK_TARGET");
+  app.add_option("--output,-o", context.format, "table, json or yaml [table]")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, OutputFormat>{{"table", OutputFormat::kTable},
+                                              {"json", OutputFormat::kJson},
+                                              {"yaml", OutputFormat::kYaml}}))
+      ->type_name("FORMAT");
+  AddDuration(&app, "--timeout", &context.timeout, "longest wait for an answer [5s]");
+  app.footer(
+      "Exit status: 0 done, 1 refused or not done in time, 2 wrong usage, 3 nobody answers at the "
+      "target.\n\n"
+      "Examples:\n"
+      "  failbackctl --target 127.0.0.1:7070 list\n"
+      "  failbackctl register orders --address 10.0.0.7 --port 8080 --id orders-1\n"
+      "  failbackctl pending -o json");
+  AddRegistryCommands(&app, &action);
+  AddAgentCommands(&app, &action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    std::string command;
+    for (const CLI::App* chosen : app.get_subcommands()) command = " " + chosen->get_name();
+    return UsageError(absl::StrCat(command.empty() ? "" : command.substr(1) + ": ", e.what(),
+                                   "; see failbackctl", command, " --help"));
+  }
+  if (context.target.empty()) context.target = DefaultTarget();
+  const absl::Status status = context.Connect();
+  if (!status.ok()) return UsageError(absl::StrCat("--target: ", status.message()));
+  return action(&context);
+}
+
+}  // namespace
+}  // namespace failback
+
+int main(int argc, char** argv) { return failback::Main(argc, argv); }
