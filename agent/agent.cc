@@ -151,8 +151,7 @@ class SubscriptionState final : public NotifyListener,
   using Event = std::shared_ptr<const SubscribeResponse>;
 
   // An instance lives in the event that brought it, which it keeps.
-  void Put(const Event& event, const ServiceInstance& instance)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void Put(const Event& event, const ServiceInstance& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     instances_[CanonicalKey(instance.key())] = {event, &instance};
   }
 
@@ -329,7 +328,8 @@ absl::Status RegistrationState::Update(const ServiceInstance& instance) {
   }
   absl::Status status = absl::FailedPreconditionError("the agent is gone");
   if (auto impl = impl_.lock()) {
-    impl->WithRegistry([&](FailbackRegistry& registry) { status = StateRegistered(registry, next); });
+    impl->WithRegistry(
+        [&](FailbackRegistry& registry) { status = StateRegistered(registry, next); });
   }
   if (status.ok()) {
     MutexLock lock(&mu_);
@@ -431,8 +431,8 @@ absl::StatusOr<Registration> Agent::Register(const ServiceInstance& instance,
                                              EventCallback on_event) {
   ServiceInstance desired = instance;
   NormalizeKey(desired.mutable_key());
-  auto state = std::make_shared<RegistrationState>(impl_, desired, impl_->NewStrand(),
-                                                   std::move(on_event));
+  auto state =
+      std::make_shared<RegistrationState>(impl_, desired, impl_->NewStrand(), std::move(on_event));
   // Before the intent is stated, or its first events would find nobody.
   const std::shared_ptr<RegistrationState> before = impl_->Own(KeyText(desired.key()), state);
   absl::Status status;
@@ -466,9 +466,8 @@ absl::StatusOr<Subscription> Agent::Subscribe(const Selector& selector, Snapshot
   auto state = std::make_shared<SubscriptionState>(impl_->NewStrand(), std::move(callback));
   SubscribeRequest request;
   *request.mutable_selector() = selector;
-  impl_->WithRegistry([&](FailbackRegistry& registry) {
-    state->SetStream(registry.Subscribe(request, state));
-  });
+  impl_->WithRegistry(
+      [&](FailbackRegistry& registry) { state->SetStream(registry.Subscribe(request, state)); });
   return Subscription(std::move(state));
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/ctl/commands.h"
 #include "agent/ctl/flags.h"
+#include "daemon/command_line.h"
 #include "daemon/logging.h"
 #include "registry/version.h"
 
@@ -49,12 +50,22 @@ int Main(int argc, char** argv) {
                               kDefaultSocket, " if there, else ", kDefaultPort, "]"))
       ->type_name("ADDRESS")
       ->envname("FAILBACK_TARGET");
-  app.add_option("--output,-o", context.format, "table, json or yaml [table]")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, OutputFormat>{{"table", OutputFormat::kTable},
-                                              {"json", OutputFormat::kJson},
-                                              {"yaml", OutputFormat::kYaml}}))
-      ->type_name("FORMAT");
+  app.add_option_function<std::string>(
+         "--output,-o",
+         [&context](const std::string& text) {
+           static const std::map<std::string, OutputFormat> kFormats = {
+               {"table", OutputFormat::kTable},
+               {"json", OutputFormat::kJson},
+               {"yaml", OutputFormat::kYaml}};
+           const auto found = kFormats.find(text);
+           if (found == kFormats.end()) {
+             throw CLI::ValidationError("--output",
+                                        absl::StrCat("'", text, "' is not table, json or yaml"));
+           }
+           context.format = found->second;
+         },
+         "how to print results [table]")
+      ->type_name("table|json|yaml");
   AddDuration(&app, "--timeout", &context.timeout, "longest wait for an answer [5s]");
   app.footer(
       "Exit status: 0 done, 1 refused or not done in time, 2 wrong usage, 3 nobody answers at the "
@@ -70,10 +81,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    std::string command;
-    for (const CLI::App* chosen : app.get_subcommands()) command = " " + chosen->get_name();
-    return UsageError(absl::StrCat(command.empty() ? "" : command.substr(1) + ": ", e.what(),
-                                   "; see failbackctl", command, " --help"));
+    return UsageError(DescribeUsageError(app, e));
   }
   if (context.target.empty()) context.target = DefaultTarget();
   const absl::Status status = context.Connect();

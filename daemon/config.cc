@@ -7,6 +7,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "daemon/command_line.h"
 #include "registry/version.h"
 
 namespace failback {
@@ -71,17 +72,8 @@ std::optional<int> ConfigLoader::ParseCommandLine(int argc, const char* const* a
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
     return app.exit(e);
-  } catch (const CLI::ExtrasError& e) {
-    std::string unknown;
-    for (const std::string& argument : app.remaining()) {
-      if (unknown.empty()) unknown = argument;
-    }
-    return Fail(absl::InvalidArgumentError(
-        absl::StrCat(unknown, unknown.rfind('-', 0) == 0 ? ": unknown flag" : ": not a flag",
-                     "; see ", program_.name, " --help")));
   } catch (const CLI::ParseError& e) {
-    return Fail(
-        absl::InvalidArgumentError(absl::StrCat(e.what(), "; see ", program_.name, " --help")));
+    return Fail(absl::InvalidArgumentError(DescribeUsageError(app, e)));
   }
   for (const ConfigKey& key : keys_) {
     if (app.count(key.flag) == 0) continue;

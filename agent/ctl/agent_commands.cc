@@ -104,7 +104,7 @@ void AddCancel(CLI::App* app, CtlAction* action) {
   command->add_flag("--all", flags->all, "everything pending");
   command->callback([action, flags] {
     if (flags->ids.empty() != flags->all) {
-      throw CLI::ValidationError("cancel", "name operations by ID, or give --all");
+      throw CLI::ValidationError("ID", "name pending operations, or give --all");
     }
     *action = [flags](CtlContext* context) {
       CancelRequest request;

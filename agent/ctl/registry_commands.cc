@@ -41,12 +41,17 @@ struct IntentFlags {
         ->add_option_function<std::string>(
             "--wait",
             [this](const std::string& text) {
-              wait_for = text == "acknowledged" ? registry::v1::INTENT_STATE_ACKNOWLEDGED
-                                                : registry::v1::INTENT_STATE_ACCEPTED;
+              if (text == "accepted") {
+                wait_for = registry::v1::INTENT_STATE_ACCEPTED;
+              } else if (text == "acknowledged") {
+                wait_for = registry::v1::INTENT_STATE_ACKNOWLEDGED;
+              } else {
+                throw CLI::ValidationError(
+                    "--wait", absl::StrCat("'", text, "' is not accepted or acknowledged"));
+              }
             },
             "return when the agent has accepted it, or the registry acknowledged it [accepted]")
-        ->check(CLI::IsMember({"accepted", "acknowledged"}))
-        ->type_name("STATE");
+        ->type_name("accepted|acknowledged");
     command->add_flag("--check", check, "one attempt: a failure is told and nothing is retried");
   }
 };

@@ -292,7 +292,7 @@ TEST_F(ConfigLoaderTest, BadCommandLinesAreOneLineAndStatus2) {
        "failback-agent: --registri: unknown flag; see failback-agent --help\n"},
       {{"--registri=x"}, "failback-agent: --registri=x: unknown flag; see failback-agent --help\n"},
       {{"-x"}, "failback-agent: -x: unknown flag; see failback-agent --help\n"},
-      {{"start"}, "failback-agent: start: not a flag; see failback-agent --help\n"},
+      {{"start"}, "failback-agent: start: unexpected argument; see failback-agent --help\n"},
       {{"--zone", "a", "--zone", "b"}, "failback-agent: --zone: given twice\n"},
       {{"--zone"}, "failback-agent: --zone: 1 required TEXT missing; see failback-agent --help\n"},
   };
