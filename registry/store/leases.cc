@@ -1,0 +1,371 @@
+#include "registry/store/leases.h"
+
+#include <algorithm>
+#include <deque>
+#include <string_view>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "retry/clock.h"
+#include "retry/mutex.h"
+
+namespace failback {
+namespace {
+
+// While leases run out, how many miss their renewals is counted this often at most.
+constexpr int64_t kCountEveryNanos = 50 * 1000 * 1000;
+// A client is late when it has been silent for this many of its usual intervals.
+constexpr double kLateIntervals = 1.5;
+
+struct Lease {
+  std::string session_id;
+  int64_t ttl = 0;  // nanoseconds, as all times here
+  int64_t deadline = 0;
+  int64_t renewed = 0;   // when
+  int64_t interval = 0;  // between the last two renewals; 0: not known yet
+  Timeout timeout;
+  bool armed = false;  // the timeout's task is to run, or runs now
+  bool held = false;
+  bool ending = false;
+};
+
+}  // namespace
+
+struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
+  Core(Options options_in, OnDue on_due_in)
+      : options(options_in), on_due(std::move(on_due_in)), guard(options.guard) {}
+
+  int64_t Now() const { return options.timer->clock()->NowNanos(); }
+
+  void Grant(const std::string& session_id, int64_t ttl);
+  int64_t Renew(const std::string& session_id);
+  bool BeginEnd(const std::string& session_id);
+  void Retry(const std::string& session_id, int64_t delay);
+  void Drop(const std::string& session_id);
+  void SetGuard(bool on);
+  void Stop();
+
+  // Timer tasks.
+  void OnTimeout(const std::string& session_id);
+  void OnHeartbeat();
+  void OnRecheck();
+
+  void Arm(Lease* lease, int64_t delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Extend(Lease* lease, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void StartHeartbeat() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // True, and every lease is a full one again, when this process has been away.
+  bool NoticePause(int64_t due, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  bool MayEnd(int64_t window, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Hold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Unhold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void ScheduleRecheck() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  Lease* Find(const std::string& session_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  std::vector<std::string> Held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Calls on_due, unless stopped. Without the lock.
+  void TellDue(std::vector<std::string> session_ids);
+
+  const Options options;
+  const OnDue on_due;
+  mutable Mutex mu;
+  CondVar quiet;
+  bool stopped ABSL_GUARDED_BY(mu) = false;
+  int telling ABSL_GUARDED_BY(mu) = 0;  // calls of on_due under way
+  bool guard ABSL_GUARDED_BY(mu);
+  absl::flat_hash_map<std::string_view, std::unique_ptr<Lease>> leases ABSL_GUARDED_BY(mu);
+  int64_t smallest_ttl ABSL_GUARDED_BY(mu) = INT64_MAX;  // since there was none
+  int64_t largest_ttl ABSL_GUARDED_BY(mu) = 0;
+  bool heartbeat_armed ABSL_GUARDED_BY(mu) = false;
+  int64_t heartbeat_due ABSL_GUARDED_BY(mu) = 0;
+  bool recheck_armed ABSL_GUARDED_BY(mu) = false;
+  std::deque<int64_t> ended ABSL_GUARDED_BY(mu);  // when sessions were ended by their leases
+  int64_t counted_at ABSL_GUARDED_BY(mu) = INT64_MIN;
+  int64_t late ABSL_GUARDED_BY(mu) = 0;  // sessions that miss renewals, as counted then
+  Statistics stats ABSL_GUARDED_BY(mu);
+};
+
+Lease* Leases::Core::Find(const std::string& session_id) {
+  const auto it = leases.find(session_id);
+  return it == leases.end() ? nullptr : it->second.get();
+}
+
+void Leases::Core::Arm(Lease* lease, int64_t delay) {
+  if (stopped) return;
+  auto timeout = options.timer->NewTimeout(
+      [core = shared_from_this(), id = lease->session_id] { core->OnTimeout(id); },
+      absl::Nanoseconds(delay));
+  lease->armed = timeout.ok();
+  if (timeout.ok()) lease->timeout = *std::move(timeout);
+}
+
+// A full TTL from `now`.
+void Leases::Core::Extend(Lease* lease, int64_t now) {
+  lease->deadline = now + lease->ttl;
+  Unhold(lease);
+  if (lease->armed) {
+    // If the task has started it waits for the lock, and will see the new deadline.
+    lease->timeout.Reschedule(absl::Nanoseconds(lease->ttl));
+  } else {
+    Arm(lease, lease->ttl);
+  }
+}
+
+void Leases::Core::Hold(Lease* lease) {
+  if (lease->held) return;
+  lease->held = true;
+  ++stats.held;
+  ++stats.holds;
+}
+
+void Leases::Core::Unhold(Lease* lease) {
+  if (!lease->held) return;
+  lease->held = false;
+  --stats.held;
+}
+
+void Leases::Core::Grant(const std::string& session_id, int64_t ttl) {
+  MutexLock lock(&mu);
+  if (stopped) return;
+  Lease* lease = Find(session_id);
+  if (lease == nullptr) {
+    auto made = std::make_unique<Lease>();
+    lease = made.get();
+    lease->session_id = session_id;
+    leases.emplace(lease->session_id, std::move(made));
+  }
+  const int64_t now = Now();
+  lease->ttl = ttl;
+  lease->renewed = now;
+  lease->ending = false;
+  smallest_ttl = std::min(smallest_ttl, ttl);
+  largest_ttl = std::max(largest_ttl, ttl);
+  Extend(lease, now);
+  StartHeartbeat();
+}
+
+int64_t Leases::Core::Renew(const std::string& session_id) {
+  MutexLock lock(&mu);
+  Lease* const lease = Find(session_id);
+  if (lease == nullptr || lease->ending) return 0;
+  const int64_t now = Now();
+  lease->interval = now - lease->renewed;
+  lease->renewed = now;
+  ++stats.renewals;
+  Extend(lease, now);
+  return lease->ttl;
+}
+
+bool Leases::Core::BeginEnd(const std::string& session_id) {
+  MutexLock lock(&mu);
+  Lease* const lease = Find(session_id);
+  const int64_t now = Now();
+  if (lease == nullptr || lease->ending || lease->held || lease->deadline > now) return false;
+  lease->ending = true;
+  ended.push_back(now);
+  if (late > 0) --late;
+  return true;
+}
+
+void Leases::Core::Retry(const std::string& session_id, int64_t delay) {
+  MutexLock lock(&mu);
+  Lease* const lease = Find(session_id);
+  if (lease == nullptr || !lease->ending) return;
+  lease->ending = false;
+  if (!ended.empty()) ended.pop_back();
+  lease->deadline = Now() + delay;
+  if (!lease->armed) Arm(lease, delay);
+}
+
+void Leases::Core::Drop(const std::string& session_id) {
+  std::unique_ptr<Lease> dropped;
+  MutexLock lock(&mu);
+  const auto it = leases.find(session_id);
+  if (it == leases.end()) return;
+  dropped = std::move(it->second);
+  leases.erase(it);
+  Unhold(dropped.get());
+  dropped->timeout.Cancel();
+  if (leases.empty()) {
+    smallest_ttl = INT64_MAX;
+    largest_ttl = 0;
+  }
+}
+
+void Leases::Core::SetGuard(bool on) {
+  std::vector<std::string> released;
+  {
+    MutexLock lock(&mu);
+    guard = on;
+    if (on) return;
+    released = Held();
+    for (const std::string& id : released) Unhold(Find(id));
+  }
+  TellDue(std::move(released));
+}
+
+std::vector<std::string> Leases::Core::Held() const {
+  std::vector<std::string> held;
+  for (const auto& [id, lease] : leases) {
+    if (lease->held) held.push_back(lease->session_id);
+  }
+  return held;
+}
+
+void Leases::Core::Stop() {
+  absl::flat_hash_map<std::string_view, std::unique_ptr<Lease>> dropped;
+  MutexLock lock(&mu);
+  stopped = true;
+  dropped.swap(leases);
+  for (auto& [id, lease] : dropped) lease->timeout.Cancel();
+  while (telling > 0) quiet.Wait(&mu);
+}
+
+void Leases::Core::TellDue(std::vector<std::string> session_ids) {
+  if (session_ids.empty()) return;
+  {
+    MutexLock lock(&mu);
+    if (stopped) return;
+    ++telling;
+  }
+  on_due(std::move(session_ids));
+  MutexLock lock(&mu);
+  if (--telling == 0) quiet.SignalAll();
+}
+
+void Leases::Core::OnTimeout(const std::string& session_id) {
+  {
+    MutexLock lock(&mu);
+    Lease* const lease = Find(session_id);
+    if (stopped || lease == nullptr) return;
+    lease->armed = false;
+    const int64_t now = Now();
+    if (lease->deadline > now) {
+      // Renewed while this task was on its way.
+      Arm(lease, lease->deadline - now);
+      return;
+    }
+    if (NoticePause(lease->deadline, now)) return;
+    if (!MayEnd(lease->ttl, now)) {
+      Hold(lease);
+      ScheduleRecheck();
+      return;
+    }
+  }
+  TellDue({session_id});
+}
+
+bool Leases::Core::NoticePause(int64_t due, int64_t now) {
+  const int64_t most = smallest_ttl / 2;
+  const bool heartbeat_late = heartbeat_armed && now - heartbeat_due > most;
+  if (now - due <= most && !heartbeat_late) return false;
+  ++stats.pauses;
+  heartbeat_due = now + smallest_ttl / 4;  // said once for one pause
+  for (auto& [id, lease] : leases) {
+    if (!lease->ending) Extend(lease.get(), now);
+  }
+  return true;
+}
+
+// Whether a lease that has run out may end its session, `window` being the TTL.
+bool Leases::Core::MayEnd(int64_t window, int64_t now) {
+  while (!ended.empty() && ended.front() <= now - largest_ttl) ended.pop_front();
+  if (!guard) return true;
+  const auto recent = static_cast<int64_t>(
+      ended.end() - std::upper_bound(ended.begin(), ended.end(), now - window));
+  const int64_t all = static_cast<int64_t>(leases.size()) + recent;
+  if (all < options.guard_min_sessions) return true;
+  if (counted_at == INT64_MIN || now - counted_at >= kCountEveryNanos) {
+    counted_at = now;
+    late = 0;
+    for (const auto& [id, lease] : leases) {
+      const auto usual = static_cast<double>(std::max(lease->interval, lease->ttl / 3));
+      const bool silent = static_cast<double>(now - lease->renewed) > kLateIntervals * usual;
+      if (!lease->ending && (silent || lease->deadline <= now)) ++late;
+    }
+  }
+  return static_cast<double>(recent + late) <= options.guard_share * static_cast<double>(all);
+}
+
+void Leases::Core::ScheduleRecheck() {
+  if (recheck_armed || stopped) return;
+  const int64_t delay = std::max<int64_t>(smallest_ttl / 10, kCountEveryNanos);
+  recheck_armed =
+      options.timer
+          ->NewTimeout([core = shared_from_this()] { core->OnRecheck(); }, absl::Nanoseconds(delay))
+          .ok();
+}
+
+void Leases::Core::OnRecheck() {
+  std::vector<std::string> released;
+  {
+    MutexLock lock(&mu);
+    recheck_armed = false;
+    if (stopped || stats.held == 0) return;
+    counted_at = INT64_MIN;
+    int64_t window = 0;
+    for (const auto& [id, lease] : leases) {
+      if (lease->held) window = std::max(window, lease->ttl);
+    }
+    if (!MayEnd(window, Now())) {
+      ScheduleRecheck();
+      return;
+    }
+    released = Held();
+    for (const std::string& id : released) Unhold(Find(id));
+  }
+  TellDue(std::move(released));
+}
+
+// Between leases that are far apart a heartbeat notices that this process was away.
+void Leases::Core::StartHeartbeat() {
+  if (heartbeat_armed || stopped || leases.empty()) return;
+  const int64_t period = std::max<int64_t>(smallest_ttl / 4, 1);
+  heartbeat_due = Now() + period;
+  heartbeat_armed = options.timer
+                        ->NewTimeout([core = shared_from_this()] { core->OnHeartbeat(); },
+                                     absl::Nanoseconds(period))
+                        .ok();
+}
+
+void Leases::Core::OnHeartbeat() {
+  MutexLock lock(&mu);
+  if (stopped) return;
+  const int64_t now = Now();
+  if (!leases.empty()) NoticePause(now, now);
+  heartbeat_armed = false;
+  StartHeartbeat();
+}
+
+Leases::Leases(Options options, OnDue on_due)
+    : core_(std::make_shared<Core>(options, std::move(on_due))) {}
+
+Leases::~Leases() { core_->Stop(); }
+
+void Leases::Grant(const std::string& session_id, absl::Duration ttl) {
+  core_->Grant(session_id, absl::ToInt64Nanoseconds(ttl));
+}
+
+absl::Duration Leases::Renew(const std::string& session_id) {
+  return absl::Nanoseconds(core_->Renew(session_id));
+}
+
+bool Leases::BeginEnd(const std::string& session_id) { return core_->BeginEnd(session_id); }
+
+void Leases::Retry(const std::string& session_id, absl::Duration delay) {
+  core_->Retry(session_id, absl::ToInt64Nanoseconds(delay));
+}
+
+void Leases::Drop(const std::string& session_id) { core_->Drop(session_id); }
+
+void Leases::Stop() { core_->Stop(); }
+
+void Leases::SetGuard(bool on) { core_->SetGuard(on); }
+
+Leases::Statistics Leases::Stats() const {
+  MutexLock lock(&core_->mu);
+  Statistics stats = core_->stats;
+  stats.leases = static_cast<int64_t>(core_->leases.size());
+  return stats;
+}
+
+}  // namespace failback

@@ -1,0 +1,97 @@
+// When sessions end: one timeout per session, put off by each renewal.
+//
+// A lease runs out one TTL after its last renewal. Whoever owns the sessions is told and ends
+// them; until that is done a renewal may still come in time. Two things keep leases from running
+// out for reasons that are not the clients':
+//
+// * Own pause. When this process was stopped or starved (a timeout or the heartbeat between them
+// comes
+//   late by half a TTL or more), nobody could renew: every lease gets a full TTL again.
+// * Eviction guard. From `guard_min_sessions` up, when more than `guard_share` of the sessions
+//   have run out, miss their renewals, or have been ended within one TTL, the fault is more likely
+//   the network's: leases that have run out are held, until they are renewed or the share is
+//   smaller.
+//
+// Example:
+//
+//   Leases leases(options, [&](std::vector<std::string> ids) { EndLater(ids); });
+//   leases.Grant(session_id, ttl);
+//   leases.Renew(session_id);                  // every ttl / 3; false: it is gone
+//   if (leases.BeginEnd(session_id)) { ... leases.Drop(session_id); }
+//
+// Thread safety: all methods may be called from any thread; `on_due` is called without locks, on
+// the timer's threads, and may call back.
+
+#ifndef FAILBACK_REGISTRY_STORE_LEASES_H_
+#define FAILBACK_REGISTRY_STORE_LEASES_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "retry/hashed_wheel_timer.h"
+
+namespace failback {
+
+class Leases {
+ public:
+  struct Options {
+    HashedWheelTimer* timer = nullptr;  // outlives the leases
+    bool guard = true;
+    int64_t guard_min_sessions = 20;
+    double guard_share = 0.15;
+  };
+
+  struct Statistics {
+    int64_t leases = 0;
+    int64_t held = 0;    // run out, and held by the guard
+    int64_t holds = 0;   // how often a lease was held, in all
+    int64_t pauses = 0;  // own pauses noticed
+    int64_t renewals = 0;
+  };
+
+  // Told which leases have run out, perhaps more than once.
+  using OnDue = std::function<void(std::vector<std::string> session_ids)>;
+
+  Leases(Options options, OnDue on_due);
+  ~Leases();  // as Stop
+  Leases(const Leases&) = delete;
+  Leases& operator=(const Leases&) = delete;
+
+  // A full TTL from now, for a new session or for one that has a lease already.
+  void Grant(const std::string& session_id, absl::Duration ttl);
+
+  // A full TTL from now, which is returned; zero for a session without a lease, or whose end
+  // has begun.
+  absl::Duration Renew(const std::string& session_id);
+
+  // Whether the session is to be ended now: its lease has run out and nothing speaks against it.
+  // From then on it cannot be renewed; Drop or Retry follows.
+  bool BeginEnd(const std::string& session_id);
+
+  // The end could not be recorded: the session lives on, and is due again after `delay`.
+  void Retry(const std::string& session_id, absl::Duration delay);
+
+  // Forgets a session that has ended. Nothing if it is not known.
+  void Drop(const std::string& session_id);
+
+  // Forgets all; from then on nothing is granted and nobody is told. Returns when no on_due is
+  // running.
+  void Stop();
+
+  // Switches the eviction guard. Off: what is held is due at once.
+  void SetGuard(bool on);
+
+  Statistics Stats() const;
+
+ private:
+  struct Core;
+  const std::shared_ptr<Core> core_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STORE_LEASES_H_

@@ -1,0 +1,102 @@
+// A store in one SQLite file.
+//
+// Rows have integer ids that only grow, so that new ones are appended; keys are not indexed here,
+// the state has them in memory. The file is in WAL mode: a group of changes is one transaction, one
+// append, and with durability `full` one sync. Each record carries a checksum, so that a
+// damaged one is noticed when the store is read.
+//
+// Beside `registry.db` there are SQLite's `registry.db-wal` and `-shm`, and `registry.db.lock`: a
+// lock that keeps a second process from the store, and is released with the process.
+//
+// The epoch is minted with the store, and again at a start that finds that commits may have been
+// lost: the last life did not end cleanly, its durability was below `full`, and the machine has
+// been started since (its boot id is another).
+//
+// Thread safety: as Storage: one call at a time.
+
+#ifndef FAILBACK_REGISTRY_STORE_SQLITE_STORAGE_H_
+#define FAILBACK_REGISTRY_STORE_SQLITE_STORAGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "registry/store/durability.h"
+#include "registry/store/storage.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace failback {
+
+class SqliteStorage final : public Storage {
+ public:
+  // The version of the tables that this program writes, in PRAGMA user_version. Older files are
+  // migrated when they are opened, newer ones refused.
+  static constexpr int kSchemaVersion = 1;
+  // PRAGMA application_id: "FBRS".
+  static constexpr int kApplicationId = 0x46425253;
+
+  struct Options {
+    std::string path;  // absolute; the folder exists
+    Durability durability = Durability::kFull;
+    // Names this start of the machine; empty: as the kernel says.
+    std::string boot_id;
+  };
+
+  // Creates the file if there is none. Errors, each one line that names the path:
+  // NOT_FOUND (no such folder), PERMISSION_DENIED (folder or file cannot be written),
+  // FAILED_PRECONDITION (in use by another process, another program's file, newer version),
+  // DATA_LOSS (damaged). A store that is there and cannot be written now is opened: reads go on,
+  // and Write says why not.
+  static absl::StatusOr<std::unique_ptr<SqliteStorage>> Open(Options options);
+
+  // Ends the life cleanly: what was written is synced.
+  ~SqliteStorage() override;
+
+  StoreIdentity identity() const override { return identity_; }
+  absl::Status Read(StoreReader* reader) override;
+  absl::Status Write(const WriteSet& writes) override;
+  bool blocks() const override { return true; }
+
+ private:
+  class Statement;
+
+  explicit SqliteStorage(Options options);
+  absl::Status LockFile();
+  absl::Status OpenDatabase();
+  absl::Status CheckFile(bool* created);
+  absl::Status Migrate(int from);
+  absl::Status ReadStore();
+  absl::Status MarkOpen();
+  absl::Status WriteRows(const WriteSet& writes);
+  absl::Status Execute(const char* sql);
+  absl::Status Prepare(const char* sql, std::unique_ptr<Statement>* statement);
+  absl::StatusOr<int64_t> QueryInt(const char* sql);
+  // Runs `work` in a transaction; on an error nothing of it stays.
+  template <typename Work>
+  absl::Status InTransaction(Work work);
+  absl::Status Error(int code) const;
+  const char* SynchronousPragma() const;
+
+  const Options options_;
+  std::string boot_id_;
+  int lock_fd_ = -1;
+  sqlite3* db_ = nullptr;
+  StoreIdentity identity_;
+  bool minted_ = false;  // this life has a new epoch
+  bool marked_ = false;  // the file says that it is open
+  std::unique_ptr<Statement> put_record_;
+  std::unique_ptr<Statement> remove_record_;
+  std::unique_ptr<Statement> put_session_;
+  std::unique_ptr<Statement> remove_session_;
+  std::unique_ptr<Statement> put_incarnation_;
+  std::unique_ptr<Statement> remove_incarnation_;
+  std::unique_ptr<Statement> put_position_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STORE_SQLITE_STORAGE_H_

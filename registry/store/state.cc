@@ -1,0 +1,403 @@
+#include "registry/store/state.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+
+namespace failback {
+namespace {
+
+bool HasPrefix(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
+// `ns/service/id` of a canonical key, for messages.
+std::string Readable(std::string_view canonical) {
+  std::string text(canonical);
+  std::replace(text.begin(), text.end(), '\0', '/');
+  return text;
+}
+
+}  // namespace
+
+std::string_view ServiceKeyOf(std::string_view canonical_key) {
+  const size_t end = canonical_key.rfind('\0');
+  return end == std::string_view::npos ? std::string_view() : canonical_key.substr(0, end);
+}
+
+State::State(Options options) : options_(options) {}
+
+State::~State() {
+  for (Record* record : by_key_) delete record;
+}
+
+Record* State::FindRecord(std::string_view key) const {
+  const auto it = by_key_.find(key);
+  return it == by_key_.end() ? nullptr : *it;
+}
+
+Record* State::NewRecord(std::string key) {
+  auto* record = new Record;
+  record->key = std::move(key);
+  record->row = next_record_row_++;
+  record->service = GetService(ServiceKeyOf(record->key));
+  ++record->service->records;
+  by_key_.insert(record);
+  return record;
+}
+
+void State::DeleteRecord(Record* record) {
+  by_key_.erase(record);
+  if (--record->service->records == 0) services_.erase(record->service->key);
+  delete record;
+}
+
+Service* State::GetService(std::string_view service_key) {
+  const auto it = services_.find(service_key);
+  if (it != services_.end()) return it->second.get();
+  auto service = std::make_unique<Service>();
+  service->key = std::string(service_key);
+  Service* const raw = service.get();
+  services_.emplace(raw->key, std::move(service));
+  return raw;
+}
+
+Incarnation* State::AddIncarnation(uint64_t rank, std::string name) {
+  auto incarnation = std::make_unique<Incarnation>();
+  incarnation->rank = rank;
+  incarnation->name = std::move(name);
+  Incarnation* const raw = incarnation.get();
+  by_name_.emplace(raw->name, raw);
+  by_rank_.emplace(rank, std::move(incarnation));
+  return raw;
+}
+
+void State::AddReference(uint64_t rank, int64_t change) {
+  if (rank != 0) by_rank_.find(rank)->second->references += change;
+}
+
+void State::SetVersion(Record* record, Version version, int64_t monotonic_ms) {
+  Version& old = record->version;
+  if (old.fence.rank != version.fence.rank) {
+    AddReference(old.fence.rank, -1);
+    AddReference(version.fence.rank, +1);
+  }
+  if (old.owner != version.owner) {
+    if (old.owner != nullptr) {
+      --old.owner->references;
+      --old.owner->owned;
+      (record->previous_owned != nullptr ? record->previous_owned->next_owned
+                                         : old.owner->first_owned) = record->next_owned;
+      if (record->next_owned != nullptr) {
+        record->next_owned->previous_owned = record->previous_owned;
+      }
+    }
+    record->previous_owned = nullptr;
+    record->next_owned = nullptr;
+    if (version.owner != nullptr) {
+      ++version.owner->references;
+      ++version.owner->owned;
+      record->next_owned = version.owner->first_owned;
+      if (record->next_owned != nullptr) record->next_owned->previous_owned = record;
+      version.owner->first_owned = record;
+    }
+  }
+  if (record->purge_at_ms != 0) {
+    tombstones_.erase({record->purge_at_ms, record});
+    record->purge_at_ms = 0;
+  }
+  Service* const service = record->service;
+  if (old.instance && !version.instance) {
+    --instances_;
+    service->present.erase(record);
+    if (service->present.empty()) listed_services_.erase(service->key);
+  } else if (!old.instance && version.instance) {
+    ++instances_;
+    if (service->present.empty()) listed_services_.emplace(service->key, service);
+    service->present.insert(record);
+  }
+  if (!version.instance && version.fence.rank != 0) {
+    record->purge_at_ms = std::max<int64_t>(monotonic_ms + version.retention_ms, 1);
+    tombstones_.insert({record->purge_at_ms, record});
+  }
+  record->version = std::move(version);
+}
+
+const Session* State::FindSession(std::string_view session_id) const {
+  const auto it = sessions_.find(session_id);
+  return it == sessions_.end() ? nullptr : it->second.get();
+}
+
+std::vector<const Session*> State::Sessions() const {
+  std::vector<const Session*> sessions;
+  sessions.reserve(sessions_.size());
+  for (const auto& [id, session] : sessions_) sessions.push_back(session.get());
+  return sessions;
+}
+
+std::vector<Blob> State::Instances(std::string_view service_key) const {
+  std::vector<Blob> instances;
+  const auto it = listed_services_.find(service_key);
+  if (it == listed_services_.end()) return instances;
+  instances.reserve(it->second->present.size());
+  for (const Record* record : it->second->present) instances.push_back(record->version.instance);
+  return instances;
+}
+
+ListItem State::MakeItem(const Record& record) {
+  const Version& version = record.version;
+  ListItem item;
+  item.instance = version.instance;
+  if (version.owner != nullptr) {
+    item.incarnation = version.owner->name;
+    item.client_name = version.owner->client_name;
+    item.rank = version.owner->rank;
+    item.generation = version.fence.generation;
+  }
+  item.create_revision = version.create_revision;
+  item.modify_revision = version.modify_revision;
+  item.create_ms = version.create_ms;
+  item.modify_ms = version.modify_ms;
+  return item;
+}
+
+ListPage State::List(const ListQuery& query) const {
+  ListPage page;
+  size_t bytes = 0;
+  // Takes the record, or says that the page is full.
+  const auto take = [&](const Record& record) {
+    if (page.items.size() >= query.max_items ||
+        (!page.items.empty() && bytes + record.version.instance.size() > query.max_bytes)) {
+      return false;
+    }
+    bytes += record.version.instance.size();
+    page.items.push_back(MakeItem(record));
+    page.next_after = record.key;
+    return true;
+  };
+
+  const auto is_meant = [&](std::string_view service_key) {
+    return query.one_service ? service_key == query.services
+                             : HasPrefix(service_key, query.services);
+  };
+
+  if (!query.incarnation.empty()) {
+    const auto it = by_name_.find(query.incarnation);
+    std::vector<const Record*> owned;
+    if (it != by_name_.end()) {
+      for (const Record* record = it->second->first_owned; record != nullptr;
+           record = record->next_owned) {
+        if (record->key > query.after && is_meant(record->service->key)) {
+          owned.push_back(record);
+        }
+      }
+    }
+    const size_t wanted = std::min(owned.size(), query.max_items);
+    const auto by_key = [](const Record* a, const Record* b) { return a->key < b->key; };
+    std::partial_sort(owned.begin(), owned.begin() + wanted, owned.end(), by_key);
+    for (const Record* record : owned) {
+      if (!take(*record)) return page;
+    }
+    page.next_after.clear();
+    return page;
+  }
+
+  const std::string_view first =
+      std::max<std::string_view>(query.services, ServiceKeyOf(query.after));
+  Record after;
+  after.key = query.after;
+  for (auto it = listed_services_.lower_bound(first);
+       it != listed_services_.end() && is_meant(it->first); ++it) {
+    const auto& present = it->second->present;
+    for (auto record = present.upper_bound(&after); record != present.end(); ++record) {
+      if (!take(**record)) return page;
+    }
+  }
+  page.next_after.clear();
+  return page;
+}
+
+int64_t State::NextPurgeMs() const {
+  return tombstones_.empty() ? std::numeric_limits<int64_t>::max() : tombstones_.begin()->first;
+}
+
+// Builds the state from rows, and refuses what no transaction can have written.
+class State::Loader : public StoreReader {
+ public:
+  Loader(State* state, Moment now) : state_(state), now_(now) {}
+
+  absl::Status OnIncarnation(IncarnationRow row) override {
+    if (row.rank == 0 || row.name.empty())
+      return Bad("incarnation", row.rank, "has no rank or name");
+    if (state_->by_rank_.contains(row.rank) || state_->by_name_.contains(row.name)) {
+      return Bad("incarnation", row.rank, "is there twice");
+    }
+    Incarnation* const incarnation = state_->AddIncarnation(row.rank, std::move(row.name));
+    incarnation->client_name = std::move(row.client_name);
+    incarnation->last_seen_ms = row.last_seen_ms;
+    state_->next_rank_ = std::max(state_->next_rank_, row.rank + 1);
+    return absl::OkStatus();
+  }
+
+  absl::Status OnSession(SessionRow row) override {
+    const auto incarnation = state_->by_rank_.find(row.rank);
+    if (incarnation == state_->by_rank_.end()) {
+      return Bad("session", row.id, absl::StrCat("is of rank ", row.rank, ", which is not there"));
+    }
+    if (row.id <= 0 || row.session_id.empty() || row.ttl_ms <= 0) {
+      return Bad("session", row.id, "has no id or no TTL");
+    }
+    if (incarnation->second->session != nullptr || state_->sessions_.contains(row.session_id)) {
+      return Bad("session", row.id, "is there twice");
+    }
+    auto session = std::make_unique<Session>();
+    session->row = row.id;
+    session->id = std::move(row.session_id);
+    session->incarnation = incarnation->second.get();
+    session->ttl_ms = row.ttl_ms;
+    session->ends_with_stream = row.ends_with_stream;
+    session->incarnation->session = session.get();
+    const std::string_view id = session->id;
+    state_->sessions_.emplace(id, std::move(session));
+    state_->next_session_row_ = std::max(state_->next_session_row_, row.id + 1);
+    return absl::OkStatus();
+  }
+
+  absl::Status OnRecord(RecordRow row) override {
+    registry::v1::InstanceKey key;
+    if (row.id <= 0 || !ParseCanonicalKey(std::string(row.key), &key)) {
+      return Bad("record", row.id, "has no id or no key");
+    }
+    if (state_->FindRecord(row.key) != nullptr) return Bad("record", row.id, "is there twice");
+    Version version;
+    version.instance = std::move(row.instance);
+    version.fence = {row.fence_rank, row.fence_generation, row.fence_digest, row.fence_registers};
+    version.session = row.session;
+    version.create_revision = row.create_revision;
+    version.modify_revision = row.modify_revision;
+    version.create_ms = row.create_ms;
+    version.modify_ms = row.modify_ms;
+    version.retention_ms = row.retention_ms;
+    version.persistent = row.persistent;
+    if (version.empty()) return Bad("record", row.id, "has neither an instance nor a fence");
+    if (version.fence.rank != 0 && !state_->by_rank_.contains(version.fence.rank)) {
+      return Bad("record", row.id,
+                 absl::StrCat("is of rank ", version.fence.rank, ", which is not there"));
+    }
+    if (row.owner_rank != 0) {
+      const auto owner = state_->by_rank_.find(row.owner_rank);
+      if (owner == state_->by_rank_.end() || !version.instance ||
+          version.fence.rank != row.owner_rank) {
+        return Bad("record", row.id, "has an owner that does not fit");
+      }
+      version.owner = owner->second.get();
+      if (!version.persistent &&
+          (version.owner->session == nullptr || version.owner->session->row != version.session)) {
+        return Bad("record", row.id, "lives in a session that is not there");
+      }
+    }
+    state_->next_session_row_ = std::max(state_->next_session_row_, row.session + 1);
+    state_->next_record_row_ = std::max(state_->next_record_row_, row.id + 1);
+    Record* const record = state_->NewRecord(std::string(row.key));
+    record->row = row.id;
+    state_->SetVersion(record, std::move(version), now_.monotonic_ms);
+    return absl::OkStatus();
+  }
+
+ private:
+  template <typename Id>
+  static absl::Status Bad(const char* what, Id id, const std::string& why) {
+    return absl::DataLossError(absl::StrCat(what, " ", id, " ", why));
+  }
+
+  State* const state_;
+  const Moment now_;
+};
+
+absl::Status State::Load(Storage* storage, Moment now) {
+  const StoreIdentity identity = storage->identity();
+  store_id_ = identity.store_id;
+  epoch_ = identity.epoch;
+  revision_ = identity.revision;
+  next_rank_ = std::max<uint64_t>(identity.next_rank, 1);
+  Loader loader(this, now);
+  return storage->Read(&loader);
+}
+
+absl::Status State::CheckInvariants() const {
+  const auto broken = [](std::string_view key, const std::string& what) {
+    return absl::InternalError(absl::StrCat(Readable(key), ": ", what));
+  };
+  int64_t present = 0;
+  absl::flat_hash_map<uint64_t, int64_t> references;
+  absl::flat_hash_map<const Incarnation*, int64_t> owned;
+  absl::flat_hash_map<const Service*, int64_t> records;
+  for (const Record* record : by_key_) {
+    const Version& version = record->version;
+    if (version.empty()) return broken(record->key, "neither instance nor fence");
+    if (record->staged != 0) return broken(record->key, "staged outside a transaction");
+    if (version.fence.rank != 0) ++references[version.fence.rank];
+    ++records[record->service];
+    if (record->service->key != ServiceKeyOf(record->key)) return broken(record->key, "service");
+    if (version.instance) {
+      ++present;
+      if (record->purge_at_ms != 0) return broken(record->key, "present, and due to be purged");
+      if (record->service->present.count(const_cast<Record*>(record)) != 1) {
+        return broken(record->key, "present, but not in its service");
+      }
+    } else {
+      if (tombstones_.count({record->purge_at_ms, const_cast<Record*>(record)}) != 1) {
+        return broken(record->key, "absent, but not due to be purged");
+      }
+      if (version.owner != nullptr) return broken(record->key, "absent, but owned");
+    }
+    if (version.owner != nullptr) {
+      ++references[version.owner->rank];
+      ++owned[version.owner];
+      if (version.fence.rank != version.owner->rank) return broken(record->key, "owner's rank");
+      if (!version.persistent &&
+          (version.owner->session == nullptr || version.owner->session->row != version.session)) {
+        return broken(record->key, "outlives its session");
+      }
+    }
+  }
+  if (present != instances_) return absl::InternalError("count of instances");
+  if (by_name_.size() != by_rank_.size()) return absl::InternalError("names and ranks");
+  int64_t listed = 0;
+  for (const auto& [key, service] : listed_services_) {
+    if (service->present.empty()) return absl::InternalError("an empty service is listed");
+    listed += service->present.size();
+  }
+  if (listed != instances_) return absl::InternalError("services list other instances");
+  for (const auto& [key, service] : services_) {
+    if (service->records != records[service.get()]) return absl::InternalError("service records");
+  }
+  for (const auto& [rank, incarnation] : by_rank_) {
+    if (rank != incarnation->rank || rank >= next_rank_) return absl::InternalError("rank");
+    if (incarnation->references != references[rank]) return absl::InternalError("references");
+    if (incarnation->owned_more != 0) return absl::InternalError("owned_more");
+    int64_t length = 0;
+    for (const Record* record = incarnation->first_owned; record != nullptr;
+         record = record->next_owned) {
+      if (record->version.owner != incarnation.get()) return broken(record->key, "owner's list");
+      ++length;
+    }
+    if (length != incarnation->owned || length != owned[incarnation.get()]) {
+      return absl::InternalError("length of the list of owned instances");
+    }
+  }
+  for (const auto& [id, session] : sessions_) {
+    if (session->id != id || session->incarnation->session != session.get() || session->ending) {
+      return absl::InternalError("session");
+    }
+  }
+  for (const auto& [rank, count] : references) {
+    if (!by_rank_.contains(rank)) return absl::InternalError("a fence of a forgotten rank");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace failback

@@ -1,0 +1,376 @@
+// What the registry knows, as a pure state machine: no threads, no clock, no disk.
+//
+// It holds one record per key (the instance, the fence of the newest intent accepted, or both),
+// sessions, and incarnations with their ranks, and decides intents by the fencing table of
+// docs/protocol.md. Every change goes through a Transaction, which decides against the state as it
+// is plus what the transaction itself has decided so far, and touches nothing that a reader sees
+// until Commit. In between its rows are made durable; when that fails, it is dropped and the state
+// is as it was.
+//
+//   State::Transaction transaction(&state, now);
+//   IntentOutcome outcome = transaction.Apply(session, std::move(intent));
+//   if (storage.Write(transaction.writes()).ok()) {
+//     MutexLock lock(&mu);                        // readers take it too
+//     CommitResult result = transaction.Commit();  // result.services: what subscribers see change
+//   }
+//
+// Thread safety: one transaction at a time. Const methods may run beside a transaction that is
+// deciding, but not beside its Commit.
+//
+// Invariants (CheckInvariants tests them):
+// 1. A record has an instance or a fence; a record with neither is not kept.
+// 2. Ranks are unique and never given twice; an incarnation stays while a record refers to it.
+// 3. An instance with an owner is in its incarnation's list, and its fence has its owner's rank.
+// 4. An instance that is not persistent and has an owner has an owner whose session is alive.
+// 5. Every record without an instance is due to be purged, every record with one is not.
+// 6. A service lists exactly its records that have an instance, sorted by instance id.
+
+#ifndef FAILBACK_REGISTRY_STORE_STATE_H_
+#define FAILBACK_REGISTRY_STORE_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "registry/store/blob.h"
+#include "registry/store/storage.h"
+
+namespace failback {
+
+struct Incarnation;
+struct Record;
+
+struct Session {
+  int64_t row = 0;
+  std::string id;
+  Incarnation* incarnation = nullptr;
+  int64_t ttl_ms = 0;
+  bool ends_with_stream = false;
+  bool ending = false;  // in the transaction under way
+};
+
+struct Incarnation {
+  uint64_t rank = 0;
+  std::string name;
+  std::string client_name;
+  Session* session = nullptr;
+  int64_t last_seen_ms = 0;
+  // Records whose fence or instance refers to this rank.
+  int64_t references = 0;
+  // The instances that it owns, in a list through Record::next_owned.
+  Record* first_owned = nullptr;
+  int64_t owned = 0;
+  int64_t owned_more = 0;  // by the transaction under way
+};
+
+// The newest intent that was accepted for a key.
+struct Fence {
+  uint64_t rank = 0;  // 0: none
+  uint64_t generation = 0;
+  uint64_t digest = 0;  // of the instance; 0 for a deregistration
+  bool registers = false;
+};
+
+// What a record holds at one revision.
+struct Version {
+  Blob instance;  // canonical bytes; null when absent
+  Fence fence;
+  Incarnation* owner = nullptr;  // null: detached, or absent
+  int64_t session = 0;           // row of the session that it lives in, or lived in last
+  uint64_t create_revision = 0;
+  uint64_t modify_revision = 0;
+  int64_t create_ms = 0;
+  int64_t modify_ms = 0;
+  uint32_t retention_ms = 0;
+  bool persistent = false;
+
+  bool empty() const { return !instance && fence.rank == 0; }
+};
+
+struct Service;
+
+struct Record {
+  std::string key;  // canonical
+  Version version;
+  Service* service = nullptr;
+  int64_t row = 0;
+  Record* previous_owned = nullptr;
+  Record* next_owned = nullptr;
+  int64_t purge_at_ms = 0;  // absent records only
+  uint32_t staged = 0;      // place in the transaction under way, from 1
+};
+
+struct RecordById {
+  bool operator()(const Record* a, const Record* b) const { return a->key < b->key; }
+};
+
+struct Service {
+  std::string key;  // namespace NUL service
+  absl::btree_set<Record*, RecordById> present;
+  int64_t records = 0;  // present and absent
+};
+
+// The key of the service that a canonical key belongs to: `namespace NUL service`.
+std::string_view ServiceKeyOf(std::string_view canonical_key);
+
+// A wish for one key, as checked and spelled by the caller.
+struct Intent {
+  bool registers = false;
+  bool persistent = false;
+  std::string key;      // canonical
+  Blob instance;        // canonical; null for a deregistration
+  uint64_t digest = 0;  // of `instance`
+  uint64_t generation = 0;
+};
+
+struct IntentOutcome {
+  absl::Status status;
+  uint64_t generation = 0;  // under which the intent is held
+};
+
+struct Moment {
+  int64_t unix_ms = 0;       // for people
+  int64_t monotonic_ms = 0;  // for retention
+};
+
+// What a commit changed for those who follow one service.
+struct InstanceChange {
+  Blob before;  // null: was absent
+  Blob after;   // null: is absent
+};
+struct ServiceChange {
+  std::string service;  // namespace NUL service
+  std::vector<InstanceChange> instances;
+  int64_t size_after = 0;  // instances of the service
+};
+struct CommitResult {
+  uint64_t revision = 0;
+  std::vector<ServiceChange> services;
+  std::vector<std::string> ended_sessions;
+};
+
+// One line of a listing.
+struct ListItem {
+  Blob instance;
+  std::string incarnation;
+  std::string client_name;
+  uint64_t rank = 0;
+  uint64_t generation = 0;
+  uint64_t create_revision = 0;
+  uint64_t modify_revision = 0;
+  int64_t create_ms = 0;
+  int64_t modify_ms = 0;
+};
+struct ListQuery {
+  std::string services;      // `namespace NUL service`; or, as a prefix, `namespace NUL` or nothing
+  bool one_service = false;  // `services` is a whole key, not a prefix
+  std::string incarnation;   // empty: any
+  std::string after;         // canonical keys after this one
+  size_t max_items = 1000;
+  size_t max_bytes = 2 << 20;
+};
+struct ListPage {
+  std::vector<ListItem> items;
+  std::string next_after;  // empty on the last page
+};
+
+class State {
+ public:
+  struct Options {
+    int64_t max_instances_per_session = 0;  // 0: no limit
+    int64_t max_instances = 0;              // 0: no limit
+    int64_t max_sessions = 0;               // 0: no limit
+    // A fence without instance stays for the session's TTL, and at least this long.
+    int64_t min_retention_ms = 60 * 1000;
+    // An incarnation without session and records is remembered this long.
+    int64_t incarnation_memory_ms = int64_t{24} * 3600 * 1000;
+  };
+
+  class Transaction;
+
+  explicit State(Options options);
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  // Fills an empty state. Fences without instance are retained anew from `now`.
+  absl::Status Load(Storage* storage, Moment now);
+
+  uint64_t revision() const { return revision_; }
+  const std::string& store_id() const { return store_id_; }
+  uint64_t epoch() const { return epoch_; }
+
+  const Session* FindSession(std::string_view session_id) const;
+  std::vector<const Session*> Sessions() const;
+
+  // The instances of a service, sorted by instance id.
+  std::vector<Blob> Instances(std::string_view service_key) const;
+
+  ListPage List(const ListQuery& query) const;
+
+  int64_t instances() const { return instances_; }
+  int64_t sessions() const { return static_cast<int64_t>(sessions_.size()); }
+  int64_t records() const { return static_cast<int64_t>(by_key_.size()); }
+  int64_t tombstones() const { return static_cast<int64_t>(tombstones_.size()); }
+  int64_t incarnations() const { return static_cast<int64_t>(by_rank_.size()); }
+
+  // When the next fence is due to be purged, on the monotonic clock; INT64_MAX when none is.
+  int64_t NextPurgeMs() const;
+
+  // An explanation of the first invariant that does not hold, or OK. Visits everything.
+  absl::Status CheckInvariants() const;
+
+ private:
+  class Loader;
+
+  struct HashKey {
+    using is_transparent = void;
+    size_t operator()(std::string_view key) const { return absl::Hash<std::string_view>()(key); }
+    size_t operator()(const Record* record) const { return (*this)(std::string_view(record->key)); }
+  };
+  struct SameKey {
+    using is_transparent = void;
+    static std::string_view KeyOf(std::string_view key) { return key; }
+    static std::string_view KeyOf(const Record* record) { return record->key; }
+    template <typename A, typename B>
+    bool operator()(const A& a, const B& b) const {
+      return KeyOf(a) == KeyOf(b);
+    }
+  };
+
+  Record* FindRecord(std::string_view key) const;
+  Record* NewRecord(std::string key);
+  void DeleteRecord(Record* record);
+  Service* GetService(std::string_view service_key);
+  Incarnation* AddIncarnation(uint64_t rank, std::string name);
+  void AddReference(uint64_t rank, int64_t change);
+  void SetVersion(Record* record, Version version, int64_t monotonic_ms);
+  static ListItem MakeItem(const Record& record);
+
+  const Options options_;
+  std::string store_id_;
+  uint64_t epoch_ = 0;
+  uint64_t revision_ = 0;
+
+  // What readers look at: changed by Commit only.
+  absl::flat_hash_map<std::string_view, std::unique_ptr<Session>> sessions_;  // by id
+  absl::btree_map<std::string_view, Service*> listed_services_;  // those with instances
+  absl::flat_hash_map<std::string_view, Incarnation*> by_name_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Incarnation>> by_rank_;
+  int64_t instances_ = 0;
+
+  // What only transactions look at.
+  absl::flat_hash_set<Record*, HashKey, SameKey> by_key_;
+  absl::flat_hash_map<std::string_view, std::unique_ptr<Service>> services_;
+  std::set<std::pair<int64_t, Record*>> tombstones_;  // by purge_at_ms
+  uint64_t next_rank_ = 1;
+  int64_t next_record_row_ = 1;
+  int64_t next_session_row_ = 1;
+};
+
+// A group of changes under way. The order of calls within a transaction is: sessions end, sessions
+// open, old fences are purged, intents are applied.
+class State::Transaction {
+ public:
+  Transaction(State* state, Moment now);
+  // Drops what was not committed.
+  ~Transaction();
+  Transaction(const Transaction&) = delete;
+  Transaction& operator=(const Transaction&) = delete;
+
+  enum class End { kExpired, kClosed };
+  // Ends a session, and removes its instances that are not persistent. Expiry leaves their fences,
+  // closing leaves none. False when the session is not known.
+  bool EndSession(std::string_view session_id, End end);
+
+  struct Opening {
+    std::string incarnation;
+    std::string client_name;
+    int64_t ttl_ms = 0;
+    bool ends_with_stream = false;
+    uint64_t claimed_rank = 0;  // of an earlier life of this store; 0: none
+    std::string new_session_id;
+  };
+  struct Opened {
+    absl::Status status;
+    std::string session_id;
+    uint64_t rank = 0;
+    bool resumed = false;
+  };
+  Opened OpenSession(Opening opening);
+
+  // Forgets fences whose time has passed, and incarnations that nothing refers to.
+  void Purge(bool incarnations_too);
+
+  // The session with this id, if it is alive; SESSION_UNKNOWN is the caller's answer otherwise.
+  Session* FindSession(std::string_view session_id) const;
+
+  // Decides one intent of a session, or a detached one (`session` null).
+  IntentOutcome Apply(Session* session, Intent intent);
+
+  // Whether there is anything to write. An empty transaction needs no commit.
+  bool empty() const;
+  // The revision after the commit.
+  uint64_t revision() const;
+
+  // The rows to write; valid until Commit or the next change.
+  WriteSet MakeWrites() const;
+
+  CommitResult Commit();
+
+ private:
+  struct Staged {
+    Record* record;
+    Version version;
+  };
+
+  static const Version& None();
+  const Version& Current(const Record* record) const;
+  // The version to change; stages the record, and with it a new revision.
+  Version& Edit(Record* record);
+  Version& EditQuietly(Record* record);
+  void SetOwner(Version& version, Incarnation* owner);
+  void RemoveInstance(Version& version);
+  IntentOutcome ApplyInSession(const Session& session, Record* record, Intent& intent);
+  IntentOutcome ApplyDetached(Record* record, Intent& intent);
+  absl::Status CheckLimits(const Version& current, const Incarnation* owner) const;
+  uint32_t RetentionOf(const Session& session) const;
+  void PutInstance(Version& version, Intent& intent, Incarnation* owner, int64_t session_row);
+  void Finish();
+
+  State* const state_;
+  const Moment now_;
+  bool new_revision_ = false;
+  bool finished_ = false;
+  std::vector<Staged> staged_;
+  std::vector<Record*> created_;
+  std::vector<Incarnation*> touched_;  // have owned_more
+  std::vector<std::unique_ptr<Session>> opened_;
+  // Sessions that are alive and were opened again, with the settings of the newest opening.
+  struct Resumed {
+    Session* session;
+    Opening settings;
+  };
+  std::vector<Resumed> resumed_;
+  absl::flat_hash_map<std::string, size_t> opened_by_incarnation_;  // index in opened_
+  std::vector<std::unique_ptr<Incarnation>> new_incarnations_;
+  std::vector<std::pair<Incarnation*, std::string>> client_names_;  // as opened anew
+  std::vector<Session*> ended_;
+  std::vector<Incarnation*> forgotten_;
+  int64_t instances_more_ = 0;
+  uint64_t next_rank_;
+  int64_t next_session_row_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STORE_STATE_H_

@@ -1,0 +1,118 @@
+// What StoreRegistry needs from a disk: to write groups of rows at once, and to read all back at
+// start.
+//
+// The state lives in memory; storage is its log and its memory of the last life. Rows are whole:
+// the newest row of an id replaces the earlier one, so a storage needs no logic of its own.
+//
+// Thread safety: one call at a time; the caller sees to it.
+
+#ifndef FAILBACK_REGISTRY_STORE_STORAGE_H_
+#define FAILBACK_REGISTRY_STORE_STORAGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "registry/store/blob.h"
+
+namespace failback {
+
+// What the registry holds for one key.
+struct RecordRow {
+  int64_t id = 0;           // from 1, never used twice
+  std::string_view key;     // canonical
+  Blob instance;            // null: absent, only the fence is left
+  uint64_t fence_rank = 0;  // 0: no fence
+  uint64_t fence_generation = 0;
+  uint64_t fence_digest = 0;
+  bool fence_registers = false;
+  uint64_t owner_rank = 0;  // 0: detached
+  int64_t session = 0;      // id of the SessionRow it lives in or lived in last; 0: detached
+  uint64_t create_revision = 0;
+  uint64_t modify_revision = 0;
+  int64_t create_ms = 0;  // since the Unix epoch
+  int64_t modify_ms = 0;
+  uint32_t retention_ms = 0;  // how long the fence stays after the instance has gone
+  bool persistent = false;
+};
+
+struct SessionRow {
+  int64_t id = 0;
+  std::string session_id;
+  uint64_t rank = 0;
+  int64_t ttl_ms = 0;
+  bool ends_with_stream = false;
+};
+
+struct IncarnationRow {
+  uint64_t rank = 0;
+  std::string name;
+  std::string client_name;
+  int64_t last_seen_ms = 0;
+};
+
+// The store as a whole.
+struct StoreIdentity {
+  std::string store_id;
+  uint64_t epoch = 0;
+  uint64_t revision = 0;
+  uint64_t next_rank = 1;
+};
+
+// One group of changes: all of it is written, or nothing.
+struct WriteSet {
+  uint64_t revision = 0;
+  uint64_t next_rank = 0;
+  std::vector<IncarnationRow> incarnations;
+  std::vector<uint64_t> removed_incarnations;  // ranks
+  std::vector<SessionRow> sessions;
+  std::vector<int64_t> removed_sessions;
+  std::vector<RecordRow> records;
+  std::vector<int64_t> removed_records;
+
+  bool empty() const {
+    return incarnations.empty() && removed_incarnations.empty() && sessions.empty() &&
+           removed_sessions.empty() && records.empty() && removed_records.empty();
+  }
+};
+
+// Takes what a store holds. Incarnations come before sessions, sessions before records. An error
+// ends the reading and says what is wrong with the row.
+class StoreReader {
+ public:
+  virtual ~StoreReader() = default;
+  virtual absl::Status OnIncarnation(IncarnationRow row) = 0;
+  virtual absl::Status OnSession(SessionRow row) = 0;
+  virtual absl::Status OnRecord(RecordRow row) = 0;
+};
+
+class Storage {
+ public:
+  virtual ~Storage() = default;
+
+  // The store's identity as this life has it: a new epoch when commits may have been lost.
+  virtual StoreIdentity identity() const = 0;
+
+  // Called once, before the first Write. DATA_LOSS when the store cannot be believed.
+  virtual absl::Status Read(StoreReader* reader) = 0;
+
+  // Returns when the rows are as durable as configured. After an error nothing of `writes` is in
+  // the store, or will be after a restart, except what the medium itself fails to tell; the same
+  // rows may be written again.
+  virtual absl::Status Write(const WriteSet& writes) = 0;
+
+  // Whether Write waits for a device, so that commits are worth grouping on a thread of their own.
+  virtual bool blocks() const = 0;
+
+  // Whether Write does nothing, so that rows need not be made.
+  virtual bool forgets() const { return false; }
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STORE_STORAGE_H_

@@ -1,0 +1,228 @@
+// StoreRegistry: the registry itself, over an embedded store.
+//
+// Choose it where the registrations are to live: inside failback-registry, in a test, or in any
+// program that wants a registry of its own. Everything is in memory, in a State; beneath it a
+// Storage makes each group of changes durable before anyone hears of it.
+//
+// Calls are checked and spelled on the caller's thread, then decided in groups: everything that has
+// queued up is decided in one pass, written in one transaction, and published. With a store that
+// waits for a disk a thread of its own does that, so that calls share the cost of a sync; without
+// one the caller's thread does it, before the call returns. One group is one commit and one
+// revision: calls that were committed together report the same revision, and a subscriber hears of
+// them in one delta. Within a group sessions end first, then open, then intents apply in order of
+// arrival. Opening a session and forgetting old fences are written, but are no commits of their
+// own.
+//
+//   StoreRegistry::Options options;
+//   options.uri = "sqlite:///var/lib/failback/registry.db";   // or "memory:"
+//   options.timer = timer.get();
+//   auto registry = StoreRegistry::Open(std::move(options));
+//   if (!registry.ok()) return registry.status();
+//
+// When the store cannot be written (disk full, read-only file) every call that would change
+// something is refused with STORE_READ_ONLY, nothing of it is visible, reads and renewals go on;
+// the store is tried again with the next call after `write_retry`.
+//
+// Thread safety: as Registry. Callbacks and listeners run without locks, on the calling thread, the
+// committing thread or the timer's threads. The destructor must not be called from one of them.
+//
+// Invariants:
+// 1. A callback runs, and a listener hears, only after what it is told is durable.
+// 2. A lease never ends early; all instances of a session go in one commit.
+// 3. A call that fails has changed nothing.
+
+#ifndef FAILBACK_REGISTRY_STORE_STORE_REGISTRY_H_
+#define FAILBACK_REGISTRY_STORE_STORE_REGISTRY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "registry/registry.h"
+#include "registry/store/durability.h"
+#include "registry/store/leases.h"
+#include "registry/store/state.h"
+#include "registry/store/storage.h"
+#include "registry/store/subscription_hub.h"
+#include "registry/validation.h"
+#include "retry/hashed_wheel_timer.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+class StoreRegistry final : public Registry {
+ public:
+  struct Options {
+    // `memory:` or `sqlite:///absolute/path`.
+    std::string uri = "memory:";
+    Durability durability = Durability::kFull;
+    // Drives leases, and gives the time. Outlives the registry.
+    HashedWheelTimer* timer = nullptr;
+
+    absl::Duration default_ttl = absl::Seconds(10);
+    absl::Duration min_ttl = absl::Seconds(1);
+    absl::Duration max_ttl = absl::Hours(1);
+    // A fence without an instance is kept for the session's TTL, and at least this long.
+    absl::Duration min_fence_retention = absl::Seconds(60);
+    // An incarnation that nothing refers to keeps its rank this long.
+    absl::Duration incarnation_memory = absl::Hours(24);
+
+    // The eviction guard (Leases).
+    bool guard = true;
+    int64_t guard_min_sessions = 20;
+    double guard_share = 0.15;
+
+    // 0: no limit.
+    int64_t max_instances = 0;
+    int64_t max_instances_per_session = 0;
+    int64_t max_sessions = 0;
+    uint32_t max_batch = kDefaultMaxBatch;
+    // Told to clients; the server adapter enforces it.
+    uint32_t max_request_bytes = 4 << 20;
+    // More intents than this waiting for their commit: OVERLOADED.
+    int64_t max_queued_intents = 500000;
+
+    // How long clients, and the registry itself, wait after the store could not be written.
+    absl::Duration write_retry = absl::Seconds(1);
+
+    // Commit on the calling thread even when the store waits for a disk: for tests and tools.
+    bool commit_inline = false;
+
+    SubscriptionHub::Options subscriptions;
+  };
+
+  struct Statistics {
+    std::string store_id;
+    uint64_t epoch = 0;
+    uint64_t revision = 0;
+    int64_t instances = 0;
+    int64_t tombstones = 0;  // fences without an instance
+    int64_t sessions = 0;
+    int64_t incarnations = 0;
+    int64_t subscribers = 0;
+    int64_t groups = 0;   // committed
+    int64_t intents = 0;  // decided
+    int64_t expired_sessions = 0;
+    Leases::Statistics leases;
+    // OK, or why the store could last not be written.
+    absl::Status write_status;
+  };
+
+  // INVALID_ARGUMENT for a bad option or URI; FAILED_PRECONDITION for a store that is in use or of
+  // a newer version; PERMISSION_DENIED, NOT_FOUND or UNAVAILABLE for a path that cannot be used;
+  // DATA_LOSS for a file that is damaged. The message is one line and names the path.
+  static absl::StatusOr<std::unique_ptr<StoreRegistry>> Open(Options options);
+
+  // As Open, on a storage of the caller's: for tests.
+  static absl::StatusOr<std::unique_ptr<StoreRegistry>> OpenOn(Options options,
+                                                               std::unique_ptr<Storage> storage);
+
+  // Runs every callback not yet run with CANCELLED and ends every stream so. Sessions stay in the
+  // store.
+  ~StoreRegistry() override;
+
+  void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override;
+  void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
+  void CloseSession(const CloseSessionRequest& request,
+                    Callback<CloseSessionResponse> done) override;
+  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
+  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
+                                             std::shared_ptr<NotifyListener> listener) override;
+  void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
+  void List(const ListRequest& request, Callback<ListResponse> done) override;
+
+  uint64_t epoch() const { return epoch_; }
+  uint64_t revision() const { return revision_.load(std::memory_order_acquire); }
+  const std::string& store_id() const { return store_id_; }
+
+  // Whether the session was opened with ends_with_stream: the server adapter then closes it when
+  // the stream that renewed it last ends.
+  bool EndsWithStream(const std::string& session_id) const;
+
+  // Switches the eviction guard. Off: what it holds is ended at once.
+  void SetEvictionGuard(bool on);
+
+  Statistics Stats() const;
+
+  // The first invariant of the state that does not hold, or OK. Stops commits while it looks.
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct Batch;
+  struct Opening;
+  struct Ending;
+  struct Purging;
+  struct Group;
+  class Aftermath;
+
+  StoreRegistry(Options options, std::unique_ptr<Storage> storage);
+  absl::Status Start();
+
+  Moment Now() const;
+  absl::Duration ClampTtl(const google::protobuf::Duration& ttl) const;
+
+  // Register and Unregister: checks and spells each item, then queues the batch.
+  template <typename Request, typename Response, typename Items, typename Spell>
+  void SubmitBatch(const Request& request, const Items& items, absl::Status call_status,
+                   std::vector<absl::Status> item_statuses, Spell spell, Callback<Response> done);
+
+  // Adds to the group that is committed next; commits it where there is no thread to do it.
+  template <typename Operation>
+  void Submit(Operation operation);
+  void CommitLoop();
+  // Decides, writes and publishes a group; what it owes to callers goes to `aftermath`.
+  void CommitGroup(Group group, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
+  absl::Status Write(const State::Transaction& transaction, Moment now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
+  void OnLeasesDue(std::vector<std::string> session_ids);
+  void SchedulePurge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
+  void OnPurgeDue();
+
+  const Options options_;
+  const std::unique_ptr<Storage> storage_;
+  const bool inline_;
+  std::string store_id_;  // constant after Start
+  uint64_t epoch_ = 0;    // likewise
+  std::atomic<uint64_t> revision_{0};
+  std::shared_ptr<SubscriptionHub> hub_;  // likewise
+
+  // One group is decided and written at a time. Held before mu_.
+  mutable Mutex writer_mu_;
+  absl::Status write_status_ ABSL_GUARDED_BY(mu_);
+  int64_t write_again_ms_ ABSL_GUARDED_BY(writer_mu_) = 0;
+  int64_t incarnations_purged_ms_ ABSL_GUARDED_BY(writer_mu_) = 0;
+
+  // Readers hold mu_; a commit holds writer_mu_ while it decides and both while it changes the
+  // state, so that deciding needs no mu_.
+  mutable Mutex mu_;
+  std::unique_ptr<State> state_;
+
+  Mutex queue_mu_;
+  CondVar queued_;
+  std::unique_ptr<Group> queue_ ABSL_GUARDED_BY(queue_mu_);
+  bool stopping_ ABSL_GUARDED_BY(queue_mu_) = false;
+
+  Mutex purge_mu_;
+  Timeout purge_ ABSL_GUARDED_BY(purge_mu_);
+  bool purge_armed_ ABSL_GUARDED_BY(purge_mu_) = false;
+  bool purge_stopped_ ABSL_GUARDED_BY(purge_mu_) = false;
+
+  std::atomic<int64_t> groups_{0};
+  std::atomic<int64_t> intents_{0};
+  std::atomic<int64_t> expired_sessions_{0};
+
+  std::unique_ptr<Leases> leases_;
+  std::thread committer_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STORE_STORE_REGISTRY_H_

@@ -1,0 +1,572 @@
+#include "registry/store/subscription_hub.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/selector.h"
+
+namespace failback {
+namespace {
+
+using Event = std::shared_ptr<const SubscribeResponse>;
+using Events = std::vector<Event>;
+using Changes = std::shared_ptr<const std::vector<InstanceChange>>;
+
+// Services without instances and subscribers whose changes are remembered.
+constexpr size_t kMaxIdleTopics = 10000;
+
+ServiceInstance Parse(const Blob& bytes) {
+  ServiceInstance instance;
+  instance.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+  return instance;
+}
+
+// What a follower with this filter sees of a change; both sides null when nothing.
+InstanceChange Seen(const Selector& selector, const InstanceChange& change) {
+  const auto seen = [&](const Blob& bytes) {
+    return bytes && PassesFilter(selector, Parse(bytes)) ? bytes : Blob();
+  };
+  return {seen(change.before), seen(change.after)};
+}
+
+Event MakeDelta(uint64_t epoch, uint64_t base, uint64_t revision,
+                const std::vector<InstanceChange>& changes) {
+  auto event = std::make_shared<SubscribeResponse>();
+  event->set_epoch(epoch);
+  event->set_revision(revision);
+  auto* delta = event->mutable_delta();
+  delta->set_base_revision(base);
+  for (const InstanceChange& change : changes) {
+    if (change.after) {
+      delta->add_upserts()->ParseFromArray(change.after.data(),
+                                           static_cast<int>(change.after.size()));
+    } else {
+      *delta->add_removals() = Parse(change.before).key();
+    }
+  }
+  return event;
+}
+
+Events MakeSnapshot(uint64_t epoch, uint64_t revision, const Selector& selector,
+                    const std::vector<Blob>& instances, size_t part_instances, size_t part_bytes) {
+  const bool filtered = HasFilter(selector);
+  Events parts;
+  std::shared_ptr<SubscribeResponse> part;
+  size_t bytes = 0;
+  const auto begin = [&] {
+    part = std::make_shared<SubscribeResponse>();
+    part->set_epoch(epoch);
+    part->set_revision(revision);
+    part->mutable_snapshot();
+    bytes = 0;
+  };
+  begin();
+  for (const Blob& instance : instances) {
+    ServiceInstance parsed = Parse(instance);
+    if (filtered && !PassesFilter(selector, parsed)) continue;
+    if (part->snapshot().instances_size() > 0 &&
+        (static_cast<size_t>(part->snapshot().instances_size()) >= part_instances ||
+         bytes + instance.size() > part_bytes)) {
+      part->mutable_snapshot()->set_more(true);
+      parts.push_back(std::move(part));
+      begin();
+    }
+    bytes += instance.size();
+    *part->mutable_snapshot()->add_instances() = std::move(parsed);
+  }
+  parts.push_back(std::move(part));
+  return parts;
+}
+
+// The net effect of changes in order: per key the first state before and the last after.
+std::vector<InstanceChange> Conflate(const std::vector<InstanceChange>& changes,
+                                     const Selector& selector) {
+  std::map<std::string, InstanceChange> by_key;
+  for (const InstanceChange& change : changes) {
+    const Blob& either = change.after ? change.after : change.before;
+    const auto [it, inserted] = by_key.try_emplace(CanonicalKey(Parse(either).key()), change);
+    if (!inserted) it->second.after = change.after;
+  }
+  std::vector<InstanceChange> net;
+  for (const auto& [key, change] : by_key) {
+    InstanceChange seen = Seen(selector, change);
+    if (seen.before != seen.after) net.push_back(std::move(seen));
+  }
+  return net;
+}
+
+absl::Status SupersededSubscription(const std::string& id, uint64_t generation) {
+  return Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
+                 absl::StrCat("subscription ", id, ": a newer call has the name (generation ",
+                              generation, ")"),
+                 {{"generation", absl::StrCat(generation)}});
+}
+
+}  // namespace
+
+// One step of a stream, made on first use and shared by all who hear it.
+class SubscriptionHub::Message {
+ public:
+  Message(uint64_t revision, std::function<Events()> make)
+      : revision_(revision), make_(std::move(make)) {}
+
+  uint64_t revision() const { return revision_; }
+  const Events& events() {
+    MutexLock lock(&mu_);
+    if (make_) {
+      events_ = make_();
+      make_ = nullptr;
+    }
+    return events_;  // constant from here on
+  }
+
+ private:
+  const uint64_t revision_;
+  Mutex mu_;
+  std::function<Events()> make_;
+  Events events_;
+};
+
+class SubscriptionHub::Member {
+ public:
+  explicit Member(std::shared_ptr<NotifyListener> listener) : listener_(std::move(listener)) {}
+
+  void Push(std::shared_ptr<Message> message) {
+    MutexLock lock(&mu_);
+    if (!closed_ && !ended_) queue_.push_back(std::move(message));
+  }
+
+  void PushEnd(const absl::Status& status) {
+    MutexLock lock(&mu_);
+    if (ended_) return;
+    ended_ = true;
+    end_ = status;
+    end_pending_ = true;
+  }
+
+  // Calls the listener with what is queued, unless another thread (or a caller of this one) does
+  // so now: that one then goes on with what was added.
+  void Deliver() {
+    std::shared_ptr<NotifyListener> listener;
+    {
+      MutexLock lock(&mu_);
+      if (delivering_ || closed_) return;
+      delivering_ = true;
+      deliverer_ = std::this_thread::get_id();
+      listener = listener_;
+    }
+    for (;;) {
+      std::vector<std::shared_ptr<Message>> batch;
+      bool end = false;
+      {
+        MutexLock lock(&mu_);
+        batch.swap(queue_);
+        if (batch.empty()) end = std::exchange(end_pending_, false);
+        if (closed_ || (batch.empty() && !end)) {
+          delivering_ = false;
+          idle_.SignalAll();
+          break;
+        }
+      }
+      if (end) listener->OnEnd(end_);
+      for (const auto& message : batch) {
+        for (const Event& event : message->events()) {
+          if (IsClosed()) break;
+          listener->OnNotify(event);
+        }
+      }
+    }
+  }
+
+  // No listener is called after this has returned.
+  void Close() {
+    std::vector<std::shared_ptr<Message>> dropped;
+    std::shared_ptr<NotifyListener> listener;
+    MutexLock lock(&mu_);
+    closed_ = true;
+    dropped.swap(queue_);
+    end_pending_ = false;
+    while (delivering_ && deliverer_ != std::this_thread::get_id()) idle_.Wait(&mu_);
+    listener.swap(listener_);
+  }
+
+  // Owned by the hub, guarded by its lock.
+  Group* group = nullptr;  // null when it has ended
+  size_t place = 0;        // in group->members
+  uint64_t position = 0;   // revision of the newest message queued
+  std::string session_id;
+  std::string subscription_id;
+
+ private:
+  bool IsClosed() {
+    MutexLock lock(&mu_);
+    return closed_;
+  }
+
+  Mutex mu_;
+  CondVar idle_;
+  std::vector<std::shared_ptr<Message>> queue_ ABSL_GUARDED_BY(mu_);
+  absl::Status end_;  // written once, before end_pending_
+  bool end_pending_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool delivering_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread::id deliverer_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<NotifyListener> listener_ ABSL_GUARDED_BY(mu_);
+};
+
+// Those who follow one service with one filter.
+struct SubscriptionHub::Group {
+  Topic* topic = nullptr;
+  std::string filter;  // canonical
+  Selector selector;
+  bool filtered = false;
+  std::vector<std::shared_ptr<Member>> members;
+  // The snapshot last made, while someone has yet to hear it and it is still true.
+  std::weak_ptr<Message> snapshot;
+};
+
+// A service that someone follows, or that has changed.
+struct SubscriptionHub::Topic {
+  struct Entry {
+    uint64_t revision;
+    InstanceChange change;
+  };
+  std::string service;
+  std::vector<Entry> log;
+  uint64_t floor = 0;  // changes up to this revision may be missing
+  uint64_t last_change = 0;
+  absl::flat_hash_map<std::string, std::unique_ptr<Group>> groups;  // by filter
+};
+
+// A subscription's name within its session.
+struct SubscriptionHub::Name {
+  uint64_t generation = 0;  // of the newest call
+  bool unsubscribed = false;
+  std::shared_ptr<Member> member;
+};
+
+class SubscriptionHub::Stream : public SubscribeStream {
+ public:
+  Stream(std::weak_ptr<SubscriptionHub> hub, std::shared_ptr<Member> member)
+      : hub_(std::move(hub)), member_(std::move(member)) {}
+  ~Stream() override {
+    if (const auto hub = hub_.lock()) hub->Remove(member_.get());
+    member_->Close();
+  }
+
+ private:
+  const std::weak_ptr<SubscriptionHub> hub_;
+  const std::shared_ptr<Member> member_;
+};
+
+std::shared_ptr<SubscriptionHub> SubscriptionHub::Create(Options options, uint64_t epoch,
+                                                         uint64_t revision) {
+  return std::shared_ptr<SubscriptionHub>(new SubscriptionHub(options, epoch, revision));
+}
+
+SubscriptionHub::SubscriptionHub(Options options, uint64_t epoch, uint64_t revision)
+    : options_(options), epoch_(epoch), floor_(revision) {}
+
+SubscriptionHub::~SubscriptionHub() = default;
+
+std::unique_ptr<SubscribeStream> SubscriptionHub::Refuse(std::shared_ptr<NotifyListener> listener,
+                                                         absl::Status status,
+                                                         Deliveries* deliveries) {
+  auto member = std::make_shared<Member>(std::move(listener));
+  member->PushEnd(status);
+  deliveries->push_back(member);
+  return std::make_unique<Stream>(std::weak_ptr<SubscriptionHub>(), member);
+}
+
+SubscriptionHub::Topic* SubscriptionHub::GetTopic(const std::string& service) {
+  auto& topic = topics_[service];
+  if (topic == nullptr) {
+    topic = std::make_unique<Topic>();
+    topic->service = service;
+    topic->floor = floor_;
+  }
+  return topic.get();
+}
+
+std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
+    const SubscribeRequest& request, uint64_t revision,
+    absl::FunctionRef<std::vector<Blob>()> instances, std::shared_ptr<NotifyListener> listener,
+    Deliveries* deliveries) {
+  auto member = std::make_shared<Member>(std::move(listener));
+  auto stream = std::make_unique<Stream>(weak_from_this(), member);
+  deliveries->push_back(member);
+  MutexLock lock(&mu_);
+  if (!request.session_id().empty()) {
+    if (auto status = Claim(request, member, deliveries); !status.ok()) {
+      member->PushEnd(status);
+      return stream;
+    }
+  }
+  const Selector& selector = request.selector();
+  Topic* const topic =
+      GetTopic(absl::StrCat(selector.namespace_(), std::string(1, '\0'), selector.service()));
+  std::string filter = CanonicalFilter(selector);
+  auto& group = topic->groups[filter];
+  if (group == nullptr) {
+    group = std::make_unique<Group>();
+    group->topic = topic;
+    group->filter = std::move(filter);
+    group->selector = selector;
+    group->filtered = HasFilter(selector);
+  }
+  member->group = group.get();
+  member->place = group->members.size();
+  group->members.push_back(member);
+  ++subscribers_;
+
+  std::shared_ptr<Message> first;
+  if (request.epoch() == epoch_ && request.revision() >= topic->floor &&
+      request.revision() <= revision) {
+    std::vector<InstanceChange> missed;
+    const auto newer = std::upper_bound(
+        topic->log.begin(), topic->log.end(), request.revision(),
+        [](uint64_t position, const Topic::Entry& entry) { return position < entry.revision; });
+    for (auto it = newer; it != topic->log.end(); ++it) missed.push_back(it->change);
+    first = std::make_shared<Message>(
+        revision,
+        [epoch = epoch_, base = request.revision(), revision, selector,
+         missed = std::move(missed)]() -> Events {
+          return {MakeDelta(epoch, base, revision, Conflate(missed, selector))};
+        });
+  } else {
+    first = group->snapshot.lock();
+    if (first == nullptr) {
+      first = std::make_shared<Message>(
+          revision, [epoch = epoch_, revision, selector, blobs = instances(),
+                     part_instances = options_.snapshot_part_instances,
+                     part_bytes = options_.snapshot_part_bytes] {
+            return MakeSnapshot(epoch, revision, selector, blobs, part_instances, part_bytes);
+          });
+      group->snapshot = first;
+    }
+  }
+  member->position = first->revision();
+  member->Push(std::move(first));
+  return stream;
+}
+
+// The name within a session, made if it is new; null when there is no room for it.
+SubscriptionHub::Name* SubscriptionHub::GetName(const std::string& session_id,
+                                                const std::string& subscription_id) {
+  auto& names = names_[session_id];
+  if (const auto it = names.find(subscription_id); it != names.end()) return &it->second;
+  if (names.size() >= options_.max_names_per_session) {
+    // Room is made at the cost of a name that is over, not of one in use.
+    const auto over = std::find_if(names.begin(), names.end(), [](const auto& entry) {
+      return entry.second.member == nullptr;
+    });
+    if (over == names.end()) return nullptr;
+    names.erase(over);
+  }
+  return &names[subscription_id];
+}
+
+// Takes a name within a session; the stream that had it ends.
+absl::Status SubscriptionHub::Claim(const SubscribeRequest& request,
+                                    const std::shared_ptr<Member>& member, Deliveries* deliveries) {
+  Name* const name = GetName(request.session_id(), request.subscription_id());
+  if (name == nullptr) {
+    return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
+                   absl::StrCat("subscriptions in one session: at most ",
+                                options_.max_names_per_session, " are allowed"),
+                   {{"limit", absl::StrCat(options_.max_names_per_session)}});
+  }
+  const uint64_t generation = request.generation();
+  if (generation != 0 &&
+      (generation < name->generation || (generation == name->generation && name->unsubscribed))) {
+    return SupersededSubscription(request.subscription_id(), name->generation);
+  }
+  if (name->member != nullptr) {
+    End(name->member,
+        Refusal(registry::v1::ERROR_REASON_REPLACED,
+                absl::StrCat("subscription ", request.subscription_id(),
+                             ": a newer stream has taken over")),
+        deliveries);
+  }
+  *name = {std::max(generation, name->generation), false, member};
+  member->session_id = request.session_id();
+  member->subscription_id = request.subscription_id();
+  return absl::OkStatus();
+}
+
+absl::Status SubscriptionHub::Unsubscribe(const UnsubscribeRequest& request,
+                                          Deliveries* deliveries) {
+  MutexLock lock(&mu_);
+  const uint64_t generation = request.generation();
+  const auto session = names_.find(request.session_id());
+  const bool known = session != names_.end() && session->second.contains(request.subscription_id());
+  // Without a number there is nothing that a late Subscribe could be compared with.
+  if (!known && generation == 0) return absl::OkStatus();
+  Name* const name = GetName(request.session_id(), request.subscription_id());
+  if (name == nullptr) return absl::OkStatus();
+  if (generation != 0 && generation < name->generation) {
+    return SupersededSubscription(request.subscription_id(), name->generation);
+  }
+  name->generation = std::max(generation, name->generation);
+  name->unsubscribed = true;
+  if (name->member != nullptr) End(name->member, absl::OkStatus(), deliveries);
+  return absl::OkStatus();
+}
+
+// Takes the member out of its group and its name.
+void SubscriptionHub::Leave(Member* member) {
+  if (member->group == nullptr) return;
+  Group* const group = member->group;
+  member->group = nullptr;
+  --subscribers_;
+  if (!member->session_id.empty()) {
+    const auto session = names_.find(member->session_id);
+    if (session != names_.end()) {
+      const auto name = session->second.find(member->subscription_id);
+      if (name != session->second.end() && name->second.member.get() == member) {
+        name->second.member = nullptr;
+      }
+    }
+  }
+  if (member->place + 1 != group->members.size()) {
+    group->members[member->place] = std::move(group->members.back());
+    group->members[member->place]->place = member->place;
+  }
+  group->members.pop_back();  // last: it may hold the last reference to the member
+  if (group->members.empty()) {
+    const std::string filter = group->filter;
+    group->topic->groups.erase(filter);
+  }
+}
+
+void SubscriptionHub::End(const std::shared_ptr<Member>& member, const absl::Status& status,
+                          Deliveries* deliveries) {
+  const std::shared_ptr<Member> keep = member;
+  Leave(keep.get());
+  keep->PushEnd(status);
+  deliveries->push_back(keep);
+}
+
+void SubscriptionHub::Remove(Member* member) {
+  MutexLock lock(&mu_);
+  Leave(member);
+}
+
+void SubscriptionHub::Log(Topic* topic, uint64_t revision,
+                          const std::vector<InstanceChange>& changes, int64_t size) {
+  topic->last_change = revision;
+  const size_t bound = std::clamp(static_cast<size_t>(size), options_.min_log, options_.max_log);
+  if (changes.size() > bound) {
+    topic->log.clear();
+    topic->floor = revision;
+    return;
+  }
+  for (const InstanceChange& change : changes) topic->log.push_back({revision, change});
+  if (topic->log.size() > 2 * bound) {
+    // Entries of one revision stay or go together as far as a reader can tell: from the floor on
+    // nothing is missing.
+    const size_t excess = topic->log.size() - bound;
+    topic->floor = topic->log[excess - 1].revision;
+    topic->log.erase(topic->log.begin(), topic->log.begin() + excess);
+  }
+}
+
+void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& changes,
+                           Deliveries* deliveries) {
+  Changes seen = changes;
+  if (group->filtered) {
+    auto filtered = std::make_shared<std::vector<InstanceChange>>();
+    for (const InstanceChange& change : *changes) {
+      InstanceChange visible = Seen(group->selector, change);
+      if (visible.before != visible.after) filtered->push_back(std::move(visible));
+    }
+    seen = std::move(filtered);
+  }
+  if (seen->empty()) return;
+  group->snapshot.reset();
+  // Members that have heard the same so far share a message.
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Message>> by_base;
+  std::shared_ptr<Message> message;
+  uint64_t base = 0;
+  for (const auto& member : group->members) {
+    if (message == nullptr || member->position != base) {
+      base = member->position;
+      auto& shared = by_base[base];
+      if (shared == nullptr) {
+        shared =
+            std::make_shared<Message>(revision, [epoch = epoch_, base, revision, seen]() -> Events {
+              return {MakeDelta(epoch, base, revision, *seen)};
+            });
+      }
+      message = shared;
+    }
+    member->position = revision;
+    member->Push(message);
+    deliveries->push_back(member);
+  }
+}
+
+void SubscriptionHub::Publish(CommitResult commit, Deliveries* deliveries) {
+  if (commit.services.empty() && commit.ended_sessions.empty()) return;
+  MutexLock lock(&mu_);
+  for (ServiceChange& service : commit.services) {
+    Topic* const topic = GetTopic(service.service);
+    Log(topic, commit.revision, service.instances, service.size_after);
+    if (topic->groups.empty()) {
+      if (service.size_after == 0 && topics_.size() > kMaxIdleTopics) {
+        floor_ = std::max(floor_, topic->last_change);
+        topics_.erase(service.service);
+      }
+      continue;
+    }
+    const auto changes =
+        std::make_shared<const std::vector<InstanceChange>>(std::move(service.instances));
+    for (const auto& [filter, group] : topic->groups) {
+      Tell(group.get(), commit.revision, changes, deliveries);
+    }
+  }
+  for (const std::string& session_id : commit.ended_sessions) EndSession(session_id, deliveries);
+}
+
+void SubscriptionHub::EndSession(const std::string& session_id, Deliveries* deliveries) {
+  const auto it = names_.find(session_id);
+  if (it == names_.end()) return;
+  const auto names = std::move(it->second);
+  names_.erase(it);
+  for (const auto& [id, name] : names) {
+    if (name.member == nullptr) continue;
+    End(name.member,
+        Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
+                absl::StrCat("session of subscription ", id, " has ended")),
+        deliveries);
+  }
+}
+
+void SubscriptionHub::EndAll(const absl::Status& status, Deliveries* deliveries) {
+  MutexLock lock(&mu_);
+  std::vector<std::shared_ptr<Member>> members;
+  for (const auto& [service, topic] : topics_) {
+    for (const auto& [filter, group] : topic->groups) {
+      members.insert(members.end(), group->members.begin(), group->members.end());
+    }
+  }
+  for (const auto& member : members) End(member, status, deliveries);
+}
+
+void SubscriptionHub::Deliver(const Deliveries& deliveries) {
+  for (const auto& member : deliveries) member->Deliver();
+}
+
+int64_t SubscriptionHub::subscribers() const {
+  MutexLock lock(&mu_);
+  return subscribers_;
+}
+
+}  // namespace failback

@@ -1,0 +1,131 @@
+// Who follows what: turns commits into the messages that each subscriber hears.
+//
+// Subscribers of the same service with the same filter are a group and share their messages. Every
+// commit that changes what a group sees becomes one delta for the group; a commit that does not is
+// not told. The last changes of each service are kept, so that a subscriber whose stream broke can
+// go on from its revision. Messages are made from stored bytes when they are delivered, outside of
+// every lock.
+//
+//   hub->Publish(std::move(commit), &deliveries);   // with the state locked: order is fixed here
+//   ...unlock...
+//   SubscriptionHub::Deliver(deliveries);           // listeners are called here
+//
+// Thread safety: all methods may be called from any thread. Calls that must see one order with
+// commits (Subscribe, Publish) are made with the state locked. Listeners of one subscription are
+// called one at a time, in order; those of different subscriptions may be called at the same time.
+//
+// Invariants:
+// 1. A message's base is the revision of the message before it on the same stream.
+// 2. No delta is empty, except the first one of a stream that goes on from a position.
+// 3. After a stream's destructor has returned its listener is not called; destroyed from within
+//    the listener, that call is the last.
+
+#ifndef FAILBACK_REGISTRY_STORE_SUBSCRIPTION_HUB_H_
+#define FAILBACK_REGISTRY_STORE_SUBSCRIPTION_HUB_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "registry/registry.h"
+#include "registry/store/blob.h"
+#include "registry/store/state.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
+ public:
+  struct Options {
+    // Changes of a service that are kept for those who come back. A service keeps no more than
+    // it has instances, where that is less: a snapshot is shorter then.
+    size_t max_log = 1000;
+    size_t min_log = 16;
+    // A snapshot is told in parts of at most so many instances and about so many bytes.
+    size_t snapshot_part_instances = 2000;
+    size_t snapshot_part_bytes = 1 << 20;
+    // Names of subscriptions that one session may have, ended ones included.
+    size_t max_names_per_session = 10000;
+  };
+
+  // One subscriber.
+  class Member;
+  using Deliveries = std::vector<std::shared_ptr<Member>>;
+
+  // Changes up to `revision` are not known.
+  static std::shared_ptr<SubscriptionHub> Create(Options options, uint64_t epoch,
+                                                 uint64_t revision);
+  ~SubscriptionHub();
+
+  // A stream that only ends, with `status`.
+  static std::unique_ptr<SubscribeStream> Refuse(std::shared_ptr<NotifyListener> listener,
+                                                 absl::Status status, Deliveries* deliveries);
+
+  // Follows `request.selector`, which is valid and spelled out, from `revision`, the newest.
+  // `instances` is asked for the service's instances if a snapshot is needed.
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request, uint64_t revision,
+                                             absl::FunctionRef<std::vector<Blob>()> instances,
+                                             std::shared_ptr<NotifyListener> listener,
+                                             Deliveries* deliveries);
+
+  // Ends the named subscription of a session that is alive.
+  absl::Status Unsubscribe(const UnsubscribeRequest& request, Deliveries* deliveries);
+
+  // Tells what a commit changed, and ends the streams of sessions that it ended.
+  void Publish(CommitResult commit, Deliveries* deliveries);
+
+  // Ends every stream.
+  void EndAll(const absl::Status& status, Deliveries* deliveries);
+
+  // Calls listeners with what is queued for them. Call without locks.
+  static void Deliver(const Deliveries& deliveries);
+
+  int64_t subscribers() const;
+
+ private:
+  class Message;
+  class Stream;
+  struct Group;
+  struct Topic;
+  struct Name;
+
+  SubscriptionHub(Options options, uint64_t epoch, uint64_t revision);
+
+  Topic* GetTopic(const std::string& service) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Log(Topic* topic, uint64_t revision, const std::vector<InstanceChange>& changes,
+           int64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Tell(Group* group, uint64_t revision,
+            const std::shared_ptr<const std::vector<InstanceChange>>& changes,
+            Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Name* GetName(const std::string& session_id, const std::string& subscription_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Claim(const SubscribeRequest& request, const std::shared_ptr<Member>& member,
+                     Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Leave(Member* member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void End(const std::shared_ptr<Member>& member, const absl::Status& status,
+           Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndSession(const std::string& session_id, Deliveries* deliveries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Remove(Member* member);
+
+  const Options options_;
+  const uint64_t epoch_;
+
+  mutable Mutex mu_;
+  absl::flat_hash_map<std::string, std::unique_ptr<Topic>> topics_ ABSL_GUARDED_BY(mu_);
+  // Changes of services without a topic are not known up to this revision.
+  uint64_t floor_ ABSL_GUARDED_BY(mu_);
+  // By session, by subscription id.
+  absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, Name>> names_
+      ABSL_GUARDED_BY(mu_);
+  int64_t subscribers_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STORE_SUBSCRIPTION_HUB_H_

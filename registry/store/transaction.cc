@@ -1,0 +1,447 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/store/state.h"
+
+namespace failback {
+namespace {
+
+// A claimed rank may be above those that this store remembers giving, as after a power cut with
+// durability below `full`, but not so far that it could wear out the counter.
+constexpr uint64_t kMostRanksLost = 1000000;
+
+std::string Readable(const std::string& canonical) {
+  std::string text = canonical;
+  std::replace(text.begin(), text.end(), '\0', '/');
+  return text;
+}
+
+absl::Status Superseded(const Intent& intent, const Fence& winner) {
+  return Refusal(
+      registry::v1::ERROR_REASON_SUPERSEDED,
+      absl::StrCat(Readable(intent.key), ": a newer intent holds the key (rank ", winner.rank,
+                   ", generation ", winner.generation, ")"),
+      {{"rank", absl::StrCat(winner.rank)}, {"generation", absl::StrCat(winner.generation)}});
+}
+
+absl::Status GenerationReused(const Intent& intent, const Fence& fence) {
+  return Refusal(registry::v1::ERROR_REASON_GENERATION_REUSED,
+                 absl::StrCat(Readable(intent.key), ": generation ", fence.generation,
+                              " was used for another content"),
+                 {{"generation", absl::StrCat(fence.generation)}});
+}
+
+absl::Status LimitReached(const std::string& what, int64_t limit) {
+  return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
+                 absl::StrCat(what, ": at most ", limit, " are allowed"),
+                 {{"limit", absl::StrCat(limit)}});
+}
+
+}  // namespace
+
+State::Transaction::Transaction(State* state, Moment now)
+    : state_(state),
+      now_(now),
+      next_rank_(state->next_rank_),
+      next_session_row_(state->next_session_row_) {}
+
+State::Transaction::~Transaction() {
+  if (finished_) return;
+  for (Staged& staged : staged_) staged.record->staged = 0;
+  for (Record* record : created_) state_->DeleteRecord(record);
+  for (Session* session : ended_) session->ending = false;
+  Finish();
+}
+
+void State::Transaction::Finish() {
+  for (Incarnation* incarnation : touched_) incarnation->owned_more = 0;
+  finished_ = true;
+}
+
+const Version& State::Transaction::None() {
+  static const auto* const none = new Version;
+  return *none;
+}
+
+const Version& State::Transaction::Current(const Record* record) const {
+  if (record == nullptr) return None();
+  return record->staged == 0 ? record->version : staged_[record->staged - 1].version;
+}
+
+Version& State::Transaction::EditQuietly(Record* record) {
+  if (record->staged == 0) {
+    staged_.push_back({record, record->version});
+    record->staged = static_cast<uint32_t>(staged_.size());
+  }
+  return staged_[record->staged - 1].version;
+}
+
+Version& State::Transaction::Edit(Record* record) {
+  new_revision_ = true;
+  return EditQuietly(record);
+}
+
+bool State::Transaction::empty() const {
+  return staged_.empty() && ended_.empty() && opened_.empty() && resumed_.empty() &&
+         forgotten_.empty();
+}
+
+uint64_t State::Transaction::revision() const {
+  return state_->revision_ + (new_revision_ ? 1 : 0);
+}
+
+void State::Transaction::SetOwner(Version& version, Incarnation* owner) {
+  if (version.owner == owner) return;
+  for (const auto& [incarnation, change] :
+       {std::pair<Incarnation*, int>{version.owner, -1}, std::pair<Incarnation*, int>{owner, +1}}) {
+    if (incarnation == nullptr) continue;
+    if (incarnation->owned_more == 0) touched_.push_back(incarnation);
+    incarnation->owned_more += change;
+  }
+  version.owner = owner;
+}
+
+void State::Transaction::RemoveInstance(Version& version) {
+  if (version.instance) --instances_more_;
+  version.instance = Blob();
+  SetOwner(version, nullptr);
+  version.session = 0;
+  version.persistent = false;
+  version.create_revision = version.modify_revision = 0;
+  version.create_ms = version.modify_ms = 0;
+}
+
+void State::Transaction::PutInstance(Version& version, Intent& intent, Incarnation* owner,
+                                     int64_t session_row) {
+  const uint64_t revision = state_->revision_ + 1;
+  if (!version.instance) {
+    ++instances_more_;
+    version.create_revision = revision;
+    version.create_ms = now_.unix_ms;
+  }
+  if (version.instance != intent.instance) {
+    version.instance = std::move(intent.instance);
+    version.modify_revision = revision;
+    version.modify_ms = now_.unix_ms;
+  }
+  SetOwner(version, owner);
+  version.session = session_row;
+  version.persistent = intent.persistent;
+}
+
+uint32_t State::Transaction::RetentionOf(const Session& session) const {
+  return static_cast<uint32_t>(std::max(session.ttl_ms, state_->options_.min_retention_ms));
+}
+
+bool State::Transaction::EndSession(std::string_view session_id, End end) {
+  Session* const session = FindSession(session_id);
+  if (session == nullptr) return false;
+  session->ending = true;
+  ended_.push_back(session);
+  for (Record* record = session->incarnation->first_owned; record != nullptr;
+       record = record->next_owned) {
+    if (record->version.persistent) continue;
+    Version& version = Edit(record);
+    RemoveInstance(version);
+    if (end == End::kClosed) version.fence = Fence();
+    version.retention_ms = RetentionOf(*session);
+  }
+  return true;
+}
+
+State::Transaction::Opened State::Transaction::OpenSession(Opening opening) {
+  Opened opened;
+  if (const auto it = opened_by_incarnation_.find(opening.incarnation);
+      it != opened_by_incarnation_.end()) {
+    // The same call twice in one group.
+    const Session& session = *opened_[it->second];
+    opened.session_id = session.id;
+    opened.rank = session.incarnation->rank;
+    opened.resumed = true;
+    return opened;
+  }
+  const auto known = state_->by_name_.find(opening.incarnation);
+  Incarnation* incarnation = known == state_->by_name_.end() ? nullptr : known->second;
+  if (incarnation != nullptr && incarnation->session != nullptr && !incarnation->session->ending) {
+    Session* const session = incarnation->session;
+    opened.session_id = session->id;
+    opened.rank = incarnation->rank;
+    opened.resumed = true;
+    if (session->ttl_ms != opening.ttl_ms || incarnation->client_name != opening.client_name ||
+        session->ends_with_stream != opening.ends_with_stream) {
+      resumed_.push_back({session, std::move(opening)});
+    }
+    return opened;
+  }
+  const int64_t limit = state_->options_.max_sessions;
+  const auto alive =
+      static_cast<int64_t>(state_->sessions_.size() - ended_.size() + opened_.size());
+  if (limit > 0 && alive >= limit) {
+    opened.status = LimitReached("sessions", limit);
+    return opened;
+  }
+  if (incarnation == nullptr) {
+    uint64_t rank = opening.claimed_rank;
+    if (rank == 0 || rank >= next_rank_ + kMostRanksLost || state_->by_rank_.contains(rank) ||
+        std::any_of(new_incarnations_.begin(), new_incarnations_.end(),
+                    [&](const auto& other) { return other->rank == rank; })) {
+      rank = next_rank_;
+    }
+    next_rank_ = std::max(next_rank_, rank + 1);
+    new_incarnations_.push_back(std::make_unique<Incarnation>());
+    incarnation = new_incarnations_.back().get();
+    incarnation->rank = rank;
+    incarnation->name = opening.incarnation;
+    incarnation->client_name = opening.client_name;
+  } else {
+    client_names_.emplace_back(incarnation, opening.client_name);
+  }
+  auto session = std::make_unique<Session>();
+  session->row = next_session_row_++;
+  session->id = std::move(opening.new_session_id);
+  session->incarnation = incarnation;
+  session->ttl_ms = opening.ttl_ms;
+  session->ends_with_stream = opening.ends_with_stream;
+  opened.session_id = session->id;
+  opened.rank = incarnation->rank;
+  opened_by_incarnation_.emplace(incarnation->name, opened_.size());
+  opened_.push_back(std::move(session));
+  return opened;
+}
+
+void State::Transaction::Purge(bool incarnations_too) {
+  for (const auto& [purge_at, record] : state_->tombstones_) {
+    if (purge_at > now_.monotonic_ms) break;
+    EditQuietly(record).fence = Fence();
+  }
+  if (!incarnations_too) return;
+  for (const auto& [rank, incarnation] : state_->by_rank_) {
+    if (incarnation->session == nullptr && incarnation->references == 0 &&
+        incarnation->last_seen_ms + state_->options_.incarnation_memory_ms <= now_.unix_ms &&
+        !opened_by_incarnation_.contains(incarnation->name)) {
+      forgotten_.push_back(incarnation.get());
+    }
+  }
+}
+
+Session* State::Transaction::FindSession(std::string_view session_id) const {
+  const auto it = state_->sessions_.find(session_id);
+  if (it == state_->sessions_.end() || it->second->ending) return nullptr;
+  return it->second.get();
+}
+
+absl::Status State::Transaction::CheckLimits(const Version& current,
+                                             const Incarnation* owner) const {
+  const int64_t in_all = state_->options_.max_instances;
+  if (in_all > 0 && !current.instance && state_->instances_ + instances_more_ >= in_all) {
+    return LimitReached("instances in this registry", in_all);
+  }
+  const int64_t per_session = state_->options_.max_instances_per_session;
+  if (per_session > 0 && owner != nullptr && current.owner != owner &&
+      owner->owned + owner->owned_more >= per_session) {
+    return LimitReached("instances in one session", per_session);
+  }
+  return absl::OkStatus();
+}
+
+IntentOutcome State::Transaction::Apply(Session* session, Intent intent) {
+  Record* const record = state_->FindRecord(intent.key);
+  return session == nullptr ? ApplyDetached(record, intent)
+                            : ApplyInSession(*session, record, intent);
+}
+
+// The fencing table of docs/protocol.md.
+IntentOutcome State::Transaction::ApplyInSession(const Session& session, Record* record,
+                                                 Intent& intent) {
+  const Version& current = Current(record);
+  const Fence& fence = current.fence;
+  const uint64_t rank = session.incarnation->rank;
+  uint64_t generation = intent.generation;
+  const bool already = intent.registers
+                           ? current.session == session.row && current.instance == intent.instance
+                           : !current.instance;
+  const bool same = fence.registers == intent.registers && fence.digest == intent.digest;
+
+  if (fence.rank > rank) return {Superseded(intent, fence), 0};
+  if (fence.rank == rank) {
+    const bool unfenced = generation == 0;
+    if (unfenced) generation = fence.generation;
+    if (generation < fence.generation) return {Superseded(intent, fence), 0};
+    if (generation == fence.generation) {
+      if (!same && !unfenced) return {GenerationReused(intent, fence), 0};
+      if (same && already) return {absl::OkStatus(), generation};
+    }
+  } else if (fence.rank == 0 && generation == 0 && !intent.registers && already) {
+    return {absl::OkStatus(), 0};
+  }
+  if (intent.registers) {
+    if (auto status = CheckLimits(current, session.incarnation); !status.ok()) return {status, 0};
+  }
+
+  if (record == nullptr) {
+    record = state_->NewRecord(std::move(intent.key));
+    created_.push_back(record);
+  }
+  Version& version = Edit(record);
+  version.fence = {rank, generation, intent.digest, intent.registers};
+  version.retention_ms = RetentionOf(session);
+  if (intent.registers) {
+    PutInstance(version, intent, session.incarnation, session.row);
+  } else {
+    RemoveInstance(version);
+  }
+  return {absl::OkStatus(), generation};
+}
+
+// A detached call is another hand: applied in order of arrival, and the fence stays as it is.
+IntentOutcome State::Transaction::ApplyDetached(Record* record, Intent& intent) {
+  const Version& current = Current(record);
+  const bool already = intent.registers
+                           ? current.owner == nullptr && current.instance == intent.instance
+                           : !current.instance;
+  if (already) return {absl::OkStatus(), 0};
+  if (intent.registers) {
+    if (auto status = CheckLimits(current, nullptr); !status.ok()) return {status, 0};
+  }
+  if (record == nullptr) {
+    record = state_->NewRecord(std::move(intent.key));
+    created_.push_back(record);
+  }
+  Version& version = Edit(record);
+  if (intent.registers) {
+    PutInstance(version, intent, nullptr, 0);
+  } else {
+    RemoveInstance(version);
+  }
+  return {absl::OkStatus(), 0};
+}
+
+WriteSet State::Transaction::MakeWrites() const {
+  WriteSet writes;
+  writes.revision = revision();
+  writes.next_rank = next_rank_;
+  const auto add_incarnation = [&](const Incarnation& incarnation, const std::string& client_name) {
+    writes.incarnations.push_back({incarnation.rank, incarnation.name, client_name, now_.unix_ms});
+  };
+  const auto add_session = [&](const Session& session, int64_t ttl_ms, bool ends_with_stream) {
+    writes.sessions.push_back(
+        {session.row, session.id, session.incarnation->rank, ttl_ms, ends_with_stream});
+  };
+  for (const Session* session : ended_) {
+    writes.removed_sessions.push_back(session->row);
+    add_incarnation(*session->incarnation, session->incarnation->client_name);
+  }
+  for (const auto& incarnation : new_incarnations_) {
+    add_incarnation(*incarnation, incarnation->client_name);
+  }
+  for (const auto& [incarnation, client_name] : client_names_) {
+    add_incarnation(*incarnation, client_name);
+  }
+  for (const Resumed& resumed : resumed_) {
+    add_incarnation(*resumed.session->incarnation, resumed.settings.client_name);
+    add_session(*resumed.session, resumed.settings.ttl_ms, resumed.settings.ends_with_stream);
+  }
+  for (const auto& session : opened_) {
+    add_session(*session, session->ttl_ms, session->ends_with_stream);
+  }
+  for (const Incarnation* incarnation : forgotten_) {
+    writes.removed_incarnations.push_back(incarnation->rank);
+  }
+  writes.records.reserve(staged_.size());
+  for (const auto& [record, version] : staged_) {
+    if (version.empty()) {
+      if (!record->version.empty()) writes.removed_records.push_back(record->row);
+      continue;
+    }
+    RecordRow row;
+    row.id = record->row;
+    row.key = record->key;
+    row.instance = version.instance;
+    row.fence_rank = version.fence.rank;
+    row.fence_generation = version.fence.generation;
+    row.fence_digest = version.fence.digest;
+    row.fence_registers = version.fence.registers;
+    row.owner_rank = version.owner == nullptr ? 0 : version.owner->rank;
+    row.session = version.session;
+    row.create_revision = version.create_revision;
+    row.modify_revision = version.modify_revision;
+    row.create_ms = version.create_ms;
+    row.modify_ms = version.modify_ms;
+    row.retention_ms = version.retention_ms;
+    row.persistent = version.persistent;
+    writes.records.push_back(std::move(row));
+  }
+  return writes;
+}
+
+CommitResult State::Transaction::Commit() {
+  State& state = *state_;
+  CommitResult result;
+  result.revision = state.revision_ = revision();
+  state.next_rank_ = next_rank_;
+  state.next_session_row_ = next_session_row_;
+
+  for (auto& incarnation : new_incarnations_) {
+    Incarnation* const raw = incarnation.get();
+    raw->last_seen_ms = now_.unix_ms;
+    state.by_name_.emplace(raw->name, raw);
+    state.by_rank_.emplace(raw->rank, std::move(incarnation));
+  }
+  for (const auto& [incarnation, client_name] : client_names_) {
+    incarnation->client_name = client_name;
+    incarnation->last_seen_ms = now_.unix_ms;
+  }
+  for (const Resumed& resumed : resumed_) {
+    resumed.session->ttl_ms = resumed.settings.ttl_ms;
+    resumed.session->ends_with_stream = resumed.settings.ends_with_stream;
+    resumed.session->incarnation->client_name = resumed.settings.client_name;
+    resumed.session->incarnation->last_seen_ms = now_.unix_ms;
+  }
+
+  // Changes are gathered by service; those of one call are mostly of one service.
+  absl::flat_hash_map<const Service*, size_t> place;
+  const Service* last_service = nullptr;
+  size_t last_place = 0;
+  for (auto& [record, version] : staged_) {
+    record->staged = 0;
+    if (record->version.instance != version.instance) {
+      if (record->service != last_service) {
+        last_service = record->service;
+        const auto [it, inserted] = place.try_emplace(last_service, result.services.size());
+        if (inserted) result.services.push_back({last_service->key, {}, 0});
+        last_place = it->second;
+      }
+      result.services[last_place].instances.push_back({record->version.instance, version.instance});
+    }
+    state.SetVersion(record, std::move(version), now_.monotonic_ms);
+  }
+  for (const auto& [service, index] : place) {
+    result.services[index].size_after = static_cast<int64_t>(service->present.size());
+  }
+  for (const Staged& staged : staged_) {
+    if (staged.record->version.empty()) state.DeleteRecord(staged.record);
+  }
+
+  for (Session* session : ended_) {
+    session->incarnation->session = nullptr;
+    session->incarnation->last_seen_ms = now_.unix_ms;
+    result.ended_sessions.push_back(session->id);
+    state.sessions_.erase(result.ended_sessions.back());
+  }
+  for (auto& session : opened_) {
+    session->incarnation->session = session.get();
+    const std::string_view id = session->id;
+    state.sessions_.emplace(id, std::move(session));
+  }
+  for (Incarnation* incarnation : forgotten_) {
+    if (incarnation->references != 0) continue;
+    state.by_name_.erase(incarnation->name);
+    state.by_rank_.erase(uint64_t{incarnation->rank});
+  }
+  Finish();
+  return result;
+}
+
+}  // namespace failback
