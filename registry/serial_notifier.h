@@ -67,6 +67,12 @@ class SerialNotifier {
     }
   }
 
+  // Waits until all that was posted has been delivered. From within the listener it returns at once.
+  void WaitIdle() {
+    MutexLock lock(&mu_);
+    while (delivering_ && thread_ != std::this_thread::get_id()) idle_.Wait(&mu_);
+  }
+
   // Drops what has not been delivered, and waits for a call under way on another thread.
   void Close() {
     MutexLock lock(&mu_);

@@ -1,0 +1,73 @@
+#include "registry/address.h"
+
+#include <sys/un.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace failback {
+namespace {
+
+constexpr char kUnixScheme[] = "unix:";
+constexpr size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
+
+absl::Status Invalid(const std::string& text, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", text, "' is no address: ", what, "; allowed are host:port, [ipv6]:port and unix:/path"));
+}
+
+absl::StatusOr<Address> ParseUnix(const std::string& text) {
+  Address address;
+  address.path = text.substr(sizeof(kUnixScheme) - 1);
+  if (absl::StartsWith(address.path, "//")) {
+    address.path.erase(0, 2);
+    if (!absl::StartsWith(address.path, "/")) {
+      return Invalid(text, "unix:// takes an absolute path, as unix:///run/x.sock");
+    }
+  }
+  if (address.path.empty()) return Invalid(text, "the path is missing");
+  if (address.path.size() > kMaxPath) {
+    return Invalid(text, absl::StrCat("a socket's path has at most ", kMaxPath, " bytes, this has ",
+                                      address.path.size()));
+  }
+  return address;
+}
+
+}  // namespace
+
+std::string Address::ToString() const {
+  if (is_unix()) return absl::StrCat(kUnixScheme, path);
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return ipv6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+bool Address::is_local() const {
+  return is_unix() || host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+}
+
+absl::StatusOr<Address> ParseAddress(const std::string& text, int min_port) {
+  if (absl::StartsWith(text, kUnixScheme)) return ParseUnix(text);
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return Invalid(text, "the port is missing");
+  Address address;
+  address.host = text.substr(0, colon);
+  const std::string port = text.substr(colon + 1);
+  if (address.host.size() >= 2 && address.host.front() == '[' && address.host.back() == ']') {
+    address.host = address.host.substr(1, address.host.size() - 2);
+  } else if (address.host.find(':') != std::string::npos) {
+    return Invalid(text, "an IPv6 address goes in brackets, as [::1]:7070");
+  }
+  if (address.host.empty()) return Invalid(text, "the host is missing");
+  if (address.host.find_first_of("/ []@?#,") != std::string::npos) {
+    return Invalid(text, absl::StrCat("'", address.host, "' is no host"));
+  }
+  const bool digits = !port.empty() && port.find_first_not_of("0123456789") == std::string::npos;
+  if (!digits || port.size() > 5 || !absl::SimpleAtoi(port, &address.port) ||
+      address.port < min_port || address.port > 65535) {
+    return Invalid(text, absl::StrCat("port '", port, "' is not in ", min_port, "..65535"));
+  }
+  return address;
+}
+
+}  // namespace failback

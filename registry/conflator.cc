@@ -1,0 +1,213 @@
+#include "registry/conflator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+
+namespace failback {
+namespace {
+
+uint64_t KeyDigest(const InstanceKey& key) { return Digest64(CanonicalKey(key)); }
+
+uint64_t ContentDigest(const ServiceInstance& instance) {
+  return std::max<uint64_t>(1, Digest64(CanonicalInstance(instance)));
+}
+
+}  // namespace
+
+Conflator::Changes Conflator::ChangesOf(const SubscribeResponse& message) {
+  auto changes = std::make_shared<std::vector<Change>>();
+  const auto& instances =
+      message.has_snapshot() ? message.snapshot().instances() : message.delta().upserts();
+  changes->reserve(instances.size() + message.delta().removals_size());
+  for (const auto& instance : instances) {
+    changes->push_back({KeyDigest(instance.key()), ContentDigest(instance)});
+  }
+  for (const auto& key : message.delta().removals()) changes->push_back({KeyDigest(key), 0});
+  return changes;
+}
+
+void Conflator::State::Apply(const std::vector<Change>& changes) {
+  for (const Change& change : changes) {
+    if (change.content == 0) {
+      contents.erase(change.key);
+    } else {
+      contents[change.key] = change.content;
+    }
+  }
+}
+
+void Conflator::State::MoveTo(const SubscribeResponse& message) {
+  known = true;
+  stale = message.stale();
+  epoch = message.epoch();
+  revision = message.revision();
+}
+
+std::optional<uint64_t> Conflator::State::ContentOf(uint64_t key) const {
+  const auto it = contents.find(key);
+  if (it != contents.end()) return it->second;
+  if (complete) return 0;
+  return std::nullopt;
+}
+
+Conflator::Conflator(uint64_t epoch, uint64_t revision) : order_(epoch, revision) {
+  written_.known = order_.known();
+  written_.epoch = epoch;
+  written_.revision = revision;
+}
+
+absl::Status Conflator::Add(Event event, Changes changes) {
+  const bool continues = order_.in_snapshot();
+  if (absl::Status status = order_.Check(*event); !status.ok()) return status;
+  if (changes == nullptr) changes = ChangesOf(*event);
+  if (!event->has_snapshot()) return AddToRest(std::move(event), std::move(changes));
+
+  const bool more = event->snapshot().more();
+  if (continues && !next_.has_value()) {
+    written_.Apply(*changes);
+    written_.stale = event->stale();
+    open_ = more;
+    parts_.push_back(std::move(event));
+    return absl::OkStatus();
+  }
+  if (!continues) {
+    rest_.reset();
+    next_.emplace();
+    next_->after.complete = true;
+  }
+  next_->after.MoveTo(*event);
+  next_->after.Apply(*changes);
+  next_->whole = !more;
+  next_->parts.push_back(std::move(event));
+  return absl::OkStatus();
+}
+
+absl::Status Conflator::AddToRest(Event event, Changes changes) {
+  if (!rest_.has_value()) {
+    rest_.emplace();
+    rest_->revision = event->revision();
+    rest_->stale = event->stale();
+    rest_->single = std::move(event);
+    rest_->changes = std::move(changes);
+    return absl::OkStatus();
+  }
+  Unfold();
+  Merge(*event, *changes);
+  if (!Base().complete && rest_->operations.size() > kMaxUnknown) {
+    return absl::AbortedError(
+        absl::StrCat("the subscriber is more than ", kMaxUnknown, " changes behind"));
+  }
+  return absl::OkStatus();
+}
+
+void Conflator::Merge(const SubscribeResponse& message, const std::vector<Change>& changes) {
+  rest_->stale = message.stale();
+  if (!message.has_delta()) return;
+  rest_->revision = message.revision();
+  const auto& upserts = message.delta().upserts();
+  for (int i = 0; i < static_cast<int>(changes.size()); ++i) {
+    const auto [key, content] = changes[i];
+    if (Base().ContentOf(key) == content) {
+      rest_->operations.erase(key);
+      continue;
+    }
+    Operation& operation = rest_->operations[key];
+    operation.content = content;
+    if (content != 0) {
+      operation.instance = upserts[i];
+    } else {
+      operation.instance.Clear();
+      *operation.instance.mutable_key() = message.delta().removals(i - upserts.size());
+    }
+  }
+}
+
+void Conflator::Unfold() {
+  if (rest_->single == nullptr) return;
+  const Event single = std::move(rest_->single);
+  const Changes changes = std::move(rest_->changes);
+  Merge(*single, *changes);
+}
+
+Conflator::Event Conflator::Take() {
+  if (parts_.empty() && next_.has_value() && !open_) {
+    const State& after = next_->after;
+    const bool same = next_->whole && told_ && written_.complete && written_.epoch == after.epoch &&
+                      written_.stale == after.stale && written_.contents == after.contents;
+    if (!same) {
+      written_ = std::move(next_->after);
+      parts_ = std::move(next_->parts);
+      open_ = !next_->whole;
+    }
+    next_.reset();
+  }
+  if (!parts_.empty()) {
+    Event part = std::move(parts_.front());
+    parts_.pop_front();
+    return Told(std::move(part));
+  }
+  if (open_ || !rest_.has_value()) return nullptr;
+  return TakeRest();
+}
+
+Conflator::Event Conflator::TakeRest() {
+  if (const Event single = rest_->single; single != nullptr) {
+    const bool on_base = single->has_delta()
+                             ? single->delta().base_revision() == written_.revision
+                             : single->revision() == written_.revision || !written_.known;
+    const bool news = single->has_delta() || !told_ || single->stale() != written_.stale;
+    if (on_base && news) {
+      if (single->has_delta()) {
+        written_.Apply(*rest_->changes);
+        written_.MoveTo(*single);
+      }
+      written_.stale = single->stale();
+      rest_.reset();
+      return Told(single);
+    }
+  }
+  Unfold();
+  const Rest rest = *std::exchange(rest_, std::nullopt);
+  if (rest.operations.empty() && told_ && rest.stale == written_.stale) return nullptr;
+
+  auto message = std::make_shared<SubscribeResponse>();
+  message->set_epoch(written_.epoch);
+  message->set_revision(written_.revision);
+  message->set_stale(rest.stale);
+  if (!rest.operations.empty() || (!told_ && written_.known)) {
+    auto* delta = message->mutable_delta();
+    delta->set_base_revision(written_.revision);
+    message->set_revision(rest.revision);
+    std::vector<Change> changes;
+    for (const auto& [key, operation] : rest.operations) {
+      changes.push_back({key, operation.content});
+      if (operation.content != 0) {
+        *delta->add_upserts() = operation.instance;
+      } else {
+        *delta->add_removals() = operation.instance.key();
+      }
+    }
+    written_.Apply(changes);
+    written_.MoveTo(*message);
+  } else {
+    written_.stale = rest.stale;
+  }
+  return Told(std::move(message));
+}
+
+Conflator::Event Conflator::Told(Event event) {
+  told_ = true;
+  return event;
+}
+
+size_t Conflator::pending() const {
+  size_t pending = parts_.size();
+  if (next_.has_value()) pending += next_->parts.size();
+  if (rest_.has_value()) pending += rest_->single != nullptr ? 1 : rest_->operations.size();
+  return pending;
+}
+
+}  // namespace failback

@@ -1,0 +1,85 @@
+#include "registry/grpc_channels.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpc/grpc.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/support/channel_arguments.h"
+
+namespace failback {
+namespace {
+
+grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
+  const auto millis = [](absl::Duration d) {
+    return static_cast<int>(absl::ToInt64Milliseconds(d));
+  };
+  grpc::ChannelArguments arguments;
+  arguments.SetUserAgentPrefix(options.user_agent);
+  arguments.SetMaxReceiveMessageSize(options.max_message_bytes);
+  arguments.SetMaxSendMessageSize(options.max_message_bytes);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, millis(options.ping_interval));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, millis(options.ping_timeout));
+  // A subscription may be silent for hours; its pings go on.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // The minimum is what bounds one connection attempt.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, millis(options.connect_timeout));
+  // A fresh channel must not inherit the backoff of the one that it replaces.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Retries are the business of whoever keeps the intent.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // A registry is inside the site; a proxy for the web does not lead to it.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return arguments;
+}
+
+}  // namespace
+
+GrpcChannels::GrpcChannels(std::vector<std::string> addresses, GrpcChannelOptions options)
+    : addresses_(std::move(addresses)), options_(std::move(options)) {
+  MutexLock lock(&mu_);
+  for (const std::string& address : addresses_) slots_.push_back(NewSlot(address));
+}
+
+GrpcChannels::Picked GrpcChannels::Pick() {
+  Slot replaced;  // destroyed without the lock
+  MutexLock lock(&mu_);
+  for (size_t tried = 0; tried < slots_.size(); ++tried) {
+    const Slot& slot = slots_[current_];
+    if (slot.channel->GetState(false) != GRPC_CHANNEL_TRANSIENT_FAILURE) {
+      return {slot.stub, current_};
+    }
+    current_ = (current_ + 1) % slots_.size();
+  }
+  // None can be reached as far as is known. The one tried longest ago is tried now.
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].created < slots_[current_].created) current_ = i;
+  }
+  if (absl::Now() - slots_[current_].created >= kMinReconnectInterval) {
+    replaced = std::exchange(slots_[current_], NewSlot(addresses_[current_]));
+  }
+  return {slots_[current_].stub, current_};
+}
+
+void GrpcChannels::Report(const Picked& picked, const absl::Status& status) {
+  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return;
+  MutexLock lock(&mu_);
+  // A late report of a channel that is gone says nothing about the one that took its place.
+  if (picked.index != current_ || picked.stub != slots_[current_].stub) return;
+  current_ = (current_ + 1) % slots_.size();
+}
+
+GrpcChannels::Slot GrpcChannels::NewSlot(const std::string& address) const {
+  Slot slot;
+  slot.channel = grpc::CreateCustomChannel(
+      absl::StartsWith(address, "unix:") ? address : absl::StrCat("dns:///", address),
+      options_.credentials != nullptr ? options_.credentials : grpc::InsecureChannelCredentials(),
+      Arguments(options_));
+  slot.stub = registry::v1::RegistryService::NewStub(slot.channel);
+  slot.created = absl::Now();
+  return slot;
+}
+
+}  // namespace failback

@@ -1,0 +1,536 @@
+#include "registry/grpc_registry.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/support/client_callback.h"
+#include "registry/errors.h"
+#include "registry/event_order.h"
+#include "registry/serial_notifier.h"
+#include "retry/mutex.h"
+
+namespace failback {
+namespace {
+
+std::chrono::system_clock::time_point After(absl::Duration timeout) {
+  return absl::ToChronoTime(absl::Now() + timeout);
+}
+
+absl::Status Destroyed() { return absl::CancelledError("the registry client is destroyed"); }
+
+// A call that somebody waits for.
+struct Pending {
+  virtual ~Pending() = default;
+  // Ends what gRPC still does for it.
+  virtual void Cancel() = 0;
+  // Runs its callback.
+  virtual void Fail(const absl::Status& status) = 0;
+};
+
+template <typename Response>
+struct PendingOf : Pending {
+  void Fail(const absl::Status& status) override { std::move(done)(status); }
+
+  Callback<Response> done;
+};
+
+}  // namespace
+
+// What calls share, and keep alive until gRPC is done with them. Owns the callbacks that have not
+// run: whoever takes a Pending out of the table runs it.
+class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
+ public:
+  Core(std::vector<std::string> addresses, GrpcRegistryOptions options)
+      : options(std::move(options)), channels(std::move(addresses), this->options.channel) {}
+
+  // Counts `pending` as under way. False, with its callback run, after Close().
+  bool Begin(const std::shared_ptr<Pending>& pending);
+
+  // Completes `pending` unless it has been already.
+  template <typename Response>
+  void Complete(const std::shared_ptr<PendingOf<Response>>& pending,
+                absl::StatusOr<Response> response) {
+    if (!Claim(pending.get())) return;
+    std::move(pending->done)(std::move(response));
+    Release();
+  }
+
+  // One call, with its deadline. `start` hands it to the stub.
+  template <typename Request, typename Response, typename Start>
+  void Call(const Request& request, Callback<Response> done, Start start);
+
+  // The stream for renewals; a new one if there is none, or null after Close().
+  std::shared_ptr<KeepAliveStream> RenewalStream();
+  // `renewal` was not answered in time: fails it, and ends the stream that it waits on.
+  void GiveUp(const std::shared_ptr<Renewal>& renewal);
+  // `stream` takes no more renewals.
+  void Drop(const KeepAliveStream* stream);
+
+  // False after Close().
+  bool Add(const std::shared_ptr<Subscription>& subscription);
+  void Remove(const Subscription* subscription);
+
+  void Close();
+
+  const GrpcRegistryOptions options;
+  GrpcChannels channels;
+
+ private:
+  bool Claim(const Pending* pending);
+  void Release();
+
+  Mutex mu_;
+  CondVar released_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::flat_hash_map<const Pending*, std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<const Subscription*, std::shared_ptr<Subscription>> subscriptions_
+      ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<KeepAliveStream> renewal_stream_ ABSL_GUARDED_BY(mu_);
+  // Threads in a callback, once per callback.
+  std::vector<std::thread::id> running_ ABSL_GUARDED_BY(mu_);
+};
+
+template <typename Request, typename Response>
+struct GrpcRegistry::UnaryCall : PendingOf<Response> {
+  void Cancel() override { context.TryCancel(); }
+
+  grpc::ClientContext context;
+  Request request;
+  Response response;
+  GrpcChannels::Picked channel;
+};
+
+// A renewal on its way.
+struct GrpcRegistry::Renewal : PendingOf<KeepAliveResponse> {
+  // Calls `late` after `timeout`, unless cancelled.
+  void SetDeadline(absl::Duration timeout, std::function<void()> late) {
+    MutexLock lock(&mu);
+    if (cancelled) return;
+    alarm.Set(After(timeout), [late = std::move(late)](bool expired) {
+      if (expired) late();
+    });
+  }
+
+  void Cancel() override {
+    MutexLock lock(&mu);
+    cancelled = true;
+    alarm.Cancel();
+  }
+
+  KeepAliveRequest request;
+
+ private:
+  Mutex mu;
+  grpc::Alarm alarm ABSL_GUARDED_BY(mu);
+  bool cancelled ABSL_GUARDED_BY(mu) = false;
+};
+
+// The KeepAlive stream. Keeps itself alive until gRPC has ended it.
+class GrpcRegistry::KeepAliveStream
+    : public grpc::ClientBidiReactor<KeepAliveRequest, KeepAliveResponse>,
+      public std::enable_shared_from_this<KeepAliveStream> {
+ public:
+  explicit KeepAliveStream(std::shared_ptr<Core> core)
+      : core_(std::move(core)), channel_(core_->channels.Pick()) {}
+
+  void Start() {
+    self_ = shared_from_this();
+    channel_.stub->async()->KeepAlive(&context_, this);
+    AddHold();  // for Send; removed when the stream is over
+    StartRead(&response_);
+    StartCall();
+  }
+
+  // False when the stream is over: take another.
+  bool Send(const std::shared_ptr<Renewal>& renewal) {
+    MutexLock lock(&mu_);
+    if (over_) return false;
+    waiting_.push_back(renewal);
+    unsent_.push_back(renewal);
+    Write();
+    return true;
+  }
+
+  bool HasWaiting(const Renewal* renewal) {
+    MutexLock lock(&mu_);
+    return std::any_of(waiting_.begin(), waiting_.end(),
+                       [&](const auto& waiting) { return waiting.get() == renewal; });
+  }
+
+  // Ends the stream; what waits fails with `status`.
+  void Abandon(const absl::Status& status) {
+    {
+      MutexLock lock(&mu_);
+      if (reason_.ok()) reason_ = status;
+    }
+    core_->Drop(this);
+    context_.TryCancel();
+  }
+
+ private:
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(&mu_);
+    writing_.reset();
+    if (ok) Write();  // if not, the read fails too
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      {
+        MutexLock lock(&mu_);
+        over_ = true;
+      }
+      core_->Drop(this);
+      RemoveHold();
+      return;
+    }
+    KeepAliveResponse response = std::move(response_);
+    response_.Clear();
+    StartRead(&response_);
+    std::shared_ptr<Renewal> renewal = Answered(response.session_id());
+    if (renewal == nullptr) return;
+    renewal->Cancel();
+    if (response.has_status() && response.status().code() != 0) {
+      core_->Complete<KeepAliveResponse>(renewal, StatusFromProto(response.status()));
+    } else {
+      core_->Complete<KeepAliveResponse>(renewal, std::move(response));
+    }
+  }
+
+  void OnDone(const grpc::Status& grpc_status) override {
+    const std::shared_ptr<KeepAliveStream> self = std::move(self_);
+    std::deque<std::shared_ptr<Renewal>> waiting;
+    absl::Status status = StatusFromGrpc(grpc_status);
+    core_->channels.Report(channel_, status);
+    {
+      MutexLock lock(&mu_);
+      waiting.swap(waiting_);
+      unsent_.clear();
+      if (!reason_.ok()) status = reason_;
+    }
+    if (status.ok())
+      status = absl::UnavailableError("the registry has ended the keep-alive stream");
+    for (const auto& renewal : waiting) {
+      renewal->Cancel();
+      core_->Complete<KeepAliveResponse>(renewal, status);
+    }
+  }
+
+  // Takes the renewal that an answer for `session_id` belongs to: the oldest.
+  std::shared_ptr<Renewal> Answered(const std::string& session_id) {
+    MutexLock lock(&mu_);
+    const auto it = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& renewal) {
+      return renewal->request.session_id() == session_id;
+    });
+    if (it == waiting_.end()) return nullptr;
+    std::shared_ptr<Renewal> renewal = std::move(*it);
+    waiting_.erase(it);
+    return renewal;
+  }
+
+  void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (writing_ != nullptr || over_ || unsent_.empty()) return;
+    writing_ = std::move(unsent_.front());
+    unsent_.pop_front();
+    StartWrite(&writing_->request);
+  }
+
+  const std::shared_ptr<Core> core_;
+  const GrpcChannels::Picked channel_;
+  std::shared_ptr<KeepAliveStream> self_;
+  grpc::ClientContext context_;
+  KeepAliveResponse response_;
+
+  Mutex mu_;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status reason_ ABSL_GUARDED_BY(mu_);  // why it was abandoned
+  std::shared_ptr<Renewal> writing_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::shared_ptr<Renewal>> unsent_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::shared_ptr<Renewal>> waiting_
+      ABSL_GUARDED_BY(mu_);  // for an answer, oldest first
+};
+
+// A Subscribe stream. Keeps itself alive until gRPC has ended it.
+class GrpcRegistry::Subscription : public grpc::ClientReadReactor<SubscribeResponse>,
+                                   public std::enable_shared_from_this<Subscription> {
+ public:
+  Subscription(std::shared_ptr<Core> core, const SubscribeRequest& request,
+               std::shared_ptr<NotifyListener> listener)
+      : core_(std::move(core)),
+        channel_(core_->channels.Pick()),
+        request_(request),
+        order_(request.epoch(), request.revision()),
+        notifier_(std::move(listener)) {}
+
+  void Start() {
+    self_ = shared_from_this();
+    channel_.stub->async()->Subscribe(&context_, &request_, this);
+    StartRead(event_.get());
+    StartCall();
+  }
+
+  // The subscriber has gone: nothing is told any more.
+  void Unlisten() {
+    notifier_.Close();
+    core_->Remove(this);
+    context_.TryCancel();
+  }
+
+  // The registry client goes: tells the end, and waits until it has been told.
+  void Terminate(const absl::Status& status) {
+    End(status);
+    notifier_.WaitIdle();
+    context_.TryCancel();
+  }
+
+  void End(const absl::Status& status) {
+    notifier_.PostEnd(status);
+    notifier_.Deliver();
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (const absl::Status status = order_.Check(*event_); !status.ok()) {
+      End(status);
+      context_.TryCancel();
+      return;
+    }
+    const bool listening = notifier_.Post(std::move(event_));
+    notifier_.Deliver();
+    // The next message is read when this one has been heard: a slow listener slows its stream, and
+    // the server conflates.
+    event_ = std::make_shared<SubscribeResponse>();
+    if (listening) StartRead(event_.get());
+  }
+
+  void OnDone(const grpc::Status& grpc_status) override {
+    const std::shared_ptr<Subscription> self = std::move(self_);
+    const absl::Status status = StatusFromGrpc(grpc_status);
+    core_->channels.Report(channel_, status);
+    core_->Remove(this);
+    End(status);
+  }
+
+  const std::shared_ptr<Core> core_;
+  const GrpcChannels::Picked channel_;
+  const SubscribeRequest request_;
+  std::shared_ptr<Subscription> self_;
+  grpc::ClientContext context_;
+  std::shared_ptr<SubscribeResponse> event_ = std::make_shared<SubscribeResponse>();
+  EventOrder order_;  // used by one reaction at a time
+  SerialNotifier notifier_;
+};
+
+class GrpcRegistry::SubscriptionHandle : public SubscribeStream {
+ public:
+  explicit SubscriptionHandle(std::shared_ptr<Subscription> subscription)
+      : subscription_(std::move(subscription)) {}
+  ~SubscriptionHandle() override { subscription_->Unlisten(); }
+
+ private:
+  const std::shared_ptr<Subscription> subscription_;
+};
+
+bool GrpcRegistry::Core::Begin(const std::shared_ptr<Pending>& pending) {
+  {
+    MutexLock lock(&mu_);
+    if (!closed_) {
+      pending_.emplace(pending.get(), pending);
+      return true;
+    }
+  }
+  pending->Fail(Destroyed());
+  return false;
+}
+
+bool GrpcRegistry::Core::Claim(const Pending* pending) {
+  MutexLock lock(&mu_);
+  if (pending_.erase(pending) == 0) return false;
+  running_.push_back(std::this_thread::get_id());
+  return true;
+}
+
+void GrpcRegistry::Core::Release() {
+  MutexLock lock(&mu_);
+  running_.erase(std::find(running_.begin(), running_.end(), std::this_thread::get_id()));
+  released_.SignalAll();
+}
+
+template <typename Request, typename Response, typename Start>
+void GrpcRegistry::Core::Call(const Request& request, Callback<Response> done, Start start) {
+  auto call = std::make_shared<UnaryCall<Request, Response>>();
+  call->done = std::move(done);
+  if (!Begin(call)) return;
+  if (const size_t size = request.ByteSizeLong();
+      size > static_cast<size_t>(options.channel.max_message_bytes)) {
+    Complete<Response>(
+        call, Refusal(registry::v1::ERROR_REASON_TOO_LARGE,
+                      absl::StrCat("a request of ", size, " bytes is larger than the limit of ",
+                                   options.channel.max_message_bytes),
+                      {{"limit", absl::StrCat(options.channel.max_message_bytes)},
+                       {"actual", absl::StrCat(size)}}));
+    return;
+  }
+  call->request = request;
+  call->context.set_deadline(After(options.call_timeout));
+  call->channel = channels.Pick();
+  start(call->channel.stub->async(), call.get(),
+        [core = shared_from_this(), call](const grpc::Status& grpc_status) {
+          const absl::Status status = StatusFromGrpc(grpc_status);
+          core->channels.Report(call->channel, status);
+          if (status.ok()) {
+            core->Complete<Response>(call, std::move(call->response));
+          } else {
+            core->Complete<Response>(call, status);
+          }
+        });
+}
+
+std::shared_ptr<GrpcRegistry::KeepAliveStream> GrpcRegistry::Core::RenewalStream() {
+  MutexLock lock(&mu_);
+  if (closed_) return nullptr;
+  if (renewal_stream_ == nullptr) {
+    renewal_stream_ = std::make_shared<KeepAliveStream>(shared_from_this());
+    renewal_stream_->Start();
+  }
+  return renewal_stream_;
+}
+
+void GrpcRegistry::Core::GiveUp(const std::shared_ptr<Renewal>& renewal) {
+  std::shared_ptr<KeepAliveStream> stream;
+  {
+    MutexLock lock(&mu_);
+    stream = renewal_stream_;
+  }
+  Complete<KeepAliveResponse>(renewal, absl::DeadlineExceededError(absl::StrCat(
+                                           "a renewal was not answered within ",
+                                           absl::FormatDuration(options.call_timeout))));
+  if (stream != nullptr && stream->HasWaiting(renewal.get())) {
+    stream->Abandon(absl::UnavailableError("the keep-alive stream does not answer"));
+  }
+}
+
+void GrpcRegistry::Core::Drop(const KeepAliveStream* stream) {
+  std::shared_ptr<KeepAliveStream> dropped;
+  MutexLock lock(&mu_);
+  if (renewal_stream_.get() == stream) dropped = std::move(renewal_stream_);
+}
+
+bool GrpcRegistry::Core::Add(const std::shared_ptr<Subscription>& subscription) {
+  MutexLock lock(&mu_);
+  if (closed_) return false;
+  subscriptions_.emplace(subscription.get(), subscription);
+  return true;
+}
+
+void GrpcRegistry::Core::Remove(const Subscription* subscription) {
+  std::shared_ptr<Subscription> removed;
+  MutexLock lock(&mu_);
+  const auto it = subscriptions_.find(subscription);
+  if (it == subscriptions_.end()) return;
+  removed = std::move(it->second);
+  subscriptions_.erase(it);
+}
+
+void GrpcRegistry::Core::Close() {
+  absl::flat_hash_map<const Pending*, std::shared_ptr<Pending>> pending;
+  absl::flat_hash_map<const Subscription*, std::shared_ptr<Subscription>> subscriptions;
+  std::shared_ptr<KeepAliveStream> renewal_stream;
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    pending.swap(pending_);
+    subscriptions.swap(subscriptions_);
+    renewal_stream = std::move(renewal_stream_);
+  }
+  // gRPC is not waited for: this may be one of its threads. It holds on to this object.
+  for (auto& [key, call] : pending) {
+    call->Cancel();
+    call->Fail(Destroyed());
+  }
+  if (renewal_stream != nullptr) renewal_stream->Abandon(Destroyed());
+  for (auto& [key, subscription] : subscriptions) subscription->Terminate(Destroyed());
+  MutexLock lock(&mu_);
+  const auto self = std::this_thread::get_id();
+  while (std::any_of(running_.begin(), running_.end(), [&](auto id) { return id != self; })) {
+    released_.Wait(&mu_);
+  }
+}
+
+GrpcRegistry::GrpcRegistry(std::vector<std::string> addresses, GrpcRegistryOptions options)
+    : core_(std::make_shared<Core>(std::move(addresses), std::move(options))) {}
+
+GrpcRegistry::~GrpcRegistry() { core_->Close(); }
+
+// Hands one unary call to the stub method of the same name.
+#define FAILBACK_UNARY_CALL(Method)                                                    \
+  core_->Call(request, std::move(done), [](auto* stub, auto* call, auto on_done) {     \
+    stub->Method(&call->context, &call->request, &call->response, std::move(on_done)); \
+  })
+
+void GrpcRegistry::OpenSession(const OpenSessionRequest& request,
+                               Callback<OpenSessionResponse> done) {
+  FAILBACK_UNARY_CALL(OpenSession);
+}
+
+void GrpcRegistry::CloseSession(const CloseSessionRequest& request,
+                                Callback<CloseSessionResponse> done) {
+  FAILBACK_UNARY_CALL(CloseSession);
+}
+
+void GrpcRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
+  FAILBACK_UNARY_CALL(Register);
+}
+
+void GrpcRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
+  FAILBACK_UNARY_CALL(Unregister);
+}
+
+void GrpcRegistry::Unsubscribe(const UnsubscribeRequest& request,
+                               Callback<UnsubscribeResponse> done) {
+  FAILBACK_UNARY_CALL(Unsubscribe);
+}
+
+void GrpcRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
+  FAILBACK_UNARY_CALL(List);
+}
+
+#undef FAILBACK_UNARY_CALL
+
+void GrpcRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
+  auto renewal = std::make_shared<Renewal>();
+  renewal->done = std::move(done);
+  renewal->request = request;
+  if (!core_->Begin(renewal)) return;
+  renewal->SetDeadline(core_->options.call_timeout,
+                       [core = core_, late = std::weak_ptr<Renewal>(renewal)] {
+                         if (const auto renewal = late.lock()) core->GiveUp(renewal);
+                       });
+  while (const auto stream = core_->RenewalStream()) {
+    if (stream->Send(renewal)) return;
+    core_->Drop(stream.get());
+  }
+  // Closed, which has completed the renewal.
+}
+
+std::unique_ptr<SubscribeStream> GrpcRegistry::Subscribe(const SubscribeRequest& request,
+                                                         std::shared_ptr<NotifyListener> listener) {
+  auto subscription = std::make_shared<Subscription>(core_, request, std::move(listener));
+  if (core_->Add(subscription)) {
+    subscription->Start();
+  } else {
+    subscription->End(Destroyed());
+  }
+  return std::make_unique<SubscriptionHandle>(std::move(subscription));
+}
+
+}  // namespace failback

@@ -1,0 +1,303 @@
+#include "registry/registry_server.h"
+
+#include <atomic>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "failback/registry/v1/registry.grpc.pb.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "registry/server_reactors.h"
+
+namespace failback {
+namespace {
+
+using registry::v1::RegistryService;
+
+// Subscribe is served on encoded messages, the rest on parsed ones.
+template <typename Base>
+using UnaryMethods = RegistryService::WithCallbackMethod_OpenSession<
+    RegistryService::WithCallbackMethod_CloseSession<
+        RegistryService::WithCallbackMethod_Register<RegistryService::WithCallbackMethod_Unregister<
+            RegistryService::WithCallbackMethod_Unsubscribe<
+                RegistryService::WithCallbackMethod_List<Base>>>>>>;
+using ServiceBase = UnaryMethods<RegistryService::WithCallbackMethod_KeepAlive<
+    RegistryService::WithRawCallbackMethod_Subscribe<RegistryService::Service>>>;
+
+absl::Status ShuttingDown() {
+  return Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping");
+}
+
+// Counts what is under way, up to a limit.
+class Gauge {
+ public:
+  // 0: no limit.
+  explicit Gauge(int limit) : limit_(limit) {}
+
+  // Holds one unit until it is destroyed; null when the limit is reached.
+  std::shared_ptr<void> Enter() {
+    auto count = count_;
+    if (count->fetch_add(1, std::memory_order_relaxed) >= limit_ && limit_ > 0) {
+      count->fetch_sub(1, std::memory_order_relaxed);
+      return nullptr;
+    }
+    return std::shared_ptr<void>(
+        count.get(), [count](void*) { count->fetch_sub(1, std::memory_order_relaxed); });
+  }
+
+ private:
+  const int limit_;
+  // The registry may hold a unit for longer than the server lives.
+  const std::shared_ptr<std::atomic<int>> count_ = std::make_shared<std::atomic<int>>(0);
+};
+
+// The states of open streams of one kind, for the shutdown to end.
+template <typename State>
+class OpenStreams {
+ public:
+  // False after Close(), which has not seen `state`.
+  bool Add(const std::shared_ptr<State>& state) {
+    MutexLock lock(&mu_);
+    if (!closed_) states_.insert(state);
+    return !closed_;
+  }
+
+  void Remove(const std::shared_ptr<State>& state) {
+    MutexLock lock(&mu_);
+    states_.erase(state);
+  }
+
+  std::set<std::shared_ptr<State>> Close() {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    return std::exchange(states_, {});
+  }
+
+ private:
+  Mutex mu_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<std::shared_ptr<State>> states_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+class RegistryServer::Service final : public ServiceBase {
+ public:
+  Service(Registry* registry, const Options& options)
+      : registry_(registry),
+        overload_delay_(options.overload_delay),
+        calls_(options.max_calls_in_flight),
+        subscriptions_(options.max_subscriptions) {}
+
+  // Ends the streams and refuses what comes.
+  void Stop() {
+    stopping_ = true;
+    for (const auto& state : subscribe_streams_.Close()) state->Abort(ShuttingDown());
+    for (const auto& state : renewal_streams_.Close()) state->End(ShuttingDown());
+  }
+
+  grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext*,
+                                        const OpenSessionRequest* request,
+                                        OpenSessionResponse* response) override {
+    const bool ends_with_stream = request->ends_with_stream();
+    return Unary(request, response, &Registry::OpenSession,
+                 [this, ends_with_stream](const OpenSessionResponse& opened) {
+                   const absl::Time now = absl::Now();
+                   sessions_.Opened(opened.session_id(), ends_with_stream, now,
+                                    now + absl::Seconds(opened.ttl().seconds()) +
+                                        absl::Nanoseconds(opened.ttl().nanos()));
+                 });
+  }
+
+  grpc::ServerUnaryReactor* CloseSession(grpc::CallbackServerContext*,
+                                         const CloseSessionRequest* request,
+                                         CloseSessionResponse* response) override {
+    return Unary(request, response, &Registry::CloseSession,
+                 [this, session_id = request->session_id()](const CloseSessionResponse&) {
+                   sessions_.Closed(session_id);
+                 });
+  }
+
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext*, const RegisterRequest* request,
+                                     RegisterResponse* response) override {
+    return Unary(request, response, &Registry::Register);
+  }
+
+  grpc::ServerUnaryReactor* Unregister(grpc::CallbackServerContext*,
+                                       const UnregisterRequest* request,
+                                       UnregisterResponse* response) override {
+    return Unary(request, response, &Registry::Unregister);
+  }
+
+  grpc::ServerUnaryReactor* Unsubscribe(grpc::CallbackServerContext*,
+                                        const UnsubscribeRequest* request,
+                                        UnsubscribeResponse* response) override {
+    return Unary(request, response, &Registry::Unsubscribe);
+  }
+
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext*, const ListRequest* request,
+                                 ListResponse* response) override {
+    return Unary(request, response, &Registry::List);
+  }
+
+  grpc::ServerBidiReactor<KeepAliveRequest, KeepAliveResponse>* KeepAlive(
+      grpc::CallbackServerContext*) override {
+    // The state is known only when the reactor is; OnDone comes after both.
+    auto state = std::make_shared<std::shared_ptr<RenewalReactor::State>>();
+    auto* reactor = new RenewalReactor(registry_, &sessions_, ++last_stream_,
+                                       [this, state](StreamSessions::StreamId id) {
+                                         renewal_streams_.Remove(*state);
+                                         EndSessionsOf(id);
+                                       });
+    *state = reactor->state();
+    if (!renewal_streams_.Add(*state)) (*state)->End(ShuttingDown());
+    return reactor;
+  }
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Subscribe(grpc::CallbackServerContext*,
+                                                        const grpc::ByteBuffer* bytes) override {
+    SubscribeRequest request;
+    grpc::ByteBuffer copy = *bytes;
+    const bool parsed =
+        grpc::SerializationTraits<SubscribeRequest>::Deserialize(&copy, &request).ok();
+    std::shared_ptr<void> token = subscriptions_.Enter();
+    auto state = std::make_shared<std::shared_ptr<SubscribeReactor::State>>();
+    auto* reactor = new SubscribeReactor(
+        request, cache_, [this, state, token] { subscribe_streams_.Remove(*state); });
+    *state = reactor->state();
+    if (!parsed) {
+      (*state)->Abort(absl::InternalError("the request is no SubscribeRequest"));
+    } else if (token == nullptr) {
+      (*state)->Abort(Overloaded("subscriptions"));
+    } else if (!subscribe_streams_.Add(*state)) {
+      (*state)->Abort(ShuttingDown());
+    } else {
+      reactor->Start(registry_, request);
+    }
+    return reactor;
+  }
+
+ private:
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* Unary(const Request* request, Response* response,
+                                  void (Registry::*method)(const Request&, Callback<Response>),
+                                  typename UnaryReactor<Response>::Hook on_success = nullptr) {
+    std::shared_ptr<void> token = calls_.Enter();
+    absl::Status refusal;
+    if (token == nullptr) refusal = Overloaded("calls");
+    if (stopping_) refusal = ShuttingDown();
+    return UnaryReactor<Response>::Run(
+        response, std::move(token),
+        [&](Callback<Response> done) {
+          if (!refusal.ok()) return std::move(done)(refusal);
+          (registry_->*method)(*request, std::move(done));
+        },
+        std::move(on_success));
+  }
+
+  absl::Status Overloaded(const std::string& what) const {
+    return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED,
+                                  absl::StrCat("too many ", what, " at once; try again in ",
+                                               absl::FormatDuration(overload_delay_))),
+                          overload_delay_);
+  }
+
+  // The KeepAlive stream `id` has ended: its process has gone, unless it is the server that stops.
+  void EndSessionsOf(StreamSessions::StreamId id) {
+    if (stopping_) return;
+    for (const std::string& session_id : sessions_.Ended(id)) {
+      CloseSessionRequest request;
+      request.set_session_id(session_id);
+      // If this fails the session's TTL ends it.
+      Guarded([&] {
+        registry_->CloseSession(request, [](const absl::StatusOr<CloseSessionResponse>&) {});
+      }).IgnoreError();
+    }
+  }
+
+  Registry* const registry_;
+  const absl::Duration overload_delay_;
+  std::atomic<bool> stopping_ = false;
+  std::atomic<StreamSessions::StreamId> last_stream_ = 0;
+  Gauge calls_;
+  Gauge subscriptions_;
+  StreamSessions sessions_;
+  const std::shared_ptr<EventCache> cache_ = std::make_shared<EventCache>();
+  OpenStreams<SubscribeReactor::State> subscribe_streams_;
+  OpenStreams<RenewalReactor::State> renewal_streams_;
+};
+
+absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* registry,
+                                                                      Options options) {
+  if (options.listen.empty()) {
+    return absl::InvalidArgumentError("no address to listen on is given");
+  }
+  std::vector<ListenAddress> listen;
+  for (const std::string& address : options.listen) {
+    ListenOptions listen_options = options.listen_options;
+    // TLS, when asked for, is fit for the outside.
+    if (options.credentials != nullptr) listen_options.allow_remote_plaintext = true;
+    auto prepared = ListenAddress::Prepare(address, listen_options);
+    if (!prepared.ok()) return prepared.status();
+    listen.push_back(*std::move(prepared));
+  }
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  std::unique_ptr<RegistryServer> server(
+      new RegistryServer(std::make_unique<Service>(registry, options), std::move(listen)));
+  const auto credentials =
+      options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials();
+  const int ping_ms = static_cast<int>(absl::ToInt64Milliseconds(options.ping_interval));
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, ping_ms);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ping_ms);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  builder.SetMaxReceiveMessageSize(options.max_message_bytes);
+  builder.SetMaxSendMessageSize(-1);
+  std::vector<int> ports(server->listen_.size(), 0);
+  for (size_t i = 0; i < ports.size(); ++i) {
+    builder.AddListeningPort(server->listen_[i].grpc_address(), credentials, &ports[i]);
+  }
+  builder.RegisterService(server->service_.get());
+  server->health_names_ = {"", RegistryService::service_full_name()};
+  for (const ExtraService& extra : options.extra_services) {
+    builder.RegisterService(extra.service);
+    server->health_names_.push_back(extra.name);
+  }
+  server->server_ = builder.BuildAndStart();
+  for (size_t i = 0; i < ports.size(); ++i) {
+    if (absl::Status status = server->listen_[i].Started(server->server_ ? ports[i] : 0);
+        !status.ok()) {
+      return status;
+    }
+    server->addresses_.push_back(server->listen_[i].text());
+  }
+  server->SetServing(true);
+  return server;
+}
+
+RegistryServer::RegistryServer(std::unique_ptr<Service> service, std::vector<ListenAddress> listen)
+    : service_(std::move(service)), listen_(std::move(listen)) {}
+
+RegistryServer::~RegistryServer() { Shutdown(absl::ZeroDuration()); }
+
+void RegistryServer::SetServing(bool serving) {
+  for (const std::string& name : health_names_) {
+    server_->GetHealthCheckService()->SetServingStatus(name, serving);
+  }
+}
+
+void RegistryServer::Shutdown(absl::Duration grace) {
+  if (server_ == nullptr) return;
+  SetServing(false);
+  service_->Stop();
+  server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+}
+
+}  // namespace failback

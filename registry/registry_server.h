@@ -1,0 +1,105 @@
+// Serves any Registry over gRPC: the adapter that makes `failback-registry` out of a store, and
+// `failback-agent` out of a FailbackRegistry.
+//
+// It adds nothing to the registry's answers and takes nothing away. What is its own:
+//  * a subscriber that reads slowly is conflated (registry/conflator.h), an event that many get is
+//    encoded once (registry/event_cache.h);
+//  * a session opened with `ends_with_stream` is closed when the KeepAlive stream that renewed it
+//  last
+//    ends, except by the server's own shutdown;
+//  * calls beyond `max_calls_in_flight` are refused with OVERLOADED and a delay;
+//  * a Registry that throws, or drops a callback, fails that call with INTERNAL;
+//  * gRPC reflection, and grpc.health.v1 for "", RegistryService and each extra service;
+//  * addresses are checked and locked before use (registry/listen.h).
+//
+// Example:
+//
+//   RegistryServer::Options options;
+//   options.listen = {"127.0.0.1:7070"};
+//   absl::StatusOr<std::unique_ptr<RegistryServer>> server =
+//       RegistryServer::Start(&registry, options);
+//   if (!server.ok()) Die(server.status());
+//   for (const std::string& address : (*server)->addresses()) Say("listening on ", address);
+//   …
+//   (*server)->Shutdown(absl::Seconds(5));
+//
+// Thread safety: all methods from any thread.
+
+#ifndef FAILBACK_REGISTRY_REGISTRY_SERVER_H_
+#define FAILBACK_REGISTRY_REGISTRY_SERVER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "grpcpp/grpcpp.h"
+#include "registry/listen.h"
+#include "registry/registry.h"
+
+namespace failback {
+
+class RegistryServer {
+ public:
+  // A service to serve beside RegistryService. It outlives the server.
+  struct ExtraService {
+    grpc::Service* service = nullptr;
+    // Its full name, for health.
+    std::string name;
+  };
+
+  struct Options {
+    // At least one: "127.0.0.1:7070", "[::1]:7070", "unix:/path"; port 0 lets the system choose.
+    std::vector<std::string> listen;
+    ListenOptions listen_options;
+    // Null: plain text.
+    std::shared_ptr<grpc::ServerCredentials> credentials;
+    std::vector<ExtraService> extra_services;
+    // Largest request.
+    int max_message_bytes = 16 << 20;
+    // Unary calls that may be under way at once; beyond it they are refused at once with
+    // OVERLOADED. 0: no limit. Calls that wait for an outage to end (`wait_for` at an agent) count.
+    int max_calls_in_flight = 10000;
+    // Open Subscribe streams; likewise.
+    int max_subscriptions = 100000;
+    // What a refused client is asked to wait.
+    absl::Duration overload_delay = absl::Seconds(1);
+    // A connection that is silent for so long is pinged, and closed if it does not answer in as
+    // long.
+    absl::Duration ping_interval = absl::Seconds(10);
+  };
+
+  // Listens and serves `registry`, which outlives the server. INVALID_ARGUMENT or
+  // FAILED_PRECONDITION name the address that cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<RegistryServer>> Start(Registry* registry, Options options);
+
+  // As Shutdown(absl::ZeroDuration()).
+  ~RegistryServer();
+
+  // Where the server listens, ports filled in, in the order of Options::listen.
+  const std::vector<std::string>& addresses() const { return addresses_; }
+
+  // What health tells. True from the start; false sends new clients elsewhere.
+  void SetServing(bool serving);
+
+  // Stops: health says NOT_SERVING, streams end and new calls fail with SHUTTING_DOWN, calls under
+  // way have `grace` to finish and are then cancelled. Blocks until all have ended; the registry is
+  // not called after. Must not be called from a callback of the registry. Later calls do nothing.
+  void Shutdown(absl::Duration grace);
+
+ private:
+  class Service;
+
+  RegistryServer(std::unique_ptr<Service> service, std::vector<ListenAddress> listen);
+
+  const std::unique_ptr<Service> service_;
+  std::vector<ListenAddress> listen_;
+  std::vector<std::string> addresses_;
+  std::vector<std::string> health_names_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_REGISTRY_SERVER_H_

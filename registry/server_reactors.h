@@ -1,0 +1,251 @@
+// The three kinds of call that RegistryServer serves, each as one gRPC reactor: unary calls, the
+// KeepAlive stream, Subscribe streams. Internal to the server.
+//
+// A reactor belongs to gRPC and goes at OnDone; what outlives it, because the registry still holds
+// a callback or a listener, is its state, which it shares. A state's lock is never held while the
+// registry is called.
+//
+// Thread safety: all methods from any thread.
+
+#ifndef FAILBACK_REGISTRY_SERVER_REACTORS_H_
+#define FAILBACK_REGISTRY_SERVER_REACTORS_H_
+
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "grpcpp/support/server_callback.h"
+#include "registry/conflator.h"
+#include "registry/errors.h"
+#include "registry/event_cache.h"
+#include "registry/registry.h"
+#include "registry/stream_sessions.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+// Runs `call`, which calls the registry. INTERNAL when it throws.
+template <typename Function>
+absl::Status Guarded(Function call) {
+  try {
+    call();
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat("the registry failed: ", e.what()));
+  } catch (...) {
+    return absl::InternalError("the registry failed");
+  }
+  return absl::OkStatus();
+}
+
+// A unary call. It is finished by the first of: the registry's answer, the client's cancelling, the
+// registry throwing or dropping the callback.
+template <typename Response>
+class UnaryReactor final : public grpc::ServerUnaryReactor {
+ public:
+  using Hook = std::function<void(const Response&)>;
+
+  explicit UnaryReactor(Response* response) : state_(std::make_shared<State>(this, response)) {}
+
+  // Calls `start` with the callback to give to the registry. `on_success`, if given, sees the
+  // response before the client. `token` is kept until the registry has answered.
+  template <typename Start>
+  static UnaryReactor* Run(Response* response, std::shared_ptr<void> token, Start start,
+                           Hook on_success = nullptr) {
+    auto* reactor = new UnaryReactor(response);
+    const std::shared_ptr<State> state = reactor->state_;
+    auto answer = std::make_unique<Answer>(state, std::move(token), std::move(on_success));
+    const absl::Status status = Guarded([&] {
+      start([answer = std::move(answer)](absl::StatusOr<Response> response) mutable {
+        const std::unique_ptr<Answer> answered = std::move(answer);
+        if (response.ok() && answered->on_success) answered->on_success(*response);
+        std::exchange(answered->state, nullptr)->Finish(std::move(response));
+      });
+    });
+    state->Started(status);
+    return reactor;
+  }
+
+ private:
+  // Shared with the callback.
+  struct State {
+    State(UnaryReactor* reactor, Response* response) : reactor(reactor), response(response) {}
+
+    void Finish(absl::StatusOr<Response> result) {
+      MutexLock lock(&mu);
+      if (reactor == nullptr) return;
+      if (result.ok()) *response = *std::move(result);
+      // After Finish gRPC may be done with both at any time.
+      std::exchange(reactor, nullptr)
+          ->grpc::ServerUnaryReactor::Finish(StatusToGrpc(result.status()));
+    }
+
+    // The registry has let go of the callback without running it. While it is being called it may
+    // be about to say why.
+    void Drop() {
+      {
+        MutexLock lock(&mu);
+        dropped = true;
+        if (starting) return;
+      }
+      Finish(absl::InternalError("the registry dropped the call"));
+    }
+
+    void Started(const absl::Status& status) {
+      bool lost;
+      {
+        MutexLock lock(&mu);
+        starting = false;
+        lost = dropped;
+      }
+      if (!status.ok()) {
+        Finish(status);
+      } else if (lost) {
+        Drop();
+      }
+    }
+
+    Mutex mu;
+    bool starting ABSL_GUARDED_BY(mu) = true;
+    bool dropped ABSL_GUARDED_BY(mu) = false;
+    UnaryReactor* reactor ABSL_GUARDED_BY(mu);  // null once finished
+    Response* response ABSL_GUARDED_BY(mu);
+  };
+
+  // Finishes the call if the registry lets go of the callback without running it.
+  struct Answer {
+    Answer(std::shared_ptr<State> state, std::shared_ptr<void> token, Hook on_success)
+        : state(std::move(state)), token(std::move(token)), on_success(std::move(on_success)) {}
+    Answer(const Answer&) = delete;
+    ~Answer() {
+      if (state != nullptr) state->Drop();
+    }
+
+    std::shared_ptr<State> state;  // null once answered
+    const std::shared_ptr<void> token;
+    const Hook on_success;
+  };
+
+  void OnCancel() override {
+    state_->Finish(absl::CancelledError("the client cancelled the call"));
+  }
+  void OnDone() override { delete this; }
+
+  const std::shared_ptr<State> state_;
+};
+
+// A stream of renewals. Answers come in the order in which the registry gives them.
+class RenewalReactor final : public grpc::ServerBidiReactor<KeepAliveRequest, KeepAliveResponse> {
+ public:
+  // Called at the end of the stream with the sessions that end with it.
+  using OnEnd = std::function<void(StreamSessions::StreamId)>;
+
+  RenewalReactor(Registry* registry, StreamSessions* sessions, StreamSessions::StreamId id,
+                 OnEnd on_end);
+
+  class State;
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  Registry* const registry_;
+  StreamSessions* const sessions_;
+  const StreamSessions::StreamId id_;
+  const OnEnd on_end_;
+  KeepAliveRequest request_;
+  const std::shared_ptr<State> state_;
+};
+
+class RenewalReactor::State {
+ public:
+  explicit State(RenewalReactor* reactor) : reactor_(reactor) {}
+
+  // Ends the stream when the write under way is done.
+  void End(const absl::Status& status);
+
+ private:
+  friend class RenewalReactor;
+
+  // Renewals that may wait for the registry or the client at once; beyond it the stream is not
+  // read.
+  static constexpr size_t kMaxOpen = 1024;
+
+  void Answer(KeepAliveResponse response);
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  Mutex mu_;
+  RenewalReactor* reactor_ ABSL_GUARDED_BY(mu_);  // null once finished
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;
+  bool read_all_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  size_t asked_ ABSL_GUARDED_BY(mu_) = 0;  // at the registry
+  std::deque<KeepAliveResponse> answers_ ABSL_GUARDED_BY(mu_);
+  KeepAliveResponse written_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+};
+
+// A Subscribe stream, on encoded messages.
+class SubscribeReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  // `on_done` runs when gRPC is done with the stream.
+  SubscribeReactor(const SubscribeRequest& request, std::shared_ptr<EventCache> cache,
+                   std::function<void()> on_done);
+
+  // Subscribes at `registry`. To be called once, before the reactor is handed to gRPC.
+  void Start(Registry* registry, const SubscribeRequest& request);
+
+  class State;
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  const std::shared_ptr<State> state_;
+  const std::function<void()> on_done_;
+  std::unique_ptr<SubscribeStream> stream_;
+};
+
+class SubscribeReactor::State : public NotifyListener {
+ public:
+  State(SubscribeReactor* reactor, const SubscribeRequest& request,
+        std::shared_ptr<EventCache> cache)
+      : cache_(std::move(cache)),
+        reactor_(reactor),
+        conflator_(std::in_place, request.epoch(), request.revision()) {}
+
+  // Ends the stream when the write under way is done, without what is still to be told.
+  void Abort(const absl::Status& status);
+
+  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override;
+  // The subscriber hears what it has not been told yet, then the end.
+  void OnEnd(const absl::Status& status) override;
+
+ private:
+  friend class SubscribeReactor;
+
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::shared_ptr<EventCache> cache_;
+  Mutex mu_;
+  SubscribeReactor* reactor_ ABSL_GUARDED_BY(mu_);           // null once finished
+  std::optional<Conflator> conflator_ ABSL_GUARDED_BY(mu_);  // nullopt: nothing more is told
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_SERVER_REACTORS_H_

@@ -1,0 +1,52 @@
+// Turns the URI of a registry into a Registry.
+//
+//   grpc://host:port[,host:port…]   one registry at one or several addresses
+//   unix:/path                      one on this machine
+//
+// Further schemes (a store in this process, another system's store) come with the code that serves
+// them: whoever links it adds an UpstreamScheme to the options.
+//
+//   UpstreamOptions options;
+//   options.schemes.push_back(SqliteScheme());
+//   absl::StatusOr<std::unique_ptr<Registry>> upstream =
+//       NewUpstream("grpc://127.0.0.1:7070", options);
+//
+// Thread safety: all functions may be called from any thread.
+
+#ifndef FAILBACK_REGISTRY_UPSTREAM_H_
+#define FAILBACK_REGISTRY_UPSTREAM_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "registry/grpc_registry.h"
+#include "registry/registry.h"
+
+namespace failback {
+
+// URIs that start with `name` and a colon.
+struct UpstreamScheme {
+  std::string name;
+  // For messages, as "sqlite:///path".
+  std::string form;
+  // Makes the registry; an error says what is wrong with the URI, without repeating it.
+  std::function<absl::StatusOr<std::unique_ptr<Registry>>(const std::string& uri)> make;
+};
+
+struct UpstreamOptions {
+  GrpcRegistryOptions grpc;
+  // Beside grpc and unix.
+  std::vector<UpstreamScheme> schemes;
+};
+
+// Connects lazily: a registry that is away is no error here. A URI that is wrong is an
+// INVALID_ARGUMENT of one line that names it, what is wrong, and what is allowed.
+absl::StatusOr<std::unique_ptr<Registry>> NewUpstream(const std::string& uri,
+                                                      const UpstreamOptions& options);
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_UPSTREAM_H_
