@@ -1,0 +1,131 @@
+// HashedWheelTimer: runs tasks after a delay.
+//
+// Thread safety: all methods of HashedWheelTimer may be called from any thread and from inside
+// a task; a Timeout is a handle for one thread at a time.
+
+#ifndef FAILBACK_RETRY_HASHED_WHEEL_TIMER_H_
+#define FAILBACK_RETRY_HASHED_WHEEL_TIMER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "retry/clock.h"
+#include "retry/executor.h"
+
+namespace failback {
+
+using TimerTask = absl::AnyInvocable<void() &&>;
+
+namespace internal_timer {
+struct Node;
+struct Core;
+}  // namespace internal_timer
+
+// One timeout, pending or over. Dropping the handle does not cancel. May outlive its timer.
+class Timeout {
+ public:
+  Timeout() = default;  // empty: every method returns false
+  Timeout(Timeout&&) noexcept = default;
+  Timeout& operator=(Timeout&&) noexcept = default;
+
+  // True if this call has kept the task from ever running; false if the task has started, has
+  // run, was cancelled before or was handed back by Stop.
+  bool Cancel();
+
+  // True after a Cancel of this handle that returned true.
+  bool IsCancelled() const;
+
+  // True if the timeout is neither pending nor cancelled.
+  bool IsExpired() const;
+
+  // Sets the deadline to `delay` from now. False, and nothing changes, if the task has started
+  // or the timeout is no longer pending.
+  bool Reschedule(absl::Duration delay);
+
+  // Returns when the task is not running: at once if it has not started, has ended, or is the
+  // caller.
+  void Wait();
+
+  explicit operator bool() const { return node_ != nullptr; }
+
+ private:
+  friend class HashedWheelTimer;
+  std::shared_ptr<internal_timer::Core> core_;
+  std::shared_ptr<internal_timer::Node> node_;
+  bool cancelled_ = false;
+};
+
+class HashedWheelTimer {
+ public:
+  struct Options {
+    Clock* clock = Clock::Real();
+    // A task runs at the first multiple of this at or after its deadline. 1 us to 1 h.
+    absl::Duration tick_duration = absl::Milliseconds(100);
+    // Slots of the wheel's first level, rounded up to a power of two. 1 to 65536.
+    int ticks_per_wheel = 512;
+    // Above this many pending timeouts NewTimeout refuses; 0: no limit.
+    int64_t max_pending_timeouts = 0;
+    // Where tasks run; nullptr: on the timer's own thread. Must outlive the timer.
+    Executor* executor = nullptr;
+    // No thread: the caller drives the timer with RunDue. A clock that makes its own time
+    // (SimulatedClock) drives it in any case.
+    bool manual_drive = false;
+    // For log messages and the thread's name.
+    std::string name = "timer";
+    // Is told when a task throws; nullptr: standard error.
+    std::function<void(const std::string&)> log;
+  };
+
+  struct Statistics {
+    int64_t pending = 0;
+    int64_t scheduled = 0;  // accepted by NewTimeout
+    int64_t fired = 0;      // tasks started
+    int64_t cancelled = 0;
+    int64_t failed = 0;  // tasks that threw
+    int64_t rescheduled = 0;
+    absl::Duration worst_lateness;  // of a task's start after its deadline
+  };
+
+  // INVALID_ARGUMENT, naming the field, for options out of range.
+  static absl::StatusOr<std::unique_ptr<HashedWheelTimer>> Create(Options options);
+
+  // As Stop; what is still pending is dropped. Not to be called from a task.
+  ~HashedWheelTimer();
+  HashedWheelTimer(const HashedWheelTimer&) = delete;
+  HashedWheelTimer& operator=(const HashedWheelTimer&) = delete;
+
+  // Runs `task` once, `delay` from now. A delay of zero or less runs at the next tick; one that
+  // overflows never runs, and is pending for ever. RESOURCE_EXHAUSTED above
+  // max_pending_timeouts: try again when others are done. FAILED_PRECONDITION after Stop.
+  absl::StatusOr<Timeout> NewTimeout(TimerTask task, absl::Duration delay);
+
+  // Ends the timer: no task starts any more, running ones have ended when it returns. Returns
+  // the tasks that have neither run nor been cancelled, for the caller to run or drop. A second
+  // Stop returns none. FAILED_PRECONDITION from inside a task.
+  absl::StatusOr<std::vector<TimerTask>> Stop();
+
+  int64_t pending() const;
+  Statistics Stats() const;
+  const Clock* clock() const;
+
+  // Manual drive: runs what is due, at most `max_tasks`; returns how many ran. With an executor
+  // they are handed to it instead.
+  int64_t RunDue(int64_t max_tasks = INT64_MAX);
+  // The clock's time at which RunDue may have something to do; nullopt: nothing is pending.
+  std::optional<int64_t> NextDueNanos() const;
+
+ private:
+  explicit HashedWheelTimer(std::shared_ptr<internal_timer::Core> core);
+  const std::shared_ptr<internal_timer::Core> core_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_RETRY_HASHED_WHEEL_TIMER_H_

@@ -1,0 +1,81 @@
+#include "retry/simulated_clock.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace failback {
+namespace {
+
+int64_t SaturatingAdd(int64_t now, absl::Duration duration) {
+  const int64_t nanos = std::max<int64_t>(absl::ToInt64Nanoseconds(duration), 0);
+  return nanos > std::numeric_limits<int64_t>::max() - now ? std::numeric_limits<int64_t>::max()
+                                                           : now + nanos;
+}
+
+}  // namespace
+
+SimulatedClock::SimulatedClock(int64_t start_nanos, absl::Time wall)
+    : start_nanos_(start_nanos), wall_start_(wall), now_(start_nanos) {}
+
+absl::Time SimulatedClock::WallNow() const {
+  return wall_start_ + absl::Nanoseconds(NowNanos() - start_nanos_);
+}
+
+bool SimulatedClock::Attach(ClockDriven* driven) {
+  MutexLock lock(&mu_);
+  driven_.push_back(driven);
+  return true;
+}
+
+void SimulatedClock::Detach(ClockDriven* driven) {
+  MutexLock lock(&mu_);
+  driven_.erase(std::remove(driven_.begin(), driven_.end(), driven), driven_.end());
+}
+
+ClockDriven* SimulatedClock::Earliest(int64_t* due_nanos) {
+  std::vector<ClockDriven*> driven;
+  {
+    MutexLock lock(&mu_);
+    driven = driven_;
+  }
+  ClockDriven* earliest = nullptr;
+  for (ClockDriven* candidate : driven) {
+    const std::optional<int64_t> due = candidate->NextDueNanos();
+    if (due.has_value() && (earliest == nullptr || *due < *due_nanos)) {
+      earliest = candidate;
+      *due_nanos = *due;
+    }
+  }
+  return earliest;
+}
+
+void SimulatedClock::Advance(absl::Duration duration) {
+  const int64_t end = SaturatingAdd(NowNanos(), duration);
+  int64_t due = 0;
+  for (ClockDriven* next = Earliest(&due); next != nullptr && due <= end; next = Earliest(&due)) {
+    now_.store(std::max(due, NowNanos()), std::memory_order_release);
+    next->RunDue();
+  }
+  now_.store(std::max(end, NowNanos()), std::memory_order_release);
+}
+
+bool SimulatedClock::AdvanceToNextTimer() {
+  int64_t due = 0;
+  ClockDriven* const next = Earliest(&due);
+  if (next == nullptr) return false;
+  now_.store(std::max(due, NowNanos()), std::memory_order_release);
+  next->RunDue();
+  return true;
+}
+
+void SimulatedClock::Jump(absl::Duration duration) {
+  now_.store(SaturatingAdd(NowNanos(), duration), std::memory_order_release);
+}
+
+std::optional<int64_t> SimulatedClock::NextDeadlineNanos() {
+  int64_t due = 0;
+  if (Earliest(&due) == nullptr) return std::nullopt;
+  return due;
+}
+
+}  // namespace failback
