@@ -10,6 +10,7 @@
 #define FAILBACK_RETRY_CLOCK_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "absl/time/time.h"
@@ -39,10 +40,11 @@ class Clock {
   // The time of day.
   virtual absl::Time WallNow() const = 0;
 
-  // A clock that makes its own time takes `driven` and returns true; it then calls it until
-  // Detach. A real clock returns false: who waits on it needs a thread of its own.
-  virtual bool Attach(ClockDriven* driven) { return false; }
-  virtual void Detach(ClockDriven* driven) {}
+  // True for a clock that makes its own time and calls those attached to it when it moves. Who
+  // waits on any other clock needs a thread of its own.
+  virtual bool DrivesTimers() const { return false; }
+  virtual void Attach(std::shared_ptr<ClockDriven> driven) {}
+  virtual void Detach(const ClockDriven* driven) {}
 
   // The system's monotonic clock; never destroyed. On Linux it stands still while the machine
   // is suspended.

@@ -1,213 +1,590 @@
 #include "retry/hashed_wheel_timer.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <exception>
 #include <limits>
-#include <map>
+#include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "absl/base/optimization.h"
+#include "absl/numeric/bits.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "retry/mutex.h"
+#include "retry/spin_lock.h"
+#include "retry/wheel.h"
 
 namespace failback {
 namespace internal_timer {
 
-using Key = std::pair<int64_t, int64_t>;  // tick, order of insertion
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+using Tick = Wheel::Tick;
 
-struct Node {
-  enum class State { kPending, kRunning, kDone };
-  State state = State::kPending;
-  Key key;
-  int64_t deadline_nanos = 0;
-  TimerTask task;
-  std::thread::id thread;
+constexpr int64_t kForeverNanos = std::numeric_limits<int64_t>::max();
+constexpr int64_t kNanosPerSecond = 1000000000;
+// Entries touched while a shard's lock is held: what a producer may have to wait for.
+constexpr int kSlice = 128;
+constexpr uint32_t kMaxShards = 32;
+constexpr int64_t kLongestSleepNanos = 24 * 3600 * kNanosPerSecond;
+
+// A wheel with its lock. Each thread schedules on one shard, so that producers rarely meet.
+//
+// Shards are never freed: a handle may outlive its timer, and finds here that its entry is over.
+// A timer takes its shards from a pool and gives them back; generations go on where the last
+// timer's ended, so that an old handle never matches a new entry.
+struct alignas(128) Shard {
+  SpinLock lock;
+  std::optional<Wheel> wheel ABSL_GUARDED_BY(lock);  // empty: no timer has this shard
+  Core* core ABSL_GUARDED_BY(lock) = nullptr;
+  bool stopped ABSL_GUARDED_BY(lock) = false;
+  // The driver sleeps until this tick, or until it is woken; 0: it is awake and will look here.
+  Tick wake_tick ABSL_GUARDED_BY(lock) = 0;
+  int running ABSL_GUARDED_BY(lock) = 0;
+  int waiters ABSL_GUARDED_BY(lock) = 0;
+  uint32_t first_generation ABSL_GUARDED_BY(lock) = 1;
+
+  int64_t scheduled ABSL_GUARDED_BY(lock) = 0;
+  int64_t fired ABSL_GUARDED_BY(lock) = 0;
+  int64_t cancelled ABSL_GUARDED_BY(lock) = 0;
+  int64_t rescheduled ABSL_GUARDED_BY(lock) = 0;
+  int64_t failed ABSL_GUARDED_BY(lock) = 0;
+  int64_t worst_lateness_nanos ABSL_GUARDED_BY(lock) = 0;
+
+  // For those who wait for a task to end: signalled whenever one has and `waiters` is not 0.
+  Mutex ended_mu;
+  CondVar ended;
 };
 
-struct Core;
-thread_local Core* running_core = nullptr;  // whose task this thread is in
+// Which task a thread is in; a task that drives another timer is in two.
+struct RunningTask {
+  const Core* core;
+  const Shard* shard;
+  Wheel::Id id;
+  const RunningTask* outer;
+};
+thread_local const RunningTask* running_task = nullptr;
 
-struct Core : public ClockDriven {
-  explicit Core(HashedWheelTimer::Options o)
-      : options(std::move(o)),
-        tick_nanos(absl::ToInt64Nanoseconds(options.tick_duration)),
-        origin(options.clock->NowNanos()) {}
+bool InTaskOf(const Core* core) {
+  for (const RunningTask* task = running_task; task != nullptr; task = task->outer) {
+    if (task->core == core) return true;
+  }
+  return false;
+}
 
-  int64_t DeadlineNanos(absl::Duration delay) const {
-    const int64_t now = options.clock->NowNanos();
-    const int64_t nanos = std::max<int64_t>(absl::ToInt64Nanoseconds(delay), 0);
-    return nanos > kNever - now ? kNever : now + nanos;
-  }
-  Key KeyFor(int64_t deadline_nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    const int64_t since = deadline_nanos - origin;
-    int64_t tick = since / tick_nanos + (since % tick_nanos != 0);
-    tick = std::max(tick, current_tick + 1);
-    return {tick, ++order};
-  }
-  int64_t TickTime(int64_t tick) const {
-    return tick > (kNever - origin) / tick_nanos ? kNever : origin + tick * tick_nanos;
-  }
-  std::optional<int64_t> NextDueNanos() override {
-    MutexLock lock(&mu);
-    if (queue.empty()) return std::nullopt;
-    const int64_t due = TickTime(queue.begin()->first.first);
-    if (due == kNever) return std::nullopt;
-    return due;
-  }
-  int64_t RunDue() override { return RunSome(kNever); }
-  int64_t RunSome(int64_t max_tasks) {
-    int64_t ran = 0;
-    const int64_t now_tick = (options.clock->NowNanos() - origin) / tick_nanos;
-    while (ran < max_tasks) {
-      std::shared_ptr<Node> node;
-      {
-        MutexLock lock(&mu);
-        if (queue.empty() || queue.begin()->first.first > now_tick) {
-          if (queue.empty() || queue.begin()->first.first > now_tick)
-            current_tick = std::max(current_tick, now_tick);
-          break;
-        }
-        node = queue.begin()->second;
-        current_tick = std::max(current_tick, node->key.first);
-        queue.erase(queue.begin());
-        --stats.pending;
-        ++stats.fired;
-        node->state = Node::State::kRunning;
-        ++active;
-        const absl::Duration late =
-            absl::Nanoseconds(options.clock->NowNanos() - node->deadline_nanos);
-        stats.worst_lateness = std::max(stats.worst_lateness, late);
-        if (options.executor == nullptr) node->thread = std::this_thread::get_id();
-      }
-      ++ran;
-      if (options.executor == nullptr) {
-        RunNode(node);
-      } else {
-        options.executor->Execute([this, node] { RunNode(node); });
-      }
-    }
-    return ran;
-  }
-  void RunNode(const std::shared_ptr<Node>& node) {
-    {
-      MutexLock lock(&mu);
-      node->thread = std::this_thread::get_id();
-    }
-    Core* const outer = std::exchange(running_core, this);
-    bool threw = true;
-    std::string what = "of unknown type";
-    try {
-      std::move(node->task)();
-      threw = false;
-    } catch (const std::exception& e) {
-      what = e.what();
-    } catch (...) {
-    }
-    node->task = nullptr;
-    running_core = outer;
-    if (threw) {
-      const std::string message = absl::StrCat(options.name, ": a task threw an exception: ", what);
-      if (options.log) {
-        options.log(message);
-      } else {
-        std::fprintf(stderr, "%s\n", message.c_str());
-      }
-    }
-    MutexLock lock(&mu);
-    stats.failed += threw;
-    node->state = Node::State::kDone;
-    node->thread = std::thread::id();
-    --active;
-    changed.SignalAll();
-    ended.SignalAll();
-  }
-  void Drive() {
-    driver_id = std::this_thread::get_id();
-    for (;;) {
-      RunSome(kNever);
-      MutexLock lock(&mu);
-      if (stopped) return;
-      if (queue.empty()) {
-        changed.Wait(&mu);
-        continue;
-      }
-      const int64_t due = TickTime(queue.begin()->first.first);
-      const int64_t now = options.clock->NowNanos();
-      if (due > now) {
-        changed.WaitFor(
-            &mu, absl::Nanoseconds(std::min<int64_t>(due - now, int64_t{3600} * 1000000000)));
-      }
-    }
+class ShardPool {
+ public:
+  static ShardPool& Get() {
+    static ShardPool* const pool = new ShardPool;
+    return *pool;
   }
 
+  Shard* Take() {
+    MutexLock lock(&mu_);
+    if (free_.empty()) return new Shard;
+    Shard* const shard = free_.back();
+    free_.pop_back();
+    return shard;
+  }
+
+  void Return(Shard* shard) {
+    MutexLock lock(&mu_);
+    free_.push_back(shard);
+  }
+
+ private:
+  Mutex mu_;
+  std::vector<Shard*> free_ ABSL_GUARDED_BY(mu_);
+};
+
+struct Core final : public ClockDriven, public std::enable_shared_from_this<Core> {
+  Core(HashedWheelTimer::Options options, bool simulated);
+  ~Core() override;
+
+  int64_t DeadlineNanos(absl::Duration delay) const;
+  Tick TickOf(int64_t deadline_nanos) const;
+  int64_t NanosOf(Tick tick) const;
+  Tick NowTick() const;
+
+  Shard* MyShard() const;
+  absl::StatusOr<Timeout> Add(TimerTask task, absl::Duration delay, bool bounded);
+  absl::Status TakeCredit(bool bounded);
+  void ReturnCredit();
+
+  // Runs tasks up to now, at most `max_tasks`, in due-tick order across shards.
+  int64_t RunDueTasks(int64_t max_tasks);
+  // Runs one shard's tasks up to `to`; returns when it next has something to do.
+  Tick RunShard(Shard* shard, Tick to, int64_t max_tasks, int64_t* ran);
+  // Runs the task of an entry that was popped, unless it was cancelled meanwhile. Has the lock
+  // before and after, not between.
+  void RunEntry(Shard* shard, Wheel::Id id, int64_t due_nanos)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard->lock);
+  // Returns false if it threw.
+  bool RunTask(Shard* shard, Wheel::Id id, TimerTask& task) const;
+  void Report(const char* what) const;
+
+  // ClockDriven.
+  std::optional<int64_t> NextDueNanos() override;
+  int64_t RunDue() override { return RunDueTasks(std::numeric_limits<int64_t>::max()); }
+
+  absl::Status StartDriver();
+  void Drive();
+  void Wake();
+  // `wait`: for running tasks to end.
+  std::vector<TimerTask> Stop(bool wait);
+
+  // Constant after construction.
   const HashedWheelTimer::Options options;
   const int64_t tick_nanos;
-  const int64_t origin;
-  bool driven = false;
-  std::thread::id driver_id;
-  mutable Mutex mu;
-  CondVar changed;
-  CondVar ended;
-  std::map<Key, std::shared_ptr<Node>> queue ABSL_GUARDED_BY(mu);
-  int64_t order ABSL_GUARDED_BY(mu) = 0;
-  int64_t current_tick ABSL_GUARDED_BY(mu) = 0;
-  int64_t active ABSL_GUARDED_BY(mu) = 0;
-  bool stopped ABSL_GUARDED_BY(mu) = false;
+  const int64_t origin_nanos;  // tick 0
+  const bool has_thread;
+  std::vector<Shard*> shards;  // their number is a power of two
+
+  // Own synchronization.
+  std::atomic<int64_t> credits_taken{0};  // counted if there is a bound
+  std::atomic<bool> driver_started{false};
+  std::atomic<bool> stopping{false};
+
+  Mutex stop_mu;  // one Stop at a time
+  bool stop_done ABSL_GUARDED_BY(stop_mu) = false;
+
+  Mutex mu;
+  CondVar woken_cv;
+  bool woken ABSL_GUARDED_BY(mu) = false;
   std::thread driver ABSL_GUARDED_BY(mu);
-  HashedWheelTimer::Statistics stats ABSL_GUARDED_BY(mu);
 };
+
+Core::Core(HashedWheelTimer::Options o, bool simulated)
+    : options(std::move(o)),
+      tick_nanos(absl::ToInt64Nanoseconds(options.tick_duration)),
+      origin_nanos(options.clock->NowNanos()),
+      has_thread(!simulated && !options.manual_drive) {
+  Wheel::Options wheel_options;
+  wheel_options.ticks_per_wheel = options.ticks_per_wheel;
+  wheel_options.keep_insertion_order = simulated;
+  // Two a processor: threads then seldom share one.
+  const uint32_t processors = std::max(std::thread::hardware_concurrency(), 1u);
+  const uint32_t count = simulated ? 1 : std::min(absl::bit_ceil(2 * processors), kMaxShards);
+  for (uint32_t i = 0; i < count; ++i) {
+    Shard* const shard = ShardPool::Get().Take();
+    SpinLockHolder lock(&shard->lock);
+    wheel_options.first_generation = shard->first_generation;
+    shard->wheel.emplace(wheel_options);
+    shard->core = this;
+    shards.push_back(shard);
+  }
+}
+
+Core::~Core() {
+  for (Shard* shard : shards) {
+    std::optional<Wheel> wheel;
+    {
+      SpinLockHolder lock(&shard->lock);
+      shard->first_generation = shard->wheel->next_generation();
+      shard->wheel.reset();
+      shard->core = nullptr;
+      shard->stopped = false;
+      shard->wake_tick = 0;
+      shard->scheduled = shard->fired = shard->cancelled = shard->rescheduled = 0;
+      shard->failed = shard->worst_lateness_nanos = 0;
+    }
+    ShardPool::Get().Return(shard);
+  }
+}
+
+// Time: nanoseconds of the clock, and ticks since the timer was made.
+
+int64_t Core::DeadlineNanos(absl::Duration delay) const {
+  const int64_t now = options.clock->NowNanos();
+  const int64_t nanos = absl::ToInt64Nanoseconds(delay);  // saturates
+  if (nanos <= 0) return now;
+  return nanos > kForeverNanos - now ? kForeverNanos : now + nanos;
+}
+
+// The first tick at or after the deadline: a task is never early.
+Tick Core::TickOf(int64_t deadline_nanos) const {
+  if (deadline_nanos == kForeverNanos) return Wheel::kNever;
+  const uint64_t since = deadline_nanos - origin_nanos;
+  return (since + tick_nanos - 1) / tick_nanos;
+}
+
+int64_t Core::NanosOf(Tick tick) const {
+  const uint64_t left = kForeverNanos - origin_nanos;
+  return tick > left / tick_nanos ? kForeverNanos : origin_nanos + tick * tick_nanos;
+}
+
+Tick Core::NowTick() const {
+  const int64_t now = options.clock->NowNanos();
+  return now <= origin_nanos ? 0 : static_cast<uint64_t>(now - origin_nanos) / tick_nanos;
+}
+
+// Adding.
+
+Shard* Core::MyShard() const {
+  static std::atomic<uint32_t> threads{0};
+  thread_local uint32_t mine = UINT32_MAX;
+  if (ABSL_PREDICT_FALSE(mine == UINT32_MAX)) {
+    mine = threads.fetch_add(1, std::memory_order_relaxed) & (UINT32_MAX >> 1);
+  }
+  return shards[mine & (shards.size() - 1)];
+}
+
+absl::Status Core::TakeCredit(bool bounded) {
+  const int64_t bound = options.max_pending_timeouts;
+  if (bound == 0) return absl::OkStatus();
+  if (credits_taken.fetch_add(1, std::memory_order_relaxed) >= bound && bounded) {
+    credits_taken.fetch_sub(1, std::memory_order_relaxed);
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options.name, ": ", bound,
+                     " timeouts are pending, as many as max_pending_timeouts allows"));
+  }
+  return absl::OkStatus();
+}
+
+void Core::ReturnCredit() {
+  if (options.max_pending_timeouts != 0) credits_taken.fetch_sub(1, std::memory_order_relaxed);
+}
+
+absl::StatusOr<Timeout> Core::Add(TimerTask task, absl::Duration delay, bool bounded) {
+  if (ABSL_PREDICT_FALSE(task == nullptr)) {
+    return absl::InvalidArgumentError("task: must not be empty");
+  }
+  if (ABSL_PREDICT_FALSE(has_thread && !driver_started.load(std::memory_order_acquire))) {
+    const absl::Status status = StartDriver();
+    if (!status.ok()) return status;
+  }
+  if (absl::Status status = TakeCredit(bounded); ABSL_PREDICT_FALSE(!status.ok())) return status;
+  const Tick tick = TickOf(DeadlineNanos(delay));
+  Shard* const shard = MyShard();
+  Wheel::Id id;
+  bool stopped;
+  bool wake = false;
+  {
+    SpinLockHolder lock(&shard->lock);
+    stopped = shard->stopped;
+    if (ABSL_PREDICT_TRUE(!stopped)) {
+      id = shard->wheel->Schedule(tick, std::move(task));
+      ++shard->scheduled;
+      if (tick < shard->wake_tick) {
+        shard->wake_tick = tick;
+        wake = true;
+      }
+    }
+  }
+  if (ABSL_PREDICT_FALSE(id.generation == 0)) {
+    ReturnCredit();
+    if (stopped) return absl::FailedPreconditionError(absl::StrCat(options.name, ": is stopped"));
+    return absl::ResourceExhaustedError(absl::StrCat(options.name, ": no memory for a timeout"));
+  }
+  if (ABSL_PREDICT_FALSE(wake)) Wake();
+  return Timeout(shard, id.index, id.generation);
+}
+
+// Running.
+
+void Core::Report(const char* what) const {
+  const std::string message = absl::StrCat(options.name, ": a task threw: ", what);
+  if (options.log) {
+    options.log(message);
+  } else {
+    std::fprintf(stderr, "%s\n", message.c_str());
+  }
+}
+
+bool Core::RunTask(Shard* shard, Wheel::Id id, TimerTask& task) const {
+  const RunningTask running{this, shard, id, running_task};
+  running_task = &running;
+  bool succeeded = false;
+  try {
+    std::move(task)();
+    succeeded = true;
+  } catch (const std::exception& exception) {
+    Report(exception.what());
+  } catch (...) {
+    Report("not a std::exception");
+  }
+  task = nullptr;
+  running_task = running.outer;
+  return succeeded;
+}
+
+void Core::RunEntry(Shard* shard, Wheel::Id id, int64_t due_nanos) {
+  if (!shard->wheel->Start(id)) return;
+  ReturnCredit();
+  ++shard->fired;
+  ++shard->running;
+  if (due_nanos != 0) {
+    shard->worst_lateness_nanos =
+        std::max(shard->worst_lateness_nanos, options.clock->NowNanos() - due_nanos);
+  }
+  TimerTask& task = shard->wheel->TaskOf(id);
+  shard->lock.Unlock();
+  const bool succeeded = RunTask(shard, id, task);
+  shard->lock.Lock();
+  shard->failed += !succeeded;
+  shard->wheel->Finish(id);
+  --shard->running;
+  if (ABSL_PREDICT_TRUE(shard->waiters == 0)) return;
+  shard->lock.Unlock();
+  {
+    MutexLock lock(&shard->ended_mu);
+    shard->ended.SignalAll();
+  }
+  shard->lock.Lock();
+}
+
+Tick Core::RunShard(Shard* shard, Tick to, int64_t max_tasks, int64_t* ran) {
+  SpinLockHolder lock(&shard->lock);
+  while (!shard->stopped && *ran < max_tasks) {
+    int budget = kSlice;
+    const Wheel::Id id = shard->wheel->PopDue(to, &budget);
+    if (id.generation == 0) {
+      if (budget > 0) break;
+      shard->lock.Unlock();  // lets a producer in
+      shard->lock.Lock();
+      continue;
+    }
+    ++*ran;
+    const int64_t due_nanos = NanosOf(shard->wheel->now());
+    if (options.executor == nullptr) {
+      // The last of a tick is the latest: it alone pays for a look at the clock.
+      RunEntry(shard, id, shard->wheel->due_buffer_empty() ? due_nanos : 0);
+    } else {
+      shard->lock.Unlock();
+      options.executor->Execute([core = shared_from_this(), shard, id, due_nanos] {
+        SpinLockHolder lock(&shard->lock);
+        if (shard->core == core.get()) core->RunEntry(shard, id, due_nanos);
+      });
+      shard->lock.Lock();
+    }
+  }
+  return shard->stopped ? Wheel::kNever : shard->wheel->NextEvent();
+}
+
+int64_t Core::RunDueTasks(int64_t max_tasks) {
+  const Tick now = NowTick();
+  Tick next[kMaxShards];
+  for (size_t i = 0; i < shards.size(); ++i) {
+    SpinLockHolder lock(&shards[i]->lock);
+    if (shards[i]->stopped) return 0;
+    shards[i]->wake_tick = 0;
+    next[i] = shards[i]->wheel->NextEvent();
+    int budget = 1;
+    if (next[i] > now) shards[i]->wheel->PopDue(now, &budget);  // pops nothing, moves on
+  }
+  int64_t ran = 0;
+  while (ran < max_tasks) {
+    // The shard with the earliest event goes on until another has an earlier one.
+    size_t first = 0;
+    for (size_t i = 1; i < shards.size(); ++i) {
+      if (next[i] < next[first]) first = i;
+    }
+    if (next[first] > now) break;
+    Tick until = now;
+    for (size_t i = 0; i < shards.size(); ++i) {
+      if (i != first) until = std::min(until, next[i]);
+    }
+    next[first] = RunShard(shards[first], until, max_tasks, &ran);
+  }
+  return ran;
+}
+
+std::optional<int64_t> Core::NextDueNanos() {
+  Tick next = Wheel::kNever;
+  for (Shard* shard : shards) {
+    SpinLockHolder lock(&shard->lock);
+    if (!shard->stopped) next = std::min(next, shard->wheel->NextEvent());
+  }
+  const int64_t nanos = NanosOf(next);
+  if (nanos == kForeverNanos) return std::nullopt;
+  return nanos;
+}
+
+// The driver.
+
+absl::Status Core::StartDriver() {
+  MutexLock lock(&mu);
+  if (driver_started.load(std::memory_order_relaxed) || stopping) return absl::OkStatus();
+  // Signals are for the threads of the host, not for this one.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  absl::Status status;
+  try {
+    driver = std::thread([core = shared_from_this()] { core->Drive(); });
+    driver_started.store(true, std::memory_order_release);
+  } catch (const std::system_error& error) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat(options.name, ": no thread for the timer: ", error.what()));
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return status;
+}
+
+void Core::Drive() {
+  pthread_setname_np(pthread_self(), options.name.substr(0, 15).c_str());
+  prctl(PR_SET_TIMERSLACK, 1);  // wake up on time; by default Linux may add 50 us
+  while (!stopping) {
+    if (RunDueTasks(std::numeric_limits<int64_t>::max()) > 0) continue;
+    Tick next = Wheel::kNever;
+    for (Shard* shard : shards) {
+      SpinLockHolder lock(&shard->lock);
+      shard->wake_tick = shard->wheel->NextEvent();
+      next = std::min(next, shard->wake_tick);
+    }
+    const int64_t sleep_nanos =
+        std::min(NanosOf(next) - options.clock->NowNanos(), kLongestSleepNanos);
+    MutexLock lock(&mu);
+    if (!woken && sleep_nanos > 0) {
+      if (next == Wheel::kNever) {
+        woken_cv.Wait(&mu);
+      } else {
+        woken_cv.WaitFor(&mu, absl::Nanoseconds(sleep_nanos));
+      }
+    }
+    woken = false;
+  }
+}
+
+void Core::Wake() {
+  {
+    MutexLock lock(&mu);
+    woken = true;
+  }
+  woken_cv.Signal();
+}
+
+std::vector<TimerTask> Core::Stop(bool wait) {
+  std::vector<TimerTask> tasks;
+  MutexLock stop_lock(&stop_mu);
+  if (stop_done) return tasks;
+  stop_done = true;
+  // From here on nothing is accepted and nothing started.
+  for (Shard* shard : shards) {
+    SpinLockHolder lock(&shard->lock);
+    shard->stopped = true;
+  }
+  stopping = true;
+  options.clock->Detach(this);
+  std::thread thread;
+  {
+    MutexLock lock(&mu);
+    thread = std::move(driver);
+  }
+  Wake();
+  if (thread.joinable()) {
+    if (wait) {
+      thread.join();
+    } else {
+      thread.detach();  // ends after the task that it is in
+    }
+  }
+  for (Shard* shard : shards) {
+    const size_t before = tasks.size();
+    uint32_t from = 0;
+    for (bool more = true; more;) {
+      SpinLockHolder lock(&shard->lock);
+      more = shard->wheel->TakePending(&from, kSlice, &tasks);
+    }
+    for (size_t i = before; i < tasks.size(); ++i) ReturnCredit();
+    if (!wait) continue;
+    MutexLock ended_lock(&shard->ended_mu);
+    const auto running = [shard] {
+      SpinLockHolder lock(&shard->lock);
+      return shard->running > 0;
+    };
+    {
+      SpinLockHolder lock(&shard->lock);
+      ++shard->waiters;
+    }
+    while (running()) shard->ended.Wait(&shard->ended_mu);
+    SpinLockHolder lock(&shard->lock);
+    --shard->waiters;
+  }
+  return tasks;
+}
 
 }  // namespace internal_timer
 
 using internal_timer::Core;
-using internal_timer::Node;
+using internal_timer::RunningTask;
+using internal_timer::Shard;
+
+// Timeout. A shard without a timer, or with another, has no entry of the handle's generation.
 
 bool Timeout::Cancel() {
-  if (node_ == nullptr) return false;
-  TimerTask task;
-  MutexLock lock(&core_->mu);
-  if (node_->state != Node::State::kPending || core_->queue.erase(node_->key) == 0) return false;
-  node_->state = Node::State::kDone;
-  task = std::move(node_->task);
-  --core_->stats.pending;
-  ++core_->stats.cancelled;
-  cancelled_ = true;
+  if (ABSL_PREDICT_FALSE(generation_ == 0)) return false;
+  TimerTask task;  // destroyed after the lock is released
+  {
+    SpinLockHolder lock(&shard_->lock);
+    if (!shard_->wheel.has_value() || !shard_->wheel->Cancel({index_, generation_}, &task)) {
+      return false;
+    }
+    ++shard_->cancelled;
+    shard_->core->ReturnCredit();
+  }
+  generation_ = 0;
   return true;
 }
 
-bool Timeout::IsCancelled() const { return cancelled_; }
-
 bool Timeout::IsExpired() const {
-  if (node_ == nullptr || cancelled_) return false;
-  MutexLock lock(&core_->mu);
-  return node_->state != Node::State::kPending;
+  if (generation_ == 0) return false;
+  SpinLockHolder lock(&shard_->lock);
+  if (!shard_->wheel.has_value()) return true;
+  const Wheel::State state = shard_->wheel->StateOf({index_, generation_});
+  return state == Wheel::State::kFree || state == Wheel::State::kStarted;
 }
 
 bool Timeout::Reschedule(absl::Duration delay) {
-  if (node_ == nullptr) return false;
-  MutexLock lock(&core_->mu);
-  if (node_->state != Node::State::kPending || core_->queue.erase(node_->key) == 0) return false;
-  node_->deadline_nanos = core_->DeadlineNanos(delay);
-  node_->key = core_->KeyFor(node_->deadline_nanos);
-  core_->queue.emplace(node_->key, node_);
-  ++core_->stats.rescheduled;
-  core_->changed.Signal();
+  if (ABSL_PREDICT_FALSE(generation_ == 0)) return false;
+  SpinLockHolder lock(&shard_->lock);
+  if (!shard_->wheel.has_value()) return false;
+  Core* const core = shard_->core;
+  const Wheel::Tick tick = core->TickOf(core->DeadlineNanos(delay));
+  if (!shard_->wheel->Reschedule({index_, generation_}, tick)) return false;
+  ++shard_->rescheduled;
+  if (ABSL_PREDICT_FALSE(tick < shard_->wake_tick)) {
+    shard_->wake_tick = tick;
+    core->Wake();
+  }
   return true;
 }
 
 void Timeout::Wait() {
-  if (node_ == nullptr) return;
-  MutexLock lock(&core_->mu);
-  while (node_->state == Node::State::kRunning && node_->thread != std::this_thread::get_id()) {
-    core_->ended.Wait(&core_->mu);
+  if (generation_ == 0) return;
+  for (const RunningTask* task = internal_timer::running_task; task != nullptr;
+       task = task->outer) {
+    if (task->shard == shard_ && task->id.index == index_ && task->id.generation == generation_) {
+      return;
+    }
   }
+  const auto running = [this] {
+    SpinLockHolder lock(&shard_->lock);
+    return shard_->wheel.has_value() &&
+           shard_->wheel->StateOf({index_, generation_}) == Wheel::State::kStarted;
+  };
+  MutexLock ended_lock(&shard_->ended_mu);
+  {
+    SpinLockHolder lock(&shard_->lock);
+    ++shard_->waiters;
+  }
+  while (running()) shard_->ended.Wait(&shard_->ended_mu);
+  SpinLockHolder lock(&shard_->lock);
+  --shard_->waiters;
 }
+
+// HashedWheelTimer.
 
 absl::StatusOr<std::unique_ptr<HashedWheelTimer>> HashedWheelTimer::Create(Options options) {
   if (options.clock == nullptr) return absl::InvalidArgumentError("clock: must not be null");
-  if (options.tick_duration < absl::Microseconds(1) || options.tick_duration > absl::Hours(1)) {
+  if (!(options.tick_duration >= absl::Microseconds(1) &&
+        options.tick_duration <= absl::Hours(1))) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tick_duration: ", absl::FormatDuration(options.tick_duration), "; allowed: 1us to 1h"));
   }
@@ -219,79 +596,58 @@ absl::StatusOr<std::unique_ptr<HashedWheelTimer>> HashedWheelTimer::Create(Optio
     return absl::InvalidArgumentError(absl::StrCat(
         "max_pending_timeouts: ", options.max_pending_timeouts, "; allowed: 0 (no limit) and up"));
   }
-  auto core = std::make_shared<Core>(std::move(options));
-  core->driven = core->options.clock->Attach(core.get());
+  Clock* const clock = options.clock;
+  auto core = std::make_shared<Core>(std::move(options), clock->DrivesTimers());
+  clock->Attach(core);
   return std::unique_ptr<HashedWheelTimer>(new HashedWheelTimer(std::move(core)));
 }
 
 HashedWheelTimer::HashedWheelTimer(std::shared_ptr<Core> core) : core_(std::move(core)) {}
-HashedWheelTimer::~HashedWheelTimer() { Stop().IgnoreError(); }
+
+HashedWheelTimer::~HashedWheelTimer() { core_->Stop(!internal_timer::InTaskOf(core_.get())); }
 
 absl::StatusOr<Timeout> HashedWheelTimer::NewTimeout(TimerTask task, absl::Duration delay) {
-  auto node = std::make_shared<Node>();
-  node->task = std::move(task);
-  node->deadline_nanos = core_->DeadlineNanos(delay);
-  MutexLock lock(&core_->mu);
-  if (core_->stopped) {
-    return absl::FailedPreconditionError(absl::StrCat(core_->options.name, ": is stopped"));
-  }
-  const int64_t bound = core_->options.max_pending_timeouts;
-  if (bound > 0 && core_->stats.pending >= bound) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(core_->options.name, ": ", bound, " timeouts are pending, the most allowed"));
-  }
-  if (!core_->options.manual_drive && !core_->driven && !core_->driver.joinable()) {
-    core_->driver = std::thread([core = core_.get()] { core->Drive(); });
-  }
-  node->key = core_->KeyFor(node->deadline_nanos);
-  core_->queue.emplace(node->key, node);
-  ++core_->stats.pending;
-  ++core_->stats.scheduled;
-  core_->changed.Signal();
-  Timeout timeout;
-  timeout.core_ = core_;
-  timeout.node_ = std::move(node);
-  return timeout;
+  return core_->Add(std::move(task), delay, /*bounded=*/true);
+}
+
+absl::StatusOr<Timeout> HashedWheelTimer::PutBack(TimerTask task, absl::Duration delay) {
+  return core_->Add(std::move(task), delay, /*bounded=*/false);
 }
 
 absl::StatusOr<std::vector<TimerTask>> HashedWheelTimer::Stop() {
-  if (internal_timer::running_core == core_.get()) {
+  if (internal_timer::InTaskOf(core_.get())) {
     return absl::FailedPreconditionError(
-        absl::StrCat(core_->options.name, ": Stop called from one of the timer's tasks"));
+        absl::StrCat(core_->options.name, ": Stop called from one of the timer's own tasks"));
   }
-  std::vector<TimerTask> tasks;
-  std::thread driver;
-  {
-    MutexLock lock(&core_->mu);
-    core_->stopped = true;
-    for (auto& [key, node] : core_->queue) {
-      node->state = Node::State::kDone;
-      tasks.push_back(std::move(node->task));
-      --core_->stats.pending;
-    }
-    core_->queue.clear();
-    driver = std::move(core_->driver);
-    core_->changed.SignalAll();
-  }
-  core_->options.clock->Detach(core_.get());
-  if (driver.joinable()) driver.join();
-  MutexLock lock(&core_->mu);
-  while (core_->active > 0) core_->ended.Wait(&core_->mu);
-  return tasks;
+  return core_->Stop(/*wait=*/true);
 }
 
-int64_t HashedWheelTimer::pending() const {
-  MutexLock lock(&core_->mu);
-  return core_->stats.pending;
-}
+int64_t HashedWheelTimer::pending() const { return Stats().pending; }
 
 HashedWheelTimer::Statistics HashedWheelTimer::Stats() const {
-  MutexLock lock(&core_->mu);
-  return core_->stats;
+  Statistics sum;
+  int64_t worst = 0;
+  for (Shard* shard : core_->shards) {
+    SpinLockHolder lock(&shard->lock);
+    sum.pending += shard->wheel->pending();
+    sum.scheduled += shard->scheduled;
+    sum.fired += shard->fired;
+    sum.cancelled += shard->cancelled;
+    sum.failed += shard->failed;
+    sum.rescheduled += shard->rescheduled;
+    worst = std::max(worst, shard->worst_lateness_nanos);
+  }
+  sum.worst_lateness = absl::Nanoseconds(worst);
+  return sum;
 }
 
 const Clock* HashedWheelTimer::clock() const { return core_->options.clock; }
-int64_t HashedWheelTimer::RunDue(int64_t max_tasks) { return core_->RunSome(max_tasks); }
+
+int64_t HashedWheelTimer::RunDue(int64_t max_tasks) {
+  const std::shared_ptr<Core> core = core_;  // a task may destroy the timer
+  return core->RunDueTasks(max_tasks);
+}
+
 std::optional<int64_t> HashedWheelTimer::NextDueNanos() const { return core_->NextDueNanos(); }
 
 }  // namespace failback

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -24,23 +25,33 @@ namespace failback {
 using TimerTask = absl::AnyInvocable<void() &&>;
 
 namespace internal_timer {
-struct Node;
 struct Core;
+struct Shard;
 }  // namespace internal_timer
 
 // One timeout, pending or over. Dropping the handle does not cancel. May outlive its timer.
 class Timeout {
  public:
   Timeout() = default;  // empty: every method returns false
-  Timeout(Timeout&&) noexcept = default;
-  Timeout& operator=(Timeout&&) noexcept = default;
+  Timeout(Timeout&& other) noexcept
+      : shard_(std::exchange(other.shard_, nullptr)),
+        index_(other.index_),
+        generation_(std::exchange(other.generation_, 0)) {}
+  Timeout& operator=(Timeout&& other) noexcept {
+    shard_ = std::exchange(other.shard_, nullptr);
+    index_ = other.index_;
+    generation_ = std::exchange(other.generation_, 0);
+    return *this;
+  }
+
+  ~Timeout() {}  // not trivial, so that a handle may be kept unused without a warning
 
   // True if this call has kept the task from ever running; false if the task has started, has
   // run, was cancelled before or was handed back by Stop.
   bool Cancel();
 
   // True after a Cancel of this handle that returned true.
-  bool IsCancelled() const;
+  bool IsCancelled() const { return shard_ != nullptr && generation_ == 0; }
 
   // True if the timeout is neither pending nor cancelled.
   bool IsExpired() const;
@@ -53,13 +64,16 @@ class Timeout {
   // caller.
   void Wait();
 
-  explicit operator bool() const { return node_ != nullptr; }
+  explicit operator bool() const { return shard_ != nullptr; }
 
  private:
-  friend class HashedWheelTimer;
-  std::shared_ptr<internal_timer::Core> core_;
-  std::shared_ptr<internal_timer::Node> node_;
-  bool cancelled_ = false;
+  friend struct internal_timer::Core;
+  Timeout(internal_timer::Shard* shard, uint32_t index, uint32_t generation)
+      : shard_(shard), index_(index), generation_(generation) {}
+
+  internal_timer::Shard* shard_ = nullptr;  // never freed, see Shard
+  uint32_t index_ = 0;
+  uint32_t generation_ = 0;  // 0: empty, or cancelled through this handle
 };
 
 class HashedWheelTimer {
@@ -122,6 +136,11 @@ class HashedWheelTimer {
   std::optional<int64_t> NextDueNanos() const;
 
  private:
+  friend class PeriodicTask;
+
+  // NewTimeout for a task that comes back: max_pending_timeouts counts it and does not refuse it.
+  absl::StatusOr<Timeout> PutBack(TimerTask task, absl::Duration delay);
+
   explicit HashedWheelTimer(std::shared_ptr<internal_timer::Core> core);
   const std::shared_ptr<internal_timer::Core> core_;
 };

@@ -61,8 +61,8 @@ class CondVar {
   // As Wait, for at most `timeout`. Returns false when the time has passed.
   bool WaitFor(Mutex* mu, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
-    const bool signalled = cv_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) ==
-                           std::cv_status::no_timeout;
+    const bool signalled =
+        cv_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) == std::cv_status::no_timeout;
     lock.release();
     return signalled;
   }

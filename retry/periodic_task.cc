@@ -92,7 +92,7 @@ void PeriodicTask::Run(const std::shared_ptr<State>& state) {
       const int64_t period = state->period_nanos;
       const int64_t missed = std::max<int64_t>(now - state->due_nanos, 0) / period;
       state->due_nanos += (missed + 1) * period;
-      absl::StatusOr<Timeout> timeout = state->timer->NewTimeout(
+      absl::StatusOr<Timeout> timeout = state->timer->PutBack(
           [state = state] { Run(state); }, absl::Nanoseconds(state->due_nanos - now));
       if (timeout.ok()) state->timeout = *std::move(timeout);
     }

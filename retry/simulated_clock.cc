@@ -21,28 +21,29 @@ absl::Time SimulatedClock::WallNow() const {
   return wall_start_ + absl::Nanoseconds(NowNanos() - start_nanos_);
 }
 
-bool SimulatedClock::Attach(ClockDriven* driven) {
+void SimulatedClock::Attach(std::shared_ptr<ClockDriven> driven) {
   MutexLock lock(&mu_);
-  driven_.push_back(driven);
-  return true;
+  driven_.push_back(std::move(driven));
 }
 
-void SimulatedClock::Detach(ClockDriven* driven) {
+void SimulatedClock::Detach(const ClockDriven* driven) {
   MutexLock lock(&mu_);
-  driven_.erase(std::remove(driven_.begin(), driven_.end(), driven), driven_.end());
+  driven_.erase(std::remove_if(driven_.begin(), driven_.end(),
+                               [&](const auto& each) { return each.get() == driven; }),
+                driven_.end());
 }
 
-ClockDriven* SimulatedClock::Earliest(int64_t* due_nanos) {
-  std::vector<ClockDriven*> driven;
+std::shared_ptr<ClockDriven> SimulatedClock::Earliest(int64_t* due_nanos) {
+  std::vector<std::shared_ptr<ClockDriven>> driven;
   {
     MutexLock lock(&mu_);
     driven = driven_;
   }
-  ClockDriven* earliest = nullptr;
-  for (ClockDriven* candidate : driven) {
+  std::shared_ptr<ClockDriven> earliest;
+  for (std::shared_ptr<ClockDriven>& candidate : driven) {
     const std::optional<int64_t> due = candidate->NextDueNanos();
     if (due.has_value() && (earliest == nullptr || *due < *due_nanos)) {
-      earliest = candidate;
+      earliest = std::move(candidate);
       *due_nanos = *due;
     }
   }
@@ -52,7 +53,7 @@ ClockDriven* SimulatedClock::Earliest(int64_t* due_nanos) {
 void SimulatedClock::Advance(absl::Duration duration) {
   const int64_t end = SaturatingAdd(NowNanos(), duration);
   int64_t due = 0;
-  for (ClockDriven* next = Earliest(&due); next != nullptr && due <= end; next = Earliest(&due)) {
+  for (auto next = Earliest(&due); next != nullptr && due <= end; next = Earliest(&due)) {
     now_.store(std::max(due, NowNanos()), std::memory_order_release);
     next->RunDue();
   }
@@ -61,7 +62,7 @@ void SimulatedClock::Advance(absl::Duration duration) {
 
 bool SimulatedClock::AdvanceToNextTimer() {
   int64_t due = 0;
-  ClockDriven* const next = Earliest(&due);
+  const std::shared_ptr<ClockDriven> next = Earliest(&due);
   if (next == nullptr) return false;
   now_.store(std::max(due, NowNanos()), std::memory_order_release);
   next->RunDue();

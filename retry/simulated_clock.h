@@ -20,6 +20,7 @@
 #define FAILBACK_RETRY_SIMULATED_CLOCK_H_
 
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -38,8 +39,9 @@ class SimulatedClock final : public Clock {
 
   int64_t NowNanos() const override { return now_.load(std::memory_order_acquire); }
   absl::Time WallNow() const override;
-  bool Attach(ClockDriven* driven) override;
-  void Detach(ClockDriven* driven) override;
+  bool DrivesTimers() const override { return true; }
+  void Attach(std::shared_ptr<ClockDriven> driven) override;
+  void Detach(const ClockDriven* driven) override;
 
   // Moves time on by `duration`, step by step, and runs what becomes due. A negative duration
   // moves nothing; what is due already runs even so.
@@ -59,13 +61,13 @@ class SimulatedClock final : public Clock {
 
  private:
   // The timer to run next, with the time to run it at.
-  ClockDriven* Earliest(int64_t* due_nanos);
+  std::shared_ptr<ClockDriven> Earliest(int64_t* due_nanos);
 
   const int64_t start_nanos_;
   const absl::Time wall_start_;
   std::atomic<int64_t> now_;
   Mutex mu_;
-  std::vector<ClockDriven*> driven_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<ClockDriven>> driven_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace failback

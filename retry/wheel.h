@@ -1,0 +1,380 @@
+// Wheel: the timing wheel itself. No clock, no thread, no lock: time is a tick number that the
+// caller moves on. HashedWheelTimer puts these three around it.
+//
+// Algorithm
+// ---------
+// Hashed hierarchical timing wheels (Varghese and Lauck, 1987). Level 0 has one slot for each of
+// the next `ticks_per_wheel` ticks; a slot of level 1 spans all of level 0, a slot of level 2 all
+// of level 1, and so on; each level above 0 has 256 slots. An entry sits at the level of the
+// highest bit in which its deadline differs from the present tick:
+//
+//      deadline  0000 0011 | 0100 0000 | 0 0000 1001        level 0 reads the last 9 bits,
+//      now       0000 0011 | 0011 1111 | 1 1111 0000        level 1 the 8 before them, ...
+//                            ^ differs first here: level 1, slot 0100 0000
+//
+// When the present tick enters a slot of level 1 or above, the slot opens: its entries are put
+// in again and land on lower levels. An entry moves at most once a level, and is not looked at
+// in between; there are no rounds to count. Two properties follow from the rule: at each level
+// only slots beyond the present one are in use, so that there is no wrap-around; and all of
+// level 0 is due before any of level 1. The next event is thus the first set bit in a bitmap of
+// occupied slots, and an idle wheel jumps to it instead of ticking.
+//
+// What makes it fast:
+//   * An entry is one cache line of 64 bytes: 32 of links, deadline and state, and its task in
+//     the other 32. Entries live in chunks that never move and are linked by 32-bit index.
+//   * A slot is kLanes lists that are walked in turn, so that the memory of kLanes entries is
+//     fetched at once. This is why the order within a tick is unspecified.
+//   * Reschedule to a later deadline only writes it down; the entry moves when its old slot
+//     opens. Renewing a lease touches one cache line.
+//   * Bits of slots that a cancel has emptied are cleared when they are next read.
+//
+// Example
+// -------
+//   Wheel wheel(Wheel::Options{});
+//   Wheel::Id id = wheel.Schedule(100, [] { Hello(); });
+//   wheel.Advance(99);                // runs nothing
+//   wheel.Reschedule(id, 250);
+//   wheel.Advance(1000);              // runs the task, at tick 250
+//
+// Contract
+// --------
+//   * An entry runs when the wheel has reached its deadline, never before, and in the order of
+//     deadlines. Within one tick the order is unspecified, or that of Schedule and Reschedule
+//     with `keep_insertion_order`, which sorts each tick's entries.
+//   * A deadline that is not in the future means the next tick.
+//   * A task may call any method of its own wheel except Advance, and must not throw. What it
+//     schedules for a tick within the running Advance runs within it.
+//   * An Id is good for ever: it names one entry, and when that is over every method says so.
+//   * Schedule, Cancel and Reschedule are O(1); an entry is touched O(levels) times in its
+//     life; memory is 64 bytes for each entry of the largest number that was ever pending.
+//   * Nothing is allocated except by Schedule, when the wheel grows.
+//
+// Thread safety: none; one thread at a time. The task of a started entry may be run and destroyed
+// without the caller's lock.
+//
+// Invariants (CheckInvariants)
+//   1. The slot of a pending entry opens no later than the entry's deadline.
+//   2. A slot with entries has its bit set, and lies beyond the present slot of its level, or is
+//      the present one while it is being opened.
+//   3. Every entry is in exactly one place: a lane of a slot (kPending), the buffer of due entries
+//      (kDue), the caller's hands (kPopped, kStarted) or the free list (kFree).
+//   4. pending() counts those that are kPending, kDue and kPopped.
+
+#ifndef FAILBACK_RETRY_WHEEL_H_
+#define FAILBACK_RETRY_WHEEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/optimization.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/numeric/bits.h"
+
+namespace failback {
+
+using TimerTask = absl::AnyInvocable<void() &&>;
+
+class Wheel {
+ public:
+  using Tick = uint64_t;
+
+  // A deadline that is never reached. Greater ones mean the same.
+  static constexpr Tick kNever = Tick{1} << 62;
+
+  struct Options {
+    int ticks_per_wheel = 512;          // slots of level 0; rounded up to a power of two
+    bool keep_insertion_order = false;  // within one tick; costs a sort for each tick
+    uint32_t first_generation = 1;      // Ids below it are none of this wheel's
+  };
+
+  // Names an entry. A generation is used once for an index, so a stale Id never matches.
+  struct Id {
+    uint32_t index = 0;
+    uint32_t generation = 0;  // 0: no entry
+  };
+
+  enum class State : uint8_t {
+    kFree,     // the Id is over
+    kPending,  // in a slot
+    kDue,      // its tick has come; waits for PopDue
+    kPopped,   // popped, not yet started
+    kStarted,  // runs, until Finish
+  };
+
+  explicit Wheel(const Options& options);
+  ~Wheel();
+  Wheel(const Wheel&) = delete;
+  Wheel& operator=(const Wheel&) = delete;
+
+  // The tick that the wheel has reached; 0 at first.
+  Tick now() const { return now_; }
+  int64_t pending() const { return pending_; }
+  State StateOf(Id id) const { return Find(id) == nullptr ? State::kFree : Find(id)->state; }
+
+  // Adds an entry. The Id is empty if there is no memory; `task` is then untouched.
+  Id Schedule(Tick deadline, TimerTask&& task);
+
+  // Ends an entry that has not been started and moves its task into `*task`, for the caller to
+  // drop where dropping is safe. Returns false if the entry is started or over.
+  bool Cancel(Id id, TimerTask* task);
+
+  // Gives an entry that has not been started another deadline. Returns false if it is started or
+  // over.
+  bool Reschedule(Id id, Tick deadline);
+
+  // Runs what is due up to and including `to`, at most `max_tasks`. Returns how many ran; if
+  // that is `max_tasks`, more may be due.
+  size_t Advance(Tick to, size_t max_tasks = SIZE_MAX);
+
+  // The tick at which there is something to do, for the wheel or the caller; kNever: nothing.
+  // now(): call PopDue again.
+  Tick NextEvent();
+
+  // The steps of Advance, for a caller that holds a lock only between tasks:
+  //
+  //   while (Id id = wheel.PopDue(to, &budget)) { Start(id); unlock; run; lock; Finish(id); }
+  //
+  // PopDue moves on towards `to`, to the first tick with a due entry, and takes one out. Each
+  // entry that it touches takes one off `*budget`. Returns an empty Id when nothing is due, or
+  // with `*budget` used up: then let others have the lock and call again.
+  Id PopDue(Tick to, int* budget);
+  // Marks a popped entry as started. False: it was cancelled or rescheduled meanwhile.
+  bool Start(Id id);
+  // The task of an entry that is started.
+  TimerTask& TaskOf(Id id) { return NodeAt(id.index)->task(); }
+  // Frees a started entry; its task must be destroyed or moved from, and is destroyed here.
+  void Finish(Id id);
+  // True if PopDue has no further entry of this tick at hand; the last one waited longest.
+  bool due_buffer_empty() const { return next_due_ == due_.size(); }
+
+  // Ends entries that have not been started and appends their tasks to `*tasks`. Looks at up to
+  // `max` entries from `*from` on, which starts at 0; returns false when it has seen all.
+  bool TakePending(uint32_t* from, uint32_t max, std::vector<TimerTask>* tasks);
+
+  // A generation that no Id of this wheel has reached.
+  uint32_t next_generation() const { return greatest_generation_ + 1; }
+
+  // Bytes of bookkeeping for an entry, its task not included.
+  static constexpr size_t kEntryBytes = 32;
+
+  // Describes the first violated invariant; empty if all hold. Linear in entries and slots.
+  std::string CheckInvariants() const;
+
+ private:
+  static constexpr int kLanes = 8;
+  static constexpr int kLevelBits = 8;
+  static constexpr uint32_t kLevelSlots = 1 << kLevelBits;
+  static constexpr int kTickBits = 63;  // deadlines go up to kNever, inclusive
+  static constexpr uint32_t kChunkBits = 12;
+  static constexpr uint32_t kChunkNodes = 1 << kChunkBits;
+  static constexpr uint32_t kMaxNodes = uint32_t{1} << 31;
+  static constexpr uint32_t kHead = uint32_t{1} << 31;  // in Node::prev: a lane, not a node
+  static constexpr size_t kDueBuffer = 64;
+
+  // Node 0 is nobody: links that lead nowhere lead to it, so that none need a test.
+  struct alignas(64) Node {
+    uint32_t next;        // in the lane, or in the free list
+    uint32_t prev;        // the node before, or kHead | lane
+    Tick deadline;        // not before the tick at which its slot opens
+    uint64_t order;       // of Schedule and Reschedule
+    uint32_t generation;  // of the Id that names the node, now or next
+    State state;
+    alignas(TimerTask) unsigned char task_bytes[sizeof(TimerTask)];
+
+    TimerTask& task() { return *std::launder(reinterpret_cast<TimerTask*>(task_bytes)); }
+  };
+  static_assert(sizeof(Node) == 64 && offsetof(Node, task_bytes) == kEntryBytes);
+
+  Node* NodeAt(uint32_t index) const {
+    return chunks_[index >> kChunkBits] + (index & (kChunkNodes - 1));
+  }
+
+  Node* Find(Id id) const {
+    if (ABSL_PREDICT_FALSE(id.index >= used_)) return nullptr;
+    Node* const node = NodeAt(id.index);
+    return node->generation == id.generation && node->state != State::kFree ? node : nullptr;
+  }
+
+  int levels() const { return 1 + (kTickBits - level0_bits_ + kLevelBits - 1) / kLevelBits; }
+  // The bits of a tick below those that `level` reads.
+  int ShiftOf(int level) const { return level == 0 ? 0 : level0_bits_ + (level - 1) * kLevelBits; }
+  uint32_t FirstSlotOf(int level) const {
+    return level == 0 ? 0 : level0_room_ + (level - 1) * kLevelSlots;
+  }
+  uint32_t SlotsOf(int level) const { return level == 0 ? level0_room_ : kLevelSlots; }
+  // The first tick of the span of `level` that the present tick is in.
+  Tick BaseOf(int level) const {
+    const int above = level == 0 ? level0_bits_ : ShiftOf(level) + kLevelBits;
+    return above >= kTickBits ? 0 : (now_ >> above) << above;
+  }
+  // The slot of `level` that `tick` falls in.
+  uint32_t SlotAt(int level, Tick tick) const {
+    return level == 0 ? tick & level0_mask_
+                      : FirstSlotOf(level) + ((tick >> ShiftOf(level)) & (kLevelSlots - 1));
+  }
+  uint32_t SlotFor(Tick deadline) const {
+    const Tick differing = deadline ^ now_;
+    if (differing <= level0_mask_) return deadline & level0_mask_;
+    const int above = (absl::bit_width(differing) - 1 - level0_bits_) / kLevelBits;
+    return level0_room_ + above * kLevelSlots +
+           ((deadline >> (level0_bits_ + above * kLevelBits)) & (kLevelSlots - 1));
+  }
+
+  bool IsEmpty(uint32_t slot) const {
+    uint32_t any = 0;
+    for (int lane = 0; lane < kLanes; ++lane) any |= heads_[slot * kLanes + lane];
+    return any == 0;
+  }
+
+  Tick Clamp(Tick deadline) const {
+    return deadline <= now_ ? now_ + 1 : deadline < kNever ? deadline : kNever;
+  }
+
+  void Link(uint32_t index, Node* node) {
+    const uint32_t slot = SlotFor(node->deadline);
+    const uint32_t lane = slot * kLanes + index % kLanes;
+    node->next = heads_[lane];
+    node->prev = kHead | lane;
+    NodeAt(node->next)->prev = index;
+    heads_[lane] = index;
+    occupied_[slot / 64] |= uint64_t{1} << (slot % 64);
+  }
+
+  void Unlink(Node* node) {
+    NodeAt(node->next)->prev = node->prev;
+    uint32_t* const from =
+        node->prev & kHead ? &heads_[node->prev & ~kHead] : &NodeAt(node->prev)->next;
+    *from = node->next;
+  }
+
+  void Free(uint32_t index, Node* node) {
+    node->task().~TimerTask();
+    node->state = State::kFree;
+    // A node whose generations are used up is never used again.
+    if (ABSL_PREDICT_FALSE(node->generation == UINT32_MAX)) return;
+    ++node->generation;
+    if (node->generation > greatest_generation_) greatest_generation_ = node->generation;
+    node->next = free_;
+    free_ = index;
+  }
+
+  uint32_t Grow();  // a node never used before; 0: there is no memory
+  void MoveTo(Tick event);
+  template <typename Each>
+  void Drain(uint32_t slot, size_t max, Each each);
+  void FillDue(int* budget);
+
+  // Constant after construction.
+  const int level0_bits_;
+  const Tick level0_mask_;
+  const uint32_t level0_room_;  // slots set aside for level 0: a multiple of 64
+  const bool keep_insertion_order_;
+  const uint32_t first_generation_;
+
+  Tick now_ = 0;
+  int opening_ = 0;  // the highest level whose present slot may still hold entries
+  int64_t pending_ = 0;
+  uint64_t order_ = 0;
+
+  struct FreeDeleter {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<uint32_t[], FreeDeleter> heads_;  // kLanes for each slot; 0: empty
+  std::vector<uint64_t> occupied_;                  // a bit for each slot; may be set in vain
+
+  std::vector<Id> due_;  // entries of the present tick, those before next_due_ popped
+  size_t next_due_ = 0;
+
+  std::vector<Node*> chunks_;
+  std::vector<std::unique_ptr<void, FreeDeleter>> memory_;
+  uint32_t used_ = 0;  // nodes that were ever used
+  uint32_t free_ = 0;  // the head of the free list; 0: empty
+  uint32_t greatest_generation_;
+};
+
+inline Wheel::Id Wheel::Schedule(Tick deadline, TimerTask&& task) {
+  uint32_t index = free_;
+  Node* node;
+  if (ABSL_PREDICT_TRUE(index != 0)) {
+    node = NodeAt(index);
+    free_ = node->next;
+  } else {
+    index = Grow();
+    if (index == 0) return Id{};
+    node = NodeAt(index);
+  }
+  node->deadline = Clamp(deadline);
+  node->order = ++order_;
+  node->state = State::kPending;
+  new (node->task_bytes) TimerTask(std::move(task));
+  Link(index, node);
+  ++pending_;
+  return Id{index, node->generation};
+}
+
+inline bool Wheel::Cancel(Id id, TimerTask* task) {
+  Node* const node = Find(id);
+  if (node == nullptr || node->state == State::kStarted) return false;
+  if (node->state == State::kPending) Unlink(node);
+  *task = std::move(node->task());
+  Free(id.index, node);
+  --pending_;
+  return true;
+}
+
+inline bool Wheel::Reschedule(Id id, Tick deadline) {
+  Node* const node = Find(id);
+  if (node == nullptr || node->state == State::kStarted) return false;
+  const Tick clamped = Clamp(deadline);
+  const bool later = clamped >= node->deadline;
+  node->deadline = clamped;
+  node->order = ++order_;
+  if (node->state == State::kPending) {
+    if (later) return true;  // moves when its slot opens
+    Unlink(node);
+  }
+  node->state = State::kPending;
+  Link(id.index, node);
+  return true;
+}
+
+inline bool Wheel::Start(Id id) {
+  Node* const node = Find(id);
+  if (node == nullptr || node->state != State::kPopped) return false;
+  node->state = State::kStarted;
+  --pending_;
+  return true;
+}
+
+inline void Wheel::Finish(Id id) { Free(id.index, NodeAt(id.index)); }
+
+inline Wheel::Id Wheel::PopDue(Tick to, int* budget) {
+  for (;;) {
+    while (next_due_ < due_.size()) {
+      const Id id = due_[next_due_++];
+      --*budget;
+      Node* const node = Find(id);
+      if (node == nullptr || node->state != State::kDue) continue;  // cancelled, rescheduled
+      node->state = State::kPopped;
+      return id;
+    }
+    if (*budget <= 0) return Id{};
+    const Tick event = NextEvent();
+    if (event > to) {
+      if (to > now_) now_ = to;
+      return Id{};
+    }
+    if (event > now_) MoveTo(event);
+    FillDue(budget);
+  }
+}
+
+}  // namespace failback
+
+#endif  // FAILBACK_RETRY_WHEEL_H_
