@@ -44,6 +44,10 @@ bool SelectorMatches(const Selector& selector, const ServiceInstance& instance) 
   });
 }
 
+bool HasFilter(const Selector& selector) {
+  return selector.statuses_size() > 0 || selector.zones_size() > 0 || !selector.metadata().empty();
+}
+
 std::string CanonicalSelector(const Selector& selector) {
   Selector canonical = selector;
   canonical.set_namespace_(Spelled(selector.namespace_()));

@@ -15,6 +15,9 @@ namespace failback {
 // empty service means any; an unspecified status counts as HEALTHY.
 bool SelectorMatches(const Selector& selector, const ServiceInstance& instance);
 
+// Whether the selector asks for more than a service: for states, zones or metadata.
+bool HasFilter(const Selector& selector);
+
 // The same bytes for selectors that mean the same: sorted, without repetitions, the
 // namespace spelled out.
 std::string CanonicalSelector(const Selector& selector);

@@ -22,10 +22,12 @@
 #define FAILBACK_REGISTRY_SERIAL_NOTIFIER_H_
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "registry/registry.h"
 #include "retry/mutex.h"
@@ -34,17 +36,20 @@ namespace failback {
 
 class SerialNotifier {
  public:
+  using Event = std::shared_ptr<const SubscribeResponse>;
+
   explicit SerialNotifier(std::shared_ptr<NotifyListener> listener)
       : listener_(std::move(listener)) {}
   SerialNotifier(const SerialNotifier&) = delete;
   SerialNotifier& operator=(const SerialNotifier&) = delete;
 
   // Appends an event. Ignored, and false, after PostEnd() or Close().
-  bool Post(std::shared_ptr<const SubscribeResponse> event) {
-    MutexLock lock(&mu_);
-    if (ended_ || closed_) return false;
-    events_.push_back(std::move(event));
-    return true;
+  bool Post(Event event) { return Post(Item{std::move(event), nullptr}); }
+
+  // As Post, of events that are made on delivery, without a lock held: for those that are costly to
+  // make under the poster's lock, or that nobody may come to hear.
+  bool PostDeferred(std::function<std::vector<Event>()> make) {
+    return Post(Item{nullptr, std::move(make)});
   }
 
   // Appends the end. The first one counts.
@@ -75,9 +80,10 @@ class SerialNotifier {
 
   // Drops what has not been delivered, and waits for a call under way on another thread.
   void Close() {
+    std::deque<Item> dropped;  // destroyed without the lock
     MutexLock lock(&mu_);
     closed_ = true;
-    events_.clear();
+    dropped.swap(events_);
     end_.reset();
     while (delivering_ && thread_ != std::this_thread::get_id()) idle_.Wait(&mu_);
   }
@@ -89,14 +95,27 @@ class SerialNotifier {
   }
 
  private:
+  // An event, or how to make some.
+  struct Item {
+    Event event;
+    std::function<std::vector<Event>()> make;
+  };
+
+  bool Post(Item item) {
+    MutexLock lock(&mu_);
+    if (ended_ || closed_) return false;
+    events_.push_back(std::move(item));
+    return true;
+  }
+
   // False when nothing is left; delivering_ is false then.
   bool DeliverOne() {
-    std::shared_ptr<const SubscribeResponse> event;
+    Item item;
     std::optional<absl::Status> end;
     {
       MutexLock lock(&mu_);
       if (!events_.empty()) {
-        event = std::move(events_.front());
+        item = std::move(events_.front());
         events_.pop_front();
       } else if (end_.has_value()) {
         end = std::exchange(end_, std::nullopt);
@@ -107,9 +126,18 @@ class SerialNotifier {
         return false;
       }
     }
+    if (item.make != nullptr) {
+      std::vector<Event> made = item.make();
+      MutexLock lock(&mu_);
+      if (closed_) return true;
+      for (auto it = made.rbegin(); it != made.rend(); ++it) {
+        events_.push_front({std::move(*it), nullptr});
+      }
+      return true;
+    }
     try {
-      if (event != nullptr) {
-        listener_->OnNotify(event);
+      if (item.event != nullptr) {
+        listener_->OnNotify(item.event);
       } else {
         listener_->OnEnd(*end);
       }
@@ -123,7 +151,7 @@ class SerialNotifier {
   const std::shared_ptr<NotifyListener> listener_;
   mutable Mutex mu_;
   CondVar idle_;
-  std::deque<std::shared_ptr<const SubscribeResponse>> events_ ABSL_GUARDED_BY(mu_);
+  std::deque<Item> events_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

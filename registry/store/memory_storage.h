@@ -3,7 +3,8 @@
 #ifndef FAILBACK_REGISTRY_STORE_MEMORY_STORAGE_H_
 #define FAILBACK_REGISTRY_STORE_MEMORY_STORAGE_H_
 
-#include "registry/store/identity.h"
+#include "registry/ids.h"
+#include "registry/store/epoch.h"
 #include "registry/store/storage.h"
 
 namespace failback {
@@ -17,7 +18,7 @@ class MemoryStorage final : public Storage {
   bool forgets() const override { return true; }
 
  private:
-  const StoreIdentity identity_ = {NewStoreId(), NewEpoch(), 0, 1};
+  const StoreIdentity identity_ = {RandomId(), NewEpoch(), 0, 1};
 };
 
 }  // namespace failback

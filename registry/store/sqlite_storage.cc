@@ -14,7 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
-#include "registry/store/identity.h"
+#include "registry/ids.h"
+#include "registry/store/epoch.h"
 
 namespace failback {
 namespace {
@@ -354,7 +355,7 @@ absl::Status SqliteStorage::Migrate(int from) {
           !status.ok()) {
         return status;
       }
-      const std::string store_id = NewStoreId();
+      const std::string store_id = RandomId();
       create->BindText(1, store_id);
       create->Bind(2, NewEpoch());
       create->BindText(3, boot_id_);

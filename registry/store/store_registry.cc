@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/ids.h"
 #include "registry/selector.h"
-#include "registry/store/identity.h"
 #include "registry/store/memory_storage.h"
 #include "registry/store/sqlite_storage.h"
 #include "retry/clock.h"
@@ -257,7 +257,7 @@ void StoreRegistry::OpenSession(const OpenSessionRequest& request,
   operation.opening.ttl_ms = absl::ToInt64Milliseconds(ClampTtl(request.ttl()));
   operation.opening.ends_with_stream = request.ends_with_stream();
   if (request.store_id() == store_id_) operation.opening.claimed_rank = request.rank();
-  operation.opening.new_session_id = NewSessionId();
+  operation.opening.new_session_id = RandomId();
   operation.done = std::move(done);
   Submit(std::move(operation));
 }
@@ -629,7 +629,7 @@ void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done
     ServiceInstance instance;
     instance.ParseFromArray(item.instance.data(), static_cast<int>(item.instance.size()));
     if (filtered) {
-      if (!PassesFilter(selector, instance)) continue;
+      if (!SelectorMatches(selector, instance)) continue;
       bytes += item.instance.size();
       if (static_cast<size_t>(response.records_size()) == page_size ||
           (response.records_size() > 0 && bytes > ListQuery().max_bytes)) {

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/selector.h"
+#include "registry/serial_notifier.h"
 
 namespace failback {
 namespace {
@@ -30,7 +30,7 @@ ServiceInstance Parse(const Blob& bytes) {
 // What a follower with this filter sees of a change; both sides null when nothing.
 InstanceChange Seen(const Selector& selector, const InstanceChange& change) {
   const auto seen = [&](const Blob& bytes) {
-    return bytes && PassesFilter(selector, Parse(bytes)) ? bytes : Blob();
+    return bytes && SelectorMatches(selector, Parse(bytes)) ? bytes : Blob();
   };
   return {seen(change.before), seen(change.after)};
 }
@@ -69,7 +69,7 @@ Events MakeSnapshot(uint64_t epoch, uint64_t revision, const Selector& selector,
   begin();
   for (const Blob& instance : instances) {
     ServiceInstance parsed = Parse(instance);
-    if (filtered && !PassesFilter(selector, parsed)) continue;
+    if (filtered && !SelectorMatches(selector, parsed)) continue;
     if (part->snapshot().instances_size() > 0 &&
         (static_cast<size_t>(part->snapshot().instances_size()) >= part_instances ||
          bytes + instance.size() > part_bytes)) {
@@ -117,13 +117,13 @@ class SubscriptionHub::Message {
       : revision_(revision), make_(std::move(make)) {}
 
   uint64_t revision() const { return revision_; }
-  const Events& events() {
+  Events events() {
     MutexLock lock(&mu_);
     if (make_) {
       events_ = make_();
       make_ = nullptr;
     }
-    return events_;  // constant from here on
+    return events_;
   }
 
  private:
@@ -135,96 +135,26 @@ class SubscriptionHub::Message {
 
 class SubscriptionHub::Member {
  public:
-  explicit Member(std::shared_ptr<NotifyListener> listener) : listener_(std::move(listener)) {}
+  explicit Member(std::shared_ptr<NotifyListener> listener) : notifier(std::move(listener)) {}
 
   void Push(std::shared_ptr<Message> message) {
-    MutexLock lock(&mu_);
-    if (!closed_ && !ended_) queue_.push_back(std::move(message));
+    notifier.PostDeferred([message = std::move(message)] { return message->events(); });
   }
 
-  void PushEnd(const absl::Status& status) {
-    MutexLock lock(&mu_);
-    if (ended_) return;
-    ended_ = true;
-    end_ = status;
-    end_pending_ = true;
-  }
+  SerialNotifier notifier;
 
-  // Calls the listener with what is queued, unless another thread (or a caller of this one) does
-  // so now: that one then goes on with what was added.
-  void Deliver() {
-    std::shared_ptr<NotifyListener> listener;
-    {
-      MutexLock lock(&mu_);
-      if (delivering_ || closed_) return;
-      delivering_ = true;
-      deliverer_ = std::this_thread::get_id();
-      listener = listener_;
-    }
-    for (;;) {
-      std::vector<std::shared_ptr<Message>> batch;
-      bool end = false;
-      {
-        MutexLock lock(&mu_);
-        batch.swap(queue_);
-        if (batch.empty()) end = std::exchange(end_pending_, false);
-        if (closed_ || (batch.empty() && !end)) {
-          delivering_ = false;
-          idle_.SignalAll();
-          break;
-        }
-      }
-      if (end) listener->OnEnd(end_);
-      for (const auto& message : batch) {
-        for (const Event& event : message->events()) {
-          if (IsClosed()) break;
-          listener->OnNotify(event);
-        }
-      }
-    }
-  }
-
-  // No listener is called after this has returned.
-  void Close() {
-    std::vector<std::shared_ptr<Message>> dropped;
-    std::shared_ptr<NotifyListener> listener;
-    MutexLock lock(&mu_);
-    closed_ = true;
-    dropped.swap(queue_);
-    end_pending_ = false;
-    while (delivering_ && deliverer_ != std::this_thread::get_id()) idle_.Wait(&mu_);
-    listener.swap(listener_);
-  }
-
-  // Owned by the hub, guarded by its lock.
+  // Guarded by the hub's lock.
   Group* group = nullptr;  // null when it has ended
   size_t place = 0;        // in group->members
   uint64_t position = 0;   // revision of the newest message queued
   std::string session_id;
   std::string subscription_id;
-
- private:
-  bool IsClosed() {
-    MutexLock lock(&mu_);
-    return closed_;
-  }
-
-  Mutex mu_;
-  CondVar idle_;
-  std::vector<std::shared_ptr<Message>> queue_ ABSL_GUARDED_BY(mu_);
-  absl::Status end_;  // written once, before end_pending_
-  bool end_pending_ ABSL_GUARDED_BY(mu_) = false;
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  bool delivering_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread::id deliverer_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<NotifyListener> listener_ ABSL_GUARDED_BY(mu_);
 };
 
 // Those who follow one service with one filter.
 struct SubscriptionHub::Group {
   Topic* topic = nullptr;
-  std::string filter;  // canonical
+  std::string name;  // the selector's canonical bytes
   Selector selector;
   bool filtered = false;
   std::vector<std::shared_ptr<Member>> members;
@@ -242,7 +172,7 @@ struct SubscriptionHub::Topic {
   std::vector<Entry> log;
   uint64_t floor = 0;  // changes up to this revision may be missing
   uint64_t last_change = 0;
-  absl::flat_hash_map<std::string, std::unique_ptr<Group>> groups;  // by filter
+  absl::flat_hash_map<std::string, std::unique_ptr<Group>> groups;  // by name
 };
 
 // A subscription's name within its session.
@@ -258,7 +188,7 @@ class SubscriptionHub::Stream : public SubscribeStream {
       : hub_(std::move(hub)), member_(std::move(member)) {}
   ~Stream() override {
     if (const auto hub = hub_.lock()) hub->Remove(member_.get());
-    member_->Close();
+    member_->notifier.Close();
   }
 
  private:
@@ -280,7 +210,7 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Refuse(std::shared_ptr<NotifyL
                                                          absl::Status status,
                                                          Deliveries* deliveries) {
   auto member = std::make_shared<Member>(std::move(listener));
-  member->PushEnd(status);
+  member->notifier.PostEnd(status);
   deliveries->push_back(member);
   return std::make_unique<Stream>(std::weak_ptr<SubscriptionHub>(), member);
 }
@@ -305,19 +235,19 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
   MutexLock lock(&mu_);
   if (!request.session_id().empty()) {
     if (auto status = Claim(request, member, deliveries); !status.ok()) {
-      member->PushEnd(status);
+      member->notifier.PostEnd(status);
       return stream;
     }
   }
   const Selector& selector = request.selector();
   Topic* const topic =
       GetTopic(absl::StrCat(selector.namespace_(), std::string(1, '\0'), selector.service()));
-  std::string filter = CanonicalFilter(selector);
-  auto& group = topic->groups[filter];
+  std::string name = CanonicalSelector(selector);
+  auto& group = topic->groups[name];
   if (group == nullptr) {
     group = std::make_unique<Group>();
     group->topic = topic;
-    group->filter = std::move(filter);
+    group->name = std::move(name);
     group->selector = selector;
     group->filtered = HasFilter(selector);
   }
@@ -441,8 +371,8 @@ void SubscriptionHub::Leave(Member* member) {
   }
   group->members.pop_back();  // last: it may hold the last reference to the member
   if (group->members.empty()) {
-    const std::string filter = group->filter;
-    group->topic->groups.erase(filter);
+    const std::string name = group->name;
+    group->topic->groups.erase(name);
   }
 }
 
@@ -450,7 +380,7 @@ void SubscriptionHub::End(const std::shared_ptr<Member>& member, const absl::Sta
                           Deliveries* deliveries) {
   const std::shared_ptr<Member> keep = member;
   Leave(keep.get());
-  keep->PushEnd(status);
+  keep->notifier.PostEnd(status);
   deliveries->push_back(keep);
 }
 
@@ -528,7 +458,7 @@ void SubscriptionHub::Publish(CommitResult commit, Deliveries* deliveries) {
     }
     const auto changes =
         std::make_shared<const std::vector<InstanceChange>>(std::move(service.instances));
-    for (const auto& [filter, group] : topic->groups) {
+    for (const auto& [name, group] : topic->groups) {
       Tell(group.get(), commit.revision, changes, deliveries);
     }
   }
@@ -553,7 +483,7 @@ void SubscriptionHub::EndAll(const absl::Status& status, Deliveries* deliveries)
   MutexLock lock(&mu_);
   std::vector<std::shared_ptr<Member>> members;
   for (const auto& [service, topic] : topics_) {
-    for (const auto& [filter, group] : topic->groups) {
+    for (const auto& [name, group] : topic->groups) {
       members.insert(members.end(), group->members.begin(), group->members.end());
     }
   }
@@ -561,7 +491,7 @@ void SubscriptionHub::EndAll(const absl::Status& status, Deliveries* deliveries)
 }
 
 void SubscriptionHub::Deliver(const Deliveries& deliveries) {
-  for (const auto& member : deliveries) member->Deliver();
+  for (const auto& member : deliveries) member->notifier.Deliver();
 }
 
 int64_t SubscriptionHub::subscribers() const {

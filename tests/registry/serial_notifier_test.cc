@@ -58,6 +58,34 @@ TEST(SerialNotifierTest, AnEventFromWithinACallbackWaitsForItsEnd) {
   EXPECT_EQ(deepest, 1);
 }
 
+TEST(SerialNotifierTest, DeferredEventsAreMadeOnDeliveryAndKeepTheirPlace) {
+  auto listener = std::make_shared<RecordingListener>();
+  SerialNotifier notifier(listener);
+  int made = 0;
+  notifier.Post(Event(1));
+  notifier.PostDeferred([&] {
+    ++made;
+    return std::vector{Event(2), Event(3)};
+  });
+  notifier.Post(Event(4));
+  EXPECT_EQ(made, 0);
+  notifier.Deliver();
+  EXPECT_EQ(made, 1);
+  std::vector<uint64_t> revisions;
+  for (const auto& event : listener->events()) revisions.push_back(event->revision());
+  EXPECT_EQ(revisions, (std::vector<uint64_t>{1, 2, 3, 4}));
+}
+
+TEST(SerialNotifierTest, CloseBetweenDeferredEventsDropsTheRest) {
+  SerialNotifier* notifier = nullptr;
+  auto listener = std::make_shared<RecordingListener>([&](const auto&) { notifier->Close(); });
+  SerialNotifier the_notifier(listener);
+  notifier = &the_notifier;
+  notifier->PostDeferred([] { return std::vector{Event(1), Event(2)}; });
+  notifier->Deliver();
+  EXPECT_EQ(listener->events().size(), 1u);
+}
+
 TEST(SerialNotifierTest, CloseFromTheCallbackReturnsAndItIsTheLast) {
   SerialNotifier* notifier = nullptr;
   auto listener = std::make_shared<RecordingListener>([&](const auto&) {
