@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
-#include "google/protobuf/duration.pb.h"
+#include "registry/proto_time.h"
 
 namespace failback {
 namespace {
@@ -218,12 +218,9 @@ absl::Status SetFromText(Message* parent, const FieldDescriptor* field, const st
       const absl::Status status = ParseBounded(
           text, field, "a duration; write it as 10s, 500ms or 1m30s", ParseDuration, &value);
       if (!status.ok()) return status;
-      google::protobuf::Duration duration;
-      duration.set_seconds(absl::IDivDuration(value, absl::Seconds(1), &value));
-      duration.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(value)));
       Message* const target = field->is_repeated() ? reflection->AddMessage(parent, field)
                                                    : reflection->MutableMessage(parent, field);
-      target->CopyFrom(duration);
+      target->CopyFrom(ToProto(value));
       return absl::OkStatus();
     }
     default:

@@ -9,9 +9,9 @@
 #include "absl/time/clock.h"
 #include "agent/ctl/commands.h"
 #include "agent/ctl/flags.h"
-#include "google/protobuf/util/time_util.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/errors.h"
+#include "registry/proto_time.h"
 
 namespace failback {
 namespace {
@@ -135,8 +135,7 @@ void AddDrain(CLI::App* app, CtlAction* action) {
       // The agent's answer takes up to the deadline; the way there needs time too.
       context->timeout += *deadline;
       DrainRequest request;
-      *request.mutable_deadline() = google::protobuf::util::TimeUtil::NanosecondsToDuration(
-          absl::ToInt64Nanoseconds(*deadline));
+      *request.mutable_deadline() = ToProto(*deadline);
       DrainResponse response;
       const grpc::Status status =
           context->agent().Drain(context->NewCall().get(), request, &response);

@@ -11,8 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "google/protobuf/util/json_util.h"
-#include "google/protobuf/util/time_util.h"
-#include "registry/errors.h"
+#include "registry/proto_time.h"
 #include "yaml-cpp/yaml.h"
 
 namespace failback {
@@ -20,7 +19,6 @@ namespace {
 
 using agent::v1::GetStatusResponse;
 using agent::v1::PendingOperation;
-using google::protobuf::util::TimeUtil;
 using registry::v1::InstanceKey;
 using registry::v1::InstanceRecord;
 using registry::v1::ServiceInstance;
@@ -48,14 +46,6 @@ std::string JoinRow(const std::vector<std::string>& row, const std::vector<size_
     if (i + 1 < row.size()) line.append(widths[i] - Width(cell) + 2, ' ');
   }
   return line + "\n";
-}
-
-absl::Time ToTime(const google::protobuf::Timestamp& when) {
-  return absl::FromUnixNanos(TimeUtil::TimestampToNanoseconds(when));
-}
-
-absl::Duration ToDuration(const google::protobuf::Duration& duration) {
-  return absl::Nanoseconds(TimeUtil::DurationToNanoseconds(duration));
 }
 
 std::string Endpoint(const ServiceInstance& instance) {
@@ -166,7 +156,7 @@ std::string FormatSpan(absl::Duration duration) {
 
 std::string FormatRelative(const google::protobuf::Timestamp& when, absl::Time now) {
   if (when.seconds() == 0 && when.nanos() == 0) return "-";
-  const absl::Time time = ToTime(when);
+  const absl::Time time = FromProto(when);
   if (time > now) return absl::StrCat("in ", FormatSpan(time - now));
   return absl::StrCat(FormatSpan(now - time), " ago");
 }
@@ -282,7 +272,7 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now) {
         &text, "\n", "upstream      ", upstream.uri(), "\n", "state         ",
         EnumText(upstream.state()), " since ", FormatRelative(upstream.since(), now), "\n",
         "session       ", upstream.session_id().empty() ? "-" : upstream.session_id(), ", ttl ",
-        FormatSpan(ToDuration(upstream.session_ttl())), "\n", "store         ",
+        FormatSpan(FromProto(upstream.session_ttl())), "\n", "store         ",
         upstream.store_id().empty() ? "-" : upstream.store_id(), ", epoch ", upstream.epoch(), "\n",
         "instances     ", upstream.desired(), " desired, ", upstream.acknowledged(),
         " acknowledged\n", "operations    ", upstream.pending(), " pending, ", upstream.parked(),

@@ -21,7 +21,6 @@ using agent::v1::AgentConfig;
 using registry::v1::RegistryConfig;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 std::string ParseError(const std::string& yaml) {
   AgentConfig config;
@@ -33,10 +32,10 @@ TEST(ConfigFileTest, EveryKindOfValueIsRead) {
   AgentConfig config;
   ConfigOrigins origins;
   ASSERT_TRUE(ParseYaml("agent.yaml", R"(
-listen: unix:/run/a.sock
-registry:
-  - grpc://10.0.0.1:7070
-  - grpc://10.0.0.2:7070
+listen:
+  - unix:/run/a.sock
+  - 127.0.0.1:7060
+registry: grpc://10.0.0.1:7070,10.0.0.2:7070
 session_ttl: 1m30.5s
 retry:
   retry_times: 3
@@ -54,8 +53,8 @@ services:
 )",
                         &config, &origins)
                   .ok());
-  EXPECT_EQ(config.listen(), "unix:/run/a.sock");
-  EXPECT_THAT(config.registry(), ElementsAre("grpc://10.0.0.1:7070", "grpc://10.0.0.2:7070"));
+  EXPECT_THAT(config.listen(), ElementsAre("unix:/run/a.sock", "127.0.0.1:7060"));
+  EXPECT_EQ(config.registry(), "grpc://10.0.0.1:7070,10.0.0.2:7070");
   EXPECT_EQ(config.session_ttl().seconds(), 90);
   EXPECT_EQ(config.session_ttl().nanos(), 500000000);
   EXPECT_EQ(config.retry().retry_times(), 3);
@@ -86,8 +85,8 @@ TEST(ConfigFileTest, EmptyFilesAndSectionsChangeNothing) {
 TEST(ConfigFileTest, ASingleTextIsAListOfOne) {
   AgentConfig config;
   ConfigOrigins origins;
-  ASSERT_TRUE(ParseYaml("f", "registry: grpc://a:1,b:1", &config, &origins).ok());
-  EXPECT_THAT(config.registry(), ElementsAre("grpc://a:1,b:1"));
+  ASSERT_TRUE(ParseYaml("f", "listen: a:1", &config, &origins).ok());
+  EXPECT_THAT(config.listen(), ElementsAre("a:1"));
 }
 
 struct BadFile {
@@ -121,11 +120,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"- a\n- b\n", "agent.yaml:1: expected a map of keys, found a list"},
         BadFile{"just text", "agent.yaml:1: expected a map of keys, found 'just text'"},
         BadFile{"log: debug", "agent.yaml:1: log: expected a map of keys, found 'debug'"},
-        BadFile{"listen: {a: b}", "agent.yaml:1: listen: expected ADDRESS, found a map"},
-        BadFile{"listen: [a]", "agent.yaml:1: listen: expected ADDRESS, found a list"},
-        BadFile{"zone: z\nlisten:\n", "agent.yaml:2: listen: has no value; expected ADDRESS"},
-        BadFile{"registry: {a: b}", "agent.yaml:1: registry: expected a list, found a map"},
-        BadFile{"registry: [[a]]", "agent.yaml:1: registry[0]: expected URI, found a list"},
+        BadFile{"zone: {a: b}", "agent.yaml:1: zone: expected TEXT, found a map"},
+        BadFile{"zone: [a]", "agent.yaml:1: zone: expected TEXT, found a list"},
+        BadFile{"zone: z\nregistry:\n", "agent.yaml:2: registry: has no value; expected URI"},
+        BadFile{"listen: {a: b}", "agent.yaml:1: listen: expected a list, found a map"},
+        BadFile{"listen: [[a]]", "agent.yaml:1: listen[0]: expected ADDRESS, found a list"},
         BadFile{"services: {name: a}", "agent.yaml:1: services: expected a list, found a map"},
         BadFile{"services: [a]", "agent.yaml:1: services[0]: expected a map of keys, found 'a'"},
         BadFile{"services: [~]",
@@ -225,14 +224,14 @@ class ConfigLoaderTest : public ::testing::Test {
 TEST_F(ConfigLoaderTest, DefaultsAreThoseOfTheMessage) {
   ASSERT_EQ(Parse({}), std::nullopt) << err_;
   ASSERT_EQ(LoadError(), "");
-  EXPECT_EQ(config_.listen(), "unix:/run/failback/agent.sock");
+  EXPECT_THAT(config_.listen(), ElementsAre("unix:/run/failback/agent.sock"));
   EXPECT_EQ(config_.session_ttl().seconds(), 10);
   EXPECT_EQ(config_.retry().retry_times(), -1);
   EXPECT_FALSE(config_.retry().has_retry_period());
   EXPECT_EQ(config_.retry().backoff().initial().nanos(), 500000000);
   EXPECT_EQ(config_.retry().backoff().max().seconds(), 30);
   EXPECT_EQ(config_.log().level(), config::v1::LOG_LEVEL_INFO);
-  EXPECT_THAT(config_.registry(), IsEmpty());
+  EXPECT_EQ(config_.registry(), "");
 }
 
 TEST_F(ConfigLoaderTest, FlagsWinOverEnvironmentWinsOverFileWinsOverDefaults) {
@@ -241,10 +240,10 @@ TEST_F(ConfigLoaderTest, FlagsWinOverEnvironmentWinsOverFileWinsOverDefaults) {
                                       "client_name: file\n"
                                       "session_ttl: 20s\n"
                                       "retry: {retry_times: 1, backoff: {max: 1s}}\n"
-                                      "registry: [grpc://file:1, grpc://file:2]\n");
+                                      "listen: [file:1, file:2]\n");
   const ScopedEnv client_name("FAILBACK_CLIENT_NAME", "env");
   const ScopedEnv retry_times("FAILBACK_RETRY_TIMES", "2");
-  const ScopedEnv registry("FAILBACK_REGISTRY", "grpc://env:1 grpc://env:2");
+  const ScopedEnv listen("FAILBACK_LISTEN", "env:1 env:2");
   // As Kubernetes sets them for a service called failback-registry; none of our keys.
   const ScopedEnv injected("FAILBACK_REGISTRY_PORT", "tcp://10.0.0.1:7070");
   ASSERT_EQ(Parse({"--config", file, "--retry-times", "-1", "--log-level=debug"}), std::nullopt)
@@ -256,14 +255,14 @@ TEST_F(ConfigLoaderTest, FlagsWinOverEnvironmentWinsOverFileWinsOverDefaults) {
   EXPECT_EQ(config_.retry().retry_times(), -1);
   EXPECT_EQ(config_.retry().backoff().max().seconds(), 1);
   EXPECT_EQ(config_.retry().backoff().initial().nanos(), 500000000);
-  EXPECT_THAT(config_.registry(), ElementsAre("grpc://env:1", "grpc://env:2"));
+  EXPECT_THAT(config_.listen(), ElementsAre("env:1", "env:2"));
   EXPECT_EQ(config_.log().level(), config::v1::LOG_LEVEL_DEBUG);
 }
 
 TEST_F(ConfigLoaderTest, AListFlagMayBeRepeated) {
-  ASSERT_EQ(Parse({"--registry", "grpc://a:1,b:1", "--registry=grpc://c:1"}), std::nullopt) << err_;
+  ASSERT_EQ(Parse({"--listen", "a:1", "--listen=c:1"}), std::nullopt) << err_;
   ASSERT_EQ(LoadError(), "");
-  EXPECT_THAT(config_.registry(), ElementsAre("grpc://a:1,b:1", "grpc://c:1"));
+  EXPECT_THAT(config_.listen(), ElementsAre("a:1", "c:1"));
 }
 
 TEST_F(ConfigLoaderTest, LoadsAgainWhenTheFileHasChanged) {

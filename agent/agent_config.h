@@ -1,0 +1,29 @@
+// What AgentConfig means: checks that go beyond single keys, and what the agent makes of it.
+//
+// Thread safety: all functions are pure.
+
+#ifndef FAILBACK_AGENT_AGENT_CONFIG_H_
+#define FAILBACK_AGENT_AGENT_CONFIG_H_
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/config.h"
+#include "failback/agent/v1/config.pb.h"
+#include "registry/failback_registry.h"
+#include "registry/registry.h"
+
+namespace failback {
+
+// Checks what can be known without starting: addresses, the registry's URI, every static service.
+// An error names the place in the file, the flag or the variable, through `loader`.
+absl::Status ValidateAgentConfig(const agent::v1::AgentConfig& config, const ConfigLoader& loader);
+
+// The static services as one intent for each, in the order of the file.
+RegisterRequest StaticRegistrations(const agent::v1::AgentConfig& config);
+
+// The options that come from the configuration; timer and callbacks are the caller's to set.
+FailbackRegistry::Options ToFailbackOptions(const agent::v1::AgentConfig& config);
+
+}  // namespace failback
+
+#endif  // FAILBACK_AGENT_AGENT_CONFIG_H_

@@ -1,0 +1,144 @@
+#include "agent/agent_service.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/errors.h"
+#include "registry/proto_time.h"
+#include "registry/version.h"
+
+namespace failback {
+namespace {
+
+using agent::v1::CancelRequest;
+using agent::v1::CancelResponse;
+using agent::v1::DrainRequest;
+using agent::v1::DrainResponse;
+using agent::v1::GetStatusRequest;
+using agent::v1::GetStatusResponse;
+using agent::v1::ListPendingRequest;
+using agent::v1::ListPendingResponse;
+using agent::v1::PendingOperation;
+using agent::v1::RetryRequest;
+using agent::v1::RetryResponse;
+
+constexpr absl::Duration kDefaultDrainDeadline = absl::Seconds(10);
+constexpr absl::Duration kMaxDrainDeadline = absl::Hours(1);
+
+grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(StatusToGrpc(status));
+  return reactor;
+}
+
+std::vector<std::string> Ids(const agent::v1::PendingSelector& selector) {
+  return {selector.ids().begin(), selector.ids().end()};
+}
+
+}  // namespace
+
+AgentService::AgentService(FailbackRegistry* registry, absl::Time start_time)
+    : registry_(registry), start_time_(start_time) {}
+
+AgentService::~AgentService() = default;
+
+grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* context,
+                                                  const GetStatusRequest* request,
+                                                  GetStatusResponse* response) {
+  response->set_version(kVersion);
+  response->set_incarnation(registry_->incarnation());
+  *response->mutable_start_time() = ToProto(start_time_);
+  *response->add_upstreams() = registry_->UpstreamStatus();
+  response->set_local_sessions(static_cast<uint64_t>(registry_->local_sessions()));
+  response->set_draining(registry_->draining());
+  return Finish(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext* context,
+                                                    const ListPendingRequest* request,
+                                                    ListPendingResponse* response) {
+  if (request->page_size() < 0) {
+    return Finish(context,
+                  InvalidField("page_size", absl::StrCat(request->page_size(), " is negative")));
+  }
+  std::vector<PendingOperation> operations = registry_->Pending();
+  // Sorted by id; a page begins after the id that ended the one before.
+  auto begin = std::upper_bound(
+      operations.begin(), operations.end(), request->page_token(),
+      [](const std::string& token, const PendingOperation& row) { return token < row.id(); });
+  auto end = operations.end();
+  if (request->page_size() > 0 && end - begin > request->page_size()) {
+    end = begin + request->page_size();
+    response->set_next_page_token((end - 1)->id());
+  }
+  for (; begin != end; ++begin) *response->add_operations() = std::move(*begin);
+  return Finish(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* AgentService::Retry(grpc::CallbackServerContext* context,
+                                              const RetryRequest* request,
+                                              RetryResponse* response) {
+  const absl::StatusOr<int64_t> retried = registry_->Retry(Ids(request->selector()));
+  if (retried.ok()) response->set_retried(*retried);
+  return Finish(context, retried.status());
+}
+
+grpc::ServerUnaryReactor* AgentService::Cancel(grpc::CallbackServerContext* context,
+                                               const CancelRequest* request,
+                                               CancelResponse* response) {
+  const std::vector<std::string> ids = Ids(request->selector());
+  if (ids.empty() != request->all()) {
+    return Finish(context,
+                  InvalidField("selector.ids", request->all() ? "must be empty when all is set"
+                                                              : "is required, unless all is set"));
+  }
+  const absl::StatusOr<int64_t> cancelled = registry_->Cancel(ids);
+  if (cancelled.ok()) response->set_cancelled(*cancelled);
+  return Finish(context, cancelled.status());
+}
+
+grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* context,
+                                              const DrainRequest* request,
+                                              DrainResponse* response) {
+  absl::Duration deadline = FromProto(request->deadline());
+  if (deadline == absl::ZeroDuration()) deadline = kDefaultDrainDeadline;
+  if (deadline < absl::ZeroDuration() || deadline > kMaxDrainDeadline) {
+    return Finish(context, InvalidField("deadline", absl::StrCat(absl::FormatDuration(deadline),
+                                                                 " is not in 0s..1h")));
+  }
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  // Finish may free the reactor and the response, so it comes last.
+  Drain(deadline, [reactor, response](const absl::StatusOr<DrainResponse>& result) {
+    if (result.ok()) *response = *result;
+    reactor->Finish(StatusToGrpc(result.status()));
+  });
+  return reactor;
+}
+
+void AgentService::Drain(absl::Duration deadline, DrainCallback done) {
+  std::optional<absl::StatusOr<DrainResponse>> result;
+  bool start = false;
+  {
+    MutexLock lock(&drain_->mu);
+    result = drain_->result;
+    if (!result.has_value()) {
+      drain_->waiting.push_back(std::move(done));
+      start = !std::exchange(drain_->started, true);
+    }
+  }
+  if (result.has_value()) return done(*result);
+  if (!start) return;
+  registry_->Drain(deadline, [drain = drain_](absl::StatusOr<DrainResponse> response) {
+    std::vector<DrainCallback> waiting;
+    {
+      MutexLock lock(&drain->mu);
+      drain->result = response;
+      waiting.swap(drain->waiting);
+    }
+    for (const DrainCallback& callback : waiting) callback(response);
+  });
+}
+
+}  // namespace failback

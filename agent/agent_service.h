@@ -1,0 +1,71 @@
+// AgentService over gRPC: what an operator sees of a FailbackRegistry, and does to it.
+//
+// Everything but Drain is answered from memory at once. A drain happens once in an agent's life:
+// who asks again, or stops the daemon meanwhile, is answered by the same drain.
+//
+// Thread safety: all methods from any thread.
+
+#ifndef FAILBACK_AGENT_AGENT_SERVICE_H_
+#define FAILBACK_AGENT_AGENT_SERVICE_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "failback/agent/v1/agent.grpc.pb.h"
+#include "registry/failback_registry.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+class AgentService final : public agent::v1::AgentService::CallbackService {
+ public:
+  // For RegistryServer::Options::extra_services.
+  static constexpr char kName[] = "failback.agent.v1.AgentService";
+
+  // `registry` outlives the service. `start_time` is the agent's.
+  AgentService(FailbackRegistry* registry, absl::Time start_time);
+  ~AgentService() override;
+
+  using DrainCallback = std::function<void(const absl::StatusOr<agent::v1::DrainResponse>&)>;
+
+  // Drains within `deadline`, or joins the drain that is under way or done. `done` runs once,
+  // possibly before this returns.
+  void Drain(absl::Duration deadline, DrainCallback done);
+
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
+                                      const agent::v1::GetStatusRequest* request,
+                                      agent::v1::GetStatusResponse* response) override;
+  grpc::ServerUnaryReactor* ListPending(grpc::CallbackServerContext* context,
+                                        const agent::v1::ListPendingRequest* request,
+                                        agent::v1::ListPendingResponse* response) override;
+  grpc::ServerUnaryReactor* Retry(grpc::CallbackServerContext* context,
+                                  const agent::v1::RetryRequest* request,
+                                  agent::v1::RetryResponse* response) override;
+  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
+                                   const agent::v1::CancelRequest* request,
+                                   agent::v1::CancelResponse* response) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
+                                  const agent::v1::DrainRequest* request,
+                                  agent::v1::DrainResponse* response) override;
+
+ private:
+  // The one drain. Shared with its completion, which may come after the service is gone.
+  struct DrainState {
+    Mutex mu;
+    bool started ABSL_GUARDED_BY(mu) = false;
+    std::optional<absl::StatusOr<agent::v1::DrainResponse>> result ABSL_GUARDED_BY(mu);
+    std::vector<DrainCallback> waiting ABSL_GUARDED_BY(mu);
+  };
+
+  FailbackRegistry* const registry_;
+  const absl::Time start_time_;
+  const std::shared_ptr<DrainState> drain_ = std::make_shared<DrainState>();
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_AGENT_AGENT_SERVICE_H_

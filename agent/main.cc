@@ -1,0 +1,153 @@
+// failback-agent: the sidecar. Local clients state their intents here; it carries them to the
+// registry.
+
+#include <cstdio>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/agent_config.h"
+#include "agent/agent_service.h"
+#include "daemon/config.h"
+#include "daemon/logging.h"
+#include "daemon/ready.h"
+#include "daemon/signals.h"
+#include "failback/agent/v1/config.pb.h"
+#include "registry/errors.h"
+#include "registry/failback_registry.h"
+#include "registry/log.h"
+#include "registry/proto_time.h"
+#include "registry/registry_server.h"
+#include "registry/upstream.h"
+#include "retry/hashed_wheel_timer.h"
+
+namespace failback {
+namespace {
+
+using agent::v1::AgentConfig;
+using agent::v1::DrainResponse;
+
+// What calls under way have, after the drain, before they are cut off.
+constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
+
+constexpr char kExamples[] =
+    "  failback-agent --registry grpc://127.0.0.1:7070 --listen 127.0.0.1:7060\n"
+    "  failback-agent --config /etc/failback/agent.yaml\n"
+    "  failback-agent --config agent.yaml --validate-config";
+
+void LogIntent(const IntentEvent& event) {
+  const LogFields fields = {{"id", event.id},
+                            {"generation", absl::StrCat(event.generation)},
+                            {"times", absl::StrCat(event.times)},
+                            {"status", event.status.ToString()}};
+  switch (event.kind) {
+    case IntentEvent::Kind::kAcknowledged:
+      return Log(LogLevel::kInfo, "acknowledged", fields);
+    case IntentEvent::Kind::kRetrying:
+      return Log(LogLevel::kInfo, "retrying", fields);
+    case IntentEvent::Kind::kParked:
+      return Log(LogLevel::kWarning, "parked", fields);
+    case IntentEvent::Kind::kSuperseded:
+      return Log(LogLevel::kWarning, "superseded", fields);
+  }
+}
+
+// Hands the static services in. They are checked already; a refusal now is worth a line each.
+void RegisterStaticServices(const AgentConfig& config, FailbackRegistry* registry) {
+  const RegisterRequest request = StaticRegistrations(config);
+  if (request.registrations().empty()) return;
+  registry->Register(request, [](absl::StatusOr<RegisterResponse> response) {
+    if (!response.ok()) {
+      return Log(LogLevel::kError, "static services refused",
+                 {{"status", response.status().ToString()}});
+    }
+    for (const auto& result : response->results()) {
+      const absl::Status status = StatusFromProto(result.status());
+      if (!status.ok()) {
+        Log(LogLevel::kError, "static service refused", {{"status", status.ToString()}});
+      }
+    }
+  });
+}
+
+void DrainAndLog(AgentService* service, absl::Duration deadline) {
+  std::promise<void> drained;
+  service->Drain(deadline, [&drained](const absl::StatusOr<DrainResponse>& response) {
+    if (response.ok()) {
+      Log(response->remaining() == 0 ? LogLevel::kInfo : LogLevel::kWarning, "drained",
+          {{"unregistered", absl::StrCat(response->unregistered())},
+           {"remaining", absl::StrCat(response->remaining())}});
+    } else {
+      Log(LogLevel::kWarning, "drain failed", {{"status", response.status().ToString()}});
+    }
+    drained.set_value();
+  });
+  drained.get_future().wait();
+}
+
+int Main(int argc, char** argv) {
+  const absl::Time start_time = absl::Now();
+  StopSignals signals;
+  ConfigLoader loader({"failback-agent",
+                       "Keeps services registered: takes intents from local programs and carries "
+                       "them to a registry, through its outages.",
+                       kExamples},
+                      AgentConfig::descriptor());
+  if (const std::optional<int> status = loader.ParseCommandLine(argc, argv)) return *status;
+  AgentConfig config;
+  absl::Status status = loader.Load(&config);
+  if (status.ok()) status = ValidateAgentConfig(config, loader);
+  if (!status.ok()) return loader.Fail(status);
+  if (loader.validate_only()) {
+    std::printf("the configuration is valid\n");
+    return 0;
+  }
+  InstallLogging(config.log());
+
+  HashedWheelTimer::Options timer_options;
+  timer_options.tick_duration = absl::Milliseconds(10);
+  timer_options.name = "agent";
+  absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = HashedWheelTimer::Create(timer_options);
+  if (!timer.ok()) return loader.Fail(timer.status());
+  absl::StatusOr<std::unique_ptr<Registry>> upstream =
+      NewUpstream(config.registry(), UpstreamOptions());
+  if (!upstream.ok()) return loader.Fail(upstream.status());
+
+  FailbackRegistry::Options options = ToFailbackOptions(config);
+  options.timer = timer->get();
+  options.on_event = LogIntent;
+  absl::StatusOr<std::unique_ptr<FailbackRegistry>> registry =
+      FailbackRegistry::Create(*std::move(upstream), std::move(options));
+  if (!registry.ok()) return loader.Fail(registry.status());
+
+  AgentService service(registry->get(), start_time);
+  RegistryServer::Options server_options;
+  server_options.listen = {config.listen().begin(), config.listen().end()};
+  server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
+  server_options.extra_services = {{&service, AgentService::kName}};
+  absl::StatusOr<std::unique_ptr<RegistryServer>> server =
+      RegistryServer::Start(registry->get(), server_options);
+  if (!server.ok()) {
+    return loader.Fail(loader.ErrorAt("listen", std::string(server.status().message())));
+  }
+  RegisterStaticServices(config, registry->get());
+  AnnounceReady("failback-agent", (*server)->addresses(),
+                absl::StrCat("registry ", config.registry()));
+
+  const int signal = signals.Wait();
+  Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
+  DrainAndLog(&service, FromProto(config.drain_deadline()));
+  (*server)->Shutdown(kShutdownGrace);
+  Log(LogLevel::kInfo, "stopped");
+  return 0;
+}
+
+}  // namespace
+}  // namespace failback
+
+int main(int argc, char** argv) { return failback::Main(argc, argv); }

@@ -1,0 +1,18 @@
+// The line that tells that a daemon serves.
+
+#ifndef FAILBACK_DAEMON_READY_H_
+#define FAILBACK_DAEMON_READY_H_
+
+#include <string>
+#include <vector>
+
+namespace failback {
+
+// Writes "PROGRAM listening on ADDRESS and ADDRESS, DETAIL" to stdout, where nothing else goes:
+// whoever starts the daemon waits for the line and reads the addresses from it.
+void AnnounceReady(const std::string& program, const std::vector<std::string>& addresses,
+                   const std::string& detail);
+
+}  // namespace failback
+
+#endif  // FAILBACK_DAEMON_READY_H_

@@ -1,0 +1,151 @@
+// failback-registry: the registry itself, over an embedded store.
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/config.h"
+#include "daemon/logging.h"
+#include "daemon/ready.h"
+#include "daemon/signals.h"
+#include "failback/registry/v1/config.pb.h"
+#include "registry/address.h"
+#include "registry/log.h"
+#include "registry/proto_time.h"
+#include "registry/registry_server.h"
+#include "registry/store/store_registry.h"
+#include "retry/hashed_wheel_timer.h"
+
+namespace failback {
+namespace {
+
+using registry::v1::RegistryConfig;
+
+// What calls under way have to finish when the registry stops.
+constexpr absl::Duration kShutdownGrace = absl::Seconds(2);
+
+constexpr char kExamples[] =
+    "  failback-registry --listen 127.0.0.1:7070 --store sqlite:///var/lib/failback/registry.db\n"
+    "  failback-registry --store memory: --listen 127.0.0.1:0\n"
+    "  failback-registry --config registry.yaml --validate-config";
+
+Durability ToDurability(registry::v1::Durability durability) {
+  switch (durability) {
+    case registry::v1::DURABILITY_NORMAL:
+      return Durability::kNormal;
+    case registry::v1::DURABILITY_OFF:
+      return Durability::kOff;
+    default:
+      return Durability::kFull;
+  }
+}
+
+StoreRegistry::Options ToStoreOptions(const RegistryConfig& config) {
+  StoreRegistry::Options options;
+  options.uri = config.store();
+  options.durability = ToDurability(config.durability());
+  options.default_ttl = FromProto(config.session().default_ttl());
+  options.min_ttl = FromProto(config.session().min_ttl());
+  options.max_ttl = FromProto(config.session().max_ttl());
+  options.guard = config.eviction_guard().enabled();
+  options.guard_share = config.eviction_guard().share();
+  options.guard_min_sessions = config.eviction_guard().min_sessions();
+  options.max_instances = static_cast<int64_t>(config.limits().max_instances());
+  options.max_instances_per_session =
+      static_cast<int64_t>(config.limits().max_instances_per_session());
+  options.max_sessions = static_cast<int64_t>(config.limits().max_sessions());
+  options.max_batch = config.limits().max_batch();
+  options.max_request_bytes = config.limits().max_request_bytes();
+  return options;
+}
+
+absl::Status Validate(const RegistryConfig& config, const ConfigLoader& loader) {
+  if (config.listen().empty()) return loader.ErrorAt("listen", "names no address");
+  for (int i = 0; i < config.listen_size(); ++i) {
+    const auto address = ParseAddress(config.listen(i), /*min_port=*/0);
+    if (!address.ok()) {
+      return loader.ErrorAt(absl::StrCat("listen[", i, "]"),
+                            std::string(address.status().message()));
+    }
+  }
+  const absl::Duration min = FromProto(config.session().min_ttl());
+  const absl::Duration max = FromProto(config.session().max_ttl());
+  const absl::Duration chosen = FromProto(config.session().default_ttl());
+  if (max < min) {
+    return loader.ErrorAt("session.max_ttl",
+                          absl::StrCat(absl::FormatDuration(max), " is less than session.min_ttl, ",
+                                       absl::FormatDuration(min)));
+  }
+  if (chosen < min || chosen > max) {
+    return loader.ErrorAt("session.default_ttl",
+                          absl::StrCat(absl::FormatDuration(chosen),
+                                       " is not between session.min_ttl and session.max_ttl, ",
+                                       absl::FormatDuration(min), "..", absl::FormatDuration(max)));
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  StopSignals signals;
+  ConfigLoader loader(
+      {"failback-registry", "Keeps the list of services, in an embedded store, and tells who asks.",
+       kExamples},
+      RegistryConfig::descriptor());
+  if (const std::optional<int> status = loader.ParseCommandLine(argc, argv)) return *status;
+  RegistryConfig config;
+  absl::Status status = loader.Load(&config);
+  if (status.ok()) status = Validate(config, loader);
+  if (!status.ok()) return loader.Fail(status);
+  if (loader.validate_only()) {
+    std::printf("the configuration is valid\n");
+    return 0;
+  }
+  InstallLogging(config.log());
+
+  HashedWheelTimer::Options timer_options;
+  timer_options.tick_duration = absl::Milliseconds(10);
+  timer_options.name = "registry";
+  absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = HashedWheelTimer::Create(timer_options);
+  if (!timer.ok()) return loader.Fail(timer.status());
+
+  StoreRegistry::Options options = ToStoreOptions(config);
+  options.timer = timer->get();
+  absl::StatusOr<std::unique_ptr<StoreRegistry>> registry = StoreRegistry::Open(std::move(options));
+  if (!registry.ok()) {
+    return loader.Fail(loader.ErrorAt("store", std::string(registry.status().message())));
+  }
+
+  RegistryServer::Options server_options;
+  server_options.listen = {config.listen().begin(), config.listen().end()};
+  server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
+  server_options.max_message_bytes = static_cast<int>(config.limits().max_request_bytes());
+  absl::StatusOr<std::unique_ptr<RegistryServer>> server =
+      RegistryServer::Start(registry->get(), server_options);
+  if (!server.ok()) {
+    return loader.Fail(loader.ErrorAt("listen", std::string(server.status().message())));
+  }
+  Log(LogLevel::kInfo, "store open",
+      {{"uri", config.store()},
+       {"store_id", (*registry)->store_id()},
+       {"epoch", absl::StrCat((*registry)->epoch())},
+       {"revision", absl::StrCat((*registry)->revision())}});
+  AnnounceReady("failback-registry", (*server)->addresses(),
+                absl::StrCat("store ", config.store()));
+
+  const int signal = signals.Wait();
+  Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
+  (*server)->Shutdown(kShutdownGrace);
+  server->reset();
+  registry->reset();
+  Log(LogLevel::kInfo, "stopped");
+  return 0;
+}
+
+}  // namespace
+}  // namespace failback
+
+int main(int argc, char** argv) { return failback::Main(argc, argv); }
