@@ -1,0 +1,367 @@
+// The agent against a real registry: a StoreRegistry behind a RegistryServer, over real gRPC on
+// loopback. Nothing sleeps; what takes time is waited for with a deadline.
+
+#include "agent/agent.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "registry/errors.h"
+#include "registry/registry_server.h"
+#include "registry/store/store_registry.h"
+#include "retry/hashed_wheel_timer.h"
+#include "retry/mutex.h"
+
+namespace failback {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A registry on a real port that can go away and come back, with or without its memory.
+class LoopbackRegistry {
+ public:
+  LoopbackRegistry() {
+    HashedWheelTimer::Options timer;
+    timer.tick_duration = absl::Milliseconds(10);
+    timer_ = HashedWheelTimer::Create(timer).value();
+    NewStore();
+    Start("127.0.0.1:0");
+    address_ = server_->addresses()[0];
+  }
+  ~LoopbackRegistry() { Stop(); }
+
+  std::string uri() const { return "grpc://" + address_; }
+  Registry* store() { return store_.get(); }
+
+  void Stop() {
+    if (server_ == nullptr) return;
+    server_->Shutdown(absl::ZeroDuration());
+    server_.reset();
+  }
+  void Restart() { Start(address_); }
+  void RestartEmpty() {
+    NewStore();
+    Start(address_);
+  }
+
+ private:
+  void NewStore() {
+    store_.reset();
+    StoreRegistry::Options options;
+    options.timer = timer_.get();
+    store_ = StoreRegistry::Open(options).value();
+  }
+  void Start(const std::string& listen) {
+    RegistryServer::Options options;
+    options.listen = {listen};
+    auto server = RegistryServer::Start(store_.get(), options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  std::unique_ptr<HashedWheelTimer> timer_;
+  std::unique_ptr<StoreRegistry> store_;
+  std::unique_ptr<RegistryServer> server_;
+  std::string address_;
+};
+
+// Collects what callbacks bring, and waits for what is expected of it.
+template <typename T>
+class Collector {
+ public:
+  void Add(const T& value) {
+    MutexLock lock(&mu_);
+    values_.push_back(value);
+    changed_.SignalAll();
+  }
+  bool WaitFor(const std::function<bool(const std::vector<T>&)>& condition) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    MutexLock lock(&mu_);
+    while (!condition(values_)) {
+      if (absl::Now() >= deadline) return false;
+      changed_.WaitFor(&mu_, absl::Milliseconds(100));
+    }
+    return true;
+  }
+  std::vector<T> values() {
+    MutexLock lock(&mu_);
+    return values_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<T> values_ ABSL_GUARDED_BY(mu_);
+};
+
+std::vector<std::string> Ids(const ServiceSnapshot& snapshot) {
+  std::vector<std::string> ids;
+  for (const auto& instance : snapshot.instances) ids.push_back(instance.key().instance_id());
+  return ids;
+}
+
+ServiceInstance Instance(const std::string& service, const std::string& id, int port = 8080) {
+  ServiceInstance instance;
+  instance.mutable_key()->set_service(service);
+  instance.mutable_key()->set_instance_id(id);
+  instance.set_address("10.0.0.7");
+  instance.set_port(port);
+  return instance;
+}
+
+class AgentTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Agent> NewAgent(absl::Duration drain = absl::Seconds(5)) {
+    Agent::Options options;
+    options.registry = registry_.uri();
+    options.drain_deadline = drain;
+    auto agent = Agent::Create(options);
+    EXPECT_TRUE(agent.ok()) << agent.status();
+    return *std::move(agent);
+  }
+
+  // What the registry holds for a service now.
+  std::vector<std::string> Listed(const std::string& service) {
+    ListRequest request;
+    request.mutable_selector()->set_service(service);
+    Collector<absl::StatusOr<ListResponse>> answer;
+    registry_.store()->List(request, [&](absl::StatusOr<ListResponse> response) {
+      answer.Add(std::move(response));
+    });
+    EXPECT_TRUE(answer.WaitFor([](const auto& values) { return !values.empty(); }));
+    std::vector<std::string> ids;
+    const ListResponse listed = answer.values()[0].value();
+    for (const auto& record : listed.records()) {
+      ids.push_back(record.instance().key().instance_id());
+    }
+    return ids;
+  }
+
+  LoopbackRegistry registry_;
+};
+
+// Waits for an event of this kind.
+auto Has(IntentEvent::Kind kind) {
+  return [kind](const std::vector<IntentEvent>& events) {
+    return std::any_of(events.begin(), events.end(),
+                       [kind](const IntentEvent& event) { return event.kind == kind; });
+  };
+}
+
+TEST_F(AgentTest, RegisteredWhileTheHandleLives) {
+  auto agent = NewAgent();
+  Collector<IntentEvent> events;
+  auto registration = agent->Register(Instance("orders", "a"),
+                                      [&](const IntentEvent& event) { events.Add(event); });
+  ASSERT_TRUE(registration.ok()) << registration.status();
+  ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
+  EXPECT_THAT(Listed("orders"), ElementsAre("a"));
+  registration->Unregister();
+  agent.reset();  // drains
+  EXPECT_THAT(Listed("orders"), IsEmpty());
+}
+
+TEST_F(AgentTest, DestructionOfTheAgentDrains) {
+  auto agent = NewAgent();
+  Collector<IntentEvent> events;
+  auto registration = agent->Register(Instance("orders", "a"),
+                                      [&](const IntentEvent& event) { events.Add(event); });
+  ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
+  agent.reset();
+  EXPECT_THAT(Listed("orders"), IsEmpty());
+  EXPECT_FALSE(registration->Update(Instance("orders", "a", 9)).ok()) << "the agent is gone";
+}
+
+TEST_F(AgentTest, AnUpdateLeavesNoGap) {
+  auto agent = NewAgent();
+  Collector<ServiceSnapshot> seen;
+  auto subscription =
+      agent->Subscribe("orders", [&](const ServiceSnapshot& now) { seen.Add(now); });
+  auto registration = agent->Register(Instance("orders", "a"));
+  ASSERT_TRUE(seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
+  ServiceInstance heavier = registration->instance();
+  heavier.set_weight(300);
+  ASSERT_TRUE(registration->Update(heavier).ok());
+  ASSERT_TRUE(seen.WaitFor([](const auto& v) {
+    return v.back().instances.size() == 1 && v.back().instances[0].weight() == 300;
+  }));
+  bool listed = false;
+  for (const auto& snapshot : seen.values()) {
+    EXPECT_FALSE(listed && snapshot.instances.empty()) << "a gap";
+    listed = listed || !snapshot.instances.empty();
+  }
+  const absl::Status other = registration->Update(Instance("orders", "b"));
+  EXPECT_EQ(other.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(other.message()), HasSubstr("default/orders/b is not default/orders/a"));
+}
+
+TEST_F(AgentTest, BadInstancesAreRefusedAtOnceByFieldAndValue) {
+  auto agent = NewAgent();
+  const auto refused = agent->Register(Instance("orders", "a", 70000));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("70000"));
+  EXPECT_EQ(agent->Register(Instance("", "a")).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(agent->Subscribe("", nullptr).status().code(), absl::StatusCode::kInvalidArgument);
+  Agent::Options options;
+  options.registry = "http://nowhere";
+  EXPECT_THAT(std::string(Agent::Create(options).status().message()), HasSubstr("http://nowhere"));
+}
+
+TEST_F(AgentTest, AnOutageIsBridged) {
+  auto agent = NewAgent();
+  Collector<IntentEvent> events;
+  auto kept = agent->Register(Instance("orders", "kept"),
+                              [&](const IntentEvent& event) { events.Add(event); });
+  auto leaves = agent->Register(Instance("orders", "leaves"));
+  Collector<ServiceSnapshot> seen;
+  auto subscription =
+      agent->Subscribe("orders", [&](const ServiceSnapshot& now) { seen.Add(now); });
+  ASSERT_TRUE(seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 2; }));
+
+  registry_.Stop();
+  leaves->Unregister();
+  Collector<IntentEvent> joins_events;
+  auto joins = agent->Register(Instance("orders", "joins"),
+                               [&](const IntentEvent& event) { joins_events.Add(event); });
+  ASSERT_TRUE(joins.ok()) << "accepted at once: " << joins.status();
+  ASSERT_TRUE(joins_events.WaitFor(Has(IntentEvent::Kind::kRetrying)));
+  EXPECT_EQ(agent->Pending().size(), 3u) << "register, unregister, subscribe";
+
+  registry_.Restart();
+  ASSERT_TRUE(joins_events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
+  ASSERT_TRUE(seen.WaitFor([](const auto& v) {
+    return Ids(v.back()) == std::vector<std::string>{"joins", "kept"} && !v.back().stale;
+  }));
+  EXPECT_THAT(Listed("orders"), ElementsAre("joins", "kept"));
+}
+
+TEST_F(AgentTest, ARegistryThatForgotEverythingIsToldAgain) {
+  auto agent = NewAgent();
+  Collector<ServiceSnapshot> seen;
+  auto subscription =
+      agent->Subscribe("orders", [&](const ServiceSnapshot& now) { seen.Add(now); });
+  auto registration = agent->Register(Instance("orders", "a"));
+  ASSERT_TRUE(seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
+  const uint64_t epoch = seen.values().back().epoch;
+  registry_.Stop();
+  registry_.RestartEmpty();
+  ASSERT_TRUE(seen.WaitFor([&](const auto& v) {
+    return v.back().epoch != epoch && v.back().instances.size() == 1 && !v.back().stale;
+  }));
+  EXPECT_THAT(Listed("orders"), ElementsAre("a"));
+  bool listed = false;
+  for (const auto& snapshot : seen.values()) {
+    EXPECT_FALSE(listed && snapshot.instances.empty()) << "the empty store was shown";
+    listed = listed || !snapshot.instances.empty();
+  }
+}
+
+TEST_F(AgentTest, TheNewerHandleOfAKeyOwnsIt) {
+  auto agent = NewAgent();
+  auto older = agent->Register(Instance("orders", "a"));
+  Collector<IntentEvent> events;
+  auto newer = agent->Register(Instance("orders", "a", 9090),
+                               [&](const IntentEvent& event) { events.Add(event); });
+  older->Unregister();  // no longer its to unregister
+  ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
+  EXPECT_THAT(Listed("orders"), ElementsAre("a"));
+}
+
+TEST_F(AgentTest, HandlesMayEndInTheirOwnCallbacksAndOutliveTheAgent) {
+  auto agent = NewAgent();
+  auto subscription = std::make_shared<Subscription>();
+  Collector<int> calls;
+  Mutex mu;
+  auto made = agent->Subscribe("orders", [&, subscription](const ServiceSnapshot&) {
+    MutexLock lock(&mu);
+    *subscription = Subscription();  // unsubscribes in its own callback
+    calls.Add(1);
+  });
+  {
+    MutexLock lock(&mu);
+    ASSERT_TRUE(made.ok());
+    *subscription = *std::move(made);
+  }
+  auto registration = agent->Register(Instance("orders", "a"));
+  ASSERT_TRUE(calls.WaitFor([](const auto& v) { return !v.empty(); }));
+  agent.reset();
+  EXPECT_EQ(calls.values().size(), 1u);
+  EXPECT_TRUE(registration.ok());  // outlives it
+}
+
+TEST_F(AgentTest, TheAgentMayEndInACallback) {
+  Mutex mu;
+  std::unique_ptr<Agent> agent;
+  Collector<int> done;
+  absl::StatusOr<Registration> registration;
+  {
+    MutexLock lock(&mu);
+    agent = NewAgent();
+    registration = agent->Register(Instance("orders", "a"), [&](const IntentEvent&) {
+      {
+        MutexLock callback_lock(&mu);
+        agent.reset();
+      }
+      done.Add(1);
+    });
+  }
+  ASSERT_TRUE(done.WaitFor([](const auto& v) { return !v.empty(); }));
+}
+
+TEST_F(AgentTest, ACallbackThatThrowsIsLoggedAndTheNextComes) {
+  auto agent = NewAgent();
+  Collector<ServiceSnapshot> seen;
+  auto subscription = agent->Subscribe("orders", [&](const ServiceSnapshot& now) {
+    seen.Add(now);
+    throw std::runtime_error("a bug of the host's");
+  });
+  auto a = agent->Register(Instance("orders", "a"));
+  ASSERT_TRUE(seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
+  auto b = agent->Register(Instance("orders", "b"));
+  ASSERT_TRUE(seen.WaitFor([](const auto& v) { return v.back().instances.size() == 2; }));
+}
+
+TEST_F(AgentTest, HealthyInstancesComeFirst) {
+  auto agent = NewAgent();
+  Collector<ServiceSnapshot> seen;
+  auto subscription =
+      agent->Subscribe("orders", [&](const ServiceSnapshot& now) { seen.Add(now); });
+  ServiceInstance sick = Instance("orders", "a-sick");
+  sick.set_status(registry::v1::HEALTH_STATUS_UNHEALTHY);
+  ServiceInstance leaving = Instance("orders", "b-draining");
+  leaving.set_status(registry::v1::HEALTH_STATUS_DRAINING);
+  auto one = agent->Register(sick);
+  auto two = agent->Register(leaving);
+  auto three = agent->Register(Instance("orders", "c-healthy"));
+  ASSERT_TRUE(seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 3; }));
+  EXPECT_THAT(Ids(seen.values().back()), ElementsAre("c-healthy", "b-draining", "a-sick"));
+  EXPECT_THAT(Ids(subscription->Current()), ElementsAre("c-healthy", "b-draining", "a-sick"));
+}
+
+TEST_F(AgentTest, DrainEndsEverythingAndRefusesNewIntents) {
+  auto agent = NewAgent();
+  Collector<IntentEvent> events;
+  auto registration = agent->Register(Instance("orders", "a"),
+                                      [&](const IntentEvent& event) { events.Add(event); });
+  ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
+  Collector<agent::v1::DrainResponse> drained;
+  agent->Drain(absl::Seconds(10), [&](const auto& response) { drained.Add(response); });
+  ASSERT_TRUE(drained.WaitFor([](const auto& v) { return !v.empty(); }));
+  EXPECT_EQ(drained.values()[0].unregistered(), 1);
+  EXPECT_EQ(drained.values()[0].remaining(), 0);
+  EXPECT_THAT(Listed("orders"), IsEmpty());
+  EXPECT_EQ(ReasonOf(agent->Register(Instance("orders", "b")).status()),
+            registry::v1::ERROR_REASON_DRAINING);
+}
+
+}  // namespace
+}  // namespace failback
