@@ -8,6 +8,7 @@
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
+#include "registry/grpc_threads.h"
 
 namespace failback {
 namespace {
@@ -39,6 +40,7 @@ grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
 
 GrpcChannels::GrpcChannels(std::vector<std::string> addresses, GrpcChannelOptions options)
     : addresses_(std::move(addresses)), options_(std::move(options)) {
+  KeepGrpcCallbackThreads();
   MutexLock lock(&mu_);
   for (const std::string& address : addresses_) slots_.push_back(NewSlot(address));
 }

@@ -9,6 +9,7 @@
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "registry/grpc_threads.h"
 #include "registry/server_reactors.h"
 
 namespace failback {
@@ -234,6 +235,7 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* 
   if (options.listen.empty()) {
     return absl::InvalidArgumentError("no address to listen on is given");
   }
+  KeepGrpcCallbackThreads();
   std::vector<ListenAddress> listen;
   for (const std::string& address : options.listen) {
     ListenOptions listen_options = options.listen_options;

@@ -148,6 +148,16 @@ class AgentTest : public ::testing::Test {
   LoopbackRegistry registry_;
 };
 
+// Whether `condition` becomes true, for what nothing tells of.
+bool Eventually(const std::function<bool()>& condition) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (!condition()) {
+    if (absl::Now() >= deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
+}
+
 // Waits for an event of this kind.
 auto Has(IntentEvent::Kind kind) {
   return [kind](const std::vector<IntentEvent>& events) {
@@ -221,11 +231,16 @@ TEST_F(AgentTest, AnOutageIsBridged) {
   Collector<IntentEvent> events;
   auto kept = agent->Register(Instance("orders", "kept"),
                               [&](const IntentEvent& event) { events.Add(event); });
-  auto leaves = agent->Register(Instance("orders", "leaves"));
+  Collector<IntentEvent> leaves_events;
+  auto leaves = agent->Register(Instance("orders", "leaves"),
+                                [&](const IntentEvent& event) { leaves_events.Add(event); });
   Collector<ServiceSnapshot> seen;
   auto subscription =
       agent->Subscribe("orders", [&](const ServiceSnapshot& now) { seen.Add(now); });
   ASSERT_TRUE(seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 2; }));
+  // Until their answers have come they are pending as well.
+  ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
+  ASSERT_TRUE(leaves_events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
 
   registry_.Stop();
   leaves->Unregister();
@@ -234,7 +249,8 @@ TEST_F(AgentTest, AnOutageIsBridged) {
                                [&](const IntentEvent& event) { joins_events.Add(event); });
   ASSERT_TRUE(joins.ok()) << "accepted at once: " << joins.status();
   ASSERT_TRUE(joins_events.WaitFor(Has(IntentEvent::Kind::kRetrying)));
-  EXPECT_EQ(agent->Pending().size(), 3u) << "register, unregister, subscribe";
+  // register, unregister, and subscribe as soon as its stream has broken
+  EXPECT_TRUE(Eventually([&] { return agent->Pending().size() == 3; }));
 
   registry_.Restart();
   ASSERT_TRUE(joins_events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
@@ -278,18 +294,21 @@ TEST_F(AgentTest, TheNewerHandleOfAKeyOwnsIt) {
 
 TEST_F(AgentTest, HandlesMayEndInTheirOwnCallbacksAndOutliveTheAgent) {
   auto agent = NewAgent();
-  auto subscription = std::make_shared<Subscription>();
   Collector<int> calls;
   Mutex mu;
-  auto made = agent->Subscribe("orders", [&, subscription](const ServiceSnapshot&) {
+  CondVar made;
+  Subscription subscription;
+  auto subscribed = agent->Subscribe("orders", [&](const ServiceSnapshot&) {
     MutexLock lock(&mu);
-    *subscription = Subscription();  // unsubscribes in its own callback
+    while (!subscription) made.Wait(&mu);
+    subscription = Subscription();  // unsubscribes in its own callback
     calls.Add(1);
   });
   {
     MutexLock lock(&mu);
-    ASSERT_TRUE(made.ok());
-    *subscription = *std::move(made);
+    ASSERT_TRUE(subscribed.ok());
+    subscription = *std::move(subscribed);
+    made.SignalAll();
   }
   auto registration = agent->Register(Instance("orders", "a"));
   ASSERT_TRUE(calls.WaitFor([](const auto& v) { return !v.empty(); }));
