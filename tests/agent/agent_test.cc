@@ -1,9 +1,13 @@
-// The agent against a real registry: a StoreRegistry behind a RegistryServer, over real gRPC on
-// loopback. Nothing sleeps; what takes time is waited for with a deadline.
+// The agent against a real registry: a StoreRegistry behind a RegistryServer, over real gRPC on a
+// Unix socket, whose name is the test's own while the registry is away (a port would not be).
+// What takes time is waited for with a deadline.
 
 #include "agent/agent.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -25,20 +29,24 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A registry on a real port that can go away and come back, with or without its memory.
-class LoopbackRegistry {
+// A registry on a socket that can go away and come back, with or without its memory.
+class LocalRegistry {
  public:
-  LoopbackRegistry() {
+  LocalRegistry() {
     HashedWheelTimer::Options timer;
     timer.tick_duration = absl::Milliseconds(10);
     timer_ = HashedWheelTimer::Create(timer).value();
+    char folder[] = "/tmp/failback-agent-test-XXXXXX";
+    folder_ = mkdtemp(folder);
     NewStore();
-    Start("127.0.0.1:0");
-    address_ = server_->addresses()[0];
+    Start();
   }
-  ~LoopbackRegistry() { Stop(); }
+  ~LocalRegistry() {
+    Stop();
+    std::filesystem::remove_all(folder_);
+  }
 
-  std::string uri() const { return "grpc://" + address_; }
+  std::string uri() const { return "unix:" + folder_ + "/registry.sock"; }
   Registry* store() { return store_.get(); }
 
   void Stop() {
@@ -46,10 +54,10 @@ class LoopbackRegistry {
     server_->Shutdown(absl::ZeroDuration());
     server_.reset();
   }
-  void Restart() { Start(address_); }
+  void Restart() { Start(); }
   void RestartEmpty() {
     NewStore();
-    Start(address_);
+    Start();
   }
 
  private:
@@ -59,9 +67,9 @@ class LoopbackRegistry {
     options.timer = timer_.get();
     store_ = StoreRegistry::Open(options).value();
   }
-  void Start(const std::string& listen) {
+  void Start() {
     RegistryServer::Options options;
-    options.listen = {listen};
+    options.listen = {uri()};
     auto server = RegistryServer::Start(store_.get(), options);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -70,7 +78,7 @@ class LoopbackRegistry {
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<StoreRegistry> store_;
   std::unique_ptr<RegistryServer> server_;
-  std::string address_;
+  std::string folder_;
 };
 
 // Collects what callbacks bring, and waits for what is expected of it.
@@ -145,7 +153,7 @@ class AgentTest : public ::testing::Test {
     return ids;
   }
 
-  LoopbackRegistry registry_;
+  LocalRegistry registry_;
 };
 
 // Whether `condition` becomes true, for what nothing tells of.
