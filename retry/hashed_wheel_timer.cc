@@ -227,8 +227,8 @@ Core::~Core() {
 
 inline int64_t Core::DeadlineNanos(absl::Duration delay) const {
   const int64_t now = options.clock->NowNanos();
-  const int64_t nanos = absl::ToInt64Nanoseconds(delay);  // saturates
-  if (nanos <= 0) return now;
+  // At least one, so that no delay at all means the next tick; saturates.
+  const int64_t nanos = std::max<int64_t>(absl::ToInt64Nanoseconds(delay), 1);
   return nanos > kForeverNanos - now ? kForeverNanos : now + nanos;
 }
 
