@@ -80,7 +80,9 @@ TEST(WheelTest, LevelBoundaries) {
         expected.push_back(std::max<Tick>(deadline, 1));
       }
       std::sort(expected.begin(), expected.end());
-      if (ticks_per_wheel <= 64) ASSERT_EQ(wheel.CheckInvariants(), "");
+      if (ticks_per_wheel <= 64) {
+        ASSERT_EQ(wheel.CheckInvariants(), "");
+      }
       wheel.Advance(Wheel::kNever - 1);
       ASSERT_EQ(ran, expected) << ticks_per_wheel << " slots, around 2^" << shift;
     }
