@@ -78,6 +78,26 @@ bool InTaskOf(const Core* core) {
   return false;
 }
 
+// Divides by a number known at run time with a multiplication (Granlund and Montgomery, 1994);
+// exact for every dividend. A processor's own division costs as much as the rest of a schedule.
+class Divider {
+ public:
+  explicit Divider(uint64_t divisor)
+      : shift_(absl::bit_width(divisor - 1)),
+        factor_(static_cast<uint64_t>(
+            (((static_cast<unsigned __int128>(1) << shift_) - divisor) << 64) / divisor + 1)) {}
+
+  uint64_t Quotient(uint64_t dividend) const {
+    const uint64_t high =
+        static_cast<uint64_t>((static_cast<unsigned __int128>(factor_) * dividend) >> 64);
+    return (high + ((dividend - high) >> 1)) >> (shift_ - 1);
+  }
+
+ private:
+  const int shift_;  // 1 or more, as the divisor is 2 or more
+  const uint64_t factor_;
+};
+
 class ShardPool {
  public:
   static ShardPool& Get() {
@@ -113,8 +133,9 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
   Tick NowTick() const;
 
   Shard* MyShard() const;
-  absl::StatusOr<Timeout> Add(TimerTask task, absl::Duration delay, bool bounded);
-  absl::Status TakeCredit(bool bounded);
+  absl::StatusOr<Timeout> Add(TimerTask&& task, absl::Duration delay, bool bounded);
+  bool TakeCredit(bool bounded);
+  absl::Status Refusal(bool stopped) const;
   void ReturnCredit();
 
   // Runs tasks up to now, at most `max_tasks`, in due-tick order across shards.
@@ -142,9 +163,11 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
   // Constant after construction.
   const HashedWheelTimer::Options options;
   const int64_t tick_nanos;
+  const Divider per_tick;      // by tick_nanos
   const int64_t origin_nanos;  // tick 0
   const bool has_thread;
   std::vector<Shard*> shards;  // their number is a power of two
+  uint32_t shard_mask = 0;
 
   // Own synchronization.
   std::atomic<int64_t> credits_taken{0};  // counted if there is a bound
@@ -163,6 +186,7 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
 Core::Core(HashedWheelTimer::Options o, bool simulated)
     : options(std::move(o)),
       tick_nanos(absl::ToInt64Nanoseconds(options.tick_duration)),
+      per_tick(tick_nanos),
       origin_nanos(options.clock->NowNanos()),
       has_thread(!simulated && !options.manual_drive) {
   Wheel::Options wheel_options;
@@ -179,6 +203,7 @@ Core::Core(HashedWheelTimer::Options o, bool simulated)
     shard->core = this;
     shards.push_back(shard);
   }
+  shard_mask = count - 1;
 }
 
 Core::~Core() {
@@ -200,18 +225,18 @@ Core::~Core() {
 
 // Time: nanoseconds of the clock, and ticks since the timer was made.
 
-int64_t Core::DeadlineNanos(absl::Duration delay) const {
+inline int64_t Core::DeadlineNanos(absl::Duration delay) const {
   const int64_t now = options.clock->NowNanos();
-  const int64_t nanos = absl::ToInt64Nanoseconds(delay);  // saturates
-  if (nanos <= 0) return now;
+  // At least one, so that no delay at all means the next tick; saturates.
+  const int64_t nanos = std::max<int64_t>(absl::ToInt64Nanoseconds(delay), 1);
   return nanos > kForeverNanos - now ? kForeverNanos : now + nanos;
 }
 
 // The first tick at or after the deadline: a task is never early.
-Tick Core::TickOf(int64_t deadline_nanos) const {
+inline Tick Core::TickOf(int64_t deadline_nanos) const {
   if (deadline_nanos == kForeverNanos) return Wheel::kNever;
   const uint64_t since = deadline_nanos - origin_nanos;
-  return (since + tick_nanos - 1) / tick_nanos;
+  return per_tick.Quotient(since + tick_nanos - 1);
 }
 
 int64_t Core::NanosOf(Tick tick) const {
@@ -221,37 +246,37 @@ int64_t Core::NanosOf(Tick tick) const {
 
 Tick Core::NowTick() const {
   const int64_t now = options.clock->NowNanos();
-  return now <= origin_nanos ? 0 : static_cast<uint64_t>(now - origin_nanos) / tick_nanos;
+  return now <= origin_nanos ? 0 : per_tick.Quotient(now - origin_nanos);
 }
 
 // Adding.
 
-Shard* Core::MyShard() const {
+inline Shard* Core::MyShard() const {
   static std::atomic<uint32_t> threads{0};
   thread_local uint32_t mine = UINT32_MAX;
   if (ABSL_PREDICT_FALSE(mine == UINT32_MAX)) {
     mine = threads.fetch_add(1, std::memory_order_relaxed) & (UINT32_MAX >> 1);
   }
-  return shards[mine & (shards.size() - 1)];
+  return shards[mine & shard_mask];
 }
 
-absl::Status Core::TakeCredit(bool bounded) {
+bool Core::TakeCredit(bool bounded) {
   const int64_t bound = options.max_pending_timeouts;
-  if (bound == 0) return absl::OkStatus();
-  if (credits_taken.fetch_add(1, std::memory_order_relaxed) >= bound && bounded) {
-    credits_taken.fetch_sub(1, std::memory_order_relaxed);
-    return absl::ResourceExhaustedError(
-        absl::StrCat(options.name, ": ", bound,
-                     " timeouts are pending, as many as max_pending_timeouts allows"));
-  }
-  return absl::OkStatus();
+  if (credits_taken.fetch_add(1, std::memory_order_relaxed) < bound || !bounded) return true;
+  credits_taken.fetch_sub(1, std::memory_order_relaxed);
+  return false;
 }
 
-void Core::ReturnCredit() {
+inline void Core::ReturnCredit() {
   if (options.max_pending_timeouts != 0) credits_taken.fetch_sub(1, std::memory_order_relaxed);
 }
 
-absl::StatusOr<Timeout> Core::Add(TimerTask task, absl::Duration delay, bool bounded) {
+absl::Status Core::Refusal(bool stopped) const {
+  if (stopped) return absl::FailedPreconditionError(absl::StrCat(options.name, ": is stopped"));
+  return absl::ResourceExhaustedError(absl::StrCat(options.name, ": no memory for a timeout"));
+}
+
+absl::StatusOr<Timeout> Core::Add(TimerTask&& task, absl::Duration delay, bool bounded) {
   if (ABSL_PREDICT_FALSE(task == nullptr)) {
     return absl::InvalidArgumentError("task: must not be empty");
   }
@@ -259,7 +284,11 @@ absl::StatusOr<Timeout> Core::Add(TimerTask task, absl::Duration delay, bool bou
     const absl::Status status = StartDriver();
     if (!status.ok()) return status;
   }
-  if (absl::Status status = TakeCredit(bounded); ABSL_PREDICT_FALSE(!status.ok())) return status;
+  if (options.max_pending_timeouts != 0 && !TakeCredit(bounded)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options.name, ": ", options.max_pending_timeouts,
+                     " timeouts are pending, as many as max_pending_timeouts allows"));
+  }
   const Tick tick = TickOf(DeadlineNanos(delay));
   Shard* const shard = MyShard();
   Wheel::Id id;
@@ -279,8 +308,7 @@ absl::StatusOr<Timeout> Core::Add(TimerTask task, absl::Duration delay, bool bou
   }
   if (ABSL_PREDICT_FALSE(id.generation == 0)) {
     ReturnCredit();
-    if (stopped) return absl::FailedPreconditionError(absl::StrCat(options.name, ": is stopped"));
-    return absl::ResourceExhaustedError(absl::StrCat(options.name, ": no memory for a timeout"));
+    return Refusal(stopped);
   }
   if (ABSL_PREDICT_FALSE(wake)) Wake();
   return Timeout(shard, id.index, id.generation);
@@ -309,7 +337,7 @@ bool Core::RunTask(Shard* shard, Wheel::Id id, TimerTask& task) const {
   } catch (...) {
     Report("not a std::exception");
   }
-  task = nullptr;
+  task.~TimerTask();
   running_task = running.outer;
   return succeeded;
 }
@@ -523,9 +551,9 @@ bool Timeout::Cancel() {
   TimerTask task;  // destroyed after the lock is released
   {
     SpinLockHolder lock(&shard_->lock);
-    if (!shard_->wheel.has_value() || !shard_->wheel->Cancel({index_, generation_}, &task)) {
-      return false;
-    }
+    if (!shard_->wheel.has_value()) return false;
+    task = shard_->wheel->Cancel({index_, generation_});
+    if (task == nullptr) return false;
     ++shard_->cancelled;
     shard_->core->ReturnCredit();
   }
@@ -546,6 +574,7 @@ bool Timeout::Reschedule(absl::Duration delay) {
   SpinLockHolder lock(&shard_->lock);
   if (!shard_->wheel.has_value()) return false;
   Core* const core = shard_->core;
+  shard_->wheel->Prefetch({index_, generation_});  // while the clock is read
   const Wheel::Tick tick = core->TickOf(core->DeadlineNanos(delay));
   if (!shard_->wheel->Reschedule({index_, generation_}, tick)) return false;
   ++shard_->rescheduled;

@@ -1,6 +1,8 @@
 #include "retry/periodic_task.h"
 
 #include <algorithm>
+#include <atomic>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -10,6 +12,14 @@
 #include "retry/mutex.h"
 
 namespace failback {
+namespace {
+
+int64_t SaturatingAdd(int64_t a, int64_t b) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  return b > kMax - a ? kMax : a + b;
+}
+
+}  // namespace
 
 struct PeriodicTask::State {
   State(HashedWheelTimer* timer, int64_t period_nanos, std::function<void()> work)
@@ -45,8 +55,8 @@ absl::StatusOr<std::unique_ptr<PeriodicTask>> PeriodicTask::Start(HashedWheelTim
   auto state = std::make_shared<State>(timer, absl::ToInt64Nanoseconds(period), std::move(work));
   {
     MutexLock lock(&state->mu);
-    state->due_nanos =
-        timer->clock()->NowNanos() + std::max<int64_t>(absl::ToInt64Nanoseconds(first_delay), 0);
+    state->due_nanos = SaturatingAdd(timer->clock()->NowNanos(),
+                                     std::max<int64_t>(absl::ToInt64Nanoseconds(first_delay), 0));
     absl::StatusOr<Timeout> timeout = timer->NewTimeout([state] { Run(state); }, first_delay);
     if (!timeout.ok()) return timeout.status();
     state->timeout = *std::move(timeout);
@@ -91,7 +101,7 @@ void PeriodicTask::Run(const std::shared_ptr<State>& state) {
       const int64_t now = state->timer->clock()->NowNanos();
       const int64_t period = state->period_nanos;
       const int64_t missed = std::max<int64_t>(now - state->due_nanos, 0) / period;
-      state->due_nanos += (missed + 1) * period;
+      state->due_nanos = SaturatingAdd(state->due_nanos + missed * period, period);
       absl::StatusOr<Timeout> timeout = state->timer->PutBack(
           [state = state] { Run(state); }, absl::Nanoseconds(state->due_nanos - now));
       if (timeout.ok()) state->timeout = *std::move(timeout);

@@ -29,6 +29,7 @@ Wheel::Wheel(const Options& options)
   heads_.reset(static_cast<uint32_t*>(std::calloc(slots * kLanes, sizeof(uint32_t))));
   if (heads_ == nullptr) throw std::bad_alloc();
   occupied_.resize(slots / 64);
+  chunks_.resize(slots * kLanes / kChunkNodes + 1);
   due_.reserve(kDueBuffer);
 }
 
@@ -39,31 +40,32 @@ Wheel::~Wheel() {
   }
 }
 
-uint32_t Wheel::Grow() {
-  if (used_ == chunks_.size() * kChunkNodes) {
-    if (used_ >= kMaxNodes) return 0;
-    // The first chunk alone, for small wheels; then huge pages, which spare a large wheel most
-    // of its address translation misses.
-    constexpr size_t kChunkBytes = kChunkNodes * sizeof(Node);
-    const size_t bytes = chunks_.empty() ? kChunkBytes : kHugePage;
-    const size_t alignment = chunks_.empty() ? alignof(Node) : kHugePage;
-    std::unique_ptr<void, FreeDeleter> memory(std::aligned_alloc(alignment, bytes));
-    if (memory == nullptr) return 0;
-    if (!chunks_.empty()) madvise(memory.get(), bytes, MADV_HUGEPAGE);
-    for (size_t at = 0; at < bytes; at += kChunkBytes) {
-      chunks_.push_back(reinterpret_cast<Node*>(static_cast<char*>(memory.get()) + at));
-    }
-    memory_.push_back(std::move(memory));
+bool Wheel::Grow() {
+  if (room_ >= kMaxNodes) return false;
+  // The first chunk alone, for small wheels; then huge pages, which spare a large wheel most of
+  // its address translation misses.
+  constexpr size_t kChunkBytes = kChunkNodes * sizeof(Node);
+  const bool first = room_ == 0;
+  const size_t bytes = first ? kChunkBytes : kHugePage;
+  Memory memory(std::aligned_alloc(first ? alignof(Node) : kHugePage, bytes));
+  if (memory == nullptr) return false;
+  if (!first) madvise(memory.get(), bytes, MADV_HUGEPAGE);
+  const uint32_t grown = room_ + bytes / sizeof(Node);
+  for (uint32_t index = room_; index < grown; index += kChunkNodes) {
+    const uint32_t chunk = index / kChunkNodes;
+    if (chunk == chunks_.size()) chunks_.push_back(nullptr);
+    chunks_[chunk] = static_cast<Node*>(memory.get()) + (index - room_);
   }
-  if (used_ == 0) {
-    new (NodeAt(0)) Node;
-    NodeAt(0)->generation = 0;
-    NodeAt(0)->state = State::kFree;
+  memory_.push_back(std::move(memory));
+  if (free_.capacity() < grown) free_.reserve(std::max<size_t>(grown, 2 * free_.capacity()));
+  if (first) {
+    Node* const nobody = NodeAt(0);
+    nobody->generation = 0;
+    nobody->state = State::kFree;
     used_ = 1;
   }
-  Node* const node = new (NodeAt(used_)) Node;
-  node->generation = first_generation_;
-  return used_++;
+  room_ = grown;
+  return true;
 }
 
 Wheel::Tick Wheel::NextEvent() {
@@ -158,7 +160,9 @@ size_t Wheel::Advance(Tick to, size_t max_tasks) {
     }
     Start(id);
     ++ran;
-    std::move(TaskOf(id))();
+    TimerTask& task = TaskOf(id);
+    std::move(task)();
+    task.~TimerTask();
     Finish(id);
   }
   return ran;
@@ -166,8 +170,8 @@ size_t Wheel::Advance(Tick to, size_t max_tasks) {
 
 bool Wheel::TakePending(uint32_t* from, uint32_t max, std::vector<TimerTask>* tasks) {
   for (; *from < used_ && max > 0; ++*from, --max) {
-    TimerTask task;
-    if (Cancel(Id{*from, NodeAt(*from)->generation}, &task)) tasks->push_back(std::move(task));
+    TimerTask task = Cancel(Id{*from, NodeAt(*from)->generation});
+    if (task != nullptr) tasks->push_back(std::move(task));
   }
   return *from < used_;
 }
@@ -206,10 +210,10 @@ std::string Wheel::CheckInvariants() const {
       }
     }
   }
-  for (uint32_t index = free_; index != 0; index = NodeAt(index)->next) {
+  for (const uint32_t index : free_) {
     if (seen[index]++) return absl::StrCat("entry ", index, " is free and in use");
     if (NodeAt(index)->state != State::kFree) {
-      return absl::StrCat("entry ", index, " is in the free list and not free");
+      return absl::StrCat("entry ", index, " is in the free stack and not free");
     }
   }
   for (size_t i = next_due_; i < due_.size(); ++i) {

@@ -57,7 +57,7 @@
 //   2. A slot with entries has its bit set, and lies beyond the present slot of its level, or is
 //      the present one while it is being opened.
 //   3. Every entry is in exactly one place: a lane of a slot (kPending), the buffer of due entries
-//      (kDue), the caller's hands (kPopped, kStarted) or the free list (kFree).
+//      (kDue), the caller's hands (kPopped, kStarted) or the free stack (kFree).
 //   4. pending() counts those that are kPending, kDue and kPopped.
 
 #ifndef FAILBACK_RETRY_WHEEL_H_
@@ -117,16 +117,23 @@ class Wheel {
   int64_t pending() const { return pending_; }
   State StateOf(Id id) const { return Find(id) == nullptr ? State::kFree : Find(id)->state; }
 
-  // Adds an entry. The Id is empty if there is no memory; `task` is then untouched.
-  Id Schedule(Tick deadline, TimerTask&& task);
+  // Adds an entry; its TimerTask is made from `task`. The Id is empty if there is no memory;
+  // `task` is then untouched.
+  template <typename Task>
+  Id Schedule(Tick deadline, Task&& task);
 
-  // Ends an entry that has not been started and moves its task into `*task`, for the caller to
-  // drop where dropping is safe. Returns false if the entry is started or over.
-  bool Cancel(Id id, TimerTask* task);
+  // Ends an entry that has not been started and returns its task, for the caller to drop where
+  // dropping is safe. Returns an empty one if the entry is started or over.
+  TimerTask Cancel(Id id);
 
   // Gives an entry that has not been started another deadline. Returns false if it is started or
   // over.
   bool Reschedule(Id id, Tick deadline);
+
+  // Fetches an entry's memory, for a caller that has something to do before it uses the Id.
+  void Prefetch(Id id) const {
+    if (id.index < used_) __builtin_prefetch(NodeAt(id.index), 1);
+  }
 
   // Runs what is due up to and including `to`, at most `max_tasks`. Returns how many ran; if
   // that is `max_tasks`, more may be due.
@@ -148,8 +155,8 @@ class Wheel {
   bool Start(Id id);
   // The task of an entry that is started.
   TimerTask& TaskOf(Id id) { return NodeAt(id.index)->task(); }
-  // Frees a started entry; its task must be destroyed or moved from, and is destroyed here.
-  void Finish(Id id);
+  // Frees a started entry, whose task the caller has destroyed.
+  void Finish(Id id) { Free(id.index, NodeAt(id.index)); }
   // True if PopDue has no further entry of this tick at hand; the last one waited longest.
   bool due_buffer_empty() const { return next_due_ == due_.size(); }
 
@@ -160,14 +167,15 @@ class Wheel {
   // A generation that no Id of this wheel has reached.
   uint32_t next_generation() const { return greatest_generation_ + 1; }
 
-  // Bytes of bookkeeping for an entry, its task not included.
-  static constexpr size_t kEntryBytes = 32;
+  // Bytes of bookkeeping for an entry, its task not included: links, deadline and state, and its
+  // place in the free stack.
+  static constexpr size_t kEntryBytes = 36;
 
   // Describes the first violated invariant; empty if all hold. Linear in entries and slots.
   std::string CheckInvariants() const;
 
  private:
-  static constexpr int kLanes = 8;
+  static constexpr int kLanes = 16;
   static constexpr int kLevelBits = 8;
   static constexpr uint32_t kLevelSlots = 1 << kLevelBits;
   static constexpr int kTickBits = 63;  // deadlines go up to kNever, inclusive
@@ -176,10 +184,11 @@ class Wheel {
   static constexpr uint32_t kMaxNodes = uint32_t{1} << 31;
   static constexpr uint32_t kHead = uint32_t{1} << 31;  // in Node::prev: a lane, not a node
   static constexpr size_t kDueBuffer = 64;
+  static constexpr size_t kPrefetch = 8;
 
   // Node 0 is nobody: links that lead nowhere lead to it, so that none need a test.
   struct alignas(64) Node {
-    uint32_t next;        // in the lane, or in the free list
+    uint32_t next;        // in the lane; 0: none
     uint32_t prev;        // the node before, or kHead | lane
     Tick deadline;        // not before the tick at which its slot opens
     uint64_t order;       // of Schedule and Reschedule
@@ -189,7 +198,7 @@ class Wheel {
 
     TimerTask& task() { return *std::launder(reinterpret_cast<TimerTask*>(task_bytes)); }
   };
-  static_assert(sizeof(Node) == 64 && offsetof(Node, task_bytes) == kEntryBytes);
+  static_assert(sizeof(Node) == 64 && offsetof(Node, task_bytes) + sizeof(uint32_t) == kEntryBytes);
 
   Node* NodeAt(uint32_t index) const {
     return chunks_[index >> kChunkBits] + (index & (kChunkNodes - 1));
@@ -221,7 +230,8 @@ class Wheel {
   uint32_t SlotFor(Tick deadline) const {
     const Tick differing = deadline ^ now_;
     if (differing <= level0_mask_) return deadline & level0_mask_;
-    const int above = (absl::bit_width(differing) - 1 - level0_bits_) / kLevelBits;
+    const uint32_t above =
+        static_cast<uint32_t>(absl::bit_width(differing) - 1 - level0_bits_) / kLevelBits;
     return level0_room_ + above * kLevelSlots +
            ((deadline >> (level0_bits_ + above * kLevelBits)) & (kLevelSlots - 1));
   }
@@ -247,24 +257,28 @@ class Wheel {
   }
 
   void Unlink(Node* node) {
-    NodeAt(node->next)->prev = node->prev;
-    uint32_t* const from =
-        node->prev & kHead ? &heads_[node->prev & ~kHead] : &NodeAt(node->prev)->next;
-    *from = node->next;
+    const uint32_t prev = node->prev;
+    NodeAt(node->next)->prev = prev;
+    // Whether `prev` is a lane is anybody's guess, the processor's too: no branch.
+    const uintptr_t lane =
+        reinterpret_cast<uintptr_t>(&heads_[0]) + (prev & ~kHead) * sizeof(uint32_t);
+    const uintptr_t entry = reinterpret_cast<uintptr_t>(chunks_[(prev & ~kHead) >> kChunkBits]) +
+                            (prev & (kChunkNodes - 1)) * sizeof(Node) + offsetof(Node, next);
+    const uintptr_t is_lane = -uintptr_t{prev >> 31};
+    *reinterpret_cast<uint32_t*>(entry ^ ((entry ^ lane) & is_lane)) = node->next;
   }
 
+  // The task is gone, or about to be moved out.
   void Free(uint32_t index, Node* node) {
-    node->task().~TimerTask();
     node->state = State::kFree;
     // A node whose generations are used up is never used again.
     if (ABSL_PREDICT_FALSE(node->generation == UINT32_MAX)) return;
     ++node->generation;
     if (node->generation > greatest_generation_) greatest_generation_ = node->generation;
-    node->next = free_;
-    free_ = index;
+    free_.push_back(index);
   }
 
-  uint32_t Grow();  // a node never used before; 0: there is no memory
+  bool Grow();  // makes room for more nodes; false: there is no memory
   void MoveTo(Tick event);
   template <typename Each>
   void Drain(uint32_t slot, size_t max, Each each);
@@ -285,47 +299,51 @@ class Wheel {
   struct FreeDeleter {
     void operator()(void* memory) const { std::free(memory); }
   };
+  using Memory = std::unique_ptr<void, FreeDeleter>;
   std::unique_ptr<uint32_t[], FreeDeleter> heads_;  // kLanes for each slot; 0: empty
   std::vector<uint64_t> occupied_;                  // a bit for each slot; may be set in vain
 
   std::vector<Id> due_;  // entries of the present tick, those before next_due_ popped
   size_t next_due_ = 0;
 
-  std::vector<Node*> chunks_;
-  std::vector<std::unique_ptr<void, FreeDeleter>> memory_;
-  uint32_t used_ = 0;  // nodes that were ever used
-  uint32_t free_ = 0;  // the head of the free list; 0: empty
+  std::vector<Node*> chunks_;  // at least as many as lanes would fill, those not in use null
+  uint32_t room_ = 0;          // nodes that the chunks hold
+  std::vector<Memory> memory_;
+  uint32_t used_ = 0;           // nodes that were ever used
+  std::vector<uint32_t> free_;  // a stack; has room for all nodes
   uint32_t greatest_generation_;
 };
 
-inline Wheel::Id Wheel::Schedule(Tick deadline, TimerTask&& task) {
-  uint32_t index = free_;
-  Node* node;
-  if (ABSL_PREDICT_TRUE(index != 0)) {
-    node = NodeAt(index);
-    free_ = node->next;
+template <typename Task>
+Wheel::Id Wheel::Schedule(Tick deadline, Task&& task) {
+  uint32_t index;
+  const size_t free = free_.size();
+  if (ABSL_PREDICT_TRUE(free != 0)) {
+    index = free_[free - 1];
+    free_.pop_back();
+    if (free > kPrefetch) __builtin_prefetch(NodeAt(free_[free - 1 - kPrefetch]), 1);
   } else {
-    index = Grow();
-    if (index == 0) return Id{};
-    node = NodeAt(index);
+    if (ABSL_PREDICT_FALSE(used_ == room_) && !Grow()) return Id{};
+    index = used_++;
+    NodeAt(index)->generation = first_generation_;
   }
+  Node* const node = NodeAt(index);
   node->deadline = Clamp(deadline);
   node->order = ++order_;
   node->state = State::kPending;
-  new (node->task_bytes) TimerTask(std::move(task));
+  new (node->task_bytes) TimerTask(std::forward<Task>(task));
   Link(index, node);
   ++pending_;
   return Id{index, node->generation};
 }
 
-inline bool Wheel::Cancel(Id id, TimerTask* task) {
+inline TimerTask Wheel::Cancel(Id id) {
   Node* const node = Find(id);
-  if (node == nullptr || node->state == State::kStarted) return false;
+  if (node == nullptr || node->state == State::kStarted) return nullptr;
   if (node->state == State::kPending) Unlink(node);
-  *task = std::move(node->task());
-  Free(id.index, node);
   --pending_;
-  return true;
+  Free(id.index, node);
+  return std::move(node->task());
 }
 
 inline bool Wheel::Reschedule(Id id, Tick deadline) {
@@ -351,8 +369,6 @@ inline bool Wheel::Start(Id id) {
   --pending_;
   return true;
 }
-
-inline void Wheel::Finish(Id id) { Free(id.index, NodeAt(id.index)); }
 
 inline Wheel::Id Wheel::PopDue(Tick to, int* budget) {
   for (;;) {
