@@ -1,0 +1,334 @@
+// The state against a model so simple that it can be read: random sessions, intents, ends, purges,
+// dropped transactions and restarts; after each step both must agree.
+//
+// FAILBACK_TEST_SEED=n replays a run.
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/store/state.h"
+#include "tests/registry/store/fake_storage.h"
+
+namespace failback {
+namespace {
+
+constexpr int64_t kTtlMs = 5000;
+constexpr int64_t kRetentionMs = 60000;
+
+// What one key holds, as the protocol page says it.
+struct ModelKey {
+  std::optional<std::string> payload;
+  std::string owner;    // incarnation; empty: detached
+  std::string session;  // id
+  bool persistent = false;
+  uint64_t fence_rank = 0;
+  uint64_t fence_generation = 0;
+  bool fence_registers = false;
+  std::string fence_payload;
+  int64_t purge_at = 0;
+};
+
+struct Model {
+  std::map<std::string, ModelKey> keys;
+  std::map<std::string, uint64_t> ranks;          // by incarnation
+  std::map<std::string, std::string> session_of;  // incarnation -> session id
+  uint64_t next_rank = 1;
+
+  std::string IncarnationOf(const std::string& session) const {
+    for (const auto& [incarnation, id] : session_of) {
+      if (id == session) return incarnation;
+    }
+    return "";
+  }
+
+  void Open(const std::string& incarnation, const std::string& id) {
+    if (session_of.count(incarnation) > 0) return;
+    if (ranks.count(incarnation) == 0) ranks[incarnation] = next_rank++;
+    session_of[incarnation] = id;
+  }
+
+  void End(const std::string& session, bool expired, int64_t now) {
+    const std::string incarnation = IncarnationOf(session);
+    session_of.erase(incarnation);
+    for (auto it = keys.begin(); it != keys.end();) {
+      ModelKey& key = it->second;
+      if (key.payload && key.owner == incarnation && !key.persistent) {
+        key.payload.reset();
+        key.owner.clear();
+        if (!expired) key.fence_rank = 0;
+        key.purge_at = now + kRetentionMs;
+      }
+      it = Keep(key) ? std::next(it) : keys.erase(it);
+    }
+  }
+
+  static bool Keep(const ModelKey& key) { return key.payload || key.fence_rank != 0; }
+
+  void Purge(int64_t now) {
+    for (auto it = keys.begin(); it != keys.end();) {
+      it = !it->second.payload && it->second.purge_at <= now ? keys.erase(it) : std::next(it);
+    }
+  }
+
+  // The reason of the refusal, or UNSPECIFIED.
+  registry::v1::ErrorReason Apply(const std::string& session, const std::string& name,
+                                  std::optional<std::string> payload, bool persistent,
+                                  uint64_t generation, int64_t now) {
+    ModelKey key;
+    if (const auto it = keys.find(name); it != keys.end()) key = it->second;
+    if (session.empty()) {
+      if (!payload && !key.payload) return registry::v1::ERROR_REASON_UNSPECIFIED;
+      key.payload = payload;
+      key.owner.clear();
+      key.session.clear();
+      key.persistent = payload && persistent;
+    } else {
+      const std::string incarnation = IncarnationOf(session);
+      const uint64_t rank = ranks.at(incarnation);
+      const bool same_kind =
+          key.fence_registers == payload.has_value() && key.fence_payload == payload.value_or("");
+      if (rank < key.fence_rank) return registry::v1::ERROR_REASON_SUPERSEDED;
+      if (rank == key.fence_rank) {
+        if (generation == 0) {
+          generation = key.fence_generation;
+        } else if (generation < key.fence_generation) {
+          return registry::v1::ERROR_REASON_SUPERSEDED;
+        } else if (generation == key.fence_generation && !same_kind) {
+          return registry::v1::ERROR_REASON_GENERATION_REUSED;
+        }
+      } else if (key.fence_rank == 0 && generation == 0 && !payload && !key.payload) {
+        return registry::v1::ERROR_REASON_UNSPECIFIED;
+      }
+      // Absent already, by this very intent: nothing changes, its time included.
+      if (!payload && !key.payload && rank == key.fence_rank &&
+          generation == key.fence_generation && same_kind) {
+        return registry::v1::ERROR_REASON_UNSPECIFIED;
+      }
+      key.fence_rank = rank;
+      key.fence_generation = generation;
+      key.fence_registers = payload.has_value();
+      key.fence_payload = payload.value_or("");
+      key.payload = payload;
+      key.owner = payload ? incarnation : "";
+      key.session = payload ? session : "";
+      key.persistent = payload && persistent;
+    }
+    if (!key.payload) key.purge_at = now + kRetentionMs;
+    if (Keep(key)) {
+      keys[name] = key;
+    } else {
+      keys.erase(name);
+    }
+    return registry::v1::ERROR_REASON_UNSPECIFIED;
+  }
+
+  std::map<std::string, std::string> Present() const {
+    std::map<std::string, std::string> present;
+    for (const auto& [name, key] : keys) {
+      if (key.payload) present[name] = *key.payload + "|" + key.owner;
+    }
+    return present;
+  }
+};
+
+class StateModelTest : public ::testing::TestWithParam<int> {};
+
+std::map<std::string, std::string> Present(const State& state) {
+  std::map<std::string, std::string> present;
+  ListQuery query;
+  query.max_items = 7;
+  for (;;) {
+    const ListPage page = state.List(query);
+    for (const ListItem& item : page.items) {
+      const std::string payload(item.instance.view());
+      const std::string key = payload.substr(0, payload.find('='));
+      present[key] = payload + "|" + item.incarnation;
+    }
+    if (page.next_after.empty()) return present;
+    query.after = page.next_after;
+  }
+}
+
+// What followers of the changes have: the sum of all that was published.
+void Follow(const CommitResult& result, std::map<std::string, std::string>* followed) {
+  for (const ServiceChange& service : result.services) {
+    for (const InstanceChange& change : service.instances) {
+      const std::string payload((change.after ? change.after : change.before).view());
+      const std::string key = payload.substr(0, payload.find('='));
+      const auto it = followed->find(key);
+      ASSERT_EQ(it != followed->end(), static_cast<bool>(change.before)) << key;
+      if (change.before) {
+        ASSERT_EQ(it->second, change.before.view());
+      }
+      ASSERT_NE(change.before, change.after);
+      if (change.after) {
+        (*followed)[key] = payload;
+      } else {
+        followed->erase(key);
+      }
+    }
+  }
+}
+
+TEST_P(StateModelTest, Agrees) {
+  uint64_t seed = std::random_device()();
+  if (const char* given = std::getenv("FAILBACK_TEST_SEED"); given != nullptr) {
+    seed = std::strtoull(given, nullptr, 10);
+  }
+  SCOPED_TRACE("replay with FAILBACK_TEST_SEED=" + std::to_string(seed));
+  std::cout << "seed " << seed << std::endl;
+  std::mt19937_64 random(seed);
+  const auto pick = [&](int n) { return static_cast<int>(random() % n); };
+
+  FakeRows rows;
+  FakeStorage storage(&rows);
+  auto state = std::make_unique<State>(State::Options());
+  int64_t now = 1;
+  ASSERT_EQ(state->Load(&storage, {now, now}), absl::OkStatus());
+  Model model;
+  std::map<std::string, std::string> followed;
+  std::map<std::string, uint64_t> generations;  // by key: the highest given
+  int sessions_opened = 0;
+
+  for (int step = 0; step < 1500; ++step) {
+    now += pick(500);
+    const Moment moment{now, now};
+    const uint64_t revision_before = state->revision();
+    Model next = model;
+    auto transaction = std::make_unique<State::Transaction>(state.get(), moment);
+    const bool drop = pick(8) == 0;
+
+    // Sessions end, sessions open, then old fences go.
+    for (int i = pick(4) == 0 ? pick(3) : 0; i > 0; --i) {
+      if (next.session_of.empty()) break;
+      auto it = next.session_of.begin();
+      std::advance(it, pick(static_cast<int>(next.session_of.size())));
+      const std::string id = it->second;
+      const bool expired = pick(2) == 0;
+      ASSERT_TRUE(transaction->EndSession(
+          id, expired ? State::Transaction::End::kExpired : State::Transaction::End::kClosed));
+      ASSERT_FALSE(transaction->EndSession(id, State::Transaction::End::kExpired));
+      next.End(id, expired, now);
+    }
+    for (int i = pick(3) == 0 ? 1 + pick(2) : 0; i > 0; --i) {
+      State::Transaction::Opening opening;
+      opening.incarnation = "incarnation-" + std::to_string(pick(4));
+      opening.ttl_ms = kTtlMs;
+      opening.new_session_id = "session-" + std::to_string(++sessions_opened);
+      const std::string id = opening.new_session_id;
+      const std::string incarnation = opening.incarnation;
+      const auto opened = transaction->OpenSession(std::move(opening));
+      ASSERT_TRUE(opened.status.ok());
+      ASSERT_EQ(opened.resumed, next.session_of.count(incarnation) == 1);
+      next.Open(incarnation, id);
+      ASSERT_EQ(opened.session_id, next.session_of.at(incarnation));
+      ASSERT_EQ(opened.rank, next.ranks.at(incarnation));
+    }
+    if (pick(4) == 0) {
+      transaction->Purge(false);
+      next.Purge(now);
+    }
+    for (int i = pick(4); i > 0; --i) {
+      // A session that was opened in this very transaction is not known to anyone yet.
+      std::string session;
+      if (pick(5) != 0 && !model.session_of.empty()) {
+        auto it = model.session_of.begin();
+        std::advance(it, pick(static_cast<int>(model.session_of.size())));
+        session = it->second;
+        if (next.IncarnationOf(session).empty()) {
+          ASSERT_EQ(transaction->FindSession(session), nullptr);
+          continue;
+        }
+      }
+      Intent intent;
+      intent.registers = pick(3) != 0;
+      const std::string service = "s" + std::to_string(pick(3));
+      const std::string id = std::to_string(pick(4));
+      intent.key = "default" + std::string(1, '\0') + service + std::string(1, '\0') + id;
+      const std::string name = service + "/" + id;
+      std::optional<std::string> payload;
+      if (intent.registers) {
+        intent.persistent = pick(4) == 0;
+        payload = name + "=" + std::to_string(pick(3)) + (intent.persistent ? "p" : "");
+        intent.instance = Blob(*payload);
+        intent.digest = Digest64(*payload);
+      }
+      uint64_t& highest = generations[name];
+      switch (pick(4)) {
+        case 0:
+          intent.generation = 0;
+          break;
+        case 1:
+          intent.generation = highest > 0 ? 1 + pick(static_cast<int>(highest)) : 1;
+          break;
+        case 2:
+          intent.generation = highest;
+          break;
+        default:
+          intent.generation = ++highest;
+      }
+      const uint64_t generation = intent.generation;
+      const bool persistent = intent.persistent;
+      Session* const found = session.empty() ? nullptr : transaction->FindSession(session);
+      ASSERT_EQ(found == nullptr, session.empty());
+      const IntentOutcome outcome = transaction->Apply(found, std::move(intent));
+      const auto expected = next.Apply(session, name, payload, persistent, generation, now);
+      ASSERT_EQ(ReasonOf(outcome.status), expected) << outcome.status << " " << name;
+      ASSERT_EQ(outcome.status.ok(), expected == registry::v1::ERROR_REASON_UNSPECIFIED);
+      if (outcome.status.ok() && found != nullptr && next.keys.count(name) > 0) {
+        ASSERT_EQ(outcome.generation, next.keys.at(name).fence_generation);
+      }
+    }
+
+    if (drop) {
+      transaction.reset();
+      ASSERT_EQ(state->revision(), revision_before);
+    } else {
+      if (!transaction->empty()) {
+        ASSERT_EQ(storage.Write(transaction->MakeWrites()), absl::OkStatus());
+        const CommitResult result = transaction->Commit();
+        ASSERT_LE(result.revision, revision_before + 1);
+        if (!result.services.empty()) {
+          ASSERT_EQ(result.revision, revision_before + 1);
+        }
+        Follow(result, &followed);
+      }
+      transaction.reset();
+      model = next;
+    }
+    if (pick(20) == 0) {
+      // A restart: the state as it is read back.
+      state = std::make_unique<State>(State::Options());
+      ASSERT_EQ(state->Load(&storage, moment), absl::OkStatus());
+      for (auto& [name, key] : model.keys) {
+        if (!key.payload) key.purge_at = now + kRetentionMs;
+      }
+    }
+    ASSERT_EQ(state->CheckInvariants(), absl::OkStatus()) << "step " << step;
+    ASSERT_EQ(Present(*state), model.Present()) << "step " << step;
+    ASSERT_EQ(state->records(), static_cast<int64_t>(model.keys.size())) << "step " << step;
+    ASSERT_EQ(state->sessions(), static_cast<int64_t>(model.session_of.size()));
+    ASSERT_EQ(rows.records.size(), model.keys.size()) << "step " << step;
+    ASSERT_EQ(rows.identity.revision, state->revision());
+    std::map<std::string, std::string> seen;
+    for (const auto& [key, value] : Present(*state)) {
+      seen[key] = value.substr(0, value.find('|'));
+    }
+    ASSERT_EQ(followed, seen) << "step " << step;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, StateModelTest, ::testing::Range(0, 20));
+
+}  // namespace
+}  // namespace failback
