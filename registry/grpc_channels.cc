@@ -6,11 +6,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "grpc/grpc.h"
+#include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace failback {
 namespace {
+
+using registry::v1::RegistryService;
 
 grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
   const auto millis = [](absl::Duration d) {
@@ -35,10 +38,30 @@ grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
   return arguments;
 }
 
+// gRPC ends its callback threads when the last channel or server of the process goes. If that
+// happens on one of them, as when a late callback holds the last channel, the thread tries to join
+// itself and the process aborts (grpc/grpc#37858; seen with 1.51). One channel that never goes,
+// and leads nowhere, keeps the threads.
+void KeepCallbackThreads() {
+  struct Keeper {
+    Keeper() : stub(RegistryService::NewStub(grpc::CreateChannel("", nullptr))) {
+      // The first call binds the threads to the channel.
+      stub->async()->List(&context, &request, &response, [](const grpc::Status&) {});
+    }
+    const std::unique_ptr<RegistryService::Stub> stub;
+    grpc::ClientContext context;
+    registry::v1::ListRequest request;
+    registry::v1::ListResponse response;
+  };
+  static Keeper* const keeper = new Keeper();
+  static_cast<void>(keeper);
+}
+
 }  // namespace
 
 GrpcChannels::GrpcChannels(std::vector<std::string> addresses, GrpcChannelOptions options)
     : addresses_(std::move(addresses)), options_(std::move(options)) {
+  KeepCallbackThreads();
   MutexLock lock(&mu_);
   for (const std::string& address : addresses_) slots_.push_back(NewSlot(address));
 }
@@ -57,9 +80,7 @@ GrpcChannels::Picked GrpcChannels::Pick() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].created < slots_[current_].created) current_ = i;
   }
-  if (absl::Now() - slots_[current_].created >= kMinReconnectInterval) {
-    replaced = std::exchange(slots_[current_], NewSlot(addresses_[current_]));
-  }
+  replaced = std::exchange(slots_[current_], NewSlot(addresses_[current_]));
   return {slots_[current_].stub, current_};
 }
 
@@ -77,7 +98,7 @@ GrpcChannels::Slot GrpcChannels::NewSlot(const std::string& address) const {
       absl::StartsWith(address, "unix:") ? address : absl::StrCat("dns:///", address),
       options_.credentials != nullptr ? options_.credentials : grpc::InsecureChannelCredentials(),
       Arguments(options_));
-  slot.stub = registry::v1::RegistryService::NewStub(slot.channel);
+  slot.stub = RegistryService::NewStub(slot.channel);
   slot.created = absl::Now();
   return slot;
 }
