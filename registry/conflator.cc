@@ -65,14 +65,6 @@ absl::Status Conflator::Add(Event event, Changes changes) {
   if (changes == nullptr) changes = ChangesOf(*event);
   if (!event->has_snapshot()) return AddToRest(std::move(event), std::move(changes));
 
-  const bool more = event->snapshot().more();
-  if (continues && !next_.has_value()) {
-    written_.Apply(*changes);
-    written_.stale = event->stale();
-    open_ = more;
-    parts_.push_back(std::move(event));
-    return absl::OkStatus();
-  }
   if (!continues) {
     rest_.reset();
     next_.emplace();
@@ -80,7 +72,7 @@ absl::Status Conflator::Add(Event event, Changes changes) {
   }
   next_->after.MoveTo(*event);
   next_->after.Apply(*changes);
-  next_->whole = !more;
+  next_->whole = !event->snapshot().more();
   next_->parts.push_back(std::move(event));
   return absl::OkStatus();
 }
@@ -133,14 +125,14 @@ void Conflator::Unfold() {
 }
 
 Conflator::Event Conflator::Take() {
-  if (parts_.empty() && next_.has_value() && !open_) {
+  if (parts_.empty() && next_.has_value()) {
+    if (!next_->whole) return nullptr;
     const State& after = next_->after;
-    const bool same = next_->whole && told_ && written_.complete && written_.epoch == after.epoch &&
+    const bool same = told_ && written_.complete && written_.epoch == after.epoch &&
                       written_.stale == after.stale && written_.contents == after.contents;
     if (!same) {
       written_ = std::move(next_->after);
       parts_ = std::move(next_->parts);
-      open_ = !next_->whole;
     }
     next_.reset();
   }
@@ -149,8 +141,7 @@ Conflator::Event Conflator::Take() {
     parts_.pop_front();
     return Told(std::move(part));
   }
-  if (open_ || !rest_.has_value()) return nullptr;
-  return TakeRest();
+  return rest_.has_value() ? TakeRest() : nullptr;
 }
 
 Conflator::Event Conflator::TakeRest() {

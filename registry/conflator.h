@@ -68,8 +68,8 @@ class Conflator {
   // `event`, computed if null.
   absl::Status Add(Event event, Changes changes = nullptr);
 
-  // The next message to write, or null when the subscriber is up to date (or the rest of a snapshot
-  // is yet to come).
+  // The next message to write, or null when the subscriber is up to date (or a snapshot is
+  // not here in full).
   Event Take();
 
   // Operations and parts that wait; for tests and statistics.
@@ -91,7 +91,8 @@ class Conflator {
     std::optional<uint64_t> ContentOf(uint64_t key) const;
   };
 
-  // A snapshot of which nothing has been taken.
+  // A snapshot of which nothing has been taken. It waits until it is whole, as only then it shows
+  // whether it is news.
   struct Snapshot {
     std::deque<Event> parts;
     bool whole = false;
@@ -128,9 +129,8 @@ class Conflator {
   bool told_ = false;  // Take has returned something
   // After all that has been taken, and `parts_`.
   State written_;
-  // What is left of the snapshot that is being taken; `open_` while more of it is to come.
+  // What is left of the snapshot that is being taken.
   std::deque<Event> parts_;
-  bool open_ = false;
   std::optional<Snapshot> next_;
   std::optional<Rest> rest_;
 };

@@ -13,6 +13,8 @@
 namespace failback {
 namespace {
 
+using registry::v1::RegistryService;
+
 grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
   const auto millis = [](absl::Duration d) {
     return static_cast<int>(absl::ToInt64Milliseconds(d));
@@ -59,9 +61,7 @@ GrpcChannels::Picked GrpcChannels::Pick() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].created < slots_[current_].created) current_ = i;
   }
-  if (absl::Now() - slots_[current_].created >= kMinReconnectInterval) {
-    replaced = std::exchange(slots_[current_], NewSlot(addresses_[current_]));
-  }
+  replaced = std::exchange(slots_[current_], NewSlot(addresses_[current_]));
   return {slots_[current_].stub, current_};
 }
 
@@ -79,7 +79,7 @@ GrpcChannels::Slot GrpcChannels::NewSlot(const std::string& address) const {
       absl::StartsWith(address, "unix:") ? address : absl::StrCat("dns:///", address),
       options_.credentials != nullptr ? options_.credentials : grpc::InsecureChannelCredentials(),
       Arguments(options_));
-  slot.stub = registry::v1::RegistryService::NewStub(slot.channel);
+  slot.stub = RegistryService::NewStub(slot.channel);
   slot.created = absl::Now();
   return slot;
 }

@@ -6,8 +6,8 @@
 // timing wheel, so a second backoff below it only makes recovery late. Therefore a channel that has
 // failed to connect is thrown away when the next call comes: the call goes to a fresh one, which
 // resolves and connects now, and fails only if that attempt fails. Calls that come meanwhile join
-// that attempt. So after an outage the first call succeeds, and an outage costs exactly as many
-// connection attempts as there are calls (at most one per kMinReconnectInterval).
+// that attempt. So after an outage the first call succeeds, and an outage costs as many connection
+// attempts as there are calls: their pace is the caller's.
 //
 // With several addresses calls stay at one until it fails, then move on to the next.
 //
@@ -47,8 +47,6 @@ struct GrpcChannelOptions {
 class GrpcChannels {
  public:
   using Stub = registry::v1::RegistryService::Stub;
-
-  static constexpr absl::Duration kMinReconnectInterval = absl::Milliseconds(10);
 
   // `addresses`, at least one, as "host:port", "[::1]:port" or "unix:/path". Connects at the first
   // call.

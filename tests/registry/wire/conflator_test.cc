@@ -1,0 +1,388 @@
+#include "registry/conflator.h"
+
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace failback {
+namespace {
+
+using Event = Conflator::Event;
+
+ServiceInstance Instance(const std::string& id, uint32_t port) {
+  ServiceInstance instance;
+  instance.mutable_key()->set_service("orders");
+  instance.mutable_key()->set_instance_id(id);
+  instance.set_port(port);
+  return instance;
+}
+
+// Instances by id, told apart by their port.
+using Contents = std::map<std::string, uint32_t>;
+
+Event Snapshot(uint64_t epoch, uint64_t revision, const Contents& contents, bool more = false,
+               bool stale = false) {
+  auto message = std::make_shared<SubscribeResponse>();
+  message->set_epoch(epoch);
+  message->set_revision(revision);
+  message->set_stale(stale);
+  message->mutable_snapshot()->set_more(more);
+  for (const auto& [id, port] : contents) {
+    *message->mutable_snapshot()->add_instances() = Instance(id, port);
+  }
+  return message;
+}
+
+Event Delta(uint64_t epoch, uint64_t base, uint64_t revision, const Contents& upserts,
+            const std::vector<std::string>& removals = {}, bool stale = false) {
+  auto message = std::make_shared<SubscribeResponse>();
+  message->set_epoch(epoch);
+  message->set_revision(revision);
+  message->set_stale(stale);
+  message->mutable_delta()->set_base_revision(base);
+  for (const auto& [id, port] : upserts) {
+    *message->mutable_delta()->add_upserts() = Instance(id, port);
+  }
+  for (const std::string& id : removals) {
+    *message->mutable_delta()->add_removals() = Instance(id, 0).key();
+  }
+  return message;
+}
+
+Event Stale(uint64_t epoch, uint64_t revision, bool stale) {
+  auto message = std::make_shared<SubscribeResponse>();
+  message->set_epoch(epoch);
+  message->set_revision(revision);
+  message->set_stale(stale);
+  return message;
+}
+
+// What a subscriber makes of the messages, as docs/protocol.md tells it to.
+struct Subscriber {
+  EventOrder order;
+  uint64_t epoch = 0;
+  bool stale = false;
+  Contents contents;
+  Contents parts;
+
+  Subscriber() = default;
+  Subscriber(uint64_t epoch, uint64_t revision, Contents contents)
+      : order(epoch, revision), epoch(epoch), contents(std::move(contents)) {}
+
+  bool operator==(const Subscriber& other) const {
+    return epoch == other.epoch && stale == other.stale && contents == other.contents;
+  }
+
+  void Apply(const SubscribeResponse& message) {
+    const absl::Status status = order.Check(message);
+    ASSERT_TRUE(status.ok()) << status << "\n" << message.DebugString();
+    for (const auto& instance : message.snapshot().instances()) {
+      parts[instance.key().instance_id()] = instance.port();
+    }
+    if (message.has_snapshot() && message.snapshot().more()) return;
+    if (message.has_snapshot()) {
+      contents = std::exchange(parts, {});
+      epoch = message.epoch();
+    }
+    for (const auto& instance : message.delta().upserts()) {
+      contents[instance.key().instance_id()] = instance.port();
+    }
+    for (const auto& key : message.delta().removals()) contents.erase(key.instance_id());
+    stale = message.stale();
+  }
+};
+
+// Takes all there is.
+std::vector<Event> Drain(Conflator& conflator) {
+  std::vector<Event> events;
+  while (Event event = conflator.Take()) events.push_back(std::move(event));
+  return events;
+}
+
+class ConflatorTest : public testing::Test {
+ protected:
+  void Add(Event event) {
+    const absl::Status status = conflator_.Add(std::move(event));
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  // The one message that waits.
+  SubscribeResponse TakeOnly() {
+    const std::vector<Event> events = Drain(conflator_);
+    EXPECT_EQ(events.size(), 1u);
+    return events.size() == 1 ? *events[0] : SubscribeResponse();
+  }
+
+  Conflator conflator_{0, 0};
+};
+
+TEST_F(ConflatorTest, AFastSubscriberGetsTheSharedMessages) {
+  const std::vector<Event> events = {Snapshot(1, 7, {{"a", 1}}), Delta(1, 7, 9, {{"b", 1}}),
+                                     Stale(1, 9, true), Delta(1, 9, 12, {}, {"a"})};
+  for (const Event& event : events) {
+    Add(event);
+    EXPECT_EQ(conflator_.Take(), event);
+    EXPECT_EQ(conflator_.Take(), nullptr);
+  }
+}
+
+TEST_F(ConflatorTest, DeltasAreMergedPerKeyFromTheLastBase) {
+  Add(Snapshot(1, 7, {{"a", 1}, {"b", 1}}));
+  Drain(conflator_);
+  Add(Delta(1, 7, 8, {{"a", 2}}));
+  Add(Delta(1, 8, 9, {{"c", 1}}, {"b"}));
+  Add(Delta(1, 9, 12, {{"a", 3}}));
+  EXPECT_EQ(conflator_.pending(), 3u);
+  const SubscribeResponse merged = TakeOnly();
+  EXPECT_EQ(merged.delta().base_revision(), 7u);
+  EXPECT_EQ(merged.revision(), 12u);
+  ASSERT_EQ(merged.delta().upserts_size(), 2);
+  EXPECT_EQ(merged.delta().removals_size(), 1);
+  for (const auto& instance : merged.delta().upserts()) {
+    EXPECT_EQ(instance.port(), instance.key().instance_id() == "a" ? 3u : 1u);
+  }
+}
+
+TEST_F(ConflatorTest, WhatTurnedBackIsNotTold) {
+  Add(Snapshot(1, 7, {{"a", 1}}));
+  Drain(conflator_);
+  Add(Delta(1, 7, 8, {{"b", 1}}));
+  Add(Delta(1, 8, 9, {{"a", 2}}, {"b"}));
+  Add(Delta(1, 9, 10, {{"a", 1}}));
+  EXPECT_EQ(conflator_.pending(), 0u);
+  EXPECT_EQ(conflator_.Take(), nullptr);
+  // The next starts where the subscriber is.
+  Add(Delta(1, 10, 11, {{"c", 1}}));
+  const SubscribeResponse next = TakeOnly();
+  EXPECT_EQ(next.delta().base_revision(), 7u);
+  EXPECT_EQ(next.revision(), 11u);
+}
+
+TEST_F(ConflatorTest, ANewSnapshotTakesThePlaceOfWhatWaits) {
+  Add(Snapshot(1, 7, {{"a", 1}}));
+  Drain(conflator_);
+  Add(Delta(1, 7, 8, {{"b", 1}}));
+  Add(Snapshot(2, 1, {{"c", 1}}));
+  Add(Delta(2, 1, 2, {{"d", 1}}));
+  const std::vector<Event> events = Drain(conflator_);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0]->snapshot().instances(0).key().instance_id(), "c");
+  EXPECT_EQ(events[1]->delta().base_revision(), 1u);
+}
+
+TEST_F(ConflatorTest, ASnapshotOfWhatTheSubscriberHasIsNotTold) {
+  Add(Snapshot(1, 7, {{"a", 1}}));
+  Drain(conflator_);
+  Add(Delta(1, 7, 8, {{"b", 1}}));
+  Add(Snapshot(1, 9, {{"a", 1}}));
+  EXPECT_EQ(conflator_.Take(), nullptr);
+  // A new epoch is news, whatever is in it.
+  Add(Snapshot(2, 1, {{"a", 1}}));
+  EXPECT_EQ(TakeOnly().epoch(), 2u);
+}
+
+TEST_F(ConflatorTest, PartsGoThroughOneByOneAndAreNotTornApart) {
+  Add(Snapshot(1, 7, {{"a", 1}}, /*more=*/true));
+  Add(Snapshot(1, 7, {{"b", 1}}, /*more=*/true));
+  EXPECT_EQ(conflator_.Take(), nullptr) << "the rest is not here yet";
+  Add(Snapshot(1, 7, {{"c", 1}}));
+  ASSERT_NE(conflator_.Take(), nullptr);
+  Add(Delta(1, 7, 8, {}, {"a"}));
+  Add(Snapshot(2, 1, {{"z", 1}}));
+  const std::vector<Event> events = Drain(conflator_);
+  ASSERT_EQ(events.size(), 3u) << "the two other parts, then the new epoch";
+  EXPECT_FALSE(events[1]->snapshot().more());
+  EXPECT_EQ(events[2]->epoch(), 2u);
+}
+
+TEST_F(ConflatorTest, StaleIsPartOfTheState) {
+  Add(Snapshot(1, 7, {{"a", 1}}));
+  Drain(conflator_);
+  Add(Stale(1, 7, true));
+  Add(Stale(1, 7, false));
+  EXPECT_EQ(conflator_.Take(), nullptr);
+  Add(Delta(1, 7, 8, {{"b", 1}}));
+  Add(Delta(1, 8, 9, {}, {"b"}, /*stale=*/true));
+  const SubscribeResponse only_stale = TakeOnly();
+  EXPECT_TRUE(only_stale.stale());
+  EXPECT_FALSE(only_stale.has_delta());
+  EXPECT_EQ(only_stale.revision(), 7u);
+}
+
+TEST_F(ConflatorTest, AResumedSubscriberIsToldItsPositionEvenIfNothingChanged) {
+  Conflator resumed(1, 7);
+  ASSERT_TRUE(resumed.Add(Delta(1, 7, 7, {})).ok());
+  EXPECT_NE(resumed.Take(), nullptr);
+  ASSERT_TRUE(resumed.Add(Delta(1, 7, 8, {{"a", 1}})).ok());
+  ASSERT_TRUE(resumed.Add(Delta(1, 8, 9, {{"b", 1}})).ok());
+  const std::vector<Event> events = Drain(resumed);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0]->delta().upserts_size(), 2);
+}
+
+TEST_F(ConflatorTest, ASourceThatSkipsIsNotHidden) {
+  Add(Snapshot(1, 7, {{"a", 1}}));
+  EXPECT_EQ(conflator_.Add(Delta(1, 8, 9, {{"b", 1}})).code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(ConflatorTest, WhatIsUnknownIsBounded) {
+  Conflator resumed(1, 1);
+  absl::Status status;
+  uint64_t revision = 1;
+  while (status.ok() && revision < Conflator::kMaxUnknown + 10) {
+    status = resumed.Add(Delta(1, revision, revision + 1, {}, {absl::StrCat("gone-", revision)}));
+    ++revision;
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+}
+
+// Seeds given back with FAILBACK_TEST_SEED=n; otherwise a fixed range of them.
+std::vector<uint64_t> Seeds() {
+  if (const char* seed = std::getenv("FAILBACK_TEST_SEED"))
+    return {std::strtoull(seed, nullptr, 10)};
+  std::vector<uint64_t> seeds;
+  for (uint64_t seed = 1; seed <= 1000; ++seed) seeds.push_back(seed);
+  return seeds;
+}
+
+// A source of random events, in order, of which each changes the state.
+class Source {
+ public:
+  explicit Source(uint64_t seed) : random_(seed) {}
+
+  static constexpr int kKeys = 6;
+  static constexpr int kMaxParts = 3;
+
+  int Below(int bound) { return static_cast<int>(random_() % bound); }
+
+  std::vector<Event> Next() {
+    const int kind = Below(20);
+    if (!started_ || kind == 0) {
+      if (!started_ || Below(2) == 0) {
+        ++epoch_;
+        revision_ = 0;
+      }
+      started_ = true;
+      for (int i = Below(4); i > 0; --i) Change();
+      return InParts();
+    }
+    if (kind <= 2) {
+      stale_ = !stale_;
+      return {Stale(epoch_, revision_, stale_)};
+    }
+    const Contents before = contents_;
+    const uint64_t base = revision_;
+    do {
+      for (int i = 1 + Below(2); i > 0; --i) Change();
+    } while (contents_ == before);
+    revision_ += 1 + Below(3);
+    Contents upserts;
+    std::vector<std::string> removals;
+    for (const auto& [id, port] : contents_) {
+      if (before.count(id) == 0 || before.at(id) != port) upserts[id] = port;
+    }
+    for (const auto& entry : before) {
+      if (contents_.count(entry.first) == 0) removals.push_back(entry.first);
+    }
+    return {Delta(epoch_, base, revision_, upserts, removals, stale_)};
+  }
+
+  uint64_t epoch() const { return epoch_; }
+  uint64_t revision() const { return revision_; }
+  bool stale() const { return stale_; }
+  const Contents& contents() const { return contents_; }
+
+ private:
+  // Few keys and ports, so that states come back.
+  void Change() {
+    const std::string id(1, static_cast<char>('a' + Below(kKeys)));
+    if (Below(2) == 0) {
+      contents_.erase(id);
+    } else {
+      contents_[id] = 1 + Below(2);
+    }
+  }
+
+  std::vector<Event> InParts() {
+    revision_ += 1;
+    std::vector<Contents> parts(1 + Below(kMaxParts));
+    for (const auto& entry : contents_) parts[Below(parts.size())].insert(entry);
+    std::vector<Event> events;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      events.push_back(Snapshot(epoch_, revision_, parts[i], i + 1 < parts.size(), stale_));
+    }
+    return events;
+  }
+
+  std::mt19937_64 random_;
+  bool started_ = false;
+  bool stale_ = false;
+  uint64_t epoch_ = 0;
+  uint64_t revision_ = 0;
+  Contents contents_;
+};
+
+// Invariants 1 to 3 of the class, on random streams read at random times.
+void RunRandom(uint64_t seed, bool resume) {
+  Source source(seed);
+  Subscriber subscriber;
+  Conflator conflator(0, 0);
+  if (resume) {
+    for (int i = 0; i < 5; ++i) source.Next();
+    subscriber = Subscriber(source.epoch(), source.revision(), source.contents());
+    subscriber.stale = source.stale();
+    conflator = Conflator(source.epoch(), source.revision());
+  }
+  bool told = false;
+  bool knows_all = !resume;
+  const auto take = [&](const Event& event) {
+    const Subscriber before = subscriber;
+    subscriber.Apply(*event);
+    const bool complete = !event->has_snapshot() || !event->snapshot().more();
+    if (told && complete && knows_all) {
+      EXPECT_FALSE(subscriber == before) << "the same state twice: " << event->DebugString();
+    }
+    told = told || complete;
+    knows_all = knows_all || (event->has_snapshot() && complete);
+  };
+  for (int step = 0; step < 60; ++step) {
+    for (Event& event : source.Next()) {
+      const absl::Status status = conflator.Add(std::move(event));
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_LE(conflator.pending(), static_cast<size_t>(2 * Source::kMaxParts + Source::kKeys));
+      if (source.Below(8) == 0) {
+        if (const Event next = conflator.Take()) take(next);
+      }
+    }
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  for (const Event& event : Drain(conflator)) take(event);
+  EXPECT_EQ(subscriber.contents, source.contents());
+  EXPECT_EQ(subscriber.epoch, source.epoch());
+  EXPECT_EQ(subscriber.stale, source.stale());
+}
+
+TEST(ConflatorRandomTest, EndsInTheSameStateByValidMessages) {
+  for (const uint64_t seed : Seeds()) {
+    SCOPED_TRACE(absl::StrCat("FAILBACK_TEST_SEED=", seed));
+    RunRandom(seed, /*resume=*/false);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(ConflatorRandomTest, AlsoAfterResuming) {
+  for (const uint64_t seed : Seeds()) {
+    SCOPED_TRACE(absl::StrCat("FAILBACK_TEST_SEED=", seed));
+    RunRandom(seed, /*resume=*/true);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace failback
