@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, BadFileTest,
     ::testing::Values(
         BadFile{"listen: a:1\nregistri: x\n",
-                "agent.yaml:2: registri: unknown key; allowed: listen, registry, state_dir, "
+                "agent.yaml:2: registri: unknown key; allowed: listen, registry, "
                 "namespace, zone, client_name, incarnation, session_ttl, retry, drain_deadline, "
                 "log, allow_remote_plaintext, services"},
         BadFile{"retry:\n  backoff:\n    inital: 1s\n",
