@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "daemon/listen_config.h"
 #include "registry/address.h"
 #include "registry/canonical.h"
 #include "registry/proto_time.h"
@@ -62,14 +63,9 @@ absl::Status ErrorInService(const ConfigLoader& loader, const absl::Status& stat
 }  // namespace
 
 absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& loader) {
-  if (config.listen().empty()) return loader.ErrorAt("listen", "names no address");
-  for (int i = 0; i < config.listen_size(); ++i) {
-    const auto address = ParseAddress(config.listen(i), /*min_port=*/0);
-    if (!address.ok()) {
-      return loader.ErrorAt(absl::StrCat("listen[", i, "]"),
-                            std::string(address.status().message()));
-    }
-  }
+  const absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
+                                             config.allow_remote_plaintext(), loader);
+  if (!listen.ok()) return listen;
   if (config.registry().empty()) {
     return loader.ErrorAt("registry", "is required, as grpc://127.0.0.1:7070");
   }

@@ -41,10 +41,11 @@ constexpr char kExamples[] =
     "  failback-agent --config agent.yaml --validate-config";
 
 void LogIntent(const IntentEvent& event) {
-  const LogFields fields = {{"id", event.id},
-                            {"generation", absl::StrCat(event.generation)},
-                            {"times", absl::StrCat(event.times)},
-                            {"status", event.status.ToString()}};
+  LogFields fields = {{"id", event.id}, {"generation", absl::StrCat(event.generation)}};
+  if (!event.status.ok()) {
+    fields.emplace_back("times", absl::StrCat(event.times));
+    fields.emplace_back("status", event.status.ToString());
+  }
   switch (event.kind) {
     case IntentEvent::Kind::kAcknowledged:
       return Log(LogLevel::kInfo, "acknowledged", fields);

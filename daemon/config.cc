@@ -87,7 +87,6 @@ std::optional<int> ConfigLoader::ParseCommandLine(int argc, const char* const* a
 }
 
 absl::Status ConfigLoader::Load(Message* config) {
-  origins_.clear();
   absl::Status status;
   for (const ConfigKey& key : keys_) {
     const std::string& text = key.options().default_();
@@ -95,6 +94,7 @@ absl::Status ConfigLoader::Load(Message* config) {
     status = SetKey(key, {text}, absl::StrCat("default of ", key.path), config, &origins_);
     if (!status.ok()) return status;
   }
+  origins_.clear();  // a default is no place to correct
   if (!config_file_.empty()) {
     status = ParseYamlFile(config_file_, config, &origins_);
     if (!status.ok()) return status;

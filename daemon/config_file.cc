@@ -145,7 +145,7 @@ class YamlReader {
     for (const auto& item : value) {
       absl::Status status = ReadKey(path, item.first, &lines);
       if (!status.ok()) return status;
-      const std::string item_path = absl::StrCat(path, "[", item.first.Scalar(), "]");
+      const std::string item_path = absl::StrCat(path, "[\"", item.first.Scalar(), "\"]");
       if (item.second.IsNull()) {
         return Error(item_path, item.first, "has no value; write \"\" for an empty one");
       }

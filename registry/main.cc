@@ -9,11 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/config.h"
+#include "daemon/listen_config.h"
 #include "daemon/logging.h"
 #include "daemon/ready.h"
 #include "daemon/signals.h"
 #include "failback/registry/v1/config.pb.h"
-#include "registry/address.h"
 #include "registry/log.h"
 #include "registry/proto_time.h"
 #include "registry/registry_server.h"
@@ -64,14 +64,9 @@ StoreRegistry::Options ToStoreOptions(const RegistryConfig& config) {
 }
 
 absl::Status Validate(const RegistryConfig& config, const ConfigLoader& loader) {
-  if (config.listen().empty()) return loader.ErrorAt("listen", "names no address");
-  for (int i = 0; i < config.listen_size(); ++i) {
-    const auto address = ParseAddress(config.listen(i), /*min_port=*/0);
-    if (!address.ok()) {
-      return loader.ErrorAt(absl::StrCat("listen[", i, "]"),
-                            std::string(address.status().message()));
-    }
-  }
+  const absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
+                                             config.allow_remote_plaintext(), loader);
+  if (!listen.ok()) return listen;
   const absl::Duration min = FromProto(config.session().min_ttl());
   const absl::Duration max = FromProto(config.session().max_ttl());
   const absl::Duration chosen = FromProto(config.session().default_ttl());
@@ -115,9 +110,7 @@ int Main(int argc, char** argv) {
   StoreRegistry::Options options = ToStoreOptions(config);
   options.timer = timer->get();
   absl::StatusOr<std::unique_ptr<StoreRegistry>> registry = StoreRegistry::Open(std::move(options));
-  if (!registry.ok()) {
-    return loader.Fail(loader.ErrorAt("store", std::string(registry.status().message())));
-  }
+  if (!registry.ok()) return loader.Fail(registry.status());
 
   RegistryServer::Options server_options;
   server_options.listen = {config.listen().begin(), config.listen().end()};

@@ -11,12 +11,6 @@
 namespace failback {
 namespace {
 
-// "Connection refused" of "failed to connect to all addresses; last error: …: Connection refused".
-std::string LastCause(const std::string& message) {
-  const size_t colon = message.rfind(": ");
-  return colon == std::string::npos ? message : message.substr(colon + 2);
-}
-
 // What to do next; empty when the message says enough.
 std::string Advice(const absl::Status& status) {
   switch (ReasonOf(status)) {
@@ -66,7 +60,7 @@ int CtlContext::Report(const std::string& command, const absl::Status& status) c
   if (plain && !connected() && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
     exit_status = kCtlUnreachable;
     text = absl::StrCat("UNAVAILABLE: nobody answers at ", target, " (",
-                        LastCause(std::string(status.message())), ")");
+                        FormatMessage(std::string(status.message())), ")");
     advice = "is failback-agent or failback-registry running there? --target says where to look";
   } else if (absl::IsUnimplemented(status)) {
     text = absl::StrCat("UNIMPLEMENTED: ", target, " is a registry, not an agent");

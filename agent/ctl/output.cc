@@ -161,10 +161,18 @@ std::string FormatRelative(const google::protobuf::Timestamp& when, absl::Time n
   return absl::StrCat(FormatSpan(now - time), " ago");
 }
 
+std::string FormatMessage(const std::string& message) {
+  const size_t begin = message.find("failed to connect to all addresses");
+  const size_t cause = message.rfind(": ");
+  if (begin == std::string::npos || cause == std::string::npos || cause < begin) return message;
+  return message.substr(0, begin) + message.substr(cause + 2);
+}
+
 std::string FormatStatus(const rpc::v1::Status& status) {
   if (status.code() == 0) return "-";
   const std::string code = absl::StatusCodeToString(static_cast<absl::StatusCode>(status.code()));
-  return status.message().empty() ? code : absl::StrCat(code, ": ", status.message());
+  return status.message().empty() ? code
+                                  : absl::StrCat(code, ": ", FormatMessage(status.message()));
 }
 
 std::string FormatKey(const InstanceKey& key) {

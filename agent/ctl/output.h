@@ -27,6 +27,9 @@ std::string FormatSpan(absl::Duration duration);
 // "in 1.2s" or "3s ago", of a point of time that is set; "-" when it is not.
 std::string FormatRelative(const google::protobuf::Timestamp& when, absl::Time now);
 
+// What a person needs of a message: of gRPC's "failed to connect to all addresses; last error: …:
+// Connection refused" only the cause.
+std::string FormatMessage(const std::string& message);
 // "CODE" or "CODE: message"; "-" for a status that is not set.
 std::string FormatStatus(const rpc::v1::Status& status);
 

@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, BadFileTest,
     ::testing::Values(
         BadFile{"listen: a:1\nregistri: x\n",
-                "agent.yaml:2: registri: unknown key; allowed: listen, registry, state_dir, "
+                "agent.yaml:2: registri: unknown key; allowed: listen, registry, "
                 "namespace, zone, client_name, incarnation, session_ttl, retry, drain_deadline, "
                 "log, allow_remote_plaintext, services"},
         BadFile{"retry:\n  backoff:\n    inital: 1s\n",
@@ -131,10 +131,11 @@ INSTANTIATE_TEST_SUITE_P(
                 "agent.yaml:1: services[0]: expected a map of keys, found nothing"},
         BadFile{"services: [{metadata: x}]",
                 "agent.yaml:1: services[0].metadata: expected a map, found 'x'"},
-        BadFile{"services: [{metadata: {a: }}]",
-                "agent.yaml:1: services[0].metadata[a]: has no value; write \"\" for an empty one"},
+        BadFile{
+            "services: [{metadata: {a: }}]",
+            "agent.yaml:1: services[0].metadata[\"a\"]: has no value; write \"\" for an empty one"},
         BadFile{"services: [{metadata: {a: [b]}}]",
-                "agent.yaml:1: services[0].metadata[a]: expected TEXT, found a list"},
+                "agent.yaml:1: services[0].metadata[\"a\"]: expected TEXT, found a list"},
         BadFile{"services:\n- port: http\n",
                 "agent.yaml:2: services[0].port: 'http' is not a whole number from 0 up"},
         BadFile{"services:\n- port: -1\n",

@@ -1,0 +1,153 @@
+#include <string>
+#include <vector>
+
+#include "agent/ctl/output.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/struct.pb.h"
+#include "google/protobuf/util/json_util.h"
+#include "gtest/gtest.h"
+#include "registry/proto_time.h"
+#include "yaml-cpp/yaml.h"
+
+namespace failback {
+namespace {
+
+using agent::v1::PendingOperation;
+using registry::v1::InstanceRecord;
+using registry::v1::ServiceInstance;
+using registry::v1::SubscribeResponse;
+using ::testing::HasSubstr;
+
+const absl::Time kNow = absl::FromUnixSeconds(1700000000);
+
+TEST(CtlOutputTest, TablesAreAlignedAndOneLineARow) {
+  EXPECT_EQ(FormatTable({"A", "LONG", "C"}, {{"x", "", "1"}, {"ähnlich", "two\nlines", "22"}}),
+            "A        LONG       C\n"
+            "x        -          1\n"
+            "ähnlich  two lines  22\n");
+}
+
+TEST(CtlOutputTest, Spans) {
+  EXPECT_EQ(FormatSpan(absl::ZeroDuration()), "0s");
+  EXPECT_EQ(FormatSpan(absl::Microseconds(900)), "0s");
+  EXPECT_EQ(FormatSpan(absl::Milliseconds(850)), "850ms");
+  EXPECT_EQ(FormatSpan(absl::Milliseconds(1234)), "1.2s");
+  EXPECT_EQ(FormatSpan(absl::Seconds(42)), "42s");
+  EXPECT_EQ(FormatSpan(absl::Seconds(190)), "3m10s");
+  EXPECT_EQ(FormatSpan(absl::Minutes(3)), "3m");
+  EXPECT_EQ(FormatSpan(absl::Minutes(125)), "2h5m");
+  EXPECT_EQ(FormatSpan(absl::Hours(99)), "4d3h");
+  EXPECT_EQ(FormatRelative(ToProto(kNow + absl::Milliseconds(1200)), kNow), "in 1.2s");
+  EXPECT_EQ(FormatRelative(ToProto(kNow - absl::Seconds(30)), kNow), "30s ago");
+  EXPECT_EQ(FormatRelative(google::protobuf::Timestamp(), kNow), "-");
+}
+
+PendingOperation WaitingOperation() {
+  PendingOperation operation;
+  operation.set_id("register default/orders/orders-1");
+  operation.set_kind(agent::v1::OPERATION_KIND_REGISTER);
+  operation.set_generation(7);
+  operation.set_state(agent::v1::PENDING_STATE_WAITING);
+  operation.set_times(3);
+  operation.set_retry_times(-1);
+  *operation.mutable_next_attempt() = ToProto(kNow + absl::Milliseconds(1200));
+  *operation.mutable_since() = ToProto(kNow - absl::Seconds(12));
+  operation.mutable_last_status()->set_code(14);
+  operation.mutable_last_status()->set_message(
+      "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7070: Failed to "
+      "connect to remote host: Connection refused");
+  operation.set_upstream("grpc://127.0.0.1:7070");
+  return operation;
+}
+
+TEST(CtlOutputTest, PendingTable) {
+  PendingOperation parked = WaitingOperation();
+  parked.set_id("unregister default/orders/o");
+  parked.set_state(agent::v1::PENDING_STATE_PARKED);
+  parked.set_retry_times(3);
+  parked.mutable_last_status()->set_code(3);
+  parked.mutable_last_status()->set_message("bad: x");
+  EXPECT_EQ(
+      FormatPending({WaitingOperation(), parked}, kNow),
+      "ID                                GENERATION  STATE    TIMES  NEXT ATTEMPT  SINCE    LAST "
+      "STATUS                      UPSTREAM\n"
+      "register default/orders/orders-1  7           waiting  3      in 1.2s       12s ago  "
+      "UNAVAILABLE: Connection refused  grpc://127.0.0.1:7070\n"
+      "unregister default/orders/o       7           parked   3/3    -             12s ago  "
+      "INVALID_ARGUMENT: bad: x         grpc://127.0.0.1:7070\n");
+}
+
+TEST(CtlOutputTest, RecordsTable) {
+  InstanceRecord record;
+  ServiceInstance& instance = *record.mutable_instance();
+  instance.mutable_key()->set_service("orders");
+  instance.mutable_key()->set_instance_id("o1");
+  instance.set_address("::1");
+  instance.set_port(8080);
+  instance.set_weight(0);
+  instance.set_status(registry::v1::HEALTH_STATUS_DRAINING);
+  record.set_client_name("agent@host");
+  record.set_state(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  *record.mutable_modify_time() = ToProto(kNow - absl::Seconds(3));
+  EXPECT_EQ(
+      FormatRecords({record}, kNow),
+      "SERVICE  ID  ENDPOINT    STATUS    WEIGHT  ZONE  STATE         OWNER       CHANGED\n"
+      "orders   o1  [::1]:8080  draining  0       -     acknowledged  agent@host  3.0s ago\n");
+}
+
+TEST(CtlOutputTest, EventsAreOneLineEach) {
+  SubscribeResponse event;
+  event.set_revision(7);
+  event.mutable_snapshot();
+  EXPECT_THAT(FormatEvent(event, kNow), HasSubstr("  snapshot       revision 7: no instances\n"));
+  ServiceInstance instance;
+  instance.mutable_key()->set_instance_id("o1");
+  instance.set_address("10.0.0.1");
+  instance.set_port(80);
+  *event.mutable_snapshot()->add_instances() = instance;
+  event.set_stale(true);
+  EXPECT_THAT(FormatEvent(event, kNow),
+              HasSubstr("  snapshot       revision 7, stale: o1 10.0.0.1:80\n"));
+  *event.mutable_delta()->add_upserts() = instance;
+  event.mutable_delta()->add_removals()->set_instance_id("o2");
+  event.set_stale(false);
+  EXPECT_THAT(FormatEvent(event, kNow),
+              HasSubstr("  delta          revision 7: +o1 10.0.0.1:80, -o2\n"));
+  event.clear_event();
+  event.set_stale(true);
+  EXPECT_THAT(FormatEvent(event, kNow), HasSubstr("  registry away  revision 7, stale\n"));
+}
+
+TEST(CtlOutputTest, JsonListsAreArrays) {
+  EXPECT_EQ(FormatList(OutputFormat::kJson, {}), "[]\n");
+  const std::vector<PendingOperation> operations = {WaitingOperation(), WaitingOperation()};
+  google::protobuf::ListValue list;
+  const std::string json = FormatList(OutputFormat::kJson, MessagePointers(operations));
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(json, &list).ok()) << json;
+  ASSERT_EQ(list.values_size(), 2);
+  EXPECT_EQ(list.values(1).struct_value().fields().at("generation").string_value(), "7");
+  // A default value is there, for programs that look for it.
+  EXPECT_EQ(list.values(1).struct_value().fields().at("subscriptionId").string_value(), "");
+}
+
+// Strings that a YAML reader could take for something else keep their quotes.
+TEST(CtlOutputTest, YamlKeepsStringsStrings) {
+  ServiceInstance instance;
+  for (const std::string value : {"1.10", "true", "No", "", "a: b", "~", "0x1", "2026-01-31", "-",
+                                  "plain", "a b", "üml", "null", "# no", "1e3"}) {
+    (*instance.mutable_metadata())["k" + value] = value;
+  }
+  instance.set_port(80);
+  const YAML::Node read = YAML::Load(FormatYaml(instance));
+  ASSERT_EQ(read["metadata"].size(), static_cast<size_t>(instance.metadata_size()));
+  for (const auto& [key, value] : instance.metadata()) {
+    EXPECT_EQ(read["metadata"][key].Scalar(), value);
+    const bool plain = value == "plain";
+    EXPECT_EQ(read["metadata"][key].Tag(), plain ? "?" : "!") << value;
+  }
+  EXPECT_EQ(read["port"].Tag(), "?");
+  EXPECT_EQ(read["port"].as<int>(), 80);
+}
+
+}  // namespace
+}  // namespace failback

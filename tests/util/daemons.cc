@@ -1,0 +1,117 @@
+#include "tests/util/daemons.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace failback {
+namespace {
+
+[[noreturn]] void Die(const std::string& message) {
+  std::fprintf(stderr, "%s\n", message.c_str());
+  std::abort();
+}
+
+bool Has(const std::vector<std::string>& args, const std::string& flag) {
+  return std::find(args.begin(), args.end(), flag) != args.end();
+}
+
+// The field `list` of a message, from the JSON array that failbackctl prints.
+template <typename Message>
+Message ParseArray(const std::string& field, const std::string& array) {
+  Message message;
+  const std::string json = absl::StrCat("{\"", field, "\":", array, "}");
+  if (!google::protobuf::util::JsonStringToMessage(json, &message).ok()) {
+    Die(absl::StrCat("not the JSON of a list: ", array));
+  }
+  return message;
+}
+
+}  // namespace
+
+std::string RegistryBinary() { return RunfilePath("registry/failback-registry"); }
+std::string AgentBinary() { return RunfilePath("agent/failback-agent"); }
+std::string CtlBinary() { return RunfilePath("agent/failbackctl"); }
+
+Daemon::Daemon(const std::string& name, const std::vector<std::string>& args)
+    : process_(Process::Start(args)) {
+  const std::string marker = name + " listening on ";
+  const std::optional<std::string> line = process_->WaitForLine(marker);
+  if (!line) Die(process_->Describe());
+  address_ = line->substr(marker.size());
+  address_ = address_.substr(0, address_.find(", "));
+  address_ = address_.substr(0, address_.find(" and "));
+}
+
+Daemon Daemon::Registry(std::vector<std::string> args) {
+  args.insert(args.begin(), RegistryBinary());
+  if (!Has(args, "--listen")) args.insert(args.end(), {"--listen", "127.0.0.1:0"});
+  return Daemon("failback-registry", args);
+}
+
+Daemon Daemon::Agent(const std::string& registry, std::vector<std::string> args) {
+  args.insert(args.begin(), AgentBinary());
+  const bool is_uri = absl::StrContains(registry, "://") || absl::StartsWith(registry, "unix:");
+  args.insert(args.end(), {"--registry", is_uri ? registry : absl::StrCat("grpc://", registry)});
+  if (!Has(args, "--listen")) args.insert(args.end(), {"--listen", "127.0.0.1:0"});
+  return Daemon("failback-agent", args);
+}
+
+int Daemon::Stop() {
+  process_->Signal(SIGTERM);
+  return process_->WaitForExit().value_or(-1);
+}
+
+RunResult Ctl(const std::string& target, const std::vector<std::string>& args) {
+  std::vector<std::string> all = {CtlBinary(), "--target", target};
+  all.insert(all.end(), args.begin(), args.end());
+  return RunProcess(all);
+}
+
+std::vector<std::string> ListedIds(const std::string& target, const std::string& service) {
+  const RunResult result = Ctl(target, {"list", service, "-o", "json"});
+  if (result.status != 0) return {"?"};
+  const auto list = ParseArray<registry::v1::ListResponse>("records", result.out);
+  std::vector<std::string> ids;
+  for (const auto& record : list.records()) ids.push_back(record.instance().key().instance_id());
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::vector<agent::v1::PendingOperation> PendingAt(const std::string& target) {
+  const RunResult result = Ctl(target, {"pending", "-o", "json"});
+  if (result.status != 0) Die(result.err);
+  const auto list = ParseArray<agent::v1::ListPendingResponse>("operations", result.out);
+  return {list.operations().begin(), list.operations().end()};
+}
+
+std::vector<registry::v1::SubscribeResponse> ParseEvents(const std::string& out) {
+  std::vector<registry::v1::SubscribeResponse> events;
+  const std::string complete = out.substr(0, out.rfind('\n') + 1);
+  const std::vector<std::string> lines = absl::StrSplit(complete, '\n', absl::SkipEmpty());
+  for (const std::string& line : lines) {
+    if (!google::protobuf::util::JsonStringToMessage(line, &events.emplace_back()).ok()) {
+      Die(absl::StrCat("not the JSON of an event: ", line));
+    }
+  }
+  return events;
+}
+
+bool Eventually(const std::function<bool()>& condition, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (!condition()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  return true;
+}
+
+}  // namespace failback
