@@ -25,6 +25,10 @@ constexpr absl::Duration kMaxLocalTtl = absl::Hours(1);
 constexpr absl::Duration kTombstoneLife = absl::Seconds(60);
 // A batch is closed when it has grown to this, well below any server's limit.
 constexpr size_t kMaxBatchBytes = 1 << 20;
+// Queued intents that fail under one hold of the lock, while the upstream is away.
+constexpr int kMaxFailedAtOnce = 1000;
+// No incarnation gets here by counting; room to go on from what a registry claims to know.
+constexpr uint64_t kMaxGeneration = uint64_t{1} << 62;
 
 absl::Status Cancelled() { return absl::CancelledError("the registry client was shut down"); }
 
@@ -40,20 +44,6 @@ UpstreamSession::Options SessionOptions(const FailbackRegistry::Options& options
 }
 
 }  // namespace
-
-FailbackRegistry::Core::Entry::Entry(Core* core) : core_(core) {
-  MutexLock lock(&core_->mu_);
-  ok_ = !core_->closed_;
-  if (ok_) ++core_->inside_[std::this_thread::get_id()];
-}
-
-FailbackRegistry::Core::Entry::~Entry() {
-  if (!ok_) return;
-  MutexLock lock(&core_->mu_);
-  auto it = core_->inside_.find(std::this_thread::get_id());
-  if (--it->second == 0) core_->inside_.erase(it);
-  if (core_->closed_) core_->left_.SignalAll();
-}
 
 std::shared_ptr<FailbackRegistry::Core> FailbackRegistry::Core::Create(
     std::unique_ptr<Registry> upstream, Options options) {
@@ -72,18 +62,14 @@ void FailbackRegistry::Core::Start() { session_->Start(); }
 
 void FailbackRegistry::Core::Shutdown() {
   session_->Stop();
+  gate_.Close();
   std::shared_ptr<Registry> upstream;
   absl::flat_hash_map<std::string, RecordPtr> records;
   absl::flat_hash_map<std::string, RecordPtr> watches;
   Deferred deferred;
   {
     MutexLock lock(&mu_);
-    if (closed_) return;
     closed_ = true;
-    const auto mine = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> size_t {
-      return inside_.contains(std::this_thread::get_id()) ? 1 : 0;
-    };
-    while (inside_.size() > mine()) left_.Wait(&mu_);
     for (auto& [key, record] : records_) Resolve(record, Cancelled(), &deferred);
     for (auto& [selector, record] : watches_) {
       for (const auto& subscriber : record->watch->subscribers) {
@@ -96,6 +82,8 @@ void FailbackRegistry::Core::Shutdown() {
       record->watch->subscribers.clear();
     }
     for (auto& [id, session] : sessions_) session->lease.Cancel();
+    for (auto& [key, record] : records_) record->owner = nullptr;
+    sessions_.clear();
     if (drain_ != nullptr) {
       drain_->deadline.Cancel();
       deferred.Add([done = std::make_shared<Callback<agent::v1::DrainResponse>>(
@@ -104,12 +92,14 @@ void FailbackRegistry::Core::Shutdown() {
     }
     records.swap(records_);
     watches.swap(watches_);
-    ready_.clear();
+    for (auto& queue : ready_) queue.clear();
     tombstones_.clear();
     upstream = std::move(upstream_);
   }
   deferred.Run();
+  // A task on the wheel holds its record.
   for (auto& [key, record] : records) record->retry.reset();
+  for (auto& [selector, record] : watches) record->retry.reset();
   session_->ReleaseUpstream();
 }
 
@@ -173,18 +163,16 @@ void FailbackRegistry::Core::StateIntents(
   {
     MutexLock lock(&mu_);
     LocalSession* session = session_id.empty() ? nullptr : FindSession(session_id);
-    if (draining_) {
+    if (closed_) {
+      refused = Cancelled();
+    } else if (draining_) {
       refused = Refusal(registry::v1::ERROR_REASON_DRAINING,
                         "the agent is draining and takes no new intents");
     } else if (session == nullptr && !session_id.empty()) {
       refused = Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
                         absl::StrCat("session ", session_id, " is not known here"));
     }
-    while (!tombstones_.empty() && tombstones_.front().first <= NowNanos()) {
-      const RecordPtr record = std::move(tombstones_.front().second);
-      tombstones_.pop_front();
-      if (!record->erased && !record->present && !record->pending()) Erase(record);
-    }
+    PurgeTombstones(&deferred);
     if (refused.ok()) {
       auto reply = std::make_shared<BatchReply>();
       reply->results.resize(intents.size());
@@ -195,15 +183,9 @@ void FailbackRegistry::Core::StateIntents(
       for (size_t i = 0; i < intents.size(); ++i) {
         absl::Status status = std::move(intents[i].status);
         if (status.ok()) {
-          status = StateIntent(session, std::move(intents[i]), check, wait ? reply : nullptr, i,
-                               &deferred);
+          status = StateIntent(session, std::move(intents[i]), check, wait, reply, i, &deferred);
         }
-        auto& result = reply->results[i];
-        if (!status.ok()) {
-          *result.mutable_status() = StatusToProto(status);
-        } else if (!wait) {
-          result.set_state(INTENT_STATE_ACCEPTED);
-        }
+        if (!status.ok()) *reply->results[i].mutable_status() = StatusToProto(status);
       }
       if (--reply->remaining == 0) {
         deferred.Add([reply] { std::move(reply->done)(std::move(reply->results)); });
@@ -216,6 +198,7 @@ void FailbackRegistry::Core::StateIntents(
 }
 
 absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent intent, bool check,
+                                                 bool wait,
                                                  const std::shared_ptr<BatchReply>& reply,
                                                  size_t index, Deferred* deferred) {
   NormalizeKey(&intent.key);
@@ -225,7 +208,7 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
   if (existed) {
     const Record& record = *it->second;
     const bool same_content = record.present == intent.present && record.payload == intent.payload;
-    if (session != nullptr && intent.owner_generation != 0 && record.owner == session->serial) {
+    if (session != nullptr && intent.owner_generation != 0 && record.owner == session) {
       if (intent.owner_generation < record.owner_generation) {
         return Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
                        absl::StrCat(KeyText(intent.key), ": generation ", intent.owner_generation,
@@ -248,59 +231,100 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
 
   RecordPtr record = existed ? it->second : std::make_shared<Record>();
   const bool same = existed && record->present == intent.present &&
-                    record->payload == intent.payload && !record->parked() &&
+                    record->payload == intent.payload && !record->parked() && !record->given_up &&
                     record->check == nullptr;
   if (!existed) {
     record->key = key;
     records_.emplace(key, record);
   }
-  record->owner = session == nullptr ? 0 : session->serial;
-  record->owner_generation = session == nullptr ? 0 : intent.owner_generation;
-  if (session != nullptr) session->keys.insert(key);
-
   // The same intent again joins the one that is there.
   if (!same || (check && record->pending())) {
     Resolve(record,
             Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "a newer intent was stated meanwhile"),
             deferred);
-    record->check = check ? std::make_unique<Check>(
-                                Check{existed, record->present, record->persistent,
-                                      std::move(record->payload)})
-                          : nullptr;
+    if (!check) {
+      record->check.reset();
+    } else if (record->check == nullptr) {  // else that one's way back leads further
+      record->check = std::make_unique<Check>();
+      record->check->existed = existed && !record->given_up;
+      record->check->present = record->present;
+      record->check->persistent = record->persistent;
+      record->check->payload = std::move(record->payload);
+      record->check->owner = record->owner == nullptr ? 0 : record->owner->serial;
+      record->check->owner_generation = record->owner_generation;
+    }
     record->present = intent.present;
     record->persistent = intent.persistent;
     record->payload = std::move(intent.payload);
     NewGeneration(record);
   }
-  if (reply != nullptr) {
-    if (record->pending()) {
-      record->waiters.push_back({reply, index});
-      ++reply->remaining;
-    } else {
-      reply->results[index].set_state(INTENT_STATE_ACKNOWLEDGED);
-      reply->results[index].set_generation(record->generation);
-    }
+  SetOwner(record.get(), session, session == nullptr ? 0 : intent.owner_generation);
+  auto& result = reply->results[index];
+  result.set_generation(record->generation);
+  if (!wait) {
+    result.set_state(INTENT_STATE_ACCEPTED);
+  } else if (record->pending()) {
+    record->waiters.push_back({reply, index});
+    ++reply->remaining;
+  } else {
+    result.set_state(INTENT_STATE_ACKNOWLEDGED);
   }
   return absl::OkStatus();
 }
 
+void FailbackRegistry::Core::SetOwner(Record* record, LocalSession* owner,
+                                      uint64_t owner_generation) {
+  if (record->owner != owner) {
+    if (record->owner != nullptr) record->owner->records.erase(record);
+    if (owner != nullptr) owner->records.insert(record);
+    record->owner = owner;
+  }
+  record->owner_generation = owner_generation;
+}
+
+void FailbackRegistry::Core::PurgeTombstones(Deferred* deferred) {
+  while (!tombstones_.empty() && tombstones_.front().first <= NowNanos()) {
+    const RecordPtr record = std::move(tombstones_.front().second);
+    tombstones_.pop_front();
+    if (!record->erased && !record->present && !record->pending() && !record->given_up) {
+      Erase(record, absl::OkStatus(), deferred);
+    }
+  }
+}
+
 void FailbackRegistry::Core::NewGeneration(const RecordPtr& record) {
+  TakeNumber(record);
+  Enqueue(record);
+}
+
+void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
   record->generation = ++last_generation_;
   record->since_nanos = NowNanos();
   record->retry.reset();
   record->last_status = absl::OkStatus();
-  Enqueue(record);
+  record->given_up = false;
+  record->renumbered = false;
+  record->alone = false;
 }
 
 void FailbackRegistry::Core::Enqueue(const RecordPtr& record) {
-  if (record->erased || record->queued || record->in_flight != 0) return;
+  if (record->erased || record->queued || record->in_flight != 0 || record->given_up) return;
   record->queued = true;
-  ready_.push_back(record);
+  ready_[static_cast<size_t>(record->kind())].push_back(record);
 }
 
-void FailbackRegistry::Core::Erase(const RecordPtr& record) {
+bool FailbackRegistry::Core::QueueEmpty() const {
+  return std::all_of(ready_.begin(), ready_.end(), [](const auto& queue) { return queue.empty(); });
+}
+
+void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& status,
+                                   Deferred* deferred) {
+  if (record->erased) return;
+  Resolve(record, status, deferred);
+  SetOwner(record.get(), nullptr, 0);
   record->erased = true;
   record->retry.reset();
+  record->check.reset();
   if (record->watch != nullptr) {
     watches_.erase(CanonicalSelector(record->watch->selector));
   } else {
@@ -335,7 +359,10 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
   event.generation = record.generation;
   event.times = record.retry == nullptr ? 0 : record.retry->times();
   event.status = status;
-  deferred->Add([this, event] { options_.on_event(event); });
+  deferred->Add([this, event] {
+    // After a callback of the same news has destroyed the registry nobody listens.
+    if (!gate_.closed()) options_.on_event(event);
+  });
 }
 
 // --- Sending.
@@ -354,109 +381,128 @@ void FailbackRegistry::Core::Pump() {
   while (true) {
     Call call;
     Deferred deferred;
-    bool more;
+    Next next;
     {
       MutexLock lock(&mu_);
       pump_again_ = false;
-      more = NextCall(&call, &deferred);
+      next = NextCall(&call, &deferred);
       AdvanceDrain(&deferred);
     }
-    if (more) Send(std::move(call));
+    if (next == Next::kCall) Send(std::move(call));
     deferred.Run();
-    if (!more) {
+    if (next == Next::kIdle) {
       MutexLock lock(&mu_);
       if (pump_again_) continue;
-      if (ready_.empty() && calls_in_flight_ == 0) resyncing_ = false;
+      if (QueueEmpty() && calls_in_flight_ == 0) resyncing_ = false;
       pumping_ = false;
       return;
     }
   }
 }
 
-bool FailbackRegistry::Core::NextCall(Call* call, Deferred* deferred) {
-  if (closed_ || ready_.empty()) return false;
+FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferred* deferred) {
+  if (closed_ || QueueEmpty()) return Next::kIdle;
   const UpstreamSession::State session = session_->state();
   const auto& limits = session.info.limits();
-  const size_t max_batch =
-      limits.max_batch() == 0
-          ? options_.max_batch
-          : std::min<size_t>(options_.max_batch, limits.max_batch());
+  const size_t max_batch = limits.max_batch() == 0
+                               ? options_.max_batch
+                               : std::min<size_t>(options_.max_batch, limits.max_batch());
   const size_t max_bytes = limits.max_request_bytes() == 0
                                ? kMaxBatchBytes
                                : std::min<size_t>(kMaxBatchBytes, limits.max_request_bytes() / 2);
   size_t bytes = 0;
-  while (!ready_.empty()) {
-    const RecordPtr record = ready_.front();
-    const bool followed = record->watch != nullptr && record->present &&
-                          record->watch->phase == Watch::Phase::kStreaming && !record->pending();
-    if (record->erased || followed || Suspended(*record)) {
-      ready_.pop_front();
+  int failed = 0;
+  bool moved = false;
+  for (size_t turn = 0; turn < ready_.size(); ++turn) {
+    auto& queue = ready_[(next_kind_ + turn) % ready_.size()];
+    while (!queue.empty()) {
+      const RecordPtr record = queue.front();
+      const OperationKind kind = record->kind();
+      if (&queue != &ready_[static_cast<size_t>(kind)]) {
+        // Stated otherwise while it was queued.
+        queue.pop_front();
+        ready_[static_cast<size_t>(kind)].push_back(record);
+        moved = true;
+        continue;
+      }
+      const bool followed = record->watch != nullptr && record->present &&
+                            record->watch->phase == Watch::Phase::kStreaming && !record->pending();
+      if (record->erased || record->given_up || followed || Suspended(*record)) {
+        queue.pop_front();
+        record->queued = false;
+        continue;
+      }
+      if (session.phase == UpstreamSession::Phase::kDown) {
+        queue.pop_front();
+        record->queued = false;
+        absl::Status status(session.last_error.code(),
+                            absl::StrCat("no session at ", options_.upstream_name, ": ",
+                                         std::string(session.last_error.message())));
+        AttemptDone(record, record->generation, status, /*sent=*/false, deferred);
+        if (++failed == kMaxFailedAtOnce) return Next::kAgain;
+        continue;
+      }
+      if (session.phase != UpstreamSession::Phase::kUp) return Next::kIdle;
+      if (call->items.empty()) {
+        if (calls_in_flight_ >= options_.max_calls_in_flight) return Next::kIdle;
+        call->kind = kind;
+        call->session_id = session.session_id;
+        call->session_serial = session.session_serial;
+        call->upstream = upstream_;
+      } else if (call->items.size() >= max_batch || record->alone ||
+                 bytes + record->payload.size() + record->key.size() > max_bytes) {
+        break;
+      }
+      queue.pop_front();
       record->queued = false;
-      continue;
+      bytes += record->payload.size() + record->key.size() + 16;
+      AddToCall(record, call, deferred);
+      if (record->watch != nullptr || record->alone) break;
     }
-    if (session.phase == UpstreamSession::Phase::kDown) {
-      ready_.pop_front();
-      record->queued = false;
-      AttemptDone(record, record->generation,
-                  absl::Status(session.last_error.code(),
-                               absl::StrCat("no session at ", options_.upstream_name, ": ",
-                                            std::string(session.last_error.message()))),
-                  /*sent=*/false, deferred);
-      continue;
+    if (!call->items.empty()) {
+      next_kind_ = (static_cast<size_t>(call->kind) + 1) % ready_.size();
+      ++calls_in_flight_;
+      return Next::kCall;
     }
-    if (session.phase != UpstreamSession::Phase::kUp) break;
-    const OperationKind kind = record->kind();
-    const bool batched = kind == OperationKind::kRegister || kind == OperationKind::kUnregister;
-    if (call->items.empty()) {
-      if (calls_in_flight_ >= options_.max_calls_in_flight) break;
-      call->kind = kind;
-      call->session_id = session.session_id;
-      call->session_serial = session.session_serial;
-      call->upstream = upstream_;
-    } else if (kind != call->kind || !batched || call->items.size() >= max_batch ||
-               bytes + record->payload.size() + record->key.size() > max_bytes) {
-      break;
-    }
-    ready_.pop_front();
-    record->queued = false;
-    record->in_flight = record->generation;
-    bytes += record->payload.size() + record->key.size() + 16;
-    call->items.emplace_back(record, record->generation);
-    switch (kind) {
-      case OperationKind::kRegister: {
-        auto* registration = call->register_request.add_registrations();
-        registration->mutable_instance()->ParseFromString(record->payload);
-        registration->set_generation(record->generation);
-        break;
-      }
-      case OperationKind::kUnregister: {
-        auto* deregistration = call->unregister_request.add_deregistrations();
-        ParseCanonicalKey(record->key, deregistration->mutable_key());
-        deregistration->set_generation(record->generation);
-        break;
-      }
-      case OperationKind::kSubscribe: {
-        Watch& watch = *record->watch;
-        CloseStream(record->watch, deferred);
-        watch.phase = Watch::Phase::kOpening;
-        call->stream_serial = watch.stream_serial;
-        *call->subscribe_request.mutable_selector() = watch.selector;
-        call->subscribe_request.set_subscription_id(watch.name);
-        call->subscribe_request.set_epoch(watch.set.epoch());
-        call->subscribe_request.set_revision(watch.set.revision());
-        call->subscribe_request.set_generation(record->generation);
-        break;
-      }
-      case OperationKind::kUnsubscribe:
-        call->unsubscribe_request.set_subscription_id(record->watch->name);
-        call->unsubscribe_request.set_generation(record->generation);
-        break;
-    }
-    if (!batched) break;
   }
-  if (call->items.empty()) return false;
-  ++calls_in_flight_;
-  return true;
+  return moved ? Next::kAgain : Next::kIdle;
+}
+
+void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Deferred* deferred) {
+  if (record->watch != nullptr) CloseStream(record->watch, deferred);
+  record->in_flight = record->generation;
+  call->items.emplace_back(record, record->generation);
+  switch (call->kind) {
+    case OperationKind::kRegister: {
+      auto* registration = call->register_request.add_registrations();
+      registration->mutable_instance()->ParseFromString(record->payload);
+      registration->set_generation(record->generation);
+      return;
+    }
+    case OperationKind::kUnregister: {
+      auto* deregistration = call->unregister_request.add_deregistrations();
+      ParseCanonicalKey(record->key, deregistration->mutable_key());
+      deregistration->set_generation(record->generation);
+      return;
+    }
+    case OperationKind::kSubscribe: {
+      Watch& watch = *record->watch;
+      watch.phase = Watch::Phase::kOpening;
+      watch.session_id = call->session_id;
+      ArmOpening(record->watch);
+      call->stream_serial = watch.stream_serial;
+      *call->subscribe_request.mutable_selector() = watch.selector;
+      call->subscribe_request.set_subscription_id(watch.name);
+      call->subscribe_request.set_epoch(watch.set.epoch());
+      call->subscribe_request.set_revision(watch.set.revision());
+      call->subscribe_request.set_generation(record->generation);
+      return;
+    }
+    case OperationKind::kUnsubscribe:
+      call->unsubscribe_request.set_subscription_id(record->watch->name);
+      call->unsubscribe_request.set_generation(record->generation);
+      return;
+  }
 }
 
 void FailbackRegistry::Core::Send(Call call) {
@@ -526,6 +572,8 @@ void FailbackRegistry::Core::Completed(const Call& call, const absl::Status& sta
     MutexLock lock(&mu_);
     --calls_in_flight_;
     const bool older_session = call.session_serial != seen_session_serial_;
+    // One item may have spoilt the call for all.
+    const bool split = call.items.size() > 1 && IsAboutContent(status);
     for (size_t i = 0; i < call.items.size(); ++i) {
       const auto& [record, generation] = call.items[i];
       absl::Status item = status;
@@ -534,9 +582,10 @@ void FailbackRegistry::Core::Completed(const Call& call, const absl::Status& sta
                                    : absl::InternalError("the registry's answer has too few results");
       }
       lost = lost || DecideNextStep(call.kind, item) == NextStep::kResync;
-      if (older_session && item.ok()) {
-        // The session was lost after the registry answered, and what it had acknowledged with it.
+      if ((older_session && item.ok()) || split) {
+        // A session that was lost after the registry answered took with it what that acknowledged.
         record->in_flight = 0;
+        record->alone = split;
         Enqueue(record);
       } else {
         AttemptDone(record, generation, item, /*sent=*/true, &deferred);
@@ -557,32 +606,23 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
   if (record->erased) return;
   if (record->generation != generation) {
     // Of an older intent: acknowledges nothing, and the newest may go now.
+    if (record->check != nullptr && sent && (status.ok() || MayHaveLanded(status))) {
+      record->check->landed = true;
+    }
     Enqueue(record);
     return;
   }
-  NextStep step = DecideNextStep(record->kind(), status);
+  NextStep step = sent ? DecideNextStep(record->kind(), status)
+                       : DecideUnsent(record->kind(), status);
   if (step == NextStep::kSuperseded && ReasonMetadata(status, "rank").value_or("") ==
                                            absl::StrCat(session_->state().info.rank())) {
     // Our own number went backwards: this incarnation used a higher one before.
     step = NextStep::kNewGeneration;
   }
+  if (record->given_up && step != NextStep::kDone) return;
   switch (step) {
     case NextStep::kDone:
-      record->retry.reset();
-      record->check.reset();
-      record->last_status = absl::OkStatus();
-      if (record->acknowledged != generation) {
-        record->acknowledged = generation;
-        Emit(IntentEvent::Kind::kAcknowledged, *record, status, deferred);
-      }
-      Resolve(record, status, deferred);
-      if (!record->present) {
-        if (record->watch == nullptr && record->owner_generation != 0) {
-          tombstones_.emplace_back(NowNanos() + absl::ToInt64Nanoseconds(kTombstoneLife), record);
-        } else {
-          Erase(record);
-        }
-      }
+      Acknowledged(record, deferred);
       return;
     case NextStep::kResync:
       // Stays queued until there is a session again.
@@ -591,30 +631,66 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
       return;
     case NextStep::kSuperseded:
       Emit(IntentEvent::Kind::kSuperseded, *record, status, deferred);
-      Resolve(record, status, deferred);
-      Erase(record);
+      Erase(record, status, deferred);
       return;
-    case NextStep::kNewGeneration: {
-      uint64_t taken = 0;
-      if (absl::SimpleAtoi(ReasonMetadata(status, "generation").value_or("0"), &taken)) {
-        last_generation_ = std::max(last_generation_, taken);
-      }
-      NewGeneration(record);
+    case NextStep::kNewGeneration:
+      Renumber(record, status, deferred);
       return;
-    }
     case NextStep::kRetry:
     case NextStep::kPark:
       if (record->check != nullptr) {
         Revert(record, status, sent, deferred);
       } else {
-        AttemptFailed(record, status, step, deferred);
+        AttemptFailed(record, status, step, sent, deferred);
       }
       return;
   }
 }
 
+void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* deferred) {
+  record->retry.reset();
+  record->check.reset();
+  record->last_status = absl::OkStatus();
+  record->given_up = false;
+  record->renumbered = false;
+  record->alone = false;
+  if (record->acknowledged != record->generation) {
+    record->acknowledged = record->generation;
+    Emit(IntentEvent::Kind::kAcknowledged, *record, absl::OkStatus(), deferred);
+  }
+  Resolve(record, absl::OkStatus(), deferred);
+  if (record->present) return;
+  if (record->watch == nullptr && record->owner_generation != 0) {
+    tombstones_.emplace_back(NowNanos() + absl::ToInt64Nanoseconds(kTombstoneLife), record);
+  } else {
+    Erase(record, absl::OkStatus(), deferred);
+  }
+}
+
+void FailbackRegistry::Core::Renumber(const RecordPtr& record, const absl::Status& status,
+                                      Deferred* deferred) {
+  uint64_t taken = 0;
+  if (absl::SimpleAtoi(ReasonMetadata(status, "generation").value_or("0"), &taken) &&
+      taken < kMaxGeneration) {
+    last_generation_ = std::max(last_generation_, taken);
+  }
+  const bool again = record->renumbered;
+  const int64_t since = record->since_nanos;
+  std::unique_ptr<RetryTask> retry = std::move(record->retry);
+  TakeNumber(record);
+  record->renumbered = true;
+  record->since_nanos = since;
+  if (!again) {
+    Enqueue(record);
+    return;
+  }
+  // A registry that refuses every number must not make us spin.
+  record->retry = std::move(retry);
+  AttemptFailed(record, status, NextStep::kRetry, /*sent=*/true, deferred);
+}
+
 void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::Status& status,
-                                           NextStep step, Deferred* deferred) {
+                                           NextStep step, bool sent, Deferred* deferred) {
   record->acknowledged = 0;
   record->last_status = status;
   const bool first = record->retry == nullptr;
@@ -625,9 +701,10 @@ void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::
   if (step == NextStep::kPark) {
     record->retry->Park();
   } else {
-    record->retry->Failed(RetryDelayOf(status), [weak = weak_from_this(), record] {
-      if (auto self = weak.lock()) self->Due(record);
-    });
+    record->retry->Failed(sent ? RetryDelayOf(status) : std::nullopt,
+                          [weak = weak_from_this(), record] {
+                            if (auto self = weak.lock()) self->Due(record);
+                          });
   }
   if (record->parked()) {
     Emit(IntentEvent::Kind::kParked, *record, status, deferred);
@@ -641,15 +718,22 @@ void FailbackRegistry::Core::Revert(const RecordPtr& record, const absl::Status&
                                     Deferred* deferred) {
   const std::unique_ptr<Check> before = std::move(record->check);
   Resolve(record, status, deferred);
-  const bool owed = sent && MayHaveLanded(status);
-  if (!before->existed && !(owed && record->present)) {
-    Erase(record);
+  const bool owed = before->landed || (sent && MayHaveLanded(status));
+  if (!before->existed && !(owed && (record->present || before->landed))) {
+    Erase(record, status, deferred);
     return;
   }
-  // What was desired before is desired again, or, if nothing was, that it be gone.
-  record->present = before->existed && before->present;
-  record->persistent = before->persistent;
-  record->payload = before->existed ? before->payload : "";
+  // What was desired before is desired again; or, if nothing was, or its owner has gone, that
+  // it be gone.
+  const auto owner = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    return entry.second->serial == before->owner;
+  });
+  const bool orphan = before->owner != 0 && owner == sessions_.end() && !before->persistent;
+  record->present = before->existed && before->present && !orphan;
+  record->persistent = record->present && before->persistent;
+  record->payload = record->present ? before->payload : "";
+  SetOwner(record.get(), owner == sessions_.end() ? nullptr : owner->second.get(),
+           before->owner_generation);
   NewGeneration(record);
 }
 
@@ -665,6 +749,28 @@ void FailbackRegistry::Core::Due(const RecordPtr& record) {
 }
 
 // --- The upstream session.
+
+Timeout FailbackRegistry::Core::After(absl::Duration delay,
+                                      std::function<void(Core*, Deferred*)> work) {
+  auto timer = options_.timer->NewTimeout(
+      [weak = weak_from_this(), work = std::move(work)] {
+        auto self = weak.lock();
+        if (self == nullptr) return;
+        {
+          Entry entry(self.get());
+          if (!entry.ok()) return;
+          Deferred deferred;
+          {
+            MutexLock lock(&self->mu_);
+            work(self.get(), &deferred);
+          }
+          deferred.Run();
+        }
+        self->Pump();
+      },
+      delay);
+  return timer.ok() ? *std::move(timer) : Timeout();
+}
 
 void FailbackRegistry::Core::OnSessionChange() {
   {
@@ -693,7 +799,12 @@ void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
   resyncing_ = resyncing_ || lost;
   std::vector<RecordPtr> forgotten;
   const auto again = [&](const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (record->given_up) return;
     if (!record->present && !record->pending()) return;  // a tombstone
+    if (record->watch != nullptr && (record->watch->phase == Watch::Phase::kOpening ||
+                                     record->watch->phase == Watch::Phase::kQuiet)) {
+      CloseStream(record->watch, deferred);  // a stream that may never say anything
+    }
     if (lost && record->watch != nullptr && !record->present) {
       forgotten.push_back(record);  // the old session's end has unsubscribed it
       return;
@@ -712,10 +823,7 @@ void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
     }
   }
   for (const auto& [selector, record] : watches_) again(record);
-  for (const RecordPtr& record : forgotten) {
-    Resolve(record, absl::OkStatus(), deferred);
-    Erase(record);
-  }
+  for (const RecordPtr& record : forgotten) Erase(record, absl::OkStatus(), deferred);
 }
 
 // --- Local sessions.
@@ -728,14 +836,16 @@ FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::FindSession(const 
 void FailbackRegistry::Core::RenewSession(LocalSession* session) {
   if (session->lease.Reschedule(session->ttl)) return;
   auto lease = options_.timer->NewTimeout(
-      [weak = weak_from_this(), id = session->id] {
+      [weak = weak_from_this(), id = session->id, serial = ++session->lease_serial] {
         if (auto self = weak.lock()) {
-          self->EndSession(id, Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
-                                       "the session was not renewed within its TTL"));
+          self->EndSession(id, serial,
+                           Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
+                                   "the session was not renewed within its TTL"));
         }
       },
       session->ttl);
-  // The wheel refuses only when it is stopped; sessions end with the process then.
+  // The wheel refuses when it is stopped, and sessions end with the process then; or when it is
+  // full, and the next renewal tries again.
   if (lease.ok()) session->lease = *std::move(lease);
 }
 
@@ -805,12 +915,13 @@ void FailbackRegistry::Core::KeepAlive(const KeepAliveRequest& request,
 
 void FailbackRegistry::Core::CloseSession(const CloseSessionRequest& request,
                                           Callback<CloseSessionResponse> done) {
-  EndSession(request.session_id(),
+  EndSession(request.session_id(), /*lease_serial=*/0,
              Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN, "the session was closed"));
   std::move(done)(CloseSessionResponse());
 }
 
-void FailbackRegistry::Core::EndSession(const std::string& id, const absl::Status& why) {
+void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_serial,
+                                        const absl::Status& why) {
   {
     Entry entry(this);
     if (!entry.ok()) return;
@@ -819,15 +930,15 @@ void FailbackRegistry::Core::EndSession(const std::string& id, const absl::Statu
       MutexLock lock(&mu_);
       const auto it = sessions_.find(id);
       if (it == sessions_.end()) return;
+      // A renewal came in while the timeout was already under way.
+      if (lease_serial != 0 && lease_serial != it->second->lease_serial) return;
       const std::unique_ptr<LocalSession> session = std::move(it->second);
       sessions_.erase(it);
       session->lease.Cancel();
-      for (const std::string& key : session->keys) {
-        const auto found = records_.find(key);
-        if (found == records_.end() || found->second->owner != session->serial) continue;
-        const RecordPtr record = found->second;
-        record->owner = 0;
-        record->owner_generation = 0;
+      const std::vector<Record*> owned(session->records.begin(), session->records.end());
+      for (Record* owned_record : owned) {
+        const RecordPtr record = records_.at(owned_record->key);
+        SetOwner(owned_record, nullptr, 0);
         if (!record->present || record->persistent) continue;
         Resolve(record, why, &deferred);
         record->check.reset();

@@ -10,17 +10,18 @@
 #ifndef FAILBACK_REGISTRY_FAILBACK_CORE_H_
 #define FAILBACK_REGISTRY_FAILBACK_CORE_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "registry/call_gate.h"
 #include "registry/failback_registry.h"
 #include "registry/serial_notifier.h"
 #include "registry/upstream_session.h"
@@ -73,6 +74,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
   void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
 
+  // What is wrong with the state, by the invariants; empty when nothing is.
+  std::string CheckInvariants() const;
+
  private:
   struct Record;
   struct Watch;
@@ -98,10 +102,15 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   // What to return to when a checked intent (Dubbo's `check`) fails.
   struct Check {
-    bool existed;
-    bool present;
-    bool persistent;
+    bool existed = false;
+    bool present = false;
+    bool persistent = false;
     std::string payload;
+    // Serial of the local session that owned it; 0: none.
+    uint64_t owner = 0;
+    uint64_t owner_generation = 0;
+    // An attempt for a checked intent that a newer one replaced may have reached the registry.
+    bool landed = false;
   };
 
   // The one thing: a key, its last intent, and how far that has come.
@@ -112,7 +121,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       }
       return present ? OperationKind::kRegister : OperationKind::kUnregister;
     }
-    bool pending() const { return acknowledged != generation; }
+    bool pending() const { return acknowledged != generation && !given_up; }
     bool parked() const {
       return retry != nullptr && retry->state() == RetryTask::State::kParked;
     }
@@ -132,9 +141,15 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     bool queued = false;
     // No longer in the table; completions change nothing.
     bool erased = false;
+    // An operator has cancelled it: neither tried again nor repaired, until a new intent.
+    bool given_up = false;
+    // The number of this intent was refused and taken anew; twice in a row waits.
+    bool renumbered = false;
+    // Goes in a call of its own: a batch was refused for something that one of its items holds.
+    bool alone = false;
     int64_t since_nanos = 0;
-    // The local session it lives in, and that session's own numbering of its intents.
-    uint64_t owner = 0;
+    // The local session it lives in (which lists it), and that session's own numbering of its intents.
+    LocalSession* owner = nullptr;
     uint64_t owner_generation = 0;
     absl::Status last_status;
     std::unique_ptr<RetryTask> retry;
@@ -172,7 +187,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     std::string incarnation;
     absl::Duration ttl;
     Timeout lease;
-    absl::flat_hash_set<std::string> keys;  // of the records it owns
+    uint64_t lease_serial = 0;  // of the timeout that ends it
+    absl::flat_hash_set<Record*> records;  // that it owns
     std::map<std::string, std::shared_ptr<LocalSubscription>> subscriptions;
     std::map<std::string, uint64_t> unsubscribed;  // generation of the Unsubscribe, by id
   };
@@ -193,12 +209,16 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     std::string name;
     std::weak_ptr<Record> record;
     WatchedSet set;
-    // kOpening from the call until the first message of its stream.
-    enum class Phase { kClosed, kOpening, kStreaming };
+    // kOpening from the call until the first message of its stream; kQuiet when that is long in
+    // coming (an agent that has not reached its registry): it no longer counts as a call in flight.
+    enum class Phase { kClosed, kOpening, kQuiet, kStreaming };
     Phase phase = Phase::kClosed;
+    // The upstream session in which the stream was opened.
+    std::string session_id;
     std::unique_ptr<SubscribeStream> stream;
     // Of the newest stream; events of older ones are dropped.
     uint64_t stream_serial = 0;
+    Timeout opening_timer;
     Timeout stale_timer;
     Timeout hold_timer;
     absl::flat_hash_set<std::shared_ptr<LocalSubscription>> subscribers;
@@ -210,30 +230,36 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     bool closing = false;
   };
 
-  // Marks a thread as inside, so that Shutdown() can wait for the others.
+  // A thread inside: keeps the core, and lets Shutdown() wait for the others.
   class Entry {
    public:
-    explicit Entry(Core* core);
-    ~Entry();
+    explicit Entry(Core* core) : core_(core->shared_from_this()), pass_(&core->gate_) {}
     // False after Shutdown(): leave at once.
-    bool ok() const { return ok_; }
+    bool ok() const { return pass_.ok(); }
 
    private:
-    Core* const core_;
-    bool ok_;
+    const std::shared_ptr<Core> core_;
+    const CallGate::Pass pass_;
   };
 
   // --- Intents (failback_core.cc).
   void StateIntents(const std::string& session_id, std::vector<Intent> intents,
                     registry::v1::IntentState wait_for, bool check,
                     absl::AnyInvocable<void(absl::StatusOr<Results>) &&> done);
-  absl::Status StateIntent(LocalSession* session, Intent intent, bool check,
+  absl::Status StateIntent(LocalSession* session, Intent intent, bool check, bool wait,
                            const std::shared_ptr<BatchReply>& reply, size_t index,
                            Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives `record` a new intent: higher generation, no retry of the old one, to be sent.
   void NewGeneration(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The same without sending.
+  void TakeNumber(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Enqueue(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Erase(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes `record` out of the table. Who still waits for it is answered with `status`.
+  void Erase(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetOwner(Record* record, LocalSession* owner, uint64_t owner_generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PurgeTombstones(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Answers everyone who waits for `record`.
   void Resolve(const RecordPtr& record, const absl::Status& status,
                Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -242,15 +268,25 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   // Sends what is queued, as long as there is room for calls.
   void Pump();
-  bool NextCall(Call* call, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  enum class Next { kCall, kAgain, kIdle };
+  // Fills `call` with what goes next. kAgain: nothing yet, but the lock was held long enough.
+  Next NextCall(Call* call, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddToCall(const RecordPtr& record, Call* call, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool QueueEmpty() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Call call);
   // A call has ended: one status for all its items, or one each.
   void Completed(const Call& call, const absl::Status& status, const Results* results);
   // One attempt for one record has ended. `sent` is false when it failed before it left.
   void AttemptDone(const RecordPtr& record, uint64_t generation, const absl::Status& status,
                    bool sent, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Acknowledged(const RecordPtr& record, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The registry knows a higher number than ours.
+  void Renumber(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AttemptFailed(const RecordPtr& record, const absl::Status& status, NextStep step,
-                     Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+                     bool sent, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The checked intent has failed: back to what was desired before.
   void Revert(const RecordPtr& record, const absl::Status& status, bool sent,
               Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -263,7 +299,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // --- Local sessions (failback_core.cc).
   LocalSession* FindSession(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RenewSession(LocalSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndSession(const std::string& id, const absl::Status& why);
+  // `lease_serial` of the timeout that ends it; 0: whoever asks.
+  void EndSession(const std::string& id, uint64_t lease_serial, const absl::Status& why);
 
   // --- Subscriptions (failback_subscriptions.cc).
   RecordPtr FindOrCreateWatch(const Selector& selector) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -284,6 +321,11 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // heard. It is destroyed without the lock.
   void CloseStream(const std::shared_ptr<Watch>& watch, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ArmStale(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ArmHold(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ArmOpening(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Runs `work` under the lock after `delay`, unless the core is shut down.
+  Timeout After(absl::Duration delay, std::function<void(Core*, Deferred*)> work);
   ListResponse ListFromMemory(const ListRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Operator (failback_operator.cc).
@@ -300,14 +342,16 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // Set once, in Create().
   std::shared_ptr<UpstreamSession> session_;
 
+  CallGate gate_;
+
   mutable Mutex mu_;
-  CondVar left_;
   std::shared_ptr<Registry> upstream_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  absl::flat_hash_map<std::thread::id, int> inside_ ABSL_GUARDED_BY(mu_);
 
   absl::flat_hash_map<std::string, RecordPtr> records_ ABSL_GUARDED_BY(mu_);
-  std::deque<RecordPtr> ready_ ABSL_GUARDED_BY(mu_);
+  // By kind, so that a batch need not end where the kinds alternate.
+  std::array<std::deque<RecordPtr>, 4> ready_ ABSL_GUARDED_BY(mu_);
+  size_t next_kind_ ABSL_GUARDED_BY(mu_) = 0;
   int calls_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
   bool pumping_ ABSL_GUARDED_BY(mu_) = false;
   bool pump_again_ ABSL_GUARDED_BY(mu_) = false;

@@ -104,7 +104,7 @@ agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
   };
   for (const auto& [key, record] : records_) {
     count(*record);
-    if (!record->present) continue;
+    if (!record->present || record->given_up) continue;
     ++desired;
     if (!record->pending()) ++acknowledged;
   }
@@ -188,14 +188,18 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
     if (!found.ok()) return found.status();
     const absl::Status given_up = absl::CancelledError("given up by an operator");
     for (const RecordPtr& record : *found) {
-      Resolve(record, given_up, &deferred);
       if (record->watch != nullptr) {
         CloseStream(record->watch, &deferred);
         const auto subscribers = record->watch->subscribers;
-        Erase(record);
+        Erase(record, given_up, &deferred);
         for (const auto& subscriber : subscribers) EndSubscription(subscriber, given_up, &deferred);
       } else {
-        Erase(record);
+        // The record stays, so that what the upstream holds under this key is left alone, and a call
+        // in flight is still the only one.
+        Resolve(record, given_up, &deferred);
+        record->retry.reset();
+        record->check.reset();
+        record->given_up = true;
       }
       ++cancelled;
     }
@@ -203,6 +207,62 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
   }
   deferred.Run();
   return cancelled;
+}
+
+std::string FailbackRegistry::Core::CheckInvariants() const {
+  MutexLock lock(&mu_);
+  std::string wrong;
+  absl::flat_hash_map<const Record*, int> queued;
+  for (const auto& queue : ready_) {
+    for (const RecordPtr& record : queue) ++queued[record.get()];
+  }
+  size_t owned = 0;
+  const auto check = [&](const std::string& name, const Record& record)
+                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto fail = [&](const std::string& what) {
+      absl::StrAppend(&wrong, name, " (", OperationName(record.kind()), " generation ",
+                      record.generation, "): ", what, "\n");
+    };
+    const auto in_queue = queued.find(&record);
+    const int times = in_queue == queued.end() ? 0 : in_queue->second;
+    if (times != (record.queued ? 1 : 0)) fail(absl::StrCat("is in the queue ", times, " times"));
+    if (record.erased) fail("is in the table and erased");
+    if (record.acknowledged > record.generation || record.in_flight > record.generation ||
+        record.generation > last_generation_) {
+      fail("has numbers out of order");
+    }
+    if (record.queued && record.in_flight != 0) fail("is queued while a call is in flight");
+    const bool on_wheel =
+        record.retry != nullptr && record.retry->state() != RetryTask::State::kDue;
+    if (record.pending() && record.in_flight == 0 && !record.queued && !on_wheel &&
+        !Suspended(record)) {
+      fail("is pending, and neither in flight, queued, on the wheel nor parked");
+    }
+    if (!record.pending() && !record.waiters.empty()) fail("is done, and somebody waits for it");
+    if (record.parked() && !record.waiters.empty()) fail("is parked, and somebody waits for it");
+    if (record.owner != nullptr) {
+      ++owned;
+      if (!record.owner->records.contains(&record)) fail("is not listed by its owner");
+    }
+  };
+  for (const auto& [key, record] : records_) check(PendingId(*record), *record);
+  for (const auto& [selector, record] : watches_) {
+    const Watch& watch = *record->watch;
+    check(watch.name, *record);
+    const bool opening = watch.phase == Watch::Phase::kOpening || watch.phase == Watch::Phase::kQuiet;
+    if (record->present && opening != (record->in_flight != 0)) {
+      absl::StrAppend(&wrong, watch.name, ": is opened without a call or the other way round\n");
+    }
+    if (record->present && !record->pending() && watch.phase != Watch::Phase::kStreaming) {
+      absl::StrAppend(&wrong, watch.name, ": is acknowledged without a stream\n");
+    }
+  }
+  for (const auto& [id, session] : sessions_) owned -= session->records.size();
+  if (owned != 0) absl::StrAppend(&wrong, "a session lists records that it does not own\n");
+  if (calls_in_flight_ < 0 || calls_in_flight_ > options_.max_calls_in_flight) {
+    absl::StrAppend(&wrong, calls_in_flight_, " calls are in flight\n");
+  }
+  return wrong;
 }
 
 // --- Drain: a phase, not an intent.
@@ -215,41 +275,33 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
   bool refused = false;
   {
     MutexLock lock(&mu_);
-    refused = draining_;
+    refused = draining_ || closed_;
     if (!refused) {
       draining_ = true;
       drain_ = std::make_unique<DrainState>();
       drain_->done = std::move(done);
-      auto timer = options_.timer->NewTimeout(
-          [weak = weak_from_this()] {
-            auto self = weak.lock();
-            if (self == nullptr) return;
-            Entry entry(self.get());
-            if (!entry.ok()) return;
-            Deferred deferred;
-            {
-              MutexLock lock(&self->mu_);
-              if (self->drain_ != nullptr) self->FinishDrain(/*closed=*/false, &deferred);
-            }
-            deferred.Run();
-          },
-          deadline);
-      if (timer.ok()) drain_->deadline = *std::move(timer);
+      drain_->deadline = After(deadline, [](Core* core, Deferred* deferred) {
+        if (core->drain_ != nullptr) core->FinishDrain(/*closed=*/false, deferred);
+      });
       // Subscribers hear the end now; their subscriptions go with the session.
       const auto watches = watches_;
       for (const auto& [selector, record] : watches) {
         CloseStream(record->watch, &deferred);
         const auto subscribers = record->watch->subscribers;
-        Erase(record);
-        for (const auto& subscriber : subscribers) {
-          EndSubscription(subscriber,
-                          Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the agent is draining"),
-                          &deferred);
-        }
+        const absl::Status end =
+            Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the agent is draining");
+        Erase(record, end, &deferred);
+        for (const auto& subscriber : subscribers) EndSubscription(subscriber, end, &deferred);
       }
-      // Registrations that are only on their way need not arrive any more.
+      // Registrations that are only on their way need not arrive any more, and go back to whoever
+      // waits for them.
       for (const auto& [key, record] : records_) {
-        if (record->present && record->retry != nullptr) record->retry.reset();
+        if (!record->present) continue;
+        record->retry.reset();
+        Resolve(record,
+                Refusal(registry::v1::ERROR_REASON_DRAINING,
+                        "the agent is draining, and the intent was not acknowledged before"),
+                &deferred);
       }
       AdvanceDrain(&deferred);
     }
@@ -289,7 +341,7 @@ void FailbackRegistry::Core::FinishDrain(bool closed, Deferred* deferred) {
   drain_.reset();
   if (closed) {
     const auto records = records_;
-    for (const auto& [key, record] : records) Erase(record);
+    for (const auto& [key, record] : records) Erase(record, absl::CancelledError("drained"), deferred);
   }
   deferred->Add([done, response] { std::move (*done)(response); });
 }

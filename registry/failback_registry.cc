@@ -44,6 +44,7 @@ absl::Status ValidateOptions(const FailbackRegistry::Options& options) {
 absl::StatusOr<std::unique_ptr<FailbackRegistry>> FailbackRegistry::Create(
     std::unique_ptr<Registry> upstream, Options options) {
   if (upstream == nullptr) return absl::InvalidArgumentError("upstream: is required");
+  if (!options.state_dir.empty()) return absl::UnimplementedError("state_dir: not written yet");
   if (options.incarnation.empty()) options.incarnation = RandomId();
   if (absl::Status status = ValidateOptions(options); !status.ok()) return status;
   if (options.random == nullptr) options.random = EntropyRandom();
@@ -115,6 +116,8 @@ absl::StatusOr<int64_t> FailbackRegistry::Retry(const std::vector<std::string>& 
 absl::StatusOr<int64_t> FailbackRegistry::Cancel(const std::vector<std::string>& ids) {
   return core_->Cancel(ids);
 }
+
+std::string FailbackRegistry::CheckInvariants() const { return core_->CheckInvariants(); }
 
 void FailbackRegistry::Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done) {
   core_->Drain(deadline, std::move(done));

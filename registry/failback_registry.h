@@ -38,7 +38,8 @@
 //  4. An intent that is not acknowledged is in flight, queued, on the wheel, or parked: never in
 //     none of them. Parked ones are shown and re-armed by reconnect, a new intent or Retry().
 //  5. A subscriber sees no state twice in a row within an epoch, and no older one after a newer.
-//  6. Nothing runs after the destructor has returned.
+//  6. Nothing runs after the destructor has returned. From inside a callback it returns without waiting
+//     for callbacks on other threads; what the calling frame still owes follows when it goes on.
 
 #ifndef FAILBACK_REGISTRY_FAILBACK_REGISTRY_H_
 #define FAILBACK_REGISTRY_FAILBACK_REGISTRY_H_
@@ -60,8 +61,6 @@
 #include "retry/retry_task.h"
 
 namespace failback {
-
-class IntentJournal;
 
 // What became of an intent, told to whoever set Options::on_event.
 struct IntentEvent {
@@ -85,8 +84,8 @@ class FailbackRegistry final : public Registry {
   struct Options {
     // How the upstream is called in listings and messages.
     std::string upstream_name;
-    // Names this life of the process to the upstream; empty: a new random one, or the
-    // journal's. A pod's UID is a good one.
+    // Names this life of the process to the upstream; empty: the one in `state_dir`, or a new
+    // random one. A pod's UID is a good one.
     std::string incarnation;
     // For people: shown at the registry.
     std::string client_name;
@@ -111,13 +110,15 @@ class FailbackRegistry final : public Registry {
     HashedWheelTimer* timer = nullptr;
     // Uniform in [0, 1); for jitter. Default: EntropyRandom().
     Random random;
-    // Optional; outlives the registry. Where intents survive the process.
-    IntentJournal* journal = nullptr;
+    // Optional. A folder of this registry's own, created if it is not there, where intents and the
+    // last known sets survive the process. A second process that uses it is refused.
+    std::string state_dir;
     // Optional. Called without locks; must not block.
     std::function<void(const IntentEvent&)> on_event;
   };
 
-  // INVALID_ARGUMENT names the option. The first session is opened in the background.
+  // INVALID_ARGUMENT names the option; FAILED_PRECONDITION names a state directory that cannot be
+  // used or is in use. The first session is opened in the background.
   static absl::StatusOr<std::unique_ptr<FailbackRegistry>> Create(
       std::unique_ptr<Registry> upstream, Options options);
 
@@ -156,7 +157,10 @@ class FailbackRegistry final : public Registry {
   void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
 
  private:
+  friend class FailbackRegistryPeer;  // of the tests
   class Core;
+  // What is wrong inside, by the invariants; empty when nothing is.
+  std::string CheckInvariants() const;
   explicit FailbackRegistry(std::shared_ptr<Core> core);
   const std::shared_ptr<Core> core_;
 };

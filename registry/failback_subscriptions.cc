@@ -9,6 +9,12 @@
 #include "registry/validation.h"
 
 namespace failback {
+namespace {
+
+// How long a stream may take with its first message and count as a call in flight.
+constexpr absl::Duration kOpeningPatience = absl::Seconds(2);
+
+}  // namespace
 
 // A subscriber's handle. Destroying it takes the subscriber off its watch.
 class FailbackRegistry::Core::LocalStream final : public SubscribeStream {
@@ -76,7 +82,9 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
     MutexLock lock(&mu_);
     LocalSession* session =
         request.session_id().empty() ? nullptr : FindSession(request.session_id());
-    if (draining_) {
+    if (closed_) {
+      refused = absl::CancelledError("the registry client was shut down");
+    } else if (draining_) {
       refused = Refusal(registry::v1::ERROR_REASON_DRAINING,
                         "the agent is draining and takes no new intents");
     } else if (session == nullptr && !request.session_id().empty()) {
@@ -180,15 +188,15 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
   const RecordPtr record = watch->record.lock();
   if (record == nullptr || record->erased || !record->present) return;
   // The last one has left: the intent is now to be gone.
+  const bool never_sent = record->acknowledged == 0 && record->in_flight == 0 &&
+                          record->retry == nullptr && record->queued;
   CloseStream(watch, deferred);
   watch->stale_timer.Cancel();
   watch->hold_timer.Cancel();
   watch->set = WatchedSet(options_.empty_snapshot_hold > absl::ZeroDuration());
-  const bool never_sent = record->acknowledged == 0 && record->in_flight == 0 &&
-                          record->retry == nullptr && record->queued;
   record->present = false;
   if (never_sent) {
-    Erase(record);
+    Erase(record, absl::OkStatus(), deferred);
     return;
   }
   NewGeneration(record);
@@ -240,35 +248,23 @@ void FailbackRegistry::Core::OnWatchEvent(const std::shared_ptr<Watch>& watch,
     MutexLock lock(&mu_);
     const RecordPtr record = watch->record.lock();
     if (record == nullptr || record->erased || watch->stream_serial != stream_serial) return;
-    if (watch->phase == Watch::Phase::kOpening) {
+    if (watch->phase != Watch::Phase::kStreaming) {
       began = true;
+      watch->opening_timer.Cancel();
+      if (watch->phase == Watch::Phase::kOpening) --calls_in_flight_;
       watch->phase = Watch::Phase::kStreaming;
-      --calls_in_flight_;
       AttemptDone(record, record->in_flight, absl::OkStatus(), /*sent=*/true, &deferred);
     }
-    watch->stale_timer.Cancel();
     Tell(watch, watch->set.Apply(event), &deferred);
-    if (watch->set.holding()) {
-      if (!watch->hold_timer || watch->hold_timer.IsExpired() ||
-          watch->hold_timer.IsCancelled()) {
-        auto timer = options_.timer->NewTimeout(
-            [weak = weak_from_this(), watch] {
-              auto self = weak.lock();
-              if (self == nullptr) return;
-              Entry entry(self.get());
-              if (!entry.ok()) return;
-              Deferred deferred;
-              {
-                MutexLock lock(&self->mu_);
-                self->Tell(watch, watch->set.Release(), &deferred);
-              }
-              deferred.Run();
-            },
-            options_.empty_snapshot_hold);
-        if (timer.ok()) watch->hold_timer = *std::move(timer);
-      }
+    if (watch->set.gap()) {
+      CloseStream(watch, &deferred);
+      ArmStale(watch);
+      AttemptDone(record, record->generation,
+                  absl::AbortedError("a message of the stream was lost: starting anew"),
+                  /*sent=*/true, &deferred);
     } else {
-      watch->hold_timer.Cancel();
+      watch->stale_timer.Cancel();
+      ArmHold(watch);
     }
   }
   deferred.Run();
@@ -288,43 +284,52 @@ void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch,
     MutexLock lock(&mu_);
     const RecordPtr record = watch->record.lock();
     if (record == nullptr || record->erased || watch->stream_serial != stream_serial) return;
-    session_id = session_->state().session_id;
+    session_id = watch->session_id;
     CloseStream(watch, &deferred);
-    if (watch->set.known() && !watch->set.stale()) {
-      auto timer = options_.timer->NewTimeout(
-          [weak = weak_from_this(), watch] {
-            auto self = weak.lock();
-            if (self == nullptr) return;
-            Entry entry(self.get());
-            if (!entry.ok()) return;
-            Deferred deferred;
-            {
-              MutexLock lock(&self->mu_);
-              if (watch->phase != Watch::Phase::kStreaming) {
-                self->Tell(watch, watch->set.MarkStale(), &deferred);
-              }
-            }
-            deferred.Run();
-          },
-          options_.stale_grace);
-      if (timer.ok()) watch->stale_timer = *std::move(timer);
-    }
+    ArmStale(watch);
     AttemptDone(record, record->generation, status, /*sent=*/true, &deferred);
-    if (record->erased) {
-      // Superseded by a newer stream of this very incarnation: nobody is left to be told here.
-      for (const auto& subscriber : watch->subscribers) {
-        subscriber->notifier->PostEnd(status);
-        deferred.Add([notifier = subscriber->notifier] { notifier->Deliver(); });
-      }
-      watch->subscribers.clear();
-    }
   }
-  if (IsConnectionFailure(status)) session_->ReportFailure(status);
+  if (!end.ok() && IsConnectionFailure(end)) session_->ReportFailure(end);
   if (DecideNextStep(OperationKind::kSubscribe, status) == NextStep::kResync) {
     session_->ReportLost(session_id);
   }
   deferred.Run();
   Pump();
+}
+
+void FailbackRegistry::Core::ArmStale(const std::shared_ptr<Watch>& watch) {
+  const Timeout& timer = watch->stale_timer;
+  const bool armed = timer && !timer.IsExpired() && !timer.IsCancelled();
+  if (armed || !watch->set.known() || watch->set.stale()) return;
+  watch->stale_timer = After(options_.stale_grace, [watch](Core* core, Deferred* deferred) {
+    if (watch->phase != Watch::Phase::kStreaming) {
+      core->Tell(watch, watch->set.MarkStale(), deferred);
+    }
+  });
+}
+
+void FailbackRegistry::Core::ArmHold(const std::shared_ptr<Watch>& watch) {
+  if (!watch->set.holding()) {
+    watch->hold_timer.Cancel();
+    return;
+  }
+  const Timeout& timer = watch->hold_timer;
+  if (timer && !timer.IsExpired() && !timer.IsCancelled()) return;
+  watch->hold_timer = After(options_.empty_snapshot_hold, [watch](Core* core, Deferred* deferred) {
+    // While the registry is away its silence confirms nothing; its next message arms this again.
+    if (watch->phase == Watch::Phase::kStreaming) {
+      core->Tell(watch, watch->set.Release(), deferred);
+    }
+  });
+}
+
+void FailbackRegistry::Core::ArmOpening(const std::shared_ptr<Watch>& watch) {
+  watch->opening_timer = After(kOpeningPatience, [watch, serial = watch->stream_serial](
+                                                     Core* core, Deferred*) {
+    if (watch->stream_serial != serial || watch->phase != Watch::Phase::kOpening) return;
+    watch->phase = Watch::Phase::kQuiet;
+    --core->calls_in_flight_;
+  });
 }
 
 void FailbackRegistry::Core::Tell(const std::shared_ptr<Watch>& watch,
@@ -338,8 +343,9 @@ void FailbackRegistry::Core::Tell(const std::shared_ptr<Watch>& watch,
 
 void FailbackRegistry::Core::CloseStream(const std::shared_ptr<Watch>& watch, Deferred* deferred) {
   ++watch->stream_serial;
-  if (watch->phase == Watch::Phase::kOpening) {
-    --calls_in_flight_;
+  if (watch->phase == Watch::Phase::kOpening) --calls_in_flight_;
+  if (watch->phase == Watch::Phase::kOpening || watch->phase == Watch::Phase::kQuiet) {
+    watch->opening_timer.Cancel();
     if (const RecordPtr record = watch->record.lock(); record != nullptr) record->in_flight = 0;
   }
   watch->phase = Watch::Phase::kClosed;

@@ -38,11 +38,12 @@ NextStep DecideNextStep(OperationKind kind, const absl::Status& status) {
     case registry::v1::ERROR_REASON_SESSION_UNKNOWN:
       return NextStep::kResync;
     case registry::v1::ERROR_REASON_SUPERSEDED:
-      return NextStep::kSuperseded;
+      // Nobody else follows under our session and name: only our own numbers can have gone back.
+      return kind == OperationKind::kSubscribe || kind == OperationKind::kUnsubscribe
+                 ? NextStep::kNewGeneration
+                 : NextStep::kSuperseded;
     case registry::v1::ERROR_REASON_GENERATION_REUSED:
       return NextStep::kNewGeneration;
-    case registry::v1::ERROR_REASON_REPLACED:
-      return NextStep::kSuperseded;
     case registry::v1::ERROR_REASON_INVALID_FIELD:
     case registry::v1::ERROR_REASON_TOO_LARGE:
     case registry::v1::ERROR_REASON_LIMIT_REACHED:
@@ -50,7 +51,8 @@ NextStep DecideNextStep(OperationKind kind, const absl::Status& status) {
     case registry::v1::ERROR_REASON_OVERLOADED:
     case registry::v1::ERROR_REASON_STORE_READ_ONLY:
     case registry::v1::ERROR_REASON_SHUTTING_DOWN:
-    case registry::v1::ERROR_REASON_DRAINING:  // a registry behind an agent that restarts
+    case registry::v1::ERROR_REASON_DRAINING:  // an agent that restarts
+    case registry::v1::ERROR_REASON_REPLACED:  // not by us: ends of our older streams are not heard
       return NextStep::kRetry;
     default:
       break;
@@ -73,6 +75,17 @@ NextStep DecideNextStep(OperationKind kind, const absl::Status& status) {
     default:
       return NextStep::kPark;
   }
+}
+
+NextStep DecideUnsent(OperationKind kind, const absl::Status& status) {
+  return DecideNextStep(kind, status) == NextStep::kRetry ? NextStep::kRetry : NextStep::kPark;
+}
+
+bool IsAboutContent(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kInvalidArgument ||
+         status.code() == absl::StatusCode::kOutOfRange ||
+         (status.code() == absl::StatusCode::kResourceExhausted &&
+          !RetryDelayOf(status).has_value());
 }
 
 bool IsConnectionFailure(const absl::Status& status) {

@@ -1,11 +1,20 @@
 #include "registry/upstream_session.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "registry/errors.h"
+#include "registry/status_policy.h"
 
 namespace failback {
 namespace {
+
+// Answers of a store that was there before, in a row, until it is believed to be back for good.
+constexpr int kStoreIsBack = 5;
+
+// When neither side names a TTL.
+constexpr absl::Duration kDefaultTtl = absl::Seconds(10);
 
 absl::Duration FromProto(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
@@ -13,7 +22,8 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
 
 }  // namespace
 
-std::shared_ptr<UpstreamSession> UpstreamSession::Create(std::shared_ptr<Registry> upstream, Options options,
+std::shared_ptr<UpstreamSession> UpstreamSession::Create(std::shared_ptr<Registry> upstream,
+                                                         Options options,
                                                          std::function<void()> on_change) {
   return std::shared_ptr<UpstreamSession>(
       new UpstreamSession(std::move(upstream), std::move(options), std::move(on_change)));
@@ -35,18 +45,26 @@ UpstreamSession::State UpstreamSession::state() const {
 }
 
 void UpstreamSession::ReportFailure(const absl::Status& status) {
+  CallGate::Pass pass(&gate_);
+  if (!pass.ok()) return;
   {
     MutexLock lock(&mu_);
     if (stopped_ || state_.phase != Phase::kUp) return;
     state_.last_error = status;
-    SetPhase(Phase::kDown);
+    SetPhase(Phase::kSuspect);
     // The call in flight, if any, answers the question too.
-    if (!busy_) Schedule(absl::ZeroDuration());
+    if (!busy_) {
+      const int64_t since = options_.timer->clock()->NowNanos() - probed_nanos_;
+      Schedule(std::max(absl::ZeroDuration(),
+                        options_.reconnect.initial - absl::Nanoseconds(since)));
+    }
   }
   on_change_();
 }
 
 void UpstreamSession::ReportLost(const std::string& session_id) {
+  CallGate::Pass pass(&gate_);
+  if (!pass.ok()) return;
   {
     MutexLock lock(&mu_);
     if (stopped_ || session_id.empty() || state_.session_id != session_id) return;
@@ -67,9 +85,12 @@ void UpstreamSession::Close() {
 }
 
 void UpstreamSession::Stop() {
-  MutexLock lock(&mu_);
-  stopped_ = true;
-  next_.Cancel();
+  {
+    MutexLock lock(&mu_);
+    stopped_ = true;
+    next_.Cancel();
+  }
+  gate_.Close();
 }
 
 std::shared_ptr<Registry> UpstreamSession::upstream() const {
@@ -78,12 +99,14 @@ std::shared_ptr<Registry> UpstreamSession::upstream() const {
 }
 
 void UpstreamSession::ReleaseUpstream() {
-  std::shared_ptr<Registry> released;
+  std::shared_ptr<Registry> released;  // destroyed after the lock is released
   MutexLock lock(&mu_);
   released.swap(upstream_);
 }
 
 void UpstreamSession::Step() {
+  CallGate::Pass pass(&gate_);
+  if (!pass.ok()) return;
   Phase phase;
   std::shared_ptr<Registry> upstream;
   std::string session_id;
@@ -99,6 +122,7 @@ void UpstreamSession::Step() {
     upstream = upstream_;
     phase = state_.phase;
     busy_ = phase != Phase::kClosed;
+    probed_nanos_ = options_.timer->clock()->NowNanos();
     next_.Cancel();
     session_id = state_.session_id;
     if (session_id.empty()) {
@@ -133,11 +157,36 @@ void UpstreamSession::Step() {
   }
 }
 
+absl::Status UpstreamSession::CheckStore(const OpenSessionResponse& opened) {
+  const std::string& known = state_.info.store_id();
+  const std::string& store = opened.store_id();
+  if (store == known || store.empty() || known.empty()) {
+    refused_stores_ = 0;
+    return absl::OkStatus();
+  }
+  if (former_stores_.count(store) > 0 && ++refused_stores_ < kStoreIsBack) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("two registries answer at this address: store ", store, ", and before it ", known,
+                     "; several addresses of one upstream must lead to one store"));
+  }
+  refused_stores_ = 0;
+  former_stores_.insert(known);
+  former_stores_.erase(store);
+  return absl::OkStatus();
+}
+
 void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
+  CallGate::Pass pass(&gate_);
+  if (!pass.ok()) return;
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
-    if (response.ok()) {
+    absl::Status status = response.status();
+    if (status.ok()) status = CheckStore(*response);
+    if (status.ok() && response->session_id().empty()) {
+      status = absl::InternalError("the registry opened a session without an id");
+    }
+    if (status.ok()) {
       // A resumed session of the same epoch still has everything, unless this process has
       // not registered it: sending all again costs little and is always right.
       ++state_.session_serial;
@@ -146,7 +195,7 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
       opened_nanos_ = options_.timer->clock()->NowNanos();
       Succeeded();
     } else {
-      Failed(response.status());
+      Failed(status);
     }
   }
   on_change_();
@@ -154,29 +203,29 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
 
 void UpstreamSession::OnRenewed(const std::string& session_id,
                                 absl::StatusOr<KeepAliveResponse> response) {
-  if (ReasonOf(response.status()) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
-    {
-      MutexLock lock(&mu_);
-      if (stopped_) return;
-      busy_ = false;
-      if (state_.phase == Phase::kClosing) {
-        SetPhase(Phase::kClosed);
-      } else if (state_.session_id == session_id) {
-        Lost();
-      } else {
-        Schedule(absl::ZeroDuration());
-      }
-    }
-    on_change_();
-    return;
-  }
+  CallGate::Pass pass(&gate_);
+  if (!pass.ok()) return;
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
-    if (response.ok()) {
-      if (response->epoch() != state_.info.epoch()) {
+    const bool unknown =
+        ReasonOf(response.status()) == registry::v1::ERROR_REASON_SESSION_UNKNOWN;
+    if (unknown && state_.phase == Phase::kClosing) {
+      busy_ = false;
+      SetPhase(Phase::kClosed);
+    } else if (state_.session_id != session_id) {
+      // The answer for a session that was found lost meanwhile tells nothing of the next one.
+      Schedule(ReopenDelay());
+    } else if (unknown) {
+      busy_ = false;
+      Lost();
+    } else if (response.ok()) {
+      if (response->epoch() != 0 && response->epoch() != state_.info.epoch()) {
         state_.info.set_epoch(response->epoch());
         ++state_.session_serial;
+      }
+      if (FromProto(response->ttl()) > absl::ZeroDuration()) {
+        *state_.info.mutable_ttl() = response->ttl();
       }
       Succeeded();
     } else {
@@ -187,6 +236,8 @@ void UpstreamSession::OnRenewed(const std::string& session_id,
 }
 
 void UpstreamSession::OnClosed(const absl::Status& status) {
+  CallGate::Pass pass(&gate_);
+  if (!pass.ok()) return;
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
@@ -202,35 +253,43 @@ void UpstreamSession::OnClosed(const absl::Status& status) {
 
 void UpstreamSession::Succeeded() {
   failures_ = 0;
-  if (state_.phase != Phase::kClosing) {
-    if (state_.phase != Phase::kUp) {
-      ++state_.connection_serial;
-      SetPhase(Phase::kUp);
-    }
-    Schedule(RenewalPeriod());
-  } else {
+  if (state_.phase == Phase::kClosing) {
     Schedule(absl::ZeroDuration());
+    return;
   }
+  if (state_.phase != Phase::kUp) {
+    if (state_.phase != Phase::kSuspect) ++state_.connection_serial;
+    SetPhase(Phase::kUp);
+  }
+  Schedule(RenewalPeriod());
 }
 
 void UpstreamSession::Failed(const absl::Status& status) {
   state_.last_error = status;
-  if (state_.phase != Phase::kClosing) SetPhase(Phase::kDown);
   ++failures_;
-  Schedule(BackoffDelay(options_.reconnect, failures_, options_.random()));
+  if (state_.phase != Phase::kClosing) {
+    // A renewal that was slow once is not an outage; one that found nobody is.
+    const bool once = state_.phase == Phase::kUp && !IsConnectionFailure(status);
+    SetPhase(once ? Phase::kSuspect : Phase::kDown);
+  }
+  Schedule(RetryDelayOf(status).value_or(
+      BackoffDelay(options_.reconnect, failures_, options_.random())));
 }
 
 void UpstreamSession::Lost() {
   state_.session_id.clear();
   SetPhase(Phase::kConnecting);
-  if (busy_) {
-    step_again_ = true;
-    return;
-  }
-  const int64_t age = options_.timer->clock()->NowNanos() - opened_nanos_;
-  failures_ = absl::Nanoseconds(age) < absl::Seconds(1) ? failures_ + 1 : 0;
-  Schedule(failures_ == 0 ? absl::ZeroDuration()
-                          : BackoffDelay(options_.reconnect, failures_, options_.random()));
+  const absl::Duration age =
+      absl::Nanoseconds(options_.timer->clock()->NowNanos() - opened_nanos_);
+  losses_ = age < absl::Seconds(1) ? losses_ + 1 : 0;
+  // A call in flight goes on to the next step when it ends.
+  if (busy_) return;
+  Schedule(ReopenDelay());
+}
+
+absl::Duration UpstreamSession::ReopenDelay() const {
+  if (losses_ == 0) return absl::ZeroDuration();
+  return BackoffDelay(options_.reconnect, losses_, options_.random());
 }
 
 void UpstreamSession::Schedule(absl::Duration delay) {
@@ -253,7 +312,9 @@ void UpstreamSession::SetPhase(Phase phase) {
 }
 
 absl::Duration UpstreamSession::RenewalPeriod() const {
-  return FromProto(state_.info.ttl()) / 3;
+  const absl::Duration granted = FromProto(state_.info.ttl());
+  if (granted > absl::ZeroDuration()) return granted / 3;
+  return (options_.ttl > absl::ZeroDuration() ? options_.ttl : kDefaultTtl) / 3;
 }
 
 }  // namespace failback

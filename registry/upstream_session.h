@@ -5,10 +5,18 @@
 // the same call is repeated with the reconnect backoff, about once a second, until it
 // succeeds. A session that the upstream does not know is opened anew, with the same incarnation.
 //
+// The owner's own calls may fail too, and an UNAVAILABLE of one call is not yet an outage: it makes the
+// upstream suspect, and a probe decides. Only a failed probe counts as a loss, so that one method that
+// keeps failing behind a healthy connection does not set off a resync each time.
+//
+// Two registries behind one address answer with two store ids in turn. An answer with a store id that was
+// there before the present one is refused with an error that says so, unless it keeps coming (a
+// store that was put back).
+//
 // The owner is told that something changed and reads the state; two counters tell what happened in
 // between, so no news is lost when several come at once:
 //   session_serial     grows with each new session and each new epoch: everything was lost
-//   connection_serial  grows with each success after a failure: what was sent may be lost
+//   connection_serial  grows with each success after a failed probe: what was sent may be lost
 //
 // Thread safety: all methods from any thread. `on_change` runs without locks. state() may be called
 // under the owner's lock; the other methods may call `on_change` before they return, so not.
@@ -19,10 +27,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "registry/call_gate.h"
 #include "registry/registry.h"
 #include "retry/backoff.h"
 #include "retry/hashed_wheel_timer.h"
@@ -44,7 +54,8 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   enum class Phase {
     kConnecting,  // no answer yet to the first call, or to the one that opens a lost session anew
     kUp,
-    kDown,     // the last call failed; probing
+    kSuspect,  // a call has failed, and a probe is to tell
+    kDown,     // the last probe failed; probing on
     kClosing,  // Close() was called
     kClosed,   // the upstream has ended the session
   };
@@ -69,7 +80,7 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
 
   State state() const;
 
-  // A call of the owner's could not reach the upstream. Probes at once.
+  // A call of the owner's could not reach the upstream. Probes, at most once in `reconnect.initial`.
   void ReportFailure(const absl::Status& status);
 
   // The upstream told that it does not know `session_id`. Opens a session anew, if that is the
@@ -79,7 +90,7 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   // Ends the session at the upstream, trying until it succeeds; the state becomes kClosed.
   void Close();
 
-  // Stops all timers; calls under way change nothing any more.
+  // Stops all timers; calls under way change nothing any more. Waits for other threads to leave.
   void Stop();
 
   // The registry that the session is at; null after ReleaseUpstream().
@@ -93,6 +104,8 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
 
   // Makes the next call, if none is in flight.
   void Step();
+  // OK, or why the registry that answered is not taken for the one that was there before.
+  absl::Status CheckStore(const OpenSessionResponse& opened) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnOpened(absl::StatusOr<OpenSessionResponse> response);
   void OnRenewed(const std::string& session_id, absl::StatusOr<KeepAliveResponse> response);
   void OnClosed(const absl::Status& status);
@@ -106,10 +119,13 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   void Failed(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetPhase(Phase phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Duration RenewalPeriod() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // How long to wait with a new session after the last was lost.
+  absl::Duration ReopenDelay() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   const std::function<void()> on_change_;
 
+  CallGate gate_;
   mutable Mutex mu_;
   std::shared_ptr<Registry> upstream_ ABSL_GUARDED_BY(mu_);
   State state_ ABSL_GUARDED_BY(mu_);
@@ -117,8 +133,13 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   bool step_again_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
-  int failures_ ABSL_GUARDED_BY(mu_) = 0;
+  int failures_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
+  int losses_ ABSL_GUARDED_BY(mu_) = 0;    // of young sessions, in a row
   int64_t opened_nanos_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t probed_nanos_ ABSL_GUARDED_BY(mu_) = 0;
+  // Store ids that were there before the present one.
+  std::set<std::string> former_stores_ ABSL_GUARDED_BY(mu_);
+  int refused_stores_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
 };
 
 }  // namespace failback

@@ -14,14 +14,23 @@ bool SameInstance(const ServiceInstance& a, const ServiceInstance& b) {
 }  // namespace
 
 WatchedSet::Event WatchedSet::Apply(const SubscribeResponse& message) {
+  gap_ = false;
   if (message.has_snapshot()) {
-    if (!parts_.has_value()) parts_.emplace();
+    if (!parts_.has_value()) {
+      parts_.emplace();
+      parts_revision_ = message.revision();
+    } else if (parts_revision_ != message.revision()) {
+      return Gap();
+    }
     for (const ServiceInstance& instance : message.snapshot().instances()) {
       (*parts_)[CanonicalKey(instance.key())] = std::make_shared<const ServiceInstance>(instance);
     }
     if (message.snapshot().more()) return nullptr;
     Instances next = std::move(*parts_);
     parts_.reset();
+    if (known_ && message.epoch() == told_epoch_ && message.revision() < told_revision_) {
+      return Gap();
+    }
     if (hold_empty_ && next.empty() && !instances_.empty()) {
       epoch_ = message.epoch();
       revision_ = message.revision();
@@ -31,26 +40,33 @@ WatchedSet::Event WatchedSet::Apply(const SubscribeResponse& message) {
     held_.reset();
     return Commit(std::move(next), message.epoch(), message.revision(), message.stale());
   }
-  parts_.reset();
+  if (parts_.has_value()) return Gap();
   if (!message.has_delta()) {
-    if (!known_ || held_.has_value()) return nullptr;
+    if (!known_ || held_.has_value() || epoch_ != told_epoch_) return nullptr;
     return Commit(instances_, epoch_, revision_, message.stale());
+  }
+  if (!known_ || message.epoch() != epoch_ || message.delta().base_revision() != revision_ ||
+      message.revision() < revision_) {
+    return Gap();
   }
   if (held_.has_value()) {
     ApplyDelta(message.delta(), &held_->instances);
-    epoch_ = message.epoch();
     revision_ = message.revision();
     if (held_->instances.empty()) return nullptr;
     Instances next = std::move(held_->instances);
     held_.reset();
     return Commit(std::move(next), epoch_, revision_, message.stale());
   }
-  if (!known_ || message.epoch() != told_epoch_) {
-    Instances next = instances_;
-    ApplyDelta(message.delta(), &next);
-    return Commit(std::move(next), message.epoch(), message.revision(), message.stale());
-  }
   return CommitDelta(message);
+}
+
+WatchedSet::Event WatchedSet::Gap() {
+  gap_ = true;
+  parts_.reset();
+  held_.reset();
+  epoch_ = 0;
+  revision_ = 0;
+  return nullptr;
 }
 
 WatchedSet::Event WatchedSet::MarkStale() {

@@ -6,6 +6,11 @@
 // holds its lock around every call, hands what comes back to the subscribers, and runs the two
 // timers (the grace before "stale", the hold of an empty snapshot).
 //
+// It checks before it stores: a delta that does not follow on the message before, or a part of a snapshot
+// that never ended, is a gap: nothing is stored, the position is dropped, and the owner opens the stream
+// anew. A snapshot older than what was told, of the same epoch (a registry that lags behind another), is a
+// gap too.
+//
 // Empty-push protection (Nacos' and Dubbo's lesson): an empty snapshot after a non-empty state is more
 // often a registry that has just lost its data than a service without instances. It is held, the old
 // state is marked stale, and Release() or a snapshot or delta with instances ends the hold. A
@@ -40,6 +45,9 @@ class WatchedSet {
   // The next message of the upstream stream, and what to tell the subscribers (null: nothing).
   Event Apply(const SubscribeResponse& message);
 
+  // The last message did not fit: open the stream anew, from epoch() and revision(), which are 0.
+  bool gap() const { return gap_; }
+
   // Marks the state stale: the upstream is away. A message that arrives ends it.
   Event MarkStale();
 
@@ -65,13 +73,14 @@ class WatchedSet {
   uint64_t revision() const { return revision_; }
 
  private:
-  // By canonical key, with the instance's canonical bytes' digest compared through the message.
+  // By canonical key.
   using Instances = std::map<std::string, std::shared_ptr<const ServiceInstance>>;
 
   struct Held {
     Instances instances;
   };
 
+  Event Gap();
   // Makes `next` the state, and tells the difference.
   Event Commit(Instances next, uint64_t epoch, uint64_t revision, bool stale);
   // Applies a delta of the epoch told last in place, and tells what it changed.
@@ -83,6 +92,7 @@ class WatchedSet {
   bool hold_empty_;
   bool known_ = false;
   bool stale_ = false;
+  bool gap_ = false;
   Instances instances_;
   // Position of the upstream stream.
   uint64_t epoch_ = 0;
@@ -92,6 +102,7 @@ class WatchedSet {
   uint64_t told_revision_ = 0;
   // Parts of a snapshot that is not complete.
   std::optional<Instances> parts_;
+  uint64_t parts_revision_ = 0;
   std::optional<Held> held_;
 };
 

@@ -25,6 +25,7 @@ RetryTask::RetryTask(HashedWheelTimer* timer, const RetryPolicy* policy, const R
 RetryTask::~RetryTask() { timeout_.Cancel(); }
 
 RetryTask::State RetryTask::Failed(std::optional<absl::Duration> server_delay, TimerTask on_due) {
+  timeout_.Cancel();
   if (std::exchange(first_, false)) {
     if (policy_->retry_times == 0) {
       Park();
@@ -36,10 +37,19 @@ RetryTask::State RetryTask::Failed(std::optional<absl::Duration> server_delay, T
   } else {
     ++times_;
   }
-  const absl::Duration delay =
-      server_delay.has_value()      ? *server_delay
-      : policy_->retry_period.has_value() ? *policy_->retry_period
-                                    : BackoffDelay(policy_->backoff, times_, (*random_)());
+  absl::Duration delay;
+  if (server_delay.has_value()) {
+    delay = *server_delay;
+  } else if (policy_->retry_period.has_value()) {
+    delay = *policy_->retry_period;
+  } else {
+    delay = BackoffDelay(policy_->backoff, times_, (*random_)());
+  }
+  return Wait(delay, std::move(on_due));
+}
+
+RetryTask::State RetryTask::Wait(absl::Duration delay, TimerTask on_due) {
+  timeout_.Cancel();
   next_attempt_nanos_ = timer_->clock()->NowNanos() + absl::ToInt64Nanoseconds(delay);
   auto timeout = timer_->NewTimeout(std::move(on_due), delay);
   if (!timeout.ok()) {

@@ -68,6 +68,10 @@ class RetryTask {
   // more (full, or stopped) the task parks.
   State Failed(std::optional<absl::Duration> server_delay, TimerTask on_due);
 
+  // Puts the task on the wheel for `delay`, whatever its state: it is due, and its owner wants it later
+  // (storm control). Does not count as an attempt.
+  State Wait(absl::Duration delay, TimerTask on_due);
+
   // For `on_due`: true exactly once after the task came due, unless it was cancelled or run by hand.
   bool Begin();
 
