@@ -1,0 +1,281 @@
+#include "registry/upstream_session.h"
+
+#include "tests/registry/failback/failback_fixture.h"
+
+namespace failback {
+namespace {
+
+using Phase = UpstreamSession::Phase;
+
+class UpstreamSessionTest : public testing::Test {
+ protected:
+  UpstreamSessionTest() {
+    HashedWheelTimer::Options timer;
+    timer.clock = &clock_;
+    timer.tick_duration = absl::Milliseconds(1);
+    timer_ = HashedWheelTimer::Create(std::move(timer)).value();
+    fake_ = std::make_shared<FakeRegistry>();
+    fake_->opens.AnswerWith([this](const auto&) { return Opened(); });
+    fake_->keep_alives.AnswerWith([this](const KeepAliveRequest& request) {
+      KeepAliveResponse response;
+      response.set_session_id(request.session_id());
+      response.mutable_ttl()->set_seconds(9);
+      response.set_epoch(epoch_);
+      return response;
+    });
+    session_ = UpstreamSession::Create(
+        fake_,
+        {"inc", "client", absl::Seconds(9),
+         BackoffOptions{absl::Milliseconds(100), 2.0, absl::Milliseconds(1100), 0.2}, timer_.get(),
+         [] { return 0.5; }},
+        [this] { ++changes_; });
+  }
+  ~UpstreamSessionTest() override { session_->Stop(); }
+
+  OpenSessionResponse Opened() {
+    OpenSessionResponse response;
+    response.set_session_id(absl::StrCat("s", ++opened_));
+    response.mutable_ttl()->set_seconds(9);
+    response.set_rank(5);
+    response.set_store_id(store_);
+    response.set_epoch(epoch_);
+    return response;
+  }
+  void Advance(absl::Duration duration) { clock_.Advance(duration); }
+  Phase phase() const { return session_->state().phase; }
+
+  SimulatedClock clock_;
+  std::unique_ptr<HashedWheelTimer> timer_;
+  std::shared_ptr<FakeRegistry> fake_;
+  int opened_ = 0;
+  int changes_ = 0;
+  uint64_t epoch_ = 1;
+  std::string store_ = "A";
+  std::shared_ptr<UpstreamSession> session_;
+};
+
+TEST_F(UpstreamSessionTest, OpensAndRenewsAtAThirdOfTheTtl) {
+  session_->Start();
+  EXPECT_EQ(phase(), Phase::kUp);
+  EXPECT_EQ(session_->state().session_serial, 1);
+  EXPECT_EQ(fake_->opens.last_request().incarnation(), "inc");
+  EXPECT_EQ(fake_->opens.last_request().ttl().seconds(), 9);
+  Advance(absl::Milliseconds(2999));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 0);
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 1);
+  Advance(absl::Seconds(30));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 11);
+  EXPECT_EQ(fake_->keep_alives.last_request().session_id(), "s1");
+  EXPECT_EQ(session_->state().connection_serial, 1);
+}
+
+TEST_F(UpstreamSessionTest, ProbesWithBackoffWhileAwayAndCountsTheReturn) {
+  session_->Start();
+  fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(phase(), Phase::kDown);
+  EXPECT_EQ(session_->state().last_error, Away());
+  const std::vector<int> expected = {90, 180, 360, 720, 990, 990};  // 90 % of the ceiling
+  size_t calls = fake_->keep_alives.request_count();
+  for (const int ms : expected) {
+    Advance(absl::Milliseconds(ms - 1));
+    EXPECT_EQ(fake_->keep_alives.request_count(), calls);
+    Advance(absl::Milliseconds(1));
+    EXPECT_EQ(fake_->keep_alives.request_count(), ++calls);
+  }
+  const auto before = session_->state();
+  fake_->keep_alives.AnswerWith([](const KeepAliveRequest& r) {
+    KeepAliveResponse response;
+    response.set_epoch(1);
+    return response;
+  });
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(phase(), Phase::kUp);
+  EXPECT_EQ(session_->state().connection_serial, before.connection_serial + 1);
+  EXPECT_EQ(session_->state().session_serial, before.session_serial);
+}
+
+TEST_F(UpstreamSessionTest, ARenewalThatIsSlowOnceIsNotALoss) {
+  session_->Start();
+  fake_->keep_alives.Answer(absl::DeadlineExceededError("slow"));
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(phase(), Phase::kSuspect);
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(phase(), Phase::kUp);
+  EXPECT_EQ(session_->state().connection_serial, 1);
+  fake_->keep_alives.Answer(absl::DeadlineExceededError("slow"));
+  fake_->keep_alives.Answer(absl::DeadlineExceededError("slow again"));
+  Advance(absl::Milliseconds(2200));
+  EXPECT_EQ(phase(), Phase::kDown);
+}
+
+TEST_F(UpstreamSessionTest, ALostSessionIsOpenedAnewWithTheSameIncarnationAndRank) {
+  session_->Start();
+  fake_->keep_alives.Answer(SessionUnknown());
+  Advance(absl::Seconds(3));
+  Advance(absl::Milliseconds(1));
+  ASSERT_EQ(fake_->opens.request_count(), 2);
+  EXPECT_EQ(fake_->opens.last_request().incarnation(), "inc");
+  EXPECT_EQ(fake_->opens.last_request().rank(), 5);
+  EXPECT_EQ(fake_->opens.last_request().store_id(), "A");
+  EXPECT_EQ(session_->state().session_id, "s2");
+  EXPECT_EQ(session_->state().session_serial, 2);
+}
+
+TEST_F(UpstreamSessionTest, ReportLostOfAnOlderSessionChangesNothing) {
+  session_->Start();
+  session_->ReportLost("s0");
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(fake_->opens.request_count(), 1);
+  Advance(absl::Seconds(1));
+  session_->ReportLost("s1");
+  EXPECT_EQ(phase(), Phase::kConnecting);
+  EXPECT_EQ(session_->state().session_id, "");
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(fake_->opens.request_count(), 2);
+}
+
+TEST_F(UpstreamSessionTest, ARenewalsLateAnswerDoesNotBringALostSessionUp) {
+  session_->Start();
+  Advance(absl::Seconds(2));
+  fake_->keep_alives.Hold();
+  Advance(absl::Seconds(1));
+  session_->ReportLost("s1");
+  fake_->opens.Hold();
+  fake_->keep_alives.Release();
+  EXPECT_EQ(phase(), Phase::kConnecting) << "up, and without a session";
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(fake_->opens.held_count(), 1);
+  fake_->opens.Release();
+  EXPECT_EQ(phase(), Phase::kUp);
+  EXPECT_EQ(session_->state().session_id, "s2");
+}
+
+TEST_F(UpstreamSessionTest, AChangedEpochCountsAsANewSession) {
+  session_->Start();
+  epoch_ = 2;
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(session_->state().session_serial, 2);
+  EXPECT_EQ(session_->state().info.epoch(), 2);
+  EXPECT_EQ(session_->state().session_id, "s1");
+}
+
+TEST_F(UpstreamSessionTest, ReportFailureProbesBeforeItBelieves) {
+  session_->Start();
+  Advance(absl::Seconds(1));
+  session_->ReportFailure(Away());
+  EXPECT_EQ(phase(), Phase::kSuspect);
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 1);
+  EXPECT_EQ(phase(), Phase::kUp);
+  EXPECT_EQ(session_->state().connection_serial, 1) << "a probe that succeeds was no loss";
+}
+
+TEST_F(UpstreamSessionTest, ReportedFailuresDoNotMakeItProbeWithoutEnd) {
+  session_->Start();
+  for (int ms = 0; ms < 1000; ++ms) {
+    session_->ReportFailure(Away());
+    Advance(absl::Milliseconds(1));
+  }
+  EXPECT_LE(fake_->keep_alives.request_count(), 11);
+}
+
+TEST_F(UpstreamSessionTest, TwoRegistriesBehindOneAddressDoNotMakeItSpin) {
+  session_->Start();
+  int opens = 0;
+  fake_->opens.AnswerWith([&](const auto&) {
+    store_ = ++opens % 2 == 0 ? "A" : "B";
+    return Opened();
+  });
+  bool told = false;
+  for (int ms = 0; ms < 60000; ++ms) {
+    // Every session is unknown at the other registry at once.
+    const auto state = session_->state();
+    if (state.phase == Phase::kUp) session_->ReportLost(state.session_id);
+    told = told || (state.phase == Phase::kDown &&
+                    state.last_error.message().find("two registries") != std::string::npos);
+    Advance(absl::Milliseconds(1));
+  }
+  EXPECT_TRUE(told) << "a clear error";
+  EXPECT_LT(fake_->opens.request_count(), 130) << "about two a second";
+}
+
+TEST_F(UpstreamSessionTest, AStoreThatWasPutBackIsBelievedAfterAWhile) {
+  session_->Start();
+  for (const char* store : {"B", "A"}) {
+    store_ = store;
+    fake_->keep_alives.Answer(SessionUnknown());
+    Advance(absl::Seconds(15));
+    EXPECT_EQ(phase(), Phase::kUp) << store;
+    EXPECT_EQ(session_->state().info.store_id(), store);
+  }
+}
+
+TEST_F(UpstreamSessionTest, TheServersRetryDelayIsHonoured) {
+  fake_->opens.Answer(WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"),
+                                     absl::Seconds(7)));
+  session_->Start();
+  EXPECT_EQ(phase(), Phase::kDown);
+  Advance(absl::Milliseconds(6999));
+  EXPECT_EQ(fake_->opens.request_count(), 1);
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(fake_->opens.request_count(), 2);
+}
+
+TEST_F(UpstreamSessionTest, ClosesAtTheUpstreamAndTriesUntilItSucceeds) {
+  session_->Start();
+  fake_->closes.Answer(Away());
+  session_->Close();
+  EXPECT_EQ(phase(), Phase::kClosing);
+  Advance(absl::Milliseconds(90));
+  EXPECT_EQ(phase(), Phase::kClosed);
+  EXPECT_EQ(fake_->closes.request_count(), 2);
+  EXPECT_EQ(fake_->closes.last_request().session_id(), "s1");
+  Advance(absl::Minutes(1));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 0);
+}
+
+TEST_F(UpstreamSessionTest, CloseWhileOpeningEndsTheSessionThatComes) {
+  fake_->opens.Hold();
+  session_->Start();
+  session_->Close();
+  fake_->opens.Release();
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(phase(), Phase::kClosed);
+  EXPECT_EQ(fake_->closes.last_request().session_id(), "s1");
+}
+
+TEST_F(UpstreamSessionTest, CloseOfAnUnknownSessionIsDone) {
+  session_->Start();
+  fake_->closes.Answer(SessionUnknown());
+  session_->Close();
+  EXPECT_EQ(phase(), Phase::kClosed);
+}
+
+TEST_F(UpstreamSessionTest, NothingHappensAfterStop) {
+  session_->Start();
+  fake_->keep_alives.Hold();
+  Advance(absl::Seconds(3));
+  session_->Stop();
+  const int changes = changes_;
+  fake_->keep_alives.Release();
+  Advance(absl::Minutes(1));
+  EXPECT_EQ(changes_, changes);
+  EXPECT_EQ(fake_->keep_alives.request_count(), 1);
+  EXPECT_EQ(timer_->pending(), 0);
+}
+
+TEST_F(UpstreamSessionTest, ASessionWithoutATtlIsNotRenewedInALoop) {
+  fake_->opens.Answer([] {
+    OpenSessionResponse response;
+    response.set_session_id("s");
+    return response;
+  }());
+  session_->Start();
+  Advance(absl::Milliseconds(2999));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 0);
+}
+
+}  // namespace
+}  // namespace failback
