@@ -58,21 +58,27 @@ std::shared_ptr<FailbackRegistry::Core> FailbackRegistry::Core::Create(
   return core;
 }
 
-void FailbackRegistry::Core::Start() { session_->Start(); }
+void FailbackRegistry::Core::Start() {
+  {
+    MutexLock lock(&mu_);
+    ArmAudit();
+  }
+  session_->Start();
+}
 
 void FailbackRegistry::Core::Shutdown() {
   session_->Stop();
   gate_.Close();
   std::shared_ptr<Registry> upstream;
-  absl::flat_hash_map<std::string, RecordPtr> records;
-  absl::flat_hash_map<std::string, RecordPtr> watches;
+  Records records;
+  std::map<std::string, RecordPtr> watches;
   Deferred deferred;
   {
     MutexLock lock(&mu_);
     closed_ = true;
     for (auto& [key, record] : records_) Resolve(record, Cancelled(), &deferred);
     for (auto& [selector, record] : watches_) {
-      for (const auto& subscriber : record->watch->subscribers) {
+      for (const auto& [serial, subscriber] : record->watch->subscribers) {
         subscriber->notifier->PostEnd(Cancelled());
         deferred.Add([notifier = subscriber->notifier] { notifier->Deliver(); });
       }
@@ -92,6 +98,7 @@ void FailbackRegistry::Core::Shutdown() {
     }
     records.swap(records_);
     watches.swap(watches_);
+    audit_timer_.Cancel();
     for (auto& queue : ready_) queue.clear();
     tombstones_.clear();
     upstream = std::move(upstream_);
@@ -235,7 +242,7 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
                     record->check == nullptr;
   if (!existed) {
     record->key = key;
-    records_.emplace(key, record);
+    records_.emplace(record->key, record);
   }
   // The same intent again joins the one that is there.
   if (!same || (check && record->pending())) {
@@ -298,6 +305,7 @@ void FailbackRegistry::Core::NewGeneration(const RecordPtr& record) {
 }
 
 void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
+  record->touched = audit_serial_;
   record->generation = ++last_generation_;
   record->since_nanos = NowNanos();
   record->retry.reset();
@@ -308,6 +316,7 @@ void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
 }
 
 void FailbackRegistry::Core::Enqueue(const RecordPtr& record) {
+  record->touched = audit_serial_;
   if (record->erased || record->queued || record->in_flight != 0 || record->given_up) return;
   record->queued = true;
   ready_[static_cast<size_t>(record->kind())].push_back(record);
@@ -603,6 +612,7 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
                                          const absl::Status& status, bool sent,
                                          Deferred* deferred) {
   record->in_flight = 0;
+  record->touched = audit_serial_;
   if (record->erased) return;
   if (record->generation != generation) {
     // Of an older intent: acknowledges nothing, and the newest may go now.
@@ -738,6 +748,23 @@ void FailbackRegistry::Core::Revert(const RecordPtr& record, const absl::Status&
 }
 
 void FailbackRegistry::Core::Due(const RecordPtr& record) {
+  {
+    Entry entry(this);
+    if (!entry.ok()) return;
+    MutexLock lock(&mu_);
+    if (record->erased || record->retry == nullptr || !record->retry->Begin()) return;
+    if (const absl::Duration wait = retry_tokens_.Take(NowNanos()); wait > absl::ZeroDuration()) {
+      record->retry->Wait(wait, [weak = weak_from_this(), record] {
+        if (auto self = weak.lock()) self->DueWithToken(record);
+      });
+      return;
+    }
+    Enqueue(record);
+  }
+  Pump();
+}
+
+void FailbackRegistry::Core::DueWithToken(const RecordPtr& record) {
   {
     Entry entry(this);
     if (!entry.ok()) return;
@@ -935,7 +962,9 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
       const std::unique_ptr<LocalSession> session = std::move(it->second);
       sessions_.erase(it);
       session->lease.Cancel();
-      const std::vector<Record*> owned(session->records.begin(), session->records.end());
+      std::vector<Record*> owned(session->records.begin(), session->records.end());
+      std::sort(owned.begin(), owned.end(),
+                [](const Record* a, const Record* b) { return a->key < b->key; });
       for (Record* owned_record : owned) {
         const RecordPtr record = records_.at(owned_record->key);
         SetOwner(owned_record, nullptr, 0);

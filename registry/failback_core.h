@@ -3,6 +3,7 @@
 // failback_core.cc         intents: stated, queued, sent, completed
 // failback_subscriptions.cc  watches and their local subscribers
 // failback_operator.cc     what an operator sees and does; drain
+// failback_anti_entropy.cc  comparing with the upstream, slowly
 //
 // Everything is guarded by one lock. What has to run without it (callbacks, listeners, calls
 // to the upstream) is collected in a Deferred and run after.
@@ -16,6 +17,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -27,6 +30,7 @@
 #include "registry/upstream_session.h"
 #include "registry/watched_set.h"
 #include "retry/mutex.h"
+#include "retry/token_bucket.h"
 
 namespace failback {
 
@@ -47,7 +51,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
  public:
   static std::shared_ptr<Core> Create(std::unique_ptr<Registry> upstream, Options options);
   // For Create().
-  explicit Core(Options options) : options_(std::move(options)) {}
+  explicit Core(Options options)
+      : options_(std::move(options)),
+        retry_tokens_(options_.retries_per_second, options_.retry_burst) {}
 
   void Start();
   // Runs every callback that is still owed with CANCELLED and waits for other threads to leave.
@@ -78,6 +84,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   std::string CheckInvariants() const;
 
  private:
+  struct Audit;
   struct Record;
   struct Watch;
   struct LocalSession;
@@ -145,6 +152,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     bool given_up = false;
     // The number of this intent was refused and taken anew; twice in a row waits.
     bool renumbered = false;
+    // The audit during which it changed last.
+    uint64_t touched = 0;
     // Goes in a call of its own: a batch was refused for something that one of its items holds.
     bool alone = false;
     int64_t since_nanos = 0;
@@ -194,6 +203,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   };
 
   struct LocalSubscription {
+    uint64_t serial = 0;
     std::shared_ptr<SerialNotifier> notifier;
     std::shared_ptr<Watch> watch;
     std::string session_id;
@@ -221,7 +231,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     Timeout opening_timer;
     Timeout stale_timer;
     Timeout hold_timer;
-    absl::flat_hash_set<std::shared_ptr<LocalSubscription>> subscribers;
+    std::map<uint64_t, std::shared_ptr<LocalSubscription>> subscribers;  // by serial
   };
 
   struct DrainState {
@@ -291,6 +301,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void Revert(const RecordPtr& record, const absl::Status& status, bool sent,
               Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Due(const RecordPtr& record);
+  // Due once more, after waiting for its token.
+  void DueWithToken(const RecordPtr& record);
 
   void OnSessionChange();
   // Queues every intent again, in place of what was queued. `lost`: the upstream has none of them.
@@ -326,7 +338,16 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void ArmOpening(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Runs `work` under the lock after `delay`, unless the core is shut down.
   Timeout After(absl::Duration delay, std::function<void(Core*, Deferred*)> work);
-  ListResponse ListFromMemory(const ListRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // With `owner`: only what that local session has stated.
+  ListResponse ListFromMemory(const ListRequest& request, const LocalSession* owner) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // --- Anti-entropy (failback_anti_entropy.cc).
+  void ArmAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginAudit(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ListPage(const std::shared_ptr<Audit>& audit);
+  void OnPage(const std::shared_ptr<Audit>& audit, absl::StatusOr<ListResponse> response);
+  void Repair(const Audit& audit, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Operator (failback_operator.cc).
   std::string PendingId(const Record& record) const;
@@ -348,7 +369,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   std::shared_ptr<Registry> upstream_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 
-  absl::flat_hash_map<std::string, RecordPtr> records_ ABSL_GUARDED_BY(mu_);
+  // By the record's own key. The order of this map and of the next is the same in every process: a
+  // simulation with the same seed runs the same.
+  using Records = std::unordered_map<std::string_view, RecordPtr>;
+  Records records_ ABSL_GUARDED_BY(mu_);
   // By kind, so that a batch need not end where the kinds alternate.
   std::array<std::deque<RecordPtr>, 4> ready_ ABSL_GUARDED_BY(mu_);
   size_t next_kind_ ABSL_GUARDED_BY(mu_) = 0;
@@ -367,7 +391,12 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   uint64_t last_session_serial_ ABSL_GUARDED_BY(mu_) = 0;
 
   uint64_t last_watch_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::flat_hash_map<std::string, RecordPtr> watches_ ABSL_GUARDED_BY(mu_);  // by selector
+  uint64_t last_subscription_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, RecordPtr> watches_ ABSL_GUARDED_BY(mu_);  // by selector
+
+  TokenBucket retry_tokens_ ABSL_GUARDED_BY(mu_);
+  uint64_t audit_serial_ ABSL_GUARDED_BY(mu_) = 0;
+  Timeout audit_timer_ ABSL_GUARDED_BY(mu_);
 
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<DrainState> drain_ ABSL_GUARDED_BY(mu_);

@@ -192,7 +192,7 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
         CloseStream(record->watch, &deferred);
         const auto subscribers = record->watch->subscribers;
         Erase(record, given_up, &deferred);
-        for (const auto& subscriber : subscribers) EndSubscription(subscriber, given_up, &deferred);
+        for (const auto& [serial, subscriber] : subscribers) EndSubscription(subscriber, given_up, &deferred);
       } else {
         // The record stays, so that what the upstream holds under this key is left alone, and a call
         // in flight is still the only one.
@@ -291,7 +291,7 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
         const absl::Status end =
             Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the agent is draining");
         Erase(record, end, &deferred);
-        for (const auto& subscriber : subscribers) EndSubscription(subscriber, end, &deferred);
+        for (const auto& [serial, subscriber] : subscribers) EndSubscription(subscriber, end, &deferred);
       }
       // Registrations that are only on their way need not arrive any more, and go back to whoever
       // waits for them.

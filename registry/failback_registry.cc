@@ -12,8 +12,8 @@ namespace {
 
 absl::Status ValidateOptions(const FailbackRegistry::Options& options) {
   if (options.timer == nullptr) return absl::InvalidArgumentError("timer: is required");
-  const auto at_least = [](const char* name, int64_t value, int64_t least) {
-    if (value >= least) return absl::OkStatus();
+  const auto at_least = [](const char* name, double value, int64_t least) {
+    if (value >= static_cast<double>(least)) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " is not ", least, " or more"));
   };
   const auto not_negative = [](const char* name, absl::Duration value) {
@@ -28,6 +28,8 @@ absl::Status ValidateOptions(const FailbackRegistry::Options& options) {
        {at_least("max_calls_in_flight", options.max_calls_in_flight, 1),
         at_least("max_batch", options.max_batch, 1),
         at_least("max_records", options.max_records, 1),
+        at_least("retries_per_second", options.retries_per_second, 1),
+        at_least("retry_burst", options.retry_burst, 1),
         not_negative("session_ttl", options.session_ttl),
         not_negative("stale_grace", options.stale_grace),
         not_negative("empty_snapshot_hold", options.empty_snapshot_hold),

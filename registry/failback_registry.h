@@ -95,6 +95,10 @@ class FailbackRegistry final : public Registry {
     RetryPolicy retry;
     // Probes while the upstream is away.
     BackoffOptions reconnect{absl::Milliseconds(100), 2.0, absl::Milliseconds(1100), 0.2};
+    // Retries of single operations that may leave in a second, over all, and at once. What is sent
+    // again after a reconnect is bounded by the calls in flight instead.
+    double retries_per_second = 2000;
+    double retry_burst = 2000;
     // Calls in flight at the upstream, and items in one call; both at least 1.
     int max_calls_in_flight = 8;
     int max_batch = 250;

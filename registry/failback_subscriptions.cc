@@ -114,7 +114,8 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
       Selector selector = request.selector();
       NormalizeSelector(&selector);
       subscription->watch = FindOrCreateWatch(selector)->watch;
-      subscription->watch->subscribers.insert(subscription);
+      subscription->serial = ++last_subscription_;
+      subscription->watch->subscribers.emplace(subscription->serial, subscription);
       if (auto event = subscription->watch->set.Current(); event != nullptr) {
         subscription->notifier->Post(std::move(event));
       }
@@ -183,7 +184,7 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
     }
   }
   const std::shared_ptr<Watch> watch = detached->watch;
-  if (watch == nullptr || watch->subscribers.erase(detached) == 0) return;
+  if (watch == nullptr || watch->subscribers.erase(detached->serial) == 0) return;
   if (!watch->subscribers.empty()) return;
   const RecordPtr record = watch->record.lock();
   if (record == nullptr || record->erased || !record->present) return;
@@ -335,7 +336,7 @@ void FailbackRegistry::Core::ArmOpening(const std::shared_ptr<Watch>& watch) {
 void FailbackRegistry::Core::Tell(const std::shared_ptr<Watch>& watch,
                                   const WatchedSet::Event& event, Deferred* deferred) {
   if (event == nullptr) return;
-  for (const auto& subscriber : watch->subscribers) {
+  for (const auto& [serial, subscriber] : watch->subscribers) {
     subscriber->notifier->Post(event);
     deferred->Add([notifier = subscriber->notifier] { notifier->Deliver(); });
   }
@@ -368,8 +369,16 @@ void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListRespo
   {
     MutexLock lock(&mu_);
     upstream = upstream_;
-    away = session_->state().phase == UpstreamSession::Phase::kDown;
-    if (away) known = ListFromMemory(request);
+    const auto local = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& session) {
+      return !request.incarnation().empty() && session.second->incarnation == request.incarnation();
+    });
+    away = local != sessions_.end() ||
+           session_->state().phase == UpstreamSession::Phase::kDown;
+    if (local != sessions_.end()) {
+      known = ListFromMemory(request, local->second.get());
+    } else if (away) {
+      known = ListFromMemory(request, nullptr);
+    }
   }
   if (away) return std::move(done)(std::move(known));
   upstream->List(request, [weak = weak_from_this(), request, done = std::move(done)](
@@ -381,14 +390,16 @@ void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListRespo
     ListResponse known;
     {
       MutexLock lock(&self->mu_);
-      known = self->ListFromMemory(request);
+      known = self->ListFromMemory(request, nullptr);
     }
     std::move(done)(std::move(known));
   });
 }
 
-ListResponse FailbackRegistry::Core::ListFromMemory(const ListRequest& request) const {
-  // What subscriptions have shown last, and this agent's own intents over it.
+ListResponse FailbackRegistry::Core::ListFromMemory(const ListRequest& request,
+                                                    const LocalSession* owner) const {
+  // What subscriptions have shown last, and this agent's own intents over it; or, for a local client
+  // that compares, what it has stated itself.
   std::map<std::string, InstanceRecord> found;
   const bool all = !request.incarnation().empty() && !request.has_selector();
   if (request.incarnation().empty()) {
@@ -398,8 +409,11 @@ ListResponse FailbackRegistry::Core::ListFromMemory(const ListRequest& request) 
       }
     }
   }
-  if (request.incarnation().empty() || request.incarnation() == options_.incarnation) {
-    for (const auto& [key, record] : records_) {
+  if (owner != nullptr || request.incarnation().empty() ||
+      request.incarnation() == options_.incarnation) {
+    for (const auto& [view, record] : records_) {
+      const std::string& key = record->key;
+      if (owner != nullptr && record->owner != owner) continue;
       if (!record->present) {
         found.erase(key);
         continue;
@@ -409,15 +423,15 @@ ListResponse FailbackRegistry::Core::ListFromMemory(const ListRequest& request) 
       if (!all && !SelectorMatches(request.selector(), instance)) continue;
       InstanceRecord& row = found[key];
       *row.mutable_instance() = std::move(instance);
-      row.set_incarnation(options_.incarnation);
+      row.set_incarnation(owner != nullptr ? owner->incarnation : options_.incarnation);
       row.set_client_name(options_.client_name);
-      row.set_generation(record->generation);
+      row.set_generation(owner != nullptr ? record->owner_generation : record->generation);
       row.set_state(record->pending() ? registry::v1::INTENT_STATE_ACCEPTED
                                       : registry::v1::INTENT_STATE_ACKNOWLEDGED);
     }
   }
   ListResponse response;
-  response.set_stale(true);
+  response.set_stale(owner == nullptr);
   const size_t page = request.page_size() == 0 ? kMaxPageSize : request.page_size();
   InstanceKey after;
   for (auto it = request.page_token().empty() ? found.begin()

@@ -1,0 +1,117 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+#include "registry/failback_core.h"
+#include "registry/log.h"
+#include "registry/validation.h"
+
+namespace failback {
+
+// What one listing of the upstream has shown so far.
+struct FailbackRegistry::Core::Audit {
+  uint64_t serial = 0;
+  uint64_t session_serial = 0;
+  uint64_t epoch = 0;
+  std::shared_ptr<Registry> upstream;
+  ListRequest request;
+  // Canonical instances by canonical key.
+  absl::flat_hash_map<std::string, std::string> listed;
+};
+
+void FailbackRegistry::Core::ArmAudit() {
+  if (options_.anti_entropy_interval <= absl::ZeroDuration()) return;
+  // 75 to 125 %: agents that started together drift apart.
+  const absl::Duration wait = options_.anti_entropy_interval * (0.75 + 0.5 * options_.random());
+  audit_timer_ = After(wait, [](Core* core, Deferred* deferred) { core->BeginAudit(deferred); });
+}
+
+void FailbackRegistry::Core::BeginAudit(Deferred* deferred) {
+  const UpstreamSession::State session = session_->state();
+  if (closed_ || draining_) return;
+  if (session.phase != UpstreamSession::Phase::kUp || resyncing_) return ArmAudit();
+  auto audit = std::make_shared<Audit>();
+  audit->serial = ++audit_serial_;
+  audit->session_serial = session.session_serial;
+  audit->upstream = upstream_;
+  audit->request.set_incarnation(options_.incarnation);
+  audit->request.set_page_size(kMaxPageSize);
+  deferred->Add([this, audit] { ListPage(audit); });
+}
+
+void FailbackRegistry::Core::ListPage(const std::shared_ptr<Audit>& audit) {
+  audit->upstream->List(audit->request, [weak = weak_from_this(), audit](
+                                            absl::StatusOr<ListResponse> response) {
+    if (auto self = weak.lock()) self->OnPage(audit, std::move(response));
+  });
+}
+
+void FailbackRegistry::Core::OnPage(const std::shared_ptr<Audit>& audit,
+                                    absl::StatusOr<ListResponse> response) {
+  Entry entry(this);
+  if (!entry.ok()) return;
+  Deferred deferred;
+  {
+    MutexLock lock(&mu_);
+    // A page of another life, or from the memory of an agent, compares with nothing.
+    const bool usable = response.ok() && !response->stale() && !draining_ &&
+                        audit->session_serial == seen_session_serial_ &&
+                        (audit->epoch == 0 || audit->epoch == response->epoch());
+    if (!usable) {
+      ArmAudit();
+      return;
+    }
+    audit->epoch = response->epoch();
+    for (const InstanceRecord& row : response->records()) {
+      audit->listed[CanonicalKey(row.instance().key())] = CanonicalInstance(row.instance());
+    }
+    if (response->next_page_token().empty()) {
+      Repair(*audit, &deferred);
+      ArmAudit();
+    } else {
+      audit->request.set_page_token(response->next_page_token());
+      deferred.Add([this, audit] { ListPage(audit); });
+    }
+  }
+  deferred.Run();
+  Pump();
+}
+
+void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
+  int64_t missing = 0, different = 0, extra = 0;
+  for (const auto& [key, record] : records_) {
+    const bool idle = !record->pending() && record->in_flight == 0 && !record->queued &&
+                      !record->given_up && record->touched < audit.serial;
+    if (!idle) continue;
+    const auto it = audit.listed.find(record->key);
+    if (record->present) {
+      if (it != audit.listed.end() && it->second == record->payload) continue;
+      ++(it == audit.listed.end() ? missing : different);
+      // The same intent again, under its number: the registry applies it to what another hand left.
+      record->acknowledged = 0;
+      record->since_nanos = NowNanos();
+      Enqueue(record);
+    } else if (it != audit.listed.end()) {
+      ++extra;
+      NewGeneration(record);
+    }
+  }
+  for (const auto& [key, payload] : audit.listed) {
+    if (records_.find(key) != records_.end()) continue;
+    ++extra;
+    RecordPtr record = std::make_shared<Record>();
+    record->key = key;
+    records_.emplace(record->key, record);
+    NewGeneration(record);
+  }
+  if (missing + different + extra == 0) return;
+  deferred->Add([name = options_.upstream_name, missing, different, extra] {
+    Log(LogLevel::kWarning, "the registry differed from the intents, which are sent again",
+        {{"upstream", name},
+         {"missing", absl::StrCat(missing)},
+         {"different", absl::StrCat(different)},
+         {"extra", absl::StrCat(extra)}});
+  });
+}
+
+}  // namespace failback
