@@ -280,15 +280,29 @@ const char* SqliteStorage::SynchronousPragma() const {
   return "PRAGMA synchronous=FULL";
 }
 
-absl::Status SqliteStorage::OpenDatabase() {
+absl::Status SqliteStorage::Connect() {
   const int code =
       sqlite3_open_v2(options_.path.c_str(), &db_,
                       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
   if (code != SQLITE_OK) return Error(code);
   sqlite3_extended_result_codes(db_, 1);
   sqlite3_busy_timeout(db_, kBusyTimeoutMs);
+  return absl::OkStatus();
+}
+
+absl::Status SqliteStorage::OpenDatabase() {
+  if (auto status = Connect(); !status.ok()) return status;
   bool created = false;
-  if (auto status = CheckFile(&created); !status.ok()) return status;
+  absl::Status usable = CheckFile(&created);
+  if (const int code = sqlite3_extended_errcode(db_);
+      code == SQLITE_IOERR_SHMOPEN || code == SQLITE_IOERR_SHMSIZE) {
+    // A full disk has no room for the -shm file. Alone with the store one can do without.
+    sqlite3_close(db_);
+    if (auto status = Connect(); !status.ok()) return status;
+    if (auto status = Execute("PRAGMA locking_mode=EXCLUSIVE"); !status.ok()) return status;
+    usable = CheckFile(&created);
+  }
+  if (!usable.ok()) return usable;
   // WAL is a property of the file; a file that cannot be written keeps what it has.
   const absl::Status wal = Execute("PRAGMA journal_mode=WAL");
   if (!wal.ok() && created) return wal;

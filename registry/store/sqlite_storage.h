@@ -66,6 +66,7 @@ class SqliteStorage final : public Storage {
 
   explicit SqliteStorage(Options options);
   absl::Status LockFile();
+  absl::Status Connect();
   absl::Status OpenDatabase();
   absl::Status CheckFile(bool* created);
   absl::Status Migrate(int from);

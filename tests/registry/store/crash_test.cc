@@ -1,0 +1,153 @@
+// kill -9 at random moments: what was acknowledged is there, a batch is there wholly or not at all,
+// and the store opens every time.
+//
+// FAILBACK_TEST_SEED=n replays a run as far as timing allows; FAILBACK_TEST_KILLS=n kills n times.
+
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gtest/gtest.h"
+#include "tests/registry/store/harness.h"
+#include "tests/util/process.h"
+
+namespace failback {
+namespace {
+
+struct Intended {
+  uint64_t generation = 0;
+  bool registers = false;
+
+  friend bool operator==(const Intended& a, const Intended& b) {
+    return a.generation == b.generation && a.registers == b.registers;
+  }
+};
+
+struct InFlight {
+  Intended intent;
+  std::vector<std::string> ids;
+};
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+TEST(Crash, NothingAcknowledgedIsLostAndNoBatchIsTorn) {
+  const uint64_t seed = FromEnvironment("FAILBACK_TEST_SEED", std::random_device()());
+  const uint64_t kills = FromEnvironment("FAILBACK_TEST_KILLS", 20);
+  std::cout << "seed " << seed << std::endl;
+  SCOPED_TRACE(absl::StrCat("replay with FAILBACK_TEST_SEED=", seed));
+  std::mt19937_64 random(seed);
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  std::map<std::string, Intended> acknowledged;  // by instance id
+  uint64_t revision = 0;
+  uint64_t in_flight_seen = 0;
+  int64_t acks = 0;
+
+  for (uint64_t round = 0; round < kills; ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    const char* const durability = (const char*[]){"full", "normal", "off"}[random() % 3];
+    auto writer =
+        Process::Start({RunfilePath("tests/registry/store/crash_writer"), path, durability,
+                        std::to_string(1 + round * 1000000), std::to_string(random())});
+    ASSERT_TRUE(writer->WaitForLine("ack").has_value()) << writer->Describe();
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 60000));
+    writer->Kill();
+    ASSERT_TRUE(writer->WaitForExit().has_value());
+
+    std::map<std::string, InFlight> in_flight;  // by thread
+    for (const absl::string_view view : absl::StrSplit(writer->out(), '\n', absl::SkipEmpty())) {
+      std::istringstream line{std::string(view)};
+      std::string word;
+      std::string thread;
+      uint64_t generation = 0;
+      line >> word >> thread >> generation;
+      if (word == "try") {
+        std::string kind;
+        std::string ids;
+        line >> kind >> ids;
+        in_flight[thread] = {{generation, kind == "register"}, absl::StrSplit(ids, ',')};
+      } else if (word == "ack") {
+        uint64_t acknowledged_revision = 0;
+        line >> acknowledged_revision;
+        ASSERT_EQ(in_flight[thread].intent.generation, generation);
+        for (const std::string& id : in_flight[thread].ids) {
+          acknowledged[id] = in_flight[thread].intent;
+        }
+        in_flight.erase(thread);
+        revision = std::max(revision, acknowledged_revision);
+        ++acks;
+      } else {
+        FAIL() << view;
+      }
+    }
+
+    StoreRegistry::Options options;
+    options.uri = "sqlite://" + path;
+    StoreHarness store(options);
+    EXPECT_GE(store->revision(), revision);
+    revision = store->revision();
+    std::map<std::string, uint64_t> present;  // generation by id
+    for (const auto& record : store.List("crash")) {
+      const uint64_t generation = record.generation();
+      EXPECT_EQ(record.instance().port(), 1 + generation % 60000);
+      present[record.instance().key().instance_id()] = generation;
+    }
+    // What a key holds, as far as it can be seen.
+    const auto holds = [&](const std::string& id, const Intended& intent) {
+      const auto it = present.find(id);
+      return intent.registers ? it != present.end() && it->second == intent.generation
+                              : it == present.end();
+    };
+    for (const auto& [thread, batch] : in_flight) {
+      // Applied or not, but the same for every key for which the difference shows.
+      std::optional<bool> applied;
+      for (const std::string& id : batch.ids) {
+        const Intended before = acknowledged[id];
+        if (!before.registers && !batch.intent.registers) continue;
+        const bool is_new = holds(id, batch.intent);
+        ASSERT_NE(is_new, holds(id, before)) << id << " holds neither";
+        if (applied.has_value()) {
+          EXPECT_EQ(*applied, is_new) << "a batch was torn at " << id;
+        }
+        applied = is_new;
+      }
+      if (applied.value_or(false)) {
+        ++in_flight_seen;
+        for (const std::string& id : batch.ids) acknowledged[id] = batch.intent;
+      }
+    }
+    for (const auto& [id, intent] : acknowledged) {
+      EXPECT_TRUE(holds(id, intent))
+          << id << " should be " << (intent.registers ? "registered" : "gone") << " with "
+          << intent.generation;
+    }
+    // Late calls are still fenced.
+    const std::string session = store.Session("writer-0", absl::Hours(1));
+    for (const auto& [id, intent] : acknowledged) {
+      if (id[0] != '0' || intent.registers || intent.generation < 2) continue;
+      EXPECT_EQ(
+          ReasonOf(
+              store.Register(session, MakeInstance("crash", id), intent.generation - 1).status),
+          registry::v1::ERROR_REASON_SUPERSEDED)
+          << id;
+      break;
+    }
+  }
+  std::cout << acks << " acknowledged, " << in_flight_seen << " of those under way were applied"
+            << std::endl;
+}
+
+}  // namespace
+}  // namespace failback

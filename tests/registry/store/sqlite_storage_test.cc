@@ -1,0 +1,526 @@
+// StoreRegistry on SQLite: what survives, and what is told of files that cannot be used.
+
+#include "registry/store/sqlite_storage.h"
+
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/registry/store/harness.h"
+#include "tests/util/process.h"
+
+namespace failback {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+StoreRegistry::Options On(const std::string& path, Durability durability = Durability::kFull) {
+  StoreRegistry::Options options;
+  options.uri = "sqlite://" + path;
+  options.durability = durability;
+  return options;
+}
+
+// Runs SQL on the file as another program would.
+void Sql(const std::string& path, const std::string& sql) {
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  char* error = nullptr;
+  EXPECT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, &error), SQLITE_OK)
+      << (error == nullptr ? "" : error);
+  sqlite3_free(error);
+  sqlite3_close(db);
+}
+
+void CopyFile(const std::string& from, const std::string& to) {
+  std::ifstream in(from, std::ios::binary);
+  std::ofstream out(to, std::ios::binary);
+  if (in.peek() != std::ifstream::traits_type::eof()) out << in.rdbuf();
+}
+
+// What a kill -9 at this moment would leave.
+void CopyStore(const std::string& from, const std::string& to) {
+  for (const char* suffix : {"", "-wal"}) CopyFile(from + suffix, to + suffix);
+}
+
+// The error of opening `path`, which must be one line that names it.
+absl::Status OpenError(const std::string& path) {
+  auto timer = HashedWheelTimer::Create({}).value();
+  StoreRegistry::Options options = On(path);
+  options.timer = timer.get();
+  const absl::Status status = StoreRegistry::Open(options).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+  return status;
+}
+
+TEST(SqliteStorage, EverythingSurvivesAReopen) {
+  TempDir folder;
+  StoreHarness store(On(folder.File("registry.db")));
+  const auto opened = store.OpenSession("a", absl::Seconds(30));
+  ServiceInstance instance = MakeInstance("orders", "1");
+  (*instance.mutable_metadata())["k"] = std::string("v");
+  instance.set_weight(0);
+  ASSERT_TRUE(store.Register(opened.session_id(), instance, 5).ok());
+  ASSERT_TRUE(store.Register(opened.session_id(), MakeInstance("orders", "2"), 1).ok());
+  ASSERT_TRUE(store.Unregister(opened.session_id(), MakeInstance("orders", "2").key(), 2).ok());
+  ASSERT_TRUE(store.Register("", MakeInstance("detached", "1")).ok());
+  const auto before = store.List();
+  const uint64_t epoch = store->epoch();
+
+  store.Reopen();
+  EXPECT_EQ(store->epoch(), epoch);
+  EXPECT_EQ(store->store_id(), opened.store_id());
+  EXPECT_EQ(store->revision(), 4u);
+  const auto after = store.List();
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i].SerializeAsString(), before[i].SerializeAsString());
+  }
+  EXPECT_TRUE(store.KeepAlive(opened.session_id()).ok());
+  EXPECT_EQ(store->Stats().tombstones, 1);
+  EXPECT_EQ(ReasonOf(store.Register(opened.session_id(), MakeInstance("orders", "2"), 1).status),
+            registry::v1::ERROR_REASON_SUPERSEDED);
+  const auto resumed = store.OpenSession("a", absl::Seconds(30));
+  EXPECT_TRUE(resumed.resumed());
+  EXPECT_EQ(resumed.session_id(), opened.session_id());
+  EXPECT_EQ(resumed.rank(), 1u);
+  EXPECT_EQ(store.OpenSession("b").rank(), 2u);
+}
+
+TEST(SqliteStorage, LeasesAreFullAgainAfterAReopenAndThenEnd) {
+  TempDir folder;
+  StoreHarness store(On(folder.File("registry.db")));
+  const std::string session = store.Session("a", absl::Seconds(30));
+  ASSERT_TRUE(store.Register(session, MakeInstance("orders", "1")).ok());
+  store.clock().Advance(absl::Seconds(29));
+  store.Close();
+  store.clock().Advance(absl::Hours(1));
+  store.Open();
+  store.clock().Advance(absl::Seconds(29));
+  EXPECT_THAT(store.Ids(), SizeIs(1));
+  store.clock().Advance(absl::Seconds(2));
+  EXPECT_THAT(store.Ids(), IsEmpty());
+  store.Reopen();
+  EXPECT_THAT(store.Ids(), IsEmpty());
+  EXPECT_EQ(store->Stats().tombstones, 1) << "the fence of what went with its session";
+}
+
+TEST(SqliteStorage, RemovedRowsAreRemoved) {
+  TempDir folder;
+  StoreHarness store(On(folder.File("registry.db")));
+  for (int i = 0; i < 10; ++i) {
+    const std::string session = store.Session("incarnation-" + std::to_string(i));
+    ASSERT_TRUE(store.Register(session, MakeInstance("orders", std::to_string(i)), 1).ok());
+    ASSERT_TRUE(store.CloseSession(session).ok());
+  }
+  store.clock().Advance(absl::Hours(26));
+  store.Reopen();
+  EXPECT_EQ(store->Stats().incarnations, 0);
+  EXPECT_EQ(store->Stats().sessions, 0);
+  EXPECT_EQ(store->Stats().instances, 0);
+  EXPECT_EQ(store.OpenSession("new").rank(), 11u) << "no rank is given twice";
+}
+
+TEST(SqliteStorage, KeysMayHoldAnythingThatIsValid) {
+  TempDir folder;
+  StoreHarness store(On(folder.File("registry.db")));
+  ServiceInstance instance = MakeInstance("com.acme/orders_v-1.0", "10.0.0.1:80!\"'%;--");
+  instance.set_zone("z\xc3\xbcrich");
+  ASSERT_TRUE(store.Register("", instance).ok());
+  store.Reopen();
+  const auto records = store.List();
+  ASSERT_THAT(records, SizeIs(1));
+  EXPECT_EQ(CanonicalInstance(records[0].instance()), CanonicalInstance(instance));
+}
+
+TEST(SqliteStorage, SubscribersGoOnAcrossAReopen) {
+  TempDir folder;
+  StoreHarness store(On(folder.File("registry.db")));
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
+  auto subscriber = std::make_shared<FakeSubscriber>();
+  auto stream = store.Subscribe(subscriber, "orders");
+  store.Reopen();
+  stream = store.Subscribe(subscriber, "orders", /*go_on=*/true);
+  ASSERT_THAT(subscriber->events(), SizeIs(1));
+  EXPECT_TRUE(subscriber->events()[0]->has_delta()) << "nothing was lost, so nothing is told";
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "2")).ok());
+  EXPECT_THAT(subscriber->ids(), ElementsAre("1", "2"));
+}
+
+// ---- The epoch, after an end that was not clean.
+
+class EpochTest : public ::testing::TestWithParam<Durability> {
+ protected:
+  static SqliteStorage::Options In(const std::string& path, const std::string& boot) {
+    SqliteStorage::Options options;
+    options.path = path;
+    options.durability = GetParam();
+    options.boot_id = boot;
+    return options;
+  }
+  TempDir folder_;
+};
+
+TEST_P(EpochTest, IsMintedOnlyWhenCommitsMayHaveBeenLost) {
+  const std::string path = folder_.File("a.db");
+  StoreIdentity first;
+  {
+    auto storage = SqliteStorage::Open(In(path, "boot-1")).value();
+    first = storage->identity();
+    WriteSet writes;
+    writes.revision = 9;
+    writes.next_rank = 2;
+    writes.incarnations.push_back({1, "a", "", 0});
+    RecordRow row;
+    row.id = 1;
+    const std::string key("default\0orders\0x", 16);
+    row.key = key;
+    row.instance = Blob("payload");
+    row.create_revision = 4;
+    row.modify_revision = 9;
+    writes.records.push_back(row);
+    ASSERT_EQ(storage->Write(writes), absl::OkStatus());
+    CopyStore(path, folder_.File("killed-same-boot.db"));
+    CopyStore(path, folder_.File("killed-other-boot.db"));
+  }
+  class Reader : public StoreReader {
+   public:
+    absl::Status OnIncarnation(IncarnationRow row) override { return absl::OkStatus(); }
+    absl::Status OnSession(SessionRow row) override { return absl::OkStatus(); }
+    absl::Status OnRecord(RecordRow row) override {
+      revisions = {row.create_revision, row.modify_revision};
+      return absl::OkStatus();
+    }
+    std::pair<uint64_t, uint64_t> revisions;
+  };
+  const auto check = [&](const std::string& name, const std::string& boot, bool minted) {
+    auto storage = SqliteStorage::Open(In(folder_.File(name), boot)).value();
+    Reader reader;
+    EXPECT_EQ(storage->Read(&reader), absl::OkStatus());
+    EXPECT_EQ(storage->identity().store_id, first.store_id);
+    EXPECT_EQ(storage->identity().epoch == first.epoch, !minted) << name;
+    EXPECT_EQ(storage->identity().revision, minted ? 1u : 9u);
+    EXPECT_EQ(reader.revisions, minted ? std::make_pair(uint64_t{1}, uint64_t{1})
+                                       : std::make_pair(uint64_t{4}, uint64_t{9}));
+    return storage->identity().epoch;
+  };
+  check("a.db", "boot-2", false);  // closed in good order
+  check("killed-same-boot.db", "boot-1", false);
+  const bool may_be_lost = GetParam() != Durability::kFull;
+  const uint64_t minted = check("killed-other-boot.db", "boot-2", may_be_lost);
+  auto again = SqliteStorage::Open(In(folder_.File("killed-other-boot.db"), "boot-3")).value();
+  EXPECT_EQ(again->identity().epoch, minted) << "closed in good order since";
+}
+
+std::string DurabilityName(const ::testing::TestParamInfo<Durability>& info) {
+  constexpr const char* kNames[] = {"Full", "Normal", "Off"};
+  return kNames[static_cast<int>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Durabilities, EpochTest,
+                         ::testing::Values(Durability::kFull, Durability::kNormal,
+                                           Durability::kOff),
+                         DurabilityName);
+
+// ---- Files that cannot be used.
+
+TEST(SqliteStorage, SecondOpenIsRefused) {
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  StoreHarness store((On(path)));
+  const absl::Status status = OpenError(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("is in use by another process, pid " + std::to_string(getpid())));
+}
+
+TEST(SqliteStorage, NewerSchemaIsRefused) {
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  StoreHarness(On(path)).Close();
+  Sql(path, "PRAGMA user_version=99");
+  const absl::Status status = OpenError(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("was written by a newer version: schema 99 found, up to 1 supported"));
+  Sql(path, "PRAGMA user_version=1");
+  StoreHarness again((On(path)));
+}
+
+TEST(SqliteStorage, OtherFilesAreRefused) {
+  TempDir folder;
+  const std::string other = folder.File("other.db");
+  Sql(other, "CREATE TABLE t(x); PRAGMA user_version=1");
+  EXPECT_THAT(std::string(OpenError(other).message()), HasSubstr("of another program"));
+  const absl::Status text = OpenError(folder.Write("text.db", std::string(5000, 'x')));
+  EXPECT_EQ(text.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(text.message()), HasSubstr("not a database"));
+  ASSERT_EQ(mkdir(folder.File("folder").c_str(), 0755), 0);
+  EXPECT_THAT(std::string(OpenError(folder.File("folder")).message()), HasSubstr("is not a file"));
+}
+
+TEST(SqliteStorage, FoldersThatCannotBeUsedAreNamed) {
+  TempDir folder;
+  const absl::Status missing = OpenError(folder.File("none/registry.db"));
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("No such file or directory"));
+  folder.Write("file", "");
+  EXPECT_THAT(std::string(OpenError(folder.File("file/registry.db")).message()),
+              HasSubstr("is not a folder"));
+  // Not writable for anyone, root included.
+  const absl::Status unwritable = OpenError("/proc/registry.db");
+  EXPECT_EQ(unwritable.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(unwritable.message()), HasSubstr("cannot write to folder /proc"));
+}
+
+TEST(SqliteStorage, DamageIsNoticed) {
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  {
+    StoreHarness store((On(path)));
+    for (int i = 0; i < 300; ++i) {
+      ASSERT_TRUE(
+          store.Register("", MakeInstance("orders", "id-of-instance-" + std::to_string(i))).ok());
+    }
+  }
+  std::string good;
+  {
+    std::ifstream in(path, std::ios::binary);
+    good.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const auto open_with = [&](const std::string& bytes) {
+    const std::string damaged = folder.Write("damaged.db", bytes);
+    auto timer = HashedWheelTimer::Create({}).value();
+    StoreRegistry::Options options = On(damaged);
+    options.timer = timer.get();
+    return StoreRegistry::Open(options).status();
+  };
+  ASSERT_TRUE(open_with(good).ok());
+
+  std::string flipped = good;
+  const size_t at = flipped.find("id-of-instance-77");
+  ASSERT_NE(at, std::string::npos);
+  flipped[at] ^= 1;
+  const absl::Status status = open_with(flipped);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has a wrong checksum"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("damaged.db"));
+  EXPECT_EQ(open_with(good.substr(0, good.size() / 2)).code(), absl::StatusCode::kDataLoss);
+
+  // Any flipped byte is noticed, or harmless: never a crash, never another content.
+  std::mt19937 random(17);
+  for (int i = 0; i < 60; ++i) {
+    std::string bytes = good;
+    bytes[100 + random() % (bytes.size() - 100)] ^= static_cast<char>(1 << random() % 8);
+    open_with(bytes).IgnoreError();
+  }
+}
+
+TEST(SqliteStorage, RowsThatContradictEachOtherAreNoticed) {
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  {
+    StoreHarness store((On(path)));
+    const std::string session = store.Session("a");
+    ASSERT_TRUE(store.Register(session, MakeInstance("orders", "1"), 1).ok());
+  }
+  CopyFile(path, folder.File("sessionless.db"));
+  Sql(folder.File("sessionless.db"), "DELETE FROM sessions");
+  EXPECT_THAT(std::string(OpenError(folder.File("sessionless.db")).message()),
+              HasSubstr("is damaged: record 1 lives in a session that is not there"));
+  CopyFile(path, folder.File("rankless.db"));
+  Sql(folder.File("rankless.db"), "DELETE FROM incarnations");
+  EXPECT_THAT(std::string(OpenError(folder.File("rankless.db")).message()),
+              HasSubstr("is of rank 1, which is not there"));
+  CopyFile(path, folder.File("nobody.db"));
+  Sql(folder.File("nobody.db"), "DELETE FROM store");
+  EXPECT_THAT(std::string(OpenError(folder.File("nobody.db")).message()),
+              HasSubstr("has no identity"));
+}
+
+// ---- Writes that fail while it runs.
+
+TEST(SqliteStorage, ALockedFileRefusesWritesAndRecovers) {
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  StoreHarness store((On(path)));
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  const absl::Status refused = store.Register("", MakeInstance("orders", "2")).status;
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_STORE_READ_ONLY) << refused;
+  EXPECT_TRUE(RetryDelayOf(refused).has_value());
+  EXPECT_THAT(store.Ids(), ElementsAre("1"));
+  sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr);
+  sqlite3_close(other);
+  store.clock().Advance(absl::Seconds(1));
+  EXPECT_TRUE(store.Register("", MakeInstance("orders", "2")).ok());
+  store.Reopen();
+  EXPECT_THAT(store.Ids(), ElementsAre("1", "2"));
+}
+
+// Files may not grow while this lives: what a full disk is to SQLite.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit now = before_;
+    now.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~FullDisk() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+TEST(SqliteStorage, AFullDiskRefusesWritesAndRecovers) {
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  StoreHarness store((On(path)));
+  ServiceInstance large = MakeInstance("orders", "large");
+  for (int i = 0; i < 10; ++i) {
+    (*large.mutable_metadata())[std::to_string(i)] = std::string(1000, 'v');
+  }
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
+  absl::Status refused;
+  {
+    FullDisk full(8192);
+    refused = store.Register("", large).status;
+  }
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_STORE_READ_ONLY) << refused;
+  EXPECT_THAT(store.Ids(), ElementsAre("1"));
+  EXPECT_FALSE(store->Stats().write_status.ok());
+  store.clock().Advance(absl::Seconds(1));
+  EXPECT_TRUE(store.Register("", large).ok());
+  EXPECT_TRUE(store->Stats().write_status.ok());
+  store.Reopen();
+  EXPECT_THAT(store.Ids(), ElementsAre("1", "large"));
+}
+
+TEST(SqliteStorage, AFullDiskAtTheStartLeavesTheReads) {
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  StoreHarness store((On(path)));
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
+  store.Close();
+  {
+    FullDisk full(0);
+    store.Open();
+    EXPECT_THAT(store.Ids(), ElementsAre("1"));
+    EXPECT_EQ(ReasonOf(store.Register("", MakeInstance("orders", "2")).status),
+              registry::v1::ERROR_REASON_STORE_READ_ONLY);
+  }
+  store.clock().Advance(absl::Seconds(1));
+  EXPECT_TRUE(store.Register("", MakeInstance("orders", "2")).ok());
+}
+
+TEST(SqliteStorage, AFullDiskForANewStoreIsAnError) {
+  TempDir folder;
+  FullDisk full(0);
+  EXPECT_EQ(OpenError(folder.File("registry.db")).code(), absl::StatusCode::kUnavailable);
+}
+
+// ---- The committer's thread.
+
+TEST(SqliteStorage, CallsInFlightShareCommits) {
+  TempDir folder;
+  auto timer = HashedWheelTimer::Create({}).value();
+  StoreRegistry::Options options = On(folder.File("registry.db"), Durability::kNormal);
+  options.timer = timer.get();
+  auto registry = StoreRegistry::Open(options).value();
+  constexpr int kCalls = 2000;
+  Mutex mu;
+  CondVar done;
+  int answered = 0;
+  uint64_t highest = 0;
+  for (int i = 0; i < kCalls; ++i) {
+    RegisterRequest request;
+    *request.add_registrations()->mutable_instance() = MakeInstance("orders", std::to_string(i));
+    registry->Register(request, [&](absl::StatusOr<RegisterResponse> response) {
+      MutexLock lock(&mu);
+      ASSERT_TRUE(response.ok()) << response.status();
+      EXPECT_GE(response->revision(), highest) << "revisions only grow";
+      highest = response->revision();
+      if (++answered == kCalls) done.SignalAll();
+    });
+  }
+  {
+    MutexLock lock(&mu);
+    while (answered < kCalls) ASSERT_TRUE(done.WaitFor(&mu, absl::Seconds(60)));
+  }
+  EXPECT_LT(registry->Stats().groups, kCalls);
+  EXPECT_EQ(registry->Stats().instances, kCalls);
+  EXPECT_EQ(registry->revision(), static_cast<uint64_t>(registry->Stats().groups));
+}
+
+TEST(SqliteStorage, DestructionAnswersWhatIsQueued) {
+  TempDir folder;
+  auto timer = HashedWheelTimer::Create({}).value();
+  StoreRegistry::Options options = On(folder.File("registry.db"));
+  options.timer = timer.get();
+  auto registry = StoreRegistry::Open(options).value();
+  std::atomic<int> answered{0};
+  std::atomic<int> cancelled{0};
+  constexpr int kCalls = 500;
+  for (int i = 0; i < kCalls; ++i) {
+    RegisterRequest request;
+    *request.add_registrations()->mutable_instance() = MakeInstance("orders", std::to_string(i));
+    registry->Register(request, [&](absl::StatusOr<RegisterResponse> response) {
+      ++answered;
+      if (response.status().code() == absl::StatusCode::kCancelled) ++cancelled;
+    });
+  }
+  registry.reset();
+  EXPECT_EQ(answered, kCalls);
+  StoreHarness store(On(folder.File("registry.db")));
+  EXPECT_EQ(store->Stats().instances, kCalls - cancelled) << "acknowledged means durable";
+}
+
+TEST(SqliteStorage, OverloadIsRefusedEarly) {
+  TempDir folder;
+  auto timer = HashedWheelTimer::Create({}).value();
+  StoreRegistry::Options options = On(folder.File("registry.db"));
+  options.timer = timer.get();
+  options.max_queued_intents = 10;
+  auto registry = StoreRegistry::Open(options).value();
+  std::atomic<int> answered{0};
+  std::atomic<int> overloaded{0};
+  constexpr int kCalls = 3000;
+  for (int i = 0; i < kCalls; ++i) {
+    RegisterRequest request;
+    *request.add_registrations()->mutable_instance() = MakeInstance("orders", std::to_string(i));
+    registry->Register(request, [&](absl::StatusOr<RegisterResponse> response) {
+      ++answered;
+      if (ReasonOf(response.status()) == registry::v1::ERROR_REASON_OVERLOADED) {
+        EXPECT_TRUE(RetryDelayOf(response.status()).has_value());
+        ++overloaded;
+      }
+    });
+  }
+  registry.reset();
+  EXPECT_EQ(answered, kCalls);
+  EXPECT_GT(overloaded, 0);
+}
+
+}  // namespace
+}  // namespace failback
