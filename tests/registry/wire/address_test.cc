@@ -8,7 +8,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <string>
 
@@ -18,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "registry/listen.h"
 #include "registry/upstream.h"
+#include "tests/util/process.h"
 
 namespace failback {
 namespace {
@@ -121,16 +121,6 @@ TEST(UpstreamTest, FurtherSchemesAreAdded) {
 
 class ListenTest : public testing::Test {
  protected:
-  ListenTest() {
-    std::string name = "/tmp/failback-listen-XXXXXX";
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  ~ListenTest() override {
-    for (const char* file : {"/s", "/s.lock", "/file"}) unlink((folder_ + file).c_str());
-    rmdir(folder_.c_str());
-  }
-
   // A socket that listens, and is closed with the test.
   static int Listening(const sockaddr* address, socklen_t size) {
     const int fd = socket(address->sa_family, SOCK_STREAM, 0);
@@ -146,7 +136,8 @@ class ListenTest : public testing::Test {
     return Listening(reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   }
 
-  std::string folder_;
+  TempDir temp_;
+  const std::string folder_ = temp_.path();
 };
 
 TEST_F(ListenTest, APortInUse) {
@@ -185,7 +176,6 @@ TEST_F(ListenTest, AddressesThatCannotBeListenedOn) {
   EXPECT_EQ(ListenAddress::Prepare("192.0.2.1:0", remote).status().code(),
             absl::StatusCode::kInvalidArgument)
       << "an address of another machine";
-  unlink((folder_ + "/file.lock").c_str());
 }
 
 TEST_F(ListenTest, ASocketHasOneOwner) {

@@ -4,7 +4,6 @@
 #ifndef FAILBACK_TESTS_REGISTRY_WIRE_WIRE_FIXTURE_H_
 #define FAILBACK_TESTS_REGISTRY_WIRE_WIRE_FIXTURE_H_
 
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "registry/registry_server.h"
 #include "retry/mutex.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/util/process.h"
 
 namespace failback {
 
@@ -88,20 +88,9 @@ Answered<Response> CallAsync(Registry& registry,
 class WireTest : public testing::Test {
  protected:
   // An address to listen on: a free port, or a socket in the test's folder.
-  static std::string ListenOn(Transport transport) {
+  std::string ListenOn(Transport transport) {
     if (transport == Transport::kTcp) return "127.0.0.1:0";
-    static int sockets = 0;
-    return absl::StrCat("unix:", TempFolder(), "/", ++sockets, ".sock");
-  }
-
-  // A short path: a socket's has at most 107 bytes, and Bazel's are long.
-  static const std::string& TempFolder() {
-    static const std::string* const folder = [] {
-      std::string name = "/tmp/failback-wire-XXXXXX";
-      EXPECT_NE(mkdtemp(name.data()), nullptr);
-      return new std::string(name);
-    }();
-    return *folder;
+    return absl::StrCat("unix:", folder_.File(absl::StrCat(++sockets_, ".sock")));
   }
 
   void StartServer(const std::string& listen) { StartServer(listen, RegistryServer::Options()); }
@@ -118,6 +107,8 @@ class WireTest : public testing::Test {
     return std::make_unique<GrpcRegistry>(std::vector<std::string>{address_}, std::move(options));
   }
 
+  TempDir folder_;
+  int sockets_ = 0;
   FakeRegistry fake_;
   std::unique_ptr<RegistryServer> server_;
   std::string address_;
