@@ -28,11 +28,10 @@ absl::StatusOr<FileLock> FileLock::Acquire(const std::string& path) {
         absl::StrCat(path, " is locked by ",
                      known ? absl::StrCat("process ", pid) : std::string("another process")));
   }
-  // For messages only: the lock holds without it.
+  // For messages only: the lock holds without it, on a full disk too.
   const std::string pid = absl::StrCat(getpid(), "\n");
-  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+  if (ftruncate(fd, 0) == 0 && pwrite(fd, pid.data(), pid.size(), 0) < 0) {
+    static_cast<void>(ftruncate(fd, 0));
   }
   return lock;
 }

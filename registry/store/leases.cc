@@ -7,6 +7,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "registry/log.h"
 #include "retry/clock.h"
 #include "retry/mutex.h"
 
@@ -17,6 +19,10 @@ namespace {
 constexpr int64_t kCountEveryNanos = 50 * 1000 * 1000;
 // A client is late when it has been silent for this many of its usual intervals.
 constexpr double kLateIntervals = 1.5;
+
+void LogPause() {
+  Log(LogLevel::kWarning, "this process was away: every session has its full time again");
+}
 
 struct Lease {
   std::string session_id;
@@ -233,6 +239,8 @@ void Leases::Core::TellDue(std::vector<std::string> session_ids) {
 }
 
 void Leases::Core::OnTimeout(const std::string& session_id) {
+  bool was_away = false;
+  bool first_hold = false;
   {
     MutexLock lock(&mu);
     Lease* const lease = Find(session_id);
@@ -244,14 +252,22 @@ void Leases::Core::OnTimeout(const std::string& session_id) {
       Arm(lease, lease->deadline - now);
       return;
     }
-    if (NoticePause(lease->deadline, now)) return;
-    if (!MayEnd(lease->ttl, now)) {
+    was_away = NoticePause(lease->deadline, now);
+    if (!was_away && !MayEnd(lease->ttl, now)) {
+      first_hold = stats.held == 0;
       Hold(lease);
       ScheduleRecheck();
-      return;
+      if (!first_hold) return;
     }
   }
-  TellDue({session_id});
+  if (was_away) {
+    LogPause();
+  } else if (first_hold) {
+    Log(LogLevel::kWarning,
+        "too many sessions would expire at once: their instances are kept until they renew");
+  } else {
+    TellDue({session_id});
+  }
 }
 
 bool Leases::Core::NoticePause(int64_t due, int64_t now) {
@@ -313,6 +329,8 @@ void Leases::Core::OnRecheck() {
     released = Held();
     for (const std::string& id : released) Unhold(Find(id));
   }
+  Log(LogLevel::kWarning, "held sessions are let go",
+      {{"sessions", absl::StrCat(released.size())}});
   TellDue(std::move(released));
 }
 
@@ -328,12 +346,16 @@ void Leases::Core::StartHeartbeat() {
 }
 
 void Leases::Core::OnHeartbeat() {
-  MutexLock lock(&mu);
-  if (stopped) return;
-  const int64_t now = Now();
-  if (!leases.empty()) NoticePause(now, now);
-  heartbeat_armed = false;
-  StartHeartbeat();
+  bool was_away = false;
+  {
+    MutexLock lock(&mu);
+    if (stopped) return;
+    const int64_t now = Now();
+    was_away = !leases.empty() && NoticePause(now, now);
+    heartbeat_armed = false;
+    StartHeartbeat();
+  }
+  if (was_away) LogPause();
 }
 
 Leases::Leases(Options options, OnDue on_due)

@@ -1,10 +1,7 @@
 #include "registry/store/sqlite_storage.h"
 
-#include <fcntl.h>
 #include <sqlite3.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/ids.h"
+#include "registry/log.h"
 #include "registry/store/epoch.h"
 
 namespace failback {
@@ -180,7 +178,6 @@ SqliteStorage::~SqliteStorage() {
     statement->reset();  // before the database closes
   }
   if (db_ != nullptr) sqlite3_close(db_);
-  if (lock_fd_ >= 0) close(lock_fd_);  // releases the lock
 }
 
 // An exclusive lock on a file beside the store, which ends with the process.
@@ -198,25 +195,16 @@ absl::Status SqliteStorage::LockFile() {
   if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     return absl::FailedPreconditionError(absl::StrCat("store ", path, ": is not a file"));
   }
-  const std::string lock_path = path + ".lock";
-  lock_fd_ = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_fd_ < 0) {
-    return absl::PermissionDeniedError(absl::StrCat("store ", path, ": cannot write to folder ",
-                                                    folder, ": ", std::strerror(errno)));
+  auto lock = FileLock::Acquire(path + ".lock");
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("store ", path, ": is in use: ", lock.status().message()));
   }
-  if (flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
-    char owner[32] = "";
-    const ssize_t size = pread(lock_fd_, owner, sizeof(owner) - 1, 0);
-    std::string pid(owner, size > 0 ? static_cast<size_t>(size) : 0);
-    while (!pid.empty() && pid.back() == '\n') pid.pop_back();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "store ", path, ": is in use by another process", pid.empty() ? "" : ", pid ", pid));
+  if (!lock.ok()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("store ", path, ": cannot write to its folder: ", lock.status().message()));
   }
-  const std::string pid = absl::StrCat(getpid(), "\n");
-  // For people only; a failure does no harm.
-  if (ftruncate(lock_fd_, 0) != 0 ||
-      pwrite(lock_fd_, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-  }
+  lock_ = *std::move(lock);
   return absl::OkStatus();
 }
 
@@ -423,6 +411,8 @@ absl::Status SqliteStorage::ReadStore() {
   minted_ = true;
   identity_.epoch = NewEpoch();
   identity_.revision = 1;
+  Log(LogLevel::kWarning, "commits may have been lost: a new epoch begins",
+      {{"store", options_.path}, {"epoch", absl::StrCat(identity_.epoch)}});
   return absl::OkStatus();
 }
 

@@ -19,10 +19,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "registry/file_lock.h"
 #include "registry/store/durability.h"
 #include "registry/store/storage.h"
 
@@ -84,7 +86,7 @@ class SqliteStorage final : public Storage {
 
   const Options options_;
   std::string boot_id_;
-  int lock_fd_ = -1;
+  std::optional<FileLock> lock_;
   sqlite3* db_ = nullptr;
   StoreIdentity identity_;
   bool minted_ = false;  // this life has a new epoch

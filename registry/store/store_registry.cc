@@ -10,6 +10,8 @@
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/ids.h"
+#include "registry/log.h"
+#include "registry/proto_time.h"
 #include "registry/selector.h"
 #include "registry/store/memory_storage.h"
 #include "registry/store/sqlite_storage.h"
@@ -37,17 +39,6 @@ absl::Status Overloaded(int64_t queued) {
   return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED,
                                 absl::StrCat(queued, " intents wait for their commit")),
                         kOverloadDelay);
-}
-
-void SetDuration(absl::Duration duration, google::protobuf::Duration* out) {
-  const int64_t nanos = absl::ToInt64Nanoseconds(duration);
-  out->set_seconds(nanos / 1000000000);
-  out->set_nanos(static_cast<int32_t>(nanos % 1000000000));
-}
-
-void SetTimestamp(int64_t unix_ms, google::protobuf::Timestamp* out) {
-  out->set_seconds(unix_ms / 1000);
-  out->set_nanos(static_cast<int32_t>(unix_ms % 1000) * 1000000);
 }
 
 }  // namespace
@@ -237,7 +228,7 @@ Moment StoreRegistry::Now() const {
 }
 
 absl::Duration StoreRegistry::ClampTtl(const google::protobuf::Duration& ttl) const {
-  absl::Duration wanted = absl::Seconds(ttl.seconds()) + absl::Nanoseconds(ttl.nanos());
+  absl::Duration wanted = FromProto(ttl);
   if (wanted == absl::ZeroDuration()) wanted = options_.default_ttl;
   return absl::Ceil(std::clamp(wanted, options_.min_ttl, options_.max_ttl), absl::Milliseconds(1));
 }
@@ -268,7 +259,7 @@ void StoreRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliv
   if (ttl == absl::ZeroDuration()) return std::move(done)(SessionUnknown());
   KeepAliveResponse response;
   response.set_session_id(request.session_id());
-  SetDuration(ttl, response.mutable_ttl());
+  *response.mutable_ttl() = ToProto(ttl);
   response.set_epoch(epoch_);
   response.set_revision(revision());
   std::move(done)(std::move(response));
@@ -442,14 +433,17 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
   }
 
   if (!transaction.empty()) {
-    if (auto status = Write(transaction, now); !status.ok()) {
+    if (auto status = Write(transaction, now, aftermath); !status.ok()) {
       for (const std::string& id : expiring) leases_->Retry(id, options_.write_retry);
       aftermath->Call(
           [group = std::move(group), status]() mutable { std::move(group).Fail(status); });
       return;
     }
     MutexLock lock(&mu_);
-    write_status_ = absl::OkStatus();
+    if (!write_status_.ok()) {
+      aftermath->Call([] { Log(LogLevel::kInfo, "the store can be written again"); });
+      write_status_ = absl::OkStatus();
+    }
     CommitResult result = transaction.Commit();
     revision_.store(result.revision, std::memory_order_release);
     for (const std::string& id : result.ended_sessions) leases_->Drop(id);
@@ -457,7 +451,12 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
   }
   ++groups_;
   intents_ += group.intents;
-  expired_sessions_ += static_cast<int64_t>(expiring.size());
+  if (!expiring.empty()) {
+    expired_sessions_ += static_cast<int64_t>(expiring.size());
+    aftermath->Call([sessions = expiring.size()] {
+      Log(LogLevel::kInfo, "sessions expired", {{"sessions", absl::StrCat(sessions)}});
+    });
+  }
   SchedulePurge();
 
   const uint64_t revision = this->revision();
@@ -477,7 +476,7 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
       if (!opened.status.ok()) return std::move(done)(opened.status);
       OpenSessionResponse response;
       response.set_session_id(opened.session_id);
-      SetDuration(ttl, response.mutable_ttl());
+      *response.mutable_ttl() = ToProto(ttl);
       response.set_rank(opened.rank);
       response.set_store_id(store_id_);
       response.set_epoch(epoch_);
@@ -497,7 +496,8 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
   }
 }
 
-absl::Status StoreRegistry::Write(const State::Transaction& transaction, Moment now) {
+absl::Status StoreRegistry::Write(const State::Transaction& transaction, Moment now,
+                                  Aftermath* aftermath) {
   if (storage_->forgets()) return absl::OkStatus();
   const auto read_only = [&](const absl::Status& cause) {
     return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY,
@@ -512,6 +512,12 @@ absl::Status StoreRegistry::Write(const State::Transaction& transaction, Moment 
   if (status.ok()) return status;
   write_again_ms_ = Now().monotonic_ms + absl::ToInt64Milliseconds(options_.write_retry);
   MutexLock lock(&mu_);
+  if (write_status_.ok()) {
+    aftermath->Call([status] {
+      Log(LogLevel::kError, "the store cannot be written: reads go on",
+          {{"error", std::string(status.message())}});
+    });
+  }
   write_status_ = status;
   return read_only(status);
 }
@@ -646,8 +652,8 @@ void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done
     record->set_client_name(item.client_name);
     record->set_create_revision(item.create_revision);
     record->set_modify_revision(item.modify_revision);
-    SetTimestamp(item.create_ms, record->mutable_create_time());
-    SetTimestamp(item.modify_ms, record->mutable_modify_time());
+    *record->mutable_create_time() = ToProto(absl::FromUnixMillis(item.create_ms));
+    *record->mutable_modify_time() = ToProto(absl::FromUnixMillis(item.modify_ms));
     record->set_state(registry::v1::INTENT_STATE_ACKNOWLEDGED);
   }
   if (!next.empty()) response.set_next_page_token(absl::WebSafeBase64Escape(next));

@@ -180,7 +180,7 @@ class StoreRegistry final : public Registry {
   void CommitLoop();
   // Decides, writes and publishes a group; what it owes to callers goes to `aftermath`.
   void CommitGroup(Group group, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
-  absl::Status Write(const State::Transaction& transaction, Moment now)
+  absl::Status Write(const State::Transaction& transaction, Moment now, Aftermath* aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   void OnLeasesDue(std::vector<std::string> session_ids);
   void SchedulePurge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
