@@ -67,7 +67,7 @@ absl::Status Conflator::Add(Event event, Changes changes) {
 
   if (!continues) {
     rest_.reset();
-    next_.emplace();
+    next_ = std::make_unique<Snapshot>();
     next_->after.complete = true;
   }
   next_->after.MoveTo(*event);
@@ -78,8 +78,8 @@ absl::Status Conflator::Add(Event event, Changes changes) {
 }
 
 absl::Status Conflator::AddToRest(Event event, Changes changes) {
-  if (!rest_.has_value()) {
-    rest_.emplace();
+  if (rest_ == nullptr) {
+    rest_ = std::make_unique<Rest>();
     rest_->revision = event->revision();
     rest_->stale = event->stale();
     rest_->single = std::move(event);
@@ -125,7 +125,7 @@ void Conflator::Unfold() {
 }
 
 Conflator::Event Conflator::Take() {
-  if (parts_.empty() && next_.has_value()) {
+  if (parts_.empty() && next_ != nullptr) {
     if (!next_->whole) return nullptr;
     const State& after = next_->after;
     const bool same = told_ && written_.complete && written_.epoch == after.epoch &&
@@ -141,7 +141,7 @@ Conflator::Event Conflator::Take() {
     parts_.pop_front();
     return Told(std::move(part));
   }
-  return rest_.has_value() ? TakeRest() : nullptr;
+  return rest_ != nullptr ? TakeRest() : nullptr;
 }
 
 Conflator::Event Conflator::TakeRest() {
@@ -161,7 +161,7 @@ Conflator::Event Conflator::TakeRest() {
     }
   }
   Unfold();
-  const Rest rest = *std::exchange(rest_, std::nullopt);
+  const Rest rest = std::move(*std::exchange(rest_, nullptr));
   if (rest.operations.empty() && told_ && rest.stale == written_.stale) return nullptr;
 
   auto message = std::make_shared<SubscribeResponse>();
@@ -196,8 +196,8 @@ Conflator::Event Conflator::Told(Event event) {
 
 size_t Conflator::pending() const {
   size_t pending = parts_.size();
-  if (next_.has_value()) pending += next_->parts.size();
-  if (rest_.has_value()) pending += rest_->single != nullptr ? 1 : rest_->operations.size();
+  if (next_ != nullptr) pending += next_->parts.size();
+  if (rest_ != nullptr) pending += rest_->single != nullptr ? 1 : rest_->operations.size();
   return pending;
 }
 

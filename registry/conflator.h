@@ -115,7 +115,7 @@ class Conflator {
   };
 
   // What the operations of rest_ are relative to.
-  const State& Base() const { return next_.has_value() ? next_->after : written_; }
+  const State& Base() const { return next_ != nullptr ? next_->after : written_; }
   absl::Status AddToRest(Event event, Changes changes);
   // Merges `message` into rest_.
   void Merge(const SubscribeResponse& message, const std::vector<Change>& changes);
@@ -131,8 +131,8 @@ class Conflator {
   State written_;
   // What is left of the snapshot that is being taken.
   std::deque<Event> parts_;
-  std::optional<Snapshot> next_;
-  std::optional<Rest> rest_;
+  std::unique_ptr<Snapshot> next_;
+  std::unique_ptr<Rest> rest_;
 };
 
 }  // namespace failback

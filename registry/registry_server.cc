@@ -104,9 +104,9 @@ class RegistryServer::Service final : public ServiceBase {
                                         OpenSessionResponse* response) override {
     const bool ends_with_stream = request->ends_with_stream();
     return Unary(request, response, &Registry::OpenSession,
-                 [this, ends_with_stream](const OpenSessionResponse& opened) {
+                 [sessions = sessions_, ends_with_stream](const OpenSessionResponse& opened) {
                    const absl::Time now = absl::Now();
-                   sessions_.Opened(opened.session_id(), ends_with_stream, now,
+                   sessions->Opened(opened.session_id(), ends_with_stream, now,
                                     now + absl::Seconds(opened.ttl().seconds()) +
                                         absl::Nanoseconds(opened.ttl().nanos()));
                  });
@@ -116,9 +116,8 @@ class RegistryServer::Service final : public ServiceBase {
                                          const CloseSessionRequest* request,
                                          CloseSessionResponse* response) override {
     return Unary(request, response, &Registry::CloseSession,
-                 [this, session_id = request->session_id()](const CloseSessionResponse&) {
-                   sessions_.Closed(session_id);
-                 });
+                 [sessions = sessions_, session_id = request->session_id()](
+                     const CloseSessionResponse&) { sessions->Closed(session_id); });
   }
 
   grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext*, const RegisterRequest* request,
@@ -147,7 +146,7 @@ class RegistryServer::Service final : public ServiceBase {
       grpc::CallbackServerContext*) override {
     // The state is known only when the reactor is; OnDone comes after both.
     auto state = std::make_shared<std::shared_ptr<RenewalReactor::State>>();
-    auto* reactor = new RenewalReactor(registry_, &sessions_, ++last_stream_,
+    auto* reactor = new RenewalReactor(registry_, sessions_.get(), ++last_stream_,
                                        [this, state](StreamSessions::StreamId id) {
                                          renewal_streams_.Remove(*state);
                                          EndSessionsOf(id);
@@ -208,7 +207,7 @@ class RegistryServer::Service final : public ServiceBase {
   // The KeepAlive stream `id` has ended: its process has gone, unless it is the server that stops.
   void EndSessionsOf(StreamSessions::StreamId id) {
     if (stopping_) return;
-    for (const std::string& session_id : sessions_.Ended(id)) {
+    for (const std::string& session_id : sessions_->Ended(id)) {
       CloseSessionRequest request;
       request.set_session_id(session_id);
       // If this fails the session's TTL ends it.
@@ -224,7 +223,8 @@ class RegistryServer::Service final : public ServiceBase {
   std::atomic<StreamSessions::StreamId> last_stream_ = 0;
   Gauge calls_;
   Gauge subscriptions_;
-  StreamSessions sessions_;
+  // Callbacks that the registry holds may outlive the server.
+  const std::shared_ptr<StreamSessions> sessions_ = std::make_shared<StreamSessions>();
   const std::shared_ptr<EventCache> cache_ = std::make_shared<EventCache>();
   OpenStreams<SubscribeReactor::State> subscribe_streams_;
   OpenStreams<RenewalReactor::State> renewal_streams_;

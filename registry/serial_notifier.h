@@ -72,7 +72,7 @@ class SerialNotifier {
     }
   }
 
-  // Waits until all that was posted has been delivered. From within the listener it returns at once.
+  // Waits until all that was posted has been delivered. Returns at once from within the listener.
   void WaitIdle() {
     MutexLock lock(&mu_);
     while (delivering_ && thread_ != std::this_thread::get_id()) idle_.Wait(&mu_);

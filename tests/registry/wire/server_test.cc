@@ -291,11 +291,16 @@ TEST_F(ServerTest, ShutdownDoesNotWaitForARegistryThatDoesNotAnswer) {
   const auto client = NewClient();
   const auto call = CallAsync(*client, &Registry::Register, RegisterRequest());
   ASSERT_TRUE(fake_.registers.WaitForRequests(1));
+  fake_.opens.Hold();
+  const auto open = CallAsync(*client, &Registry::OpenSession, OpenSessionRequest());
+  ASSERT_TRUE(fake_.opens.WaitForRequests(1));
   server_->Shutdown(absl::ZeroDuration());
   EXPECT_FALSE(call.Get().ok());
+  EXPECT_FALSE(open.Get().ok());
   server_.reset();
-  // The late answer finds nobody.
+  // The late answers find nobody.
   EXPECT_TRUE(fake_.registers.Complete(RegisterResponse()));
+  EXPECT_TRUE(fake_.opens.Complete(OpenSessionResponse()));
 }
 
 TEST_F(ServerTest, HealthIsToldForEachService) {
