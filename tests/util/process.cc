@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,7 +70,24 @@ std::optional<std::string> FindLine(const std::string& output, const std::string
   return std::nullopt;
 }
 
+// All instances, for KillAll.
+struct Live {
+  Mutex mu;
+  std::set<Process*> processes ABSL_GUARDED_BY(mu);
+};
+
+Live& GetLive() {
+  static Live* const live = new Live;
+  return *live;
+}
+
 }  // namespace
+
+void Process::KillAll() {
+  Live& live = GetLive();
+  MutexLock lock(&live.mu);
+  for (Process* process : live.processes) process->Signal(SIGKILL);
+}
 
 std::unique_ptr<Process> Process::Start(const std::vector<std::string>& args,
                                         const std::map<std::string, std::string>& env) {
@@ -83,12 +102,21 @@ std::unique_ptr<Process> Process::Start(const std::vector<std::string>& args,
   posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, err[1], STDERR_FILENO);
 
+  // The child starts with no signal blocked, whatever this program has blocked for itself.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+
   std::vector<std::string> argv = args;
   std::vector<std::string> envp = Environment(env);
   pid_t pid = -1;
-  const int error = posix_spawn(&pid, argv[0].c_str(), &actions, nullptr, Pointers(&argv).data(),
-                                Pointers(&envp).data());
+  const int error = posix_spawn(&pid, argv[0].c_str(), &actions, &attributes,
+                                Pointers(&argv).data(), Pointers(&envp).data());
   posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
   close(out[1]);
   close(err[1]);
   if (error != 0) Die(absl::StrCat("cannot start ", args[0]), error);
@@ -97,11 +125,21 @@ std::unique_ptr<Process> Process::Start(const std::vector<std::string>& args,
 
 Process::Process(std::vector<std::string> args, pid_t pid, int out_fd, int err_fd)
     : args_(std::move(args)), pid_(pid) {
+  {
+    Live& live = GetLive();
+    MutexLock lock(&live.mu);
+    live.processes.insert(this);
+  }
   reader_ = std::thread([this, out_fd, err_fd] { ReadLoop(out_fd, err_fd); });
   reaper_ = std::thread([this] { ReapLoop(); });
 }
 
 Process::~Process() {
+  {
+    Live& live = GetLive();
+    MutexLock lock(&live.mu);
+    live.processes.erase(this);
+  }
   Signal(SIGKILL);
   reaper_.join();
   reader_.join();
@@ -163,7 +201,7 @@ bool Process::WaitUntil(const std::function<bool()>& condition, absl::Duration t
   while (!condition()) {
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration() || (exit_status_.has_value() && output_ended_)) return false;
-    changed_.WaitFor(&mu_, left);
+    changed_.WaitFor(&mu_, std::min(left, absl::Hours(1)));  // an endless wait would overflow
   }
   return true;
 }

@@ -43,6 +43,10 @@ class Process {
   static std::unique_ptr<Process> Start(const std::vector<std::string>& args,
                                         const std::map<std::string, std::string>& env = {});
 
+  // SIGKILL to every process that was started and still runs: for a program that is told to stop
+  // itself.
+  static void KillAll();
+
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;

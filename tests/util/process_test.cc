@@ -51,6 +51,14 @@ TEST(ProcessTest, DestructorKillsAndReaps) {
   EXPECT_EQ(errno, ESRCH);
 }
 
+TEST(ProcessTest, KillAllEndsWhatRuns) {
+  auto one = Process::Start({"/bin/sleep", "60"});
+  auto two = Process::Start({"/bin/sleep", "60"});
+  Process::KillAll();
+  EXPECT_EQ(one->WaitForExit(), 128 + SIGKILL);
+  EXPECT_EQ(two->WaitForExit(), 128 + SIGKILL);
+}
+
 TEST(ProcessTest, EndIsSeenAlthoughAGrandchildHoldsThePipe) {
   auto process = Process::Start({"/bin/sh", "-c", "sleep 20 & echo $!"});
   EXPECT_EQ(process->WaitForExit(absl::Seconds(10)), 0);
