@@ -8,13 +8,12 @@ namespace failback {
 
 absl::Status ValidateRetryPolicy(const std::string& path, const RetryPolicy& policy) {
   if (policy.retry_times < -1) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ".retry_times: ", policy.retry_times,
-                                                   " is not -1 (for ever) or more"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ".retry_times: ", policy.retry_times, " is not -1 (for ever) or more"));
   }
   if (policy.retry_period.has_value() && *policy.retry_period <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ".retry_period: ", absl::FormatDuration(*policy.retry_period),
-                     " is not above zero"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ".retry_period: ", absl::FormatDuration(*policy.retry_period), " is not above zero"));
   }
   return ValidateBackoff(absl::StrCat(path, ".backoff"), policy.backoff);
 }
@@ -36,10 +35,10 @@ RetryTask::State RetryTask::Failed(std::optional<absl::Duration> server_delay, T
   } else {
     ++times_;
   }
-  const absl::Duration delay =
-      server_delay.has_value()      ? *server_delay
-      : policy_->retry_period.has_value() ? *policy_->retry_period
-                                    : BackoffDelay(policy_->backoff, times_, (*random_)());
+  const absl::Duration delay = server_delay.has_value() ? *server_delay
+                               : policy_->retry_period.has_value()
+                                   ? *policy_->retry_period
+                                   : BackoffDelay(policy_->backoff, times_, (*random_)());
   next_attempt_nanos_ = timer_->clock()->NowNanos() + absl::ToInt64Nanoseconds(delay);
   auto timeout = timer_->NewTimeout(std::move(on_due), delay);
   if (!timeout.ok()) {
