@@ -34,7 +34,8 @@ Random SeededRandom(uint64_t seed) { return Locked(std::mt19937_64(seed)); }
 
 absl::Status ValidateBackoff(const std::string& path, const BackoffOptions& options) {
   const auto bad = [&](const char* field, const std::string& value, const char* allowed) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ".", field, ": ", value, " is not ", allowed));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ".", field, ": ", value, " is not ", allowed));
   };
   if (options.initial <= absl::ZeroDuration()) {
     return bad("initial", absl::FormatDuration(options.initial), "above zero");

@@ -97,17 +97,20 @@ class FailbackInvoker::Core : public std::enable_shared_from_this<FailbackInvoke
     if (invocation->retry == nullptr) {
       if (pending_ >= options_.max_pending) {
         *status = absl::ResourceExhaustedError(
-            absl::StrCat(pending_, " calls wait for a retry already, the most allowed; not "
-                         "retried: ", status->ToString()));
+            absl::StrCat(pending_,
+                         " calls wait for a retry already, the most allowed; not "
+                         "retried: ",
+                         status->ToString()));
         return false;
       }
       ++pending_;
       invocation->retry =
           std::make_unique<RetryTask>(options_.timer, &options_.retry, &options_.random);
     }
-    const auto state = invocation->retry->Failed(std::nullopt, [weak = weak_from_this(), invocation] {
-      if (auto self = weak.lock()) self->Due(invocation);
-    });
+    const auto state =
+        invocation->retry->Failed(std::nullopt, [weak = weak_from_this(), invocation] {
+          if (auto self = weak.lock()) self->Due(invocation);
+        });
     return state == RetryTask::State::kWaiting;
   }
 
@@ -149,8 +152,8 @@ absl::StatusOr<std::unique_ptr<FailbackInvoker>> FailbackInvoker::Create(Options
     own_timer = *std::move(timer);
     options.timer = own_timer.get();
   }
-  return std::unique_ptr<FailbackInvoker>(new FailbackInvoker(
-      std::make_shared<Core>(std::move(options), std::move(own_timer))));
+  return std::unique_ptr<FailbackInvoker>(
+      new FailbackInvoker(std::make_shared<Core>(std::move(options), std::move(own_timer))));
 }
 
 FailbackInvoker::FailbackInvoker(std::shared_ptr<Core> core) : core_(std::move(core)) {}

@@ -41,8 +41,8 @@ constexpr int64_t kLongestSleepNanos = 24 * 3600 * kNanosPerSecond;
 // timer's ended, so that an old handle never matches a new entry.
 struct alignas(128) Shard {
   SpinLock lock;
-  std::optional<Wheel> wheel ABSL_GUARDED_BY(lock);  // empty: no timer has this shard
-  Core* core ABSL_GUARDED_BY(lock) = nullptr;
+  std::optional<Wheel> wheel ABSL_GUARDED_BY(lock);  // made for the first timeout
+  Core* core ABSL_GUARDED_BY(lock) = nullptr;        // nullptr: no timer has this shard
   bool stopped ABSL_GUARDED_BY(lock) = false;
   // The driver sleeps until this tick, or until it is woken; 0: it is awake and will look here.
   Tick wake_tick ABSL_GUARDED_BY(lock) = 0;
@@ -133,10 +133,16 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
   Tick NowTick() const;
 
   Shard* MyShard() const;
+  void MakeWheel(Shard* shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard->lock);
   absl::StatusOr<Timeout> Add(TimerTask&& task, absl::Duration delay, bool bounded);
   bool TakeCredit(bool bounded);
   absl::Status Refusal(bool stopped) const;
   void ReturnCredit();
+
+  // When a shard next has something to do.
+  static Tick NextEventOf(Shard* shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard->lock) {
+    return shard->stopped || !shard->wheel.has_value() ? Wheel::kNever : shard->wheel->NextEvent();
+  }
 
   // Runs tasks up to now, at most `max_tasks`, in due-tick order across shards.
   int64_t RunDueTasks(int64_t max_tasks);
@@ -189,17 +195,12 @@ Core::Core(HashedWheelTimer::Options o, bool simulated)
       per_tick(tick_nanos),
       origin_nanos(options.clock->NowNanos()),
       has_thread(!simulated && !options.manual_drive) {
-  Wheel::Options wheel_options;
-  wheel_options.ticks_per_wheel = options.ticks_per_wheel;
-  wheel_options.keep_insertion_order = simulated;
   // Two a processor: threads then seldom share one.
   const uint32_t processors = std::max(std::thread::hardware_concurrency(), 1u);
   const uint32_t count = simulated ? 1 : std::min(absl::bit_ceil(2 * processors), kMaxShards);
   for (uint32_t i = 0; i < count; ++i) {
     Shard* const shard = ShardPool::Get().Take();
     SpinLockHolder lock(&shard->lock);
-    wheel_options.first_generation = shard->first_generation;
-    shard->wheel.emplace(wheel_options);
     shard->core = this;
     shards.push_back(shard);
   }
@@ -208,10 +209,9 @@ Core::Core(HashedWheelTimer::Options o, bool simulated)
 
 Core::~Core() {
   for (Shard* shard : shards) {
-    std::optional<Wheel> wheel;
     {
       SpinLockHolder lock(&shard->lock);
-      shard->first_generation = shard->wheel->next_generation();
+      if (shard->wheel.has_value()) shard->first_generation = shard->wheel->next_generation();
       shard->wheel.reset();
       shard->core = nullptr;
       shard->stopped = false;
@@ -276,6 +276,15 @@ absl::Status Core::Refusal(bool stopped) const {
   return absl::ResourceExhaustedError(absl::StrCat(options.name, ": no memory for a timeout"));
 }
 
+void Core::MakeWheel(Shard* shard) const {
+  Wheel::Options wheel_options;
+  wheel_options.ticks_per_wheel = options.ticks_per_wheel;
+  wheel_options.keep_insertion_order = options.clock->DrivesTimers();
+  wheel_options.first_generation = shard->first_generation;
+  shard->wheel.emplace(wheel_options);
+  shard->wheel->Advance(NowTick());
+}
+
 absl::StatusOr<Timeout> Core::Add(TimerTask&& task, absl::Duration delay, bool bounded) {
   if (ABSL_PREDICT_FALSE(task == nullptr)) {
     return absl::InvalidArgumentError("task: must not be empty");
@@ -298,6 +307,7 @@ absl::StatusOr<Timeout> Core::Add(TimerTask&& task, absl::Duration delay, bool b
     SpinLockHolder lock(&shard->lock);
     stopped = shard->stopped;
     if (ABSL_PREDICT_TRUE(!stopped)) {
+      if (ABSL_PREDICT_FALSE(!shard->wheel.has_value())) MakeWheel(shard);
       id = shard->wheel->Schedule(tick, std::move(task));
       ++shard->scheduled;
       if (tick < shard->wake_tick) {
@@ -392,7 +402,7 @@ Tick Core::RunShard(Shard* shard, Tick to, int64_t max_tasks, int64_t* ran) {
       shard->lock.Lock();
     }
   }
-  return shard->stopped ? Wheel::kNever : shard->wheel->NextEvent();
+  return NextEventOf(shard);
 }
 
 int64_t Core::RunDueTasks(int64_t max_tasks) {
@@ -400,11 +410,12 @@ int64_t Core::RunDueTasks(int64_t max_tasks) {
   Tick next[kMaxShards];
   for (size_t i = 0; i < shards.size(); ++i) {
     SpinLockHolder lock(&shards[i]->lock);
-    if (shards[i]->stopped) return 0;
     shards[i]->wake_tick = 0;
-    next[i] = shards[i]->wheel->NextEvent();
-    int budget = 1;
-    if (next[i] > now) shards[i]->wheel->PopDue(now, &budget);  // pops nothing, moves on
+    next[i] = NextEventOf(shards[i]);
+    if (next[i] > now && shards[i]->wheel.has_value()) {
+      int budget = 1;
+      shards[i]->wheel->PopDue(now, &budget);  // pops nothing, moves on
+    }
   }
   int64_t ran = 0;
   while (ran < max_tasks) {
@@ -427,7 +438,7 @@ std::optional<int64_t> Core::NextDueNanos() {
   Tick next = Wheel::kNever;
   for (Shard* shard : shards) {
     SpinLockHolder lock(&shard->lock);
-    if (!shard->stopped) next = std::min(next, shard->wheel->NextEvent());
+    next = std::min(next, NextEventOf(shard));
   }
   const int64_t nanos = NanosOf(next);
   if (nanos == kForeverNanos) return std::nullopt;
@@ -463,7 +474,7 @@ void Core::Drive() {
     Tick next = Wheel::kNever;
     for (Shard* shard : shards) {
       SpinLockHolder lock(&shard->lock);
-      shard->wake_tick = shard->wheel->NextEvent();
+      shard->wake_tick = NextEventOf(shard);
       next = std::min(next, shard->wake_tick);
     }
     const int64_t sleep_nanos =
@@ -518,7 +529,7 @@ std::vector<TimerTask> Core::Stop(bool wait) {
     uint32_t from = 0;
     for (bool more = true; more;) {
       SpinLockHolder lock(&shard->lock);
-      more = shard->wheel->TakePending(&from, kSlice, &tasks);
+      more = shard->wheel.has_value() && shard->wheel->TakePending(&from, kSlice, &tasks);
     }
     for (size_t i = before; i < tasks.size(); ++i) ReturnCredit();
     if (!wait) continue;
@@ -658,7 +669,7 @@ HashedWheelTimer::Statistics HashedWheelTimer::Stats() const {
   int64_t worst = 0;
   for (Shard* shard : core_->shards) {
     SpinLockHolder lock(&shard->lock);
-    sum.pending += shard->wheel->pending();
+    if (shard->wheel.has_value()) sum.pending += shard->wheel->pending();
     sum.scheduled += shard->scheduled;
     sum.fired += shard->fired;
     sum.cancelled += shard->cancelled;
