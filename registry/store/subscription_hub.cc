@@ -110,27 +110,32 @@ absl::Status SupersededSubscription(const std::string& id, uint64_t generation) 
 
 }  // namespace
 
-// One step of a stream, made on first use and shared by all who hear it.
+// One step of a stream, made on first use and shared by all who hear it. It lives as long as
+// someone has yet to hear it or keeps one of its events.
 class SubscriptionHub::Message {
  public:
   Message(uint64_t revision, std::function<Events()> make)
       : revision_(revision), make_(std::move(make)) {}
 
   uint64_t revision() const { return revision_; }
-  Events events() {
-    MutexLock lock(&mu_);
-    if (make_) {
-      events_ = make_();
-      make_ = nullptr;
+
+  static Events Get(const std::shared_ptr<Message>& message) {
+    MutexLock lock(&message->mu_);
+    if (message->make_) {
+      message->events_ = message->make_();
+      message->make_ = nullptr;
     }
-    return events_;
+    Events events;
+    events.reserve(message->events_.size());
+    for (const Event& event : message->events_) events.emplace_back(message, event.get());
+    return events;
   }
 
  private:
   const uint64_t revision_;
   Mutex mu_;
-  std::function<Events()> make_;
-  Events events_;
+  std::function<Events()> make_ ABSL_GUARDED_BY(mu_);
+  Events events_ ABSL_GUARDED_BY(mu_);
 };
 
 class SubscriptionHub::Member {
@@ -138,7 +143,7 @@ class SubscriptionHub::Member {
   explicit Member(std::shared_ptr<NotifyListener> listener) : notifier(std::move(listener)) {}
 
   void Push(std::shared_ptr<Message> message) {
-    notifier.PostDeferred([message = std::move(message)] { return message->events(); });
+    notifier.PostDeferred([message = std::move(message)] { return Message::Get(message); });
   }
 
   SerialNotifier notifier;
@@ -158,7 +163,7 @@ struct SubscriptionHub::Group {
   Selector selector;
   bool filtered = false;
   std::vector<std::shared_ptr<Member>> members;
-  // The snapshot last made, while someone has yet to hear it and it is still true.
+  // The snapshot told last, as long as someone has it and it is still true.
   std::weak_ptr<Message> snapshot;
 };
 

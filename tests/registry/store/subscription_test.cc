@@ -86,6 +86,25 @@ TEST(Subscription, MessagesAreSharedByThoseWhoFollowTheSame) {
   }
 }
 
+TEST(Subscription, ASnapshotIsSharedAsLongAsItIsKeptAndTrue) {
+  StoreHarness store;
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
+  auto first = NewSubscriber();
+  const auto first_stream = store.Subscribe(first, "orders");
+  ASSERT_TRUE(store.Register("", MakeInstance("other", "1")).ok());
+  auto second = NewSubscriber();
+  const auto second_stream = store.Subscribe(second, "orders");
+  EXPECT_EQ(first->events()[0], second->events()[0]);
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "2")).ok());
+  auto third = NewSubscriber();
+  const auto third_stream = store.Subscribe(third, "orders");
+  EXPECT_THAT(third->ids(), ElementsAre("1", "2"));
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "3")).ok());
+  for (const auto& subscriber : {first, second, third}) {
+    EXPECT_THAT(subscriber->ids(), ElementsAre("1", "2", "3"));
+  }
+}
+
 TEST(Subscription, FiltersByStateZoneAndMetadata) {
   StoreHarness store;
   SubscribeRequest request;

@@ -1,0 +1,137 @@
+#include "registry/store/leases.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "retry/simulated_clock.h"
+
+namespace failback {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kTtl = absl::Seconds(10);
+
+class LeasesTest : public ::testing::Test {
+ protected:
+  LeasesTest() {
+    HashedWheelTimer::Options timer;
+    timer.clock = &clock_;
+    timer.tick_duration = absl::Milliseconds(10);
+    timer_ = HashedWheelTimer::Create(timer).value();
+    Leases::Options options;
+    options.timer = timer_.get();
+    leases_ = std::make_unique<Leases>(options, [this](std::vector<std::string> ids) {
+      due_.insert(due_.end(), ids.begin(), ids.end());
+    });
+  }
+
+  SimulatedClock clock_;
+  std::unique_ptr<HashedWheelTimer> timer_;
+  std::vector<std::string> due_;
+  std::unique_ptr<Leases> leases_;
+};
+
+TEST_F(LeasesTest, RunsOutOnce) {
+  leases_->Grant("a", kTtl);
+  clock_.Advance(kTtl - absl::Nanoseconds(1));
+  EXPECT_FALSE(leases_->BeginEnd("a"));
+  clock_.Advance(absl::Milliseconds(10));
+  EXPECT_THAT(due_, ElementsAre("a"));
+  EXPECT_TRUE(leases_->BeginEnd("a"));
+  EXPECT_FALSE(leases_->BeginEnd("a"));
+  leases_->Drop("a");
+  clock_.Advance(absl::Hours(1));
+  EXPECT_THAT(due_, ElementsAre("a"));
+  EXPECT_EQ(leases_->Stats().leases, 0);
+}
+
+TEST_F(LeasesTest, ARenewalBetweenRunningOutAndTheEndCounts) {
+  leases_->Grant("a", kTtl);
+  clock_.Advance(absl::Seconds(11));
+  EXPECT_THAT(due_, ElementsAre("a"));
+  EXPECT_EQ(leases_->Renew("a"), kTtl);
+  EXPECT_FALSE(leases_->BeginEnd("a"));
+  clock_.Advance(absl::Seconds(9));
+  EXPECT_THAT(due_, ElementsAre("a"));
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_THAT(due_, ElementsAre("a", "a"));
+}
+
+TEST_F(LeasesTest, NoRenewalOnceTheEndHasBegun) {
+  leases_->Grant("a", kTtl);
+  clock_.Advance(absl::Seconds(11));
+  EXPECT_TRUE(leases_->BeginEnd("a"));
+  EXPECT_EQ(leases_->Renew("a"), absl::ZeroDuration());
+  leases_->Retry("a", absl::Seconds(1));
+  EXPECT_EQ(leases_->Renew("a"), kTtl);
+}
+
+TEST_F(LeasesTest, RetryIsDueAgainAfterItsDelay) {
+  leases_->Grant("a", kTtl);
+  clock_.Advance(absl::Seconds(11));
+  EXPECT_TRUE(leases_->BeginEnd("a"));
+  leases_->Retry("a", absl::Seconds(2));
+  clock_.Advance(absl::Milliseconds(1900));
+  EXPECT_THAT(due_, ElementsAre("a"));
+  clock_.Advance(absl::Milliseconds(200));
+  EXPECT_THAT(due_, ElementsAre("a", "a"));
+  EXPECT_TRUE(leases_->BeginEnd("a"));
+  EXPECT_EQ(leases_->Stats().pauses, 0);
+}
+
+TEST_F(LeasesTest, UnknownSessionsAreNotRenewed) {
+  EXPECT_EQ(leases_->Renew("a"), absl::ZeroDuration());
+  EXPECT_FALSE(leases_->BeginEnd("a"));
+  leases_->Drop("a");
+  leases_->Retry("a", absl::Seconds(1));
+  clock_.Advance(absl::Hours(1));
+  EXPECT_THAT(due_, IsEmpty());
+}
+
+TEST_F(LeasesTest, NothingIsPendingWithoutLeases) {
+  leases_->Grant("a", kTtl);
+  leases_->Drop("a");
+  clock_.Advance(absl::Seconds(10));
+  EXPECT_EQ(timer_->pending(), 0);
+}
+
+TEST_F(LeasesTest, NothingIsToldAfterStop) {
+  leases_->Grant("a", kTtl);
+  leases_->Stop();
+  clock_.Advance(absl::Hours(1));
+  EXPECT_THAT(due_, IsEmpty());
+  EXPECT_EQ(leases_->Renew("a"), absl::ZeroDuration());
+}
+
+TEST(Leases, StopWaitsForWhoIsBeingTold) {
+  HashedWheelTimer::Options options;
+  options.tick_duration = absl::Milliseconds(1);
+  auto timer = HashedWheelTimer::Create(options).value();
+  absl::Notification told;
+  absl::Notification go_on;
+  std::atomic<bool> left{false};
+  Leases::Options lease_options;
+  lease_options.timer = timer.get();
+  Leases leases(lease_options, [&](const std::vector<std::string>&) {
+    told.Notify();
+    go_on.WaitForNotification();
+    left = true;
+  });
+  leases.Grant("a", absl::Milliseconds(1));
+  told.WaitForNotification();
+  std::thread release([&] { go_on.Notify(); });
+  leases.Stop();
+  EXPECT_TRUE(left);
+  release.join();
+}
+
+}  // namespace
+}  // namespace failback
