@@ -252,7 +252,9 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
     const Watch& watch = *record->watch;
     check(watch.name, *record);
     const bool opening = watch.phase == Watch::Phase::kOpening || watch.phase == Watch::Phase::kQuiet;
-    if (record->present && opening != (record->in_flight != 0)) {
+    // An Unsubscribe may still be in flight when the selector is wanted again.
+    const bool call = record->in_flight != 0 && record->in_flight == record->generation;
+    if (record->present && (opening ? record->in_flight == 0 : call)) {
       absl::StrAppend(&wrong, watch.name, ": is opened without a call or the other way round\n");
     }
     if (record->present && !record->pending() && watch.phase != Watch::Phase::kStreaming) {

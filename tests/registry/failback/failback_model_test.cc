@@ -76,6 +76,7 @@ class Story {
     world_.timer = timer_.get();
     world_.random = &random_;
     world_.fault_percent = Pick(3) == 0 ? 0 : 5 + Pick(60);
+    world_.trace = [this](const std::string& line) { Tell(line); };
     options_.upstream_name = "model";
     options_.incarnation = "inc";
     options_.timer = timer_.get();
@@ -103,6 +104,7 @@ class Story {
       clock_.Advance(absl::Milliseconds(Pick(4) == 0 ? Pick(5000) : Pick(200)));
       CheckInvariants();
     }
+    Tell("faults stop");
     world_.fault_percent = 0;
     world_.down = false;
     registry_->Retry({}).IgnoreError();
@@ -138,9 +140,22 @@ class Story {
     return MakeInstance(absl::StrCat("i", index % kKeysPerService), port, Service(index));
   }
 
+  // One line of the story, with FAILBACK_SEED.
+  void Tell(const std::string& line) {
+    if (!traced_) return;
+    std::cerr << absl::FormatDuration(absl::Nanoseconds(clock_.NowNanos())) << " " << line << "\n";
+  }
+
   void Operate() {
     const int key = Pick(kServices * kKeysPerService);
-    switch (Pick(20)) {
+    const int operation = Pick(20);
+    static const char* const kNames[] = {
+        "register", "register", "register", "register", "register all", "unregister", "unregister",
+        "unregister", "subscribe", "end a subscription", "open a session", "close a session",
+        "down or up", "lose sessions", "wipe", "backup or restore", "break streams", "retry",
+        "a hand removes", "a hand changes"};
+    Tell(absl::StrCat(kNames[operation], " ", Service(key), "/i", key % kKeysPerService));
+    switch (operation) {
       case 0:
       case 1:
       case 2:
@@ -210,10 +225,16 @@ class Story {
       want.port = port;
       want.owner = owner;
       versions.push_back(++want.version);
+      Tell(absl::StrCat("  ", Service(key), "/i", key % kKeysPerService, " port ",
+                        port.value_or(0), " owner ", owner, check ? " checked" : ""));
     }
     ++waiting_;
     const auto done = [this, keys, versions, check](const absl::Status& call, const auto& results) {
       --waiting_;
+      if (check) {
+        Tell(absl::StrCat("  checked, ", call.ok() ? StatusFromProto(results[0].status()).ToString()
+                                                   : call.ToString()));
+      }
       if (!call.ok() && call.code() != absl::StatusCode::kCancelled) ADD_FAILURE() << call;
       if (!check || !call.ok()) return;
       for (size_t i = 0; i < keys.size(); ++i) {
@@ -330,6 +351,7 @@ class Story {
     }
   }
 
+  const bool traced_ = std::getenv("FAILBACK_SEED") != nullptr;
   std::mt19937 random_;
   SimulatedClock clock_;
   std::unique_ptr<HashedWheelTimer> timer_;

@@ -152,10 +152,22 @@ void FaultyLink::Carry(void (Registry::*method)(const Request&, Callback<Respons
   shared->cancels[number] = [answer] { (*answer)(absl::CancelledError("the link is destroyed")); };
 
   const Plan plan = shared->Decide();
+  if (world->trace) {
+    world->trace(absl::StrCat("    call ", number, " ", request.ShortDebugString(), " applied ",
+                              plan.applied ? absl::FormatDuration(plan.apply_after) : "never",
+                              " answer ",
+                              plan.status.has_value() ? plan.status->ToString() : "honest", " ",
+                              absl::FormatDuration(plan.answer_after)));
+  }
   if (plan.applied) {
-    shared->After(plan.apply_after, [shared, method, request, answer, plan] {
+    shared->After(plan.apply_after, [shared, method, request, answer, plan, number] {
       (shared->world->target->*method)(
-          request, [shared, answer, plan](absl::StatusOr<Response> response) {
+          request, [shared, answer, plan, number](absl::StatusOr<Response> response) {
+            if (shared->world->trace) {
+              shared->world->trace(absl::StrCat(
+                  "    applied ", number, " ",
+                  response.ok() ? response->ShortDebugString() : response.status().ToString()));
+            }
             if (plan.status.has_value()) return;
             shared->After(plan.answer_after,
                           [answer, response = std::move(response)] { (*answer)(response); });

@@ -6,6 +6,7 @@
 #ifndef FAILBACK_TESTS_REGISTRY_FAILBACK_FAULTY_LINK_H_
 #define FAILBACK_TESTS_REGISTRY_FAILBACK_FAULTY_LINK_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -28,6 +29,9 @@ struct LinkWorld {
   // Calls answer at most this late; what they do may happen later.
   absl::Duration deadline = absl::Seconds(5);
   absl::Duration latest_application = absl::Seconds(20);
+
+  // Hears of each call, for people.
+  std::function<void(const std::string&)> trace;
 
   // Keys whose call has not been answered yet.
   std::multiset<std::string> keys_in_flight;
