@@ -46,8 +46,8 @@ UpstreamSession::Options SessionOptions(const FailbackRegistry::Options& options
 }  // namespace
 
 std::shared_ptr<FailbackRegistry::Core> FailbackRegistry::Core::Create(
-    std::unique_ptr<Registry> upstream, Options options) {
-  auto core = std::make_shared<Core>(std::move(options));
+    std::unique_ptr<Registry> upstream, Options options, std::shared_ptr<IntentJournal> journal) {
+  auto core = std::make_shared<Core>(std::move(options), std::move(journal));
   core->session_ = UpstreamSession::Create(std::shared_ptr<Registry>(std::move(upstream)),
                                            SessionOptions(core->options_),
                                            [weak = core->weak_from_this()] {
@@ -61,6 +61,7 @@ std::shared_ptr<FailbackRegistry::Core> FailbackRegistry::Core::Create(
 void FailbackRegistry::Core::Start() {
   {
     MutexLock lock(&mu_);
+    Restore();
     ArmAudit();
   }
   session_->Start();
@@ -69,6 +70,8 @@ void FailbackRegistry::Core::Start() {
 void FailbackRegistry::Core::Shutdown() {
   session_->Stop();
   gate_.Close();
+  // What was accepted becomes durable, and is answered so.
+  const absl::Status journalled = journal_ == nullptr ? absl::OkStatus() : journal_->Stop();
   std::shared_ptr<Registry> upstream;
   Records records;
   std::map<std::string, RecordPtr> watches;
@@ -76,6 +79,8 @@ void FailbackRegistry::Core::Shutdown() {
   {
     MutexLock lock(&mu_);
     closed_ = true;
+    ReleaseReplies(last_write_, journalled, &deferred);
+    unwritten_.clear();
     for (auto& [key, record] : records_) Resolve(record, Cancelled(), &deferred);
     for (auto& [selector, record] : watches_) {
       for (const auto& [serial, subscriber] : record->watch->subscribers) {
@@ -85,6 +90,7 @@ void FailbackRegistry::Core::Shutdown() {
       CloseStream(record->watch, &deferred);
       record->watch->stale_timer.Cancel();
       record->watch->hold_timer.Cancel();
+      record->watch->snapshot_timer.Cancel();
       record->watch->subscribers.clear();
     }
     for (auto& [id, session] : sessions_) session->lease.Cancel();
@@ -194,6 +200,7 @@ void FailbackRegistry::Core::StateIntents(
         }
         if (!status.ok()) *reply->results[i].mutable_status() = StatusToProto(status);
       }
+      AwaitJournal(reply);
       if (--reply->remaining == 0) {
         deferred.Add([reply] { std::move(reply->done)(std::move(reply->results)); });
       }
@@ -240,6 +247,7 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
   const bool same = existed && record->present == intent.present &&
                     record->payload == intent.payload && !record->parked() && !record->given_up &&
                     record->check == nullptr;
+  const uint64_t owner_generation = session == nullptr ? 0 : intent.owner_generation;
   if (!existed) {
     record->key = key;
     records_.emplace(record->key, record);
@@ -263,9 +271,12 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
     record->present = intent.present;
     record->persistent = intent.persistent;
     record->payload = std::move(intent.payload);
+    SetOwner(record.get(), session, owner_generation);
     NewGeneration(record);
+  } else if (record->owner != session || record->owner_generation != owner_generation) {
+    SetOwner(record.get(), session, owner_generation);
+    Persist(record);
   }
-  SetOwner(record.get(), session, session == nullptr ? 0 : intent.owner_generation);
   auto& result = reply->results[index];
   result.set_generation(record->generation);
   if (!wait) {
@@ -313,11 +324,17 @@ void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
   record->given_up = false;
   record->renumbered = false;
   record->alone = false;
+  // A checked intent is not repeated by another life of the process; it is written when it has passed.
+  if (record->check == nullptr) Persist(record);
 }
 
 void FailbackRegistry::Core::Enqueue(const RecordPtr& record) {
   record->touched = audit_serial_;
   if (record->erased || record->queued || record->in_flight != 0 || record->given_up) return;
+  if (record->unwritten > durable_) {
+    record->held_back = true;
+    return;
+  }
   record->queued = true;
   ready_[static_cast<size_t>(record->kind())].push_back(record);
 }
@@ -331,6 +348,7 @@ void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& 
   if (record->erased) return;
   Resolve(record, status, deferred);
   SetOwner(record.get(), nullptr, 0);
+  Forget(record.get());
   record->erased = true;
   record->retry.reset();
   record->check.reset();
@@ -379,6 +397,7 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
 void FailbackRegistry::Core::Pump() {
   Entry entry(this);
   if (!entry.ok()) return;
+  if (journal_ != nullptr) journal_->Flush();
   {
     MutexLock lock(&mu_);
     if (pumping_) {
@@ -439,6 +458,12 @@ FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferr
       if (record->erased || record->given_up || followed || Suspended(*record)) {
         queue.pop_front();
         record->queued = false;
+        continue;
+      }
+      if (record->unwritten > durable_) {
+        queue.pop_front();
+        record->queued = false;
+        record->held_back = true;
         continue;
       }
       if (session.phase == UpstreamSession::Phase::kDown) {
@@ -659,7 +684,10 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
 
 void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* deferred) {
   record->retry.reset();
-  record->check.reset();
+  if (record->check != nullptr) {
+    record->check.reset();
+    Persist(record);
+  }
   record->last_status = absl::OkStatus();
   record->given_up = false;
   record->renumbered = false;
@@ -670,6 +698,7 @@ void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* def
   }
   Resolve(record, absl::OkStatus(), deferred);
   if (record->present) return;
+  Forget(record.get());
   if (record->watch == nullptr && record->owner_generation != 0) {
     tombstones_.emplace_back(NowNanos() + absl::ToInt64Nanoseconds(kTombstoneLife), record);
   } else {
@@ -968,7 +997,10 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
       for (Record* owned_record : owned) {
         const RecordPtr record = records_.at(owned_record->key);
         SetOwner(owned_record, nullptr, 0);
-        if (!record->present || record->persistent) continue;
+        if (!record->present || record->persistent) {
+          if (record->row != 0) Persist(record);
+          continue;
+        }
         Resolve(record, why, &deferred);
         record->check.reset();
         record->present = false;

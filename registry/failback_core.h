@@ -2,6 +2,7 @@
 //
 // failback_core.cc         intents: stated, queued, sent, completed
 // failback_subscriptions.cc  watches and their local subscribers
+// failback_journal.cc      what survives the process
 // failback_operator.cc     what an operator sees and does; drain
 // failback_anti_entropy.cc  comparing with the upstream, slowly
 //
@@ -26,6 +27,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "registry/call_gate.h"
 #include "registry/failback_registry.h"
+#include "registry/intent_journal.h"
 #include "registry/serial_notifier.h"
 #include "registry/upstream_session.h"
 #include "registry/watched_set.h"
@@ -33,6 +35,11 @@
 #include "retry/token_bucket.h"
 
 namespace failback {
+
+// Whether what `timeout` stands for is still to come.
+inline bool IsArmed(const Timeout& timeout) {
+  return timeout && !timeout.IsExpired() && !timeout.IsCancelled();
+}
 
 // Work to be done once the lock is released, in order.
 class Deferred {
@@ -49,10 +56,13 @@ class Deferred {
 
 class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegistry::Core> {
  public:
-  static std::shared_ptr<Core> Create(std::unique_ptr<Registry> upstream, Options options);
+  // `journal` may be null.
+  static std::shared_ptr<Core> Create(std::unique_ptr<Registry> upstream, Options options,
+                                      std::shared_ptr<IntentJournal> journal);
   // For Create().
-  explicit Core(Options options)
+  Core(Options options, std::shared_ptr<IntentJournal> journal)
       : options_(std::move(options)),
+        journal_(std::move(journal)),
         retry_tokens_(options_.retries_per_second, options_.retry_burst) {}
 
   void Start();
@@ -146,6 +156,11 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     // Generation of the call in flight; 0: none.
     uint64_t in_flight = 0;
     bool queued = false;
+    // In the journal, 0: not; and the write that has yet to become durable, 0: none.
+    int64_t row = 0;
+    uint64_t unwritten = 0;
+    // To be queued when that is durable.
+    bool held_back = false;
     // No longer in the table; completions change nothing.
     bool erased = false;
     // An operator has cancelled it: neither tried again nor repaired, until a new intent.
@@ -217,6 +232,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     Selector selector;
     // Key of its record, and subscription_id at the upstream.
     std::string name;
+    std::string canonical_selector;
     std::weak_ptr<Record> record;
     WatchedSet set;
     // kOpening from the call until the first message of its stream; kQuiet when that is long in
@@ -231,6 +247,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     Timeout opening_timer;
     Timeout stale_timer;
     Timeout hold_timer;
+    Timeout snapshot_timer;  // armed while the journal's copy is older than the set
     std::map<uint64_t, std::shared_ptr<LocalSubscription>> subscribers;  // by serial
   };
 
@@ -342,6 +359,18 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   ListResponse ListFromMemory(const ListRequest& request, const LocalSession* owner) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // --- The journal (failback_journal.cc). Without one they do nothing.
+  void Restore() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The desired state of `record` is to survive; it is not sent before it does.
+  void Persist(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Forget(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Answers `reply` once all that was persisted so far is durable.
+  void AwaitJournal(const std::shared_ptr<BatchReply>& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnJournal(uint64_t sequence, const absl::Status& status);
+  void ReleaseReplies(uint64_t sequence, const absl::Status& status, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PersistSnapshot(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   // --- Anti-entropy (failback_anti_entropy.cc).
   void ArmAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BeginAudit(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -360,6 +389,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   int64_t NowNanos() const { return options_.timer->clock()->NowNanos(); }
 
   const Options options_;
+  const std::shared_ptr<IntentJournal> journal_;
   // Set once, in Create().
   std::shared_ptr<UpstreamSession> session_;
 
@@ -393,6 +423,14 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   uint64_t last_watch_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_subscription_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, RecordPtr> watches_ ABSL_GUARDED_BY(mu_);  // by selector
+
+  // What is queued in the journal, and what of that is durable.
+  uint64_t last_write_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t durable_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<std::pair<uint64_t, RecordPtr>> unwritten_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::pair<uint64_t, std::shared_ptr<BatchReply>>> unanswered_ ABSL_GUARDED_BY(mu_);
+  // Last good snapshots of an earlier process, by selector.
+  std::map<std::string, std::string> cached_snapshots_ ABSL_GUARDED_BY(mu_);
 
   TokenBucket retry_tokens_ ABSL_GUARDED_BY(mu_);
   uint64_t audit_serial_ ABSL_GUARDED_BY(mu_) = 0;

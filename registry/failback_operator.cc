@@ -200,6 +200,7 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
         record->retry.reset();
         record->check.reset();
         record->given_up = true;
+        Forget(record.get());
       }
       ++cancelled;
     }
@@ -234,8 +235,9 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
     if (record.queued && record.in_flight != 0) fail("is queued while a call is in flight");
     const bool on_wheel =
         record.retry != nullptr && record.retry->state() != RetryTask::State::kDue;
+    if (record.held_back && record.unwritten <= durable_) fail("waits for a journal that is done");
     if (record.pending() && record.in_flight == 0 && !record.queued && !on_wheel &&
-        !Suspended(record)) {
+        !record.held_back && !Suspended(record)) {
       fail("is pending, and neither in flight, queued, on the wheel nor parked");
     }
     if (!record.pending() && !record.waiters.empty()) fail("is done, and somebody waits for it");
@@ -250,7 +252,9 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
     const Watch& watch = *record->watch;
     check(watch.name, *record);
     const bool opening = watch.phase == Watch::Phase::kOpening || watch.phase == Watch::Phase::kQuiet;
-    if (record->present && opening != (record->in_flight != 0)) {
+    // An Unsubscribe may still be in flight when the selector is wanted again.
+    const bool call = record->in_flight != 0 && record->in_flight == record->generation;
+    if (record->present && (opening ? record->in_flight == 0 : call)) {
       absl::StrAppend(&wrong, watch.name, ": is opened without a call or the other way round\n");
     }
     if (record->present && !record->pending() && watch.phase != Watch::Phase::kStreaming) {
@@ -341,7 +345,11 @@ void FailbackRegistry::Core::FinishDrain(bool closed, Deferred* deferred) {
   drain_.reset();
   if (closed) {
     const auto records = records_;
-    for (const auto& [key, record] : records) Erase(record, absl::CancelledError("drained"), deferred);
+    for (const auto& [key, record] : records) {
+      // The journal keeps what is present: the next life registers it again.
+      if (record->present) record->row = 0;
+      Erase(record, absl::CancelledError("drained"), deferred);
+    }
   }
   deferred->Add([done, response] { std::move (*done)(response); });
 }

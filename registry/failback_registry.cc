@@ -46,11 +46,23 @@ absl::Status ValidateOptions(const FailbackRegistry::Options& options) {
 absl::StatusOr<std::unique_ptr<FailbackRegistry>> FailbackRegistry::Create(
     std::unique_ptr<Registry> upstream, Options options) {
   if (upstream == nullptr) return absl::InvalidArgumentError("upstream: is required");
-  if (!options.state_dir.empty()) return absl::UnimplementedError("state_dir: not written yet");
-  if (options.incarnation.empty()) options.incarnation = RandomId();
+  const bool unnamed = options.incarnation.empty();
+  if (unnamed) options.incarnation = RandomId();
   if (absl::Status status = ValidateOptions(options); !status.ok()) return status;
   if (options.random == nullptr) options.random = EntropyRandom();
-  auto core = Core::Create(std::move(upstream), std::move(options));
+  std::shared_ptr<IntentJournal> journal;
+  if (!options.state_dir.empty()) {
+    IntentJournal::Options journal_options;
+    journal_options.dir = options.state_dir;
+    if (!unnamed) journal_options.incarnation = options.incarnation;
+    journal_options.full_sync = options.full_sync;
+    journal_options.manual = options.manual_journal;
+    auto opened = IntentJournal::Open(std::move(journal_options));
+    if (!opened.ok()) return opened.status();
+    journal = *std::move(opened);
+    options.incarnation = journal->incarnation();
+  }
+  auto core = Core::Create(std::move(upstream), std::move(options), std::move(journal));
   core->Start();
   return std::unique_ptr<FailbackRegistry>(new FailbackRegistry(std::move(core)));
 }

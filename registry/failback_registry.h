@@ -115,8 +115,13 @@ class FailbackRegistry final : public Registry {
     // Uniform in [0, 1); for jitter. Default: EntropyRandom().
     Random random;
     // Optional. A folder of this registry's own, created if it is not there, where intents and the
-    // last known sets survive the process. A second process that uses it is refused.
+    // last known sets survive the process. A second process that uses it is refused. Intents are
+    // answered, and sent, when they are written.
     std::string state_dir;
+    // With `state_dir`: intents survive a power cut too, for a sync of the disk per group of them.
+    bool full_sync = false;
+    // With `state_dir`: written on the calling thread. For tests on simulated time.
+    bool manual_journal = false;
     // Optional. Called without locks; must not block.
     std::function<void(const IntentEvent&)> on_event;
   };

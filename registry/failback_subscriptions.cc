@@ -194,6 +194,7 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
   CloseStream(watch, deferred);
   watch->stale_timer.Cancel();
   watch->hold_timer.Cancel();
+  watch->snapshot_timer.Cancel();
   watch->set = WatchedSet(options_.empty_snapshot_hold > absl::ZeroDuration());
   record->present = false;
   if (never_sent) {
@@ -213,6 +214,12 @@ FailbackRegistry::Core::RecordPtr FailbackRegistry::Core::FindOrCreateWatch(
     watch->selector = selector;
     watch->name = absl::StrCat(selector.namespace_(), "/", selector.service(), "#", ++last_watch_);
     watch->record = record;
+    watch->canonical_selector = key;
+    if (const auto cached = cached_snapshots_.find(key); cached != cached_snapshots_.end()) {
+      SubscribeResponse event;
+      if (event.ParseFromString(cached->second)) watch->set.Restore(event);
+      cached_snapshots_.erase(cached);
+    }
     record->key = watch->name;
     record->watch = std::move(watch);
   }
@@ -299,9 +306,7 @@ void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch,
 }
 
 void FailbackRegistry::Core::ArmStale(const std::shared_ptr<Watch>& watch) {
-  const Timeout& timer = watch->stale_timer;
-  const bool armed = timer && !timer.IsExpired() && !timer.IsCancelled();
-  if (armed || !watch->set.known() || watch->set.stale()) return;
+  if (IsArmed(watch->stale_timer) || !watch->set.known() || watch->set.stale()) return;
   watch->stale_timer = After(options_.stale_grace, [watch](Core* core, Deferred* deferred) {
     if (watch->phase != Watch::Phase::kStreaming) {
       core->Tell(watch, watch->set.MarkStale(), deferred);
@@ -314,8 +319,7 @@ void FailbackRegistry::Core::ArmHold(const std::shared_ptr<Watch>& watch) {
     watch->hold_timer.Cancel();
     return;
   }
-  const Timeout& timer = watch->hold_timer;
-  if (timer && !timer.IsExpired() && !timer.IsCancelled()) return;
+  if (IsArmed(watch->hold_timer)) return;
   watch->hold_timer = After(options_.empty_snapshot_hold, [watch](Core* core, Deferred* deferred) {
     // While the registry is away its silence confirms nothing; its next message arms this again.
     if (watch->phase == Watch::Phase::kStreaming) {
@@ -336,6 +340,7 @@ void FailbackRegistry::Core::ArmOpening(const std::shared_ptr<Watch>& watch) {
 void FailbackRegistry::Core::Tell(const std::shared_ptr<Watch>& watch,
                                   const WatchedSet::Event& event, Deferred* deferred) {
   if (event == nullptr) return;
+  PersistSnapshot(watch);
   for (const auto& [serial, subscriber] : watch->subscribers) {
     subscriber->notifier->Post(event);
     deferred->Add([notifier = subscriber->notifier] { notifier->Deliver(); });

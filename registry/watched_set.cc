@@ -99,6 +99,16 @@ WatchedSet::Event WatchedSet::Current() const {
   return event;
 }
 
+void WatchedSet::Restore(const SubscribeResponse& snapshot) {
+  for (const ServiceInstance& instance : snapshot.snapshot().instances()) {
+    instances_[CanonicalKey(instance.key())] = std::make_shared<const ServiceInstance>(instance);
+  }
+  known_ = true;
+  stale_ = true;
+  epoch_ = told_epoch_ = snapshot.epoch();
+  revision_ = told_revision_ = snapshot.revision();
+}
+
 WatchedSet::Event WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t revision,
                                      bool stale) {
   epoch_ = epoch;

@@ -57,6 +57,9 @@ class WatchedSet {
   // A stream broke: parts of a snapshot that came so far are dropped.
   void StreamEnded() { parts_.reset(); }
 
+  // Begins with what another process knew last, marked stale.
+  void Restore(const SubscribeResponse& snapshot);
+
   // All that is known now, for a new subscriber; null before the first snapshot.
   Event Current() const;
 

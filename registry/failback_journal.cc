@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "registry/errors.h"
+#include "registry/failback_core.h"
+#include "registry/ids.h"
+
+namespace failback {
+namespace {
+
+// A set that changes often is written this often.
+constexpr absl::Duration kSnapshotPeriod = absl::Seconds(1);
+
+}  // namespace
+
+void FailbackRegistry::Core::Restore() {
+  if (journal_ == nullptr) return;
+  last_generation_ = journal_->last_generation();
+  std::map<std::string, LocalSession*> owners;
+  for (IntentJournal::Intent& intent : journal_->TakeIntents()) {
+    auto record = std::make_shared<Record>();
+    record->key = std::move(intent.key);
+    record->present = intent.present;
+    record->persistent = intent.persistent;
+    record->payload = std::move(intent.payload);
+    record->generation = intent.generation;
+    record->row = intent.row;
+    record->since_nanos = NowNanos();
+    if (!records_.emplace(record->key, record).second) continue;
+    if (!intent.owner.empty()) {
+      // The client has a full TTL to come back, with the same incarnation, to what is its own.
+      LocalSession*& owner = owners[intent.owner];
+      if (owner == nullptr) {
+        auto session = std::make_unique<LocalSession>();
+        session->id = RandomId();
+        session->serial = ++last_session_serial_;
+        session->incarnation = intent.owner;
+        session->ttl = intent.owner_ttl;
+        owner = session.get();
+        sessions_.emplace(session->id, std::move(session));
+        RenewSession(owner);
+      }
+      SetOwner(record.get(), owner, intent.owner_generation);
+    }
+    Enqueue(record);
+  }
+  for (IntentJournal::Snapshot& snapshot : journal_->TakeSnapshots()) {
+    cached_snapshots_[std::move(snapshot.selector)] = std::move(snapshot.event);
+  }
+  journal_->Start([weak = weak_from_this()](uint64_t sequence, const absl::Status& status) {
+    if (auto self = weak.lock()) self->OnJournal(sequence, status);
+  });
+}
+
+void FailbackRegistry::Core::Persist(const RecordPtr& record) {
+  if (journal_ == nullptr || record->watch != nullptr || closed_) return;
+  if (record->row == 0) record->row = journal_->NewRow();
+  IntentJournal::Intent intent;
+  intent.row = record->row;
+  intent.key = record->key;
+  intent.present = record->present;
+  intent.persistent = record->persistent;
+  intent.payload = record->payload;
+  intent.generation = record->generation;
+  if (record->owner != nullptr) {
+    intent.owner = record->owner->incarnation;
+    intent.owner_ttl = record->owner->ttl;
+    intent.owner_generation = record->owner_generation;
+  }
+  record->unwritten = last_write_ = journal_->Put(std::move(intent));
+  unwritten_.emplace_back(record->unwritten, record);
+}
+
+void FailbackRegistry::Core::Forget(Record* record) {
+  if (journal_ == nullptr || record->row == 0 || closed_) return;
+  last_write_ = journal_->Remove(record->row);
+  record->row = 0;
+}
+
+void FailbackRegistry::Core::AwaitJournal(const std::shared_ptr<BatchReply>& reply) {
+  if (journal_ == nullptr || last_write_ <= durable_) return;
+  ++reply->remaining;
+  unanswered_.emplace_back(last_write_, reply);
+}
+
+void FailbackRegistry::Core::OnJournal(uint64_t sequence, const absl::Status& status) {
+  {
+    Entry entry(this);
+    if (!entry.ok()) return;
+    Deferred deferred;
+    {
+      MutexLock lock(&mu_);
+      durable_ = std::max(durable_, sequence);
+      ReleaseReplies(sequence, status, &deferred);
+      while (!unwritten_.empty() && unwritten_.front().first <= sequence) {
+        const RecordPtr record = std::move(unwritten_.front().second);
+        unwritten_.pop_front();
+        if (record->unwritten > sequence || !std::exchange(record->held_back, false)) continue;
+        // Also when it could not be written: the registry is to know, even if the disk does not.
+        Enqueue(record);
+      }
+    }
+    deferred.Run();
+  }
+  Pump();
+}
+
+void FailbackRegistry::Core::ReleaseReplies(uint64_t sequence, const absl::Status& status,
+                                            Deferred* deferred) {
+  while (!unanswered_.empty() && unanswered_.front().first <= sequence) {
+    const std::shared_ptr<BatchReply> reply = std::move(unanswered_.front().second);
+    unanswered_.pop_front();
+    for (auto& result : reply->results) {
+      if (status.ok() || result.has_status()) continue;
+      result.clear_state();
+      *result.mutable_status() = StatusToProto(
+          WithRetryDelay(Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY,
+                                 std::string(status.message())),
+                         absl::Seconds(1)));
+    }
+    if (--reply->remaining > 0) continue;
+    deferred->Add([reply] { std::move(reply->done)(std::move(reply->results)); });
+  }
+}
+
+void FailbackRegistry::Core::PersistSnapshot(const std::shared_ptr<Watch>& watch) {
+  if (journal_ == nullptr || watch->set.stale() || IsArmed(watch->snapshot_timer)) return;
+  watch->snapshot_timer = After(kSnapshotPeriod, [watch](Core* core, Deferred*) {
+    const RecordPtr record = watch->record.lock();
+    const auto event = watch->set.Current();
+    if (record == nullptr || record->erased || event == nullptr || watch->set.stale()) return;
+    core->last_write_ =
+        core->journal_->PutSnapshot({watch->canonical_selector, event->SerializeAsString()});
+  });
+}
+
+}  // namespace failback

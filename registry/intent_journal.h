@@ -1,0 +1,173 @@
+// Where intents survive the process: one SQLite file in a folder of its own.
+//
+// The journal holds what is desired now and not the history: a row for each key that is to be there or
+// is owed an unregister. Changes are queued, and one thread writes all that has gathered as one
+// transaction (group commit), then tells how far it has come. So the caller never waits for the disk,
+// and a hundred thousand intents are a few transactions.
+//
+// Rows have integer ids that the caller keeps with its records; keys are not indexed on disk, because
+// an append to an integer table is an order of magnitude faster than an insert into a text index.
+//
+// The folder is locked against a second process. A file that is damaged or cannot be written is moved
+// aside, kept as `journal.db.corrupt-<n>`, and a new one begun: an agent that starts without its
+// memory is better than one that does not start. That costs the incarnation too, since the numbers that
+// it has used are not known any more.
+//
+//   auto journal = IntentJournal::Open(options);
+//   for (auto& intent : (*journal)->TakeIntents()) …
+//   (*journal)->Start([](uint64_t sequence, const absl::Status& status) { … });
+//   intent.row = (*journal)->NewRow();
+//   const uint64_t sequence = (*journal)->Put(intent);   // durable when `sequence` is told
+//
+// Thread safety: all methods from any thread. Put(), Remove() and PutSnapshot() only queue, and may
+// be called with a lock held; `on_commit` runs without locks on the journal's thread.
+//
+// Invariants:
+// 1. What was told as written is there after kill -9; with `full_sync` also after a power cut.
+// 2. Writes become visible in the order in which they were queued, each with all before it.
+
+#ifndef FAILBACK_REGISTRY_INTENT_JOURNAL_H_
+#define FAILBACK_REGISTRY_INTENT_JOURNAL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "registry/file_lock.h"
+#include "retry/mutex.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace failback {
+
+class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
+ public:
+  struct Options {
+    // Created if it is not there (its parent is).
+    std::string dir;
+    // Names this life of the process from now on; empty: the one in the journal, or a new one.
+    std::string incarnation;
+    // Sync each commit to the disk: intents survive a power cut, too.
+    bool full_sync = false;
+    // No thread: Flush() writes. For tests on simulated time.
+    bool manual = false;
+  };
+
+  struct Intent {
+    int64_t row = 0;
+    // Canonical.
+    std::string key;
+    bool present = false;
+    bool persistent = false;
+    // Serialized ServiceInstance; empty when gone.
+    std::string payload;
+    uint64_t generation = 0;
+    // Incarnation of the local session that owns it, its TTL and its own number; empty: none.
+    std::string owner;
+    absl::Duration owner_ttl;
+    uint64_t owner_generation = 0;
+  };
+
+  struct Snapshot {
+    // Canonical.
+    std::string selector;
+    // Serialized SubscribeResponse with the whole set.
+    std::string event;
+  };
+
+  using OnCommit = std::function<void(uint64_t sequence, const absl::Status& status)>;
+
+  // FAILED_PRECONDITION: the folder cannot be used, is in use by another process, or was written by a
+  // newer version; the message names it.
+  static absl::StatusOr<std::shared_ptr<IntentJournal>> Open(Options options);
+
+  // As Stop().
+  ~IntentJournal();
+  IntentJournal(const IntentJournal&) = delete;
+  IntentJournal& operator=(const IntentJournal&) = delete;
+
+  // What was there when it was opened; the second call has nothing.
+  std::vector<Intent> TakeIntents();
+  std::vector<Snapshot> TakeSnapshots();
+  const std::string& incarnation() const { return incarnation_; }
+  uint64_t last_generation() const { return last_generation_; }
+
+  // Begins to write. `on_commit` hears of each attempt: all up to `sequence` is written, or, with an
+  // error, is not yet; then it is tried again every second, with what has come since.
+  void Start(OnCommit on_commit);
+
+  int64_t NewRow() { return last_row_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  // Each returns the sequence that tells of it.
+  uint64_t Put(Intent intent);
+  uint64_t Remove(int64_t row);
+  uint64_t PutSnapshot(Snapshot snapshot);
+
+  // Manual: writes what is queued, here and now. Otherwise does nothing.
+  void Flush();
+
+  // Writes what is queued and ends; `on_commit` is not called any more. May be called from it, and the
+  // journal may be destroyed there. Returns the last error.
+  absl::Status Stop();
+
+ private:
+  class Statement;
+  struct Batch {
+    std::map<int64_t, std::optional<Intent>> rows;  // nullopt: removed
+    std::map<std::string, std::string> snapshots;
+    uint64_t generation = 0;
+    uint64_t sequence = 0;
+    bool empty() const { return rows.empty() && snapshots.empty(); }
+  };
+
+  explicit IntentJournal(Options options);
+  std::string Path() const { return options_.dir + "/journal.db"; }
+  absl::Status OpenDatabase();
+  absl::Status Load();
+  absl::Status SetMeta(const char* name, const std::string& value);
+  absl::Status Execute(const char* sql);
+  // Moves the files aside and says where to.
+  absl::StatusOr<std::string> MoveAside();
+  void Close();
+  void Work();
+  // Writes one batch as one transaction.
+  absl::Status Write(const Batch& batch);
+  absl::Status WriteRows(const Batch& batch);
+  // Takes what is queued, with what could not be written before.
+  bool TakeBatch();
+
+  const Options options_;
+  std::optional<FileLock> lock_;
+  sqlite3* db_ = nullptr;
+  std::string incarnation_;
+  uint64_t last_generation_ = 0;
+  std::vector<Intent> intents_;
+  std::vector<Snapshot> snapshots_;
+  std::atomic<int64_t> last_row_{0};
+  OnCommit on_commit_;
+
+  // The writer's own.
+  uint64_t written_generation_ = 0;
+  Batch writing_;
+  bool failing_ = false;
+
+  Mutex mu_;
+  CondVar changed_;
+  Batch queued_ ABSL_GUARDED_BY(mu_);
+  uint64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_INTENT_JOURNAL_H_

@@ -1,0 +1,491 @@
+#include "registry/intent_journal.h"
+
+#include <sqlite3.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "registry/canonical.h"
+#include "registry/log.h"
+#include "tests/registry/failback/failback_fixture.h"
+#include "tests/util/process.h"
+
+namespace failback {
+namespace {
+
+class IntentJournalTest : public testing::Test {
+ protected:
+  IntentJournalTest() {
+    options_.dir = dir_.File("state");
+    SetLogSink(LogLevel::kWarning, [this](LogLevel, const std::string& event, const LogFields& f) {
+      MutexLock lock(&mu_);
+      log_ += FormatLogLine(event, f) + "\n";
+    });
+  }
+  ~IntentJournalTest() override { SetLogSink(LogLevel::kWarning, nullptr); }
+
+  std::string log() {
+    MutexLock lock(&mu_);
+    return log_;
+  }
+
+  static IntentJournal::Intent MakeIntent(const std::string& id, uint64_t generation,
+                                          bool present = true) {
+    IntentJournal::Intent intent;
+    intent.key = CanonicalKey(MakeInstance(id).key());
+    intent.present = present;
+    if (present) intent.payload = CanonicalInstance(MakeInstance(id));
+    intent.generation = generation;
+    return intent;
+  }
+
+  void Put(IntentJournal* journal, IntentJournal::Intent intent) {
+    intent.row = journal->NewRow();
+    journal->Put(std::move(intent));
+  }
+
+  // Opens, lets `work` queue, writes, and closes.
+  std::string Live(const std::function<void(IntentJournal*)>& work) {
+    auto journal = IntentJournal::Open(options_);
+    EXPECT_TRUE(journal.ok()) << journal.status();
+    (*journal)->Start([](uint64_t, const absl::Status&) {});
+    work(journal->get());
+    EXPECT_TRUE((*journal)->Stop().ok());
+    return (*journal)->incarnation();
+  }
+
+  TempDir dir_;
+  IntentJournal::Options options_;
+  Mutex mu_;
+  std::string log_;
+};
+
+TEST_F(IntentJournalTest, RemembersIntentsIncarnationAndGeneration) {
+  IntentJournal::Intent owned = MakeIntent("a", 7);
+  owned.owner = "client-1";
+  owned.owner_ttl = absl::Milliseconds(1500);
+  owned.owner_generation = 3;
+  owned.persistent = true;
+  const std::string incarnation = Live([&](IntentJournal* journal) {
+    EXPECT_TRUE(journal->TakeIntents().empty());
+    Put(journal, owned);
+    Put(journal, MakeIntent("b", 9, false));
+    Put(journal, MakeIntent("c", 42));
+    journal->Remove(3);
+  });
+  EXPECT_EQ(incarnation.size(), 32);
+  EXPECT_EQ(Live([&](IntentJournal* journal) {
+              EXPECT_EQ(journal->last_generation(), 42) << "also of what is gone";
+              const auto intents = journal->TakeIntents();
+              ASSERT_EQ(intents.size(), 2);
+              EXPECT_EQ(intents[0].key, owned.key);
+              EXPECT_EQ(intents[0].payload, owned.payload);
+              EXPECT_EQ(intents[0].owner, "client-1");
+              EXPECT_EQ(intents[0].owner_ttl, absl::Milliseconds(1500));
+              EXPECT_EQ(intents[0].owner_generation, 3);
+              EXPECT_TRUE(intents[0].persistent);
+              EXPECT_FALSE(intents[1].present);
+              EXPECT_EQ(intents[1].generation, 9);
+              EXPECT_EQ(journal->NewRow(), 3) << "rows go on after the last";
+            }),
+            incarnation);
+}
+
+TEST_F(IntentJournalTest, AGivenIncarnationReplacesTheOneThatIsThere) {
+  Live([](IntentJournal*) {});
+  options_.incarnation = "pod-uid";
+  EXPECT_EQ(Live([](IntentJournal*) {}), "pod-uid");
+  options_.incarnation.clear();
+  EXPECT_EQ(Live([](IntentJournal*) {}), "pod-uid");
+}
+
+TEST_F(IntentJournalTest, TellsWhatIsDurableInOrder) {
+  auto journal = IntentJournal::Open(options_).value();
+  Mutex mu;
+  CondVar changed;
+  uint64_t durable = 0;
+  int commits = 0;
+  journal->Start([&](uint64_t sequence, const absl::Status& status) {
+    EXPECT_TRUE(status.ok()) << status;
+    MutexLock lock(&mu);
+    EXPECT_GT(sequence, durable);
+    durable = sequence;
+    ++commits;
+    changed.SignalAll();
+  });
+  uint64_t last = 0;
+  for (int i = 0; i < 2000; ++i) {
+    IntentJournal::Intent intent = MakeIntent(absl::StrCat(i), i + 1);
+    intent.row = journal->NewRow();
+    last = journal->Put(std::move(intent));
+  }
+  MutexLock lock(&mu);
+  while (durable < last) ASSERT_TRUE(changed.WaitFor(&mu, absl::Seconds(30)) || durable >= last);
+  EXPECT_LT(commits, 2000) << "commits in groups";
+}
+
+TEST_F(IntentJournalTest, ASecondProcessIsRefusedByName) {
+  auto journal = IntentJournal::Open(options_).value();
+  const absl::Status second = IntentJournal::Open(options_).status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(second.message().find(options_.dir), std::string::npos) << second;
+  EXPECT_NE(second.message().find(absl::StrCat("process ", getpid())), std::string::npos) << second;
+  journal.reset();
+  EXPECT_TRUE(IntentJournal::Open(options_).ok());
+}
+
+TEST_F(IntentJournalTest, AFolderThatCannotBeUsedIsNamed) {
+  options_.dir = dir_.File("no/such/folder");
+  EXPECT_EQ(IntentJournal::Open(options_).status().message(),
+            absl::StrCat("state directory ", options_.dir,
+                         ": cannot be created: No such file or directory"));
+  options_.dir = dir_.Write("file", "x");
+  EXPECT_EQ(IntentJournal::Open(options_).status().message(),
+            absl::StrCat("state directory ", options_.dir, ": is not a directory"));
+}
+
+TEST_F(IntentJournalTest, ADamagedFileIsMovedAsideAndKept) {
+  const std::string old = Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  for (int n = 1; n <= 2; ++n) {
+    std::ofstream(options_.dir + "/journal.db", std::ios::trunc) << "this is not a database at all";
+    unlink((options_.dir + "/journal.db-wal").c_str());
+    const std::string next = Live([&](IntentJournal* journal) {
+      EXPECT_TRUE(journal->TakeIntents().empty());
+      EXPECT_EQ(journal->last_generation(), 0);
+    });
+    EXPECT_NE(next, old) << "the numbers that the old one has used are not known";
+    const std::string aside = absl::StrCat(options_.dir, "/journal.db.corrupt-", n);
+    EXPECT_EQ(access(aside.c_str(), R_OK), 0);
+    EXPECT_NE(log().find(aside), std::string::npos) << log();
+  }
+}
+
+TEST_F(IntentJournalTest, ADamagedRowIsNoticed) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open((options_.dir + "/journal.db").c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "UPDATE intents SET generation = 2", nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(db);
+  Live([&](IntentJournal* journal) { EXPECT_TRUE(journal->TakeIntents().empty()); });
+  EXPECT_NE(log().find("row 1 is damaged"), std::string::npos) << log();
+}
+
+TEST_F(IntentJournalTest, SomethingElseInItsPlaceIsMovedAside) {
+  ASSERT_EQ(mkdir(options_.dir.c_str(), 0700), 0);
+  ASSERT_EQ(mkdir((options_.dir + "/journal.db").c_str(), 0700), 0);
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 1); });
+}
+
+TEST_F(IntentJournalTest, ANewerVersionIsRefusedAndNotTouched) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open((options_.dir + "/journal.db").c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "PRAGMA user_version = 2", nullptr, nullptr, nullptr), SQLITE_OK);
+  const absl::Status refused = IntentJournal::Open(options_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.message().find("has version 2"), std::string::npos) << refused;
+  ASSERT_EQ(sqlite3_exec(db, "PRAGMA user_version = 1", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+  Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 1); });
+}
+
+TEST_F(IntentJournalTest, WhatCannotBeWrittenIsToldAndTriedAgain) {
+  options_.manual = true;
+  auto journal = IntentJournal::Open(options_).value();
+  std::vector<std::pair<uint64_t, absl::Status>> told;
+  journal->Start([&](uint64_t sequence, const absl::Status& status) {
+    told.emplace_back(sequence, status);
+  });
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open((options_.dir + "/journal.db").c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
+  Put(journal.get(), MakeIntent("a", 1));
+  journal->Flush();
+  ASSERT_EQ(told.size(), 1);
+  EXPECT_EQ(told[0].second.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(log().find("cannot be written"), std::string::npos);
+  ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(other);
+  Put(journal.get(), MakeIntent("b", 2));
+  journal->Flush();
+  ASSERT_EQ(told.size(), 2);
+  EXPECT_EQ(told[1].first, 2);
+  EXPECT_TRUE(told[1].second.ok());
+  journal.reset();
+  Live([&](IntentJournal* again) { EXPECT_EQ(again->TakeIntents().size(), 2); });
+}
+
+TEST_F(IntentJournalTest, SnapshotsAreKept) {
+  Live([](IntentJournal* journal) {
+    journal->PutSnapshot({"selector", "old"});
+    journal->PutSnapshot({"selector", "new"});
+    journal->PutSnapshot({"other", "x"});
+  });
+  Live([](IntentJournal* journal) {
+    const auto snapshots = journal->TakeSnapshots();
+    ASSERT_EQ(snapshots.size(), 2);
+    EXPECT_EQ(snapshots[1].event, "new");
+  });
+}
+
+TEST_F(IntentJournalTest, MayBeStoppedAndDestroyedFromItsOwnCallback) {
+  auto journal = IntentJournal::Open(options_).value();
+  Mutex mu;
+  CondVar changed;
+  bool stopped = false;
+  IntentJournal* const raw = journal.get();
+  raw->Start([&](uint64_t, const absl::Status&) {
+    std::shared_ptr<IntentJournal> last;
+    MutexLock lock(&mu);
+    last = std::move(journal);
+    last->Stop().IgnoreError();
+    stopped = true;
+    changed.SignalAll();
+  });
+  {
+    MutexLock lock(&mu);
+    raw->Put(MakeIntent("a", 1));
+    while (!stopped) ASSERT_TRUE(changed.WaitFor(&mu, absl::Seconds(30)) || stopped);
+  }
+  // The lock of the folder goes with the journal, which goes when its thread has left it.
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (!IntentJournal::Open(options_).ok() && absl::Now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(IntentJournal::Open(options_).ok());
+}
+
+TEST_F(IntentJournalTest, AHundredThousandIntentsAreFewTransactions) {
+  const absl::Time start = absl::Now();
+  Live([&](IntentJournal* journal) {
+    for (int i = 0; i < 100000; ++i) Put(journal, MakeIntent(absl::StrCat("instance-", i), i + 1));
+  });
+  const absl::Duration wrote = absl::Now() - start;
+  Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 100000); });
+  std::cerr << "100000 intents written in " << wrote << "\n";
+  EXPECT_LT(wrote, absl::Seconds(30));
+}
+
+// --- The core on it.
+
+class FailbackJournalTest : public FailbackTest {
+ protected:
+  FailbackJournalTest() {
+    options_.incarnation.clear();
+    options_.state_dir = dir_.File("state");
+    options_.manual_journal = true;
+  }
+  // As after kill -9: the process is gone, and nothing was told to the registry.
+  void Restart() {
+    registry_.reset();
+    auto fake = std::make_unique<FakeRegistry>();
+    fake_ = fake.get();
+    upstream_ = std::move(fake);
+    Start();
+  }
+  TempDir dir_;
+};
+
+TEST_F(FailbackJournalTest, Rule11_IntentsSurviveUnregistersIncluded) {
+  GoAway();
+  Start();
+  Register("a", 1);
+  Register("a", 2);
+  Register("b");
+  Unregister("b");
+  Unregister("c");
+  const std::string incarnation = registry_->incarnation();
+  Restart();
+  EXPECT_EQ(registry_->incarnation(), incarnation);
+  EXPECT_EQ(fake_->opens.last_request().incarnation(), incarnation);
+  ASSERT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().port(), 2);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).generation(), 2);
+  ASSERT_EQ(fake_->unregisters.request_count(), 1);
+  EXPECT_EQ(fake_->unregisters.last_request().deregistrations_size(), 2);
+  Register("d");
+  EXPECT_GT(fake_->registers.last_request().registrations(0).generation(), 5) << "numbers go on";
+}
+
+TEST_F(FailbackJournalTest, Rule11_WhatIsDoneIsForgotten) {
+  Start();
+  Register("a");
+  Unregister("a");
+  Restart();
+  EXPECT_EQ(fake_->registers.request_count(), 0);
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+  Register("a");
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).generation(), 3);
+}
+
+TEST_F(FailbackJournalTest, Rule11_AcceptedAndSentOnlyWhenWritten) {
+  options_.manual_journal = false;
+  Start();
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open((options_.state_dir + "/journal.db").c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
+  Mutex mu;
+  CondVar changed;
+  std::optional<absl::Status> answer;
+  registry_->Register(MakeRegister({MakeInstance("a")}),
+                      [&](absl::StatusOr<RegisterResponse> response) {
+                        MutexLock lock(&mu);
+                        answer = StatusFromProto(response->results(0).status());
+                        changed.SignalAll();
+                      });
+  {
+    MutexLock lock(&mu);
+    while (!answer.has_value()) ASSERT_TRUE(changed.WaitFor(&mu, absl::Seconds(30)) || answer);
+    EXPECT_EQ(ReasonOf(*answer), registry::v1::ERROR_REASON_STORE_READ_ONLY)
+        << "the caller knows that it would not survive: " << *answer;
+  }
+  EXPECT_TRUE(fake_->registers.WaitForRequests(1)) << "and the registry is told all the same";
+  ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(other);
+}
+
+TEST_F(FailbackJournalTest, Rule11_NothingIsSentBeforeItIsWritten) {
+  Start();
+  bool sent_early = false;
+  fake_->registers.AnswerWith([&](const RegisterRequest& request) {
+    // What another process would find now.
+    sqlite3* db = nullptr;
+    EXPECT_EQ(sqlite3_open((options_.state_dir + "/journal.db").c_str(), &db), SQLITE_OK);
+    sqlite3_stmt* statement = nullptr;
+    sqlite3_prepare_v2(db, "SELECT generation FROM intents", -1, &statement, nullptr);
+    sent_early = sqlite3_step(statement) != SQLITE_ROW ||
+                 sqlite3_column_int64(statement, 0) !=
+                     static_cast<int64_t>(request.registrations(0).generation());
+    sqlite3_finalize(statement);
+    sqlite3_close(db);
+    RegisterResponse response;
+    response.add_results();
+    return response;
+  });
+  Register("a");
+  EXPECT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_FALSE(sent_early);
+}
+
+TEST_F(FailbackJournalTest, Rule11_OwnedIntentsHaveAFullTtlToBeClaimed) {
+  Start();
+  const std::string session = OpenLocal("app", 10);
+  RegisterRequest request = MakeRegister({MakeInstance("a"), MakeInstance("b")});
+  request.set_session_id(session);
+  Register(request);
+  const std::string other = OpenLocal("dead", 10);
+  RegisterRequest unclaimed = MakeRegister({MakeInstance("x")});
+  unclaimed.set_session_id(other);
+  Register(unclaimed);
+  Restart();
+  EXPECT_EQ(registry_->local_sessions(), 2);
+  Advance(absl::Seconds(9));
+  const std::string again = OpenLocal("app", 10);
+  EXPECT_NE(again, "");
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(registry_->local_sessions(), 1) << "nobody has claimed the other";
+  ASSERT_EQ(fake_->unregisters.request_count(), 1);
+  EXPECT_EQ(fake_->unregisters.last_request().deregistrations(0).key().instance_id(), "x");
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 2);
+  Advance(absl::Seconds(9));
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 0);
+}
+
+TEST_F(FailbackJournalTest, Rule11_ACheckedIntentIsNotReplayed) {
+  Start();
+  Register("b", 1);
+  fake_->registers.Hold();
+  RegisterRequest fresh = MakeRegister({MakeInstance("a")});
+  fresh.set_check(true);
+  Register(fresh);
+  Restart();
+  ASSERT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations_size(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().key().instance_id(), "b");
+  RegisterRequest update = MakeRegister({MakeInstance("b", 2)});
+  update.set_check(true);
+  EXPECT_TRUE(Register(update).item().ok());
+  Restart();
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().port(), 2)
+      << "one that has passed is an intent as any other";
+}
+
+TEST_F(FailbackJournalTest, Rule12_DrainWritesNoTombstonesAndTheNextLifeRegistersAgain) {
+  Start();
+  Register("a");
+  Register("b");
+  GoAway();
+  Unregister("b");
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(1), drained.Catch());
+  Advance(absl::Seconds(2));
+  EXPECT_TRUE(drained.done());
+  Restart();
+  ASSERT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().key().instance_id(), "a");
+  ASSERT_EQ(fake_->unregisters.request_count(), 1) << "what the app itself unregistered stays owed";
+  Answer<agent::v1::DrainResponse> again;
+  registry_->Drain(absl::Seconds(1), again.Catch());
+  EXPECT_EQ(again.get()->unregistered(), 1);
+  Restart();
+  EXPECT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+}
+
+TEST_F(FailbackJournalTest, TheLastGoodSnapshotIsServedStaleAtOnce) {
+  Start();
+  auto stream = Subscribe(std::make_shared<RecordingListener>());
+  fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a"), MakeInstance("b")}));
+  Advance(absl::Seconds(2));
+  stream.reset();
+  registry_.reset();
+  auto fake = std::make_unique<FakeRegistry>();
+  fake_ = fake.get();
+  upstream_ = std::move(fake);
+  GoAway();
+  Start();
+  auto listener = std::make_shared<RecordingListener>();
+  auto again = Subscribe(listener);
+  ASSERT_EQ(listener->events().size(), 1);
+  EXPECT_TRUE(listener->events()[0]->stale());
+  EXPECT_EQ(listener->events()[0]->snapshot().instances_size(), 2);
+  Back();
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(fake_->subscriptions().back()->request().revision(), 5) << "it resumes there";
+  fake_->subscriptions().back()->Push(DeltaEvent(5, 9, {}, {"a"}));
+  ASSERT_EQ(listener->events().size(), 2);
+  EXPECT_FALSE(listener->events()[1]->stale());
+}
+
+TEST_F(FailbackJournalTest, AStateDirectoryInUseIsAnErrorOfCreate) {
+  Start();
+  const auto second = FailbackRegistry::Create(std::make_unique<FakeRegistry>(), options_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(second.status().message().find(options_.state_dir), std::string::npos);
+}
+
+TEST_F(FailbackJournalTest, DestructionFromTheJournalsOwnThread) {
+  options_.manual_journal = false;
+  Start();
+  Mutex mu;
+  CondVar changed;
+  bool done = false;
+  registry_->Register(MakeRegister({MakeInstance("a")}),
+                      [&](absl::StatusOr<RegisterResponse> response) {
+                        EXPECT_TRUE(response.ok());
+                        registry_.reset();
+                        MutexLock lock(&mu);
+                        done = true;
+                        changed.SignalAll();
+                      });
+  MutexLock lock(&mu);
+  while (!done) ASSERT_TRUE(changed.WaitFor(&mu, absl::Seconds(30)) || done);
+}
+
+}  // namespace
+}  // namespace failback

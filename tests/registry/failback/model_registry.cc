@@ -1,0 +1,349 @@
+#include "tests/registry/failback/model_registry.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/selector.h"
+
+namespace failback {
+namespace {
+
+constexpr size_t kHistory = 8;
+
+absl::Status Unknown(const std::string& session) {
+  return Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
+                 absl::StrCat("session ", session, " is not known"));
+}
+
+ServiceInstance Parse(const std::string& bytes) {
+  ServiceInstance instance;
+  instance.ParseFromString(bytes);
+  return instance;
+}
+
+}  // namespace
+
+class ModelRegistry::Stream final : public SubscribeStream {
+ public:
+  Stream(ModelRegistry* registry, const SubscribeRequest& request,
+         std::shared_ptr<NotifyListener> listener)
+      : registry_(registry), request_(request), listener_(std::move(listener)) {}
+  ~Stream() override {
+    if (registry_ != nullptr) registry_->streams_.erase(this);
+  }
+
+  void Begin() {
+    const auto& history = registry_->history_;
+    const auto known = history.find(request_.revision());
+    if (request_.epoch() == registry_->epoch_ && known != history.end()) {
+      told_ = Filtered(known->second);
+      revision_ = request_.revision();
+      Tell(/*always=*/true);
+      return;
+    }
+    auto event = std::make_shared<SubscribeResponse>();
+    told_ = Filtered(registry_->state_.instances);
+    revision_ = registry_->state_.revision;
+    event->set_epoch(registry_->epoch_);
+    event->set_revision(revision_);
+    event->mutable_snapshot();
+    for (const auto& [key, bytes] : told_) *event->mutable_snapshot()->add_instances() = Parse(bytes);
+    listener_->OnNotify(event);
+  }
+
+  void Tell(bool always = false) {
+    auto event = std::make_shared<SubscribeResponse>();
+    event->set_epoch(registry_->epoch_);
+    event->set_revision(registry_->state_.revision);
+    event->mutable_delta()->set_base_revision(revision_);
+    auto next = Filtered(registry_->state_.instances);
+    for (const auto& [key, bytes] : next) {
+      const auto it = told_.find(key);
+      if (it == told_.end() || it->second != bytes) {
+        *event->mutable_delta()->add_upserts() = Parse(bytes);
+      }
+    }
+    for (const auto& [key, bytes] : told_) {
+      if (next.count(key) == 0) ParseCanonicalKey(key, event->mutable_delta()->add_removals());
+    }
+    if (!always && next == told_) return;
+    told_ = std::move(next);
+    revision_ = registry_->state_.revision;
+    listener_->OnNotify(event);
+  }
+
+  void End(const absl::Status& status) {
+    registry_->streams_.erase(this);
+    registry_ = nullptr;
+    listener_->OnEnd(status);
+  }
+
+  const SubscribeRequest& request() const { return request_; }
+  void Orphan() { registry_ = nullptr; }
+
+ private:
+  std::map<std::string, std::string> Filtered(const Instances& instances) const {
+    std::map<std::string, std::string> filtered;
+    for (const auto& [key, held] : instances) {
+      if (SelectorMatches(request_.selector(), Parse(held.bytes))) filtered[key] = held.bytes;
+    }
+    return filtered;
+  }
+
+  ModelRegistry* registry_;
+  const SubscribeRequest request_;
+  const std::shared_ptr<NotifyListener> listener_;
+  std::map<std::string, std::string> told_;
+  uint64_t revision_ = 0;
+};
+
+ModelRegistry::ModelRegistry() {
+  state_.store_id = absl::StrCat("store-", ++minted_);
+  history_[0] = {};
+}
+
+ModelRegistry::~ModelRegistry() {
+  for (Stream* stream : streams_) stream->Orphan();
+}
+
+void ModelRegistry::OpenSession(const OpenSessionRequest& request,
+                                Callback<OpenSessionResponse> done) {
+  OpenSessionResponse response;
+  for (const auto& [id, incarnation] : state_.sessions) {
+    if (incarnation == request.incarnation()) {
+      response.set_session_id(id);
+      response.set_resumed(true);
+    }
+  }
+  if (!response.resumed()) {
+    response.set_session_id(absl::StrCat("session-", ++minted_));
+    state_.sessions[response.session_id()] = request.incarnation();
+  }
+  uint64_t& rank = state_.ranks[request.incarnation()];
+  if (rank == 0 && request.store_id() == state_.store_id) rank = request.rank();
+  if (rank == 0) rank = state_.last_rank + 1;
+  state_.last_rank = std::max(state_.last_rank, rank);
+  response.set_rank(rank);
+  response.mutable_ttl()->set_seconds(10);
+  response.set_store_id(state_.store_id);
+  response.set_epoch(epoch_);
+  std::move(done)(std::move(response));
+}
+
+void ModelRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
+  if (state_.sessions.count(request.session_id()) == 0) {
+    return std::move(done)(Unknown(request.session_id()));
+  }
+  KeepAliveResponse response;
+  response.set_session_id(request.session_id());
+  response.mutable_ttl()->set_seconds(10);
+  response.set_epoch(epoch_);
+  response.set_revision(state_.revision);
+  std::move(done)(std::move(response));
+}
+
+bool ModelRegistry::EndSession(const std::string& id) {
+  bool changed = false;
+  for (auto it = state_.instances.begin(); it != state_.instances.end();) {
+    if (it->second.session == id && !it->second.persistent) {
+      it = state_.instances.erase(it);
+      changed = true;
+    } else {
+      ++it;
+    }
+  }
+  state_.sessions.erase(id);
+  state_.unsubscribed.erase(id);
+  const auto streams = streams_;
+  for (Stream* stream : streams) {
+    if (stream->request().session_id() == id) stream->End(Unknown(id));
+  }
+  return changed;
+}
+
+void ModelRegistry::CloseSession(const CloseSessionRequest& request,
+                                 Callback<CloseSessionResponse> done) {
+  if (EndSession(request.session_id())) Commit();
+  std::move(done)(CloseSessionResponse());
+}
+
+absl::Status ModelRegistry::Decide(const std::string& key, uint64_t rank, uint64_t generation,
+                                   const std::string& content) {
+  Fence& fence = state_.fences[key];
+  const auto mine = std::make_pair(rank, generation);
+  const auto held = std::make_pair(fence.rank, fence.generation);
+  const std::map<std::string, std::string> metadata = {
+      {"rank", absl::StrCat(fence.rank)}, {"generation", absl::StrCat(fence.generation)}};
+  if (mine < held) {
+    return Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "a newer intent holds the key", metadata);
+  }
+  if (mine == held && content != fence.content) {
+    return Refusal(registry::v1::ERROR_REASON_GENERATION_REUSED, "the number was used", metadata);
+  }
+  fence = {rank, generation, content};
+  return absl::OkStatus();
+}
+
+void ModelRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
+  const auto session = state_.sessions.find(request.session_id());
+  if (session == state_.sessions.end()) return std::move(done)(Unknown(request.session_id()));
+  RegisterResponse response;
+  bool changed = false;
+  for (const auto& registration : request.registrations()) {
+    const std::string key = CanonicalKey(registration.instance().key());
+    const std::string bytes = CanonicalInstance(registration.instance());
+    const absl::Status status =
+        Decide(key, state_.ranks[session->second], registration.generation(), bytes);
+    auto* result = response.add_results();
+    if (!status.ok()) {
+      *result->mutable_status() = StatusToProto(status);
+      continue;
+    }
+    Held& held = state_.instances[key];
+    changed = changed || held.bytes != bytes;
+    held = {bytes, session->first, session->second, registration.generation(),
+            registration.instance().persistent()};
+  }
+  if (changed) Commit();
+  std::move(done)(std::move(response));
+}
+
+void ModelRegistry::Unregister(const UnregisterRequest& request,
+                               Callback<UnregisterResponse> done) {
+  const auto session = state_.sessions.find(request.session_id());
+  if (session == state_.sessions.end()) return std::move(done)(Unknown(request.session_id()));
+  UnregisterResponse response;
+  bool changed = false;
+  for (const auto& deregistration : request.deregistrations()) {
+    const std::string key = CanonicalKey(deregistration.key());
+    const absl::Status status =
+        Decide(key, state_.ranks[session->second], deregistration.generation(), "");
+    auto* result = response.add_results();
+    if (!status.ok()) {
+      *result->mutable_status() = StatusToProto(status);
+    } else {
+      changed = state_.instances.erase(key) > 0 || changed;
+    }
+  }
+  if (changed) Commit();
+  std::move(done)(std::move(response));
+}
+
+std::unique_ptr<SubscribeStream> ModelRegistry::Subscribe(
+    const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener) {
+  auto stream = std::make_unique<Stream>(this, request, std::move(listener));
+  if (state_.sessions.count(request.session_id()) == 0) {
+    stream->End(Unknown(request.session_id()));
+    return stream;
+  }
+  const uint64_t ended = state_.unsubscribed[request.session_id()][request.subscription_id()];
+  if (request.generation() <= ended) {
+    stream->End(Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "was unsubscribed",
+                        {{"generation", absl::StrCat(ended)}}));
+    return stream;
+  }
+  const auto streams = streams_;
+  for (Stream* older : streams) {
+    if (older->request().session_id() == request.session_id() &&
+        older->request().subscription_id() == request.subscription_id()) {
+      older->End(Refusal(registry::v1::ERROR_REASON_REPLACED, "a newer one took over"));
+    }
+  }
+  streams_.insert(stream.get());
+  stream->Begin();
+  return stream;
+}
+
+void ModelRegistry::Unsubscribe(const UnsubscribeRequest& request,
+                                Callback<UnsubscribeResponse> done) {
+  if (state_.sessions.count(request.session_id()) > 0) {
+    uint64_t& ended = state_.unsubscribed[request.session_id()][request.subscription_id()];
+    ended = std::max(ended, request.generation());
+    const auto streams = streams_;
+    for (Stream* stream : streams) {
+      if (stream->request().session_id() == request.session_id() &&
+          stream->request().subscription_id() == request.subscription_id() &&
+          stream->request().generation() <= ended) {
+        stream->End(absl::OkStatus());
+      }
+    }
+  }
+  std::move(done)(UnsubscribeResponse());
+}
+
+void ModelRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
+  ListResponse response;
+  response.set_epoch(epoch_);
+  response.set_revision(state_.revision);
+  for (const auto& [key, held] : state_.instances) {
+    if (key <= request.page_token()) continue;
+    if (held.incarnation != request.incarnation()) continue;
+    if (response.records_size() == 2) {  // small pages, to be more of them
+      response.set_next_page_token(
+          CanonicalKey(response.records(response.records_size() - 1).instance().key()));
+      break;
+    }
+    auto* row = response.add_records();
+    *row->mutable_instance() = Parse(held.bytes);
+    row->set_incarnation(held.incarnation);
+    row->set_generation(held.generation);
+  }
+  std::move(done)(std::move(response));
+}
+
+void ModelRegistry::Commit() {
+  ++state_.revision;
+  history_[state_.revision] = state_.instances;
+  if (history_.size() > kHistory) history_.erase(history_.begin());
+  const auto streams = streams_;
+  for (Stream* stream : streams) stream->Tell();
+}
+
+void ModelRegistry::LoseSessions() {
+  bool changed = false;
+  const auto sessions = state_.sessions;
+  for (const auto& [id, incarnation] : sessions) changed = EndSession(id) || changed;
+  if (changed) Commit();
+}
+
+void ModelRegistry::Wipe() {
+  state_ = State();
+  state_.store_id = absl::StrCat("store-", ++minted_);
+  ++epoch_;
+  history_ = {{0, {}}};
+  BreakStreams(absl::UnavailableError("the registry has stopped"));
+}
+
+void ModelRegistry::Restore() {
+  if (backup_ == nullptr) return;
+  state_ = *backup_;
+  ++epoch_;
+  history_ = {{state_.revision, state_.instances}};
+  BreakStreams(absl::UnavailableError("the registry has stopped"));
+}
+
+void ModelRegistry::BreakStreams(const absl::Status& status) {
+  const auto streams = streams_;
+  for (Stream* stream : streams) stream->End(status);
+}
+
+void ModelRegistry::HandRemove(const std::string& key) {
+  if (state_.instances.erase(key) > 0) Commit();
+}
+
+void ModelRegistry::HandChange(const std::string& key, uint32_t port) {
+  const auto it = state_.instances.find(key);
+  if (it == state_.instances.end()) return;
+  ServiceInstance instance = Parse(it->second.bytes);
+  instance.set_port(port);
+  const std::string bytes = CanonicalInstance(instance);
+  if (bytes == it->second.bytes) return;
+  it->second.bytes = bytes;
+  Commit();
+}
+
+}  // namespace failback
