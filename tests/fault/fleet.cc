@@ -1,0 +1,559 @@
+#include "tests/fault/fleet.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "failback/agent/v1/agent.grpc.pb.h"
+#include "grpcpp/grpcpp.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+
+namespace failback {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a store consists of while it is not open.
+constexpr const char* kStoreFiles[] = {"", "-wal"};
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Await(Registry* registry,
+                               void (Registry::*method)(const Request&, Callback<Response>),
+                               const Request& request) {
+  struct Answer {
+    Mutex mu;
+    CondVar changed;
+    std::optional<absl::StatusOr<Response>> value;
+  };
+  auto answer = std::make_shared<Answer>();
+  (registry->*method)(request, [answer](absl::StatusOr<Response> response) {
+    MutexLock lock(&answer->mu);
+    answer->value = std::move(response);
+    answer->changed.SignalAll();
+  });
+  const absl::Time deadline = absl::Now() + kConvergence;
+  MutexLock lock(&answer->mu);
+  while (!answer->value.has_value()) {
+    if (absl::Now() > deadline) return absl::InternalError("never answered");
+    answer->changed.WaitFor(&answer->mu, absl::Seconds(1));
+  }
+  return *answer->value;
+}
+
+// The first error of an answer or of one of its items.
+template <typename Response>
+absl::Status Outcome(const absl::StatusOr<Response>& response) {
+  if (!response.ok()) return response.status();
+  for (const auto& result : response->results()) {
+    const absl::Status status = StatusFromProto(result.status());
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+InstanceKey Key(const std::string& id) {
+  InstanceKey key;
+  key.set_namespace_("default");
+  key.set_service(kService);
+  key.set_instance_id(id);
+  return key;
+}
+
+ServiceInstance Instance(const std::string& id, int port) {
+  ServiceInstance instance;
+  *instance.mutable_key() = Key(id);
+  instance.set_address("10.0.0.7");
+  instance.set_port(port);
+  return instance;
+}
+
+Selector WholeService() {
+  Selector selector;
+  selector.set_namespace_("default");
+  selector.set_service(kService);
+  return selector;
+}
+
+std::vector<std::string> Ids(int count) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < count; ++i) ids.push_back(absl::StrCat("i-", i));
+  return ids;
+}
+
+// AgentService on a connection of its own: an earlier one's backoff does not count.
+class Operator {
+ public:
+  explicit Operator(const std::string& address) {
+    grpc::ChannelArguments args;
+    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    stub_ = agent::v1::AgentService::NewStub(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
+  }
+
+  template <typename Request, typename Response>
+  absl::Status Call(grpc::Status (agent::v1::AgentService::Stub::*method)(grpc::ClientContext*,
+                                                                          const Request&,
+                                                                          Response*),
+                    const Request& request, Response* response) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
+    return StatusFromGrpc((stub_.get()->*method)(&context, request, response));
+  }
+
+ private:
+  std::unique_ptr<agent::v1::AgentService::Stub> stub_;
+};
+
+using Stub = agent::v1::AgentService::Stub;
+
+}  // namespace
+
+// --- Watcher
+
+struct Watcher::Stream {
+  mutable Mutex mu;
+  std::vector<std::shared_ptr<const SubscribeResponse>> events ABSL_GUARDED_BY(mu);
+  ObservedStates observed ABSL_GUARDED_BY(mu);
+  absl::Status broken ABSL_GUARDED_BY(mu);
+  bool ended ABSL_GUARDED_BY(mu) = false;
+  bool closed ABSL_GUARDED_BY(mu) = false;
+};
+
+class Watcher::Listener final : public NotifyListener {
+ public:
+  explicit Listener(std::shared_ptr<Stream> stream) : stream_(std::move(stream)) {}
+
+  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+    MutexLock lock(&stream_->mu);
+    if (stream_->closed) Break(absl::InternalError("an event after the subscription's end"));
+    Break(stream_->observed.Apply(*event));
+  }
+  void OnEnd(const absl::Status& status) override {
+    MutexLock lock(&stream_->mu);
+    if (stream_->closed) Break(absl::InternalError("OnEnd after the subscription's end"));
+    stream_->ended = true;
+  }
+
+ private:
+  void Break(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stream_->mu) {
+    if (stream_->broken.ok()) stream_->broken = status;
+  }
+  const std::shared_ptr<Stream> stream_;
+};
+
+Watcher::Watcher(Registry* registry) : registry_(registry) { EnsureOpen(); }
+
+Watcher::~Watcher() { Close(); }
+
+void Watcher::EnsureOpen() {
+  if (handle_ != nullptr) {
+    MutexLock lock(&streams_.back()->mu);
+    if (!streams_.back()->ended) return;
+  }
+  Close();
+  SubscribeRequest request;
+  *request.mutable_selector() = WholeService();
+  streams_.push_back(std::make_shared<Stream>());
+  handle_ = registry_->Subscribe(request, std::make_shared<Listener>(streams_.back()));
+}
+
+void Watcher::Close() {
+  if (handle_ == nullptr) return;
+  handle_.reset();
+  MutexLock lock(&streams_.back()->mu);
+  streams_.back()->closed = true;
+}
+
+std::optional<ObservedStates::State> Watcher::Newest() const {
+  if (handle_ == nullptr) return std::nullopt;
+  MutexLock lock(&streams_.back()->mu);
+  const auto& states = streams_.back()->observed.states();
+  if (states.empty()) return std::nullopt;
+  return states.back();
+}
+
+absl::Status Watcher::Check(const DesiredHistory& desired) const {
+  for (const auto& stream : streams_) {
+    MutexLock lock(&stream->mu);
+    if (!stream->broken.ok()) return stream->broken;
+    const absl::Status explained = desired.Explains(stream->observed.states());
+    if (!explained.ok()) return explained;
+  }
+  return absl::OkStatus();
+}
+
+size_t Watcher::state_count() const {
+  size_t count = 0;
+  for (const auto& stream : streams_) {
+    MutexLock lock(&stream->mu);
+    count += stream->observed.states().size();
+  }
+  return count;
+}
+
+// --- Fleet
+
+Fleet::Fleet(Options options) : options_(std::move(options)) {
+  HashedWheelTimer::Options timer;
+  timer.tick_duration = absl::Milliseconds(10);
+  timer_ = HashedWheelTimer::Create(timer).value();
+  if (options_.registry == RegistryKind::kRefusing) {
+    StoreRegistry::Options store;
+    store.timer = timer_.get();
+    store_ = StoreRegistry::Open(store).value();
+    refusing_ = std::make_unique<RefusingRegistry>(store_.get());
+  }
+  StartRegistry();
+  proxy_ = FaultProxy::Start(RegistrySocket());
+  truth_ = std::make_unique<GrpcRegistry>(std::vector<std::string>{RegistrySocket()},
+                                          GrpcRegistryOptions());
+  StartAgent();
+  watcher_ = std::make_unique<Watcher>(client_);
+}
+
+Fleet::~Fleet() {
+  // A stopped process would not let go of what waits for it.
+  if (registry_ != nullptr) ContinueRegistry();
+  watcher_.reset();
+  library_.reset();
+  agent_client_.reset();
+  truth_.reset();
+}
+
+void Fleet::StartRegistry() {
+  if (refusing_ != nullptr) {
+    RegistryServer::Options server;
+    server.listen = {RegistrySocket()};
+    server_ = RegistryServer::Start(refusing_.get(), server).value();
+    return;
+  }
+  std::vector<std::string> args = {
+      "--listen", RegistrySocket(),
+      "--store",  absl::StrCat("sqlite://", dir_.File(absl::StrCat("r", store_number_, ".db")))};
+  args.insert(args.end(), options_.registry_args.begin(), options_.registry_args.end());
+  registry_ = std::make_unique<Daemon>(Daemon::Registry(args));
+}
+
+void Fleet::KillRegistry() {
+  if (server_ != nullptr) {
+    server_->Shutdown(absl::ZeroDuration());
+    server_.reset();
+    return;
+  }
+  registry_->Kill();
+}
+
+void Fleet::PauseRegistry() { registry_->process().Signal(SIGSTOP); }
+void Fleet::ContinueRegistry() { registry_->process().Signal(SIGCONT); }
+
+void Fleet::RestartRegistryEmpty() {
+  registry_->Kill();
+  ++store_number_;
+  StartRegistry();
+}
+
+void Fleet::BackUpStore() {
+  const std::string store = dir_.File(absl::StrCat("r", store_number_, ".db"));
+  const std::string backup = dir_.File("backup");
+  for (const char* suffix : kStoreFiles) {
+    fs::remove(backup + suffix);
+    if (fs::exists(store + suffix)) fs::copy_file(store + suffix, backup + suffix);
+  }
+}
+
+void Fleet::RestoreStore() {
+  const std::string store = dir_.File(absl::StrCat("r", store_number_, ".db"));
+  const std::string backup = dir_.File("backup");
+  fs::remove(store + "-shm");
+  for (const char* suffix : kStoreFiles) {
+    fs::remove(store + suffix);
+    if (fs::exists(backup + suffix)) fs::copy_file(backup + suffix, store + suffix);
+  }
+}
+
+void Fleet::StartAgent() {
+  const std::string upstream = absl::StrCat("grpc://", proxy_->address());
+  if (options_.agent == AgentKind::kLibrary) {
+    GrpcRegistryOptions grpc;
+    grpc.call_timeout = options_.call_timeout;
+    FailbackRegistry::Options failback;
+    failback.upstream_name = upstream;
+    failback.session_ttl = options_.ttl;
+    failback.retry.backoff.initial = absl::Milliseconds(50);
+    failback.retry.backoff.max = absl::Milliseconds(500);
+    failback.timer = timer_.get();
+    library_ = FailbackRegistry::Create(
+                   std::make_unique<GrpcRegistry>(std::vector<std::string>{proxy_->address()}, grpc),
+                   failback)
+                   .value();
+    client_ = library_.get();
+    return;
+  }
+  std::vector<std::string> args = {"--listen",
+                                   AgentSocket(),
+                                   "--session-ttl",
+                                   absl::FormatDuration(options_.ttl),
+                                   "--retry-backoff-initial",
+                                   "50ms",
+                                   "--retry-backoff-max",
+                                   "500ms",
+                                   "--log-level",
+                                   "warning"};
+  if (options_.agent_has_state) {
+    args.insert(args.end(), {"--state-dir", dir_.File("state")});
+  }
+  args.insert(args.end(), options_.agent_args.begin(), options_.agent_args.end());
+  agent_ = std::make_unique<Daemon>(Daemon::Agent(upstream, args));
+  if (agent_client_ == nullptr) {
+    agent_client_ = std::make_unique<GrpcRegistry>(std::vector<std::string>{AgentSocket()},
+                                                   GrpcRegistryOptions());
+  }
+  client_ = agent_client_.get();
+}
+
+void Fleet::KillAgent() { agent_->Kill(); }
+
+void Fleet::State(const std::map<std::string, std::optional<int>>& ports) {
+  RegisterRequest there;
+  UnregisterRequest gone;
+  for (const auto& [id, port] : ports) {
+    MutexLock lock(&mu_);
+    if (port.has_value()) {
+      ServiceInstance* const instance = there.add_registrations()->mutable_instance();
+      *instance = Instance(id, *port);
+      intents_[id] = *instance;
+      history_.Registered(*instance);
+    } else {
+      *gone.add_deregistrations()->mutable_key() = Key(id);
+      intents_.erase(id);
+      history_.Unregistered(id);
+    }
+  }
+  absl::Status status;
+  const bool accepted = Eventually(
+      [&] {
+        if (!there.registrations().empty()) {
+          status = Outcome(Await(client_, &Registry::Register, there));
+        }
+        if (status.ok() && !gone.deregistrations().empty()) {
+          status = Outcome(Await(client_, &Registry::Unregister, gone));
+        }
+        return status.ok();
+      },
+      kConvergence);
+  if (!accepted) ADD_FAILURE() << "the agent does not accept an intent: " << status;
+}
+
+void Fleet::Register(const std::string& id, int port) {
+  MutexLock lock(&id_locks_[std::hash<std::string>()(id) % std::size(id_locks_)]);
+  State({{id, port}});
+}
+
+void Fleet::Unregister(const std::string& id) {
+  MutexLock lock(&id_locks_[std::hash<std::string>()(id) % std::size(id_locks_)]);
+  State({{id, std::nullopt}});
+}
+
+void Fleet::RegisterMany(int count) {
+  constexpr size_t kBatch = 500;
+  std::map<std::string, std::optional<int>> ports;
+  for (const std::string& id : Ids(count)) {
+    ports[id] = 8080;
+    if (ports.size() == kBatch) State(std::exchange(ports, {}));
+  }
+  State(ports);
+}
+
+void Fleet::UnregisterMany(int count) {
+  constexpr size_t kBatch = 500;
+  std::map<std::string, std::optional<int>> ports;
+  for (const std::string& id : Ids(count)) {
+    ports[id] = std::nullopt;
+    if (ports.size() == kBatch) State(std::exchange(ports, {}));
+  }
+  State(ports);
+}
+
+absl::StatusOr<std::map<std::string, InstanceRecord>> Fleet::Listed() {
+  std::map<std::string, InstanceRecord> records;
+  ListRequest request;
+  *request.mutable_selector() = WholeService();
+  do {
+    absl::StatusOr<ListResponse> page = Await<ListRequest, ListResponse>(
+        truth_.get(), &Registry::List, request);
+    if (!page.ok()) return page.status();
+    for (InstanceRecord& record : *page->mutable_records()) {
+      const std::string id = record.instance().key().instance_id();
+      records[id] = std::move(record);
+    }
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  return records;
+}
+
+std::vector<agent::v1::PendingOperation> Fleet::Pending() {
+  if (library_ != nullptr) return library_->Pending();
+  agent::v1::ListPendingResponse response;
+  const absl::Status status =
+      Operator(AgentSocket()).Call(&Stub::ListPending, agent::v1::ListPendingRequest(), &response);
+  if (!status.ok()) {
+    // One that stands for not knowing.
+    response.add_operations()->set_id(status.ToString());
+  }
+  return {response.operations().begin(), response.operations().end()};
+}
+
+absl::StatusOr<agent::v1::UpstreamStatus> Fleet::Upstream() {
+  if (library_ != nullptr) return library_->UpstreamStatus();
+  agent::v1::GetStatusResponse response;
+  const absl::Status status =
+      Operator(AgentSocket()).Call(&Stub::GetStatus, agent::v1::GetStatusRequest(), &response);
+  if (!status.ok()) return status;
+  return response.upstreams(0);
+}
+
+bool Fleet::WaitForUpstream(agent::v1::UpstreamState state) {
+  return Eventually(
+      [&] {
+        const auto upstream = Upstream();
+        return upstream.ok() && upstream->state() == state;
+      },
+      kConvergence);
+}
+
+void Fleet::RetryAll() {
+  if (library_ != nullptr) {
+    EXPECT_TRUE(library_->Retry({}).ok());
+    return;
+  }
+  agent::v1::RetryResponse response;
+  const absl::Status status =
+      Operator(AgentSocket()).Call(&Stub::Retry, agent::v1::RetryRequest(), &response);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+void Fleet::CancelAll() {
+  if (library_ != nullptr) {
+    EXPECT_TRUE(library_->Cancel({}).ok());
+    return;
+  }
+  agent::v1::CancelRequest request;
+  request.set_all(true);
+  agent::v1::CancelResponse response;
+  const absl::Status status = Operator(AgentSocket()).Call(&Stub::Cancel, request, &response);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+std::string Fleet::Difference() {
+  const auto listed = Listed();
+  if (!listed.ok()) return absl::StrCat("the registry cannot list: ", listed.status().ToString());
+  std::map<std::string, std::string> intents;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, instance] : intents_) intents[id] = CanonicalInstance(instance);
+  }
+  for (const auto& [id, record] : *listed) {
+    const auto intent = intents.find(id);
+    if (intent == intents.end()) return absl::StrCat(id, " is listed and should be gone");
+    if (intent->second != CanonicalInstance(record.instance())) {
+      return absl::StrCat(id, " is not as intended: ", record.ShortDebugString());
+    }
+  }
+  for (const auto& [id, bytes] : intents) {
+    if (listed->count(id) == 0) return absl::StrCat(id, " is missing at the registry");
+  }
+  const auto pending = Pending();
+  if (!pending.empty()) {
+    return absl::StrCat(pending.size(), " pending, the first: ", pending[0].ShortDebugString());
+  }
+  watcher_->EnsureOpen();
+  const auto seen = watcher_->Newest();
+  if (!seen.has_value()) return "the watcher has seen nothing";
+  if (seen->stale) return "the watcher sees a stale state";
+  if (seen->instances != intents) {
+    return absl::StrCat("the watcher sees ", seen->instances.size(), " instances that differ from ",
+                        intents.size(), " intents");
+  }
+  return "";
+}
+
+::testing::AssertionResult Fleet::Converged(absl::Duration timeout) {
+  // Once reached it has to stay: nothing that is still on its way may change it.
+  constexpr absl::Duration kSettle = absl::Milliseconds(100);
+  const absl::Time deadline = absl::Now() + timeout;
+  std::string difference;
+  absl::Time since = absl::InfiniteFuture();
+  while (true) {
+    difference = Difference();
+    const absl::Time now = absl::Now();
+    if (!difference.empty()) {
+      if (since != absl::InfiniteFuture()) difference = absl::StrCat("reached and lost: ", difference);
+      if (since != absl::InfiniteFuture() || now > deadline) break;
+    } else {
+      since = std::min(since, now);
+      if (now - since >= kSettle) break;
+    }
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  absl::Status seen;
+  {
+    MutexLock lock(&mu_);
+    seen = watcher_->Check(history_);
+  }
+  if (difference.empty() && seen.ok()) return ::testing::AssertionSuccess();
+  auto failure = ::testing::AssertionFailure();
+  if (!difference.empty()) failure << difference << "\n";
+  if (!seen.ok()) failure << "the watcher: " << seen << "\n";
+  const auto upstream = Upstream();
+  if (upstream.ok()) failure << upstream->ShortDebugString() << "\n";
+  if (agent_ != nullptr) failure << agent_->process().Describe() << "\n";
+  if (registry_ != nullptr) failure << registry_->process().Describe();
+  return failure;
+}
+
+// --- Churn
+
+Churn::Churn(Fleet* fleet, int threads, int ids, uint64_t seed) {
+  for (int thread = 0; thread < threads; ++thread) {
+    threads_.emplace_back([this, fleet, ids, seed, thread] {
+      std::mt19937_64 random(seed + thread);
+      const auto below = [&random](int n) { return static_cast<int>(random() % n); };
+      while (!stop_) {
+        const std::string id = absl::StrCat("churn-", below(ids));
+        if (below(3) == 0) {
+          fleet->Unregister(id);
+        } else {
+          fleet->Register(id, 1 + below(65535));
+        }
+        ++count_;
+        // Load, not a flood: the machine has other tests to run.
+        absl::SleepFor(absl::Milliseconds(below(10)));
+      }
+    });
+  }
+}
+
+Churn::~Churn() { Stop(); }
+
+void Churn::Stop() {
+  stop_ = true;
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+uint64_t TestSeed() {
+  const char* const given = std::getenv("FAILBACK_FAULT_SEED");
+  const uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  std::printf("replay with --test_env=FAILBACK_FAULT_SEED=%llu\n",
+              static_cast<unsigned long long>(seed));
+  return seed;
+}
+
+}  // namespace failback
