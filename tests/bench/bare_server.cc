@@ -1,0 +1,282 @@
+// What gRPC alone can do: a server that answers the registry's calls with messages of the same size
+// and does nothing of what a registry is for. No checks, no fences, no sessions, no commits.
+//
+// Register puts each instance in a map (or not even that, with --no-map), and writes it, encoded
+// once, to every open Subscribe stream. Each method is served in the way that is fastest with this
+// library, the callback API.
+//
+//   bare_server --listen 127.0.0.1:0 [--no-map]
+//
+// Ends with SIGTERM.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "bare.grpc.pb.h"
+#include "failback/registry/v1/registry.grpc.pb.h"
+#include "grpcpp/grpcpp.h"
+#include "retry/mutex.h"
+#include "tests/bench/instances.h"
+
+namespace failback {
+namespace {
+
+using bench::CarryRequest;
+using bench::CarryResponse;
+using grpc::CallbackServerContext;
+using registry::v1::KeepAliveRequest;
+using registry::v1::KeepAliveResponse;
+using registry::v1::ListRequest;
+using registry::v1::ListResponse;
+using registry::v1::OpenSessionRequest;
+using registry::v1::OpenSessionResponse;
+using registry::v1::RegisterRequest;
+using registry::v1::RegisterResponse;
+using registry::v1::RegistryService;
+using registry::v1::SubscribeResponse;
+
+class Map {
+ public:
+  explicit Map(bool on) : on_(on) {}
+
+  void Put(std::string key, std::string value) {
+    if (!on_) return;
+    MutexLock lock(&mu_);
+    map_.insert_or_assign(std::move(key), std::move(value));
+  }
+
+ private:
+  const bool on_;
+  Mutex mu_;
+  absl::flat_hash_map<std::string, std::string> map_ ABSL_GUARDED_BY(mu_);
+};
+
+// Writes what it is given, in order.
+class Follower final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  explicit Follower(std::function<void(Follower*)> on_done) : on_done_(std::move(on_done)) {}
+
+  void Write(const grpc::ByteBuffer& message) {
+    MutexLock lock(&mu_);
+    waiting_.push_back(message);
+    if (waiting_.size() == 1) StartWrite(&waiting_.front());
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(&mu_);
+    waiting_.pop_front();
+    if (ok && !waiting_.empty()) StartWrite(&waiting_.front());
+  }
+
+  void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+
+  void OnDone() override {
+    on_done_(this);
+    delete this;
+  }
+
+ private:
+  const std::function<void(Follower*)> on_done_;
+  Mutex mu_;
+  std::deque<grpc::ByteBuffer> waiting_ ABSL_GUARDED_BY(mu_);
+};
+
+// Answers each message with one.
+template <typename Request, typename Response>
+class Echo final : public grpc::ServerBidiReactor<Request, Response> {
+ public:
+  using Answer = std::function<void(const Request&, Response*)>;
+
+  explicit Echo(Answer answer) : answer_(std::move(answer)) { this->StartRead(&request_); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return this->Finish(grpc::Status::OK);
+    response_.Clear();
+    answer_(request_, &response_);
+    this->StartWrite(&response_);
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return this->Finish(grpc::Status::OK);
+    this->StartRead(&request_);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  const Answer answer_;
+  Request request_;
+  Response response_;
+};
+
+using ServiceBase =
+    RegistryService::WithCallbackMethod_OpenSession<RegistryService::WithCallbackMethod_Register<
+        RegistryService::WithCallbackMethod_List<RegistryService::WithCallbackMethod_KeepAlive<
+            RegistryService::WithRawCallbackMethod_Subscribe<RegistryService::Service>>>>>;
+
+class BareRegistry final : public ServiceBase {
+ public:
+  explicit BareRegistry(Map* map) : map_(map) {}
+
+  grpc::ServerUnaryReactor* OpenSession(CallbackServerContext* context, const OpenSessionRequest*,
+                                        OpenSessionResponse* response) override {
+    response->set_session_id(absl::StrCat("0123456789abcdef0123", 100000000000 + ++revision_));
+    response->mutable_ttl()->set_seconds(10);
+    response->set_rank(revision_);
+    response->set_store_id("0123456789abcdef0123456789abcdef");
+    response->set_epoch(kEpoch);
+    return Ok(context);
+  }
+
+  grpc::ServerUnaryReactor* Register(CallbackServerContext* context, const RegisterRequest* request,
+                                     RegisterResponse* response) override {
+    const uint64_t revision = ++revision_;
+    for (const registry::v1::Registration& registration : request->registrations()) {
+      const registry::v1::InstanceKey& key = registration.instance().key();
+      map_->Put(absl::StrCat(key.namespace_(), "/", key.service(), "/", key.instance_id()),
+                registration.instance().SerializeAsString());
+      registry::v1::IntentResult& result = *response->add_results();
+      result.set_state(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+      result.set_generation(registration.generation());
+    }
+    response->set_epoch(kEpoch);
+    response->set_revision(revision);
+    FanOut(*request, revision);
+    return Ok(context);
+  }
+
+  grpc::ServerUnaryReactor* List(CallbackServerContext* context, const ListRequest*,
+                                 ListResponse* response) override {
+    response->set_epoch(kEpoch);
+    response->set_revision(revision_);
+    return Ok(context);
+  }
+
+  grpc::ServerBidiReactor<KeepAliveRequest, KeepAliveResponse>* KeepAlive(
+      CallbackServerContext*) override {
+    return new Echo<KeepAliveRequest, KeepAliveResponse>(
+        [this](const KeepAliveRequest& request, KeepAliveResponse* response) {
+          response->set_session_id(request.session_id());
+          response->mutable_ttl()->set_seconds(10);
+          response->set_epoch(kEpoch);
+          response->set_revision(revision_);
+        });
+  }
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Subscribe(CallbackServerContext*,
+                                                        const grpc::ByteBuffer*) override {
+    auto* const follower = new Follower([this](Follower* ended) {
+      MutexLock lock(&mu_);
+      followers_.erase(ended);
+    });
+    SubscribeResponse snapshot;
+    snapshot.set_epoch(kEpoch);
+    snapshot.set_revision(revision_);
+    *snapshot.mutable_snapshot()->add_instances() = MakeInstance("fanout", 0);
+    follower->Write(Encode(snapshot));
+    MutexLock lock(&mu_);
+    followers_.insert(follower);
+    return follower;
+  }
+
+ private:
+  static constexpr uint64_t kEpoch = 0x1234567812345678;
+
+  static grpc::ServerUnaryReactor* Ok(CallbackServerContext* context) {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  void FanOut(const RegisterRequest& request, uint64_t revision) {
+    MutexLock lock(&mu_);
+    if (followers_.empty()) return;
+    SubscribeResponse event;
+    event.set_epoch(kEpoch);
+    event.set_revision(revision);
+    event.mutable_delta()->set_base_revision(revision - 1);
+    for (const registry::v1::Registration& registration : request.registrations()) {
+      *event.mutable_delta()->add_upserts() = registration.instance();
+    }
+    const grpc::ByteBuffer encoded = Encode(event);
+    for (Follower* follower : followers_) follower->Write(encoded);
+  }
+
+  Map* const map_;
+  std::atomic<uint64_t> revision_{0};
+  Mutex mu_;
+  std::unordered_set<Follower*> followers_ ABSL_GUARDED_BY(mu_);
+};
+
+class BareStream final : public bench::BareService::CallbackService {
+ public:
+  explicit BareStream(Map* map) : map_(map) {}
+
+  grpc::ServerBidiReactor<CarryRequest, CarryResponse>* Carry(CallbackServerContext*) override {
+    return new Echo<CarryRequest, CarryResponse>(
+        [this](const CarryRequest& request, CarryResponse* response) {
+          for (const bench::Item& item : request.items()) map_->Put(item.key(), item.value());
+          constexpr int kBytesPerResult = 6;
+          response->mutable_results()->resize(request.items_size() * kBytesPerResult);
+        });
+  }
+
+ private:
+  Map* const map_;
+};
+
+int Main(int argc, char** argv) {
+  std::string listen = "127.0.0.1:0";
+  bool with_map = true;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--no-map") == 0) {
+      with_map = false;
+    } else if (std::strcmp(argv[i], "--listen") == 0 && i + 1 < argc) {
+      listen = argv[++i];
+    } else {
+      std::fprintf(stderr, "usage: bare_server [--listen ADDRESS] [--no-map]\n");
+      return 2;
+    }
+  }
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTERM);
+  sigaddset(&stop, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+
+  Map map(with_map);
+  BareRegistry registry(&map);
+  BareStream stream(&map);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&registry);
+  builder.RegisterService(&stream);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    std::fprintf(stderr, "cannot listen on %s\n", listen.c_str());
+    return 1;
+  }
+  const size_t colon = listen.rfind(':');
+  std::printf("bare_server listening on %s:%d\n", listen.substr(0, colon).c_str(), port);
+  std::fflush(stdout);
+  int signal = 0;
+  sigwait(&stop, &signal);
+  _exit(0);
+}
+
+}  // namespace
+}  // namespace failback
+
+int main(int argc, char** argv) { return failback::Main(argc, argv); }

@@ -1,0 +1,94 @@
+// `./dev bench registry`: the registry and bare gRPC side by side. workloads.h has what is
+// measured; docs/performance.md what came out.
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/time/time.h"
+#include "tests/bench/load.h"
+#include "tests/bench/registry/workloads.h"
+#include "tests/bench/report.h"
+
+namespace failback {
+namespace {
+
+// The same with less: shows that it works and not how fast.
+Scale QuickScale() {
+  Scale scale;
+  scale.unary_calls = 300;
+  scale.serial_calls = 30;
+  scale.batch_instances = 2000;
+  scale.sessions = 200;
+  scale.renewal_streams = 4;
+  scale.renewal_connections = 2;
+  scale.renewal_time = absl::Milliseconds(200);
+  scale.fanout_small = 20;
+  scale.fanout_large = 50;
+  scale.changes_small = 2;
+  scale.changes_large = 2;
+  scale.expiring = 50;
+  scale.expiry_ttl_seconds = 1;
+  scale.restarted = 500;
+  scale.remembered = 1000;
+  scale.idle_subscribers = 20;
+  scale.growth = {100};
+  return scale;
+}
+
+int Main(int argc, char** argv) {
+  Report::Options options;
+  options.name = "registry";
+  int rounds = 5;
+  bool quick = false;
+  std::vector<std::string> only;
+  CLI::App app("Measures failback-registry against bare gRPC.");
+  app.add_option("--json", options.json_path, "file for JSON lines");
+  app.add_option("--revision", options.revision, "what is measured, as git names it");
+  app.add_option("--rounds", rounds, "of each workload; medians are shown")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app.add_option("--workload", only, "only these; several with commas")->delimiter(',');
+  app.add_flag("--quick", quick, "one small round: shows that it works, not how fast");
+  CLI11_PARSE(app, argc, argv);
+  for (const std::string& name : only) {
+    if (std::none_of(Workloads().begin(), Workloads().end(),
+                     [&](const Workload& workload) { return workload.name == name; })) {
+      std::string known;
+      for (const Workload& workload : Workloads()) known += " " + workload.name;
+      std::fprintf(stderr, "no workload '%s'; there are:%s\n", name.c_str(), known.c_str());
+      return 2;
+    }
+  }
+
+  Report report(options);
+  const Scale scale = quick ? QuickScale() : Scale();
+  for (const Workload& workload : Workloads()) {
+    if (!only.empty() && std::find(only.begin(), only.end(), workload.name) == only.end()) continue;
+    const double began = NowSeconds();
+    const int most = quick ? 1 : std::min(rounds, workload.most_rounds);
+    for (int round = 0; round < most; ++round) {
+      // Each round in another order, so that none profits from its place.
+      for (size_t i = 0; i < workload.subjects.size(); ++i) {
+        const size_t at = (i + round) % workload.subjects.size();
+        workload.run(scale, workload.subjects[at], &report);
+      }
+    }
+    for (const std::string& metric : workload.ratios) {
+      for (const std::string& subject : workload.subjects) {
+        if (subject != "bare-grpc") report.Ratio(workload.name, metric, subject, "bare-grpc");
+      }
+    }
+    std::fprintf(stderr, "%s: %d rounds in %.0f s\n", workload.name.c_str(), most,
+                 NowSeconds() - began);
+  }
+  report.Ratio("register-serial", "p50_us", "failback-sqlite-full", "fdatasync");
+  return report.Finish() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace failback
+
+int main(int argc, char** argv) { return failback::Main(argc, argv); }
