@@ -125,7 +125,7 @@ TEST(Leases, StopWaitsForWhoIsBeingTold) {
     go_on.WaitForNotification();
     left = true;
   });
-  leases.Grant("a", absl::Milliseconds(1));
+  leases.Grant("a", absl::Milliseconds(100));
   told.WaitForNotification();
   std::thread release([&] { go_on.Notify(); });
   leases.Stop();
