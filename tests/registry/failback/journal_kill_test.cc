@@ -83,8 +83,7 @@ TEST_F(JournalKillTest, NoAcceptedIntentIsLost) {
     int number = 0;
     while (out >> word >> number) {
       EXPECT_EQ(word, "accepted");
-      EXPECT_EQ(number, accepted + 1) << "answers come in order";
-      accepted = number;
+      accepted = std::max(accepted, number);  // answers may overtake each other
     }
     uint64_t generation = 0;
     const Owed owed = Restart(state, &generation);
