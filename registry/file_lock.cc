@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -17,7 +17,7 @@ absl::StatusOr<FileLock> FileLock::Acquire(const std::string& path) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0660);
   if (fd < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot create ", path, ": ", std::strerror(errno)));
+        absl::StrCat("cannot create ", path, ": ", std::generic_category().message(errno)));
   }
   FileLock lock(fd);
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {

@@ -194,8 +194,9 @@ class GrpcRegistry::KeepAliveStream
     }
     KeepAliveResponse response = std::move(response_);
     response_.Clear();
-    StartRead(&response_);
+    // Matched before the next is read, which another thread may hear.
     std::shared_ptr<Renewal> renewal = Answered(response.session_id());
+    StartRead(&response_);
     if (renewal == nullptr) return;
     renewal->Cancel();
     if (response.has_status() && response.status().code() != 0) {

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -20,7 +20,7 @@ namespace {
 // OK when `info` can be bound now.
 absl::Status TryBind(const addrinfo& info, const std::string& text) {
   const int fd = socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::UnimplementedError(std::strerror(errno));
+  if (fd < 0) return absl::UnimplementedError(std::generic_category().message(errno));
   const auto closer = absl::MakeCleanup([fd] { close(fd); });
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -31,7 +31,7 @@ absl::Status TryBind(const addrinfo& info, const std::string& text) {
         absl::StrCat(text, " is in use: another process listens there"));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("cannot listen on ", text, ": ", std::strerror(error)));
+      absl::StrCat("cannot listen on ", text, ": ", std::generic_category().message(error)));
 }
 
 absl::Status CheckTcp(const Address& address) {
@@ -50,7 +50,7 @@ absl::Status CheckTcp(const Address& address) {
   absl::Status first_error;
   bool bound = false;
   for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
-    const absl::Status status = TryBind(*info, address.ToString());
+    absl::Status status = TryBind(*info, address.ToString());
     if (absl::IsFailedPrecondition(status)) return status;
     bound |= status.ok();
     first_error.Update(status);
@@ -67,7 +67,7 @@ absl::Status RemoveStaleSocket(const std::string& path) {
         absl::StrCat("cannot listen on unix:", path, ": a file that is no socket is there"));
   }
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::InternalError(std::strerror(errno));
+  if (fd < 0) return absl::InternalError(std::generic_category().message(errno));
   const auto closer = absl::MakeCleanup([fd] { close(fd); });
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -78,7 +78,7 @@ absl::Status RemoveStaleSocket(const std::string& path) {
   }
   if (unlink(path.c_str()) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot replace unix:", path, ": ", std::strerror(errno)));
+        absl::StrCat("cannot replace unix:", path, ": ", std::generic_category().message(errno)));
   }
   return absl::OkStatus();
 }
@@ -121,8 +121,8 @@ absl::Status ListenAddress::Started(int port) {
   if (!address_.is_unix()) {
     address_.port = port;
   } else if (chmod(address_.path.c_str(), socket_mode_) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot set the mode of ", text(), ": ", std::strerror(errno)));
+    return absl::InvalidArgumentError(absl::StrCat("cannot set the mode of ", text(), ": ",
+                                                   std::generic_category().message(errno)));
   }
   return absl::OkStatus();
 }

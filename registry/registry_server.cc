@@ -231,7 +231,7 @@ class RegistryServer::Service final : public ServiceBase {
 };
 
 absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* registry,
-                                                                      Options options) {
+                                                                      const Options& options) {
   if (options.listen.empty()) {
     return absl::InvalidArgumentError("no address to listen on is given");
   }

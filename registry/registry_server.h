@@ -72,7 +72,8 @@ class RegistryServer {
 
   // Listens and serves `registry`, which outlives the server. INVALID_ARGUMENT or
   // FAILED_PRECONDITION name the address that cannot be listened on.
-  static absl::StatusOr<std::unique_ptr<RegistryServer>> Start(Registry* registry, Options options);
+  static absl::StatusOr<std::unique_ptr<RegistryServer>> Start(Registry* registry,
+                                                               const Options& options);
 
   // As Shutdown(absl::ZeroDuration()).
   ~RegistryServer();

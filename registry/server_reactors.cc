@@ -24,9 +24,7 @@ void RenewalReactor::OnReadDone(bool ok) {
   const KeepAliveRequest request = std::move(request_);
   {
     MutexLock lock(&state_->mu_);
-    state_->reading_ = false;
     ++state_->asked_;
-    state_->Advance();
   }
   sessions_->Renewed(request.session_id(), id_);
   // Answers also when the registry throws or drops the callback.
@@ -55,6 +53,10 @@ void RenewalReactor::OnReadDone(bool ok) {
     registry_->KeepAlive(
         request, [asked = std::move(asked)](auto result) { asked->Answer(std::move(result)); });
   }).IgnoreError();  // the callback's end has answered
+  // Only now the next is read: the registry gets renewals in the order in which they came.
+  MutexLock lock(&state_->mu_);
+  state_->reading_ = false;
+  state_->Advance();
 }
 
 void RenewalReactor::OnWriteDone(bool ok) {

@@ -331,7 +331,7 @@ TEST_F(ServerTest, AnAddressInUseIsRefused) {
 
 TEST_F(ServerTest, SeveralAddressesAreServedAndTold) {
   RegistryServer::Options options;
-  options.listen = {"127.0.0.1:0", ListenOn(Transport::kUnix), "localhost:0"};
+  options.listen = {"127.0.0.1:0", ListenOn(Transport::kUnix), "127.0.0.1:0"};
   const auto server = RegistryServer::Start(&fake_, options);
   ASSERT_TRUE(server.ok()) << server.status();
   ASSERT_EQ((*server)->addresses().size(), 3u);
