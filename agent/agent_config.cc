@@ -63,8 +63,8 @@ absl::Status ErrorInService(const ConfigLoader& loader, const absl::Status& stat
 }  // namespace
 
 absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& loader) {
-  const absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
-                                             config.allow_remote_plaintext(), loader);
+  absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
+                                       config.allow_remote_plaintext(), loader);
   if (!listen.ok()) return listen;
   if (config.registry().empty()) {
     return loader.ErrorAt("registry", "is required, as grpc://127.0.0.1:7070");
@@ -77,7 +77,7 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
     OpenSessionRequest session;
     session.set_client_name(config.client_name());
     session.set_incarnation(config.incarnation().empty() ? "random" : config.incarnation());
-    const absl::Status status = ValidateOpenSession(session);
+    absl::Status status = ValidateOpenSession(session);
     if (!status.ok()) return ErrorInService(loader, status);
   }
   const RetryPolicy retry = ToFailbackOptions(config).retry;
@@ -91,7 +91,7 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
   for (int i = 0; i < config.services_size(); ++i) {
     const ServiceInstance instance = ToInstance(config, config.services(i));
     const FieldPath path("services", i);
-    const absl::Status status = ValidateInstance(path, instance);
+    absl::Status status = ValidateInstance(path, instance);
     if (!status.ok()) return ErrorInService(loader, status);
     const auto [earlier, inserted] = seen.emplace(CanonicalKey(instance.key()), i);
     if (!inserted) {

@@ -110,27 +110,27 @@ grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* conte
   }
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   // Finish may free the reactor and the response, so it comes last.
-  Drain(deadline, [reactor, response](const absl::StatusOr<DrainResponse>& result) {
+  DrainOnce(deadline, [reactor, response](const absl::StatusOr<DrainResponse>& result) {
     if (result.ok()) *response = *result;
     reactor->Finish(StatusToGrpc(result.status()));
   });
   return reactor;
 }
 
-void AgentService::Drain(absl::Duration deadline, DrainCallback done) {
+void AgentService::DrainOnce(absl::Duration deadline, DrainCallback done) {
   std::optional<absl::StatusOr<DrainResponse>> result;
   bool start = false;
   {
     MutexLock lock(&drain_->mu);
     result = drain_->result;
     if (!result.has_value()) {
-      drain_->waiting.push_back(std::move(done));
+      drain_->waiting.push_back(done);
       start = !std::exchange(drain_->started, true);
     }
   }
   if (result.has_value()) return done(*result);
   if (!start) return;
-  registry_->Drain(deadline, [drain = drain_](absl::StatusOr<DrainResponse> response) {
+  registry_->Drain(deadline, [drain = drain_](const absl::StatusOr<DrainResponse>& response) {
     std::vector<DrainCallback> waiting;
     {
       MutexLock lock(&drain->mu);

@@ -78,7 +78,7 @@ void RegisterStaticServices(const AgentConfig& config, FailbackRegistry* registr
 
 void DrainAndLog(AgentService* service, absl::Duration deadline) {
   std::promise<void> drained;
-  service->Drain(deadline, [&drained](const absl::StatusOr<DrainResponse>& response) {
+  service->DrainOnce(deadline, [&drained](const absl::StatusOr<DrainResponse>& response) {
     if (response.ok()) {
       Log(response->remaining() == 0 ? LogLevel::kInfo : LogLevel::kWarning, "drained",
           {{"unregistered", absl::StrCat(response->unregistered())},

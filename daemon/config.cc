@@ -21,7 +21,7 @@ absl::Status SetKey(const ConfigKey& key, const std::vector<std::string>& texts,
   Message* const parent = MutableParent(config, key);
   parent->GetReflection()->ClearField(parent, key.field());
   for (const std::string& text : texts) {
-    const absl::Status status = SetFromText(parent, key.field(), text);
+    absl::Status status = SetFromText(parent, key.field(), text);
     if (!status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(origin, ": ", status.message()));
     }
@@ -40,7 +40,7 @@ std::string HelpText(const ConfigKey& key) {
 }  // namespace
 
 ConfigLoader::ConfigLoader(Program program, const google::protobuf::Descriptor* descriptor)
-    : program_(std::move(program)), descriptor_(descriptor), keys_(ConfigKeys(descriptor)) {}
+    : program_(std::move(program)), keys_(ConfigKeys(descriptor)) {}
 
 std::optional<int> ConfigLoader::ParseCommandLine(int argc, const char* const* argv) {
   CLI::App app(program_.summary, program_.name);

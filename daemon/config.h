@@ -71,7 +71,6 @@ class ConfigLoader {
 
  private:
   const Program program_;
-  const google::protobuf::Descriptor* const descriptor_;
   const std::vector<ConfigKey> keys_;
 
   std::string config_file_;

@@ -2,8 +2,8 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <memory>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +34,7 @@ std::string Describe(const YAML::Node& node) {
 
 std::string AllowedKeys(const Descriptor* descriptor) {
   std::vector<std::string> names;
+  names.reserve(descriptor->field_count());
   for (int i = 0; i < descriptor->field_count(); ++i) names.push_back(descriptor->field(i)->name());
   return absl::StrJoin(names, ", ");
 }
@@ -108,7 +109,7 @@ class YamlReader {
       return Error(path, place, absl::StrCat("has no value; expected ", ValueName(field)));
     }
     if (!value.IsScalar()) return Expected(path, ValueName(field), value);
-    const absl::Status status = SetFromText(parent, field, value.Scalar());
+    absl::Status status = SetFromText(parent, field, value.Scalar());
     return status.ok() ? status : Error(path, value, std::string(status.message()));
   }
 
@@ -195,7 +196,7 @@ absl::Status ParseYamlFile(const std::string& path, Message* config, ConfigOrigi
   }
   if (file == nullptr || std::ferror(file.get()) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": cannot be read: ", std::strerror(errno)));
+        absl::StrCat(path, ": cannot be read: ", std::generic_category().message(errno)));
   }
   return ParseYaml(path, text, config, origins);
 }

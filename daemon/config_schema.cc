@@ -104,7 +104,7 @@ absl::Status StoreInteger(Message* parent, const FieldDescriptor* field, const s
   T value;
   const char* const kind =
       std::numeric_limits<T>::is_signed ? "a whole number" : "a whole number from 0 up";
-  const absl::Status status = ParseBounded(text, field, kind, ParseInteger<T>, &value);
+  absl::Status status = ParseBounded(text, field, kind, ParseInteger<T>, &value);
   if (status.ok()) Store(parent, field, value, set, add);
   return status;
 }
@@ -192,7 +192,7 @@ absl::Status SetFromText(Message* parent, const FieldDescriptor* field, const st
                                     &Reflection::AddUInt64);
     case FieldDescriptor::CPPTYPE_DOUBLE: {
       double value;
-      const absl::Status status = ParseBounded(text, field, "a number", ParseDouble, &value);
+      absl::Status status = ParseBounded(text, field, "a number", ParseDouble, &value);
       if (status.ok()) {
         Store(parent, field, value, &Reflection::SetDouble, &Reflection::AddDouble);
       }
@@ -215,8 +215,8 @@ absl::Status SetFromText(Message* parent, const FieldDescriptor* field, const st
     case FieldDescriptor::CPPTYPE_MESSAGE: {
       if (!IsDuration(field)) break;
       absl::Duration value;
-      const absl::Status status = ParseBounded(
-          text, field, "a duration; write it as 10s, 500ms or 1m30s", ParseDuration, &value);
+      absl::Status status = ParseBounded(text, field, "a duration; write it as 10s, 500ms or 1m30s",
+                                         ParseDuration, &value);
       if (!status.ok()) return status;
       Message* const target = field->is_repeated() ? reflection->AddMessage(parent, field)
                                                    : reflection->MutableMessage(parent, field);

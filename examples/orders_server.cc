@@ -69,6 +69,7 @@ int main(int argc, char** argv) {
     std::cerr << "orders_server: cannot listen on " << listen << "\n";
     return 1;
   }
+  std::cout << id << " serves on 127.0.0.1:" << port << std::endl;
 
   // 2. Say so, and stay registered.
   failback::Agent::Options options;
@@ -96,7 +97,6 @@ int main(int argc, char** argv) {
     std::cerr << "orders_server: " << registration.status().message() << "\n";
     return 2;
   }
-  std::cout << id << " serves on 127.0.0.1:" << port << std::endl;
 
   // 3. Until told to stop: `registration` and `agent` unregister on the way out.
   int signal = 0;

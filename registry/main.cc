@@ -64,8 +64,8 @@ StoreRegistry::Options ToStoreOptions(const RegistryConfig& config) {
 }
 
 absl::Status Validate(const RegistryConfig& config, const ConfigLoader& loader) {
-  const absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
-                                             config.allow_remote_plaintext(), loader);
+  absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
+                                       config.allow_remote_plaintext(), loader);
   if (!listen.ok()) return listen;
   const absl::Duration min = FromProto(config.session().min_ttl());
   const absl::Duration max = FromProto(config.session().max_ttl());

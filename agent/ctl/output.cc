@@ -126,6 +126,7 @@ void AppendInstances(const google::protobuf::RepeatedPtrField<ServiceInstance>& 
 std::string FormatTable(const std::vector<std::string>& header,
                         const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
+  widths.reserve(header.size());
   for (const std::string& title : header) widths.push_back(Width(title));
   for (const auto& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(Cell(row[i])));
@@ -240,6 +241,7 @@ void PrintResult(OutputFormat format, const std::string& table,
 
 std::string FormatRecords(const std::vector<InstanceRecord>& records, absl::Time now) {
   std::vector<std::vector<std::string>> rows;
+  rows.reserve(records.size());
   for (const InstanceRecord& record : records) {
     const ServiceInstance& instance = record.instance();
     std::string status = EnumText(instance.status());
@@ -255,6 +257,7 @@ std::string FormatRecords(const std::vector<InstanceRecord>& records, absl::Time
 
 std::string FormatPending(const std::vector<PendingOperation>& operations, absl::Time now) {
   std::vector<std::vector<std::string>> rows;
+  rows.reserve(operations.size());
   for (const PendingOperation& operation : operations) {
     rows.push_back({operation.id(), absl::StrCat(operation.generation()),
                     EnumText(operation.state()), Times(operation),

@@ -53,6 +53,7 @@ std::string FormatList(OutputFormat format,
 template <typename M>
 std::vector<const google::protobuf::Message*> MessagePointers(const std::vector<M>& messages) {
   std::vector<const google::protobuf::Message*> pointers;
+  pointers.reserve(messages.size());
   for (const M& message : messages) pointers.push_back(&message);
   return pointers;
 }

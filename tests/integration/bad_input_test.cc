@@ -29,6 +29,13 @@ void ExpectRefused(const RunResult& result, const std::vector<std::string>& part
   for (const std::string& part : parts) EXPECT_THAT(result.err, HasSubstr(part));
 }
 
+// Registers instance `a` of orders, and waits until the registry has it.
+void RegisterA(const std::string& target) {
+  const RunResult result = Ctl(target, {"register", "orders", "--id", "a", "--address", "h",
+                                        "--port", "1", "--wait", "acknowledged"});
+  ASSERT_EQ(result.status, 0) << result.err;
+}
+
 TEST(BadInputTest, UnknownFlags) {
   ExpectRefused(RunProcess({RegistryBinary(), "--lisen", "127.0.0.1:0"}),
                 {"failback-registry: --lisen: unknown flag; see failback-registry --help"});
@@ -93,10 +100,7 @@ TEST(BadInputTest, BadUris) {
 
 TEST(BadInputTest, PortInUse) {
   Daemon first = Daemon::Registry({"--store", "memory:"});
-  ASSERT_EQ(
-      Ctl(first.address(), {"register", "orders", "--id", "a", "--address", "h", "--port", "1"})
-          .status,
-      0);
+  RegisterA(first.address());
   ExpectRefused(RunProcess({RegistryBinary(), "--store", "memory:", "--listen", first.address()}),
                 {"failback-registry: --listen: " + first.address() + " is in use"});
   ExpectRefused(
@@ -110,10 +114,7 @@ TEST(BadInputTest, SecondAgentOnTheSameSocket) {
   const std::string socket = "unix:" + dir.File("agent.sock");
   Daemon registry = Daemon::Registry({"--store", "memory:"});
   Daemon agent = Daemon::Agent(registry.address(), {"--listen", socket});
-  ASSERT_EQ(Ctl(socket, {"register", "orders", "--id", "a", "--address", "h", "--port", "1",
-                         "--wait", "acknowledged"})
-                .status,
-            0);
+  RegisterA(socket);
   ExpectRefused(
       RunProcess({AgentBinary(), "--registry", "grpc://" + registry.address(), "--listen", socket}),
       {"failback-agent: --listen: " + socket + " is in use",
@@ -159,10 +160,7 @@ TEST(BadInputTest, StoreOfANewerSchema) {
   const std::string file = dir.File("r.db");
   {
     Daemon registry = Daemon::Registry({"--store", "sqlite://" + file});
-    ASSERT_EQ(Ctl(registry.address(),
-                  {"register", "orders", "--id", "a", "--address", "h", "--port", "1"})
-                  .status,
-              0);
+    RegisterA(registry.address());
     ASSERT_EQ(registry.Stop(), 0);
   }
   const auto set_version = [&file](int version) {
@@ -209,7 +207,7 @@ class BadRequestTest : public ::testing::Test {
 };
 
 TEST_F(BadRequestTest, IsRefusedWithTheFieldAndWhatIsAllowed) {
-  ASSERT_EQ(Ctl(agent_.address(), Register("orders", "1", {"--wait", "acknowledged"})).status, 0);
+  RegisterA(agent_.address());
   ExpectInvalid(Register("", "1"), "registrations[0].instance.key.service: is required");
   ExpectInvalid(Register("a b", "1"), "registrations[0].instance.key.service: ");
   ExpectInvalid(Register("orders", "0"), "registrations[0].instance.port: 0 is not in 1..65535");

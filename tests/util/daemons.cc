@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -15,11 +13,6 @@
 namespace failback {
 namespace {
 
-[[noreturn]] void Die(const std::string& message) {
-  std::fprintf(stderr, "%s\n", message.c_str());
-  std::abort();
-}
-
 bool Has(const std::vector<std::string>& args, const std::string& flag) {
   return std::find(args.begin(), args.end(), flag) != args.end();
 }
@@ -30,7 +23,7 @@ Message ParseArray(const std::string& field, const std::string& array) {
   Message message;
   const std::string json = absl::StrCat("{\"", field, "\":", array, "}");
   if (!google::protobuf::util::JsonStringToMessage(json, &message).ok()) {
-    Die(absl::StrCat("not the JSON of a list: ", array));
+    Fatal(absl::StrCat("not the JSON of a list: ", array));
   }
   return message;
 }
@@ -45,7 +38,7 @@ Daemon::Daemon(const std::string& name, const std::vector<std::string>& args)
     : process_(Process::Start(args)) {
   const std::string marker = name + " listening on ";
   const std::optional<std::string> line = process_->WaitForLine(marker);
-  if (!line) Die(process_->Describe());
+  if (!line) Fatal(process_->Describe());
   address_ = line->substr(marker.size());
   address_ = address_.substr(0, address_.find(", "));
   address_ = address_.substr(0, address_.find(" and "));
@@ -88,7 +81,7 @@ std::vector<std::string> ListedIds(const std::string& target, const std::string&
 
 std::vector<agent::v1::PendingOperation> PendingAt(const std::string& target) {
   const RunResult result = Ctl(target, {"pending", "-o", "json"});
-  if (result.status != 0) Die(result.err);
+  if (result.status != 0) Fatal(result.err);
   const auto list = ParseArray<agent::v1::ListPendingResponse>("operations", result.out);
   return {list.operations().begin(), list.operations().end()};
 }
@@ -99,7 +92,7 @@ std::vector<registry::v1::SubscribeResponse> ParseEvents(const std::string& out)
   const std::vector<std::string> lines = absl::StrSplit(complete, '\n', absl::SkipEmpty());
   for (const std::string& line : lines) {
     if (!google::protobuf::util::JsonStringToMessage(line, &events.emplace_back()).ok()) {
-      Die(absl::StrCat("not the JSON of an event: ", line));
+      Fatal(absl::StrCat("not the JSON of an event: ", line));
     }
   }
   return events;

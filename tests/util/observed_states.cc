@@ -53,7 +53,7 @@ absl::Status ObservedStates::Apply(const SubscribeResponse& event) {
     if (in_parts_) return absl::OkStatus();
     next.instances = std::exchange(parts_, {});
   } else if (event.has_delta()) {
-    const absl::Status status = ApplyDelta(event, &next);
+    absl::Status status = ApplyDelta(event, &next);
     if (!status.ok()) return status;
   } else {
     if (states_.empty()) return Broken(event, "no snapshot first");
@@ -122,7 +122,7 @@ absl::Status CheckSubscription(const std::vector<SubscribeResponse>& events,
                                const DesiredHistory& desired) {
   ObservedStates observed;
   for (const SubscribeResponse& event : events) {
-    const absl::Status status = observed.Apply(event);
+    absl::Status status = observed.Apply(event);
     if (!status.ok()) return status;
   }
   return desired.Explains(observed.states());

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,8 +28,7 @@ namespace failback {
 namespace {
 
 [[noreturn]] void Die(const std::string& what, int error) {
-  std::fprintf(stderr, "%s: %s\n", what.c_str(), std::strerror(error));
-  std::abort();
+  Fatal(absl::StrCat(what, ": ", std::generic_category().message(error)));
 }
 
 // Our environment with `env` on top, as strings "NAME=value".
@@ -74,6 +74,7 @@ std::optional<std::string> FindLine(const std::string& output, const std::string
 struct Live {
   Mutex mu;
   std::set<Process*> processes ABSL_GUARDED_BY(mu);
+  bool killed ABSL_GUARDED_BY(mu) = false;
 };
 
 Live& GetLive() {
@@ -86,7 +87,20 @@ Live& GetLive() {
 void Process::KillAll() {
   Live& live = GetLive();
   MutexLock lock(&live.mu);
+  live.killed = true;
   for (Process* process : live.processes) process->Signal(SIGKILL);
+}
+
+void Fatal(const std::string& message) {
+  bool killed;
+  {
+    Live& live = GetLive();
+    MutexLock lock(&live.mu);
+    killed = live.killed;
+  }
+  while (killed) pause();
+  std::fprintf(stderr, "%s\n", message.c_str());
+  std::abort();
 }
 
 std::unique_ptr<Process> Process::Start(const std::vector<std::string>& args,

@@ -44,7 +44,7 @@ class Process {
                                         const std::map<std::string, std::string>& env = {});
 
   // SIGKILL to every process that was started and still runs: for a program that is told to stop
-  // itself.
+  // itself. From then on Fatal() waits for that end.
   static void KillAll();
 
   ~Process();
@@ -85,7 +85,8 @@ class Process {
   void ReadLoop(int out_fd, int err_fd);
   void ReapLoop();
   // Waits until `condition`, under mu_, or the deadline, or all is over; returns the condition.
-  bool WaitUntil(const std::function<bool()>& condition, absl::Duration timeout);
+  bool WaitUntil(const std::function<bool()>& condition, absl::Duration timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::vector<std::string> args_;
   const pid_t pid_;
@@ -112,6 +113,9 @@ struct RunResult {
 RunResult RunProcess(const std::vector<std::string>& args,
                      const std::map<std::string, std::string>& env = {},
                      absl::Duration timeout = kProcessTimeout);
+
+// Ends the program with a message: what was started does not do what a test cannot go on without.
+[[noreturn]] void Fatal(const std::string& message);
 
 // The path of a file that the test names in `data`, as "registry/failback-registry".
 std::string RunfilePath(const std::string& path);
