@@ -1,7 +1,40 @@
-// HashedWheelTimer: runs tasks after a delay.
+// HashedWheelTimer: runs tasks after a delay, millions of them, mostly cancelled or put off.
 //
-// Thread safety: all methods of HashedWheelTimer may be called from any thread and from inside
-// a task; a Timeout is a handle for one thread at a time.
+// Choose it for retries, leases, heartbeats and deadlines: adding, cancelling and rescheduling are
+// O(1) and cost about as much as reading the clock, and an idle timer costs nothing. It is not for
+// delays below its tick, nor for the time of day.
+//
+// Algorithm: a Wheel (see retry/wheel.h) for each of a few shards. A thread adds to its own shard,
+// under a short lock. One driver thread sleeps until the earliest event of any shard, and runs
+// what is due, or hands it to an executor. Names and behaviour follow Netty's and Dubbo's
+// HashedWheelTimer; docs/wheel.md tells what differs, why, and what it measures.
+//
+// Example:
+//
+//   HashedWheelTimer::Options options;
+//   options.tick_duration = absl::Milliseconds(10);
+//   std::unique_ptr<HashedWheelTimer> timer = HashedWheelTimer::Create(options).value();
+//   Timeout lease = timer->NewTimeout([] { Expire(); }, absl::Seconds(30)).value();
+//   lease.Reschedule(absl::Seconds(30));               // renewed
+//   if (!lease.Cancel()) lease.Wait();                 // now it does not run, and will not
+//
+// Contract of a task:
+//   * It never starts before its deadline; it starts at most one tick after it, plus the time
+//     that earlier tasks take on the same thread.
+//   * Tasks start in the order of their ticks. Within a tick the order is unspecified; under a
+//     SimulatedClock it is that of NewTimeout and Reschedule.
+//   * It may add, cancel, reschedule and wait, for itself too, and destroy the timer; Stop is an
+//     error there. It may throw: that is logged and counted, and the timer goes on.
+//   * It is destroyed on the thread that ran it, or in Cancel, never under a lock of the timer.
+//
+// Thread safety: all methods of HashedWheelTimer from any thread. A Timeout is a plain value:
+// one thread at a time.
+//
+// Invariants:
+//   1. A timeout that NewTimeout accepted is run, cancelled or returned by Stop: exactly one.
+//   2. Cancel returns true if and only if it is cancelled by this call.
+//   3. pending() counts those accepted that are not yet started, cancelled or returned.
+//   4. A handle refers to its own timeout or to none, whatever has become of the timer.
 
 #ifndef FAILBACK_RETRY_HASHED_WHEEL_TIMER_H_
 #define FAILBACK_RETRY_HASHED_WHEEL_TIMER_H_
@@ -110,7 +143,8 @@ class HashedWheelTimer {
   // INVALID_ARGUMENT, naming the field, for options out of range.
   static absl::StatusOr<std::unique_ptr<HashedWheelTimer>> Create(Options options);
 
-  // As Stop; what is still pending is dropped. Not to be called from a task.
+  // As Stop; what is still pending is dropped. From one of the timer's own tasks it waits for none:
+  // that task goes on, and is the last of its thread.
   ~HashedWheelTimer();
   HashedWheelTimer(const HashedWheelTimer&) = delete;
   HashedWheelTimer& operator=(const HashedWheelTimer&) = delete;

@@ -242,7 +242,7 @@ public class NettyBench {
     for (int i = 0; i < timers; i++) {
       timeouts[i] = schedule(timer, timers == 1 ? 60000 : 60000 + random.below(60000));
     }
-    int seconds = 5;
+    int seconds = 3;
     Thread.sleep(1000);
     double[] before = driverUse();
     Thread.sleep(seconds * 1000L);

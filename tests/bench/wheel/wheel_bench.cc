@@ -283,7 +283,7 @@ void Lateness() {
 }
 
 void PrintRest() {
-  constexpr int kSeconds = 5;
+  constexpr int kSeconds = 3;
   std::this_thread::sleep_for(std::chrono::seconds(1));
   const DriverUse before = ReadDriverUse();
   std::this_thread::sleep_for(std::chrono::seconds(kSeconds));
