@@ -380,6 +380,11 @@ void Fleet::UnregisterMany(int count) {
   State(ports);
 }
 
+void Fleet::MayLapse() {
+  MutexLock lock(&mu_);
+  history_.MayLapse();
+}
+
 absl::StatusOr<std::map<std::string, InstanceRecord>> Fleet::Listed() {
   std::map<std::string, InstanceRecord> records;
   ListRequest request;

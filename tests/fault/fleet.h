@@ -103,8 +103,9 @@ class Fleet {
   struct Options {
     RegistryKind registry = RegistryKind::kProcess;
     AgentKind agent = AgentKind::kProcess;
-    // Of the agent's session.
-    absl::Duration ttl = absl::Seconds(2);
+    // Of the agent's session. Where it is short, or the registry unheard of for longer, sessions may
+    // lapse: MayLapse().
+    absl::Duration ttl = absl::Seconds(10);
     // Of the library's calls; a real agent has the default.
     absl::Duration call_timeout = absl::Milliseconds(300);
     // Keeps its intents in a state directory.
@@ -124,6 +125,8 @@ class Fleet {
   // "i-0" … in as few calls as can be.
   void RegisterMany(int count);
   void UnregisterMany(int count);
+  // The agent's session may end in this test, with all that is registered in it.
+  void MayLapse();
 
   // --- Faults.
   void StartRegistry();

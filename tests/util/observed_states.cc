@@ -107,6 +107,7 @@ absl::Status DesiredHistory::Explains(const std::vector<ObservedStates::State>& 
       if (std::exchange(epoch, state.epoch) != state.epoch) step = steps.begin();
       const auto found = state.instances.find(id);
       const std::string seen = found == state.instances.end() ? "" : found->second;
+      if (may_lapse_ && seen.empty()) continue;
       step = std::find(step, steps.end(), seen);
       if (step == steps.end()) {
         return absl::FailedPreconditionError(

@@ -53,6 +53,8 @@ class DesiredHistory {
  public:
   void Registered(const registry::v1::ServiceInstance& instance);
   void Unregistered(const std::string& instance_id);
+  // Sessions may have ended: instances may be seen gone at any time, and come back as they were.
+  void MayLapse() { may_lapse_ = true; }
 
   // Whether the states of each instance, within each epoch, come from what was desired, in order.
   absl::Status Explains(const std::vector<ObservedStates::State>& states) const;
@@ -60,6 +62,7 @@ class DesiredHistory {
  private:
   // Per instance id: payloads in the order desired, "" for gone. Begins with gone.
   std::map<std::string, std::vector<std::string>> history_;
+  bool may_lapse_ = false;
 };
 
 // All messages at once, then the history.
