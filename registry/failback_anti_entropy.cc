@@ -13,7 +13,6 @@ struct FailbackRegistry::Core::Audit {
   uint64_t serial = 0;
   uint64_t session_serial = 0;
   uint64_t epoch = 0;
-  std::shared_ptr<Registry> upstream;
   ListRequest request;
   // Canonical instances by canonical key.
   absl::flat_hash_map<std::string, std::string> listed;
@@ -33,14 +32,20 @@ void FailbackRegistry::Core::BeginAudit(Deferred* deferred) {
   auto audit = std::make_shared<Audit>();
   audit->serial = ++audit_serial_;
   audit->session_serial = session.session_serial;
-  audit->upstream = upstream_;
   audit->request.set_incarnation(options_.incarnation);
   audit->request.set_page_size(kMaxPageSize);
   deferred->Add([this, audit] { ListPage(audit); });
 }
 
 void FailbackRegistry::Core::ListPage(const std::shared_ptr<Audit>& audit) {
-  audit->upstream->List(audit->request, [weak = weak_from_this(), audit](
+  // Not kept in the callback: the upstream would hold itself.
+  std::shared_ptr<Registry> upstream;
+  {
+    MutexLock lock(&mu_);
+    upstream = upstream_;
+  }
+  if (upstream == nullptr) return;
+  upstream->List(audit->request, [weak = weak_from_this(), audit](
                                             absl::StatusOr<ListResponse> response) {
     if (auto self = weak.lock()) self->OnPage(audit, std::move(response));
   });

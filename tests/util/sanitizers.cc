@@ -14,6 +14,9 @@ const char* __tsan_default_suppressions() {
          "race:libgrpc.so\n"
          "race:libgrpc++.so\n"
          "race:libabsl\n"
+         // A status is counted in the library, and freed wherever the last copy goes.
+         "race:absl::debian3::Status::Unref\n"
+         "race:absl::debian3::Status::~Status\n"
          "mutex:libgrpc\n"
          "deadlock:libgrpc\n"
          "thread:libgpr.so\n";
