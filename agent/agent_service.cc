@@ -117,7 +117,7 @@ grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* conte
   return reactor;
 }
 
-void AgentService::DrainOnce(absl::Duration deadline, DrainCallback done) {
+void AgentService::DrainOnce(absl::Duration deadline, const DrainCallback& done) {
   std::optional<absl::StatusOr<DrainResponse>> result;
   bool start = false;
   {

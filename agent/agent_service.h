@@ -34,7 +34,7 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
 
   // Drains within `deadline`, or joins the drain that is under way or done. `done` runs once,
   // possibly before this returns.
-  void DrainOnce(absl::Duration deadline, DrainCallback done);
+  void DrainOnce(absl::Duration deadline, const DrainCallback& done);
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const agent::v1::GetStatusRequest* request,

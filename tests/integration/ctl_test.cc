@@ -1,0 +1,175 @@
+// failbackctl as scripts use it: exit statuses, what goes to which stream, and the three formats.
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/util/daemons.h"
+#include "tests/util/process.h"
+
+namespace failback {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class CtlTest : public ::testing::Test {
+ protected:
+  void Register(const std::string& id, std::vector<std::string> more = {}) {
+    std::vector<std::string> args = {"register", "orders", "--id", id,       "--address",
+                                     "10.0.0.1", "--port", "80",   "--wait", "acknowledged"};
+    args.insert(args.end(), more.begin(), more.end());
+    const RunResult result = Ctl(agent_.address(), args);
+    ASSERT_EQ(result.status, 0) << result.err;
+  }
+
+  Daemon registry_ = Daemon::Registry({"--store", "memory:"});
+  Daemon agent_ = Daemon::Agent(registry_.address(), {"--session-ttl", "1s"});
+};
+
+TEST_F(CtlTest, WhereNobodyAnswersTheStatusIs3) {
+  registry_.Kill();
+  const std::vector<std::vector<std::string>> commands = {
+      {"list"}, {"pending"}, {"subscribe", "orders"}, {"wait-ready", "--deadline", "200ms"}};
+  for (const auto& command : commands) {
+    const RunResult result = Ctl(registry_.address(), command);
+    EXPECT_EQ(result.status, 3);
+    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(result.err, "failbackctl: " + command[0] + ": UNAVAILABLE: nobody answers at " +
+                              registry_.address() +
+                              " (Connection refused); is failback-agent or failback-registry "
+                              "running there? --target says where to look\n");
+  }
+}
+
+TEST_F(CtlTest, ARegistryIsToldFromAnAgent) {
+  for (const std::string command : {"pending", "status", "retry", "drain"}) {
+    const RunResult result = Ctl(registry_.address(), {command});
+    EXPECT_EQ(result.status, 1);
+    EXPECT_THAT(result.err, StartsWith("failbackctl: " + command + ": UNIMPLEMENTED: " +
+                                       registry_.address() + " is a registry, not an agent; "));
+  }
+  EXPECT_EQ(Ctl(registry_.address(), {"wait-ready"}).out, "ready\n");
+  EXPECT_EQ(Ctl(agent_.address(), {"wait-ready"}).out, "ready\n");
+}
+
+TEST_F(CtlTest, TheTargetMayComeFromTheEnvironment) {
+  const RunResult result =
+      RunProcess({CtlBinary(), "wait-ready"}, {{"FAILBACK_TARGET", agent_.address()}});
+  EXPECT_EQ(result.status, 0) << result.err;
+}
+
+TEST_F(CtlTest, ListSelectsAndFormats) {
+  Register("a", {"--zone", "z1", "--meta", "version=1.10", "--meta", "env=prod"});
+  Register("b", {"--zone", "z2", "--meta", "version=1.1"});
+  Register("c", {"--namespace", "test", "--weight", "0", "--persistent"});
+  const std::string target = registry_.address();
+  EXPECT_THAT(ListedIds(target, "orders"), ElementsAre("a", "b"));
+  EXPECT_THAT(Ctl(target, {"list", "orders", "--zone", "z1"}).out,
+              ::testing::AllOf(HasSubstr("orders   a   10.0.0.1:80  healthy  100     z1"),
+                               Not(HasSubstr("orders   b"))));
+  EXPECT_THAT(Ctl(target, {"list", "--meta", "version=1.1", "-o", "yaml"}).out,
+              ::testing::AllOf(HasSubstr("instanceId: b\n"), HasSubstr("version: \"1.1\"\n"),
+                               Not(HasSubstr("instanceId: a\n"))));
+  EXPECT_THAT(Ctl(target, {"list", "--namespace", "test", "-o", "json"}).out,
+              ::testing::AllOf(StartsWith("[\n{\n"), HasSubstr("\"instanceId\": \"c\""),
+                               HasSubstr("\"weight\": 0"), HasSubstr("\"persistent\": true")));
+  EXPECT_EQ(Ctl(target, {"list", "nothing", "-o", "json"}).out, "[]\n");
+  EXPECT_EQ(Ctl(target, {"list", "nothing", "-o", "yaml"}).out, "[]\n");
+  EXPECT_THAT(Ctl(target, {"list", "nothing"}).out, StartsWith("SERVICE  ID  ENDPOINT"));
+}
+
+TEST_F(CtlTest, SubscribeEndsAfterItsCount) {
+  Register("a");
+  const RunResult json =
+      Ctl(agent_.address(), {"subscribe", "orders", "--count", "1", "-o", "json"});
+  EXPECT_EQ(json.status, 0) << json.err;
+  ASSERT_EQ(ParseEvents(json.out).size(), 1u);
+  EXPECT_EQ(ParseEvents(json.out)[0].snapshot().instances(0).key().instance_id(), "a");
+  const RunResult table = Ctl(registry_.address(), {"subscribe", "orders", "--count", "1"});
+  EXPECT_THAT(table.out, HasSubstr("  snapshot       revision "));
+  EXPECT_THAT(table.out, HasSubstr(": a 10.0.0.1:80\n"));
+}
+
+TEST_F(CtlTest, RegisterTellsHowFarItCame) {
+  const std::vector<std::string> args = {"register", "orders", "--address",
+                                         "10.0.0.1", "--port", "80"};
+  EXPECT_EQ(Ctl(registry_.address(), args).out,
+            "registered default/orders/10.0.0.1:80: acknowledged\n");
+  EXPECT_EQ(Ctl(agent_.address(), args).out, "registered default/orders/10.0.0.1:80: accepted\n");
+  EXPECT_EQ(Ctl(registry_.address(), {"unregister", "orders", "--id", "nobody"}).out,
+            "unregistered default/orders/nobody: acknowledged\n");
+}
+
+TEST_F(CtlTest, PendingOperationsAreRetriedAndCancelled) {
+  registry_.Kill();
+  for (const std::string id : {"a", "b"}) {
+    ASSERT_EQ(
+        Ctl(agent_.address(), {"register", "orders", "--id", id, "--address", "h", "--port", "1"})
+            .status,
+        0);
+  }
+  // With --wait the deadline bounds the wait, not the intent.
+  const RunResult waited =
+      Ctl(agent_.address(), {"register", "orders", "--id", "c", "--address", "h", "--port", "1",
+                             "--wait", "acknowledged", "--timeout", "200ms"});
+  EXPECT_EQ(waited.status, 1);
+  EXPECT_EQ(waited.err,
+            "failbackctl: register: DEADLINE_EXCEEDED: Deadline Exceeded; give it more "
+            "time with --timeout\n");
+  // With --check the caller gets the failure, and nothing stays behind.
+  const RunResult checked = Ctl(agent_.address(), {"register", "orders", "--id", "d", "--address",
+                                                   "h", "--port", "1", "--check"});
+  EXPECT_EQ(checked.status, 1);
+  EXPECT_THAT(checked.err, HasSubstr("UNAVAILABLE"));
+
+  const auto ids = [this] {
+    std::vector<std::string> result;
+    for (const auto& row : PendingAt(agent_.address())) result.push_back(row.id());
+    return result;
+  };
+  EXPECT_THAT(ids(), ElementsAre("register default/orders/a", "register default/orders/b",
+                                 "register default/orders/c"));
+  EXPECT_EQ(Ctl(agent_.address(), {"retry", "register default/orders/a"}).out, "retried 1\n");
+  const RunResult unknown = Ctl(agent_.address(), {"retry", "register default/orders/x"});
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_THAT(unknown.err, StartsWith("failbackctl: retry: NOT_FOUND: "));
+  EXPECT_EQ(Ctl(agent_.address(), {"cancel", "register default/orders/a"}).out, "cancelled 1\n");
+  EXPECT_THAT(ids(), ElementsAre("register default/orders/b", "register default/orders/c"));
+  EXPECT_EQ(Ctl(agent_.address(), {"cancel", "--all"}).out, "cancelled 2\n");
+  EXPECT_THAT(ids(), IsEmpty());
+  EXPECT_EQ(Ctl(agent_.address(), {"pending"}).out, "nothing pending\n");
+  EXPECT_EQ(Ctl(agent_.address(), {"pending", "-o", "json"}).out, "[]\n");
+}
+
+TEST_F(CtlTest, StatusShowsTheUpstream) {
+  Register("a");
+  const std::string out = Ctl(agent_.address(), {"status"}).out;
+  EXPECT_THAT(out, HasSubstr("upstream      grpc://" + registry_.address() + "\n"));
+  EXPECT_THAT(out, HasSubstr("state         ready since "));
+  EXPECT_THAT(out, HasSubstr("instances     1 desired, 1 acknowledged\n"));
+  EXPECT_THAT(Ctl(agent_.address(), {"status", "-o", "json"}).out,
+              HasSubstr("\"state\": \"UPSTREAM_STATE_READY\""));
+  EXPECT_THAT(Ctl(agent_.address(), {"status", "-o", "yaml"}).out,
+              HasSubstr("state: UPSTREAM_STATE_READY\n"));
+}
+
+TEST(CtlHelpTest, EveryCommandHasExamples) {
+  const RunResult help = RunProcess({CtlBinary(), "--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.out, HasSubstr("Exit status: 0 done, 1 refused"));
+  for (const std::string command : {"register", "unregister", "list", "subscribe", "pending",
+                                    "retry", "cancel", "drain", "status", "wait-ready"}) {
+    EXPECT_THAT(help.out, HasSubstr("\n  " + command + " "));
+    const RunResult own = RunProcess({CtlBinary(), command, "--help"});
+    EXPECT_EQ(own.status, 0);
+    EXPECT_THAT(own.out, HasSubstr("Examples:\n  failbackctl " + command));
+  }
+}
+
+}  // namespace
+}  // namespace failback
