@@ -311,9 +311,11 @@ void RecoverFleet(const Scale& scale, Report* report) {
   registry.Kill();
   const int64_t attempts_before = traffic.attempts;
   const double away = NowSeconds();
+  const double away_cpu = CpuSecondsOf(getpid());
   absl::SleepFor(scale.fleet_outage);
   const int64_t attempts = traffic.attempts - attempts_before;
   const double away_seconds = NowSeconds() - away;
+  const double back_cpu = CpuSecondsOf(getpid());
   traffic.Reset();
   for (const auto& member : fleet) member->acknowledged = 0;
   registry.Start();
@@ -335,6 +337,7 @@ void RecoverFleet(const Scale& scale, Report* report) {
   });
   const std::vector<double> busy_us = during.Stop();
 
+  const double fleet_cpu = CpuSecondsOf(getpid()) - back_cpu;
   const double last = *std::max_element(back.begin(), back.end());
   report->Add(name, kFailback, "first_back_ms", first * 1e3, "ms");
   report->Add(name, kFailback, "half_back_ms", Percentile(back, 0.5) * 1e3, "ms");
@@ -349,6 +352,9 @@ void RecoverFleet(const Scale& scale, Report* report) {
   report->Add(name, kFailback, "bystander_p99_ratio", Percentile(busy_us, 0.99) / idle,
               "x of idle");
   report->Add(name, kFailback, "server_cpu_s", registry.subject().CpuSeconds(), "s");
+  report->Add(name, kFailback, "fleet_cpu_s", fleet_cpu, "s");
+  report->Add(name, kFailback, "fleet_cores_while_away", (back_cpu - away_cpu) / away_seconds,
+              "cores");
 
   WaitUntil("every subscriber sees the set again", all_see);
   int empty = 0;
