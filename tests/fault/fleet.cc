@@ -214,7 +214,7 @@ Fleet::Fleet(Options options) : options_(std::move(options)) {
   truth_ = std::make_unique<GrpcRegistry>(std::vector<std::string>{RegistrySocket()},
                                           GrpcRegistryOptions());
   StartAgent();
-  watcher_ = std::make_unique<Watcher>(client_);
+  if (options_.watched) watcher_ = std::make_unique<Watcher>(client_);
 }
 
 Fleet::~Fleet() {
@@ -477,6 +477,7 @@ std::string Fleet::Difference() {
   if (!pending.empty()) {
     return absl::StrCat(pending.size(), " pending, the first: ", pending[0].ShortDebugString());
   }
+  if (watcher_ == nullptr) return "";
   watcher_->EnsureOpen();
   const auto seen = watcher_->Newest();
   if (!seen.has_value()) return "the watcher has seen nothing";
@@ -507,7 +508,7 @@ std::string Fleet::Difference() {
     absl::SleepFor(absl::Milliseconds(20));
   }
   absl::Status seen;
-  {
+  if (watcher_ != nullptr) {
     MutexLock lock(&mu_);
     seen = watcher_->Check(history_);
   }

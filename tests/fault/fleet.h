@@ -108,6 +108,8 @@ class Fleet {
     absl::Duration ttl = absl::Seconds(10);
     // Of the library's calls; a real agent has the default.
     absl::Duration call_timeout = absl::Milliseconds(300);
+    // With a watcher, which keeps every state it has seen: not for tens of thousands.
+    bool watched = true;
     // Keeps its intents in a state directory.
     bool agent_has_state = false;
     std::vector<std::string> agent_args;
