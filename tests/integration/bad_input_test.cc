@@ -128,6 +128,22 @@ TEST(BadInputTest, SecondAgentOnTheSameSocket) {
   EXPECT_THAT(ListedIds(socket, "orders"), ElementsAre("a"));
 }
 
+TEST(BadInputTest, SecondAgentInTheSameStateDir) {
+  const TempDir dir;
+  Daemon registry = Daemon::Registry({"--store", "memory:"});
+  Daemon agent = Daemon::Agent(registry.address(), {"--state-dir", dir.File("state")});
+  RegisterA(agent.address());
+  ExpectRefused(RunProcess({AgentBinary(), "--registry", "grpc://" + registry.address(), "--listen",
+                            "127.0.0.1:0", "--state-dir", dir.File("state")}),
+                {"failback-agent: ", dir.File("state"), "is locked by process",
+                 std::to_string(agent.process().pid())});
+  EXPECT_THAT(ListedIds(registry.address(), "orders"), ElementsAre("a"));
+  // A folder that cannot be used is named as well.
+  ExpectRefused(RunProcess({AgentBinary(), "--registry", "grpc://" + registry.address(), "--listen",
+                            "127.0.0.1:0", "--state-dir", "/proc/failback"}),
+                {"failback-agent: ", "/proc/failback"});
+}
+
 TEST(BadInputTest, SecondRegistryOnTheSameStore) {
   const TempDir dir;
   const std::string store = "sqlite://" + dir.File("r.db");
