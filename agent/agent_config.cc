@@ -116,6 +116,7 @@ FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {
   FailbackRegistry::Options options;
   options.upstream_name = config.registry();
   options.incarnation = config.incarnation();
+  options.state_dir = config.state_dir();
   options.client_name =
       config.client_name().empty()
           ? absl::StrCat("failback-agent@", Hostname()).substr(0, kMaxClientNameLength)

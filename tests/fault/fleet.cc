@@ -338,6 +338,7 @@ void Fleet::State(const std::map<std::string, std::optional<int>>& ports) {
   absl::Status status;
   const bool accepted = Eventually(
       [&] {
+        status = absl::OkStatus();
         if (!there.registrations().empty()) {
           status = Outcome(Await(client_, &Registry::Register, there));
         }
