@@ -97,8 +97,9 @@ int Main(int argc, char** argv) {
                here.capacity,
                "capacity"};
     Panel share{"Agents registered, percent", {}, 0, ""};
-    for (const Strategy& strategy : {FixedPeriodStrategy(), ExponentialStrategy(),
-                                     ExponentialJitterStrategy(), FailbackStrategy()}) {
+    for (const Strategy& strategy :
+         {FixedPeriodStrategy(), ExponentialStrategy(), ExponentialJitterStrategy(),
+          FailbackStrategy(), FailbackStretchedStrategy()}) {
       load.series.emplace_back();
       share.series.emplace_back();
       Measure(here, workload, strategy, seeds, &report, &load.series.back(), &share.series.back());

@@ -57,6 +57,7 @@ class Storm {
   struct Agent {
     bool open = false;
     int failures = 0;
+    int refusals = 0;  // in a row
     std::unique_ptr<RetryTask> retry;
   };
   struct Waiting {
@@ -114,6 +115,7 @@ class Storm {
 
   void Succeeded(Agent* agent) {
     agent->failures = 0;
+    agent->refusals = 0;
     agent->retry = NewTask();
     if (agent->open) {
       ++registered_;
@@ -125,6 +127,9 @@ class Storm {
 
   void Failed(Agent* agent, std::optional<absl::Duration> server_delay) {
     if (!strategy_.honours_server) server_delay.reset();
+    if (server_delay.has_value() && strategy_.stretches) {
+      *server_delay *= 1 + random_() * agent->refusals++;
+    }
     if (!agent->open && strategy_.reconnect != nullptr) {
       ++agent->failures;
       After(server_delay.value_or(BackoffDelay(*strategy_.reconnect, agent->failures, random_())),
@@ -196,6 +201,13 @@ Strategy ExponentialJitterStrategy() { return {"exponential-jitter", nullptr, Ex
 Strategy FailbackStrategy() {
   static const auto* const kDefaults = new FailbackRegistry::Options();
   return {"failback", &kDefaults->reconnect, kDefaults->retry, /*honours_server=*/true};
+}
+
+Strategy FailbackStretchedStrategy() {
+  Strategy strategy = FailbackStrategy();
+  strategy.name = "failback-stretched";
+  strategy.stretches = true;
+  return strategy;
 }
 
 StormResult Simulate(const World& world, const Strategy& strategy, uint64_t seed) {

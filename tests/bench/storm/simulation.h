@@ -51,6 +51,9 @@ struct Strategy {
   RetryPolicy retry;
   // Whether the delay that a refusal asks for takes the place of the own one.
   bool honours_server = false;
+  // That delay is stretched by a random share of the number of failures in a row: refused agents
+  // come back less and less together.
+  bool stretches = false;
 };
 
 struct StormResult {
@@ -80,6 +83,9 @@ Strategy ExponentialStrategy();
 Strategy ExponentialJitterStrategy();
 // The defaults of this project, as FailbackRegistry::Options has them.
 Strategy FailbackStrategy();
+
+// The same, with refusals stretched: not what the project does, shown for comparison.
+Strategy FailbackStretchedStrategy();
 
 StormResult Simulate(const World& world, const Strategy& strategy, uint64_t seed);
 
