@@ -70,7 +70,8 @@ void FailbackRegistry::Core::OnPage(const std::shared_ptr<Audit>& audit,
     for (const InstanceRecord& row : response->records()) {
       audit->listed[CanonicalKey(row.instance().key())] = CanonicalInstance(row.instance());
     }
-    if (response->next_page_token().empty()) {
+    if (response->next_page_token().empty() ||
+        response->next_page_token() == audit->request.page_token()) {
       Repair(*audit, &deferred);
       ArmAudit();
     } else {
