@@ -122,7 +122,6 @@ FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {
           ? absl::StrCat("failback-agent@", Hostname()).substr(0, kMaxClientNameLength)
           : config.client_name();
   options.session_ttl = FromProto(config.session_ttl());
-  options.state_dir = config.state_dir();
   const agent::v1::Retry& retry = config.retry();
   options.retry.retry_times = retry.retry_times();
   if (retry.has_retry_period()) options.retry.retry_period = FromProto(retry.retry_period());
