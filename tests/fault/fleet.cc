@@ -476,7 +476,9 @@ std::string Fleet::Difference() {
   }
   const auto pending = Pending();
   if (!pending.empty()) {
-    return absl::StrCat(pending.size(), " pending, the first: ", pending[0].ShortDebugString());
+    return absl::StrCat(pending.size(), " pending, the first: ", pending[0].id(), " in state ",
+                        agent::v1::PendingState_Name(pending[0].state()), ", last status ",
+                        pending[0].last_status().code());
   }
   if (watcher_ == nullptr) return "";
   watcher_->EnsureOpen();

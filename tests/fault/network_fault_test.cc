@@ -94,6 +94,8 @@ TEST(NetworkFaultTest, BlackHoleUnderLoad) {
   for (int round = 0; round < 3; ++round) {
     fleet.proxy().BlackHole();
     absl::SleepFor(absl::Milliseconds(600));  // longer than a call may take
+    fleet.watcher().Close();  // and not a word after
+    fleet.watcher().EnsureOpen();
     fleet.proxy().Forward();
     absl::SleepFor(absl::Milliseconds(300));
   }
@@ -122,6 +124,10 @@ TEST(NetworkFaultTest, ConnectionsResetAtRandomMoments) {
   for (int round = 0; round < 25; ++round) {
     absl::SleepFor(absl::Milliseconds(random() % 100));
     fleet.proxy().ResetAll();
+    if (round % 5 == 0) {
+      fleet.watcher().Close();  // and not a word after
+      fleet.watcher().EnsureOpen();
+    }
   }
   churn.Stop();
   EXPECT_TRUE(fleet.Converged());
