@@ -9,7 +9,6 @@
 #include <random>
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
@@ -21,24 +20,13 @@ namespace {
 constexpr int kThreads = 4;
 constexpr int kIds = 12;
 
-bool AgentKeepsState() {
-  return absl::StrContains(RunProcess({AgentBinary(), "--help"}).out, "--state-dir");
-}
-
 Fleet::Options WithState() {
   Fleet::Options options;
   options.agent_has_state = true;
   return options;
 }
 
-class AgentKillTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!AgentKeepsState()) GTEST_SKIP() << "this agent has no --state-dir";
-  }
-};
-
-TEST_F(AgentKillTest, WhatWasAcceptedDuringAnOutageSurvives) {
+TEST(AgentKillTest, WhatWasAcceptedDuringAnOutageSurvives) {
   Fleet fleet(WithState());
   fleet.RegisterMany(20);
   fleet.Register("leaves");
@@ -53,7 +41,7 @@ TEST_F(AgentKillTest, WhatWasAcceptedDuringAnOutageSurvives) {
   EXPECT_TRUE(fleet.Converged());
 }
 
-TEST_F(AgentKillTest, WhatWasAcknowledgedIsStillThere) {
+TEST(AgentKillTest, WhatWasAcknowledgedIsStillThere) {
   Fleet fleet(WithState());
   fleet.RegisterMany(20);
   fleet.Register("left");
@@ -65,7 +53,7 @@ TEST_F(AgentKillTest, WhatWasAcknowledgedIsStillThere) {
   EXPECT_TRUE(fleet.Converged());
 }
 
-TEST_F(AgentKillTest, AtRandomMoments) {
+TEST(AgentKillTest, AtRandomMoments) {
   const bool whole = std::getenv("FAILBACK_FAULT_LONG") != nullptr;
   const uint64_t seed = TestSeed();
   std::mt19937_64 random(seed);
