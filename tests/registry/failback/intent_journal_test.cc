@@ -200,9 +200,8 @@ TEST_F(IntentJournalTest, WhatCannotBeWrittenIsToldAndTriedAgain) {
   options_.manual = true;
   auto journal = IntentJournal::Open(options_).value();
   std::vector<std::pair<uint64_t, absl::Status>> told;
-  journal->Start([&](uint64_t sequence, const absl::Status& status) {
-    told.emplace_back(sequence, status);
-  });
+  journal->Start(
+      [&](uint64_t sequence, const absl::Status& status) { told.emplace_back(sequence, status); });
   sqlite3* other = nullptr;
   ASSERT_EQ(sqlite3_open((options_.dir + "/journal.db").c_str(), &other), SQLITE_OK);
   ASSERT_EQ(sqlite3_exec(other, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
