@@ -1,9 +1,9 @@
 // Knows which threads are inside an object, so that its end can wait for them.
 //
-// A method that may run while its object is being shut down opens with a Pass and leaves at once when
-// that is not ok. Close() refuses new ones and waits for those under way. A thread that is inside itself
-// (a callback that destroys the object that called it) does not wait, for its own frame nor for
-// other threads, which may be waiting for it.
+// A method that may run while its object is being shut down opens with a Pass and leaves at once
+// when that is not ok. Close() refuses new ones and waits for those under way. A thread that is
+// inside itself (a callback that destroys the object that called it) does not wait, for its own
+// frame nor for other threads, which may be waiting for it.
 //
 //   void Object::Work() {
 //     CallGate::Pass pass(&gate_);

@@ -45,10 +45,10 @@ void FailbackRegistry::Core::ListPage(const std::shared_ptr<Audit>& audit) {
     upstream = upstream_;
   }
   if (upstream == nullptr) return;
-  upstream->List(audit->request, [weak = weak_from_this(), audit](
-                                            absl::StatusOr<ListResponse> response) {
-    if (auto self = weak.lock()) self->OnPage(audit, std::move(response));
-  });
+  upstream->List(audit->request,
+                 [weak = weak_from_this(), audit](absl::StatusOr<ListResponse> response) {
+                   if (auto self = weak.lock()) self->OnPage(audit, std::move(response));
+                 });
 }
 
 void FailbackRegistry::Core::OnPage(const std::shared_ptr<Audit>& audit,

@@ -48,11 +48,11 @@ UpstreamSession::Options SessionOptions(const FailbackRegistry::Options& options
 std::shared_ptr<FailbackRegistry::Core> FailbackRegistry::Core::Create(
     std::unique_ptr<Registry> upstream, Options options, std::shared_ptr<IntentJournal> journal) {
   auto core = std::make_shared<Core>(std::move(options), std::move(journal));
-  core->session_ = UpstreamSession::Create(std::shared_ptr<Registry>(std::move(upstream)),
-                                           SessionOptions(core->options_),
-                                           [weak = core->weak_from_this()] {
-                                             if (auto self = weak.lock()) self->OnSessionChange();
-                                           });
+  core->session_ =
+      UpstreamSession::Create(std::shared_ptr<Registry>(std::move(upstream)),
+                              SessionOptions(core->options_), [weak = core->weak_from_this()] {
+                                if (auto self = weak.lock()) self->OnSessionChange();
+                              });
   MutexLock lock(&core->mu_);
   core->upstream_ = core->session_->upstream();
   return core;
@@ -155,7 +155,7 @@ void FailbackRegistry::Core::Unregister(const UnregisterRequest& request,
   for (size_t i = 0; i < intents.size(); ++i) {
     const auto& deregistration = request.deregistrations(static_cast<int>(i));
     intents[i] = {std::move(statuses[i]), deregistration.key(), /*present=*/false,
-                  /*persistent=*/false,   /*payload=*/"",        deregistration.generation()};
+                  /*persistent=*/false,   /*payload=*/"",       deregistration.generation()};
   }
   StateIntents(request.session_id(), std::move(intents), request.wait_for(), request.check(),
                [done = std::move(done)](absl::StatusOr<Results> results) mutable {
@@ -324,7 +324,8 @@ void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
   record->given_up = false;
   record->renumbered = false;
   record->alone = false;
-  // A checked intent is not repeated by another life of the process; it is written when it has passed.
+  // A checked intent is not repeated by another life of the process; it is written when it has
+  // passed.
   if (record->check == nullptr) Persist(record);
 }
 
@@ -558,8 +559,8 @@ void FailbackRegistry::Core::Send(Call call) {
         moved.set_session_id(call.session_id);
         return moved;
       }();
-      upstream->Register(request, [done = complete(std::move(call)), results_of](
-                                      absl::StatusOr<RegisterResponse> response) {
+      upstream->Register(request, [done = complete(std::move(call)),
+                                   results_of](absl::StatusOr<RegisterResponse> response) {
         if (!response.ok()) return done(response.status(), nullptr);
         const Results results = results_of(*response);
         done(absl::OkStatus(), &results);
@@ -572,8 +573,8 @@ void FailbackRegistry::Core::Send(Call call) {
         moved.set_session_id(call.session_id);
         return moved;
       }();
-      upstream->Unregister(request, [done = complete(std::move(call)), results_of](
-                                        absl::StatusOr<UnregisterResponse> response) {
+      upstream->Unregister(request, [done = complete(std::move(call)),
+                                     results_of](absl::StatusOr<UnregisterResponse> response) {
         if (!response.ok()) return done(response.status(), nullptr);
         const Results results = results_of(*response);
         done(absl::OkStatus(), &results);
@@ -612,8 +613,9 @@ void FailbackRegistry::Core::Completed(const Call& call, const absl::Status& sta
       const auto& [record, generation] = call.items[i];
       absl::Status item = status;
       if (item.ok() && results != nullptr) {
-        item = i < results->size() ? StatusFromProto((*results)[i].status())
-                                   : absl::InternalError("the registry's answer has too few results");
+        item = i < results->size()
+                   ? StatusFromProto((*results)[i].status())
+                   : absl::InternalError("the registry's answer has too few results");
       }
       lost = lost || DecideNextStep(call.kind, item) == NextStep::kResync;
       if ((older_session && item.ok()) || split) {
@@ -647,10 +649,10 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
     Enqueue(record);
     return;
   }
-  NextStep step = sent ? DecideNextStep(record->kind(), status)
-                       : DecideUnsent(record->kind(), status);
-  if (step == NextStep::kSuperseded && ReasonMetadata(status, "rank").value_or("") ==
-                                           absl::StrCat(session_->state().info.rank())) {
+  NextStep step =
+      sent ? DecideNextStep(record->kind(), status) : DecideUnsent(record->kind(), status);
+  if (step == NextStep::kSuperseded &&
+      ReasonMetadata(status, "rank").value_or("") == absl::StrCat(session_->state().info.rank())) {
     // Our own number went backwards: this incarnation used a higher one before.
     step = NextStep::kNewGeneration;
   }
@@ -734,8 +736,7 @@ void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::
   record->last_status = status;
   const bool first = record->retry == nullptr;
   if (first) {
-    record->retry =
-        std::make_unique<RetryTask>(options_.timer, &options_.retry, &options_.random);
+    record->retry = std::make_unique<RetryTask>(options_.timer, &options_.retry, &options_.random);
   }
   if (step == NextStep::kPark) {
     record->retry->Park();
@@ -932,9 +933,8 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
     LocalSession* session = FindSession(response.session_id());
     const absl::Duration asked =
         absl::Seconds(request.ttl().seconds()) + absl::Nanoseconds(request.ttl().nanos());
-    session->ttl = asked == absl::ZeroDuration()
-                       ? kDefaultLocalTtl
-                       : std::clamp(asked, kMinLocalTtl, kMaxLocalTtl);
+    session->ttl = asked == absl::ZeroDuration() ? kDefaultLocalTtl
+                                                 : std::clamp(asked, kMinLocalTtl, kMaxLocalTtl);
     RenewSession(session);
     response.set_rank(session->serial);
     SetDuration(session->ttl, response.mutable_ttl());

@@ -139,9 +139,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       return present ? OperationKind::kRegister : OperationKind::kUnregister;
     }
     bool pending() const { return acknowledged != generation && !given_up; }
-    bool parked() const {
-      return retry != nullptr && retry->state() == RetryTask::State::kParked;
-    }
+    bool parked() const { return retry != nullptr && retry->state() == RetryTask::State::kParked; }
 
     // Canonical key of the instance; the watch's name for a subscription.
     std::string key;
@@ -172,7 +170,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     // Goes in a call of its own: a batch was refused for something that one of its items holds.
     bool alone = false;
     int64_t since_nanos = 0;
-    // The local session it lives in (which lists it), and that session's own numbering of its intents.
+    // The local session it lives in (which lists it), and that session's own numbering of its
+    // intents.
     LocalSession* owner = nullptr;
     uint64_t owner_generation = 0;
     absl::Status last_status;
@@ -211,7 +210,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     std::string incarnation;
     absl::Duration ttl;
     Timeout lease;
-    uint64_t lease_serial = 0;  // of the timeout that ends it
+    uint64_t lease_serial = 0;             // of the timeout that ends it
     absl::flat_hash_set<Record*> records;  // that it owns
     std::map<std::string, std::shared_ptr<LocalSubscription>> subscriptions;
     std::map<std::string, uint64_t> unsubscribed;  // generation of the Unsubscribe, by id
@@ -288,8 +287,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PurgeTombstones(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Answers everyone who waits for `record`.
-  void Resolve(const RecordPtr& record, const absl::Status& status,
-               Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Resolve(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Emit(IntentEvent::Kind kind, const Record& record, const absl::Status& status,
             Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -307,16 +306,15 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // One attempt for one record has ended. `sent` is false when it failed before it left.
   void AttemptDone(const RecordPtr& record, uint64_t generation, const absl::Status& status,
                    bool sent, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Acknowledged(const RecordPtr& record, Deferred* deferred)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Acknowledged(const RecordPtr& record, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The registry knows a higher number than ours.
   void Renumber(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void AttemptFailed(const RecordPtr& record, const absl::Status& status, NextStep step,
-                     bool sent, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AttemptFailed(const RecordPtr& record, const absl::Status& status, NextStep step, bool sent,
+                     Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The checked intent has failed: back to what was desired before.
-  void Revert(const RecordPtr& record, const absl::Status& status, bool sent,
-              Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Revert(const RecordPtr& record, const absl::Status& status, bool sent, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Due(const RecordPtr& record);
   // Due once more, after waiting for its token.
   void DueWithToken(const RecordPtr& record);
@@ -334,8 +332,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // --- Subscriptions (failback_subscriptions.cc).
   RecordPtr FindOrCreateWatch(const Selector& selector) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes a subscriber off its watch; the last one unsubscribes it.
-  void Detach(const std::shared_ptr<LocalSubscription>& subscription,
-              Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Detach(const std::shared_ptr<LocalSubscription>& subscription, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndSubscription(const std::shared_ptr<LocalSubscription>& subscription,
                        const absl::Status& status, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -344,10 +342,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
                     const SubscribeResponse& event);
   void OnWatchEnd(const std::shared_ptr<Watch>& watch, uint64_t stream_serial,
                   const absl::Status& status);
-  void Tell(const std::shared_ptr<Watch>& watch, const WatchedSet::Event& event,
-            Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends the watch's stream, if it has one, and the call that opens it; nothing that it still says is
-  // heard. It is destroyed without the lock.
+  void Tell(const std::shared_ptr<Watch>& watch, const WatchedSet::Event& event, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the watch's stream, if it has one, and the call that opens it; nothing that it still says
+  // is heard. It is destroyed without the lock.
   void CloseStream(const std::shared_ptr<Watch>& watch, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmStale(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

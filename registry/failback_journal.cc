@@ -114,10 +114,9 @@ void FailbackRegistry::Core::ReleaseReplies(uint64_t sequence, const absl::Statu
     for (auto& result : reply->results) {
       if (status.ok() || result.has_status()) continue;
       result.clear_state();
-      *result.mutable_status() = StatusToProto(
-          WithRetryDelay(Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY,
-                                 std::string(status.message())),
-                         absl::Seconds(1)));
+      *result.mutable_status() = StatusToProto(WithRetryDelay(
+          Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY, std::string(status.message())),
+          absl::Seconds(1)));
     }
     if (--reply->remaining > 0) continue;
     deferred->Add([reply] { std::move(reply->done)(std::move(reply->results)); });

@@ -68,8 +68,7 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const
         row.set_state(agent::v1::PENDING_STATE_IN_FLIGHT);
       } else if (record.parked()) {
         row.set_state(agent::v1::PENDING_STATE_PARKED);
-      } else if (record.retry != nullptr &&
-                 record.retry->state() == RetryTask::State::kWaiting) {
+      } else if (record.retry != nullptr && record.retry->state() == RetryTask::State::kWaiting) {
         row.set_state(agent::v1::PENDING_STATE_WAITING);
         SetTime(wall + absl::Nanoseconds(record.retry->next_attempt_nanos() - now),
                 row.mutable_next_attempt());
@@ -142,8 +141,8 @@ bool FailbackRegistry::Core::draining() const {
   return draining_;
 }
 
-absl::StatusOr<std::vector<FailbackRegistry::Core::RecordPtr>>
-FailbackRegistry::Core::FindPending(const std::vector<std::string>& ids) const {
+absl::StatusOr<std::vector<FailbackRegistry::Core::RecordPtr>> FailbackRegistry::Core::FindPending(
+    const std::vector<std::string>& ids) const {
   absl::flat_hash_set<std::string> wanted(ids.begin(), ids.end());
   std::vector<RecordPtr> found;
   const auto look = [&](const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -153,8 +152,9 @@ FailbackRegistry::Core::FindPending(const std::vector<std::string>& ids) const {
   for (const auto& [key, record] : records_) look(record);
   for (const auto& [selector, record] : watches_) look(record);
   if (!wanted.empty()) {
-    return absl::NotFoundError(absl::StrCat("\"", *std::min_element(wanted.begin(), wanted.end()),
-                                            "\" is not pending; `failbackctl pending` lists what is"));
+    return absl::NotFoundError(
+        absl::StrCat("\"", *std::min_element(wanted.begin(), wanted.end()),
+                     "\" is not pending; `failbackctl pending` lists what is"));
   }
   return found;
 }
@@ -192,10 +192,11 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
         CloseStream(record->watch, &deferred);
         const auto subscribers = record->watch->subscribers;
         Erase(record, given_up, &deferred);
-        for (const auto& [serial, subscriber] : subscribers) EndSubscription(subscriber, given_up, &deferred);
+        for (const auto& [serial, subscriber] : subscribers)
+          EndSubscription(subscriber, given_up, &deferred);
       } else {
-        // The record stays, so that what the upstream holds under this key is left alone, and a call
-        // in flight is still the only one.
+        // The record stays, so that what the upstream holds under this key is left alone, and a
+        // call in flight is still the only one.
         Resolve(record, given_up, &deferred);
         record->retry.reset();
         record->check.reset();
@@ -218,8 +219,8 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
     for (const RecordPtr& record : queue) ++queued[record.get()];
   }
   size_t owned = 0;
-  const auto check = [&](const std::string& name, const Record& record)
-                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  const auto check = [&](const std::string& name,
+                         const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto fail = [&](const std::string& what) {
       absl::StrAppend(&wrong, name, " (", OperationName(record.kind()), " generation ",
                       record.generation, "): ", what, "\n");
@@ -251,7 +252,8 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
   for (const auto& [selector, record] : watches_) {
     const Watch& watch = *record->watch;
     check(watch.name, *record);
-    const bool opening = watch.phase == Watch::Phase::kOpening || watch.phase == Watch::Phase::kQuiet;
+    const bool opening =
+        watch.phase == Watch::Phase::kOpening || watch.phase == Watch::Phase::kQuiet;
     // An Unsubscribe may still be in flight when the selector is wanted again.
     const bool call = record->in_flight != 0 && record->in_flight == record->generation;
     if (record->present && (opening ? record->in_flight == 0 : call)) {
@@ -274,7 +276,8 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
 void FailbackRegistry::Core::Drain(absl::Duration deadline,
                                    Callback<agent::v1::DrainResponse> done) {
   Entry entry(this);
-  if (!entry.ok()) return std::move(done)(absl::CancelledError("the registry client was shut down"));
+  if (!entry.ok())
+    return std::move(done)(absl::CancelledError("the registry client was shut down"));
   Deferred deferred;
   bool refused = false;
   {
@@ -295,7 +298,8 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
         const absl::Status end =
             Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the agent is draining");
         Erase(record, end, &deferred);
-        for (const auto& [serial, subscriber] : subscribers) EndSubscription(subscriber, end, &deferred);
+        for (const auto& [serial, subscriber] : subscribers)
+          EndSubscription(subscriber, end, &deferred);
       }
       // Registrations that are only on their way need not arrive any more, and go back to whoever
       // waits for them.

@@ -14,7 +14,8 @@ absl::Status ValidateOptions(const FailbackRegistry::Options& options) {
   if (options.timer == nullptr) return absl::InvalidArgumentError("timer: is required");
   const auto at_least = [](const char* name, double value, int64_t least) {
     if (value >= static_cast<double>(least)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " is not ", least, " or more"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", value, " is not ", least, " or more"));
   };
   const auto not_negative = [](const char* name, absl::Duration value) {
     if (value >= absl::ZeroDuration()) return absl::OkStatus();
@@ -34,8 +35,8 @@ absl::Status ValidateOptions(const FailbackRegistry::Options& options) {
         not_negative("stale_grace", options.stale_grace),
         not_negative("empty_snapshot_hold", options.empty_snapshot_hold),
         not_negative("anti_entropy_interval", options.anti_entropy_interval),
-        ValidateRetryPolicy("retry", options.retry), ValidateBackoff("reconnect", options.reconnect),
-        ValidateOpenSession(session)}) {
+        ValidateRetryPolicy("retry", options.retry),
+        ValidateBackoff("reconnect", options.reconnect), ValidateOpenSession(session)}) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -1,13 +1,14 @@
 // Keeps services registered: a Registry that never forgets a failed call.
 //
-// FailbackRegistry decorates any Registry (its upstream). Register, Unregister, Subscribe and Unsubscribe
-// state an intent; it is accepted at once, and carried to the upstream until that agrees. A call that
-// fails becomes a retry task on the timing wheel. An agent is this class over a GrpcRegistry.
+// FailbackRegistry decorates any Registry (its upstream). Register, Unregister, Subscribe and
+// Unsubscribe state an intent; it is accepted at once, and carried to the upstream until that
+// agrees. A call that fails becomes a retry task on the timing wheel. An agent is this class over a
+// GrpcRegistry.
 //
 // The algorithm is one record per key with the last intent in it (Consul's local state, and unlike
-// Dubbo's four maps of failures): desired state, generation, what is in flight, the retry task if the
-// last attempt failed. A new intent takes a higher generation, replaces the desired state
-// and cancels the waiting retry; a completion that is not of the newest generation acknowledges
+// Dubbo's four maps of failures): desired state, generation, what is in flight, the retry task if
+// the last attempt failed. A new intent takes a higher generation, replaces the desired state and
+// cancels the waiting retry; a completion that is not of the newest generation acknowledges
 // nothing. Instances and subscriptions are the same kind of record; they differ in which call
 // carries them. Calls leave from one queue, in batches, with a bounded number in flight.
 //
@@ -24,8 +25,8 @@
 //   auto registry = FailbackRegistry::Create(std::move(upstream), options);
 //   (*registry)->Register(request, [](absl::StatusOr<RegisterResponse> accepted) { … });
 //
-// Sessions opened at this registry are local ones: they tell whether a client on the same machine is
-// alive. When one ends, the intent for its instances becomes "gone". Without a session an intent
+// Sessions opened at this registry are local ones: they tell whether a client on the same machine
+// is alive. When one ends, the intent for its instances becomes "gone". Without a session an intent
 // lives until it is withdrawn.
 //
 // Thread safety: as Registry. Callbacks and listeners run without locks, on the thread that
@@ -38,7 +39,8 @@
 //  4. An intent that is not acknowledged is in flight, queued, on the wheel, or parked: never in
 //     none of them. Parked ones are shown and re-armed by reconnect, a new intent or Retry().
 //  5. A subscriber sees no state twice in a row within an epoch, and no older one after a newer.
-//  6. Nothing runs after the destructor has returned. From inside a callback it returns without waiting
+//  6. Nothing runs after the destructor has returned. From inside a callback it returns without
+//  waiting
 //     for callbacks on other threads; what the calling frame still owes follows when it goes on.
 
 #ifndef FAILBACK_REGISTRY_FAILBACK_REGISTRY_H_

@@ -279,8 +279,8 @@ void FailbackRegistry::Core::OnWatchEvent(const std::shared_ptr<Watch>& watch,
   if (began) Pump();
 }
 
-void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch,
-                                        uint64_t stream_serial, const absl::Status& end) {
+void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch, uint64_t stream_serial,
+                                        const absl::Status& end) {
   Entry entry(this);
   if (!entry.ok()) return;
   Deferred deferred;
@@ -329,12 +329,12 @@ void FailbackRegistry::Core::ArmHold(const std::shared_ptr<Watch>& watch) {
 }
 
 void FailbackRegistry::Core::ArmOpening(const std::shared_ptr<Watch>& watch) {
-  watch->opening_timer = After(kOpeningPatience, [watch, serial = watch->stream_serial](
-                                                     Core* core, Deferred*) {
-    if (watch->stream_serial != serial || watch->phase != Watch::Phase::kOpening) return;
-    watch->phase = Watch::Phase::kQuiet;
-    --core->calls_in_flight_;
-  });
+  watch->opening_timer =
+      After(kOpeningPatience, [watch, serial = watch->stream_serial](Core* core, Deferred*) {
+        if (watch->stream_serial != serial || watch->phase != Watch::Phase::kOpening) return;
+        watch->phase = Watch::Phase::kQuiet;
+        --core->calls_in_flight_;
+      });
 }
 
 void FailbackRegistry::Core::Tell(const std::shared_ptr<Watch>& watch,
@@ -377,8 +377,7 @@ void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListRespo
     const auto local = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& session) {
       return !request.incarnation().empty() && session.second->incarnation == request.incarnation();
     });
-    away = local != sessions_.end() ||
-           session_->state().phase == UpstreamSession::Phase::kDown;
+    away = local != sessions_.end() || session_->state().phase == UpstreamSession::Phase::kDown;
     if (local != sessions_.end()) {
       known = ListFromMemory(request, local->second.get());
     } else if (away) {
@@ -386,8 +385,8 @@ void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListRespo
     }
   }
   if (away) return std::move(done)(std::move(known));
-  upstream->List(request, [weak = weak_from_this(), request, done = std::move(done)](
-                              absl::StatusOr<ListResponse> response) mutable {
+  upstream->List(request, [weak = weak_from_this(), request,
+                           done = std::move(done)](absl::StatusOr<ListResponse> response) mutable {
     auto self = weak.lock();
     if (self == nullptr || response.ok() || !IsConnectionFailure(response.status())) {
       return std::move(done)(std::move(response));
@@ -403,14 +402,15 @@ void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListRespo
 
 ListResponse FailbackRegistry::Core::ListFromMemory(const ListRequest& request,
                                                     const LocalSession* owner) const {
-  // What subscriptions have shown last, and this agent's own intents over it; or, for a local client
-  // that compares, what it has stated itself.
+  // What subscriptions have shown last, and this agent's own intents over it; or, for a local
+  // client that compares, what it has stated itself.
   std::map<std::string, InstanceRecord> found;
   const bool all = !request.incarnation().empty() && !request.has_selector();
   if (request.incarnation().empty()) {
     for (const auto& [selector, record] : watches_) {
       for (const auto& [key, instance] : record->watch->set.instances()) {
-        if (SelectorMatches(request.selector(), *instance)) *found[key].mutable_instance() = *instance;
+        if (SelectorMatches(request.selector(), *instance))
+          *found[key].mutable_instance() = *instance;
       }
     }
   }

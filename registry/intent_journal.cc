@@ -34,10 +34,10 @@ constexpr char kCreate[] =
     " written INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;";
 
 int64_t Checksum(const IntentJournal::Intent& intent) {
-  return static_cast<int64_t>(Digest64(absl::StrCat(
-      intent.row, " ", intent.key, " ", intent.present, " ", intent.persistent, " ", intent.payload,
-      " ", intent.generation, " ", intent.owner, " ", absl::ToInt64Nanoseconds(intent.owner_ttl), " ",
-      intent.owner_generation)));
+  return static_cast<int64_t>(Digest64(
+      absl::StrCat(intent.row, " ", intent.key, " ", intent.present, " ", intent.persistent, " ",
+                   intent.payload, " ", intent.generation, " ", intent.owner, " ",
+                   absl::ToInt64Nanoseconds(intent.owner_ttl), " ", intent.owner_generation)));
 }
 
 }  // namespace
@@ -108,7 +108,8 @@ absl::StatusOr<std::shared_ptr<IntentJournal>> IntentJournal::Open(Options optio
         absl::StrCat("state directory ", dir, ": cannot be created: ", std::strerror(errno)));
   }
   if (stat(dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat("state directory ", dir, ": is not a directory"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("state directory ", dir, ": is not a directory"));
   }
   auto lock = FileLock::Acquire(absl::StrCat(dir, "/lock"));
   if (!lock.ok()) {
@@ -128,8 +129,8 @@ absl::StatusOr<std::shared_ptr<IntentJournal>> IntentJournal::Open(Options optio
     opened = journal->OpenDatabase();
   }
   if (!opened.ok()) {
-    return absl::FailedPreconditionError(absl::StrCat("state directory ", journal->options_.dir, ": ",
-                                                      std::string(opened.message())));
+    return absl::FailedPreconditionError(absl::StrCat("state directory ", journal->options_.dir,
+                                                      ": ", std::string(opened.message())));
   }
   return journal;
 }
@@ -155,9 +156,9 @@ absl::Status IntentJournal::OpenDatabase() {
                       nullptr) != SQLITE_OK) {
     return absl::DataLossError(db_ == nullptr ? "out of memory" : sqlite3_errmsg(db_));
   }
-  for (const char* sql : {"PRAGMA journal_mode = WAL", "PRAGMA wal_autocheckpoint = 4000",
-                          options_.full_sync ? "PRAGMA synchronous = FULL"
-                                             : "PRAGMA synchronous = NORMAL"}) {
+  for (const char* sql :
+       {"PRAGMA journal_mode = WAL", "PRAGMA wal_autocheckpoint = 4000",
+        options_.full_sync ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL"}) {
     if (absl::Status status = Execute(sql); !status.ok()) return status;
   }
   const auto pragma = [this](const char* sql) -> absl::StatusOr<std::string> {
@@ -173,16 +174,16 @@ absl::Status IntentJournal::OpenDatabase() {
   if (!id.ok()) return id.status();
   if (!tables.ok()) return tables.status();
   if (*tables == "0") {
-    const std::string create = absl::StrCat("BEGIN IMMEDIATE;", kCreate,
-                                            "PRAGMA application_id = ", kApplicationId,
-                                            ";PRAGMA user_version = ", kSchemaVersion, ";COMMIT;");
+    const std::string create =
+        absl::StrCat("BEGIN IMMEDIATE;", kCreate, "PRAGMA application_id = ", kApplicationId,
+                     ";PRAGMA user_version = ", kSchemaVersion, ";COMMIT;");
     if (absl::Status status = Execute(create.c_str()); !status.ok()) return status;
   } else if (*id != absl::StrCat(kApplicationId)) {
     return absl::DataLossError("is another program's file");
   } else if (*version != absl::StrCat(kSchemaVersion)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Path(), " has version ", *version, ", and this program knows ", kSchemaVersion,
-                     " at most"));
+    return absl::FailedPreconditionError(absl::StrCat(Path(), " has version ", *version,
+                                                      ", and this program knows ", kSchemaVersion,
+                                                      " at most"));
   }
   const auto check = pragma("PRAGMA quick_check(1)");
   if (!check.ok()) return check.status();
@@ -271,9 +272,9 @@ absl::StatusOr<std::string> IntentJournal::MoveAside() {
     const std::string from = absl::StrCat(Path(), suffix);
     if (stat(from.c_str(), &info) != 0) continue;
     if (std::rename(from.c_str(), absl::StrCat(aside, suffix).c_str()) != 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("state directory ", options_.dir, ": ", from, " cannot be used, nor moved to ",
-                       aside, ": ", std::strerror(errno)));
+      return absl::FailedPreconditionError(absl::StrCat("state directory ", options_.dir, ": ",
+                                                        from, " cannot be used, nor moved to ",
+                                                        aside, ": ", std::strerror(errno)));
     }
   }
   return aside;
@@ -402,10 +403,11 @@ absl::Status IntentJournal::Write(const Batch& batch) {
 }
 
 absl::Status IntentJournal::WriteRows(const Batch& batch) {
-  Statement put(db_,
-                "INSERT OR REPLACE INTO intents (row, key, present, persistent, payload, generation,"
-                " owner, owner_ttl_nanos, owner_generation, checksum)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+  Statement put(
+      db_,
+      "INSERT OR REPLACE INTO intents (row, key, present, persistent, payload, generation,"
+      " owner, owner_ttl_nanos, owner_generation, checksum)"
+      " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
   Statement remove(db_, "DELETE FROM intents WHERE row = ?");
   for (const auto& [row, intent] : batch.rows) {
     absl::Status status;

@@ -1,17 +1,18 @@
 // Where intents survive the process: one SQLite file in a folder of its own.
 //
-// The journal holds what is desired now and not the history: a row for each key that is to be there or
-// is owed an unregister. Changes are queued, and one thread writes all that has gathered as one
-// transaction (group commit), then tells how far it has come. So the caller never waits for the disk,
-// and a hundred thousand intents are a few transactions.
+// The journal holds what is desired now and not the history: a row for each key that is to be there
+// or is owed an unregister. Changes are queued, and one thread writes all that has gathered as one
+// transaction (group commit), then tells how far it has come. So the caller never waits for the
+// disk, and a hundred thousand intents are a few transactions.
 //
-// Rows have integer ids that the caller keeps with its records; keys are not indexed on disk, because
-// an append to an integer table is an order of magnitude faster than an insert into a text index.
+// Rows have integer ids that the caller keeps with its records; keys are not indexed on disk,
+// because an append to an integer table is an order of magnitude faster than an insert into a text
+// index.
 //
-// The folder is locked against a second process. A file that is damaged or cannot be written is moved
-// aside, kept as `journal.db.corrupt-<n>`, and a new one begun: an agent that starts without its
-// memory is better than one that does not start. That costs the incarnation too, since the numbers that
-// it has used are not known any more.
+// The folder is locked against a second process. A file that is damaged or cannot be written is
+// moved aside, kept as `journal.db.corrupt-<n>`, and a new one begun: an agent that starts without
+// its memory is better than one that does not start. That costs the incarnation too, since the
+// numbers that it has used are not known any more.
 //
 //   auto journal = IntentJournal::Open(options);
 //   for (auto& intent : (*journal)->TakeIntents()) …
@@ -87,8 +88,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
 
   using OnCommit = std::function<void(uint64_t sequence, const absl::Status& status)>;
 
-  // FAILED_PRECONDITION: the folder cannot be used, is in use by another process, or was written by a
-  // newer version; the message names it.
+  // FAILED_PRECONDITION: the folder cannot be used, is in use by another process, or was written by
+  // a newer version; the message names it.
   static absl::StatusOr<std::shared_ptr<IntentJournal>> Open(Options options);
 
   // As Stop().
@@ -102,8 +103,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   const std::string& incarnation() const { return incarnation_; }
   uint64_t last_generation() const { return last_generation_; }
 
-  // Begins to write. `on_commit` hears of each attempt: all up to `sequence` is written, or, with an
-  // error, is not yet; then it is tried again every second, with what has come since.
+  // Begins to write. `on_commit` hears of each attempt: all up to `sequence` is written, or, with
+  // an error, is not yet; then it is tried again every second, with what has come since.
   void Start(OnCommit on_commit);
 
   int64_t NewRow() { return last_row_.fetch_add(1, std::memory_order_relaxed) + 1; }
@@ -115,8 +116,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   // Manual: writes what is queued, here and now. Otherwise does nothing.
   void Flush();
 
-  // Writes what is queued and ends; `on_commit` is not called any more. May be called from it, and the
-  // journal may be destroyed there. Returns the last error.
+  // Writes what is queued and ends; `on_commit` is not called any more. May be called from it, and
+  // the journal may be destroyed there. Returns the last error.
   absl::Status Stop();
 
  private:

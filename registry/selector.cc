@@ -33,15 +33,15 @@ bool SelectorMatches(const Selector& selector, const ServiceInstance& instance) 
       })) {
     return false;
   }
-  if (!selector.zones().empty() &&
-      std::find(selector.zones().begin(), selector.zones().end(), instance.zone()) ==
-          selector.zones().end()) {
+  if (!selector.zones().empty() && std::find(selector.zones().begin(), selector.zones().end(),
+                                             instance.zone()) == selector.zones().end()) {
     return false;
   }
-  return std::all_of(selector.metadata().begin(), selector.metadata().end(), [&](const auto& entry) {
-    const auto it = instance.metadata().find(entry.first);
-    return it != instance.metadata().end() && it->second == entry.second;
-  });
+  return std::all_of(selector.metadata().begin(), selector.metadata().end(),
+                     [&](const auto& entry) {
+                       const auto it = instance.metadata().find(entry.first);
+                       return it != instance.metadata().end() && it->second == entry.second;
+                     });
 }
 
 bool HasFilter(const Selector& selector) {

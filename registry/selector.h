@@ -11,8 +11,8 @@
 
 namespace failback {
 
-// All that is set in `selector` holds for `instance`. An empty namespace on either side means `default`; an
-// empty service means any; an unspecified status counts as HEALTHY.
+// All that is set in `selector` holds for `instance`. An empty namespace on either side means
+// `default`; an empty service means any; an unspecified status counts as HEALTHY.
 bool SelectorMatches(const Selector& selector, const ServiceInstance& instance);
 
 // Whether the selector asks for more than a service: for states, zones or metadata.

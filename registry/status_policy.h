@@ -31,8 +31,8 @@ enum class NextStep {
 
 NextStep DecideNextStep(OperationKind kind, const absl::Status& status);
 
-// The same for an intent that was not sent, because the registry could not be reached with `status`:
-// tried again, or parked until it can. Never anything that only an answer can tell.
+// The same for an intent that was not sent, because the registry could not be reached with
+// `status`: tried again, or parked until it can. Never anything that only an answer can tell.
 NextStep DecideUnsent(OperationKind kind, const absl::Status& status);
 
 // The status may be due to one item of a batch that failed as a whole: the others deserve a call of

@@ -55,8 +55,8 @@ void UpstreamSession::ReportFailure(const absl::Status& status) {
     // The call in flight, if any, answers the question too.
     if (!busy_) {
       const int64_t since = options_.timer->clock()->NowNanos() - probed_nanos_;
-      Schedule(std::max(absl::ZeroDuration(),
-                        options_.reconnect.initial - absl::Nanoseconds(since)));
+      Schedule(
+          std::max(absl::ZeroDuration(), options_.reconnect.initial - absl::Nanoseconds(since)));
     }
   }
   on_change_();
@@ -166,8 +166,8 @@ absl::Status UpstreamSession::CheckStore(const OpenSessionResponse& opened) {
   }
   if (former_stores_.count(store) > 0 && ++refused_stores_ < kStoreIsBack) {
     return absl::FailedPreconditionError(
-        absl::StrCat("two registries answer at this address: store ", store, ", and before it ", known,
-                     "; several addresses of one upstream must lead to one store"));
+        absl::StrCat("two registries answer at this address: store ", store, ", and before it ",
+                     known, "; several addresses of one upstream must lead to one store"));
   }
   refused_stores_ = 0;
   former_stores_.insert(known);
@@ -208,8 +208,7 @@ void UpstreamSession::OnRenewed(const std::string& session_id,
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
-    const bool unknown =
-        ReasonOf(response.status()) == registry::v1::ERROR_REASON_SESSION_UNKNOWN;
+    const bool unknown = ReasonOf(response.status()) == registry::v1::ERROR_REASON_SESSION_UNKNOWN;
     if (unknown && state_.phase == Phase::kClosing) {
       busy_ = false;
       SetPhase(Phase::kClosed);
@@ -279,8 +278,7 @@ void UpstreamSession::Failed(const absl::Status& status) {
 void UpstreamSession::Lost() {
   state_.session_id.clear();
   SetPhase(Phase::kConnecting);
-  const absl::Duration age =
-      absl::Nanoseconds(options_.timer->clock()->NowNanos() - opened_nanos_);
+  const absl::Duration age = absl::Nanoseconds(options_.timer->clock()->NowNanos() - opened_nanos_);
   losses_ = age < absl::Seconds(1) ? losses_ + 1 : 0;
   // A call in flight goes on to the next step when it ends.
   if (busy_) return;

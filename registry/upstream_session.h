@@ -5,13 +5,13 @@
 // the same call is repeated with the reconnect backoff, about once a second, until it
 // succeeds. A session that the upstream does not know is opened anew, with the same incarnation.
 //
-// The owner's own calls may fail too, and an UNAVAILABLE of one call is not yet an outage: it makes the
-// upstream suspect, and a probe decides. Only a failed probe counts as a loss, so that one method that
-// keeps failing behind a healthy connection does not set off a resync each time.
+// The owner's own calls may fail too, and an UNAVAILABLE of one call is not yet an outage: it makes
+// the upstream suspect, and a probe decides. Only a failed probe counts as a loss, so that one
+// method that keeps failing behind a healthy connection does not set off a resync each time.
 //
-// Two registries behind one address answer with two store ids in turn. An answer with a store id that was
-// there before the present one is refused with an error that says so, unless it keeps coming (a
-// store that was put back).
+// Two registries behind one address answer with two store ids in turn. An answer with a store id
+// that was there before the present one is refused with an error that says so, unless it keeps
+// coming (a store that was put back).
 //
 // The owner is told that something changed and reads the state; two counters tell what happened in
 // between, so no news is lost when several come at once:
@@ -80,7 +80,8 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
 
   State state() const;
 
-  // A call of the owner's could not reach the upstream. Probes, at most once in `reconnect.initial`.
+  // A call of the owner's could not reach the upstream. Probes, at most once in
+  // `reconnect.initial`.
   void ReportFailure(const absl::Status& status);
 
   // The upstream told that it does not know `session_id`. Opens a session anew, if that is the
@@ -110,8 +111,8 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   void OnRenewed(const std::string& session_id, absl::StatusOr<KeepAliveResponse> response);
   void OnClosed(const absl::Status& status);
 
-  // The upstream does not know the session: opens one anew; not at once when that was opened just now, so
-  // that two registries behind one address do not make it spin.
+  // The upstream does not know the session: opens one anew; not at once when that was opened just
+  // now, so that two registries behind one address do not make it spin.
   void Lost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The call in flight has ended, and the next is due after `delay`.
   void Schedule(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -167,8 +167,7 @@ WatchedSet::Event WatchedSet::CommitDelta(const SubscribeResponse& message) {
 WatchedSet::Event WatchedSet::Told(std::shared_ptr<SubscribeResponse> event) {
   const bool stale_changed = event->stale() != stale_;
   stale_ = event->stale();
-  if (event->has_delta() && event->delta().upserts().empty() &&
-      event->delta().removals().empty()) {
+  if (event->has_delta() && event->delta().upserts().empty() && event->delta().removals().empty()) {
     if (!stale_changed) return nullptr;
     event->clear_delta();
     event->set_revision(told_revision_);

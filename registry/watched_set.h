@@ -1,20 +1,20 @@
 // The instances that one subscription follows, and what its subscribers have been told of them.
 //
-// Takes the messages of an upstream stream, whatever breaks and resumes in between, and turns them into
-// a clean stream of its own: a snapshot first, then only deltas that change something, each
+// Takes the messages of an upstream stream, whatever breaks and resumes in between, and turns them
+// into a clean stream of its own: a snapshot first, then only deltas that change something, each
 // with the base that the one before left. It is pure: no lock, no clock, no thread. The owner
 // holds its lock around every call, hands what comes back to the subscribers, and runs the two
 // timers (the grace before "stale", the hold of an empty snapshot).
 //
-// It checks before it stores: a delta that does not follow on the message before, or a part of a snapshot
-// that never ended, is a gap: nothing is stored, the position is dropped, and the owner opens the stream
-// anew. A snapshot older than what was told, of the same epoch (a registry that lags behind another), is a
-// gap too.
+// It checks before it stores: a delta that does not follow on the message before, or a part of a
+// snapshot that never ended, is a gap: nothing is stored, the position is dropped, and the owner
+// opens the stream anew. A snapshot older than what was told, of the same epoch (a registry that
+// lags behind another), is a gap too.
 //
-// Empty-push protection (Nacos' and Dubbo's lesson): an empty snapshot after a non-empty state is more
-// often a registry that has just lost its data than a service without instances. It is held, the old
-// state is marked stale, and Release() or a snapshot or delta with instances ends the hold. A
-// delta that names its removals is believed at once.
+// Empty-push protection (Nacos' and Dubbo's lesson): an empty snapshot after a non-empty state is
+// more often a registry that has just lost its data than a service without instances. It is held,
+// the old state is marked stale, and Release() or a snapshot or delta with instances ends the hold.
+// A delta that names its removals is believed at once.
 //
 // Invariants:
 // 1. Two events in a row never leave the same (instances, stale, epoch).

@@ -8,13 +8,12 @@ namespace failback {
 
 absl::Status ValidateRetryPolicy(const std::string& path, const RetryPolicy& policy) {
   if (policy.retry_times < -1) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ".retry_times: ", policy.retry_times,
-                                                   " is not -1 (for ever) or more"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ".retry_times: ", policy.retry_times, " is not -1 (for ever) or more"));
   }
   if (policy.retry_period.has_value() && *policy.retry_period <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ".retry_period: ", absl::FormatDuration(*policy.retry_period),
-                     " is not above zero"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ".retry_period: ", absl::FormatDuration(*policy.retry_period), " is not above zero"));
   }
   return ValidateBackoff(absl::StrCat(path, ".backoff"), policy.backoff);
 }

@@ -1,27 +1,29 @@
 // A failed call that puts itself back on the timing wheel.
 //
 // The rule is Dubbo's AbstractRetryTask's: `times` starts at 1; when a run fails, the task parks if
-// `times` has reached `retry_times`, else `times` grows by one and the task goes back on the wheel. So
-// exactly `retry_times` retries follow the first failed call. -1 retries for ever, 0 parks at once.
-// Beyond Dubbo: a parked task is kept and can be re-armed, the wait is capped exponential with full
-// jitter unless a fixed `retry_period` is set, and a delay that the server asks for overrides both.
+// `times` has reached `retry_times`, else `times` grows by one and the task goes back on the wheel.
+// So exactly `retry_times` retries follow the first failed call. -1 retries for ever, 0 parks at
+// once. Beyond Dubbo: a parked task is kept and can be re-armed, the wait is capped exponential
+// with full jitter unless a fixed `retry_period` is set, and a delay that the server asks for
+// overrides both.
 //
-// The task does not make the call. When it is due it calls `on_due` on the wheel's thread; its owner
-// begins an asynchronous call there and tells the outcome with Failed(), or destroys the task
+// The task does not make the call. When it is due it calls `on_due` on the wheel's thread; its
+// owner begins an asynchronous call there and tells the outcome with Failed(), or destroys the task
 // on success. Nothing blocks the wheel.
 //
 //   task = std::make_unique<RetryTask>(timer, &policy, &random);
 //   task->Failed(std::nullopt, [this] { TryAgain(); });      // the first call failed: on the wheel
 //   …TryAgain: if (!task->Begin()) return; …call…; on failure: task->Failed(delay, …)
 //
-// Thread safety: none of its own. The owner calls every method under one lock of its own; `on_due` runs
-// without it. A due task that was cancelled meanwhile is found out by Begin(), so the owner's
+// Thread safety: none of its own. The owner calls every method under one lock of its own; `on_due`
+// runs without it. A due task that was cancelled meanwhile is found out by Begin(), so the owner's
 // order of events decides and not a race with the wheel.
 //
 // Invariants:
 // 1. At most one timeout is on the wheel, and only in state kWaiting.
 // 2. 1 <= times; retry_times >= 0 implies times <= max(1, retry_times).
-// 3. After Cancel() and after destruction `on_due` may still run once (it was already under way) and then
+// 3. After Cancel() and after destruction `on_due` may still run once (it was already under way)
+// and then
 //    Begin() returns false; so the owner must be found through a weak reference.
 
 #ifndef FAILBACK_RETRY_RETRY_TASK_H_
@@ -68,11 +70,12 @@ class RetryTask {
   // more (full, or stopped) the task parks.
   State Failed(std::optional<absl::Duration> server_delay, TimerTask on_due);
 
-  // Puts the task on the wheel for `delay`, whatever its state: it is due, and its owner wants it later
-  // (storm control). Does not count as an attempt.
+  // Puts the task on the wheel for `delay`, whatever its state: it is due, and its owner wants it
+  // later (storm control). Does not count as an attempt.
   State Wait(absl::Duration delay, TimerTask on_due);
 
-  // For `on_due`: true exactly once after the task came due, unless it was cancelled or run by hand.
+  // For `on_due`: true exactly once after the task came due, unless it was cancelled or run by
+  // hand.
   bool Begin();
 
   // Takes the task off the wheel for its owner to run it now. A parked one is re-armed: it

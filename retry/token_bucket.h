@@ -1,11 +1,11 @@
-// A token bucket that hands out reservations: who finds it empty is told how long to wait, and has its
-// token when that time is over.
+// A token bucket that hands out reservations: who finds it empty is told how long to wait, and has
+// its token when that time is over.
 //
 //   const absl::Duration wait = bucket.Take(clock->NowNanos());
 //   if (wait > absl::ZeroDuration()) …come back after `wait`, without taking again…
 //
-// It is one number: the time at which the next token is free (the generic cell rate algorithm of ATM
-// networks). Waiters therefore come one after the other at the rate, and not all at once.
+// It is one number: the time at which the next token is free (the generic cell rate algorithm of
+// ATM networks). Waiters therefore come one after the other at the rate, and not all at once.
 //
 // Thread safety: none; the owner's lock guards it. Pure but for its state: time comes in.
 

@@ -37,14 +37,17 @@ TEST(BackoffTest, BadOptionsAreNamed) {
   const auto error = [](BackoffOptions options) {
     return std::string(ValidateBackoff("retry", options).message());
   };
-  EXPECT_EQ(error({absl::ZeroDuration(), 2, absl::Seconds(1), 0}), "retry.initial: 0 is not above zero");
+  EXPECT_EQ(error({absl::ZeroDuration(), 2, absl::Seconds(1), 0}),
+            "retry.initial: 0 is not above zero");
   EXPECT_EQ(error({absl::Seconds(1), 0.9, absl::Seconds(1), 0}),
             "retry.multiplier: 0.9 is not 1 or more");
-  EXPECT_EQ(error({absl::Seconds(1), std::numeric_limits<double>::quiet_NaN(), absl::Seconds(1), 0}),
-            "retry.multiplier: nan is not 1 or more");
+  EXPECT_EQ(
+      error({absl::Seconds(1), std::numeric_limits<double>::quiet_NaN(), absl::Seconds(1), 0}),
+      "retry.multiplier: nan is not 1 or more");
   EXPECT_EQ(error({absl::Seconds(2), 1, absl::Seconds(1), 0}),
             "retry.max: 1s is not at least `initial`");
-  EXPECT_EQ(error({absl::Seconds(1), 1, absl::Seconds(1), 1.1}), "retry.jitter: 1.1 is not in 0..1");
+  EXPECT_EQ(error({absl::Seconds(1), 1, absl::Seconds(1), 1.1}),
+            "retry.jitter: 1.1 is not in 0..1");
   EXPECT_EQ(error({}), "");
 }
 

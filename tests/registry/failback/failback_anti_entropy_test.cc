@@ -1,9 +1,8 @@
 // Rule 9, the slow comparison with the registry; and the token bucket of rule 10.
 
-#include "retry/token_bucket.h"
-
 #include "registry/canonical.h"
 #include "registry/log.h"
+#include "retry/token_bucket.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {
@@ -30,8 +29,7 @@ class FailbackAntiEntropyTest : public FailbackTest {
       const std::string key = CanonicalKey(instance.key());
       if (!request.page_token().empty() && key <= request.page_token()) continue;
       if (response.records_size() == 2) {
-        response.set_next_page_token(
-            CanonicalKey(response.records(1).instance().key()));
+        response.set_next_page_token(CanonicalKey(response.records(1).instance().key()));
         break;
       }
       *response.add_records()->mutable_instance() = instance;
@@ -84,10 +82,10 @@ TEST_F(FailbackAntiEntropyTest, Rule9_OnlyKeysThatAreIdleAndUnchangedSinceTheLis
   fake_->lists.Hold();
   Advance(absl::Seconds(60));
   ASSERT_EQ(fake_->lists.held_count(), 1);
-  Register("a", 2);    // changed since
-  Unregister("b");     // gone since: the listing may still show it
+  Register("a", 2);  // changed since
+  Unregister("b");   // gone since: the listing may still show it
   fake_->unregisters.Hold();
-  Unregister("c");     // in flight
+  Unregister("c");  // in flight
   held_ = {MakeInstance("a", 1)};
   const size_t registers = fake_->registers.request_count();
   fake_->lists.Release();

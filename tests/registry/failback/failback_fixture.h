@@ -39,7 +39,8 @@ inline ServiceInstance MakeInstance(const std::string& id, uint32_t port = 8080,
 
 inline RegisterRequest MakeRegister(const std::vector<ServiceInstance>& instances) {
   RegisterRequest request;
-  for (const auto& instance : instances) *request.add_registrations()->mutable_instance() = instance;
+  for (const auto& instance : instances)
+    *request.add_registrations()->mutable_instance() = instance;
   return request;
 }
 
@@ -110,9 +111,7 @@ class FailbackTest : public testing::Test {
     registry_ = *std::move(created);
   }
 
-  void CheckInvariants() {
-    EXPECT_EQ(FailbackRegistryPeer::CheckInvariants(*registry_), "");
-  }
+  void CheckInvariants() { EXPECT_EQ(FailbackRegistryPeer::CheckInvariants(*registry_), ""); }
 
   // Every call fails as if nobody listened at the address; until Back().
   void GoAway(const absl::Status& status = Away()) {
@@ -126,9 +125,8 @@ class FailbackTest : public testing::Test {
 
   // Everything is acknowledged again; `session` is what OpenSession hands out.
   void Back(const std::string& session = "session-2") {
-    fake_->opens.AnswerWith([session](const OpenSessionRequest& request) {
-      return Opened(session);
-    });
+    fake_->opens.AnswerWith(
+        [session](const OpenSessionRequest& request) { return Opened(session); });
     fake_->keep_alives.AnswerWith([](const KeepAliveRequest& request) { return Renewed(request); });
     fake_->registers.AnswerWith([](const RegisterRequest& request) {
       RegisterResponse response;
@@ -192,8 +190,7 @@ class FailbackTest : public testing::Test {
   std::unique_ptr<SubscribeStream> Subscribe(std::shared_ptr<NotifyListener> listener,
                                              const std::string& service = "orders",
                                              const std::string& session = "",
-                                             const std::string& id = "",
-                                             uint64_t generation = 0) {
+                                             const std::string& id = "", uint64_t generation = 0) {
     SubscribeRequest request;
     request.mutable_selector()->set_service(service);
     request.set_session_id(session);

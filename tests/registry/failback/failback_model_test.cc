@@ -1,5 +1,6 @@
-// The failback core under random operations and faults, against a model of what everyone was told to
-// want: when the faults stop, the registry holds exactly the last intents, within a bounded time.
+// The failback core under random operations and faults, against a model of what everyone was told
+// to want: when the faults stop, the registry holds exactly the last intents, within a bounded
+// time.
 //
 // Each seed is one story on simulated time. FAILBACK_SEED=n runs one seed; FAILBACK_SEEDS=n as many
 // from FAILBACK_FIRST_SEED (default 1).
@@ -19,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
 #include "registry/log.h"
+#include "registry/store/store_registry.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/failback/faulty_link.h"
@@ -48,6 +50,106 @@ class Listener final : public NotifyListener {
   bool gone = false;
 };
 
+// The registry that the story plays against, and what else can happen to it.
+class Target {
+ public:
+  virtual ~Target() = default;
+  virtual Registry* registry() = 0;
+  virtual void LoseSessions() = 0;
+  virtual void Wipe() = 0;
+  virtual void Backup() = 0;
+  virtual void Restore() = 0;
+  virtual void BreakStreams(const absl::Status& status) = 0;
+  virtual void HandRemove(const InstanceKey& key) = 0;
+  virtual void HandChange(const InstanceKey& key, uint32_t port) = 0;
+  // Ports by canonical key.
+  virtual std::map<std::string, uint32_t> Ports() = 0;
+};
+
+class ModelTarget final : public Target {
+ public:
+  Registry* registry() override { return &model_; }
+  void LoseSessions() override { model_.LoseSessions(); }
+  void Wipe() override { model_.Wipe(); }
+  void Backup() override { model_.Backup(); }
+  void Restore() override { model_.Restore(); }
+  void BreakStreams(const absl::Status& status) override { model_.BreakStreams(status); }
+  void HandRemove(const InstanceKey& key) override { model_.HandRemove(CanonicalKey(key)); }
+  void HandChange(const InstanceKey& key, uint32_t port) override {
+    model_.HandChange(CanonicalKey(key), port);
+  }
+  std::map<std::string, uint32_t> Ports() override {
+    std::map<std::string, uint32_t> ports;
+    for (const auto& [key, held] : model_.instances()) {
+      ServiceInstance instance;
+      instance.ParseFromString(held.bytes);
+      ports[key] = instance.port();
+    }
+    return ports;
+  }
+
+ private:
+  ModelRegistry model_;
+};
+
+// The real store, in memory. Its streams break only with it, and it has no backups.
+class StoreTarget final : public Target {
+ public:
+  explicit StoreTarget(HashedWheelTimer* timer) {
+    options_.timer = timer;
+    options_.guard = false;
+    store_ = StoreRegistry::Open(options_).value();
+  }
+
+  Registry* registry() override { return store_.get(); }
+  void LoseSessions() override {
+    // A session of the same incarnation is the one that is there: ended by another hand.
+    OpenSessionRequest open;
+    open.set_incarnation("inc");
+    std::string id;
+    store_->OpenSession(open, [&](absl::StatusOr<OpenSessionResponse> response) {
+      if (response.ok()) id = response->session_id();
+    });
+    CloseSessionRequest close;
+    close.set_session_id(id);
+    store_->CloseSession(close, [](absl::StatusOr<CloseSessionResponse>) {});
+  }
+  void Wipe() override {
+    store_.reset();
+    store_ = StoreRegistry::Open(options_).value();
+  }
+  void Backup() override {}
+  void Restore() override {}
+  void BreakStreams(const absl::Status&) override {}
+  void HandRemove(const InstanceKey& key) override {
+    UnregisterRequest request;
+    *request.add_deregistrations()->mutable_key() = key;
+    store_->Unregister(request, [](absl::StatusOr<UnregisterResponse>) {});
+  }
+  void HandChange(const InstanceKey& key, uint32_t port) override {
+    if (Ports().count(CanonicalKey(key)) == 0) return;
+    RegisterRequest request;
+    auto* instance = request.add_registrations()->mutable_instance();
+    *instance = MakeInstance(key.instance_id(), port, key.service());
+    store_->Register(request, [](absl::StatusOr<RegisterResponse>) {});
+  }
+  std::map<std::string, uint32_t> Ports() override {
+    std::map<std::string, uint32_t> ports;
+    store_->List(ListRequest(), [&](absl::StatusOr<ListResponse> response) {
+      ASSERT_TRUE(response.ok()) << response.status();
+      EXPECT_EQ(response->next_page_token(), "");
+      for (const auto& record : response->records()) {
+        ports[CanonicalKey(record.instance().key())] = record.instance().port();
+      }
+    });
+    return ports;
+  }
+
+ private:
+  StoreRegistry::Options options_;
+  std::unique_ptr<StoreRegistry> store_;
+};
+
 // What the world was told to want of one key.
 struct Want {
   std::optional<uint32_t> port;
@@ -67,12 +169,17 @@ struct Subscription {
 
 class Story {
  public:
-  explicit Story(uint32_t seed) : random_(seed) {
+  Story(uint32_t seed, bool real_store) : real_store_(real_store), random_(seed) {
     HashedWheelTimer::Options timer;
     timer.clock = &clock_;
     timer.tick_duration = absl::Milliseconds(1);
     timer_ = HashedWheelTimer::Create(timer).value();
-    world_.target = &model_;
+    if (real_store) {
+      target_ = std::make_unique<StoreTarget>(timer_.get());
+    } else {
+      target_ = std::make_unique<ModelTarget>();
+    }
+    world_.target = [this] { return target_->registry(); };
     world_.timer = timer_.get();
     world_.random = &random_;
     world_.fault_percent = Pick(3) == 0 ? 0 : 5 + Pick(60);
@@ -120,7 +227,8 @@ class Story {
       registry_->Drain(absl::Seconds(10), drained.Catch());
       clock_.Advance(absl::Seconds(11));
       EXPECT_TRUE(drained.done());
-      EXPECT_EQ(model_.instances().size(), 0) << "drained, and something is left";
+      // What another hand has registered has no owner, and stays.
+      if (!real_store_) EXPECT_EQ(target_->Ports().size(), 0) << "drained, and something is left";
     }
     registry_.reset();
     EXPECT_EQ(waiting_, 0) << "callbacks that never ran";
@@ -149,11 +257,13 @@ class Story {
   void Operate() {
     const int key = Pick(kServices * kKeysPerService);
     const int operation = Pick(20);
-    static const char* const kNames[] = {
-        "register", "register", "register", "register", "register all", "unregister", "unregister",
-        "unregister", "subscribe", "end a subscription", "open a session", "close a session",
-        "down or up", "lose sessions", "wipe", "backup or restore", "break streams", "retry",
-        "a hand removes", "a hand changes"};
+    static const char* const kNames[] = {"register",           "register",       "register",
+                                         "register",           "register all",   "unregister",
+                                         "unregister",         "unregister",     "subscribe",
+                                         "end a subscription", "open a session", "close a session",
+                                         "down or up",         "lose sessions",  "wipe",
+                                         "backup or restore",  "break streams",  "retry",
+                                         "a hand removes",     "a hand changes"};
     Tell(absl::StrCat(kNames[operation], " ", Service(key), "/i", key % kKeysPerService));
     switch (operation) {
       case 0:
@@ -184,23 +294,23 @@ class Story {
         world_.down = !world_.down;
         return;
       case 13:
-        if (Pick(2) == 0) model_.LoseSessions();
+        if (Pick(2) == 0) target_->LoseSessions();
         return;
       case 14:
-        if (Pick(3) == 0) model_.Wipe();
+        if (Pick(3) == 0) target_->Wipe();
         return;
       case 15:
-        return Pick(2) == 0 ? model_.Backup() : model_.Restore();
+        return Pick(2) == 0 ? target_->Backup() : target_->Restore();
       case 16:
-        return model_.BreakStreams(Pick(2) == 0 ? absl::UnavailableError("reset")
-                                                : absl::InternalError("broken"));
+        return target_->BreakStreams(Pick(2) == 0 ? absl::UnavailableError("reset")
+                                                  : absl::InternalError("broken"));
       case 17:
         registry_->Retry({}).IgnoreError();
         return;
       case 18:
-        return model_.HandRemove(CanonicalKey(Instance(key, 1).key()));
+        return target_->HandRemove(Instance(key, 1).key());
       case 19:
-        return model_.HandChange(CanonicalKey(Instance(key, 1).key()), 7);
+        return target_->HandChange(Instance(key, 1).key(), 7);
     }
   }
 
@@ -226,8 +336,8 @@ class Story {
       want.port = port;
       want.owner = owner;
       versions.push_back(++want.version);
-      Tell(absl::StrCat("  ", Service(key), "/i", key % kKeysPerService, " port ",
-                        port.value_or(0), " owner ", owner, check ? " checked" : ""));
+      Tell(absl::StrCat("  ", Service(key), "/i", key % kKeysPerService, " port ", port.value_or(0),
+                        " owner ", owner, check ? " checked" : ""));
     }
     ++waiting_;
     const auto done = [this, keys, versions, check](const absl::Status& call, const auto& results) {
@@ -250,8 +360,8 @@ class Story {
     };
     const std::string session = owner == 0 ? "" : sessions_[owner];
     const auto numbered = [&] { return owner != 0 && Pick(2) == 0 ? ++client_generation_ : 0; };
-    const auto wait_for = wait ? registry::v1::INTENT_STATE_ACKNOWLEDGED
-                               : registry::v1::INTENT_STATE_UNSPECIFIED;
+    const auto wait_for =
+        wait ? registry::v1::INTENT_STATE_ACKNOWLEDGED : registry::v1::INTENT_STATE_UNSPECIFIED;
     if (port.has_value()) {
       RegisterRequest request;
       request.set_session_id(session);
@@ -263,8 +373,7 @@ class Story {
         registration->set_generation(numbered());
       }
       registry_->Register(request, [done](absl::StatusOr<RegisterResponse> response) {
-        done(response.status(), response.ok() ? response->results()
-                                              : RegisterResponse().results());
+        done(response.status(), response.ok() ? response->results() : RegisterResponse().results());
       });
     } else {
       UnregisterRequest request;
@@ -277,8 +386,8 @@ class Story {
         deregistration->set_generation(numbered());
       }
       registry_->Unregister(request, [done](absl::StatusOr<UnregisterResponse> response) {
-        done(response.status(), response.ok() ? response->results()
-                                              : UnregisterResponse().results());
+        done(response.status(),
+             response.ok() ? response->results() : UnregisterResponse().results());
       });
     }
   }
@@ -324,16 +433,11 @@ class Story {
   }
 
   void CheckConverged() {
-    std::map<std::string, uint32_t> wanted, found;
+    std::map<std::string, uint32_t> wanted;
     for (const auto& [key, want] : wants_) {
       if (want.port.has_value()) wanted[CanonicalKey(Instance(key, 1).key())] = *want.port;
     }
-    for (const auto& [key, held] : model_.instances()) {
-      ServiceInstance instance;
-      instance.ParseFromString(held.bytes);
-      found[key] = instance.port();
-    }
-    EXPECT_EQ(found, wanted);
+    EXPECT_EQ(target_->Ports(), wanted);
     const auto pending = registry_->Pending();
     for (const auto& row : pending) ADD_FAILURE() << "pending: " << row.ShortDebugString();
     EXPECT_EQ(waiting_, 0) << "callbacks that never ran";
@@ -353,10 +457,11 @@ class Story {
   }
 
   const bool traced_ = std::getenv("FAILBACK_SEED") != nullptr;
+  const bool real_store_;
   std::mt19937 random_;
   SimulatedClock clock_;
   std::unique_ptr<HashedWheelTimer> timer_;
-  ModelRegistry model_;
+  std::unique_ptr<Target> target_;
   LinkWorld world_;
   FailbackRegistry::Options options_;
   std::map<int, Want> wants_;
@@ -389,19 +494,27 @@ class FailbackModelTest : public testing::TestWithParam<int> {
   ~FailbackModelTest() override { SetLogSink(LogLevel::kWarning, nullptr); }
 };
 
-TEST_P(FailbackModelTest, TheRegistryHoldsTheLastIntentsWhenFaultsStop) {
+void RunSeeds(uint32_t otherwise, bool real_store, int block) {
   const uint32_t only = FromEnvironment("FAILBACK_SEED", 0);
-  if (only != 0 && GetParam() != 0) return;
-  const uint32_t seeds = only != 0 ? 1 : FromEnvironment("FAILBACK_SEEDS", 10000) / kBlocks;
+  if (only != 0 && block != 0) return;
+  const uint32_t seeds = only != 0 ? 1 : FromEnvironment("FAILBACK_SEEDS", otherwise) / kBlocks;
   const uint32_t first =
-      only != 0 ? only : FromEnvironment("FAILBACK_FIRST_SEED", 1) + seeds * GetParam();
+      only != 0 ? only : FromEnvironment("FAILBACK_FIRST_SEED", 1) + seeds * block;
   for (uint32_t seed = first; seed < first + seeds; ++seed) {
-    Story(seed).Run();
-    if (HasFailure()) {
+    Story(seed, real_store).Run();
+    if (testing::Test::HasFailure()) {
       std::cerr << "seed " << seed << " failed; again with FAILBACK_SEED=" << seed << "\n";
       return;
     }
   }
+}
+
+TEST_P(FailbackModelTest, TheRegistryHoldsTheLastIntentsWhenFaultsStop) {
+  RunSeeds(10000, /*real_store=*/false, GetParam());
+}
+
+TEST_P(FailbackModelTest, TheStoreHoldsTheLastIntentsWhenFaultsStop) {
+  RunSeeds(2000, /*real_store=*/true, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, FailbackModelTest, testing::Range(0, kBlocks));

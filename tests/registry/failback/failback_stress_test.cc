@@ -1,5 +1,5 @@
-// Many threads state intents for the same keys while a registry flaps and answers from threads of its
-// own. Real time; meant for the sanitizers.
+// Many threads state intents for the same keys while a registry flaps and answers from threads of
+// its own. Real time; meant for the sanitizers.
 
 #include <atomic>
 #include <cstdlib>
@@ -314,7 +314,8 @@ class FailbackStressTest : public testing::Test {
 TEST_F(FailbackStressTest, ConvergesToTheLastIntents) {
   std::vector<std::map<std::string, uint32_t>> lasts(kThreads);
   RunThreads(/*own_only=*/false, &lasts);
-  // Nobody knows who was last with a key that all have touched: now each has its own, and the rest go.
+  // Nobody knows who was last with a key that all have touched: now each has its own, and the rest
+  // go.
   lasts.assign(kThreads, {});
   for (int key = 0; key < kKeys; ++key) {
     ++waiting_;

@@ -161,7 +161,7 @@ void FaultyLink::Carry(void (Registry::*method)(const Request&, Callback<Respons
   }
   if (plan.applied) {
     shared->After(plan.apply_after, [shared, method, request, answer, plan, number] {
-      (shared->world->target->*method)(
+      (shared->world->target()->*method)(
           request, [shared, answer, plan, number](absl::StatusOr<Response> response) {
             if (shared->world->trace) {
               shared->world->trace(absl::StrCat(
@@ -240,7 +240,7 @@ std::unique_ptr<SubscribeStream> FaultyLink::Subscribe(const SubscribeRequest& r
       auto state = weak.lock();
       // One that was given up may arrive all the same, and is heard by nobody.
       auto heard = std::make_shared<Stream::Listener>(shared, weak);
-      auto target = shared->world->target->Subscribe(request, heard);
+      auto target = shared->world->target()->Subscribe(request, heard);
       if (state != nullptr && !state->ended) state->target = std::move(target);
     });
   }

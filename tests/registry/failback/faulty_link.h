@@ -20,7 +20,8 @@ namespace failback {
 
 // What the test sets and reads; outlives the link.
 struct LinkWorld {
-  Registry* target = nullptr;
+  // The registry behind the link now.
+  std::function<Registry*()> target;
   HashedWheelTimer* timer = nullptr;
   std::mt19937* random = nullptr;
   // Share of the calls that meet a fault, in percent.

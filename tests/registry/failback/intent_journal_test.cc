@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <set>
 
@@ -200,9 +201,8 @@ TEST_F(IntentJournalTest, WhatCannotBeWrittenIsToldAndTriedAgain) {
   options_.manual = true;
   auto journal = IntentJournal::Open(options_).value();
   std::vector<std::pair<uint64_t, absl::Status>> told;
-  journal->Start([&](uint64_t sequence, const absl::Status& status) {
-    told.emplace_back(sequence, status);
-  });
+  journal->Start(
+      [&](uint64_t sequence, const absl::Status& status) { told.emplace_back(sequence, status); });
   sqlite3* other = nullptr;
   ASSERT_EQ(sqlite3_open((options_.dir + "/journal.db").c_str(), &other), SQLITE_OK);
   ASSERT_EQ(sqlite3_exec(other, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
@@ -350,26 +350,50 @@ TEST_F(FailbackJournalTest, Rule11_AcceptedAndSentOnlyWhenWritten) {
 }
 
 TEST_F(FailbackJournalTest, Rule11_NothingIsSentBeforeItIsWritten) {
+  options_.manual_journal = false;
   Start();
-  bool sent_early = false;
+  std::atomic<int> early{0}, sent{0};
   fake_->registers.AnswerWith([&](const RegisterRequest& request) {
-    // What another process would find now.
-    sqlite3* db = nullptr;
-    EXPECT_EQ(sqlite3_open((options_.state_dir + "/journal.db").c_str(), &db), SQLITE_OK);
-    sqlite3_stmt* statement = nullptr;
-    sqlite3_prepare_v2(db, "SELECT generation FROM intents", -1, &statement, nullptr);
-    sent_early = sqlite3_step(statement) != SQLITE_ROW ||
-                 sqlite3_column_int64(statement, 0) !=
-                     static_cast<int64_t>(request.registrations(0).generation());
-    sqlite3_finalize(statement);
-    sqlite3_close(db);
     RegisterResponse response;
-    response.add_results();
+    for (const auto& registration : request.registrations()) {
+      // What another process would find now.
+      sqlite3* db = nullptr;
+      EXPECT_EQ(sqlite3_open((options_.state_dir + "/journal.db").c_str(), &db), SQLITE_OK);
+      sqlite3_stmt* statement = nullptr;
+      sqlite3_prepare_v2(db, "SELECT 1 FROM intents WHERE generation = ?", -1, &statement, nullptr);
+      sqlite3_bind_int64(statement, 1, static_cast<int64_t>(registration.generation()));
+      if (sqlite3_step(statement) != SQLITE_ROW) ++early;
+      ++sent;
+      sqlite3_finalize(statement);
+      sqlite3_close(db);
+      response.add_results();
+    }
     return response;
   });
-  Register("a");
-  EXPECT_EQ(fake_->registers.request_count(), 1);
-  EXPECT_FALSE(sent_early);
+  std::atomic<int> waiting{0};
+  for (int i = 0; i < 50; ++i) {
+    RegisterRequest request = MakeRegister({MakeInstance(absl::StrCat("i", i))});
+    request.set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+    ++waiting;
+    registry_->Register(request, [&](absl::StatusOr<RegisterResponse>) { --waiting; });
+  }
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (waiting > 0 && absl::Now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(sent, 50);
+  EXPECT_EQ(early, 0);
+  registry_.reset();
+}
+
+TEST_F(FailbackJournalTest, Rule11_ATombstoneForLocalClientsIsNotOwedAgain) {
+  Start();
+  const std::string session = OpenLocal("app");
+  UnregisterRequest gone = MakeUnregister("a");
+  gone.set_session_id(session);
+  gone.mutable_deregistrations(0)->set_generation(2);
+  EXPECT_TRUE(Unregister(gone).item().ok());
+  EXPECT_EQ(fake_->unregisters.request_count(), 1);
+  Restart();
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
 }
 
 TEST_F(FailbackJournalTest, Rule11_OwnedIntentsHaveAFullTtlToBeClaimed) {

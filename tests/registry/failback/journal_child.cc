@@ -1,5 +1,5 @@
-// For journal_kill_test: a process that states one intent after the other, and says which of them were
-// accepted, until it is killed.
+// For journal_kill_test: a process that states one intent after the other, and says which of them
+// were accepted, until it is killed.
 //
 //   journal_child STATE_DIR SEED FIRST
 
@@ -43,9 +43,10 @@ int Main(const std::string& dir, uint32_t seed, int first) {
         say(response.ok() && !response->results(0).has_status());
       });
     } else {
-      (*registry)->Unregister(step.Unregister(), [say](absl::StatusOr<UnregisterResponse> response) {
-        say(response.ok() && !response->results(0).has_status());
-      });
+      (*registry)->Unregister(step.Unregister(),
+                              [say](absl::StatusOr<UnregisterResponse> response) {
+                                say(response.ok() && !response->results(0).has_status());
+                              });
     }
     if (i % 16 == 0) absl::SleepFor(absl::Milliseconds(1));  // a process that works, not a flood
   }

@@ -54,8 +54,8 @@ class JournalKillTest : public FailbackTest {
 
 TEST_F(JournalKillTest, NoAcceptedIntentIsLost) {
   const char* const text = std::getenv("FAILBACK_SEED");
-  const uint32_t seed = text != nullptr ? static_cast<uint32_t>(std::atoi(text))
-                                        : std::random_device()();
+  const uint32_t seed =
+      text != nullptr ? static_cast<uint32_t>(std::atoi(text)) : std::random_device()();
   std::cerr << "FAILBACK_SEED=" << seed << "\n";
   std::mt19937 random(seed);
   TempDir dir;

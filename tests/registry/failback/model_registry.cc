@@ -51,7 +51,8 @@ class ModelRegistry::Stream final : public SubscribeStream {
     event->set_epoch(registry_->epoch_);
     event->set_revision(revision_);
     event->mutable_snapshot();
-    for (const auto& [key, bytes] : told_) *event->mutable_snapshot()->add_instances() = Parse(bytes);
+    for (const auto& [key, bytes] : told_)
+      *event->mutable_snapshot()->add_instances() = Parse(bytes);
     listener_->OnNotify(event);
   }
 

@@ -1,5 +1,5 @@
-// The registry of docs/protocol.md in its simplest form: sessions, ranks, fences, revisions, streams.
-// Everything is decided at once and on the caller's thread. For model tests.
+// The registry of docs/protocol.md in its simplest form: sessions, ranks, fences, revisions,
+// streams. Everything is decided at once and on the caller's thread. For model tests.
 //
 // Thread safety: none.
 

@@ -93,8 +93,7 @@ TEST(StatusPolicyTest, EveryReason) {
     SCOPED_TRACE(status.ToString());
     tested.insert(row.reason);
     for (const OperationKind kind : kKinds) {
-      const bool watch =
-          kind == OperationKind::kSubscribe || kind == OperationKind::kUnsubscribe;
+      const bool watch = kind == OperationKind::kSubscribe || kind == OperationKind::kUnsubscribe;
       EXPECT_EQ(DecideNextStep(kind, status), watch ? row.watch : row.instance)
           << OperationName(kind);
     }
@@ -104,8 +103,8 @@ TEST(StatusPolicyTest, EveryReason) {
   for (int reason = registry::v1::ErrorReason_MIN; reason <= registry::v1::ErrorReason_MAX;
        ++reason) {
     if (!registry::v1::ErrorReason_IsValid(reason) || reason == 0) continue;
-    EXPECT_EQ(tested.count(reason), 1) << registry::v1::ErrorReason_Name(
-        static_cast<ErrorReason>(reason));
+    EXPECT_EQ(tested.count(reason), 1)
+        << registry::v1::ErrorReason_Name(static_cast<ErrorReason>(reason));
   }
 }
 

@@ -1,5 +1,5 @@
-// What a subscriber makes of the events of a subscription, checking the contract as it goes: no state
-// twice in a row, no older one after a newer, deltas that fit.
+// What a subscriber makes of the events of a subscription, checking the contract as it goes: no
+// state twice in a row, no older one after a newer, deltas that fit.
 
 #ifndef FAILBACK_TESTS_REGISTRY_FAILBACK_SUBSCRIBER_MODEL_H_
 #define FAILBACK_TESTS_REGISTRY_FAILBACK_SUBSCRIBER_MODEL_H_

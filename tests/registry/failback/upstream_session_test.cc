@@ -213,8 +213,8 @@ TEST_F(UpstreamSessionTest, AStoreThatWasPutBackIsBelievedAfterAWhile) {
 }
 
 TEST_F(UpstreamSessionTest, TheServersRetryDelayIsHonoured) {
-  fake_->opens.Answer(WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"),
-                                     absl::Seconds(7)));
+  fake_->opens.Answer(
+      WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"), absl::Seconds(7)));
   session_->Start();
   EXPECT_EQ(phase(), Phase::kDown);
   Advance(absl::Milliseconds(6999));

@@ -125,10 +125,9 @@ TEST(WatchedSetTest, AnOlderSnapshotOfTheSameEpochIsAGap) {
 }
 
 TEST(WatchedSetTest, ADeltaWithAnotherBaseOrEpochIsAGap) {
-  for (const auto& bad : {DeltaEvent(29, 31, {MakeInstance("b")}),
-                          DeltaEvent(31, 32, {MakeInstance("b")}),
-                          DeltaEvent(30, 31, {MakeInstance("b")}, {}, 2),
-                          DeltaEvent(30, 29, {MakeInstance("b")})}) {
+  for (const auto& bad :
+       {DeltaEvent(29, 31, {MakeInstance("b")}), DeltaEvent(31, 32, {MakeInstance("b")}),
+        DeltaEvent(30, 31, {MakeInstance("b")}, {}, 2), DeltaEvent(30, 29, {MakeInstance("b")})}) {
     WatchedSet set(true);
     set.Apply(SnapshotEvent(30, {MakeInstance("a")}));
     EXPECT_EQ(set.Apply(bad), nullptr) << bad.ShortDebugString();
@@ -303,8 +302,9 @@ TEST(WatchedSetTest, RandomizedAgainstAModel) {
           break;
         case 8:  // something is lost
           if (streaming && set.known()) {
-            EXPECT_EQ(set.Apply(DeltaEvent(revision + 7, revision + 8, {MakeInstance("z")}, {}, epoch)),
-                      nullptr);
+            EXPECT_EQ(
+                set.Apply(DeltaEvent(revision + 7, revision + 8, {MakeInstance("z")}, {}, epoch)),
+                nullptr);
             EXPECT_TRUE(set.gap());
             streaming = fresh = false;
           }
