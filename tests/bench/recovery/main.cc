@@ -359,7 +359,7 @@ void RecoverFleet(const Scale& scale, Report* report) {
   WaitUntil("every subscriber sees the set again", all_see);
   int empty = 0;
   for (const auto& listener : listeners) empty += listener->empty();
-  report->Add(name, kFailback, "empty_pushes", empty, "");
+  report->Add(name, kFailback, "empty_pushes", empty, "pushes");
   // The bystander's own instance is one more.
   const Listing listing = ListAll(registry.address());
   report->Add(name, kFailback, "present", static_cast<double>(listing.distinct - 1), "instances");
