@@ -5,9 +5,9 @@
 // thread of yours waits for the registry; what could not be carried yet is kept and tried again.
 //
 //   failback::Agent::Options options;
-//   options.registry = "grpc://127.0.0.1:7070";         // or a sidecar: "unix:/run/failback/agent.sock"
-//   auto agent = failback::Agent::Create(options);
-//   if (!agent.ok()) return Fail(agent.status());
+//   options.registry = "grpc://127.0.0.1:7070";         // or a sidecar:
+//   "unix:/run/failback/agent.sock" auto agent = failback::Agent::Create(options); if (!agent.ok())
+//   return Fail(agent.status());
 //
 //   failback::ServiceInstance me;
 //   me.mutable_key()->set_service("orders");
@@ -29,7 +29,8 @@
 // A handle may be destroyed anywhere, also in its own callback, and may outlive its agent.
 //
 // Invariants:
-// 1. After a handle's destructor has returned its callback does not run; from within the callback it
+// 1. After a handle's destructor has returned its callback does not run; from within the callback
+// it
 //    returns at once and that call is the last.
 // 2. A subscriber sees the newest state; states in between may be left out, and no state is
 //    shown after a newer one of the same epoch.
@@ -127,8 +128,8 @@ class Subscription {
 class Agent {
  public:
   struct Options {
-    // Where intents are carried: `grpc://host:port`, several addresses of one registry with commas, or
-    // `unix:/path` of a sidecar.
+    // Where intents are carried: `grpc://host:port`, several addresses of one registry with commas,
+    // or `unix:/path` of a sidecar.
     std::string registry = "grpc://127.0.0.1:7070";
     // For people: how the registry calls this process.
     std::string client_name;
@@ -147,8 +148,8 @@ class Agent {
   using EventCallback = std::function<void(const IntentEvent&)>;
   using SnapshotCallback = std::function<void(const ServiceSnapshot&)>;
 
-  // INVALID_ARGUMENT names the option and what is allowed. Does not wait for the registry, which may
-  // be away.
+  // INVALID_ARGUMENT names the option and what is allowed. Does not wait for the registry, which
+  // may be away.
   static absl::StatusOr<std::unique_ptr<Agent>> Create(Options options);
 
   // Drains for at most `drain_deadline`.
@@ -162,13 +163,13 @@ class Agent {
   absl::StatusOr<Registration> Register(const ServiceInstance& instance,
                                         EventCallback on_event = nullptr);
 
-  // Follows the instances of a service, or those that `selector` means. The callback runs with each new
-  // state, first with the one known already, if any.
+  // Follows the instances of a service, or those that `selector` means. The callback runs with each
+  // new state, first with the one known already, if any.
   absl::StatusOr<Subscription> Subscribe(const std::string& service, SnapshotCallback callback);
   absl::StatusOr<Subscription> Subscribe(const Selector& selector, SnapshotCallback callback);
 
-  // Unregisters everything and takes nothing new; `done` runs when the registry has acknowledged, or
-  // after `deadline`.
+  // Unregisters everything and takes nothing new; `done` runs when the registry has acknowledged,
+  // or after `deadline`.
   void Drain(absl::Duration deadline, std::function<void(const agent::v1::DrainResponse&)> done);
 
   // How things stand, for health checks and diagnosis.

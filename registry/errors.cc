@@ -114,8 +114,8 @@ std::optional<std::string> ReasonMetadata(const absl::Status& status, const std:
 std::optional<absl::Duration> RetryDelayOf(const absl::Status& status) {
   const auto info = GetDetail<rpc::v1::RetryInfo>(status, kRetryInfoUrl);
   if (!info.has_value()) return std::nullopt;
-  const absl::Duration delay = absl::Seconds(info->retry_delay().seconds()) +
-                               absl::Nanoseconds(info->retry_delay().nanos());
+  const absl::Duration delay =
+      absl::Seconds(info->retry_delay().seconds()) + absl::Nanoseconds(info->retry_delay().nanos());
   if (delay <= absl::ZeroDuration()) return std::nullopt;
   return delay;
 }

@@ -96,8 +96,8 @@ class Registry {
   virtual void OpenSession(const OpenSessionRequest& request,
                            Callback<OpenSessionResponse> done) = 0;
 
-  // Renews one session. A session that is lost is an error status with reason SESSION_UNKNOWN, not a
-  // response with a status.
+  // Renews one session. A session that is lost is an error status with reason SESSION_UNKNOWN, not
+  // a response with a status.
   virtual void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) = 0;
 
   virtual void CloseSession(const CloseSessionRequest& request,

@@ -141,9 +141,8 @@ class AgentTest : public ::testing::Test {
     ListRequest request;
     request.mutable_selector()->set_service(service);
     Collector<absl::StatusOr<ListResponse>> answer;
-    registry_.store()->List(request, [&](absl::StatusOr<ListResponse> response) {
-      answer.Add(std::move(response));
-    });
+    registry_.store()->List(
+        request, [&](absl::StatusOr<ListResponse> response) { answer.Add(std::move(response)); });
     EXPECT_TRUE(answer.WaitFor([](const auto& values) { return !values.empty(); }));
     std::vector<std::string> ids;
     const ListResponse listed = answer.values()[0].value();
@@ -204,7 +203,8 @@ TEST_F(AgentTest, AnUpdateLeavesNoGap) {
   auto subscription =
       agent->Subscribe("orders", [&](const ServiceSnapshot& now) { seen.Add(now); });
   auto registration = agent->Register(Instance("orders", "a"));
-  ASSERT_TRUE(seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
+  ASSERT_TRUE(
+      seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
   ServiceInstance heavier = registration->instance();
   heavier.set_weight(300);
   ASSERT_TRUE(registration->Update(heavier).ok());
@@ -226,8 +226,7 @@ TEST_F(AgentTest, BadInstancesAreRefusedAtOnceByFieldAndValue) {
   const auto refused = agent->Register(Instance("orders", "a", 70000));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("70000"));
-  EXPECT_EQ(agent->Register(Instance("", "a")).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(agent->Register(Instance("", "a")).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(agent->Subscribe("", nullptr).status().code(), absl::StatusCode::kInvalidArgument);
   Agent::Options options;
   options.registry = "http://nowhere";
@@ -245,7 +244,8 @@ TEST_F(AgentTest, AnOutageIsBridged) {
   Collector<ServiceSnapshot> seen;
   auto subscription =
       agent->Subscribe("orders", [&](const ServiceSnapshot& now) { seen.Add(now); });
-  ASSERT_TRUE(seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 2; }));
+  ASSERT_TRUE(
+      seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 2; }));
   // Until their answers have come they are pending as well.
   ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
   ASSERT_TRUE(leaves_events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
@@ -274,7 +274,8 @@ TEST_F(AgentTest, ARegistryThatForgotEverythingIsToldAgain) {
   auto subscription =
       agent->Subscribe("orders", [&](const ServiceSnapshot& now) { seen.Add(now); });
   auto registration = agent->Register(Instance("orders", "a"));
-  ASSERT_TRUE(seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
+  ASSERT_TRUE(
+      seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
   const uint64_t epoch = seen.values().back().epoch;
   registry_.Stop();
   registry_.RestartEmpty();
@@ -352,7 +353,8 @@ TEST_F(AgentTest, ACallbackThatThrowsIsLoggedAndTheNextComes) {
     throw std::runtime_error("a bug of the host's");
   });
   auto a = agent->Register(Instance("orders", "a"));
-  ASSERT_TRUE(seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
+  ASSERT_TRUE(
+      seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
   auto b = agent->Register(Instance("orders", "b"));
   ASSERT_TRUE(seen.WaitFor([](const auto& v) { return v.back().instances.size() == 2; }));
 }
@@ -369,7 +371,8 @@ TEST_F(AgentTest, HealthyInstancesComeFirst) {
   auto one = agent->Register(sick);
   auto two = agent->Register(leaving);
   auto three = agent->Register(Instance("orders", "c-healthy"));
-  ASSERT_TRUE(seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 3; }));
+  ASSERT_TRUE(
+      seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 3; }));
   EXPECT_THAT(Ids(seen.values().back()), ElementsAre("c-healthy", "b-draining", "a-sick"));
   EXPECT_THAT(Ids(subscription->Current()), ElementsAre("c-healthy", "b-draining", "a-sick"));
 }

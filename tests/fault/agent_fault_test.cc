@@ -1,5 +1,5 @@
-// The agent is killed, again and again, while intents are stated: what it has accepted it carries out
-// when it is back. And it gives back the memory that an outage took.
+// The agent is killed, again and again, while intents are stated: what it has accepted it carries
+// out when it is back. And it gives back the memory that an outage took.
 
 #include <unistd.h>
 
@@ -100,8 +100,8 @@ class AgentMemoryTest : public ::testing::Test {
     return options;
   }
 
-  // Takes what `cycle` does once for granted, as an allocator keeps what it once had, and more of the
-  // same must not need more.
+  // Takes what `cycle` does once for granted, as an allocator keeps what it once had, and more of
+  // the same must not need more.
   void ExpectNoGrowth(Fleet* fleet, const std::function<void()>& cycle) {
     cycle();
     const int64_t first = ResidentKib(fleet->agent().pid());

@@ -78,7 +78,8 @@ class Client {
     while (text.size() < size) {
       const absl::Duration left = deadline - absl::Now();
       pollfd entry = {fd_, POLLIN, 0};
-      if (left <= absl::ZeroDuration() || poll(&entry, 1, absl::ToInt64Milliseconds(left)) <= 0) break;
+      if (left <= absl::ZeroDuration() || poll(&entry, 1, absl::ToInt64Milliseconds(left)) <= 0)
+        break;
       char buffer[1024];
       const ssize_t got = recv(fd_, buffer, sizeof(buffer), 0);
       error_ = got < 0 ? errno : 0;

@@ -234,8 +234,8 @@ void Fleet::StartRegistry() {
     return;
   }
   std::vector<std::string> args = {
-      "--listen", RegistrySocket(),
-      "--store",  absl::StrCat("sqlite://", dir_.File(absl::StrCat("r", store_number_, ".db")))};
+      "--listen", RegistrySocket(), "--store",
+      absl::StrCat("sqlite://", dir_.File(absl::StrCat("r", store_number_, ".db")))};
   args.insert(args.end(), options_.registry_args.begin(), options_.registry_args.end());
   registry_ = std::make_unique<Daemon>(Daemon::Registry(args));
 }
@@ -288,9 +288,9 @@ void Fleet::StartAgent() {
     failback.retry.backoff.initial = absl::Milliseconds(50);
     failback.retry.backoff.max = absl::Milliseconds(500);
     failback.timer = timer_.get();
-    library_ = FailbackRegistry::Create(
-                   std::make_unique<GrpcRegistry>(std::vector<std::string>{proxy_->address()}, grpc),
-                   failback)
+    library_ = FailbackRegistry::Create(std::make_unique<GrpcRegistry>(
+                                            std::vector<std::string>{proxy_->address()}, grpc),
+                                        failback)
                    .value();
     client_ = library_.get();
     return;
@@ -391,8 +391,8 @@ absl::StatusOr<std::map<std::string, InstanceRecord>> Fleet::Listed() {
   ListRequest request;
   *request.mutable_selector() = WholeService();
   do {
-    absl::StatusOr<ListResponse> page = Await<ListRequest, ListResponse>(
-        truth_.get(), &Registry::List, request);
+    absl::StatusOr<ListResponse> page =
+        Await<ListRequest, ListResponse>(truth_.get(), &Registry::List, request);
     if (!page.ok()) return page.status();
     for (InstanceRecord& record : *page->mutable_records()) {
       const std::string id = record.instance().key().instance_id();
@@ -502,7 +502,8 @@ std::string Fleet::Difference() {
     difference = Difference();
     const absl::Time now = absl::Now();
     if (!difference.empty()) {
-      if (since != absl::InfiniteFuture()) difference = absl::StrCat("reached and lost: ", difference);
+      if (since != absl::InfiniteFuture())
+        difference = absl::StrCat("reached and lost: ", difference);
       if (since != absl::InfiniteFuture() || now > deadline) break;
     } else {
       since = std::min(since, now);

@@ -17,9 +17,9 @@
 //   fleet.StartRegistry();
 //   EXPECT_TRUE(fleet.Converged());
 //
-// Converged() waits until the registry lists exactly the last intents, the agent owes nothing and the
-// watcher sees the same, not stale; and it checks what the watcher saw on the way (ObservedStates,
-// DesiredHistory).
+// Converged() waits until the registry lists exactly the last intents, the agent owes nothing and
+// the watcher sees the same, not stale; and it checks what the watcher saw on the way
+// (ObservedStates, DesiredHistory).
 //
 // Thread safety: intents may be stated from any thread, those of one id are serialized; the rest
 // belongs to one thread.
@@ -103,8 +103,8 @@ class Fleet {
   struct Options {
     RegistryKind registry = RegistryKind::kProcess;
     AgentKind agent = AgentKind::kProcess;
-    // Of the agent's session. Where it is short, or the registry unheard of for longer, sessions may
-    // lapse: MayLapse().
+    // Of the agent's session. Where it is short, or the registry unheard of for longer, sessions
+    // may lapse: MayLapse().
     absl::Duration ttl = absl::Seconds(10);
     // Of the library's calls; a real agent has the default.
     absl::Duration call_timeout = absl::Milliseconds(300);

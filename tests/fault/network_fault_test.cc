@@ -23,8 +23,8 @@ struct Lateness {
 
 class SlowFaultTest : public ::testing::TestWithParam<Lateness> {};
 
-// Every call is given up before its answer comes, and is applied all the same; with late requests also
-// after newer ones were stated.
+// Every call is given up before its answer comes, and is applied all the same; with late requests
+// also after newer ones were stated.
 TEST_P(SlowFaultTest, LateAndApplied) {
   Fleet::Options options;
   options.agent = Fleet::AgentKind::kLibrary;
@@ -42,7 +42,8 @@ TEST_P(SlowFaultTest, LateAndApplied) {
   EXPECT_TRUE(Eventually([&] {
     const auto pending = fleet.Pending();
     return std::any_of(pending.begin(), pending.end(), [](const auto& operation) {
-      return operation.last_status().code() == static_cast<int>(absl::StatusCode::kDeadlineExceeded);
+      return operation.last_status().code() ==
+             static_cast<int>(absl::StatusCode::kDeadlineExceeded);
     });
   })) << "no call was late";
   EXPECT_TRUE(Eventually([&] {
@@ -59,10 +60,9 @@ TEST_P(SlowFaultTest, LateAndApplied) {
 
 INSTANTIATE_TEST_SUITE_P(
     Directions, SlowFaultTest,
-    ::testing::Values(
-        Lateness{"Answers", absl::ZeroDuration(), absl::Milliseconds(500)},
-        Lateness{"Requests", absl::Milliseconds(500), absl::ZeroDuration()},
-        Lateness{"Both", absl::Milliseconds(300), absl::Milliseconds(300)}),
+    ::testing::Values(Lateness{"Answers", absl::ZeroDuration(), absl::Milliseconds(500)},
+                      Lateness{"Requests", absl::Milliseconds(500), absl::ZeroDuration()},
+                      Lateness{"Both", absl::Milliseconds(300), absl::Milliseconds(300)}),
     [](const auto& info) { return info.param.name; });
 
 TEST(NetworkFaultTest, BlackHoleUntilTheSessionHasEnded) {
@@ -94,7 +94,7 @@ TEST(NetworkFaultTest, BlackHoleUnderLoad) {
   for (int round = 0; round < 3; ++round) {
     fleet.proxy().BlackHole();
     absl::SleepFor(absl::Milliseconds(600));  // longer than a call may take
-    fleet.watcher().Close();  // and not a word after
+    fleet.watcher().Close();                  // and not a word after
     fleet.watcher().EnsureOpen();
     fleet.proxy().Forward();
     absl::SleepFor(absl::Milliseconds(300));

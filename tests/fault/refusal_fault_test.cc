@@ -1,5 +1,5 @@
-// A registry that answers every intent with an error, code by code: what the agent makes of it, that
-// it does not storm meanwhile, and that all is well once the registry is.
+// A registry that answers every intent with an error, code by code: what the agent makes of it,
+// that it does not storm meanwhile, and that all is well once the registry is.
 
 #include <algorithm>
 #include <memory>
@@ -115,11 +115,13 @@ class RefusalFaultTest : public ::testing::TestWithParam<Refused> {
     EXPECT_TRUE(Eventually([&] {
       pending = fleet_.Pending();
       return StandAsExpected(pending);
-    })) << [&] {
-      std::string text = absl::StrCat(pending.size(), " pending:\n");
-      for (const PendingOperation& operation : pending) text += operation.ShortDebugString() + "\n";
-      return text;
-    }();
+    })) <<
+        [&] {
+          std::string text = absl::StrCat(pending.size(), " pending:\n");
+          for (const PendingOperation& operation : pending)
+            text += operation.ShortDebugString() + "\n";
+          return text;
+        }();
     absl::SleepFor(absl::Milliseconds(300));  // for a storm to gather
     // A batch and a subscribe at least; most come again.
     const int64_t enough = GetParam().outcome == kParked ? 2 : 4;

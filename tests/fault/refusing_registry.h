@@ -96,10 +96,9 @@ class RefusingRegistry final : public Registry {
     const std::optional<std::pair<absl::Status, Landing>> refusal = NextRefusal();
     if (!refusal) return (registry_->*method)(request, std::move(done));
     if (refusal->second == kNothingLands) return std::move(done)(refusal->first);
-    (registry_->*method)(request, [done = std::move(done), status = refusal->first](
-                                      absl::StatusOr<Response>) mutable {
-      std::move(done)(std::move(status));
-    });
+    (registry_->*method)(
+        request, [done = std::move(done), status = refusal->first](
+                     absl::StatusOr<Response>) mutable { std::move(done)(std::move(status)); });
   }
 
   Registry* const registry_;

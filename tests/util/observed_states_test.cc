@@ -118,9 +118,10 @@ TEST(DesiredHistoryTest, OnlyDesiredStatesInTheirOrder) {
              "epoch: 5 revision: 4 delta { base_revision: 2 removals { instance_id: 'b' } }"}),
       HasSubstr("b was seen gone"));
   desired.MayLapse();
-  EXPECT_EQ(check({kSnapshotAB,
-                   "epoch: 5 revision: 4 delta { base_revision: 2 removals { instance_id: 'b' } }"}),
-            "");
+  EXPECT_EQ(
+      check({kSnapshotAB,
+             "epoch: 5 revision: 4 delta { base_revision: 2 removals { instance_id: 'b' } }"}),
+      "");
 }
 
 }  // namespace
