@@ -99,14 +99,13 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
                                        " was ended by generation ", ended->second),
                           {{"generation", absl::StrCat(ended->second)}});
       } else {
-        auto& named = session->subscriptions[request.subscription_id()];
-        if (named != nullptr) {
-          Detach(named, &deferred);
-          named->notifier->PostEnd(Refusal(registry::v1::ERROR_REASON_REPLACED,
-                                           "a newer Subscribe with this id has taken over"));
-          deferred.Add([old = named->notifier] { old->Deliver(); });
+        const auto named = session->subscriptions.find(request.subscription_id());
+        if (named != session->subscriptions.end()) {
+          EndSubscription(named->second,
+                          Refusal(registry::v1::ERROR_REASON_REPLACED,
+                                  "a newer Subscribe with this id has taken over"),
+                          &deferred);
         }
-        // Detach may have erased the entry.
         session->subscriptions[request.subscription_id()] = subscription;
       }
     }
