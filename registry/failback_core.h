@@ -1,7 +1,9 @@
 // The inside of FailbackRegistry: one table of records, one queue, one sender.
 //
-// failback_core.cc         intents: stated, queued, sent, completed
-// failback_subscriptions.cc  watches and their local subscribers
+// failback_core.cc         intents: stated, queued; the upstream session, resync
+// failback_sending.cc      what is queued leaves in batches, and what comes of it
+// failback_local_sessions.cc  whether clients on this machine are alive
+// failback_subscriptions.cc   watches and their local subscribers
 // failback_journal.cc      what survives the process
 // failback_operator.cc     what an operator sees and does; drain
 // failback_anti_entropy.cc  comparing with the upstream, slowly

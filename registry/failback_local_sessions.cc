@@ -1,0 +1,161 @@
+// Local sessions of FailbackRegistry: whether a client on this machine is alive.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/failback_core.h"
+#include "registry/ids.h"
+#include "registry/validation.h"
+
+namespace failback {
+namespace {
+
+constexpr absl::Duration kDefaultLocalTtl = absl::Seconds(10);
+constexpr absl::Duration kMinLocalTtl = absl::Seconds(1);
+constexpr absl::Duration kMaxLocalTtl = absl::Hours(1);
+
+absl::Status Cancelled() { return absl::CancelledError("the registry client was shut down"); }
+
+void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
+  const int64_t nanos = absl::ToInt64Nanoseconds(duration);
+  proto->set_seconds(nanos / 1000000000);
+  proto->set_nanos(static_cast<int32_t>(nanos % 1000000000));
+}
+
+}  // namespace
+
+FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::FindSession(const std::string& id) {
+  const auto it = sessions_.find(id);
+  return it == sessions_.end() ? nullptr : it->second.get();
+}
+
+void FailbackRegistry::Core::RenewSession(LocalSession* session) {
+  if (session->lease.Reschedule(session->ttl)) return;
+  auto lease = options_.timer->NewTimeout(
+      [weak = weak_from_this(), id = session->id, serial = ++session->lease_serial] {
+        if (auto self = weak.lock()) {
+          self->EndSession(id, serial,
+                           Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
+                                   "the session was not renewed within its TTL"));
+        }
+      },
+      session->ttl);
+  // The wheel refuses when it is stopped, and sessions end with the process then; or when it is
+  // full, and the next renewal tries again.
+  if (lease.ok()) session->lease = *std::move(lease);
+}
+
+void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
+                                         Callback<OpenSessionResponse> done) {
+  Entry entry(this);
+  if (!entry.ok()) return std::move(done)(Cancelled());
+  if (absl::Status status = ValidateOpenSession(request); !status.ok()) {
+    return std::move(done)(status);
+  }
+  OpenSessionResponse response;
+  {
+    MutexLock lock(&mu_);
+    const auto it = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+      return entry.second->incarnation == request.incarnation();
+    });
+    response.set_resumed(it != sessions_.end());
+    if (it == sessions_.end()) {
+      auto opened = std::make_unique<LocalSession>();
+      opened->id = RandomId();
+      opened->serial = ++last_session_serial_;
+      opened->incarnation = request.incarnation();
+      response.set_session_id(opened->id);
+      sessions_.emplace(opened->id, std::move(opened));
+    } else {
+      response.set_session_id(it->first);
+    }
+    LocalSession* session = FindSession(response.session_id());
+    const absl::Duration asked =
+        absl::Seconds(request.ttl().seconds()) + absl::Nanoseconds(request.ttl().nanos());
+    session->ttl = asked == absl::ZeroDuration() ? kDefaultLocalTtl
+                                                 : std::clamp(asked, kMinLocalTtl, kMaxLocalTtl);
+    RenewSession(session);
+    response.set_rank(session->serial);
+    SetDuration(session->ttl, response.mutable_ttl());
+  }
+  response.set_store_id(absl::StrCat("agent-", options_.incarnation));
+  response.set_epoch(Digest64(options_.incarnation) | 1);
+  response.mutable_limits()->set_max_batch(kDefaultMaxBatch);
+  std::move(done)(std::move(response));
+}
+
+void FailbackRegistry::Core::KeepAlive(const KeepAliveRequest& request,
+                                       Callback<KeepAliveResponse> done) {
+  Entry entry(this);
+  if (!entry.ok()) return std::move(done)(Cancelled());
+  KeepAliveResponse response;
+  bool known = false;
+  {
+    MutexLock lock(&mu_);
+    if (LocalSession* session = FindSession(request.session_id()); session != nullptr) {
+      known = true;
+      RenewSession(session);
+      SetDuration(session->ttl, response.mutable_ttl());
+    }
+  }
+  if (!known) {
+    return std::move(done)(
+        Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
+                absl::StrCat("session ", request.session_id(), " is not known here")));
+  }
+  response.set_session_id(request.session_id());
+  response.set_epoch(Digest64(options_.incarnation) | 1);
+  std::move(done)(std::move(response));
+}
+
+void FailbackRegistry::Core::CloseSession(const CloseSessionRequest& request,
+                                          Callback<CloseSessionResponse> done) {
+  EndSession(request.session_id(), /*lease_serial=*/0,
+             Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN, "the session was closed"));
+  std::move(done)(CloseSessionResponse());
+}
+
+void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_serial,
+                                        const absl::Status& why) {
+  {
+    Entry entry(this);
+    if (!entry.ok()) return;
+    Deferred deferred;
+    {
+      MutexLock lock(&mu_);
+      const auto it = sessions_.find(id);
+      if (it == sessions_.end()) return;
+      // A renewal came in while the timeout was already under way.
+      if (lease_serial != 0 && lease_serial != it->second->lease_serial) return;
+      const std::unique_ptr<LocalSession> session = std::move(it->second);
+      sessions_.erase(it);
+      session->lease.Cancel();
+      std::vector<Record*> owned(session->records.begin(), session->records.end());
+      std::sort(owned.begin(), owned.end(),
+                [](const Record* a, const Record* b) { return a->key < b->key; });
+      for (Record* owned_record : owned) {
+        const RecordPtr record = records_.at(owned_record->key);
+        SetOwner(owned_record, nullptr, 0);
+        if (!record->present || record->persistent) {
+          if (record->row != 0) Persist(record);
+          continue;
+        }
+        Resolve(record, why, &deferred);
+        record->check.reset();
+        record->present = false;
+        record->payload.clear();
+        NewGeneration(record);
+      }
+      for (const auto& [subscription_id, subscription] : session->subscriptions) {
+        EndSubscription(subscription, why, &deferred);
+      }
+    }
+    deferred.Run();
+  }
+  Pump();
+}
+
+}  // namespace failback

@@ -1,0 +1,435 @@
+// The sender of FailbackRegistry: what is queued leaves in batches, and what comes of it.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/failback_core.h"
+
+namespace failback {
+namespace {
+
+constexpr absl::Duration kTombstoneLife = absl::Seconds(60);
+// A batch is closed when it has grown to this, well below any server's limit.
+constexpr size_t kMaxBatchBytes = 1 << 20;
+// Queued intents that fail under one hold of the lock, while the upstream is away.
+constexpr int kMaxFailedAtOnce = 1000;
+// No incarnation gets here by counting; room to go on from what a registry claims to know.
+constexpr uint64_t kMaxGeneration = uint64_t{1} << 62;
+
+}  // namespace
+
+void FailbackRegistry::Core::Pump() {
+  Entry entry(this);
+  if (!entry.ok()) return;
+  if (journal_ != nullptr) journal_->Flush();
+  {
+    MutexLock lock(&mu_);
+    if (pumping_) {
+      pump_again_ = true;
+      return;
+    }
+    pumping_ = true;
+  }
+  while (true) {
+    Call call;
+    Deferred deferred;
+    Next next;
+    {
+      MutexLock lock(&mu_);
+      pump_again_ = false;
+      next = NextCall(&call, &deferred);
+      AdvanceDrain(&deferred);
+    }
+    if (next == Next::kCall) Send(std::move(call));
+    deferred.Run();
+    if (next == Next::kIdle) {
+      MutexLock lock(&mu_);
+      if (pump_again_) continue;
+      if (QueueEmpty() && calls_in_flight_ == 0) resyncing_ = false;
+      pumping_ = false;
+      return;
+    }
+  }
+}
+
+FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferred* deferred) {
+  if (closed_ || QueueEmpty()) return Next::kIdle;
+  const UpstreamSession::State session = session_->state();
+  const auto& limits = session.info.limits();
+  const size_t max_batch = limits.max_batch() == 0
+                               ? options_.max_batch
+                               : std::min<size_t>(options_.max_batch, limits.max_batch());
+  const size_t max_bytes = limits.max_request_bytes() == 0
+                               ? kMaxBatchBytes
+                               : std::min<size_t>(kMaxBatchBytes, limits.max_request_bytes() / 2);
+  size_t bytes = 0;
+  int failed = 0;
+  bool moved = false;
+  for (size_t turn = 0; turn < ready_.size(); ++turn) {
+    auto& queue = ready_[(next_kind_ + turn) % ready_.size()];
+    while (!queue.empty()) {
+      const RecordPtr record = queue.front();
+      const OperationKind kind = record->kind();
+      if (&queue != &ready_[static_cast<size_t>(kind)]) {
+        // Stated otherwise while it was queued.
+        queue.pop_front();
+        ready_[static_cast<size_t>(kind)].push_back(record);
+        moved = true;
+        continue;
+      }
+      const bool followed = record->watch != nullptr && record->present &&
+                            record->watch->phase == Watch::Phase::kStreaming && !record->pending();
+      if (record->erased || record->given_up || followed || Suspended(*record)) {
+        queue.pop_front();
+        record->queued = false;
+        continue;
+      }
+      if (record->unwritten > durable_) {
+        queue.pop_front();
+        record->queued = false;
+        record->held_back = true;
+        continue;
+      }
+      if (session.phase == UpstreamSession::Phase::kDown) {
+        queue.pop_front();
+        record->queued = false;
+        absl::Status status(session.last_error.code(),
+                            absl::StrCat("no session at ", options_.upstream_name, ": ",
+                                         std::string(session.last_error.message())));
+        AttemptDone(record, record->generation, status, /*sent=*/false, deferred);
+        if (++failed == kMaxFailedAtOnce) return Next::kAgain;
+        continue;
+      }
+      if (session.phase != UpstreamSession::Phase::kUp) return Next::kIdle;
+      if (call->items.empty()) {
+        if (calls_in_flight_ >= options_.max_calls_in_flight) return Next::kIdle;
+        call->kind = kind;
+        call->session_id = session.session_id;
+        call->session_serial = session.session_serial;
+        call->upstream = upstream_;
+      } else if (call->items.size() >= max_batch || record->alone ||
+                 bytes + record->payload.size() + record->key.size() > max_bytes) {
+        break;
+      }
+      queue.pop_front();
+      record->queued = false;
+      bytes += record->payload.size() + record->key.size() + 16;
+      AddToCall(record, call, deferred);
+      if (record->watch != nullptr || record->alone) break;
+    }
+    if (!call->items.empty()) {
+      next_kind_ = (static_cast<size_t>(call->kind) + 1) % ready_.size();
+      ++calls_in_flight_;
+      return Next::kCall;
+    }
+  }
+  return moved ? Next::kAgain : Next::kIdle;
+}
+
+void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Deferred* deferred) {
+  if (record->watch != nullptr) CloseStream(record->watch, deferred);
+  record->in_flight = record->generation;
+  call->items.emplace_back(record, record->generation);
+  switch (call->kind) {
+    case OperationKind::kRegister: {
+      auto* registration = call->register_request.add_registrations();
+      registration->mutable_instance()->ParseFromString(record->payload);
+      registration->set_generation(record->generation);
+      return;
+    }
+    case OperationKind::kUnregister: {
+      auto* deregistration = call->unregister_request.add_deregistrations();
+      ParseCanonicalKey(record->key, deregistration->mutable_key());
+      deregistration->set_generation(record->generation);
+      return;
+    }
+    case OperationKind::kSubscribe: {
+      Watch& watch = *record->watch;
+      watch.phase = Watch::Phase::kOpening;
+      watch.session_id = call->session_id;
+      ArmOpening(record->watch);
+      call->stream_serial = watch.stream_serial;
+      *call->subscribe_request.mutable_selector() = watch.selector;
+      call->subscribe_request.set_subscription_id(watch.name);
+      call->subscribe_request.set_epoch(watch.set.epoch());
+      call->subscribe_request.set_revision(watch.set.revision());
+      call->subscribe_request.set_generation(record->generation);
+      return;
+    }
+    case OperationKind::kUnsubscribe:
+      call->unsubscribe_request.set_subscription_id(record->watch->name);
+      call->unsubscribe_request.set_generation(record->generation);
+      return;
+  }
+}
+
+void FailbackRegistry::Core::Send(Call call) {
+  const auto weak = weak_from_this();
+  const std::shared_ptr<Registry> upstream = std::move(call.upstream);
+  // Completes `call` with the call's status and, where it has them, each item's.
+  const auto complete = [&weak](Call&& sent) {
+    return [weak, sent = std::move(sent)](const absl::Status& status, const Results* results) {
+      if (auto self = weak.lock()) self->Completed(sent, status, results);
+    };
+  };
+  const auto results_of = [](const auto& response) {
+    return Results(response.results().begin(), response.results().end());
+  };
+  switch (call.kind) {
+    case OperationKind::kRegister: {
+      const RegisterRequest request = [&] {
+        RegisterRequest moved = std::move(call.register_request);
+        moved.set_session_id(call.session_id);
+        return moved;
+      }();
+      upstream->Register(request, [done = complete(std::move(call)),
+                                   results_of](absl::StatusOr<RegisterResponse> response) {
+        if (!response.ok()) return done(response.status(), nullptr);
+        const Results results = results_of(*response);
+        done(absl::OkStatus(), &results);
+      });
+      return;
+    }
+    case OperationKind::kUnregister: {
+      const UnregisterRequest request = [&] {
+        UnregisterRequest moved = std::move(call.unregister_request);
+        moved.set_session_id(call.session_id);
+        return moved;
+      }();
+      upstream->Unregister(request, [done = complete(std::move(call)),
+                                     results_of](absl::StatusOr<UnregisterResponse> response) {
+        if (!response.ok()) return done(response.status(), nullptr);
+        const Results results = results_of(*response);
+        done(absl::OkStatus(), &results);
+      });
+      return;
+    }
+    case OperationKind::kSubscribe:
+      call.upstream = upstream;
+      SendSubscribe(std::move(call));
+      return;
+    case OperationKind::kUnsubscribe: {
+      UnsubscribeRequest request = std::move(call.unsubscribe_request);
+      request.set_session_id(call.session_id);
+      upstream->Unsubscribe(request, [done = complete(std::move(call))](
+                                         absl::StatusOr<UnsubscribeResponse> response) {
+        done(response.status(), nullptr);
+      });
+      return;
+    }
+  }
+}
+
+void FailbackRegistry::Core::Completed(const Call& call, const absl::Status& status,
+                                       const Results* results) {
+  Entry entry(this);
+  if (!entry.ok()) return;
+  Deferred deferred;
+  bool lost = false;
+  {
+    MutexLock lock(&mu_);
+    --calls_in_flight_;
+    const bool older_session = call.session_serial != seen_session_serial_;
+    // One item may have spoilt the call for all.
+    const bool split = call.items.size() > 1 && IsAboutContent(status);
+    for (size_t i = 0; i < call.items.size(); ++i) {
+      const auto& [record, generation] = call.items[i];
+      absl::Status item = status;
+      if (item.ok() && results != nullptr) {
+        item = i < results->size()
+                   ? StatusFromProto((*results)[i].status())
+                   : absl::InternalError("the registry's answer has too few results");
+      }
+      lost = lost || DecideNextStep(call.kind, item) == NextStep::kResync;
+      if ((older_session && item.ok()) || split) {
+        // A session that was lost after the registry answered took with it what that acknowledged.
+        record->in_flight = 0;
+        record->alone = split;
+        Enqueue(record);
+      } else {
+        AttemptDone(record, generation, item, /*sent=*/true, &deferred);
+      }
+    }
+    AdvanceDrain(&deferred);
+  }
+  if (IsConnectionFailure(status)) session_->ReportFailure(status);
+  if (lost) session_->ReportLost(call.session_id);
+  deferred.Run();
+  Pump();
+}
+
+void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t generation,
+                                         const absl::Status& status, bool sent,
+                                         Deferred* deferred) {
+  record->in_flight = 0;
+  record->touched = audit_serial_;
+  if (record->erased) return;
+  if (record->generation != generation) {
+    // Of an older intent: acknowledges nothing, and the newest may go now.
+    if (record->check != nullptr && sent && (status.ok() || MayHaveLanded(status))) {
+      record->check->landed = true;
+    }
+    Enqueue(record);
+    return;
+  }
+  NextStep step =
+      sent ? DecideNextStep(record->kind(), status) : DecideUnsent(record->kind(), status);
+  if (step == NextStep::kSuperseded &&
+      ReasonMetadata(status, "rank").value_or("") == absl::StrCat(session_->state().info.rank())) {
+    // Our own number went backwards: this incarnation used a higher one before.
+    step = NextStep::kNewGeneration;
+  }
+  if (record->given_up && step != NextStep::kDone) return;
+  switch (step) {
+    case NextStep::kDone:
+      Acknowledged(record, deferred);
+      return;
+    case NextStep::kResync:
+      // Stays queued until there is a session again.
+      record->acknowledged = 0;
+      Enqueue(record);
+      return;
+    case NextStep::kSuperseded:
+      Emit(IntentEvent::Kind::kSuperseded, *record, status, deferred);
+      Erase(record, status, deferred);
+      return;
+    case NextStep::kNewGeneration:
+      Renumber(record, status, deferred);
+      return;
+    case NextStep::kRetry:
+    case NextStep::kPark:
+      if (record->check != nullptr) {
+        Revert(record, status, sent, deferred);
+      } else {
+        AttemptFailed(record, status, step, sent, deferred);
+      }
+      return;
+  }
+}
+
+void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* deferred) {
+  record->retry.reset();
+  if (record->check != nullptr) {
+    record->check.reset();
+    Persist(record);
+  }
+  record->last_status = absl::OkStatus();
+  record->given_up = false;
+  record->renumbered = false;
+  record->alone = false;
+  if (record->acknowledged != record->generation) {
+    record->acknowledged = record->generation;
+    Emit(IntentEvent::Kind::kAcknowledged, *record, absl::OkStatus(), deferred);
+  }
+  Resolve(record, absl::OkStatus(), deferred);
+  if (record->present) return;
+  Forget(record.get());
+  if (record->watch == nullptr && record->owner_generation != 0) {
+    tombstones_.emplace_back(NowNanos() + absl::ToInt64Nanoseconds(kTombstoneLife), record);
+  } else {
+    Erase(record, absl::OkStatus(), deferred);
+  }
+}
+
+void FailbackRegistry::Core::Renumber(const RecordPtr& record, const absl::Status& status,
+                                      Deferred* deferred) {
+  uint64_t taken = 0;
+  if (absl::SimpleAtoi(ReasonMetadata(status, "generation").value_or("0"), &taken) &&
+      taken < kMaxGeneration) {
+    last_generation_ = std::max(last_generation_, taken);
+  }
+  const bool again = record->renumbered;
+  const int64_t since = record->since_nanos;
+  std::unique_ptr<RetryTask> retry = std::move(record->retry);
+  TakeNumber(record);
+  record->renumbered = true;
+  record->since_nanos = since;
+  if (!again) {
+    Enqueue(record);
+    return;
+  }
+  // A registry that refuses every number must not make us spin.
+  record->retry = std::move(retry);
+  AttemptFailed(record, status, NextStep::kRetry, /*sent=*/true, deferred);
+}
+
+void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::Status& status,
+                                           NextStep step, bool sent, Deferred* deferred) {
+  record->acknowledged = 0;
+  record->last_status = status;
+  const bool first = record->retry == nullptr;
+  if (first) {
+    record->retry = std::make_unique<RetryTask>(options_.timer, &options_.retry, &options_.random);
+  }
+  if (step == NextStep::kPark) {
+    record->retry->Park();
+  } else {
+    record->retry->Failed(sent ? RetryDelayOf(status) : std::nullopt,
+                          [weak = weak_from_this(), record] {
+                            if (auto self = weak.lock()) self->Due(record);
+                          });
+  }
+  if (record->parked()) {
+    Emit(IntentEvent::Kind::kParked, *record, status, deferred);
+    Resolve(record, status, deferred);
+  } else if (first) {
+    Emit(IntentEvent::Kind::kRetrying, *record, status, deferred);
+  }
+}
+
+void FailbackRegistry::Core::Revert(const RecordPtr& record, const absl::Status& status, bool sent,
+                                    Deferred* deferred) {
+  const std::unique_ptr<Check> before = std::move(record->check);
+  Resolve(record, status, deferred);
+  const bool owed = before->landed || (sent && MayHaveLanded(status));
+  if (!before->existed && !(owed && (record->present || before->landed))) {
+    Erase(record, status, deferred);
+    return;
+  }
+  // What was desired before is desired again; or, if nothing was, or its owner has gone, that
+  // it be gone.
+  const auto owner = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    return entry.second->serial == before->owner;
+  });
+  const bool orphan = before->owner != 0 && owner == sessions_.end() && !before->persistent;
+  record->present = before->existed && before->present && !orphan;
+  record->persistent = record->present && before->persistent;
+  record->payload = record->present ? before->payload : "";
+  SetOwner(record.get(), owner == sessions_.end() ? nullptr : owner->second.get(),
+           before->owner_generation);
+  NewGeneration(record);
+}
+
+void FailbackRegistry::Core::Due(const RecordPtr& record) {
+  {
+    Entry entry(this);
+    if (!entry.ok()) return;
+    MutexLock lock(&mu_);
+    if (record->erased || record->retry == nullptr || !record->retry->Begin()) return;
+    if (const absl::Duration wait = retry_tokens_.Take(NowNanos()); wait > absl::ZeroDuration()) {
+      record->retry->Wait(wait, [weak = weak_from_this(), record] {
+        if (auto self = weak.lock()) self->DueWithToken(record);
+      });
+      return;
+    }
+    Enqueue(record);
+  }
+  Pump();
+}
+
+void FailbackRegistry::Core::DueWithToken(const RecordPtr& record) {
+  {
+    Entry entry(this);
+    if (!entry.ok()) return;
+    MutexLock lock(&mu_);
+    if (record->erased || record->retry == nullptr || !record->retry->Begin()) return;
+    Enqueue(record);
+  }
+  Pump();
+}
+
+}  // namespace failback
