@@ -1,6 +1,7 @@
-"""A client in another language's gRPC, against a real server process."""
+"""A client in another language's gRPC, against both daemons."""
 
 import queue
+import re
 import subprocess
 import sys
 import unittest
@@ -11,7 +12,8 @@ from failback.registry.v1 import registry_pb2 as pb
 from failback.registry.v1 import registry_pb2_grpc as pb_grpc
 from failback.rpc.v1 import status_pb2
 
-SERVER = sys.argv.pop()
+AGENT = sys.argv.pop()
+REGISTRY = sys.argv.pop()
 TIMEOUT = 20
 
 
@@ -26,25 +28,33 @@ def instance(instance_id, port=8080, service="orders"):
 class PythonClientTest(unittest.TestCase):
 
     def setUp(self):
-        self.process = subprocess.Popen(
-            [SERVER, "127.0.0.1:0", "memory"],
+        self.connect(self.start([REGISTRY, "--store", "memory:"]))
+
+    def start(self, command):
+        """Starts a daemon on a free port; returns its address."""
+        process = subprocess.Popen(
+            command + ["--listen", "127.0.0.1:0", "--log-level", "warning"],
             stdout=subprocess.PIPE, text=True)
-        self.addCleanup(self.stop)
-        line = self.process.stdout.readline()
-        self.assertTrue(line.startswith("listening on "), line)
-        self.channel = grpc.insecure_channel(line.split()[-1])
+        self.addCleanup(self.stop, process)
+        line = process.stdout.readline()
+        ready = re.match(r"failback-\w+ listening on (127\.0\.0\.1:\d+), ", line)
+        self.assertTrue(ready, line)
+        return ready.group(1)
+
+    def connect(self, address):
+        self.channel = grpc.insecure_channel(address)
         self.addCleanup(self.channel.close)
         self.registry = pb_grpc.RegistryServiceStub(self.channel)
 
-    def stop(self):
-        """Ends the server in good order, and expects it to be one."""
-        self.process.terminate()
+    def stop(self, process):
+        """Ends the daemon in good order, and expects it to be one."""
+        process.terminate()
         try:
-            self.assertEqual(self.process.wait(TIMEOUT), 0)
+            self.assertEqual(process.wait(TIMEOUT), 0)
         finally:
-            self.process.kill()
-            self.process.wait()
-            self.process.stdout.close()
+            process.kill()
+            process.wait()
+            process.stdout.close()
 
     def register(self, *instances, session_id=""):
         response = self.registry.Register(
@@ -145,6 +155,36 @@ class PythonClientTest(unittest.TestCase):
             self.assertIn(name, services)
         self.assertIn(b"failback/registry/v1/registry.proto", file)
         self.assertIn(b"SubscribeResponse", file)
+
+
+class PythonAgentTest(PythonClientTest):
+    """The same client and the same calls at the sidecar, but for what only a registry tells."""
+
+    def setUp(self):
+        upstream = self.start([REGISTRY, "--store", "memory:"])
+        self.connect(self.start([AGENT, "--registry", "grpc://" + upstream]))
+
+    def register(self, *instances, session_id=""):
+        response = self.registry.Register(
+            pb.RegisterRequest(
+                session_id=session_id,
+                registrations=[pb.Registration(instance=i) for i in instances],
+                wait_for=pb.INTENT_STATE_ACKNOWLEDGED),
+            timeout=TIMEOUT)
+        for result in response.results:
+            self.assertEqual(result.status.code, 0, result)
+            self.assertEqual(result.state, pb.INTENT_STATE_ACKNOWLEDGED)
+        return response
+
+    def test_register_list_unregister(self):
+        self.register(instance("a"), instance("b"))
+        self.assertEqual(self.listed(), ["a", "b"])
+        self.registry.Unregister(
+            pb.UnregisterRequest(
+                deregistrations=[pb.Deregistration(key=instance("a").key)],
+                wait_for=pb.INTENT_STATE_ACKNOWLEDGED),
+            timeout=TIMEOUT)
+        self.assertEqual(self.listed(), ["b"])
 
 
 if __name__ == "__main__":

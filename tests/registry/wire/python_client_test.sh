@@ -3,4 +3,5 @@
 set -euo pipefail
 here="$TEST_SRCDIR/$TEST_WORKSPACE/tests/registry/wire"
 PYTHONPATH="$here/python" PYTHONDONTWRITEBYTECODE=1 \
-  exec /usr/bin/python3 "$here/python_client_test.py" "$here/wire_server"
+  exec /usr/bin/python3 "$here/python_client_test.py" \
+  registry/failback-registry agent/failback-agent
