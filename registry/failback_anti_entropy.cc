@@ -22,7 +22,11 @@ void FailbackRegistry::Core::ArmAudit() {
   if (options_.anti_entropy_interval <= absl::ZeroDuration()) return;
   // 75 to 125 %: agents that started together drift apart.
   const absl::Duration wait = options_.anti_entropy_interval * (0.75 + 0.5 * options_.random());
-  audit_timer_ = After(wait, [](Core* core, Deferred* deferred) { core->BeginAudit(deferred); });
+  audit_timer_ = After(wait, [](Core* core, Deferred* deferred) {
+    core->mu_.AssertHeld();
+    core->mu_.AssertHeld();
+    core->BeginAudit(deferred);
+  });
 }
 
 void FailbackRegistry::Core::BeginAudit(Deferred* deferred) {

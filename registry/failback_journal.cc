@@ -126,6 +126,7 @@ void FailbackRegistry::Core::ReleaseReplies(uint64_t sequence, const absl::Statu
 void FailbackRegistry::Core::PersistSnapshot(const std::shared_ptr<Watch>& watch) {
   if (journal_ == nullptr || watch->set.stale() || IsArmed(watch->snapshot_timer)) return;
   watch->snapshot_timer = After(kSnapshotPeriod, [watch](Core* core, Deferred*) {
+    core->mu_.AssertHeld();
     const RecordPtr record = watch->record.lock();
     const auto event = watch->set.Current();
     if (record == nullptr || record->erased || event == nullptr || watch->set.stale()) return;

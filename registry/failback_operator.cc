@@ -288,6 +288,7 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
       drain_ = std::make_unique<DrainState>();
       drain_->done = std::move(done);
       drain_->deadline = After(deadline, [](Core* core, Deferred* deferred) {
+        core->mu_.AssertHeld();
         if (core->drain_ != nullptr) core->FinishDrain(/*closed=*/false, deferred);
       });
       // Subscribers hear the end now; their subscriptions go with the session.

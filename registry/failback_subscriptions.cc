@@ -307,6 +307,7 @@ void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch, uin
 void FailbackRegistry::Core::ArmStale(const std::shared_ptr<Watch>& watch) {
   if (IsArmed(watch->stale_timer) || !watch->set.known() || watch->set.stale()) return;
   watch->stale_timer = After(options_.stale_grace, [watch](Core* core, Deferred* deferred) {
+    core->mu_.AssertHeld();
     if (watch->phase != Watch::Phase::kStreaming) {
       core->Tell(watch, watch->set.MarkStale(), deferred);
     }
@@ -320,6 +321,7 @@ void FailbackRegistry::Core::ArmHold(const std::shared_ptr<Watch>& watch) {
   }
   if (IsArmed(watch->hold_timer)) return;
   watch->hold_timer = After(options_.empty_snapshot_hold, [watch](Core* core, Deferred* deferred) {
+    core->mu_.AssertHeld();
     // While the registry is away its silence confirms nothing; its next message arms this again.
     if (watch->phase == Watch::Phase::kStreaming) {
       core->Tell(watch, watch->set.Release(), deferred);
@@ -330,6 +332,7 @@ void FailbackRegistry::Core::ArmHold(const std::shared_ptr<Watch>& watch) {
 void FailbackRegistry::Core::ArmOpening(const std::shared_ptr<Watch>& watch) {
   watch->opening_timer =
       After(kOpeningPatience, [watch, serial = watch->stream_serial](Core* core, Deferred*) {
+        core->mu_.AssertHeld();
         if (watch->stream_serial != serial || watch->phase != Watch::Phase::kOpening) return;
         watch->phase = Watch::Phase::kQuiet;
         --core->calls_in_flight_;
