@@ -8,6 +8,7 @@
 #include "registry/errors.h"
 #include "registry/failback_core.h"
 #include "registry/ids.h"
+#include "registry/proto_time.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -18,12 +19,6 @@ constexpr absl::Duration kMinLocalTtl = absl::Seconds(1);
 constexpr absl::Duration kMaxLocalTtl = absl::Hours(1);
 
 absl::Status Cancelled() { return absl::CancelledError("the registry client was shut down"); }
-
-void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
-  const int64_t nanos = absl::ToInt64Nanoseconds(duration);
-  proto->set_seconds(nanos / 1000000000);
-  proto->set_nanos(static_cast<int32_t>(nanos % 1000000000));
-}
 
 }  // namespace
 
@@ -79,7 +74,7 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
                                                  : std::clamp(asked, kMinLocalTtl, kMaxLocalTtl);
     RenewSession(session);
     response.set_rank(session->serial);
-    SetDuration(session->ttl, response.mutable_ttl());
+    *response.mutable_ttl() = ToProto(session->ttl);
   }
   response.set_store_id(absl::StrCat("agent-", options_.incarnation));
   response.set_epoch(Digest64(options_.incarnation) | 1);
@@ -98,7 +93,7 @@ void FailbackRegistry::Core::KeepAlive(const KeepAliveRequest& request,
     if (LocalSession* session = FindSession(request.session_id()); session != nullptr) {
       known = true;
       RenewSession(session);
-      SetDuration(session->ttl, response.mutable_ttl());
+      *response.mutable_ttl() = ToProto(session->ttl);
     }
   }
   if (!known) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "registry/errors.h"
+#include "registry/proto_time.h"
 #include "registry/status_policy.h"
 
 namespace failback {
@@ -15,10 +16,6 @@ constexpr int kStoreIsBack = 5;
 
 // When neither side names a TTL.
 constexpr absl::Duration kDefaultTtl = absl::Seconds(10);
-
-absl::Duration FromProto(const google::protobuf::Duration& duration) {
-  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
-}
 
 }  // namespace
 
