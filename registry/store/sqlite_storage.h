@@ -17,7 +17,6 @@
 #ifndef FAILBACK_REGISTRY_STORE_SQLITE_STORAGE_H_
 #define FAILBACK_REGISTRY_STORE_SQLITE_STORAGE_H_
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,21 +25,18 @@
 #include "absl/status/statusor.h"
 #include "registry/file_lock.h"
 #include "registry/store/durability.h"
+#include "registry/store/sqlite_database.h"
+#include "registry/store/sqlite_schema.h"
 #include "registry/store/storage.h"
-
-struct sqlite3;
-struct sqlite3_stmt;
 
 namespace failback {
 
+// Keeps other processes from the store at `path`, whether it is there or not. NOT_FOUND,
+// PERMISSION_DENIED and FAILED_PRECONDITION as of SqliteStorage::Open.
+absl::StatusOr<FileLock> LockStore(const std::string& path);
+
 class SqliteStorage final : public Storage {
  public:
-  // The version of the tables that this program writes, in PRAGMA user_version. Older files are
-  // migrated when they are opened, newer ones refused.
-  static constexpr int kSchemaVersion = 1;
-  // PRAGMA application_id: "FBRS".
-  static constexpr int kApplicationId = 0x46425253;
-
   struct Options {
     std::string path;  // absolute; the folder exists
     Durability durability = Durability::kFull;
@@ -58,46 +54,25 @@ class SqliteStorage final : public Storage {
   // Ends the life cleanly: what was written is synced.
   ~SqliteStorage() override;
 
-  StoreIdentity identity() const override { return identity_; }
+  StoreIdentity identity() const override { return head_.identity; }
   absl::Status Read(StoreReader* reader) override;
   absl::Status Write(const WriteSet& writes) override;
   bool blocks() const override { return true; }
 
  private:
-  class Statement;
-
   explicit SqliteStorage(Options options);
-  absl::Status LockFile();
   absl::Status Connect();
   absl::Status OpenDatabase();
-  absl::Status CheckFile(bool* created);
-  absl::Status Migrate(int from);
   absl::Status ReadStore();
   absl::Status MarkOpen();
-  absl::Status WriteRows(const WriteSet& writes);
-  absl::Status Execute(const char* sql);
-  absl::Status Prepare(const char* sql, std::unique_ptr<Statement>* statement);
-  absl::StatusOr<int64_t> QueryInt(const char* sql);
-  // Runs `work` in a transaction; on an error nothing of it stays.
-  template <typename Work>
-  absl::Status InTransaction(Work work);
-  absl::Status Error(int code) const;
-  const char* SynchronousPragma() const;
 
-  const Options options_;
-  std::string boot_id_;
+  Options options_;
   std::optional<FileLock> lock_;
-  sqlite3* db_ = nullptr;
-  StoreIdentity identity_;
-  bool minted_ = false;  // this life has a new epoch
-  bool marked_ = false;  // the file says that it is open
-  std::unique_ptr<Statement> put_record_;
-  std::unique_ptr<Statement> remove_record_;
-  std::unique_ptr<Statement> put_session_;
-  std::unique_ptr<Statement> remove_session_;
-  std::unique_ptr<Statement> put_incarnation_;
-  std::unique_ptr<Statement> remove_incarnation_;
-  std::unique_ptr<Statement> put_position_;
+  std::unique_ptr<SqliteDatabase> db_;
+  StoreHead head_;                        // as this life has it
+  bool minted_ = false;                   // this life has a new epoch
+  bool marked_ = false;                   // the file says that it is open
+  std::unique_ptr<StoreRowWriter> rows_;  // goes before db_
 };
 
 }  // namespace failback

@@ -1,0 +1,102 @@
+// One connection to an SQLite file, with errors as statuses.
+//
+// Every error names the file, says what SQLite says, and has the code that the store's errors have:
+// DATA_LOSS for a damaged file, PERMISSION_DENIED for one that may not be used, UNAVAILABLE for
+// what may pass (disk full, read-only, locked).
+//
+// Thread safety: one call at a time.
+
+#ifndef FAILBACK_REGISTRY_STORE_SQLITE_DATABASE_H_
+#define FAILBACK_REGISTRY_STORE_SQLITE_DATABASE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace failback {
+
+// A prepared statement. Bound bytes must outlive the next Step. It goes before its database does.
+class SqliteStatement {
+ public:
+  explicit SqliteStatement(sqlite3_stmt* statement) : statement_(statement) {}
+  ~SqliteStatement();
+  SqliteStatement(const SqliteStatement&) = delete;
+  SqliteStatement& operator=(const SqliteStatement&) = delete;
+
+  // Parameters count from 1.
+  void Bind(int index, int64_t value);
+  void Bind(int index, uint64_t value) { Bind(index, static_cast<int64_t>(value)); }
+  void BindText(int index, const std::string& text);
+  void BindBlob(int index, std::string_view bytes);
+  void BindNull(int index);
+
+  // SQLITE_ROW, SQLITE_DONE or an error.
+  int Step();
+  // Step and Reset of a statement without rows: SQLITE_OK or an error.
+  int Run();
+
+  // Columns count from 0.
+  bool IsNull(int column) const;
+  int64_t Int(int column) const;
+  uint64_t Uint(int column) const { return static_cast<uint64_t>(Int(column)); }
+  // Valid until the next Step.
+  std::string_view Bytes(int column) const;
+
+ private:
+  sqlite3_stmt* const statement_;
+};
+
+class SqliteDatabase {
+ public:
+  enum class Mode {
+    kCreate,     // read and write; made if it is not there
+    kReadWrite,  // must be there
+    kReadOnly,   // likewise
+  };
+
+  static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(const std::string& path, Mode mode);
+  ~SqliteDatabase();
+  SqliteDatabase(const SqliteDatabase&) = delete;
+  SqliteDatabase& operator=(const SqliteDatabase&) = delete;
+
+  const std::string& path() const { return path_; }
+  sqlite3* handle() const { return db_; }
+
+  absl::Status Execute(const std::string& sql);
+  absl::StatusOr<std::unique_ptr<SqliteStatement>> Prepare(const char* sql);
+  // The first column of the only row.
+  absl::StatusOr<int64_t> QueryInt(const char* sql);
+
+  // Runs `work`, which returns a status, in a transaction that writes; on an error nothing stays.
+  template <typename Work>
+  absl::Status InTransaction(Work work) {
+    if (auto status = Execute("BEGIN IMMEDIATE"); !status.ok()) return status;
+    absl::Status status = work();
+    if (status.ok()) status = Execute("COMMIT");
+    if (!status.ok()) RollBack();
+    return status;
+  }
+
+  // What went wrong when a call returned `code`.
+  absl::Status Error(int code) const;
+  // SQLite's extended code of the last error.
+  int last_error() const;
+
+ private:
+  SqliteDatabase(std::string path, sqlite3* db);
+  void RollBack();
+
+  const std::string path_;
+  sqlite3* const db_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STORE_SQLITE_DATABASE_H_

@@ -1,0 +1,348 @@
+#include "registry/store/sqlite_schema.h"
+
+#include <sqlite3.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+
+namespace failback {
+namespace {
+
+// Each entry brings a file from the version of its index to the next. Never changed, only added to.
+constexpr const char* kMigrations[] = {
+    // 0 -> 1: a new file.
+    R"sql(
+      CREATE TABLE store (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        store_id TEXT NOT NULL,
+        epoch INTEGER NOT NULL,
+        revision INTEGER NOT NULL,
+        next_rank INTEGER NOT NULL,
+        boot_id TEXT NOT NULL,      -- of the machine's start in which it was last opened
+        clean INTEGER NOT NULL,     -- 1: closed in good order
+        durability INTEGER NOT NULL -- of the last life; 2 full, 1 normal, 0 off
+      );
+      CREATE TABLE incarnations (
+        rank INTEGER PRIMARY KEY,
+        name TEXT NOT NULL,
+        client_name TEXT NOT NULL,
+        last_seen_ms INTEGER NOT NULL
+      );
+      CREATE TABLE sessions (
+        id INTEGER PRIMARY KEY,
+        session_id TEXT NOT NULL,
+        rank INTEGER NOT NULL,
+        ttl_ms INTEGER NOT NULL,
+        ends_with_stream INTEGER NOT NULL
+      );
+      CREATE TABLE records (
+        id INTEGER PRIMARY KEY,
+        key BLOB NOT NULL,          -- namespace NUL service NUL instance_id
+        instance BLOB,              -- a serialized ServiceInstance; NULL: only the fence is left
+        fence_rank INTEGER NOT NULL,
+        fence_generation INTEGER NOT NULL,
+        fence_digest INTEGER NOT NULL,
+        fence_registers INTEGER NOT NULL,
+        owner_rank INTEGER NOT NULL,
+        session INTEGER NOT NULL,
+        persistent INTEGER NOT NULL,
+        retention_ms INTEGER NOT NULL,
+        create_revision INTEGER NOT NULL,
+        modify_revision INTEGER NOT NULL,
+        create_ms INTEGER NOT NULL,
+        modify_ms INTEGER NOT NULL,
+        checksum INTEGER NOT NULL
+      );
+    )sql",
+};
+static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion);
+
+constexpr char kPutRecord[] =
+    "INSERT OR REPLACE INTO records VALUES "
+    "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16)";
+constexpr char kReadRecords[] =
+    "SELECT id, key, instance, fence_rank, fence_generation, fence_digest, fence_registers,"
+    " owner_rank, session, persistent, retention_ms, create_revision, modify_revision,"
+    " create_ms, modify_ms, checksum FROM records ORDER BY id";
+
+int DurabilityNumber(Durability durability) {
+  switch (durability) {
+    case Durability::kFull:
+      return 2;
+    case Durability::kNormal:
+      return 1;
+    case Durability::kOff:
+      return 0;
+  }
+  return 2;
+}
+
+Durability DurabilityOf(int64_t number) {
+  return number == 2 ? Durability::kFull : number == 1 ? Durability::kNormal : Durability::kOff;
+}
+
+// Revisions are left out: they start anew with an epoch.
+int64_t Checksum(const RecordRow& row) {
+  const uint64_t numbers[] = {
+      static_cast<uint64_t>(row.id),
+      row.fence_rank,
+      row.fence_generation,
+      row.fence_digest,
+      row.owner_rank,
+      static_cast<uint64_t>(row.session),
+      uint64_t{row.retention_ms},
+      static_cast<uint64_t>(row.create_ms),
+      static_cast<uint64_t>(row.modify_ms),
+      (row.instance ? 1u : 0u) | (row.fence_registers ? 2u : 0u) | (row.persistent ? 4u : 0u),
+      Digest64(row.key.data(), row.key.size()),
+      row.instance ? Digest64(row.instance.data(), row.instance.size()) : 0};
+  return static_cast<int64_t>(Digest64(reinterpret_cast<const char*>(numbers), sizeof(numbers)));
+}
+
+RecordRow RecordOf(const SqliteStatement& select) {
+  RecordRow row;
+  row.id = select.Int(0);
+  row.key = select.Bytes(1);
+  if (!select.IsNull(2)) row.instance = Blob(select.Bytes(2));
+  row.fence_rank = select.Uint(3);
+  row.fence_generation = select.Uint(4);
+  row.fence_digest = select.Uint(5);
+  row.fence_registers = select.Int(6) != 0;
+  row.owner_rank = select.Uint(7);
+  row.session = select.Int(8);
+  row.persistent = select.Int(9) != 0;
+  row.retention_ms = static_cast<uint32_t>(select.Int(10));
+  row.create_revision = select.Uint(11);
+  row.modify_revision = select.Uint(12);
+  row.create_ms = select.Int(13);
+  row.modify_ms = select.Int(14);
+  return row;
+}
+
+absl::Status ReadIncarnations(SqliteDatabase& db, StoreReader* reader) {
+  auto select = db.Prepare("SELECT rank, name, client_name, last_seen_ms FROM incarnations");
+  if (!select.ok()) return select.status();
+  int code;
+  while ((code = (*select)->Step()) == SQLITE_ROW) {
+    IncarnationRow row;
+    row.rank = (*select)->Uint(0);
+    row.name = std::string((*select)->Bytes(1));
+    row.client_name = std::string((*select)->Bytes(2));
+    row.last_seen_ms = (*select)->Int(3);
+    if (auto status = reader->OnIncarnation(std::move(row)); !status.ok()) return status;
+  }
+  return code == SQLITE_DONE ? absl::OkStatus() : db.Error(code);
+}
+
+absl::Status ReadSessions(SqliteDatabase& db, StoreReader* reader) {
+  auto select = db.Prepare("SELECT id, session_id, rank, ttl_ms, ends_with_stream FROM sessions");
+  if (!select.ok()) return select.status();
+  int code;
+  while ((code = (*select)->Step()) == SQLITE_ROW) {
+    SessionRow row;
+    row.id = (*select)->Int(0);
+    row.session_id = std::string((*select)->Bytes(1));
+    row.rank = (*select)->Uint(2);
+    row.ttl_ms = (*select)->Int(3);
+    row.ends_with_stream = (*select)->Int(4) != 0;
+    if (auto status = reader->OnSession(std::move(row)); !status.ok()) return status;
+  }
+  return code == SQLITE_DONE ? absl::OkStatus() : db.Error(code);
+}
+
+absl::Status ReadRecords(SqliteDatabase& db, bool restarted, StoreReader* reader) {
+  auto select = db.Prepare(kReadRecords);
+  if (!select.ok()) return select.status();
+  int code;
+  while ((code = (*select)->Step()) == SQLITE_ROW) {
+    RecordRow row = RecordOf(**select);
+    if ((*select)->Int(15) != Checksum(row)) {
+      return absl::DataLossError(absl::StrCat("record ", row.id, " has a wrong checksum"));
+    }
+    if (restarted) row.create_revision = row.modify_revision = 1;
+    if (auto status = reader->OnRecord(std::move(row)); !status.ok()) return status;
+  }
+  return code == SQLITE_DONE ? absl::OkStatus() : db.Error(code);
+}
+
+}  // namespace
+
+absl::StatusOr<int> StoreSchemaVersion(SqliteDatabase& db) {
+  const auto tables = db.QueryInt("SELECT count(*) FROM sqlite_master");
+  if (!tables.ok()) return tables.status();
+  if (*tables == 0) return 0;
+  const auto application = db.QueryInt("PRAGMA application_id");
+  if (!application.ok()) return application.status();
+  if (*application != kStoreApplicationId) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("store ", db.path(), ": is an SQLite file of another program"));
+  }
+  const auto version = db.QueryInt("PRAGMA user_version");
+  if (!version.ok()) return version.status();
+  if (*version > kStoreSchemaVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("store ", db.path(), ": was written by a newer version: schema ", *version,
+                     " found, up to ", kStoreSchemaVersion, " supported"));
+  }
+  if (*version < 1) {
+    return absl::DataLossError(
+        absl::StrCat("store ", db.path(), ": schema ", *version, " is not a version"));
+  }
+  return static_cast<int>(*version);
+}
+
+absl::Status MigrateStore(SqliteDatabase& db, int from, const StoreHead& head) {
+  if (from == kStoreSchemaVersion) return absl::OkStatus();
+  return db.InTransaction([&]() -> absl::Status {
+    for (int version = from; version < kStoreSchemaVersion; ++version) {
+      if (auto status = db.Execute(kMigrations[version]); !status.ok()) return status;
+    }
+    if (from == 0) {
+      if (auto status = WriteStoreHead(db, head); !status.ok()) return status;
+      if (auto status = db.Execute(absl::StrCat("PRAGMA application_id=", kStoreApplicationId));
+          !status.ok()) {
+        return status;
+      }
+    }
+    return db.Execute(absl::StrCat("PRAGMA user_version=", kStoreSchemaVersion));
+  });
+}
+
+absl::StatusOr<StoreHead> ReadStoreHead(SqliteDatabase& db) {
+  auto select = db.Prepare(
+      "SELECT store_id, epoch, revision, next_rank, boot_id, clean, durability FROM store");
+  if (!select.ok()) return select.status();
+  const int code = (*select)->Step();
+  if (code == SQLITE_DONE) {
+    return absl::DataLossError(absl::StrCat("store ", db.path(), ": has no identity"));
+  }
+  if (code != SQLITE_ROW) return db.Error(code);
+  StoreHead head;
+  head.identity.store_id = std::string((*select)->Bytes(0));
+  head.identity.epoch = (*select)->Uint(1);
+  head.identity.revision = (*select)->Uint(2);
+  head.identity.next_rank = (*select)->Uint(3);
+  head.boot_id = std::string((*select)->Bytes(4));
+  head.clean = (*select)->Int(5) != 0;
+  head.durability = DurabilityOf((*select)->Int(6));
+  return head;
+}
+
+absl::Status WriteStoreHead(SqliteDatabase& db, const StoreHead& head) {
+  auto put = db.Prepare("INSERT OR REPLACE INTO store VALUES (1,?1,?2,?3,?4,?5,?6,?7)");
+  if (!put.ok()) return put.status();
+  (*put)->BindText(1, head.identity.store_id);
+  (*put)->Bind(2, head.identity.epoch);
+  (*put)->Bind(3, head.identity.revision);
+  (*put)->Bind(4, head.identity.next_rank);
+  (*put)->BindText(5, head.boot_id);
+  (*put)->Bind(6, int64_t{head.clean});
+  (*put)->Bind(7, int64_t{DurabilityNumber(head.durability)});
+  const int code = (*put)->Run();
+  return code == SQLITE_OK ? absl::OkStatus() : db.Error(code);
+}
+
+absl::Status RestartRevisions(SqliteDatabase& db) {
+  return db.Execute("UPDATE records SET create_revision = 1, modify_revision = 1");
+}
+
+absl::Status ReadStoreRows(SqliteDatabase& db, bool restarted, StoreReader* reader) {
+  // Adds the path to what is said about a row; SQLite's own errors have it.
+  const auto told = [&](const absl::Status& status) {
+    if (!absl::IsDataLoss(status) || absl::StrContains(status.message(), db.path())) return status;
+    return absl::DataLossError(
+        absl::StrCat("store ", db.path(), ": is damaged: ", status.message()));
+  };
+  if (auto status = ReadIncarnations(db, reader); !status.ok()) return told(status);
+  if (auto status = ReadSessions(db, reader); !status.ok()) return told(status);
+  return told(ReadRecords(db, restarted, reader));
+}
+
+absl::StatusOr<std::unique_ptr<StoreRowWriter>> StoreRowWriter::Create(SqliteDatabase* db) {
+  std::unique_ptr<StoreRowWriter> writer(new StoreRowWriter(db));
+  const std::pair<const char*, std::unique_ptr<SqliteStatement>*> statements[] = {
+      {kPutRecord, &writer->put_record_},
+      {"DELETE FROM records WHERE id = ?1", &writer->remove_record_},
+      {"INSERT OR REPLACE INTO sessions VALUES (?1,?2,?3,?4,?5)", &writer->put_session_},
+      {"DELETE FROM sessions WHERE id = ?1", &writer->remove_session_},
+      {"INSERT OR REPLACE INTO incarnations VALUES (?1,?2,?3,?4)", &writer->put_incarnation_},
+      {"DELETE FROM incarnations WHERE rank = ?1", &writer->remove_incarnation_},
+      {"UPDATE store SET revision = ?1, next_rank = ?2", &writer->put_position_},
+  };
+  for (const auto& [sql, statement] : statements) {
+    auto prepared = db->Prepare(sql);
+    if (!prepared.ok()) return prepared.status();
+    *statement = *std::move(prepared);
+  }
+  return writer;
+}
+
+int StoreRowWriter::PutRecord(const RecordRow& row) {
+  SqliteStatement& put = *put_record_;
+  put.Bind(1, row.id);
+  put.BindBlob(2, row.key);
+  if (row.instance) {
+    put.BindBlob(3, row.instance.view());
+  } else {
+    put.BindNull(3);
+  }
+  put.Bind(4, row.fence_rank);
+  put.Bind(5, row.fence_generation);
+  put.Bind(6, row.fence_digest);
+  put.Bind(7, int64_t{row.fence_registers});
+  put.Bind(8, row.owner_rank);
+  put.Bind(9, row.session);
+  put.Bind(10, int64_t{row.persistent});
+  put.Bind(11, int64_t{row.retention_ms});
+  put.Bind(12, row.create_revision);
+  put.Bind(13, row.modify_revision);
+  put.Bind(14, row.create_ms);
+  put.Bind(15, row.modify_ms);
+  put.Bind(16, Checksum(row));
+  return put.Run();
+}
+
+absl::Status StoreRowWriter::Write(const WriteSet& writes) {
+  int code = SQLITE_OK;
+  for (const IncarnationRow& row : writes.incarnations) {
+    put_incarnation_->Bind(1, row.rank);
+    put_incarnation_->BindText(2, row.name);
+    put_incarnation_->BindText(3, row.client_name);
+    put_incarnation_->Bind(4, row.last_seen_ms);
+    if ((code = put_incarnation_->Run()) != SQLITE_OK) return db_->Error(code);
+  }
+  for (const SessionRow& row : writes.sessions) {
+    put_session_->Bind(1, row.id);
+    put_session_->BindText(2, row.session_id);
+    put_session_->Bind(3, row.rank);
+    put_session_->Bind(4, row.ttl_ms);
+    put_session_->Bind(5, int64_t{row.ends_with_stream});
+    if ((code = put_session_->Run()) != SQLITE_OK) return db_->Error(code);
+  }
+  for (const RecordRow& row : writes.records) {
+    if ((code = PutRecord(row)) != SQLITE_OK) return db_->Error(code);
+  }
+  const std::pair<const std::vector<int64_t>*, SqliteStatement*> removals[] = {
+      {&writes.removed_records, remove_record_.get()},
+      {&writes.removed_sessions, remove_session_.get()},
+  };
+  for (const auto& [ids, statement] : removals) {
+    for (const int64_t id : *ids) {
+      statement->Bind(1, id);
+      if ((code = statement->Run()) != SQLITE_OK) return db_->Error(code);
+    }
+  }
+  for (const uint64_t rank : writes.removed_incarnations) {
+    remove_incarnation_->Bind(1, rank);
+    if ((code = remove_incarnation_->Run()) != SQLITE_OK) return db_->Error(code);
+  }
+  put_position_->Bind(1, writes.revision);
+  put_position_->Bind(2, writes.next_rank);
+  code = put_position_->Run();
+  return code == SQLITE_OK ? absl::OkStatus() : db_->Error(code);
+}
+
+}  // namespace failback
