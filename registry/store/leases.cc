@@ -54,6 +54,7 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
 
   // Timer tasks.
   void OnTimeout(const std::string& session_id);
+  void OnGathered();
   void OnHeartbeat();
   void OnRecheck();
 
@@ -66,6 +67,8 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   void Hold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Unhold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ScheduleRecheck() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Until the next tick leases that run out are gathered. False: they cannot be.
+  bool Gather() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   Lease* Find(const std::string& session_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   std::vector<std::string> Held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Calls on_due, unless stopped. Without the lock.
@@ -84,6 +87,8 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   bool heartbeat_armed ABSL_GUARDED_BY(mu) = false;
   int64_t heartbeat_due ABSL_GUARDED_BY(mu) = 0;
   bool recheck_armed ABSL_GUARDED_BY(mu) = false;
+  bool gathering ABSL_GUARDED_BY(mu) = false;
+  std::vector<std::string> gathered ABSL_GUARDED_BY(mu);
   std::deque<int64_t> ended ABSL_GUARDED_BY(mu);  // when sessions were ended by their leases
   int64_t counted_at ABSL_GUARDED_BY(mu) = INT64_MIN;
   int64_t late ABSL_GUARDED_BY(mu) = 0;  // sessions that miss renewals, as counted then
@@ -258,6 +263,11 @@ void Leases::Core::OnTimeout(const std::string& session_id) {
       Hold(lease);
       ScheduleRecheck();
       if (!first_hold) return;
+    } else if (!was_away && gathering) {
+      gathered.push_back(session_id);
+      return;
+    } else if (!was_away) {
+      gathering = Gather();
     }
   }
   if (was_away) {
@@ -268,6 +278,22 @@ void Leases::Core::OnTimeout(const std::string& session_id) {
   } else {
     TellDue({session_id});
   }
+}
+
+bool Leases::Core::Gather() {
+  return options.timer
+      ->NewTimeout([core = shared_from_this()] { core->OnGathered(); }, absl::ZeroDuration())
+      .ok();
+}
+
+void Leases::Core::OnGathered() {
+  std::vector<std::string> told;
+  {
+    MutexLock lock(&mu);
+    told.swap(gathered);
+    gathering = !stopped && !told.empty() && Gather();
+  }
+  TellDue(std::move(told));
 }
 
 bool Leases::Core::NoticePause(int64_t due, int64_t now) {

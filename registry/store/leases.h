@@ -5,12 +5,14 @@
 // out for reasons that are not the clients':
 //
 // * Own pause. When this process was stopped or starved (a timeout or the heartbeat between them
-// comes
-//   late by half a TTL or more), nobody could renew: every lease gets a full TTL again.
+//   comes late by half a TTL or more), nobody could renew: every lease gets a full TTL again.
 // * Eviction guard. From `guard_min_sessions` up, when more than `guard_share` of the sessions
 //   have run out, miss their renewals, or have been ended within one TTL, the fault is more likely
 //   the network's: leases that have run out are held, until they are renewed or the share is
 //   smaller.
+//
+// The first lease that runs out is told of at once; those that follow within a tick of the timer
+// are told of together, so that sessions which end together can end in one commit.
 //
 // Example:
 //

@@ -57,6 +57,8 @@ constexpr const char* kMigrations[] = {
         checksum INTEGER NOT NULL
       );
     )sql",
+    // 1 -> 2: how many groups were written, to be compared with the mark.
+    "ALTER TABLE store ADD COLUMN writes INTEGER NOT NULL DEFAULT 0",
 };
 static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion);
 
@@ -213,7 +215,7 @@ absl::Status MigrateStore(SqliteDatabase& db, int from, const StoreHead& head) {
 
 absl::StatusOr<StoreHead> ReadStoreHead(SqliteDatabase& db) {
   auto select = db.Prepare(
-      "SELECT store_id, epoch, revision, next_rank, boot_id, clean, durability FROM store");
+      "SELECT store_id, epoch, revision, next_rank, boot_id, clean, durability, writes FROM store");
   if (!select.ok()) return select.status();
   const int code = (*select)->Step();
   if (code == SQLITE_DONE) {
@@ -228,11 +230,12 @@ absl::StatusOr<StoreHead> ReadStoreHead(SqliteDatabase& db) {
   head.boot_id = std::string((*select)->Bytes(4));
   head.clean = (*select)->Int(5) != 0;
   head.durability = DurabilityOf((*select)->Int(6));
+  head.writes = (*select)->Uint(7);
   return head;
 }
 
 absl::Status WriteStoreHead(SqliteDatabase& db, const StoreHead& head) {
-  auto put = db.Prepare("INSERT OR REPLACE INTO store VALUES (1,?1,?2,?3,?4,?5,?6,?7)");
+  auto put = db.Prepare("INSERT OR REPLACE INTO store VALUES (1,?1,?2,?3,?4,?5,?6,?7,?8)");
   if (!put.ok()) return put.status();
   (*put)->BindText(1, head.identity.store_id);
   (*put)->Bind(2, head.identity.epoch);
@@ -241,6 +244,7 @@ absl::Status WriteStoreHead(SqliteDatabase& db, const StoreHead& head) {
   (*put)->BindText(5, head.boot_id);
   (*put)->Bind(6, int64_t{head.clean});
   (*put)->Bind(7, int64_t{DurabilityNumber(head.durability)});
+  (*put)->Bind(8, head.writes);
   const int code = (*put)->Run();
   return code == SQLITE_OK ? absl::OkStatus() : db.Error(code);
 }
@@ -270,7 +274,8 @@ absl::StatusOr<std::unique_ptr<StoreRowWriter>> StoreRowWriter::Create(SqliteDat
       {"DELETE FROM sessions WHERE id = ?1", &writer->remove_session_},
       {"INSERT OR REPLACE INTO incarnations VALUES (?1,?2,?3,?4)", &writer->put_incarnation_},
       {"DELETE FROM incarnations WHERE rank = ?1", &writer->remove_incarnation_},
-      {"UPDATE store SET revision = ?1, next_rank = ?2", &writer->put_position_},
+      {"UPDATE store SET revision = ?1, next_rank = ?2, writes = writes + 1",
+       &writer->put_position_},
   };
   for (const auto& [sql, statement] : statements) {
     auto prepared = db->Prepare(sql);

@@ -18,7 +18,7 @@ namespace failback {
 
 // The version of the tables that this program writes, in PRAGMA user_version. Older files are
 // migrated when they are opened, newer ones refused.
-inline constexpr int kStoreSchemaVersion = 1;
+inline constexpr int kStoreSchemaVersion = 2;
 // PRAGMA application_id: "FBRS".
 inline constexpr int kStoreApplicationId = 0x46425253;
 
@@ -28,6 +28,7 @@ struct StoreHead {
   std::string boot_id;                        // of the machine's start in which it was last opened
   bool clean = true;                          // closed in good order
   Durability durability = Durability::kFull;  // of the last life
+  uint64_t writes = 0;                        // groups of rows written, over all lives
 };
 
 // The version of the tables: 0 for an empty file. FAILED_PRECONDITION for another program's file or
@@ -54,7 +55,7 @@ class StoreRowWriter {
  public:
   static absl::StatusOr<std::unique_ptr<StoreRowWriter>> Create(SqliteDatabase* db);
 
-  // In the caller's transaction.
+  // One group more, in the caller's transaction.
   absl::Status Write(const WriteSet& writes);
 
  private:

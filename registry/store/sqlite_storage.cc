@@ -24,6 +24,10 @@ std::string KernelBootId() {
   return id;
 }
 
+// Ranks that a new epoch leaves out. Commits that are missing gave some away; whoever has one may
+// claim it again, and nobody else must be given it.
+constexpr uint64_t kRanksLeftOut = 1000000;
+
 const char* SynchronousPragma(Durability durability) {
   switch (durability) {
     case Durability::kFull:
@@ -113,7 +117,10 @@ absl::Status SqliteStorage::OpenDatabase() {
   head_.boot_id = options_.boot_id;
   head_.durability = options_.durability;
   if (auto status = MigrateStore(*db_, *version, head_); !status.ok()) return status;
-  if (auto status = ReadStore(); !status.ok()) return status;
+  auto mark = StoreMark::Open(options_.path);
+  if (!mark.ok()) return mark.status();
+  mark_.emplace(*std::move(mark));
+  if (auto status = ReadStore(created); !status.ok()) return status;
   if (auto status = MarkOpen(); !status.ok() && created) return status;
   auto rows = StoreRowWriter::Create(db_.get());
   if (!rows.ok()) return rows.status();
@@ -121,14 +128,18 @@ absl::Status SqliteStorage::OpenDatabase() {
   return absl::OkStatus();
 }
 
-// The store's head, with a new epoch if commits of the last life may have been lost.
-absl::Status SqliteStorage::ReadStore() {
+// The store's head, with a new epoch if commits that clients know of may be missing.
+absl::Status SqliteStorage::ReadStore(bool created) {
   auto head = ReadStoreHead(*db_);
   if (!head.ok()) return head.status();
   head_ = *std::move(head);
   const bool same_boot = !options_.boot_id.empty() && head_.boot_id == options_.boot_id;
-  if (head_.clean || same_boot || head_.durability == Durability::kFull) return absl::OkStatus();
-  if (head_.durability == Durability::kOff) {
+  const bool lossy = !head_.clean && !same_boot && head_.durability != Durability::kFull;
+  std::optional<std::string> why;
+  if (!created) why = mark_->WhyNotContinued({head_.identity.epoch, head_.writes});
+  if (lossy) why = "commits may have been lost with the machine";
+  if (!why.has_value()) return absl::OkStatus();
+  if (lossy && head_.durability == Durability::kOff) {
     // Nothing was synced: the file itself may have been torn.
     auto check = db_->Prepare("PRAGMA quick_check(1)");
     if (!check.ok()) return check.status();
@@ -142,8 +153,9 @@ absl::Status SqliteStorage::ReadStore() {
   minted_ = true;
   head_.identity.epoch = NewEpoch();
   head_.identity.revision = 1;
-  Log(LogLevel::kWarning, "commits may have been lost: a new epoch begins",
-      {{"store", options_.path}, {"epoch", absl::StrCat(head_.identity.epoch)}});
+  head_.identity.next_rank += kRanksLeftOut;
+  Log(LogLevel::kWarning, "the store is not as it was last: a new epoch begins",
+      {{"store", options_.path}, {"epoch", absl::StrCat(head_.identity.epoch)}, {"reason", *why}});
   return absl::OkStatus();
 }
 
@@ -160,6 +172,8 @@ absl::Status SqliteStorage::MarkOpen() {
     head.durability = options_.durability;
     return WriteStoreHead(*db_, head);
   });
+  // Killed before this, a new epoch that nobody has heard of is followed by another one.
+  if (status.ok()) status = mark_->PutDurably({head_.identity.epoch, head_.writes});
   if (status.ok()) status = db_->Execute(SynchronousPragma(options_.durability));
   marked_ = status.ok();
   return status;
@@ -173,7 +187,16 @@ absl::Status SqliteStorage::Write(const WriteSet& writes) {
   if (!marked_) {
     if (auto status = MarkOpen(); !status.ok()) return status;
   }
-  return db_->InTransaction([&] { return rows_->Write(writes); });
+  absl::Status status = db_->InTransaction([&] { return rows_->Write(writes); });
+  if (!status.ok()) return status;
+  ++head_.writes;
+  const absl::Status marked = mark_->Put({head_.identity.epoch, head_.writes});
+  if (!marked.ok() && !mark_failed_) {
+    Log(LogLevel::kWarning, "a store that is put back may not be noticed",
+        {{"error", std::string(marked.message())}});
+  }
+  mark_failed_ = !marked.ok();
+  return absl::OkStatus();
 }
 
 }  // namespace failback

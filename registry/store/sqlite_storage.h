@@ -5,12 +5,16 @@
 // append, and with durability `full` one sync. Each record carries a checksum, so that a
 // damaged one is noticed when the store is read.
 //
-// Beside `registry.db` there are SQLite's `registry.db-wal` and `-shm`, and `registry.db.lock`: a
-// lock that keeps a second process from the store, and is released with the process.
+// Beside `registry.db` there are SQLite's `registry.db-wal` and `-shm`; `registry.db.lock`, a lock
+// that keeps a second process from the store and is released with the process; and
+// `registry.db.mark`, which tells how far the store has come (registry/store/store_mark.h).
 //
-// The epoch is minted with the store, and again at a start that finds that commits may have been
-// lost: the last life did not end cleanly, its durability was below `full`, and the machine has
-// been started since (its boot id is another).
+// The epoch is minted with the store, and again at a start that finds that commits may be missing:
+//  * the last life did not end cleanly, its durability was below `full`, and the machine has been
+//    started since (its boot id is another);
+//  * the file is not the one that was written last, or not as it was then: it was put back from a
+//    backup, or copied. A tool that restores a store removes its mark (StoreMark::PathOf), and the
+//    next start mints.
 //
 // Thread safety: as Storage: one call at a time.
 
@@ -28,6 +32,7 @@
 #include "registry/store/sqlite_database.h"
 #include "registry/store/sqlite_schema.h"
 #include "registry/store/storage.h"
+#include "registry/store/store_mark.h"
 
 namespace failback {
 
@@ -63,15 +68,17 @@ class SqliteStorage final : public Storage {
   explicit SqliteStorage(Options options);
   absl::Status Connect();
   absl::Status OpenDatabase();
-  absl::Status ReadStore();
+  absl::Status ReadStore(bool created);
   absl::Status MarkOpen();
 
   Options options_;
   std::optional<FileLock> lock_;
   std::unique_ptr<SqliteDatabase> db_;
+  std::optional<StoreMark> mark_;
   StoreHead head_;                        // as this life has it
   bool minted_ = false;                   // this life has a new epoch
   bool marked_ = false;                   // the file says that it is open
+  bool mark_failed_ = false;              // the last commit could not be marked
   std::unique_ptr<StoreRowWriter> rows_;  // goes before db_
 };
 

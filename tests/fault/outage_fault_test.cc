@@ -118,8 +118,8 @@ TEST(OutageFaultTest, RegistryRestartedEmptyUnderLoad) {
   EXPECT_TRUE(fleet.Converged());
 }
 
-// Disabled while two things are missing: a store that was put back keeps its epoch, and what the
-// agent had unregistered before is not compared with what came back until the next audit.
+// Disabled while what the agent had unregistered before is not compared with what came back until
+// the next audit.
 TEST(OutageFaultTest, DISABLED_RegistryRestoredFromABackup) {
   Fleet fleet;
   BeginWith(&fleet);

@@ -52,6 +52,7 @@ TEST(Crash, NothingAcknowledgedIsLostAndNoBatchIsTorn) {
   const std::string path = folder.File("registry.db");
   std::map<std::string, Intended> acknowledged;  // by instance id
   uint64_t revision = 0;
+  std::optional<uint64_t> epoch;
   uint64_t in_flight_seen = 0;
   int64_t acks = 0;
 
@@ -96,6 +97,8 @@ TEST(Crash, NothingAcknowledgedIsLostAndNoBatchIsTorn) {
     StoreRegistry::Options options;
     options.uri = "sqlite://" + path;
     StoreHarness store(options);
+    EXPECT_EQ(store->epoch(), epoch.value_or(store->epoch())) << "nothing was lost";
+    epoch = store->epoch();
     EXPECT_GE(store->revision(), revision);
     revision = store->revision();
     std::map<std::string, uint64_t> present;  // generation by id

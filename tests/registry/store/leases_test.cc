@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr absl::Duration kTtl = absl::Seconds(10);
 
@@ -29,6 +31,7 @@ class LeasesTest : public ::testing::Test {
     Leases::Options options;
     options.timer = timer_.get();
     leases_ = std::make_unique<Leases>(options, [this](std::vector<std::string> ids) {
+      ++told_;
       due_.insert(due_.end(), ids.begin(), ids.end());
     });
   }
@@ -36,6 +39,7 @@ class LeasesTest : public ::testing::Test {
   SimulatedClock clock_;
   std::unique_ptr<HashedWheelTimer> timer_;
   std::vector<std::string> due_;
+  int told_ = 0;
   std::unique_ptr<Leases> leases_;
 };
 
@@ -101,6 +105,22 @@ TEST_F(LeasesTest, NothingIsPendingWithoutLeases) {
   leases_->Drop("a");
   clock_.Advance(absl::Seconds(10));
   EXPECT_EQ(timer_->pending(), 0);
+}
+
+TEST_F(LeasesTest, LeasesThatRunOutTogetherAreToldOfTogether) {
+  leases_->SetGuard(false);
+  constexpr int kMany = 1000;
+  for (int i = 0; i < kMany; ++i) leases_->Grant(absl::StrCat(i), kTtl);
+  clock_.Advance(kTtl + absl::Milliseconds(20));
+  EXPECT_THAT(due_, SizeIs(kMany));
+  EXPECT_EQ(told_, 2) << "the first, and all that followed";
+  for (const std::string& id : due_) {
+    EXPECT_TRUE(leases_->BeginEnd(id));
+    leases_->Drop(id);
+  }
+  leases_->Grant("later", kTtl);
+  clock_.Advance(kTtl + absl::Milliseconds(10));
+  EXPECT_EQ(told_, 3) << "at once, alone";
 }
 
 TEST_F(LeasesTest, NothingIsToldAfterStop) {

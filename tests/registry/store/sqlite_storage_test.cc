@@ -11,12 +11,14 @@
 #include <atomic>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/store/store_mark.h"
 #include "tests/registry/store/harness.h"
 #include "tests/util/process.h"
 
@@ -53,10 +55,28 @@ void CopyFile(const std::string& from, const std::string& to) {
   if (in.peek() != std::ifstream::traits_type::eof()) out << in.rdbuf();
 }
 
-// What a kill -9 at this moment would leave.
-void CopyStore(const std::string& from, const std::string& to) {
-  for (const char* suffix : {"", "-wal"}) CopyFile(from + suffix, to + suffix);
+// What a store consists of, without and with its mark.
+const std::vector<std::string> kData = {"", "-wal"};
+const std::vector<std::string> kAll = {"", "-wal", ".mark"};
+
+void CopyStore(const std::string& from, const std::string& to,
+               const std::vector<std::string>& suffixes) {
+  for (const std::string& suffix : suffixes) CopyFile(from + suffix, to + suffix);
 }
+
+// What a kill -9 at this moment would leave, to be put back later, into the same files.
+class Killed {
+ public:
+  Killed(const std::string& path, const std::string& aside) : path_(path), aside_(aside) {
+    CopyStore(path_, aside_, kAll);
+  }
+  // To be called when the store is closed.
+  void PutBack() const { CopyStore(aside_, path_, kAll); }
+
+ private:
+  const std::string path_;
+  const std::string aside_;
+};
 
 // The error of opening `path`, which must be one line that names it.
 absl::Status OpenError(const std::string& path) {
@@ -178,9 +198,10 @@ class EpochTest : public ::testing::TestWithParam<Durability> {
   TempDir folder_;
 };
 
-TEST_P(EpochTest, IsMintedOnlyWhenCommitsMayHaveBeenLost) {
+TEST_P(EpochTest, IsMintedWhenCommitsMayHaveBeenLost) {
   const std::string path = folder_.File("a.db");
   StoreIdentity first;
+  std::optional<Killed> killed;
   {
     auto storage = SqliteStorage::Open(In(path, "boot-1")).value();
     first = storage->identity();
@@ -197,8 +218,7 @@ TEST_P(EpochTest, IsMintedOnlyWhenCommitsMayHaveBeenLost) {
     row.modify_revision = 9;
     writes.records.push_back(row);
     ASSERT_EQ(storage->Write(writes), absl::OkStatus());
-    CopyStore(path, folder_.File("killed-same-boot.db"));
-    CopyStore(path, folder_.File("killed-other-boot.db"));
+    killed.emplace(path, folder_.File("killed.db"));
   }
   class Reader : public StoreReader {
    public:
@@ -210,23 +230,137 @@ TEST_P(EpochTest, IsMintedOnlyWhenCommitsMayHaveBeenLost) {
     }
     std::pair<uint64_t, uint64_t> revisions;
   };
-  const auto check = [&](const std::string& name, const std::string& boot, bool minted) {
-    auto storage = SqliteStorage::Open(In(folder_.File(name), boot)).value();
+  const auto check = [&](const std::string& boot, bool minted) {
+    SCOPED_TRACE(boot);
+    auto storage = SqliteStorage::Open(In(path, boot)).value();
     Reader reader;
     EXPECT_EQ(storage->Read(&reader), absl::OkStatus());
     EXPECT_EQ(storage->identity().store_id, first.store_id);
-    EXPECT_EQ(storage->identity().epoch == first.epoch, !minted) << name;
+    EXPECT_EQ(storage->identity().epoch == first.epoch, !minted);
     EXPECT_EQ(storage->identity().revision, minted ? 1u : 9u);
     EXPECT_EQ(reader.revisions, minted ? std::make_pair(uint64_t{1}, uint64_t{1})
                                        : std::make_pair(uint64_t{4}, uint64_t{9}));
     return storage->identity().epoch;
   };
-  check("a.db", "boot-2", false);  // closed in good order
-  check("killed-same-boot.db", "boot-1", false);
+  check("boot-2", false);  // closed in good order
+  killed->PutBack();
+  check("boot-1", false);  // killed, and the machine lives on
+  killed->PutBack();
   const bool may_be_lost = GetParam() != Durability::kFull;
-  const uint64_t minted = check("killed-other-boot.db", "boot-2", may_be_lost);
-  auto again = SqliteStorage::Open(In(folder_.File("killed-other-boot.db"), "boot-3")).value();
+  const uint64_t minted = check("boot-2", may_be_lost);
+  auto again = SqliteStorage::Open(In(path, "boot-3")).value();
   EXPECT_EQ(again->identity().epoch, minted) << "closed in good order since";
+}
+
+// A store of a few commits, and what is done to its files between two lives.
+class PutBackTest : public ::testing::Test {
+ protected:
+  // One more commit.
+  void Live(const std::string& path) {
+    auto storage = Open(path);
+    Commit(storage.get());
+  }
+
+  std::unique_ptr<SqliteStorage> Open(const std::string& path) {
+    SqliteStorage::Options options;
+    options.path = path;
+    return SqliteStorage::Open(options).value();
+  }
+
+  void Commit(SqliteStorage* storage) {
+    WriteSet writes;
+    writes.revision = ++revision_;
+    writes.next_rank = ++next_rank_;
+    writes.incarnations.push_back({revision_, "a", "", 0});
+    ASSERT_EQ(storage->Write(writes), absl::OkStatus());
+  }
+
+  uint64_t EpochOf(const std::string& path) { return Open(path)->identity().epoch; }
+
+  TempDir folder_;
+  const std::string path_ = folder_.File("a.db");
+  const std::string other_ = folder_.File("b.db");
+  uint64_t revision_ = 0;
+  uint64_t next_rank_ = 1;
+};
+
+TEST_F(PutBackTest, AnOlderFileBeginsANewEpoch) {
+  Live(path_);
+  const uint64_t epoch = EpochOf(path_);
+  CopyStore(path_, other_, kData);
+  Live(path_);
+  EXPECT_EQ(EpochOf(path_), epoch);
+  CopyStore(other_, path_, kData);
+  const uint64_t restored = EpochOf(path_);
+  EXPECT_NE(restored, epoch);
+  Live(path_);
+  EXPECT_EQ(EpochOf(path_), restored) << "once for one restore";
+}
+
+TEST_F(PutBackTest, AFileThatWasCopiedWhileItWasOpenBeginsANewEpoch) {
+  uint64_t epoch;
+  {
+    auto storage = Open(path_);
+    epoch = storage->identity().epoch;
+    Commit(storage.get());
+    CopyStore(path_, other_, kData);
+    Commit(storage.get());
+  }
+  CopyStore(other_, path_, kData);
+  EXPECT_NE(EpochOf(path_), epoch);
+}
+
+TEST_F(PutBackTest, ACopyBeginsAnEpochOfItsOwn) {
+  Live(path_);
+  const uint64_t epoch = EpochOf(path_);
+  CopyStore(path_, other_, kData);
+  EXPECT_NE(EpochOf(other_), epoch) << "without the mark";
+  const std::string third = folder_.File("c.db");
+  CopyStore(path_, third, kAll);
+  EXPECT_NE(EpochOf(third), epoch) << "with the mark";
+  EXPECT_EQ(EpochOf(path_), epoch);
+}
+
+TEST_F(PutBackTest, ACopyThatCameFurtherElsewhereBeginsANewEpoch) {
+  Live(path_);
+  const uint64_t epoch = EpochOf(path_);
+  CopyStore(path_, other_, kData);
+  for (int i = 0; i < 5; ++i) Live(other_);
+  const uint64_t others = EpochOf(other_);
+  CopyStore(other_, path_, kData);
+  const uint64_t here = EpochOf(path_);
+  EXPECT_NE(here, epoch);
+  EXPECT_NE(here, others) << "both live on";
+}
+
+TEST_F(PutBackTest, AStoreWithoutAWholeMarkBeginsANewEpoch) {
+  Live(path_);
+  const uint64_t first = EpochOf(path_);
+  ASSERT_EQ(unlink(StoreMark::PathOf(path_).c_str()), 0);
+  const uint64_t second = EpochOf(path_);
+  EXPECT_NE(second, first);
+  std::ofstream(StoreMark::PathOf(path_), std::ios::binary) << std::string(64, 'x');
+  EXPECT_NE(EpochOf(path_), second);
+}
+
+TEST_F(PutBackTest, ANewEpochLeavesOutTheRanksThatMayHaveBeenGiven) {
+  for (int i = 0; i < 3; ++i) Live(path_);
+  CopyStore(path_, other_, kData);
+  for (int i = 0; i < 1000; ++i) ++next_rank_;
+  Live(path_);
+  CopyStore(other_, path_, kData);
+  EXPECT_GT(Open(path_)->identity().next_rank, next_rank_);
+}
+
+TEST_F(PutBackTest, AFileOfSchema1IsMigrated) {
+  Live(path_);
+  const std::string store_id = Open(path_)->identity().store_id;
+  Sql(path_, "ALTER TABLE store DROP COLUMN writes; PRAGMA user_version=1");
+  ASSERT_EQ(unlink(StoreMark::PathOf(path_).c_str()), 0);
+  EXPECT_EQ(Open(path_)->identity().store_id, store_id);
+  const uint64_t epoch = EpochOf(path_);
+  Live(path_);
+  EXPECT_EQ(EpochOf(path_), epoch);
 }
 
 std::string DurabilityName(const ::testing::TestParamInfo<Durability>& info) {
@@ -260,8 +394,8 @@ TEST(SqliteStorage, NewerSchemaIsRefused) {
   const absl::Status status = OpenError(path);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("was written by a newer version: schema 99 found, up to 1 supported"));
-  Sql(path, "PRAGMA user_version=1");
+              HasSubstr("was written by a newer version: schema 99 found, up to 2 supported"));
+  Sql(path, "PRAGMA user_version=2");
   StoreHarness again((On(path)));
 }
 
