@@ -18,6 +18,7 @@
 #include "registry/proto_time.h"
 #include "registry/registry_server.h"
 #include "registry/store/store_registry.h"
+#include "registry/store_commands.h"
 #include "retry/hashed_wheel_timer.h"
 
 namespace failback {
@@ -31,7 +32,7 @@ constexpr absl::Duration kShutdownGrace = absl::Seconds(2);
 constexpr char kExamples[] =
     "  failback-registry --listen 127.0.0.1:7070 --store sqlite:///var/lib/failback/registry.db\n"
     "  failback-registry --store memory: --listen 127.0.0.1:0\n"
-    "  failback-registry --config registry.yaml --validate-config";
+    "  failback-registry --config registry.yaml --validate-config\n";
 
 Durability ToDurability(registry::v1::Durability durability) {
   switch (durability) {
@@ -85,10 +86,11 @@ absl::Status Validate(const RegistryConfig& config, const ConfigLoader& loader) 
 }
 
 int Main(int argc, char** argv) {
+  if (const std::optional<int> status = RunStoreCommand(argc, argv)) return *status;
   StopSignals signals;
   ConfigLoader loader(
       {"failback-registry", "Keeps the list of services, in an embedded store, and tells who asks.",
-       kExamples},
+       absl::StrCat(kExamples, kStoreCommandsHelp)},
       RegistryConfig::descriptor());
   if (const std::optional<int> status = loader.ParseCommandLine(argc, argv)) return *status;
   RegistryConfig config;

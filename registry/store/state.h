@@ -218,6 +218,7 @@ class State {
   ListPage List(const ListQuery& query) const;
 
   int64_t instances() const { return instances_; }
+  int64_t services() const { return static_cast<int64_t>(listed_services_.size()); }
   int64_t sessions() const { return static_cast<int64_t>(sessions_.size()); }
   int64_t records() const { return static_cast<int64_t>(by_key_.size()); }
   int64_t tombstones() const { return static_cast<int64_t>(tombstones_.size()); }

@@ -1,0 +1,326 @@
+// `failback-registry backup`, `restore` and `check` on real processes.
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/registry/server/registry_client.h"
+#include "tests/util/daemons.h"
+#include "tests/util/process.h"
+
+namespace failback {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+RunResult RegistryCommand(std::vector<std::string> args) {
+  args.insert(args.begin(), RegistryBinary());
+  return RunProcess(args);
+}
+
+// The value that a summary has for `name`.
+std::string Field(const std::string& summary, const std::string& name) {
+  for (const absl::string_view line : absl::StrSplit(summary, '\n')) {
+    if (absl::StartsWith(line, name + " ")) {
+      return std::string(line.substr(line.find_last_of(' ') + 1));
+    }
+  }
+  return "";
+}
+
+std::vector<std::string> FilesLike(const std::string& folder, const std::string& text) {
+  const RunResult list = RunProcess({"/bin/ls", "-A", folder});
+  std::vector<std::string> files;
+  for (const absl::string_view name : absl::StrSplit(list.out, '\n', absl::SkipEmpty())) {
+    if (absl::StrContains(name, text)) files.emplace_back(name);
+  }
+  return files;
+}
+
+class BackupTest : public ::testing::Test {
+ protected:
+  std::string Store() const { return "sqlite://" + dir_.File("registry.db"); }
+
+  Daemon Start(const std::string& file = "registry.db") {
+    return Daemon::Registry({"--store", "sqlite://" + dir_.File(file)});
+  }
+
+  const TempDir dir_;
+};
+
+TEST_F(BackupTest, ABackupOfABusyStoreIsOneMomentOfIt) {
+  Daemon daemon = Start();
+  RegistryClient client(daemon.address());
+  const std::string session = client.Open("filler")->session_id();
+  // Some size, so that the copy takes more than a step.
+  std::vector<ServiceInstance> many;
+  for (int i = 0; i < 1000; ++i) {
+    many.push_back(MakeInstance("filler", absl::StrCat(i)));
+    (*many.back().mutable_metadata())["text"] = std::string(1000, 'x');
+  }
+  for (uint64_t generation = 1; generation <= 4; ++generation) {
+    for (auto& instance : many) {
+      instance.mutable_key()->set_service(absl::StrCat("filler-", generation));
+    }
+    ASSERT_TRUE(client.Register(session, many, generation).ok());
+  }
+
+  // Meanwhile four instances are always changed together.
+  std::atomic<bool> stop = false;
+  std::atomic<uint32_t> acknowledged = 0;
+  std::thread writer([&] {
+    RegistryClient busy(daemon.address());
+    const std::string own = busy.Open("writer")->session_id();
+    for (uint32_t port = 1; !stop; ++port) {
+      std::vector<ServiceInstance> four;
+      for (int i = 0; i < 4; ++i) four.push_back(MakeInstance("four", absl::StrCat(i), port));
+      ASSERT_TRUE(busy.Register(own, four, port).ok());
+      acknowledged = port;
+    }
+  });
+  uint32_t last = 0;
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_TRUE(Eventually([&] { return acknowledged > last; }));
+    const uint32_t before = acknowledged;
+    const std::string name = absl::StrCat("backup-", round, ".db");
+    const RunResult backup =
+        RegistryCommand({"backup", "--store", Store(), "--to", dir_.File(name), "--progress"});
+    last = acknowledged;
+    ASSERT_EQ(backup.status, 0) << backup.err;
+    EXPECT_THAT(backup.err, HasSubstr("backup: 100 %"));
+    EXPECT_EQ(Field(backup.out, "instances"), "4004");
+
+    Daemon copy = Start(name);
+    RegistryClient reader(copy.address());
+    std::set<uint32_t> ports;
+    const auto four = reader.List("four");
+    ASSERT_TRUE(four.ok()) << four.status();
+    ASSERT_THAT(*four, SizeIs(4));
+    for (const auto& record : *four) ports.insert(record.instance().port());
+    EXPECT_THAT(ports, SizeIs(1)) << "a commit was torn";
+    EXPECT_GE(*ports.begin(), before) << "something acknowledged before is missing";
+    EXPECT_LE(*ports.begin(), acknowledged + 1);
+    EXPECT_EQ(copy.Stop(), 0);
+  }
+  stop = true;
+  writer.join();
+  EXPECT_THAT(FilesLike(dir_.path(), "partial"), IsEmpty());
+}
+
+TEST_F(BackupTest, ARestoredStoreBeginsANewEpochAndKeepsWhatWasThere) {
+  std::string first_epoch;
+  {
+    Daemon daemon = Start();
+    RegistryClient client(daemon.address());
+    ASSERT_TRUE(client.Register("", {MakeInstance("orders", "1")}).ok());
+    const RunResult backup =
+        RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("b.db")});
+    ASSERT_EQ(backup.status, 0) << backup.err;
+    first_epoch = Field(backup.out, "epoch");
+    ASSERT_TRUE(client.Register("", {MakeInstance("orders", "2")}).ok());
+    daemon.Kill();  // what was committed last is in the -wal file only
+  }
+  const RunResult restore =
+      RegistryCommand({"restore", "--store", Store(), "--from", dir_.File("b.db")});
+  ASSERT_EQ(restore.status, 0) << restore.err;
+  EXPECT_NE(Field(restore.out, "epoch"), first_epoch);
+  EXPECT_EQ(Field(restore.out, "revision"), "1");
+  {
+    Daemon daemon = Start();
+    RegistryClient client(daemon.address());
+    EXPECT_THAT(client.Ids(), ElementsAre("1"));
+    EXPECT_EQ(absl::StrCat(client.epoch()), Field(restore.out, "epoch"));
+    EXPECT_EQ(daemon.Stop(), 0);
+  }
+  // What was there can be put back in turn.
+  const std::vector<std::string> replaced = FilesLike(dir_.path(), "registry.db.replaced-");
+  ASSERT_THAT(replaced, SizeIs(1));
+  EXPECT_THAT(restore.out, HasSubstr(replaced[0]));
+  ASSERT_EQ(
+      RegistryCommand({"restore", "--store", Store(), "--from", dir_.File(replaced[0])}).status, 0);
+  Daemon daemon = Start();
+  RegistryClient client(daemon.address());
+  EXPECT_THAT(client.Ids(), ElementsAre("1", "2"));
+  EXPECT_NE(absl::StrCat(client.epoch()), Field(restore.out, "epoch"));
+}
+
+TEST_F(BackupTest, ABackupThatIsCopiedByHandBeginsANewEpochToo) {
+  uint64_t epoch = 0;
+  {
+    Daemon daemon = Start();
+    RegistryClient client(daemon.address());
+    ASSERT_TRUE(client.Register("", {MakeInstance("orders", "1")}).ok());
+    EXPECT_THAT(client.Ids(), ElementsAre("1"));
+    epoch = client.epoch();
+    ASSERT_EQ(RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("b.db")}).status, 0);
+  }
+  Daemon daemon = Start("b.db");
+  RegistryClient client(daemon.address());
+  EXPECT_THAT(client.Ids(), ElementsAre("1"));
+  EXPECT_NE(client.epoch(), epoch);
+}
+
+TEST_F(BackupTest, AgentsSendEverythingAgainAfterARestore) {
+  std::string address;
+  std::unique_ptr<Daemon> agent;
+  {
+    Daemon daemon = Start();
+    address = daemon.address();
+    agent = std::make_unique<Daemon>(
+        Daemon::Agent(address, {"--listen", "unix:" + dir_.File("agent.sock")}));
+    const auto reg = [&](const std::string& id) {
+      const RunResult result =
+          Ctl(agent->address(), {"register", "orders", "--id", id, "--address", "h", "--port", "1",
+                                 "--wait", "acknowledged"});
+      ASSERT_EQ(result.status, 0) << result.err;
+    };
+    reg("1");
+    ASSERT_EQ(RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("b.db")}).status, 0);
+    reg("2");
+    daemon.Kill();
+  }
+  ASSERT_EQ(RegistryCommand({"restore", "--store", Store(), "--from", dir_.File("b.db")}).status,
+            0);
+  Daemon daemon = Daemon::Registry({"--store", Store(), "--listen", address});
+  RegistryClient client(address);
+  EXPECT_TRUE(Eventually([&] { return client.Ids() == std::vector<std::string>({"1", "2"}); }));
+}
+
+TEST_F(BackupTest, AStoreInUseIsNotReplaced) {
+  Daemon daemon = Start();
+  RegistryClient client(daemon.address());
+  ASSERT_TRUE(client.Register("", {MakeInstance("orders", "1")}).ok());
+  ASSERT_EQ(RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("b.db")}).status, 0);
+  const RunResult restore =
+      RegistryCommand({"restore", "--store", Store(), "--from", dir_.File("b.db")});
+  EXPECT_EQ(restore.status, 2);
+  EXPECT_THAT(restore.err, AllOf(StartsWith("failback-registry: restore: "), HasSubstr("is in use"),
+                                 HasSubstr(absl::StrCat("process ", daemon.process().pid()))));
+  EXPECT_THAT(client.Ids(), ElementsAre("1"));
+  EXPECT_THAT(FilesLike(dir_.path(), "replaced"), IsEmpty());
+  EXPECT_THAT(FilesLike(dir_.path(), "restoring"), IsEmpty());
+}
+
+TEST_F(BackupTest, CheckReadsAStoreInUseAndNoticesDamage) {
+  {
+    Daemon daemon = Start();
+    RegistryClient client(daemon.address());
+    const std::string session = client.Open("a")->session_id();
+    ASSERT_TRUE(client.Register(session, {MakeInstance("orders", "id-of-one")}, 1).ok());
+    ASSERT_TRUE(client.Register(session, {MakeInstance("users", "two")}, 1).ok());
+    ASSERT_TRUE(client.Unregister(session, MakeInstance("users", "two").key(), 2).ok());
+    const RunResult check = RegistryCommand({"check", "--store", Store()});
+    ASSERT_EQ(check.status, 0) << check.err;
+    EXPECT_THAT(check.out, StartsWith(dir_.File("registry.db") + ": good\n"));
+    EXPECT_EQ(Field(check.out, "instances"), "1");
+    EXPECT_EQ(Field(check.out, "services"), "1");
+    EXPECT_EQ(Field(check.out, "tombstones"), "1");
+    EXPECT_EQ(Field(check.out, "sessions"), "1");
+    EXPECT_EQ(Field(check.out, "revision"), "3");
+    EXPECT_EQ(daemon.Stop(), 0);
+  }
+  std::string bytes;
+  {
+    std::ifstream in(dir_.File("registry.db"), std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const size_t at = bytes.find("id-of-one");
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] ^= 1;
+  const std::string damaged = dir_.Write("damaged.db", bytes);
+  const RunResult check = RegistryCommand({"check", "--store", damaged});
+  EXPECT_EQ(check.status, 1);
+  EXPECT_THAT(check.err, AllOf(HasSubstr(damaged), HasSubstr("is damaged")));
+  // A damaged store is neither backed up nor restored.
+  EXPECT_EQ(RegistryCommand({"backup", "--store", damaged, "--to", dir_.File("b.db")}).status, 1);
+  EXPECT_THAT(FilesLike(dir_.path(), "b.db"), IsEmpty());
+  EXPECT_EQ(RegistryCommand({"restore", "--store", Store(), "--from", damaged}).status, 1);
+  EXPECT_THAT(FilesLike(dir_.path(), "replaced"), IsEmpty());
+  EXPECT_EQ(RegistryCommand({"check", "--store", Store()}).status, 0);
+}
+
+TEST_F(BackupTest, BadInputIsNamed) {
+  const auto expect = [](const RunResult& result, const std::string& text) {
+    EXPECT_EQ(result.status, 2) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(text));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  };
+  const std::string text = dir_.Write("text", "not a store");
+  const std::string missing = dir_.File("missing.db");
+  expect(RegistryCommand({"check", "--store", missing}), missing + ": cannot open: No such file");
+  expect(RegistryCommand({"check", "--store", "etcd://h"}), "--store: \"etcd://h\" is neither");
+  expect(RegistryCommand({"check", "--stor", "x"}), "--stor: unknown flag");
+  expect(RegistryCommand({"backup", "--store", missing}), "--to");
+  expect(RegistryCommand({"check", "--store", dir_.Write("empty", "")}), "holds no store");
+  expect(RegistryCommand({"restore", "--store", dir_.File("no/r.db"), "--from", text}), "folder");
+  { EXPECT_EQ(Start().Stop(), 0); }
+  expect(RegistryCommand({"backup", "--store", Store(), "--to", text}),
+         text + ": is there already");
+  expect(RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("no/b.db")}), "b.db");
+  EXPECT_EQ(RegistryCommand({"check", "--store", text}).status,
+            1);  // damaged, as far as one can tell
+  const RunResult help = RegistryCommand({"backup", "--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.out, HasSubstr("Exit status: 0 done, 1 failed"));
+  // The store may be named in the configuration file.
+  const std::string config = dir_.Write("registry.yaml", "store: " + Store() + "\n");
+  EXPECT_EQ(RegistryCommand({"check", "--config", config}).status, 0);
+}
+
+// A backup that is killed leaves no file with its name, or a good one.
+TEST_F(BackupTest, AKilledBackupIsNone) {
+  {
+    Daemon daemon = Start();
+    RegistryClient client(daemon.address());
+    std::vector<ServiceInstance> many;
+    for (int i = 0; i < 1000; ++i) {
+      many.push_back(MakeInstance("filler", absl::StrCat(i)));
+      (*many.back().mutable_metadata())["text"] = std::string(1000, 'x');
+    }
+    for (int batch = 0; batch < 3; ++batch) {
+      for (auto& instance : many) instance.mutable_key()->set_service(absl::StrCat("s", batch));
+      ASSERT_TRUE(client.Register("", many).ok());
+    }
+    EXPECT_EQ(daemon.Stop(), 0);
+  }
+  const absl::Time start = absl::Now();
+  ASSERT_EQ(
+      RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("whole.db")}).status, 0);
+  const int64_t usual = absl::ToInt64Microseconds(absl::Now() - start);
+  const uint64_t seed = std::random_device()();
+  std::cout << "seed " << seed << std::endl;
+  std::mt19937_64 random(seed);
+  int finished = 0;
+  for (int round = 0; round < 20; ++round) {
+    const std::string to = dir_.File(absl::StrCat("b", round, ".db"));
+    auto backup = Process::Start({RegistryBinary(), "backup", "--store", Store(), "--to", to});
+    absl::SleepFor(absl::Microseconds(random() % (usual * 5 / 4)));
+    backup->Kill();
+    if (access(to.c_str(), F_OK) != 0) continue;
+    ++finished;
+    const RunResult check = RegistryCommand({"check", "--store", to});
+    EXPECT_EQ(check.status, 0) << check.err;
+    EXPECT_EQ(Field(check.out, "instances"), "3000");
+  }
+  std::cout << finished << " of 20 were finished" << std::endl;
+  EXPECT_EQ(RegistryCommand({"check", "--store", Store()}).status, 0);
+}
+
+}  // namespace
+}  // namespace failback
