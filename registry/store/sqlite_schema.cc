@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
+#include "registry/store/epoch.h"
 
 namespace failback {
 namespace {
@@ -61,6 +62,8 @@ constexpr const char* kMigrations[] = {
     "ALTER TABLE store ADD COLUMN writes INTEGER NOT NULL DEFAULT 0",
 };
 static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion);
+
+constexpr uint64_t kRanksLeftOut = 1000000;
 
 constexpr char kPutRecord[] =
     "INSERT OR REPLACE INTO records VALUES "
@@ -171,6 +174,12 @@ absl::Status ReadRecords(SqliteDatabase& db, bool restarted, StoreReader* reader
 }
 
 }  // namespace
+
+void BeginNewEpoch(StoreHead* head) {
+  head->identity.epoch = NewEpoch();
+  head->identity.revision = 1;
+  head->identity.next_rank += kRanksLeftOut;
+}
 
 absl::StatusOr<int> StoreSchemaVersion(SqliteDatabase& db) {
   const auto tables = db.QueryInt("SELECT count(*) FROM sqlite_master");

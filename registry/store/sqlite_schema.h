@@ -31,6 +31,10 @@ struct StoreHead {
   uint64_t writes = 0;                        // groups of rows written, over all lives
 };
 
+// Begins a new epoch in `head`. Ranks are left out: commits that are missing gave some away;
+// whoever has one may claim it again, and nobody else must be given it.
+void BeginNewEpoch(StoreHead* head);
+
 // The version of the tables: 0 for an empty file. FAILED_PRECONDITION for another program's file or
 // a newer version's, DATA_LOSS for one that is no database.
 absl::StatusOr<int> StoreSchemaVersion(SqliteDatabase& db);

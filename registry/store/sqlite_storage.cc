@@ -24,10 +24,6 @@ std::string KernelBootId() {
   return id;
 }
 
-// Ranks that a new epoch leaves out. Commits that are missing gave some away; whoever has one may
-// claim it again, and nobody else must be given it.
-constexpr uint64_t kRanksLeftOut = 1000000;
-
 const char* SynchronousPragma(Durability durability) {
   switch (durability) {
     case Durability::kFull:
@@ -151,9 +147,7 @@ absl::Status SqliteStorage::ReadStore(bool created) {
     }
   }
   minted_ = true;
-  head_.identity.epoch = NewEpoch();
-  head_.identity.revision = 1;
-  head_.identity.next_rank += kRanksLeftOut;
+  BeginNewEpoch(&head_);
   Log(LogLevel::kWarning, "the store is not as it was last: a new epoch begins",
       {{"store", options_.path}, {"epoch", absl::StrCat(head_.identity.epoch)}, {"reason", *why}});
   return absl::OkStatus();

@@ -12,16 +12,15 @@
 #include <memory>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "registry/canonical.h"
-#include "registry/store/epoch.h"
 #include "registry/store/sqlite_database.h"
 #include "registry/store/sqlite_storage.h"
 #include "registry/store/state.h"
+#include "registry/store/store_mark.h"
 
 namespace failback {
 namespace {
@@ -184,15 +183,24 @@ absl::Status CheckRows(SqliteDatabase& db, StoreSummary* summary) {
   return absl::OkStatus();
 }
 
-// Changes a copy's head, in a file that is complete in itself: without a -wal beside it.
-template <typename Change>
-absl::Status Finish(SqliteDatabase& copy, Change change) {
+// Makes a copy one file, complete in itself: without a -wal beside it.
+absl::Status MakeOneFile(SqliteDatabase& copy) {
+  return copy.Execute("PRAGMA journal_mode=DELETE");
+}
+
+// Begins a new epoch in a copy, and brings it to this program's schema.
+absl::Status BeginEpoch(SqliteDatabase& copy) {
+  const auto version = StoreSchemaVersion(copy);
+  if (!version.ok()) return version.status();
+  if (auto status = MigrateStore(copy, *version, {}); !status.ok()) return status;
   auto head = ReadStoreHead(copy);
   if (!head.ok()) return head.status();
-  change(&*head);
-  const absl::Status status = copy.InTransaction([&] { return WriteStoreHead(copy, *head); });
-  if (!status.ok()) return status;
-  return copy.Execute("PRAGMA journal_mode=DELETE");
+  BeginNewEpoch(&*head);
+  head->clean = true;
+  return copy.InTransaction([&] {
+    auto status = RestartRevisions(copy);
+    return status.ok() ? WriteStoreHead(copy, *head) : status;
+  });
 }
 
 // Moves the store at `path` aside; its new name.
@@ -216,6 +224,17 @@ absl::StatusOr<std::string> PutAside(const std::string& path) {
   unlink(wal.c_str());
   unlink((path + "-shm").c_str());
   return aside;
+}
+
+// Says that the file at `path` is the store that goes on, so that its epoch holds.
+absl::Status MarkContinued(const std::string& path) {
+  auto db = OpenSnapshot(path);
+  if (!db.ok()) return db.status();
+  const auto head = ReadStoreHead(**db);
+  if (!head.ok()) return head.status();
+  auto mark = StoreMark::Open(path);
+  if (!mark.ok()) return mark.status();
+  return mark->PutDurably({head->identity.epoch, head->writes});
 }
 
 // The new file belongs to whom the old one belonged to.
@@ -263,14 +282,7 @@ absl::StatusOr<StoreSummary> BackUpStore(const std::string& from, const std::str
     auto copy = SqliteDatabase::Open(unfinished.path(), SqliteDatabase::Mode::kCreate);
     if (!copy.ok()) return copy.status();
     if (auto status = Copy(**source, **copy, progress); !status.ok()) return status;
-    source->reset();
-    // As if commits had been lost since: whoever opens it begins a new epoch.
-    const auto status = Finish(**copy, [](StoreHead* head) {
-      head->boot_id.clear();
-      head->clean = false;
-      head->durability = Durability::kNormal;
-    });
-    if (!status.ok()) return status;
+    if (auto status = MakeOneFile(**copy); !status.ok()) return status;
   }
   auto summary = CheckStore(unfinished.path());
   if (!summary.ok()) return summary;
@@ -292,16 +304,8 @@ absl::StatusOr<RestoredStore> RestoreStore(const std::string& from, const std::s
     auto copy = SqliteDatabase::Open(unfinished.path(), SqliteDatabase::Mode::kCreate);
     if (!copy.ok()) return copy.status();
     if (auto status = Copy(**source, **copy, progress); !status.ok()) return status;
-    const auto version = StoreSchemaVersion(**copy);
-    if (!version.ok()) return version.status();
-    if (auto status = MigrateStore(**copy, *version, {}); !status.ok()) return status;
-    if (auto status = RestartRevisions(**copy); !status.ok()) return status;
-    const auto status = Finish(**copy, [](StoreHead* head) {
-      head->identity.epoch = NewEpoch();
-      head->identity.revision = 1;
-      head->clean = true;
-    });
-    if (!status.ok()) return status;
+    if (auto status = BeginEpoch(**copy); !status.ok()) return status;
+    if (auto status = MakeOneFile(**copy); !status.ok()) return status;
   }
   auto summary = CheckStore(unfinished.path());
   if (!summary.ok()) return summary.status();
@@ -315,6 +319,7 @@ absl::StatusOr<RestoredStore> RestoreStore(const std::string& from, const std::s
   if (auto status = Sync(unfinished.path()); !status.ok()) return status;
   if (rename(unfinished.path().c_str(), to.c_str()) != 0) return SystemError(to, "cannot replace");
   if (auto status = Sync(FolderOf(to)); !status.ok()) return status;
+  if (auto status = MarkContinued(to); !status.ok()) return status;
   return restored;
 }
 
