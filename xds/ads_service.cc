@@ -1,0 +1,240 @@
+#include "xds/ads_service.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "registry/errors.h"
+#include "registry/grpc_threads.h"
+#include "registry/ids.h"
+#include "registry/log.h"
+#include "xds/response_encoding.h"
+
+namespace failback::xds {
+namespace {
+
+using envoy::service::discovery::v3::DiscoveryRequest;
+
+// What a client is asked to wait when there are too many.
+constexpr absl::Duration kOverloadDelay = absl::Seconds(5);
+
+bool Parse(const grpc::ByteBuffer& bytes, DiscoveryRequest* request) {
+  grpc::ByteBuffer copy = bytes;
+  return grpc::SerializationTraits<DiscoveryRequest>::Deserialize(&copy, request).ok();
+}
+
+}  // namespace
+
+// One stream. gRPC owns the reactor, which goes at OnDone; the cache may hold this for longer.
+class AdsService::Stream final : public ServiceCache::Follower,
+                                 public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(AdsService* service, Reactor* reactor)
+      : service_(service), reactor_(reactor), state_(service->version_prefix_) {}
+
+  void Begin() {
+    MutexLock lock(&mu_);
+    Advance();
+  }
+
+  // The request under way has been read, or there is none any more.
+  void OnRead(bool ok, const grpc::ByteBuffer& bytes) {
+    if (!ok) return End(absl::OkStatus());
+    DiscoveryRequest request;
+    if (!Parse(bytes, &request)) {
+      return End(absl::InvalidArgumentError("the message is no DiscoveryRequest"));
+    }
+    StreamState::Step step;
+    {
+      MutexLock lock(&mu_);
+      if (reactor_ == nullptr || end_.has_value()) return;
+      step = state_.OnRequest(request);
+      service_->Note(state_, request, step.kind);
+    }
+    // Not under the lock: the cache may tell at once.
+    for (const std::string& name : step.follow) {
+      service_->cache_.Follow(name, shared_from_this());
+      followed_.insert(name);
+    }
+    for (const std::string& name : step.unfollow) {
+      service_->cache_.Unfollow(name, shared_from_this());
+      followed_.erase(name);
+    }
+    if (!step.error.ok()) return End(step.error);
+    MutexLock lock(&mu_);
+    reading_ = false;
+    Advance();
+  }
+
+  void OnWritten(bool ok) {
+    MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok && !end_.has_value()) end_ = absl::CancelledError("the client has gone");
+    Advance();
+  }
+
+  void OnServiceChanged(const std::string& name) override {
+    MutexLock lock(&mu_);
+    state_.Changed(name);
+    Advance();
+  }
+
+  void End(const absl::Status& status) {
+    MutexLock lock(&mu_);
+    if (!end_.has_value()) end_ = status;
+    Advance();
+  }
+
+  // Nothing is read any more.
+  void Done() {
+    for (const std::string& name : followed_) service_->cache_.Unfollow(name, shared_from_this());
+  }
+
+ private:
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  AdsService* const service_;
+  // Used by one read at a time, and after the last.
+  std::set<std::string> followed_;
+  Mutex mu_;
+  Reactor* reactor_ ABSL_GUARDED_BY(mu_);  // null once finished
+  StreamState state_ ABSL_GUARDED_BY(mu_);
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+};
+
+class AdsService::Reactor final
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  explicit Reactor(AdsService* service)
+      : service_(service), stream_(std::make_shared<Stream>(service, this)) {}
+
+  const std::shared_ptr<Stream>& stream() const { return stream_; }
+  grpc::ByteBuffer* read_buffer() { return &read_; }
+
+ private:
+  void OnReadDone(bool ok) override { stream_->OnRead(ok, read_); }
+  void OnWriteDone(bool ok) override { stream_->OnWritten(ok); }
+  void OnCancel() override { stream_->End(absl::CancelledError("the client has gone")); }
+  void OnDone() override {
+    {
+      MutexLock lock(&service_->mu_);
+      service_->streams_.erase(stream_);
+    }
+    stream_->Done();
+    delete this;
+  }
+
+  AdsService* const service_;
+  const std::shared_ptr<Stream> stream_;
+  grpc::ByteBuffer read_;
+};
+
+void AdsService::Stream::Advance() {
+  if (reactor_ == nullptr) return;
+  if (!end_.has_value()) {
+    if (!writing_) {
+      const auto source = [this](ResourceType type, const std::string& name)
+                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                                return service_->cache_.Find(type, name, state_.zone());
+                              };
+      if (const auto response = state_.Next(source)) {
+        written_ = EncodeResponse(*response);
+        writing_ = true;
+        reactor_->StartWrite(&written_);
+      }
+    }
+    if (!reading_) {
+      reading_ = true;
+      reactor_->StartRead(reactor_->read_buffer());
+    }
+    return;
+  }
+  if (!writing_) std::exchange(reactor_, nullptr)->Finish(StatusToGrpc(*end_));
+}
+
+AdsService::AdsService(Registry* registry, const Options& options)
+    : options_(options),
+      version_prefix_(absl::StrCat(RandomId().substr(0, 8), "-")),
+      cache_(registry, options.cache) {
+  KeepGrpcCallbackThreads();
+}
+
+AdsService::~AdsService() = default;
+
+void AdsService::Stop() {
+  std::set<std::shared_ptr<Stream>> streams;
+  {
+    MutexLock lock(&mu_);
+    stopped_ = true;
+    streams = streams_;
+  }
+  for (const auto& stream : streams) {
+    stream->End(
+        Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the discovery server is stopping"));
+  }
+}
+
+AdsService::Statistics AdsService::Stats() const {
+  Statistics statistics;
+  {
+    MutexLock lock(&mu_);
+    statistics = statistics_;
+    statistics.streams = static_cast<int64_t>(streams_.size());
+  }
+  statistics.cache = cache_.Stats();
+  return statistics;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AdsService::StreamAggregatedResources(
+    grpc::CallbackServerContext*) {
+  auto* reactor = new Reactor(this);
+  const std::shared_ptr<Stream> stream = reactor->stream();
+  absl::Status refusal;
+  {
+    MutexLock lock(&mu_);
+    if (stopped_) {
+      refusal =
+          Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the discovery server is stopping");
+    } else if (streams_.size() >= options_.max_streams) {
+      refusal = WithRetryDelay(
+          Refusal(registry::v1::ERROR_REASON_OVERLOADED, "too many discovery streams at once"),
+          kOverloadDelay);
+    } else {
+      streams_.insert(stream);
+    }
+  }
+  if (refusal.ok()) {
+    stream->Begin();
+  } else {
+    stream->End(refusal);
+  }
+  return reactor;
+}
+
+void AdsService::Note(const StreamState& state, const DiscoveryRequest& request,
+                      StreamState::Kind kind) {
+  const std::optional<ResourceType> type = TypeOfUrl(request.type_url());
+  {
+    MutexLock lock(&mu_);
+    if (kind == StreamState::Kind::kAck) ++statistics_.acks;
+    if (kind == StreamState::Kind::kNack) {
+      ++statistics_.nacks;
+      statistics_.last_nack = Nack{absl::Now(), state.node_id(), state.user_agent(), *type,
+                                   request.error_detail().message()};
+    }
+  }
+  if (kind == StreamState::Kind::kNack) {
+    Log(LogLevel::kError, "xds client refused a response",
+        {{"node", state.node_id()},
+         {"client", state.user_agent()},
+         {"type", TypeName(*type)},
+         {"kept", request.version_info()},
+         {"reason", request.error_detail().message()}});
+  }
+}
+
+}  // namespace failback::xds
