@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,8 @@
 #include "registry/registry_server.h"
 #include "registry/upstream.h"
 #include "retry/hashed_wheel_timer.h"
+#include "xds/ads_service.h"
+#include "xds/bootstrap.h"
 
 namespace failback {
 namespace {
@@ -76,6 +79,16 @@ void RegisterStaticServices(const AgentConfig& config, FailbackRegistry* registr
   });
 }
 
+// For the programs that discover through this agent, where it is.
+absl::Status WriteXdsBootstrap(const AgentConfig& config, const std::string& client_name,
+                               const std::vector<std::string>& addresses,
+                               const ConfigLoader& loader) {
+  if (config.xds().bootstrap().empty()) return absl::OkStatus();
+  const xds::Bootstrap bootstrap = {xds::ChooseServerUri(addresses), client_name, config.zone()};
+  const absl::Status status = xds::WriteBootstrap(bootstrap, config.xds().bootstrap());
+  return status.ok() ? status : loader.ErrorAt("xds.bootstrap", std::string(status.message()));
+}
+
 void DrainAndLog(AgentService* service, absl::Duration deadline) {
   std::promise<void> drained;
   service->DrainOnce(deadline, [&drained](const absl::StatusOr<DrainResponse>& response) {
@@ -122,20 +135,28 @@ int Main(int argc, char** argv) {
   FailbackRegistry::Options options = ToFailbackOptions(config);
   options.timer = timer->get();
   options.on_event = LogIntent;
+  const std::string client_name = options.client_name;
   absl::StatusOr<std::unique_ptr<FailbackRegistry>> registry =
       FailbackRegistry::Create(*std::move(upstream), std::move(options));
   if (!registry.ok()) return loader.Fail(registry.status());
 
+  xds::AdsService::Options xds_options;
+  xds_options.cache.timer = timer->get();
+  xds_options.cache.zone_aware = config.xds().zone_aware();
+  xds::AdsService xds_service(registry->get(), xds_options);
   AgentService service(registry->get(), start_time);
   RegistryServer::Options server_options;
   server_options.listen = {config.listen().begin(), config.listen().end()};
   server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
-  server_options.extra_services = {{&service, AgentService::kName}};
+  server_options.extra_services = {{&service, AgentService::kName},
+                                   {&xds_service, xds::AdsService::kName}};
   absl::StatusOr<std::unique_ptr<RegistryServer>> server =
       RegistryServer::Start(registry->get(), server_options);
   if (!server.ok()) {
     return loader.Fail(loader.ErrorAt("listen", std::string(server.status().message())));
   }
+  status = WriteXdsBootstrap(config, client_name, (*server)->addresses(), loader);
+  if (!status.ok()) return loader.Fail(status);
   RegisterStaticServices(config, registry->get());
   AnnounceReady("failback-agent", (*server)->addresses(),
                 absl::StrCat("registry ", config.registry()));
@@ -143,6 +164,7 @@ int Main(int argc, char** argv) {
   const int signal = signals.Wait();
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
   DrainAndLog(&service, FromProto(config.drain_deadline()));
+  xds_service.Stop();
   (*server)->Shutdown(kShutdownGrace);
   Log(LogLevel::kInfo, "stopped");
   return 0;

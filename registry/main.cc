@@ -20,6 +20,7 @@
 #include "registry/store/store_registry.h"
 #include "registry/store_commands.h"
 #include "retry/hashed_wheel_timer.h"
+#include "xds/ads_service.h"
 
 namespace failback {
 namespace {
@@ -114,10 +115,15 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<StoreRegistry>> registry = StoreRegistry::Open(std::move(options));
   if (!registry.ok()) return loader.Fail(registry.status());
 
+  xds::AdsService::Options xds_options;
+  xds_options.cache.timer = timer->get();
+  xds_options.cache.zone_aware = config.xds().zone_aware();
+  auto xds_service = std::make_unique<xds::AdsService>(registry->get(), xds_options);
   RegistryServer::Options server_options;
   server_options.listen = {config.listen().begin(), config.listen().end()};
   server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
   server_options.max_message_bytes = static_cast<int>(config.limits().max_request_bytes());
+  server_options.extra_services = {{xds_service.get(), xds::AdsService::kName}};
   absl::StatusOr<std::unique_ptr<RegistryServer>> server =
       RegistryServer::Start(registry->get(), server_options);
   if (!server.ok()) {
@@ -133,8 +139,10 @@ int Main(int argc, char** argv) {
 
   const int signal = signals.Wait();
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
+  xds_service->Stop();
   (*server)->Shutdown(kShutdownGrace);
   server->reset();
+  xds_service.reset();
   registry->reset();
   Log(LogLevel::kInfo, "stopped");
   return 0;

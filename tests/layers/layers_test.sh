@@ -17,6 +17,9 @@ only() {
 only agent_libraries '^@failback_deps//:(grpc\+\+|protobuf|abseil|sqlite3|bin/protoc|bin/grpc_cpp_plugin)$'
 # The timers know nothing of services.
 only retry_dependencies '^(//:retry|//retry:.*|@failback_deps//:abseil)$'
+# The library brings no xDS messages along, which a host may have of its own.
+only agent_dependencies '^//(:agent|agent:|registry(/[a-z]+)*:|retry:|proto:(failback/)?(rpc|registry|agent)[_/]v1)'
+only xds_dependencies '^(//xds:.*|//registry(/[a-z]+)*:.*|//retry:.*|//proto:.*)$'
 # Nothing depends on the agent, nor on tests.
 only registry_dependencies '^(//:registry|//registry(/[a-z]+)*:.*|//retry:.*|//proto:.*)$'
 exit $failed
