@@ -27,9 +27,6 @@ struct Intended {
   uint64_t generation = 0;
   bool registers = false;
 
-  friend bool operator==(const Intended& a, const Intended& b) {
-    return a.generation == b.generation && a.registers == b.registers;
-  }
 };
 
 struct InFlight {
