@@ -452,15 +452,14 @@ absl::StatusOr<Registration> Agent::Register(const ServiceInstance& instance,
 
 absl::StatusOr<Subscription> Agent::Subscribe(const std::string& service,
                                               SnapshotCallback callback) {
+  if (service.empty()) return InvalidField("service", "is required");
   Selector selector;
   selector.set_service(service);
   return Subscribe(selector, std::move(callback));
 }
 
 absl::StatusOr<Subscription> Agent::Subscribe(const Selector& selector, SnapshotCallback callback) {
-  if (absl::Status status =
-          ValidateSelector(FieldPath("selector"), selector, ServiceName::kRequired);
-      !status.ok()) {
+  if (absl::Status status = ValidateFollowed(FieldPath("selector"), selector); !status.ok()) {
     return status;
   }
   auto state = std::make_shared<SubscriptionState>(impl_->NewStrand(), std::move(callback));

@@ -301,6 +301,9 @@ absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& inst
       !status.ok()) {
     return status;
   }
+  if (instance.instance_count() != 0) {
+    return Invalid(FieldPath(path, "instance_count"), "is set by the registry only");
+  }
   if (const size_t bytes = instance.ByteSizeLong(); bytes > kMaxInstanceBytes) {
     return Invalid(
         path, absl::StrCat("is ", bytes, " bytes, at most ", kMaxInstanceBytes, " are allowed"));
@@ -308,13 +311,12 @@ absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& inst
   return absl::OkStatus();
 }
 
-absl::Status ValidateSelector(const FieldPath& path, const Selector& selector,
-                              ServiceName service) {
+absl::Status ValidateSelector(const FieldPath& path, const Selector& selector) {
   if (auto status = ValidateNamespace(FieldPath(path, "namespace"), selector.namespace_());
       !status.ok()) {
     return status;
   }
-  if (service == ServiceName::kRequired || !selector.service().empty()) {
+  if (!selector.service().empty()) {
     if (auto status = ValidateService(FieldPath(path, "service"), selector.service());
         !status.ok()) {
       return status;
@@ -338,6 +340,23 @@ absl::Status ValidateSelector(const FieldPath& path, const Selector& selector,
     }
   }
   return ValidateMetadata(FieldPath(path, "metadata"), selector.metadata());
+}
+
+absl::Status ValidateFollowed(const FieldPath& path, const Selector& selector) {
+  if (auto status = ValidateSelector(path, selector); !status.ok()) return status;
+  if (!selector.service().empty()) return absl::OkStatus();
+  const std::pair<const char*, bool> conditions[] = {
+      {"statuses", selector.statuses_size() > 0},
+      {"zones", selector.zones_size() > 0},
+      {"metadata", !selector.metadata().empty()},
+  };
+  for (const auto& [name, set] : conditions) {
+    if (set) {
+      return Invalid(FieldPath(path, name),
+                     "is not allowed without a service: services are listed");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ValidateOpenSession(const OpenSessionRequest& request) {
@@ -383,7 +402,7 @@ absl::Status ValidateSubscribe(const SubscribeRequest& request) {
       return status;
     }
   }
-  return ValidateSelector(FieldPath("selector"), request.selector(), ServiceName::kRequired);
+  return ValidateFollowed(FieldPath("selector"), request.selector());
 }
 
 absl::Status ValidateUnsubscribe(const UnsubscribeRequest& request) {
@@ -392,9 +411,7 @@ absl::Status ValidateUnsubscribe(const UnsubscribeRequest& request) {
 }
 
 absl::Status ValidateList(const ListRequest& request) {
-  if (auto status =
-          ValidateSelector(FieldPath("selector"), request.selector(), ServiceName::kOptional);
-      !status.ok()) {
+  if (auto status = ValidateSelector(FieldPath("selector"), request.selector()); !status.ok()) {
     return status;
   }
   if (auto status =

@@ -106,12 +106,17 @@ std::string Times(const PendingOperation& operation) {
   return absl::StrCat(operation.times(), "/", operation.retry_times());
 }
 
-// " orders-1 127.0.0.1:8080", the namespace and the service being known.
+// " orders-1 127.0.0.1:8080", the namespace and the service being known; " orders (3)" of a
+// service.
 void AppendInstances(const google::protobuf::RepeatedPtrField<ServiceInstance>& instances,
                      const char* sign, std::vector<std::string>* items) {
   for (const ServiceInstance& instance : instances) {
-    std::string item = absl::StrCat(sign, instance.key().instance_id());
-    if (instance.key().instance_id() != Endpoint(instance)) {
+    const bool is_service = instance.key().instance_id().empty();
+    std::string item =
+        absl::StrCat(sign, is_service ? instance.key().service() : instance.key().instance_id());
+    if (is_service) {
+      absl::StrAppend(&item, " (", instance.instance_count(), ")");
+    } else if (instance.key().instance_id() != Endpoint(instance)) {
       absl::StrAppend(&item, " ", Endpoint(instance));
     }
     if (instance.status() > registry::v1::HEALTH_STATUS_HEALTHY) {
@@ -300,12 +305,13 @@ std::string FormatEvent(const SubscribeResponse& event, absl::Time now) {
   if (event.has_snapshot()) {
     what = event.snapshot().more() ? "snapshot part" : "snapshot";
     AppendInstances(event.snapshot().instances(), "", &items);
-    change = items.empty() ? ": no instances" : absl::StrCat(": ", absl::StrJoin(items, ", "));
+    change = items.empty() ? ": nothing there" : absl::StrCat(": ", absl::StrJoin(items, ", "));
   } else if (event.has_delta()) {
     what = "delta";
     AppendInstances(event.delta().upserts(), "+", &items);
     for (const InstanceKey& key : event.delta().removals()) {
-      items.push_back(absl::StrCat("-", key.instance_id()));
+      items.push_back(
+          absl::StrCat("-", key.instance_id().empty() ? key.service() : key.instance_id()));
     }
     change = items.empty() ? ": no change" : absl::StrCat(": ", absl::StrJoin(items, ", "));
   }

@@ -246,14 +246,17 @@ void AddSubscribe(CLI::App* app, CtlAction* action) {
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* const command =
-      app->add_subcommand("subscribe", "follow a service: what is there, then each change");
+      app->add_subcommand("subscribe", "follow a service, or the list of services");
   command->footer(
-      "With -o json each message is one line, with -o yaml one document.\n\n"
+      "Tells what is there, then each change. Without SERVICE the services of the namespace are\n"
+      "followed, with their numbers of instances. With -o json each message is one line, with -o "
+      "yaml one document.\n\n"
       "Examples:\n"
       "  failbackctl subscribe orders\n"
+      "  failbackctl subscribe --namespace staging\n"
       "  failbackctl subscribe orders --count 1 -o json");
-  command->add_option("SERVICE", *flags->selector.mutable_service(), "the service's name")
-      ->required();
+  command->add_option("SERVICE", *flags->selector.mutable_service(),
+                      "the service's name [the list of services]");
   command->add_option("--count", flags->count, "exit after so many messages; 0: never [0]")
       ->type_name("NUMBER")
       ->check(CLI::NonNegativeNumber);

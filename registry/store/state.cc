@@ -147,6 +147,27 @@ std::vector<Blob> State::Instances(std::string_view service_key) const {
   return instances;
 }
 
+Blob MakeServiceEntry(std::string_view service_key, int64_t instances) {
+  if (instances <= 0) return Blob();
+  const size_t end = service_key.find('\0');
+  registry::v1::ServiceInstance entry;
+  entry.mutable_key()->set_namespace_(std::string(service_key.substr(0, end)));
+  entry.mutable_key()->set_service(std::string(service_key.substr(end + 1)));
+  entry.set_instance_count(static_cast<uint64_t>(instances));
+  return Blob(entry.SerializeAsString());
+}
+
+std::vector<Blob> State::Services(std::string_view name_space) const {
+  const std::string prefix = std::string(name_space) + '\0';
+  std::vector<Blob> services;
+  for (auto it = listed_services_.lower_bound(prefix);
+       it != listed_services_.end() && HasPrefix(it->first, prefix); ++it) {
+    services.push_back(
+        MakeServiceEntry(it->first, static_cast<int64_t>(it->second->present.size())));
+  }
+  return services;
+}
+
 ListItem State::MakeItem(const Record& record) {
   const Version& version = record.version;
   ListItem item;

@@ -122,6 +122,10 @@ struct Service {
 // The key of the service that a canonical key belongs to: `namespace NUL service`.
 std::string_view ServiceKeyOf(std::string_view canonical_key);
 
+// A service as one who follows its namespace is told it: `namespace NUL service` and how many
+// instances it has. Null when it has none.
+Blob MakeServiceEntry(std::string_view service_key, int64_t instances);
+
 // A wish for one key, as checked and spelled by the caller.
 struct Intent {
   bool registers = false;
@@ -214,6 +218,9 @@ class State {
 
   // The instances of a service, sorted by instance id.
   std::vector<Blob> Instances(std::string_view service_key) const;
+
+  // The services of a namespace that have instances, sorted by name, as MakeServiceEntry.
+  std::vector<Blob> Services(std::string_view name_space) const;
 
   ListPage List(const ListQuery& query) const;
 

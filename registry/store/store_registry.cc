@@ -571,7 +571,12 @@ std::unique_ptr<SubscribeStream> StoreRegistry::Subscribe(
       stream = SubscriptionHub::Refuse(std::move(listener), SessionUnknown(), &deliveries);
     } else {
       stream = hub_->Subscribe(
-          spelled, state_->revision(), [&] { return state_->Instances(service); },
+          spelled, state_->revision(),
+          [&] {
+            return spelled.selector().service().empty()
+                       ? state_->Services(spelled.selector().namespace_())
+                       : state_->Instances(service);
+          },
           std::move(listener), &deliveries);
     }
   }

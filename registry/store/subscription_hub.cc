@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -167,17 +168,20 @@ struct SubscriptionHub::Group {
   std::weak_ptr<Message> snapshot;
 };
 
-// A service that someone follows, or that has changed.
+// A service that someone follows, or that has changed; or a namespace whose services someone
+// follows.
 struct SubscriptionHub::Topic {
   struct Entry {
     uint64_t revision;
     InstanceChange change;
   };
-  std::string service;
+  std::string name;  // `namespace NUL service`, or `namespace NUL`
   std::vector<Entry> log;
   uint64_t floor = 0;  // changes up to this revision may be missing
   uint64_t last_change = 0;
   absl::flat_hash_map<std::string, std::unique_ptr<Group>> groups;  // by name
+
+  bool is_namespace() const { return name.back() == '\0'; }
 };
 
 // A subscription's name within its session.
@@ -220,14 +224,28 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Refuse(std::shared_ptr<NotifyL
   return std::make_unique<Stream>(std::weak_ptr<SubscriptionHub>(), member);
 }
 
-SubscriptionHub::Topic* SubscriptionHub::GetTopic(const std::string& service) {
-  auto& topic = topics_[service];
+SubscriptionHub::Topic* SubscriptionHub::GetTopic(const std::string& name, uint64_t revision) {
+  auto& topic = topics_[name];
   if (topic == nullptr) {
     topic = std::make_unique<Topic>();
-    topic->service = service;
+    topic->name = name;
     topic->floor = floor_;
+    if (topic->is_namespace()) {
+      // Changes of a namespace are counted as long as it has a topic.
+      topic->floor = revision;
+      ++namespaces_;
+    }
   }
   return topic.get();
+}
+
+// A topic that nobody follows and that has nothing to remember.
+void SubscriptionHub::DropIfUnused(Topic* topic) {
+  const bool used = !topic->groups.empty() || !topic->log.empty() ||
+                    (!topic->is_namespace() && topic->last_change > 0);
+  if (used) return;
+  if (topic->is_namespace()) --namespaces_;
+  topics_.erase(std::string(topic->name));
 }
 
 std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
@@ -245,8 +263,8 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
     }
   }
   const Selector& selector = request.selector();
-  Topic* const topic =
-      GetTopic(absl::StrCat(selector.namespace_(), std::string(1, '\0'), selector.service()));
+  Topic* const topic = GetTopic(
+      absl::StrCat(selector.namespace_(), std::string(1, '\0'), selector.service()), revision);
   std::string name = CanonicalSelector(selector);
   auto& group = topic->groups[name];
   if (group == nullptr) {
@@ -376,8 +394,10 @@ void SubscriptionHub::Leave(Member* member) {
   }
   group->members.pop_back();  // last: it may hold the last reference to the member
   if (group->members.empty()) {
+    Topic* const topic = group->topic;
     const std::string name = group->name;
-    group->topic->groups.erase(name);
+    topic->groups.erase(name);
+    DropIfUnused(topic);
   }
 }
 
@@ -448,11 +468,39 @@ void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& chang
   }
 }
 
+// What a commit means to those who follow the services of a namespace.
+std::vector<ServiceChange> SubscriptionHub::NamespaceChanges(const CommitResult& commit) const {
+  std::map<std::string, ServiceChange> by_namespace;
+  for (const ServiceChange& service : commit.services) {
+    int64_t size_before = service.size_after;
+    for (const InstanceChange& change : service.instances) {
+      size_before += (change.before ? 1 : 0) - (change.after ? 1 : 0);
+    }
+    if (size_before == service.size_after) continue;
+    const std::string name = service.service.substr(0, service.service.find('\0') + 1);
+    if (!topics_.contains(name)) continue;
+    ServiceChange& change = by_namespace[name];
+    change.service = name;
+    change.instances.push_back({MakeServiceEntry(service.service, size_before),
+                                MakeServiceEntry(service.service, service.size_after)});
+    change.size_after =
+        std::numeric_limits<int64_t>::max();  // not known: the log has its full size
+  }
+  std::vector<ServiceChange> changes;
+  for (auto& [name, change] : by_namespace) changes.push_back(std::move(change));
+  return changes;
+}
+
 void SubscriptionHub::Publish(CommitResult commit, Deliveries* deliveries) {
   if (commit.services.empty() && commit.ended_sessions.empty()) return;
   MutexLock lock(&mu_);
+  if (namespaces_ > 0) {
+    for (ServiceChange& change : NamespaceChanges(commit)) {
+      commit.services.push_back(std::move(change));
+    }
+  }
   for (ServiceChange& service : commit.services) {
-    Topic* const topic = GetTopic(service.service);
+    Topic* const topic = GetTopic(service.service, commit.revision);
     Log(topic, commit.revision, service.instances, service.size_after);
     if (topic->groups.empty()) {
       if (service.size_after == 0 && topics_.size() > kMaxIdleTopics) {

@@ -1,10 +1,11 @@
 // Who follows what: turns commits into the messages that each subscriber hears.
 //
-// Subscribers of the same service with the same filter are a group and share their messages. Every
-// commit that changes what a group sees becomes one delta for the group; a commit that does not is
-// not told. The last changes of each service are kept, so that a subscriber whose stream broke can
-// go on from its revision. Messages are made from stored bytes when they are delivered, outside of
-// every lock.
+// A subscriber follows the instances of a service, or the services of a namespace. To the hub these
+// are the same: a topic whose entries appear, change and go. Subscribers of the same topic with the
+// same filter are a group and share their messages. Every commit that changes what a group sees
+// becomes one delta for the group; a commit that does not is not told. The last changes of each
+// service are kept, so that a subscriber whose stream broke can go on from its revision. Messages
+// are made from stored bytes when they are delivered, outside of every lock.
 //
 //   hub->Publish(std::move(commit), &deliveries);   // with the state locked: order is fixed here
 //   ...unlock...
@@ -67,7 +68,8 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
                                                  absl::Status status, Deliveries* deliveries);
 
   // Follows `request.selector`, which is valid and spelled out, from `revision`, the newest.
-  // `instances` is asked for the service's instances if a snapshot is needed.
+  // `instances` is asked for what there is (the service's instances, or the namespace's services as
+  // MakeServiceEntry) if a snapshot is needed.
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request, uint64_t revision,
                                              absl::FunctionRef<std::vector<Blob>()> instances,
                                              std::shared_ptr<NotifyListener> listener,
@@ -96,7 +98,11 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
 
   SubscriptionHub(Options options, uint64_t epoch, uint64_t revision);
 
-  Topic* GetTopic(const std::string& service) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The topic of this name, made at `revision` if it is new.
+  Topic* GetTopic(const std::string& name, uint64_t revision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DropIfUnused(Topic* topic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<ServiceChange> NamespaceChanges(const CommitResult& commit) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Log(Topic* topic, uint64_t revision, const std::vector<InstanceChange>& changes,
            int64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell(Group* group, uint64_t revision,
@@ -118,6 +124,7 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
 
   mutable Mutex mu_;
   absl::flat_hash_map<std::string, std::unique_ptr<Topic>> topics_ ABSL_GUARDED_BY(mu_);
+  int64_t namespaces_ ABSL_GUARDED_BY(mu_) = 0;  // topics of that kind
   // Changes of services without a topic are not known up to this revision.
   uint64_t floor_ ABSL_GUARDED_BY(mu_);
   // By session, by subscription id.

@@ -99,7 +99,7 @@ TEST(CtlOutputTest, EventsAreOneLineEach) {
   SubscribeResponse event;
   event.set_revision(7);
   event.mutable_snapshot();
-  EXPECT_THAT(FormatEvent(event, kNow), HasSubstr("  snapshot       revision 7: no instances\n"));
+  EXPECT_THAT(FormatEvent(event, kNow), HasSubstr("  snapshot       revision 7: nothing there\n"));
   ServiceInstance instance;
   instance.mutable_key()->set_instance_id("o1");
   instance.set_address("10.0.0.1");

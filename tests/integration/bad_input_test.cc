@@ -240,7 +240,7 @@ TEST_F(BadRequestTest, IsRefusedWithTheFieldAndWhatIsAllowed) {
   ExpectInvalid({"unregister", "", "--id", "a"}, "deregistrations[0].key.service: is required");
   ExpectInvalid({"unregister", "orders", "--id", ""},
                 "deregistrations[0].key.instance_id: is required");
-  ExpectInvalid({"subscribe", ""}, "selector.service: is required");
+  ExpectInvalid({"subscribe", "a b"}, "selector.service: \"a b\" may hold ");
   // Nothing was lost, nothing is queued.
   EXPECT_THAT(ListedIds(registry_.address(), "orders"), ElementsAre("a"));
   EXPECT_THAT(PendingAt(agent_.address()), IsEmpty());

@@ -95,6 +95,31 @@ TEST_F(CtlTest, SubscribeEndsAfterItsCount) {
   EXPECT_THAT(table.out, HasSubstr(": a 10.0.0.1:80\n"));
 }
 
+TEST_F(CtlTest, TheListOfServicesIsFollowedAtAnAgentAndAtARegistry) {
+  Register("a");
+  Register("b");
+  for (const std::string& target : {registry_.address(), agent_.address()}) {
+    const RunResult table = Ctl(target, {"subscribe", "--count", "1"});
+    EXPECT_EQ(table.status, 0) << table.err;
+    EXPECT_THAT(table.out, HasSubstr(": orders (2)\n"));
+  }
+  auto subscriber =
+      Process::Start({CtlBinary(), "--target", agent_.address(), "subscribe", "-o", "json"});
+  const auto has_events = [&](size_t count) {
+    return subscriber->WaitForOutput(
+        [count](const std::string& out) { return ParseEvents(out).size() >= count; });
+  };
+  ASSERT_TRUE(has_events(1)) << subscriber->Describe();
+  Register("c");
+  ASSERT_TRUE(has_events(2)) << subscriber->Describe();
+  const auto delta = ParseEvents(subscriber->out())[1].delta();
+  ASSERT_EQ(delta.upserts_size(), 1);
+  EXPECT_EQ(delta.upserts(0).key().service(), "orders");
+  EXPECT_EQ(delta.upserts(0).instance_count(), 3u);
+  EXPECT_THAT(Ctl(agent_.address(), {"subscribe", "--zone", "z"}).err,
+              HasSubstr("selector.zones: is not allowed without a service"));
+}
+
 TEST_F(CtlTest, RegisterTellsHowFarItCame) {
   const std::vector<std::string> args = {"register", "orders", "--address",
                                          "10.0.0.1", "--port", "80"};

@@ -261,7 +261,11 @@ TEST(Validation, SessionCalls) {
 
 TEST(Validation, Subscribe) {
   SubscribeRequest request;
-  ExpectInvalid(ValidateSubscribe(request), "selector.service", "is required");
+  EXPECT_TRUE(ValidateSubscribe(request).ok());
+  (*request.mutable_selector()->mutable_metadata())["k"] = "v";
+  ExpectInvalid(ValidateSubscribe(request), "selector.metadata",
+                "is not allowed without a service: services are listed");
+  request.mutable_selector()->clear_metadata();
   request.mutable_selector()->set_service("orders");
   EXPECT_TRUE(ValidateSubscribe(request).ok());
   request.set_session_id("s");

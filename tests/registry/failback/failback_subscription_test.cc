@@ -353,6 +353,7 @@ TEST_F(FailbackSubscriptionTest, CancelOfAPendingSubscribeEndsItsSubscribers) {
 TEST_F(FailbackSubscriptionTest, ABadSelectorEndsTheStreamAtOnce) {
   Start();
   SubscribeRequest request;
+  request.mutable_selector()->set_service("a b");
   auto stream = registry_->Subscribe(request, listener_);
   ASSERT_TRUE(listener_->end().has_value());
   EXPECT_EQ(ReasonOf(*listener_->end()), registry::v1::ERROR_REASON_INVALID_FIELD);

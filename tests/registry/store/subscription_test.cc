@@ -289,12 +289,14 @@ TEST(Subscription, GoingOnAtRandomIsLosslessWithEveryFilter) {
   };
   std::vector<Follower> followers(8);
   for (int i = 0; i < 8; ++i) {
+    if (i % 4 == 3) continue;  // follows the list of services
     followers[i].request.mutable_selector()->set_service("orders");
     if (i % 2 == 1) followers[i].request.mutable_selector()->add_zones("a");
   }
   int resumed = 0;
   for (int step = 0; step < 2000; ++step) {
-    ServiceInstance instance = MakeInstance("orders", std::to_string(pick(6)), 1 + pick(3));
+    const char* const service = pick(3) == 0 ? "users" : "orders";
+    ServiceInstance instance = MakeInstance(service, std::to_string(pick(6)), 1 + pick(3));
     instance.set_zone(pick(2) == 0 ? "a" : "b");
     if (pick(3) == 0) {
       ASSERT_TRUE(store.Unregister("", instance.key()).ok());
@@ -322,6 +324,74 @@ TEST(Subscription, GoingOnAtRandomIsLosslessWithEveryFilter) {
     }
   }
   EXPECT_GT(resumed, 50);
+}
+
+// ---- The services of a namespace.
+
+std::string Counts(const SubscribeResponse& event) {
+  std::string text;
+  const auto& entries =
+      event.has_snapshot() ? event.snapshot().instances() : event.delta().upserts();
+  for (const ServiceInstance& entry : entries) {
+    EXPECT_TRUE(entry.key().instance_id().empty());
+    text += entry.key().namespace_() + "/" + entry.key().service() + "=" +
+            std::to_string(entry.instance_count()) + " ";
+  }
+  for (const InstanceKey& key : event.delta().removals()) text += "-" + key.service() + " ";
+  return text;
+}
+
+TEST(Subscription, TheServicesOfANamespaceAreFollowedWithTheirCounts) {
+  StoreHarness store;
+  ServiceInstance elsewhere = MakeInstance("orders", "1");
+  elsewhere.mutable_key()->set_namespace_("test");
+  const std::string session = store.Session("a");
+  ASSERT_TRUE(store.Register(session, MakeInstance("orders", "1")).ok());
+  ASSERT_TRUE(store.Register("", elsewhere).ok());
+  auto subscriber = NewSubscriber();
+  auto stream = store.Subscribe(subscriber, "");
+  const auto last = [&] { return Counts(*subscriber->events().back()); };
+  EXPECT_EQ(last(), "default/orders=1 ");
+  ASSERT_TRUE(store.Register(session, MakeInstance("orders", "2")).ok());
+  EXPECT_EQ(last(), "default/orders=2 ");
+  ASSERT_TRUE(store.Register("", MakeInstance("users", "1")).ok());
+  EXPECT_EQ(last(), "default/users=1 ");
+  EXPECT_THAT(subscriber->events(), SizeIs(3));
+  // Not a change of the list.
+  ASSERT_TRUE(store.Register(session, MakeInstance("orders", "2", 81)).ok());
+  elsewhere.mutable_key()->set_instance_id("2");
+  ASSERT_TRUE(store.Register("", elsewhere).ok());
+  EXPECT_THAT(subscriber->events(), SizeIs(3));
+  ASSERT_TRUE(store.CloseSession(session).ok());
+  EXPECT_EQ(last(), "-orders ");
+
+  // Goes on where it was, also when nobody listened in between.
+  stream.reset();
+  ASSERT_TRUE(store.Unregister("", MakeInstance("users", "1").key()).ok());
+  ASSERT_TRUE(store.Register("", MakeInstance("bills", "1")).ok());
+  stream = store.Subscribe(subscriber, "", /*go_on=*/true);
+  ASSERT_TRUE(subscriber->events()[0]->has_delta());
+  EXPECT_EQ(last(), "default/bills=1 -users ");
+}
+
+TEST(Subscription, AListOfServicesIsOfOneNamespaceAndHasNoConditions) {
+  StoreHarness store;
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
+  SubscribeRequest request;
+  request.mutable_selector()->set_namespace_("test");
+  auto subscriber = NewSubscriber();
+  auto stream = store->Subscribe(request, subscriber);
+  EXPECT_EQ(Counts(*subscriber->events().back()), "");
+  ServiceInstance instance = MakeInstance("orders", "1");
+  instance.mutable_key()->set_namespace_("test");
+  ASSERT_TRUE(store.Register("", instance).ok());
+  EXPECT_EQ(Counts(*subscriber->events().back()), "test/orders=1 ");
+
+  request.mutable_selector()->add_zones("a");
+  auto refused = NewSubscriber();
+  const auto none = store->Subscribe(request, refused);
+  ASSERT_TRUE(refused->ended().has_value());
+  EXPECT_EQ(ReasonOf(*refused->ended()), registry::v1::ERROR_REASON_INVALID_FIELD);
 }
 
 // ---- Names in a session.

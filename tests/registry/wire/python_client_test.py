@@ -119,7 +119,8 @@ class PythonClientTest(unittest.TestCase):
     def test_error_details(self):
         with self.assertRaises(grpc.RpcError) as raised:
             self.registry.KeepAlive(iter([]), timeout=TIMEOUT)
-            self.registry.Subscribe(pb.SubscribeRequest(), timeout=TIMEOUT).next()
+            self.registry.Subscribe(
+                pb.SubscribeRequest(selector=pb.Selector(service="a b")), timeout=TIMEOUT).next()
         error = raised.exception
         self.assertEqual(error.code(), grpc.StatusCode.INVALID_ARGUMENT)
         details = dict(error.trailing_metadata())["grpc-status-details-bin"]
