@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -179,19 +180,27 @@ TEST(BadInputTest, StoreOfANewerSchema) {
     RegisterA(registry.address());
     ASSERT_EQ(registry.Stop(), 0);
   }
+  // Returns the one before.
   const auto set_version = [&file](int version) {
     sqlite3* db = nullptr;
-    ASSERT_EQ(sqlite3_open(file.c_str(), &db), SQLITE_OK);
+    EXPECT_EQ(sqlite3_open(file.c_str(), &db), SQLITE_OK);
+    int before = 0;
+    const auto read = [](void* value, int, char** columns, char**) {
+      *static_cast<int*>(value) = std::atoi(columns[0]);
+      return 0;
+    };
+    EXPECT_EQ(sqlite3_exec(db, "PRAGMA user_version", read, &before, nullptr), SQLITE_OK);
     const std::string sql = "PRAGMA user_version = " + std::to_string(version);
     EXPECT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
     sqlite3_close(db);
+    return before;
   };
-  set_version(99);
+  const int version = set_version(99);
   ExpectRefused(
       RunProcess({RegistryBinary(), "--listen", "127.0.0.1:0", "--store", "sqlite://" + file}),
       {"failback-registry: ", file, "99", "newer"});
   // It was not touched: the version that wrote it reads it.
-  set_version(1);
+  set_version(version);
   Daemon registry = Daemon::Registry({"--store", "sqlite://" + file});
   EXPECT_THAT(ListedIds(registry.address(), "orders"), ElementsAre("a"));
 }
