@@ -17,13 +17,14 @@ namespace {
 int64_t allocations = 0;
 }  // namespace
 
-void* operator new(size_t size) {
+// Not inlined, or the compiler sees malloc here and delete there and warns.
+__attribute__((noinline)) void* operator new(size_t size) {
   ++allocations;
   if (void* const memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace failback {
 namespace {

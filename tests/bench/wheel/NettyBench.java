@@ -324,8 +324,8 @@ public class NettyBench {
       case "cancel-cross-thread": cancelCrossThread(); break;
       case "reschedule-1m-1p": reschedule(1); break;
       case "reschedule-1m-2p": reschedule(2); break;
-      case "bulk-1m/real-time": bulk(); break;
-      case "bytes-per-timer": bytes(); break;
+      case "bulk-1m": bulk(); break;
+      case "bytes-per-timeout": bytes(); break;
       case "lateness-1ms": lateness(); break;
       case "idle-one": rest(1); break;
       case "hold-1m": rest(MILLION); break;
