@@ -20,6 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "retry/mutex.h"
 #include "retry/spin_lock.h"
+#include "retry/ticks.h"
+#include "retry/timer_slab.h"
 #include "retry/wheel.h"
 
 namespace failback {
@@ -27,7 +29,6 @@ namespace internal_timer {
 
 using Tick = Wheel::Tick;
 
-constexpr int64_t kForeverNanos = std::numeric_limits<int64_t>::max();
 constexpr int64_t kNanosPerSecond = 1000000000;
 // Entries touched while a shard's lock is held: what a producer may have to wait for.
 constexpr int kSlice = 128;
@@ -40,7 +41,12 @@ constexpr int64_t kLongestSleepNanos = 24 * 3600 * kNanosPerSecond;
 // A timer takes its shards from a pool and gives them back; generations go on where the last
 // timer's ended, so that an old handle never matches a new entry.
 struct alignas(128) Shard {
-  SpinLock lock;
+  // For Reschedule without the lock: whether it may, and how to know the tick.
+  std::atomic<bool> reads_real_clock{false};
+  SharedTickScale scale;
+  TimerSlab slab;
+
+  alignas(128) SpinLock lock;
   std::optional<Wheel> wheel ABSL_GUARDED_BY(lock);  // made for the first timeout
   Core* core ABSL_GUARDED_BY(lock) = nullptr;        // nullptr: no timer has this shard
   bool stopped ABSL_GUARDED_BY(lock) = false;
@@ -53,7 +59,6 @@ struct alignas(128) Shard {
   int64_t scheduled ABSL_GUARDED_BY(lock) = 0;
   int64_t fired ABSL_GUARDED_BY(lock) = 0;
   int64_t cancelled ABSL_GUARDED_BY(lock) = 0;
-  int64_t rescheduled ABSL_GUARDED_BY(lock) = 0;
   int64_t failed ABSL_GUARDED_BY(lock) = 0;
   int64_t worst_lateness_nanos ABSL_GUARDED_BY(lock) = 0;
 
@@ -77,26 +82,6 @@ bool InTaskOf(const Core* core) {
   }
   return false;
 }
-
-// Divides by a number known at run time with a multiplication (Granlund and Montgomery, 1994);
-// exact for every dividend. A processor's own division costs as much as the rest of a schedule.
-class Divider {
- public:
-  explicit Divider(uint64_t divisor)
-      : shift_(absl::bit_width(divisor - 1)),
-        factor_(static_cast<uint64_t>(
-            (((static_cast<unsigned __int128>(1) << shift_) - divisor) << 64) / divisor + 1)) {}
-
-  uint64_t Quotient(uint64_t dividend) const {
-    const uint64_t high =
-        static_cast<uint64_t>((static_cast<unsigned __int128>(factor_) * dividend) >> 64);
-    return (high + ((dividend - high) >> 1)) >> (shift_ - 1);
-  }
-
- private:
-  const int shift_;  // 1 or more, as the divisor is 2 or more
-  const uint64_t factor_;
-};
 
 class ShardPool {
  public:
@@ -127,10 +112,10 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
   Core(HashedWheelTimer::Options options, bool simulated);
   ~Core() override;
 
-  int64_t DeadlineNanos(absl::Duration delay) const;
-  Tick TickOf(int64_t deadline_nanos) const;
-  int64_t NanosOf(Tick tick) const;
-  Tick NowTick() const;
+  Tick NowTick() const { return scale.At(options.clock->NowNanos()); }
+  Tick TickAfter(absl::Duration delay) const {
+    return scale.After(options.clock->NowNanos(), delay);
+  }
 
   Shard* MyShard() const;
   void MakeWheel(Shard* shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard->lock);
@@ -163,14 +148,14 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
   absl::Status StartDriver();
   void Drive();
   void Wake();
+  // If the driver sleeps until after `tick`.
+  void WakeFor(Shard* shard, Tick tick) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard->lock);
   // `wait`: for running tasks to end.
   std::vector<TimerTask> Stop(bool wait);
 
   // Constant after construction.
   const HashedWheelTimer::Options options;
-  const int64_t tick_nanos;
-  const Divider per_tick;      // by tick_nanos
-  const int64_t origin_nanos;  // tick 0
+  const TickScale scale;  // tick 0 is when the timer was made
   const bool has_thread;
   std::vector<Shard*> shards;  // their number is a power of two
   uint32_t shard_mask = 0;
@@ -191,9 +176,7 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
 
 Core::Core(HashedWheelTimer::Options o, bool simulated)
     : options(std::move(o)),
-      tick_nanos(absl::ToInt64Nanoseconds(options.tick_duration)),
-      per_tick(tick_nanos),
-      origin_nanos(options.clock->NowNanos()),
+      scale(options.clock->NowNanos(), absl::ToInt64Nanoseconds(options.tick_duration)),
       has_thread(!simulated && !options.manual_drive) {
   // Two a processor: threads then seldom share one.
   const uint32_t processors = std::max(std::thread::hardware_concurrency(), 1u);
@@ -202,6 +185,8 @@ Core::Core(HashedWheelTimer::Options o, bool simulated)
     Shard* const shard = ShardPool::Get().Take();
     SpinLockHolder lock(&shard->lock);
     shard->core = this;
+    shard->scale.Set(scale);
+    shard->reads_real_clock = options.clock == Clock::Real();
     shards.push_back(shard);
   }
   shard_mask = count - 1;
@@ -211,42 +196,17 @@ Core::~Core() {
   for (Shard* shard : shards) {
     {
       SpinLockHolder lock(&shard->lock);
-      if (shard->wheel.has_value()) shard->first_generation = shard->wheel->next_generation();
+      if (shard->wheel.has_value()) shard->first_generation = shard->wheel->NextGeneration();
       shard->wheel.reset();
       shard->core = nullptr;
       shard->stopped = false;
       shard->wake_tick = 0;
-      shard->scheduled = shard->fired = shard->cancelled = shard->rescheduled = 0;
+      shard->scheduled = shard->fired = shard->cancelled = 0;
       shard->failed = shard->worst_lateness_nanos = 0;
+      if (shard->first_generation == 0) continue;  // used up: nobody's any more
     }
     ShardPool::Get().Return(shard);
   }
-}
-
-// Time: nanoseconds of the clock, and ticks since the timer was made.
-
-inline int64_t Core::DeadlineNanos(absl::Duration delay) const {
-  const int64_t now = options.clock->NowNanos();
-  // At least one, so that no delay at all means the next tick; saturates.
-  const int64_t nanos = std::max<int64_t>(absl::ToInt64Nanoseconds(delay), 1);
-  return nanos > kForeverNanos - now ? kForeverNanos : now + nanos;
-}
-
-// The first tick at or after the deadline: a task is never early.
-inline Tick Core::TickOf(int64_t deadline_nanos) const {
-  if (deadline_nanos == kForeverNanos) return Wheel::kNever;
-  const uint64_t since = deadline_nanos - origin_nanos;
-  return per_tick.Quotient(since + tick_nanos - 1);
-}
-
-int64_t Core::NanosOf(Tick tick) const {
-  const uint64_t left = kForeverNanos - origin_nanos;
-  return tick > left / tick_nanos ? kForeverNanos : origin_nanos + tick * tick_nanos;
-}
-
-Tick Core::NowTick() const {
-  const int64_t now = options.clock->NowNanos();
-  return now <= origin_nanos ? 0 : per_tick.Quotient(now - origin_nanos);
 }
 
 // Adding.
@@ -281,7 +241,7 @@ void Core::MakeWheel(Shard* shard) const {
   wheel_options.ticks_per_wheel = options.ticks_per_wheel;
   wheel_options.keep_insertion_order = options.clock->DrivesTimers();
   wheel_options.first_generation = shard->first_generation;
-  shard->wheel.emplace(wheel_options);
+  shard->wheel.emplace(wheel_options, &shard->slab);
   shard->wheel->Advance(NowTick());
 }
 
@@ -298,7 +258,7 @@ absl::StatusOr<Timeout> Core::Add(TimerTask&& task, absl::Duration delay, bool b
         absl::StrCat(options.name, ": ", options.max_pending_timeouts,
                      " timeouts are pending, as many as max_pending_timeouts allows"));
   }
-  const Tick tick = TickOf(DeadlineNanos(delay));
+  const Tick tick = TickAfter(delay);
   Shard* const shard = MyShard();
   Wheel::Id id;
   bool stopped;
@@ -353,7 +313,10 @@ bool Core::RunTask(Shard* shard, Wheel::Id id, TimerTask& task) const {
 }
 
 void Core::RunEntry(Shard* shard, Wheel::Id id, int64_t due_nanos) {
-  if (!shard->wheel->Start(id)) return;
+  if (!shard->wheel->Start(id)) {
+    // It may have been put off while it was in the executor's queue.
+    return WakeFor(shard, NextEventOf(shard));
+  }
   ReturnCredit();
   ++shard->fired;
   ++shard->running;
@@ -389,7 +352,7 @@ Tick Core::RunShard(Shard* shard, Tick to, int64_t max_tasks, int64_t* ran) {
       continue;
     }
     ++*ran;
-    const int64_t due_nanos = NanosOf(shard->wheel->now());
+    const int64_t due_nanos = scale.NanosOf(shard->wheel->now());
     if (options.executor == nullptr) {
       // The last of a tick is the latest: it alone pays for a look at the clock.
       RunEntry(shard, id, shard->wheel->due_buffer_empty() ? due_nanos : 0);
@@ -440,7 +403,7 @@ std::optional<int64_t> Core::NextDueNanos() {
     SpinLockHolder lock(&shard->lock);
     next = std::min(next, NextEventOf(shard));
   }
-  const int64_t nanos = NanosOf(next);
+  const int64_t nanos = scale.NanosOf(next);
   if (nanos == kForeverNanos) return std::nullopt;
   return nanos;
 }
@@ -478,7 +441,7 @@ void Core::Drive() {
       next = std::min(next, shard->wake_tick);
     }
     const int64_t sleep_nanos =
-        std::min(NanosOf(next) - options.clock->NowNanos(), kLongestSleepNanos);
+        std::min(scale.NanosOf(next) - options.clock->NowNanos(), kLongestSleepNanos);
     MutexLock lock(&mu);
     if (!woken && sleep_nanos > 0) {
       if (next == Wheel::kNever) {
@@ -497,6 +460,12 @@ void Core::Wake() {
     woken = true;
   }
   woken_cv.Signal();
+}
+
+void Core::WakeFor(Shard* shard, Tick tick) {
+  if (ABSL_PREDICT_TRUE(tick >= shard->wake_tick)) return;
+  shard->wake_tick = tick;
+  Wake();
 }
 
 std::vector<TimerTask> Core::Stop(bool wait) {
@@ -582,17 +551,20 @@ bool Timeout::IsExpired() const {
 
 bool Timeout::Reschedule(absl::Duration delay) {
   if (ABSL_PREDICT_FALSE(generation_ == 0)) return false;
+  // To a later deadline without the lock, where the clock can be read without the timer.
+  if (shard_->reads_real_clock.load(std::memory_order_relaxed)) {
+    TimerEntry* const entry = shard_->slab.At(index_);
+    __builtin_prefetch(entry, 1);  // while the clock is read
+    const int64_t now = Clock::Real()->NowNanos();
+    const uint64_t claim = entry->PutOff(generation_, shard_->scale.Get().After(now, delay));
+    if (claim != 0 && !shard_->lock.IsTaken() && entry->claim.load() == claim) return true;
+  }
   SpinLockHolder lock(&shard_->lock);
   if (!shard_->wheel.has_value()) return false;
   Core* const core = shard_->core;
-  shard_->wheel->Prefetch({index_, generation_});  // while the clock is read
-  const Wheel::Tick tick = core->TickOf(core->DeadlineNanos(delay));
+  const Wheel::Tick tick = core->TickAfter(delay);
   if (!shard_->wheel->Reschedule({index_, generation_}, tick)) return false;
-  ++shard_->rescheduled;
-  if (ABSL_PREDICT_FALSE(tick < shard_->wake_tick)) {
-    shard_->wake_tick = tick;
-    core->Wake();
-  }
+  core->WakeFor(shard_, tick);
   return true;
 }
 
@@ -674,7 +646,6 @@ HashedWheelTimer::Statistics HashedWheelTimer::Stats() const {
     sum.fired += shard->fired;
     sum.cancelled += shard->cancelled;
     sum.failed += shard->failed;
-    sum.rescheduled += shard->rescheduled;
     worst = std::max(worst, shard->worst_lateness_nanos);
   }
   sum.worst_lateness = absl::Nanoseconds(worst);

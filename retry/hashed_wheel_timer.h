@@ -135,8 +135,7 @@ class HashedWheelTimer {
     int64_t scheduled = 0;  // accepted by NewTimeout
     int64_t fired = 0;      // tasks started
     int64_t cancelled = 0;
-    int64_t failed = 0;  // tasks that threw
-    int64_t rescheduled = 0;
+    int64_t failed = 0;             // tasks that threw
     absl::Duration worst_lateness;  // of a task's start after its deadline
   };
 

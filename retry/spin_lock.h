@@ -26,18 +26,19 @@ class ABSL_LOCKABLE SpinLock {
   SpinLock& operator=(const SpinLock&) = delete;
 
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
-    if (ABSL_PREDICT_FALSE(taken_.exchange(true, std::memory_order_acquire))) LockSlow();
+    if (ABSL_PREDICT_FALSE(taken_.exchange(true))) LockSlow();
   }
   void Unlock() ABSL_UNLOCK_FUNCTION() { taken_.store(false, std::memory_order_release); }
+
+  // Whether somebody has it. Sequentially consistent with Lock: of a thread that writes A and then
+  // asks here, and one that takes the lock and then reads A, one notices the other.
+  bool IsTaken() const { return taken_.load(); }
 
  private:
   void LockSlow() {
     constexpr int kSpins = 200;
     for (int spins = 0;; ++spins) {
-      if (!taken_.load(std::memory_order_relaxed) &&
-          !taken_.exchange(true, std::memory_order_acquire)) {
-        return;
-      }
+      if (!taken_.load(std::memory_order_relaxed) && !taken_.exchange(true)) return;
       if (spins < kSpins) {
 #if defined(__x86_64__) || defined(__i386__)
         __builtin_ia32_pause();

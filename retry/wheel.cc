@@ -1,7 +1,5 @@
 #include "retry/wheel.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -9,62 +7,52 @@
 namespace failback {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
-
 int Level0Bits(int ticks_per_wheel) {
   return absl::bit_width(static_cast<uint32_t>(std::max(ticks_per_wheel, 1)) - 1);
 }
 
 }  // namespace
 
-Wheel::Wheel(const Options& options)
+Wheel::Wheel(const Options& options, TimerSlab* slab)
     : level0_bits_(Level0Bits(options.ticks_per_wheel)),
       level0_mask_((Tick{1} << level0_bits_) - 1),
       level0_room_(std::max<uint32_t>(1u << level0_bits_, 64)),
       keep_insertion_order_(options.keep_insertion_order),
       first_generation_(std::max<uint32_t>(options.first_generation, 1)),
-      greatest_generation_(first_generation_) {
+      own_slab_(slab == nullptr ? std::make_unique<TimerSlab>() : nullptr),
+      slab_(slab == nullptr ? own_slab_.get() : slab) {
   const uint32_t slots = level0_room_ + (levels() - 1) * kLevelSlots;
   // calloc: pages of slots that are never used cost nothing.
   heads_.reset(static_cast<uint32_t*>(std::calloc(slots * kLanes, sizeof(uint32_t))));
   if (heads_ == nullptr) throw std::bad_alloc();
   occupied_.resize(slots / 64);
-  chunks_.resize(slots * kLanes / kChunkNodes + 1);
   due_.reserve(kDueBuffer);
 }
 
 Wheel::~Wheel() {
   for (uint32_t index = 1; index < used_; ++index) {
-    Node* const node = NodeAt(index);
-    if (node->state != State::kFree) node->task().~TimerTask();
+    TimerEntry* const entry = slab_->At(index);
+    if (entry->state != State::kFree) entry->task().~TimerTask();
   }
+  slab_->Clear();
+}
+
+uint32_t Wheel::NextGeneration() const {
+  uint32_t greatest = first_generation_;
+  for (uint32_t index = 1; index < used_; ++index) {
+    const uint32_t generation = slab_->At(index)->generation();
+    if (generation == 0 || generation == UINT32_MAX) return 0;
+    greatest = std::max(greatest, generation);
+  }
+  return greatest + 1;
 }
 
 bool Wheel::Grow() {
-  if (room_ >= kMaxNodes) return false;
-  // The first chunk alone, for small wheels; then huge pages, which spare a large wheel most of
-  // its address translation misses.
-  constexpr size_t kChunkBytes = kChunkNodes * sizeof(Node);
-  const bool first = room_ == 0;
-  const size_t bytes = first ? kChunkBytes : kHugePage;
-  Memory memory(std::aligned_alloc(first ? alignof(Node) : kHugePage, bytes));
-  if (memory == nullptr) return false;
-  if (!first) madvise(memory.get(), bytes, MADV_HUGEPAGE);
-  const uint32_t grown = room_ + bytes / sizeof(Node);
-  for (uint32_t index = room_; index < grown; index += kChunkNodes) {
-    const uint32_t chunk = index / kChunkNodes;
-    if (chunk == chunks_.size()) chunks_.push_back(nullptr);
-    chunks_[chunk] = static_cast<Node*>(memory.get()) + (index - room_);
+  if (used_ == slab_->room() && !slab_->Grow()) return false;
+  if (free_.capacity() < slab_->room()) {
+    free_.reserve(std::max<size_t>(slab_->room(), 2 * free_.capacity()));
   }
-  memory_.push_back(std::move(memory));
-  if (free_.capacity() < grown) free_.reserve(std::max<size_t>(grown, 2 * free_.capacity()));
-  if (first) {
-    Node* const nobody = NodeAt(0);
-    nobody->generation = 0;
-    nobody->state = State::kFree;
-    used_ = 1;
-  }
-  room_ = grown;
+  used_ = std::max<uint32_t>(used_, 1);  // nobody, which is all zero
   return true;
 }
 
@@ -105,16 +93,16 @@ void Wheel::Drain(uint32_t slot, size_t max, Each each) {
     for (int lane = 0; lane < kLanes; ++lane) {
       const uint32_t index = heads[lane];
       if (index == 0) continue;
-      Node* const node = NodeAt(index);
-      heads[lane] = node->next;
-      __builtin_prefetch(NodeAt(node->next), 1);
+      TimerEntry* const entry = slab_->At(index);
+      heads[lane] = entry->next;
+      __builtin_prefetch(slab_->At(entry->next), 1);
       more = true;
       ++taken;
-      each(index, node);
+      each(index, entry);
     }
   }
   for (int lane = 0; lane < kLanes; ++lane) {
-    NodeAt(heads[lane])->prev = kHead | (slot * kLanes + lane);
+    slab_->At(heads[lane])->prev = kHead | (slot * kLanes + lane);
   }
 }
 
@@ -122,9 +110,10 @@ void Wheel::FillDue(int* budget) {
   for (; opening_ > 0; --opening_) {
     const uint32_t slot = SlotAt(opening_, now_);
     if (IsEmpty(slot)) continue;
-    Drain(slot, std::max(*budget, 1), [&](uint32_t index, Node* node) {
+    Drain(slot, std::max(*budget, 1), [&](uint32_t index, TimerEntry* entry) {
       --*budget;
-      Link(index, node);
+      entry->Settle();
+      Link(index, entry);
     });
     if (!IsEmpty(slot)) return;
   }
@@ -133,18 +122,19 @@ void Wheel::FillDue(int* budget) {
   const uint32_t slot = SlotAt(0, now_);
   if (IsEmpty(slot)) return;
   Drain(slot, keep_insertion_order_ ? SIZE_MAX : kDueBuffer - kLanes + 1,
-        [&](uint32_t index, Node* node) {
-          if (ABSL_PREDICT_FALSE(node->deadline > now_)) {  // rescheduled since
+        [&](uint32_t index, TimerEntry* entry) {
+          entry->Settle();
+          if (ABSL_PREDICT_FALSE(entry->linked_deadline() > now_)) {  // put off since
             --*budget;
-            Link(index, node);
+            Link(index, entry);
             return;
           }
-          node->state = State::kDue;
-          due_.push_back(Id{index, node->generation});
+          entry->state = State::kDue;
+          due_.push_back(Id{index, entry->generation()});
         });
   if (keep_insertion_order_) {
     std::sort(due_.begin(), due_.end(), [this](const Id& a, const Id& b) {
-      return NodeAt(a.index)->order < NodeAt(b.index)->order;
+      return slab_->At(a.index)->order < slab_->At(b.index)->order;
     });
   }
 }
@@ -170,7 +160,7 @@ size_t Wheel::Advance(Tick to, size_t max_tasks) {
 
 bool Wheel::TakePending(uint32_t* from, uint32_t max, std::vector<TimerTask>* tasks) {
   for (; *from < used_ && max > 0; ++*from, --max) {
-    TimerTask task = Cancel(Id{*from, NodeAt(*from)->generation});
+    TimerTask task = Cancel(Id{*from, slab_->At(*from)->generation()});
     if (task != nullptr) tasks->push_back(std::move(task));
   }
   return *from < used_;
@@ -193,15 +183,15 @@ std::string Wheel::CheckInvariants() const {
       for (int lane = 0; lane < kLanes; ++lane) {
         uint32_t prev = kHead | (slot * kLanes + lane);
         for (uint32_t index = heads_[slot * kLanes + lane]; index != 0;
-             index = NodeAt(index)->next) {
-          const Node* const node = NodeAt(index);
+             index = slab_->At(index)->next) {
+          const TimerEntry* const entry = slab_->At(index);
           if (index >= used_ || seen[index]++) return absl::StrCat("entry ", index, " twice");
-          if (node->prev != prev) return absl::StrCat("entry ", index, ": bad link back");
-          if (node->state != State::kPending) {
+          if (entry->prev != prev) return absl::StrCat("entry ", index, ": bad link back");
+          if (entry->state != State::kPending) {
             return absl::StrCat("entry ", index, " is in a slot and not pending");
           }
-          if (node->deadline < opens) {
-            return absl::StrCat("entry ", index, " is due at ", node->deadline,
+          if (entry->linked_deadline() < opens) {
+            return absl::StrCat("entry ", index, " is due at ", entry->linked_deadline(),
                                 ", its slot opens at ", opens);
           }
           ++pending;
@@ -212,20 +202,21 @@ std::string Wheel::CheckInvariants() const {
   }
   for (const uint32_t index : free_) {
     if (seen[index]++) return absl::StrCat("entry ", index, " is free and in use");
-    if (NodeAt(index)->state != State::kFree) {
+    if (slab_->At(index)->state != State::kFree) {
       return absl::StrCat("entry ", index, " is in the free stack and not free");
     }
   }
   for (size_t i = next_due_; i < due_.size(); ++i) {
     if (due_[i].index >= used_) return absl::StrCat("due entry ", due_[i].index, " is unknown");
-    const Node* const node = NodeAt(due_[i].index);
-    if (node->state != State::kDue || node->generation != due_[i].generation) continue;
-    if (node->deadline > now_) return absl::StrCat("entry ", due_[i].index, " due too early");
+    const TimerEntry* const entry = slab_->At(due_[i].index);
+    if (entry->state != State::kDue || entry->generation() != due_[i].generation) continue;
+    if (entry->linked_deadline() > now_)
+      return absl::StrCat("entry ", due_[i].index, " due too early");
     if (seen[due_[i].index]++) return absl::StrCat("entry ", due_[i].index, " twice");
     ++pending;
   }
   for (uint32_t index = 1; index < used_; ++index) {
-    const State state = NodeAt(index)->state;
+    const State state = slab_->At(index)->state;
     if (!seen[index] && (state == State::kPending || state == State::kDue)) {
       return absl::StrCat("entry ", index, " is lost");
     }

@@ -21,11 +21,11 @@
 //
 // What makes it fast:
 //   * An entry is one cache line of 64 bytes: 32 of links, deadline and state, and its task in
-//     the other 32. Entries live in chunks that never move and are linked by 32-bit index.
+//     the other 32. Entries live in a TimerSlab, never move, and are linked by 32-bit index.
 //   * A slot is kLanes lists that are walked in turn, so that the memory of kLanes entries is
 //     fetched at once. This is why the order within a tick is unspecified.
 //   * Reschedule to a later deadline only writes it down; the entry moves when its old slot
-//     opens. Renewing a lease touches one cache line.
+//     opens. Renewing a lease touches one cache line, and needs no lock (TimerEntry::PutOff).
 //   * Bits of slots that a cancel has emptied are cleared when they are next read.
 //
 // Example
@@ -50,7 +50,7 @@
 //   * Nothing is allocated except by Schedule, when the wheel grows.
 //
 // Thread safety: none; one thread at a time. The task of a started entry may be run and destroyed
-// without the caller's lock.
+// without the caller's lock, and whoever has the Id may call TimerEntry::PutOff without it.
 //
 // Invariants (CheckInvariants)
 //   1. The slot of a pending entry opens no later than the entry's deadline.
@@ -73,16 +73,15 @@
 #include <vector>
 
 #include "absl/base/optimization.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/numeric/bits.h"
+#include "retry/timer_slab.h"
 
 namespace failback {
-
-using TimerTask = absl::AnyInvocable<void() &&>;
 
 class Wheel {
  public:
   using Tick = uint64_t;
+  using State = TimerEntry::State;
 
   // A deadline that is never reached. Greater ones mean the same.
   static constexpr Tick kNever = Tick{1} << 62;
@@ -99,15 +98,9 @@ class Wheel {
     uint32_t generation = 0;  // 0: no entry
   };
 
-  enum class State : uint8_t {
-    kFree,     // the Id is over
-    kPending,  // in a slot
-    kDue,      // its tick has come; waits for PopDue
-    kPopped,   // popped, not yet started
-    kStarted,  // runs, until Finish
-  };
-
-  explicit Wheel(const Options& options);
+  // `slab` holds the entries and outlives the wheel; it serves one wheel at a time, and is cleared
+  // when that is destroyed. nullptr: the wheel has its own.
+  explicit Wheel(const Options& options, TimerSlab* slab = nullptr);
   ~Wheel();
   Wheel(const Wheel&) = delete;
   Wheel& operator=(const Wheel&) = delete;
@@ -130,11 +123,6 @@ class Wheel {
   // over.
   bool Reschedule(Id id, Tick deadline);
 
-  // Fetches an entry's memory, for a caller that has something to do before it uses the Id.
-  void Prefetch(Id id) const {
-    if (id.index < used_) __builtin_prefetch(NodeAt(id.index), 1);
-  }
-
   // Runs what is due up to and including `to`, at most `max_tasks`. Returns how many ran; if
   // that is `max_tasks`, more may be due.
   size_t Advance(Tick to, size_t max_tasks = SIZE_MAX);
@@ -154,9 +142,9 @@ class Wheel {
   // Marks a popped entry as started. False: it was cancelled or rescheduled meanwhile.
   bool Start(Id id);
   // The task of an entry that is started.
-  TimerTask& TaskOf(Id id) { return NodeAt(id.index)->task(); }
+  TimerTask& TaskOf(Id id) { return slab_->At(id.index)->task(); }
   // Frees a started entry, whose task the caller has destroyed.
-  void Finish(Id id) { Free(id.index, NodeAt(id.index)); }
+  void Finish(Id id) { Free(id.index, slab_->At(id.index)); }
   // True if PopDue has no further entry of this tick at hand; the last one waited longest.
   bool due_buffer_empty() const { return next_due_ == due_.size(); }
 
@@ -164,8 +152,8 @@ class Wheel {
   // `max` entries from `*from` on, which starts at 0; returns false when it has seen all.
   bool TakePending(uint32_t* from, uint32_t max, std::vector<TimerTask>* tasks);
 
-  // A generation that no Id of this wheel has reached.
-  uint32_t next_generation() const { return greatest_generation_ + 1; }
+  // A generation that no Id of this wheel has reached; 0: there is none. Linear in entries.
+  uint32_t NextGeneration() const;
 
   // Bytes of bookkeeping for an entry, its task not included: links, deadline and state, and its
   // place in the free stack.
@@ -178,36 +166,17 @@ class Wheel {
   static constexpr int kLanes = 16;
   static constexpr int kLevelBits = 8;
   static constexpr uint32_t kLevelSlots = 1 << kLevelBits;
-  static constexpr int kTickBits = 63;  // deadlines go up to kNever, inclusive
-  static constexpr uint32_t kChunkBits = 12;
-  static constexpr uint32_t kChunkNodes = 1 << kChunkBits;
-  static constexpr uint32_t kMaxNodes = uint32_t{1} << 31;
-  static constexpr uint32_t kHead = uint32_t{1} << 31;  // in Node::prev: a lane, not a node
+  static constexpr int kTickBits = 63;                  // deadlines go up to kNever, inclusive
+  static constexpr uint32_t kHead = uint32_t{1} << 31;  // in TimerEntry::prev: a lane
   static constexpr size_t kDueBuffer = 64;
   static constexpr size_t kPrefetch = 8;
 
-  // Node 0 is nobody: links that lead nowhere lead to it, so that none need a test.
-  struct alignas(64) Node {
-    uint32_t next;        // in the lane; 0: none
-    uint32_t prev;        // the node before, or kHead | lane
-    Tick deadline;        // not before the tick at which its slot opens
-    uint64_t order;       // of Schedule and Reschedule
-    uint32_t generation;  // of the Id that names the node, now or next
-    State state;
-    alignas(TimerTask) unsigned char task_bytes[sizeof(TimerTask)];
-
-    TimerTask& task() { return *std::launder(reinterpret_cast<TimerTask*>(task_bytes)); }
-  };
-  static_assert(sizeof(Node) == 64 && offsetof(Node, task_bytes) + sizeof(uint32_t) == kEntryBytes);
-
-  Node* NodeAt(uint32_t index) const {
-    return chunks_[index >> kChunkBits] + (index & (kChunkNodes - 1));
-  }
-
-  Node* Find(Id id) const {
+  // The entry of `id`, unless that is over. Entry 0 is nobody: links that lead nowhere lead to it,
+  // so that none need a test.
+  TimerEntry* Find(Id id) const {
     if (ABSL_PREDICT_FALSE(id.index >= used_)) return nullptr;
-    Node* const node = NodeAt(id.index);
-    return node->generation == id.generation && node->state != State::kFree ? node : nullptr;
+    TimerEntry* const entry = slab_->At(id.index);
+    return entry->generation() == id.generation && entry->state != State::kFree ? entry : nullptr;
   }
 
   int levels() const { return 1 + (kTickBits - level0_bits_ + kLevelBits - 1) / kLevelBits; }
@@ -246,39 +215,49 @@ class Wheel {
     return deadline <= now_ ? now_ + 1 : deadline < kNever ? deadline : kNever;
   }
 
-  void Link(uint32_t index, Node* node) {
-    const uint32_t slot = SlotFor(node->deadline);
+  // Puts the entry into the slot of its deadline.
+  void Link(uint32_t index, TimerEntry* entry) {
+    const uint32_t slot = SlotFor(entry->linked_deadline());
     const uint32_t lane = slot * kLanes + index % kLanes;
-    node->next = heads_[lane];
-    node->prev = kHead | lane;
-    NodeAt(node->next)->prev = index;
+    const uint32_t first = heads_[lane];
+    entry->next = first;
+    entry->prev = kHead | lane;
+    slab_->At(first)->prev = index;
     heads_[lane] = index;
     occupied_[slot / 64] |= uint64_t{1} << (slot % 64);
   }
 
-  void Unlink(Node* node) {
-    const uint32_t prev = node->prev;
-    NodeAt(node->next)->prev = prev;
+  void Unlink(TimerEntry* entry) {
+    const uint32_t prev = entry->prev;
+    const uint32_t next = entry->next;
+    slab_->At(next)->prev = prev;
     // Whether `prev` is a lane is anybody's guess, the processor's too: no branch.
     const uintptr_t lane =
         reinterpret_cast<uintptr_t>(&heads_[0]) + (prev & ~kHead) * sizeof(uint32_t);
-    const uintptr_t entry = reinterpret_cast<uintptr_t>(chunks_[(prev & ~kHead) >> kChunkBits]) +
-                            (prev & (kChunkNodes - 1)) * sizeof(Node) + offsetof(Node, next);
+    const uintptr_t before = slab_->AddressOf(prev & ~kHead) + offsetof(TimerEntry, next);
     const uintptr_t is_lane = -uintptr_t{prev >> 31};
-    *reinterpret_cast<uint32_t*>(entry ^ ((entry ^ lane) & is_lane)) = node->next;
+    *reinterpret_cast<uint32_t*>(before ^ ((before ^ lane) & is_lane)) = next;
+  }
+
+  // Gives the entry, which is settled or was never put off, another deadline and a place by it.
+  void Place(uint32_t index, TimerEntry* entry, Tick deadline) {
+    entry->set_deadline(deadline);
+    entry->set_claim(entry->generation(), 0);
+    entry->state = State::kPending;
+    Link(index, entry);
   }
 
   // The task is gone, or about to be moved out.
-  void Free(uint32_t index, Node* node) {
-    node->state = State::kFree;
-    // A node whose generations are used up is never used again.
-    if (ABSL_PREDICT_FALSE(node->generation == UINT32_MAX)) return;
-    ++node->generation;
-    if (node->generation > greatest_generation_) greatest_generation_ = node->generation;
+  void Free(uint32_t index, TimerEntry* entry) {
+    const uint32_t generation = entry->generation();
+    entry->state = State::kFree;
+    // An entry whose generations are used up is never used again.
+    if (ABSL_PREDICT_FALSE(generation == UINT32_MAX)) return entry->set_claim(0, 0);
+    entry->set_claim(generation + 1, 0);
     free_.push_back(index);
   }
 
-  bool Grow();  // makes room for more nodes; false: there is no memory
+  bool Grow();  // makes room for more entries; false: there is no memory
   void MoveTo(Tick event);
   template <typename Each>
   void Drain(uint32_t slot, size_t max, Each each);
@@ -290,6 +269,8 @@ class Wheel {
   const uint32_t level0_room_;  // slots set aside for level 0: a multiple of 64
   const bool keep_insertion_order_;
   const uint32_t first_generation_;
+  const std::unique_ptr<TimerSlab> own_slab_;
+  TimerSlab* const slab_;
 
   Tick now_ = 0;
   int opening_ = 0;  // the highest level whose present slot may still hold entries
@@ -299,73 +280,81 @@ class Wheel {
   struct FreeDeleter {
     void operator()(void* memory) const { std::free(memory); }
   };
-  using Memory = std::unique_ptr<void, FreeDeleter>;
   std::unique_ptr<uint32_t[], FreeDeleter> heads_;  // kLanes for each slot; 0: empty
   std::vector<uint64_t> occupied_;                  // a bit for each slot; may be set in vain
 
   std::vector<Id> due_;  // entries of the present tick, those before next_due_ popped
   size_t next_due_ = 0;
 
-  std::vector<Node*> chunks_;  // at least as many as lanes would fill, those not in use null
-  uint32_t room_ = 0;          // nodes that the chunks hold
-  std::vector<Memory> memory_;
-  uint32_t used_ = 0;           // nodes that were ever used
-  std::vector<uint32_t> free_;  // a stack; has room for all nodes
-  uint32_t greatest_generation_;
+  uint32_t used_ = 0;           // entries that were ever used, nobody included
+  std::vector<uint32_t> free_;  // a stack; has room for all entries
 };
 
 template <typename Task>
 Wheel::Id Wheel::Schedule(Tick deadline, Task&& task) {
   uint32_t index;
+  TimerEntry* entry;
+  uint32_t generation;
   const size_t free = free_.size();
   if (ABSL_PREDICT_TRUE(free != 0)) {
     index = free_[free - 1];
     free_.pop_back();
-    if (free > kPrefetch) __builtin_prefetch(NodeAt(free_[free - 1 - kPrefetch]), 1);
+    if (free > kPrefetch) __builtin_prefetch(slab_->At(free_[free - 1 - kPrefetch]), 1);
+    entry = slab_->At(index);
+    generation = entry->generation();
   } else {
-    if (ABSL_PREDICT_FALSE(used_ == room_) && !Grow()) return Id{};
+    if (ABSL_PREDICT_FALSE(used_ == slab_->room() || used_ == 0) && !Grow()) return Id{};
     index = used_++;
-    NodeAt(index)->generation = first_generation_;
+    entry = slab_->At(index);
+    generation = first_generation_;
+    entry->set_claim(generation, 0);
   }
-  Node* const node = NodeAt(index);
-  node->deadline = Clamp(deadline);
-  node->order = ++order_;
-  node->state = State::kPending;
-  new (node->task_bytes) TimerTask(std::forward<Task>(task));
-  Link(index, node);
+  entry->set_deadline(Clamp(deadline));
+  entry->order = ++order_;
+  entry->state = State::kPending;
+  new (entry->task_bytes) TimerTask(std::forward<Task>(task));
+  Link(index, entry);
   ++pending_;
-  return Id{index, node->generation};
+  return Id{index, generation};
 }
 
 inline TimerTask Wheel::Cancel(Id id) {
-  Node* const node = Find(id);
-  if (node == nullptr || node->state == State::kStarted) return nullptr;
-  if (node->state == State::kPending) Unlink(node);
+  TimerEntry* const entry = Find(id);
+  if (entry == nullptr || entry->state == State::kStarted) return nullptr;
+  if (entry->state == State::kPending) Unlink(entry);
   --pending_;
-  Free(id.index, node);
-  return std::move(node->task());
+  Free(id.index, entry);
+  return std::move(entry->task());
 }
 
 inline bool Wheel::Reschedule(Id id, Tick deadline) {
-  Node* const node = Find(id);
-  if (node == nullptr || node->state == State::kStarted) return false;
+  TimerEntry* const entry = Find(id);
+  if (entry == nullptr || entry->state == State::kStarted) return false;
   const Tick clamped = Clamp(deadline);
-  const bool later = clamped >= node->deadline;
-  node->deadline = clamped;
-  node->order = ++order_;
-  if (node->state == State::kPending) {
-    if (later) return true;  // moves when its slot opens
-    Unlink(node);
+  entry->order = ++order_;
+  if (entry->state == State::kPending) {
+    const Tick later = clamped - entry->linked_deadline();  // huge if earlier
+    if (later <= TimerEntry::kMostLater) {
+      entry->set_claim(id.generation, later);  // moves when its slot opens
+      return true;
+    }
+    Unlink(entry);
   }
-  node->state = State::kPending;
-  Link(id.index, node);
+  Place(id.index, entry, clamped);
   return true;
 }
 
 inline bool Wheel::Start(Id id) {
-  Node* const node = Find(id);
-  if (node == nullptr || node->state != State::kPopped) return false;
-  node->state = State::kStarted;
+  TimerEntry* const entry = Find(id);
+  if (entry == nullptr || entry->state != State::kPopped) return false;
+  // In one order with PutOff: it was there before this look, or finds the lock taken.
+  if (ABSL_PREDICT_FALSE(static_cast<uint32_t>(entry->claim.load()) != 0)) {
+    entry->Settle();
+    if (entry->linked_deadline() > now_)
+      return Place(id.index, entry, entry->linked_deadline()), false;
+  }
+  entry->set_claim(id.generation, TimerEntry::kStarted);
+  entry->state = State::kStarted;
   --pending_;
   return true;
 }
@@ -375,9 +364,9 @@ inline Wheel::Id Wheel::PopDue(Tick to, int* budget) {
     while (next_due_ < due_.size()) {
       const Id id = due_[next_due_++];
       --*budget;
-      Node* const node = Find(id);
-      if (node == nullptr || node->state != State::kDue) continue;  // cancelled, rescheduled
-      node->state = State::kPopped;
+      TimerEntry* const entry = Find(id);
+      if (entry == nullptr || entry->state != State::kDue) continue;  // cancelled, rescheduled
+      entry->state = State::kPopped;
       return id;
     }
     if (*budget <= 0) return Id{};

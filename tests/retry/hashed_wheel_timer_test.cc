@@ -250,7 +250,6 @@ TEST_F(HashedWheelTimerTest, RescheduleLaterEarlierAndAgain) {
   EXPECT_TRUE(b.Reschedule(absl::Seconds(3)));
   clock_.Advance(absl::Seconds(100));
   EXPECT_THAT(ran_, ElementsAre("b@4000", "a@50000"));
-  EXPECT_EQ(timer->Stats().rescheduled, 3);
 }
 
 TEST_F(HashedWheelTimerTest, ALeaseRenewedForEverNeverExpires) {
@@ -514,7 +513,6 @@ TEST_F(HashedWheelTimerTest, StatisticsAddUp) {
   EXPECT_EQ(stats.cancelled, 25);
   EXPECT_EQ(stats.fired, 50);
   EXPECT_EQ(stats.pending, 25);
-  EXPECT_EQ(stats.rescheduled, 25);
   EXPECT_EQ(stats.failed, 0);
 }
 

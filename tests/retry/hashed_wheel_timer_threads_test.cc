@@ -250,6 +250,66 @@ TEST(HashedWheelTimerThreadsTest, ATaskMayDestroyItsTimer) {
   }
 }
 
+// Leases on the edge: each is put off, without the timer's lock, just when it is due. A renewal
+// that returned true holds; one that returned false was too late, and the task runs, once.
+TEST(HashedWheelTimerThreadsTest, RenewalsRaceTheDriver) {
+  constexpr int kThreads = 3;
+  constexpr int kLeases = 400;
+  constexpr int kRenewals = 20;
+  struct Lease {
+    Timeout timeout;
+    std::atomic<int64_t> not_before{0};
+    std::atomic<int> runs{0};
+  };
+  ThreadPool pool(2);
+  for (Executor* executor : {static_cast<Executor*>(nullptr), static_cast<Executor*>(&pool)}) {
+    auto timer = Create(executor);
+    std::atomic<int> early{0};
+    std::atomic<int> wrong{0};
+    std::atomic<int> renewed{0};
+    const auto renew = [&] {
+      const Clock* const clock = Clock::Real();
+      std::vector<Lease> leases(kLeases);
+      for (Lease& lease : leases) {
+        const auto expire = [&lease, &early, clock] {
+          if (clock->NowNanos() < lease.not_before) ++early;
+          ++lease.runs;
+        };
+        lease.timeout = timer->NewTimeout(expire, absl::Milliseconds(1)).value();
+      }
+      for (int renewal = 0; renewal < kRenewals; ++renewal) {
+        const int64_t pass = clock->NowNanos() + 1000000;
+        for (Lease& lease : leases) {
+          const absl::Duration delay = absl::Microseconds(1000 + renewal * 50);
+          const int64_t not_before = clock->NowNanos() + absl::ToInt64Nanoseconds(delay);
+          const bool held = lease.timeout.Reschedule(delay);
+          if (!held) continue;
+          // Whoever runs it from now on keeps to the new deadline.
+          if (lease.runs > 0 && clock->NowNanos() < not_before) ++wrong;
+          lease.not_before = not_before;
+          ++renewed;
+        }
+        while (clock->NowNanos() < pass) std::this_thread::yield();
+      }
+      for (Lease& lease : leases) {
+        if (lease.timeout.Cancel()) {
+          if (lease.runs != 0) ++wrong;
+        } else {
+          lease.timeout.Wait();
+          if (lease.runs != 1) ++wrong;
+        }
+      }
+    };
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) threads.emplace_back(renew);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(early, 0);
+    EXPECT_EQ(wrong, 0);
+    EXPECT_GT(renewed, 0);
+    EXPECT_EQ(timer->pending(), 0);
+  }
+}
+
 // Producers on many threads that add, cancel and reschedule their own and each other's.
 TEST(HashedWheelTimerThreadsTest, ManyProducers) {
   constexpr int kProducers = 4;

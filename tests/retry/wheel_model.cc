@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
+#include "retry/timer_slab.h"
 #include "retry/wheel.h"
 
 namespace failback {
@@ -76,7 +77,7 @@ class Model {
 class WheelPlayer {
  public:
   WheelPlayer(const uint8_t* data, size_t size)
-      : bytes_(data, size), ordered_(bytes_.Next() & 1), wheel_(MakeOptions()) {}
+      : bytes_(data, size), ordered_(bytes_.Next() & 1), wheel_(MakeOptions(), &slab_) {}
 
   std::string Play() {
     for (int step = 0; !bytes_.done() && error_.empty(); ++step) {
@@ -134,6 +135,8 @@ class WheelPlayer {
     if (what == 2) {
       const bool cancelled = wheel_.Cancel(ids_[entry]) != nullptr;
       if (cancelled != model_.Remove(entry)) Fail("cancel of ", entry, " returned ", cancelled);
+    } else if (!ordered_ && bytes_.Next() % 2 == 0) {
+      PutOff(entry, Clamped(wheel_.now() + bytes_.Distance()));
     } else {
       const uint64_t deadline = wheel_.now() + bytes_.Distance();
       const bool moved = wheel_.Reschedule(ids_[entry], deadline);
@@ -141,6 +144,13 @@ class WheelPlayer {
         Fail("reschedule of ", entry, " returned ", moved);
       }
     }
+  }
+
+  // May refuse, for the caller to ask the wheel; never for an entry that is over or started.
+  void PutOff(size_t entry, uint64_t deadline) {
+    const Wheel::Id id = ids_[entry];
+    if (slab_.At(id.index)->PutOff(id.generation, deadline) == 0) return;
+    if (!model_.Move(entry, deadline)) Fail(entry, " is over and was put off");
   }
 
   void Run(size_t entry) {
@@ -196,6 +206,7 @@ class WheelPlayer {
 
   Bytes bytes_;
   const bool ordered_;
+  TimerSlab slab_;
   Wheel wheel_;
   Model model_;
   std::vector<Wheel::Id> ids_;  // by entry of the model

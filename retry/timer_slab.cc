@@ -1,0 +1,33 @@
+#include "retry/timer_slab.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace failback {
+
+TimerSlab::~TimerSlab() {
+  for (TimerEntry* chunk : chunks_) std::free(chunk);
+}
+
+bool TimerSlab::Grow() {
+  if (room_ == kMaxEntries) return false;
+  void* const memory = std::aligned_alloc(kChunkBytes, kChunkBytes);
+  if (memory == nullptr) return false;
+  // Small pages for the first chunk, of which a small wheel touches a few; huge pages then, which
+  // spare a large wheel most of its address translation misses.
+  madvise(memory, kChunkBytes, room_ == 0 ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+  madvise(memory, kChunkBytes, MADV_DONTNEED);  // zero, and not there until touched
+  chunks_[room_ / kChunkEntries] = static_cast<TimerEntry*>(memory);
+  room_ += kChunkEntries;
+  return true;
+}
+
+void TimerSlab::Clear() {
+  for (uint32_t index = 0; index < room_; index += kChunkEntries) {
+    madvise(chunks_[index / kChunkEntries], kChunkBytes, MADV_DONTNEED);
+  }
+}
+
+}  // namespace failback

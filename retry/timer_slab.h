@@ -1,0 +1,128 @@
+// TimerSlab: the memory of a wheel's entries, and what may be done to one without the wheel's lock.
+//
+// Choose it for objects that are named by index and generation from many threads and recycled
+// millions of times a second. Entries live in chunks that never move and are never unmapped: an
+// entry that once existed can be looked at for ever, and shows by its generation whether it is
+// still the one that was meant. So a handle may outlive its timer, and PutOff needs no lock.
+//
+// Thread safety: At and TimerEntry::PutOff from any thread, for an index that Grow had made room
+// for when it was passed on. All else: one thread at a time, by the caller's lock.
+
+#ifndef FAILBACK_RETRY_TIMER_SLAB_H_
+#define FAILBACK_RETRY_TIMER_SLAB_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+
+namespace failback {
+
+using TimerTask = absl::AnyInvocable<void() &&>;
+
+// One cache line: 32 bytes of links, deadline and state, and the task in the other 32.
+struct alignas(64) TimerEntry {
+  enum class State : uint8_t {
+    kFree,     // the Id is over
+    kPending,  // in a slot
+    kDue,      // its tick has come; waits for PopDue
+    kPopped,   // popped, not yet started
+    kStarted,  // runs, until Finish
+  };
+
+  // A claim is a generation and a number of ticks: "I am the entry of this generation, and due so
+  // many ticks after `deadline`". It is one word, so that a compare-and-set that succeeds has
+  // changed the entry that was meant. Two numbers stand for "do not touch without the lock".
+  static constexpr uint32_t kStarted = UINT32_MAX;
+  static constexpr uint32_t kSettling = UINT32_MAX - 1;
+  static constexpr uint64_t kMostLater = UINT32_MAX - 2;
+
+  static uint64_t Claim(uint32_t generation, uint64_t later) {
+    return uint64_t{generation} << 32 | later;
+  }
+  uint32_t generation() const { return claim.load(std::memory_order_relaxed) >> 32; }
+  uint32_t later() const { return static_cast<uint32_t>(claim.load(std::memory_order_relaxed)); }
+
+  uint64_t linked_deadline() const { return deadline.load(std::memory_order_relaxed); }
+  void set_deadline(uint64_t tick) { deadline.store(tick, std::memory_order_relaxed); }
+  void set_claim(uint32_t generation, uint64_t later) {
+    claim.store(Claim(generation, later), std::memory_order_release);
+  }
+
+  // Sets the deadline to `tick` with a compare-and-set, if that is possible without moving the
+  // entry: it is of this generation and not started, and `tick` is not before the deadline by
+  // which it is linked. Returns the claim it wrote, 0 if none. The caller must then look whether
+  // the lock is free and the claim still the same; if not, a holder of the lock may have decided
+  // by the earlier claim, and the caller asks the wheel, under the lock.
+  uint64_t PutOff(uint32_t generation, uint64_t tick) {
+    uint64_t expected = claim.load(std::memory_order_acquire);
+    const uint64_t later = tick - linked_deadline();  // huge if earlier
+    if (expected >> 32 != generation || static_cast<uint32_t>(expected) > kMostLater) return 0;
+    if (later > kMostLater) return 0;
+    const uint64_t desired = Claim(generation, later);
+    return claim.compare_exchange_strong(expected, desired) ? desired : 0;
+  }
+
+  // Adds to the deadline what PutOff put it off by, for a holder of the lock that is about to
+  // decide by it.
+  void Settle() {
+    if (later() == 0) return;
+    const uint32_t mine = generation();
+    const uint64_t settled = claim.exchange(Claim(mine, kSettling), std::memory_order_acq_rel);
+    set_deadline(linked_deadline() + static_cast<uint32_t>(settled));
+    set_claim(mine, 0);
+  }
+
+  TimerTask& task() { return *std::launder(reinterpret_cast<TimerTask*>(task_bytes)); }
+
+  uint32_t next;                   // in the lane; 0: none
+  uint32_t prev;                   // the entry before, or Wheel::kHead | lane
+  std::atomic<uint64_t> deadline;  // by which it is linked: not before its slot opens
+  std::atomic<uint64_t> claim;
+  uint64_t order : 56;  // of Schedule and Reschedule
+  State state : 8;
+  alignas(TimerTask) unsigned char task_bytes[sizeof(TimerTask)];
+};
+static_assert(sizeof(TimerEntry) == 64 && offsetof(TimerEntry, task_bytes) == 32);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+class TimerSlab {
+ public:
+  static constexpr uint32_t kMaxEntries = uint32_t{1} << 27;
+
+  TimerSlab() = default;
+  ~TimerSlab();
+  TimerSlab(const TimerSlab&) = delete;
+  TimerSlab& operator=(const TimerSlab&) = delete;
+
+  TimerEntry* At(uint32_t index) const {
+    return chunks_[index >> kChunkBits] + (index & (kChunkEntries - 1));
+  }
+  // The address as a number, also of an index beyond room() that is not to be looked at.
+  uintptr_t AddressOf(uint32_t index) const {
+    return reinterpret_cast<uintptr_t>(chunks_[index >> kChunkBits]) +
+           (index & (kChunkEntries - 1)) * sizeof(TimerEntry);
+  }
+
+  // How many entries there are.
+  uint32_t room() const { return room_; }
+  // Adds a chunk of them, all zero; false: there is no memory.
+  bool Grow();
+  // Gives the memory back to the system. All entries are zero again, and stay where they are.
+  void Clear();
+
+ private:
+  static constexpr uint32_t kChunkBits = 15;
+  static constexpr uint32_t kChunkEntries = 1 << kChunkBits;
+  static constexpr size_t kChunkBytes = kChunkEntries * sizeof(TimerEntry);  // a huge page
+
+  uint32_t room_ = 0;
+  TimerEntry* chunks_[kMaxEntries / kChunkEntries] = {};
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_RETRY_TIMER_SLAB_H_
