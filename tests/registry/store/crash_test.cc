@@ -26,7 +26,6 @@ namespace {
 struct Intended {
   uint64_t generation = 0;
   bool registers = false;
-
 };
 
 struct InFlight {
