@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "agent/agent_config.h"
 #include "agent/agent_service.h"
@@ -106,6 +107,8 @@ void DrainAndLog(AgentService* service, absl::Duration deadline) {
 
 int Main(int argc, char** argv) {
   const absl::Time start_time = absl::Now();
+  // Debian's Abseil looks for lock cycles, at a tenth of the CPU.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   StopSignals signals;
   ConfigLoader loader({"failback-agent",
                        "Keeps services registered: takes intents from local programs and carries "

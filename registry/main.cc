@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "daemon/config.h"
 #include "daemon/listen_config.h"
 #include "daemon/logging.h"
@@ -88,6 +89,8 @@ absl::Status Validate(const RegistryConfig& config, const ConfigLoader& loader) 
 
 int Main(int argc, char** argv) {
   if (const std::optional<int> status = RunStoreCommand(argc, argv)) return *status;
+  // Debian's Abseil looks for lock cycles, at a tenth of the CPU.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   StopSignals signals;
   ConfigLoader loader(
       {"failback-registry", "Keeps the list of services, in an embedded store, and tells who asks.",

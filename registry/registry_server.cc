@@ -1,31 +1,59 @@
 #include "registry/registry_server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
+#include "google/protobuf/arena.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "registry/grpc_threads.h"
 #include "registry/server_reactors.h"
+#include "retry/executor.h"
 
 namespace failback {
 namespace {
 
 using registry::v1::RegistryService;
 
-// Subscribe is served on encoded messages, the rest on parsed ones.
+// Subscribe and what may be large are served on encoded messages, the rest on parsed ones.
 template <typename Base>
 using UnaryMethods = RegistryService::WithCallbackMethod_OpenSession<
     RegistryService::WithCallbackMethod_CloseSession<
-        RegistryService::WithCallbackMethod_Register<RegistryService::WithCallbackMethod_Unregister<
-            RegistryService::WithCallbackMethod_Unsubscribe<
-                RegistryService::WithCallbackMethod_List<Base>>>>>>;
+        RegistryService::WithRawCallbackMethod_Register<
+            RegistryService::WithRawCallbackMethod_Unregister<
+                RegistryService::WithCallbackMethod_Unsubscribe<
+                    RegistryService::WithCallbackMethod_List<Base>>>>>>;
 using ServiceBase = UnaryMethods<RegistryService::WithCallbackMethod_KeepAlive<
     RegistryService::WithRawCallbackMethod_Subscribe<RegistryService::Service>>>;
+
+// A request that is larger than this, some twenty instances, is bulk.
+constexpr size_t kLargestSmallRequest = 4096;
+
+// Threads for bulk: they leave room for those that serve the connections.
+int BulkThreads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2); }
+
+// Calls `use` with the message in `bytes`. Messages with many small parts are parsed onto an
+// arena, which costs a third less than the heap.
+template <typename Request, typename Use>
+absl::Status WithParsed(grpc::ByteBuffer bytes, Use use) {
+  google::protobuf::ArenaOptions options;
+  options.start_block_size = std::clamp<size_t>(4 * bytes.Length(), 1024, 64 << 10);
+  options.max_block_size = 64 << 10;
+  google::protobuf::Arena arena(options);
+  auto* const request = google::protobuf::Arena::CreateMessage<Request>(&arena);
+  if (!grpc::SerializationTraits<Request>::Deserialize(&bytes, request).ok()) {
+    return absl::InternalError(
+        absl::StrCat("the request is no ", std::string(Request::descriptor()->name())));
+  }
+  use(*request);
+  return absl::OkStatus();
+}
 
 absl::Status ShuttingDown() {
   return Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping");
@@ -89,6 +117,7 @@ class RegistryServer::Service final : public ServiceBase {
   Service(Registry* registry, const Options& options)
       : registry_(registry),
         overload_delay_(options.overload_delay),
+        max_bulk_bytes_(options.max_bulk_bytes),
         calls_(options.max_calls_in_flight),
         subscriptions_(options.max_subscriptions) {}
 
@@ -98,6 +127,9 @@ class RegistryServer::Service final : public ServiceBase {
     for (const auto& state : subscribe_streams_.Close()) state->Abort(ShuttingDown());
     for (const auto& state : renewal_streams_.Close()) state->End(ShuttingDown());
   }
+
+  // To be called when gRPC has ended all calls: from the return on the registry is not called.
+  void Finish() { bulk_.reset(); }
 
   grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext*,
                                         const OpenSessionRequest* request,
@@ -120,15 +152,15 @@ class RegistryServer::Service final : public ServiceBase {
                      const CloseSessionResponse&) { sessions->Closed(session_id); });
   }
 
-  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext*, const RegisterRequest* request,
-                                     RegisterResponse* response) override {
-    return Unary(request, response, &Registry::Register);
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext*, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override {
+    return Sized(request, response, &Registry::Register);
   }
 
   grpc::ServerUnaryReactor* Unregister(grpc::CallbackServerContext*,
-                                       const UnregisterRequest* request,
-                                       UnregisterResponse* response) override {
-    return Unary(request, response, &Registry::Unregister);
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override {
+    return Sized(request, response, &Registry::Unregister);
   }
 
   grpc::ServerUnaryReactor* Unsubscribe(grpc::CallbackServerContext*,
@@ -197,6 +229,39 @@ class RegistryServer::Service final : public ServiceBase {
         std::move(on_success));
   }
 
+  // A call on encoded messages: carried out at once if it is small, else on the threads for bulk.
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* Sized(const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
+                                  void (Registry::*method)(const Request&, Callback<Response>)) {
+    std::shared_ptr<void> token = calls_.Enter();
+    const auto size = static_cast<int64_t>(request->Length());
+    const bool bulk = size > static_cast<int64_t>(kLargestSmallRequest);
+    absl::Status refusal;
+    if (token == nullptr) refusal = Overloaded("calls");
+    if (bulk && bulk_bytes_ + size > max_bulk_bytes_) refusal = Overloaded("bytes of large calls");
+    if (stopping_) refusal = ShuttingDown();
+    return UnaryReactor<Response, grpc::ByteBuffer>::Run(
+        response, std::move(token), [&](Callback<Response> done) {
+          if (!refusal.ok()) return std::move(done)(refusal);
+          if (!bulk) return CallParsed(*request, method, std::move(done));
+          bulk_bytes_ += size;
+          bulk_->Execute([this, bytes = *request, size, method, done = std::move(done)]() mutable {
+            bulk_bytes_ -= size;
+            if (stopping_) return std::move(done)(ShuttingDown());
+            Guarded([&] { CallParsed(bytes, method, std::move(done)); }).IgnoreError();
+          });
+        });
+  }
+
+  template <typename Request, typename Response>
+  void CallParsed(const grpc::ByteBuffer& bytes,
+                  void (Registry::*method)(const Request&, Callback<Response>),
+                  Callback<Response> done) {
+    const absl::Status parsed = WithParsed<Request>(
+        bytes, [&](const Request& request) { (registry_->*method)(request, std::move(done)); });
+    if (!parsed.ok()) std::move(done)(parsed);
+  }
+
   absl::Status Overloaded(const std::string& what) const {
     return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED,
                                   absl::StrCat("too many ", what, " at once; try again in ",
@@ -219,7 +284,9 @@ class RegistryServer::Service final : public ServiceBase {
 
   Registry* const registry_;
   const absl::Duration overload_delay_;
+  const int64_t max_bulk_bytes_;
   std::atomic<bool> stopping_ = false;
+  std::atomic<int64_t> bulk_bytes_ = 0;
   std::atomic<StreamSessions::StreamId> last_stream_ = 0;
   Gauge calls_;
   Gauge subscriptions_;
@@ -228,6 +295,7 @@ class RegistryServer::Service final : public ServiceBase {
   const std::shared_ptr<EventCache> cache_ = std::make_shared<EventCache>();
   OpenStreams<SubscribeReactor::State> subscribe_streams_;
   OpenStreams<RenewalReactor::State> renewal_streams_;
+  std::unique_ptr<ThreadPool> bulk_ = std::make_unique<ThreadPool>(BulkThreads());
 };
 
 absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* registry,
@@ -300,6 +368,7 @@ void RegistryServer::Shutdown(absl::Duration grace) {
   SetServing(false);
   service_->Stop();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+  service_->Finish();
 }
 
 }  // namespace failback

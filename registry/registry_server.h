@@ -8,6 +8,9 @@
 //  last
 //    ends, except by the server's own shutdown;
 //  * calls beyond `max_calls_in_flight` are refused with OVERLOADED and a delay;
+//  * large Register and Unregister calls are parsed and carried out on threads of their own, so
+//  that
+//    small calls, renewals and streams do not wait behind somebody's bulk;
 //  * a Registry that throws, or drops a callback, fails that call with INTERNAL;
 //  * gRPC reflection, and grpc.health.v1 for "", RegistryService and each extra service;
 //  * addresses are checked and locked before use (registry/listen.h).
@@ -61,6 +64,8 @@ class RegistryServer {
     // Unary calls that may be under way at once; beyond it they are refused at once with
     // OVERLOADED. 0: no limit. Calls that wait for an outage to end (`wait_for` at an agent) count.
     int max_calls_in_flight = 10000;
+    // Large calls that wait for their turn, in bytes of their requests; likewise.
+    int64_t max_bulk_bytes = int64_t{256} << 20;
     // Open Subscribe streams; likewise.
     int max_subscriptions = 100000;
     // What a refused client is asked to wait.

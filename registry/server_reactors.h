@@ -44,19 +44,30 @@ absl::Status Guarded(Function call) {
   return absl::OkStatus();
 }
 
-// A unary call. It is finished by the first of: the registry's answer, the client's cancelling, the
-// registry throwing or dropping the callback.
+// Puts a response where gRPC takes it from: a message, or bytes.
 template <typename Response>
+void PutResponse(Response from, Response* to) {
+  *to = std::move(from);
+}
+template <typename Response>
+void PutResponse(Response from, grpc::ByteBuffer* to) {
+  bool own_buffer;
+  grpc::SerializationTraits<Response>::Serialize(from, to, &own_buffer);
+}
+
+// A unary call, whose response gRPC takes as `Wire`. It is finished by the first of: the registry's
+// answer, the client's cancelling, the registry throwing or dropping the callback.
+template <typename Response, typename Wire = Response>
 class UnaryReactor final : public grpc::ServerUnaryReactor {
  public:
   using Hook = std::function<void(const Response&)>;
 
-  explicit UnaryReactor(Response* response) : state_(std::make_shared<State>(this, response)) {}
+  explicit UnaryReactor(Wire* response) : state_(std::make_shared<State>(this, response)) {}
 
   // Calls `start` with the callback to give to the registry. `on_success`, if given, sees the
   // response before the client. `token` is kept until the registry has answered.
   template <typename Start>
-  static UnaryReactor* Run(Response* response, std::shared_ptr<void> token, Start start,
+  static UnaryReactor* Run(Wire* response, std::shared_ptr<void> token, Start start,
                            Hook on_success = nullptr) {
     auto* reactor = new UnaryReactor(response);
     const std::shared_ptr<State> state = reactor->state_;
@@ -75,12 +86,12 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
  private:
   // Shared with the callback.
   struct State {
-    State(UnaryReactor* reactor, Response* response) : reactor(reactor), response(response) {}
+    State(UnaryReactor* reactor, Wire* response) : reactor(reactor), response(response) {}
 
     void Finish(absl::StatusOr<Response> result) {
       MutexLock lock(&mu);
       if (reactor == nullptr) return;
-      if (result.ok()) *response = *std::move(result);
+      if (result.ok()) PutResponse(*std::move(result), response);
       // After Finish gRPC may be done with both at any time.
       std::exchange(reactor, nullptr)
           ->grpc::ServerUnaryReactor::Finish(StatusToGrpc(result.status()));
@@ -115,7 +126,7 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
     bool starting ABSL_GUARDED_BY(mu) = true;
     bool dropped ABSL_GUARDED_BY(mu) = false;
     UnaryReactor* reactor ABSL_GUARDED_BY(mu);  // null once finished
-    Response* response ABSL_GUARDED_BY(mu);
+    Wire* response ABSL_GUARDED_BY(mu);
   };
 
   // Finishes the call if the registry lets go of the callback without running it.

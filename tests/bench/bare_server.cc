@@ -24,6 +24,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "bare.grpc.pb.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
@@ -236,6 +237,8 @@ class BareStream final : public bench::BareService::CallbackService {
 };
 
 int Main(int argc, char** argv) {
+  // As the daemons.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   std::string listen = "127.0.0.1:0";
   bool with_map = true;
   for (int i = 1; i < argc; ++i) {

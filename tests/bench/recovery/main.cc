@@ -19,6 +19,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "registry/failback_registry.h"
@@ -369,6 +370,8 @@ void RecoverFleet(const Scale& scale, Report* report) {
 }
 
 int Main(int argc, char** argv) {
+  // As the daemons.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   Report::Options options;
   options.name = "recovery";
   Scale scale;

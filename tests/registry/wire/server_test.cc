@@ -1,8 +1,10 @@
 // What RegistryServer does by itself: refusing, conflating, ending sessions, shutting down.
 
+#include <algorithm>
 #include <stdexcept>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "gmock/gmock.h"
@@ -78,6 +80,95 @@ TEST_F(ServerTest, CallsBeyondTheLimitAreRefusedWithADelay) {
   fake_.registers.Complete(RegisterResponse());
   ASSERT_TRUE(first.Get().ok());
   EXPECT_TRUE(List(*client).ok());
+}
+
+// A call of `count` instances, each of some 200 bytes.
+RegisterRequest BatchOf(int count) {
+  RegisterRequest request;
+  for (int i = 0; i < count; ++i) {
+    ServiceInstance& instance = *request.add_registrations()->mutable_instance();
+    instance.mutable_key()->set_instance_id(std::string(200, 'x'));
+  }
+  return request;
+}
+
+TEST_F(ServerTest, SmallCallsDoNotWaitBehindLargeOnes) {
+  StartServer(ListenOn(Transport::kTcp));
+  absl::Notification go_on;
+  fake_.registers.AnswerWith([&](const RegisterRequest& request) {
+    if (request.registrations_size() > 1) go_on.WaitForNotification();
+    return RegisterResponse();
+  });
+  const auto client = NewClient();
+  // More than there may be threads.
+  std::vector<Answered<RegisterResponse>> large;
+  for (int i = 0; i < 100; ++i) {
+    large.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
+  }
+  ASSERT_TRUE(fake_.registers.WaitForRequests(1));
+  const auto neighbour = NewClient();
+  EXPECT_TRUE(CallAndWait(*neighbour, &Registry::Register, BatchOf(1)).ok());
+  EXPECT_TRUE(CallAndWait(*client, &Registry::Register, BatchOf(1)).ok());
+  EXPECT_TRUE(CallAndWait(*client, &Registry::KeepAlive, RenewalOf("s")).ok());
+  EXPECT_FALSE(large[0].has_come());
+  go_on.Notify();
+  for (const auto& answer : large) EXPECT_TRUE(answer.Get().ok());
+}
+
+TEST_F(ServerTest, LargeCallsBeyondTheLimitAreRefusedWithADelay) {
+  RegistryServer::Options options;
+  options.max_bulk_bytes = 50000;
+  StartServer(ListenOn(Transport::kTcp), options);
+  absl::Notification go_on;
+  fake_.registers.AnswerWith([&](const RegisterRequest& request) {
+    if (request.registrations_size() > 1) go_on.WaitForNotification();
+    return RegisterResponse();
+  });
+  const auto client = NewClient();
+  std::vector<Answered<RegisterResponse>> answers;
+  for (int i = 0; i < 100; ++i) {
+    answers.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
+  }
+  // Whoever waits keeps it from the rest, which are answered at once.
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (std::none_of(answers.begin(), answers.end(),
+                      [](const auto& answer) { return answer.has_come(); })) {
+    ASSERT_LT(absl::Now(), deadline) << "nothing was refused";
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(CallAndWait(*client, &Registry::Register, BatchOf(1)).ok());
+  go_on.Notify();
+  int served = 0;
+  for (const auto& answer : answers) {
+    const absl::Status status = answer.Get().status();
+    served += status.ok() ? 1 : 0;
+    if (status.ok()) continue;
+    EXPECT_EQ(ReasonOf(status), registry::v1::ERROR_REASON_OVERLOADED) << status;
+    EXPECT_TRUE(RetryDelayOf(status).has_value());
+  }
+  EXPECT_GE(served, 2) << "as many as fit";
+  EXPECT_TRUE(CallAndWait(*client, &Registry::Register, BatchOf(100)).ok());
+}
+
+TEST_F(ServerTest, ShutdownDropsLargeCallsThatWait) {
+  StartServer(ListenOn(Transport::kTcp));
+  absl::Notification go_on;
+  fake_.registers.AnswerWith([&](const RegisterRequest&) {
+    go_on.WaitForNotification();
+    return RegisterResponse();
+  });
+  const auto client = NewClient();
+  std::vector<Answered<RegisterResponse>> answers;
+  for (int i = 0; i < 50; ++i) {
+    answers.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
+  }
+  ASSERT_TRUE(fake_.registers.WaitForRequests(1));
+  std::thread shutdown([&] { server_->Shutdown(absl::ZeroDuration()); });
+  for (const auto& answer : answers) EXPECT_FALSE(answer.Get().ok());
+  go_on.Notify();
+  shutdown.join();
+  const size_t served = fake_.registers.request_count();
+  EXPECT_LT(served, answers.size());
 }
 
 TEST_F(ServerTest, SubscriptionsBeyondTheLimitAreRefusedWithADelay) {
