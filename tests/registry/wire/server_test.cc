@@ -92,6 +92,13 @@ RegisterRequest BatchOf(int count) {
   return request;
 }
 
+// Calls may have to wait for a machine that is busy with other things.
+GrpcRegistryOptions Patient() {
+  GrpcRegistryOptions options;
+  options.call_timeout = absl::Minutes(1);
+  return options;
+}
+
 TEST_F(ServerTest, SmallCallsDoNotWaitBehindLargeOnes) {
   StartServer(ListenOn(Transport::kTcp));
   absl::Notification go_on;
@@ -99,14 +106,14 @@ TEST_F(ServerTest, SmallCallsDoNotWaitBehindLargeOnes) {
     if (request.registrations_size() > 1) go_on.WaitForNotification();
     return RegisterResponse();
   });
-  const auto client = NewClient();
+  const auto client = NewClient(Patient());
   // More than there may be threads.
   std::vector<Answered<RegisterResponse>> large;
   for (int i = 0; i < 100; ++i) {
     large.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
   }
   ASSERT_TRUE(fake_.registers.WaitForRequests(1));
-  const auto neighbour = NewClient();
+  const auto neighbour = NewClient(Patient());
   EXPECT_TRUE(CallAndWait(*neighbour, &Registry::Register, BatchOf(1)).ok());
   EXPECT_TRUE(CallAndWait(*client, &Registry::Register, BatchOf(1)).ok());
   EXPECT_TRUE(CallAndWait(*client, &Registry::KeepAlive, RenewalOf("s")).ok());
@@ -124,7 +131,7 @@ TEST_F(ServerTest, LargeCallsBeyondTheLimitAreRefusedWithADelay) {
     if (request.registrations_size() > 1) go_on.WaitForNotification();
     return RegisterResponse();
   });
-  const auto client = NewClient();
+  const auto client = NewClient(Patient());
   std::vector<Answered<RegisterResponse>> answers;
   for (int i = 0; i < 100; ++i) {
     answers.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
@@ -157,14 +164,14 @@ TEST_F(ServerTest, ShutdownDropsLargeCallsThatWait) {
     go_on.WaitForNotification();
     return RegisterResponse();
   });
-  const auto client = NewClient();
+  const auto client = NewClient(Patient());
   std::vector<Answered<RegisterResponse>> answers;
   for (int i = 0; i < 50; ++i) {
     answers.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
   }
   ASSERT_TRUE(fake_.registers.WaitForRequests(1));
   std::thread shutdown([&] { server_->Shutdown(absl::ZeroDuration()); });
-  for (const auto& answer : answers) EXPECT_FALSE(answer.Get().ok());
+  for (const auto& answer : answers) EXPECT_FALSE(answer.Get(absl::Minutes(1)).ok());
   go_on.Notify();
   shutdown.join();
   const size_t served = fake_.registers.request_count();
