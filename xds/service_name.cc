@@ -14,11 +14,9 @@ absl::StatusOr<Selector> ParseServiceName(const std::string& name) {
     selector.set_namespace_(name.substr(0, slash));
     selector.set_service(name.substr(slash + 1));
   }
+  if (selector.service().empty()) return absl::InvalidArgumentError("the service is empty");
   NormalizeSelector(&selector);
-  if (absl::Status status = ValidateSelector(FieldPath(), selector, ServiceName::kRequired);
-      !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = ValidateSelector(FieldPath(), selector); !status.ok()) return status;
   return selector;
 }
 
