@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/strand.h"
+#include "agent/upstreams.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/log.h"
-#include "registry/upstream.h"
 #include "registry/validation.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
@@ -197,11 +197,12 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     auto timer = HashedWheelTimer::Create(timer_options);
     if (!timer.ok()) return timer.status();
     timer_ = *std::move(timer);
-    auto upstream = NewUpstream(options_.registry, UpstreamOptions());
-    if (!upstream.ok()) return upstream.status();
+    auto upstreams =
+        NewUpstreams(options_.registries.empty() ? std::vector<std::string>{options_.registry}
+                                                 : options_.registries);
+    if (!upstreams.ok()) return upstreams.status();
     if (options_.executor == nullptr) own_executor_ = std::make_unique<ThreadPool>(1);
     FailbackRegistry::Options failback;
-    failback.upstream_name = options_.registry;
     failback.client_name = options_.client_name;
     failback.incarnation = options_.incarnation;
     failback.session_ttl = options_.session_ttl;
@@ -210,7 +211,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     failback.on_event = [weak = weak_from_this()](const IntentEvent& event) {
       if (auto self = weak.lock()) self->OnEvent(event);
     };
-    auto registry = FailbackRegistry::Create(*std::move(upstream), std::move(failback));
+    auto registry = FailbackGroup::Create(*std::move(upstreams), std::move(failback));
     if (!registry.ok()) return registry.status();
     registry_ = *std::move(registry);
     return absl::OkStatus();
@@ -218,7 +219,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
 
   void Stop() {
     if (options_.drain_deadline > absl::ZeroDuration() && !in_callback) DrainAndWait();
-    std::unique_ptr<FailbackRegistry> registry;
+    std::unique_ptr<FailbackGroup> registry;
     {
       std::unique_lock<std::shared_mutex> lock(life_);
       registry.swap(registry_);
@@ -278,7 +279,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
       bool done ABSL_GUARDED_BY(mu) = false;
     };
     auto drained = std::make_shared<Drained>();
-    WithRegistry([&](FailbackRegistry& registry) {
+    WithRegistry([&](FailbackGroup& registry) {
       registry.Drain(options_.drain_deadline,
                      [drained](const absl::StatusOr<agent::v1::DrainResponse>&) {
                        MutexLock lock(&drained->mu);
@@ -295,7 +296,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
   std::unique_ptr<ThreadPool> own_executor_;
   // Held shared during calls into the registry, none of which runs code of the host's.
   std::shared_mutex life_;
-  std::unique_ptr<FailbackRegistry> registry_;
+  std::unique_ptr<FailbackGroup> registry_;
   Mutex mu_;
   std::map<std::string, std::shared_ptr<RegistrationState>> owners_ ABSL_GUARDED_BY(mu_);
 };
@@ -303,7 +304,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
 namespace {
 
 // States that `instance` be registered, and returns what the registry says at once: OK, or why not.
-absl::Status StateRegistered(FailbackRegistry& registry, const ServiceInstance& instance) {
+absl::Status StateRegistered(FailbackGroup& registry, const ServiceInstance& instance) {
   // Shared, as an answer may come later: what is refused for a bad request is refused at once.
   auto answer = std::make_shared<std::pair<Mutex, absl::Status>>();
   RegisterRequest request;
@@ -328,8 +329,7 @@ absl::Status RegistrationState::Update(const ServiceInstance& instance) {
   }
   absl::Status status = absl::FailedPreconditionError("the agent is gone");
   if (auto impl = impl_.lock()) {
-    impl->WithRegistry(
-        [&](FailbackRegistry& registry) { status = StateRegistered(registry, next); });
+    impl->WithRegistry([&](FailbackGroup& registry) { status = StateRegistered(registry, next); });
   }
   if (status.ok()) {
     MutexLock lock(&mu_);
@@ -344,7 +344,7 @@ void RegistrationState::End(bool unregister) {
   if (impl == nullptr || !impl->Disown(KeyText(key_), this) || !unregister) return;
   UnregisterRequest request;
   *request.add_deregistrations()->mutable_key() = key_;
-  impl->WithRegistry([&](FailbackRegistry& registry) {
+  impl->WithRegistry([&](FailbackGroup& registry) {
     registry.Unregister(request, [](const absl::StatusOr<UnregisterResponse>&) {
       // Refused only while draining, which unregisters everything itself.
     });
@@ -436,7 +436,7 @@ absl::StatusOr<Registration> Agent::Register(const ServiceInstance& instance,
   // Before the intent is stated, or its first events would find nobody.
   const std::shared_ptr<RegistrationState> before = impl_->Own(KeyText(desired.key()), state);
   absl::Status status;
-  impl_->WithRegistry([&](FailbackRegistry& registry) {
+  impl_->WithRegistry([&](FailbackGroup& registry) {
     status = internal_agent::StateRegistered(registry, desired);
   });
   if (!status.ok()) {
@@ -458,22 +458,24 @@ absl::StatusOr<Subscription> Agent::Subscribe(const std::string& service,
   return Subscribe(selector, std::move(callback));
 }
 
-absl::StatusOr<Subscription> Agent::Subscribe(const Selector& selector, SnapshotCallback callback) {
+absl::StatusOr<Subscription> Agent::Subscribe(const Selector& selector, SnapshotCallback callback,
+                                              const std::string& upstream) {
   if (absl::Status status = ValidateFollowed(FieldPath("selector"), selector); !status.ok()) {
     return status;
   }
   auto state = std::make_shared<SubscriptionState>(impl_->NewStrand(), std::move(callback));
   SubscribeRequest request;
   *request.mutable_selector() = selector;
+  request.set_upstream(upstream);
   impl_->WithRegistry(
-      [&](FailbackRegistry& registry) { state->SetStream(registry.Subscribe(request, state)); });
+      [&](FailbackGroup& registry) { state->SetStream(registry.Subscribe(request, state)); });
   return Subscription(std::move(state));
 }
 
 void Agent::Drain(absl::Duration deadline,
                   std::function<void(const agent::v1::DrainResponse&)> done) {
   auto strand = impl_->NewStrand();
-  impl_->WithRegistry([&](FailbackRegistry& registry) {
+  impl_->WithRegistry([&](FailbackGroup& registry) {
     registry.Drain(deadline, [strand, done = std::move(done)](
                                  absl::StatusOr<agent::v1::DrainResponse> response) {
       const agent::v1::DrainResponse drained =
@@ -483,15 +485,15 @@ void Agent::Drain(absl::Duration deadline,
   });
 }
 
-agent::v1::UpstreamStatus Agent::Status() const {
-  agent::v1::UpstreamStatus status;
-  impl_->WithRegistry([&](FailbackRegistry& registry) { status = registry.UpstreamStatus(); });
-  return status;
+std::vector<agent::v1::UpstreamStatus> Agent::Status() const {
+  std::vector<agent::v1::UpstreamStatus> statuses;
+  impl_->WithRegistry([&](FailbackGroup& registry) { statuses = registry.UpstreamStatuses(); });
+  return statuses;
 }
 
 std::vector<agent::v1::PendingOperation> Agent::Pending() const {
   std::vector<agent::v1::PendingOperation> pending;
-  impl_->WithRegistry([&](FailbackRegistry& registry) { pending = registry.Pending(); });
+  impl_->WithRegistry([&](FailbackGroup& registry) { pending = registry.Pending(); });
   return pending;
 }
 

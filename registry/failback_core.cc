@@ -364,6 +364,7 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
   event.kind = kind;
   event.operation = record.kind();
   event.id = PendingId(record);
+  event.upstream = options_.upstream_name;
   event.generation = record.generation;
   event.times = record.retry == nullptr ? 0 : record.retry->times();
   event.status = status;

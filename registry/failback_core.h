@@ -88,6 +88,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   int64_t local_sessions() const;
   bool draining() const;
   std::vector<agent::v1::PendingOperation> Pending() const;
+  std::vector<IntentJournal::Intent> PresentIntents() const;
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
   absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
   void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
@@ -361,6 +362,12 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   // --- The journal (failback_journal.cc). Without one they do nothing.
   void Restore() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Makes the intents those that another registry of this process holds.
+  void Adopt(const std::vector<IntentJournal::Intent>& intents) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The session in which a client of an earlier process finds what is its own.
+  LocalSession* FormerSession(const std::string& incarnation, absl::Duration ttl)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  IntentJournal::Intent ToIntent(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The desired state of `record` is to survive; it is not sent before it does.
   void Persist(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -72,6 +72,12 @@ FailbackRegistry::FailbackRegistry(std::shared_ptr<Core> core) : core_(std::move
 
 FailbackRegistry::~FailbackRegistry() { core_->Shutdown(); }
 
+void FailbackRegistry::Shutdown() { core_->Shutdown(); }
+
+std::vector<IntentJournal::Intent> FailbackRegistry::PresentIntents() const {
+  return core_->PresentIntents();
+}
+
 void FailbackRegistry::OpenSession(const OpenSessionRequest& request,
                                    Callback<OpenSessionResponse> done) {
   core_->OpenSession(request, std::move(done));

@@ -49,6 +49,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "failback/agent/v1/agent.pb.h"
+#include "registry/intent_journal.h"
 #include "registry/registry.h"
 #include "registry/status_policy.h"
 #include "retry/backoff.h"
@@ -76,6 +78,8 @@ struct IntentEvent {
   OperationKind operation;
   // As in PendingOperation.id.
   std::string id;
+  // Options::upstream_name of the registry that tells.
+  std::string upstream;
   uint64_t generation = 0;
   int times = 0;
   absl::Status status;
@@ -124,6 +128,9 @@ class FailbackRegistry final : public Registry {
     bool full_sync = false;
     // With `state_dir`: written on the calling thread. For tests on simulated time.
     bool manual_journal = false;
+    // What another registry of this process holds. Where set, it takes the place of what is in the
+    // journal: intents that are not here are given up with an unregister, those that are are stated.
+    std::optional<std::vector<IntentJournal::Intent>> adopt;
     // Optional. Called without locks; must not block.
     std::function<void(const IntentEvent&)> on_event;
   };
@@ -161,6 +168,14 @@ class FailbackRegistry final : public Registry {
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
   // Gives the pending operations named (none named: all) up.
   absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
+
+  // What is desired to be there now, as the journal would have it: for another registry's
+  // Options::adopt.
+  std::vector<IntentJournal::Intent> PresentIntents() const;
+
+  // What the destructor does first: answers every call under way, ends every subscription. Calls
+  // that come later are answered with CANCELLED.
+  void Shutdown();
 
   // Takes no new intents, lets owed unregisters finish, then ends the upstream session with all its
   // instances. `done` has what was removed and what is still owed, when all is acknowledged or

@@ -66,18 +66,24 @@ void AddPending(CLI::App* app, CtlAction* action) {
 }
 
 void AddRetry(CLI::App* app, CtlAction* action) {
-  auto ids = std::make_shared<std::vector<std::string>>();
+  struct Flags {
+    std::vector<std::string> ids;
+    std::string upstream;
+  };
+  auto flags = std::make_shared<Flags>();
   CLI::App* const command = app->add_subcommand(
       "retry", "try pending operations now; parked ones have all retries again");
   command->footer(
       "Examples:\n"
       "  failbackctl retry\n"
       "  failbackctl retry 'register default/orders/orders-1'");
-  command->add_option("ID", *ids, "operations, as `pending` shows them; none: all");
-  command->callback([action, ids] {
-    *action = [ids](CtlContext* context) {
+  command->add_option("ID", flags->ids, "operations, as `pending` shows them; none: all");
+  AddUpstream(command, &flags->upstream);
+  command->callback([action, flags] {
+    *action = [flags](CtlContext* context) {
       RetryRequest request;
-      for (const std::string& id : *ids) request.mutable_selector()->add_ids(id);
+      for (const std::string& id : flags->ids) request.mutable_selector()->add_ids(id);
+      request.mutable_selector()->set_upstream(flags->upstream);
       RetryResponse response;
       const grpc::Status status =
           context->agent().Retry(context->NewCall().get(), request, &response);
@@ -91,6 +97,7 @@ void AddRetry(CLI::App* app, CtlAction* action) {
 void AddCancel(CLI::App* app, CtlAction* action) {
   struct Flags {
     std::vector<std::string> ids;
+    std::string upstream;
     bool all = false;
   };
   auto flags = std::make_shared<Flags>();
@@ -102,6 +109,7 @@ void AddCancel(CLI::App* app, CtlAction* action) {
       "  failbackctl cancel --all");
   command->add_option("ID", flags->ids, "operations, as `pending` shows them");
   command->add_flag("--all", flags->all, "everything pending");
+  AddUpstream(command, &flags->upstream);
   command->callback([action, flags] {
     if (flags->ids.empty() != flags->all) {
       throw CLI::ValidationError("ID", "name pending operations, or give --all");
@@ -109,6 +117,7 @@ void AddCancel(CLI::App* app, CtlAction* action) {
     *action = [flags](CtlContext* context) {
       CancelRequest request;
       for (const std::string& id : flags->ids) request.mutable_selector()->add_ids(id);
+      request.mutable_selector()->set_upstream(flags->upstream);
       request.set_all(flags->all);
       CancelResponse response;
       const grpc::Status status =
@@ -167,18 +176,22 @@ void AddStatus(CLI::App* app, CtlAction* action) {
   });
 }
 
+const std::string& UpstreamName(const agent::v1::UpstreamStatus& upstream) {
+  return upstream.name().empty() ? upstream.uri() : upstream.name();
+}
+
 // Whether all upstreams have what they should; if not, why.
 absl::Status Readiness(const GetStatusResponse& status) {
   for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
     const std::string last_error = FormatStatus(upstream.last_error());
     if (upstream.state() != agent::v1::UPSTREAM_STATE_READY) {
       return absl::UnavailableError(
-          absl::StrCat(upstream.uri(), " is ",
+          absl::StrCat(UpstreamName(upstream), " is ",
                        FormatEnum(agent::v1::UpstreamState_descriptor(), upstream.state()),
                        last_error == "-" ? "" : absl::StrCat(" (", last_error, ")")));
     }
     if (upstream.acknowledged() < upstream.desired()) {
-      return absl::UnavailableError(absl::StrCat(upstream.uri(), " has acknowledged ",
+      return absl::UnavailableError(absl::StrCat(UpstreamName(upstream), " has acknowledged ",
                                                  upstream.acknowledged(), " of ",
                                                  upstream.desired(), " instances"));
     }
