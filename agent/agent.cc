@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/fork_guard.h"
 #include "agent/strand.h"
 #include "agent/upstreams.h"
 #include "registry/canonical.h"
@@ -42,6 +43,11 @@ void CallHost(const Function& function, const Argument& argument) {
   in_callback = outer;
 }
 
+absl::Status Inherited() {
+  return absl::FailedPreconditionError(
+      "the agent was created before this process was forked: create one after the fork");
+}
+
 int Preference(const ServiceInstance& instance) {
   switch (instance.status()) {
     case registry::v1::HEALTH_STATUS_UNHEALTHY:
@@ -66,8 +72,12 @@ class RegistrationState : public std::enable_shared_from_this<RegistrationState>
         instance_(std::move(instance)) {}
 
   const InstanceKey& key() const { return key_; }
+  bool inherited() const { return fork_.inherited(); }
 
   ServiceInstance instance() const {
+    ServiceInstance instance;
+    *instance.mutable_key() = key_;
+    if (inherited()) return instance;  // the lock may be held by a thread that is not here
     MutexLock lock(&mu_);
     return instance_;
   }
@@ -82,6 +92,7 @@ class RegistrationState : public std::enable_shared_from_this<RegistrationState>
   }
 
  private:
+  const ForkGuard fork_;
   const std::weak_ptr<AgentImpl> impl_;
   const InstanceKey key_;
   const std::shared_ptr<Strand> strand_;
@@ -124,8 +135,15 @@ class SubscriptionState final : public NotifyListener,
     Changed();
   }
 
+  bool inherited() const { return fork_.inherited(); }
+
   ServiceSnapshot Current() const {
     ServiceSnapshot now;
+    if (inherited()) {
+      now.stale = true;
+      now.status = Inherited();
+      return now;
+    }
     {
       MutexLock lock(&mu_);
       now.stale = stale_;
@@ -143,6 +161,7 @@ class SubscriptionState final : public NotifyListener,
   void SetStream(std::unique_ptr<SubscribeStream> stream) { stream_ = std::move(stream); }
 
   void End() {
+    if (inherited()) return ForkGuard::Keep(shared_from_this());
     stream_.reset();
     strand_->Close();
   }
@@ -172,6 +191,7 @@ class SubscriptionState final : public NotifyListener,
     });
   }
 
+  const ForkGuard fork_;
   const std::shared_ptr<Strand> strand_;
   const Agent::SnapshotCallback callback_;
   std::unique_ptr<SubscribeStream> stream_;
@@ -233,9 +253,12 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     own_executor_.reset();
   }
 
-  // Calls `function` with the registry, which lives meanwhile; not after Stop().
+  bool inherited() const { return fork_.inherited(); }
+
+  // Calls `function` with the registry, which lives meanwhile; not after Stop(), nor in a child.
   template <typename Function>
   void WithRegistry(Function function) {
+    if (inherited()) return;
     std::shared_lock<std::shared_mutex> lock(life_);
     if (registry_ != nullptr) function(*registry_);
   }
@@ -291,6 +314,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     while (!drained->done) drained->cv.Wait(&drained->mu);
   }
 
+  const ForkGuard fork_;
   const Agent::Options options_;
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<ThreadPool> own_executor_;
@@ -321,6 +345,7 @@ absl::Status StateRegistered(FailbackGroup& registry, const ServiceInstance& ins
 }  // namespace
 
 absl::Status RegistrationState::Update(const ServiceInstance& instance) {
+  if (inherited()) return Inherited();
   ServiceInstance next = instance;
   NormalizeKey(next.mutable_key());
   if (CanonicalKey(next.key()) != CanonicalKey(key_)) {
@@ -339,6 +364,7 @@ absl::Status RegistrationState::Update(const ServiceInstance& instance) {
 }
 
 void RegistrationState::End(bool unregister) {
+  if (inherited()) return ForkGuard::Keep(shared_from_this());
   strand_->Close();
   auto impl = impl_.lock();
   if (impl == nullptr || !impl->Disown(KeyText(key_), this) || !unregister) return;
@@ -425,10 +451,17 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options) {
 
 Agent::Agent(std::shared_ptr<AgentImpl> impl) : impl_(std::move(impl)) {}
 
-Agent::~Agent() { impl_->Stop(); }
+Agent::~Agent() {
+  if (impl_->inherited()) {
+    ForkGuard::Keep(impl_);
+  } else {
+    impl_->Stop();
+  }
+}
 
 absl::StatusOr<Registration> Agent::Register(const ServiceInstance& instance,
                                              EventCallback on_event) {
+  if (impl_->inherited()) return internal_agent::Inherited();
   ServiceInstance desired = instance;
   NormalizeKey(desired.mutable_key());
   auto state =
@@ -460,6 +493,7 @@ absl::StatusOr<Subscription> Agent::Subscribe(const std::string& service,
 
 absl::StatusOr<Subscription> Agent::Subscribe(const Selector& selector, SnapshotCallback callback,
                                               const std::string& upstream) {
+  if (impl_->inherited()) return internal_agent::Inherited();
   if (absl::Status status = ValidateFollowed(FieldPath("selector"), selector); !status.ok()) {
     return status;
   }
@@ -474,6 +508,8 @@ absl::StatusOr<Subscription> Agent::Subscribe(const Selector& selector, Snapshot
 
 void Agent::Drain(absl::Duration deadline,
                   std::function<void(const agent::v1::DrainResponse&)> done) {
+  // Nothing here is the child's to unregister.
+  if (impl_->inherited()) return internal_agent::CallHost(done, agent::v1::DrainResponse());
   auto strand = impl_->NewStrand();
   impl_->WithRegistry([&](FailbackGroup& registry) {
     registry.Drain(deadline, [strand, done = std::move(done)](

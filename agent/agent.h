@@ -35,8 +35,9 @@
 // 2. A subscriber sees the newest state; states in between may be left out, and no state is
 //    shown after a newer one of the same epoch.
 //
-// After fork() the child must not use an agent of its parent, nor destroy it: create one after
-// the fork.
+// After fork() an agent and its handles are the parent's: in the child they do nothing. Calls are
+// refused with FAILED_PRECONDITION, destructors return at once and unregister nothing, and what is
+// registered stays the parent's. A child that needs an agent creates one after the fork.
 
 #ifndef FAILBACK_AGENT_AGENT_H_
 #define FAILBACK_AGENT_AGENT_H_

@@ -49,15 +49,10 @@ FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::FormerSession(
     if (session->incarnation == incarnation) return session.get();
   }
   // The client has a full TTL to come back, with the same incarnation, to what is its own.
-  auto session = std::make_unique<LocalSession>();
-  session->id = RandomId();
-  session->serial = ++last_session_serial_;
-  session->incarnation = incarnation;
+  LocalSession* const session = NewSession(incarnation);
   session->ttl = ttl;
-  RenewSession(session.get());
-  LocalSession* const opened = session.get();
-  sessions_.emplace(session->id, std::move(session));
-  return opened;
+  RenewSession(session);
+  return session;
 }
 
 void FailbackRegistry::Core::Adopt(const std::vector<IntentJournal::Intent>& intents) {

@@ -108,8 +108,17 @@ class FailbackRegistry final : public Registry {
     // Calls in flight at the upstream, and items in one call; both at least 1.
     int max_calls_in_flight = 8;
     int max_batch = 250;
-    // Intents held at once; beyond it Register is refused with LIMIT_REACHED.
+    // Bounds; what is beyond is refused with LIMIT_REACHED, which names the bound. Each at least 1.
+    // Intents held at once.
     int64_t max_records = 1000000;
+    // Intents and subscriptions that the upstream has not acknowledged. At the bound no new intent
+    // is taken, but for an unregister of what is held, which leads back below it.
+    int64_t max_pending = 1000000;
+    // Selectors followed at the upstream, and local subscribers of all of them.
+    int64_t max_subscriptions = 10000;
+    int64_t max_listeners = 100000;
+    // Local sessions that are open at once.
+    int64_t max_sessions = 10000;
     // How long subscribers are spared the news that the upstream is away.
     absl::Duration stale_grace = absl::Seconds(1);
     // How long an empty snapshot after a non-empty one is held back before it is believed.
@@ -129,7 +138,8 @@ class FailbackRegistry final : public Registry {
     // With `state_dir`: written on the calling thread. For tests on simulated time.
     bool manual_journal = false;
     // What another registry of this process holds. Where set, it takes the place of what is in the
-    // journal: intents that are not here are given up with an unregister, those that are are stated.
+    // journal: intents that are not here are given up with an unregister, those that are are
+    // stated.
     std::optional<std::vector<IntentJournal::Intent>> adopt;
     // Optional. Called without locks; must not block.
     std::function<void(const IntentEvent&)> on_event;
