@@ -311,12 +311,13 @@ absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& inst
   return absl::OkStatus();
 }
 
-absl::Status ValidateSelector(const FieldPath& path, const Selector& selector) {
+absl::Status ValidateSelector(const FieldPath& path, const Selector& selector,
+                              ServiceName service) {
   if (auto status = ValidateNamespace(FieldPath(path, "namespace"), selector.namespace_());
       !status.ok()) {
     return status;
   }
-  if (!selector.service().empty()) {
+  if (service == ServiceName::kRequired || !selector.service().empty()) {
     if (auto status = ValidateService(FieldPath(path, "service"), selector.service());
         !status.ok()) {
       return status;
@@ -343,7 +344,9 @@ absl::Status ValidateSelector(const FieldPath& path, const Selector& selector) {
 }
 
 absl::Status ValidateFollowed(const FieldPath& path, const Selector& selector) {
-  if (auto status = ValidateSelector(path, selector); !status.ok()) return status;
+  if (auto status = ValidateSelector(path, selector, ServiceName::kOptional); !status.ok()) {
+    return status;
+  }
   if (!selector.service().empty()) return absl::OkStatus();
   const std::pair<const char*, bool> conditions[] = {
       {"statuses", selector.statuses_size() > 0},
@@ -411,7 +414,9 @@ absl::Status ValidateUnsubscribe(const UnsubscribeRequest& request) {
 }
 
 absl::Status ValidateList(const ListRequest& request) {
-  if (auto status = ValidateSelector(FieldPath("selector"), request.selector()); !status.ok()) {
+  if (auto status =
+          ValidateSelector(FieldPath("selector"), request.selector(), ServiceName::kOptional);
+      !status.ok()) {
     return status;
   }
   if (auto status =

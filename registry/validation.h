@@ -75,7 +75,8 @@ void NormalizeSelector(Selector* selector);
 absl::Status ValidateKey(const FieldPath& path, const InstanceKey& key);
 absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& instance);
 
-absl::Status ValidateSelector(const FieldPath& path, const Selector& selector);
+enum class ServiceName { kRequired, kOptional };
+absl::Status ValidateSelector(const FieldPath& path, const Selector& selector, ServiceName service);
 // What may be followed: instances of a service, or all services of a namespace.
 absl::Status ValidateFollowed(const FieldPath& path, const Selector& selector);
 
