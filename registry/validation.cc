@@ -311,13 +311,12 @@ absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& inst
   return absl::OkStatus();
 }
 
-absl::Status ValidateSelector(const FieldPath& path, const Selector& selector,
-                              ServiceName service) {
+absl::Status ValidateSelector(const FieldPath& path, const Selector& selector) {
   if (auto status = ValidateNamespace(FieldPath(path, "namespace"), selector.namespace_());
       !status.ok()) {
     return status;
   }
-  if (service == ServiceName::kRequired || !selector.service().empty()) {
+  if (!selector.service().empty()) {
     if (auto status = ValidateService(FieldPath(path, "service"), selector.service());
         !status.ok()) {
       return status;
@@ -344,9 +343,7 @@ absl::Status ValidateSelector(const FieldPath& path, const Selector& selector,
 }
 
 absl::Status ValidateFollowed(const FieldPath& path, const Selector& selector) {
-  if (auto status = ValidateSelector(path, selector, ServiceName::kOptional); !status.ok()) {
-    return status;
-  }
+  if (auto status = ValidateSelector(path, selector); !status.ok()) return status;
   if (!selector.service().empty()) return absl::OkStatus();
   const std::pair<const char*, bool> conditions[] = {
       {"statuses", selector.statuses_size() > 0},
@@ -414,9 +411,7 @@ absl::Status ValidateUnsubscribe(const UnsubscribeRequest& request) {
 }
 
 absl::Status ValidateList(const ListRequest& request) {
-  if (auto status =
-          ValidateSelector(FieldPath("selector"), request.selector(), ServiceName::kOptional);
-      !status.ok()) {
+  if (auto status = ValidateSelector(FieldPath("selector"), request.selector()); !status.ok()) {
     return status;
   }
   if (auto status =

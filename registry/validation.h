@@ -75,8 +75,7 @@ void NormalizeSelector(Selector* selector);
 absl::Status ValidateKey(const FieldPath& path, const InstanceKey& key);
 absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& instance);
 
-enum class ServiceName { kRequired, kOptional };
-absl::Status ValidateSelector(const FieldPath& path, const Selector& selector, ServiceName service);
+absl::Status ValidateSelector(const FieldPath& path, const Selector& selector);
 // What may be followed: instances of a service, or all services of a namespace.
 absl::Status ValidateFollowed(const FieldPath& path, const Selector& selector);
 
