@@ -134,6 +134,11 @@ FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {
           ? absl::StrCat("failback-agent@", Hostname()).substr(0, kMaxClientNameLength)
           : config.client_name();
   options.session_ttl = FromProto(config.session_ttl());
+  options.max_records = config.limits().instances();
+  options.max_pending = config.limits().pending();
+  options.max_subscriptions = config.limits().subscriptions();
+  options.max_listeners = config.limits().listeners();
+  options.max_sessions = config.limits().sessions();
   const agent::v1::Retry& retry = config.retry();
   options.retry.retry_times = retry.retry_times();
   if (retry.has_retry_period()) options.retry.retry_period = FromProto(retry.retry_period());
