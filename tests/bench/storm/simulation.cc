@@ -127,16 +127,20 @@ class Storm {
 
   void Failed(Agent* agent, std::optional<absl::Duration> server_delay) {
     if (!strategy_.honours_server) server_delay.reset();
-    if (server_delay.has_value() && strategy_.stretches) {
-      *server_delay *= 1 + random_() * agent->refusals++;
+    if (server_delay.has_value()) {
+      const int before = agent->refusals++;
+      if (strategy_.stretches) server_delay = StretchedDelay(*server_delay, before, random_());
+      After(*server_delay, [this, agent] { Call(agent); });
+      return;
     }
+    agent->refusals = 0;
     if (!agent->open && strategy_.reconnect != nullptr) {
       ++agent->failures;
-      After(server_delay.value_or(BackoffDelay(*strategy_.reconnect, agent->failures, random_())),
+      After(BackoffDelay(*strategy_.reconnect, agent->failures, random_()),
             [this, agent] { Call(agent); });
       return;
     }
-    agent->retry->Failed(server_delay, [this, agent] {
+    agent->retry->Failed(std::nullopt, [this, agent] {
       if (agent->retry->Begin()) Call(agent);
     });
   }
@@ -200,13 +204,14 @@ Strategy ExponentialJitterStrategy() { return {"exponential-jitter", nullptr, Ex
 
 Strategy FailbackStrategy() {
   static const auto* const kDefaults = new FailbackRegistry::Options();
-  return {"failback", &kDefaults->reconnect, kDefaults->retry, /*honours_server=*/true};
+  return {"failback", &kDefaults->reconnect, kDefaults->retry, /*honours_server=*/true,
+          /*stretches=*/true};
 }
 
-Strategy FailbackStretchedStrategy() {
+Strategy FailbackExactStrategy() {
   Strategy strategy = FailbackStrategy();
-  strategy.name = "failback-stretched";
-  strategy.stretches = true;
+  strategy.name = "failback-exact-delay";
+  strategy.stretches = false;
   return strategy;
 }
 

@@ -84,8 +84,8 @@ Strategy ExponentialJitterStrategy();
 // The defaults of this project, as FailbackRegistry::Options has them.
 Strategy FailbackStrategy();
 
-// The same, with refusals stretched: not what the project does, shown for comparison.
-Strategy FailbackStretchedStrategy();
+// The same, with delays of the server taken exactly: not what the project does, shown for contrast.
+Strategy FailbackExactStrategy();
 
 StormResult Simulate(const World& world, const Strategy& strategy, uint64_t seed);
 
