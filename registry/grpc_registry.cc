@@ -24,6 +24,9 @@ std::chrono::system_clock::time_point After(absl::Duration timeout) {
   return absl::ToChronoTime(absl::Now() + timeout);
 }
 
+// Sessions at another store, in a row, until it is believed to be the registry now.
+constexpr int kStoreIsBelieved = 5;
+
 absl::Status Destroyed() { return absl::CancelledError("the registry client is destroyed"); }
 
 // A call that somebody waits for.
@@ -49,7 +52,9 @@ struct PendingOf : Pending {
 class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
  public:
   Core(std::vector<std::string> addresses, GrpcRegistryOptions options)
-      : options(std::move(options)), channels(std::move(addresses), this->options.channel) {}
+      : options(std::move(options)),
+        channels(addresses, this->options.channel),
+        addresses_(std::move(addresses)) {}
 
   // Counts `pending` as under way. False, with its callback run, after Close().
   bool Begin(const std::shared_ptr<Pending>& pending);
@@ -66,6 +71,15 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   // One call, with its deadline. `start` hands it to the stub.
   template <typename Request, typename Response, typename Start>
   void Call(const Request& request, Callback<Response> done, Start start);
+
+  // Refuses a session at another store than the one before when it comes from another address: two
+  // registries behind one URI. After a while it is believed, so that a fleet is not left without
+  // any.
+  absl::Status CheckStore(const GrpcChannels::Picked& channel, const OpenSessionResponse& opened);
+  template <typename Response>
+  absl::Status CheckStore(const GrpcChannels::Picked&, const Response&) {
+    return absl::OkStatus();
+  }
 
   // The stream for renewals; a new one if there is none, or null after Close().
   std::shared_ptr<KeepAliveStream> RenewalStream();
@@ -94,7 +108,13 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   bool Claim(const Pending* pending);
   void Release();
 
+  const std::vector<std::string> addresses_;
+
   Mutex mu_;
+  // Of the last session that was accepted: its store, and the address that led there.
+  std::string store_id_ ABSL_GUARDED_BY(mu_);
+  size_t store_address_ ABSL_GUARDED_BY(mu_) = 0;
+  int refused_stores_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
   CondVar released_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<const Pending*, std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
@@ -397,14 +417,38 @@ void GrpcRegistry::Core::Call(const Request& request, Callback<Response> done, S
   call->channel = channels.Pick();
   start(call->channel.stub->async(), call.get(),
         [core = shared_from_this(), call](const grpc::Status& grpc_status) {
-          const absl::Status status = StatusFromGrpc(grpc_status);
+          absl::Status status = StatusFromGrpc(grpc_status);
           core->channels.Report(call->channel, status);
+          if (status.ok()) status = core->CheckStore(call->channel, call->response);
           if (status.ok()) {
             core->Complete<Response>(call, std::move(call->response));
           } else {
             core->Complete<Response>(call, status);
           }
         });
+}
+
+absl::Status GrpcRegistry::Core::CheckStore(const GrpcChannels::Picked& channel,
+                                            const OpenSessionResponse& opened) {
+  absl::Status refused;
+  {
+    MutexLock lock(&mu_);
+    const bool another = !store_id_.empty() && opened.store_id() != store_id_ &&
+                         channel.index != store_address_ && !opened.store_id().empty();
+    if (!another || ++refused_stores_ == kStoreIsBelieved) {
+      refused_stores_ = 0;
+      store_id_ = opened.store_id();
+      store_address_ = channel.index;
+      return absl::OkStatus();
+    }
+    refused = absl::FailedPreconditionError(
+        absl::StrCat(addresses_[channel.index], " leads to store ", opened.store_id(), ", and ",
+                     addresses_[store_address_], " to store ", store_id_,
+                     "; several addresses of one registry must lead to one store"));
+  }
+  // The next call tries another address.
+  channels.Report(channel, absl::UnavailableError("another store"));
+  return refused;
 }
 
 std::shared_ptr<GrpcRegistry::KeepAliveStream> GrpcRegistry::Core::RenewalStream() {
