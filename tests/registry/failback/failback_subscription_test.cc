@@ -122,6 +122,22 @@ TEST_F(FailbackSubscriptionTest, StaleAlsoWhileTheStreamOfAnUpstreamThatIsAwayLo
   EXPECT_EQ(fake_->subscriptions().size(), 1);
 }
 
+TEST_F(FailbackSubscriptionTest, AStreamOfALostSessionIsNotFreshBeforeTheNextOneSpeaks) {
+  Start();
+  auto stream = Subscribe(listener_);
+  fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a")}));
+  fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
+  Advance(absl::Seconds(5));
+  ASSERT_EQ(listener_->events().size(), 2);
+  fake_->keep_alives.AnswerWith([](const auto&) { return SessionUnknown(); });
+  Advance(absl::Seconds(2));
+  ASSERT_EQ(fake_->subscriptions().size(), 2) << "opened anew";
+  EXPECT_EQ(listener_->events().size(), 2) << "still stale";
+  fake_->subscriptions()[1]->Push(DeltaEvent(5, 5, {}));
+  ASSERT_EQ(listener_->events().size(), 3);
+  EXPECT_FALSE(listener_->events()[2]->stale());
+}
+
 TEST_F(FailbackSubscriptionTest, AStreamThatSpeaksWhileRenewalsFailIsNotMarkedStaleAgain) {
   Start();
   auto stream = Subscribe(listener_);
