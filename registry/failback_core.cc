@@ -432,7 +432,8 @@ void FailbackRegistry::Core::OnSessionChange() {
         FinishDrain(/*closed=*/true, &deferred);
       }
       const bool lost = state.session_serial != seen_session_serial_;
-      WatchSession(state.phase == UpstreamSession::Phase::kDown, lost, &deferred);
+      const bool down = state.phase == UpstreamSession::Phase::kDown;
+      if (down || state.phase == UpstreamSession::Phase::kUp) WatchSession(down, lost, &deferred);
       if (lost || state.connection_serial != seen_connection_serial_) {
         seen_session_serial_ = state.session_serial;
         seen_connection_serial_ = state.connection_serial;
