@@ -235,7 +235,7 @@ class Story {
     }
     world_.down = Pick(4) == 0;
     rivals_ = Pick(4) == 0;
-    if (Pick(8) == 0) {
+    if (Pick(12) == 0) {
       options_.state_dir = dir_.emplace().File("state");
       options_.manual_journal = true;
     }
