@@ -44,9 +44,9 @@ class KeyedGauge {
   // 0: no limit.
   explicit KeyedGauge(int limit) : limit_(limit) {}
 
-  // As Gauge::Enter, of the places that `key` has.
+  // As Gauge::Enter, of the places that `key` has. An empty key has no limit.
   std::shared_ptr<void> Enter(const std::string& key) {
-    if (limit_ == 0) return counts_;
+    if (limit_ == 0 || key.empty()) return counts_;
     {
       MutexLock lock(&counts_->mu);
       int& count = counts_->by_key[key];

@@ -61,7 +61,7 @@ absl::Status ShuttingDown() {
   return Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping");
 }
 
-// What a call is charged to. All clients of a Unix socket look alike, and are not told apart.
+// What a call is charged to; empty on a Unix socket, whose clients look all alike.
 std::string ConnectionOf(const grpc::CallbackServerContext& context) {
   std::string peer = context.peer();
   return peer.rfind("unix:", 0) == 0 ? std::string() : peer;
