@@ -1,5 +1,7 @@
 // failback-registry: the registry itself, over an embedded store.
 
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -62,8 +64,35 @@ StoreRegistry::Options ToStoreOptions(const RegistryConfig& config) {
       static_cast<int64_t>(config.limits().max_instances_per_session());
   options.max_sessions = static_cast<int64_t>(config.limits().max_sessions());
   options.max_batch = config.limits().max_batch();
+  options.max_queued_intents = static_cast<int64_t>(config.limits().max_queued());
+  options.subscriptions.max_names_per_session = config.limits().max_subscriptions_per_session();
   options.max_request_bytes = config.limits().max_request_bytes();
   return options;
+}
+
+RegistryServer::Options ToServerOptions(const RegistryConfig& config, HashedWheelTimer* timer) {
+  RegistryServer::Options options;
+  options.listen = {config.listen().begin(), config.listen().end()};
+  options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
+  options.max_message_bytes = static_cast<int>(config.limits().max_request_bytes());
+  options.max_calls_in_flight = static_cast<int>(config.limits().max_calls_in_flight());
+  options.max_subscriptions = static_cast<int>(config.limits().max_subscriptions());
+  options.max_subscriptions_per_connection =
+      static_cast<int>(config.limits().max_subscriptions_per_connection());
+  options.ping_interval = FromProto(config.connections().ping_interval());
+  options.idle_connection_timeout = FromProto(config.connections().idle_timeout());
+  options.timer = timer;
+  options.stalled_stream_timeout = FromProto(config.connections().stalled_timeout());
+  options.silent_stream_timeout = FromProto(config.session().max_ttl());
+  return options;
+}
+
+// Each client is a file; the kernel's usual limit is meant for other programs.
+void RaiseFileLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 absl::Status Validate(const RegistryConfig& config, const ConfigLoader& loader) {
@@ -106,6 +135,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   InstallLogging(config.log());
+  RaiseFileLimit();
 
   HashedWheelTimer::Options timer_options;
   timer_options.tick_duration = absl::Milliseconds(10);
@@ -122,10 +152,7 @@ int Main(int argc, char** argv) {
   xds_options.cache.timer = timer->get();
   xds_options.cache.zone_aware = config.xds().zone_aware();
   auto xds_service = std::make_unique<xds::AdsService>(registry->get(), xds_options);
-  RegistryServer::Options server_options;
-  server_options.listen = {config.listen().begin(), config.listen().end()};
-  server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
-  server_options.max_message_bytes = static_cast<int>(config.limits().max_request_bytes());
+  RegistryServer::Options server_options = ToServerOptions(config, timer->get());
   server_options.extra_services = {{xds_service.get(), xds::AdsService::kName}};
   absl::StatusOr<std::unique_ptr<RegistryServer>> server =
       RegistryServer::Start(registry->get(), server_options);

@@ -12,9 +12,11 @@
 #include "google/protobuf/arena.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "registry/call_gauge.h"
 #include "registry/grpc_threads.h"
 #include "registry/server_reactors.h"
 #include "retry/executor.h"
+#include "retry/periodic_task.h"
 
 namespace failback {
 namespace {
@@ -59,30 +61,13 @@ absl::Status ShuttingDown() {
   return Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping");
 }
 
-// Counts what is under way, up to a limit.
-class Gauge {
- public:
-  // 0: no limit.
-  explicit Gauge(int limit) : limit_(limit) {}
+// What a call is charged to; empty on a Unix socket, whose clients look all alike.
+std::string ConnectionOf(const grpc::CallbackServerContext& context) {
+  std::string peer = context.peer();
+  return peer.rfind("unix:", 0) == 0 ? std::string() : peer;
+}
 
-  // Holds one unit until it is destroyed; null when the limit is reached.
-  std::shared_ptr<void> Enter() {
-    auto count = count_;
-    if (count->fetch_add(1, std::memory_order_relaxed) >= limit_ && limit_ > 0) {
-      count->fetch_sub(1, std::memory_order_relaxed);
-      return nullptr;
-    }
-    return std::shared_ptr<void>(
-        count.get(), [count](void*) { count->fetch_sub(1, std::memory_order_relaxed); });
-  }
-
- private:
-  const int limit_;
-  // The registry may hold a unit for longer than the server lives.
-  const std::shared_ptr<std::atomic<int>> count_ = std::make_shared<std::atomic<int>>(0);
-};
-
-// The states of open streams of one kind, for the shutdown to end.
+// The states of open streams of one kind, for the shutdown and the sweep.
 template <typename State>
 class OpenStreams {
  public:
@@ -96,6 +81,11 @@ class OpenStreams {
   void Remove(const std::shared_ptr<State>& state) {
     MutexLock lock(&mu_);
     states_.erase(state);
+  }
+
+  std::vector<std::shared_ptr<State>> Open() {
+    MutexLock lock(&mu_);
+    return {states_.begin(), states_.end()};
   }
 
   std::set<std::shared_ptr<State>> Close() {
@@ -119,11 +109,35 @@ class RegistryServer::Service final : public ServiceBase {
         overload_delay_(options.overload_delay),
         max_bulk_bytes_(options.max_bulk_bytes),
         calls_(options.max_calls_in_flight),
-        subscriptions_(options.max_subscriptions) {}
+        subscriptions_(options.max_subscriptions),
+        subscriptions_per_connection_(options.max_subscriptions_per_connection) {}
+
+  // Ends streams whose clients have stopped: looks four times in each timeout.
+  absl::Status StartSweep(const Options& options) {
+    if (options.timer == nullptr) return absl::OkStatus();
+    const absl::Duration period =
+        std::min(options.stalled_stream_timeout, options.silent_stream_timeout) / kSweeps;
+    const auto sweeps = [period](absl::Duration timeout) {
+      return static_cast<int>(
+          std::clamp<int64_t>(absl::Ceil(timeout, period) / period, kSweeps, INT32_MAX));
+    };
+    auto sweep = PeriodicTask::Start(options.timer, period,
+                                     [this, stalled = sweeps(options.stalled_stream_timeout),
+                                      silent = sweeps(options.silent_stream_timeout)] {
+                                       for (const auto& state : subscribe_streams_.Open())
+                                         state->Sweep(stalled);
+                                       for (const auto& state : renewal_streams_.Open())
+                                         state->Sweep(silent);
+                                     });
+    if (!sweep.ok()) return sweep.status();
+    sweep_ = *std::move(sweep);
+    return absl::OkStatus();
+  }
 
   // Ends the streams and refuses what comes.
   void Stop() {
     stopping_ = true;
+    if (sweep_ != nullptr) sweep_->Stop();
     for (const auto& state : subscribe_streams_.Close()) state->Abort(ShuttingDown());
     for (const auto& state : renewal_streams_.Close()) state->End(ShuttingDown());
   }
@@ -181,28 +195,31 @@ class RegistryServer::Service final : public ServiceBase {
     auto* reactor = new RenewalReactor(registry_, sessions_.get(), ++last_stream_,
                                        [this, state](StreamSessions::StreamId id) {
                                          renewal_streams_.Remove(*state);
-                                         EndSessionsOf(id);
+                                         if (!(*state)->silent()) EndSessionsOf(id);
                                        });
     *state = reactor->state();
     if (!renewal_streams_.Add(*state)) (*state)->End(ShuttingDown());
     return reactor;
   }
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Subscribe(grpc::CallbackServerContext*,
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Subscribe(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* bytes) override {
     SubscribeRequest request;
     grpc::ByteBuffer copy = *bytes;
     const bool parsed =
         grpc::SerializationTraits<SubscribeRequest>::Deserialize(&copy, &request).ok();
-    std::shared_ptr<void> token = subscriptions_.Enter();
+    const std::pair<std::shared_ptr<void>, std::shared_ptr<void>> places = {
+        subscriptions_.Enter(), subscriptions_per_connection_.Enter(ConnectionOf(*context))};
     auto state = std::make_shared<std::shared_ptr<SubscribeReactor::State>>();
     auto* reactor = new SubscribeReactor(
-        request, cache_, [this, state, token] { subscribe_streams_.Remove(*state); });
+        context, request, cache_, [this, state, places] { subscribe_streams_.Remove(*state); });
     *state = reactor->state();
     if (!parsed) {
       (*state)->Abort(absl::InternalError("the request is no SubscribeRequest"));
-    } else if (token == nullptr) {
+    } else if (places.first == nullptr) {
       (*state)->Abort(Overloaded("subscriptions"));
+    } else if (places.second == nullptr) {
+      (*state)->Abort(Overloaded("subscriptions on one connection"));
     } else if (!subscribe_streams_.Add(*state)) {
       (*state)->Abort(ShuttingDown());
     } else {
@@ -288,14 +305,18 @@ class RegistryServer::Service final : public ServiceBase {
   std::atomic<bool> stopping_ = false;
   std::atomic<int64_t> bulk_bytes_ = 0;
   std::atomic<StreamSessions::StreamId> last_stream_ = 0;
+  static constexpr int kSweeps = 4;
+
   Gauge calls_;
   Gauge subscriptions_;
+  KeyedGauge subscriptions_per_connection_;
   // Callbacks that the registry holds may outlive the server.
   const std::shared_ptr<StreamSessions> sessions_ = std::make_shared<StreamSessions>();
   const std::shared_ptr<EventCache> cache_ = std::make_shared<EventCache>();
   OpenStreams<SubscribeReactor::State> subscribe_streams_;
   OpenStreams<RenewalReactor::State> renewal_streams_;
   std::unique_ptr<ThreadPool> bulk_ = std::make_unique<ThreadPool>(BulkThreads());
+  std::unique_ptr<PeriodicTask> sweep_;
 };
 
 absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* registry,
@@ -328,6 +349,11 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* 
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  if (options.idle_connection_timeout < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(
+        GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(options.idle_connection_timeout)));
+  }
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
   builder.SetMaxSendMessageSize(-1);
   std::vector<int> ports(server->listen_.size(), 0);
@@ -348,6 +374,7 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* 
     }
     server->addresses_.push_back(server->listen_[i].text());
   }
+  if (auto status = server->service_->StartSweep(options); !status.ok()) return status;
   server->SetServing(true);
   return server;
 }

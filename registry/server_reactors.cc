@@ -25,6 +25,7 @@ void RenewalReactor::OnReadDone(bool ok) {
   {
     MutexLock lock(&state_->mu_);
     ++state_->asked_;
+    state_->idle_sweeps_ = 0;
   }
   sessions_->Renewed(request.session_id(), id_);
   // Answers also when the registry throws or drops the callback.
@@ -79,6 +80,19 @@ void RenewalReactor::State::End(const absl::Status& status) {
   Advance();
 }
 
+void RenewalReactor::State::Sweep(int sweeps) {
+  MutexLock lock(&mu_);
+  if (end_.has_value() || ++idle_sweeps_ <= sweeps) return;
+  silent_ = true;
+  end_ = absl::UnavailableError("no renewal has come for long: open the stream again");
+  Advance();
+}
+
+bool RenewalReactor::State::silent() {
+  MutexLock lock(&mu_);
+  return silent_;
+}
+
 void RenewalReactor::State::Answer(KeepAliveResponse response) {
   MutexLock lock(&mu_);
   --asked_;
@@ -102,9 +116,10 @@ void RenewalReactor::State::Advance() {
   if (!writing_ && end_.has_value()) std::exchange(reactor_, nullptr)->Finish(StatusToGrpc(*end_));
 }
 
-SubscribeReactor::SubscribeReactor(const SubscribeRequest& request,
+SubscribeReactor::SubscribeReactor(grpc::CallbackServerContext* context,
+                                   const SubscribeRequest& request,
                                    std::shared_ptr<EventCache> cache, std::function<void()> on_done)
-    : state_(std::make_shared<State>(this, request, std::move(cache))),
+    : state_(std::make_shared<State>(this, context, request, std::move(cache))),
       on_done_(std::move(on_done)) {}
 
 void SubscribeReactor::Start(Registry* registry, const SubscribeRequest& request) {
@@ -137,6 +152,15 @@ void SubscribeReactor::State::Abort(const absl::Status& status) {
   Advance();
 }
 
+void SubscribeReactor::State::Sweep(int sweeps) {
+  MutexLock lock(&mu_);
+  if (!writing_ || reactor_ == nullptr || ++idle_sweeps_ <= sweeps) return;
+  // What waits is let go at once; OnWriteDone follows.
+  conflator_.reset();
+  if (!end_.has_value()) end_ = absl::CancelledError("the subscriber has stopped reading");
+  context_->TryCancel();
+}
+
 void SubscribeReactor::State::OnNotify(const std::shared_ptr<const SubscribeResponse>& event) {
   Conflator::Changes changes = cache_->ChangesOf(event);
   MutexLock lock(&mu_);
@@ -160,6 +184,7 @@ void SubscribeReactor::State::Advance() {
     if (const Conflator::Event next = conflator_->Take(); next != nullptr) {
       written_ = cache_->BytesOf(next);
       writing_ = true;
+      idle_sweeps_ = 0;
       reactor_->StartWrite(&written_);
       return;
     }
