@@ -13,6 +13,7 @@
 #include "daemon/listen_config.h"
 #include "daemon/logging.h"
 #include "daemon/ready.h"
+#include "daemon/server_security.h"
 #include "daemon/signals.h"
 #include "failback/registry/v1/config.pb.h"
 #include "registry/log.h"
@@ -67,8 +68,9 @@ StoreRegistry::Options ToStoreOptions(const RegistryConfig& config) {
 }
 
 absl::Status Validate(const RegistryConfig& config, const ConfigLoader& loader) {
+  const bool encrypted = !config.tls().cert().empty();
   absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
-                                       config.allow_remote_plaintext(), loader);
+                                       config.allow_remote_plaintext() || encrypted, loader);
   if (!listen.ok()) return listen;
   const absl::Duration min = FromProto(config.session().min_ttl());
   const absl::Duration max = FromProto(config.session().max_ttl());
@@ -101,6 +103,9 @@ int Main(int argc, char** argv) {
   absl::Status status = loader.Load(&config);
   if (status.ok()) status = Validate(config, loader);
   if (!status.ok()) return loader.Fail(status);
+  absl::StatusOr<std::unique_ptr<ServerSecurity>> security =
+      ServerSecurity::Load(ServerSecurity::KeysOf(config), loader);
+  if (!security.ok()) return loader.Fail(security.status());
   if (loader.validate_only()) {
     std::printf("the configuration is valid\n");
     return 0;
@@ -120,11 +125,14 @@ int Main(int argc, char** argv) {
 
   xds::AdsService::Options xds_options;
   xds_options.cache.timer = timer->get();
+  xds_options.access = (*security)->access();
   xds_options.cache.zone_aware = config.xds().zone_aware();
   auto xds_service = std::make_unique<xds::AdsService>(registry->get(), xds_options);
   RegistryServer::Options server_options;
   server_options.listen = {config.listen().begin(), config.listen().end()};
   server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
+  server_options.credentials = (*security)->credentials();
+  server_options.access = (*security)->access();
   server_options.max_message_bytes = static_cast<int>(config.limits().max_request_bytes());
   server_options.extra_services = {{xds_service.get(), xds::AdsService::kName}};
   absl::StatusOr<std::unique_ptr<RegistryServer>> server =
@@ -132,6 +140,8 @@ int Main(int argc, char** argv) {
   if (!server.ok()) {
     return loader.Fail(loader.ErrorAt("listen", std::string(server.status().message())));
   }
+  status = (*security)->Watch(timer->get());
+  if (!status.ok()) return loader.Fail(status);
   Log(LogLevel::kInfo, "store open",
       {{"uri", config.store()},
        {"store_id", (*registry)->store_id()},
@@ -142,6 +152,7 @@ int Main(int argc, char** argv) {
 
   const int signal = signals.Wait();
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
+  security->reset();
   xds_service->Stop();
   (*server)->Shutdown(kShutdownGrace);
   server->reset();
