@@ -82,8 +82,9 @@ absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& l
 }  // namespace
 
 absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& loader) {
+  const bool encrypted = !config.tls().cert().empty();
   absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
-                                       config.allow_remote_plaintext(), loader);
+                                       config.allow_remote_plaintext() || encrypted, loader);
   if (!listen.ok()) return listen;
   if (absl::Status status = ValidateRegistries(config, loader); !status.ok()) return status;
   if (!config.client_name().empty() || !config.incarnation().empty()) {

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "registry/failback_group.h"
+#include "registry/security/access_control.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -26,8 +27,10 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   // For RegistryServer::Options::extra_services.
   static constexpr char kName[] = "failback.agent.v1.AgentService";
 
-  // `registry` outlives the service. `start_time` is the agent's.
-  AgentService(FailbackGroup* registry, absl::Time start_time);
+  // `registry` outlives the service. `start_time` is the agent's. `access`, unless null, says who
+  // may ask: for the status whoever may do anything here, for the rest who may administer it.
+  AgentService(FailbackGroup* registry, absl::Time start_time,
+               std::shared_ptr<AccessControl> access = nullptr);
   ~AgentService() override;
 
   using DrainCallback = std::function<void(const absl::StatusOr<agent::v1::DrainResponse>&)>;
@@ -61,8 +64,11 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
     std::vector<DrainCallback> waiting ABSL_GUARDED_BY(mu);
   };
 
+  absl::Status MayAdminister(const grpc::CallbackServerContext& context) const;
+
   FailbackGroup* const registry_;
   const absl::Time start_time_;
+  const std::shared_ptr<AccessControl> access_;
   const std::shared_ptr<DrainState> drain_ = std::make_shared<DrainState>();
 };
 

@@ -17,9 +17,11 @@
 #include "agent/agent_config.h"
 #include "agent/agent_service.h"
 #include "agent/upstreams.h"
+#include "daemon/client_security_config.h"
 #include "daemon/config.h"
 #include "daemon/logging.h"
 #include "daemon/ready.h"
+#include "daemon/server_security.h"
 #include "daemon/signals.h"
 #include "failback/agent/v1/config.pb.h"
 #include "registry/errors.h"
@@ -123,6 +125,19 @@ int Main(int argc, char** argv) {
   absl::Status status = loader.Load(&config);
   if (status.ok()) status = ValidateAgentConfig(config, loader);
   if (!status.ok()) return loader.Fail(status);
+  absl::StatusOr<std::unique_ptr<ServerSecurity>> security =
+      ServerSecurity::Load(ServerSecurity::KeysOf(config), loader);
+  if (!security.ok()) return loader.Fail(security.status());
+  UpstreamOptions upstream_options;
+  absl::StatusOr<std::shared_ptr<ClientSecurity>> client_security =
+      LoadClientSecurity(config.registry_tls(), "registry_tls", config.token_file(), loader);
+  if (!client_security.ok()) return loader.Fail(client_security.status());
+  upstream_options.grpc.channel.security = *client_security;
+  absl::StatusOr<std::vector<FailbackGroup::Upstream>> upstreams =
+      NewUpstreams({config.registry().begin(), config.registry().end()}, upstream_options);
+  if (!upstreams.ok()) {
+    return loader.Fail(loader.ErrorAt("registry", std::string(upstreams.status().message())));
+  }
   if (loader.validate_only()) {
     std::printf("the configuration is valid\n");
     return 0;
@@ -134,10 +149,6 @@ int Main(int argc, char** argv) {
   timer_options.name = "agent";
   absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = HashedWheelTimer::Create(timer_options);
   if (!timer.ok()) return loader.Fail(timer.status());
-  absl::StatusOr<std::vector<FailbackGroup::Upstream>> upstreams =
-      NewUpstreams({config.registry().begin(), config.registry().end()});
-  if (!upstreams.ok()) return loader.Fail(upstreams.status());
-
   FailbackRegistry::Options options = ToFailbackOptions(config);
   options.timer = timer->get();
   options.on_event = LogIntent;
@@ -148,12 +159,15 @@ int Main(int argc, char** argv) {
 
   xds::AdsService::Options xds_options;
   xds_options.cache.timer = timer->get();
+  xds_options.access = (*security)->access();
   xds_options.cache.zone_aware = config.xds().zone_aware();
   xds::AdsService xds_service(registry->get(), xds_options);
-  AgentService service(registry->get(), start_time);
+  AgentService service(registry->get(), start_time, (*security)->access());
   RegistryServer::Options server_options;
   server_options.listen = {config.listen().begin(), config.listen().end()};
   server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
+  server_options.credentials = (*security)->credentials();
+  server_options.access = (*security)->access();
   server_options.extra_services = {{&service, AgentService::kName},
                                    {&xds_service, xds::AdsService::kName}};
   absl::StatusOr<std::unique_ptr<RegistryServer>> server =
@@ -161,6 +175,8 @@ int Main(int argc, char** argv) {
   if (!server.ok()) {
     return loader.Fail(loader.ErrorAt("listen", std::string(server.status().message())));
   }
+  status = (*security)->Watch(timer->get());
+  if (!status.ok()) return loader.Fail(status);
   status = WriteXdsBootstrap(config, client_name, (*server)->addresses(), loader);
   if (!status.ok()) return loader.Fail(status);
   RegisterStaticServices(config, registry->get());
@@ -170,6 +186,7 @@ int Main(int argc, char** argv) {
   const int signal = signals.Wait();
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
   DrainAndLog(&service, FromProto(config.drain_deadline()));
+  security->reset();
   xds_service.Stop();
   (*server)->Shutdown(kShutdownGrace);
   Log(LogLevel::kInfo, "stopped");

@@ -335,7 +335,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void Resync(bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Local sessions (failback_core.cc).
-  LocalSession* NewSession(const std::string& incarnation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  LocalSession* NewSession(const OpenSessionRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OwnFormerSession(LocalSession* session, const std::string& owner)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LocalSession* FindSession(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RenewSession(LocalSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `lease_serial` of the timeout that ends it; 0: whoever asks.

@@ -171,9 +171,15 @@ class GrpcRegistry::KeepAliveStream
 
   void Start() {
     self_ = shared_from_this();
+    const absl::Status status = core_->channels.Authenticate(&context_);
     channel_.stub->async()->KeepAlive(&context_, this);
     AddHold();  // for Send; removed when the stream is over
     StartRead(&response_);
+    if (!status.ok()) {
+      MutexLock lock(&mu_);
+      reason_ = status;
+      context_.TryCancel();
+    }
     StartCall();
   }
 
@@ -304,6 +310,10 @@ class GrpcRegistry::Subscription : public grpc::ClientReadReactor<SubscribeRespo
 
   void Start() {
     self_ = shared_from_this();
+    if (const absl::Status status = core_->channels.Authenticate(&context_); !status.ok()) {
+      End(status);
+      context_.TryCancel();
+    }
     channel_.stub->async()->Subscribe(&context_, &request_, this);
     StartRead(event_.get());
     StartCall();
@@ -414,6 +424,9 @@ void GrpcRegistry::Core::Call(const Request& request, Callback<Response> done, S
   }
   call->request = request;
   call->context.set_deadline(After(options.call_timeout));
+  if (absl::Status status = channels.Authenticate(&call->context); !status.ok()) {
+    return Complete<Response>(call, status);
+  }
   call->channel = channels.Pick();
   start(call->channel.stub->async(), call.get(),
         [core = shared_from_this(), call](const grpc::Status& grpc_status) {

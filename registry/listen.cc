@@ -96,7 +96,8 @@ absl::StatusOr<ListenAddress> ListenAddress::Prepare(const std::string& text,
     return absl::InvalidArgumentError(
         absl::StrCat(text,
                      " can be reached from other machines, and calls there would be in plain text: "
-                     "listen on a loopback address or on unix:/path"));
+                     "listen on a loopback address or on unix:/path, use TLS, or allow "
+                     "remote plain text"));
   }
   if (!listen.address_.is_unix()) {
     if (absl::Status status = CheckTcp(listen.address_); !status.ok()) return status;

@@ -15,6 +15,7 @@
 #include "daemon/listen_config.h"
 #include "daemon/logging.h"
 #include "daemon/ready.h"
+#include "daemon/server_security.h"
 #include "daemon/signals.h"
 #include "failback/registry/v1/config.pb.h"
 #include "registry/log.h"
@@ -96,8 +97,9 @@ void RaiseFileLimit() {
 }
 
 absl::Status Validate(const RegistryConfig& config, const ConfigLoader& loader) {
+  const bool encrypted = !config.tls().cert().empty();
   absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
-                                       config.allow_remote_plaintext(), loader);
+                                       config.allow_remote_plaintext() || encrypted, loader);
   if (!listen.ok()) return listen;
   const absl::Duration min = FromProto(config.session().min_ttl());
   const absl::Duration max = FromProto(config.session().max_ttl());
@@ -130,6 +132,9 @@ int Main(int argc, char** argv) {
   absl::Status status = loader.Load(&config);
   if (status.ok()) status = Validate(config, loader);
   if (!status.ok()) return loader.Fail(status);
+  absl::StatusOr<std::unique_ptr<ServerSecurity>> security =
+      ServerSecurity::Load(ServerSecurity::KeysOf(config), loader);
+  if (!security.ok()) return loader.Fail(security.status());
   if (loader.validate_only()) {
     std::printf("the configuration is valid\n");
     return 0;
@@ -150,15 +155,20 @@ int Main(int argc, char** argv) {
 
   xds::AdsService::Options xds_options;
   xds_options.cache.timer = timer->get();
+  xds_options.access = (*security)->access();
   xds_options.cache.zone_aware = config.xds().zone_aware();
   auto xds_service = std::make_unique<xds::AdsService>(registry->get(), xds_options);
   RegistryServer::Options server_options = ToServerOptions(config, timer->get());
+  server_options.credentials = (*security)->credentials();
+  server_options.access = (*security)->access();
   server_options.extra_services = {{xds_service.get(), xds::AdsService::kName}};
   absl::StatusOr<std::unique_ptr<RegistryServer>> server =
       RegistryServer::Start(registry->get(), server_options);
   if (!server.ok()) {
     return loader.Fail(loader.ErrorAt("listen", std::string(server.status().message())));
   }
+  status = (*security)->Watch(timer->get());
+  if (!status.ok()) return loader.Fail(status);
   Log(LogLevel::kInfo, "store open",
       {{"uri", config.store()},
        {"store_id", (*registry)->store_id()},
@@ -169,6 +179,7 @@ int Main(int argc, char** argv) {
 
   const int signal = signals.Wait();
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
+  security->reset();
   xds_service->Stop();
   (*server)->Shutdown(kShutdownGrace);
   server->reset();

@@ -7,6 +7,7 @@
 //  * a session opened with `ends_with_stream` is closed when the KeepAlive stream that renewed it
 //  last
 //    ends, except by the server's own shutdown;
+//  * calls are made as far as the caller may make them (registry/security/guarded_registry.h);
 //  * calls beyond `max_calls_in_flight` are refused with OVERLOADED and a delay;
 //  * large Register and Unregister calls are parsed and carried out on threads of their own, so
 //  that
@@ -43,6 +44,7 @@
 #include "registry/listen.h"
 #include "registry/registry.h"
 #include "retry/hashed_wheel_timer.h"
+#include "registry/security/access_control.h"
 
 namespace failback {
 
@@ -59,8 +61,10 @@ class RegistryServer {
     // At least one: "127.0.0.1:7070", "[::1]:7070", "unix:/path"; port 0 lets the system choose.
     std::vector<std::string> listen;
     ListenOptions listen_options;
-    // Null: plain text.
+    // TLS on TCP addresses. Null: plain text; so are Unix sockets in any case.
     std::shared_ptr<grpc::ServerCredentials> credentials;
+    // Who may do what. Null: everybody everything. Extra services ask it themselves.
+    std::shared_ptr<AccessControl> access;
     std::vector<ExtraService> extra_services;
     // Largest request.
     int max_message_bytes = 16 << 20;

@@ -2,10 +2,11 @@
 
 namespace failback {
 
-RenewalReactor::RenewalReactor(Registry* registry, StreamSessions* sessions,
+RenewalReactor::RenewalReactor(std::shared_ptr<Registry> registry,
+                               std::shared_ptr<StreamSessions> sessions,
                                StreamSessions::StreamId id, OnEnd on_end)
-    : registry_(registry),
-      sessions_(sessions),
+    : registry_(std::move(registry)),
+      sessions_(std::move(sessions)),
       id_(id),
       on_end_(std::move(on_end)),
       state_(std::make_shared<State>(this)) {
@@ -24,10 +25,13 @@ void RenewalReactor::OnReadDone(bool ok) {
   const KeepAliveRequest request = std::move(request_);
   {
     MutexLock lock(&state_->mu_);
+    if (state_->end_.has_value()) {  // as when the caller is not let in
+      state_->reading_ = false;
+      return;
+    }
     ++state_->asked_;
     state_->idle_sweeps_ = 0;
   }
-  sessions_->Renewed(request.session_id(), id_);
   // Answers also when the registry throws or drops the callback.
   struct Asked {
     Asked(std::shared_ptr<State> state, const std::string& session_id)
@@ -51,8 +55,12 @@ void RenewalReactor::OnReadDone(bool ok) {
   };
   auto asked = std::make_unique<Asked>(state_, request.session_id());
   Guarded([&] {
-    registry_->KeepAlive(
-        request, [asked = std::move(asked)](auto result) { asked->Answer(std::move(result)); });
+    registry_->KeepAlive(request, [asked = std::move(asked), sessions = sessions_,
+                                   id = id_](absl::StatusOr<KeepAliveResponse> result) {
+      // Not of a session that the caller may not renew.
+      if (result.ok()) sessions->Renewed(asked->session_id, id);
+      asked->Answer(std::move(result));
+    });
   }).IgnoreError();  // the callback's end has answered
   // Only now the next is read: the registry gets renewals in the order in which they came.
   MutexLock lock(&state_->mu_);

@@ -158,8 +158,8 @@ class RenewalReactor final : public grpc::ServerBidiReactor<KeepAliveRequest, Ke
   // Called at the end of the stream with the sessions that end with it.
   using OnEnd = std::function<void(StreamSessions::StreamId)>;
 
-  RenewalReactor(Registry* registry, StreamSessions* sessions, StreamSessions::StreamId id,
-                 OnEnd on_end);
+  RenewalReactor(std::shared_ptr<Registry> registry, std::shared_ptr<StreamSessions> sessions,
+                 StreamSessions::StreamId id, OnEnd on_end);
 
   class State;
   const std::shared_ptr<State>& state() const { return state_; }
@@ -170,8 +170,8 @@ class RenewalReactor final : public grpc::ServerBidiReactor<KeepAliveRequest, Ke
   void OnCancel() override;
   void OnDone() override;
 
-  Registry* const registry_;
-  StreamSessions* const sessions_;
+  const std::shared_ptr<Registry> registry_;
+  const std::shared_ptr<StreamSessions> sessions_;
   const StreamSessions::StreamId id_;
   const OnEnd on_end_;
   KeepAliveRequest request_;

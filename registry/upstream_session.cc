@@ -17,6 +17,13 @@ constexpr int kStoreIsBack = 5;
 // When neither side names a TTL.
 constexpr absl::Duration kDefaultTtl = absl::Seconds(10);
 
+// The session is not there, or is no longer ours since our own name has changed.
+bool IsSessionLost(const absl::Status& status) {
+  const ErrorReason reason = ReasonOf(status);
+  return reason == registry::v1::ERROR_REASON_SESSION_UNKNOWN ||
+         reason == registry::v1::ERROR_REASON_SESSION_NOT_OWNED;
+}
+
 }  // namespace
 
 std::shared_ptr<UpstreamSession> UpstreamSession::Create(std::shared_ptr<Registry> upstream,
@@ -211,7 +218,7 @@ void UpstreamSession::OnRenewed(const std::string& session_id,
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
-    const bool unknown = ReasonOf(response.status()) == registry::v1::ERROR_REASON_SESSION_UNKNOWN;
+    const bool unknown = IsSessionLost(response.status());
     if (unknown && state_.phase == Phase::kClosing) {
       busy_ = false;
       SetPhase(Phase::kClosed);
@@ -243,7 +250,7 @@ void UpstreamSession::OnClosed(const absl::Status& status) {
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
-    if (status.ok() || ReasonOf(status) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
+    if (status.ok() || IsSessionLost(status)) {
       busy_ = false;
       SetPhase(Phase::kClosed);
     } else {

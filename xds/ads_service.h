@@ -28,6 +28,7 @@
 #include "absl/time/time.h"
 #include "failback/xds/discovery.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
+#include "registry/security/access_control.h"
 #include "retry/mutex.h"
 #include "xds/service_cache.h"
 #include "xds/stream_state.h"
@@ -46,6 +47,9 @@ class AdsService final
     ServiceCache::Options cache;
     // Beyond it a new stream is refused with RESOURCE_EXHAUSTED.
     size_t max_streams = 10000;
+    // Who may read what: a client that asks for a service that it may not read, or not any more,
+    // loses its stream. Null: everybody everything.
+    std::shared_ptr<AccessControl> access;
   };
 
   // A response that a client refused.

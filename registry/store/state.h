@@ -307,6 +307,7 @@ class State::Transaction {
     bool ends_with_stream = false;
     uint64_t claimed_rank = 0;  // of an earlier life of this store; 0: none
     std::string new_session_id;
+    std::string owner;  // see MayResumeSession
   };
   struct Opened {
     absl::Status status;

@@ -248,7 +248,8 @@ void StoreRegistry::OpenSession(const OpenSessionRequest& request,
   operation.opening.ttl_ms = absl::ToInt64Milliseconds(ClampTtl(request.ttl()));
   operation.opening.ends_with_stream = request.ends_with_stream();
   if (request.store_id() == store_id_) operation.opening.claimed_rank = request.rank();
-  operation.opening.new_session_id = RandomId();
+  operation.opening.new_session_id = NewSessionId(request.owner());
+  operation.opening.owner = request.owner();
   operation.done = std::move(done);
   Submit(std::move(operation));
 }

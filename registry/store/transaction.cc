@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/ids.h"
 #include "registry/store/state.h"
 
 namespace failback {
@@ -157,6 +158,10 @@ State::Transaction::Opened State::Transaction::OpenSession(Opening opening) {
       it != opened_by_incarnation_.end()) {
     // The same call twice in one group.
     const Session& session = *opened_[it->second];
+    if (!MayResumeSession(session.id, opening.owner)) {
+      opened.status = SessionNotOwned();
+      return opened;
+    }
     opened.session_id = session.id;
     opened.rank = session.incarnation->rank;
     opened.resumed = true;
@@ -166,6 +171,10 @@ State::Transaction::Opened State::Transaction::OpenSession(Opening opening) {
   Incarnation* incarnation = known == state_->by_name_.end() ? nullptr : known->second;
   if (incarnation != nullptr && incarnation->session != nullptr && !incarnation->session->ending) {
     Session* const session = incarnation->session;
+    if (!MayResumeSession(session->id, opening.owner)) {
+      opened.status = SessionNotOwned();
+      return opened;
+    }
     opened.session_id = session->id;
     opened.rank = incarnation->rank;
     opened.resumed = true;

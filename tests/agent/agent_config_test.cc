@@ -109,7 +109,8 @@ TEST_F(AgentConfigTest, BadValuesNameTheLineAndTheKey) {
   EXPECT_EQ(
       Load(ok + "listen: 0.0.0.0:7060\n"),
       "agent.yaml:2: listen[0]: other machines can connect to 0.0.0.0:7060, and calls are not "
-      "encrypted; listen on a loopback address or unix:/PATH, or set allow_remote_plaintext");
+      "encrypted; listen on a loopback address or unix:/PATH, set tls.cert and tls.key, or "
+      "set allow_remote_plaintext");
   EXPECT_EQ(Load(ok + "listen: 0.0.0.0:7060\nallow_remote_plaintext: true\n"), "");
   EXPECT_THAT(Load(ok + "incarnation: has space\n"),
               ::testing::StartsWith("agent.yaml:2: incarnation: "));
