@@ -33,6 +33,10 @@ grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Retries are the business of whoever keeps the intent.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // One channel for each attempt while the registry is away: without books about them a quarter
+  // of the work.
+  arguments.SetInt(GRPC_ARG_ENABLE_CHANNELZ, 0);
+  arguments.SetInt(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
   // A registry is inside the site; a proxy for the web does not lead to it.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return arguments;
