@@ -192,9 +192,12 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
       status = absl::InternalError("the registry opened a session without an id");
     }
     if (status.ok()) {
-      // A resumed session of the same epoch still has everything, unless this process has
-      // not registered it: sending all again costs little and is always right.
-      ++state_.session_serial;
+      // The session that this process had, in the same epoch, is only confirmed. One that is resumed
+      // from an earlier process still has everything, unless this one has not registered it:
+      // sending all again costs little and is always right.
+      const bool confirmed = response->session_id() == state_.session_id &&
+                             response->epoch() == state_.info.epoch();
+      if (!confirmed) ++state_.session_serial;
       state_.info = *std::move(response);
       state_.session_id = state_.info.session_id();
       opened_nanos_ = options_.timer->clock()->NowNanos();

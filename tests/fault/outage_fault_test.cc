@@ -124,9 +124,7 @@ TEST(OutageFaultTest, RegistryRestartedEmptyUnderLoad) {
   EXPECT_TRUE(fleet.Converged());
 }
 
-// Disabled while what the agent had unregistered before is not compared with what came back until
-// the next audit.
-TEST(OutageFaultTest, DISABLED_RegistryRestoredFromABackup) {
+TEST(OutageFaultTest, RegistryRestoredFromABackup) {
   Fleet fleet;
   BeginWith(&fleet);
   fleet.BackUpStore();
