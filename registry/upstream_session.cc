@@ -196,6 +196,7 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
       // from an earlier process still has everything, unless this one has not registered it:
       // sending all again costs little and is always right.
       const bool confirmed = response->session_id() == state_.session_id &&
+                             response->store_id() == state_.info.store_id() &&
                              response->epoch() == state_.info.epoch();
       if (!confirmed) ++state_.session_serial;
       state_.info = *std::move(response);
