@@ -127,20 +127,20 @@ class Storm {
 
   void Failed(Agent* agent, std::optional<absl::Duration> server_delay) {
     if (!strategy_.honours_server) server_delay.reset();
-    if (server_delay.has_value()) {
-      const int before = agent->refusals++;
-      if (strategy_.stretches) server_delay = StretchedDelay(*server_delay, before, random_());
+    if (server_delay.has_value() && strategy_.exactly) {
       After(*server_delay, [this, agent] { Call(agent); });
       return;
     }
-    agent->refusals = 0;
     if (!agent->open && strategy_.reconnect != nullptr) {
+      // As UpstreamSession does.
       ++agent->failures;
-      After(BackoffDelay(*strategy_.reconnect, agent->failures, random_()),
+      const double random = random_();
+      After(server_delay.has_value() ? StretchedDelay(*server_delay, agent->refusals++, random)
+                                     : BackoffDelay(*strategy_.reconnect, agent->failures, random),
             [this, agent] { Call(agent); });
       return;
     }
-    agent->retry->Failed(std::nullopt, [this, agent] {
+    agent->retry->Failed(server_delay, [this, agent] {
       if (agent->retry->Begin()) Call(agent);
     });
   }
@@ -204,14 +204,13 @@ Strategy ExponentialJitterStrategy() { return {"exponential-jitter", nullptr, Ex
 
 Strategy FailbackStrategy() {
   static const auto* const kDefaults = new FailbackRegistry::Options();
-  return {"failback", &kDefaults->reconnect, kDefaults->retry, /*honours_server=*/true,
-          /*stretches=*/true};
+  return {"failback", &kDefaults->reconnect, kDefaults->retry, /*honours_server=*/true};
 }
 
 Strategy FailbackExactStrategy() {
   Strategy strategy = FailbackStrategy();
-  strategy.name = "failback-exact-delay";
-  strategy.stretches = false;
+  strategy.name = "failback-exact";
+  strategy.exactly = true;
   return strategy;
 }
 
