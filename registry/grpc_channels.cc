@@ -53,7 +53,7 @@ GrpcChannels::Picked GrpcChannels::Pick() {
   for (size_t tried = 0; tried < slots_.size(); ++tried) {
     const Slot& slot = slots_[current_];
     if (slot.channel->GetState(false) != GRPC_CHANNEL_TRANSIENT_FAILURE) {
-      return {slot.stub, current_};
+      return {slot.channel, slot.stub, current_};
     }
     current_ = (current_ + 1) % slots_.size();
   }
@@ -62,7 +62,7 @@ GrpcChannels::Picked GrpcChannels::Pick() {
     if (slots_[i].created < slots_[current_].created) current_ = i;
   }
   replaced = std::exchange(slots_[current_], NewSlot(addresses_[current_]));
-  return {slots_[current_].stub, current_};
+  return {slots_[current_].channel, slots_[current_].stub, current_};
 }
 
 void GrpcChannels::Report(const Picked& picked, const absl::Status& status) {

@@ -53,6 +53,7 @@ class GrpcChannels {
   GrpcChannels(std::vector<std::string> addresses, GrpcChannelOptions options);
 
   struct Picked {
+    std::shared_ptr<grpc::Channel> channel;
     std::shared_ptr<Stub> stub;
     size_t index;
   };
