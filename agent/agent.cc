@@ -219,7 +219,8 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     timer_ = *std::move(timer);
     auto upstreams =
         NewUpstreams(options_.registries.empty() ? std::vector<std::string>{options_.registry}
-                                                 : options_.registries);
+                                                 : options_.registries,
+                     timer_.get());
     if (!upstreams.ok()) return upstreams.status();
     if (options_.executor == nullptr) own_executor_ = std::make_unique<ThreadPool>(1);
     FailbackRegistry::Options failback;

@@ -135,7 +135,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = HashedWheelTimer::Create(timer_options);
   if (!timer.ok()) return loader.Fail(timer.status());
   absl::StatusOr<std::vector<FailbackGroup::Upstream>> upstreams =
-      NewUpstreams({config.registry().begin(), config.registry().end()});
+      NewUpstreams({config.registry().begin(), config.registry().end()}, timer->get());
   if (!upstreams.ok()) return loader.Fail(upstreams.status());
 
   FailbackRegistry::Options options = ToFailbackOptions(config);

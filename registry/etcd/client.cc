@@ -98,7 +98,10 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
                grpc::ClientContext* const entered = self->context.get();
                const std::unique_ptr<grpc::ClientContext> keep = std::move(self->context);
                Client* const client = self->client;
-               self->OnStatus(FromEtcd(status));
+               {
+                 const Frame frame(client);
+                 self->OnStatus(FromEtcd(status));
+               }
                client->Leave(entered);
              });
   }
@@ -210,8 +213,11 @@ void Client::After(absl::Duration delay, absl::AnyInvocable<void() &&> task) {
               delayed_.erase(it);
               ++running_;
             }
-            std::move(due->task)();
-            due.reset();
+            {
+              const Frame frame(this);
+              std::move(due->task)();
+              due.reset();
+            }
             MutexLock lock(&mu_);
             if (--running_ == 0) idle_.SignalAll();
           },
@@ -226,7 +232,7 @@ void Client::After(absl::Duration delay, absl::AnyInvocable<void() &&> task) {
   std::move(delayed->task)();
 }
 
-void Client::Close() {
+void Client::Shutdown() {
   absl::flat_hash_map<uint64_t, std::shared_ptr<Delayed>> delayed;
   {
     MutexLock lock(&mu_);
@@ -239,8 +245,24 @@ void Client::Close() {
     if (!entry->timeout.Cancel()) entry->timeout.Wait();
     std::move(entry->task)();
   }
+}
+
+void Client::Close() {
+  Shutdown();
   MutexLock lock(&mu_);
   while (!contexts_.empty() || running_ > 0) idle_.Wait(&mu_);
+}
+
+bool Client::InCallback() const {
+  MutexLock lock(&mu_);
+  return frames_.contains(std::this_thread::get_id());
+}
+
+void Client::EnterFrame(int change) {
+  MutexLock lock(&mu_);
+  const auto it = frames_.try_emplace(std::this_thread::get_id(), 0).first;
+  it->second += change;
+  if (it->second == 0) frames_.erase(it);
 }
 
 bool Client::closed() const {

@@ -13,7 +13,7 @@
 //   client.Close();   // every callback has run
 //
 // Thread safety: all methods from any thread. Callbacks run on gRPC's threads or the timer's, and
-// must not block. Close and the destructor must not be called from one.
+// must not block. Close and the destructor must not be called from one; Shutdown may be.
 
 #ifndef FAILBACK_REGISTRY_ETCD_CLIENT_H_
 #define FAILBACK_REGISTRY_ETCD_CLIENT_H_
@@ -22,6 +22,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -87,10 +88,14 @@ class Client {
   // Runs `task` once, after `delay`, on the timer's thread; earlier when the client is closed.
   void After(absl::Duration delay, absl::AnyInvocable<void() &&> task);
 
-  // Cancels what is under way and waits until every callback has run. Later calls fail with
-  // CANCELLED at once.
+  // Cancels what is under way. Later calls fail with CANCELLED at once. The timer is not used any
+  // more.
+  void Shutdown();
+  // Shutdown, and waits until every callback has run.
   void Close();
   bool closed() const;
+  // Whether this thread is in one of the client's callbacks.
+  bool InCallback() const;
 
   const Options& options() const { return options_; }
 
@@ -111,7 +116,18 @@ class Client {
   void DropToken(const std::string& token);
   // Adds what every call carries.
   static void Prepare(const std::string& token, grpc::ClientContext* context);
-  // Counts a call or stream as under way, to be cancelled by Close. False after Close.
+  // Marks this thread as being in a callback.
+  class Frame {
+   public:
+    explicit Frame(Client* client) : client_(client) { client_->EnterFrame(+1); }
+    ~Frame() { client_->EnterFrame(-1); }
+    Frame(const Frame&) = delete;
+    Frame& operator=(const Frame&) = delete;
+
+   private:
+    Client* const client_;
+  };
+  // Counts a call or stream as under way, to be cancelled by Shutdown. False after Shutdown.
   bool Enter(grpc::ClientContext* context);
   // `context` is over, its callback has run.
   void Leave(grpc::ClientContext* context);
@@ -124,6 +140,7 @@ class Client {
   void Unary(Request request, Done<Response> done, Start start);
   void FetchToken();
   void OnToken(absl::StatusOr<std::string> token);
+  void EnterFrame(int change);
   int64_t KnownRevision();
   void NoteHeader(int64_t known_at_start, const etcdserverpb::ResponseHeader& header);
 
@@ -135,6 +152,7 @@ class Client {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mu_);
   int running_ ABSL_GUARDED_BY(mu_) = 0;  // delayed tasks that have been taken to run
+  absl::flat_hash_map<std::thread::id, int> frames_ ABSL_GUARDED_BY(mu_);
   uint64_t last_delayed_ ABSL_GUARDED_BY(mu_) = 0;
   struct Delayed;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Delayed>> delayed_ ABSL_GUARDED_BY(mu_);

@@ -1,6 +1,7 @@
 #include "registry/etcd/etcd_registry.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
 #include "registry/etcd/lister.h"
+#include "registry/etcd/pending_calls.h"
 #include "registry/etcd/services.h"
 #include "registry/etcd/sessions.h"
 #include "registry/etcd/txn.h"
@@ -76,10 +78,15 @@ class EtcdRegistry::Core {
     ScheduleSweep();
   }
 
-  ~Core() {
-    services.Stop(absl::CancelledError("the registry is being destroyed"));
-    client.Close();
+  // Answers everybody, and cancels what is under way.
+  void Shutdown() {
+    const absl::Status status = absl::CancelledError("the registry is being destroyed");
+    calls.Close(status);
+    services.Stop(status);
+    client.Shutdown();
   }
+
+  ~Core() { client.Close(); }
 
   template <typename Request, typename Response>
   void Write(const Request& request, Callback<Response> done);
@@ -92,6 +99,7 @@ class EtcdRegistry::Core {
   etcd::Writer writer;
   etcd::Services services;
   etcd::Lister lister;
+  etcd::PendingCalls calls;
 
  private:
   Client::Options ClientOptions() {
@@ -155,12 +163,18 @@ void EtcdRegistry::Core::Write(const Request& request, Callback<Response> done) 
 
 EtcdRegistry::EtcdRegistry(Options options) : core_(std::make_unique<Core>(std::move(options))) {}
 
-EtcdRegistry::~EtcdRegistry() = default;
+EtcdRegistry::~EtcdRegistry() {
+  core_->Shutdown();
+  if (!core_->client.InCallback()) return;
+  // gRPC waits for this thread: another one waits for gRPC.
+  std::thread([core = std::move(core_)] {}).detach();
+}
 
 void EtcdRegistry::OpenSession(const OpenSessionRequest& request,
                                Callback<OpenSessionResponse> done) {
   if (auto status = ValidateOpenSession(request); !status.ok()) return std::move(done)(status);
-  core_->sessions.Open(request, [core = core_.get(), done = std::move(done)](
+  core_->sessions.Open(request, [core = core_.get(),
+                                 done = core_->calls.Add(std::move(done))](
                                     absl::StatusOr<etcd::Sessions::Opened> opened) mutable {
     if (!opened.ok()) return std::move(done)(opened.status());
     OpenSessionResponse response;
@@ -180,7 +194,7 @@ void EtcdRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAlive
   if (auto status = ValidateKeepAlive(request); !status.ok()) return std::move(done)(status);
   core_->sessions.Renew(
       request.session_id(),
-      [done = std::move(done)](absl::StatusOr<etcd::Sessions::Renewed> renewed) mutable {
+      [done = core_->calls.Add(std::move(done))](absl::StatusOr<etcd::Sessions::Renewed> renewed) mutable {
         if (!renewed.ok()) return std::move(done)(renewed.status());
         KeepAliveResponse response;
         response.set_session_id(renewed->session->id);
@@ -195,7 +209,7 @@ void EtcdRegistry::CloseSession(const CloseSessionRequest& request,
                                 Callback<CloseSessionResponse> done) {
   if (auto status = ValidateCloseSession(request); !status.ok()) return std::move(done)(status);
   core_->sessions.Close(request.session_id(),
-                        [done = std::move(done)](absl::StatusOr<uint64_t> revision) mutable {
+                        [done = core_->calls.Add(std::move(done))](absl::StatusOr<uint64_t> revision) mutable {
                           if (!revision.ok()) return std::move(done)(revision.status());
                           CloseSessionResponse response;
                           response.set_revision(*revision);
@@ -206,14 +220,14 @@ void EtcdRegistry::CloseSession(const CloseSessionRequest& request,
 void EtcdRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
   const absl::Status status = ValidateRegister(request, core_->options.max_batch);
   if (!status.ok()) return std::move(done)(status);
-  core_->Write(request, std::move(done));
+  core_->Write(request, core_->calls.Add(std::move(done)));
 }
 
 void EtcdRegistry::Unregister(const UnregisterRequest& request,
                               Callback<UnregisterResponse> done) {
   const absl::Status status = ValidateUnregister(request, core_->options.max_batch);
   if (!status.ok()) return std::move(done)(status);
-  core_->Write(request, std::move(done));
+  core_->Write(request, core_->calls.Add(std::move(done)));
 }
 
 std::unique_ptr<SubscribeStream> EtcdRegistry::Subscribe(const SubscribeRequest& request,
@@ -239,7 +253,8 @@ std::unique_ptr<SubscribeStream> EtcdRegistry::Subscribe(const SubscribeRequest&
 void EtcdRegistry::Unsubscribe(const UnsubscribeRequest& request,
                                Callback<UnsubscribeResponse> done) {
   if (auto status = ValidateUnsubscribe(request); !status.ok()) return std::move(done)(status);
-  core_->sessions.Find(request.session_id(), [core = core_.get(), request, done = std::move(done)](
+  core_->sessions.Find(request.session_id(), [core = core_.get(), request,
+                                                done = core_->calls.Add(std::move(done))](
                                                  absl::StatusOr<SessionPtr> session) mutable {
     // A session that has ended took its subscriptions with it.
     absl::Status status = session.status();
@@ -253,7 +268,7 @@ void EtcdRegistry::Unsubscribe(const UnsubscribeRequest& request,
 
 void EtcdRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
   if (auto status = ValidateList(request); !status.ok()) return std::move(done)(status);
-  core_->lister.List(request, std::move(done));
+  core_->lister.List(request, core_->calls.Add(std::move(done)));
 }
 
 EtcdRegistry::Statistics EtcdRegistry::Stats() const {

@@ -21,8 +21,7 @@
 // fences behind (its late calls fail with SESSION_UNKNOWN all the same); pages of a listing are in
 // the order of etcd's keys; the Limits on instances and sessions are not enforced.
 //
-// Thread safety: as Registry. Callbacks and listeners run on gRPC's threads and the timer's. The
-// destructor must not be called from one of them.
+// Thread safety: as Registry. Callbacks and listeners run on gRPC's threads and the timer's.
 
 #ifndef FAILBACK_REGISTRY_ETCD_ETCD_REGISTRY_H_
 #define FAILBACK_REGISTRY_ETCD_ETCD_REGISTRY_H_
@@ -85,7 +84,7 @@ class EtcdRegistry final : public Registry {
   explicit EtcdRegistry(Options options);
 
   // Runs every callback not yet run with CANCELLED and ends every stream so. Sessions stay in etcd
-  // until their leases end.
+  // until their leases end. In a callback or listener of its own it does not wait for other threads.
   ~EtcdRegistry() override;
 
   void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override;
@@ -104,7 +103,7 @@ class EtcdRegistry final : public Registry {
  private:
   class Core;
 
-  const std::unique_ptr<Core> core_;
+  std::unique_ptr<Core> core_;
 };
 
 }  // namespace failback

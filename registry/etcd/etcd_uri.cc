@@ -135,6 +135,7 @@ UpstreamScheme EtcdScheme(HashedWheelTimer* timer) {
           [timer](const std::string& uri) -> absl::StatusOr<std::unique_ptr<Registry>> {
             absl::StatusOr<EtcdRegistry::Options> options = ParseEtcdUri(uri, timer);
             if (!options.ok()) return options.status();
+            if (timer == nullptr) return std::unique_ptr<Registry>();
             return std::make_unique<EtcdRegistry>(*std::move(options));
           }};
 }

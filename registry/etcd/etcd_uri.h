@@ -27,7 +27,8 @@ inline constexpr char kEtcdForm[] = "etcd://host:port[,host:port...][/prefix][?o
 // wrong with the URI, or which file cannot be read.
 absl::StatusOr<EtcdRegistry::Options> ParseEtcdUri(const std::string& uri, HashedWheelTimer* timer);
 
-// For UpstreamOptions::schemes. `timer` outlives the registries that are made.
+// For UpstreamOptions::schemes. `timer` outlives the registries that are made; null: the URI is
+// checked, and what is made is null.
 UpstreamScheme EtcdScheme(HashedWheelTimer* timer);
 
 }  // namespace failback

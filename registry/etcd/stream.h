@@ -101,7 +101,10 @@ class Stream : public grpc::ClientBidiReactor<Request, Response>,
     }
     Response response = std::move(response_);
     response_.Clear();
-    events_.on_message(std::move(response));
+    {
+      const Client::Frame frame(client_);
+      events_.on_message(std::move(response));
+    }
     this->StartRead(&response_);
   }
 
@@ -116,7 +119,10 @@ class Stream : public grpc::ClientBidiReactor<Request, Response>,
     client_->Report(*member_, status);
     if (ErrorOf(status) == Error::kInvalidToken) client_->DropToken(token_);
     Client* const client = client_;
-    events_.on_end(status);
+    {
+      const Client::Frame frame(client);
+      events_.on_end(status);
+    }
     client->Leave(&context_);
   }
 
