@@ -105,9 +105,9 @@ absl::StatusOr<std::unique_ptr<Registry>> OpenStore(const RegistryConfig& config
   }
   absl::StatusOr<std::unique_ptr<Registry>> registry = OpenEtcd(config, timer);
   if (registry.ok()) return registry;
-  return loader.ErrorAt("store", absl::StrCat("'", config.store(), "': ",
-                                              registry.status().message(), "; allowed is ",
-                                              kEtcdForm));
+  return loader.ErrorAt("store",
+                        absl::StrCat("'", config.store(), "': ", registry.status().message(),
+                                     "; allowed is ", kEtcdForm));
 }
 
 absl::Status Validate(const RegistryConfig& config, const ConfigLoader& loader) {
@@ -137,7 +137,8 @@ int Main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   StopSignals signals;
   ConfigLoader loader(
-      {"failback-registry", "Keeps the list of services, in an embedded store or in etcd, and tells who asks.",
+      {"failback-registry",
+       "Keeps the list of services, in an embedded store or in etcd, and tells who asks.",
        absl::StrCat(kExamples, kStoreCommandsHelp)},
       RegistryConfig::descriptor());
   if (const std::optional<int> status = loader.ParseCommandLine(argc, argv)) return *status;

@@ -8,13 +8,13 @@
 //   no leader, leader changed, timed out,   UNAVAILABLE                            tries again
 //     member stopped
 //   too many requests                       RESOURCE_EXHAUSTED, OVERLOADED, delay  waits
-//   database space exceeded                 UNAVAILABLE, STORE_READ_ONLY, delay    waits; reads go on
-//   invalid auth token, old auth revision   UNAUTHENTICATED                        takes a new token
-//   wrong user or password, none given      UNAUTHENTICATED                        tries again
-//   permission denied                       PERMISSION_DENIED                      parks the intent
-//   request is too large                    INVALID_ARGUMENT, TOO_LARGE            parks the intent
-//   lease not found                         NOT_FOUND                              has lost the session
-//   compacted                               OUT_OF_RANGE                           reads anew
+//   database space exceeded                 UNAVAILABLE, STORE_READ_ONLY, delay    waits; reads go
+//   on invalid auth token, old auth revision   UNAUTHENTICATED                        takes a new
+//   token wrong user or password, none given      UNAUTHENTICATED                        tries
+//   again permission denied                       PERMISSION_DENIED                      parks the
+//   intent request is too large                    INVALID_ARGUMENT, TOO_LARGE            parks the
+//   intent lease not found                         NOT_FOUND                              has lost
+//   the session compacted                               OUT_OF_RANGE reads anew
 //
 // Thread safety: all functions are pure.
 

@@ -20,11 +20,11 @@
 namespace failback {
 namespace {
 
+using etcd::AddGet;
 using etcd::Client;
+using etcd::Found;
 using etcd::Identity;
 using etcd::SessionPtr;
-using etcd::AddGet;
-using etcd::Found;
 using etcd::Store;
 using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
@@ -127,13 +127,13 @@ class EtcdRegistry::Core {
       std::vector<std::string> part(session_ids.begin() + begin, session_ids.begin() + end);
       TxnRequest read;
       for (const std::string& id : part) AddGet(keys.Session(id), read.mutable_success());
-      client.Txn(std::move(read), [this, part = std::move(part)](
-                                      absl::StatusOr<TxnResponse> response) {
-        if (!response.ok()) return;
-        for (size_t i = 0; i < part.size(); ++i) {
-          if (Found(*response, static_cast<int>(i)) == nullptr) sessions.Forget(part[i]);
-        }
-      });
+      client.Txn(std::move(read),
+                 [this, part = std::move(part)](absl::StatusOr<TxnResponse> response) {
+                   if (!response.ok()) return;
+                   for (size_t i = 0; i < part.size(); ++i) {
+                     if (Found(*response, static_cast<int>(i)) == nullptr) sessions.Forget(part[i]);
+                   }
+                 });
     }
   }
 };
@@ -173,8 +173,7 @@ EtcdRegistry::~EtcdRegistry() {
 void EtcdRegistry::OpenSession(const OpenSessionRequest& request,
                                Callback<OpenSessionResponse> done) {
   if (auto status = ValidateOpenSession(request); !status.ok()) return std::move(done)(status);
-  core_->sessions.Open(request, [core = core_.get(),
-                                 done = core_->calls.Add(std::move(done))](
+  core_->sessions.Open(request, [core = core_.get(), done = core_->calls.Add(std::move(done))](
                                     absl::StatusOr<etcd::Sessions::Opened> opened) mutable {
     if (!opened.ok()) return std::move(done)(opened.status());
     OpenSessionResponse response;
@@ -192,29 +191,29 @@ void EtcdRegistry::OpenSession(const OpenSessionRequest& request,
 
 void EtcdRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
   if (auto status = ValidateKeepAlive(request); !status.ok()) return std::move(done)(status);
-  core_->sessions.Renew(
-      request.session_id(),
-      [done = core_->calls.Add(std::move(done))](absl::StatusOr<etcd::Sessions::Renewed> renewed) mutable {
-        if (!renewed.ok()) return std::move(done)(renewed.status());
-        KeepAliveResponse response;
-        response.set_session_id(renewed->session->id);
-        *response.mutable_ttl() = ToProto(renewed->session->ttl);
-        response.set_epoch(renewed->store.epoch);
-        response.set_revision(renewed->revision);
-        std::move(done)(std::move(response));
-      });
+  core_->sessions.Renew(request.session_id(),
+                        [done = core_->calls.Add(std::move(done))](
+                            absl::StatusOr<etcd::Sessions::Renewed> renewed) mutable {
+                          if (!renewed.ok()) return std::move(done)(renewed.status());
+                          KeepAliveResponse response;
+                          response.set_session_id(renewed->session->id);
+                          *response.mutable_ttl() = ToProto(renewed->session->ttl);
+                          response.set_epoch(renewed->store.epoch);
+                          response.set_revision(renewed->revision);
+                          std::move(done)(std::move(response));
+                        });
 }
 
 void EtcdRegistry::CloseSession(const CloseSessionRequest& request,
                                 Callback<CloseSessionResponse> done) {
   if (auto status = ValidateCloseSession(request); !status.ok()) return std::move(done)(status);
-  core_->sessions.Close(request.session_id(),
-                        [done = core_->calls.Add(std::move(done))](absl::StatusOr<uint64_t> revision) mutable {
-                          if (!revision.ok()) return std::move(done)(revision.status());
-                          CloseSessionResponse response;
-                          response.set_revision(*revision);
-                          std::move(done)(std::move(response));
-                        });
+  core_->sessions.Close(request.session_id(), [done = core_->calls.Add(std::move(done))](
+                                                  absl::StatusOr<uint64_t> revision) mutable {
+    if (!revision.ok()) return std::move(done)(revision.status());
+    CloseSessionResponse response;
+    response.set_revision(*revision);
+    std::move(done)(std::move(response));
+  });
 }
 
 void EtcdRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
@@ -223,8 +222,7 @@ void EtcdRegistry::Register(const RegisterRequest& request, Callback<RegisterRes
   core_->Write(request, core_->calls.Add(std::move(done)));
 }
 
-void EtcdRegistry::Unregister(const UnregisterRequest& request,
-                              Callback<UnregisterResponse> done) {
+void EtcdRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
   const absl::Status status = ValidateUnregister(request, core_->options.max_batch);
   if (!status.ok()) return std::move(done)(status);
   core_->Write(request, core_->calls.Add(std::move(done)));
@@ -241,11 +239,12 @@ std::unique_ptr<SubscribeStream> EtcdRegistry::Subscribe(const SubscribeRequest&
   } else if (request.session_id().empty()) {
     core_->services.Follow(stream);
   } else {
-    core_->sessions.Find(request.session_id(), [core = core_.get(),
-                                                stream](absl::StatusOr<SessionPtr> session) {
-      if (!session.ok()) return etcd::Services::Refuse(stream, session.status());
-      core->services.Follow(stream);
-    });
+    core_->sessions.Find(request.session_id(),
+                         [core = core_.get(), stream](absl::StatusOr<SessionPtr> session) {
+                           if (!session.ok())
+                             return etcd::Services::Refuse(stream, session.status());
+                           core->services.Follow(stream);
+                         });
   }
   return handle;
 }
@@ -253,17 +252,17 @@ std::unique_ptr<SubscribeStream> EtcdRegistry::Subscribe(const SubscribeRequest&
 void EtcdRegistry::Unsubscribe(const UnsubscribeRequest& request,
                                Callback<UnsubscribeResponse> done) {
   if (auto status = ValidateUnsubscribe(request); !status.ok()) return std::move(done)(status);
-  core_->sessions.Find(request.session_id(), [core = core_.get(), request,
-                                                done = core_->calls.Add(std::move(done))](
-                                                 absl::StatusOr<SessionPtr> session) mutable {
-    // A session that has ended took its subscriptions with it.
-    absl::Status status = session.status();
-    if (status.ok()) status = core->services.Unsubscribe(request);
-    if (!status.ok() && ReasonOf(status) != registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
-      return std::move(done)(status);
-    }
-    std::move(done)(UnsubscribeResponse());
-  });
+  core_->sessions.Find(
+      request.session_id(), [core = core_.get(), request, done = core_->calls.Add(std::move(done))](
+                                absl::StatusOr<SessionPtr> session) mutable {
+        // A session that has ended took its subscriptions with it.
+        absl::Status status = session.status();
+        if (status.ok()) status = core->services.Unsubscribe(request);
+        if (!status.ok() && ReasonOf(status) != registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
+          return std::move(done)(status);
+        }
+        std::move(done)(UnsubscribeResponse());
+      });
 }
 
 void EtcdRegistry::List(const ListRequest& request, Callback<ListResponse> done) {

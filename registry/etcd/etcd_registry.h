@@ -5,7 +5,8 @@
 // one cluster and are interchangeable. Everything that has to be remembered is in etcd (3.4 or
 // later, v3 API); docs/etcd.md has the keys, the transactions and the decisions.
 //
-//  * Fencing, ranks and tombstones are those of docs/protocol.md, by transactions that compare before
+//  * Fencing, ranks and tombstones are those of docs/protocol.md, by transactions that compare
+//  before
 //    they put (registry/etcd/writer.h).
 //  * A session is a key and as many leases as its instances need (registry/etcd/sessions.h).
 //  * A followed service is read once and watched once (registry/etcd/services.h).
@@ -16,10 +17,10 @@
 //   options.client.timer = timer.get();
 //   EtcdRegistry registry(std::move(options));
 //
-// What differs from the embedded store: a batch of more than about 100 intents is several commits, and
-// so is the end of a session with more than about 500 instances; a session that expires leaves no
-// fences behind (its late calls fail with SESSION_UNKNOWN all the same); pages of a listing are in
-// the order of etcd's keys; the Limits on instances and sessions are not enforced.
+// What differs from the embedded store: a batch of more than about 100 intents is several commits,
+// and so is the end of a session with more than about 500 instances; a session that expires leaves
+// no fences behind (its late calls fail with SESSION_UNKNOWN all the same); pages of a listing are
+// in the order of etcd's keys; the Limits on instances and sessions are not enforced.
 //
 // Thread safety: as Registry. Callbacks and listeners run on gRPC's threads and the timer's.
 
@@ -76,7 +77,7 @@ class EtcdRegistry final : public Registry {
 
   struct Statistics {
     std::string store_id;
-    uint64_t epoch = 0;           // 0: etcd has not answered yet
+    uint64_t epoch = 0;  // 0: etcd has not answered yet
     int64_t watched_services = 0;
   };
 
@@ -84,7 +85,8 @@ class EtcdRegistry final : public Registry {
   explicit EtcdRegistry(Options options);
 
   // Runs every callback not yet run with CANCELLED and ends every stream so. Sessions stay in etcd
-  // until their leases end. In a callback or listener of its own it does not wait for other threads.
+  // until their leases end. In a callback or listener of its own it does not wait for other
+  // threads.
   ~EtcdRegistry() override;
 
   void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override;

@@ -48,7 +48,8 @@ absl::StatusOr<UriOptions> ParseOptions(const std::string& text) {
       return absl::InvalidArgumentError(absl::StrCat("option ", option.first, " has no value"));
     }
     if (!options.insert(std::move(option)).second) {
-      return absl::InvalidArgumentError(absl::StrCat("option '", std::string(part), "' is there twice"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("option '", std::string(part), "' is there twice"));
     }
   }
   return options;
@@ -72,10 +73,11 @@ absl::Status SetCredentials(const UriOptions& options, EtcdRegistry::Options* re
         absl::StrCat("option tls is '", tls, "', and not true or false"));
   }
   grpc::SslCredentialsOptions ssl;
-  const std::pair<const char*, std::string*> files[] = {{"ca", &ssl.pem_root_certs},
-                                                        {"cert", &ssl.pem_cert_chain},
-                                                        {"key", &ssl.pem_private_key},
-                                                        {"password_file", &registry->client.password}};
+  const std::pair<const char*, std::string*> files[] = {
+      {"ca", &ssl.pem_root_certs},
+      {"cert", &ssl.pem_cert_chain},
+      {"key", &ssl.pem_private_key},
+      {"password_file", &registry->client.password}};
   for (const auto& [name, target] : files) {
     if (get(name).empty()) continue;
     absl::StatusOr<std::string> content = ReadFile(name, get(name));

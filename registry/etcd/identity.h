@@ -1,8 +1,8 @@
 // Which store this is, and which life of it: store_id and epoch of docs/protocol.md.
 //
-// The store id is minted once, under `.store`. The epoch is a digest of etcd's cluster id, the store
-// id and the value of `.epoch`, so that it changes when the cluster is made anew, or when someone
-// writes `.epoch`: an operator after a restore, or the client that sees revisions go back.
+// The store id is minted once, under `.store`. The epoch is a digest of etcd's cluster id, the
+// store id and the value of `.epoch`, so that it changes when the cluster is made anew, or when
+// someone writes `.epoch`: an operator after a restore, or the client that sees revisions go back.
 //
 // Thread safety: all methods from any thread.
 

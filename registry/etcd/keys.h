@@ -6,8 +6,8 @@
 //   <prefix>/v1/.session/<session id>                    sessions
 //   <prefix>/v1/.persistent/<incarnation>/<n>/<s>/<id>   whose the instances without a lease are
 //
-// In each part `%` and `/` are written as %25 and %2F. A namespace begins with a letter or a digit, so
-// no other key can be mistaken for one.
+// In each part `%` and `/` are written as %25 and %2F. A namespace begins with a letter or a digit,
+// so no other key can be mistaken for one.
 //
 // Thread safety: as a plain value.
 

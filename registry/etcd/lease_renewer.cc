@@ -81,8 +81,8 @@ void LeaseRenewer::OnAnswer(const LeaseKeepAliveResponse& response) {
 
 void LeaseRenewer::OnStreamEnd(const absl::Status& status) {
   // A token that was refused is replaced with the next stream, what else is refused stays refused.
-  const bool again = (IsTransient(status) || ErrorOf(status) == Error::kInvalidToken) &&
-                     !client_->closed();
+  const bool again =
+      (IsTransient(status) || ErrorOf(status) == Error::kInvalidToken) && !client_->closed();
   std::vector<Waiter> over;
   bool reopen;
   {

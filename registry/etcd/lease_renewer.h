@@ -1,7 +1,7 @@
 // Renews leases, on one stream for all of them.
 //
-// When the stream breaks, or does not answer within the client's attempt_timeout, what is unanswered
-// goes to another member on a new one, until the client's call_timeout has passed.
+// When the stream breaks, or does not answer within the client's attempt_timeout, what is
+// unanswered goes to another member on a new one, until the client's call_timeout has passed.
 //
 // Thread safety: all methods from any thread.
 

@@ -58,7 +58,8 @@ struct Lister::Listing {
            SelectorMatches(selector, instance);
   }
 
-  // Adds what a key holds, if it is asked for. False when the page is full: the key is for the next.
+  // Adds what a key holds, if it is asked for. False when the page is full: the key is for the
+  // next.
   bool Take(const std::string& canonical, const mvccpb::KeyValue& kv) {
     const StoredRecord stored = DecodeStored(canonical, kv.value());
     if (!stored.instance) return true;
@@ -100,15 +101,16 @@ void Lister::Finish(std::shared_ptr<Listing> listing, std::string next_after) {
 void Lister::ListRange(std::shared_ptr<Listing> listing) {
   const Selector& selector = listing->request.selector();
   const std::string ns = selector.namespace_().empty() ? kDefaultNamespace : selector.namespace_();
-  const KeyRange range = selector.service().empty()
-                             ? keys_->Namespace(ns)
-                             : keys_->Service(absl::StrCat(ns, std::string(1, '\0'),
-                                                           selector.service()));
+  const KeyRange range =
+      selector.service().empty()
+          ? keys_->Namespace(ns)
+          : keys_->Service(absl::StrCat(ns, std::string(1, '\0'), selector.service()));
   TxnRequest read;
   identity_->AddTo(&read);
   auto* get = read.mutable_success()->Add()->mutable_request_range();
-  get->set_key(listing->after.empty() ? range.begin
-                                      : std::max(range.begin, keys_->Instance(listing->after) + '\0'));
+  get->set_key(listing->after.empty()
+                   ? range.begin
+                   : std::max(range.begin, keys_->Instance(listing->after) + '\0'));
   get->set_range_end(range.end);
   get->set_limit(static_cast<int64_t>(listing->page_size));
   if (get->key() >= range.end) get->set_range_end(get->key());  // an empty range
@@ -213,8 +215,8 @@ void Lister::ReadKeys(std::shared_ptr<Listing> listing) {
   const auto begin = static_cast<size_t>(
       std::upper_bound(keys.begin(), keys.end(), listing->after) - keys.begin());
   const size_t end = std::min(keys.size(), begin + listing->page_size);
-  const auto answers = std::make_shared<std::vector<TxnResponse>>(
-      (end - begin + kKeysPerTxn - 1) / kKeysPerTxn + 1);
+  const auto answers =
+      std::make_shared<std::vector<TxnResponse>>((end - begin + kKeysPerTxn - 1) / kKeysPerTxn + 1);
   auto gather = std::make_shared<Gather>([this, listing, answers, begin,
                                           end](const absl::Status& status) {
     if (!status.ok()) return listing->Fail(status);
@@ -235,8 +237,7 @@ void Lister::ReadKeys(std::shared_ptr<Listing> listing) {
     {
       MutexLock lock(&mu_);
       if (more) {
-        remembered_[listing->request.incarnation()] = {listing->keys,
-                                                       absl::Now() + kRememberKeys};
+        remembered_[listing->request.incarnation()] = {listing->keys, absl::Now() + kRememberKeys};
       } else {
         remembered_.erase(listing->request.incarnation());
       }

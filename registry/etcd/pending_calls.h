@@ -1,4 +1,5 @@
-// The callbacks of a registry that have not run: each runs once, by its answer or by the registry's end.
+// The callbacks of a registry that have not run: each runs once, by its answer or by the registry's
+// end.
 //
 //   PendingCalls calls;
 //   core->Find(…, calls.Add(std::move(done)));     // the answer, or …
@@ -39,8 +40,8 @@ class PendingCalls {
       id = ++table_->last_id;
       closed = table_->closed;
       if (!closed) {
-        table_->calls.emplace(
-            id, [held](const absl::Status& status) { std::move (*held)(status); });
+        table_->calls.emplace(id,
+                              [held](const absl::Status& status) { std::move (*held)(status); });
       }
     }
     if (closed) {
@@ -99,8 +100,8 @@ class PendingCalls {
   };
 
   bool InsideItself() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_->mu) {
-    return std::find(table_->running.begin(), table_->running.end(),
-                     std::this_thread::get_id()) != table_->running.end();
+    return std::find(table_->running.begin(), table_->running.end(), std::this_thread::get_id()) !=
+           table_->running.end();
   }
 
   const std::shared_ptr<Table> table_ = std::make_shared<Table>();

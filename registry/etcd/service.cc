@@ -48,24 +48,24 @@ void Services::Service::Load() {
   range->set_key(range_.begin);
   range->set_range_end(range_.end);
   range->set_limit(services_->options_.page_size);
-  services_->client_->Txn(std::move(read), [self = shared_from_this()](
-                                               absl::StatusOr<TxnResponse> response) {
-    if (!response.ok()) return self->OnLoadFailed(response.status());
-    const Store store = self->services_->identity_->Take(*response);
-    if (!store.known()) {
-      // A store without a name yet gets one, and then is read.
-      return self->services_->identity_->Ensure([self](const absl::StatusOr<Store>& made) {
-        if (!made.ok()) return self->OnLoadFailed(made.status());
-        self->Load();
+  services_->client_->Txn(
+      std::move(read), [self = shared_from_this()](absl::StatusOr<TxnResponse> response) {
+        if (!response.ok()) return self->OnLoadFailed(response.status());
+        const Store store = self->services_->identity_->Take(*response);
+        if (!store.known()) {
+          // A store without a name yet gets one, and then is read.
+          return self->services_->identity_->Ensure([self](const absl::StatusOr<Store>& made) {
+            if (!made.ok()) return self->OnLoadFailed(made.status());
+            self->Load();
+          });
+        }
+        const RangeResponse& page = response->responses(Identity::kGets).response_range();
+        auto copy = std::make_shared<Copy>();
+        for (const mvccpb::KeyValue& kv : page.kvs()) self->Take(kv, copy.get());
+        const int64_t revision = response->header().revision();
+        if (!page.more()) return self->OnLoaded(std::move(*copy), revision, store);
+        self->LoadMore(copy, revision, page.kvs(page.kvs_size() - 1).key(), store);
       });
-    }
-    const RangeResponse& page = response->responses(Identity::kGets).response_range();
-    auto copy = std::make_shared<Copy>();
-    for (const mvccpb::KeyValue& kv : page.kvs()) self->Take(kv, copy.get());
-    const int64_t revision = response->header().revision();
-    if (!page.more()) return self->OnLoaded(std::move(*copy), revision, store);
-    self->LoadMore(copy, revision, page.kvs(page.kvs_size() - 1).key(), store);
-  });
 }
 
 // The pages after the first, of the same revision.
@@ -76,15 +76,14 @@ void Services::Service::LoadMore(std::shared_ptr<Copy> copy, int64_t revision, s
   read.set_range_end(range_.end);
   read.set_limit(services_->options_.page_size);
   read.set_revision(revision);
-  services_->client_->Range(
-      std::move(read), [self = shared_from_this(), copy, revision,
-                        store](absl::StatusOr<RangeResponse> page) mutable {
-        if (ErrorOf(page.status()) == Error::kCompacted) return self->Load();
-        if (!page.ok()) return self->OnLoadFailed(page.status());
-        for (const mvccpb::KeyValue& kv : page->kvs()) self->Take(kv, copy.get());
-        if (!page->more()) return self->OnLoaded(std::move(*copy), revision, store);
-        self->LoadMore(copy, revision, page->kvs(page->kvs_size() - 1).key(), store);
-      });
+  services_->client_->Range(std::move(read), [self = shared_from_this(), copy, revision,
+                                              store](absl::StatusOr<RangeResponse> page) mutable {
+    if (ErrorOf(page.status()) == Error::kCompacted) return self->Load();
+    if (!page.ok()) return self->OnLoadFailed(page.status());
+    for (const mvccpb::KeyValue& kv : page->kvs()) self->Take(kv, copy.get());
+    if (!page->more()) return self->OnLoaded(std::move(*copy), revision, store);
+    self->LoadMore(copy, revision, page->kvs(page->kvs_size() - 1).key(), store);
+  });
 }
 
 void Services::Service::Take(const mvccpb::KeyValue& kv, Copy* copy) const {
@@ -209,7 +208,8 @@ std::vector<InstanceChange> Services::Service::NamespaceChanges(const Copy& befo
   for (const auto& [service, change] : more) {
     if (change == 0) continue;
     int64_t& count = counts_[service];
-    changes.push_back({MakeServiceEntry(service, count), MakeServiceEntry(service, count + change)});
+    changes.push_back(
+        {MakeServiceEntry(service, count), MakeServiceEntry(service, count + change)});
     count += change;
     if (count == 0) counts_.erase(service);
   }
@@ -219,7 +219,8 @@ std::vector<InstanceChange> Services::Service::NamespaceChanges(const Copy& befo
 std::vector<Blob> Services::Service::Entries() const {
   std::vector<Blob> entries;
   if (is_namespace_) {
-    for (const auto& [service, count] : counts_) entries.push_back(MakeServiceEntry(service, count));
+    for (const auto& [service, count] : counts_)
+      entries.push_back(MakeServiceEntry(service, count));
     return entries;
   }
   entries.reserve(copy_.size());

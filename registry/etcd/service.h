@@ -1,5 +1,5 @@
-// One service that is followed, or a namespace whose services are (see registry/etcd/services.h): its
-// copy, its watch, and who waits for the copy to be made.
+// One service that is followed, or a namespace whose services are (see registry/etcd/services.h):
+// its copy, its watch, and who waits for the copy to be made.
 
 #ifndef FAILBACK_REGISTRY_ETCD_SERVICE_H_
 #define FAILBACK_REGISTRY_ETCD_SERVICE_H_
@@ -66,8 +66,7 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
  private:
   using Copy = absl::btree_map<std::string, Blob>;  // by canonical key
 
-  void LoadMore(std::shared_ptr<Copy> copy, int64_t revision, std::string after,
-                Store store);
+  void LoadMore(std::shared_ptr<Copy> copy, int64_t revision, std::string after, Store store);
   void Take(const mvccpb::KeyValue& kv, Copy* copy) const;
   // What the copy has of an instance: of a namespace only that it is there.
   Blob Kept(Blob instance) const;

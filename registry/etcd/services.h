@@ -1,11 +1,12 @@
-// Subscriptions on etcd: one watch for each service (or namespace) that is followed here, however many
-// follow it.
+// Subscriptions on etcd: one watch for each service (or namespace) that is followed here, however
+// many follow it.
 //
 // A service that someone asks for is read (a range at one revision, in pages) and then watched from
-// the next revision on; the copy that this makes is what new subscribers get as their snapshot. When
-// the watch has to start over (compacted, cancelled) the service is read anew, and the difference is
-// told as one delta. When etcd is away for longer than the client and the watcher bridge, those who
-// follow are told so by the end of their streams. What nobody has followed for a while is let go.
+// the next revision on; the copy that this makes is what new subscribers get as their snapshot.
+// When the watch has to start over (compacted, cancelled) the service is read anew, and the
+// difference is told as one delta. When etcd is away for longer than the client and the watcher
+// bridge, those who follow are told so by the end of their streams. What nobody has followed for a
+// while is let go.
 //
 // Groups, filters, deltas and positions are those of SubscriptionHub.
 //

@@ -71,10 +71,10 @@ void Sessions::Grow(SessionPtr session) {
     }
     int64_t keys = 0;
     for (const Session::Waiter& waiter : session->waiting) keys += waiter.keys;
-    wanted = std::clamp<int64_t>(
-        std::max<int64_t>(keys / options_.keys_per_lease + 1,
-                          static_cast<int64_t>(session->leases.size()) / 4),
-        1, kMostAtOnce);
+    wanted =
+        std::clamp<int64_t>(std::max<int64_t>(keys / options_.keys_per_lease + 1,
+                                              static_cast<int64_t>(session->leases.size()) / 4),
+                            1, kMostAtOnce);
   }
   if (!uncounted.empty()) return CountLeases(std::move(session), std::move(uncounted));
   const auto granted = std::make_shared<std::vector<int64_t>>();
@@ -86,13 +86,13 @@ void Sessions::Grow(SessionPtr session) {
   for (int64_t i = 0; i < wanted; ++i) {
     LeaseGrantRequest grant;
     grant.set_ttl(LeaseSeconds(session->ttl));
-    client_->LeaseGrant(std::move(grant), [gather, granted, granted_mu](
-                                              absl::StatusOr<LeaseGrantResponse> response) {
-      gather->Note(response.status());
-      if (!response.ok()) return;
-      MutexLock lock(granted_mu.get());
-      granted->push_back(response->id());
-    });
+    client_->LeaseGrant(std::move(grant),
+                        [gather, granted, granted_mu](absl::StatusOr<LeaseGrantResponse> response) {
+                          gather->Note(response.status());
+                          if (!response.ok()) return;
+                          MutexLock lock(granted_mu.get());
+                          granted->push_back(response->id());
+                        });
   }
 }
 
@@ -103,15 +103,15 @@ void Sessions::CountLeases(SessionPtr session, std::vector<int64_t> uncounted) {
     LeaseTimeToLiveRequest read;
     read.set_id(lease);
     read.set_keys(true);
-    client_->LeaseTimeToLive(std::move(read), [gather, session, lease](
-                                                  absl::StatusOr<LeaseTimeToLiveResponse> answer) {
-      gather->Note(answer.status());
-      if (!answer.ok()) return;
-      MutexLock lock(&session->mu);
-      for (Session::Lease& entry : session->leases) {
-        if (entry.id == lease) entry.keys = answer->keys_size();
-      }
-    });
+    client_->LeaseTimeToLive(
+        std::move(read), [gather, session, lease](absl::StatusOr<LeaseTimeToLiveResponse> answer) {
+          gather->Note(answer.status());
+          if (!answer.ok()) return;
+          MutexLock lock(&session->mu);
+          for (Session::Lease& entry : session->leases) {
+            if (entry.id == lease) entry.keys = answer->keys_size();
+          }
+        });
   }
 }
 
@@ -135,8 +135,8 @@ void Sessions::AddLeases(SessionPtr session, std::vector<int64_t> leases, int tr
   for (const int64_t lease : leases) record.add_leases(lease);
   AddPut(key, record.SerializeAsString(), first, write.mutable_success());
   AddGet(key, write.mutable_failure());
-  client_->Txn(std::move(write), [this, session, leases, tries](
-                                     absl::StatusOr<TxnResponse> response) {
+  client_->Txn(std::move(write), [this, session, leases,
+                                  tries](absl::StatusOr<TxnResponse> response) {
     const auto give_up = [&](const absl::Status& status) {
       for (const int64_t lease : leases) Revoke(lease);
       Grown(session, status);
@@ -177,8 +177,7 @@ void Sessions::Grown(SessionPtr session, const absl::Status& status) {
     std::vector<Session::Waiter> waiting;
     waiting.swap(session->waiting);
     for (Session::Waiter& waiter : waiting) {
-      const int64_t lease =
-          FindRoom(&session->leases, waiter.keys, options_.keys_per_lease);
+      const int64_t lease = FindRoom(&session->leases, waiter.keys, options_.keys_per_lease);
       if (lease != 0) {
         served.emplace_back(std::move(waiter.done), lease);
       } else {

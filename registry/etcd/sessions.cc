@@ -118,20 +118,20 @@ void Sessions::ReadIncarnation(std::shared_ptr<Opening> opening) {
 void Sessions::ReadSession(std::shared_ptr<Opening> opening, const std::string& session_id) {
   RangeRequest read;
   read.set_key(keys_->Session(session_id));
-  client_->Range(std::move(read), [this, opening,
-                                   session_id](absl::StatusOr<RangeResponse> response) {
-    if (!response.ok()) return opening->Fail(response.status());
-    if (response->kvs_size() == 0) {
-      Forget(session_id);
-      return GrantLeases(opening);
-    }
-    Opened opened;
-    opened.session = Adopt(session_id, response->kvs(0));
-    opened.store = opening->store;
-    opened.resumed = true;
-    if (opened.session == nullptr) return GrantLeases(opening);
-    std::move(opening->done)(std::move(opened));
-  });
+  client_->Range(std::move(read),
+                 [this, opening, session_id](absl::StatusOr<RangeResponse> response) {
+                   if (!response.ok()) return opening->Fail(response.status());
+                   if (response->kvs_size() == 0) {
+                     Forget(session_id);
+                     return GrantLeases(opening);
+                   }
+                   Opened opened;
+                   opened.session = Adopt(session_id, response->kvs(0));
+                   opened.store = opening->store;
+                   opened.resumed = true;
+                   if (opened.session == nullptr) return GrantLeases(opening);
+                   std::move(opening->done)(std::move(opened));
+                 });
 }
 
 // One lease for the session; one for the incarnation, which has a day again.
@@ -174,32 +174,32 @@ void Sessions::Create(std::shared_ptr<Opening> opening) {
          write.mutable_success());
   AddPut(incarnation_key, incarnation.SerializeAsString(), opening->incarnation_lease,
          write.mutable_success());
-  client_->Txn(std::move(write), [this, opening, session_id, session](
-                                     absl::StatusOr<TxnResponse> response) {
-    if (!response.ok()) {
-      // It may have been done all the same: then the next OpenSession finds it.
-      return opening->Fail(response.status());
-    }
-    if (!response->succeeded()) {
-      Revoke(opening->lease);
-      Revoke(opening->incarnation_lease);
-      return ReadIncarnation(opening);
-    }
-    Revoke(opening->replaced_lease);
-    mvccpb::KeyValue kv;
-    kv.set_value(session.SerializeAsString());
-    kv.set_create_revision(response->header().revision());
-    kv.set_mod_revision(response->header().revision());
-    Opened opened;
-    opened.session = Adopt(session_id, kv);
-    opened.store = opening->store;
-    {
-      MutexLock lock(&opened.session->mu);
-      opened.session->leases.front().keys = 1;  // the session's own
-      opened.session->incarnation_renewed = absl::Now();
-    }
-    std::move(opening->done)(std::move(opened));
-  });
+  client_->Txn(std::move(write),
+               [this, opening, session_id, session](absl::StatusOr<TxnResponse> response) {
+                 if (!response.ok()) {
+                   // It may have been done all the same: then the next OpenSession finds it.
+                   return opening->Fail(response.status());
+                 }
+                 if (!response->succeeded()) {
+                   Revoke(opening->lease);
+                   Revoke(opening->incarnation_lease);
+                   return ReadIncarnation(opening);
+                 }
+                 Revoke(opening->replaced_lease);
+                 mvccpb::KeyValue kv;
+                 kv.set_value(session.SerializeAsString());
+                 kv.set_create_revision(response->header().revision());
+                 kv.set_mod_revision(response->header().revision());
+                 Opened opened;
+                 opened.session = Adopt(session_id, kv);
+                 opened.store = opening->store;
+                 {
+                   MutexLock lock(&opened.session->mu);
+                   opened.session->leases.front().keys = 1;  // the session's own
+                   opened.session->incarnation_renewed = absl::Now();
+                 }
+                 std::move(opening->done)(std::move(opened));
+               });
 }
 
 void Sessions::Revoke(int64_t lease) {
@@ -225,7 +225,8 @@ SessionPtr Sessions::Adopt(const std::string& session_id, const mvccpb::KeyValue
       entry->id = session_id;
       entry->incarnation = record.incarnation();
       entry->client_name = record.client_name();
-      entry->rank = record.rank() != 0 ? record.rank() : static_cast<uint64_t>(kv.create_revision());
+      entry->rank =
+          record.rank() != 0 ? record.rank() : static_cast<uint64_t>(kv.create_revision());
       entry->ttl = absl::Milliseconds(record.ttl_ms());
       entry->create_revision = kv.create_revision();
       entry->incarnation_lease = record.incarnation_lease();
@@ -264,8 +265,7 @@ void Sessions::Find(const std::string& session_id, Client::Done<SessionPtr> done
   client_->Range(std::move(read), [this, session_id, done = std::move(done)](
                                       absl::StatusOr<RangeResponse> response) mutable {
     if (!response.ok()) return std::move(done)(response.status());
-    SessionPtr session =
-        response->kvs_size() == 0 ? nullptr : Adopt(session_id, response->kvs(0));
+    SessionPtr session = response->kvs_size() == 0 ? nullptr : Adopt(session_id, response->kvs(0));
     if (session == nullptr) return std::move(done)(SessionUnknown());
     std::move(done)(std::move(session));
   });
@@ -286,8 +286,8 @@ void Sessions::Renew(const std::string& session_id, Client::Done<Renewed> done) 
       Forget(session_id);
       return std::move(done)(SessionUnknown());
     }
-    RenewLeases(std::move(session), store,
-                static_cast<uint64_t>(response->header().revision()), std::move(done));
+    RenewLeases(std::move(session), store, static_cast<uint64_t>(response->header().revision()),
+                std::move(done));
   });
 }
 
@@ -308,20 +308,20 @@ void Sessions::RenewLeases(SessionPtr session, Store store, uint64_t revision,
     renewer_.Renew(session->incarnation_lease, [](const absl::StatusOr<int64_t>&) {});
   }
   const auto lost = std::make_shared<std::atomic<bool>>(false);
-  auto gather = std::make_shared<Gather>([this, session, store, revision, lost,
-                                          done = std::move(done)](absl::Status status) mutable {
-    if (*lost) {
-      return Lose(session, [done = std::move(done)](const absl::Status& unknown) mutable {
-        std::move(done)(unknown);
+  auto gather = std::make_shared<Gather>(
+      [this, session, store, revision, lost, done = std::move(done)](absl::Status status) mutable {
+        if (*lost) {
+          return Lose(session, [done = std::move(done)](const absl::Status& unknown) mutable {
+            std::move(done)(unknown);
+          });
+        }
+        if (!status.ok()) return std::move(done)(status);
+        Renewed renewed;
+        renewed.session = std::move(session);
+        renewed.store = std::move(store);
+        renewed.revision = revision;
+        std::move(done)(std::move(renewed));
       });
-    }
-    if (!status.ok()) return std::move(done)(status);
-    Renewed renewed;
-    renewed.session = std::move(session);
-    renewed.store = std::move(store);
-    renewed.revision = revision;
-    std::move(done)(std::move(renewed));
-  });
   for (const int64_t lease : leases) {
     renewer_.Renew(lease, [gather, lost](absl::StatusOr<int64_t> ttl) {
       if (ttl.ok() && *ttl <= 0) *lost = true;
@@ -370,19 +370,16 @@ void Sessions::Close(const std::string& session_id, Client::Done<uint64_t> done)
       if (!status.ok()) return std::move(done)(status);
       LeaseRevokeRequest revoke;
       revoke.set_id(first);
-      client_->LeaseRevoke(std::move(revoke),
-                           [this, session_id, done = std::move(done)](
-                               absl::StatusOr<LeaseRevokeResponse> response) mutable {
-                             if (!response.ok() &&
-                                 ErrorOf(response.status()) != Error::kLeaseNotFound) {
-                               return std::move(done)(response.status());
-                             }
-                             Forget(session_id);
-                             std::move(done)(
-                                 response.ok()
-                                     ? static_cast<uint64_t>(response->header().revision())
-                                     : 0);
-                           });
+      client_->LeaseRevoke(
+          std::move(revoke), [this, session_id, done = std::move(done)](
+                                 absl::StatusOr<LeaseRevokeResponse> response) mutable {
+            if (!response.ok() && ErrorOf(response.status()) != Error::kLeaseNotFound) {
+              return std::move(done)(response.status());
+            }
+            Forget(session_id);
+            std::move(done)(response.ok() ? static_cast<uint64_t>(response->header().revision())
+                                          : 0);
+          });
     };
     auto gather = std::make_shared<Gather>(std::move(last));
     for (int i = 1; i < record.leases_size(); ++i) {

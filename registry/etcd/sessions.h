@@ -6,8 +6,8 @@
 // further leases as it grows. Nothing is kept here that is not in etcd too: any server that has the
 // session's id can renew it, write for it, and end it.
 //
-// A session is alive as long as its key is there: every write of the session compares that. When any
-// of its leases is lost the key is deleted, so that the client opens a session anew and sends
+// A session is alive as long as its key is there: every write of the session compares that. When
+// any of its leases is lost the key is deleted, so that the client opens a session anew and sends
 // everything again, while what is on the other leases stays until it is written anew.
 //
 // Thread safety: all methods from any thread.
@@ -140,8 +140,7 @@ class Sessions {
   int64_t LeaseSeconds(absl::Duration ttl) const;
   // Takes what etcd has for a session; null when that makes no sense.
   SessionPtr Adopt(const std::string& session_id, const mvccpb::KeyValue& kv);
-  void RenewLeases(SessionPtr session, Store store, uint64_t revision,
-                   Client::Done<Renewed> done);
+  void RenewLeases(SessionPtr session, Store store, uint64_t revision, Client::Done<Renewed> done);
 
   void Grow(SessionPtr session);
   void CountLeases(SessionPtr session, std::vector<int64_t> uncounted);

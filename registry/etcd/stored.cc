@@ -49,8 +49,7 @@ StoredRecord DecodeStored(std::string_view canonical, const std::string& value) 
   record.meta.Clear();
   ServiceInstance instance;
   if (value.empty() || !instance.ParseFromString(value) ||
-      !ValidateInstance(FieldPath(), instance).ok() ||
-      CanonicalKey(instance.key()) != canonical) {
+      !ValidateInstance(FieldPath(), instance).ok() || CanonicalKey(instance.key()) != canonical) {
     return record;
   }
   record.instance = Blob(CanonicalInstance(instance));

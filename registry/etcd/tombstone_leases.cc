@@ -34,39 +34,39 @@ void TombstoneLeases::Grant(int64_t seconds) {
   const absl::Time until = absl::Now() + absl::Seconds(seconds);
   LeaseGrantRequest request;
   request.set_ttl(2 * seconds);
-  client_->LeaseGrant(std::move(request), [this, seconds,
-                                           until](absl::StatusOr<LeaseGrantResponse> response) {
-    std::vector<Waiter> served;
-    bool again = false;
-    {
-      MutexLock lock(&mu_);
-      Class& entry = classes_[seconds];
-      if (response.ok()) {
-        entry.lease = response->id();
-        entry.keys = 0;
-        entry.until = until;
-      }
-      std::vector<Waiter> waiting;
-      waiting.swap(entry.waiting);
-      for (Waiter& waiter : waiting) {
-        if (!response.ok() || entry.keys == 0 || entry.keys + waiter.keys <= keys_per_lease_) {
-          entry.keys += waiter.keys;
-          served.push_back(std::move(waiter));
-        } else {
-          entry.waiting.push_back(std::move(waiter));
+  client_->LeaseGrant(
+      std::move(request), [this, seconds, until](absl::StatusOr<LeaseGrantResponse> response) {
+        std::vector<Waiter> served;
+        bool again = false;
+        {
+          MutexLock lock(&mu_);
+          Class& entry = classes_[seconds];
+          if (response.ok()) {
+            entry.lease = response->id();
+            entry.keys = 0;
+            entry.until = until;
+          }
+          std::vector<Waiter> waiting;
+          waiting.swap(entry.waiting);
+          for (Waiter& waiter : waiting) {
+            if (!response.ok() || entry.keys == 0 || entry.keys + waiter.keys <= keys_per_lease_) {
+              entry.keys += waiter.keys;
+              served.push_back(std::move(waiter));
+            } else {
+              entry.waiting.push_back(std::move(waiter));
+            }
+          }
+          again = entry.granting = !entry.waiting.empty();
         }
-      }
-      again = entry.granting = !entry.waiting.empty();
-    }
-    for (Waiter& waiter : served) {
-      if (response.ok()) {
-        std::move(waiter.done)(response->id());
-      } else {
-        std::move(waiter.done)(response.status());
-      }
-    }
-    if (again) Grant(seconds);
-  });
+        for (Waiter& waiter : served) {
+          if (response.ok()) {
+            std::move(waiter.done)(response->id());
+          } else {
+            std::move(waiter.done)(response.status());
+          }
+        }
+        if (again) Grant(seconds);
+      });
 }
 
 void TombstoneLeases::Drop(int64_t lease) {

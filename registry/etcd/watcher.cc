@@ -42,8 +42,10 @@ int64_t Watcher::Watch(std::string key, std::string range_end, int64_t start_rev
     if (check) last_heard_ = absl::Now();
     id = ++last_id_;
     const Entry& entry =
-        entries_.emplace(id, Entry{std::move(key), std::move(range_end), start_revision,
-                                   std::move(sink), {}})
+        entries_
+            .emplace(
+                id,
+                Entry{std::move(key), std::move(range_end), start_revision, std::move(sink), {}})
             .first->second;
     if (stream_ != nullptr) {
       stream_->Send(CreateRequest(id, entry));
@@ -71,12 +73,10 @@ void Watcher::Cancel(int64_t id) {
 
 std::shared_ptr<Watcher::WatchStream> Watcher::NewStream() {
   stream_ = WatchStream::Make(
-      client_,
-      {[](const Client::Member& member, grpc::ClientContext* context, WatchStream* reactor) {
-         member.watch->async()->Watch(context, reactor);
-       },
-       [this](WatchResponse response) { OnMessage(std::move(response)); },
-       [this](const absl::Status& status) { OnStreamEnd(status); }});
+      client_, {[](const Client::Member& member, grpc::ClientContext* context,
+                   WatchStream* reactor) { member.watch->async()->Watch(context, reactor); },
+                [this](WatchResponse response) { OnMessage(std::move(response)); },
+                [this](const absl::Status& status) { OnStreamEnd(status); }});
   asked_ = absl::InfinitePast();
   for (auto& [id, entry] : entries_) {
     entry.parts.clear();
@@ -186,7 +186,8 @@ void Watcher::CheckLife() {
     if (!checking_) return;
   }
   if (stuck != nullptr) {
-    stuck->Abandon(absl::UnavailableError("the member of etcd does not answer on its watch stream"));
+    stuck->Abandon(
+        absl::UnavailableError("the member of etcd does not answer on its watch stream"));
   }
   client_->After(kCheckInterval, [this] { CheckLife(); });
 }

@@ -91,13 +91,12 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       if (!item.over) AddGet(item.key, read.mutable_success());
     }
     writer_->EnterWindow([self = shared_from_this(), read = std::move(read)]() mutable {
-      self->writer_->client_->Txn(
-          std::move(read), [self](absl::StatusOr<TxnResponse> response) {
-            self->writer_->LeaveWindow();
-            if (!response.ok()) return self->Fail(response.status());
-            self->Learn(*response, 0);
-            self->Decide();
-          });
+      self->writer_->client_->Txn(std::move(read), [self](absl::StatusOr<TxnResponse> response) {
+        self->writer_->LeaveWindow();
+        if (!response.ok()) return self->Fail(response.status());
+        self->Learn(*response, 0);
+        self->Decide();
+      });
     });
   }
 
@@ -111,8 +110,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       item.mod_revision = kv == nullptr ? 0 : kv->mod_revision();
       item.create_revision = kv == nullptr ? 0 : kv->create_revision();
       item.lease = kv == nullptr ? 0 : kv->lease();
-      item.current =
-          kv == nullptr ? StoredRecord() : DecodeStored(intent(item).key, kv->value());
+      item.current = kv == nullptr ? StoredRecord() : DecodeStored(intent(item).key, kv->value());
     }
   }
 
@@ -187,13 +185,13 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     GiveRoomBack();
     auto self = shared_from_this();
     if (instances == 0) return TakeTombstoneLease(tombstones);
-    writer_->sessions_->TakeRoom(
-        batch_->session, instances, [self, instances, tombstones](absl::StatusOr<int64_t> lease) {
-          if (!lease.ok()) return self->Fail(lease.status());
-          self->lease_ = *lease;
-          self->room_ = instances;
-          self->TakeTombstoneLease(tombstones);
-        });
+    writer_->sessions_->TakeRoom(batch_->session, instances,
+                                 [self, instances, tombstones](absl::StatusOr<int64_t> lease) {
+                                   if (!lease.ok()) return self->Fail(lease.status());
+                                   self->lease_ = *lease;
+                                   self->room_ = instances;
+                                   self->TakeTombstoneLease(tombstones);
+                                 });
   }
 
   // Room on the lease that an attempt before this one has taken and not used.
@@ -213,11 +211,11 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   }
 
   // The index of instances without a lease follows the instance.
-  void AddPersistentIndex(const Item& item, google::protobuf::RepeatedPtrField<
-                                                etcdserverpb::RequestOp>* operations) const {
-    const std::string& before = item.current.instance && item.lease == 0
-                                    ? item.current.meta.owner()
-                                    : std::string();
+  void AddPersistentIndex(
+      const Item& item,
+      google::protobuf::RepeatedPtrField<etcdserverpb::RequestOp>* operations) const {
+    const std::string& before =
+        item.current.instance && item.lease == 0 ? item.current.meta.owner() : std::string();
     const std::string after =
         batch_->session != nullptr && intent(item).registers && intent(item).persistent
             ? batch_->session->incarnation
@@ -241,8 +239,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       *next.meta.mutable_fence() = item.current.meta.fence();
     }
     if (next.meta.has_fence()) {
-      next.meta.set_retention_ms(
-          static_cast<uint32_t>(absl::ToInt64Milliseconds(Retention())));
+      next.meta.set_retention_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(Retention())));
     }
     AddPersistentIndex(item, operations);
     if (!wish.registers) {
@@ -289,11 +286,10 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       AddGet(item.key, txn.mutable_failure());
     }
     writer_->EnterWindow([self = shared_from_this(), txn = std::move(txn)]() mutable {
-      self->writer_->client_->Txn(std::move(txn),
-                                  [self](absl::StatusOr<TxnResponse> response) {
-                                    self->writer_->LeaveWindow();
-                                    self->OnResponse(std::move(response));
-                                  });
+      self->writer_->client_->Txn(std::move(txn), [self](absl::StatusOr<TxnResponse> response) {
+        self->writer_->LeaveWindow();
+        self->OnResponse(std::move(response));
+      });
     });
   }
 

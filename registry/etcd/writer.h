@@ -5,8 +5,8 @@
 // there, and that each instance's key is as the decision (registry/store/fencing.h) took it to be;
 // then it puts all, or reads what the keys really are and decides anew. Registrations are at first
 // taken to be of keys that are not there; everything else is read first. A transaction that arrives
-// twice does no harm: the second time what it compares is not so any more, and what it reads is what
-// it wished.
+// twice does no harm: the second time what it compares is not so any more, and what it reads is
+// what it wished.
 //
 // Thread safety: all methods from any thread.
 

@@ -223,7 +223,6 @@ class RegistryCalls {
     return registry().Subscribe(request, subscriber);
   }
 
-
  protected:
   virtual Registry& registry() = 0;
 

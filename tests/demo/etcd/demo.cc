@@ -109,8 +109,7 @@ class Demo {
     }
     timeline_.Event("kill -9", "every member of etcd");
     Register("orders-6");
-    const bool waits =
-        Eventually([&] { return !PendingAt(agent_->address()).empty(); }, kPatience);
+    const bool waits = Eventually([&] { return !PendingAt(agent_->address()).empty(); }, kPatience);
     timeline_.Event("pending", Ctl(agent_->address(), {"pending"}).out);
     if (!timeline_.Check(waits, "the agent keeps the intent, and tries again")) return false;
     const absl::Time start = absl::Now();
@@ -152,8 +151,8 @@ class Demo {
     servers_[index] = std::make_unique<Daemon>(Daemon::Registry(
         {"--store", etcd_.Uri("/demo"), "--listen",
          absl::StrCat("unix:", dir_.File(absl::StrCat("registry-", index + 1, ".sock")))}));
-    timeline_.Event("start", absl::StrCat("failback-registry on ", servers_[index]->address(),
-                                          ", store etcd"));
+    timeline_.Event(
+        "start", absl::StrCat("failback-registry on ", servers_[index]->address(), ", store etcd"));
   }
 
   void Register(const std::string& id) {

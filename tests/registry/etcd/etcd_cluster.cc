@@ -135,9 +135,10 @@ void EtcdCluster::Start(int index) {
                                    "--log-level",
                                    "error"};
   if (!options_.tls.empty()) {
-    for (const auto& [flag, file] : {std::pair<const char*, const char*>{"--cert-file", "server.crt"},
-                                     {"--key-file", "server.key"},
-                                     {"--trusted-ca-file", "ca.crt"}}) {
+    for (const auto& [flag, file] :
+         {std::pair<const char*, const char*>{"--cert-file", "server.crt"},
+          {"--key-file", "server.key"},
+          {"--trusted-ca-file", "ca.crt"}}) {
       args.push_back(flag);
       args.push_back(absl::StrCat(options_.tls, "/", file));
     }
@@ -170,13 +171,29 @@ absl::StatusOr<etcdserverpb::StatusResponse> EtcdCluster::Status(int index) cons
   return response;
 }
 
+absl::StatusOr<int64_t> EtcdCluster::Put(const std::string& key, const std::string& value) const {
+  const auto channel = grpc::CreateChannel(endpoints()[static_cast<size_t>(WaitForLeader())],
+                                           grpc::InsecureChannelCredentials());
+  const auto stub = etcdserverpb::KV::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  etcdserverpb::PutRequest request;
+  request.set_key(key);
+  request.set_value(value);
+  etcdserverpb::PutResponse response;
+  const grpc::Status status = stub->Put(&context, request, &response);
+  if (!status.ok()) return StatusFromGrpc(status);
+  return response.header().revision();
+}
+
 int EtcdCluster::WaitForLeader() const {
   const absl::Time deadline = absl::Now() + kProcessTimeout;
   while (absl::Now() < deadline) {
     for (int i = 0; i < size(); ++i) {
       if (!running(i)) continue;
       const auto status = Status(i);
-      if (status.ok() && status->leader() != 0 && status->leader() == status->header().member_id()) {
+      if (status.ok() && status->leader() != 0 &&
+          status->leader() == status->header().member_id()) {
         return i;
       }
     }

@@ -1,8 +1,9 @@
-// Real etcd on loopback, for tests, the demo and the benchmarks: one member or several, on ports that
-// stay theirs while they are down.
+// Real etcd on loopback, for tests, the demo and the benchmarks: one member or several, on ports
+// that stay theirs while they are down.
 //
-// Members are processes of their own, with their data in memory (/dev/shm). Ports are outside of the
-// range that the system gives away, and reserved among tests by UDP sockets of the same numbers.
+// Members are processes of their own, with their data in memory (/dev/shm). Ports are outside of
+// the range that the system gives away, and reserved among tests by UDP sockets of the same
+// numbers.
 //
 //   EtcdCluster etcd(EtcdCluster::Options{3});
 //   const int leader = etcd.WaitForLeader();
@@ -58,6 +59,8 @@ class EtcdCluster {
   RunResult Ctl(const std::vector<std::string>& args) const;
 
   absl::StatusOr<etcdserverpb::StatusResponse> Status(int member) const;
+  // The revision after it.
+  absl::StatusOr<int64_t> Put(const std::string& key, const std::string& value) const;
 
  private:
   struct Member {

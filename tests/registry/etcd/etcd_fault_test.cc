@@ -1,5 +1,5 @@
-// The failback core on a real etcd of three members: whatever is done to the cluster, afterwards the
-// registry holds exactly the last intents, and the subscriber knows them.
+// The failback core on a real etcd of three members: whatever is done to the cluster, afterwards
+// the registry holds exactly the last intents, and the subscriber knows them.
 
 #include <signal.h>
 
@@ -258,13 +258,9 @@ TEST_F(EtcdFaultTest, CompactionInTheMiddleOfAWatch) {
   etcd().WaitUntilServing();
   world.Churn();
   for (int round = 0; round < 5; ++round) {
-    const std::string out = etcd().Ctl({"put", "/elsewhere", "x", "-w", "fields"}).out;
-    for (const auto line : absl::StrSplit(out, '\n')) {
-      const std::vector<std::string> parts = absl::StrSplit(line, " : ");
-      if (parts.size() == 2 && parts[0] == "\"Revision\"") {
-        EXPECT_EQ(etcd().Ctl({"compact", "--physical", parts[1]}).status, 0);
-      }
-    }
+    const auto revision = etcd().Put("/elsewhere", "x");
+    ASSERT_TRUE(revision.ok()) << revision.status();
+    EXPECT_EQ(etcd().Ctl({"compact", "--physical", absl::StrCat(*revision)}).status, 0);
     world.Churn();
   }
   world.ExpectLastIntents();
@@ -313,11 +309,13 @@ TEST_F(EtcdFaultTest, QuotaAlarm) {
   world.ExpectLastIntents();
   // Fill the quota of 16 MiB.
   const std::string big(1 << 20, 'x');
+  int64_t revision = 0;
   for (int i = 0; i < 40; ++i) {
-    if (etcd().Ctl({"put", "/filler", big}).status != 0) break;
+    const auto put = etcd().Put("/filler", big);
+    if (!put.ok()) break;
+    revision = *put;
   }
   ASSERT_NE(etcd().Ctl({"alarm", "list"}).out, "") << "the quota was not reached";
-  const std::string session = world.judge().Session("someone else");
   world.Churn();
   // Writes are refused with a typed reason; reads go on.
   EXPECT_TRUE(Eventually([&] {
@@ -329,11 +327,7 @@ TEST_F(EtcdFaultTest, QuotaAlarm) {
   }));
   EXPECT_FALSE(world.judge().List("s").empty());
   // An operator makes room.
-  const std::string out = etcd().Ctl({"get", "x", "-w", "fields"}).out;
-  for (const auto line : absl::StrSplit(out, '\n')) {
-    const std::vector<std::string> parts = absl::StrSplit(line, " : ");
-    if (parts.size() == 2 && parts[0] == "\"Revision\"") etcd().Ctl({"compact", parts[1]});
-  }
+  EXPECT_EQ(etcd().Ctl({"compact", "--physical", absl::StrCat(revision)}).status, 0);
   EXPECT_EQ(etcd().Ctl({"defrag"}).status, 0);
   EXPECT_EQ(etcd().Ctl({"alarm", "disarm"}).status, 0);
   world.ExpectLastIntents();

@@ -1,4 +1,5 @@
-// An EtcdRegistry with keys of its own on a cluster that tests share, and short words for its calls.
+// An EtcdRegistry with keys of its own on a cluster that tests share, and short words for its
+// calls.
 
 #ifndef FAILBACK_TESTS_REGISTRY_ETCD_ETCD_HARNESS_H_
 #define FAILBACK_TESTS_REGISTRY_ETCD_ETCD_HARNESS_H_

@@ -147,8 +147,7 @@ TEST_F(EtcdRegistryTest, ASessionThatIsNotRenewedEndsWithItsInstances) {
   ASSERT_TRUE(registry.Register(session, MakeInstance("s", "goes"), 1).ok());
   ASSERT_TRUE(registry.Register(session, stays, 1).ok());
   ASSERT_TRUE(Eventually([&] { return subscriber->ids().size() == 2; }));
-  EXPECT_TRUE(
-      Eventually([&] { return subscriber->ids() == std::vector<std::string>{"stays"}; }));
+  EXPECT_TRUE(Eventually([&] { return subscriber->ids() == std::vector<std::string>{"stays"}; }));
   EXPECT_EQ(ReasonOf(registry.KeepAlive(session)), ERROR_REASON_SESSION_UNKNOWN);
 }
 
@@ -468,7 +467,8 @@ class Twins {
 
 TEST_F(EtcdRegistryTest, DecidesAsTheEmbeddedStore) {
   const char* given = std::getenv("FAILBACK_SEED");
-  const uint64_t first = given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);
+  const uint64_t first =
+      given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);
   for (uint64_t seed = first; seed < first + (given == nullptr ? 6 : 1); ++seed) {
     SCOPED_TRACE(absl::StrCat("FAILBACK_SEED=", seed));
     Twins twins(etcd(), seed);

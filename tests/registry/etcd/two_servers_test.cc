@@ -35,15 +35,14 @@ TEST(TwoServersTest, AgentsFailOverWithoutAGapAndWithoutWritingAnythingAgain) {
   std::vector<Daemon> servers;
   servers.push_back(start(0));
   servers.push_back(start(1));
-  Daemon agent = Daemon::Agent(
-      absl::StrCat("grpc://", servers[0].address(), ",", servers[1].address()),
-      {"--session-ttl", "2s"});
+  Daemon agent =
+      Daemon::Agent(absl::StrCat("grpc://", servers[0].address(), ",", servers[1].address()),
+                    {"--session-ttl", "2s"});
   std::vector<std::string> ids;
   for (int i = 0; i < 12; ++i) {
     ids.push_back(absl::StrCat("i", 10 + i));
     ASSERT_EQ(Ctl(agent.address(), {"register", "s", "--id", ids.back(), "--address", "127.0.0.1",
-                                    "--port", "1", "--wait",
-                                    "acknowledged"})
+                                    "--port", "1", "--wait", "acknowledged"})
                   .status,
               0);
   }
@@ -62,13 +61,13 @@ TEST(TwoServersTest, AgentsFailOverWithoutAGapAndWithoutWritingAnythingAgain) {
     // The agent works on, through the other.
     ids.push_back(absl::StrCat("j", victim));
     ASSERT_EQ(Ctl(agent.address(), {"register", "s", "--id", ids.back(), "--address", "127.0.0.1",
-                                    "--port", "1", "--wait",
-                                    "acknowledged"})
+                                    "--port", "1", "--wait", "acknowledged"})
                   .status,
               0);
     ASSERT_TRUE(Eventually([&] { return subscriber->ids() == ids; }));
     // Beyond a TTL: the session is renewed through the other server.
-    const std::string short_lived = judge.Session(absl::StrCat("witness", victim), absl::Seconds(3));
+    const std::string short_lived =
+        judge.Session(absl::StrCat("witness", victim), absl::Seconds(3));
     ASSERT_TRUE(judge.Register(short_lived, MakeInstance("w", "1"), 1).ok());
     ASSERT_TRUE(Eventually([&] { return judge.Ids("w").empty(); }));
     if (victim == 0) {
