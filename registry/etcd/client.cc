@@ -68,7 +68,11 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
   bool token_renewed = false;
   int64_t known_revision = 0;
 
-  void Finish(absl::StatusOr<Response> result) { std::move(done)(std::move(result)); }
+  void Finish(absl::StatusOr<Response> result) {
+    // What the callback holds goes with it, while the call still counts as under way.
+    Done<Response> taken = std::move(done);
+    std::move(taken)(std::move(result));
+  }
 
   void Attempt() {
     if (authenticates) return AttemptWith(std::string());
@@ -113,7 +117,11 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
       }
       return Finish(std::move(response));
     }
-    if (ErrorOf(status) == Error::kInvalidToken && !authenticates && !token_renewed) {
+    const bool needs_token =
+        ErrorOf(status) == Error::kInvalidToken ||
+        // Authentication has been switched on since.
+        (ErrorOf(status) == Error::kAuthFailed && token.empty() && !client->options_.user.empty());
+    if (needs_token && !authenticates && !token_renewed) {
       token_renewed = true;
       client->DropToken(token);
       return Attempt();

@@ -95,7 +95,14 @@ absl::Status FromEtcd(const grpc::Status& status) {
   return error == Error::kNone ? StatusFromGrpc(status) : MakeMarked(error, status.error_message());
 }
 
-absl::Status FromEtcdText(const std::string& text) { return MakeMarked(Find(text), text); }
+absl::Status FromEtcdText(const std::string& text) {
+  // As Go prints a gRPC status.
+  constexpr std::string_view kDescription = " desc = ";
+  const size_t begin = text.find(kDescription);
+  const std::string plain =
+      begin == std::string::npos ? text : text.substr(begin + kDescription.size());
+  return MakeMarked(Find(plain), plain);
+}
 
 Error ErrorOf(const absl::Status& status) {
   const auto payload = status.GetPayload(kPayload);

@@ -15,11 +15,12 @@ using etcdserverpb::WatchRequest;
 using etcdserverpb::WatchResponse;
 
 constexpr absl::Duration kCheckInterval = absl::Milliseconds(500);
-constexpr int64_t kProgressAnswer = -1;
+// Of the answer to a progress request, and of the refusal of a watch that was asked for.
+constexpr int64_t kNoWatch = -1;
 
 }  // namespace
 
-WatchRequest Watcher::CreateRequest(int64_t id, const Entry& entry) {
+void Watcher::SendCreate(int64_t id, const Entry& entry) {
   WatchRequest request;
   auto* create = request.mutable_create_request();
   create->set_key(entry.key);
@@ -28,7 +29,8 @@ WatchRequest Watcher::CreateRequest(int64_t id, const Entry& entry) {
   create->set_progress_notify(true);
   create->set_watch_id(id);
   create->set_fragment(true);
-  return request;
+  unanswered_.push_back(id);
+  stream_->Send(std::move(request));
 }
 
 int64_t Watcher::Watch(std::string key, std::string range_end, int64_t start_revision,
@@ -48,7 +50,7 @@ int64_t Watcher::Watch(std::string key, std::string range_end, int64_t start_rev
                 Entry{std::move(key), std::move(range_end), start_revision, std::move(sink), {}})
             .first->second;
     if (stream_ != nullptr) {
-      stream_->Send(CreateRequest(id, entry));
+      SendCreate(id, entry);
     } else if (!reopening_) {
       opened = NewStream();
     }
@@ -78,9 +80,10 @@ std::shared_ptr<Watcher::WatchStream> Watcher::NewStream() {
                 [this](WatchResponse response) { OnMessage(std::move(response)); },
                 [this](const absl::Status& status) { OnStreamEnd(status); }});
   asked_ = absl::InfinitePast();
+  unanswered_.clear();
   for (auto& [id, entry] : entries_) {
     entry.parts.clear();
-    stream_->Send(CreateRequest(id, entry));
+    SendCreate(id, entry);
   }
   return stream_;
 }
@@ -105,8 +108,14 @@ void Watcher::OnMessage(WatchResponse response) {
     MutexLock lock(&mu_);
     last_heard_ = absl::Now();
     asked_ = absl::InfinitePast();
-    if (response.watch_id() == kProgressAnswer) return;
-    const auto it = entries_.find(response.watch_id());
+    int64_t id = response.watch_id();
+    if (id == kNoWatch && !response.canceled()) return;  // a sign of life
+    if ((response.created() || id == kNoWatch) && !unanswered_.empty()) {
+      // etcd answers in order; a refusal names no watch.
+      if (id == kNoWatch) id = unanswered_.front();
+      unanswered_.pop_front();
+    }
+    const auto it = entries_.find(id);
     if (it == entries_.end()) return;  // cancelled meanwhile
     Entry& entry = it->second;
     sink = entry.sink;
@@ -114,10 +123,15 @@ void Watcher::OnMessage(WatchResponse response) {
       end = response.compact_revision() != 0
                 ? FromEtcdText("etcdserver: mvcc: required revision has been compacted")
                 : FromEtcdText(response.cancel_reason());
-      // A stream keeps the token that it was opened with. When that has ended etcd says "permission
-      // denied" to each new watch: the next stream has a new one.
+      // A stream keeps the token that it was opened with, also when that has ended. The next stream
+      // has a new one. Some versions of etcd say "permission denied" then.
       if (response.compact_revision() == 0) refused = stream_;
-      entries_.erase(it);
+      if (ErrorOf(end) == Error::kInvalidToken) {
+        end = absl::OkStatus();
+        sink = nullptr;
+      } else {
+        entries_.erase(it);
+      }
     } else {
       std::move(response.mutable_events()->begin(), response.mutable_events()->end(),
                 std::back_inserter(entry.parts));
@@ -143,6 +157,7 @@ void Watcher::OnMessage(WatchResponse response) {
     }
   }
   if (refused != nullptr) refused->Abandon(FromEtcdText("etcdserver: invalid auth token"));
+  if (sink == nullptr) return;
   if (end.ok()) {
     sink->OnEvents(revision, std::move(events));
   } else {

@@ -12,6 +12,7 @@
 #define FAILBACK_REGISTRY_ETCD_WATCHER_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,7 +55,7 @@ class Watcher {
     std::vector<mvccpb::Event> parts;  // of a revision that is not complete
   };
 
-  static etcdserverpb::WatchRequest CreateRequest(int64_t id, const Entry& entry);
+  void SendCreate(int64_t id, const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A stream for all watches, to be started without the lock.
   std::shared_ptr<WatchStream> NewStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Reopen();
@@ -68,6 +69,8 @@ class Watcher {
   int64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<int64_t, Entry> entries_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<WatchStream> stream_ ABSL_GUARDED_BY(mu_);
+  // Watches that this stream has been asked for and has not answered, in that order.
+  std::deque<int64_t> unanswered_ ABSL_GUARDED_BY(mu_);
   bool reopening_ ABSL_GUARDED_BY(mu_) = false;  // in a moment
   bool checking_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time last_heard_ ABSL_GUARDED_BY(mu_);

@@ -154,6 +154,13 @@ void EtcdCluster::Kill(int index) {
   member.process = nullptr;
 }
 
+void EtcdCluster::Wipe() {
+  for (int i = 0; i < size(); ++i) {
+    std::error_code ignored;
+    if (!running(i)) std::filesystem::remove_all(absl::StrCat(folder_, "/m", i), ignored);
+  }
+}
+
 void EtcdCluster::Signal(int index, int signal) {
   members_[static_cast<size_t>(index)].process->Signal(signal);
 }

@@ -48,6 +48,9 @@ class EtcdCluster {
   // SIGKILL.
   void Kill(int member);
   void Signal(int member, int signal);
+  // Removes the data of members that do not run: those that start next are a new cluster.
+  void Wipe();
+  pid_t pid(int member) const { return members_[static_cast<size_t>(member)].process->pid(); }
   bool running(int member) const { return members_[member].process != nullptr; }
 
   // The leader that a running member knows; waits until there is one that runs.
