@@ -67,7 +67,7 @@ absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& l
   std::map<std::string, int> names;
   for (int i = 0; i < config.registry_size(); ++i) {
     const std::string key = absl::StrCat("registry[", i, "]");
-    const auto upstream = NewUpstreams({config.registry(i)});
+    const auto upstream = NewUpstreams({config.registry(i)}, nullptr);
     if (!upstream.ok()) return loader.ErrorAt(key, std::string(upstream.status().message()));
     const std::string& name = upstream->front().name;
     const auto [earlier, inserted] = names.emplace(name, i);

@@ -133,11 +133,6 @@ int Main(int argc, char** argv) {
       LoadClientSecurity(config.registry_tls(), "registry_tls", config.token_file(), loader);
   if (!client_security.ok()) return loader.Fail(client_security.status());
   upstream_options.grpc.channel.security = *client_security;
-  absl::StatusOr<std::vector<FailbackGroup::Upstream>> upstreams =
-      NewUpstreams({config.registry().begin(), config.registry().end()}, upstream_options);
-  if (!upstreams.ok()) {
-    return loader.Fail(loader.ErrorAt("registry", std::string(upstreams.status().message())));
-  }
   if (loader.validate_only()) {
     std::printf("the configuration is valid\n");
     return 0;
@@ -149,6 +144,12 @@ int Main(int argc, char** argv) {
   timer_options.name = "agent";
   absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = HashedWheelTimer::Create(timer_options);
   if (!timer.ok()) return loader.Fail(timer.status());
+  absl::StatusOr<std::vector<FailbackGroup::Upstream>> upstreams =
+      NewUpstreams({config.registry().begin(), config.registry().end()}, timer->get(),
+                   upstream_options);
+  if (!upstreams.ok()) {
+    return loader.Fail(loader.ErrorAt("registry", std::string(upstreams.status().message())));
+  }
   FailbackRegistry::Options options = ToFailbackOptions(config);
   options.timer = timer->get();
   options.on_event = LogIntent;

@@ -1,4 +1,4 @@
-// failback-registry: the registry itself, over an embedded store.
+// failback-registry: the registry itself, over an embedded store or over etcd.
 
 #include <sys/resource.h>
 
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/config.h"
@@ -18,6 +19,8 @@
 #include "daemon/server_security.h"
 #include "daemon/signals.h"
 #include "failback/registry/v1/config.pb.h"
+#include "registry/etcd/etcd_registry.h"
+#include "registry/etcd/etcd_uri.h"
 #include "registry/log.h"
 #include "registry/proto_time.h"
 #include "registry/registry_server.h"
@@ -37,6 +40,7 @@ constexpr absl::Duration kShutdownGrace = absl::Seconds(2);
 constexpr char kExamples[] =
     "  failback-registry --listen 127.0.0.1:7070 --store sqlite:///var/lib/failback/registry.db\n"
     "  failback-registry --store memory: --listen 127.0.0.1:0\n"
+    "  failback-registry --store etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/failback\n"
     "  failback-registry --config registry.yaml --validate-config\n";
 
 Durability ToDurability(registry::v1::Durability durability) {
@@ -96,6 +100,46 @@ void RaiseFileLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+absl::StatusOr<std::unique_ptr<Registry>> OpenEmbedded(const RegistryConfig& config,
+                                                       HashedWheelTimer* timer) {
+  StoreRegistry::Options options = ToStoreOptions(config);
+  options.timer = timer;
+  absl::StatusOr<std::unique_ptr<StoreRegistry>> registry = StoreRegistry::Open(std::move(options));
+  if (!registry.ok()) return registry.status();
+  Log(LogLevel::kInfo, "store open",
+      {{"uri", config.store()},
+       {"store_id", (*registry)->store_id()},
+       {"epoch", absl::StrCat((*registry)->epoch())},
+       {"revision", absl::StrCat((*registry)->revision())}});
+  return registry;
+}
+
+// The store is elsewhere, and may be away now: nothing to open.
+absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const RegistryConfig& config,
+                                                   HashedWheelTimer* timer) {
+  absl::StatusOr<EtcdRegistry::Options> options = ParseEtcdUri(config.store(), timer);
+  if (!options.ok()) return options.status();
+  options->default_ttl = FromProto(config.session().default_ttl());
+  options->min_ttl = FromProto(config.session().min_ttl());
+  options->max_ttl = FromProto(config.session().max_ttl());
+  options->max_batch = config.limits().max_batch();
+  options->max_request_bytes = config.limits().max_request_bytes();
+  return std::make_unique<EtcdRegistry>(*std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<Registry>> OpenStore(const RegistryConfig& config,
+                                                    HashedWheelTimer* timer,
+                                                    const ConfigLoader& loader) {
+  if (!absl::StartsWith(config.store(), absl::StrCat(kEtcdScheme, ":"))) {
+    return OpenEmbedded(config, timer);
+  }
+  absl::StatusOr<std::unique_ptr<Registry>> registry = OpenEtcd(config, timer);
+  if (registry.ok()) return registry;
+  return loader.ErrorAt("store",
+                        absl::StrCat("'", config.store(), "': ", registry.status().message(),
+                                     "; allowed is ", kEtcdForm));
+}
+
 absl::Status Validate(const RegistryConfig& config, const ConfigLoader& loader) {
   const bool encrypted = !config.tls().cert().empty();
   absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
@@ -124,7 +168,8 @@ int Main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   StopSignals signals;
   ConfigLoader loader(
-      {"failback-registry", "Keeps the list of services, in an embedded store, and tells who asks.",
+      {"failback-registry",
+       "Keeps the list of services, in an embedded store or in etcd, and tells who asks.",
        absl::StrCat(kExamples, kStoreCommandsHelp)},
       RegistryConfig::descriptor());
   if (const std::optional<int> status = loader.ParseCommandLine(argc, argv)) return *status;
@@ -148,9 +193,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = HashedWheelTimer::Create(timer_options);
   if (!timer.ok()) return loader.Fail(timer.status());
 
-  StoreRegistry::Options options = ToStoreOptions(config);
-  options.timer = timer->get();
-  absl::StatusOr<std::unique_ptr<StoreRegistry>> registry = StoreRegistry::Open(std::move(options));
+  absl::StatusOr<std::unique_ptr<Registry>> registry = OpenStore(config, timer->get(), loader);
   if (!registry.ok()) return loader.Fail(registry.status());
 
   xds::AdsService::Options xds_options;
@@ -169,11 +212,6 @@ int Main(int argc, char** argv) {
   }
   status = (*security)->Watch(timer->get());
   if (!status.ok()) return loader.Fail(status);
-  Log(LogLevel::kInfo, "store open",
-      {{"uri", config.store()},
-       {"store_id", (*registry)->store_id()},
-       {"epoch", absl::StrCat((*registry)->epoch())},
-       {"revision", absl::StrCat((*registry)->revision())}});
   AnnounceReady("failback-registry", (*server)->addresses(),
                 absl::StrCat("store ", config.store()));
 

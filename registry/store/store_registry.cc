@@ -14,6 +14,7 @@
 #include "registry/log.h"
 #include "registry/proto_time.h"
 #include "registry/selector.h"
+#include "registry/store/batch.h"
 #include "registry/store/memory_storage.h"
 #include "registry/store/sqlite_storage.h"
 #include "retry/clock.h"
@@ -305,71 +306,33 @@ void StoreRegistry::CloseSession(const CloseSessionRequest& request,
   Submit(std::move(operation));
 }
 
-template <typename Request, typename Response, typename Items, typename Spell>
-void StoreRegistry::SubmitBatch(const Request& request, const Items& items,
-                                absl::Status call_status, std::vector<absl::Status> item_statuses,
-                                Spell spell, Callback<Response> done) {
-  if (!call_status.ok()) return std::move(done)(call_status);
+template <typename Request, typename Response>
+void StoreRegistry::SubmitBatch(const Request& request, Callback<Response> done) {
   Batch batch;
   batch.session_id = request.session_id();
-  const auto size = static_cast<size_t>(items.size());
-  batch.intents.resize(size);
-  batch.outcomes.resize(size);
-  for (size_t i = 0; i < size; ++i) {
-    batch.outcomes[i].status = std::move(item_statuses[i]);
-    if (batch.outcomes[i].status.ok()) {
-      batch.intents[i].generation = items[static_cast<int>(i)].generation();
-      spell(items[static_cast<int>(i)], &batch.intents[i]);
-    }
-  }
+  IntentBatch spelled = SpellBatch(request);
+  batch.intents = std::move(spelled.intents);
+  batch.outcomes = std::move(spelled.outcomes);
   batch.done = [epoch = epoch_, done = std::move(done)](absl::Status status,
                                                         std::vector<IntentOutcome> outcomes,
                                                         uint64_t revision) mutable {
     if (!status.ok()) return std::move(done)(status);
-    Response response;
-    response.mutable_results()->Reserve(static_cast<int>(outcomes.size()));
-    for (const IntentOutcome& outcome : outcomes) {
-      auto* result = response.add_results();
-      if (outcome.status.ok()) {
-        result->set_state(registry::v1::INTENT_STATE_ACKNOWLEDGED);
-        result->set_generation(outcome.generation);
-      } else {
-        *result->mutable_status() = StatusToProto(outcome.status);
-      }
-    }
-    response.set_epoch(epoch);
-    response.set_revision(revision);
-    std::move(done)(std::move(response));
+    std::move(done)(BatchResponse<Response>(outcomes, epoch, revision));
   };
   Submit(std::move(batch));
 }
 
 void StoreRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  absl::Status status = ValidateRegister(request, options_.max_batch);
-  auto items = status.ok() ? ValidateRegistrations(request) : std::vector<absl::Status>();
-  SubmitBatch(
-      request, request.registrations(), std::move(status), std::move(items),
-      [](const registry::v1::Registration& item, Intent* intent) {
-        const std::string bytes = CanonicalInstance(item.instance());
-        intent->registers = true;
-        intent->persistent = item.instance().persistent();
-        intent->key = CanonicalKey(item.instance().key());
-        intent->instance = Blob(bytes);
-        intent->digest = Digest64(bytes);
-      },
-      std::move(done));
+  const absl::Status status = ValidateRegister(request, options_.max_batch);
+  if (!status.ok()) return std::move(done)(status);
+  SubmitBatch(request, std::move(done));
 }
 
 void StoreRegistry::Unregister(const UnregisterRequest& request,
                                Callback<UnregisterResponse> done) {
-  absl::Status status = ValidateUnregister(request, options_.max_batch);
-  auto items = status.ok() ? ValidateDeregistrations(request) : std::vector<absl::Status>();
-  SubmitBatch(
-      request, request.deregistrations(), std::move(status), std::move(items),
-      [](const registry::v1::Deregistration& item, Intent* intent) {
-        intent->key = CanonicalKey(item.key());
-      },
-      std::move(done));
+  const absl::Status status = ValidateUnregister(request, options_.max_batch);
+  if (!status.ok()) return std::move(done)(status);
+  SubmitBatch(request, std::move(done));
 }
 
 template <typename Operation>
