@@ -40,8 +40,8 @@ std::string PageToken(const PendingOperation& row) {
 
 }  // namespace
 
-AgentService::AgentService(FailbackGroup* registry, absl::Time start_time)
-    : registry_(registry), start_time_(start_time) {}
+AgentService::AgentService(FailbackGroup* registry, absl::Time start_time, AddStatus add_status)
+    : registry_(registry), start_time_(start_time), add_status_(std::move(add_status)) {}
 
 AgentService::~AgentService() = default;
 
@@ -56,6 +56,7 @@ grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* c
   }
   response->set_local_sessions(static_cast<uint64_t>(registry_->local_sessions()));
   response->set_draining(registry_->draining());
+  if (add_status_ != nullptr) add_status_(response);
   return Finish(context, absl::OkStatus());
 }
 
