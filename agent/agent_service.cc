@@ -41,8 +41,11 @@ std::string PageToken(const PendingOperation& row) {
 }  // namespace
 
 AgentService::AgentService(FailbackGroup* registry, absl::Time start_time,
-                           std::shared_ptr<AccessControl> access)
-    : registry_(registry), start_time_(start_time), access_(std::move(access)) {}
+                           std::shared_ptr<AccessControl> access, AddStatus add_status)
+    : registry_(registry),
+      start_time_(start_time),
+      access_(std::move(access)),
+      add_status_(std::move(add_status)) {}
 
 AgentService::~AgentService() = default;
 
@@ -70,6 +73,7 @@ grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* c
   if (access_ != nullptr) {
     response->set_denied_calls(static_cast<uint64_t>(access_->counters().denied()));
   }
+  if (add_status_ != nullptr) add_status_(response);
   return Finish(context, absl::OkStatus());
 }
 

@@ -27,10 +27,13 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   // For RegistryServer::Options::extra_services.
   static constexpr char kName[] = "failback.agent.v1.AgentService";
 
+  // Fills in the status of what else the agent serves. From any thread; must not block.
+  using AddStatus = std::function<void(agent::v1::GetStatusResponse*)>;
+
   // `registry` outlives the service. `start_time` is the agent's. `access`, unless null, says who
   // may ask: for the status whoever may do anything here, for the rest who may administer it.
   AgentService(FailbackGroup* registry, absl::Time start_time,
-               std::shared_ptr<AccessControl> access = nullptr);
+               std::shared_ptr<AccessControl> access = nullptr, AddStatus add_status = nullptr);
   ~AgentService() override;
 
   using DrainCallback = std::function<void(const absl::StatusOr<agent::v1::DrainResponse>&)>;
@@ -69,6 +72,7 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   FailbackGroup* const registry_;
   const absl::Time start_time_;
   const std::shared_ptr<AccessControl> access_;
+  const AddStatus add_status_;
   const std::shared_ptr<DrainState> drain_ = std::make_shared<DrainState>();
 };
 

@@ -17,6 +17,7 @@
 #include "agent/agent_config.h"
 #include "agent/agent_service.h"
 #include "agent/upstreams.h"
+#include "agent/xds_status.h"
 #include "daemon/client_security_config.h"
 #include "daemon/config.h"
 #include "daemon/logging.h"
@@ -38,6 +39,7 @@ namespace {
 
 using agent::v1::AgentConfig;
 using agent::v1::DrainResponse;
+using agent::v1::GetStatusResponse;
 
 // What calls under way have, after the drain, before they are cut off.
 constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
@@ -163,7 +165,10 @@ int Main(int argc, char** argv) {
   xds_options.access = (*security)->access();
   xds_options.cache.zone_aware = config.xds().zone_aware();
   xds::AdsService xds_service(registry->get(), xds_options);
-  AgentService service(registry->get(), start_time, (*security)->access());
+  AgentService service(registry->get(), start_time, (*security)->access(),
+                       [&xds_service](GetStatusResponse* status) {
+                         *status->mutable_xds() = XdsStatusOf(xds_service.Stats());
+                       });
   RegistryServer::Options server_options;
   server_options.listen = {config.listen().begin(), config.listen().end()};
   server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();

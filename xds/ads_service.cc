@@ -181,6 +181,7 @@ void AdsService::Stream::Advance() {
                                 return service_->cache_.Find(type, name, state_.zone());
                               };
       if (const auto response = state_.Next(source)) {
+        ++service_->responses_;
         written_ = EncodeResponse(*response);
         writing_ = true;
         reactor_->StartWrite(&written_);
@@ -222,6 +223,7 @@ AdsService::Statistics AdsService::Stats() const {
   {
     MutexLock lock(&mu_);
     statistics = statistics_;
+    statistics.responses = responses_;
     statistics.streams = static_cast<int64_t>(streams_.size());
   }
   statistics.cache = cache_.Stats();

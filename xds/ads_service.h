@@ -18,6 +18,7 @@
 #ifndef FAILBACK_XDS_ADS_SERVICE_H_
 #define FAILBACK_XDS_ADS_SERVICE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -96,6 +97,7 @@ class AdsService final
   const Options options_;
   const std::string version_prefix_;
   ServiceCache cache_;
+  std::atomic<int64_t> responses_{0};
   mutable Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
