@@ -21,6 +21,8 @@ using agent::v1::GetStatusResponse;
 using agent::v1::ListPendingRequest;
 using agent::v1::ListPendingResponse;
 using agent::v1::PendingOperation;
+using agent::v1::ReportHealthRequest;
+using agent::v1::ReportHealthResponse;
 using agent::v1::RetryRequest;
 using agent::v1::RetryResponse;
 
@@ -44,6 +46,8 @@ AgentService::AgentService(FailbackRegistry* registry, absl::Time start_time)
 
 AgentService::~AgentService() = default;
 
+void AgentService::SetStaticServices(StaticServiceSet* services) { static_services_ = services; }
+
 grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* context,
                                                   const GetStatusRequest* request,
                                                   GetStatusResponse* response) {
@@ -53,6 +57,11 @@ grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* c
   *response->add_upstreams() = registry_->UpstreamStatus();
   response->set_local_sessions(static_cast<uint64_t>(registry_->local_sessions()));
   response->set_draining(registry_->draining());
+  if (const StaticServiceSet* services = static_services_; services != nullptr) {
+    for (auto& status : services->Status()) {
+      *response->add_static_services() = std::move(status);
+    }
+  }
   return Finish(context, absl::OkStatus());
 }
 
@@ -115,6 +124,17 @@ grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* conte
     reactor->Finish(StatusToGrpc(result.status()));
   });
   return reactor;
+}
+
+grpc::ServerUnaryReactor* AgentService::ReportHealth(grpc::CallbackServerContext* context,
+                                                     const ReportHealthRequest* request,
+                                                     ReportHealthResponse* response) {
+  StaticServiceSet* const services = static_services_;
+  if (services == nullptr)
+    return Finish(context, absl::NotFoundError("service: none is configured"));
+  const absl::StatusOr<agent::v1::CheckState> state = services->Report(*request);
+  if (state.ok()) response->set_state(*state);
+  return Finish(context, state.status());
 }
 
 void AgentService::DrainOnce(absl::Duration deadline, const DrainCallback& done) {

@@ -8,6 +8,7 @@
 #ifndef FAILBACK_AGENT_AGENT_SERVICE_H_
 #define FAILBACK_AGENT_AGENT_SERVICE_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "agent/static_services.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "registry/failback_registry.h"
 #include "retry/mutex.h"
@@ -36,6 +38,10 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   // possibly before this returns.
   void DrainOnce(absl::Duration deadline, const DrainCallback& done);
 
+  // What tells of static services and takes reports of their health; null: nothing does. Outlives
+  // the calls under way.
+  void SetStaticServices(StaticServiceSet* services);
+
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const agent::v1::GetStatusRequest* request,
                                       agent::v1::GetStatusResponse* response) override;
@@ -51,6 +57,9 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
                                   const agent::v1::DrainRequest* request,
                                   agent::v1::DrainResponse* response) override;
+  grpc::ServerUnaryReactor* ReportHealth(grpc::CallbackServerContext* context,
+                                         const agent::v1::ReportHealthRequest* request,
+                                         agent::v1::ReportHealthResponse* response) override;
 
  private:
   // The one drain. Shared with its completion, which may come after the service is gone.
@@ -63,6 +72,7 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
 
   FailbackRegistry* const registry_;
   const absl::Time start_time_;
+  std::atomic<StaticServiceSet*> static_services_ = nullptr;
   const std::shared_ptr<DrainState> drain_ = std::make_shared<DrainState>();
 };
 

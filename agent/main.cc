@@ -15,6 +15,8 @@
 #include "absl/time/clock.h"
 #include "agent/agent_config.h"
 #include "agent/agent_service.h"
+#include "agent/static_service_config.h"
+#include "agent/static_services.h"
 #include "daemon/config.h"
 #include "daemon/logging.h"
 #include "daemon/ready.h"
@@ -60,24 +62,6 @@ void LogIntent(const IntentEvent& event) {
     case IntentEvent::Kind::kSuperseded:
       return Log(LogLevel::kWarning, "superseded", fields);
   }
-}
-
-// Hands the static services in. They are checked already; a refusal now is worth a line each.
-void RegisterStaticServices(const AgentConfig& config, FailbackRegistry* registry) {
-  const RegisterRequest request = StaticRegistrations(config);
-  if (request.registrations().empty()) return;
-  registry->Register(request, [](absl::StatusOr<RegisterResponse> response) {
-    if (!response.ok()) {
-      return Log(LogLevel::kError, "static services refused",
-                 {{"status", response.status().ToString()}});
-    }
-    for (const auto& result : response->results()) {
-      const absl::Status status = StatusFromProto(result.status());
-      if (!status.ok()) {
-        Log(LogLevel::kError, "static service refused", {{"status", status.ToString()}});
-      }
-    }
-  });
 }
 
 // For the programs that discover through this agent, where it is.
@@ -160,7 +144,14 @@ int Main(int argc, char** argv) {
   }
   status = WriteXdsBootstrap(config, client_name, (*server)->addresses(), loader);
   if (!status.ok()) return loader.Fail(status);
-  RegisterStaticServices(config, registry->get());
+  StaticServiceSet::Options static_options;
+  static_options.timer = timer->get();
+  static_options.registry = registry->get();
+  static_options.claim_earlier = !config.state_dir().empty();
+  auto specs = StaticServices(config, loader);
+  if (!specs.ok()) return loader.Fail(specs.status());
+  const auto static_services = StaticServiceSet::Start(static_options, *std::move(specs));
+  service.SetStaticServices(static_services.get());
   AnnounceReady("failback-agent", (*server)->addresses(),
                 absl::StrCat("registry ", config.registry()));
 
@@ -169,6 +160,7 @@ int Main(int argc, char** argv) {
   DrainAndLog(&service, FromProto(config.drain_deadline()));
   xds_service.Stop();
   (*server)->Shutdown(kShutdownGrace);
+  service.SetStaticServices(nullptr);
   Log(LogLevel::kInfo, "stopped");
   return 0;
 }
