@@ -45,6 +45,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -167,6 +168,14 @@ class Agent {
   // new state, first with the one known already, if any.
   absl::StatusOr<Subscription> Subscribe(const std::string& service, SnapshotCallback callback);
   absl::StatusOr<Subscription> Subscribe(const Selector& selector, SnapshotCallback callback);
+
+  // Finds a service: Subscription::Current() has who is there now, the healthy ones first, with
+  // weights and zones; the callback, if any, hears of changes. A gRPC channel that follows them is
+  // in agent/discovery_channel.h.
+  absl::StatusOr<Subscription> Discover(const std::string& service,
+                                        SnapshotCallback callback = nullptr) {
+    return Subscribe(service, std::move(callback));
+  }
 
   // Unregisters everything and takes nothing new; `done` runs when the registry has acknowledged,
   // or after `deadline`.

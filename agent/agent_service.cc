@@ -48,20 +48,33 @@ AgentService::~AgentService() = default;
 
 void AgentService::SetStaticServices(StaticServiceSet* services) { static_services_ = services; }
 
+void AgentService::SetConfigStatus(std::function<agent::v1::ConfigStatus()> status) {
+  config_status_ = std::move(status);
+}
+
+void AgentService::OnDrain(std::function<void()> on_drain) { on_drain_ = std::move(on_drain); }
+
+GetStatusResponse AgentService::Status() const {
+  GetStatusResponse response;
+  response.set_version(kVersion);
+  response.set_incarnation(registry_->incarnation());
+  *response.mutable_start_time() = ToProto(start_time_);
+  *response.add_upstreams() = registry_->UpstreamStatus();
+  response.set_local_sessions(static_cast<uint64_t>(registry_->local_sessions()));
+  response.set_draining(registry_->draining());
+  if (const StaticServiceSet* services = static_services_; services != nullptr) {
+    for (auto& status : services->Status()) {
+      *response.add_static_services() = std::move(status);
+    }
+  }
+  if (config_status_ != nullptr) *response.mutable_config() = config_status_();
+  return response;
+}
+
 grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* context,
                                                   const GetStatusRequest* request,
                                                   GetStatusResponse* response) {
-  response->set_version(kVersion);
-  response->set_incarnation(registry_->incarnation());
-  *response->mutable_start_time() = ToProto(start_time_);
-  *response->add_upstreams() = registry_->UpstreamStatus();
-  response->set_local_sessions(static_cast<uint64_t>(registry_->local_sessions()));
-  response->set_draining(registry_->draining());
-  if (const StaticServiceSet* services = static_services_; services != nullptr) {
-    for (auto& status : services->Status()) {
-      *response->add_static_services() = std::move(status);
-    }
-  }
+  *response = Status();
   return Finish(context, absl::OkStatus());
 }
 
@@ -150,6 +163,7 @@ void AgentService::DrainOnce(absl::Duration deadline, const DrainCallback& done)
   }
   if (result.has_value()) return done(*result);
   if (!start) return;
+  if (on_drain_ != nullptr) on_drain_();
   registry_->Drain(deadline, [drain = drain_](const absl::StatusOr<DrainResponse>& response) {
     std::vector<DrainCallback> waiting;
     {

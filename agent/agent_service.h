@@ -42,6 +42,15 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   // the calls under way.
   void SetStaticServices(StaticServiceSet* services);
 
+  // Tells of the configuration file; set before the first call.
+  void SetConfigStatus(std::function<agent::v1::ConfigStatus()> status);
+
+  // Runs once when a drain begins; set before the first call.
+  void OnDrain(std::function<void()> on_drain);
+
+  // As GetStatus answers.
+  agent::v1::GetStatusResponse Status() const;
+
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const agent::v1::GetStatusRequest* request,
                                       agent::v1::GetStatusResponse* response) override;
@@ -73,6 +82,8 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   FailbackRegistry* const registry_;
   const absl::Time start_time_;
   std::atomic<StaticServiceSet*> static_services_ = nullptr;
+  std::function<agent::v1::ConfigStatus()> config_status_;
+  std::function<void()> on_drain_;
   const std::shared_ptr<DrainState> drain_ = std::make_shared<DrainState>();
 };
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "agent/ctl/service_output.h"
 #include "google/protobuf/util/json_util.h"
 #include "registry/proto_time.h"
 #include "yaml-cpp/yaml.h"
@@ -282,7 +283,8 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now) {
       "agent         version ", status.version(), ", started ",
       FormatRelative(status.start_time(), now), status.draining() ? ", draining" : "", "\n",
       "incarnation   ", status.incarnation(), "\n", "local clients ", status.local_sessions(),
-      status.local_sessions() == 1 ? " session\n" : " sessions\n");
+      status.local_sessions() == 1 ? " session\n" : " sessions\n",
+      FormatConfigStatus(status.config(), now));
   for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
     absl::StrAppend(
         &text, "\n", "upstream      ", upstream.uri(), "\n", "state         ",
@@ -295,6 +297,7 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now) {
         " parked\n", "subscriptions ", upstream.subscriptions(), "\n", "last error    ",
         FormatStatus(upstream.last_error()), "\n");
   }
+  absl::StrAppend(&text, FormatStaticServices(status, now));
   return text;
 }
 
