@@ -97,6 +97,7 @@ void DrainAndLog(AgentService* service, absl::Duration deadline) {
 // Waits for the signal to stop, and takes new configuration files meanwhile.
 int WaitForStop(StopSignals* signals, ConfigReload* reload) {
   FileWatch watch(reload->files());
+  reload->Reload(/*always=*/false);  // what has changed since it was loaded
   while (true) {
     const int signal = signals->WaitWith(watch.fd());
     if (signal == SIGHUP) {

@@ -1,5 +1,7 @@
 // Health checks of every kind, against real programs, seen at the registry.
 
+#include <fcntl.h>
+
 #include <memory>
 #include <string>
 
@@ -15,6 +17,8 @@ using ::testing::HasSubstr;
 TEST_F(SidecarTest, TcpAndCommandFollowTheProgram) {
   boost::asio::io_context context;
   auto program = std::make_unique<tcp::acceptor>(context, tcp::endpoint(tcp::v4(), 0));
+  // Or the daemons would inherit the socket.
+  ASSERT_EQ(fcntl(program->native_handle(), F_SETFD, FD_CLOEXEC), 0);
   const tcp::endpoint endpoint = program->local_endpoint();
   const std::string port = std::to_string(endpoint.port());
   const std::string flag = dir_.Write("well", "");
