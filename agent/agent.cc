@@ -8,11 +8,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/fork_guard.h"
 #include "agent/strand.h"
+#include "agent/upstreams.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/log.h"
-#include "registry/upstream.h"
 #include "registry/validation.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
@@ -42,6 +43,11 @@ void CallHost(const Function& function, const Argument& argument) {
   in_callback = outer;
 }
 
+absl::Status Inherited() {
+  return absl::FailedPreconditionError(
+      "the agent was created before this process was forked: create one after the fork");
+}
+
 int Preference(const ServiceInstance& instance) {
   switch (instance.status()) {
     case registry::v1::HEALTH_STATUS_UNHEALTHY:
@@ -66,8 +72,12 @@ class RegistrationState : public std::enable_shared_from_this<RegistrationState>
         instance_(std::move(instance)) {}
 
   const InstanceKey& key() const { return key_; }
+  bool inherited() const { return fork_.inherited(); }
 
   ServiceInstance instance() const {
+    ServiceInstance instance;
+    *instance.mutable_key() = key_;
+    if (inherited()) return instance;  // the lock may be held by a thread that is not here
     MutexLock lock(&mu_);
     return instance_;
   }
@@ -82,6 +92,7 @@ class RegistrationState : public std::enable_shared_from_this<RegistrationState>
   }
 
  private:
+  const ForkGuard fork_;
   const std::weak_ptr<AgentImpl> impl_;
   const InstanceKey key_;
   const std::shared_ptr<Strand> strand_;
@@ -124,8 +135,15 @@ class SubscriptionState final : public NotifyListener,
     Changed();
   }
 
+  bool inherited() const { return fork_.inherited(); }
+
   ServiceSnapshot Current() const {
     ServiceSnapshot now;
+    if (inherited()) {
+      now.stale = true;
+      now.status = Inherited();
+      return now;
+    }
     {
       MutexLock lock(&mu_);
       now.stale = stale_;
@@ -143,6 +161,7 @@ class SubscriptionState final : public NotifyListener,
   void SetStream(std::unique_ptr<SubscribeStream> stream) { stream_ = std::move(stream); }
 
   void End() {
+    if (inherited()) return ForkGuard::Keep(shared_from_this());
     stream_.reset();
     strand_->Close();
   }
@@ -172,6 +191,7 @@ class SubscriptionState final : public NotifyListener,
     });
   }
 
+  const ForkGuard fork_;
   const std::shared_ptr<Strand> strand_;
   const Agent::SnapshotCallback callback_;
   std::unique_ptr<SubscribeStream> stream_;
@@ -197,11 +217,12 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     auto timer = HashedWheelTimer::Create(timer_options);
     if (!timer.ok()) return timer.status();
     timer_ = *std::move(timer);
-    auto upstream = NewUpstream(options_.registry, UpstreamOptions());
-    if (!upstream.ok()) return upstream.status();
+    auto upstreams =
+        NewUpstreams(options_.registries.empty() ? std::vector<std::string>{options_.registry}
+                                                 : options_.registries);
+    if (!upstreams.ok()) return upstreams.status();
     if (options_.executor == nullptr) own_executor_ = std::make_unique<ThreadPool>(1);
     FailbackRegistry::Options failback;
-    failback.upstream_name = options_.registry;
     failback.client_name = options_.client_name;
     failback.incarnation = options_.incarnation;
     failback.session_ttl = options_.session_ttl;
@@ -210,7 +231,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     failback.on_event = [weak = weak_from_this()](const IntentEvent& event) {
       if (auto self = weak.lock()) self->OnEvent(event);
     };
-    auto registry = FailbackRegistry::Create(*std::move(upstream), std::move(failback));
+    auto registry = FailbackGroup::Create(*std::move(upstreams), std::move(failback));
     if (!registry.ok()) return registry.status();
     registry_ = *std::move(registry);
     return absl::OkStatus();
@@ -218,7 +239,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
 
   void Stop() {
     if (options_.drain_deadline > absl::ZeroDuration() && !in_callback) DrainAndWait();
-    std::unique_ptr<FailbackRegistry> registry;
+    std::unique_ptr<FailbackGroup> registry;
     {
       std::unique_lock<std::shared_mutex> lock(life_);
       registry.swap(registry_);
@@ -232,9 +253,12 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     own_executor_.reset();
   }
 
-  // Calls `function` with the registry, which lives meanwhile; not after Stop().
+  bool inherited() const { return fork_.inherited(); }
+
+  // Calls `function` with the registry, which lives meanwhile; not after Stop(), nor in a child.
   template <typename Function>
   void WithRegistry(Function function) {
+    if (inherited()) return;
     std::shared_lock<std::shared_mutex> lock(life_);
     if (registry_ != nullptr) function(*registry_);
   }
@@ -278,7 +302,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
       bool done ABSL_GUARDED_BY(mu) = false;
     };
     auto drained = std::make_shared<Drained>();
-    WithRegistry([&](FailbackRegistry& registry) {
+    WithRegistry([&](FailbackGroup& registry) {
       registry.Drain(options_.drain_deadline,
                      [drained](const absl::StatusOr<agent::v1::DrainResponse>&) {
                        MutexLock lock(&drained->mu);
@@ -290,12 +314,13 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     while (!drained->done) drained->cv.Wait(&drained->mu);
   }
 
+  const ForkGuard fork_;
   const Agent::Options options_;
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<ThreadPool> own_executor_;
   // Held shared during calls into the registry, none of which runs code of the host's.
   std::shared_mutex life_;
-  std::unique_ptr<FailbackRegistry> registry_;
+  std::unique_ptr<FailbackGroup> registry_;
   Mutex mu_;
   std::map<std::string, std::shared_ptr<RegistrationState>> owners_ ABSL_GUARDED_BY(mu_);
 };
@@ -303,7 +328,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
 namespace {
 
 // States that `instance` be registered, and returns what the registry says at once: OK, or why not.
-absl::Status StateRegistered(FailbackRegistry& registry, const ServiceInstance& instance) {
+absl::Status StateRegistered(FailbackGroup& registry, const ServiceInstance& instance) {
   // Shared, as an answer may come later: what is refused for a bad request is refused at once.
   auto answer = std::make_shared<std::pair<Mutex, absl::Status>>();
   RegisterRequest request;
@@ -320,6 +345,7 @@ absl::Status StateRegistered(FailbackRegistry& registry, const ServiceInstance& 
 }  // namespace
 
 absl::Status RegistrationState::Update(const ServiceInstance& instance) {
+  if (inherited()) return Inherited();
   ServiceInstance next = instance;
   NormalizeKey(next.mutable_key());
   if (CanonicalKey(next.key()) != CanonicalKey(key_)) {
@@ -328,8 +354,7 @@ absl::Status RegistrationState::Update(const ServiceInstance& instance) {
   }
   absl::Status status = absl::FailedPreconditionError("the agent is gone");
   if (auto impl = impl_.lock()) {
-    impl->WithRegistry(
-        [&](FailbackRegistry& registry) { status = StateRegistered(registry, next); });
+    impl->WithRegistry([&](FailbackGroup& registry) { status = StateRegistered(registry, next); });
   }
   if (status.ok()) {
     MutexLock lock(&mu_);
@@ -339,12 +364,13 @@ absl::Status RegistrationState::Update(const ServiceInstance& instance) {
 }
 
 void RegistrationState::End(bool unregister) {
+  if (inherited()) return ForkGuard::Keep(shared_from_this());
   strand_->Close();
   auto impl = impl_.lock();
   if (impl == nullptr || !impl->Disown(KeyText(key_), this) || !unregister) return;
   UnregisterRequest request;
   *request.add_deregistrations()->mutable_key() = key_;
-  impl->WithRegistry([&](FailbackRegistry& registry) {
+  impl->WithRegistry([&](FailbackGroup& registry) {
     registry.Unregister(request, [](const absl::StatusOr<UnregisterResponse>&) {
       // Refused only while draining, which unregisters everything itself.
     });
@@ -425,10 +451,17 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options) {
 
 Agent::Agent(std::shared_ptr<AgentImpl> impl) : impl_(std::move(impl)) {}
 
-Agent::~Agent() { impl_->Stop(); }
+Agent::~Agent() {
+  if (impl_->inherited()) {
+    ForkGuard::Keep(impl_);
+  } else {
+    impl_->Stop();
+  }
+}
 
 absl::StatusOr<Registration> Agent::Register(const ServiceInstance& instance,
                                              EventCallback on_event) {
+  if (impl_->inherited()) return internal_agent::Inherited();
   ServiceInstance desired = instance;
   NormalizeKey(desired.mutable_key());
   auto state =
@@ -436,7 +469,7 @@ absl::StatusOr<Registration> Agent::Register(const ServiceInstance& instance,
   // Before the intent is stated, or its first events would find nobody.
   const std::shared_ptr<RegistrationState> before = impl_->Own(KeyText(desired.key()), state);
   absl::Status status;
-  impl_->WithRegistry([&](FailbackRegistry& registry) {
+  impl_->WithRegistry([&](FailbackGroup& registry) {
     status = internal_agent::StateRegistered(registry, desired);
   });
   if (!status.ok()) {
@@ -458,22 +491,27 @@ absl::StatusOr<Subscription> Agent::Subscribe(const std::string& service,
   return Subscribe(selector, std::move(callback));
 }
 
-absl::StatusOr<Subscription> Agent::Subscribe(const Selector& selector, SnapshotCallback callback) {
+absl::StatusOr<Subscription> Agent::Subscribe(const Selector& selector, SnapshotCallback callback,
+                                              const std::string& upstream) {
+  if (impl_->inherited()) return internal_agent::Inherited();
   if (absl::Status status = ValidateFollowed(FieldPath("selector"), selector); !status.ok()) {
     return status;
   }
   auto state = std::make_shared<SubscriptionState>(impl_->NewStrand(), std::move(callback));
   SubscribeRequest request;
   *request.mutable_selector() = selector;
+  request.set_upstream(upstream);
   impl_->WithRegistry(
-      [&](FailbackRegistry& registry) { state->SetStream(registry.Subscribe(request, state)); });
+      [&](FailbackGroup& registry) { state->SetStream(registry.Subscribe(request, state)); });
   return Subscription(std::move(state));
 }
 
 void Agent::Drain(absl::Duration deadline,
                   std::function<void(const agent::v1::DrainResponse&)> done) {
+  // Nothing here is the child's to unregister.
+  if (impl_->inherited()) return internal_agent::CallHost(done, agent::v1::DrainResponse());
   auto strand = impl_->NewStrand();
-  impl_->WithRegistry([&](FailbackRegistry& registry) {
+  impl_->WithRegistry([&](FailbackGroup& registry) {
     registry.Drain(deadline, [strand, done = std::move(done)](
                                  absl::StatusOr<agent::v1::DrainResponse> response) {
       const agent::v1::DrainResponse drained =
@@ -483,15 +521,15 @@ void Agent::Drain(absl::Duration deadline,
   });
 }
 
-agent::v1::UpstreamStatus Agent::Status() const {
-  agent::v1::UpstreamStatus status;
-  impl_->WithRegistry([&](FailbackRegistry& registry) { status = registry.UpstreamStatus(); });
-  return status;
+std::vector<agent::v1::UpstreamStatus> Agent::Status() const {
+  std::vector<agent::v1::UpstreamStatus> statuses;
+  impl_->WithRegistry([&](FailbackGroup& registry) { statuses = registry.UpstreamStatuses(); });
+  return statuses;
 }
 
 std::vector<agent::v1::PendingOperation> Agent::Pending() const {
   std::vector<agent::v1::PendingOperation> pending;
-  impl_->WithRegistry([&](FailbackRegistry& registry) { pending = registry.Pending(); });
+  impl_->WithRegistry([&](FailbackGroup& registry) { pending = registry.Pending(); });
   return pending;
 }
 

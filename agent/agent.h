@@ -35,8 +35,9 @@
 // 2. A subscriber sees the newest state; states in between may be left out, and no state is
 //    shown after a newer one of the same epoch.
 //
-// After fork() the child must not use an agent of its parent, nor destroy it: create one after
-// the fork.
+// After fork() an agent and its handles are the parent's: in the child they do nothing. Calls are
+// refused with FAILED_PRECONDITION, destructors return at once and unregister nothing, and what is
+// registered stays the parent's. A child that needs an agent creates one after the fork.
 
 #ifndef FAILBACK_AGENT_AGENT_H_
 #define FAILBACK_AGENT_AGENT_H_
@@ -132,6 +133,9 @@ class Agent {
     // Where intents are carried: `grpc://host:port`, several addresses of one registry with commas,
     // or `unix:/path` of a sidecar.
     std::string registry = "grpc://127.0.0.1:7070";
+    // In place of `registry`, several at once, each `[NAME=]URI`: every intent goes to all of them,
+    // and its events tell which one they are from (registry/failback_group.h).
+    std::vector<std::string> registries;
     // For people: how the registry calls this process.
     std::string client_name;
     // Names this life of the process; empty: random.
@@ -165,9 +169,11 @@ class Agent {
                                         EventCallback on_event = nullptr);
 
   // Follows the instances of a service, or those that `selector` means. The callback runs with each
-  // new state, first with the one known already, if any.
+  // new state, first with the one known already, if any. `upstream` names one of several
+  // registries; empty: what all of them know, merged.
   absl::StatusOr<Subscription> Subscribe(const std::string& service, SnapshotCallback callback);
-  absl::StatusOr<Subscription> Subscribe(const Selector& selector, SnapshotCallback callback);
+  absl::StatusOr<Subscription> Subscribe(const Selector& selector, SnapshotCallback callback,
+                                         const std::string& upstream = "");
 
   // Finds a service: Subscription::Current() has who is there now, the healthy ones first, with
   // weights and zones; the callback, if any, hears of changes. A gRPC channel that follows them is
@@ -181,8 +187,8 @@ class Agent {
   // or after `deadline`.
   void Drain(absl::Duration deadline, std::function<void(const agent::v1::DrainResponse&)> done);
 
-  // How things stand, for health checks and diagnosis.
-  agent::v1::UpstreamStatus Status() const;
+  // How things stand at each registry, for health checks and diagnosis.
+  std::vector<agent::v1::UpstreamStatus> Status() const;
   std::vector<agent::v1::PendingOperation> Pending() const;
 
  private:

@@ -2,13 +2,14 @@
 
 #include <unistd.h>
 
+#include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "agent/static_service_config.h"
+#include "agent/upstreams.h"
 #include "daemon/listen_config.h"
 #include "registry/proto_time.h"
-#include "registry/upstream.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -33,19 +34,32 @@ std::string Incarnation(const AgentConfig& config) {
   return config.incarnation().empty() ? config.pod().uid() : config.incarnation();
 }
 
+absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& loader) {
+  if (config.registry().empty()) {
+    return loader.ErrorAt("registry", "is required, as grpc://127.0.0.1:7070");
+  }
+  std::map<std::string, int> names;
+  for (int i = 0; i < config.registry_size(); ++i) {
+    const std::string key = absl::StrCat("registry[", i, "]");
+    const auto upstream = NewUpstreams({config.registry(i)});
+    if (!upstream.ok()) return loader.ErrorAt(key, std::string(upstream.status().message()));
+    const std::string& name = upstream->front().name;
+    const auto [earlier, inserted] = names.emplace(name, i);
+    if (!inserted) {
+      return loader.ErrorAt(
+          key, absl::StrCat("'", name, "' is registry[", earlier->second, "] already"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& loader) {
   absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
                                        config.allow_remote_plaintext(), loader);
   if (!listen.ok()) return listen;
-  if (config.registry().empty()) {
-    return loader.ErrorAt("registry", "is required, as grpc://127.0.0.1:7070");
-  }
-  const auto upstream = NewUpstream(config.registry(), UpstreamOptions());
-  if (!upstream.ok()) {
-    return loader.ErrorAt("registry", std::string(upstream.status().message()));
-  }
+  if (absl::Status status = ValidateRegistries(config, loader); !status.ok()) return status;
   OpenSessionRequest session;
   session.set_client_name(config.client_name());
   const std::string incarnation = Incarnation(config);
@@ -65,7 +79,6 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
 
 FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {
   FailbackRegistry::Options options;
-  options.upstream_name = config.registry();
   options.incarnation = Incarnation(config);
   options.state_dir = config.state_dir();
   options.client_name =

@@ -35,13 +35,14 @@ grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const abs
   return reactor;
 }
 
-std::vector<std::string> Ids(const agent::v1::PendingSelector& selector) {
-  return {selector.ids().begin(), selector.ids().end()};
+// Where a page of the pending table ends: rows are sorted by id, then by upstream.
+std::string PageToken(const PendingOperation& row) {
+  return absl::StrCat(row.id(), "\n", row.upstream());
 }
 
 }  // namespace
 
-AgentService::AgentService(FailbackRegistry* registry, absl::Time start_time)
+AgentService::AgentService(FailbackGroup* registry, absl::Time start_time)
     : registry_(registry), start_time_(start_time) {}
 
 AgentService::~AgentService() = default;
@@ -59,7 +60,9 @@ GetStatusResponse AgentService::Status() const {
   response.set_version(kVersion);
   response.set_incarnation(registry_->incarnation());
   *response.mutable_start_time() = ToProto(start_time_);
-  *response.add_upstreams() = registry_->UpstreamStatus();
+  for (auto& upstream : registry_->UpstreamStatuses()) {
+    *response.add_upstreams() = std::move(upstream);
+  }
   response.set_local_sessions(static_cast<uint64_t>(registry_->local_sessions()));
   response.set_draining(registry_->draining());
   if (const StaticServiceSet* services = static_services_; services != nullptr) {
@@ -86,14 +89,14 @@ grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext*
                   InvalidField("page_size", absl::StrCat(request->page_size(), " is negative")));
   }
   std::vector<PendingOperation> operations = registry_->Pending();
-  // Sorted by id; a page begins after the id that ended the one before.
+  // A page begins after the row that ended the one before.
   auto begin = std::upper_bound(
       operations.begin(), operations.end(), request->page_token(),
-      [](const std::string& token, const PendingOperation& row) { return token < row.id(); });
+      [](const std::string& token, const PendingOperation& row) { return token < PageToken(row); });
   auto end = operations.end();
   if (request->page_size() > 0 && end - begin > request->page_size()) {
     end = begin + request->page_size();
-    response->set_next_page_token((end - 1)->id());
+    response->set_next_page_token(PageToken(*(end - 1)));
   }
   for (; begin != end; ++begin) *response->add_operations() = std::move(*begin);
   return Finish(context, absl::OkStatus());
@@ -102,7 +105,7 @@ grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* AgentService::Retry(grpc::CallbackServerContext* context,
                                               const RetryRequest* request,
                                               RetryResponse* response) {
-  const absl::StatusOr<int64_t> retried = registry_->Retry(Ids(request->selector()));
+  const absl::StatusOr<int64_t> retried = registry_->Retry(request->selector());
   if (retried.ok()) response->set_retried(*retried);
   return Finish(context, retried.status());
 }
@@ -110,13 +113,12 @@ grpc::ServerUnaryReactor* AgentService::Retry(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* AgentService::Cancel(grpc::CallbackServerContext* context,
                                                const CancelRequest* request,
                                                CancelResponse* response) {
-  const std::vector<std::string> ids = Ids(request->selector());
-  if (ids.empty() != request->all()) {
+  if (request->selector().ids().empty() != request->all()) {
     return Finish(context,
                   InvalidField("selector.ids", request->all() ? "must be empty when all is set"
                                                               : "is required, unless all is set"));
   }
-  const absl::StatusOr<int64_t> cancelled = registry_->Cancel(ids);
+  const absl::StatusOr<int64_t> cancelled = registry_->Cancel(request->selector());
   if (cancelled.ok()) response->set_cancelled(*cancelled);
   return Finish(context, cancelled.status());
 }

@@ -1,4 +1,4 @@
-// AgentService over gRPC: what an operator sees of a FailbackRegistry, and does to it.
+// AgentService over gRPC: what an operator sees of a FailbackGroup, and does to it.
 //
 // Everything but Drain is answered from memory at once. A drain happens once in an agent's life:
 // who asks again, or stops the daemon meanwhile, is answered by the same drain.
@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "agent/static_services.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
-#include "registry/failback_registry.h"
+#include "registry/failback_group.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -29,7 +29,7 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   static constexpr char kName[] = "failback.agent.v1.AgentService";
 
   // `registry` outlives the service. `start_time` is the agent's.
-  AgentService(FailbackRegistry* registry, absl::Time start_time);
+  AgentService(FailbackGroup* registry, absl::Time start_time);
   ~AgentService() override;
 
   using DrainCallback = std::function<void(const absl::StatusOr<agent::v1::DrainResponse>&)>;
@@ -79,7 +79,7 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
     std::vector<DrainCallback> waiting ABSL_GUARDED_BY(mu);
   };
 
-  FailbackRegistry* const registry_;
+  FailbackGroup* const registry_;
   const absl::Time start_time_;
   std::atomic<StaticServiceSet*> static_services_ = nullptr;
   std::function<agent::v1::ConfigStatus()> config_status_;

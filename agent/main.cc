@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "agent/agent_config.h"
@@ -21,6 +22,7 @@
 #include "agent/readiness.h"
 #include "agent/static_service_config.h"
 #include "agent/static_services.h"
+#include "agent/upstreams.h"
 #include "daemon/config.h"
 #include "daemon/file_watch.h"
 #include "daemon/logging.h"
@@ -28,11 +30,10 @@
 #include "daemon/signals.h"
 #include "failback/agent/v1/config.pb.h"
 #include "registry/errors.h"
-#include "registry/failback_registry.h"
+#include "registry/failback_group.h"
 #include "registry/log.h"
 #include "registry/proto_time.h"
 #include "registry/registry_server.h"
-#include "registry/upstream.h"
 #include "retry/hashed_wheel_timer.h"
 #include "xds/ads_service.h"
 #include "xds/bootstrap.h"
@@ -52,7 +53,9 @@ constexpr char kExamples[] =
     "  failback-agent --config agent.yaml --validate-config";
 
 void LogIntent(const IntentEvent& event) {
-  LogFields fields = {{"id", event.id}, {"generation", absl::StrCat(event.generation)}};
+  LogFields fields = {{"id", event.id},
+                      {"upstream", event.upstream},
+                      {"generation", absl::StrCat(event.generation)}};
   if (!event.status.ok()) {
     fields.emplace_back("times", absl::StrCat(event.times));
     fields.emplace_back("status", event.status.ToString());
@@ -136,16 +139,16 @@ int Main(int argc, char** argv) {
   timer_options.name = "agent";
   absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = HashedWheelTimer::Create(timer_options);
   if (!timer.ok()) return loader.Fail(timer.status());
-  absl::StatusOr<std::unique_ptr<Registry>> upstream =
-      NewUpstream(config.registry(), UpstreamOptions());
-  if (!upstream.ok()) return loader.Fail(upstream.status());
+  absl::StatusOr<std::vector<FailbackGroup::Upstream>> upstreams =
+      NewUpstreams({config.registry().begin(), config.registry().end()});
+  if (!upstreams.ok()) return loader.Fail(upstreams.status());
 
   FailbackRegistry::Options options = ToFailbackOptions(config);
   options.timer = timer->get();
   options.on_event = LogIntent;
   const std::string client_name = options.client_name;
-  absl::StatusOr<std::unique_ptr<FailbackRegistry>> registry =
-      FailbackRegistry::Create(*std::move(upstream), std::move(options));
+  absl::StatusOr<std::unique_ptr<FailbackGroup>> registry =
+      FailbackGroup::Create(*std::move(upstreams), std::move(options));
   if (!registry.ok()) return loader.Fail(registry.status());
 
   xds::AdsService::Options xds_options;
@@ -196,7 +199,7 @@ int Main(int argc, char** argv) {
   serving = server->get();
   readiness.Start(timer->get());
   AnnounceReady("failback-agent", (*server)->addresses(),
-                absl::StrCat("registry ", config.registry()));
+                absl::StrCat("registry ", absl::StrJoin(config.registry(), " ")));
 
   const int signal = WaitForStop(&signals, &reload);
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});

@@ -15,6 +15,10 @@ std::string StateText(agent::v1::UpstreamState state) {
   return absl::AsciiStrToLower(agent::v1::UpstreamState_Name(state).substr(15));
 }
 
+const std::string& NameOf(const agent::v1::UpstreamStatus& upstream) {
+  return upstream.name().empty() ? upstream.uri() : upstream.name();
+}
+
 }  // namespace
 
 absl::Status Readiness(const agent::v1::GetStatusResponse& status) {
@@ -22,11 +26,11 @@ absl::Status Readiness(const agent::v1::GetStatusResponse& status) {
     if (upstream.state() != agent::v1::UPSTREAM_STATE_READY) {
       const absl::Status last = StatusFromProto(upstream.last_error());
       return absl::UnavailableError(
-          absl::StrCat(upstream.uri(), " is ", StateText(upstream.state()),
+          absl::StrCat(NameOf(upstream), " is ", StateText(upstream.state()),
                        last.ok() ? "" : absl::StrCat(" (", std::string(last.message()), ")")));
     }
     if (upstream.acknowledged() < upstream.desired()) {
-      return absl::UnavailableError(absl::StrCat(upstream.uri(), " has acknowledged ",
+      return absl::UnavailableError(absl::StrCat(NameOf(upstream), " has acknowledged ",
                                                  upstream.acknowledged(), " of ",
                                                  upstream.desired(), " instances"));
     }

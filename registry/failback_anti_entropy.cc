@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,13 @@
 #include "registry/validation.h"
 
 namespace failback {
+namespace {
+
+// An audit that follows a loss begins within this, at random: a fleet that was sent away together
+// does not list together.
+constexpr absl::Duration kSoon = absl::Seconds(2);
+
+}  // namespace
 
 // What one listing of the upstream has shown so far.
 struct FailbackRegistry::Core::Audit {
@@ -18,12 +26,21 @@ struct FailbackRegistry::Core::Audit {
   absl::flat_hash_map<std::string, std::string> listed;
 };
 
-void FailbackRegistry::Core::ArmAudit() {
+void FailbackRegistry::Core::AuditSoon() {
   if (options_.anti_entropy_interval <= absl::ZeroDuration()) return;
+  audit_timer_.Cancel();
+  const absl::Duration spread = std::min(kSoon, options_.anti_entropy_interval);
+  audit_timer_ = After(spread * options_.random(), [](Core* core, Deferred* deferred) {
+    core->mu_.AssertHeld();
+    core->BeginAudit(deferred);
+  });
+}
+
+void FailbackRegistry::Core::ArmAudit() {
+  if (options_.anti_entropy_interval <= absl::ZeroDuration() || IsArmed(audit_timer_)) return;
   // 75 to 125 %: agents that started together drift apart.
   const absl::Duration wait = options_.anti_entropy_interval * (0.75 + 0.5 * options_.random());
   audit_timer_ = After(wait, [](Core* core, Deferred* deferred) {
-    core->mu_.AssertHeld();
     core->mu_.AssertHeld();
     core->BeginAudit(deferred);
   });

@@ -87,6 +87,8 @@ void FailbackRegistry::Core::Shutdown() {
     audit_timer_.Cancel();
     for (auto& queue : ready_) queue.clear();
     tombstones_.clear();
+    pending_ = 0;
+    listeners_ = 0;
     upstream = std::move(upstream_);
   }
   deferred.Run();
@@ -216,11 +218,9 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
                        {{"generation", absl::StrCat(record.owner_generation)}});
       }
     }
-  } else if (static_cast<int64_t>(records_.size()) >= options_.max_records) {
-    return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
-                   absl::StrCat(KeyText(intent.key), ": the agent holds ", records_.size(),
-                                " intents, the most it is configured for"),
-                   {{"limit", absl::StrCat(options_.max_records)}});
+  } else if (absl::Status room = CheckRoom(records_.size(), options_.max_records, "instances");
+             !room.ok()) {
+    return room;
   }
 
   RecordPtr record = existed ? it->second : std::make_shared<Record>();
@@ -228,6 +228,10 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
                     record->payload == intent.payload && !record->parked() && !record->given_up &&
                     record->check == nullptr;
   const uint64_t owner_generation = session == nullptr ? 0 : intent.owner_generation;
+  if (!same && !record->pending() && (intent.present || !existed)) {
+    absl::Status room = CheckRoom(pending_, options_.max_pending, "pending operations");
+    if (!room.ok()) return room;
+  }
   if (!existed) {
     record->key = key;
     records_.emplace(record->key, record);
@@ -307,10 +311,27 @@ void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
   // A checked intent is not repeated by another life of the process; it is written when it has
   // passed.
   if (record->check == nullptr) Persist(record);
+  Count(record.get());
+}
+
+void FailbackRegistry::Core::Count(Record* record) {
+  const bool pending = record->pending() && !record->erased;
+  if (pending == std::exchange(record->counted, pending)) return;
+  pending_ += pending ? 1 : -1;
+}
+
+absl::Status FailbackRegistry::Core::CheckRoom(int64_t count, int64_t limit,
+                                               const char* what) const {
+  if (count < limit) return absl::OkStatus();
+  return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
+                 absl::StrCat("the agent has ", count, " ", what, " for ", options_.upstream_name,
+                              ", the most that it is configured for"),
+                 {{"limit", absl::StrCat(limit)}});
 }
 
 void FailbackRegistry::Core::Enqueue(const RecordPtr& record) {
   record->touched = audit_serial_;
+  Count(record.get());
   if (record->erased || record->queued || record->in_flight != 0 || record->given_up) return;
   if (record->unwritten > durable_) {
     record->held_back = true;
@@ -331,6 +352,7 @@ void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& 
   SetOwner(record.get(), nullptr, 0);
   Forget(record.get());
   record->erased = true;
+  Count(record.get());
   record->retry.reset();
   record->check.reset();
   if (record->watch != nullptr) {
@@ -364,6 +386,7 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
   event.kind = kind;
   event.operation = record.kind();
   event.id = PendingId(record);
+  event.upstream = options_.upstream_name;
   event.generation = record.generation;
   event.times = record.retry == nullptr ? 0 : record.retry->times();
   event.status = status;
@@ -408,6 +431,7 @@ void FailbackRegistry::Core::OnSessionChange() {
       if (state.phase == UpstreamSession::Phase::kClosed && drain_ != nullptr) {
         FinishDrain(/*closed=*/true, &deferred);
       }
+      WatchSession(state.phase == UpstreamSession::Phase::kDown, &deferred);
       const bool lost = state.session_serial != seen_session_serial_;
       if (lost || state.connection_serial != seen_connection_serial_) {
         seen_session_serial_ = state.session_serial;

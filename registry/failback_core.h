@@ -88,6 +88,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   int64_t local_sessions() const;
   bool draining() const;
   std::vector<agent::v1::PendingOperation> Pending() const;
+  std::vector<IntentJournal::Intent> PresentIntents() const;
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
   absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
   void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
@@ -156,6 +157,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     // Generation of the call in flight; 0: none.
     uint64_t in_flight = 0;
     bool queued = false;
+    // In Core::pending_.
+    bool counted = false;
     // In the journal, 0: not; and the write that has yet to become durable, 0: none.
     int64_t row = 0;
     uint64_t unwritten = 0;
@@ -243,6 +246,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     // The upstream session in which the stream was opened.
     std::string session_id;
     std::unique_ptr<SubscribeStream> stream;
+    // Marked stale although its stream is open: the session's renewals found nobody.
+    bool silenced = false;
     // Of the newest stream; events of older ones are dropped.
     uint64_t stream_serial = 0;
     Timeout opening_timer;
@@ -282,6 +287,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // The same without sending.
   void TakeNumber(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Enqueue(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Keeps pending_ in step with record->pending().
+  void Count(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // OK, or why there is no room for one more of something of which there are `count`.
+  absl::Status CheckRoom(int64_t count, int64_t limit, const char* what) const;
   // Takes `record` out of the table. Who still waits for it is answered with `status`.
   void Erase(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -326,12 +335,15 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void Resync(bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Local sessions (failback_core.cc).
+  LocalSession* NewSession(const std::string& incarnation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LocalSession* FindSession(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RenewSession(LocalSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `lease_serial` of the timeout that ends it; 0: whoever asks.
   void EndSession(const std::string& id, uint64_t lease_serial, const absl::Status& why);
 
   // --- Subscriptions (failback_subscriptions.cc).
+  // OK, or which bound one more subscriber of `selector` would exceed.
+  absl::Status RoomToFollow(Selector selector) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   RecordPtr FindOrCreateWatch(const Selector& selector) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes a subscriber off its watch; the last one unsubscribes it.
   void Detach(const std::shared_ptr<LocalSubscription>& subscription, Deferred* deferred)
@@ -351,6 +363,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void CloseStream(const std::shared_ptr<Watch>& watch, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmStale(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Subscribers hear of an upstream that is away also while their streams do not know yet.
+  void WatchSession(bool down, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmHold(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmOpening(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Runs `work` under the lock after `delay`, unless the core is shut down.
@@ -361,6 +375,12 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   // --- The journal (failback_journal.cc). Without one they do nothing.
   void Restore() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Makes the intents those that another registry of this process holds.
+  void Adopt(const std::vector<IntentJournal::Intent>& intents) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The session in which a client of an earlier process finds what is its own.
+  LocalSession* FormerSession(const std::string& incarnation, absl::Duration ttl)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  IntentJournal::Intent ToIntent(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The desired state of `record` is to survive; it is not sent before it does.
   void Persist(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -373,6 +393,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   // --- Anti-entropy (failback_anti_entropy.cc).
   void ArmAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Everything was sent again because the upstream had lost it: what it holds beside that is looked
+  // at now.
+  void AuditSoon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BeginAudit(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ListPage(const std::shared_ptr<Audit>& audit);
   void OnPage(const std::shared_ptr<Audit>& audit, absl::StatusOr<ListResponse> response);
@@ -413,6 +436,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   uint64_t seen_session_serial_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t seen_connection_serial_ ABSL_GUARDED_BY(mu_) = 0;
   bool resyncing_ ABSL_GUARDED_BY(mu_) = false;
+  bool session_down_ ABSL_GUARDED_BY(mu_) = false;
+
+  int64_t pending_ ABSL_GUARDED_BY(mu_) = 0;    // records that are pending()
+  int64_t listeners_ ABSL_GUARDED_BY(mu_) = 0;  // local subscribers of all watches
 
   // Records gone and acknowledged whose owner numbers its intents: kept while a late call may live.
   std::deque<std::pair<int64_t, RecordPtr>> tombstones_ ABSL_GUARDED_BY(mu_);

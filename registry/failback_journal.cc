@@ -15,60 +15,106 @@ constexpr absl::Duration kSnapshotPeriod = absl::Seconds(1);
 }  // namespace
 
 void FailbackRegistry::Core::Restore() {
-  if (journal_ == nullptr) return;
-  last_generation_ = journal_->last_generation();
-  std::map<std::string, LocalSession*> owners;
-  for (IntentJournal::Intent& intent : journal_->TakeIntents()) {
-    auto record = std::make_shared<Record>();
-    record->key = std::move(intent.key);
-    record->present = intent.present;
-    record->persistent = intent.persistent;
-    record->payload = std::move(intent.payload);
-    record->generation = intent.generation;
-    record->row = intent.row;
-    record->since_nanos = NowNanos();
-    if (!records_.emplace(record->key, record).second) continue;
-    if (!intent.owner.empty()) {
-      // The client has a full TTL to come back, with the same incarnation, to what is its own.
-      LocalSession*& owner = owners[intent.owner];
-      if (owner == nullptr) {
-        auto session = std::make_unique<LocalSession>();
-        session->id = RandomId();
-        session->serial = ++last_session_serial_;
-        session->incarnation = intent.owner;
-        session->ttl = intent.owner_ttl;
-        owner = session.get();
-        sessions_.emplace(session->id, std::move(session));
-        RenewSession(owner);
+  if (journal_ != nullptr) {
+    last_generation_ = journal_->last_generation();
+    for (IntentJournal::Intent& intent : journal_->TakeIntents()) {
+      auto record = std::make_shared<Record>();
+      record->key = std::move(intent.key);
+      record->present = intent.present;
+      record->persistent = intent.persistent;
+      record->payload = std::move(intent.payload);
+      record->generation = intent.generation;
+      record->row = intent.row;
+      record->since_nanos = NowNanos();
+      if (!records_.emplace(record->key, record).second) continue;
+      if (!intent.owner.empty()) {
+        SetOwner(record.get(), FormerSession(intent.owner, intent.owner_ttl),
+                 intent.owner_generation);
       }
-      SetOwner(record.get(), owner, intent.owner_generation);
+      Enqueue(record);
     }
-    Enqueue(record);
+    for (IntentJournal::Snapshot& snapshot : journal_->TakeSnapshots()) {
+      cached_snapshots_[std::move(snapshot.selector)] = std::move(snapshot.event);
+    }
+    journal_->Start([weak = weak_from_this()](uint64_t sequence, const absl::Status& status) {
+      if (auto self = weak.lock()) self->OnJournal(sequence, status);
+    });
   }
-  for (IntentJournal::Snapshot& snapshot : journal_->TakeSnapshots()) {
-    cached_snapshots_[std::move(snapshot.selector)] = std::move(snapshot.event);
+  if (options_.adopt.has_value()) Adopt(*options_.adopt);
+}
+
+FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::FormerSession(
+    const std::string& incarnation, absl::Duration ttl) {
+  for (const auto& [id, session] : sessions_) {
+    if (session->incarnation == incarnation) return session.get();
   }
-  journal_->Start([weak = weak_from_this()](uint64_t sequence, const absl::Status& status) {
-    if (auto self = weak.lock()) self->OnJournal(sequence, status);
-  });
+  // The client has a full TTL to come back, with the same incarnation, to what is its own.
+  LocalSession* const session = NewSession(incarnation);
+  session->ttl = ttl;
+  RenewSession(session);
+  return session;
+}
+
+void FailbackRegistry::Core::Adopt(const std::vector<IntentJournal::Intent>& intents) {
+  std::unordered_map<std::string_view, const IntentJournal::Intent*> adopted;
+  for (const IntentJournal::Intent& intent : intents) adopted[intent.key] = &intent;
+  const auto state = [&](const RecordPtr& record,
+                         const IntentJournal::Intent* intent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const bool present = intent != nullptr && intent->present;
+    record->present = present;
+    record->persistent = present && intent->persistent;
+    record->payload = present ? intent->payload : "";
+    SetOwner(record.get(),
+             present && !intent->owner.empty() ? FormerSession(intent->owner, intent->owner_ttl)
+                                               : nullptr,
+             present ? intent->owner_generation : 0);
+    NewGeneration(record);
+  };
+  for (const auto& [key, record] : records_) {
+    const auto it = adopted.find(key);
+    const IntentJournal::Intent* const intent = it == adopted.end() ? nullptr : it->second;
+    const bool present = intent != nullptr && intent->present;
+    if (record->present == present && (!present || record->payload == intent->payload)) continue;
+    state(record, intent);
+  }
+  for (const IntentJournal::Intent& intent : intents) {
+    if (records_.find(intent.key) != records_.end()) continue;
+    auto record = std::make_shared<Record>();
+    record->key = intent.key;
+    records_.emplace(record->key, record);
+    state(record, &intent);
+  }
+}
+
+IntentJournal::Intent FailbackRegistry::Core::ToIntent(const Record& record) const {
+  IntentJournal::Intent intent;
+  intent.row = record.row;
+  intent.key = record.key;
+  intent.present = record.present;
+  intent.persistent = record.persistent;
+  intent.payload = record.payload;
+  intent.generation = record.generation;
+  if (record.owner != nullptr) {
+    intent.owner = record.owner->incarnation;
+    intent.owner_ttl = record.owner->ttl;
+    intent.owner_generation = record.owner_generation;
+  }
+  return intent;
+}
+
+std::vector<IntentJournal::Intent> FailbackRegistry::Core::PresentIntents() const {
+  MutexLock lock(&mu_);
+  std::vector<IntentJournal::Intent> intents;
+  for (const auto& [key, record] : records_) {
+    if (record->present && !record->given_up) intents.push_back(ToIntent(*record));
+  }
+  return intents;
 }
 
 void FailbackRegistry::Core::Persist(const RecordPtr& record) {
   if (journal_ == nullptr || record->watch != nullptr || closed_) return;
   if (record->row == 0) record->row = journal_->NewRow();
-  IntentJournal::Intent intent;
-  intent.row = record->row;
-  intent.key = record->key;
-  intent.present = record->present;
-  intent.persistent = record->persistent;
-  intent.payload = record->payload;
-  intent.generation = record->generation;
-  if (record->owner != nullptr) {
-    intent.owner = record->owner->incarnation;
-    intent.owner_ttl = record->owner->ttl;
-    intent.owner_generation = record->owner_generation;
-  }
-  record->unwritten = last_write_ = journal_->Put(std::move(intent));
+  record->unwritten = last_write_ = journal_->Put(ToIntent(*record));
   unwritten_.emplace_back(record->unwritten, record);
 }
 

@@ -27,6 +27,17 @@ FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::FindSession(const 
   return it == sessions_.end() ? nullptr : it->second.get();
 }
 
+FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::NewSession(
+    const std::string& incarnation) {
+  auto session = std::make_unique<LocalSession>();
+  session->id = RandomId();
+  session->serial = ++last_session_serial_;
+  session->incarnation = incarnation;
+  LocalSession* const opened = session.get();
+  sessions_.emplace(opened->id, std::move(session));
+  return opened;
+}
+
 void FailbackRegistry::Core::RenewSession(LocalSession* session) {
   if (session->lease.Reschedule(session->ttl)) return;
   auto lease = options_.timer->NewTimeout(
@@ -51,31 +62,30 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
     return std::move(done)(status);
   }
   OpenSessionResponse response;
+  absl::Status room;
   {
     MutexLock lock(&mu_);
     const auto it = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
       return entry.second->incarnation == request.incarnation();
     });
     response.set_resumed(it != sessions_.end());
-    if (it == sessions_.end()) {
-      auto opened = std::make_unique<LocalSession>();
-      opened->id = RandomId();
-      opened->serial = ++last_session_serial_;
-      opened->incarnation = request.incarnation();
-      response.set_session_id(opened->id);
-      sessions_.emplace(opened->id, std::move(opened));
-    } else {
-      response.set_session_id(it->first);
+    if (!response.resumed()) {
+      room = CheckRoom(static_cast<int64_t>(sessions_.size()), options_.max_sessions,
+                       "local sessions");
     }
-    LocalSession* session = FindSession(response.session_id());
-    const absl::Duration asked =
-        absl::Seconds(request.ttl().seconds()) + absl::Nanoseconds(request.ttl().nanos());
-    session->ttl = asked == absl::ZeroDuration() ? kDefaultLocalTtl
-                                                 : std::clamp(asked, kMinLocalTtl, kMaxLocalTtl);
-    RenewSession(session);
-    response.set_rank(session->serial);
-    *response.mutable_ttl() = ToProto(session->ttl);
+    if (room.ok()) {
+      LocalSession* const session =
+          response.resumed() ? it->second.get() : NewSession(request.incarnation());
+      const absl::Duration asked = FromProto(request.ttl());
+      session->ttl = asked == absl::ZeroDuration() ? kDefaultLocalTtl
+                                                   : std::clamp(asked, kMinLocalTtl, kMaxLocalTtl);
+      RenewSession(session);
+      response.set_session_id(session->id);
+      response.set_rank(session->serial);
+      *response.mutable_ttl() = ToProto(session->ttl);
+    }
   }
+  if (!room.ok()) return std::move(done)(room);
   response.set_store_id(absl::StrCat("agent-", options_.incarnation));
   response.set_epoch(Digest64(options_.incarnation) | 1);
   response.mutable_limits()->set_max_batch(kDefaultMaxBatch);

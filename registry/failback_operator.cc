@@ -201,6 +201,7 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
         record->retry.reset();
         record->check.reset();
         record->given_up = true;
+        Count(record.get());
         Forget(record.get());
       }
       ++cancelled;
@@ -263,6 +264,16 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
       absl::StrAppend(&wrong, watch.name, ": is acknowledged without a stream\n");
     }
   }
+  int64_t pending = 0, listeners = 0;
+  for (const auto& [key, record] : records_) pending += record->pending() ? 1 : 0;
+  for (const auto& [selector, record] : watches_) {
+    pending += record->pending() ? 1 : 0;
+    listeners += static_cast<int64_t>(record->watch->subscribers.size());
+  }
+  if (pending != pending_)
+    absl::StrAppend(&wrong, pending_, " pending are counted, not ", pending, "\n");
+  if (listeners != listeners_)
+    absl::StrAppend(&wrong, listeners_, " listeners are counted, not ", listeners, "\n");
   for (const auto& [id, session] : sessions_) owned -= session->records.size();
   if (owned != 0) absl::StrAppend(&wrong, "a session lists records that it does not own\n");
   if (calls_in_flight_ < 0 || calls_in_flight_ > options_.max_calls_in_flight) {

@@ -29,6 +29,10 @@ absl::Status ValidateOptions(const FailbackRegistry::Options& options) {
        {at_least("max_calls_in_flight", options.max_calls_in_flight, 1),
         at_least("max_batch", options.max_batch, 1),
         at_least("max_records", options.max_records, 1),
+        at_least("max_pending", options.max_pending, 1),
+        at_least("max_subscriptions", options.max_subscriptions, 1),
+        at_least("max_listeners", options.max_listeners, 1),
+        at_least("max_sessions", options.max_sessions, 1),
         at_least("retries_per_second", options.retries_per_second, 1),
         at_least("retry_burst", options.retry_burst, 1),
         not_negative("session_ttl", options.session_ttl),
@@ -71,6 +75,12 @@ absl::StatusOr<std::unique_ptr<FailbackRegistry>> FailbackRegistry::Create(
 FailbackRegistry::FailbackRegistry(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 
 FailbackRegistry::~FailbackRegistry() { core_->Shutdown(); }
+
+void FailbackRegistry::Shutdown() { core_->Shutdown(); }
+
+std::vector<IntentJournal::Intent> FailbackRegistry::PresentIntents() const {
+  return core_->PresentIntents();
+}
 
 void FailbackRegistry::OpenSession(const OpenSessionRequest& request,
                                    Callback<OpenSessionResponse> done) {

@@ -49,6 +49,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "failback/agent/v1/agent.pb.h"
+#include "registry/intent_journal.h"
 #include "registry/registry.h"
 #include "registry/status_policy.h"
 #include "retry/backoff.h"
@@ -76,6 +78,8 @@ struct IntentEvent {
   OperationKind operation;
   // As in PendingOperation.id.
   std::string id;
+  // Options::upstream_name of the registry that tells.
+  std::string upstream;
   uint64_t generation = 0;
   int times = 0;
   absl::Status status;
@@ -104,8 +108,17 @@ class FailbackRegistry final : public Registry {
     // Calls in flight at the upstream, and items in one call; both at least 1.
     int max_calls_in_flight = 8;
     int max_batch = 250;
-    // Intents held at once; beyond it Register is refused with LIMIT_REACHED.
+    // Bounds; what is beyond is refused with LIMIT_REACHED, which names the bound. Each at least 1.
+    // Intents held at once.
     int64_t max_records = 1000000;
+    // Intents and subscriptions that the upstream has not acknowledged. At the bound no new intent
+    // is taken, but for an unregister of what is held, which leads back below it.
+    int64_t max_pending = 1000000;
+    // Selectors followed at the upstream, and local subscribers of all of them.
+    int64_t max_subscriptions = 10000;
+    int64_t max_listeners = 100000;
+    // Local sessions that are open at once.
+    int64_t max_sessions = 10000;
     // How long subscribers are spared the news that the upstream is away.
     absl::Duration stale_grace = absl::Seconds(1);
     // How long an empty snapshot after a non-empty one is held back before it is believed.
@@ -124,6 +137,10 @@ class FailbackRegistry final : public Registry {
     bool full_sync = false;
     // With `state_dir`: written on the calling thread. For tests on simulated time.
     bool manual_journal = false;
+    // What another registry of this process holds. Where set, it takes the place of what is in the
+    // journal: intents that are not here are given up with an unregister, those that are are
+    // stated.
+    std::optional<std::vector<IntentJournal::Intent>> adopt;
     // Optional. Called without locks; must not block.
     std::function<void(const IntentEvent&)> on_event;
   };
@@ -161,6 +178,14 @@ class FailbackRegistry final : public Registry {
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
   // Gives the pending operations named (none named: all) up.
   absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
+
+  // What is desired to be there now, as the journal would have it: for another registry's
+  // Options::adopt.
+  std::vector<IntentJournal::Intent> PresentIntents() const;
+
+  // What the destructor does first: answers every call under way, ends every subscription. Calls
+  // that come later are answered with CANCELLED.
+  void Shutdown();
 
   // Takes no new intents, lets owed unregisters finish, then ends the upstream session with all its
   // instances. `done` has what was removed and what is still owed, when all is acknowledged or

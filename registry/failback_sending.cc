@@ -49,7 +49,10 @@ void FailbackRegistry::Core::Pump() {
     if (next == Next::kIdle) {
       MutexLock lock(&mu_);
       if (pump_again_) continue;
-      if (QueueEmpty() && calls_in_flight_ == 0) resyncing_ = false;
+      if (resyncing_ && QueueEmpty() && calls_in_flight_ == 0) {
+        resyncing_ = false;
+        AuditSoon();
+      }
       pumping_ = false;
       return;
     }
@@ -323,6 +326,7 @@ void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* def
   record->alone = false;
   if (record->acknowledged != record->generation) {
     record->acknowledged = record->generation;
+    Count(record.get());
     Emit(IntentEvent::Kind::kAcknowledged, *record, absl::OkStatus(), deferred);
   }
   Resolve(record, absl::OkStatus(), deferred);
@@ -360,6 +364,7 @@ void FailbackRegistry::Core::Renumber(const RecordPtr& record, const absl::Statu
 void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::Status& status,
                                            NextStep step, bool sent, Deferred* deferred) {
   record->acknowledged = 0;
+  Count(record.get());
   record->last_status = status;
   const bool first = record->retry == nullptr;
   if (first) {

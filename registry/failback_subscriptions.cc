@@ -11,8 +11,17 @@
 namespace failback {
 namespace {
 
+// Ended subscriptions that a local session remembers, so that a late Subscribe does not bring one
+// back.
+constexpr size_t kMaxEnded = 1000;
+
 // How long a stream may take with its first message and count as a call in flight.
 constexpr absl::Duration kOpeningPatience = absl::Seconds(2);
+
+void ForgetOldest(std::map<std::string, uint64_t>* ended) {
+  ended->erase(std::min_element(ended->begin(), ended->end(),
+                                [](const auto& a, const auto& b) { return a.second < b.second; }));
+}
 
 }  // namespace
 
@@ -87,6 +96,8 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
     } else if (draining_) {
       refused = Refusal(registry::v1::ERROR_REASON_DRAINING,
                         "the agent is draining and takes no new intents");
+    } else if (absl::Status room = RoomToFollow(request.selector()); !room.ok()) {
+      refused = room;
     } else if (session == nullptr && !request.session_id().empty()) {
       refused = Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
                         absl::StrCat("session ", request.session_id(), " is not known here"));
@@ -115,6 +126,7 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
       subscription->watch = FindOrCreateWatch(selector)->watch;
       subscription->serial = ++last_subscription_;
       subscription->watch->subscribers.emplace(subscription->serial, subscription);
+      ++listeners_;
       if (auto event = subscription->watch->set.Current(); event != nullptr) {
         subscription->notifier->Post(std::move(event));
       }
@@ -150,8 +162,11 @@ void FailbackRegistry::Core::Unsubscribe(const UnsubscribeRequest& request,
                           "a newer Subscribe with this id is there",
                           {{"generation", absl::StrCat(it->second->generation)}});
       } else {
-        auto& ended = session->unsubscribed[request.subscription_id()];
-        ended = std::max(ended, request.generation());
+        if (request.generation() != 0) {
+          auto& ended = session->unsubscribed[request.subscription_id()];
+          ended = std::max(ended, request.generation());
+          if (session->unsubscribed.size() > kMaxEnded) ForgetOldest(&session->unsubscribed);
+        }
         if (it != session->subscriptions.end()) {
           EndSubscription(it->second, absl::OkStatus(), &deferred);
         }
@@ -184,6 +199,7 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
   }
   const std::shared_ptr<Watch> watch = detached->watch;
   if (watch == nullptr || watch->subscribers.erase(detached->serial) == 0) return;
+  --listeners_;
   if (!watch->subscribers.empty()) return;
   const RecordPtr record = watch->record.lock();
   if (record == nullptr || record->erased || !record->present) return;
@@ -201,6 +217,15 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
     return;
   }
   NewGeneration(record);
+}
+
+absl::Status FailbackRegistry::Core::RoomToFollow(Selector selector) const {
+  absl::Status room = CheckRoom(listeners_, options_.max_listeners, "listeners");
+  NormalizeSelector(&selector);
+  if (!room.ok() || watches_.count(CanonicalSelector(selector)) > 0) return room;
+  room =
+      CheckRoom(static_cast<int64_t>(watches_.size()), options_.max_subscriptions, "subscriptions");
+  return room.ok() ? CheckRoom(pending_, options_.max_pending, "pending operations") : room;
 }
 
 FailbackRegistry::Core::RecordPtr FailbackRegistry::Core::FindOrCreateWatch(
@@ -270,6 +295,7 @@ void FailbackRegistry::Core::OnWatchEvent(const std::shared_ptr<Watch>& watch,
                   absl::AbortedError("a message of the stream was lost: starting anew"),
                   /*sent=*/true, &deferred);
     } else {
+      watch->silenced = false;
       watch->stale_timer.Cancel();
       ArmHold(watch);
     }
@@ -308,10 +334,24 @@ void FailbackRegistry::Core::ArmStale(const std::shared_ptr<Watch>& watch) {
   if (IsArmed(watch->stale_timer) || !watch->set.known() || watch->set.stale()) return;
   watch->stale_timer = After(options_.stale_grace, [watch](Core* core, Deferred* deferred) {
     core->mu_.AssertHeld();
-    if (watch->phase != Watch::Phase::kStreaming) {
-      core->Tell(watch, watch->set.MarkStale(), deferred);
-    }
+    const bool streaming = watch->phase == Watch::Phase::kStreaming;
+    if (streaming && !core->session_down_) return;
+    watch->silenced = streaming;
+    core->Tell(watch, watch->set.MarkStale(), deferred);
   });
+}
+
+void FailbackRegistry::Core::WatchSession(bool down, Deferred* deferred) {
+  if (std::exchange(session_down_, down) == down) return;
+  for (const auto& [selector, record] : watches_) {
+    const std::shared_ptr<Watch>& watch = record->watch;
+    if (down) {
+      ArmStale(watch);
+    } else if (std::exchange(watch->silenced, false)) {
+      // The stream has outlived the trouble, so nothing of it was lost.
+      Tell(watch, watch->set.MarkFresh(), deferred);
+    }
+  }
 }
 
 void FailbackRegistry::Core::ArmHold(const std::shared_ptr<Watch>& watch) {
@@ -357,6 +397,7 @@ void FailbackRegistry::Core::CloseStream(const std::shared_ptr<Watch>& watch, De
     if (const RecordPtr record = watch->record.lock(); record != nullptr) record->in_flight = 0;
   }
   watch->phase = Watch::Phase::kClosed;
+  watch->silenced = false;
   watch->set.StreamEnded();
   if (watch->stream == nullptr) return;
   deferred->Add([stream = std::shared_ptr<SubscribeStream>(std::move(watch->stream))] {});

@@ -30,9 +30,8 @@ absl::StatusOr<FileLock> FileLock::Acquire(const std::string& path) {
   }
   // For messages only: the lock holds without it, on a full disk too.
   const std::string pid = absl::StrCat(getpid(), "\n");
-  if (ftruncate(fd, 0) == 0 && pwrite(fd, pid.data(), pid.size(), 0) < 0) {
-    static_cast<void>(ftruncate(fd, 0));
-  }
+  bool written = ftruncate(fd, 0) == 0 && pwrite(fd, pid.data(), pid.size(), 0) > 0;
+  if (!written) written = ftruncate(fd, 0) == 0;  // rather no owner than half of one
   return lock;
 }
 

@@ -80,6 +80,13 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
 
   void Close();
 
+  void SetDisconnectListener(std::function<void(const absl::Status&)> listener) {
+    MutexLock lock(&mu_);
+    disconnect_listener_ = std::move(listener);
+  }
+  // The connection is gone, and no call was waiting to be told.
+  void Disconnected(const absl::Status& status);
+
   const GrpcRegistryOptions options;
   GrpcChannels channels;
 
@@ -94,6 +101,7 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   absl::flat_hash_map<const Subscription*, std::shared_ptr<Subscription>> subscriptions_
       ABSL_GUARDED_BY(mu_);
   std::shared_ptr<KeepAliveStream> renewal_stream_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const absl::Status&)> disconnect_listener_ ABSL_GUARDED_BY(mu_);
   // Threads in a callback, once per callback.
   std::vector<std::thread::id> running_ ABSL_GUARDED_BY(mu_);
 };
@@ -209,6 +217,7 @@ class GrpcRegistry::KeepAliveStream
   void OnDone(const grpc::Status& grpc_status) override {
     const std::shared_ptr<KeepAliveStream> self = std::move(self_);
     std::deque<std::shared_ptr<Renewal>> waiting;
+    bool abandoned = false;
     absl::Status status = StatusFromGrpc(grpc_status);
     core_->channels.Report(channel_, status);
     {
@@ -216,6 +225,7 @@ class GrpcRegistry::KeepAliveStream
       waiting.swap(waiting_);
       unsent_.clear();
       if (!reason_.ok()) status = reason_;
+      abandoned = !reason_.ok();
     }
     if (status.ok())
       status = absl::UnavailableError("the registry has ended the keep-alive stream");
@@ -223,6 +233,7 @@ class GrpcRegistry::KeepAliveStream
       renewal->Cancel();
       core_->Complete<KeepAliveResponse>(renewal, status);
     }
+    if (waiting.empty() && !abandoned) core_->Disconnected(status);
   }
 
   // Takes the renewal that an answer for `session_id` belongs to: the oldest.
@@ -426,6 +437,19 @@ void GrpcRegistry::Core::Drop(const KeepAliveStream* stream) {
   if (renewal_stream_.get() == stream) dropped = std::move(renewal_stream_);
 }
 
+void GrpcRegistry::Core::Disconnected(const absl::Status& status) {
+  std::function<void(const absl::Status&)> listener;
+  {
+    MutexLock lock(&mu_);
+    if (closed_ || disconnect_listener_ == nullptr) return;
+    listener = disconnect_listener_;
+    running_.push_back(std::this_thread::get_id());
+  }
+  listener(status);
+  listener = nullptr;
+  Release();
+}
+
 bool GrpcRegistry::Core::Add(const std::shared_ptr<Subscription>& subscription) {
   MutexLock lock(&mu_);
   if (closed_) return false;
@@ -479,8 +503,19 @@ GrpcRegistry::~GrpcRegistry() { core_->Close(); }
   })
 
 void GrpcRegistry::OpenSession(const OpenSessionRequest& request,
-                               Callback<OpenSessionResponse> done) {
+                               Callback<OpenSessionResponse> caller) {
+  Callback<OpenSessionResponse> done =
+      [weak = std::weak_ptr<Core>(core_),
+       caller = std::move(caller)](absl::StatusOr<OpenSessionResponse> response) mutable {
+        // The stream is there before the first renewal is due, and tells if the connection breaks.
+        if (auto core = weak.lock(); core != nullptr && response.ok()) core->RenewalStream();
+        std::move(caller)(std::move(response));
+      };
   FAILBACK_UNARY_CALL(OpenSession);
+}
+
+void GrpcRegistry::SetDisconnectListener(std::function<void(const absl::Status&)> listener) {
+  core_->SetDisconnectListener(std::move(listener));
 }
 
 void GrpcRegistry::CloseSession(const CloseSessionRequest& request,

@@ -31,6 +31,7 @@
 #ifndef FAILBACK_REGISTRY_GRPC_REGISTRY_H_
 #define FAILBACK_REGISTRY_GRPC_REGISTRY_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -67,6 +68,8 @@ class GrpcRegistry final : public Registry {
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
   void List(const ListRequest& request, Callback<ListResponse> done) override;
+  // Told by the end of the KeepAlive stream, which is open from the first session on.
+  void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
 
  private:
   class Core;

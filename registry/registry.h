@@ -31,6 +31,7 @@
 #ifndef FAILBACK_REGISTRY_REGISTRY_H_
 #define FAILBACK_REGISTRY_REGISTRY_H_
 
+#include <functional>
 #include <memory>
 
 #include "absl/functional/any_invocable.h"
@@ -116,6 +117,11 @@ class Registry {
                            Callback<UnsubscribeResponse> done) = 0;
 
   virtual void List(const ListRequest& request, Callback<ListResponse> done) = 0;
+
+  // Hears when the connection to the registry breaks while nothing is asked of it, so that its
+  // owner need not wait for the next call to find out. One listener; it may run on any thread, and
+  // not after the registry's destructor has returned. Registries without a connection never call.
+  virtual void SetDisconnectListener(std::function<void(const absl::Status&)> listener) {}
 };
 
 }  // namespace failback

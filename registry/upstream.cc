@@ -45,6 +45,13 @@ std::vector<UpstreamScheme> AllSchemes(const UpstreamOptions& options) {
 
 }  // namespace
 
+NamedUri ParseNamedUri(const std::string& text) {
+  // A scheme ends with a colon, so an equals sign before the first one ends a name.
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals > text.find(':')) return {text, text};
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
 absl::StatusOr<std::unique_ptr<Registry>> NewUpstream(const std::string& uri,
                                                       const UpstreamOptions& options) {
   std::vector<std::string> forms;

@@ -42,6 +42,13 @@ struct UpstreamOptions {
   std::vector<UpstreamScheme> schemes;
 };
 
+// A registry as a person names it: `NAME=URI`, or the URI alone, which is its name then too.
+struct NamedUri {
+  std::string name;
+  std::string uri;
+};
+NamedUri ParseNamedUri(const std::string& text);
+
 // Connects lazily: a registry that is away is no error here. A URI that is wrong is an
 // INVALID_ARGUMENT of one line that names it, what is wrong, and what is allowed.
 absl::StatusOr<std::unique_ptr<Registry>> NewUpstream(const std::string& uri,

@@ -34,7 +34,13 @@ UpstreamSession::UpstreamSession(std::shared_ptr<Registry> upstream, Options opt
   state_.since = options_.timer->clock()->WallNow();
 }
 
-void UpstreamSession::Start() { Step(); }
+void UpstreamSession::Start() {
+  // A connection that breaks while nothing is asked of it is noticed now, not at the next renewal.
+  upstream()->SetDisconnectListener([weak = weak_from_this()](const absl::Status& status) {
+    if (auto self = weak.lock()) self->ReportFailure(status);
+  });
+  Step();
+}
 
 UpstreamSession::State UpstreamSession::state() const {
   MutexLock lock(&mu_);
@@ -249,6 +255,7 @@ void UpstreamSession::OnClosed(const absl::Status& status) {
 
 void UpstreamSession::Succeeded() {
   failures_ = 0;
+  refusals_ = 0;
   if (state_.phase == Phase::kClosing) {
     Schedule(absl::ZeroDuration());
     return;
@@ -268,8 +275,14 @@ void UpstreamSession::Failed(const absl::Status& status) {
     const bool once = state_.phase == Phase::kUp && !IsConnectionFailure(status);
     SetPhase(once ? Phase::kSuspect : Phase::kDown);
   }
-  Schedule(RetryDelayOf(status).value_or(
-      BackoffDelay(options_.reconnect, failures_, options_.random())));
+  const std::optional<absl::Duration> asked = RetryDelayOf(status);
+  const double random = options_.random();
+  if (asked.has_value()) {
+    Schedule(StretchedDelay(*asked, refusals_++, random));
+  } else {
+    refusals_ = 0;
+    Schedule(BackoffDelay(options_.reconnect, failures_, random));
+  }
 }
 
 void UpstreamSession::Lost() {

@@ -135,6 +135,7 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   bool step_again_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   int failures_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
+  int refusals_ ABSL_GUARDED_BY(mu_) = 0;  // with a delay of the server's, in a row
   int losses_ ABSL_GUARDED_BY(mu_) = 0;    // of young sessions, in a row
   int64_t opened_nanos_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t probed_nanos_ ABSL_GUARDED_BY(mu_) = 0;

@@ -69,13 +69,20 @@ WatchedSet::Event WatchedSet::Gap() {
   return nullptr;
 }
 
-WatchedSet::Event WatchedSet::MarkStale() {
-  if (!known_ || stale_) return nullptr;
-  stale_ = true;
+WatchedSet::Event WatchedSet::MarkStale() { return SetStale(true); }
+
+WatchedSet::Event WatchedSet::MarkFresh() {
+  // An empty snapshot that is held is newer than what was told.
+  return held_.has_value() ? nullptr : SetStale(false);
+}
+
+WatchedSet::Event WatchedSet::SetStale(bool stale) {
+  if (!known_ || stale_ == stale) return nullptr;
+  stale_ = stale;
   auto event = std::make_shared<SubscribeResponse>();
   event->set_epoch(told_epoch_);
   event->set_revision(told_revision_);
-  event->set_stale(true);
+  event->set_stale(stale);
   return event;
 }
 

@@ -51,6 +51,9 @@ class WatchedSet {
   // Marks the state stale: the upstream is away. A message that arrives ends it.
   Event MarkStale();
 
+  // Ends MarkStale() while the stream goes on without a new message.
+  Event MarkFresh();
+
   // Believes the empty snapshot that is held.
   Event Release();
 
@@ -84,6 +87,7 @@ class WatchedSet {
   };
 
   Event Gap();
+  Event SetStale(bool stale);
   // Makes `next` the state, and tells the difference.
   Event Commit(Instances next, uint64_t epoch, uint64_t revision, bool stale);
   // Applies a delta of the epoch told last in place, and tells what it changed.

@@ -60,4 +60,9 @@ absl::Duration BackoffDelay(const BackoffOptions& options, int times, double ran
   return absl::Seconds(ceiling * (1.0 - options.jitter + options.jitter * random));
 }
 
+absl::Duration StretchedDelay(absl::Duration asked, int refusals, double random) {
+  constexpr absl::Duration kMost = absl::Minutes(1);
+  return std::max(asked, std::min(kMost, asked * (1.0 + random * std::max(refusals, 0))));
+}
+
 }  // namespace failback

@@ -49,6 +49,12 @@ absl::Status ValidateBackoff(const std::string& path, const BackoffOptions& opti
 // The wait before attempt `times` (from 1; less counts as 1), with `random` in [0, 1).
 absl::Duration BackoffDelay(const BackoffOptions& options, int times, double random);
 
+// The wait that a server has asked for, stretched by a random share of how often in a row it has
+// asked before: `asked` * (1 + random * refusals), up to a minute, and never less than `asked`.
+// Clients that were refused together and come back together are refused together again; this pulls
+// them apart.
+absl::Duration StretchedDelay(absl::Duration asked, int refusals, double random);
+
 }  // namespace failback
 
 #endif  // FAILBACK_RETRY_BACKOFF_H_

@@ -37,13 +37,15 @@ RetryTask::State RetryTask::Failed(std::optional<absl::Duration> server_delay, T
     ++times_;
   }
   absl::Duration delay;
+  refusals_ = server_delay.has_value() ? refusals_ : 0;
   if (server_delay.has_value()) {
-    delay = *server_delay;
+    delay = StretchedDelay(*server_delay, refusals_, (*random_)());
   } else if (policy_->retry_period.has_value()) {
     delay = *policy_->retry_period;
   } else {
     delay = BackoffDelay(policy_->backoff, times_, (*random_)());
   }
+  if (server_delay.has_value()) ++refusals_;
   return Wait(delay, std::move(on_due));
 }
 
@@ -71,6 +73,7 @@ void RetryTask::RunNow() {
   timeout_.Cancel();
   if (state_ == State::kParked) {
     times_ = 1;
+    refusals_ = 0;
     first_ = true;
   }
   state_ = State::kDue;

@@ -66,7 +66,8 @@ class RetryTask {
   RetryTask& operator=(const RetryTask&) = delete;
 
   // The call failed. Puts the task on the wheel, or parks it, and returns which. `server_delay` is
-  // how long the server asked to wait; it overrides the computed wait. When the wheel takes no
+  // how long the server asked to wait; it overrides the computed wait, and is stretched when it
+  // comes several times in a row (StretchedDelay). When the wheel takes no
   // more (full, or stopped) the task parks.
   State Failed(std::optional<absl::Duration> server_delay, TimerTask on_due);
 
@@ -98,6 +99,7 @@ class RetryTask {
   Timeout timeout_;
   int64_t next_attempt_nanos_ = 0;
   int times_ = 1;
+  int refusals_ = 0;  // with a delay of the server's, in a row
   bool first_ = true;
   State state_ = State::kDue;
 };

@@ -67,18 +67,24 @@ void AddPending(CLI::App* app, CtlAction* action) {
 }
 
 void AddRetry(CLI::App* app, CtlAction* action) {
-  auto ids = std::make_shared<std::vector<std::string>>();
+  struct Flags {
+    std::vector<std::string> ids;
+    std::string upstream;
+  };
+  auto flags = std::make_shared<Flags>();
   CLI::App* const command = app->add_subcommand(
       "retry", "try pending operations now; parked ones have all retries again");
   command->footer(
       "Examples:\n"
       "  failbackctl retry\n"
       "  failbackctl retry 'register default/orders/orders-1'");
-  command->add_option("ID", *ids, "operations, as `pending` shows them; none: all");
-  command->callback([action, ids] {
-    *action = [ids](CtlContext* context) {
+  command->add_option("ID", flags->ids, "operations, as `pending` shows them; none: all");
+  AddUpstream(command, &flags->upstream);
+  command->callback([action, flags] {
+    *action = [flags](CtlContext* context) {
       RetryRequest request;
-      for (const std::string& id : *ids) request.mutable_selector()->add_ids(id);
+      for (const std::string& id : flags->ids) request.mutable_selector()->add_ids(id);
+      request.mutable_selector()->set_upstream(flags->upstream);
       RetryResponse response;
       const grpc::Status status =
           context->agent().Retry(context->NewCall().get(), request, &response);
@@ -92,6 +98,7 @@ void AddRetry(CLI::App* app, CtlAction* action) {
 void AddCancel(CLI::App* app, CtlAction* action) {
   struct Flags {
     std::vector<std::string> ids;
+    std::string upstream;
     bool all = false;
   };
   auto flags = std::make_shared<Flags>();
@@ -103,6 +110,7 @@ void AddCancel(CLI::App* app, CtlAction* action) {
       "  failbackctl cancel --all");
   command->add_option("ID", flags->ids, "operations, as `pending` shows them");
   command->add_flag("--all", flags->all, "everything pending");
+  AddUpstream(command, &flags->upstream);
   command->callback([action, flags] {
     if (flags->ids.empty() != flags->all) {
       throw CLI::ValidationError("ID", "name pending operations, or give --all");
@@ -110,6 +118,7 @@ void AddCancel(CLI::App* app, CtlAction* action) {
     *action = [flags](CtlContext* context) {
       CancelRequest request;
       for (const std::string& id : flags->ids) request.mutable_selector()->add_ids(id);
+      request.mutable_selector()->set_upstream(flags->upstream);
       request.set_all(flags->all);
       CancelResponse response;
       const grpc::Status status =

@@ -49,4 +49,9 @@ void AddDuration(CLI::App* command, const std::string& name, absl::Duration* val
       ->type_name("DURATION");
 }
 
+void AddUpstream(CLI::App* command, std::string* name) {
+  command->add_option("--upstream", *name, "only this registry of the agent's [all]")
+      ->type_name("NAME");
+}
+
 }  // namespace failback

@@ -25,6 +25,9 @@ void AddMetadata(CLI::App* command, KeyValues* metadata, const std::string& help
 void AddDuration(CLI::App* command, const std::string& name, absl::Duration* value,
                  const std::string& help);
 
+// `--upstream NAME`, for an agent with several.
+void AddUpstream(CLI::App* command, std::string* name);
+
 }  // namespace failback
 
 #endif  // FAILBACK_AGENT_CTL_FLAGS_H_

@@ -286,16 +286,20 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now) {
       status.local_sessions() == 1 ? " session\n" : " sessions\n",
       FormatConfigStatus(status.config(), now));
   for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
-    absl::StrAppend(
-        &text, "\n", "upstream      ", upstream.uri(), "\n", "state         ",
-        EnumText(upstream.state()), " since ", FormatRelative(upstream.since(), now), "\n",
-        "session       ", upstream.session_id().empty() ? "-" : upstream.session_id(), ", ttl ",
-        FormatSpan(FromProto(upstream.session_ttl())), "\n", "store         ",
-        upstream.store_id().empty() ? "-" : upstream.store_id(), ", epoch ", upstream.epoch(), "\n",
-        "instances     ", upstream.desired(), " desired, ", upstream.acknowledged(),
-        " acknowledged\n", "operations    ", upstream.pending(), " pending, ", upstream.parked(),
-        " parked\n", "subscriptions ", upstream.subscriptions(), "\n", "last error    ",
-        FormatStatus(upstream.last_error()), "\n");
+    absl::StrAppend(&text, "\n", "upstream      ",
+                    upstream.name().empty() || upstream.name() == upstream.uri()
+                        ? upstream.uri()
+                        : absl::StrCat(upstream.name(), ", ", upstream.uri()),
+                    "\n", "state         ", EnumText(upstream.state()), " since ",
+                    FormatRelative(upstream.since(), now), "\n", "session       ",
+                    upstream.session_id().empty() ? "-" : upstream.session_id(), ", ttl ",
+                    FormatSpan(FromProto(upstream.session_ttl())), "\n", "store         ",
+                    upstream.store_id().empty() ? "-" : upstream.store_id(), ", epoch ",
+                    upstream.epoch(), "\n", "instances     ", upstream.desired(), " desired, ",
+                    upstream.acknowledged(), " acknowledged\n", "operations    ",
+                    upstream.pending(), " pending, ", upstream.parked(), " parked\n",
+                    "subscriptions ", upstream.subscriptions(), "\n", "last error    ",
+                    FormatStatus(upstream.last_error()), "\n");
   }
   absl::StrAppend(&text, FormatStaticServices(status, now));
   return text;

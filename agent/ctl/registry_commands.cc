@@ -180,6 +180,7 @@ struct SelectorFlags {
   std::vector<std::string> zones;
   KeyValues metadata;
   bool healthy = false;
+  std::string upstream;
 
   void AddTo(CLI::App* command) {
     command->add_option("--namespace", *selector.mutable_namespace_(), "namespace [default]")
@@ -187,6 +188,7 @@ struct SelectorFlags {
     AddRepeated(command, "--zone", "ZONE", &zones, "only this zone; may be repeated");
     AddMetadata(command, &metadata, "only with this metadata; may be repeated");
     command->add_flag("--healthy", healthy, "only instances to be used now");
+    AddUpstream(command, &upstream);
   }
 
   Selector ToProto() const {
@@ -212,6 +214,7 @@ void AddList(CLI::App* app, CtlAction* action) {
     *action = [flags](CtlContext* context) {
       ListRequest request;
       *request.mutable_selector() = flags->ToProto();
+      request.set_upstream(flags->upstream);
       std::vector<InstanceRecord> records;
       bool stale = false;
       do {
@@ -265,6 +268,7 @@ void AddSubscribe(CLI::App* app, CtlAction* action) {
     *action = [flags](CtlContext* context) {
       SubscribeRequest request;
       *request.mutable_selector() = flags->ToProto();
+      request.set_upstream(flags->upstream);
       grpc::ClientContext call;
       const auto stream = context->registry().Subscribe(&call, request);
       SubscribeResponse event;

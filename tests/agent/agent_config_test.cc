@@ -75,7 +75,6 @@ retry: {retry_times: 2, retry_period: 250ms, backoff: {initial: 1s, max: 2s, jit
 )"),
             "");
   const FailbackRegistry::Options options = ToFailbackOptions(config_);
-  EXPECT_EQ(options.upstream_name, "grpc://127.0.0.1:7070");
   EXPECT_EQ(options.client_name, "me");
   EXPECT_EQ(options.session_ttl, absl::Seconds(3));
   EXPECT_EQ(options.retry.retry_times, 2);
@@ -93,8 +92,11 @@ TEST_F(AgentConfigTest, BadValuesNameTheLineAndTheKey) {
   const std::string ok = "registry: grpc://127.0.0.1:7070\n";
   EXPECT_EQ(Load("zone: a\n"), "agent.yaml: registry: is required, as grpc://127.0.0.1:7070");
   EXPECT_THAT(Load("registry: http://a:1\n"),
-              ::testing::StartsWith("agent.yaml:1: registry: registry URI 'http://a:1': "));
+              ::testing::StartsWith("agent.yaml:1: registry[0]: registry URI 'http://a:1': "));
   EXPECT_THAT(Load("registry: grpc://a:70000\n"), ::testing::HasSubstr("70000"));
+  EXPECT_EQ(Load("registry: [a=grpc://a:1, a=grpc://b:1]\n"),
+            "agent.yaml:1: registry[1]: 'a' is registry[0] already");
+  EXPECT_EQ(Load("registry: [a=grpc://a:1, 'grpc://b:1,c:1']\n"), "");
   EXPECT_THAT(Load(ok + "listen: [unix:/a, a:70000]\n"),
               ::testing::AllOf(::testing::StartsWith("agent.yaml:2: listen[1]: "),
                                ::testing::HasSubstr("'70000' is not in 0..65535")));

@@ -5,11 +5,14 @@
 #include "agent/agent.h"
 
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -357,6 +360,98 @@ TEST_F(AgentTest, ACallbackThatThrowsIsLoggedAndTheNextComes) {
       seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
   auto b = agent->Register(Instance("orders", "b"));
   ASSERT_TRUE(seen.WaitFor([](const auto& v) { return v.back().instances.size() == 2; }));
+}
+
+// Rule 15. The child leaves through exit(), with all that runs then.
+TEST_F(AgentTest, Rule15_AForkedChildHasNoAgentAndHurtsNobody) {
+  auto agent = NewAgent();
+  Collector<IntentEvent> events;
+  absl::StatusOr<Registration> registration = agent->Register(
+      Instance("orders", "a"), [&](const IntentEvent& event) { events.Add(event); });
+  ASSERT_TRUE(registration.ok());
+  ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
+  Collector<ServiceSnapshot> snapshots;
+  absl::StatusOr<Subscription> subscription =
+      agent->Subscribe("orders", [&](const ServiceSnapshot& snapshot) { snapshots.Add(snapshot); });
+  ASSERT_TRUE(subscription.ok());
+  ASSERT_TRUE(snapshots.WaitFor([](const auto& values) { return !values.empty(); }));
+
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(30);  // rather killed than hanging
+    const auto refused = [](const absl::Status& status) {
+      return status.code() == absl::StatusCode::kFailedPrecondition &&
+             status.message().find("fork") != std::string::npos;
+    };
+    bool drained = false;
+    agent->Drain(absl::Seconds(10), [&](const auto&) { drained = true; });
+    const bool right = refused(agent->Register(Instance("orders", "b")).status()) &&
+                       refused(agent->Subscribe("orders", nullptr).status()) &&
+                       refused(registration->Update(Instance("orders", "a", 1))) &&
+                       refused(subscription->Current().status) &&
+                       registration->instance().key().instance_id() == "a" &&
+                       agent->Status().empty() && agent->Pending().empty() && drained;
+    registration->Unregister();
+    *subscription = Subscription();
+    agent.reset();
+#ifdef __SANITIZE_ADDRESS__
+    _exit(right ? 0 : 1);  // what the parent's threads hold looks like leaks here
+#else
+    exit(right ? 0 : 1);
+#endif
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_THAT(Listed("orders"), ElementsAre("a"));
+  // The parent's agent goes on as if nothing had been.
+  ASSERT_TRUE(registration->Update(Instance("orders", "a", 9)).ok());
+  EXPECT_TRUE(snapshots.WaitFor([](const auto& values) {
+    return !values.back().instances.empty() && values.back().instances[0].port() == 9;
+  }));
+}
+
+TEST_F(AgentTest, SeveralRegistriesAtOnce) {
+  LocalRegistry other;
+  Agent::Options options;
+  options.registries = {"old=" + registry_.uri(), "new=" + other.uri()};
+  auto agent = Agent::Create(options);
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  Collector<IntentEvent> events;
+  auto registration = (*agent)->Register(Instance("orders", "a"),
+                                         [&](const IntentEvent& event) { events.Add(event); });
+  ASSERT_TRUE(registration.ok());
+  EXPECT_TRUE(events.WaitFor([](const std::vector<IntentEvent>& values) {
+    std::set<std::string> from;
+    for (const auto& event : values) from.insert(event.upstream);
+    return from == std::set<std::string>{"old", "new"};
+  }));
+  EXPECT_THAT(Listed("orders"), ElementsAre("a"));
+  // One that only the other registry knows.
+  Agent::Options alone;
+  alone.registry = other.uri();
+  auto elsewhere = Agent::Create(alone);
+  ASSERT_TRUE(elsewhere.ok());
+  auto b = (*elsewhere)->Register(Instance("orders", "b"));
+  ASSERT_TRUE(b.ok());
+  Collector<std::vector<std::string>> merged, old_only;
+  auto both = (*agent)->Subscribe(
+      "orders", [&](const ServiceSnapshot& snapshot) { merged.Add(Ids(snapshot)); });
+  Selector selector;
+  selector.set_service("orders");
+  auto one = (*agent)->Subscribe(
+      selector, [&](const ServiceSnapshot& snapshot) { old_only.Add(Ids(snapshot)); }, "old");
+  const auto are = [](std::vector<std::string> ids) {
+    return [ids](const auto& values) { return !values.empty() && values.back() == ids; };
+  };
+  EXPECT_TRUE(merged.WaitFor(are({"a", "b"})));
+  EXPECT_TRUE(old_only.WaitFor(are({"a"})));
+  const auto status = (*agent)->Status();
+  ASSERT_EQ(status.size(), 2);
+  EXPECT_EQ(status[0].name(), "old");
+  EXPECT_EQ(status[1].acknowledged(), 1);
 }
 
 TEST_F(AgentTest, HealthyInstancesComeFirst) {

@@ -54,7 +54,7 @@ services:
                         &config, &origins)
                   .ok());
   EXPECT_THAT(config.listen(), ElementsAre("unix:/run/a.sock", "127.0.0.1:7060"));
-  EXPECT_EQ(config.registry(), "grpc://10.0.0.1:7070,10.0.0.2:7070");
+  EXPECT_THAT(config.registry(), ElementsAre("grpc://10.0.0.1:7070,10.0.0.2:7070"));
   EXPECT_EQ(config.session_ttl().seconds(), 90);
   EXPECT_EQ(config.session_ttl().nanos(), 500000000);
   EXPECT_EQ(config.retry().retry_times(), 3);
@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"log: debug", "agent.yaml:1: log: expected a map of keys, found 'debug'"},
         BadFile{"zone: {a: b}", "agent.yaml:1: zone: expected TEXT, found a map"},
         BadFile{"zone: [a]", "agent.yaml:1: zone: expected TEXT, found a list"},
-        BadFile{"zone: z\nregistry:\n", "agent.yaml:2: registry: has no value; expected URI"},
+        BadFile{"zone: z\nstate_dir:\n", "agent.yaml:2: state_dir: has no value; expected DIR"},
         BadFile{"listen: {a: b}", "agent.yaml:1: listen: expected a list, found a map"},
         BadFile{"listen: [[a]]", "agent.yaml:1: listen[0]: expected ADDRESS, found a list"},
         BadFile{"services: {name: a}", "agent.yaml:1: services: expected a list, found a map"},
@@ -233,7 +233,7 @@ TEST_F(ConfigLoaderTest, DefaultsAreThoseOfTheMessage) {
   EXPECT_EQ(config_.retry().backoff().initial().nanos(), 500000000);
   EXPECT_EQ(config_.retry().backoff().max().seconds(), 30);
   EXPECT_EQ(config_.log().level(), config::v1::LOG_LEVEL_INFO);
-  EXPECT_EQ(config_.registry(), "");
+  EXPECT_EQ(config_.registry_size(), 0);
 }
 
 TEST_F(ConfigLoaderTest, FlagsWinOverEnvironmentWinsOverFileWinsOverDefaults) {

@@ -138,6 +138,20 @@ std::shared_ptr<FakeSubscription> FakeRegistry::WaitForSubscription(size_t index
   return subscriptions_.size() > index ? subscriptions_[index] : nullptr;
 }
 
+void FakeRegistry::Disconnect(const absl::Status& status) {
+  std::function<void(const absl::Status&)> listener;
+  {
+    MutexLock lock(&mu_);
+    listener = disconnect_listener_;
+  }
+  if (listener != nullptr) listener(status);
+}
+
+void FakeRegistry::SetDisconnectListener(std::function<void(const absl::Status&)> listener) {
+  MutexLock lock(&mu_);
+  disconnect_listener_ = std::move(listener);
+}
+
 void FakeRegistry::EndSubscriptionsWith(std::optional<absl::Status> status) {
   MutexLock lock(&mu_);
   subscription_end_ = std::move(status);

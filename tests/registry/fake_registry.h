@@ -234,6 +234,10 @@ class FakeRegistry : public Registry {
   FakeMethod<UnsubscribeRequest, UnsubscribeResponse> unsubscribes;
   FakeMethod<ListRequest, ListResponse> lists;
 
+  // The connection breaks while nothing is asked.
+  void Disconnect(const absl::Status& status);
+  void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
+
   // Every Subscribe so far, in order of arrival.
   std::vector<std::shared_ptr<FakeSubscription>> subscriptions() const;
 
@@ -260,6 +264,7 @@ class FakeRegistry : public Registry {
   mutable CondVar subscribed_;
   std::vector<std::shared_ptr<FakeSubscription>> subscriptions_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> subscription_end_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const absl::Status&)> disconnect_listener_ ABSL_GUARDED_BY(mu_);
 };
 
 // A listener that records what it hears. `on_notify`, if given, also runs with each event.

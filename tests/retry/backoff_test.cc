@@ -64,5 +64,13 @@ TEST(BackoffTest, SeededRandomRepeats) {
   EXPECT_TRUE(differs);
 }
 
+TEST(StretchedDelayTest, GrowsByARandomShareOfTheRefusalsUpToAMinute) {
+  EXPECT_EQ(StretchedDelay(absl::Seconds(1), 0, 0.9), absl::Seconds(1));
+  EXPECT_EQ(StretchedDelay(absl::Seconds(1), 4, 0.0), absl::Seconds(1));
+  EXPECT_EQ(StretchedDelay(absl::Seconds(1), 4, 0.5), absl::Seconds(3));
+  EXPECT_EQ(StretchedDelay(absl::Seconds(1), 1000, 0.5), absl::Minutes(1));
+  EXPECT_EQ(StretchedDelay(absl::Minutes(5), 1000, 0.5), absl::Minutes(5)) << "never less";
+}
+
 }  // namespace
 }  // namespace failback

@@ -106,6 +106,21 @@ TEST_F(RetryTaskTest, TheServersDelayOverridesPeriodAndBackoff) {
   EXPECT_EQ(task_->next_attempt_nanos(), 5123000000);
 }
 
+TEST_F(RetryTaskTest, TheServersDelayIsStretchedWhenItComesAgain) {
+  policy_.retry_period = absl::Seconds(5);
+  MakeTask();  // draws 0.5
+  const auto wait = [&](std::optional<absl::Duration> asked) {
+    const int64_t before = clock_.NowNanos();
+    Fail(asked);
+    return absl::Nanoseconds(task_->next_attempt_nanos() - before);
+  };
+  EXPECT_EQ(wait(absl::Seconds(1)), absl::Seconds(1));
+  EXPECT_EQ(wait(absl::Seconds(1)), absl::Milliseconds(1500));
+  EXPECT_EQ(wait(absl::Seconds(1)), absl::Seconds(2));
+  EXPECT_EQ(wait(std::nullopt), absl::Seconds(5)) << "another failure";
+  EXPECT_EQ(wait(absl::Seconds(1)), absl::Seconds(1)) << "starts anew";
+}
+
 TEST_F(RetryTaskTest, AFullWheelParks) {
   MakeTimer(1);
   auto occupied = timer_->NewTimeout([] {}, absl::Hours(1));

@@ -37,13 +37,20 @@ class FailbackAntiEntropyTest : public FailbackTest {
     return response;
   }
 
+  // Up to the end of the comparison that follows the first session; the next comes in a minute.
+  void StartAndCompare() {
+    Start();
+    Advance(absl::Seconds(1));
+    fake_->lists.ClearRequests();
+  }
+
   std::vector<ServiceInstance> held_;  // sorted by key
   uint64_t epoch_ = 1;
   std::string log_;
 };
 
 TEST_F(FailbackAntiEntropyTest, Rule9_WhatIsEqualIsLeftAlone) {
-  Start();
+  StartAndCompare();
   Register(MakeRegister({MakeInstance("a"), MakeInstance("b"), MakeInstance("c")}));
   held_ = {MakeInstance("a"), MakeInstance("b"), MakeInstance("c")};
   Advance(absl::Minutes(10));
@@ -54,7 +61,7 @@ TEST_F(FailbackAntiEntropyTest, Rule9_WhatIsEqualIsLeftAlone) {
 }
 
 TEST_F(FailbackAntiEntropyTest, Rule9_RepairsWhatIsMissingDifferentOrExtra) {
-  Start();
+  StartAndCompare();
   Register(MakeRegister({MakeInstance("a"), MakeInstance("b"), MakeInstance("c")}));
   held_ = {MakeInstance("a"), MakeInstance("c", 99), MakeInstance("x")};
   Advance(absl::Seconds(59));
@@ -77,7 +84,7 @@ TEST_F(FailbackAntiEntropyTest, Rule9_RepairsWhatIsMissingDifferentOrExtra) {
 }
 
 TEST_F(FailbackAntiEntropyTest, Rule9_OnlyKeysThatAreIdleAndUnchangedSinceTheListingBegan) {
-  Start();
+  StartAndCompare();
   Register(MakeRegister({MakeInstance("a"), MakeInstance("b"), MakeInstance("c")}));
   fake_->lists.Hold();
   Advance(absl::Seconds(60));
@@ -95,7 +102,7 @@ TEST_F(FailbackAntiEntropyTest, Rule9_OnlyKeysThatAreIdleAndUnchangedSinceTheLis
 }
 
 TEST_F(FailbackAntiEntropyTest, Rule9_WhatAnOperatorGaveUpIsNotRepaired) {
-  Start();
+  StartAndCompare();
   Register("a");
   fake_->unregisters.AnswerWith([](const auto&) { return absl::InternalError("no"); });
   Unregister("a");
@@ -107,7 +114,7 @@ TEST_F(FailbackAntiEntropyTest, Rule9_WhatAnOperatorGaveUpIsNotRepaired) {
 }
 
 TEST_F(FailbackAntiEntropyTest, Rule9_AListingOfAnotherLifeComparesWithNothing) {
-  Start();
+  StartAndCompare();
   Register(MakeRegister({MakeInstance("a"), MakeInstance("b"), MakeInstance("c")}));
   held_ = {MakeInstance("x"), MakeInstance("y"), MakeInstance("z")};
   fake_->lists.AnswerWith([this](const ListRequest& request) {
@@ -147,6 +154,8 @@ TEST_F(FailbackAntiEntropyTest, Rule9_NotWhileTheRegistryIsAwayAndNotWhenSwitche
 TEST_F(FailbackAntiEntropyTest, Rule9_TheIntervalIsJittered) {
   random_ = 0.0;
   Start();
+  Advance(absl::Milliseconds(1));
+  fake_->lists.ClearRequests();
   Advance(absl::Milliseconds(44999));
   EXPECT_EQ(fake_->lists.request_count(), 0);
   random_ = 0.999;
@@ -156,6 +165,32 @@ TEST_F(FailbackAntiEntropyTest, Rule9_TheIntervalIsJittered) {
   EXPECT_EQ(fake_->lists.request_count(), 1);
   Advance(absl::Seconds(1));
   EXPECT_EQ(fake_->lists.request_count(), 2);
+}
+
+TEST_F(FailbackAntiEntropyTest, Rule9_ComparesSoonAfterWhatWasLostIsSentAgain) {
+  StartAndCompare();
+  Register("a");
+  Unregister("b");
+  // A store that was restored from a backup: an older epoch's "b" is back from the dead.
+  held_ = {MakeInstance("a"), MakeInstance("b")};
+  epoch_ = 2;
+  fake_->keep_alives.AnswerWith(
+      [](const KeepAliveRequest& request) { return Renewed(request, /*epoch=*/2); });
+  Advance(absl::Seconds(3));  // the renewal that tells
+  const size_t before = fake_->unregisters.request_count();
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(fake_->lists.request_count(), 1);
+  ASSERT_EQ(fake_->unregisters.request_count(), before + 1);
+  EXPECT_EQ(fake_->unregisters.last_request().deregistrations(0).key().instance_id(), "b");
+}
+
+TEST_F(FailbackAntiEntropyTest, Rule9_TheComparisonAfterALossIsSpread) {
+  random_ = 0.9;
+  Start();
+  Advance(absl::Milliseconds(1799));
+  EXPECT_EQ(fake_->lists.request_count(), 0);
+  Advance(absl::Milliseconds(2));
+  EXPECT_EQ(fake_->lists.request_count(), 1);
 }
 
 TEST_F(FailbackAntiEntropyTest, Rule9_ALocalClientComparesWithItsOwnIntents) {

@@ -168,6 +168,97 @@ TEST_F(FailbackBoundsTest, Rule13_TheBoundOfIntentsIsAnErrorToTheCaller) {
   EXPECT_TRUE(Register("c").item().ok());
 }
 
+TEST_F(FailbackBoundsTest, Rule13_TheBoundOfPendingIntentsLetsUnregistersPass) {
+  options_.max_pending = 2;
+  GoAway();
+  Start();
+  EXPECT_TRUE(Register("a").item().ok());
+  EXPECT_TRUE(Register("b").item().ok());
+  EXPECT_TRUE(Register("a", 2).item().ok()) << "no further one is pending";
+  const auto refused = Register("c");
+  EXPECT_EQ(ReasonOf(refused.item()), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  EXPECT_EQ(ReasonMetadata(refused.item(), "limit"), "2");
+  EXPECT_EQ(refused.item().message(),
+            "the agent has 2 pending operations for grpc://fake, the most that it is configured "
+            "for");
+  EXPECT_EQ(ReasonOf(Unregister("unknown").item()), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  auto listener = std::make_shared<RecordingListener>();
+  auto stream = Subscribe(listener);
+  ASSERT_TRUE(listener->end().has_value());
+  EXPECT_EQ(ReasonOf(*listener->end()), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  EXPECT_TRUE(Unregister("a").item().ok());
+  CheckInvariants();
+  Back();
+  Advance(absl::Seconds(2));
+  EXPECT_TRUE(Register("c").item().ok()) << "there is room again";
+  fake_->unregisters.Hold();
+  fake_->registers.Hold();
+  EXPECT_TRUE(Register("d").item().ok());
+  EXPECT_TRUE(Register("e").item().ok());
+  EXPECT_TRUE(Unregister("b").item().ok()) << "held, and acknowledged: leads back below the bound";
+}
+
+TEST_F(FailbackBoundsTest, Rule13_TheBoundsOfSubscriptionsAndListenersAreErrorsToTheCaller) {
+  options_.max_subscriptions = 1;
+  options_.max_listeners = 2;
+  Start();
+  std::vector<std::unique_ptr<SubscribeStream>> streams;
+  const auto follow = [&](const std::string& service) {
+    auto listener = std::make_shared<RecordingListener>();
+    streams.push_back(Subscribe(listener, service));
+    return listener->end().value_or(absl::OkStatus());
+  };
+  EXPECT_EQ(follow("orders"), absl::OkStatus());
+  const absl::Status second = follow("payments");
+  EXPECT_EQ(ReasonOf(second), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  EXPECT_EQ(second.message(),
+            "the agent has 1 subscriptions for grpc://fake, the most that it is configured for");
+  EXPECT_EQ(follow("orders"), absl::OkStatus()) << "shares the subscription";
+  const absl::Status third = follow("orders");
+  EXPECT_EQ(third.message(),
+            "the agent has 2 listeners for grpc://fake, the most that it is configured for");
+  EXPECT_EQ(ReasonMetadata(third, "limit"), "2");
+  CheckInvariants();
+  streams.clear();
+  EXPECT_EQ(follow("payments"), absl::OkStatus()) << "there is room again";
+}
+
+TEST_F(FailbackBoundsTest, Rule13_TheBoundOfLocalSessionsIsAnErrorToTheCaller) {
+  options_.max_sessions = 1;
+  Start();
+  const std::string first = OpenLocal("app-1");
+  OpenSessionRequest request;
+  request.set_incarnation("app-2");
+  Answer<OpenSessionResponse> refused;
+  registry_->OpenSession(request, refused.Catch());
+  EXPECT_EQ(ReasonOf(refused.get().status()), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  EXPECT_EQ(refused.get().status().message(),
+            "the agent has 1 local sessions for grpc://fake, the most that it is configured for");
+  EXPECT_EQ(OpenLocal("app-1"), first) << "resumed";
+  Advance(absl::Seconds(11));
+  EXPECT_NE(OpenLocal("app-2"), "");
+}
+
+TEST_F(FailbackBoundsTest, Rule13_EndedSubscriptionsAreNotRememberedWithoutBound) {
+  Start();
+  const std::string session = OpenLocal("app", 3600);
+  const auto unsubscribe = [&](int i) {
+    UnsubscribeRequest request;
+    request.set_session_id(session);
+    request.set_subscription_id(absl::StrCat("s", i));
+    request.set_generation(i);
+    Answer<UnsubscribeResponse> answer;
+    registry_->Unsubscribe(request, answer.Catch());
+  };
+  for (int i = 1; i <= 1001; ++i) unsubscribe(i);
+  auto newest = std::make_shared<RecordingListener>();
+  auto refused = Subscribe(newest, "orders", session, "s1001", 1001);
+  EXPECT_TRUE(newest->end().has_value()) << "a late one is refused";
+  auto oldest = std::make_shared<RecordingListener>();
+  auto forgotten = Subscribe(oldest, "orders", session, "s1", 1);
+  EXPECT_FALSE(oldest->end().has_value());
+}
+
 // --- Rule 15.
 
 TEST_F(FailbackBoundsTest, Rule15_DestructionAnswersEveryCallUnderWay) {

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "gmock/gmock.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {
@@ -101,6 +102,89 @@ TEST_F(FailbackSubscriptionTest, StaleAfterTheGraceAndFreshAgainAfter) {
   ASSERT_EQ(listener_->events().size(), 3);
   EXPECT_FALSE(listener_->events()[2]->stale());
   EXPECT_FALSE(listener_->events()[2]->has_snapshot());
+}
+
+TEST_F(FailbackSubscriptionTest, StaleAlsoWhileTheStreamOfAnUpstreamThatIsAwayLooksOpen) {
+  Start();
+  auto stream = Subscribe(listener_);
+  fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a")}));
+  // A black hole: the stream does not end, renewals find nobody.
+  fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
+  Advance(absl::Seconds(4));  // a renewal at a third of the TTL, and the grace
+  EXPECT_EQ(listener_->events().size(), 1);
+  Advance(absl::Seconds(1));
+  ASSERT_EQ(listener_->events().size(), 2);
+  EXPECT_TRUE(listener_->events()[1]->stale());
+  Back();
+  Advance(absl::Seconds(2));
+  ASSERT_EQ(listener_->events().size(), 3) << "the stream has outlived it";
+  EXPECT_FALSE(listener_->events()[2]->stale());
+  EXPECT_EQ(fake_->subscriptions().size(), 1);
+}
+
+TEST_F(FailbackSubscriptionTest, AStreamThatSpeaksWhileRenewalsFailIsNotMarkedStaleAgain) {
+  Start();
+  auto stream = Subscribe(listener_);
+  fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a")}));
+  fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
+  Advance(absl::Seconds(5));
+  ASSERT_EQ(listener_->events().size(), 2);
+  fake_->subscriptions()[0]->Push(DeltaEvent(5, 6, {MakeInstance("b")}));
+  ASSERT_EQ(listener_->events().size(), 3);
+  EXPECT_FALSE(listener_->events()[2]->stale());
+  Advance(absl::Minutes(1));
+  EXPECT_EQ(listener_->events().size(), 3);
+}
+
+TEST_F(FailbackSubscriptionTest, Rule5_ARefusedSubscribeIsParkedToldAndReArmed) {
+  Start();
+  fake_->EndSubscriptionsWith(absl::PermissionDeniedError("not for you"));
+  auto stream = Subscribe(listener_);
+  ASSERT_EQ(registry_->Pending().size(), 1);
+  EXPECT_EQ(registry_->Pending()[0].state(), agent::v1::PENDING_STATE_PARKED);
+  EXPECT_EQ(registry_->Pending()[0].last_status().message(), "not for you");
+  EXPECT_EQ(registry_->Pending()[0].kind(), agent::v1::OPERATION_KIND_SUBSCRIBE);
+  EXPECT_THAT(EventNames(), testing::ElementsAre("parked subscribe default/orders#1"));
+  Advance(absl::Minutes(10));
+  EXPECT_EQ(fake_->subscriptions().size(), 1) << "not tried again by itself";
+  EXPECT_FALSE(listener_->end().has_value()) << "the subscriber is kept";
+  fake_->EndSubscriptionsWith(std::nullopt);
+  EXPECT_EQ(*registry_->Retry({}), 1);
+  ASSERT_EQ(fake_->subscriptions().size(), 2);
+  fake_->subscriptions()[1]->Push(SnapshotEvent(1, {MakeInstance("a")}));
+  EXPECT_EQ(listener_->events().size(), 1);
+  EXPECT_EQ(registry_->Pending().size(), 0);
+}
+
+TEST_F(FailbackSubscriptionTest, Rule6_AParkedSubscribeIsReArmedByAReconnectAndByASecondOne) {
+  Start();
+  fake_->EndSubscriptionsWith(absl::PermissionDeniedError("not for you"));
+  auto stream = Subscribe(listener_);
+  fake_->keep_alives.Answer(SessionUnknown());
+  Advance(absl::Seconds(4));
+  EXPECT_EQ(fake_->subscriptions().size(), 2) << "a new session";
+  EXPECT_EQ(registry_->Pending()[0].state(), agent::v1::PENDING_STATE_PARKED);
+}
+
+TEST_F(FailbackSubscriptionTest, Rule5_ARefusedSubscribeThatMayPassLaterIsOnTheWheel) {
+  options_.retry.retry_times = 2;
+  options_.retry.retry_period = absl::Seconds(1);
+  Start();
+  for (const absl::Status& status :
+       {absl::UnauthenticatedError("expired"), absl::InternalError("broken"),
+        WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"), absl::Seconds(1))}) {
+    fake_->EndSubscriptionsWith(status);
+    const size_t before = fake_->subscriptions().size();
+    auto stream = Subscribe(std::make_shared<RecordingListener>());
+    ASSERT_EQ(registry_->Pending().size(), 1);
+    EXPECT_EQ(registry_->Pending()[0].state(), agent::v1::PENDING_STATE_WAITING) << status;
+    Advance(absl::Seconds(10));
+    EXPECT_EQ(fake_->subscriptions().size(), before + 3) << "retry_times retries follow";
+    EXPECT_EQ(registry_->Pending()[0].state(), agent::v1::PENDING_STATE_PARKED);
+    CheckInvariants();
+    stream.reset();
+    Advance(absl::Seconds(1));
+  }
 }
 
 TEST_F(FailbackSubscriptionTest, AShortOutageIsNotToldAtAll) {

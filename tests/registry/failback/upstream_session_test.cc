@@ -223,6 +223,30 @@ TEST_F(UpstreamSessionTest, TheServersRetryDelayIsHonoured) {
   EXPECT_EQ(fake_->opens.request_count(), 2);
 }
 
+TEST_F(UpstreamSessionTest, RepeatedRefusalsAreStretchedApart) {
+  fake_->opens.AnswerWith([](const auto&) {
+    return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"), absl::Seconds(1));
+  });
+  session_->Start();
+  // 1 + random * refusals before, with random = 0.5: after 1, 1.5, 2, 2.5 s.
+  std::vector<int> calls;
+  for (int ms = 0; ms < 7100; ms += 500) {
+    calls.push_back(static_cast<int>(fake_->opens.request_count()));
+    Advance(absl::Milliseconds(500));
+  }
+  EXPECT_EQ(calls, (std::vector<int>{1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 5}));
+}
+
+TEST_F(UpstreamSessionTest, AConnectionThatBreaksWhileIdleIsNoticedAtOnce) {
+  session_->Start();
+  Advance(absl::Seconds(1));
+  fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
+  fake_->Disconnect(Away());
+  EXPECT_EQ(phase(), Phase::kSuspect);
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(phase(), Phase::kDown) << "two seconds before the next renewal";
+}
+
 TEST_F(UpstreamSessionTest, ClosesAtTheUpstreamAndTriesUntilItSucceeds) {
   session_->Start();
   fake_->closes.Answer(Away());

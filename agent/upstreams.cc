@@ -1,0 +1,19 @@
+#include "agent/upstreams.h"
+
+#include <utility>
+
+namespace failback {
+
+absl::StatusOr<std::vector<FailbackGroup::Upstream>> NewUpstreams(
+    const std::vector<std::string>& texts, const UpstreamOptions& options) {
+  std::vector<FailbackGroup::Upstream> upstreams;
+  for (const std::string& text : texts) {
+    const NamedUri named = ParseNamedUri(text);
+    auto registry = NewUpstream(named.uri, options);
+    if (!registry.ok()) return registry.status();
+    upstreams.push_back({named.name, named.uri, *std::move(registry)});
+  }
+  return upstreams;
+}
+
+}  // namespace failback

@@ -1,0 +1,26 @@
+// The registries that an agent's intents are carried to, from their texts in the configuration.
+//
+//   auto upstreams = NewUpstreams({"old=grpc://10.0.0.1:7070", "new=grpc://10.0.0.2:7070"});
+//
+// Thread safety: all functions may be called from any thread.
+
+#ifndef FAILBACK_AGENT_UPSTREAMS_H_
+#define FAILBACK_AGENT_UPSTREAMS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "registry/failback_group.h"
+#include "registry/upstream.h"
+
+namespace failback {
+
+// One upstream for each `[NAME=]URI`, connected lazily. INVALID_ARGUMENT names the text that is
+// wrong and what is allowed.
+absl::StatusOr<std::vector<FailbackGroup::Upstream>> NewUpstreams(
+    const std::vector<std::string>& texts, const UpstreamOptions& options = UpstreamOptions());
+
+}  // namespace failback
+
+#endif  // FAILBACK_AGENT_UPSTREAMS_H_
