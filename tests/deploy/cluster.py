@@ -104,7 +104,7 @@ class Pod:
         return text
 
     def argv(self, words, container):
-        mounts = {m["mountPath"]: self.volumes[m["name"]] for m in container["volumeMounts"]}
+        mounts = {m["mountPath"]: self.volumes[m["name"]] for m in container.get("volumeMounts", [])}
         words = [self.replace_paths(self.replace_addresses(word), mounts) for word in words]
         return [self.programs[words[0]]] + words[1:]
 

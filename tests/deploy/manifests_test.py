@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -68,7 +69,7 @@ class Checks(unittest.TestCase):
                     self.assertIn(("ConfigMap", volume["configMap"]["name"]), objects)
             used = set()
             for container in manifests.containers(item):
-                used |= {mount["name"] for mount in container["volumeMounts"]}
+                used |= {mount["name"] for mount in container.get("volumeMounts", [])}
             self.assertEqual(used, volumes)
             labels = item["spec"]["template"]["metadata"]["labels"]
             self.assertLessEqual(item["spec"]["selector"]["matchLabels"].items(), labels.items())
@@ -123,28 +124,33 @@ class App:
         self.server.server_close()
 
 
-class Story(unittest.TestCase):
+ETCD = "etcd-0.etcd.failback.svc:2379,etcd-1.etcd.failback.svc:2379,etcd-2.etcd.failback.svc:2379"
+HEALTHY = "HEALTH_STATUS_HEALTHY"
+
+
+class Cluster(unittest.TestCase):
+    """Pods, and what they need."""
+
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="fb-")
         self.addCleanup(self.folder.cleanup)
+        # Where clients find the registry: one address, or those of several pods.
         self.address = "127.0.0.1:%d" % cluster.free_port()
+        self.etcd = ""
         self.app = App()
         self.addCleanup(self.app.stop)
         self.pods = []
         self.addCleanup(lambda: [pod.kill_all() for pod in self.pods])
-        objects = manifests.build(ROOT + "/registry")
-        self.registry = self.pod(objects, ("StatefulSet", "failback-registry"), "failback-registry-0",
-                                 "r", "10.0.0.1")
-        self.registry.start("registry")
 
-    def pod(self, objects, key, name, uid, ip, labels=None):
+    def pod(self, objects, key, name, uid, ip, labels=None, listen=None):
         folder = os.path.join(self.folder.name, uid)
         os.mkdir(folder)
         config_maps = {name: item["data"] for (kind, name), item in objects.items()
                        if kind == "ConfigMap"}
         addresses = {
-            "0.0.0.0:7070": self.address,
+            "0.0.0.0:7070": listen or self.address,
             "failback-registry.failback.svc:7070": self.address,
+            ETCD: self.etcd,
             "port: 8080": "port: %d" % self.app.port,
             # Quicker than people need.
             "interval: 5s": "interval: 1s",
@@ -160,7 +166,7 @@ class Story(unittest.TestCase):
                         "127.0.0.1", {"topology.kubernetes.io/zone": "eu-1a"})
 
     def listed(self):
-        out = subprocess.run([PROGRAMS["failbackctl"], "--target", self.address, "list", "orders",
+        out = subprocess.run([PROGRAMS["failbackctl"], "--target", self.address.split(",")[-1], "list", "orders",
                               "--namespace", "shop", "-o", "json"],
                              capture_output=True, text=True, timeout=cluster.PATIENCE, check=False)
         return json.loads(out.stdout) if out.returncode == 0 else []
@@ -173,6 +179,15 @@ class Story(unittest.TestCase):
         cluster.eventually(lambda: self.names() == expected,
                            "%s are listed; now %s" % (expected, self.names()))
 
+
+class Story(Cluster):
+    def setUp(self):
+        super().setUp()
+        self.registry = self.pod(manifests.build(ROOT + "/registry"),
+                                 ("StatefulSet", "failback-registry"), "failback-registry-0", "r",
+                                 "10.0.0.1")
+        self.registry.start("registry")
+
     def test_the_life_of_a_pod(self):
         self.assertTrue(self.registry.probe("registry", "readinessProbe"))
         self.assertTrue(self.registry.probe("registry", "livenessProbe"))
@@ -182,8 +197,7 @@ class Story(unittest.TestCase):
         # The service is not well yet, and not listed.
         self.assertEqual(self.names(), [])
         self.app.well = True
-        healthy = "HEALTH_STATUS_HEALTHY"
-        self.becomes([("orders-1", healthy)])
+        self.becomes([("orders-1", HEALTHY)])
         (record,) = self.listed()
         self.assertEqual(record["instance"]["address"], "127.0.0.1")
         self.assertEqual(record["instance"]["port"], self.app.port)
@@ -196,21 +210,21 @@ class Story(unittest.TestCase):
         pod.processes["failback-agent"].kill()
         pod.processes.pop("failback-agent").wait()
         pod.start("failback-agent")
-        self.becomes([("orders-1", healthy)])
+        self.becomes([("orders-1", HEALTHY)])
 
         # The registry is replaced, on its volume.
         self.registry.stop("registry")
         self.assertTrue(pod.probe("failback-agent", "livenessProbe"))
         self.registry.start("registry")
-        self.becomes([("orders-1", healthy)])
+        self.becomes([("orders-1", HEALTHY)])
 
         # A second pod; then the first one ends as Kubernetes ends it.
         other = self.app_pod("orders-2", "u2")
         other.start("failback-agent")
-        self.becomes([("orders-1", healthy), ("orders-2", healthy)])
+        self.becomes([("orders-1", HEALTHY), ("orders-2", HEALTHY)])
         drained = pod.pre_stop("failback-agent")
         self.assertEqual((drained.returncode, drained.stdout), (0, "unregistered 1, remaining 0\n"))
-        self.assertEqual(self.names(), [("orders-2", healthy)])
+        self.assertEqual(self.names(), [("orders-2", HEALTHY)])
         self.assertFalse(pod.probe("failback-agent", "readinessProbe"))
         self.assertEqual(pod.stop("failback-agent"), 0)
 
@@ -227,6 +241,47 @@ class Story(unittest.TestCase):
         self.assertEqual(other.stop("failback-agent"), 0)
         self.assertEqual(self.names(), [])
         self.assertEqual(self.registry.stop("registry"), 0)
+
+
+@unittest.skipUnless(shutil.which("etcd"), "etcd is not installed")
+class StoryOverEtcd(Cluster):
+    def start_etcd(self):
+        client, peer = cluster.free_port(), cluster.free_port()
+        self.etcd = "127.0.0.1:%d" % client
+        urls = {"client": "http://" + self.etcd, "peer": "http://127.0.0.1:%d" % peer}
+        process = subprocess.Popen(
+            ["etcd", "--data-dir", os.path.join(self.folder.name, "etcd"), "--unsafe-no-fsync",
+             "--listen-client-urls", urls["client"], "--advertise-client-urls", urls["client"],
+             "--listen-peer-urls", urls["peer"], "--initial-advertise-peer-urls", urls["peer"],
+             "--initial-cluster", "default=" + urls["peer"], "--log-level", "error"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+
+    def test_any_registry_may_go(self):
+        self.start_etcd()
+        objects = manifests.build(ROOT + "/registry-etcd")
+        addresses = ["127.0.0.1:%d" % cluster.free_port() for _ in range(2)]
+        self.address = ",".join(addresses)
+        registries = []
+        for i, address in enumerate(addresses):
+            registries.append(self.pod(objects, ("Deployment", "failback-registry"),
+                                       "failback-registry-%d" % i, "r%d" % i, "10.0.0.1",
+                                       listen=address))
+            registries[-1].start("registry")
+            self.assertTrue(registries[-1].probe("registry", "readinessProbe"))
+        self.app.well = True
+        pod = self.app_pod("orders-1", "u1")
+        pod.start("failback-agent")
+        self.becomes([("orders-1", HEALTHY)])
+        # The one is killed; the other has all, and takes what is new.
+        registries[0].processes["registry"].kill()
+        registries[0].processes.pop("registry").wait()
+        other = self.app_pod("orders-2", "u2")
+        other.start("failback-agent")
+        self.becomes([("orders-1", HEALTHY), ("orders-2", HEALTHY)])
+        self.assertEqual(pod.stop("failback-agent"), 0)
+        self.becomes([("orders-2", HEALTHY)])
 
 
 if __name__ == "__main__":
