@@ -46,6 +46,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -183,6 +184,14 @@ class Agent {
   absl::StatusOr<Subscription> Subscribe(const std::string& service, SnapshotCallback callback);
   absl::StatusOr<Subscription> Subscribe(const Selector& selector, SnapshotCallback callback,
                                          const std::string& upstream = "");
+
+  // Finds a service: Subscription::Current() has who is there now, the healthy ones first, with
+  // weights and zones; the callback, if any, hears of changes. A gRPC channel that follows them is
+  // in agent/discovery_channel.h.
+  absl::StatusOr<Subscription> Discover(const std::string& service,
+                                        SnapshotCallback callback = nullptr) {
+    return Subscribe(service, std::move(callback));
+  }
 
   // Unregisters everything and takes nothing new; `done` runs when the registry has acknowledged,
   // or after `deadline`.

@@ -18,9 +18,6 @@ namespace failback {
 // An error names the place in the file, the flag or the variable, through `loader`.
 absl::Status ValidateAgentConfig(const agent::v1::AgentConfig& config, const ConfigLoader& loader);
 
-// The static services as one intent for each, in the order of the file.
-RegisterRequest StaticRegistrations(const agent::v1::AgentConfig& config);
-
 // The options that come from the configuration; timer and callbacks are the caller's to set.
 FailbackRegistry::Options ToFailbackOptions(const agent::v1::AgentConfig& config);
 

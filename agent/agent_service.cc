@@ -21,6 +21,8 @@ using agent::v1::GetStatusResponse;
 using agent::v1::ListPendingRequest;
 using agent::v1::ListPendingResponse;
 using agent::v1::PendingOperation;
+using agent::v1::ReportHealthRequest;
+using agent::v1::ReportHealthResponse;
 using agent::v1::RetryRequest;
 using agent::v1::RetryResponse;
 
@@ -54,6 +56,37 @@ absl::Status AgentService::MayAdminister(const grpc::CallbackServerContext& cont
   return access_->Check(context, config::v1::PERMISSION_ADMINISTER);
 }
 
+void AgentService::SetStaticServices(StaticServiceSet* services) { static_services_ = services; }
+
+void AgentService::SetConfigStatus(std::function<agent::v1::ConfigStatus()> status) {
+  config_status_ = std::move(status);
+}
+
+void AgentService::OnDrain(std::function<void()> on_drain) { on_drain_ = std::move(on_drain); }
+
+GetStatusResponse AgentService::Status() const {
+  GetStatusResponse response;
+  response.set_version(kVersion);
+  response.set_incarnation(registry_->incarnation());
+  *response.mutable_start_time() = ToProto(start_time_);
+  for (auto& upstream : registry_->UpstreamStatuses()) {
+    *response.add_upstreams() = std::move(upstream);
+  }
+  response.set_local_sessions(static_cast<uint64_t>(registry_->local_sessions()));
+  response.set_draining(registry_->draining());
+  if (const StaticServiceSet* services = static_services_; services != nullptr) {
+    for (auto& status : services->Status()) {
+      *response.add_static_services() = std::move(status);
+    }
+  }
+  if (config_status_ != nullptr) *response.mutable_config() = config_status_();
+  if (access_ != nullptr) {
+    response.set_denied_calls(static_cast<uint64_t>(access_->counters().denied()));
+  }
+  if (add_status_ != nullptr) add_status_(&response);
+  return response;
+}
+
 grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* context,
                                                   const GetStatusRequest* request,
                                                   GetStatusResponse* response) {
@@ -62,18 +95,7 @@ grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* c
       return Finish(context, status);
     }
   }
-  response->set_version(kVersion);
-  response->set_incarnation(registry_->incarnation());
-  *response->mutable_start_time() = ToProto(start_time_);
-  for (auto& upstream : registry_->UpstreamStatuses()) {
-    *response->add_upstreams() = std::move(upstream);
-  }
-  response->set_local_sessions(static_cast<uint64_t>(registry_->local_sessions()));
-  response->set_draining(registry_->draining());
-  if (access_ != nullptr) {
-    response->set_denied_calls(static_cast<uint64_t>(access_->counters().denied()));
-  }
-  if (add_status_ != nullptr) add_status_(response);
+  *response = Status();
   return Finish(context, absl::OkStatus());
 }
 
@@ -141,6 +163,17 @@ grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* conte
   return reactor;
 }
 
+grpc::ServerUnaryReactor* AgentService::ReportHealth(grpc::CallbackServerContext* context,
+                                                     const ReportHealthRequest* request,
+                                                     ReportHealthResponse* response) {
+  StaticServiceSet* const services = static_services_;
+  if (services == nullptr)
+    return Finish(context, absl::NotFoundError("service: none is configured"));
+  const absl::StatusOr<agent::v1::CheckState> state = services->Report(*request);
+  if (state.ok()) response->set_state(*state);
+  return Finish(context, state.status());
+}
+
 void AgentService::DrainOnce(absl::Duration deadline, const DrainCallback& done) {
   std::optional<absl::StatusOr<DrainResponse>> result;
   bool start = false;
@@ -154,6 +187,7 @@ void AgentService::DrainOnce(absl::Duration deadline, const DrainCallback& done)
   }
   if (result.has_value()) return done(*result);
   if (!start) return;
+  if (on_drain_ != nullptr) on_drain_();
   registry_->Drain(deadline, [drain = drain_](const absl::StatusOr<DrainResponse>& response) {
     std::vector<DrainCallback> waiting;
     {

@@ -8,6 +8,7 @@
 #ifndef FAILBACK_AGENT_AGENT_SERVICE_H_
 #define FAILBACK_AGENT_AGENT_SERVICE_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "agent/static_services.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "registry/failback_group.h"
 #include "registry/security/access_control.h"
@@ -42,6 +44,19 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   // possibly before this returns.
   void DrainOnce(absl::Duration deadline, const DrainCallback& done);
 
+  // What tells of static services and takes reports of their health; null: nothing does. Outlives
+  // the calls under way.
+  void SetStaticServices(StaticServiceSet* services);
+
+  // Tells of the configuration file; set before the first call.
+  void SetConfigStatus(std::function<agent::v1::ConfigStatus()> status);
+
+  // Runs once when a drain begins; set before the first call.
+  void OnDrain(std::function<void()> on_drain);
+
+  // As GetStatus answers.
+  agent::v1::GetStatusResponse Status() const;
+
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const agent::v1::GetStatusRequest* request,
                                       agent::v1::GetStatusResponse* response) override;
@@ -57,6 +72,9 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
                                   const agent::v1::DrainRequest* request,
                                   agent::v1::DrainResponse* response) override;
+  grpc::ServerUnaryReactor* ReportHealth(grpc::CallbackServerContext* context,
+                                         const agent::v1::ReportHealthRequest* request,
+                                         agent::v1::ReportHealthResponse* response) override;
 
  private:
   // The one drain. Shared with its completion, which may come after the service is gone.
@@ -73,6 +91,9 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   const absl::Time start_time_;
   const std::shared_ptr<AccessControl> access_;
   const AddStatus add_status_;
+  std::atomic<StaticServiceSet*> static_services_ = nullptr;
+  std::function<agent::v1::ConfigStatus()> config_status_;
+  std::function<void()> on_drain_;
   const std::shared_ptr<DrainState> drain_ = std::make_shared<DrainState>();
 };
 

@@ -101,6 +101,7 @@ int Main(int argc, char** argv) {
       "  failbackctl pending -o json");
   AddRegistryCommands(&app, &action);
   AddAgentCommands(&app, &action);
+  AddHealthCommands(&app, &action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {

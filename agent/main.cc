@@ -1,6 +1,8 @@
 // failback-agent: the sidecar. Local clients state their intents here; it carries them to the
 // registry.
 
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <future>
 #include <memory>
@@ -16,10 +18,15 @@
 #include "absl/time/clock.h"
 #include "agent/agent_config.h"
 #include "agent/agent_service.h"
+#include "agent/config_reload.h"
+#include "agent/readiness.h"
+#include "agent/static_service_config.h"
+#include "agent/static_services.h"
 #include "agent/upstreams.h"
 #include "agent/xds_status.h"
 #include "daemon/client_security_config.h"
 #include "daemon/config.h"
+#include "daemon/file_watch.h"
 #include "daemon/logging.h"
 #include "daemon/ready.h"
 #include "daemon/server_security.h"
@@ -69,24 +76,6 @@ void LogIntent(const IntentEvent& event) {
   }
 }
 
-// Hands the static services in. They are checked already; a refusal now is worth a line each.
-void RegisterStaticServices(const AgentConfig& config, Registry* registry) {
-  const RegisterRequest request = StaticRegistrations(config);
-  if (request.registrations().empty()) return;
-  registry->Register(request, [](absl::StatusOr<RegisterResponse> response) {
-    if (!response.ok()) {
-      return Log(LogLevel::kError, "static services refused",
-                 {{"status", response.status().ToString()}});
-    }
-    for (const auto& result : response->results()) {
-      const absl::Status status = StatusFromProto(result.status());
-      if (!status.ok()) {
-        Log(LogLevel::kError, "static service refused", {{"status", status.ToString()}});
-      }
-    }
-  });
-}
-
 // For the programs that discover through this agent, where it is.
 absl::Status WriteXdsBootstrap(const AgentConfig& config, const std::string& client_name,
                                const std::vector<std::string>& addresses,
@@ -112,11 +101,27 @@ void DrainAndLog(AgentService* service, absl::Duration deadline) {
   drained.get_future().wait();
 }
 
+// Waits for the signal to stop, and takes new configuration files meanwhile.
+int WaitForStop(StopSignals* signals, ConfigReload* reload) {
+  FileWatch watch(reload->files());
+  reload->Reload(/*always=*/false);  // what has changed since it was loaded
+  while (true) {
+    const int signal = signals->WaitWith(watch.fd());
+    if (signal == SIGHUP) {
+      reload->Reload(/*always=*/true);
+    } else if (signal != 0) {
+      return signal;
+    } else if (watch.Changed()) {
+      reload->Reload(/*always=*/false);
+    }
+  }
+}
+
 int Main(int argc, char** argv) {
   const absl::Time start_time = absl::Now();
   // Debian's Abseil looks for lock cycles, at a tenth of the CPU.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  StopSignals signals;
+  StopSignals signals(/*reload=*/true);
   ConfigLoader loader({"failback-agent",
                        "Keeps services registered: takes intents from local programs and carries "
                        "them to a registry, through its outages.",
@@ -169,6 +174,23 @@ int Main(int argc, char** argv) {
                        [&xds_service](GetStatusResponse* status) {
                          *status->mutable_xds() = XdsStatusOf(xds_service.Stats());
                        });
+  StaticServiceSet* services_to_reload = nullptr;
+  ConfigReload reload(&loader, config, [&](const AgentConfig& next) -> absl::Status {
+    auto specs = StaticServices(next, loader);
+    if (!specs.ok()) return specs.status();
+    services_to_reload->Apply(*std::move(specs));
+    InstallLogging(next.log());
+    return absl::OkStatus();
+  });
+  service.SetConfigStatus([&reload] { return reload.Status(); });
+  // Set once it serves.
+  std::atomic<RegistryServer*> serving = nullptr;
+  ReadinessWatch readiness([&service] { return Readiness(service.Status()); },
+                           [&serving](bool ready) {
+                             RegistryServer* const server = serving;
+                             if (server != nullptr) server->SetServing(kReadinessHealth, ready);
+                           });
+  service.OnDrain([&readiness] { readiness.Draining(); });
   RegistryServer::Options server_options;
   server_options.listen = {config.listen().begin(), config.listen().end()};
   server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
@@ -185,16 +207,30 @@ int Main(int argc, char** argv) {
   if (!status.ok()) return loader.Fail(status);
   status = WriteXdsBootstrap(config, client_name, (*server)->addresses(), loader);
   if (!status.ok()) return loader.Fail(status);
-  RegisterStaticServices(config, registry->get());
+  StaticServiceSet::Options static_options;
+  static_options.timer = timer->get();
+  static_options.registry = registry->get();
+  static_options.claim_earlier = !config.state_dir().empty();
+  auto specs = StaticServices(config, loader);
+  if (!specs.ok()) return loader.Fail(specs.status());
+  const auto static_services = StaticServiceSet::Start(static_options, *std::move(specs));
+  service.SetStaticServices(static_services.get());
+  services_to_reload = static_services.get();
+  (*server)->SetServing(kStartupHealth, true);
+  (*server)->SetServing(kLivenessHealth, true);
+  serving = server->get();
+  readiness.Start(timer->get());
   AnnounceReady("failback-agent", (*server)->addresses(),
                 absl::StrCat("registry ", absl::StrJoin(config.registry(), " ")));
 
-  const int signal = signals.Wait();
+  const int signal = WaitForStop(&signals, &reload);
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
-  DrainAndLog(&service, FromProto(config.drain_deadline()));
+  DrainAndLog(&service, FromProto(reload.config().drain_deadline()));
   security->reset();
   xds_service.Stop();
   (*server)->Shutdown(kShutdownGrace);
+  service.SetStaticServices(nullptr);
+  readiness.Stop();
   Log(LogLevel::kInfo, "stopped");
   return 0;
 }

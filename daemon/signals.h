@@ -1,4 +1,5 @@
-// SIGTERM and SIGINT as something to wait for, instead of handlers that may do nothing.
+// SIGTERM and SIGINT (and SIGHUP, where asked for) as something to wait for, instead of handlers
+// that may do nothing.
 //
 // Example:
 //
@@ -16,14 +17,21 @@ namespace failback {
 
 class StopSignals {
  public:
-  // Blocks SIGTERM and SIGINT, and ignores SIGPIPE.
-  StopSignals();
+  // Blocks SIGTERM and SIGINT, and ignores SIGPIPE. With `reload`, blocks SIGHUP too.
+  explicit StopSignals(bool reload = false);
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
   // Waits for the first SIGTERM or SIGINT and returns it. From then on the default action is back:
   // who asks twice is not made to wait.
   int Wait();
+
+  // As Wait(), or returns SIGHUP, or 0 when `fd` can be read; -1 is never. May be called again
+  // after those.
+  int WaitWith(int fd);
+
+ private:
+  const bool reload_;
 };
 
 }  // namespace failback

@@ -425,6 +425,10 @@ void RegistryServer::SetServing(bool serving) {
   }
 }
 
+void RegistryServer::SetServing(const std::string& name, bool serving) {
+  server_->GetHealthCheckService()->SetServingStatus(name, serving);
+}
+
 void RegistryServer::Shutdown(absl::Duration grace) {
   if (server_ == nullptr) return;
   SetServing(false);

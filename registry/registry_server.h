@@ -106,6 +106,9 @@ class RegistryServer {
   // What health tells. True from the start; false sends new clients elsewhere.
   void SetServing(bool serving);
 
+  // The same for a name of the caller's own, until Shutdown.
+  void SetServing(const std::string& name, bool serving);
+
   // Stops: health says NOT_SERVING, streams end and new calls fail with SHUTTING_DOWN, calls under
   // way have `grace` to finish and are then cancelled. Blocks until all have ended; the registry is
   // not called after. Must not be called from a callback of the registry. Later calls do nothing.

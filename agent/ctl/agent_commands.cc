@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "agent/ctl/commands.h"
 #include "agent/ctl/flags.h"
+#include "agent/readiness.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/errors.h"
 #include "registry/proto_time.h"
@@ -174,29 +175,6 @@ void AddStatus(CLI::App* app, CtlAction* action) {
       return kCtlOk;
     };
   });
-}
-
-const std::string& UpstreamName(const agent::v1::UpstreamStatus& upstream) {
-  return upstream.name().empty() ? upstream.uri() : upstream.name();
-}
-
-// Whether all upstreams have what they should; if not, why.
-absl::Status Readiness(const GetStatusResponse& status) {
-  for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
-    const std::string last_error = FormatStatus(upstream.last_error());
-    if (upstream.state() != agent::v1::UPSTREAM_STATE_READY) {
-      return absl::UnavailableError(
-          absl::StrCat(UpstreamName(upstream), " is ",
-                       FormatEnum(agent::v1::UpstreamState_descriptor(), upstream.state()),
-                       last_error == "-" ? "" : absl::StrCat(" (", last_error, ")")));
-    }
-    if (upstream.acknowledged() < upstream.desired()) {
-      return absl::UnavailableError(absl::StrCat(UpstreamName(upstream), " has acknowledged ",
-                                                 upstream.acknowledged(), " of ",
-                                                 upstream.desired(), " instances"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 // One look. UNIMPLEMENTED means a registry: ready when it answers a read.

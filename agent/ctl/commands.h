@@ -43,6 +43,8 @@ class CtlContext {
 
   registry::v1::RegistryService::StubInterface& registry() { return *registry_; }
   agent::v1::AgentService::StubInterface& agent() { return *agent_; }
+  // For other services.
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
   // For a unary call: with the deadline of --timeout, and with the token.
   std::unique_ptr<grpc::ClientContext> NewCall() const;
@@ -70,6 +72,8 @@ using CtlAction = std::function<int(CtlContext*)>;
 void AddRegistryCommands(CLI::App* app, CtlAction* action);
 // pending, retry, cancel, drain, status, wait-ready: at an agent.
 void AddAgentCommands(CLI::App* app, CtlAction* action);
+// health: at a registry or an agent; report-health: at an agent.
+void AddHealthCommands(CLI::App* app, CtlAction* action);
 
 }  // namespace failback
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "agent/ctl/service_output.h"
 #include "google/protobuf/util/json_util.h"
 #include "registry/proto_time.h"
 #include "yaml-cpp/yaml.h"
@@ -300,7 +301,8 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now) {
       "agent         version ", status.version(), ", started ",
       FormatRelative(status.start_time(), now), status.draining() ? ", draining" : "", "\n",
       "incarnation   ", status.incarnation(), "\n", "local clients ", status.local_sessions(),
-      status.local_sessions() == 1 ? " session\n" : " sessions\n");
+      status.local_sessions() == 1 ? " session\n" : " sessions\n",
+      FormatConfigStatus(status.config(), now));
   for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
     absl::StrAppend(&text, "\n", "upstream      ",
                     upstream.name().empty() || upstream.name() == upstream.uri()
@@ -318,6 +320,7 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now) {
                     FormatStatus(upstream.last_error()), "\n");
   }
   if (status.has_xds()) absl::StrAppend(&text, FormatXds(status.xds(), now));
+  absl::StrAppend(&text, FormatStaticServices(status, now));
   return text;
 }
 

@@ -1,7 +1,9 @@
 #include "agent/agent_config.h"
 
+#include <memory>
 #include <string>
 
+#include "agent/static_service_config.h"
 #include "failback/agent/v1/config.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,12 +19,13 @@ class AgentConfigTest : public ::testing::Test {
  protected:
   std::string Load(const std::string& yaml) {
     const std::string file = dir_.Write("agent.yaml", yaml);
-    ConfigLoader loader({"failback-agent", "", ""}, AgentConfig::descriptor());
+    loader_ = std::make_unique<ConfigLoader>(ConfigLoader::Program{"failback-agent", "", ""},
+                                             AgentConfig::descriptor());
     const char* const argv[] = {"failback-agent", "--config", file.c_str()};
-    EXPECT_FALSE(loader.ParseCommandLine(3, argv).has_value());
+    EXPECT_FALSE(loader_->ParseCommandLine(3, argv).has_value());
     config_.Clear();
-    absl::Status status = loader.Load(&config_);
-    if (status.ok()) status = ValidateAgentConfig(config_, loader);
+    absl::Status status = loader_->Load(&config_);
+    if (status.ok()) status = ValidateAgentConfig(config_, *loader_);
     std::string message(status.message());
     // Without the folder, which is another each time.
     const size_t at = message.find(dir_.path() + "/");
@@ -32,6 +35,7 @@ class AgentConfigTest : public ::testing::Test {
 
   const TempDir dir_;
   AgentConfig config_;
+  std::unique_ptr<ConfigLoader> loader_;
 };
 
 TEST_F(AgentConfigTest, StaticServicesBecomeIntents) {
@@ -44,17 +48,17 @@ services:
    persistent: true}
 )"),
             "");
-  const RegisterRequest request = StaticRegistrations(config_);
-  ASSERT_EQ(request.registrations_size(), 2);
-  EXPECT_EQ(request.session_id(), "");
-  const ServiceInstance& first = request.registrations(0).instance();
+  const auto specs = StaticServices(config_, *loader_);
+  ASSERT_TRUE(specs.ok()) << specs.status();
+  ASSERT_EQ(specs->size(), 2u);
+  const ServiceInstance& first = (*specs)[0].instance;
   EXPECT_EQ(first.key().namespace_(), "default");
   EXPECT_EQ(first.key().service(), "orders");
   EXPECT_EQ(first.key().instance_id(), "10.0.0.1:80");
   EXPECT_EQ(first.zone(), "eu-1");
   EXPECT_EQ(first.metadata().at("v"), "1.10");
   EXPECT_FALSE(first.has_weight());
-  const ServiceInstance& second = request.registrations(1).instance();
+  const ServiceInstance& second = (*specs)[1].instance;
   EXPECT_EQ(second.key().namespace_(), "test");
   EXPECT_EQ(second.key().instance_id(), "o2");
   EXPECT_EQ(second.weight(), 5u);
@@ -137,6 +141,90 @@ TEST_F(AgentConfigTest, BadValuesNameTheLineAndTheKey) {
   EXPECT_EQ(Load(ok + "services:\n- {name: a, address: b, port: 1}\n"
                       "- {name: a, address: b, port: 1}\n"),
             "agent.yaml:4: services[1].id: 'b:1' of a is services[0] already");
+}
+
+TEST_F(AgentConfigTest, ChecksAreReadStrictly) {
+  const std::string ok =
+      "registry: grpc://127.0.0.1:7070\nservices:\n- name: a\n  address: b\n  port: 1\n";
+  EXPECT_EQ(Load(ok + "  checks:\n  - tcp: {}\n  - http: {path: /healthz}\n    interval: 5s\n"
+                      "  - ttl: {ttl: 30s}\n  - command: {argv: [a, b]}\n  - grpc: {service: x}\n"),
+            "");
+  const auto specs = StaticServices(config_, *loader_);
+  ASSERT_TRUE(specs.ok()) << specs.status();
+  ASSERT_EQ((*specs)[0].checks.size(), 5u);
+  EXPECT_EQ((*specs)[0].checks[0].name(), "tcp");
+  EXPECT_EQ((*specs)[0].checks[0].tcp().address(), "b:1");
+  EXPECT_EQ((*specs)[0].checks[4].grpc().address(), "b:1");
+  EXPECT_EQ(CheckOptions((*specs)[0].checks[1]).interval, absl::Seconds(5));
+  EXPECT_EQ(CheckOptions((*specs)[0].checks[1]).timeout, absl::Seconds(1));
+  EXPECT_EQ(CheckOptions((*specs)[0].checks[2]).interval, absl::Seconds(30));
+  const auto bad = [&](const std::string& check) { return Load(ok + "  checks:\n  - " + check); };
+  EXPECT_EQ(
+      bad("{interval: 5s}"),
+      "agent.yaml:7: services[0].checks[0]: has no kind; set one of tcp, http, grpc, command, "
+      "ttl");
+  EXPECT_EQ(bad("{tcp: {}, http: {}}"),
+            "agent.yaml:7: services[0].checks[0]: has several kinds; set one of tcp, http, grpc, "
+            "command, ttl");
+  EXPECT_EQ(bad("{tcp: {}, intervall: 5s}"),
+            "agent.yaml:7: services[0].checks[0].intervall: unknown key; allowed: name, tcp, http, "
+            "grpc, command, ttl, interval, timeout, rise, fall");
+  EXPECT_EQ(bad("{tcp: {}, interval: soon}"),
+            "agent.yaml:7: services[0].checks[0].interval: 'soon' is not a duration; write it as "
+            "10s, 500ms or 1m30s");
+  EXPECT_EQ(bad("{tcp: {}, interval: 10ms}"),
+            "agent.yaml:7: services[0].checks[0].interval: '10ms' is not in 100ms..24h");
+  EXPECT_EQ(bad("tcp: {}\n    interval: 1s\n    timeout: 2s\n"),
+            "agent.yaml:9: services[0].checks[0].timeout: 2s is more than the interval, 1s");
+  EXPECT_EQ(bad("{tcp: {}, rise: 0}"),
+            "agent.yaml:7: services[0].checks[0].rise: '0' is not in 1..1000");
+  EXPECT_EQ(bad("{ttl: {ttl: 5s}, fall: 2}"),
+            "agent.yaml:7: services[0].checks[0].fall: is not for a ttl check, which the program "
+            "itself reports");
+  EXPECT_EQ(bad("{ttl: {}}"),
+            "agent.yaml:7: services[0].checks[0].ttl.ttl: is required, as 30s: fails after so long "
+            "in silence");
+  EXPECT_EQ(bad("{command: {}}"),
+            "agent.yaml:7: services[0].checks[0].command.argv: is required, as "
+            "[/usr/bin/my-check, --quick]");
+  EXPECT_EQ(bad("{http: {path: healthz}}"),
+            "agent.yaml:7: services[0].checks[0].http.path: 'healthz' is not a path; as "
+            "/healthz?full=1");
+  EXPECT_EQ(bad("{http: {headers: {\"X: y\": z}}}"),
+            "agent.yaml:7: services[0].checks[0].http.headers[\"X: y\"]: is not the name of a "
+            "header");
+  EXPECT_THAT(bad("{http: {headers: {X: \"a\\r\\nEvil: 1\"}}}"),
+              ::testing::HasSubstr("has a control character"));
+  EXPECT_THAT(bad("{tcp: {address: nowhere}}"),
+              ::testing::StartsWith("agent.yaml:7: services[0].checks[0].tcp.address: "));
+  EXPECT_EQ(bad("{tcp: {}}\n  - {tcp: {}}"),
+            "agent.yaml:8: services[0].checks[1].name: 'tcp' is checks[0] already");
+  EXPECT_EQ(Load(ok + "  register_when_healthy: true\n"),
+            "agent.yaml:6: services[0].register_when_healthy: needs checks");
+  EXPECT_EQ(Load(ok + "  deregister_critical_after: 1m\n"),
+            "agent.yaml:6: services[0].deregister_critical_after: needs checks");
+}
+
+TEST_F(AgentConfigTest, ThePodFillsInWhatIsNotSet) {
+  dir_.Write("labels", "version=\"1.10\"\napp=\"orders\"\n");
+  const std::string pod =
+      "registry: grpc://127.0.0.1:7070\n"
+      "pod: {name: orders-7f, ip: 10.1.2.3, uid: 1234-56, labels_file: " +
+      dir_.File("labels") + "}\n";
+  ASSERT_EQ(Load(pod + "services:\n- {name: orders, port: 80, metadata: {app: mine}}\n"), "");
+  const auto specs = StaticServices(config_, *loader_);
+  ASSERT_TRUE(specs.ok()) << specs.status();
+  const ServiceInstance& instance = (*specs)[0].instance;
+  EXPECT_EQ(instance.key().instance_id(), "orders-7f");
+  EXPECT_EQ(instance.address(), "10.1.2.3");
+  EXPECT_EQ(instance.metadata().at("version"), "1.10");
+  EXPECT_EQ(instance.metadata().at("app"), "mine");
+  EXPECT_EQ(ToFailbackOptions(config_).incarnation, "1234-56");
+  EXPECT_EQ(ToFailbackOptions(config_).client_name, "failback-agent@orders-7f");
+  EXPECT_THAT(Load("registry: grpc://a:1\npod: {labels_file: /no/such}\n"),
+              ::testing::StartsWith("agent.yaml:2: pod.labels_file: /no/such cannot be read: "));
+  dir_.Write("labels", "version\n");
+  EXPECT_THAT(Load(pod), ::testing::HasSubstr("line 1: 'version' is not name=\"value\""));
 }
 
 }  // namespace

@@ -106,13 +106,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"listen: a:1\nregistri: x\n",
                 "agent.yaml:2: registri: unknown key; allowed: listen, registry, "
                 "namespace, zone, client_name, incarnation, session_ttl, retry, drain_deadline, "
-                "log, allow_remote_plaintext, state_dir, services, limits, xds"},
+                "log, allow_remote_plaintext, state_dir, services, limits, xds, pod"},
         BadFile{"retry:\n  backoff:\n    inital: 1s\n",
                 "agent.yaml:3: retry.backoff.inital: unknown key; allowed: initial, multiplier, "
                 "max, jitter"},
         BadFile{"services:\n- {name: a}\n- name: b\n  prot: 80\n",
                 "agent.yaml:4: services[1].prot: unknown key; allowed: name, id, namespace, "
-                "address, port, weight, zone, metadata, persistent"},
+                "address, port, weight, zone, metadata, persistent, checks, "
+                "register_when_healthy, deregister_critical_after"},
         BadFile{"listen: a\nlog: {level: info}\nlisten: b\n",
                 "agent.yaml:3: listen: given twice; first in line 1"},
         BadFile{"services: [{metadata: {a: 1, a: 2}}]",

@@ -1,0 +1,153 @@
+#include "agent/discovery_channel.h"
+
+#include <arpa/inet.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "retry/mutex.h"
+
+namespace failback {
+namespace {
+
+enum class AddressKind { kIpv4, kIpv6, kName };
+
+AddressKind KindOf(const std::string& address) {
+  unsigned char bytes[sizeof(in6_addr)];
+  if (inet_pton(AF_INET, address.c_str(), bytes) == 1) return AddressKind::kIpv4;
+  if (inet_pton(AF_INET6, address.c_str(), bytes) == 1) return AddressKind::kIpv6;
+  return AddressKind::kName;
+}
+
+bool Takes(const ServiceInstance& instance) {
+  return !instance.has_weight() || instance.weight() > 0;
+}
+
+// HEALTHY and unspecified are one.
+registry::v1::HealthStatus StatusOf(const ServiceInstance& instance) {
+  return instance.status() == registry::v1::HEALTH_STATUS_UNSPECIFIED
+             ? registry::v1::HEALTH_STATUS_HEALTHY
+             : instance.status();
+}
+
+}  // namespace
+
+std::vector<ServiceInstance> InstancesToCall(const ServiceSnapshot& snapshot,
+                                             const std::string& zone) {
+  std::vector<ServiceInstance> best;
+  std::vector<ServiceInstance> near;
+  for (const ServiceInstance& instance : snapshot.instances) {
+    if (!Takes(instance)) continue;
+    // They come by status, the best first.
+    if (!best.empty() && StatusOf(best[0]) != StatusOf(instance)) break;
+    best.push_back(instance);
+    if (!zone.empty() && instance.zone() == zone) near.push_back(instance);
+  }
+  return near.empty() ? best : near;
+}
+
+std::string TargetOf(const std::vector<ServiceInstance>& instances) {
+  std::vector<std::string> ipv4;
+  std::vector<std::string> ipv6;
+  std::string name;
+  for (const ServiceInstance& instance : instances) {
+    switch (KindOf(instance.address())) {
+      case AddressKind::kIpv4:
+        ipv4.push_back(absl::StrCat(instance.address(), ":", instance.port()));
+        break;
+      case AddressKind::kIpv6:
+        ipv6.push_back(absl::StrCat("[", instance.address(), "]:", instance.port()));
+        break;
+      case AddressKind::kName:
+        if (name.empty()) name = absl::StrCat("dns:///", instance.address(), ":", instance.port());
+        break;
+    }
+  }
+  if (ipv6.empty()) return ipv4.empty() ? name : absl::StrCat("ipv4:", absl::StrJoin(ipv4, ","));
+  // A target is of one family: IPv4 addresses go as IPv6 ones that mean the same.
+  for (const std::string& address : ipv4) {
+    const size_t colon = address.find(':');
+    ipv6.push_back(absl::StrCat("[::ffff:", address.substr(0, colon), "]", address.substr(colon)));
+  }
+  return absl::StrCat("ipv6:", absl::StrJoin(ipv6, ","));
+}
+
+class DiscoveryChannel::State {
+ public:
+  State(std::string service, Options options)
+      : service_(std::move(service)), options_(std::move(options)) {
+    if (options_.credentials == nullptr) options_.credentials = grpc::InsecureChannelCredentials();
+    const grpc_channel_args arguments = options_.arguments.c_channel_args();
+    for (size_t i = 0; i < arguments.num_args; ++i) {
+      if (std::string(arguments.args[i].key) == GRPC_ARG_LB_POLICY_NAME) return;
+    }
+    options_.arguments.SetLoadBalancingPolicyName("round_robin");
+  }
+
+  void Update(const ServiceSnapshot& snapshot) {
+    std::string target = TargetOf(InstancesToCall(snapshot, options_.zone));
+    MutexLock lock(&mu_);
+    if (target == target_) return;
+    target_ = std::move(target);
+    channel_ = target_.empty()
+                   ? nullptr
+                   : grpc::CreateCustomChannel(target_, options_.credentials, options_.arguments);
+    changed_.SignalAll();
+  }
+
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> Get(absl::Time deadline) const {
+    MutexLock lock(&mu_);
+    while (channel_ == nullptr) {
+      const absl::Time now = absl::Now();
+      if (now >= deadline) {
+        return absl::UnavailableError(
+            absl::StrCat("no instance of '", service_, "' that takes calls is known"));
+      }
+      changed_.WaitFor(&mu_, deadline - now);
+    }
+    return channel_;
+  }
+
+  std::string target() const {
+    MutexLock lock(&mu_);
+    return target_;
+  }
+
+ private:
+  const std::string service_;
+  Options options_;
+  mutable Mutex mu_;
+  mutable CondVar changed_;
+  std::string target_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::StatusOr<std::unique_ptr<DiscoveryChannel>> DiscoveryChannel::Create(
+    Agent* agent, const std::string& service, Options options) {
+  auto state = std::make_shared<State>(service, std::move(options));
+  absl::StatusOr<Subscription> subscription = agent->Discover(
+      service, [state](const ServiceSnapshot& snapshot) { state->Update(snapshot); });
+  if (!subscription.ok()) return subscription.status();
+  auto channel = std::unique_ptr<DiscoveryChannel>(new DiscoveryChannel(std::move(state)));
+  channel->subscription_ = *std::move(subscription);
+  return channel;
+}
+
+DiscoveryChannel::DiscoveryChannel(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+DiscoveryChannel::~DiscoveryChannel() = default;
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> DiscoveryChannel::channel() const {
+  return state_->Get(absl::InfinitePast());
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> DiscoveryChannel::WaitForChannel(
+    absl::Time deadline) const {
+  return state_->Get(deadline);
+}
+
+std::string DiscoveryChannel::target() const { return state_->target(); }
+
+}  // namespace failback

@@ -1,0 +1,74 @@
+#include "agent/readiness.h"
+
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "registry/errors.h"
+
+namespace failback {
+namespace {
+
+constexpr absl::Duration kLookInterval = absl::Milliseconds(100);
+
+std::string StateText(agent::v1::UpstreamState state) {
+  return absl::AsciiStrToLower(agent::v1::UpstreamState_Name(state).substr(15));
+}
+
+const std::string& NameOf(const agent::v1::UpstreamStatus& upstream) {
+  return upstream.name().empty() ? upstream.uri() : upstream.name();
+}
+
+}  // namespace
+
+absl::Status Readiness(const agent::v1::GetStatusResponse& status) {
+  for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
+    if (upstream.state() != agent::v1::UPSTREAM_STATE_READY) {
+      const absl::Status last = StatusFromProto(upstream.last_error());
+      return absl::UnavailableError(
+          absl::StrCat(NameOf(upstream), " is ", StateText(upstream.state()),
+                       last.ok() ? "" : absl::StrCat(" (", std::string(last.message()), ")")));
+    }
+    if (upstream.acknowledged() < upstream.desired()) {
+      return absl::UnavailableError(absl::StrCat(NameOf(upstream), " has acknowledged ",
+                                                 upstream.acknowledged(), " of ",
+                                                 upstream.desired(), " instances"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ReadinessWatch::Start(HashedWheelTimer* timer) {
+  tell_(false);
+  MutexLock lock(&mu_);
+  auto looking =
+      PeriodicTask::Start(timer, absl::ZeroDuration(), kLookInterval, [this] { Look(); });
+  if (looking.ok()) looking_ = *std::move(looking);
+}
+
+void ReadinessWatch::Stop() {
+  // Its end waits for a look under way, which takes the lock.
+  std::unique_ptr<PeriodicTask> looking;
+  {
+    MutexLock lock(&mu_);
+    looking.swap(looking_);
+  }
+}
+
+void ReadinessWatch::Look() {
+  const bool ready = look_().ok();
+  MutexLock lock(&mu_);
+  if (!draining_ && !ready_ && ready) {
+    ready_ = true;
+    tell_(true);
+  }
+  if ((draining_ || ready_) && looking_ != nullptr) looking_->Stop();
+}
+
+void ReadinessWatch::Draining() {
+  MutexLock lock(&mu_);
+  draining_ = true;
+  tell_(false);
+}
+
+}  // namespace failback

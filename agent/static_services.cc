@@ -1,0 +1,389 @@
+#include "agent/static_services.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "agent/health/health_checker.h"
+#include "agent/health/io_thread.h"
+#include "agent/health/new_probe.h"
+#include "agent/service_intents.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/log.h"
+#include "registry/proto_time.h"
+#include "retry/mutex.h"
+
+namespace failback {
+namespace {
+
+using agent::v1::HealthCheck;
+using agent::v1::ReportHealthRequest;
+using agent::v1::StaticServiceStatus;
+using google::protobuf::util::MessageDifferencer;
+
+constexpr size_t kMaxNoteLength = 1024;
+// Between the first tries of two checks, so that many do not fall on one moment.
+constexpr absl::Duration kFirstTrySpacing = absl::Milliseconds(5);
+
+agent::v1::CheckState ToProto(CheckState state) {
+  switch (state) {
+    case CheckState::kUnknown:
+      return agent::v1::CHECK_STATE_UNKNOWN;
+    case CheckState::kPassing:
+      return agent::v1::CHECK_STATE_PASSING;
+    case CheckState::kCritical:
+      return agent::v1::CHECK_STATE_CRITICAL;
+  }
+  return agent::v1::CHECK_STATE_UNSPECIFIED;
+}
+
+struct Check {
+  HealthCheck spec;
+  std::unique_ptr<HealthChecker> checker;
+};
+
+struct Service {
+  StaticServiceSpec spec;
+  std::vector<std::shared_ptr<Check>> checks;
+  CheckState state = CheckState::kUnknown;
+  absl::Time since;
+  // The last verdict; none before the first. An unknown state leaves it as it is.
+  std::optional<bool> well;
+  bool was_well = false;
+  // Critical for longer than the service allows.
+  bool given_up = false;
+  // How often it has become critical, for a timeout to know its own.
+  uint64_t criticals = 0;
+  // What was stated last: nothing yet, an instance, or that it is gone.
+  bool stated = false;
+  std::optional<ServiceInstance> intent;
+};
+
+CheckState Worst(const Service& service) {
+  CheckState worst = CheckState::kPassing;
+  for (const auto& check : service.checks) {
+    const CheckState state = check->checker->state();
+    if (state == CheckState::kCritical) return state;
+    if (state == CheckState::kUnknown) worst = state;
+  }
+  return worst;
+}
+
+// What the registry should have of the service, of which there is a verdict.
+std::optional<ServiceInstance> Desired(const Service& service) {
+  if (service.given_up || (service.spec.register_when_healthy && !service.was_well)) {
+    return std::nullopt;
+  }
+  ServiceInstance instance = service.spec.instance;
+  if (!service.checks.empty()) {
+    instance.set_status(*service.well ? registry::v1::HEALTH_STATUS_HEALTHY
+                                      : registry::v1::HEALTH_STATUS_UNHEALTHY);
+  }
+  return instance;
+}
+
+bool Same(const std::optional<ServiceInstance>& a, const std::optional<ServiceInstance>& b) {
+  if (a.has_value() != b.has_value()) return false;
+  return !a.has_value() || MessageDifferencer::Equals(*a, *b);
+}
+
+bool IsMeant(const ServiceInstance& instance, const ReportHealthRequest& request) {
+  const InstanceKey& key = instance.key();
+  return key.service() == request.service() &&
+         (request.namespace_().empty() || key.namespace_() == request.namespace_()) &&
+         (request.instance_id().empty() || key.instance_id() == request.instance_id());
+}
+
+absl::Status ValidateReport(const ReportHealthRequest& request) {
+  if (request.service().empty()) return InvalidField("service", "is required");
+  if (request.state() != agent::v1::CHECK_STATE_PASSING &&
+      request.state() != agent::v1::CHECK_STATE_CRITICAL) {
+    return InvalidField("state", absl::StrCat(agent::v1::CheckState_Name(request.state()),
+                                              " is not PASSING or CRITICAL"));
+  }
+  if (request.note().size() > kMaxNoteLength) {
+    return InvalidField(
+        "note", absl::StrCat(request.note().size(), " bytes are more than ", kMaxNoteLength));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
+ public:
+  explicit Core(Options options)
+      : options_(std::move(options)),
+        intents_(std::make_shared<ServiceIntents>(options_.timer, options_.registry,
+                                                  kStaticServicesIncarnation)) {
+    if (options_.new_probe == nullptr) {
+      options_.new_probe = [this](const HealthCheck& check) { return NewProbe(&io_, check); };
+    }
+  }
+
+  void Apply(std::vector<StaticServiceSpec> specs) {
+    // Checkers are destroyed without the lock, as their end waits for their news.
+    std::map<std::string, Service> before;
+    bool open = options_.claim_earlier || !specs.empty();
+    {
+      MutexLock lock(&mu_);
+      before.swap(services_);
+      order_.clear();
+      int tries = 0;
+      for (StaticServiceSpec& spec : specs) {
+        const std::string key = CanonicalKey(spec.instance.key());
+        Service& service = services_[key];
+        const auto old = before.find(key);
+        if (old != before.end()) {
+          service = old->second;
+        } else {
+          service.since = options_.timer->clock()->WallNow();
+        }
+        SetChecks(key, spec.checks, &service, &tries);
+        service.spec = std::move(spec);
+        Evaluate(key, &service);
+        order_.push_back(key);
+      }
+      for (const auto& [key, service] : before) {
+        if (services_.count(key) == 0 && service.intent.has_value()) {
+          intents_->State(service.intent->key(), std::nullopt);
+        }
+      }
+      open = open && !std::exchange(open_, open_ || open);
+    }
+    if (open) Open();
+    intents_->Flush();
+  }
+
+  void Stop() {
+    std::map<std::string, Service> services;
+    {
+      MutexLock lock(&mu_);
+      services.swap(services_);
+      order_.clear();
+    }
+    services.clear();
+    intents_->Stop();
+  }
+
+  absl::StatusOr<agent::v1::CheckState> Report(const ReportHealthRequest& request) {
+    if (absl::Status status = ValidateReport(request); !status.ok()) return status;
+    std::shared_ptr<Check> check;
+    std::string key;
+    {
+      MutexLock lock(&mu_);
+      absl::StatusOr<std::shared_ptr<Check>> found = FindTtlCheck(request, &key);
+      if (!found.ok()) return found.status();
+      check = *std::move(found);
+    }
+    check->checker->Report(request.state() == agent::v1::CHECK_STATE_PASSING
+                               ? absl::OkStatus()
+                               : absl::UnavailableError(request.note().empty()
+                                                            ? "reported as critical"
+                                                            : request.note()));
+    MutexLock lock(&mu_);
+    const auto it = services_.find(key);
+    return ToProto(it == services_.end() ? CheckState::kUnknown : it->second.state);
+  }
+
+  std::vector<StaticServiceStatus> Status() const {
+    std::vector<StaticServiceStatus> all;
+    MutexLock lock(&mu_);
+    for (const std::string& key : order_) {
+      const Service& service = services_.at(key);
+      if (service.checks.empty()) continue;
+      StaticServiceStatus& status = all.emplace_back();
+      *status.mutable_key() = service.spec.instance.key();
+      status.set_registered(service.intent.has_value());
+      status.set_state(ToProto(service.state));
+      *status.mutable_since() = failback::ToProto(service.since);
+      for (const auto& check : service.checks) {
+        const HealthChecker::Snapshot now = check->checker->snapshot();
+        agent::v1::CheckStatus& out = *status.add_checks();
+        out.set_name(check->spec.name());
+        out.set_kind(CheckKind(check->spec));
+        out.set_state(ToProto(now.state));
+        *out.mutable_since() = failback::ToProto(now.since);
+        out.set_last_error(now.last_error);
+        out.set_passes(now.passes);
+        out.set_failures(now.failures);
+      }
+    }
+    return all;
+  }
+
+ private:
+  void Open() {
+    if (!options_.claim_earlier) return intents_->Start(nullptr);
+    intents_->Start([weak = weak_from_this()](const std::string& key) {
+      auto self = weak.lock();
+      if (self == nullptr) return true;
+      MutexLock lock(&self->mu_);
+      return self->services_.count(key) > 0;
+    });
+  }
+
+  // Checks that are the same as before go on.
+  void SetChecks(const std::string& key, const std::vector<HealthCheck>& specs, Service* service,
+                 int* tries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::vector<std::shared_ptr<Check>> checks;
+    for (const HealthCheck& spec : specs) {
+      const auto same = std::find_if(
+          service->checks.begin(), service->checks.end(),
+          [&](const auto& check) { return MessageDifferencer::Equals(check->spec, spec); });
+      if (same != service->checks.end()) {
+        checks.push_back(*same);
+        continue;
+      }
+      HealthChecker::Options options = CheckOptions(spec);
+      options.first_delay = absl::ZeroDuration();
+      absl::IDivDuration(kFirstTrySpacing * (*tries)++, options.interval, &options.first_delay);
+      auto check = std::make_shared<Check>();
+      check->spec = spec;
+      check->checker =
+          HealthChecker::Start(options_.timer, spec.has_ttl() ? nullptr : options_.new_probe(spec),
+                               options, [this, key] { Changed(key); });
+      checks.push_back(std::move(check));
+    }
+    service->checks = std::move(checks);
+  }
+
+  void Changed(const std::string& key) {
+    {
+      MutexLock lock(&mu_);
+      const auto it = services_.find(key);
+      if (it == services_.end()) return;
+      Evaluate(key, &it->second);
+    }
+    intents_->Flush();
+  }
+
+  // Brings state, verdict and intent up to date with the checks.
+  void Evaluate(const std::string& key, Service* service) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const CheckState state = Worst(*service);
+    const bool became_critical = state == CheckState::kCritical && state != service->state;
+    if (state != service->state) {
+      service->state = state;
+      service->since = options_.timer->clock()->WallNow();
+    }
+    if (state != CheckState::kUnknown) service->well = state == CheckState::kPassing;
+    if (state == CheckState::kPassing) service->was_well = true;
+    if (state != CheckState::kCritical) service->given_up = false;
+    if (became_critical) StartGivingUp(key, service);
+    StateIntent(service);
+  }
+
+  void StartGivingUp(const std::string& key, Service* service) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++service->criticals;
+    if (service->spec.deregister_critical_after == absl::InfiniteDuration()) return;
+    // The wheel refuses only when it is stopped.
+    options_.timer
+        ->NewTimeout(
+            [weak = weak_from_this(), key, number = service->criticals] {
+              if (auto self = weak.lock()) self->GiveUp(key, number);
+            },
+            service->spec.deregister_critical_after)
+        .IgnoreError();
+  }
+
+  void GiveUp(const std::string& key, uint64_t number) {
+    {
+      MutexLock lock(&mu_);
+      const auto it = services_.find(key);
+      if (it == services_.end() || it->second.criticals != number ||
+          it->second.state != CheckState::kCritical) {
+        return;
+      }
+      it->second.given_up = true;
+      StateIntent(&it->second);
+    }
+    intents_->Flush();
+  }
+
+  void StateIntent(Service* service) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    // Before the first verdict nothing is said, so what an earlier life of the agent has said
+    // holds.
+    if (!service->well.has_value()) return;
+    std::optional<ServiceInstance> desired = Desired(*service);
+    // Nobody has registered it, so nobody has to unregister it.
+    if (!service->stated && !desired.has_value() && !options_.claim_earlier) return;
+    if (service->stated && Same(service->intent, desired)) return;
+    service->stated = true;
+    service->intent = desired;
+    intents_->State(service->spec.instance.key(), std::move(desired));
+  }
+
+  absl::StatusOr<std::shared_ptr<Check>> FindTtlCheck(const ReportHealthRequest& request,
+                                                      std::string* key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::vector<std::shared_ptr<Check>> checks;
+    std::vector<std::string> names;
+    std::vector<std::string> found;
+    for (const std::string& candidate : order_) {
+      const Service& service = services_.at(candidate);
+      if (!IsMeant(service.spec.instance, request)) continue;
+      found.push_back(KeyText(service.spec.instance.key()));
+      for (const auto& check : service.checks) {
+        if (!check->spec.has_ttl()) continue;
+        if (!request.check().empty() && check->spec.name() != request.check()) continue;
+        checks.push_back(check);
+        names.push_back(absl::StrCat(found.back(), " ", check->spec.name()));
+        *key = candidate;
+      }
+    }
+    if (found.empty()) {
+      return absl::NotFoundError(
+          absl::StrCat("service: no static service '", request.service(), "' is configured"));
+    }
+    if (checks.empty()) {
+      return absl::NotFoundError(
+          absl::StrCat("check: ", absl::StrJoin(found, ", "), " has no check of kind ttl",
+                       request.check().empty() ? "" : " named ", request.check()));
+    }
+    if (checks.size() > 1) {
+      return InvalidField(
+          found.size() > 1 ? "instance_id" : "check",
+          absl::StrCat("is required, as several are meant: ", absl::StrJoin(names, ", ")));
+    }
+    return checks[0];
+  }
+
+  Options options_;
+  const std::shared_ptr<ServiceIntents> intents_;
+  IoThread io_;
+
+  mutable Mutex mu_;
+  bool open_ ABSL_GUARDED_BY(mu_) = false;
+  // By CanonicalKey.
+  std::map<std::string, Service> services_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> order_ ABSL_GUARDED_BY(mu_);
+};
+
+std::unique_ptr<StaticServiceSet> StaticServiceSet::Start(Options options,
+                                                          std::vector<StaticServiceSpec> specs) {
+  auto core = std::make_shared<Core>(std::move(options));
+  core->Apply(std::move(specs));
+  return std::unique_ptr<StaticServiceSet>(new StaticServiceSet(std::move(core)));
+}
+
+StaticServiceSet::StaticServiceSet(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+
+StaticServiceSet::~StaticServiceSet() { core_->Stop(); }
+
+void StaticServiceSet::Apply(std::vector<StaticServiceSpec> specs) {
+  core_->Apply(std::move(specs));
+}
+
+absl::StatusOr<agent::v1::CheckState> StaticServiceSet::Report(const ReportHealthRequest& request) {
+  return core_->Report(request);
+}
+
+std::vector<StaticServiceStatus> StaticServiceSet::Status() const { return core_->Status(); }
+
+}  // namespace failback

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# pack.sh PLAN PC_IN CMAKE_CONFIG OUT.tar LINK_FLAGS: makes the tree that install.bzl plans.
+set -euo pipefail
+plan=$1 pc=$2 cmake=$3 out=$4 flags=$5
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+mkdir -p "$tree"/{bin,include/failback,lib/pkgconfig,lib/cmake/failback}
+
+# One archive of all. Their objects may have the same names, so they are added, not extracted.
+{
+  echo "create $tree/lib/libfailback.a"
+  while read -r kind file place; do
+    case $kind in
+      archive) echo "addlib $file" ;;
+      program) install -m 755 "$file" "$tree/bin/" >&2 ;;
+      header) install -D -m 644 "$file" "$tree/include/failback/$place" >&2 ;;
+    esac
+  done <"$plan"
+  echo save
+  echo end
+} | ar -M
+sed "s|@LINK_FLAGS@|$flags|" "$pc" >"$tree/lib/pkgconfig/failback.pc"
+sed "s|@LINK_FLAGS@|${flags// /;}|" "$cmake" >"$tree/lib/cmake/failback/failbackConfig.cmake"
+tar -C "$tree" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$out" bin include lib

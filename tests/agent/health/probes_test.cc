@@ -1,0 +1,295 @@
+// Probes against real sockets, servers and programs.
+
+#include <csignal>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/health/io_thread.h"
+#include "agent/health/new_probe.h"
+#include "boost/asio.hpp"
+#include "gmock/gmock.h"
+#include "grpcpp/generic/async_generic_service.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "gtest/gtest.h"
+#include "tests/util/process.h"
+
+namespace failback {
+namespace {
+
+using agent::v1::HealthCheck;
+using boost::asio::ip::tcp;
+using ::testing::HasSubstr;
+
+// Reads the head of each request and answers with what the test has set; "" closes at once,
+// "silence" keeps the connection open.
+class RawServer {
+ public:
+  RawServer() : thread_([this] { Serve(); }) {}
+  ~RawServer() {
+    stop_ = true;
+    boost::asio::io_context context;
+    tcp::socket socket(context);
+    boost::system::error_code ignored;
+    socket.connect(acceptor_.local_endpoint(), ignored);
+    thread_.join();
+  }
+
+  std::string address() const {
+    return absl::StrCat("127.0.0.1:", acceptor_.local_endpoint().port());
+  }
+  void Answer(const std::string& answer) {
+    MutexLock lock(&mu_);
+    answer_ = answer;
+  }
+  std::string request() {
+    MutexLock lock(&mu_);
+    return request_;
+  }
+
+ private:
+  void Serve() {
+    std::vector<tcp::socket> open;
+    while (true) {
+      tcp::socket socket(context_);
+      boost::system::error_code error;
+      acceptor_.accept(socket, error);
+      if (stop_) return;
+      std::string head;
+      boost::asio::read_until(socket, boost::asio::dynamic_buffer(head), "\r\n\r\n", error);
+      std::string answer;
+      {
+        MutexLock lock(&mu_);
+        request_ = head;
+        answer = answer_;
+      }
+      if (answer == "silence") {
+        open.push_back(std::move(socket));
+      } else {
+        boost::asio::write(socket, boost::asio::buffer(answer), error);
+      }
+    }
+  }
+
+  boost::asio::io_context context_;
+  tcp::acceptor acceptor_{context_, tcp::endpoint(tcp::v4(), 0)};
+  std::atomic<bool> stop_ = false;
+  Mutex mu_;
+  std::string answer_ ABSL_GUARDED_BY(mu_) = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n";
+  std::string request_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+class ProbesTest : public ::testing::Test {
+ protected:
+  static std::future<absl::Status> Start(Probe* probe) {
+    auto result = std::make_shared<std::promise<absl::Status>>();
+    probe->Run([result](absl::Status status) { result->set_value(std::move(status)); });
+    return result->get_future();
+  }
+
+  static absl::Status Get(std::future<absl::Status> result) {
+    if (result.wait_for(std::chrono::seconds(30)) != std::future_status::ready) {
+      return absl::DeadlineExceededError("the test's deadline");
+    }
+    return result.get();
+  }
+
+  absl::Status Ask(const HealthCheck& check) {
+    const auto probe = NewProbe(&io_, check);
+    return Get(Start(probe.get()));
+  }
+
+  static HealthCheck Http(const std::string& address) {
+    HealthCheck check;
+    check.mutable_http()->set_address(address);
+    return check;
+  }
+  static HealthCheck Tcp(const std::string& address) {
+    HealthCheck check;
+    check.mutable_tcp()->set_address(address);
+    return check;
+  }
+  static HealthCheck Command(const std::string& script) {
+    HealthCheck check;
+    for (const std::string& word : {std::string("sh"), std::string("-c"), script}) {
+      check.mutable_command()->add_argv(word);
+    }
+    return check;
+  }
+
+  static std::string UnusedAddress() {
+    boost::asio::io_context context;
+    tcp::acceptor acceptor(context, tcp::endpoint(tcp::v4(), 0));
+    return absl::StrCat("127.0.0.1:", acceptor.local_endpoint().port());
+  }
+
+  const TempDir dir_;
+  IoThread io_;
+};
+
+TEST_F(ProbesTest, TcpPassesWhenAConnectionIsAccepted) {
+  RawServer server;
+  EXPECT_EQ(Ask(Tcp(server.address())), absl::OkStatus());
+  const std::string port = server.address().substr(server.address().find(':'));
+  EXPECT_EQ(Ask(Tcp("localhost" + port)), absl::OkStatus());
+}
+
+TEST_F(ProbesTest, TcpTellsWhyNot) {
+  const std::string nobody = UnusedAddress();
+  EXPECT_EQ(Ask(Tcp(nobody)).message(), nobody + ": connect: Connection refused");
+  EXPECT_THAT(std::string(Ask(Tcp("no-such-host.invalid:80")).message()),
+              HasSubstr("no-such-host.invalid:80: resolve: "));
+  EXPECT_EQ(Ask(Tcp("unix:" + dir_.File("none.sock"))).message(),
+            "unix:" + dir_.File("none.sock") + ": connect: No such file or directory");
+}
+
+TEST_F(ProbesTest, TcpReachesAUnixSocket) {
+  boost::asio::io_context context;
+  boost::asio::local::stream_protocol::acceptor acceptor(
+      context, boost::asio::local::stream_protocol::endpoint(dir_.File("s.sock")));
+  EXPECT_EQ(Ask(Tcp("unix:" + dir_.File("s.sock"))), absl::OkStatus());
+}
+
+TEST_F(ProbesTest, HttpAsksAsItIsTold) {
+  RawServer server;
+  EXPECT_EQ(Ask(Http(server.address())), absl::OkStatus());
+  EXPECT_THAT(server.request(), ::testing::StartsWith("GET / HTTP/1.1\r\n"));
+  EXPECT_THAT(server.request(), HasSubstr("Host: " + server.address() + "\r\n"));
+  EXPECT_THAT(server.request(), HasSubstr("Connection: close\r\n"));
+  HealthCheck check = Http(server.address());
+  check.mutable_http()->set_path("/healthz?full=1");
+  check.mutable_http()->set_method("HEAD");
+  check.mutable_http()->set_host("orders.local");
+  (*check.mutable_http()->mutable_headers())["X-Probe"] = "yes";
+  EXPECT_EQ(Ask(check), absl::OkStatus());
+  EXPECT_THAT(server.request(), ::testing::StartsWith("HEAD /healthz?full=1 HTTP/1.1\r\n"));
+  EXPECT_THAT(server.request(), HasSubstr("Host: orders.local\r\n"));
+  EXPECT_THAT(server.request(), HasSubstr("X-Probe: yes\r\n"));
+}
+
+TEST_F(ProbesTest, HttpJudgesTheStatus) {
+  RawServer server;
+  const auto answer = [&](int status) {
+    server.Answer(absl::StrCat("HTTP/1.1 ", status, " x\r\n\r\n"));
+    return Ask(Http(server.address()));
+  };
+  for (const int good : {200, 204, 302, 399}) EXPECT_EQ(answer(good), absl::OkStatus()) << good;
+  for (const int bad : {100, 404, 500, 503}) {
+    EXPECT_EQ(answer(bad).message(), absl::StrCat(server.address(), "/: status ", bad));
+  }
+  HealthCheck check = Http(server.address());
+  check.mutable_http()->set_expect_status(418);
+  EXPECT_EQ(Ask(check).message(), server.address() + "/: status 503, not 418");
+  server.Answer("HTTP/1.1 418 x\r\n\r\n");
+  EXPECT_EQ(Ask(check), absl::OkStatus());
+}
+
+TEST_F(ProbesTest, HttpTellsOfOtherAnswers) {
+  RawServer server;
+  server.Answer("");
+  EXPECT_EQ(Ask(Http(server.address())).message(), server.address() + ": receive: end of stream");
+  server.Answer("SSH-2.0-x\r\n");
+  EXPECT_EQ(Ask(Http(server.address())).message(), server.address() + ": receive: bad version");
+  server.Answer("HTTP/1.1 200 OK\r\nX: " + std::string(1 << 20, 'x') + "\r\n\r\n");
+  EXPECT_EQ(Ask(Http(server.address())).message(),
+            server.address() + ": receive: header limit exceeded");
+}
+
+TEST_F(ProbesTest, ATryCanBeEnded) {
+  RawServer server;
+  server.Answer("silence");
+  const auto probe = NewProbe(&io_, Http(server.address()));
+  auto result = Start(probe.get());
+  probe->Cancel();
+  EXPECT_TRUE(absl::IsCancelled(Get(std::move(result))));
+  // And the next one goes as usual.
+  server.Answer("HTTP/1.1 200 OK\r\n\r\n");
+  EXPECT_EQ(Get(Start(probe.get())), absl::OkStatus());
+}
+
+TEST_F(ProbesTest, TheEndOfAProbeEndsItsTry) {
+  RawServer server;
+  server.Answer("silence");
+  auto probe = NewProbe(&io_, Http(server.address()));
+  auto result = Start(probe.get());
+  probe.reset();
+  EXPECT_TRUE(absl::IsCancelled(Get(std::move(result))));
+}
+
+TEST_F(ProbesTest, GrpcAsksTheHealthService) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  grpc::CallbackGenericService others;  // a server has to have a service
+  builder.RegisterCallbackGenericService(&others);
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  const auto server = builder.BuildAndStart();
+  HealthCheck check;
+  const std::string address = absl::StrCat("127.0.0.1:", port);
+  check.mutable_grpc()->set_address(address);
+  EXPECT_EQ(Ask(check), absl::OkStatus());
+  server->GetHealthCheckService()->SetServingStatus("orders", false);
+  check.mutable_grpc()->set_service("orders");
+  EXPECT_EQ(Ask(check).message(), address + ": NOT_SERVING");
+  server->GetHealthCheckService()->SetServingStatus("orders", true);
+  EXPECT_EQ(Ask(check), absl::OkStatus());
+  check.mutable_grpc()->set_service("nobody");
+  EXPECT_THAT(std::string(Ask(check).message()), HasSubstr("NOT_FOUND"));
+  server->Shutdown();
+  EXPECT_THAT(std::string(Ask(check).message()), HasSubstr("UNAVAILABLE"));
+}
+
+TEST_F(ProbesTest, ACommandIsJudgedByItsExit) {
+  EXPECT_EQ(Ask(Command("exit 0")), absl::OkStatus());
+  EXPECT_EQ(Ask(Command("exit 3")).message(), "sh: exit status 3");
+  EXPECT_EQ(Ask(Command("kill -9 $$")).message(), "sh: ended by signal 9");
+  HealthCheck missing;
+  missing.mutable_command()->add_argv("/no/such/program");
+  EXPECT_EQ(Ask(missing).message(), "/no/such/program: No such file or directory");
+}
+
+TEST_F(ProbesTest, ACommandHasItsOwnSignalsAndNoDescriptorsOfOurs) {
+  // As in the daemon, which blocks these and waits for them.
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+  const std::string out = dir_.File("out");
+  EXPECT_EQ(Ask(Command("kill -TERM $$; sleep 60")).message(), "sh: ended by signal 15");
+  // A descriptor that would be inherited.
+  const int fd = open("/dev/null", O_RDONLY);
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(Ask(Command(absl::StrCat("! test -e /proc/self/fd/", fd))), absl::OkStatus());
+  close(fd);
+}
+
+TEST_F(ProbesTest, ACommandThatIsEndedTakesItsChildrenAlong) {
+  const std::string pid_file = dir_.File("pid");
+  const auto probe = NewProbe(&io_, Command("sleep 600 & echo $! > " + pid_file + ".part && mv " +
+                                            pid_file + ".part " + pid_file + "; wait"));
+  auto result = Start(probe.get());
+  std::string pid;
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (pid.empty() && absl::Now() < deadline) {
+    const RunResult read = RunProcess({"/bin/cat", pid_file});
+    if (read.status == 0) pid = read.out.substr(0, read.out.find('\n'));
+  }
+  ASSERT_NE(pid, "");
+  probe->Cancel();
+  EXPECT_TRUE(absl::IsCancelled(Get(std::move(result))));
+  // Gone, or a zombie that its new parent has yet to take.
+  std::string state = "?";
+  while (absl::Now() < deadline && !state.empty() && state[0] != 'Z') {
+    state = RunProcess({"/bin/sh", "-c", "cut -d' ' -f3 /proc/" + pid + "/stat 2>/dev/null"}).out;
+  }
+  EXPECT_TRUE(state.empty() || state[0] == 'Z') << state;
+}
+
+}  // namespace
+}  // namespace failback

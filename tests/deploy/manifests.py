@@ -1,0 +1,75 @@
+"""Reads the manifests of a kustomization as `kubectl kustomize` would build them, as far as the ones
+in deploy/ need: resources, namespace, config maps from files, image tags."""
+
+import os
+
+import yaml
+
+KINDS = {
+    "ConfigMap", "Deployment", "Namespace", "NetworkPolicy", "PodDisruptionBudget", "Secret",
+    "Service", "StatefulSet",
+}
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that is given twice, which YAML would let win silently."""
+
+
+def _unique_mapping(loader, node, deep=False):
+    seen = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in seen:
+            raise yaml.YAMLError("%s is given twice in line %d" % (key, key_node.start_mark.line + 1))
+        seen.add(key)
+    return yaml.SafeLoader.construct_mapping(loader, node, deep)
+
+
+_StrictLoader.add_constructor(
+    yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
+def load(path):
+    with open(path, encoding="utf-8") as file:
+        return [document for document in yaml.load_all(file, Loader=_StrictLoader) if document]
+
+
+def build(folder):
+    """All objects of a kustomization, by (kind, name)."""
+    (kustomization,) = load(os.path.join(folder, "kustomization.yaml"))
+    known = {"apiVersion", "kind", "namespace", "resources", "images", "generatorOptions",
+             "configMapGenerator"}
+    assert set(kustomization) <= known, set(kustomization) - known
+    objects = {}
+    for resource in kustomization["resources"]:
+        path = os.path.join(folder, resource)
+        if os.path.isdir(path):
+            objects.update(build(path))
+            continue
+        for item in load(path):
+            assert item["kind"] in KINDS, item["kind"]
+            if item["kind"] != "Namespace":
+                assert item["metadata"]["namespace"] == kustomization["namespace"], path
+            objects[item["kind"], item["metadata"]["name"]] = item
+    for generated in kustomization.get("configMapGenerator", []):
+        data = {}
+        for name in generated["files"]:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                data[os.path.basename(name)] = file.read()
+        objects["ConfigMap", generated["name"]] = {
+            "kind": "ConfigMap", "metadata": {"name": generated["name"]}, "data": data}
+    tags = {image["name"]: image["newTag"] for image in kustomization.get("images", [])}
+    for item in objects.values():
+        for container in containers(item):
+            if container["image"] in tags:
+                container["image"] += ":" + tags[container["image"]]
+    return objects
+
+
+def pod_spec(item):
+    return item.get("spec", {}).get("template", {}).get("spec", {})
+
+
+def containers(item):
+    spec = pod_spec(item)
+    return spec.get("initContainers", []) + spec.get("containers", [])

@@ -1,0 +1,288 @@
+"""The manifests of deploy/kubernetes: each is parsed and checked against the restricted profile, and their
+story is run with real daemons."""
+
+import glob
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import unittest
+
+import cluster
+import manifests
+
+ROOT = "deploy/kubernetes"
+PROGRAMS = {
+    "failback-agent": os.path.abspath("agent/failback-agent"),
+    "failbackctl": os.path.abspath("agent/failbackctl"),
+    "failback-registry": os.path.abspath("registry/failback-registry"),
+}
+
+
+class Checks(unittest.TestCase):
+    def test_every_file_is_part_of_a_kustomization(self):
+        for folder in sorted(glob.glob(ROOT + "/*/")):
+            (kustomization,) = manifests.load(folder + "kustomization.yaml")
+            named = set(kustomization["resources"]) | {"kustomization.yaml"}
+            for generator in kustomization.get("configMapGenerator", []):
+                named |= set(generator["files"])
+            self.assertEqual(set(os.listdir(folder)), named & set(os.listdir(folder)), folder)
+
+    def workloads(self):
+        for folder in sorted(glob.glob(ROOT + "/*/")):
+            objects = manifests.build(folder)
+            for item in objects.values():
+                if manifests.pod_spec(item):
+                    yield objects, item
+
+    def test_pods_meet_the_restricted_profile(self):
+        count = 0
+        for _, item in self.workloads():
+            spec = manifests.pod_spec(item)
+            context = spec["securityContext"]
+            self.assertTrue(context["runAsNonRoot"])
+            self.assertGreater(context["runAsUser"], 0)
+            self.assertEqual(context["seccompProfile"], {"type": "RuntimeDefault"})
+            self.assertFalse(spec["automountServiceAccountToken"])
+            for container in manifests.containers(item):
+                count += 1
+                security = container["securityContext"]
+                self.assertFalse(security["allowPrivilegeEscalation"])
+                self.assertTrue(security["readOnlyRootFilesystem"])
+                self.assertEqual(security["capabilities"], {"drop": ["ALL"]})
+                self.assertIn("memory", container["resources"]["limits"])
+                self.assertNotRegex(container["image"], r"(:latest|^[^:]+)$")
+        self.assertGreaterEqual(count, 3)
+
+    def test_references_lead_somewhere(self):
+        for objects, item in self.workloads():
+            spec = manifests.pod_spec(item)
+            volumes = {volume["name"] for volume in spec.get("volumes", [])}
+            volumes |= {claim["metadata"]["name"]
+                        for claim in item["spec"].get("volumeClaimTemplates", [])}
+            for volume in spec.get("volumes", []):
+                if "configMap" in volume:
+                    self.assertIn(("ConfigMap", volume["configMap"]["name"]), objects)
+            used = set()
+            for container in manifests.containers(item):
+                used |= {mount["name"] for mount in container.get("volumeMounts", [])}
+            self.assertEqual(used, volumes)
+            labels = item["spec"]["template"]["metadata"]["labels"]
+            self.assertLessEqual(item["spec"]["selector"]["matchLabels"].items(), labels.items())
+            if "serviceName" in item["spec"]:
+                service = objects["Service", item["spec"]["serviceName"]]
+                self.assertLessEqual(service["spec"]["selector"].items(), labels.items())
+                ports = {port["name"] for container in manifests.containers(item)
+                         for port in container["ports"]}
+                self.assertLessEqual({p["targetPort"] for p in service["spec"]["ports"]}, ports)
+
+    def test_the_grace_period_covers_the_drain(self):
+        (sidecar,) = manifests.build(ROOT + "/app")["Deployment", "orders"]["spec"]["template"][
+            "spec"]["initContainers"]
+        self.assertEqual(sidecar["restartPolicy"], "Always")
+        spec = manifests.pod_spec(manifests.build(ROOT + "/app")["Deployment", "orders"])
+        deadline = sidecar["lifecycle"]["preStop"]["exec"]["command"][-1]
+        agent = manifests.build(ROOT + "/app")["ConfigMap", "orders-failback"]["data"]["agent.yaml"]
+        on_signal = re.search(r"^drain_deadline: (\d+)s$", agent, re.M).group(1)
+        self.assertLess(int(deadline.rstrip("s")) + int(on_signal),
+                        spec["terminationGracePeriodSeconds"])
+
+    def test_the_image_has_what_the_manifests_start(self):
+        with open("deploy/docker/Dockerfile", encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("USER 65532:65532", text)
+        for program in PROGRAMS:
+            self.assertIn("/" + program, text)
+
+
+class App:
+    """The service: answers /healthz as it is told."""
+
+    def __init__(self):
+        self.well = False
+        app = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):  # pylint: disable=invalid-name
+                good = app.well and self.path == "/healthz"
+                self.send_response(200 if good else 503)
+                self.end_headers()
+
+            def log_message(self, *args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+ETCD = "etcd-0.etcd.failback.svc:2379,etcd-1.etcd.failback.svc:2379,etcd-2.etcd.failback.svc:2379"
+HEALTHY = "HEALTH_STATUS_HEALTHY"
+
+
+class Cluster(unittest.TestCase):
+    """Pods, and what they need."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="fb-")
+        self.addCleanup(self.folder.cleanup)
+        # Where clients find the registry: one address, or those of several pods.
+        self.address = "127.0.0.1:%d" % cluster.free_port()
+        self.etcd = ""
+        self.app = App()
+        self.addCleanup(self.app.stop)
+        self.pods = []
+        self.addCleanup(lambda: [pod.kill_all() for pod in self.pods])
+
+    def pod(self, objects, key, name, uid, ip, labels=None, listen=None):
+        folder = os.path.join(self.folder.name, uid)
+        os.mkdir(folder)
+        config_maps = {name: item["data"] for (kind, name), item in objects.items()
+                       if kind == "ConfigMap"}
+        addresses = {
+            "0.0.0.0:7070": listen or self.address,
+            "failback-registry.failback.svc:7070": self.address,
+            ETCD: self.etcd,
+            "port: 8080": "port: %d" % self.app.port,
+            # Quicker than people need.
+            "interval: 5s": "interval: 1s",
+        }
+        pod = cluster.Pod(objects[key], folder, config_maps, PROGRAMS, addresses, name, uid, ip,
+                          labels or {})
+        self.pods.append(pod)
+        return pod
+
+    def app_pod(self, name, uid):
+        # The app listens on 127.0.0.1, which is so the pod's IP.
+        return self.pod(manifests.build(ROOT + "/app"), ("Deployment", "orders"), name, uid,
+                        "127.0.0.1", {"topology.kubernetes.io/zone": "eu-1a"})
+
+    def listed(self):
+        out = subprocess.run([PROGRAMS["failbackctl"], "--target", self.address.split(",")[-1], "list", "orders",
+                              "--namespace", "shop", "-o", "json"],
+                             capture_output=True, text=True, timeout=cluster.PATIENCE, check=False)
+        return json.loads(out.stdout) if out.returncode == 0 else []
+
+    def names(self):
+        return [(record["instance"]["key"]["instanceId"], record["instance"].get("status"))
+                for record in self.listed()]
+
+    def becomes(self, expected):
+        cluster.eventually(lambda: self.names() == expected,
+                           "%s are listed; now %s" % (expected, self.names()))
+
+
+class Story(Cluster):
+    def setUp(self):
+        super().setUp()
+        self.registry = self.pod(manifests.build(ROOT + "/registry"),
+                                 ("StatefulSet", "failback-registry"), "failback-registry-0", "r",
+                                 "10.0.0.1")
+        self.registry.start("registry")
+
+    def test_the_life_of_a_pod(self):
+        self.assertTrue(self.registry.probe("registry", "readinessProbe"))
+        self.assertTrue(self.registry.probe("registry", "livenessProbe"))
+        pod = self.app_pod("orders-1", "u1")
+        pod.start("failback-agent")
+        self.assertTrue(pod.probe("failback-agent", "livenessProbe"))
+        # The service is not well yet, and not listed.
+        self.assertEqual(self.names(), [])
+        self.app.well = True
+        self.becomes([("orders-1", HEALTHY)])
+        (record,) = self.listed()
+        self.assertEqual(record["instance"]["address"], "127.0.0.1")
+        self.assertEqual(record["instance"]["port"], self.app.port)
+        self.assertEqual(record["instance"]["zone"], "eu-1a")
+        self.assertEqual(record["instance"]["metadata"]["app.kubernetes.io/name"], "orders")
+        self.assertEqual(record["incarnation"], "u1")
+        cluster.eventually(lambda: pod.probe("failback-agent", "readinessProbe"), "readiness")
+
+        # The sidecar is killed and started again: still there.
+        pod.processes["failback-agent"].kill()
+        pod.processes.pop("failback-agent").wait()
+        pod.start("failback-agent")
+        self.becomes([("orders-1", HEALTHY)])
+
+        # The registry is replaced, on its volume.
+        self.registry.stop("registry")
+        self.assertTrue(pod.probe("failback-agent", "livenessProbe"))
+        self.registry.start("registry")
+        self.becomes([("orders-1", HEALTHY)])
+
+        # A second pod; then the first one ends as Kubernetes ends it.
+        other = self.app_pod("orders-2", "u2")
+        other.start("failback-agent")
+        self.becomes([("orders-1", HEALTHY), ("orders-2", HEALTHY)])
+        drained = pod.pre_stop("failback-agent")
+        self.assertEqual((drained.returncode, drained.stdout), (0, "unregistered 1, remaining 0\n"))
+        self.assertEqual(self.names(), [("orders-2", HEALTHY)])
+        self.assertFalse(pod.probe("failback-agent", "readinessProbe"))
+        self.assertEqual(pod.stop("failback-agent"), 0)
+
+        # A new configuration reaches the running pod through its volume.
+        config = manifests.build(ROOT + "/app")["ConfigMap", "orders-failback"]["data"]
+        config["agent.yaml"] = config["agent.yaml"].replace("- name: orders\n",
+                                                            "- name: orders\n  weight: 7\n")
+        other.publish("failback-config", config)
+        cluster.eventually(lambda: self.listed()[0]["instance"].get("weight") == 7, "the weight")
+
+        # The service fails, and the list says so.
+        self.app.well = False
+        self.becomes([("orders-2", "HEALTH_STATUS_UNHEALTHY")])
+        self.assertEqual(other.stop("failback-agent"), 0)
+        self.assertEqual(self.names(), [])
+        self.assertEqual(self.registry.stop("registry"), 0)
+
+
+@unittest.skipUnless(shutil.which("etcd"), "etcd is not installed")
+class StoryOverEtcd(Cluster):
+    def start_etcd(self):
+        client, peer = cluster.free_port(), cluster.free_port()
+        self.etcd = "127.0.0.1:%d" % client
+        urls = {"client": "http://" + self.etcd, "peer": "http://127.0.0.1:%d" % peer}
+        process = subprocess.Popen(
+            ["etcd", "--data-dir", os.path.join(self.folder.name, "etcd"), "--unsafe-no-fsync",
+             "--listen-client-urls", urls["client"], "--advertise-client-urls", urls["client"],
+             "--listen-peer-urls", urls["peer"], "--initial-advertise-peer-urls", urls["peer"],
+             "--initial-cluster", "default=" + urls["peer"], "--log-level", "error"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+
+    def test_any_registry_may_go(self):
+        self.start_etcd()
+        objects = manifests.build(ROOT + "/registry-etcd")
+        addresses = ["127.0.0.1:%d" % cluster.free_port() for _ in range(2)]
+        self.address = ",".join(addresses)
+        registries = []
+        for i, address in enumerate(addresses):
+            registries.append(self.pod(objects, ("Deployment", "failback-registry"),
+                                       "failback-registry-%d" % i, "r%d" % i, "10.0.0.1",
+                                       listen=address))
+            registries[-1].start("registry")
+            self.assertTrue(registries[-1].probe("registry", "readinessProbe"))
+        self.app.well = True
+        pod = self.app_pod("orders-1", "u1")
+        pod.start("failback-agent")
+        self.becomes([("orders-1", HEALTHY)])
+        # The one is killed; the other has all, and takes what is new.
+        registries[0].processes["registry"].kill()
+        registries[0].processes.pop("registry").wait()
+        other = self.app_pod("orders-2", "u2")
+        other.start("failback-agent")
+        self.becomes([("orders-1", HEALTHY), ("orders-2", HEALTHY)])
+        self.assertEqual(pod.stop("failback-agent"), 0)
+        self.becomes([("orders-2", HEALTHY)])
+
+
+if __name__ == "__main__":
+    unittest.main()
