@@ -21,7 +21,6 @@ grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
   };
   grpc::ChannelArguments arguments;
   arguments.SetUserAgentPrefix(options.user_agent);
-  if (!options.server_name.empty()) arguments.SetSslTargetNameOverride(options.server_name);
   arguments.SetMaxReceiveMessageSize(options.max_message_bytes);
   arguments.SetMaxSendMessageSize(options.max_message_bytes);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, millis(options.ping_interval));

@@ -43,8 +43,6 @@ struct GrpcChannelOptions {
   int max_message_bytes = 16 << 20;
   // Put before gRPC's own.
   std::string user_agent = "failback";
-  // With TLS: the name that the server's certificate has to have, if it is not that of the address.
-  std::string server_name;
 };
 
 class GrpcChannels {

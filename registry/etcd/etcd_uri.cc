@@ -12,13 +12,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "grpcpp/security/credentials.h"
 #include "registry/address.h"
+#include "registry/security/client_security.h"
 
 namespace failback {
 namespace {
 
 constexpr char kStart[] = "etcd://";
+// Whom Debian's programs believe.
+constexpr char kSystemAuthorities[] = "/etc/ssl/certs/ca-certificates.crt";
 constexpr char kOptionNames[] = "user, password_file, ca, cert, key, server_name, tls";
 
 absl::StatusOr<std::string> ReadFile(const std::string& option, const std::string& path) {
@@ -72,24 +74,23 @@ absl::Status SetCredentials(const UriOptions& options, EtcdRegistry::Options* re
     return absl::InvalidArgumentError(
         absl::StrCat("option tls is '", tls, "', and not true or false"));
   }
-  grpc::SslCredentialsOptions ssl;
-  const std::pair<const char*, std::string*> files[] = {
-      {"ca", &ssl.pem_root_certs},
-      {"cert", &ssl.pem_cert_chain},
-      {"key", &ssl.pem_private_key},
-      {"password_file", &registry->client.password}};
-  for (const auto& [name, target] : files) {
-    if (get(name).empty()) continue;
-    absl::StatusOr<std::string> content = ReadFile(name, get(name));
+  if (const std::string file = get("password_file"); !file.empty()) {
+    absl::StatusOr<std::string> content = ReadFile("password_file", file);
     if (!content.ok()) return content.status();
-    *target = *std::move(content);
+    registry->client.password = *std::move(content);
   }
   registry->client.user = get("user");
   absl::StripTrailingAsciiWhitespace(&registry->client.password);
   const bool encrypted = tls == "true" || !get("ca").empty() || !get("cert").empty();
   if (encrypted && tls != "false") {
-    registry->client.channel.credentials = grpc::SslCredentials(ssl);
-    registry->client.channel.server_name = get("server_name");
+    ClientSecurity::Options security;
+    security.tls = {get("ca").empty() ? kSystemAuthorities : get("ca"), get("cert"), get("key")};
+    security.server_name = get("server_name");
+    auto loaded = ClientSecurity::Create(std::move(security));
+    if (!loaded.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("option ", loaded.status().message()));
+    }
+    registry->client.channel.security = *std::move(loaded);
   } else if (encrypted || !get("server_name").empty()) {
     return absl::InvalidArgumentError("options ca, cert and server_name are for TLS: say tls=true");
   }

@@ -40,9 +40,9 @@ class Listener : public NotifyListener {
   bool ended_ = false;
 };
 
-class Session {
+class FuzzSession {
  public:
-  Session() {
+  FuzzSession() {
     HashedWheelTimer::Options timer_options;
     timer_options.clock = &clock_;
     timer_ = *HashedWheelTimer::Create(timer_options);
@@ -65,7 +65,7 @@ class Session {
           store_.get(), access_, Identity{Identity::Kind::kCertificate, {name}, ""}));
     }
   }
-  ~Session() {
+  ~FuzzSession() {
     streams_.clear();
     if (const absl::Status status = store_->CheckInvariants(); !status.ok()) Die(status.ToString());
   }
@@ -156,7 +156,7 @@ class Session {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   failback::FuzzInput input(data, size);
-  failback::Session session;
+  failback::FuzzSession session;
   while (!input.empty()) session.Step(&input);
   return 0;
 }

@@ -166,9 +166,9 @@ TEST(EtcdUriTest, NamesMembersPrefixAndUser) {
   EXPECT_EQ(options->prefix, "/a/b");
   EXPECT_EQ(options->client.user, "u");
   EXPECT_EQ(options->client.password, "secret");
-  EXPECT_EQ(options->client.channel.credentials, nullptr);
+  EXPECT_EQ(options->client.channel.security, nullptr);
   EXPECT_EQ(ParseEtcdUri("etcd://h:1", nullptr)->prefix, "/failback");
-  EXPECT_NE(ParseEtcdUri("etcd://h:1?tls=true", nullptr)->client.channel.credentials, nullptr);
+  EXPECT_NE(ParseEtcdUri("etcd://h:1?tls=true", nullptr)->client.channel.security, nullptr);
 }
 
 TEST(EtcdUriTest, WhatIsWrongIsNamed) {
