@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -123,6 +124,7 @@ class App:
         self.server.server_close()
 
 
+ETCD = "etcd-0.etcd.failback.svc:2379,etcd-1.etcd.failback.svc:2379,etcd-2.etcd.failback.svc:2379"
 HEALTHY = "HEALTH_STATUS_HEALTHY"
 
 
@@ -134,6 +136,7 @@ class Cluster(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         # Where clients find the registry: one address, or those of several pods.
         self.address = "127.0.0.1:%d" % cluster.free_port()
+        self.etcd = ""
         self.app = App()
         self.addCleanup(self.app.stop)
         self.pods = []
@@ -147,6 +150,7 @@ class Cluster(unittest.TestCase):
         addresses = {
             "0.0.0.0:7070": listen or self.address,
             "failback-registry.failback.svc:7070": self.address,
+            ETCD: self.etcd,
             "port: 8080": "port: %d" % self.app.port,
             # Quicker than people need.
             "interval: 5s": "interval: 1s",
@@ -237,6 +241,47 @@ class Story(Cluster):
         self.assertEqual(other.stop("failback-agent"), 0)
         self.assertEqual(self.names(), [])
         self.assertEqual(self.registry.stop("registry"), 0)
+
+
+@unittest.skipUnless(shutil.which("etcd"), "etcd is not installed")
+class StoryOverEtcd(Cluster):
+    def start_etcd(self):
+        client, peer = cluster.free_port(), cluster.free_port()
+        self.etcd = "127.0.0.1:%d" % client
+        urls = {"client": "http://" + self.etcd, "peer": "http://127.0.0.1:%d" % peer}
+        process = subprocess.Popen(
+            ["etcd", "--data-dir", os.path.join(self.folder.name, "etcd"), "--unsafe-no-fsync",
+             "--listen-client-urls", urls["client"], "--advertise-client-urls", urls["client"],
+             "--listen-peer-urls", urls["peer"], "--initial-advertise-peer-urls", urls["peer"],
+             "--initial-cluster", "default=" + urls["peer"], "--log-level", "error"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+
+    def test_any_registry_may_go(self):
+        self.start_etcd()
+        objects = manifests.build(ROOT + "/registry-etcd")
+        addresses = ["127.0.0.1:%d" % cluster.free_port() for _ in range(2)]
+        self.address = ",".join(addresses)
+        registries = []
+        for i, address in enumerate(addresses):
+            registries.append(self.pod(objects, ("Deployment", "failback-registry"),
+                                       "failback-registry-%d" % i, "r%d" % i, "10.0.0.1",
+                                       listen=address))
+            registries[-1].start("registry")
+            self.assertTrue(registries[-1].probe("registry", "readinessProbe"))
+        self.app.well = True
+        pod = self.app_pod("orders-1", "u1")
+        pod.start("failback-agent")
+        self.becomes([("orders-1", HEALTHY)])
+        # The one is killed; the other has all, and takes what is new.
+        registries[0].processes["registry"].kill()
+        registries[0].processes.pop("registry").wait()
+        other = self.app_pod("orders-2", "u2")
+        other.start("failback-agent")
+        self.becomes([("orders-1", HEALTHY), ("orders-2", HEALTHY)])
+        self.assertEqual(pod.stop("failback-agent"), 0)
+        self.becomes([("orders-2", HEALTHY)])
 
 
 if __name__ == "__main__":
