@@ -166,8 +166,8 @@ class Cluster(unittest.TestCase):
                         "127.0.0.1", {"topology.kubernetes.io/zone": "eu-1a"})
 
     def listed(self):
-        out = subprocess.run([PROGRAMS["failbackctl"], "--target", self.address.split(",")[-1], "list", "orders",
-                              "--namespace", "shop", "-o", "json"],
+        out = subprocess.run([PROGRAMS["failbackctl"], "--target", self.address.split(",")[-1], "list",
+                              "orders", "--namespace", "shop", "-o", "json"],
                              capture_output=True, text=True, timeout=cluster.PATIENCE, check=False)
         return json.loads(out.stdout) if out.returncode == 0 else []
 
@@ -243,7 +243,16 @@ class Story(Cluster):
         self.assertEqual(self.registry.stop("registry"), 0)
 
 
-@unittest.skipUnless(shutil.which("etcd"), "etcd is not installed")
+def knows_etcd():
+    if not shutil.which("etcd"):
+        return False
+    words = subprocess.run([PROGRAMS["failback-registry"], "--help"], capture_output=True, text=True,
+                           check=True).stdout
+    return "etcd://" in words
+
+
+@unittest.skipUnless(os.path.exists(PROGRAMS["failback-registry"]) and knows_etcd(),
+                     "etcd is not installed, or not a store of this registry")
 class StoryOverEtcd(Cluster):
     def start_etcd(self):
         client, peer = cluster.free_port(), cluster.free_port()
