@@ -21,7 +21,7 @@ sockets=$(mktemp -d /tmp/fb-XXXXXX)
 "$prefix/bin/failback-registry" --listen "unix:$sockets/r.sock" --store memory: >registry.out &
 registry=$!
 trap 'kill $registry; rm -rf "$sockets"' EXIT
-until grep -q 'listening on' registry.out; do sleep 0.1; done
+timeout 60 bash -c "until grep -q 'listening on' registry.out; do sleep 0.1; done"
 "$prefix/bin/failbackctl" --target "unix:$sockets/r.sock" wait-ready
 for program in build/orders ./orders; do
   "$program" "unix:$sockets/r.sock" | tee orders.out
