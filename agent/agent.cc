@@ -14,6 +14,7 @@
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/log.h"
+#include "registry/security/client_security.h"
 #include "registry/validation.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
@@ -217,9 +218,18 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     auto timer = HashedWheelTimer::Create(timer_options);
     if (!timer.ok()) return timer.status();
     timer_ = *std::move(timer);
+    ClientSecurity::Options security_options;
+    security_options.tls = {options_.tls_ca, options_.tls_cert, options_.tls_key};
+    security_options.server_name = options_.tls_server_name;
+    security_options.token_file = options_.token_file;
+    auto security = ClientSecurity::Create(std::move(security_options));
+    if (!security.ok()) return security.status();
+    UpstreamOptions upstream_options;
+    upstream_options.grpc.channel.security = *std::move(security);
     auto upstreams =
         NewUpstreams(options_.registries.empty() ? std::vector<std::string>{options_.registry}
-                                                 : options_.registries);
+                                                 : options_.registries,
+                     timer_.get(), upstream_options);
     if (!upstreams.ok()) return upstreams.status();
     if (options_.executor == nullptr) own_executor_ = std::make_unique<ThreadPool>(1);
     FailbackRegistry::Options failback;

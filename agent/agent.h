@@ -136,6 +136,16 @@ class Agent {
     // In place of `registry`, several at once, each `[NAME=]URI`: every intent goes to all of them,
     // and its events tell which one they are from (registry/failback_group.h).
     std::vector<std::string> registries;
+    // TLS to the registry, by PEM files that are read again when they change. With `tls_ca` calls
+    // are encrypted, and the registry has to show a certificate of one of these authorities; the
+    // other two are what this process shows, if it does. docs/security.md
+    std::string tls_ca;
+    std::string tls_cert;
+    std::string tls_key;
+    // The name in the registry's certificate; empty: the host that is connected to.
+    std::string tls_server_name;
+    // Holds a bearer token to show to the registry, read anew for each call; empty: none.
+    std::string token_file;
     // For people: how the registry calls this process.
     std::string client_name;
     // Names this life of the process; empty: random.

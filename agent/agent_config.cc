@@ -41,7 +41,7 @@ absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& l
   std::map<std::string, int> names;
   for (int i = 0; i < config.registry_size(); ++i) {
     const std::string key = absl::StrCat("registry[", i, "]");
-    const auto upstream = NewUpstreams({config.registry(i)});
+    const auto upstream = NewUpstreams({config.registry(i)}, nullptr);
     if (!upstream.ok()) return loader.ErrorAt(key, std::string(upstream.status().message()));
     const std::string& name = upstream->front().name;
     const auto [earlier, inserted] = names.emplace(name, i);
@@ -56,8 +56,9 @@ absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& l
 }  // namespace
 
 absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& loader) {
+  const bool encrypted = !config.tls().cert().empty();
   absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
-                                       config.allow_remote_plaintext(), loader);
+                                       config.allow_remote_plaintext() || encrypted, loader);
   if (!listen.ok()) return listen;
   if (absl::Status status = ValidateRegistries(config, loader); !status.ok()) return status;
   OpenSessionRequest session;
@@ -88,6 +89,11 @@ FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {
                 .substr(0, kMaxClientNameLength)
           : config.client_name();
   options.session_ttl = FromProto(config.session_ttl());
+  options.max_records = config.limits().instances();
+  options.max_pending = config.limits().pending();
+  options.max_subscriptions = config.limits().subscriptions();
+  options.max_listeners = config.limits().listeners();
+  options.max_sessions = config.limits().sessions();
   const agent::v1::Retry& retry = config.retry();
   options.retry.retry_times = retry.retry_times();
   if (retry.has_retry_period()) options.retry.retry_period = FromProto(retry.retry_period());

@@ -42,10 +42,19 @@ std::string PageToken(const PendingOperation& row) {
 
 }  // namespace
 
-AgentService::AgentService(FailbackGroup* registry, absl::Time start_time)
-    : registry_(registry), start_time_(start_time) {}
+AgentService::AgentService(FailbackGroup* registry, absl::Time start_time,
+                           std::shared_ptr<AccessControl> access, AddStatus add_status)
+    : registry_(registry),
+      start_time_(start_time),
+      access_(std::move(access)),
+      add_status_(std::move(add_status)) {}
 
 AgentService::~AgentService() = default;
+
+absl::Status AgentService::MayAdminister(const grpc::CallbackServerContext& context) const {
+  if (access_ == nullptr) return absl::OkStatus();
+  return access_->Check(context, config::v1::PERMISSION_ADMINISTER);
+}
 
 void AgentService::SetStaticServices(StaticServiceSet* services) { static_services_ = services; }
 
@@ -71,12 +80,21 @@ GetStatusResponse AgentService::Status() const {
     }
   }
   if (config_status_ != nullptr) *response.mutable_config() = config_status_();
+  if (access_ != nullptr) {
+    response.set_denied_calls(static_cast<uint64_t>(access_->counters().denied()));
+  }
+  if (add_status_ != nullptr) add_status_(&response);
   return response;
 }
 
 grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* context,
                                                   const GetStatusRequest* request,
                                                   GetStatusResponse* response) {
+  if (access_ != nullptr) {
+    if (absl::Status status = access_->CheckAny(*context); !status.ok()) {
+      return Finish(context, status);
+    }
+  }
   *response = Status();
   return Finish(context, absl::OkStatus());
 }
@@ -84,6 +102,7 @@ grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext* context,
                                                     const ListPendingRequest* request,
                                                     ListPendingResponse* response) {
+  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
   if (request->page_size() < 0) {
     return Finish(context,
                   InvalidField("page_size", absl::StrCat(request->page_size(), " is negative")));
@@ -105,6 +124,7 @@ grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* AgentService::Retry(grpc::CallbackServerContext* context,
                                               const RetryRequest* request,
                                               RetryResponse* response) {
+  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
   const absl::StatusOr<int64_t> retried = registry_->Retry(request->selector());
   if (retried.ok()) response->set_retried(*retried);
   return Finish(context, retried.status());
@@ -113,6 +133,7 @@ grpc::ServerUnaryReactor* AgentService::Retry(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* AgentService::Cancel(grpc::CallbackServerContext* context,
                                                const CancelRequest* request,
                                                CancelResponse* response) {
+  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
   if (request->selector().ids().empty() != request->all()) {
     return Finish(context,
                   InvalidField("selector.ids", request->all() ? "must be empty when all is set"
@@ -126,6 +147,7 @@ grpc::ServerUnaryReactor* AgentService::Cancel(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* context,
                                               const DrainRequest* request,
                                               DrainResponse* response) {
+  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
   absl::Duration deadline = FromProto(request->deadline());
   if (deadline == absl::ZeroDuration()) deadline = kDefaultDrainDeadline;
   if (deadline < absl::ZeroDuration() || deadline > kMaxDrainDeadline) {

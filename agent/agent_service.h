@@ -19,6 +19,7 @@
 #include "agent/static_services.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "registry/failback_group.h"
+#include "registry/security/access_control.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -28,8 +29,13 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   // For RegistryServer::Options::extra_services.
   static constexpr char kName[] = "failback.agent.v1.AgentService";
 
-  // `registry` outlives the service. `start_time` is the agent's.
-  AgentService(FailbackGroup* registry, absl::Time start_time);
+  // Fills in the status of what else the agent serves. From any thread; must not block.
+  using AddStatus = std::function<void(agent::v1::GetStatusResponse*)>;
+
+  // `registry` outlives the service. `start_time` is the agent's. `access`, unless null, says who
+  // may ask: for the status whoever may do anything here, for the rest who may administer it.
+  AgentService(FailbackGroup* registry, absl::Time start_time,
+               std::shared_ptr<AccessControl> access = nullptr, AddStatus add_status = nullptr);
   ~AgentService() override;
 
   using DrainCallback = std::function<void(const absl::StatusOr<agent::v1::DrainResponse>&)>;
@@ -79,8 +85,12 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
     std::vector<DrainCallback> waiting ABSL_GUARDED_BY(mu);
   };
 
+  absl::Status MayAdminister(const grpc::CallbackServerContext& context) const;
+
   FailbackGroup* const registry_;
   const absl::Time start_time_;
+  const std::shared_ptr<AccessControl> access_;
+  const AddStatus add_status_;
   std::atomic<StaticServiceSet*> static_services_ = nullptr;
   std::function<agent::v1::ConfigStatus()> config_status_;
   std::function<void()> on_drain_;

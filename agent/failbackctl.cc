@@ -27,6 +27,30 @@ std::string DefaultTarget() {
   return kDefaultPort;
 }
 
+// How to prove to the target who asks. The variables are not those of the daemons, whose
+// environment this program may share.
+void AddSecurity(CLI::App* app, ClientSecurity::Options* security) {
+  const struct {
+    const char* flag;
+    const char* env;
+    std::string* value;
+    const char* type;
+    const char* help;
+  } kFlags[] = {{"--tls-ca", "FAILBACK_CTL_TLS_CA", &security->tls.ca, "FILE",
+                 "authorities of the target's certificate; unset: no TLS"},
+                {"--tls-cert", "FAILBACK_CTL_TLS_CERT", &security->tls.cert, "FILE",
+                 "the certificate to show to the target"},
+                {"--tls-key", "FAILBACK_CTL_TLS_KEY", &security->tls.key, "FILE",
+                 "the private key of that certificate"},
+                {"--tls-server-name", "FAILBACK_CTL_TLS_SERVER_NAME", &security->server_name,
+                 "NAME", "name in the target's certificate [the target's host]"},
+                {"--token-file", "FAILBACK_CTL_TOKEN_FILE", &security->token_file, "FILE",
+                 "file of the bearer token to show to the target"}};
+  for (const auto& flag : kFlags) {
+    app->add_option(flag.flag, *flag.value, flag.help)->type_name(flag.type)->envname(flag.env);
+  }
+}
+
 int UsageError(const std::string& problem) {
   std::fprintf(stderr, "failbackctl: %s\n", problem.c_str());
   return kCtlUsage;
@@ -66,6 +90,7 @@ int Main(int argc, char** argv) {
          },
          "how to print results [table]")
       ->type_name("table|json|yaml");
+  AddSecurity(&app, &context.security);
   AddDuration(&app, "--timeout", &context.timeout, "longest wait for an answer [5s]");
   app.footer(
       "Exit status: 0 done, 1 refused or not done in time, 2 wrong usage, 3 nobody answers at the "
@@ -86,7 +111,7 @@ int Main(int argc, char** argv) {
   }
   if (context.target.empty()) context.target = DefaultTarget();
   const absl::Status status = context.Connect();
-  if (!status.ok()) return UsageError(absl::StrCat("--target: ", status.message()));
+  if (!status.ok()) return UsageError(std::string(status.message()));
   return action(&context);
 }
 

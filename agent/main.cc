@@ -23,10 +23,13 @@
 #include "agent/static_service_config.h"
 #include "agent/static_services.h"
 #include "agent/upstreams.h"
+#include "agent/xds_status.h"
+#include "daemon/client_security_config.h"
 #include "daemon/config.h"
 #include "daemon/file_watch.h"
 #include "daemon/logging.h"
 #include "daemon/ready.h"
+#include "daemon/server_security.h"
 #include "daemon/signals.h"
 #include "failback/agent/v1/config.pb.h"
 #include "registry/errors.h"
@@ -43,6 +46,7 @@ namespace {
 
 using agent::v1::AgentConfig;
 using agent::v1::DrainResponse;
+using agent::v1::GetStatusResponse;
 
 // What calls under way have, after the drain, before they are cut off.
 constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
@@ -128,6 +132,14 @@ int Main(int argc, char** argv) {
   absl::Status status = loader.Load(&config);
   if (status.ok()) status = ValidateAgentConfig(config, loader);
   if (!status.ok()) return loader.Fail(status);
+  absl::StatusOr<std::unique_ptr<ServerSecurity>> security =
+      ServerSecurity::Load(ServerSecurity::KeysOf(config), loader);
+  if (!security.ok()) return loader.Fail(security.status());
+  UpstreamOptions upstream_options;
+  absl::StatusOr<std::shared_ptr<ClientSecurity>> client_security =
+      LoadClientSecurity(config.registry_tls(), "registry_tls", config.token_file(), loader);
+  if (!client_security.ok()) return loader.Fail(client_security.status());
+  upstream_options.grpc.channel.security = *client_security;
   if (loader.validate_only()) {
     std::printf("the configuration is valid\n");
     return 0;
@@ -140,9 +152,11 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = HashedWheelTimer::Create(timer_options);
   if (!timer.ok()) return loader.Fail(timer.status());
   absl::StatusOr<std::vector<FailbackGroup::Upstream>> upstreams =
-      NewUpstreams({config.registry().begin(), config.registry().end()});
-  if (!upstreams.ok()) return loader.Fail(upstreams.status());
-
+      NewUpstreams({config.registry().begin(), config.registry().end()}, timer->get(),
+                   upstream_options);
+  if (!upstreams.ok()) {
+    return loader.Fail(loader.ErrorAt("registry", std::string(upstreams.status().message())));
+  }
   FailbackRegistry::Options options = ToFailbackOptions(config);
   options.timer = timer->get();
   options.on_event = LogIntent;
@@ -153,9 +167,13 @@ int Main(int argc, char** argv) {
 
   xds::AdsService::Options xds_options;
   xds_options.cache.timer = timer->get();
+  xds_options.access = (*security)->access();
   xds_options.cache.zone_aware = config.xds().zone_aware();
   xds::AdsService xds_service(registry->get(), xds_options);
-  AgentService service(registry->get(), start_time);
+  AgentService service(registry->get(), start_time, (*security)->access(),
+                       [&xds_service](GetStatusResponse* status) {
+                         *status->mutable_xds() = XdsStatusOf(xds_service.Stats());
+                       });
   StaticServiceSet* services_to_reload = nullptr;
   ConfigReload reload(&loader, config, [&](const AgentConfig& next) -> absl::Status {
     auto specs = StaticServices(next, loader);
@@ -176,6 +194,8 @@ int Main(int argc, char** argv) {
   RegistryServer::Options server_options;
   server_options.listen = {config.listen().begin(), config.listen().end()};
   server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
+  server_options.credentials = (*security)->credentials();
+  server_options.access = (*security)->access();
   server_options.extra_services = {{&service, AgentService::kName},
                                    {&xds_service, xds::AdsService::kName}};
   absl::StatusOr<std::unique_ptr<RegistryServer>> server =
@@ -183,6 +203,8 @@ int Main(int argc, char** argv) {
   if (!server.ok()) {
     return loader.Fail(loader.ErrorAt("listen", std::string(server.status().message())));
   }
+  status = (*security)->Watch(timer->get());
+  if (!status.ok()) return loader.Fail(status);
   status = WriteXdsBootstrap(config, client_name, (*server)->addresses(), loader);
   if (!status.ok()) return loader.Fail(status);
   StaticServiceSet::Options static_options;
@@ -204,6 +226,7 @@ int Main(int argc, char** argv) {
   const int signal = WaitForStop(&signals, &reload);
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
   DrainAndLog(&service, FromProto(reload.config().drain_deadline()));
+  security->reset();
   xds_service.Stop();
   (*server)->Shutdown(kShutdownGrace);
   service.SetStaticServices(nullptr);

@@ -2,10 +2,13 @@
 
 #include <utility>
 
+#include "registry/etcd/etcd_uri.h"
+
 namespace failback {
 
 absl::StatusOr<std::vector<FailbackGroup::Upstream>> NewUpstreams(
-    const std::vector<std::string>& texts, const UpstreamOptions& options) {
+    const std::vector<std::string>& texts, HashedWheelTimer* timer, UpstreamOptions options) {
+  options.schemes.push_back(EtcdScheme(timer));
   std::vector<FailbackGroup::Upstream> upstreams;
   for (const std::string& text : texts) {
     const NamedUri named = ParseNamedUri(text);

@@ -1,6 +1,7 @@
 // The registries that an agent's intents are carried to, from their texts in the configuration.
 //
-//   auto upstreams = NewUpstreams({"old=grpc://10.0.0.1:7070", "new=grpc://10.0.0.2:7070"});
+//   auto upstreams =
+//       NewUpstreams({"old=grpc://10.0.0.1:7070", "new=etcd://10.0.0.2:2379"}, timer.get());
 //
 // Thread safety: all functions may be called from any thread.
 
@@ -13,13 +14,16 @@
 #include "absl/status/statusor.h"
 #include "registry/failback_group.h"
 #include "registry/upstream.h"
+#include "retry/hashed_wheel_timer.h"
 
 namespace failback {
 
 // One upstream for each `[NAME=]URI`, connected lazily. INVALID_ARGUMENT names the text that is
-// wrong and what is allowed.
+// wrong and what is allowed. `timer` outlives them; null: texts are checked only, and an upstream
+// that needs it is null.
 absl::StatusOr<std::vector<FailbackGroup::Upstream>> NewUpstreams(
-    const std::vector<std::string>& texts, const UpstreamOptions& options = UpstreamOptions());
+    const std::vector<std::string>& texts, HashedWheelTimer* timer,
+    UpstreamOptions options = UpstreamOptions());
 
 }  // namespace failback
 

@@ -12,8 +12,8 @@
 namespace failback {
 
 // Checks the addresses, without opening any: each can be parsed, and is local unless
-// `allow_remote_plaintext`.
-absl::Status ValidateListen(const std::vector<std::string>& listen, bool allow_remote_plaintext,
+// `allow_remote`: calls are encrypted, or plain text was allowed by name.
+absl::Status ValidateListen(const std::vector<std::string>& listen, bool allow_remote,
                             const ConfigLoader& loader);
 
 }  // namespace failback

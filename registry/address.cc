@@ -1,5 +1,6 @@
 #include "registry/address.h"
 
+#include <arpa/inet.h>
 #include <sys/un.h>
 
 #include "absl/strings/match.h"
@@ -43,7 +44,10 @@ std::string Address::ToString() const {
 }
 
 bool Address::is_local() const {
-  return is_unix() || host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+  if (is_unix() || host == "localhost" || host == "::1") return true;
+  // As a number: `127.example.com` is a name like any other.
+  in_addr number;
+  return inet_pton(AF_INET, host.c_str(), &number) == 1 && absl::StartsWith(host, "127.");
 }
 
 absl::StatusOr<Address> ParseAddress(const std::string& text, int min_port) {

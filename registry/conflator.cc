@@ -11,6 +11,9 @@ namespace {
 
 uint64_t KeyDigest(const InstanceKey& key) { return Digest64(CanonicalKey(key)); }
 
+// An operation beside its bytes: a map's node and the heap's own.
+constexpr size_t kOperationBytes = 112;
+
 uint64_t ContentDigest(const ServiceInstance& instance) {
   return std::max<uint64_t>(1, Digest64(CanonicalInstance(instance)));
 }
@@ -30,6 +33,11 @@ Conflator::Changes Conflator::ChangesOf(const SubscribeResponse& message) {
 }
 
 void Conflator::State::Apply(const std::vector<Change>& changes) {
+  if (contents.size() + changes.size() > kMaxContents) {
+    contents = {};
+    complete = false;
+    if (changes.size() > kMaxContents) return;
+  }
   for (const Change& change : changes) {
     if (change.content == 0) {
       contents.erase(change.key);
@@ -51,6 +59,10 @@ std::optional<uint64_t> Conflator::State::ContentOf(uint64_t key) const {
   if (it != contents.end()) return it->second;
   if (complete) return 0;
   return std::nullopt;
+}
+
+size_t Conflator::State::bytes() const {
+  return contents.capacity() * (sizeof(std::pair<uint64_t, uint64_t>) + 1);
 }
 
 Conflator::Conflator(uint64_t epoch, uint64_t revision) : order_(epoch, revision) {
@@ -88,9 +100,9 @@ absl::Status Conflator::AddToRest(Event event, Changes changes) {
   }
   Unfold();
   Merge(*event, *changes);
-  if (!Base().complete && rest_->operations.size() > kMaxUnknown) {
-    return absl::AbortedError(
-        absl::StrCat("the subscriber is more than ", kMaxUnknown, " changes behind"));
+  if (bytes() > kMaxBytes) {
+    return absl::AbortedError(absl::StrCat("the subscriber is ", rest_->operations.size(),
+                                           " changes behind: a snapshot is shorter"));
   }
   return absl::OkStatus();
 }
@@ -102,18 +114,17 @@ void Conflator::Merge(const SubscribeResponse& message, const std::vector<Change
   const auto& upserts = message.delta().upserts();
   for (int i = 0; i < static_cast<int>(changes.size()); ++i) {
     const auto [key, content] = changes[i];
-    if (Base().ContentOf(key) == content) {
-      rest_->operations.erase(key);
-      continue;
+    if (const auto it = rest_->operations.find(key); it != rest_->operations.end()) {
+      rest_->operation_bytes -= kOperationBytes + it->second.bytes.size();
+      rest_->operations.erase(it);
     }
+    if (Base().ContentOf(key) == content) continue;
     Operation& operation = rest_->operations[key];
     operation.content = content;
-    if (content != 0) {
-      operation.instance = upserts[i];
-    } else {
-      operation.instance.Clear();
-      *operation.instance.mutable_key() = message.delta().removals(i - upserts.size());
-    }
+    operation.bytes = content != 0
+                          ? upserts[i].SerializeAsString()
+                          : message.delta().removals(i - upserts.size()).SerializeAsString();
+    rest_->operation_bytes += kOperationBytes + operation.bytes.size();
   }
 }
 
@@ -176,9 +187,9 @@ Conflator::Event Conflator::TakeRest() {
     for (const auto& [key, operation] : rest.operations) {
       changes.push_back({key, operation.content});
       if (operation.content != 0) {
-        *delta->add_upserts() = operation.instance;
+        delta->add_upserts()->ParseFromString(operation.bytes);
       } else {
-        *delta->add_removals() = operation.instance.key();
+        delta->add_removals()->ParseFromString(operation.bytes);
       }
     }
     written_.Apply(changes);
@@ -199,6 +210,13 @@ size_t Conflator::pending() const {
   if (next_ != nullptr) pending += next_->parts.size();
   if (rest_ != nullptr) pending += rest_->single != nullptr ? 1 : rest_->operations.size();
   return pending;
+}
+
+size_t Conflator::bytes() const {
+  size_t bytes = sizeof(*this) + written_.bytes();
+  if (next_ != nullptr) bytes += sizeof(*next_) + next_->after.bytes();
+  if (rest_ != nullptr) bytes += sizeof(*rest_) + rest_->operation_bytes;
+  return bytes;
 }
 
 }  // namespace failback

@@ -11,9 +11,9 @@
 //   write is done:  if (auto next = conflator.Take()) write it
 //
 // To know that a change has turned back, the conflator remembers 64-bit digests of the keys and
-// contents that the subscriber has: some 20 bytes an instance. A subscriber that has resumed has
-// contents that the server has not seen; until a snapshot comes, such a key that changed
-// forth and back may be told once without need.
+// contents that the subscriber has: some 20 bytes an instance, up to kMaxContents instances. Of a
+// larger set, and of what a subscriber had before it resumed, the contents are not known: such a
+// key that changed forth and back while the subscriber was behind may be told once without need.
 //
 // Thread safety: none of its own.
 //
@@ -21,8 +21,8 @@
 //  1. What Take returns is a stream in that order too, and ends in the same state.
 //  2. No two messages in a row leave the same state, but for the first after resuming, and as
 //  above.
-//  3. Memory is bounded by the size of the set: at most one snapshot that is under way, one that is
-//     not, and one operation per key.
+//  3. Beside shared messages (one that is being written, a snapshot under way, one to follow it) it
+//     holds at most kMaxBytes.
 
 #ifndef FAILBACK_REGISTRY_CONFLATOR_H_
 #define FAILBACK_REGISTRY_CONFLATOR_H_
@@ -32,6 +32,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -57,14 +58,16 @@ class Conflator {
   // a message that many subscribers get are worth computing once.
   static Changes ChangesOf(const SubscribeResponse& message);
 
-  // Most operations that wait for a subscriber whose contents are not known.
-  static constexpr size_t kMaxUnknown = 100000;
+  // What one subscriber may hold of its own. Beyond it its stream ends: a snapshot is shorter then.
+  static constexpr size_t kMaxBytes = 1 << 20;
+  // Instances whose contents are remembered.
+  static constexpr size_t kMaxContents = 8192;
 
   // A subscriber that resumes after (`epoch`, `revision`); 0 and 0 for one that starts anew.
   Conflator(uint64_t epoch, uint64_t revision);
 
   // Takes the next message of the source. ABORTED when it does not follow from the one before, or
-  // when kMaxUnknown is passed: end the stream, the subscriber starts anew. `changes` are those of
+  // when kMaxBytes are passed: end the stream, the subscriber starts anew. `changes` are those of
   // `event`, computed if null.
   absl::Status Add(Event event, Changes changes = nullptr);
 
@@ -74,6 +77,9 @@ class Conflator {
 
   // Operations and parts that wait; for tests and statistics.
   size_t pending() const;
+
+  // About how much memory is held for this subscriber alone.
+  size_t bytes() const;
 
  private:
   // What the subscriber has, or will have.
@@ -89,6 +95,7 @@ class Conflator {
     void MoveTo(const SubscribeResponse& message);
     // The content of `key`, 0 when it is absent, or nullopt when that is not known.
     std::optional<uint64_t> ContentOf(uint64_t key) const;
+    size_t bytes() const;
   };
 
   // A snapshot of which nothing has been taken. It waits until it is whole, as only then it shows
@@ -99,10 +106,10 @@ class Conflator {
     State after;
   };
 
-  // The newest of what happened to one key. A removal has the key only.
+  // The newest of what happened to one key.
   struct Operation {
-    uint64_t content;
-    ServiceInstance instance;
+    uint64_t content = 0;
+    std::string bytes;  // a ServiceInstance, or, when content is 0, an InstanceKey; serialized
   };
 
   // What follows the snapshots: one message as it came, or several merged.
@@ -112,6 +119,7 @@ class Conflator {
     uint64_t revision = 0;
     bool stale = false;
     std::map<uint64_t, Operation> operations;
+    size_t operation_bytes = 0;  // about what they take
   };
 
   // What the operations of rest_ are relative to.

@@ -33,6 +33,11 @@ absl::StatusCode CodeOf(ErrorReason reason) {
     case registry::v1::ERROR_REASON_GENERATION_REUSED:
     case registry::v1::ERROR_REASON_REPLACED:
       return absl::StatusCode::kAborted;
+    case registry::v1::ERROR_REASON_CREDENTIALS_NEEDED:
+      return absl::StatusCode::kUnauthenticated;
+    case registry::v1::ERROR_REASON_ACCESS_DENIED:
+    case registry::v1::ERROR_REASON_SESSION_NOT_OWNED:
+      return absl::StatusCode::kPermissionDenied;
     case registry::v1::ERROR_REASON_LIMIT_REACHED:
     case registry::v1::ERROR_REASON_OVERLOADED:
       return absl::StatusCode::kResourceExhausted;
@@ -84,6 +89,11 @@ absl::Status InvalidField(const std::string& field, const std::string& descripti
   violation->set_description(description);
   SetDetail(status, kBadRequestUrl, bad_request);
   return status;
+}
+
+absl::Status SessionNotOwned() {
+  return Refusal(registry::v1::ERROR_REASON_SESSION_NOT_OWNED,
+                 "the session was opened by another caller: open one");
 }
 
 absl::Status WithRetryDelay(absl::Status status, absl::Duration delay) {

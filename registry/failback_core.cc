@@ -431,8 +431,9 @@ void FailbackRegistry::Core::OnSessionChange() {
       if (state.phase == UpstreamSession::Phase::kClosed && drain_ != nullptr) {
         FinishDrain(/*closed=*/true, &deferred);
       }
-      WatchSession(state.phase == UpstreamSession::Phase::kDown, &deferred);
       const bool lost = state.session_serial != seen_session_serial_;
+      const bool down = state.phase == UpstreamSession::Phase::kDown;
+      if (down || state.phase == UpstreamSession::Phase::kUp) WatchSession(down, lost, &deferred);
       if (lost || state.connection_serial != seen_connection_serial_) {
         seen_session_serial_ = state.session_serial;
         seen_connection_serial_ = state.connection_serial;

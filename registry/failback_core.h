@@ -27,6 +27,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "google/protobuf/arena.h"
 #include "registry/call_gate.h"
 #include "registry/failback_registry.h"
 #include "registry/intent_journal.h"
@@ -201,7 +202,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     std::string session_id;
     uint64_t session_serial;
     std::vector<std::pair<RecordPtr, uint64_t>> items;  // with the generation that is sent
-    RegisterRequest register_request;
+    // On the arena: it has many small parts.
+    std::unique_ptr<google::protobuf::Arena> arena;
+    RegisterRequest* register_request = nullptr;
     UnregisterRequest unregister_request;
     SubscribeRequest subscribe_request;
     uint64_t stream_serial = 0;
@@ -335,7 +338,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void Resync(bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Local sessions (failback_core.cc).
-  LocalSession* NewSession(const std::string& incarnation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  LocalSession* NewSession(const OpenSessionRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OwnFormerSession(LocalSession* session, const std::string& owner)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LocalSession* FindSession(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RenewSession(LocalSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `lease_serial` of the timeout that ends it; 0: whoever asks.
@@ -364,7 +369,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmStale(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Subscribers hear of an upstream that is away also while their streams do not know yet.
-  void WatchSession(bool down, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WatchSession(bool down, bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmHold(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmOpening(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Runs `work` under the lock after `delay`, unless the core is shut down.

@@ -49,7 +49,9 @@ FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::FormerSession(
     if (session->incarnation == incarnation) return session.get();
   }
   // The client has a full TTL to come back, with the same incarnation, to what is its own.
-  LocalSession* const session = NewSession(incarnation);
+  OpenSessionRequest request;
+  request.set_incarnation(incarnation);
+  LocalSession* const session = NewSession(request);
   session->ttl = ttl;
   RenewSession(session);
   return session;

@@ -28,14 +28,26 @@ FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::FindSession(const 
 }
 
 FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::NewSession(
-    const std::string& incarnation) {
+    const OpenSessionRequest& request) {
   auto session = std::make_unique<LocalSession>();
-  session->id = RandomId();
+  session->id = NewSessionId(request.owner());
   session->serial = ++last_session_serial_;
-  session->incarnation = incarnation;
+  session->incarnation = request.incarnation();
   LocalSession* const opened = session.get();
   sessions_.emplace(opened->id, std::move(session));
   return opened;
+}
+
+// One that the journal has left has an id that nobody was told, and no owner: it is that of the
+// first who comes for it.
+void FailbackRegistry::Core::OwnFormerSession(LocalSession* session, const std::string& owner) {
+  const auto it = sessions_.find(session->id);
+  std::unique_ptr<LocalSession> owned = std::move(it->second);
+  sessions_.erase(it);
+  owned->lease.Cancel();
+  owned->lease = Timeout();  // the next knows it by its new id
+  owned->id = NewSessionId(owner);
+  sessions_.emplace(session->id, std::move(owned));
 }
 
 void FailbackRegistry::Core::RenewSession(LocalSession* session) {
@@ -62,20 +74,24 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
     return std::move(done)(status);
   }
   OpenSessionResponse response;
-  absl::Status room;
+  absl::Status refused;
   {
     MutexLock lock(&mu_);
     const auto it = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
       return entry.second->incarnation == request.incarnation();
     });
     response.set_resumed(it != sessions_.end());
-    if (!response.resumed()) {
-      room = CheckRoom(static_cast<int64_t>(sessions_.size()), options_.max_sessions,
-                       "local sessions");
+    LocalSession* const known = response.resumed() ? it->second.get() : nullptr;
+    if (known == nullptr) {
+      refused = CheckRoom(static_cast<int64_t>(sessions_.size()), options_.max_sessions,
+                          "local sessions");
+    } else if (SessionOwner(known->id).empty() && !request.owner().empty()) {
+      OwnFormerSession(known, request.owner());
+    } else if (!MayResumeSession(known->id, request.owner())) {
+      refused = SessionNotOwned();
     }
-    if (room.ok()) {
-      LocalSession* const session =
-          response.resumed() ? it->second.get() : NewSession(request.incarnation());
+    if (refused.ok()) {
+      LocalSession* const session = known != nullptr ? known : NewSession(request);
       const absl::Duration asked = FromProto(request.ttl());
       session->ttl = asked == absl::ZeroDuration() ? kDefaultLocalTtl
                                                    : std::clamp(asked, kMinLocalTtl, kMaxLocalTtl);
@@ -85,7 +101,7 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
       *response.mutable_ttl() = ToProto(session->ttl);
     }
   }
-  if (!room.ok()) return std::move(done)(room);
+  if (!refused.ok()) return std::move(done)(refused);
   response.set_store_id(absl::StrCat("agent-", options_.incarnation));
   response.set_epoch(Digest64(options_.incarnation) | 1);
   response.mutable_limits()->set_max_batch(kDefaultMaxBatch);

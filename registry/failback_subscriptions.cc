@@ -341,14 +341,15 @@ void FailbackRegistry::Core::ArmStale(const std::shared_ptr<Watch>& watch) {
   });
 }
 
-void FailbackRegistry::Core::WatchSession(bool down, Deferred* deferred) {
+void FailbackRegistry::Core::WatchSession(bool down, bool lost, Deferred* deferred) {
   if (std::exchange(session_down_, down) == down) return;
   for (const auto& [selector, record] : watches_) {
     const std::shared_ptr<Watch>& watch = record->watch;
     if (down) {
       ArmStale(watch);
-    } else if (std::exchange(watch->silenced, false)) {
-      // The stream has outlived the trouble, so nothing of it was lost.
+    } else if (std::exchange(watch->silenced, false) && !lost) {
+      // The stream has outlived the trouble, so nothing of it was lost. (In a new session it is
+      // opened anew, and its first message tells.)
       Tell(watch, watch->set.MarkFresh(), deferred);
     }
   }

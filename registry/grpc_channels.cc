@@ -33,8 +33,15 @@ grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Retries are the business of whoever keeps the intent.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // One channel for each attempt while the registry is away: without books about them a quarter
+  // of the work.
+  arguments.SetInt(GRPC_ARG_ENABLE_CHANNELZ, 0);
+  arguments.SetInt(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
   // A registry is inside the site; a proxy for the web does not lead to it.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (options.security != nullptr && !options.security->server_name().empty()) {
+    arguments.SetSslTargetNameOverride(options.security->server_name());
+  }
   return arguments;
 }
 
@@ -44,16 +51,27 @@ GrpcChannels::GrpcChannels(std::vector<std::string> addresses, GrpcChannelOption
     : addresses_(std::move(addresses)), options_(std::move(options)) {
   KeepGrpcCallbackThreads();
   MutexLock lock(&mu_);
+  credentials_ = options_.security != nullptr
+                     ? options_.security->Current()
+                     : ClientSecurity::Credentials{grpc::InsecureChannelCredentials(), 1};
   for (const std::string& address : addresses_) slots_.push_back(NewSlot(address));
 }
 
 GrpcChannels::Picked GrpcChannels::Pick() {
-  Slot replaced;  // destroyed without the lock
+  ClientSecurity::Credentials credentials;  // version 0: nothing new
+  if (options_.security != nullptr) credentials = options_.security->Current();
+  std::vector<Slot> replaced;  // destroyed without the lock
   MutexLock lock(&mu_);
+  if (credentials.version > credentials_.version) {
+    // Calls under way keep their connections.
+    credentials_ = credentials;
+    replaced.swap(slots_);
+    for (const std::string& address : addresses_) slots_.push_back(NewSlot(address));
+  }
   for (size_t tried = 0; tried < slots_.size(); ++tried) {
     const Slot& slot = slots_[current_];
     if (slot.channel->GetState(false) != GRPC_CHANNEL_TRANSIENT_FAILURE) {
-      return {slot.stub, current_};
+      return {slot.stub, current_, slot.channel};
     }
     current_ = (current_ + 1) % slots_.size();
   }
@@ -61,8 +79,12 @@ GrpcChannels::Picked GrpcChannels::Pick() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].created < slots_[current_].created) current_ = i;
   }
-  replaced = std::exchange(slots_[current_], NewSlot(addresses_[current_]));
-  return {slots_[current_].stub, current_};
+  replaced.push_back(std::exchange(slots_[current_], NewSlot(addresses_[current_])));
+  return {slots_[current_].stub, current_, slots_[current_].channel};
+}
+
+absl::Status GrpcChannels::Authenticate(grpc::ClientContext* context) const {
+  return options_.security == nullptr ? absl::OkStatus() : options_.security->Authenticate(context);
 }
 
 void GrpcChannels::Report(const Picked& picked, const absl::Status& status) {
@@ -75,10 +97,10 @@ void GrpcChannels::Report(const Picked& picked, const absl::Status& status) {
 
 GrpcChannels::Slot GrpcChannels::NewSlot(const std::string& address) const {
   Slot slot;
+  const bool is_unix = absl::StartsWith(address, "unix:");
   slot.channel = grpc::CreateCustomChannel(
-      absl::StartsWith(address, "unix:") ? address : absl::StrCat("dns:///", address),
-      options_.credentials != nullptr ? options_.credentials : grpc::InsecureChannelCredentials(),
-      Arguments(options_));
+      is_unix ? address : absl::StrCat("dns:///", address),
+      is_unix ? grpc::InsecureChannelCredentials() : credentials_.credentials, Arguments(options_));
   slot.stub = RegistryService::NewStub(slot.channel);
   slot.created = absl::Now();
   return slot;

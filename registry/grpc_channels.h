@@ -24,14 +24,15 @@
 #include "absl/time/time.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "grpcpp/channel.h"
-#include "grpcpp/security/credentials.h"
+#include "grpcpp/client_context.h"
+#include "registry/security/client_security.h"
 #include "retry/mutex.h"
 
 namespace failback {
 
 struct GrpcChannelOptions {
-  // Null: plain text.
-  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  // TLS, certificate, token. Null: plain text, and nobody in particular.
+  std::shared_ptr<ClientSecurity> security;
   // One connection attempt, TLS included.
   absl::Duration connect_timeout = absl::Seconds(2);
   // Pings while calls are open, and how long the answer may take: a half-open connection is
@@ -55,10 +56,15 @@ class GrpcChannels {
   struct Picked {
     std::shared_ptr<Stub> stub;
     size_t index;
+    std::shared_ptr<grpc::Channel> channel;
   };
 
   // What the next call takes.
   Picked Pick();
+
+  // Adds to a call, before it starts, what the registry is to know the caller by. An error is the
+  // call's outcome, without a call.
+  absl::Status Authenticate(grpc::ClientContext* context) const;
 
   // A call by `picked` has ended with `status`: the next one goes to another address if this one
   // cannot be reached, or is stopping.
@@ -73,11 +79,12 @@ class GrpcChannels {
     absl::Time created = absl::InfinitePast();
   };
 
-  Slot NewSlot(const std::string& address) const;
+  Slot NewSlot(const std::string& address) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::vector<std::string> addresses_;
   const GrpcChannelOptions options_;
   Mutex mu_;
+  ClientSecurity::Credentials credentials_ ABSL_GUARDED_BY(mu_);  // of the slots
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
   size_t current_ ABSL_GUARDED_BY(mu_) = 0;
 };

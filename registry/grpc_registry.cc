@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/client_callback.h"
 #include "registry/errors.h"
 #include "registry/event_order.h"
@@ -23,6 +24,9 @@ namespace {
 std::chrono::system_clock::time_point After(absl::Duration timeout) {
   return absl::ToChronoTime(absl::Now() + timeout);
 }
+
+// Sessions at another store, in a row, until it is believed to be the registry now.
+constexpr int kStoreIsBelieved = 5;
 
 absl::Status Destroyed() { return absl::CancelledError("the registry client is destroyed"); }
 
@@ -49,7 +53,9 @@ struct PendingOf : Pending {
 class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
  public:
   Core(std::vector<std::string> addresses, GrpcRegistryOptions options)
-      : options(std::move(options)), channels(std::move(addresses), this->options.channel) {}
+      : options(std::move(options)),
+        channels(addresses, this->options.channel),
+        addresses_(std::move(addresses)) {}
 
   // Counts `pending` as under way. False, with its callback run, after Close().
   bool Begin(const std::shared_ptr<Pending>& pending);
@@ -63,9 +69,18 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
     Release();
   }
 
-  // One call, with its deadline. `start` hands it to the stub.
-  template <typename Request, typename Response, typename Start>
-  void Call(const Request& request, Callback<Response> done, Start start);
+  // One call of RegistryService's `method`, with its deadline.
+  template <typename Request, typename Response>
+  void Call(const char* method, const Request& request, Callback<Response> done);
+
+  // Refuses a session at another store than the one before when it comes from another address: two
+  // registries behind one URI. After a while it is believed, so that a fleet is not left without
+  // any.
+  absl::Status CheckStore(const GrpcChannels::Picked& channel, const OpenSessionResponse& opened);
+  template <typename Response>
+  absl::Status CheckStore(const GrpcChannels::Picked&, const Response&) {
+    return absl::OkStatus();
+  }
 
   // The stream for renewals; a new one if there is none, or null after Close().
   std::shared_ptr<KeepAliveStream> RenewalStream();
@@ -94,7 +109,13 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   bool Claim(const Pending* pending);
   void Release();
 
+  const std::vector<std::string> addresses_;
+
   Mutex mu_;
+  // Of the last session that was accepted: its store, and the address that led there.
+  std::string store_id_ ABSL_GUARDED_BY(mu_);
+  size_t store_address_ ABSL_GUARDED_BY(mu_) = 0;
+  int refused_stores_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
   CondVar released_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<const Pending*, std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
@@ -106,12 +127,13 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   std::vector<std::thread::id> running_ ABSL_GUARDED_BY(mu_);
 };
 
-template <typename Request, typename Response>
+// Keeps its request encoded: a copy of a message with many small parts would cost more.
+template <typename Response>
 struct GrpcRegistry::UnaryCall : PendingOf<Response> {
   void Cancel() override { context.TryCancel(); }
 
   grpc::ClientContext context;
-  Request request;
+  grpc::ByteBuffer request;
   Response response;
   GrpcChannels::Picked channel;
 };
@@ -151,9 +173,15 @@ class GrpcRegistry::KeepAliveStream
 
   void Start() {
     self_ = shared_from_this();
+    const absl::Status status = core_->channels.Authenticate(&context_);
     channel_.stub->async()->KeepAlive(&context_, this);
     AddHold();  // for Send; removed when the stream is over
     StartRead(&response_);
+    if (!status.ok()) {
+      MutexLock lock(&mu_);
+      reason_ = status;
+      context_.TryCancel();
+    }
     StartCall();
   }
 
@@ -284,6 +312,10 @@ class GrpcRegistry::Subscription : public grpc::ClientReadReactor<SubscribeRespo
 
   void Start() {
     self_ = shared_from_this();
+    if (const absl::Status status = core_->channels.Authenticate(&context_); !status.ok()) {
+      End(status);
+      context_.TryCancel();
+    }
     channel_.stub->async()->Subscribe(&context_, &request_, this);
     StartRead(event_.get());
     StartCall();
@@ -377,9 +409,9 @@ void GrpcRegistry::Core::Release() {
   released_.SignalAll();
 }
 
-template <typename Request, typename Response, typename Start>
-void GrpcRegistry::Core::Call(const Request& request, Callback<Response> done, Start start) {
-  auto call = std::make_shared<UnaryCall<Request, Response>>();
+template <typename Request, typename Response>
+void GrpcRegistry::Core::Call(const char* method, const Request& request, Callback<Response> done) {
+  auto call = std::make_shared<UnaryCall<Response>>();
   call->done = std::move(done);
   if (!Begin(call)) return;
   if (const size_t size = request.ByteSizeLong();
@@ -392,19 +424,50 @@ void GrpcRegistry::Core::Call(const Request& request, Callback<Response> done, S
                        {"actual", absl::StrCat(size)}}));
     return;
   }
-  call->request = request;
+  bool own_buffer;
+  grpc::SerializationTraits<Request>::Serialize(request, &call->request, &own_buffer);
   call->context.set_deadline(After(options.call_timeout));
+  if (absl::Status status = channels.Authenticate(&call->context); !status.ok()) {
+    return Complete<Response>(call, status);
+  }
   call->channel = channels.Pick();
-  start(call->channel.stub->async(), call.get(),
-        [core = shared_from_this(), call](const grpc::Status& grpc_status) {
-          const absl::Status status = StatusFromGrpc(grpc_status);
-          core->channels.Report(call->channel, status);
-          if (status.ok()) {
-            core->Complete<Response>(call, std::move(call->response));
-          } else {
-            core->Complete<Response>(call, status);
-          }
-        });
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, Response> stub(call->channel.channel);
+  stub.UnaryCall(&call->context,
+                 absl::StrCat("/", registry::v1::RegistryService::service_full_name(), "/", method),
+                 grpc::StubOptions(), &call->request, &call->response,
+                 [core = shared_from_this(), call](const grpc::Status& grpc_status) {
+                   absl::Status status = StatusFromGrpc(grpc_status);
+                   core->channels.Report(call->channel, status);
+                   if (status.ok()) status = core->CheckStore(call->channel, call->response);
+                   if (status.ok()) {
+                     core->Complete<Response>(call, std::move(call->response));
+                   } else {
+                     core->Complete<Response>(call, status);
+                   }
+                 });
+}
+
+absl::Status GrpcRegistry::Core::CheckStore(const GrpcChannels::Picked& channel,
+                                            const OpenSessionResponse& opened) {
+  absl::Status refused;
+  {
+    MutexLock lock(&mu_);
+    const bool another = !store_id_.empty() && opened.store_id() != store_id_ &&
+                         channel.index != store_address_ && !opened.store_id().empty();
+    if (!another || ++refused_stores_ == kStoreIsBelieved) {
+      refused_stores_ = 0;
+      store_id_ = opened.store_id();
+      store_address_ = channel.index;
+      return absl::OkStatus();
+    }
+    refused = absl::FailedPreconditionError(
+        absl::StrCat(addresses_[channel.index], " leads to store ", opened.store_id(), ", and ",
+                     addresses_[store_address_], " to store ", store_id_,
+                     "; several addresses of one registry must lead to one store"));
+  }
+  // The next call tries another address.
+  channels.Report(channel, absl::UnavailableError("another store"));
+  return refused;
 }
 
 std::shared_ptr<GrpcRegistry::KeepAliveStream> GrpcRegistry::Core::RenewalStream() {
@@ -496,12 +559,6 @@ GrpcRegistry::GrpcRegistry(std::vector<std::string> addresses, GrpcRegistryOptio
 
 GrpcRegistry::~GrpcRegistry() { core_->Close(); }
 
-// Hands one unary call to the stub method of the same name.
-#define FAILBACK_UNARY_CALL(Method)                                                    \
-  core_->Call(request, std::move(done), [](auto* stub, auto* call, auto on_done) {     \
-    stub->Method(&call->context, &call->request, &call->response, std::move(on_done)); \
-  })
-
 void GrpcRegistry::OpenSession(const OpenSessionRequest& request,
                                Callback<OpenSessionResponse> caller) {
   Callback<OpenSessionResponse> done =
@@ -511,7 +568,7 @@ void GrpcRegistry::OpenSession(const OpenSessionRequest& request,
         if (auto core = weak.lock(); core != nullptr && response.ok()) core->RenewalStream();
         std::move(caller)(std::move(response));
       };
-  FAILBACK_UNARY_CALL(OpenSession);
+  core_->Call("OpenSession", request, std::move(done));
 }
 
 void GrpcRegistry::SetDisconnectListener(std::function<void(const absl::Status&)> listener) {
@@ -520,27 +577,25 @@ void GrpcRegistry::SetDisconnectListener(std::function<void(const absl::Status&)
 
 void GrpcRegistry::CloseSession(const CloseSessionRequest& request,
                                 Callback<CloseSessionResponse> done) {
-  FAILBACK_UNARY_CALL(CloseSession);
+  core_->Call("CloseSession", request, std::move(done));
 }
 
 void GrpcRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  FAILBACK_UNARY_CALL(Register);
+  core_->Call("Register", request, std::move(done));
 }
 
 void GrpcRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
-  FAILBACK_UNARY_CALL(Unregister);
+  core_->Call("Unregister", request, std::move(done));
 }
 
 void GrpcRegistry::Unsubscribe(const UnsubscribeRequest& request,
                                Callback<UnsubscribeResponse> done) {
-  FAILBACK_UNARY_CALL(Unsubscribe);
+  core_->Call("Unsubscribe", request, std::move(done));
 }
 
 void GrpcRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
-  FAILBACK_UNARY_CALL(List);
+  core_->Call("List", request, std::move(done));
 }
-
-#undef FAILBACK_UNARY_CALL
 
 void GrpcRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
   auto renewal = std::make_shared<Renewal>();

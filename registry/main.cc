@@ -1,4 +1,6 @@
-// failback-registry: the registry itself, over an embedded store.
+// failback-registry: the registry itself, over an embedded store or over etcd.
+
+#include <sys/resource.h>
 
 #include <cstdio>
 #include <memory>
@@ -7,14 +9,18 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/config.h"
 #include "daemon/listen_config.h"
 #include "daemon/logging.h"
 #include "daemon/ready.h"
+#include "daemon/server_security.h"
 #include "daemon/signals.h"
 #include "failback/registry/v1/config.pb.h"
+#include "registry/etcd/etcd_registry.h"
+#include "registry/etcd/etcd_uri.h"
 #include "registry/log.h"
 #include "registry/proto_time.h"
 #include "registry/registry_server.h"
@@ -34,6 +40,7 @@ constexpr absl::Duration kShutdownGrace = absl::Seconds(2);
 constexpr char kExamples[] =
     "  failback-registry --listen 127.0.0.1:7070 --store sqlite:///var/lib/failback/registry.db\n"
     "  failback-registry --store memory: --listen 127.0.0.1:0\n"
+    "  failback-registry --store etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/failback\n"
     "  failback-registry --config registry.yaml --validate-config\n";
 
 Durability ToDurability(registry::v1::Durability durability) {
@@ -62,13 +69,81 @@ StoreRegistry::Options ToStoreOptions(const RegistryConfig& config) {
       static_cast<int64_t>(config.limits().max_instances_per_session());
   options.max_sessions = static_cast<int64_t>(config.limits().max_sessions());
   options.max_batch = config.limits().max_batch();
+  options.max_queued_intents = static_cast<int64_t>(config.limits().max_queued());
+  options.subscriptions.max_names_per_session = config.limits().max_subscriptions_per_session();
   options.max_request_bytes = config.limits().max_request_bytes();
   return options;
 }
 
+RegistryServer::Options ToServerOptions(const RegistryConfig& config, HashedWheelTimer* timer) {
+  RegistryServer::Options options;
+  options.listen = {config.listen().begin(), config.listen().end()};
+  options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
+  options.max_message_bytes = static_cast<int>(config.limits().max_request_bytes());
+  options.max_calls_in_flight = static_cast<int>(config.limits().max_calls_in_flight());
+  options.max_subscriptions = static_cast<int>(config.limits().max_subscriptions());
+  options.max_subscriptions_per_connection =
+      static_cast<int>(config.limits().max_subscriptions_per_connection());
+  options.ping_interval = FromProto(config.connections().ping_interval());
+  options.idle_connection_timeout = FromProto(config.connections().idle_timeout());
+  options.timer = timer;
+  options.stalled_stream_timeout = FromProto(config.connections().stalled_timeout());
+  options.silent_stream_timeout = FromProto(config.session().max_ttl());
+  return options;
+}
+
+// Each client is a file; the kernel's usual limit is meant for other programs.
+void RaiseFileLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+absl::StatusOr<std::unique_ptr<Registry>> OpenEmbedded(const RegistryConfig& config,
+                                                       HashedWheelTimer* timer) {
+  StoreRegistry::Options options = ToStoreOptions(config);
+  options.timer = timer;
+  absl::StatusOr<std::unique_ptr<StoreRegistry>> registry = StoreRegistry::Open(std::move(options));
+  if (!registry.ok()) return registry.status();
+  Log(LogLevel::kInfo, "store open",
+      {{"uri", config.store()},
+       {"store_id", (*registry)->store_id()},
+       {"epoch", absl::StrCat((*registry)->epoch())},
+       {"revision", absl::StrCat((*registry)->revision())}});
+  return registry;
+}
+
+// The store is elsewhere, and may be away now: nothing to open.
+absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const RegistryConfig& config,
+                                                   HashedWheelTimer* timer) {
+  absl::StatusOr<EtcdRegistry::Options> options = ParseEtcdUri(config.store(), timer);
+  if (!options.ok()) return options.status();
+  options->default_ttl = FromProto(config.session().default_ttl());
+  options->min_ttl = FromProto(config.session().min_ttl());
+  options->max_ttl = FromProto(config.session().max_ttl());
+  options->max_batch = config.limits().max_batch();
+  options->max_request_bytes = config.limits().max_request_bytes();
+  return std::make_unique<EtcdRegistry>(*std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<Registry>> OpenStore(const RegistryConfig& config,
+                                                    HashedWheelTimer* timer,
+                                                    const ConfigLoader& loader) {
+  if (!absl::StartsWith(config.store(), absl::StrCat(kEtcdScheme, ":"))) {
+    return OpenEmbedded(config, timer);
+  }
+  absl::StatusOr<std::unique_ptr<Registry>> registry = OpenEtcd(config, timer);
+  if (registry.ok()) return registry;
+  return loader.ErrorAt("store",
+                        absl::StrCat("'", config.store(), "': ", registry.status().message(),
+                                     "; allowed is ", kEtcdForm));
+}
+
 absl::Status Validate(const RegistryConfig& config, const ConfigLoader& loader) {
+  const bool encrypted = !config.tls().cert().empty();
   absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
-                                       config.allow_remote_plaintext(), loader);
+                                       config.allow_remote_plaintext() || encrypted, loader);
   if (!listen.ok()) return listen;
   const absl::Duration min = FromProto(config.session().min_ttl());
   const absl::Duration max = FromProto(config.session().max_ttl());
@@ -93,7 +168,8 @@ int Main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   StopSignals signals;
   ConfigLoader loader(
-      {"failback-registry", "Keeps the list of services, in an embedded store, and tells who asks.",
+      {"failback-registry",
+       "Keeps the list of services, in an embedded store or in etcd, and tells who asks.",
        absl::StrCat(kExamples, kStoreCommandsHelp)},
       RegistryConfig::descriptor());
   if (const std::optional<int> status = loader.ParseCommandLine(argc, argv)) return *status;
@@ -101,11 +177,15 @@ int Main(int argc, char** argv) {
   absl::Status status = loader.Load(&config);
   if (status.ok()) status = Validate(config, loader);
   if (!status.ok()) return loader.Fail(status);
+  absl::StatusOr<std::unique_ptr<ServerSecurity>> security =
+      ServerSecurity::Load(ServerSecurity::KeysOf(config), loader);
+  if (!security.ok()) return loader.Fail(security.status());
   if (loader.validate_only()) {
     std::printf("the configuration is valid\n");
     return 0;
   }
   InstallLogging(config.log());
+  RaiseFileLimit();
 
   HashedWheelTimer::Options timer_options;
   timer_options.tick_duration = absl::Milliseconds(10);
@@ -113,35 +193,31 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = HashedWheelTimer::Create(timer_options);
   if (!timer.ok()) return loader.Fail(timer.status());
 
-  StoreRegistry::Options options = ToStoreOptions(config);
-  options.timer = timer->get();
-  absl::StatusOr<std::unique_ptr<StoreRegistry>> registry = StoreRegistry::Open(std::move(options));
+  absl::StatusOr<std::unique_ptr<Registry>> registry = OpenStore(config, timer->get(), loader);
   if (!registry.ok()) return loader.Fail(registry.status());
 
   xds::AdsService::Options xds_options;
   xds_options.cache.timer = timer->get();
+  xds_options.access = (*security)->access();
   xds_options.cache.zone_aware = config.xds().zone_aware();
   auto xds_service = std::make_unique<xds::AdsService>(registry->get(), xds_options);
-  RegistryServer::Options server_options;
-  server_options.listen = {config.listen().begin(), config.listen().end()};
-  server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
-  server_options.max_message_bytes = static_cast<int>(config.limits().max_request_bytes());
+  RegistryServer::Options server_options = ToServerOptions(config, timer->get());
+  server_options.credentials = (*security)->credentials();
+  server_options.access = (*security)->access();
   server_options.extra_services = {{xds_service.get(), xds::AdsService::kName}};
   absl::StatusOr<std::unique_ptr<RegistryServer>> server =
       RegistryServer::Start(registry->get(), server_options);
   if (!server.ok()) {
     return loader.Fail(loader.ErrorAt("listen", std::string(server.status().message())));
   }
-  Log(LogLevel::kInfo, "store open",
-      {{"uri", config.store()},
-       {"store_id", (*registry)->store_id()},
-       {"epoch", absl::StrCat((*registry)->epoch())},
-       {"revision", absl::StrCat((*registry)->revision())}});
+  status = (*security)->Watch(timer->get());
+  if (!status.ok()) return loader.Fail(status);
   AnnounceReady("failback-registry", (*server)->addresses(),
                 absl::StrCat("store ", config.store()));
 
   const int signal = signals.Wait();
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
+  security->reset();
   xds_service->Stop();
   (*server)->Shutdown(kShutdownGrace);
   server->reset();

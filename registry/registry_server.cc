@@ -12,9 +12,12 @@
 #include "google/protobuf/arena.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "registry/call_gauge.h"
 #include "registry/grpc_threads.h"
+#include "registry/security/guarded_registry.h"
 #include "registry/server_reactors.h"
 #include "retry/executor.h"
+#include "retry/periodic_task.h"
 
 namespace failback {
 namespace {
@@ -59,30 +62,13 @@ absl::Status ShuttingDown() {
   return Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping");
 }
 
-// Counts what is under way, up to a limit.
-class Gauge {
- public:
-  // 0: no limit.
-  explicit Gauge(int limit) : limit_(limit) {}
+// What a call is charged to; empty on a Unix socket, whose clients look all alike.
+std::string ConnectionOf(const grpc::CallbackServerContext& context) {
+  std::string peer = context.peer();
+  return peer.rfind("unix:", 0) == 0 ? std::string() : peer;
+}
 
-  // Holds one unit until it is destroyed; null when the limit is reached.
-  std::shared_ptr<void> Enter() {
-    auto count = count_;
-    if (count->fetch_add(1, std::memory_order_relaxed) >= limit_ && limit_ > 0) {
-      count->fetch_sub(1, std::memory_order_relaxed);
-      return nullptr;
-    }
-    return std::shared_ptr<void>(
-        count.get(), [count](void*) { count->fetch_sub(1, std::memory_order_relaxed); });
-  }
-
- private:
-  const int limit_;
-  // The registry may hold a unit for longer than the server lives.
-  const std::shared_ptr<std::atomic<int>> count_ = std::make_shared<std::atomic<int>>(0);
-};
-
-// The states of open streams of one kind, for the shutdown to end.
+// The states of open streams of one kind, for the shutdown and the sweep.
 template <typename State>
 class OpenStreams {
  public:
@@ -96,6 +82,11 @@ class OpenStreams {
   void Remove(const std::shared_ptr<State>& state) {
     MutexLock lock(&mu_);
     states_.erase(state);
+  }
+
+  std::vector<std::shared_ptr<State>> Open() {
+    MutexLock lock(&mu_);
+    return {states_.begin(), states_.end()};
   }
 
   std::set<std::shared_ptr<State>> Close() {
@@ -115,15 +106,40 @@ class OpenStreams {
 class RegistryServer::Service final : public ServiceBase {
  public:
   Service(Registry* registry, const Options& options)
-      : registry_(registry),
+      : registry_(std::shared_ptr<void>(), registry),
+        access_(options.access),
         overload_delay_(options.overload_delay),
         max_bulk_bytes_(options.max_bulk_bytes),
         calls_(options.max_calls_in_flight),
-        subscriptions_(options.max_subscriptions) {}
+        subscriptions_(options.max_subscriptions),
+        subscriptions_per_connection_(options.max_subscriptions_per_connection) {}
+
+  // Ends streams whose clients have stopped: looks four times in each timeout.
+  absl::Status StartSweep(const Options& options) {
+    if (options.timer == nullptr) return absl::OkStatus();
+    const absl::Duration period =
+        std::min(options.stalled_stream_timeout, options.silent_stream_timeout) / kSweeps;
+    const auto sweeps = [period](absl::Duration timeout) {
+      return static_cast<int>(
+          std::clamp<int64_t>(absl::Ceil(timeout, period) / period, kSweeps, INT32_MAX));
+    };
+    auto sweep = PeriodicTask::Start(options.timer, period,
+                                     [this, stalled = sweeps(options.stalled_stream_timeout),
+                                      silent = sweeps(options.silent_stream_timeout)] {
+                                       for (const auto& state : subscribe_streams_.Open())
+                                         state->Sweep(stalled);
+                                       for (const auto& state : renewal_streams_.Open())
+                                         state->Sweep(silent);
+                                     });
+    if (!sweep.ok()) return sweep.status();
+    sweep_ = *std::move(sweep);
+    return absl::OkStatus();
+  }
 
   // Ends the streams and refuses what comes.
   void Stop() {
     stopping_ = true;
+    if (sweep_ != nullptr) sweep_->Stop();
     for (const auto& state : subscribe_streams_.Close()) state->Abort(ShuttingDown());
     for (const auto& state : renewal_streams_.Close()) state->End(ShuttingDown());
   }
@@ -131,11 +147,11 @@ class RegistryServer::Service final : public ServiceBase {
   // To be called when gRPC has ended all calls: from the return on the registry is not called.
   void Finish() { bulk_.reset(); }
 
-  grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext*,
+  grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext* context,
                                         const OpenSessionRequest* request,
                                         OpenSessionResponse* response) override {
     const bool ends_with_stream = request->ends_with_stream();
-    return Unary(request, response, &Registry::OpenSession,
+    return Unary(*context, request, response, &Registry::OpenSession,
                  [sessions = sessions_, ends_with_stream](const OpenSessionResponse& opened) {
                    const absl::Time now = absl::Now();
                    sessions->Opened(opened.session_id(), ends_with_stream, now,
@@ -144,94 +160,106 @@ class RegistryServer::Service final : public ServiceBase {
                  });
   }
 
-  grpc::ServerUnaryReactor* CloseSession(grpc::CallbackServerContext*,
+  grpc::ServerUnaryReactor* CloseSession(grpc::CallbackServerContext* context,
                                          const CloseSessionRequest* request,
                                          CloseSessionResponse* response) override {
-    return Unary(request, response, &Registry::CloseSession,
+    return Unary(*context, request, response, &Registry::CloseSession,
                  [sessions = sessions_, session_id = request->session_id()](
                      const CloseSessionResponse&) { sessions->Closed(session_id); });
   }
 
-  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext*, const grpc::ByteBuffer* request,
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    return Sized(request, response, &Registry::Register);
+    return Sized(*context, request, response, &Registry::Register);
   }
 
-  grpc::ServerUnaryReactor* Unregister(grpc::CallbackServerContext*,
+  grpc::ServerUnaryReactor* Unregister(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override {
-    return Sized(request, response, &Registry::Unregister);
+    return Sized(*context, request, response, &Registry::Unregister);
   }
 
-  grpc::ServerUnaryReactor* Unsubscribe(grpc::CallbackServerContext*,
+  grpc::ServerUnaryReactor* Unsubscribe(grpc::CallbackServerContext* context,
                                         const UnsubscribeRequest* request,
                                         UnsubscribeResponse* response) override {
-    return Unary(request, response, &Registry::Unsubscribe);
+    return Unary(*context, request, response, &Registry::Unsubscribe);
   }
 
-  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext*, const ListRequest* request,
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const ListRequest* request,
                                  ListResponse* response) override {
-    return Unary(request, response, &Registry::List);
+    return Unary(*context, request, response, &Registry::List);
   }
 
   grpc::ServerBidiReactor<KeepAliveRequest, KeepAliveResponse>* KeepAlive(
-      grpc::CallbackServerContext*) override {
+      grpc::CallbackServerContext* context) override {
+    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
     // The state is known only when the reactor is; OnDone comes after both.
     auto state = std::make_shared<std::shared_ptr<RenewalReactor::State>>();
-    auto* reactor = new RenewalReactor(registry_, sessions_.get(), ++last_stream_,
+    auto* reactor = new RenewalReactor(registry.value_or(registry_), sessions_, ++last_stream_,
                                        [this, state](StreamSessions::StreamId id) {
                                          renewal_streams_.Remove(*state);
-                                         EndSessionsOf(id);
+                                         if (!(*state)->silent()) EndSessionsOf(id);
                                        });
     *state = reactor->state();
+    if (!registry.ok()) (*state)->End(registry.status());
     if (!renewal_streams_.Add(*state)) (*state)->End(ShuttingDown());
     return reactor;
   }
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Subscribe(grpc::CallbackServerContext*,
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Subscribe(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* bytes) override {
     SubscribeRequest request;
     grpc::ByteBuffer copy = *bytes;
     const bool parsed =
         grpc::SerializationTraits<SubscribeRequest>::Deserialize(&copy, &request).ok();
-    std::shared_ptr<void> token = subscriptions_.Enter();
+    const std::pair<std::shared_ptr<void>, std::shared_ptr<void>> places = {
+        subscriptions_.Enter(), subscriptions_per_connection_.Enter(ConnectionOf(*context))};
     auto state = std::make_shared<std::shared_ptr<SubscribeReactor::State>>();
     auto* reactor = new SubscribeReactor(
-        request, cache_, [this, state, token] { subscribe_streams_.Remove(*state); });
+        context, request, cache_, [this, state, places] { subscribe_streams_.Remove(*state); });
     *state = reactor->state();
-    if (!parsed) {
+    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
+    if (!registry.ok()) {
+      (*state)->Abort(registry.status());
+    } else if (!parsed) {
       (*state)->Abort(absl::InternalError("the request is no SubscribeRequest"));
-    } else if (token == nullptr) {
+    } else if (places.first == nullptr) {
       (*state)->Abort(Overloaded("subscriptions"));
+    } else if (places.second == nullptr) {
+      (*state)->Abort(Overloaded("subscriptions on one connection"));
     } else if (!subscribe_streams_.Add(*state)) {
       (*state)->Abort(ShuttingDown());
     } else {
-      reactor->Start(registry_, request);
+      reactor->Start(registry->get(), request);
     }
     return reactor;
   }
 
  private:
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* Unary(const Request* request, Response* response,
+  grpc::ServerUnaryReactor* Unary(const grpc::CallbackServerContext& context,
+                                  const Request* request, Response* response,
                                   void (Registry::*method)(const Request&, Callback<Response>),
                                   typename UnaryReactor<Response>::Hook on_success = nullptr) {
     std::shared_ptr<void> token = calls_.Enter();
     absl::Status refusal;
     if (token == nullptr) refusal = Overloaded("calls");
     if (stopping_) refusal = ShuttingDown();
+    const std::shared_ptr<Registry> registry = RegistryFor(context, &refusal);
     return UnaryReactor<Response>::Run(
         response, std::move(token),
         [&](Callback<Response> done) {
           if (!refusal.ok()) return std::move(done)(refusal);
-          (registry_->*method)(*request, std::move(done));
+          (registry.get()->*method)(*request, std::move(done));
         },
         std::move(on_success));
   }
 
   // A call on encoded messages: carried out at once if it is small, else on the threads for bulk.
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* Sized(const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
+  grpc::ServerUnaryReactor* Sized(const grpc::CallbackServerContext& context,
+                                  const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
                                   void (Registry::*method)(const Request&, Callback<Response>)) {
     std::shared_ptr<void> token = calls_.Enter();
     const auto size = static_cast<int64_t>(request->Length());
@@ -240,25 +268,29 @@ class RegistryServer::Service final : public ServiceBase {
     if (token == nullptr) refusal = Overloaded("calls");
     if (bulk && bulk_bytes_ + size > max_bulk_bytes_) refusal = Overloaded("bytes of large calls");
     if (stopping_) refusal = ShuttingDown();
+    const std::shared_ptr<Registry> registry = RegistryFor(context, &refusal);
     return UnaryReactor<Response, grpc::ByteBuffer>::Run(
         response, std::move(token), [&](Callback<Response> done) {
           if (!refusal.ok()) return std::move(done)(refusal);
-          if (!bulk) return CallParsed(*request, method, std::move(done));
+          if (!bulk) return CallParsed(registry.get(), *request, method, std::move(done));
           bulk_bytes_ += size;
-          bulk_->Execute([this, bytes = *request, size, method, done = std::move(done)]() mutable {
-            bulk_bytes_ -= size;
-            if (stopping_) return std::move(done)(ShuttingDown());
-            Guarded([&] { CallParsed(bytes, method, std::move(done)); }).IgnoreError();
-          });
+          bulk_->Execute(
+              [this, registry, bytes = *request, size, method, done = std::move(done)]() mutable {
+                bulk_bytes_ -= size;
+                if (stopping_) return std::move(done)(ShuttingDown());
+                Guarded([&] {
+                  CallParsed(registry.get(), bytes, method, std::move(done));
+                }).IgnoreError();
+              });
         });
   }
 
   template <typename Request, typename Response>
-  void CallParsed(const grpc::ByteBuffer& bytes,
-                  void (Registry::*method)(const Request&, Callback<Response>),
-                  Callback<Response> done) {
+  static void CallParsed(Registry* registry, const grpc::ByteBuffer& bytes,
+                         void (Registry::*method)(const Request&, Callback<Response>),
+                         Callback<Response> done) {
     const absl::Status parsed = WithParsed<Request>(
-        bytes, [&](const Request& request) { (registry_->*method)(request, std::move(done)); });
+        bytes, [&](const Request& request) { (registry->*method)(request, std::move(done)); });
     if (!parsed.ok()) std::move(done)(parsed);
   }
 
@@ -282,20 +314,42 @@ class RegistryServer::Service final : public ServiceBase {
     }
   }
 
-  Registry* const registry_;
+  // As RegistryFor; an error goes to `refusal`, and with one already there it is not looked for.
+  std::shared_ptr<Registry> RegistryFor(const grpc::ServerContextBase& context,
+                                        absl::Status* refusal) {
+    if (!refusal->ok()) return nullptr;
+    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(context);
+    *refusal = registry.status();
+    return registry.ok() ? *std::move(registry) : nullptr;
+  }
+
+  // The registry as the caller may use it; an error: its credentials are not accepted.
+  absl::StatusOr<std::shared_ptr<Registry>> RegistryFor(const grpc::ServerContextBase& context) {
+    if (access_ == nullptr) return registry_;
+    absl::StatusOr<Identity> caller = access_->Identify(context);
+    if (!caller.ok()) return caller.status();
+    return std::make_shared<GuardedRegistry>(registry_.get(), access_, *std::move(caller));
+  }
+
+  const std::shared_ptr<Registry> registry_;     // not owned
+  const std::shared_ptr<AccessControl> access_;  // null: everybody may do everything
   const absl::Duration overload_delay_;
   const int64_t max_bulk_bytes_;
   std::atomic<bool> stopping_ = false;
   std::atomic<int64_t> bulk_bytes_ = 0;
   std::atomic<StreamSessions::StreamId> last_stream_ = 0;
+  static constexpr int kSweeps = 4;
+
   Gauge calls_;
   Gauge subscriptions_;
+  KeyedGauge subscriptions_per_connection_;
   // Callbacks that the registry holds may outlive the server.
   const std::shared_ptr<StreamSessions> sessions_ = std::make_shared<StreamSessions>();
   const std::shared_ptr<EventCache> cache_ = std::make_shared<EventCache>();
   OpenStreams<SubscribeReactor::State> subscribe_streams_;
   OpenStreams<RenewalReactor::State> renewal_streams_;
   std::unique_ptr<ThreadPool> bulk_ = std::make_unique<ThreadPool>(BulkThreads());
+  std::unique_ptr<PeriodicTask> sweep_;
 };
 
 absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* registry,
@@ -318,8 +372,6 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* 
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<RegistryServer> server(
       new RegistryServer(std::make_unique<Service>(registry, options), std::move(listen)));
-  const auto credentials =
-      options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials();
   const int ping_ms = static_cast<int>(absl::ToInt64Milliseconds(options.ping_interval));
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -328,11 +380,20 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* 
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  if (options.idle_connection_timeout < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(
+        GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(options.idle_connection_timeout)));
+  }
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
   builder.SetMaxSendMessageSize(-1);
   std::vector<int> ports(server->listen_.size(), 0);
   for (size_t i = 0; i < ports.size(); ++i) {
-    builder.AddListeningPort(server->listen_[i].grpc_address(), credentials, &ports[i]);
+    // A Unix socket does not leave the machine; its mode says who may connect.
+    const bool tls = options.credentials != nullptr && !server->listen_[i].address().is_unix();
+    builder.AddListeningPort(server->listen_[i].grpc_address(),
+                             tls ? options.credentials : grpc::InsecureServerCredentials(),
+                             &ports[i]);
   }
   builder.RegisterService(server->service_.get());
   server->health_names_ = {"", RegistryService::service_full_name()};
@@ -348,6 +409,7 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* 
     }
     server->addresses_.push_back(server->listen_[i].text());
   }
+  if (auto status = server->service_->StartSweep(options); !status.ok()) return status;
   server->SetServing(true);
   return server;
 }

@@ -7,10 +7,13 @@
 //  * a session opened with `ends_with_stream` is closed when the KeepAlive stream that renewed it
 //  last
 //    ends, except by the server's own shutdown;
+//  * calls are made as far as the caller may make them (registry/security/guarded_registry.h);
 //  * calls beyond `max_calls_in_flight` are refused with OVERLOADED and a delay;
 //  * large Register and Unregister calls are parsed and carried out on threads of their own, so
 //  that
 //    small calls, renewals and streams do not wait behind somebody's bulk;
+//  * streams whose clients have stopped reading or renewing are ended, by a periodic task on the
+//    wheel;
 //  * a Registry that throws, or drops a callback, fails that call with INTERNAL;
 //  * gRPC reflection, and grpc.health.v1 for "", RegistryService and each extra service;
 //  * addresses are checked and locked before use (registry/listen.h).
@@ -40,6 +43,8 @@
 #include "grpcpp/grpcpp.h"
 #include "registry/listen.h"
 #include "registry/registry.h"
+#include "retry/hashed_wheel_timer.h"
+#include "registry/security/access_control.h"
 
 namespace failback {
 
@@ -56,8 +61,10 @@ class RegistryServer {
     // At least one: "127.0.0.1:7070", "[::1]:7070", "unix:/path"; port 0 lets the system choose.
     std::vector<std::string> listen;
     ListenOptions listen_options;
-    // Null: plain text.
+    // TLS on TCP addresses. Null: plain text; so are Unix sockets in any case.
     std::shared_ptr<grpc::ServerCredentials> credentials;
+    // Who may do what. Null: everybody everything. Extra services ask it themselves.
+    std::shared_ptr<AccessControl> access;
     std::vector<ExtraService> extra_services;
     // Largest request.
     int max_message_bytes = 16 << 20;
@@ -66,13 +73,23 @@ class RegistryServer {
     int max_calls_in_flight = 10000;
     // Large calls that wait for their turn, in bytes of their requests; likewise.
     int64_t max_bulk_bytes = int64_t{256} << 20;
-    // Open Subscribe streams; likewise.
+    // Open Subscribe streams, in all and on one TCP connection; likewise.
     int max_subscriptions = 100000;
+    int max_subscriptions_per_connection = 0;
     // What a refused client is asked to wait.
     absl::Duration overload_delay = absl::Seconds(1);
     // A connection that is silent for so long is pinged, and closed if it does not answer in as
     // long.
     absl::Duration ping_interval = absl::Seconds(10);
+    // A connection without calls for so long is closed.
+    absl::Duration idle_connection_timeout = absl::InfiniteDuration();
+    // Looks after the streams; it outlives the server. Null: nobody does.
+    HashedWheelTimer* timer = nullptr;
+    // A Subscribe stream whose client takes nothing for so long is cancelled.
+    absl::Duration stalled_stream_timeout = absl::Seconds(30);
+    // A KeepAlive stream on which nothing comes for so long is ended, but not its sessions. At
+    // least the longest TTL: then none of its sessions is alive.
+    absl::Duration silent_stream_timeout = absl::Hours(1);
   };
 
   // Listens and serves `registry`, which outlives the server. INVALID_ARGUMENT or

@@ -2,10 +2,11 @@
 
 namespace failback {
 
-RenewalReactor::RenewalReactor(Registry* registry, StreamSessions* sessions,
+RenewalReactor::RenewalReactor(std::shared_ptr<Registry> registry,
+                               std::shared_ptr<StreamSessions> sessions,
                                StreamSessions::StreamId id, OnEnd on_end)
-    : registry_(registry),
-      sessions_(sessions),
+    : registry_(std::move(registry)),
+      sessions_(std::move(sessions)),
       id_(id),
       on_end_(std::move(on_end)),
       state_(std::make_shared<State>(this)) {
@@ -24,9 +25,13 @@ void RenewalReactor::OnReadDone(bool ok) {
   const KeepAliveRequest request = std::move(request_);
   {
     MutexLock lock(&state_->mu_);
+    if (state_->end_.has_value()) {  // as when the caller is not let in
+      state_->reading_ = false;
+      return;
+    }
     ++state_->asked_;
+    state_->idle_sweeps_ = 0;
   }
-  sessions_->Renewed(request.session_id(), id_);
   // Answers also when the registry throws or drops the callback.
   struct Asked {
     Asked(std::shared_ptr<State> state, const std::string& session_id)
@@ -50,8 +55,12 @@ void RenewalReactor::OnReadDone(bool ok) {
   };
   auto asked = std::make_unique<Asked>(state_, request.session_id());
   Guarded([&] {
-    registry_->KeepAlive(
-        request, [asked = std::move(asked)](auto result) { asked->Answer(std::move(result)); });
+    registry_->KeepAlive(request, [asked = std::move(asked), sessions = sessions_,
+                                   id = id_](absl::StatusOr<KeepAliveResponse> result) {
+      // Not of a session that the caller may not renew.
+      if (result.ok()) sessions->Renewed(asked->session_id, id);
+      asked->Answer(std::move(result));
+    });
   }).IgnoreError();  // the callback's end has answered
   // Only now the next is read: the registry gets renewals in the order in which they came.
   MutexLock lock(&state_->mu_);
@@ -79,6 +88,19 @@ void RenewalReactor::State::End(const absl::Status& status) {
   Advance();
 }
 
+void RenewalReactor::State::Sweep(int sweeps) {
+  MutexLock lock(&mu_);
+  if (end_.has_value() || ++idle_sweeps_ <= sweeps) return;
+  silent_ = true;
+  end_ = absl::UnavailableError("no renewal has come for long: open the stream again");
+  Advance();
+}
+
+bool RenewalReactor::State::silent() {
+  MutexLock lock(&mu_);
+  return silent_;
+}
+
 void RenewalReactor::State::Answer(KeepAliveResponse response) {
   MutexLock lock(&mu_);
   --asked_;
@@ -102,9 +124,10 @@ void RenewalReactor::State::Advance() {
   if (!writing_ && end_.has_value()) std::exchange(reactor_, nullptr)->Finish(StatusToGrpc(*end_));
 }
 
-SubscribeReactor::SubscribeReactor(const SubscribeRequest& request,
+SubscribeReactor::SubscribeReactor(grpc::CallbackServerContext* context,
+                                   const SubscribeRequest& request,
                                    std::shared_ptr<EventCache> cache, std::function<void()> on_done)
-    : state_(std::make_shared<State>(this, request, std::move(cache))),
+    : state_(std::make_shared<State>(this, context, request, std::move(cache))),
       on_done_(std::move(on_done)) {}
 
 void SubscribeReactor::Start(Registry* registry, const SubscribeRequest& request) {
@@ -137,6 +160,15 @@ void SubscribeReactor::State::Abort(const absl::Status& status) {
   Advance();
 }
 
+void SubscribeReactor::State::Sweep(int sweeps) {
+  MutexLock lock(&mu_);
+  if (!writing_ || reactor_ == nullptr || ++idle_sweeps_ <= sweeps) return;
+  // What waits is let go at once; OnWriteDone follows.
+  conflator_.reset();
+  if (!end_.has_value()) end_ = absl::CancelledError("the subscriber has stopped reading");
+  context_->TryCancel();
+}
+
 void SubscribeReactor::State::OnNotify(const std::shared_ptr<const SubscribeResponse>& event) {
   Conflator::Changes changes = cache_->ChangesOf(event);
   MutexLock lock(&mu_);
@@ -160,6 +192,7 @@ void SubscribeReactor::State::Advance() {
     if (const Conflator::Event next = conflator_->Take(); next != nullptr) {
       written_ = cache_->BytesOf(next);
       writing_ = true;
+      idle_sweeps_ = 0;
       reactor_->StartWrite(&written_);
       return;
     }

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "registry/conflator.h"
 #include "registry/errors.h"
@@ -157,8 +158,8 @@ class RenewalReactor final : public grpc::ServerBidiReactor<KeepAliveRequest, Ke
   // Called at the end of the stream with the sessions that end with it.
   using OnEnd = std::function<void(StreamSessions::StreamId)>;
 
-  RenewalReactor(Registry* registry, StreamSessions* sessions, StreamSessions::StreamId id,
-                 OnEnd on_end);
+  RenewalReactor(std::shared_ptr<Registry> registry, std::shared_ptr<StreamSessions> sessions,
+                 StreamSessions::StreamId id, OnEnd on_end);
 
   class State;
   const std::shared_ptr<State>& state() const { return state_; }
@@ -169,8 +170,8 @@ class RenewalReactor final : public grpc::ServerBidiReactor<KeepAliveRequest, Ke
   void OnCancel() override;
   void OnDone() override;
 
-  Registry* const registry_;
-  StreamSessions* const sessions_;
+  const std::shared_ptr<Registry> registry_;
+  const std::shared_ptr<StreamSessions> sessions_;
   const StreamSessions::StreamId id_;
   const OnEnd on_end_;
   KeepAliveRequest request_;
@@ -183,6 +184,11 @@ class RenewalReactor::State {
 
   // Ends the stream when the write under way is done.
   void End(const absl::Status& status);
+
+  // Called at intervals: ends the stream when nothing has come for `sweeps` of them.
+  void Sweep(int sweeps);
+  // Whether Sweep has ended it.
+  bool silent();
 
  private:
   friend class RenewalReactor;
@@ -199,7 +205,9 @@ class RenewalReactor::State {
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
   bool read_all_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  size_t asked_ ABSL_GUARDED_BY(mu_) = 0;  // at the registry
+  size_t asked_ ABSL_GUARDED_BY(mu_) = 0;     // at the registry
+  int idle_sweeps_ ABSL_GUARDED_BY(mu_) = 0;  // since something came
+  bool silent_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<KeepAliveResponse> answers_ ABSL_GUARDED_BY(mu_);
   KeepAliveResponse written_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
@@ -209,8 +217,8 @@ class RenewalReactor::State {
 class SubscribeReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   // `on_done` runs when gRPC is done with the stream.
-  SubscribeReactor(const SubscribeRequest& request, std::shared_ptr<EventCache> cache,
-                   std::function<void()> on_done);
+  SubscribeReactor(grpc::CallbackServerContext* context, const SubscribeRequest& request,
+                   std::shared_ptr<EventCache> cache, std::function<void()> on_done);
 
   // Subscribes at `registry`. To be called once, before the reactor is handed to gRPC.
   void Start(Registry* registry, const SubscribeRequest& request);
@@ -230,9 +238,10 @@ class SubscribeReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>
 
 class SubscribeReactor::State : public NotifyListener {
  public:
-  State(SubscribeReactor* reactor, const SubscribeRequest& request,
-        std::shared_ptr<EventCache> cache)
+  State(SubscribeReactor* reactor, grpc::CallbackServerContext* context,
+        const SubscribeRequest& request, std::shared_ptr<EventCache> cache)
       : cache_(std::move(cache)),
+        context_(context),
         reactor_(reactor),
         conflator_(std::in_place, request.epoch(), request.revision()) {}
 
@@ -243,6 +252,9 @@ class SubscribeReactor::State : public NotifyListener {
   // The subscriber hears what it has not been told yet, then the end.
   void OnEnd(const absl::Status& status) override;
 
+  // Called at intervals: cancels the stream when one write has been under way for `sweeps` of them.
+  void Sweep(int sweeps);
+
  private:
   friend class SubscribeReactor;
 
@@ -250,8 +262,10 @@ class SubscribeReactor::State : public NotifyListener {
 
   const std::shared_ptr<EventCache> cache_;
   Mutex mu_;
-  SubscribeReactor* reactor_ ABSL_GUARDED_BY(mu_);           // null once finished
-  std::optional<Conflator> conflator_ ABSL_GUARDED_BY(mu_);  // nullopt: nothing more is told
+  grpc::CallbackServerContext* context_ ABSL_GUARDED_BY(mu_);  // as reactor_
+  SubscribeReactor* reactor_ ABSL_GUARDED_BY(mu_);             // null once finished
+  int idle_sweeps_ ABSL_GUARDED_BY(mu_) = 0;                   // since the write under way began
+  std::optional<Conflator> conflator_ ABSL_GUARDED_BY(mu_);    // nullopt: nothing more is told
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);

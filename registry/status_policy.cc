@@ -36,6 +36,7 @@ NextStep DecideNextStep(OperationKind kind, const absl::Status& status) {
   if (status.ok()) return NextStep::kDone;
   switch (ReasonOf(status)) {
     case registry::v1::ERROR_REASON_SESSION_UNKNOWN:
+    case registry::v1::ERROR_REASON_SESSION_NOT_OWNED:  // our name is another than it was
       return NextStep::kResync;
     case registry::v1::ERROR_REASON_SUPERSEDED:
       // Nobody else follows under our session and name: only our own numbers can have gone back.
@@ -47,11 +48,13 @@ NextStep DecideNextStep(OperationKind kind, const absl::Status& status) {
     case registry::v1::ERROR_REASON_INVALID_FIELD:
     case registry::v1::ERROR_REASON_TOO_LARGE:
     case registry::v1::ERROR_REASON_LIMIT_REACHED:
+    case registry::v1::ERROR_REASON_ACCESS_DENIED:
       return NextStep::kPark;
     case registry::v1::ERROR_REASON_OVERLOADED:
     case registry::v1::ERROR_REASON_STORE_READ_ONLY:
     case registry::v1::ERROR_REASON_SHUTTING_DOWN:
-    case registry::v1::ERROR_REASON_DRAINING:  // an agent that restarts
+    case registry::v1::ERROR_REASON_CREDENTIALS_NEEDED:  // the next attempt resolves them anew
+    case registry::v1::ERROR_REASON_DRAINING:            // an agent that restarts
     case registry::v1::ERROR_REASON_REPLACED:  // not by us: ends of our older streams are not heard
       return NextStep::kRetry;
     default:

@@ -20,6 +20,13 @@ absl::StatusOr<std::unique_ptr<Registry>> NewGrpc(const std::vector<std::string>
     absl::StatusOr<Address> address = ParseAddress(text);
     if (!address.ok()) return address.status();
     addresses.push_back(address->ToString());
+    const auto& security = options.channel.security;
+    if (security != nullptr && security->has_token() && !security->encrypted() &&
+        !address->is_local()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the token would go to '", text,
+          "' in plain text; use TLS (a file of authorities), or an address on this machine"));
+    }
     if (std::count(addresses.begin(), addresses.end(), addresses.back()) > 1) {
       return absl::InvalidArgumentError(absl::StrCat("'", text, "' is there twice"));
     }

@@ -17,6 +17,13 @@ constexpr int kStoreIsBack = 5;
 // When neither side names a TTL.
 constexpr absl::Duration kDefaultTtl = absl::Seconds(10);
 
+// The session is not there, or is no longer ours since our own name has changed.
+bool IsSessionLost(const absl::Status& status) {
+  const ErrorReason reason = ReasonOf(status);
+  return reason == registry::v1::ERROR_REASON_SESSION_UNKNOWN ||
+         reason == registry::v1::ERROR_REASON_SESSION_NOT_OWNED;
+}
+
 }  // namespace
 
 std::shared_ptr<UpstreamSession> UpstreamSession::Create(std::shared_ptr<Registry> upstream,
@@ -114,6 +121,7 @@ void UpstreamSession::Step() {
   std::shared_ptr<Registry> upstream;
   std::string session_id;
   OpenSessionRequest open;
+  bool opens = false;
   {
     MutexLock lock(&mu_);
     if (stopped_ || state_.phase == Phase::kClosed) return;
@@ -128,7 +136,8 @@ void UpstreamSession::Step() {
     probed_nanos_ = options_.timer->clock()->NowNanos();
     next_.Cancel();
     session_id = state_.session_id;
-    if (session_id.empty()) {
+    opens = session_id.empty() || phase == Phase::kDown;
+    if (opens) {
       open.set_incarnation(options_.incarnation);
       open.set_client_name(options_.client_name);
       const int64_t nanos = absl::ToInt64Nanoseconds(options_.ttl);
@@ -147,7 +156,7 @@ void UpstreamSession::Step() {
     upstream->CloseSession(request, [self](absl::StatusOr<CloseSessionResponse> response) {
       self->OnClosed(response.status());
     });
-  } else if (session_id.empty()) {
+  } else if (opens) {
     upstream->OpenSession(open, [self](absl::StatusOr<OpenSessionResponse> response) {
       self->OnOpened(std::move(response));
     });
@@ -190,9 +199,13 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
       status = absl::InternalError("the registry opened a session without an id");
     }
     if (status.ok()) {
-      // A resumed session of the same epoch still has everything, unless this process has
-      // not registered it: sending all again costs little and is always right.
-      ++state_.session_serial;
+      // The session that this process had, in the same epoch, is only confirmed. One that is resumed
+      // from an earlier process still has everything, unless this one has not registered it:
+      // sending all again costs little and is always right.
+      const bool confirmed = response->session_id() == state_.session_id &&
+                             response->store_id() == state_.info.store_id() &&
+                             response->epoch() == state_.info.epoch();
+      if (!confirmed) ++state_.session_serial;
       state_.info = *std::move(response);
       state_.session_id = state_.info.session_id();
       opened_nanos_ = options_.timer->clock()->NowNanos();
@@ -211,7 +224,7 @@ void UpstreamSession::OnRenewed(const std::string& session_id,
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
-    const bool unknown = ReasonOf(response.status()) == registry::v1::ERROR_REASON_SESSION_UNKNOWN;
+    const bool unknown = IsSessionLost(response.status());
     if (unknown && state_.phase == Phase::kClosing) {
       busy_ = false;
       SetPhase(Phase::kClosed);
@@ -243,7 +256,7 @@ void UpstreamSession::OnClosed(const absl::Status& status) {
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
-    if (status.ok() || ReasonOf(status) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
+    if (status.ok() || IsSessionLost(status)) {
       busy_ = false;
       SetPhase(Phase::kClosed);
     } else {

@@ -370,6 +370,12 @@ absl::Status ValidateOpenSession(const OpenSessionRequest& request) {
     return status;
   }
   if (auto status = ValidateTtl(FieldPath("ttl"), request.ttl()); !status.ok()) return status;
+  const auto in_owner = [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_'; };
+  if (request.owner().size() > kMaxOwnerLength ||
+      !std::all_of(request.owner().begin(), request.owner().end(), in_owner)) {
+    return InvalidField("owner", absl::StrCat("is set by servers; allowed are at most ",
+                                              kMaxOwnerLength, " letters, digits, '-' and '_'"));
+  }
   return ValidateOptionalId(FieldPath("store_id"), request.store_id(), kMaxIdLength);
 }
 

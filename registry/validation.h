@@ -43,6 +43,7 @@ inline constexpr int kMaxMetadataBytes = 16 * 1024;
 // Of one serialized ServiceInstance, fields that this version does not know included.
 inline constexpr int kMaxInstanceBytes = 64 * 1024;
 inline constexpr int kMaxIdLength = 128;  // incarnation, subscription_id, session_id, store_id
+inline constexpr size_t kMaxOwnerLength = 16;
 inline constexpr int kMaxClientNameLength = 128;
 inline constexpr int kMaxSelectorValues = 64;  // zones, and metadata entries, of a selector
 inline constexpr int kMaxPageSize = 1000;

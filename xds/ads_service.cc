@@ -1,5 +1,6 @@
 #include "xds/ads_service.h"
 
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -9,7 +10,9 @@
 #include "registry/grpc_threads.h"
 #include "registry/ids.h"
 #include "registry/log.h"
+#include "registry/validation.h"
 #include "xds/response_encoding.h"
+#include "xds/service_name.h"
 
 namespace failback::xds {
 namespace {
@@ -30,8 +33,11 @@ bool Parse(const grpc::ByteBuffer& bytes, DiscoveryRequest* request) {
 class AdsService::Stream final : public ServiceCache::Follower,
                                  public std::enable_shared_from_this<Stream> {
  public:
-  Stream(AdsService* service, Reactor* reactor)
-      : service_(service), reactor_(reactor), state_(service->version_prefix_) {}
+  Stream(AdsService* service, Reactor* reactor, Identity caller)
+      : service_(service),
+        caller_(std::move(caller)),
+        reactor_(reactor),
+        state_(service->version_prefix_) {}
 
   void Begin() {
     MutexLock lock(&mu_);
@@ -54,12 +60,12 @@ class AdsService::Stream final : public ServiceCache::Follower,
     }
     // Not under the lock: the cache may tell at once.
     for (const std::string& name : step.follow) {
+      if (absl::Status status = Guard(name); !status.ok()) return End(status);
       service_->cache_.Follow(name, shared_from_this());
-      followed_.insert(name);
     }
     for (const std::string& name : step.unfollow) {
       service_->cache_.Unfollow(name, shared_from_this());
-      followed_.erase(name);
+      Unguard(name);
     }
     if (!step.error.ok()) return End(step.error);
     MutexLock lock(&mu_);
@@ -88,15 +94,48 @@ class AdsService::Stream final : public ServiceCache::Follower,
 
   // Nothing is read any more.
   void Done() {
-    for (const std::string& name : followed_) service_->cache_.Unfollow(name, shared_from_this());
+    while (!followed_.empty()) {
+      const std::string name = followed_.begin()->first;
+      service_->cache_.Unfollow(name, shared_from_this());
+      Unguard(name);
+    }
   }
 
  private:
+  // Notes that `name` is followed, unless the caller may not read it. The stream ends when new
+  // rules take that back.
+  absl::Status Guard(const std::string& name) {
+    AccessControl::WatchId& watch = followed_[name];
+    AccessControl* const access = service_->options_.access.get();
+    const absl::StatusOr<Selector> selector = ParseServiceName(name);
+    // What is no service has nothing to read.
+    if (access == nullptr || !selector.ok()) return absl::OkStatus();
+    auto judge = [caller = caller_, ns = selector->namespace_(),
+                  service = selector->service()](const AccessRules& rules) {
+      return rules.Judge(caller, config::v1::PERMISSION_READ, ns.empty() ? kDefaultNamespace : ns,
+                         service);
+    };
+    watch = access->Watch(judge, [stream = weak_from_this()](const absl::Status& status) {
+      if (const auto open = stream.lock()) open->End(status);
+    });
+    absl::Status status = judge(*access->rules());
+    if (status.ok()) return status;
+    return access->Denied(caller_, "Discover", config::v1::PERMISSION_READ, std::move(status));
+  }
+
+  void Unguard(const std::string& name) {
+    const auto found = followed_.find(name);
+    if (found == followed_.end()) return;
+    if (found->second != 0) service_->options_.access->Unwatch(found->second);
+    followed_.erase(found);
+  }
+
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   AdsService* const service_;
-  // Used by one read at a time, and after the last.
-  std::set<std::string> followed_;
+  const Identity caller_;
+  // With the watch of each, or 0. Used by one read at a time, and after the last.
+  std::map<std::string, AccessControl::WatchId> followed_;
   Mutex mu_;
   Reactor* reactor_ ABSL_GUARDED_BY(mu_);  // null once finished
   StreamState state_ ABSL_GUARDED_BY(mu_);
@@ -109,8 +148,8 @@ class AdsService::Stream final : public ServiceCache::Follower,
 class AdsService::Reactor final
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  explicit Reactor(AdsService* service)
-      : service_(service), stream_(std::make_shared<Stream>(service, this)) {}
+  Reactor(AdsService* service, Identity caller)
+      : service_(service), stream_(std::make_shared<Stream>(service, this, std::move(caller))) {}
 
   const std::shared_ptr<Stream>& stream() const { return stream_; }
   grpc::ByteBuffer* read_buffer() { return &read_; }
@@ -142,6 +181,7 @@ void AdsService::Stream::Advance() {
                                 return service_->cache_.Find(type, name, state_.zone());
                               };
       if (const auto response = state_.Next(source)) {
+        ++service_->responses_;
         written_ = EncodeResponse(*response);
         writing_ = true;
         reactor_->StartWrite(&written_);
@@ -183,6 +223,7 @@ AdsService::Statistics AdsService::Stats() const {
   {
     MutexLock lock(&mu_);
     statistics = statistics_;
+    statistics.responses = responses_;
     statistics.streams = static_cast<int64_t>(streams_.size());
   }
   statistics.cache = cache_.Stats();
@@ -190,13 +231,18 @@ AdsService::Statistics AdsService::Stats() const {
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AdsService::StreamAggregatedResources(
-    grpc::CallbackServerContext*) {
-  auto* reactor = new Reactor(this);
+    grpc::CallbackServerContext* context) {
+  absl::StatusOr<Identity> caller = Identity();
+  if (options_.access != nullptr) caller = options_.access->Identify(*context);
+  auto* reactor = new Reactor(this, caller.value_or(Identity()));
   const std::shared_ptr<Stream> stream = reactor->stream();
-  absl::Status refusal;
+  absl::Status refusal = caller.status();
+  if (refusal.ok() && options_.access != nullptr) refusal = options_.access->CheckAny(*context);
   {
     MutexLock lock(&mu_);
-    if (stopped_) {
+    if (!refusal.ok()) {
+      // Not let in.
+    } else if (stopped_) {
       refusal =
           Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the discovery server is stopping");
     } else if (streams_.size() >= options_.max_streams) {

@@ -18,6 +18,7 @@
 #ifndef FAILBACK_XDS_ADS_SERVICE_H_
 #define FAILBACK_XDS_ADS_SERVICE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -28,6 +29,7 @@
 #include "absl/time/time.h"
 #include "failback/xds/discovery.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
+#include "registry/security/access_control.h"
 #include "retry/mutex.h"
 #include "xds/service_cache.h"
 #include "xds/stream_state.h"
@@ -46,6 +48,9 @@ class AdsService final
     ServiceCache::Options cache;
     // Beyond it a new stream is refused with RESOURCE_EXHAUSTED.
     size_t max_streams = 10000;
+    // Who may read what: a client that asks for a service that it may not read, or not any more,
+    // loses its stream. Null: everybody everything.
+    std::shared_ptr<AccessControl> access;
   };
 
   // A response that a client refused.
@@ -92,6 +97,7 @@ class AdsService final
   const Options options_;
   const std::string version_prefix_;
   ServiceCache cache_;
+  std::atomic<int64_t> responses_{0};
   mutable Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);

@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/struct.pb.h"
@@ -16,10 +18,18 @@
 namespace failback::xds {
 namespace {
 
-using google::protobuf::Struct;
-
 absl::Status FileError(const std::string& path) {
   return absl::FailedPreconditionError(absl::StrCat(path, ": ", std::strerror(errno)));
+}
+
+// As a JSON string.
+std::string Quoted(const std::string& text) {
+  google::protobuf::Value value;
+  value.set_string_value(text);
+  std::string json;
+  // Fails only for text that is not UTF-8, which the configuration does not let in.
+  static_cast<void>(google::protobuf::util::MessageToJsonString(value, &json));
+  return json;
 }
 
 // Writes all of `text` to a new file and to the disk.
@@ -53,38 +63,36 @@ std::string ChooseServerUri(const std::vector<std::string>& addresses) {
     if (rank <= best_rank) continue;
     best_rank = rank;
     best = address->ToString();
+    // Clients have working directories of their own.
+    std::error_code ignored;
+    if (address->is_unix()) {
+      best = absl::StrCat("unix:", std::filesystem::absolute(address->path, ignored).string());
+    }
   }
   return best;
 }
 
 std::string BootstrapJson(const Bootstrap& bootstrap) {
-  Struct root;
-  Struct& server = *(*root.mutable_fields())["xds_servers"]
-                        .mutable_list_value()
-                        ->add_values()
-                        ->mutable_struct_value();
-  (*server.mutable_fields())["server_uri"].set_string_value(bootstrap.server_uri);
-  (*(*server.mutable_fields())["channel_creds"]
-        .mutable_list_value()
-        ->add_values()
-        ->mutable_struct_value()
-        ->mutable_fields())["type"]
-      .set_string_value("insecure");
-  (*server.mutable_fields())["server_features"]
-      .mutable_list_value()
-      ->add_values()
-      ->set_string_value("xds_v3");
-  auto& node = *(*root.mutable_fields())["node"].mutable_struct_value()->mutable_fields();
-  node["id"].set_string_value(bootstrap.node_id);
-  // grpc-js requires it, with or without a zone.
-  auto& locality = *node["locality"].mutable_struct_value()->mutable_fields();
-  if (!bootstrap.zone.empty()) locality["zone"].set_string_value(bootstrap.zone);
-
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  std::string json;
-  google::protobuf::util::MessageToJsonString(root, &json, options).ok();
-  return json;
+  // grpc-js requires a locality, with or without a zone.
+  const std::string locality =
+      bootstrap.zone.empty() ? "{}" : absl::StrCat("{\"zone\": ", Quoted(bootstrap.zone), "}");
+  return absl::StrCat(R"({
+  "xds_servers": [
+    {
+      "server_uri": )",
+                      Quoted(bootstrap.server_uri), R"(,
+      "channel_creds": [{"type": "insecure"}],
+      "server_features": ["xds_v3"]
+    }
+  ],
+  "node": {
+    "id": )",
+                      Quoted(bootstrap.node_id), R"(,
+    "locality": )",
+                      locality, R"(
+  }
+}
+)");
 }
 
 absl::Status WriteBootstrap(const Bootstrap& bootstrap, const std::string& path) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
+#include "registry/errors.h"
 #include "registry/log.h"
 #include "xds/service_name.h"
 
@@ -27,7 +28,7 @@ ServiceWatch::ServiceWatch(std::shared_ptr<WatchContext> context, std::string na
   fixed(ResourceType::kCluster) = NewResource(EncodeCluster(name_));
 }
 
-ServiceWatch::~ServiceWatch() { context_->unusable -= unusable_; }
+ServiceWatch::~ServiceWatch() = default;
 
 ResourcePtr ServiceWatch::NewResource(std::string encoded) {
   auto resource = std::make_shared<Resource>();
@@ -46,6 +47,7 @@ void ServiceWatch::Stop() {
   MutexLock lock(&mu_);
   stopped_ = true;
   stream.swap(stream_);
+  context_->unusable -= std::exchange(unusable_, 0);
 }
 
 void ServiceWatch::Subscribe() {
@@ -208,7 +210,10 @@ void ServiceWatch::OnEnd(const absl::Status& status) {
     if (stopped_) return;
   }
   // What is known stays; the new subscription begins with a snapshot.
-  Log(LogLevel::kInfo, "xds subscription ended", {{"name", name_}, {"status", status.ToString()}});
+  if (ReasonOf(status) != registry::v1::ERROR_REASON_SHUTTING_DOWN) {
+    Log(LogLevel::kWarning, "xds subscription ended",
+        {{"name", name_}, {"status", status.ToString()}});
+  }
   Later(context_->options.resubscribe_delay, &ServiceWatch::Subscribe);
 }
 

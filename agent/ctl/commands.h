@@ -14,6 +14,7 @@
 #include "agent/ctl/output.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
+#include "registry/security/client_security.h"
 
 namespace CLI {
 class App;
@@ -34,8 +35,10 @@ class CtlContext {
   std::string target;
   OutputFormat format = OutputFormat::kTable;
   absl::Duration timeout = absl::Seconds(5);
+  ClientSecurity::Options security;
 
-  // Checks the target; INVALID_ARGUMENT tells what is allowed.
+  // Checks the target and reads the files of `security`; INVALID_ARGUMENT names the flag and tells
+  // what is allowed.
   absl::Status Connect();
 
   registry::v1::RegistryService::StubInterface& registry() { return *registry_; }
@@ -43,8 +46,10 @@ class CtlContext {
   // For other services.
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
-  // For a unary call: with the deadline of --timeout.
+  // For a unary call: with the deadline of --timeout, and with the token.
   std::unique_ptr<grpc::ClientContext> NewCall() const;
+  // For a stream: without deadline.
+  std::unique_ptr<grpc::ClientContext> NewStream() const;
 
   // Whether the connection stands, to tell a slow target from one that is not there.
   bool connected() const;
@@ -54,6 +59,7 @@ class CtlContext {
   int Report(const std::string& command, const absl::Status& status) const;
 
  private:
+  std::shared_ptr<ClientSecurity> security_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<registry::v1::RegistryService::StubInterface> registry_;
   std::unique_ptr<agent::v1::AgentService::StubInterface> agent_;

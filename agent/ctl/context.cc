@@ -20,16 +20,40 @@ std::string Advice(const absl::Status& status) {
       return "look at the disk of the registry's store";
     case registry::v1::ERROR_REASON_SHUTTING_DOWN:
       return "try again when it has started";
+    case registry::v1::ERROR_REASON_CREDENTIALS_NEEDED:
+      return "show a token with --token-file, or a certificate with --tls-cert and --tls-key";
+    case registry::v1::ERROR_REASON_ACCESS_DENIED:
+      return "the server's policy file says who may";
     default:
       return "";
   }
+}
+
+// An error of ClientSecurity, "option: problem", by the name of the flag.
+absl::Status AtFlag(const absl::Status& status) {
+  const std::string message(status.message());
+  const std::string option = message.substr(0, message.find(": "));
+  const std::string flag = option == "token_file"    ? "--token-file"
+                           : option == "server_name" ? "--tls-server-name"
+                                                     : absl::StrCat("--tls-", option);
+  return absl::InvalidArgumentError(absl::StrCat(flag, message.substr(option.size())));
 }
 
 }  // namespace
 
 absl::Status CtlContext::Connect() {
   const absl::StatusOr<Address> address = ParseAddress(target);
-  if (!address.ok()) return address.status();
+  if (!address.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--target: ", address.status().message()));
+  }
+  absl::StatusOr<std::shared_ptr<ClientSecurity>> made = ClientSecurity::Create(security);
+  if (!made.ok()) return AtFlag(made.status());
+  security_ = *std::move(made);
+  if (security_->has_token() && !security_->encrypted() && !address->is_local()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--token-file: the token would go to ", target,
+                     " in plain text; use TLS with --tls-ca, or a target on this machine"));
+  }
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
@@ -37,16 +61,26 @@ absl::Status CtlContext::Connect() {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
                    static_cast<int>(absl::ToInt64Milliseconds(timeout)));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  channel_ =
-      grpc::CreateCustomChannel(address->ToString(), grpc::InsecureChannelCredentials(), arguments);
+  if (!security.server_name.empty()) arguments.SetSslTargetNameOverride(security.server_name);
+  const bool tls = security_->encrypted() && !address->is_unix();
+  channel_ = grpc::CreateCustomChannel(
+      address->ToString(),
+      tls ? security_->Current().credentials : grpc::InsecureChannelCredentials(), arguments);
   registry_ = registry::v1::RegistryService::NewStub(channel_);
   agent_ = agent::v1::AgentService::NewStub(channel_);
   return absl::OkStatus();
 }
 
 std::unique_ptr<grpc::ClientContext> CtlContext::NewCall() const {
-  auto context = std::make_unique<grpc::ClientContext>();
+  auto context = NewStream();
   context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  return context;
+}
+
+std::unique_ptr<grpc::ClientContext> CtlContext::NewStream() const {
+  auto context = std::make_unique<grpc::ClientContext>();
+  // The file was there a moment ago; without it the target says that a token is needed.
+  security_->Authenticate(context.get()).IgnoreError();
   return context;
 }
 

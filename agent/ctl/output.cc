@@ -127,6 +127,24 @@ void AppendInstances(const google::protobuf::RepeatedPtrField<ServiceInstance>& 
   }
 }
 
+std::string FormatXds(const agent::v1::XdsStatus& xds, absl::Time now) {
+  std::string text = absl::StrCat(
+      "\nxds           ", xds.streams(), xds.streams() == 1 ? " stream, " : " streams, ",
+      xds.services(), " services followed\n", "responses     ", xds.responses(), " sent, ",
+      xds.acknowledged(), " acknowledged, ", xds.refused(), " refused\n");
+  if (xds.unusable_instances() > 0) {
+    absl::StrAppend(&text, "left out      ", xds.unusable_instances(),
+                    " instances with host names for addresses\n");
+  }
+  if (xds.has_last_refusal()) {
+    const agent::v1::XdsStatus::Refusal& refusal = xds.last_refusal();
+    absl::StrAppend(&text, "last refusal  ", FormatRelative(refusal.time(), now), ", ",
+                    refusal.resource_type(), " by ", Cell(refusal.node_id()), " (",
+                    Cell(refusal.client()), "): ", Cell(refusal.reason()), "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string FormatTable(const std::vector<std::string>& header,
@@ -301,6 +319,7 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now) {
                     "subscriptions ", upstream.subscriptions(), "\n", "last error    ",
                     FormatStatus(upstream.last_error()), "\n");
   }
+  if (status.has_xds()) absl::StrAppend(&text, FormatXds(status.xds(), now));
   absl::StrAppend(&text, FormatStaticServices(status, now));
   return text;
 }

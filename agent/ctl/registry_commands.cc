@@ -269,8 +269,8 @@ void AddSubscribe(CLI::App* app, CtlAction* action) {
       SubscribeRequest request;
       *request.mutable_selector() = flags->ToProto();
       request.set_upstream(flags->upstream);
-      grpc::ClientContext call;
-      const auto stream = context->registry().Subscribe(&call, request);
+      const std::unique_ptr<grpc::ClientContext> call = context->NewStream();
+      const auto stream = context->registry().Subscribe(call.get(), request);
       SubscribeResponse event;
       int64_t seen = 0;
       while (stream->Read(&event)) {
@@ -286,7 +286,7 @@ void AddSubscribe(CLI::App* app, CtlAction* action) {
             break;
         }
         if (flags->count > 0 && ++seen >= flags->count) {
-          call.TryCancel();
+          call->TryCancel();
           stream->Finish();
           return kCtlOk;
         }

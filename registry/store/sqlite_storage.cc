@@ -106,7 +106,7 @@ absl::Status SqliteStorage::OpenDatabase() {
   const absl::Status wal = db_->Execute("PRAGMA journal_mode=WAL");
   if (!wal.ok() && created) return wal;
   for (const char* pragma : {"PRAGMA wal_autocheckpoint=4000", "PRAGMA journal_size_limit=67108864",
-                             "PRAGMA cache_size=-32768", "PRAGMA temp_store=MEMORY"}) {
+                             "PRAGMA cache_size=-4096", "PRAGMA temp_store=MEMORY"}) {
     if (auto status = db_->Execute(pragma); !status.ok()) return status;
   }
   head_.identity = {RandomId(), NewEpoch(), 0, 1};

@@ -42,6 +42,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "registry/store/blob.h"
+#include "registry/store/fencing.h"
 #include "registry/store/storage.h"
 
 namespace failback {
@@ -70,14 +71,6 @@ struct Incarnation {
   Record* first_owned = nullptr;
   int64_t owned = 0;
   int64_t owned_more = 0;  // by the transaction under way
-};
-
-// The newest intent that was accepted for a key.
-struct Fence {
-  uint64_t rank = 0;  // 0: none
-  uint64_t generation = 0;
-  uint64_t digest = 0;  // of the instance; 0 for a deregistration
-  bool registers = false;
 };
 
 // What a record holds at one revision.
@@ -125,21 +118,6 @@ std::string_view ServiceKeyOf(std::string_view canonical_key);
 // A service as one who follows its namespace is told it: `namespace NUL service` and how many
 // instances it has. Null when it has none.
 Blob MakeServiceEntry(std::string_view service_key, int64_t instances);
-
-// A wish for one key, as checked and spelled by the caller.
-struct Intent {
-  bool registers = false;
-  bool persistent = false;
-  std::string key;      // canonical
-  Blob instance;        // canonical; null for a deregistration
-  uint64_t digest = 0;  // of `instance`
-  uint64_t generation = 0;
-};
-
-struct IntentOutcome {
-  absl::Status status;
-  uint64_t generation = 0;  // under which the intent is held
-};
 
 struct Moment {
   int64_t unix_ms = 0;       // for people
@@ -307,6 +285,7 @@ class State::Transaction {
     bool ends_with_stream = false;
     uint64_t claimed_rank = 0;  // of an earlier life of this store; 0: none
     std::string new_session_id;
+    std::string owner;  // see MayResumeSession
   };
   struct Opened {
     absl::Status status;

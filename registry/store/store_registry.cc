@@ -1,6 +1,7 @@
 #include "registry/store/store_registry.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "registry/log.h"
 #include "registry/proto_time.h"
 #include "registry/selector.h"
+#include "registry/store/batch.h"
 #include "registry/store/memory_storage.h"
 #include "registry/store/sqlite_storage.h"
 #include "retry/clock.h"
@@ -25,6 +27,11 @@ constexpr char kSqliteScheme[] = "sqlite://";
 // A page of a filtered listing looks at no more records than this; it may be shorter than asked
 // for.
 constexpr size_t kMaxFiltered = 5000;
+// A commit takes no more intents of large calls than this, some 15 ms of work, but for a single
+// call's: who comes during somebody's bulk waits for one commit, not for all of it.
+constexpr int64_t kMostIntentsPerCommit = 2000;
+// Calls of no more intents than this go before the others.
+constexpr size_t kSmallCall = 20;
 constexpr absl::Duration kOverloadDelay = absl::Milliseconds(200);
 constexpr int64_t kPurgeIncarnationsEveryMs = int64_t{3600} * 1000;
 
@@ -50,6 +57,7 @@ struct StoreRegistry::Batch {
   std::vector<IntentOutcome> outcomes;  // not OK from the start: refused by validation
   absl::AnyInvocable<void(absl::Status, std::vector<IntentOutcome>, uint64_t revision) &&> done;
 
+  int64_t Size() const { return static_cast<int64_t>(intents.size()); }
   void Fail(const absl::Status& status) && { std::move(done)(status, {}, 0); }
 };
 
@@ -89,6 +97,29 @@ struct StoreRegistry::Group {
     batches.push_back(std::move(batch));
   }
   void Add(Purging) { purge = true; }
+
+  // Puts small calls first, in order of arrival as the others, and takes off what is too much for
+  // one commit; null if nothing is. At least one of the others stays, so that none waits for ever.
+  std::unique_ptr<Group> SplitOff() {
+    if (intents <= kMostIntentsPerCommit) return nullptr;
+    const auto large = std::stable_partition(
+        batches.begin(), batches.end(),
+        [](const Batch& batch) { return batch.intents.size() <= kSmallCall; });
+    auto end = large == batches.end() ? large : large + 1;
+    int64_t taken = 0;
+    for (auto it = batches.begin(); it != end; ++it) taken += it->Size();
+    for (; end != batches.end() && taken + end->Size() <= kMostIntentsPerCommit; ++end) {
+      taken += end->Size();
+    }
+    if (end == batches.end()) return nullptr;
+    auto rest = std::make_unique<Group>();
+    rest->batches.assign(std::make_move_iterator(end), std::make_move_iterator(batches.end()));
+    rest->intents = intents - taken;
+    batches.erase(end, batches.end());
+    intents = taken;
+    return rest;
+  }
+
   void Fail(const absl::Status& status) && {
     for (auto& ending : endings) std::move(ending).Fail(status);
     for (auto& opening : openings) std::move(opening).Fail(status);
@@ -248,7 +279,8 @@ void StoreRegistry::OpenSession(const OpenSessionRequest& request,
   operation.opening.ttl_ms = absl::ToInt64Milliseconds(ClampTtl(request.ttl()));
   operation.opening.ends_with_stream = request.ends_with_stream();
   if (request.store_id() == store_id_) operation.opening.claimed_rank = request.rank();
-  operation.opening.new_session_id = RandomId();
+  operation.opening.new_session_id = NewSessionId(request.owner());
+  operation.opening.owner = request.owner();
   operation.done = std::move(done);
   Submit(std::move(operation));
 }
@@ -274,71 +306,33 @@ void StoreRegistry::CloseSession(const CloseSessionRequest& request,
   Submit(std::move(operation));
 }
 
-template <typename Request, typename Response, typename Items, typename Spell>
-void StoreRegistry::SubmitBatch(const Request& request, const Items& items,
-                                absl::Status call_status, std::vector<absl::Status> item_statuses,
-                                Spell spell, Callback<Response> done) {
-  if (!call_status.ok()) return std::move(done)(call_status);
+template <typename Request, typename Response>
+void StoreRegistry::SubmitBatch(const Request& request, Callback<Response> done) {
   Batch batch;
   batch.session_id = request.session_id();
-  const auto size = static_cast<size_t>(items.size());
-  batch.intents.resize(size);
-  batch.outcomes.resize(size);
-  for (size_t i = 0; i < size; ++i) {
-    batch.outcomes[i].status = std::move(item_statuses[i]);
-    if (batch.outcomes[i].status.ok()) {
-      batch.intents[i].generation = items[static_cast<int>(i)].generation();
-      spell(items[static_cast<int>(i)], &batch.intents[i]);
-    }
-  }
+  IntentBatch spelled = SpellBatch(request);
+  batch.intents = std::move(spelled.intents);
+  batch.outcomes = std::move(spelled.outcomes);
   batch.done = [epoch = epoch_, done = std::move(done)](absl::Status status,
                                                         std::vector<IntentOutcome> outcomes,
                                                         uint64_t revision) mutable {
     if (!status.ok()) return std::move(done)(status);
-    Response response;
-    response.mutable_results()->Reserve(static_cast<int>(outcomes.size()));
-    for (const IntentOutcome& outcome : outcomes) {
-      auto* result = response.add_results();
-      if (outcome.status.ok()) {
-        result->set_state(registry::v1::INTENT_STATE_ACKNOWLEDGED);
-        result->set_generation(outcome.generation);
-      } else {
-        *result->mutable_status() = StatusToProto(outcome.status);
-      }
-    }
-    response.set_epoch(epoch);
-    response.set_revision(revision);
-    std::move(done)(std::move(response));
+    std::move(done)(BatchResponse<Response>(outcomes, epoch, revision));
   };
   Submit(std::move(batch));
 }
 
 void StoreRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  absl::Status status = ValidateRegister(request, options_.max_batch);
-  auto items = status.ok() ? ValidateRegistrations(request) : std::vector<absl::Status>();
-  SubmitBatch(
-      request, request.registrations(), std::move(status), std::move(items),
-      [](const registry::v1::Registration& item, Intent* intent) {
-        const std::string bytes = CanonicalInstance(item.instance());
-        intent->registers = true;
-        intent->persistent = item.instance().persistent();
-        intent->key = CanonicalKey(item.instance().key());
-        intent->instance = Blob(bytes);
-        intent->digest = Digest64(bytes);
-      },
-      std::move(done));
+  const absl::Status status = ValidateRegister(request, options_.max_batch);
+  if (!status.ok()) return std::move(done)(status);
+  SubmitBatch(request, std::move(done));
 }
 
 void StoreRegistry::Unregister(const UnregisterRequest& request,
                                Callback<UnregisterResponse> done) {
-  absl::Status status = ValidateUnregister(request, options_.max_batch);
-  auto items = status.ok() ? ValidateDeregistrations(request) : std::vector<absl::Status>();
-  SubmitBatch(
-      request, request.deregistrations(), std::move(status), std::move(items),
-      [](const registry::v1::Deregistration& item, Intent* intent) {
-        intent->key = CanonicalKey(item.key());
-      },
-      std::move(done));
+  const absl::Status status = ValidateUnregister(request, options_.max_batch);
+  if (!status.ok()) return std::move(done)(status);
+  SubmitBatch(request, std::move(done));
 }
 
 template <typename Operation>
@@ -379,6 +373,7 @@ void StoreRegistry::CommitLoop() {
       while (queue_ == nullptr && !stopping_) queued_.Wait(&queue_mu_);
       if (stopping_) return;
       group = std::move(queue_);
+      queue_ = group->SplitOff();
     }
     Aftermath aftermath;
     {

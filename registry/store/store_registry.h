@@ -170,9 +170,8 @@ class StoreRegistry final : public Registry {
   absl::Duration ClampTtl(const google::protobuf::Duration& ttl) const;
 
   // Register and Unregister: checks and spells each item, then queues the batch.
-  template <typename Request, typename Response, typename Items, typename Spell>
-  void SubmitBatch(const Request& request, const Items& items, absl::Status call_status,
-                   std::vector<absl::Status> item_statuses, Spell spell, Callback<Response> done);
+  template <typename Request, typename Response>
+  void SubmitBatch(const Request& request, Callback<Response> done);
 
   // Adds to the group that is committed next; commits it where there is no thread to do it.
   template <typename Operation>

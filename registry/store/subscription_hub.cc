@@ -244,8 +244,48 @@ void SubscriptionHub::DropIfUnused(Topic* topic) {
   const bool used = !topic->groups.empty() || !topic->log.empty() ||
                     (!topic->is_namespace() && topic->last_change > 0);
   if (used) return;
+  Drop(topic);
+}
+
+void SubscriptionHub::Drop(Topic* topic) {
   if (topic->is_namespace()) --namespaces_;
   topics_.erase(std::string(topic->name));
+}
+
+void SubscriptionHub::Begin(const std::string& topic, uint64_t revision) {
+  MutexLock lock(&mu_);
+  if (!topics_.contains(topic)) GetTopic(topic, revision)->floor = revision;
+}
+
+bool SubscriptionHub::Forget(const std::string& topic) {
+  MutexLock lock(&mu_);
+  const auto it = topics_.find(topic);
+  if (it == topics_.end()) return true;
+  if (!it->second->groups.empty()) return false;
+  Drop(it->second.get());
+  return true;
+}
+
+bool SubscriptionHub::IsFollowed(const std::string& topic) const {
+  MutexLock lock(&mu_);
+  const auto it = topics_.find(topic);
+  return it != topics_.end() && !it->second->groups.empty();
+}
+
+void SubscriptionHub::EndTopic(const std::string& topic, const absl::Status& status,
+                               Deliveries* deliveries) {
+  MutexLock lock(&mu_);
+  const auto it = topics_.find(topic);
+  if (it == topics_.end()) return;
+  for (const auto& member : MembersOf(*it->second)) End(member, status, deliveries);
+}
+
+std::vector<std::string> SubscriptionHub::Sessions() const {
+  std::vector<std::string> sessions;
+  MutexLock lock(&mu_);
+  sessions.reserve(names_.size());
+  for (const auto& [session_id, names] : names_) sessions.push_back(session_id);
+  return sessions;
 }
 
 std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
@@ -494,7 +534,7 @@ std::vector<ServiceChange> SubscriptionHub::NamespaceChanges(const CommitResult&
 void SubscriptionHub::Publish(CommitResult commit, Deliveries* deliveries) {
   if (commit.services.empty() && commit.ended_sessions.empty()) return;
   MutexLock lock(&mu_);
-  if (namespaces_ > 0) {
+  if (namespaces_ > 0 && options_.derive_namespaces) {
     for (ServiceChange& change : NamespaceChanges(commit)) {
       commit.services.push_back(std::move(change));
     }
@@ -532,13 +572,21 @@ void SubscriptionHub::EndSession(const std::string& session_id, Deliveries* deli
   }
 }
 
+SubscriptionHub::Deliveries SubscriptionHub::MembersOf(const Topic& topic) {
+  Deliveries members;
+  for (const auto& [name, group] : topic.groups) {
+    members.insert(members.end(), group->members.begin(), group->members.end());
+  }
+  return members;
+}
+
 void SubscriptionHub::EndAll(const absl::Status& status, Deliveries* deliveries) {
   MutexLock lock(&mu_);
-  std::vector<std::shared_ptr<Member>> members;
-  for (const auto& [service, topic] : topics_) {
-    for (const auto& [name, group] : topic->groups) {
-      members.insert(members.end(), group->members.begin(), group->members.end());
-    }
+  // First who, then the end: topics go with their last member.
+  Deliveries members;
+  for (const auto& [name, topic] : topics_) {
+    const Deliveries more = MembersOf(*topic);
+    members.insert(members.end(), more.begin(), more.end());
   }
   for (const auto& member : members) End(member, status, deliveries);
 }

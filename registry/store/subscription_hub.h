@@ -50,6 +50,9 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
     // A snapshot is told in parts of at most so many instances and about so many bytes.
     size_t snapshot_part_instances = 2000;
     size_t snapshot_part_bytes = 1 << 20;
+    // What changes for those who follow a namespace is found from the commits of its services; off:
+    // it is published as a topic of its own.
+    bool derive_namespaces = true;
     // Names of subscriptions that one session may have, ended ones included.
     size_t max_names_per_session = 10000;
   };
@@ -62,6 +65,20 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   static std::shared_ptr<SubscriptionHub> Create(Options options, uint64_t epoch,
                                                  uint64_t revision);
   ~SubscriptionHub();
+
+  // For a hub that is told of some topics only (`namespace NUL service`, or `namespace NUL`), those
+  // that it is asked to begin: from now on all changes of `topic` after `revision` will be
+  // published. Nothing is done if it is known already.
+  void Begin(const std::string& topic, uint64_t revision);
+  // Changes of `topic` will not be published any more. False, and nothing is done, if someone
+  // follows it.
+  bool Forget(const std::string& topic);
+  bool IsFollowed(const std::string& topic) const;
+  // Ends the streams of those who follow `topic`.
+  void EndTopic(const std::string& topic, const absl::Status& status, Deliveries* deliveries);
+
+  // The sessions in which subscriptions have names, living and ended ones.
+  std::vector<std::string> Sessions() const;
 
   // A stream that only ends, with `status`.
   static std::unique_ptr<SubscribeStream> Refuse(std::shared_ptr<NotifyListener> listener,
@@ -101,6 +118,7 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   // The topic of this name, made at `revision` if it is new.
   Topic* GetTopic(const std::string& name, uint64_t revision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropIfUnused(Topic* topic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Drop(Topic* topic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<ServiceChange> NamespaceChanges(const CommitResult& commit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Log(Topic* topic, uint64_t revision, const std::vector<InstanceChange>& changes,
@@ -115,6 +133,7 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   void Leave(Member* member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const std::shared_ptr<Member>& member, const absl::Status& status,
            Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static Deliveries MembersOf(const Topic& topic);
   void EndSession(const std::string& session_id, Deliveries* deliveries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remove(Member* member);

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/ids.h"
 #include "registry/store/state.h"
 
 namespace failback {
@@ -11,27 +11,6 @@ namespace {
 // A claimed rank may be above those that this store remembers giving, as after a power cut with
 // durability below `full`, but not so far that it could wear out the counter.
 constexpr uint64_t kMostRanksLost = 1000000;
-
-std::string Readable(const std::string& canonical) {
-  std::string text = canonical;
-  std::replace(text.begin(), text.end(), '\0', '/');
-  return text;
-}
-
-absl::Status Superseded(const Intent& intent, const Fence& winner) {
-  return Refusal(
-      registry::v1::ERROR_REASON_SUPERSEDED,
-      absl::StrCat(Readable(intent.key), ": a newer intent holds the key (rank ", winner.rank,
-                   ", generation ", winner.generation, ")"),
-      {{"rank", absl::StrCat(winner.rank)}, {"generation", absl::StrCat(winner.generation)}});
-}
-
-absl::Status GenerationReused(const Intent& intent, const Fence& fence) {
-  return Refusal(registry::v1::ERROR_REASON_GENERATION_REUSED,
-                 absl::StrCat(Readable(intent.key), ": generation ", fence.generation,
-                              " was used for another content"),
-                 {{"generation", absl::StrCat(fence.generation)}});
-}
 
 absl::Status LimitReached(const std::string& what, int64_t limit) {
   return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
@@ -157,6 +136,10 @@ State::Transaction::Opened State::Transaction::OpenSession(Opening opening) {
       it != opened_by_incarnation_.end()) {
     // The same call twice in one group.
     const Session& session = *opened_[it->second];
+    if (!MayResumeSession(session.id, opening.owner)) {
+      opened.status = SessionNotOwned();
+      return opened;
+    }
     opened.session_id = session.id;
     opened.rank = session.incarnation->rank;
     opened.resumed = true;
@@ -166,6 +149,10 @@ State::Transaction::Opened State::Transaction::OpenSession(Opening opening) {
   Incarnation* incarnation = known == state_->by_name_.end() ? nullptr : known->second;
   if (incarnation != nullptr && incarnation->session != nullptr && !incarnation->session->ending) {
     Session* const session = incarnation->session;
+    if (!MayResumeSession(session->id, opening.owner)) {
+      opened.status = SessionNotOwned();
+      return opened;
+    }
     opened.session_id = session->id;
     opened.rank = incarnation->rank;
     opened.resumed = true;
@@ -252,30 +239,15 @@ IntentOutcome State::Transaction::Apply(Session* session, Intent intent) {
                             : ApplyInSession(*session, record, intent);
 }
 
-// The fencing table of docs/protocol.md.
 IntentOutcome State::Transaction::ApplyInSession(const Session& session, Record* record,
                                                  Intent& intent) {
   const Version& current = Current(record);
-  const Fence& fence = current.fence;
   const uint64_t rank = session.incarnation->rank;
-  uint64_t generation = intent.generation;
   const bool already = intent.registers
                            ? current.session == session.row && current.instance == intent.instance
                            : !current.instance;
-  const bool same = fence.registers == intent.registers && fence.digest == intent.digest;
-
-  if (fence.rank > rank) return {Superseded(intent, fence), 0};
-  if (fence.rank == rank) {
-    const bool unfenced = generation == 0;
-    if (unfenced) generation = fence.generation;
-    if (generation < fence.generation) return {Superseded(intent, fence), 0};
-    if (generation == fence.generation) {
-      if (!same && !unfenced) return {GenerationReused(intent, fence), 0};
-      if (same && already) return {absl::OkStatus(), generation};
-    }
-  } else if (fence.rank == 0 && generation == 0 && !intent.registers && already) {
-    return {absl::OkStatus(), 0};
-  }
+  const Verdict verdict = Decide(current.fence, rank, intent, already);
+  if (!verdict.applies) return {verdict.status, verdict.generation};
   if (intent.registers) {
     if (auto status = CheckLimits(current, session.incarnation); !status.ok()) return {status, 0};
   }
@@ -285,14 +257,14 @@ IntentOutcome State::Transaction::ApplyInSession(const Session& session, Record*
     created_.push_back(record);
   }
   Version& version = Edit(record);
-  version.fence = {rank, generation, intent.digest, intent.registers};
+  version.fence = FenceOf(rank, verdict, intent);
   version.retention_ms = RetentionOf(session);
   if (intent.registers) {
     PutInstance(version, intent, session.incarnation, session.row);
   } else {
     RemoveInstance(version);
   }
-  return {absl::OkStatus(), generation};
+  return {absl::OkStatus(), verdict.generation};
 }
 
 // A detached call is another hand: applied in order of arrival, and the fence stays as it is.

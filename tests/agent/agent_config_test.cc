@@ -71,12 +71,18 @@ TEST_F(AgentConfigTest, OptionsComeFromTheConfiguration) {
 registry: grpc://127.0.0.1:7070
 client_name: me
 session_ttl: 3s
+limits: {instances: 1, pending: 2, subscriptions: 3, listeners: 4, sessions: 5}
 retry: {retry_times: 2, retry_period: 250ms, backoff: {initial: 1s, max: 2s, jitter: 0.5}}
 )"),
             "");
   const FailbackRegistry::Options options = ToFailbackOptions(config_);
   EXPECT_EQ(options.client_name, "me");
   EXPECT_EQ(options.session_ttl, absl::Seconds(3));
+  EXPECT_EQ(options.max_records, 1);
+  EXPECT_EQ(options.max_pending, 2);
+  EXPECT_EQ(options.max_subscriptions, 3);
+  EXPECT_EQ(options.max_listeners, 4);
+  EXPECT_EQ(options.max_sessions, 5);
   EXPECT_EQ(options.retry.retry_times, 2);
   EXPECT_EQ(options.retry.retry_period, absl::Milliseconds(250));
   EXPECT_EQ(options.retry.backoff.initial, absl::Seconds(1));
@@ -86,6 +92,7 @@ retry: {retry_times: 2, retry_period: 250ms, backoff: {initial: 1s, max: 2s, jit
   ASSERT_EQ(Load("registry: grpc://127.0.0.1:7070\n"), "");
   EXPECT_THAT(ToFailbackOptions(config_).client_name, ::testing::StartsWith("failback-agent@"));
   EXPECT_FALSE(ToFailbackOptions(config_).retry.retry_period.has_value());
+  EXPECT_EQ(ToFailbackOptions(config_).max_listeners, FailbackRegistry::Options().max_listeners);
 }
 
 TEST_F(AgentConfigTest, BadValuesNameTheLineAndTheKey) {
@@ -96,6 +103,8 @@ TEST_F(AgentConfigTest, BadValuesNameTheLineAndTheKey) {
   EXPECT_THAT(Load("registry: grpc://a:70000\n"), ::testing::HasSubstr("70000"));
   EXPECT_EQ(Load("registry: [a=grpc://a:1, a=grpc://b:1]\n"),
             "agent.yaml:1: registry[1]: 'a' is registry[0] already");
+  EXPECT_EQ(Load(ok + "limits: {sessions: 0}\n"),
+            "agent.yaml:2: limits.sessions: '0' is less than 1");
   EXPECT_EQ(Load("registry: [a=grpc://a:1, 'grpc://b:1,c:1']\n"), "");
   EXPECT_THAT(Load(ok + "listen: [unix:/a, a:70000]\n"),
               ::testing::AllOf(::testing::StartsWith("agent.yaml:2: listen[1]: "),
@@ -104,7 +113,8 @@ TEST_F(AgentConfigTest, BadValuesNameTheLineAndTheKey) {
   EXPECT_EQ(
       Load(ok + "listen: 0.0.0.0:7060\n"),
       "agent.yaml:2: listen[0]: other machines can connect to 0.0.0.0:7060, and calls are not "
-      "encrypted; listen on a loopback address or unix:/PATH, or set allow_remote_plaintext");
+      "encrypted; listen on a loopback address or unix:/PATH, set tls.cert and tls.key, or "
+      "set allow_remote_plaintext");
   EXPECT_EQ(Load(ok + "listen: 0.0.0.0:7060\nallow_remote_plaintext: true\n"), "");
   EXPECT_THAT(Load(ok + "incarnation: has space\n"),
               ::testing::StartsWith("agent.yaml:2: incarnation: "));

@@ -183,6 +183,63 @@ TEST_F(CtlTest, StatusShowsTheUpstream) {
               HasSubstr("state: UPSTREAM_STATE_READY\n"));
 }
 
+// A fleet moves from one registry to another: both at once, then only the new one.
+TEST(CtlUpstreamsTest, TwoRegistriesAtOnceAndThenOne) {
+  const TempDir dir;
+  Daemon old_registry = Daemon::Registry({"--store", "memory:"});
+  Daemon new_registry = Daemon::Registry({"--store", "memory:"});
+  const std::string state = dir.File("state");
+  const std::string to_old = "old=grpc://" + old_registry.address();
+  const std::string to_new = "new=grpc://" + new_registry.address();
+  const auto register_at = [](const std::string& agent, const std::string& id) {
+    return Ctl(agent,
+               {"register", "orders", "--id", id, "--address", "h", "--port", "1", "-o", "json"});
+  };
+  {
+    Daemon agent = Daemon::Agent(to_old, {"--state-dir", state});
+    EXPECT_EQ(register_at(agent.address(), "a").status, 0);
+    EXPECT_EQ(Ctl(agent.address(), {"wait-ready"}).status, 0);
+    agent.Kill();
+  }
+  {
+    Daemon agent = Daemon::Agent(to_new, {"--registry", to_old, "--state-dir", state});
+    EXPECT_EQ(Ctl(agent.address(), {"wait-ready"}).status, 0);
+    EXPECT_THAT(ListedIds(new_registry.address(), "orders"), ElementsAre("a"));
+    old_registry.Kill();
+    const RunResult registered = register_at(agent.address(), "b");
+    EXPECT_EQ(registered.status, 0) << registered.err;
+    EXPECT_THAT(registered.out, ::testing::AllOf(HasSubstr("\"upstream\": \"old\""),
+                                                 HasSubstr("\"upstream\": \"new\"")));
+    EXPECT_TRUE(
+        Eventually([&] { return ListedIds(new_registry.address(), "orders").size() == 2; }));
+    const auto pending = [&] {
+      std::vector<std::string> rows;
+      for (const auto& row : PendingAt(agent.address())) {
+        rows.push_back(row.upstream() + " " + row.id());
+      }
+      return rows;
+    };
+    EXPECT_TRUE(Eventually([&] {
+      return pending() == std::vector<std::string>{"old register default/orders/a",
+                                                   "old register default/orders/b"} ||
+             pending() == std::vector<std::string>{"old register default/orders/b"};
+    }));
+    EXPECT_THAT(Ctl(agent.address(), {"pending"}).out, HasSubstr("  old\n"));
+    EXPECT_THAT(Ctl(agent.address(), {"status"}).out,
+                ::testing::AllOf(HasSubstr("upstream      old, grpc://"),
+                                 HasSubstr("upstream      new, grpc://")));
+    const RunResult elsewhere = Ctl(agent.address(), {"retry", "--upstream", "none"});
+    EXPECT_EQ(elsewhere.status, 1);
+    EXPECT_THAT(elsewhere.err, HasSubstr("'none' is not an upstream of this agent, as old, new"));
+    EXPECT_EQ(ListedIds(agent.address(), "orders").size(), 2u);
+    agent.Kill();
+  }
+  Daemon agent = Daemon::Agent(to_new, {"--state-dir", state});
+  EXPECT_EQ(Ctl(agent.address(), {"wait-ready"}).status, 0);
+  EXPECT_THAT(ListedIds(agent.address(), "orders"), ElementsAre("a", "b"));
+  EXPECT_THAT(PendingAt(agent.address()), IsEmpty());
+}
+
 TEST(CtlHelpTest, EveryCommandHasExamples) {
   const RunResult help = RunProcess({CtlBinary(), "--help"});
   EXPECT_EQ(help.status, 0);

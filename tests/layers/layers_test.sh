@@ -13,8 +13,8 @@ only() {
   fi
 }
 
-# The library needs gRPC, Protobuf, Abseil and SQLite and nothing else.
-only agent_libraries '^@failback_deps//:(grpc\+\+|protobuf|abseil|sqlite3|bin/protoc|bin/grpc_cpp_plugin)$'
+# The library needs gRPC (with the OpenSSL beneath it), Protobuf, Abseil and SQLite, nothing else.
+only agent_libraries '^@failback_deps//:(grpc\+\+|openssl|protobuf|abseil|sqlite3|bin/protoc|bin/grpc_cpp_plugin)$'
 # The timers know nothing of services.
 only retry_dependencies '^(//:retry|//retry:.*|@failback_deps//:abseil)$'
 # The library brings no xDS messages along, which a host may have of its own.

@@ -2,8 +2,9 @@
 // to want: when the faults stop, the registry holds exactly the last intents, within a bounded
 // time.
 //
-// Each seed is one story on simulated time. FAILBACK_SEED=n runs one seed; FAILBACK_SEEDS=n as many
-// from FAILBACK_FIRST_SEED (default 1).
+// Each seed is one story on simulated time. In some the agent has a journal, and is killed and
+// started again; in some a rival incarnation wants the same keys. FAILBACK_SEED=n runs one seed;
+// FAILBACK_SEEDS=n as many from FAILBACK_FIRST_SEED (default 1); `./dev model` does it for you.
 
 #include <cstdlib>
 #include <iostream>
@@ -13,8 +14,10 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -26,6 +29,7 @@
 #include "tests/registry/failback/faulty_link.h"
 #include "tests/registry/failback/model_registry.h"
 #include "tests/registry/failback/subscriber_model.h"
+#include "tests/util/process.h"
 
 namespace failback {
 namespace {
@@ -33,6 +37,7 @@ namespace {
 constexpr int kServices = 2;
 constexpr int kKeysPerService = 3;
 constexpr int kSteps = 50;
+constexpr char kRival[] = "rival";
 
 class Listener final : public NotifyListener {
  public:
@@ -62,8 +67,32 @@ class Target {
   virtual void BreakStreams(const absl::Status& status) = 0;
   virtual void HandRemove(const InstanceKey& key) = 0;
   virtual void HandChange(const InstanceKey& key, uint32_t port) = 0;
-  // Ports by canonical key.
-  virtual std::map<std::string, uint32_t> Ports() = 0;
+  // Ports by canonical key; of all, or of what one incarnation holds.
+  virtual std::map<std::string, uint32_t> Ports(const std::string& incarnation = "") = 0;
+
+  // Another incarnation registers the instance, or unregisters it (port 0). Whether it may is the
+  // registry's to decide.
+  void Rival(const ServiceInstance& instance, uint64_t generation) {
+    OpenSessionRequest open;
+    open.set_incarnation(kRival);
+    open.mutable_ttl()->set_seconds(3600);
+    std::string session;
+    registry()->OpenSession(open, [&](absl::StatusOr<OpenSessionResponse> response) {
+      if (response.ok()) session = response->session_id();
+    });
+    if (instance.port() != 0) {
+      RegisterRequest request = MakeRegister({instance});
+      request.set_session_id(session);
+      request.mutable_registrations(0)->set_generation(generation);
+      registry()->Register(request, [](absl::StatusOr<RegisterResponse>) {});
+    } else {
+      UnregisterRequest request;
+      request.set_session_id(session);
+      *request.add_deregistrations()->mutable_key() = instance.key();
+      request.mutable_deregistrations(0)->set_generation(generation);
+      registry()->Unregister(request, [](absl::StatusOr<UnregisterResponse>) {});
+    }
+  }
 };
 
 class ModelTarget final : public Target {
@@ -78,9 +107,10 @@ class ModelTarget final : public Target {
   void HandChange(const InstanceKey& key, uint32_t port) override {
     model_.HandChange(CanonicalKey(key), port);
   }
-  std::map<std::string, uint32_t> Ports() override {
+  std::map<std::string, uint32_t> Ports(const std::string& incarnation) override {
     std::map<std::string, uint32_t> ports;
     for (const auto& [key, held] : model_.instances()) {
+      if (!incarnation.empty() && held.incarnation != incarnation) continue;
       ServiceInstance instance;
       instance.ParseFromString(held.bytes);
       ports[key] = instance.port();
@@ -127,15 +157,17 @@ class StoreTarget final : public Target {
     store_->Unregister(request, [](absl::StatusOr<UnregisterResponse>) {});
   }
   void HandChange(const InstanceKey& key, uint32_t port) override {
-    if (Ports().count(CanonicalKey(key)) == 0) return;
+    if (Ports("").count(CanonicalKey(key)) == 0) return;
     RegisterRequest request;
     auto* instance = request.add_registrations()->mutable_instance();
     *instance = MakeInstance(key.instance_id(), port, key.service());
     store_->Register(request, [](absl::StatusOr<RegisterResponse>) {});
   }
-  std::map<std::string, uint32_t> Ports() override {
+  std::map<std::string, uint32_t> Ports(const std::string& incarnation) override {
     std::map<std::string, uint32_t> ports;
-    store_->List(ListRequest(), [&](absl::StatusOr<ListResponse> response) {
+    ListRequest request;
+    request.set_incarnation(incarnation);
+    store_->List(request, [&](absl::StatusOr<ListResponse> response) {
       ASSERT_TRUE(response.ok()) << response.status();
       EXPECT_EQ(response->next_page_token(), "");
       for (const auto& record : response->records()) {
@@ -202,7 +234,21 @@ class Story {
       options_.retry_burst = 2;
     }
     world_.down = Pick(4) == 0;
-    registry_ = FailbackRegistry::Create(std::make_unique<FaultyLink>(&world_), options_).value();
+    rivals_ = Pick(4) == 0;
+    if (Pick(12) == 0) {
+      options_.state_dir = dir_.emplace().File("state");
+      options_.manual_journal = true;
+    }
+    options_.on_event = [this](const IntentEvent& event) {
+      if (event.kind == IntentEvent::Kind::kSuperseded) Superseded(event);
+    };
+    Start();
+  }
+
+  void Start() {
+    auto registry = FailbackRegistry::Create(std::make_unique<FaultyLink>(&world_), options_);
+    ASSERT_TRUE(registry.ok()) << registry.status();
+    registry_ = *std::move(registry);
   }
 
   void Run() {
@@ -228,7 +274,9 @@ class Story {
       clock_.Advance(absl::Seconds(11));
       EXPECT_TRUE(drained.done());
       // What another hand has registered has no owner, and stays.
-      if (!real_store_) EXPECT_EQ(target_->Ports().size(), 0) << "drained, and something is left";
+      if (!real_store_) {
+        EXPECT_EQ(target_->Ports(), target_->Ports(kRival)) << "drained, and something is left";
+      }
     }
     registry_.reset();
     EXPECT_EQ(waiting_, 0) << "callbacks that never ran";
@@ -256,14 +304,18 @@ class Story {
 
   void Operate() {
     const int key = Pick(kServices * kKeysPerService);
-    const int operation = Pick(20);
-    static const char* const kNames[] = {"register",           "register",       "register",
-                                         "register",           "register all",   "unregister",
-                                         "unregister",         "unregister",     "subscribe",
-                                         "end a subscription", "open a session", "close a session",
-                                         "down or up",         "lose sessions",  "wipe",
-                                         "backup or restore",  "break streams",  "retry",
-                                         "a hand removes",     "a hand changes"};
+    const int operation = Pick(22);
+    static const char* const kNames[] = {"register",       "register",
+                                         "register",       "register",
+                                         "register all",   "unregister",
+                                         "unregister",     "unregister",
+                                         "subscribe",      "end a subscription",
+                                         "open a session", "close a session",
+                                         "down or up",     "lose sessions",
+                                         "wipe",           "backup or restore",
+                                         "break streams",  "retry",
+                                         "a hand removes", "a hand changes",
+                                         "a rival",        "a crash"};
     Tell(absl::StrCat(kNames[operation], " ", Service(key), "/i", key % kKeysPerService));
     switch (operation) {
       case 0:
@@ -311,6 +363,38 @@ class Story {
         return target_->HandRemove(Instance(key, 1).key());
       case 19:
         return target_->HandChange(Instance(key, 1).key(), 7);
+      case 20:
+        if (rivals_) target_->Rival(Instance(key, Pick(3) == 0 ? 0 : 9), ++rival_generation_);
+        return;
+      case 21:
+        if (dir_.has_value()) Crash();
+        return;
+    }
+  }
+
+  // The process is gone and another takes its place: what it had accepted is in the journal.
+  void Crash() {
+    subscriptions_.clear();
+    registry_.reset();
+    for (auto& [key, want] : wants_) {
+      if (!std::exchange(want.checking, false)) continue;
+      want.port = want.before;  // a checked intent under way was never accepted
+      want.owner = want.before_owner;
+      want.version = ++last_version_;
+    }
+    Start();
+    // Local clients come back with the same names.
+    for (auto& [number, id] : sessions_) id = OpenSession(number);
+  }
+
+  // A newer incarnation holds the key: the intent is dropped, and its owner told.
+  void Superseded(const IntentEvent& event) {
+    Tell(absl::StrCat("  superseded: ", event.id));
+    EXPECT_TRUE(rivals_) << event.id << " lost to nobody";
+    for (auto& [key, want] : wants_) {
+      if (!absl::EndsWith(event.id, absl::StrCat(" ", KeyText(Instance(key, 1).key())))) continue;
+      want = Want();
+      want.version = ++last_version_;
     }
   }
 
@@ -335,7 +419,7 @@ class Story {
       }
       want.port = port;
       want.owner = owner;
-      versions.push_back(++want.version);
+      versions.push_back(want.version = ++last_version_);
       Tell(absl::StrCat("  ", Service(key), "/i", key % kKeysPerService, " port ", port.value_or(0),
                         " owner ", owner, check ? " checked" : ""));
     }
@@ -403,13 +487,18 @@ class Story {
   }
 
   void OpenSession() {
+    ++last_session_;
+    sessions_[last_session_] = OpenSession(last_session_);
+  }
+
+  std::string OpenSession(int number) {
     OpenSessionRequest request;
-    request.set_incarnation(absl::StrCat("client-", ++last_session_));
+    request.set_incarnation(absl::StrCat("client-", number));
     request.mutable_ttl()->set_seconds(3600);
     Answer<OpenSessionResponse> answer;
     registry_->OpenSession(request, answer.Catch());
-    ASSERT_TRUE(answer.get().ok());
-    sessions_[last_session_] = answer.get()->session_id();
+    EXPECT_TRUE(answer.get().ok());
+    return answer.get().ok() ? answer.get()->session_id() : "";
   }
 
   void CloseSession() {
@@ -423,7 +512,7 @@ class Story {
       if (!want.port.has_value()) continue;
       want.port.reset();
       want.checking = false;
-      ++want.version;
+      want.version = ++last_version_;
     }
     CloseSessionRequest request;
     request.set_session_id(id);
@@ -436,6 +525,11 @@ class Story {
     std::map<std::string, uint32_t> wanted;
     for (const auto& [key, want] : wants_) {
       if (want.port.has_value()) wanted[CanonicalKey(Instance(key, 1).key())] = *want.port;
+    }
+    // What a rival holds is the rival's; a key of ours that it holds would be a lost fence.
+    for (const auto& [key, port] : target_->Ports(kRival)) {
+      EXPECT_EQ(wanted.count(key), 0) << key << " is wanted, and a rival holds it";
+      wanted[key] = port;
     }
     EXPECT_EQ(target_->Ports(), wanted);
     const auto pending = registry_->Pending();
@@ -456,6 +550,7 @@ class Story {
     }
   }
 
+  std::optional<TempDir> dir_;  // destroyed last
   const bool traced_ = std::getenv("FAILBACK_SEED") != nullptr;
   const bool real_store_;
   std::mt19937 random_;
@@ -468,6 +563,9 @@ class Story {
   std::map<int, std::string> sessions_;
   int last_session_ = 0;
   uint64_t client_generation_ = 0;
+  uint64_t last_version_ = 0;
+  bool rivals_ = false;
+  uint64_t rival_generation_ = 0;
   int waiting_ = 0;
   std::vector<Subscription> subscriptions_;
   std::unique_ptr<FailbackRegistry> registry_;

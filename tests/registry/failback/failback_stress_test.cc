@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "registry/failback_group.h"
 #include "retry/executor.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/failback/subscriber_model.h"
@@ -343,6 +344,69 @@ TEST_F(FailbackStressTest, DestructionAmidEverything) {
   RunThreads(/*own_only=*/false, &lasts);
   registry_.reset();
   EXPECT_EQ(waiting_, 0) << "callbacks that never ran";
+  EXPECT_EQ(timer_->pending(), 0);
+}
+
+// Two upstreams that flap, one subscriber that hears both: merged streams come from both pools.
+TEST_F(FailbackStressTest, AGroupOnManyThreads) {
+  registry_.reset();
+  std::vector<FailbackGroup::Upstream> upstreams;
+  std::vector<FlappingRegistry*> flapping;
+  for (const char* name : {"old", "new"}) {
+    auto upstream = std::make_unique<FlappingRegistry>(seed_ + flapping.size());
+    flapping.push_back(upstream.get());
+    upstreams.push_back({name, name, std::move(upstream)});
+  }
+  auto group = FailbackGroup::Create(std::move(upstreams), options_).value();
+  std::vector<std::shared_ptr<Listener>> listeners;
+  std::vector<std::unique_ptr<SubscribeStream>> streams;  // outlive the group
+  for (int i = 0; i < kThreads; ++i) {
+    listeners.push_back(std::make_shared<Listener>());
+    SubscribeRequest request;
+    request.mutable_selector()->set_service("orders");
+    streams.push_back(group->Subscribe(request, listeners.back()));
+  }
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      std::mt19937 random(seed_ + thread);
+      for (int step = 0; step < kSteps; ++step) {
+        const std::string id = absl::StrCat("i", random() % kKeys);
+        SubscribeRequest request;
+        request.mutable_selector()->set_service("orders");
+        ++waiting_;
+        switch (random() % 5) {
+          case 0:
+          case 1:
+            group->Register(MakeRegister({MakeInstance(id, 1 + random() % 3)}),
+                            [this](absl::StatusOr<RegisterResponse>) { --waiting_; });
+            break;
+          case 2:
+            group->Unregister(MakeUnregister(id),
+                              [this](absl::StatusOr<UnregisterResponse>) { --waiting_; });
+            break;
+          case 3: {
+            if (random() % 3 == 0) request.set_upstream("new");
+            auto listener = std::make_shared<Listener>();
+            group->Subscribe(request, listener).reset();
+            listener->gone = true;
+            --waiting_;
+            break;
+          }
+          case 4:
+            flapping[random() % 2]->BreakStreams();
+            group->Retry(agent::v1::PendingSelector()).IgnoreError();
+            group->List(ListRequest(), [this](absl::StatusOr<ListResponse>) { --waiting_; });
+            break;
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  group.reset();
+  for (const auto& listener : listeners) listener->gone = true;
+  EXPECT_EQ(waiting_, 0) << "callbacks that never ran";
+  streams.clear();
   EXPECT_EQ(timer_->pending(), 0);
 }
 

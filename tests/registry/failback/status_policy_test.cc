@@ -84,6 +84,9 @@ const ReasonRow kReasons[] = {
     {registry::v1::ERROR_REASON_SHUTTING_DOWN, R, R, true},
     {registry::v1::ERROR_REASON_DRAINING, R, R, false},
     {registry::v1::ERROR_REASON_REPLACED, R, R, false},
+    {registry::v1::ERROR_REASON_CREDENTIALS_NEEDED, R, R, false},
+    {registry::v1::ERROR_REASON_ACCESS_DENIED, P, P, false},
+    {registry::v1::ERROR_REASON_SESSION_NOT_OWNED, Y, Y, false},
 };
 
 TEST(StatusPolicyTest, EveryReason) {

@@ -300,8 +300,8 @@ TEST_F(BackupTest, AKilledBackupIsNone) {
     EXPECT_EQ(daemon.Stop(), 0);
   }
   const absl::Time start = absl::Now();
-  ASSERT_EQ(
-      RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("whole.db")}).status, 0);
+  ASSERT_EQ(RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("whole.db")}).status,
+            0);
   const int64_t usual = absl::ToInt64Microseconds(absl::Now() - start);
   const uint64_t seed = std::random_device()();
   std::cout << "seed " << seed << std::endl;

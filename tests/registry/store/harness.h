@@ -1,160 +1,20 @@
-// A StoreRegistry on simulated time, and short words for its calls.
+// A StoreRegistry on simulated time.
 
 #ifndef FAILBACK_TESTS_REGISTRY_STORE_HARNESS_H_
 #define FAILBACK_TESTS_REGISTRY_STORE_HARNESS_H_
 
-#include <condition_variable>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "gtest/gtest.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
-#include "registry/registry.h"
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
+#include "tests/registry/registry_calls.h"
 
 namespace failback {
 
-// The result of one call, waited for.
-template <typename Response, typename Request>
-absl::StatusOr<Response> CallAndWait(Registry& registry,
-                                     void (Registry::*method)(const Request&, Callback<Response>),
-                                     const Request& request) {
-  struct Result {
-    std::mutex mu;
-    std::condition_variable ready;
-    std::optional<absl::StatusOr<Response>> value;
-  };
-  auto result = std::make_shared<Result>();
-  (registry.*method)(request, [result](absl::StatusOr<Response> response) {
-    std::lock_guard<std::mutex> lock(result->mu);
-    EXPECT_FALSE(result->value.has_value()) << "a callback ran twice";
-    result->value = std::move(response);
-    result->ready.notify_all();
-  });
-  std::unique_lock<std::mutex> lock(result->mu);
-  if (!result->ready.wait_for(lock, std::chrono::seconds(60),
-                              [&] { return result->value.has_value(); })) {
-    return absl::DeadlineExceededError("the callback did not run within a minute");
-  }
-  return *result->value;
-}
-
-inline ServiceInstance MakeInstance(const std::string& service, const std::string& id,
-                                    uint32_t port = 80) {
-  ServiceInstance instance;
-  instance.mutable_key()->set_service(service);
-  instance.mutable_key()->set_instance_id(id);
-  instance.set_address("10.0.0.1");
-  instance.set_port(port);
-  return instance;
-}
-
-// One outcome of a batch of one; the call's own status where the call failed.
-struct Outcome {
-  absl::Status status;
-  uint64_t generation = 0;
-  uint64_t revision = 0;
-
-  bool ok() const { return status.ok(); }
-};
-
-// What the subscriber's application would have: applies events, and checks the stream's rules.
-class FakeSubscriber : public NotifyListener {
- public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-    std::lock_guard<std::mutex> lock(mu_);
-    EXPECT_FALSE(ended_.has_value()) << "an event after the end";
-    events_.push_back(event);
-    const auto before = instances_;
-    if (event->has_snapshot()) {
-      if (!in_parts_) instances_.clear();
-      in_parts_ = event->snapshot().more();
-      for (const auto& instance : event->snapshot().instances()) Put(instance);
-    } else {
-      EXPECT_TRUE(event->has_delta());
-      EXPECT_FALSE(in_parts_) << "a delta within a snapshot";
-      EXPECT_EQ(event->epoch(), epoch_);
-      EXPECT_EQ(event->delta().base_revision(), revision_) << "a gap";
-      EXPECT_GE(event->revision(), revision_);
-      for (const auto& instance : event->delta().upserts()) Put(instance);
-      for (const auto& key : event->delta().removals()) {
-        EXPECT_EQ(instances_.erase(KeyText(key)), 1u) << "removed, but was not there";
-      }
-      // Only the first message of a stream may leave all as it was.
-      if (told_) {
-        EXPECT_NE(before, instances_) << "the same state twice";
-      }
-    }
-    told_ = true;
-    epoch_ = event->epoch();
-    revision_ = event->revision();
-  }
-  void OnEnd(const absl::Status& status) override {
-    std::lock_guard<std::mutex> lock(mu_);
-    EXPECT_FALSE(ended_.has_value()) << "ended twice";
-    ended_ = status;
-  }
-
-  // A new stream goes on where this one was.
-  void BeginAgain() {
-    std::lock_guard<std::mutex> lock(mu_);
-    told_ = false;
-    ended_.reset();
-    events_.clear();
-  }
-
-  std::vector<std::shared_ptr<const SubscribeResponse>> events() const {
-    std::lock_guard<std::mutex> lock(mu_);
-    return events_;
-  }
-  std::optional<absl::Status> ended() const {
-    std::lock_guard<std::mutex> lock(mu_);
-    return ended_;
-  }
-  // Serialized, by `namespace/service/id`.
-  std::map<std::string, std::string> instances() const {
-    std::lock_guard<std::mutex> lock(mu_);
-    return instances_;
-  }
-  std::vector<std::string> ids() const {
-    std::lock_guard<std::mutex> lock(mu_);
-    std::vector<std::string> ids;
-    for (const auto& [key, bytes] : instances_) ids.push_back(key.substr(key.rfind('/') + 1));
-    return ids;
-  }
-  uint64_t epoch() const {
-    std::lock_guard<std::mutex> lock(mu_);
-    return epoch_;
-  }
-  uint64_t revision() const {
-    std::lock_guard<std::mutex> lock(mu_);
-    return revision_;
-  }
-
- private:
-  void Put(const ServiceInstance& instance) {
-    instances_[KeyText(instance.key())] = CanonicalInstance(instance);
-  }
-
-  mutable std::mutex mu_;
-  std::vector<std::shared_ptr<const SubscribeResponse>> events_;
-  std::map<std::string, std::string> instances_;
-  std::optional<absl::Status> ended_;
-  bool told_ = false;
-  bool in_parts_ = false;
-  uint64_t epoch_ = 0;
-  uint64_t revision_ = 0;
-};
-
-class StoreHarness {
+class StoreHarness : public RegistryCalls {
  public:
   explicit StoreHarness(StoreRegistry::Options options = {}) : options_(std::move(options)) {
     HashedWheelTimer::Options timer;
@@ -165,7 +25,7 @@ class StoreHarness {
     options_.commit_inline = true;
     Open();
   }
-  ~StoreHarness() {
+  ~StoreHarness() override {
     if (registry_ != nullptr) {
       EXPECT_EQ(registry_->CheckInvariants(), absl::OkStatus());
     }
@@ -187,81 +47,8 @@ class StoreHarness {
   StoreRegistry::Options& options() { return options_; }
   SimulatedClock& clock() { return clock_; }
 
-  OpenSessionResponse OpenSession(const std::string& incarnation,
-                                  absl::Duration ttl = absl::ZeroDuration()) {
-    OpenSessionRequest request;
-    request.set_incarnation(incarnation);
-    request.set_client_name("client of " + incarnation);
-    request.mutable_ttl()->set_seconds(absl::ToInt64Seconds(ttl));
-    auto response = CallAndWait(*registry_, &Registry::OpenSession, request);
-    EXPECT_TRUE(response.ok()) << response.status();
-    return response.ok() ? *response : OpenSessionResponse();
-  }
-  std::string Session(const std::string& incarnation, absl::Duration ttl = absl::ZeroDuration()) {
-    return OpenSession(incarnation, ttl).session_id();
-  }
-  absl::Status KeepAlive(const std::string& session) {
-    KeepAliveRequest request;
-    request.set_session_id(session);
-    return CallAndWait(*registry_, &Registry::KeepAlive, request).status();
-  }
-  absl::Status CloseSession(const std::string& session) {
-    CloseSessionRequest request;
-    request.set_session_id(session);
-    return CallAndWait(*registry_, &Registry::CloseSession, request).status();
-  }
-
-  Outcome Register(const std::string& session, const ServiceInstance& instance,
-                   uint64_t generation = 0) {
-    RegisterRequest request;
-    request.set_session_id(session);
-    auto* registration = request.add_registrations();
-    *registration->mutable_instance() = instance;
-    registration->set_generation(generation);
-    return One(CallAndWait(*registry_, &Registry::Register, request));
-  }
-  Outcome Unregister(const std::string& session, const InstanceKey& key, uint64_t generation = 0) {
-    UnregisterRequest request;
-    request.set_session_id(session);
-    auto* deregistration = request.add_deregistrations();
-    *deregistration->mutable_key() = key;
-    deregistration->set_generation(generation);
-    return One(CallAndWait(*registry_, &Registry::Unregister, request));
-  }
-
-  std::vector<InstanceRecord> List(const std::string& service = "") {
-    ListRequest request;
-    request.mutable_selector()->set_service(service);
-    auto response = CallAndWait(*registry_, &Registry::List, request);
-    EXPECT_TRUE(response.ok()) << response.status();
-    return {response->records().begin(), response->records().end()};
-  }
-  std::vector<std::string> Ids(const std::string& service = "") {
-    std::vector<std::string> ids;
-    for (const auto& record : List(service)) ids.push_back(record.instance().key().instance_id());
-    return ids;
-  }
-
-  std::unique_ptr<SubscribeStream> Subscribe(const std::shared_ptr<FakeSubscriber>& subscriber,
-                                             const std::string& service, bool go_on = false) {
-    SubscribeRequest request;
-    request.mutable_selector()->set_service(service);
-    if (go_on) {
-      request.set_epoch(subscriber->epoch());
-      request.set_revision(subscriber->revision());
-      subscriber->BeginAgain();
-    }
-    return registry_->Subscribe(request, subscriber);
-  }
-
  private:
-  template <typename Response>
-  static Outcome One(const absl::StatusOr<Response>& response) {
-    if (!response.ok()) return {response.status()};
-    EXPECT_EQ(response->results_size(), 1);
-    return {StatusFromProto(response->results(0).status()), response->results(0).generation(),
-            response->revision()};
-  }
+  Registry& registry() override { return *registry_; }
 
   SimulatedClock clock_;
   std::unique_ptr<HashedWheelTimer> timer_;

@@ -97,7 +97,7 @@ TEST(StoreRegistry, BadRequestsFailAsAWhole) {
   EXPECT_EQ(ReasonOf(store.KeepAlive("")), kInvalidField);
   EXPECT_EQ(ReasonOf(store.CloseSession("")), kInvalidField);
   auto subscriber = std::make_shared<FakeSubscriber>();
-  const auto stream = store.Subscribe(subscriber, "");
+  const auto stream = store.Subscribe(subscriber, "not a name!");
   EXPECT_NE(stream, nullptr);
   ASSERT_TRUE(subscriber->ended().has_value());
   EXPECT_EQ(ReasonOf(*subscriber->ended()), kInvalidField);

@@ -99,6 +99,66 @@ TEST_F(ClientTest, CallsAndStreamsBreakWithTheServer) {
   EXPECT_EQ(listener->end()->code(), absl::StatusCode::kUnavailable);
 }
 
+OpenSessionResponse OpenedAt(const std::string& store) {
+  OpenSessionResponse response;
+  response.set_session_id("s");
+  response.set_store_id(store);
+  return response;
+}
+
+// Rule 14: `grpc://a,b` is one registry with two addresses.
+TEST_F(ClientTest, AnotherStoreAtAnotherAddressIsRefusedByNameAndBelievedAfterAWhile) {
+  fake_.opens.AnswerWith([](const auto&) { return OpenedAt("store-a"); });
+  const std::string first = address_;
+  FakeRegistry other;
+  other.opens.AnswerWith([](const auto&) { return OpenedAt("store-b"); });
+  RegistryServer::Options options;
+  options.listen = {ListenOn(Transport::kTcp)};
+  const auto second = RegistryServer::Start(&other, options).value();
+  const GrpcRegistryOptions client_options;
+  GrpcRegistry client({first, second->addresses()[0]}, client_options);
+  ASSERT_TRUE(CallAndWait(client, &Registry::OpenSession, OpenSessionRequest()).ok());
+  // The same address may begin a new store: it was wiped.
+  fake_.opens.AnswerWith([](const auto&) { return OpenedAt("store-a2"); });
+  ASSERT_TRUE(CallAndWait(client, &Registry::OpenSession, OpenSessionRequest()).ok());
+  KillServer();
+  std::vector<absl::Status> refusals;
+  bool accepted = false;
+  for (int call = 0; call < 40 && !accepted; ++call) {
+    const auto opened = CallAndWait(client, &Registry::OpenSession, OpenSessionRequest());
+    accepted = opened.ok();
+    if (!accepted && !absl::IsUnavailable(opened.status())) refusals.push_back(opened.status());
+  }
+  EXPECT_TRUE(accepted) << "rather the other one than none";
+  ASSERT_EQ(refusals.size(), 4);
+  EXPECT_EQ(refusals[0],
+            absl::FailedPreconditionError(absl::StrCat(
+                second->addresses()[0], " leads to store store-b, and ", first,
+                " to store store-a2; several addresses of one registry must lead to one store")));
+}
+
+TEST_F(ClientTest, ABrokenIdleConnectionIsToldAtOnce) {
+  fake_.opens.AnswerWith([](const auto&) { return OpenedAt("store"); });
+  const auto client = NewClient();
+  Mutex mu;
+  CondVar changed;
+  std::vector<absl::Status> told;
+  client->SetDisconnectListener([&](const absl::Status& status) {
+    MutexLock lock(&mu);
+    told.push_back(status);
+    changed.SignalAll();
+  });
+  ASSERT_TRUE(CallAndWait(*client, &Registry::OpenSession, OpenSessionRequest()).ok());
+  // Its KeepAlive stream is open then, though nothing was renewed.
+  ASSERT_TRUE(CallAndWait(*client, &Registry::KeepAlive, RenewalOf("s")).ok());
+  KillServer();
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  MutexLock lock(&mu);
+  while (told.empty() && absl::Now() < deadline) changed.WaitFor(&mu, absl::Seconds(1));
+  ASSERT_EQ(told.size(), 1);
+  EXPECT_EQ(told[0].code(), absl::StatusCode::kUnavailable) << told[0];
+}
+
 TEST_F(ClientTest, TooLargeARequestIsRefusedHere) {
   GrpcRegistryOptions options;
   options.channel.max_message_bytes = 1000;

@@ -235,11 +235,46 @@ TEST_F(ConflatorTest, WhatIsUnknownIsBounded) {
   Conflator resumed(1, 1);
   absl::Status status;
   uint64_t revision = 1;
-  while (status.ok() && revision < Conflator::kMaxUnknown + 10) {
+  while (status.ok() && revision < 100000) {
+    EXPECT_LE(resumed.bytes(), Conflator::kMaxBytes);
     status = resumed.Add(Delta(1, revision, revision + 1, {}, {absl::StrCat("gone-", revision)}));
     ++revision;
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(ConflatorTest, MemoryIsBoundedHoweverLargeTheSet) {
+  const auto large = [](int revision, int size) {
+    auto event = std::make_shared<SubscribeResponse>();
+    event->set_epoch(1);
+    event->set_revision(revision);
+    auto* instances = revision == 1 ? event->mutable_snapshot()->mutable_instances()
+                                    : event->mutable_delta()->mutable_upserts();
+    if (revision > 1) event->mutable_delta()->set_base_revision(revision - 1);
+    for (int i = 0; i < size; ++i) {
+      auto* instance = instances->Add();
+      instance->mutable_key()->set_instance_id(absl::StrCat("i", i));
+      instance->set_port(revision);
+      (*instance->mutable_metadata())["text"] = std::string(150, 'x');
+    }
+    return event;
+  };
+  // A slow subscriber of a set of this size is conflated for ever ...
+  Conflator slow(0, 0);
+  ASSERT_TRUE(slow.Add(large(1, 2000)).ok());
+  ASSERT_NE(slow.Take(), nullptr);
+  for (int revision = 2; revision < 20; ++revision) {
+    ASSERT_EQ(slow.Add(large(revision, 2000)), absl::OkStatus());
+    EXPECT_LE(slow.bytes(), Conflator::kMaxBytes);
+  }
+  EXPECT_EQ(slow.Take()->delta().upserts_size(), 2000);
+  // ... and of a much larger one is sent away.
+  Conflator stopped(0, 0);
+  ASSERT_TRUE(stopped.Add(large(1, 20000)).ok());
+  ASSERT_NE(stopped.Take(), nullptr);
+  EXPECT_LE(stopped.bytes(), Conflator::kMaxBytes);
+  ASSERT_TRUE(stopped.Add(large(2, 20000)).ok()) << "as it came";
+  EXPECT_EQ(stopped.Add(large(3, 20000)).code(), absl::StatusCode::kAborted);
 }
 
 // Seeds given back with FAILBACK_TEST_SEED=n; otherwise a fixed range of them.

@@ -1,0 +1,98 @@
+// What protects a daemon's listeners, from its configuration: TLS, known tokens, a policy; and the
+// task that follows changes of their files.
+//
+// Every `reload_interval` a periodic task on the wheel looks at the files. What has changed and is
+// good is taken, what is not is refused: the old stays, the event is logged once and counted.
+//
+//   absl::StatusOr<std::unique_ptr<ServerSecurity>> security =
+//       ServerSecurity::Load(ServerSecurity::KeysOf(config), loader);
+//   if (!security.ok()) return loader.Fail(security.status());
+//   …
+//   server_options.credentials = (*security)->credentials();
+//   server_options.access = (*security)->access();
+//   …
+//   absl::Status status = (*security)->Watch(timer);
+//
+// Thread safety: none but for counters(); it belongs to main(), which destroys it before the timer.
+
+#ifndef FAILBACK_DAEMON_SERVER_SECURITY_H_
+#define FAILBACK_DAEMON_SERVER_SECURITY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/config.h"
+#include "failback/config/v1/config.pb.h"
+#include "grpcpp/security/server_credentials.h"
+#include "registry/proto_time.h"
+#include "registry/security/access_control.h"
+#include "registry/security/file_changes.h"
+#include "registry/security/server_tls.h"
+#include "retry/hashed_wheel_timer.h"
+#include "retry/periodic_task.h"
+
+namespace failback {
+
+class ServerSecurity {
+ public:
+  // The keys that both daemons have.
+  struct Keys {
+    config::v1::ServerTls tls;
+    std::string known_tokens_file;
+    std::string policy_file;
+    absl::Duration reload_interval;
+  };
+  template <typename Config>
+  static Keys KeysOf(const Config& config) {
+    return {config.tls(), config.known_tokens_file(), config.policy_file(),
+            FromProto(config.reload_interval())};
+  }
+
+  struct Counters {
+    // Changed files that were taken, and that were refused.
+    int64_t reloads = 0;
+    int64_t refused_reloads = 0;
+  };
+
+  // Reads all files. An error names the place, the key, the file and what is allowed.
+  static absl::StatusOr<std::unique_ptr<ServerSecurity>> Load(Keys keys,
+                                                              const ConfigLoader& loader);
+
+  // Whether TCP addresses are encrypted.
+  bool encrypted() const { return tls_ != nullptr; }
+  // Null without TLS.
+  std::shared_ptr<grpc::ServerCredentials> credentials() const;
+  // Null when whoever can connect may do everything.
+  const std::shared_ptr<AccessControl>& access() const { return access_; }
+
+  // Begins to follow changes, on `timer`, which outlives this. Nothing to follow: does nothing.
+  absl::Status Watch(HashedWheelTimer* timer);
+
+  Counters counters() const;
+
+ private:
+  explicit ServerSecurity(Keys keys);
+  // Also tells what the files say, to compare.
+  absl::StatusOr<AccessRules> ReadRules(std::string* content) const;
+  void LookAgain();
+  void Tell(const char* what, const absl::Status& status);
+
+  const Keys keys_;
+  std::shared_ptr<ServerTls> tls_;
+  std::shared_ptr<AccessControl> access_;
+  FileChanges rule_changes_;    // used by one run of the task at a time, as the next two
+  absl::Status refused_rules_;  // what is there now, and has been told
+  std::string rules_content_;   // of those in force
+  std::atomic<int64_t> reloads_{0};
+  std::atomic<int64_t> refused_reloads_{0};
+  std::unique_ptr<PeriodicTask> task_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_DAEMON_SERVER_SECURITY_H_

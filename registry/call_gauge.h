@@ -1,0 +1,75 @@
+// Counts what is under way, up to a limit: of a whole server, or for each of many keys.
+//
+//   Gauge calls(10000);
+//   std::shared_ptr<void> place = calls.Enter();
+//   if (place == nullptr) return Overloaded();   // the place is free again when `place` goes
+//
+// Thread safety: all methods from any thread. A place may outlive its gauge.
+
+#ifndef FAILBACK_REGISTRY_CALL_GAUGE_H_
+#define FAILBACK_REGISTRY_CALL_GAUGE_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+class Gauge {
+ public:
+  // 0: no limit.
+  explicit Gauge(int limit) : limit_(limit) {}
+
+  // Holds one place until it is destroyed; null when there is none.
+  std::shared_ptr<void> Enter() {
+    auto count = count_;
+    if (count->fetch_add(1, std::memory_order_relaxed) >= limit_ && limit_ > 0) {
+      count->fetch_sub(1, std::memory_order_relaxed);
+      return nullptr;
+    }
+    return std::shared_ptr<void>(
+        count.get(), [count](void*) { count->fetch_sub(1, std::memory_order_relaxed); });
+  }
+
+ private:
+  const int limit_;
+  const std::shared_ptr<std::atomic<int>> count_ = std::make_shared<std::atomic<int>>(0);
+};
+
+class KeyedGauge {
+ public:
+  // 0: no limit.
+  explicit KeyedGauge(int limit) : limit_(limit) {}
+
+  // As Gauge::Enter, of the places that `key` has. An empty key has no limit.
+  std::shared_ptr<void> Enter(const std::string& key) {
+    if (limit_ == 0 || key.empty()) return counts_;
+    {
+      MutexLock lock(&counts_->mu);
+      int& count = counts_->by_key[key];
+      if (count >= limit_) return nullptr;
+      ++count;
+    }
+    return std::shared_ptr<void>(counts_.get(), [counts = counts_, key](void*) {
+      MutexLock lock(&counts->mu);
+      const auto it = counts->by_key.find(key);
+      if (--it->second == 0) counts->by_key.erase(it);
+    });
+  }
+
+ private:
+  struct Counts {
+    Mutex mu;
+    absl::flat_hash_map<std::string, int> by_key ABSL_GUARDED_BY(mu);
+  };
+
+  const int limit_;
+  const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_CALL_GAUGE_H_

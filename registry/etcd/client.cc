@@ -1,0 +1,394 @@
+#include "registry/etcd/client.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "registry/etcd/error.h"
+
+namespace failback {
+namespace etcd {
+namespace {
+
+using etcdserverpb::AuthenticateRequest;
+using etcdserverpb::AuthenticateResponse;
+using etcdserverpb::LeaseGrantRequest;
+using etcdserverpb::LeaseGrantResponse;
+using etcdserverpb::LeaseRevokeRequest;
+using etcdserverpb::LeaseRevokeResponse;
+using etcdserverpb::LeaseTimeToLiveRequest;
+using etcdserverpb::LeaseTimeToLiveResponse;
+using etcdserverpb::RangeRequest;
+using etcdserverpb::RangeResponse;
+using etcdserverpb::TxnRequest;
+using etcdserverpb::TxnResponse;
+
+absl::Status Closed() { return absl::CancelledError("the etcd client is closed"); }
+
+// Everybody starts at another member, so that many clients spread.
+std::vector<std::string> Shuffled(std::vector<std::string> endpoints) {
+  absl::BitGen random;
+  std::shuffle(endpoints.begin(), endpoints.end(), random);
+  return endpoints;
+}
+
+// Answers whose revision is that of the whole cluster, not of what one member has seen of it.
+template <typename Response>
+constexpr bool kLinearizable =
+    std::is_same_v<Response, RangeResponse> || std::is_same_v<Response, TxnResponse>;
+
+}  // namespace
+
+struct Client::Delayed {
+  absl::AnyInvocable<void() &&> task;
+  Timeout timeout;
+};
+
+// One unary call, through all its attempts. Kept alive by whoever runs its next step.
+template <typename Request, typename Response>
+struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
+  using Start = void (*)(const Member&, grpc::ClientContext*, const Request*, Response*,
+                         std::function<void(grpc::Status)>);
+
+  Client* client;
+  Request request;
+  Response response;
+  Done<Response> done;
+  Start start;
+  bool authenticates = false;  // the call that fetches a token needs none
+
+  absl::Time deadline;
+  std::unique_ptr<grpc::ClientContext> context;
+  std::shared_ptr<const Member> member;
+  std::string token;
+  size_t attempts = 0;
+  bool token_renewed = false;
+  int64_t known_revision = 0;
+
+  void Finish(absl::StatusOr<Response> result) {
+    // What the callback holds goes with it, while the call still counts as under way.
+    Done<Response> taken = std::move(done);
+    std::move(taken)(std::move(result));
+  }
+
+  void Attempt() {
+    if (authenticates) return AttemptWith(std::string());
+    client->GetToken([self = this->shared_from_this()](absl::StatusOr<std::string> token) {
+      if (!token.ok()) return self->Finish(token.status());
+      self->AttemptWith(*std::move(token));
+    });
+  }
+
+  void AttemptWith(std::string with_token) {
+    token = std::move(with_token);
+    ++attempts;
+    auto next = std::make_unique<grpc::ClientContext>();
+    Prepare(token, next.get());
+    const absl::Duration left = deadline - absl::Now();
+    next->set_deadline(absl::ToChronoTime(
+        absl::Now() + std::clamp(client->options_.attempt_timeout, absl::Milliseconds(1),
+                                 std::max(left, absl::Milliseconds(1)))));
+    response.Clear();
+    known_revision = client->KnownRevision();
+    member = client->Pick();
+    context = std::move(next);
+    if (!client->Enter(context.get())) return Finish(Closed());
+    (*start)(*member, context.get(), &request, &response,
+             [self = this->shared_from_this()](const grpc::Status& status) {
+               // Whatever follows happens while the call counts as under way.
+               grpc::ClientContext* const entered = self->context.get();
+               const std::unique_ptr<grpc::ClientContext> keep = std::move(self->context);
+               Client* const client = self->client;
+               {
+                 const Frame frame(client);
+                 self->OnStatus(FromEtcd(status));
+               }
+               client->Leave(entered);
+             });
+  }
+
+  void OnStatus(const absl::Status& status) {
+    if (status.ok()) {
+      if constexpr (kLinearizable<Response>) {
+        client->NoteHeader(known_revision, response.header());
+      }
+      return Finish(std::move(response));
+    }
+    const bool needs_token =
+        ErrorOf(status) == Error::kInvalidToken ||
+        // Authentication has been switched on since.
+        (ErrorOf(status) == Error::kAuthFailed && token.empty() && !client->options_.user.empty());
+    if (needs_token && !authenticates && !token_renewed) {
+      token_renewed = true;
+      client->DropToken(token);
+      return Attempt();
+    }
+    const size_t members = client->options_.endpoints.size();
+    const bool round = attempts % members == 0;
+    const absl::Duration pause = round ? client->options_.round_delay : absl::ZeroDuration();
+    if (!IsTransient(status) || client->closed() || absl::Now() + pause >= deadline) {
+      if (absl::IsDeadlineExceeded(status)) {
+        return Finish(absl::UnavailableError(
+            absl::StrCat("no member of etcd has answered within ",
+                         absl::FormatDuration(client->options_.call_timeout))));
+      }
+      return Finish(client->closed() ? Closed() : status);
+    }
+    client->Report(*member, status);
+    if (!round) return Attempt();
+    client->After(pause, [self = this->shared_from_this()] { self->Attempt(); });
+  }
+};
+
+Client::Client(Options options)
+    : options_(std::move(options)), channels_(Shuffled(options_.endpoints), options_.channel) {
+  members_.resize(options_.endpoints.size());
+}
+
+Client::~Client() { Close(); }
+
+template <typename Request, typename Response, typename Start>
+void Client::Unary(Request request, Done<Response> done, Start start) {
+  auto call = std::make_shared<Call<Request, Response>>();
+  call->client = this;
+  call->request = std::move(request);
+  call->done = std::move(done);
+  call->start = start;
+  call->authenticates = std::is_same_v<Request, AuthenticateRequest>;
+  call->deadline = absl::Now() + options_.call_timeout;
+  call->Attempt();
+}
+
+void Client::Range(RangeRequest request, Done<RangeResponse> done) {
+  Unary(std::move(request), std::move(done),
+        [](const Member& member, grpc::ClientContext* context, const RangeRequest* in,
+           RangeResponse* out, std::function<void(grpc::Status)> on_status) {
+          member.kv->async()->Range(context, in, out, std::move(on_status));
+        });
+}
+
+void Client::Txn(TxnRequest request, Done<TxnResponse> done) {
+  Unary(std::move(request), std::move(done),
+        [](const Member& member, grpc::ClientContext* context, const TxnRequest* in,
+           TxnResponse* out, std::function<void(grpc::Status)> on_status) {
+          member.kv->async()->Txn(context, in, out, std::move(on_status));
+        });
+}
+
+void Client::LeaseGrant(LeaseGrantRequest request, Done<LeaseGrantResponse> done) {
+  Unary(std::move(request), std::move(done),
+        [](const Member& member, grpc::ClientContext* context, const LeaseGrantRequest* in,
+           LeaseGrantResponse* out, std::function<void(grpc::Status)> on_status) {
+          member.lease->async()->LeaseGrant(context, in, out, std::move(on_status));
+        });
+}
+
+void Client::LeaseRevoke(LeaseRevokeRequest request, Done<LeaseRevokeResponse> done) {
+  Unary(std::move(request), std::move(done),
+        [](const Member& member, grpc::ClientContext* context, const LeaseRevokeRequest* in,
+           LeaseRevokeResponse* out, std::function<void(grpc::Status)> on_status) {
+          member.lease->async()->LeaseRevoke(context, in, out, std::move(on_status));
+        });
+}
+
+void Client::LeaseTimeToLive(LeaseTimeToLiveRequest request, Done<LeaseTimeToLiveResponse> done) {
+  Unary(std::move(request), std::move(done),
+        [](const Member& member, grpc::ClientContext* context, const LeaseTimeToLiveRequest* in,
+           LeaseTimeToLiveResponse* out, std::function<void(grpc::Status)> on_status) {
+          member.lease->async()->LeaseTimeToLive(context, in, out, std::move(on_status));
+        });
+}
+
+void Client::After(absl::Duration delay, absl::AnyInvocable<void() &&> task) {
+  auto delayed = std::make_shared<Delayed>();
+  delayed->task = std::move(task);
+  uint64_t id;
+  {
+    MutexLock lock(&mu_);
+    if (!closed_) {
+      id = ++last_delayed_;
+      auto timeout = options_.timer->NewTimeout(
+          [this, id] {
+            std::shared_ptr<Delayed> due;
+            {
+              MutexLock lock(&mu_);
+              const auto it = delayed_.find(id);
+              if (it == delayed_.end()) return;  // Close has it
+              due = std::move(it->second);
+              delayed_.erase(it);
+              ++running_;
+            }
+            {
+              const Frame frame(this);
+              std::move(due->task)();
+              due.reset();
+            }
+            MutexLock lock(&mu_);
+            if (--running_ == 0) idle_.SignalAll();
+          },
+          delay);
+      if (timeout.ok()) {
+        delayed->timeout = *std::move(timeout);
+        delayed_.emplace(id, std::move(delayed));
+        return;
+      }
+    }
+  }
+  std::move(delayed->task)();
+}
+
+void Client::Shutdown() {
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Delayed>> delayed;
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    delayed.swap(delayed_);
+    for (grpc::ClientContext* context : contexts_) context->TryCancel();
+  }
+  for (auto& [id, entry] : delayed) {
+    // The task of the timer touches this client: it has to be over.
+    if (!entry->timeout.Cancel()) entry->timeout.Wait();
+    std::move(entry->task)();
+  }
+}
+
+void Client::Close() {
+  Shutdown();
+  MutexLock lock(&mu_);
+  while (!contexts_.empty() || running_ > 0) idle_.Wait(&mu_);
+}
+
+bool Client::InCallback() const {
+  MutexLock lock(&mu_);
+  return frames_.contains(std::this_thread::get_id());
+}
+
+void Client::EnterFrame(int change) {
+  MutexLock lock(&mu_);
+  const auto it = frames_.try_emplace(std::this_thread::get_id(), 0).first;
+  it->second += change;
+  if (it->second == 0) frames_.erase(it);
+}
+
+bool Client::closed() const {
+  MutexLock lock(&mu_);
+  return closed_;
+}
+
+std::shared_ptr<const Client::Member> Client::Pick() {
+  GrpcChannels::Picked picked = channels_.Pick();
+  MutexLock lock(&members_mu_);
+  auto& member = members_[picked.index];
+  if (member == nullptr || member->picked.channel != picked.channel) {
+    auto fresh = std::make_shared<Member>();
+    fresh->picked = picked;
+    fresh->kv = etcdserverpb::KV::NewStub(picked.channel);
+    fresh->lease = etcdserverpb::Lease::NewStub(picked.channel);
+    fresh->watch = etcdserverpb::Watch::NewStub(picked.channel);
+    fresh->auth = etcdserverpb::Auth::NewStub(picked.channel);
+    member = std::move(fresh);
+  }
+  return member;
+}
+
+void Client::Report(const Member& member, const absl::Status& status) {
+  if (!IsTransient(status)) return;
+  channels_.Report(member.picked, absl::UnavailableError(""));
+}
+
+void Client::Prepare(const std::string& token, grpc::ClientContext* context) {
+  // A member that is cut off from the others says so at once.
+  context->AddMetadata("hasleader", "true");
+  if (!token.empty()) context->AddMetadata("token", token);
+}
+
+bool Client::Enter(grpc::ClientContext* context) {
+  MutexLock lock(&mu_);
+  if (closed_) return false;
+  contexts_.insert(context);
+  return true;
+}
+
+void Client::Leave(grpc::ClientContext* context) {
+  MutexLock lock(&mu_);
+  contexts_.erase(context);
+  if (contexts_.empty()) idle_.SignalAll();
+}
+
+void Client::GetToken(Done<std::string> ready) {
+  std::string token;
+  {
+    MutexLock lock(&token_mu_);
+    if (!options_.user.empty() && !without_token_ && token_.empty()) {
+      waiting_.push_back(std::move(ready));
+      if (std::exchange(fetching_, true)) return;
+    } else {
+      token = token_;
+    }
+  }
+  if (!ready) return FetchToken();
+  std::move(ready)(std::move(token));
+}
+
+void Client::DropToken(const std::string& token) {
+  MutexLock lock(&token_mu_);
+  if (token_ == token) token_.clear();
+  without_token_ = false;
+}
+
+void Client::FetchToken() {
+  AuthenticateRequest request;
+  request.set_name(options_.user);
+  request.set_password(options_.password);
+  Unary<AuthenticateRequest, AuthenticateResponse>(
+      std::move(request),
+      [this](absl::StatusOr<AuthenticateResponse> response) {
+        if (response.ok()) return OnToken(response->token());
+        OnToken(response.status());
+      },
+      [](const Member& member, grpc::ClientContext* context, const AuthenticateRequest* in,
+         AuthenticateResponse* out, std::function<void(grpc::Status)> on_status) {
+        member.auth->async()->Authenticate(context, in, out, std::move(on_status));
+      });
+}
+
+void Client::OnToken(absl::StatusOr<std::string> token) {
+  std::vector<Done<std::string>> waiting;
+  {
+    MutexLock lock(&token_mu_);
+    fetching_ = false;
+    waiting.swap(waiting_);
+    if (ErrorOf(token.status()) == Error::kAuthNotEnabled) {
+      without_token_ = true;
+      token = std::string();
+    }
+    if (token.ok()) token_ = *token;
+  }
+  for (auto& ready : waiting) std::move(ready)(token);
+}
+
+int64_t Client::KnownRevision() {
+  MutexLock lock(&revision_mu_);
+  return revision_;
+}
+
+void Client::NoteHeader(int64_t known_at_start, const etcdserverpb::ResponseHeader& header) {
+  {
+    MutexLock lock(&revision_mu_);
+    const bool same_cluster = header.cluster_id() == cluster_id_;
+    cluster_id_ = header.cluster_id();
+    if (!same_cluster || header.revision() >= known_at_start || revision_ < known_at_start) {
+      revision_ = same_cluster ? std::max(revision_, header.revision()) : header.revision();
+      return;
+    }
+    // What the call could not have missed is not there any more.
+    revision_ = header.revision();
+  }
+  if (options_.on_regress) options_.on_regress();
+}
+
+}  // namespace etcd
+}  // namespace failback

@@ -1,0 +1,177 @@
+// An asynchronous client of one etcd cluster: unary calls that fail over, and what streams need.
+//
+// A call is tried at the member that answered last. When that one cannot be reached, is too slow
+// (`attempt_timeout`), or knows no leader, the next member is asked, and so on in turn with a pause
+// after each round, until `call_timeout` has passed. So a change of leader costs the caller time
+// and no error. Every call may therefore arrive more than once: callers write with transactions
+// that compare first. With a user, calls carry a token, which is renewed when etcd no longer takes
+// it.
+//
+//   Client client(std::move(options));
+//   TxnRequest request; …
+//   client.Txn(std::move(request), [](absl::StatusOr<TxnResponse> response) { … });
+//   client.Close();   // every callback has run
+//
+// Thread safety: all methods from any thread. Callbacks run on gRPC's threads or the timer's, and
+// must not block. Close and the destructor must not be called from one; Shutdown may be.
+
+#ifndef FAILBACK_REGISTRY_ETCD_CLIENT_H_
+#define FAILBACK_REGISTRY_ETCD_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "etcd/rpc.grpc.pb.h"
+#include "grpcpp/client_context.h"
+#include "registry/grpc_channels.h"
+#include "retry/hashed_wheel_timer.h"
+#include "retry/mutex.h"
+
+namespace failback {
+namespace etcd {
+
+class Client {
+ public:
+  struct Options {
+    Options() {
+      channel.connect_timeout = absl::Seconds(1);
+      channel.ping_interval = absl::Seconds(6);  // etcd allows one every 5 s
+      channel.ping_timeout = absl::Seconds(4);
+      channel.max_message_bytes = 256 << 20;  // a page of large instances
+    }
+
+    // At least one, as "host:port".
+    std::vector<std::string> endpoints;
+    // Credentials, pings, sizes.
+    GrpcChannelOptions channel;
+    // With a user every call carries a token of his.
+    std::string user;
+    std::string password;
+    // All of a call, and one attempt of it.
+    absl::Duration call_timeout = absl::Seconds(5);
+    absl::Duration attempt_timeout = absl::Seconds(2);
+    // The pause after every member has been tried.
+    absl::Duration round_delay = absl::Milliseconds(100);
+    // Outlives the client.
+    HashedWheelTimer* timer = nullptr;
+    // Answers went back behind what had been answered before: the store was restored from an older
+    // state.
+    std::function<void()> on_regress;
+  };
+
+  template <typename Response>
+  using Done = absl::AnyInvocable<void(absl::StatusOr<Response>) &&>;
+
+  explicit Client(Options options);
+  // As Close.
+  ~Client();
+
+  void Range(etcdserverpb::RangeRequest request, Done<etcdserverpb::RangeResponse> done);
+  void Txn(etcdserverpb::TxnRequest request, Done<etcdserverpb::TxnResponse> done);
+  void LeaseGrant(etcdserverpb::LeaseGrantRequest request,
+                  Done<etcdserverpb::LeaseGrantResponse> done);
+  void LeaseRevoke(etcdserverpb::LeaseRevokeRequest request,
+                   Done<etcdserverpb::LeaseRevokeResponse> done);
+  void LeaseTimeToLive(etcdserverpb::LeaseTimeToLiveRequest request,
+                       Done<etcdserverpb::LeaseTimeToLiveResponse> done);
+
+  // Runs `task` once, after `delay`, on the timer's thread; earlier when the client is closed.
+  void After(absl::Duration delay, absl::AnyInvocable<void() &&> task);
+
+  // Cancels what is under way. Later calls fail with CANCELLED at once. The timer is not used any
+  // more.
+  void Shutdown();
+  // Shutdown, and waits until every callback has run.
+  void Close();
+  bool closed() const;
+  // Whether this thread is in one of the client's callbacks.
+  bool InCallback() const;
+
+  const Options& options() const { return options_; }
+
+  // What streams need. A Member is where a stream is opened.
+  struct Member {
+    GrpcChannels::Picked picked;
+    std::unique_ptr<etcdserverpb::Lease::Stub> lease;
+    std::unique_ptr<etcdserverpb::Watch::Stub> watch;
+    std::unique_ptr<etcdserverpb::KV::Stub> kv;
+    std::unique_ptr<etcdserverpb::Auth::Stub> auth;
+  };
+  // The member for the next call; the next one in turn after Report of a failure.
+  std::shared_ptr<const Member> Pick();
+  void Report(const Member& member, const absl::Status& status);
+  // Runs `ready` with a token (empty without a user), or why there is none.
+  void GetToken(Done<std::string> ready);
+  // `token` is not taken any more.
+  void DropToken(const std::string& token);
+  // Adds what every call carries.
+  static void Prepare(const std::string& token, grpc::ClientContext* context);
+  // Marks this thread as being in a callback.
+  class Frame {
+   public:
+    explicit Frame(Client* client) : client_(client) { client_->EnterFrame(+1); }
+    ~Frame() { client_->EnterFrame(-1); }
+    Frame(const Frame&) = delete;
+    Frame& operator=(const Frame&) = delete;
+
+   private:
+    Client* const client_;
+  };
+  // Counts a call or stream as under way, to be cancelled by Shutdown. False after Shutdown.
+  bool Enter(grpc::ClientContext* context);
+  // `context` is over, its callback has run.
+  void Leave(grpc::ClientContext* context);
+
+ private:
+  template <typename Request, typename Response>
+  struct Call;
+
+  template <typename Request, typename Response, typename Start>
+  void Unary(Request request, Done<Response> done, Start start);
+  void FetchToken();
+  void OnToken(absl::StatusOr<std::string> token);
+  void EnterFrame(int change);
+  int64_t KnownRevision();
+  void NoteHeader(int64_t known_at_start, const etcdserverpb::ResponseHeader& header);
+
+  const Options options_;
+  GrpcChannels channels_;
+
+  mutable Mutex mu_;
+  CondVar idle_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::flat_hash_set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mu_);
+  int running_ ABSL_GUARDED_BY(mu_) = 0;  // delayed tasks that have been taken to run
+  absl::flat_hash_map<std::thread::id, int> frames_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_delayed_ ABSL_GUARDED_BY(mu_) = 0;
+  struct Delayed;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Delayed>> delayed_ ABSL_GUARDED_BY(mu_);
+
+  Mutex members_mu_;
+  std::vector<std::shared_ptr<const Member>> members_ ABSL_GUARDED_BY(members_mu_);
+
+  Mutex token_mu_;
+  std::string token_ ABSL_GUARDED_BY(token_mu_);
+  bool fetching_ ABSL_GUARDED_BY(token_mu_) = false;
+  bool without_token_ ABSL_GUARDED_BY(token_mu_) = false;  // etcd has authentication off
+  std::vector<Done<std::string>> waiting_ ABSL_GUARDED_BY(token_mu_);
+
+  Mutex revision_mu_;
+  uint64_t cluster_id_ ABSL_GUARDED_BY(revision_mu_) = 0;
+  int64_t revision_ ABSL_GUARDED_BY(revision_mu_) = 0;
+};
+
+}  // namespace etcd
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ETCD_CLIENT_H_

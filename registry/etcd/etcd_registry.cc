@@ -1,0 +1,282 @@
+#include "registry/etcd/etcd_registry.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "registry/errors.h"
+#include "registry/etcd/identity.h"
+#include "registry/etcd/keys.h"
+#include "registry/etcd/lister.h"
+#include "registry/etcd/pending_calls.h"
+#include "registry/etcd/services.h"
+#include "registry/etcd/sessions.h"
+#include "registry/etcd/txn.h"
+#include "registry/etcd/writer.h"
+#include "registry/proto_time.h"
+#include "registry/store/batch.h"
+
+namespace failback {
+namespace {
+
+using etcd::AddGet;
+using etcd::Client;
+using etcd::Found;
+using etcd::Identity;
+using etcd::SessionPtr;
+using etcd::Store;
+using etcdserverpb::TxnRequest;
+using etcdserverpb::TxnResponse;
+
+// Sessions looked up in one transaction.
+constexpr size_t kSweepSessions = 100;
+
+etcd::Sessions::Options SessionOptions(const EtcdRegistry::Options& options) {
+  etcd::Sessions::Options sessions;
+  sessions.default_ttl = options.default_ttl;
+  sessions.min_ttl = options.min_ttl;
+  sessions.max_ttl = options.max_ttl;
+  sessions.lease_spread = options.lease_spread;
+  sessions.keys_per_lease = options.keys_per_lease;
+  sessions.incarnation_memory = options.incarnation_memory;
+  return sessions;
+}
+
+etcd::Writer::Options WriterOptions(const EtcdRegistry::Options& options) {
+  etcd::Writer::Options writer;
+  writer.operations_per_txn = options.operations_per_txn;
+  writer.bytes_per_txn = options.bytes_per_txn;
+  writer.max_in_flight = options.max_txns_in_flight;
+  writer.keys_per_lease = options.keys_per_lease;
+  writer.min_fence_retention = options.min_fence_retention;
+  return writer;
+}
+
+etcd::Services::Options ServiceOptions(const EtcdRegistry::Options& options) {
+  etcd::Services::Options services;
+  services.hub = options.subscriptions;
+  services.outage_limit = options.watch_outage_limit;
+  return services;
+}
+
+}  // namespace
+
+// The parts, and how they hang together.
+class EtcdRegistry::Core {
+ public:
+  explicit Core(Options given)
+      : options(std::move(given)),
+        client(ClientOptions()),
+        keys(options.prefix),
+        identity(&client, &keys, [this](const Store&) { services.EndEpoch(); }),
+        sessions(&client, &keys, &identity, SessionOptions(options),
+                 [this](const std::string& session_id) { services.EndSession(session_id); }),
+        writer(&client, &keys, &sessions, WriterOptions(options)),
+        services(&client, &keys, &identity, ServiceOptions(options)),
+        lister(&client, &keys, &identity) {
+    ScheduleSweep();
+  }
+
+  // Answers everybody, and cancels what is under way.
+  void Shutdown() {
+    const absl::Status status = absl::CancelledError("the registry is being destroyed");
+    calls.Close(status);
+    services.Stop(status);
+    client.Shutdown();
+  }
+
+  ~Core() { client.Close(); }
+
+  template <typename Request, typename Response>
+  void Write(const Request& request, Callback<Response> done);
+
+  const Options options;
+  Client client;
+  const etcd::Keys keys;
+  Identity identity;
+  etcd::Sessions sessions;
+  etcd::Writer writer;
+  etcd::Services services;
+  etcd::Lister lister;
+  etcd::PendingCalls calls;
+
+ private:
+  Client::Options ClientOptions() {
+    Client::Options client_options = options.client;
+    client_options.on_regress = [this] { identity.BeginEpoch(); };
+    return client_options;
+  }
+
+  void ScheduleSweep() {
+    if (client.closed()) return;
+    client.After(options.sweep_interval, [this] {
+      if (client.closed()) return;
+      sessions.Sweep();
+      services.Sweep();
+      lister.Sweep();
+      EndLostSessions(services.Sessions());
+      ScheduleSweep();
+    });
+  }
+
+  // Sessions that ended elsewhere, or without a word, have names of subscriptions here.
+  void EndLostSessions(std::vector<std::string> session_ids) {
+    for (size_t begin = 0; begin < session_ids.size(); begin += kSweepSessions) {
+      const size_t end = std::min(session_ids.size(), begin + kSweepSessions);
+      std::vector<std::string> part(session_ids.begin() + begin, session_ids.begin() + end);
+      TxnRequest read;
+      for (const std::string& id : part) AddGet(keys.Session(id), read.mutable_success());
+      client.Txn(std::move(read),
+                 [this, part = std::move(part)](absl::StatusOr<TxnResponse> response) {
+                   if (!response.ok()) return;
+                   for (size_t i = 0; i < part.size(); ++i) {
+                     if (Found(*response, static_cast<int>(i)) == nullptr) sessions.Forget(part[i]);
+                   }
+                 });
+    }
+  }
+};
+
+template <typename Request, typename Response>
+void EtcdRegistry::Core::Write(const Request& request, Callback<Response> done) {
+  // The answer names the epoch.
+  auto write = [this, session_id = request.session_id(), batch = SpellBatch(request),
+                done = std::move(done)](absl::StatusOr<Store> store) mutable {
+    if (!store.ok()) return std::move(done)(store.status());
+    auto on_written = [epoch = store->epoch, done = std::move(done)](
+                          absl::StatusOr<etcd::Writer::Written> written) mutable {
+      if (!written.ok()) return std::move(done)(written.status());
+      std::move(done)(BatchResponse<Response>(written->outcomes, epoch, written->revision));
+    };
+    if (session_id.empty()) return writer.Write(nullptr, std::move(batch), std::move(on_written));
+    sessions.Find(session_id, [this, batch = std::move(batch), on_written = std::move(on_written)](
+                                  absl::StatusOr<SessionPtr> session) mutable {
+      if (!session.ok()) return std::move(on_written)(session.status());
+      writer.Write(*std::move(session), std::move(batch), std::move(on_written));
+    });
+  };
+  Store known = identity.Get();
+  if (known.known()) return std::move(write)(std::move(known));
+  identity.Ensure(std::move(write));
+}
+
+EtcdRegistry::EtcdRegistry(Options options) : core_(std::make_unique<Core>(std::move(options))) {}
+
+EtcdRegistry::~EtcdRegistry() {
+  core_->Shutdown();
+  if (!core_->client.InCallback()) return;
+  // gRPC waits for this thread: another one waits for gRPC.
+  std::thread([core = std::move(core_)] {}).detach();
+}
+
+void EtcdRegistry::OpenSession(const OpenSessionRequest& request,
+                               Callback<OpenSessionResponse> done) {
+  if (auto status = ValidateOpenSession(request); !status.ok()) return std::move(done)(status);
+  core_->sessions.Open(request, [core = core_.get(), done = core_->calls.Add(std::move(done))](
+                                    absl::StatusOr<etcd::Sessions::Opened> opened) mutable {
+    if (!opened.ok()) return std::move(done)(opened.status());
+    OpenSessionResponse response;
+    response.set_session_id(opened->session->id);
+    *response.mutable_ttl() = ToProto(opened->session->ttl);
+    response.set_rank(opened->session->rank);
+    response.set_store_id(opened->store.store_id);
+    response.set_epoch(opened->store.epoch);
+    response.set_resumed(opened->resumed);
+    response.mutable_limits()->set_max_request_bytes(core->options.max_request_bytes);
+    response.mutable_limits()->set_max_batch(core->options.max_batch);
+    std::move(done)(std::move(response));
+  });
+}
+
+void EtcdRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
+  if (auto status = ValidateKeepAlive(request); !status.ok()) return std::move(done)(status);
+  core_->sessions.Renew(request.session_id(),
+                        [done = core_->calls.Add(std::move(done))](
+                            absl::StatusOr<etcd::Sessions::Renewed> renewed) mutable {
+                          if (!renewed.ok()) return std::move(done)(renewed.status());
+                          KeepAliveResponse response;
+                          response.set_session_id(renewed->session->id);
+                          *response.mutable_ttl() = ToProto(renewed->session->ttl);
+                          response.set_epoch(renewed->store.epoch);
+                          response.set_revision(renewed->revision);
+                          std::move(done)(std::move(response));
+                        });
+}
+
+void EtcdRegistry::CloseSession(const CloseSessionRequest& request,
+                                Callback<CloseSessionResponse> done) {
+  if (auto status = ValidateCloseSession(request); !status.ok()) return std::move(done)(status);
+  core_->sessions.Close(request.session_id(), [done = core_->calls.Add(std::move(done))](
+                                                  absl::StatusOr<uint64_t> revision) mutable {
+    if (!revision.ok()) return std::move(done)(revision.status());
+    CloseSessionResponse response;
+    response.set_revision(*revision);
+    std::move(done)(std::move(response));
+  });
+}
+
+void EtcdRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
+  const absl::Status status = ValidateRegister(request, core_->options.max_batch);
+  if (!status.ok()) return std::move(done)(status);
+  core_->Write(request, core_->calls.Add(std::move(done)));
+}
+
+void EtcdRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
+  const absl::Status status = ValidateUnregister(request, core_->options.max_batch);
+  if (!status.ok()) return std::move(done)(status);
+  core_->Write(request, core_->calls.Add(std::move(done)));
+}
+
+std::unique_ptr<SubscribeStream> EtcdRegistry::Subscribe(const SubscribeRequest& request,
+                                                         std::shared_ptr<NotifyListener> listener) {
+  SubscribeRequest spelled = request;
+  NormalizeSelector(spelled.mutable_selector());
+  auto stream = etcd::Services::NewStream(spelled, std::move(listener));
+  auto handle = etcd::Services::NewHandle(stream);
+  if (auto status = ValidateSubscribe(request); !status.ok()) {
+    etcd::Services::Refuse(stream, status);
+  } else if (request.session_id().empty()) {
+    core_->services.Follow(stream);
+  } else {
+    core_->sessions.Find(request.session_id(),
+                         [core = core_.get(), stream](absl::StatusOr<SessionPtr> session) {
+                           if (!session.ok())
+                             return etcd::Services::Refuse(stream, session.status());
+                           core->services.Follow(stream);
+                         });
+  }
+  return handle;
+}
+
+void EtcdRegistry::Unsubscribe(const UnsubscribeRequest& request,
+                               Callback<UnsubscribeResponse> done) {
+  if (auto status = ValidateUnsubscribe(request); !status.ok()) return std::move(done)(status);
+  core_->sessions.Find(
+      request.session_id(), [core = core_.get(), request, done = core_->calls.Add(std::move(done))](
+                                absl::StatusOr<SessionPtr> session) mutable {
+        // A session that has ended took its subscriptions with it.
+        absl::Status status = session.status();
+        if (status.ok()) status = core->services.Unsubscribe(request);
+        if (!status.ok() && ReasonOf(status) != registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
+          return std::move(done)(status);
+        }
+        std::move(done)(UnsubscribeResponse());
+      });
+}
+
+void EtcdRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
+  if (auto status = ValidateList(request); !status.ok()) return std::move(done)(status);
+  core_->lister.List(request, core_->calls.Add(std::move(done)));
+}
+
+EtcdRegistry::Statistics EtcdRegistry::Stats() const {
+  const Store store = core_->identity.Get();
+  Statistics stats;
+  stats.store_id = store.store_id;
+  stats.epoch = store.epoch;
+  stats.watched_services = core_->services.watched();
+  return stats;
+}
+
+}  // namespace failback

@@ -1,0 +1,113 @@
+// EtcdRegistry: the registry for those who outgrow one machine, on an etcd cluster.
+//
+// Choose it where the registrations have to outlive any one machine: in an agent, directly
+// (`--registry etcd://…`), or in any number of failback-registry (`--store etcd://…`) that share
+// one cluster and are interchangeable. Everything that has to be remembered is in etcd (3.4 or
+// later, v3 API); docs/etcd.md has the keys, the transactions and the decisions.
+//
+//  * Fencing, ranks and tombstones are those of docs/protocol.md, by transactions that compare
+//  before
+//    they put (registry/etcd/writer.h).
+//  * A session is a key and as many leases as its instances need (registry/etcd/sessions.h).
+//  * A followed service is read once and watched once (registry/etcd/services.h).
+//  * Calls fail over between the members, through changes of leader (registry/etcd/client.h).
+//
+//   EtcdRegistry::Options options;
+//   options.client.endpoints = {"10.0.0.1:2379", "10.0.0.2:2379", "10.0.0.3:2379"};
+//   options.client.timer = timer.get();
+//   EtcdRegistry registry(std::move(options));
+//
+// What differs from the embedded store: a batch of more than about 100 intents is several commits,
+// and so is the end of a session with more than about 500 instances; a session that expires leaves
+// no fences behind (its late calls fail with SESSION_UNKNOWN all the same); pages of a listing are
+// in the order of etcd's keys; the Limits on instances and sessions are not enforced.
+//
+// Thread safety: as Registry. Callbacks and listeners run on gRPC's threads and the timer's.
+
+#ifndef FAILBACK_REGISTRY_ETCD_ETCD_REGISTRY_H_
+#define FAILBACK_REGISTRY_ETCD_ETCD_REGISTRY_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "registry/etcd/client.h"
+#include "registry/registry.h"
+#include "registry/store/subscription_hub.h"
+#include "registry/validation.h"
+
+namespace failback {
+
+class EtcdRegistry final : public Registry {
+ public:
+  struct Options {
+    // Members, credentials, timeouts, and the timer, which outlives the registry. `on_regress` is
+    // the registry's own.
+    etcd::Client::Options client;
+    // All keys start with it: no slash at its end.
+    std::string prefix = "/failback";
+
+    absl::Duration default_ttl = absl::Seconds(10);
+    absl::Duration min_ttl = absl::Seconds(1);
+    absl::Duration max_ttl = absl::Hours(1);
+    // A tombstone is kept for the session's TTL, and at least this long.
+    absl::Duration min_fence_retention = absl::Seconds(60);
+    // An incarnation's rank is kept so long after its last session was opened or renewed.
+    absl::Duration incarnation_memory = absl::Hours(24);
+    // Leases live longer than asked for by up to this share, at random.
+    double lease_spread = 0.2;
+    // A put costs etcd time in proportion to the keys of its lease.
+    int64_t keys_per_lease = 500;
+    // etcd allows 128 (--max-txn-ops), of at most 1.5 MiB (--max-request-bytes).
+    int operations_per_txn = 100;
+    size_t bytes_per_txn = 1 << 20;
+    int max_txns_in_flight = 16;
+
+    uint32_t max_batch = kDefaultMaxBatch;
+    // Told to clients; the server adapter enforces it.
+    uint32_t max_request_bytes = 4 << 20;
+
+    // How long subscribers are not told that their watch has no stream.
+    absl::Duration watch_outage_limit = absl::Seconds(10);
+    // Services that nobody follows are let go after one to two of these.
+    absl::Duration sweep_interval = absl::Seconds(30);
+    SubscriptionHub::Options subscriptions;
+  };
+
+  struct Statistics {
+    std::string store_id;
+    uint64_t epoch = 0;  // 0: etcd has not answered yet
+    int64_t watched_services = 0;
+  };
+
+  // Connects at the first call: a cluster that is away is no error here.
+  explicit EtcdRegistry(Options options);
+
+  // Runs every callback not yet run with CANCELLED and ends every stream so. Sessions stay in etcd
+  // until their leases end. In a callback or listener of its own it does not wait for other
+  // threads.
+  ~EtcdRegistry() override;
+
+  void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override;
+  void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
+  void CloseSession(const CloseSessionRequest& request,
+                    Callback<CloseSessionResponse> done) override;
+  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
+  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
+                                             std::shared_ptr<NotifyListener> listener) override;
+  void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
+  void List(const ListRequest& request, Callback<ListResponse> done) override;
+
+  Statistics Stats() const;
+
+ private:
+  class Core;
+
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ETCD_ETCD_REGISTRY_H_

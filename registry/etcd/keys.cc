@@ -1,0 +1,136 @@
+#include "registry/etcd/keys.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace failback {
+namespace etcd {
+namespace {
+
+void AppendEscaped(std::string_view part, std::string* out) {
+  for (const char c : part) {
+    if (c == '%') {
+      out->append("%25");
+    } else if (c == '/') {
+      out->append("%2F");
+    } else {
+      out->push_back(c);
+    }
+  }
+}
+
+// `a NUL b NUL c` as a/b/c, each part escaped.
+void AppendParts(std::string_view parts, std::string* out) {
+  for (size_t begin = 0;;) {
+    const size_t end = parts.find('\0', begin);
+    AppendEscaped(parts.substr(begin, end == std::string_view::npos ? end : end - begin), out);
+    if (end == std::string_view::npos) return;
+    out->push_back('/');
+    begin = end + 1;
+  }
+}
+
+std::optional<std::string> Unescape(std::string_view part) {
+  std::string out;
+  for (size_t i = 0; i < part.size(); ++i) {
+    if (part[i] != '%') {
+      out.push_back(part[i]);
+    } else if (part.substr(i, 3) == "%25" || part.substr(i, 3) == "%2F") {
+      out.push_back(part[i + 2] == '5' ? '%' : '/');
+      i += 2;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return out;
+}
+
+// The canonical key of `<namespace>/<service>/<instance id>`.
+std::optional<std::string> ParseParts(std::string_view text) {
+  std::string canonical;
+  for (int part = 0; part < 3; ++part) {
+    const size_t slash = text.find('/');
+    // Two slashes: in a part they are escaped.
+    if ((part < 2) == (slash == std::string_view::npos)) return std::nullopt;
+    const std::optional<std::string> plain = Unescape(text.substr(0, slash));
+    if (!plain.has_value() || plain->empty()) return std::nullopt;
+    if (plain->find('\0') != std::string::npos) return std::nullopt;
+    if (part > 0) canonical.push_back('\0');
+    canonical += *plain;
+    if (part < 2) text.remove_prefix(slash + 1);
+  }
+  return canonical;
+}
+
+// Everything that starts with `prefix`, which ends with a slash: '0' follows it in ASCII.
+KeyRange Below(std::string prefix) {
+  std::string end = prefix;
+  end.back() = '0';
+  return {std::move(prefix), std::move(end)};
+}
+
+}  // namespace
+
+std::string Keys::Incarnation(std::string_view name) const {
+  std::string key = absl::StrCat(root_, ".incarnation/");
+  AppendEscaped(name, &key);
+  return key;
+}
+
+std::string Keys::Session(std::string_view session_id) const {
+  std::string key = absl::StrCat(root_, ".session/");
+  AppendEscaped(session_id, &key);
+  return key;
+}
+
+std::string Keys::Instance(std::string_view canonical) const {
+  std::string key;
+  key.reserve(root_.size() + canonical.size() + 8);
+  key = root_;
+  AppendParts(canonical, &key);
+  return key;
+}
+
+std::optional<std::string> Keys::ParseInstance(std::string_view key) const {
+  if (key.substr(0, root_.size()) != root_ || key.substr(root_.size(), 1) == ".") {
+    return std::nullopt;
+  }
+  return ParseParts(key.substr(root_.size()));
+}
+
+KeyRange Keys::Service(std::string_view service_key) const {
+  std::string key = root_;
+  AppendParts(service_key, &key);
+  return Below(key + "/");
+}
+
+KeyRange Keys::Namespace(std::string_view name) const {
+  std::string key = root_;
+  AppendEscaped(name, &key);
+  return Below(key + "/");
+}
+
+KeyRange Keys::AllInstances() const { return {root_ + "0", root_ + "{"}; }
+
+std::string Keys::Persistent(std::string_view incarnation, std::string_view canonical) const {
+  std::string key = PersistentOf(incarnation).begin;
+  AppendParts(canonical, &key);
+  return key;
+}
+
+KeyRange Keys::PersistentOf(std::string_view incarnation) const {
+  std::string key = absl::StrCat(root_, ".persistent/");
+  AppendEscaped(incarnation, &key);
+  return Below(key + "/");
+}
+
+std::optional<std::string> Keys::ParsePersistent(std::string_view incarnation,
+                                                 std::string_view key) const {
+  const std::string prefix = PersistentOf(incarnation).begin;
+  if (key.substr(0, prefix.size()) != prefix) return std::nullopt;
+  return ParseParts(key.substr(prefix.size()));
+}
+
+}  // namespace etcd
+}  // namespace failback

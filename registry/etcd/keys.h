@@ -1,0 +1,63 @@
+// The names of etcd's keys. docs/etcd.md has the picture.
+//
+//   <prefix>/v1/<namespace>/<service>/<instance id>      an instance, or its tombstone
+//   <prefix>/v1/.store, .epoch                           the store's identity
+//   <prefix>/v1/.incarnation/<incarnation>               ranks
+//   <prefix>/v1/.session/<session id>                    sessions
+//   <prefix>/v1/.persistent/<incarnation>/<n>/<s>/<id>   whose the instances without a lease are
+//
+// In each part `%` and `/` are written as %25 and %2F. A namespace begins with a letter or a digit,
+// so no other key can be mistaken for one.
+//
+// Thread safety: as a plain value.
+
+#ifndef FAILBACK_REGISTRY_ETCD_KEYS_H_
+#define FAILBACK_REGISTRY_ETCD_KEYS_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace failback {
+namespace etcd {
+
+// [begin, end).
+struct KeyRange {
+  std::string begin;
+  std::string end;
+};
+
+class Keys {
+ public:
+  // `prefix` without a slash at its end, as "/failback"; may be empty.
+  explicit Keys(const std::string& prefix) : root_(prefix + "/v1/") {}
+
+  std::string StoreId() const { return root_ + ".store"; }
+  std::string Epoch() const { return root_ + ".epoch"; }
+  std::string Incarnation(std::string_view name) const;
+  std::string Session(std::string_view session_id) const;
+
+  // `canonical` is a key as registry/canonical.h spells it.
+  std::string Instance(std::string_view canonical) const;
+  // Its canonical spelling again; nullopt for a key that is no instance's.
+  std::optional<std::string> ParseInstance(std::string_view key) const;
+
+  // `service_key` is `namespace NUL service`.
+  KeyRange Service(std::string_view service_key) const;
+  KeyRange Namespace(std::string_view name) const;
+  KeyRange AllInstances() const;
+
+  std::string Persistent(std::string_view incarnation, std::string_view canonical) const;
+  KeyRange PersistentOf(std::string_view incarnation) const;
+  // The canonical key in a Persistent key of `incarnation`.
+  std::optional<std::string> ParsePersistent(std::string_view incarnation,
+                                             std::string_view key) const;
+
+ private:
+  const std::string root_;
+};
+
+}  // namespace etcd
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ETCD_KEYS_H_

@@ -1,0 +1,133 @@
+#include "registry/etcd/lease_renewer.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace failback {
+namespace etcd {
+namespace {
+
+using etcdserverpb::LeaseKeepAliveRequest;
+using etcdserverpb::LeaseKeepAliveResponse;
+
+constexpr absl::Duration kCheckInterval = absl::Milliseconds(250);
+
+LeaseKeepAliveRequest RequestFor(int64_t lease) {
+  LeaseKeepAliveRequest request;
+  request.set_id(lease);
+  return request;
+}
+
+}  // namespace
+
+void LeaseRenewer::Renew(int64_t lease, Client::Done<int64_t> done) {
+  bool check = false;
+  std::shared_ptr<RenewalStream> opened;
+  {
+    MutexLock lock(&mu_);
+    const absl::Time now = absl::Now();
+    Lease& entry = leases_[lease];
+    entry.waiters.push_back({now + client_->options().call_timeout, std::move(done)});
+    if (entry.waiters.size() > 1) return;  // its answer serves this one too
+    entry.sent = now;
+    if (stream_ != nullptr) {
+      stream_->Send(RequestFor(lease));
+    } else if (!reopening_) {
+      opened = NewStream();
+    }
+    check = !std::exchange(checking_, true);
+  }
+  if (opened != nullptr) opened->Start();
+  if (check) client_->After(kCheckInterval, [this] { Check(); });
+}
+
+std::shared_ptr<LeaseRenewer::RenewalStream> LeaseRenewer::NewStream() {
+  stream_ = RenewalStream::Make(
+      client_,
+      {[](const Client::Member& member, grpc::ClientContext* context, RenewalStream* reactor) {
+         member.lease->async()->LeaseKeepAlive(context, reactor);
+       },
+       [this](const LeaseKeepAliveResponse& response) { OnAnswer(response); },
+       [this](const absl::Status& status) { OnStreamEnd(status); }});
+  for (auto& [lease, entry] : leases_) {
+    entry.sent = absl::Now();
+    stream_->Send(RequestFor(lease));
+  }
+  return stream_;
+}
+
+void LeaseRenewer::Reopen() {
+  std::shared_ptr<RenewalStream> opened;
+  {
+    MutexLock lock(&mu_);
+    reopening_ = false;
+    if (stream_ == nullptr && !leases_.empty()) opened = NewStream();
+  }
+  if (opened != nullptr) opened->Start();
+}
+
+void LeaseRenewer::OnAnswer(const LeaseKeepAliveResponse& response) {
+  Lease answered;
+  {
+    MutexLock lock(&mu_);
+    const auto it = leases_.find(response.id());
+    if (it == leases_.end()) return;
+    answered = std::move(it->second);
+    leases_.erase(it);
+  }
+  for (Waiter& waiter : answered.waiters) std::move(waiter.done)(response.ttl());
+}
+
+void LeaseRenewer::OnStreamEnd(const absl::Status& status) {
+  // A token that was refused is replaced with the next stream, what else is refused stays refused.
+  const bool again =
+      (IsTransient(status) || ErrorOf(status) == Error::kInvalidToken) && !client_->closed();
+  std::vector<Waiter> over;
+  bool reopen;
+  {
+    MutexLock lock(&mu_);
+    stream_ = nullptr;
+    for (auto it = leases_.begin(); it != leases_.end();) {
+      auto& waiters = it->second.waiters;
+      for (auto waiter = waiters.begin(); waiter != waiters.end();) {
+        if (again && absl::Now() < waiter->deadline) {
+          ++waiter;
+          continue;
+        }
+        over.push_back(std::move(*waiter));
+        waiter = waiters.erase(waiter);
+      }
+      if (waiters.empty()) {
+        leases_.erase(it++);
+      } else {
+        ++it;
+      }
+    }
+    reopen = !leases_.empty() && !std::exchange(reopening_, true);
+  }
+  for (Waiter& waiter : over) std::move(waiter.done)(status);
+  if (reopen) client_->After(client_->options().round_delay, [this] { Reopen(); });
+}
+
+// Finds a stream that is stuck.
+void LeaseRenewer::Check() {
+  std::shared_ptr<RenewalStream> stuck;
+  {
+    MutexLock lock(&mu_);
+    checking_ = false;
+    const absl::Time limit = absl::Now() - client_->options().attempt_timeout;
+    for (const auto& [lease, entry] : leases_) {
+      if (entry.sent < limit) stuck = stream_;
+    }
+    checking_ = !leases_.empty() && !client_->closed();
+    if (!checking_ && stuck == nullptr) return;
+  }
+  if (stuck != nullptr) {
+    stuck->Abandon(absl::UnavailableError("the member of etcd does not answer renewals"));
+  }
+  client_->After(kCheckInterval, [this] { Check(); });
+}
+
+}  // namespace etcd
+}  // namespace failback

@@ -1,0 +1,61 @@
+// Renews leases, on one stream for all of them.
+//
+// When the stream breaks, or does not answer within the client's attempt_timeout, what is
+// unanswered goes to another member on a new one, until the client's call_timeout has passed.
+//
+// Thread safety: all methods from any thread.
+
+#ifndef FAILBACK_REGISTRY_ETCD_LEASE_RENEWER_H_
+#define FAILBACK_REGISTRY_ETCD_LEASE_RENEWER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "registry/etcd/client.h"
+#include "registry/etcd/stream.h"
+
+namespace failback {
+namespace etcd {
+
+class LeaseRenewer {
+ public:
+  // `client` outlives the renewer, and is closed before the renewer goes.
+  explicit LeaseRenewer(Client* client) : client_(client) {}
+
+  // The lease's new time to live in seconds; 0: there is no such lease.
+  void Renew(int64_t lease, Client::Done<int64_t> done);
+
+ private:
+  using RenewalStream =
+      Stream<etcdserverpb::LeaseKeepAliveRequest, etcdserverpb::LeaseKeepAliveResponse>;
+  struct Waiter {
+    absl::Time deadline;
+    Client::Done<int64_t> done;
+  };
+  struct Lease {
+    absl::Time sent;
+    std::vector<Waiter> waiters;
+  };
+
+  // A stream for all that is unanswered, to be started without the lock.
+  std::shared_ptr<RenewalStream> NewStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Reopen();
+  void OnAnswer(const etcdserverpb::LeaseKeepAliveResponse& response);
+  void OnStreamEnd(const absl::Status& status);
+  void Check();
+
+  Client* const client_;
+  Mutex mu_;
+  absl::flat_hash_map<int64_t, Lease> leases_ ABSL_GUARDED_BY(mu_);  // unanswered
+  std::shared_ptr<RenewalStream> stream_ ABSL_GUARDED_BY(mu_);
+  bool reopening_ ABSL_GUARDED_BY(mu_) = false;  // in a moment
+  bool checking_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace etcd
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ETCD_LEASE_RENEWER_H_

@@ -1,0 +1,62 @@
+// Listings: ranges of keys, page by page, or what one incarnation has.
+//
+// A page of a service or a namespace is one range, in the order of etcd's keys. What an incarnation
+// has is found through its session's leases (etcd knows the keys of a lease) and the index of its
+// persistent instances, and sorted by key; the keys are remembered from one page to the next.
+//
+// Thread safety: all methods from any thread.
+
+#ifndef FAILBACK_REGISTRY_ETCD_LISTER_H_
+#define FAILBACK_REGISTRY_ETCD_LISTER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "registry/etcd/client.h"
+#include "registry/etcd/identity.h"
+#include "registry/etcd/keys.h"
+#include "registry/registry.h"
+
+namespace failback {
+namespace etcd {
+
+class Lister {
+ public:
+  Lister(Client* client, const Keys* keys, Identity* identity)
+      : client_(client), keys_(keys), identity_(identity) {}
+
+  // `request` is valid.
+  void List(const ListRequest& request, Callback<ListResponse> done);
+
+  // Forgets listings that nobody goes on with.
+  void Sweep();
+
+ private:
+  struct Listing;
+  using CanonicalKeys = std::shared_ptr<const std::vector<std::string>>;
+
+  void ListRange(std::shared_ptr<Listing> listing);
+  void ListIncarnation(std::shared_ptr<Listing> listing);
+  void ReadLeases(std::shared_ptr<Listing> listing, const std::string& session_id);
+  void ReadKeys(std::shared_ptr<Listing> listing);
+  static void Finish(std::shared_ptr<Listing> listing, std::string next_after);
+
+  Client* const client_;
+  const Keys* const keys_;
+  Identity* const identity_;
+
+  struct Remembered {
+    CanonicalKeys keys;
+    absl::Time until;
+  };
+  Mutex mu_;
+  absl::flat_hash_map<std::string, Remembered> remembered_ ABSL_GUARDED_BY(mu_);  // by incarnation
+};
+
+}  // namespace etcd
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ETCD_LISTER_H_

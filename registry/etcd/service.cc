@@ -1,0 +1,287 @@
+#include "registry/etcd/service.h"
+
+#include <utility>
+
+#include "registry/etcd/error.h"
+#include "registry/etcd/stored.h"
+#include "registry/etcd/txn.h"
+
+namespace failback {
+namespace etcd {
+
+using etcdserverpb::RangeRequest;
+using etcdserverpb::RangeResponse;
+using etcdserverpb::TxnRequest;
+using etcdserverpb::TxnResponse;
+
+void Services::Stream::Attach(std::unique_ptr<SubscribeStream> inner) {
+  MutexLock lock(&mu_);
+  // If it is closed `inner` goes with the caller's frame, after the lock.
+  if (!closed_) inner_ = std::move(inner);
+}
+
+void Services::Stream::Close() {
+  std::unique_ptr<SubscribeStream> inner;
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    inner = std::move(inner_);
+  }
+}
+
+bool Services::Stream::closed() const {
+  MutexLock lock(&mu_);
+  return closed_;
+}
+
+Services::Service::Service(Services* services, std::string key)
+    : services_(services),
+      key_(std::move(key)),
+      is_namespace_(key_.back() == '\0'),
+      range_(is_namespace_ ? services->keys_->Namespace(key_.substr(0, key_.size() - 1))
+                           : services->keys_->Service(key_)) {}
+
+void Services::Service::Load() {
+  TxnRequest read;
+  services_->identity_->AddTo(&read);
+  auto* range = read.mutable_success()->Add()->mutable_request_range();
+  range->set_key(range_.begin);
+  range->set_range_end(range_.end);
+  range->set_limit(services_->options_.page_size);
+  services_->client_->Txn(
+      std::move(read), [self = shared_from_this()](absl::StatusOr<TxnResponse> response) {
+        if (!response.ok()) return self->OnLoadFailed(response.status());
+        const Store store = self->services_->identity_->Take(*response);
+        if (!store.known()) {
+          // A store without a name yet gets one, and then is read.
+          return self->services_->identity_->Ensure([self](const absl::StatusOr<Store>& made) {
+            if (!made.ok()) return self->OnLoadFailed(made.status());
+            self->Load();
+          });
+        }
+        const RangeResponse& page = response->responses(Identity::kGets).response_range();
+        auto copy = std::make_shared<Copy>();
+        for (const mvccpb::KeyValue& kv : page.kvs()) self->Take(kv, copy.get());
+        const int64_t revision = response->header().revision();
+        if (!page.more()) return self->OnLoaded(std::move(*copy), revision, store);
+        self->LoadMore(copy, revision, page.kvs(page.kvs_size() - 1).key(), store);
+      });
+}
+
+// The pages after the first, of the same revision.
+void Services::Service::LoadMore(std::shared_ptr<Copy> copy, int64_t revision, std::string after,
+                                 Store store) {
+  RangeRequest read;
+  read.set_key(after + '\0');
+  read.set_range_end(range_.end);
+  read.set_limit(services_->options_.page_size);
+  read.set_revision(revision);
+  services_->client_->Range(std::move(read), [self = shared_from_this(), copy, revision,
+                                              store](absl::StatusOr<RangeResponse> page) mutable {
+    if (ErrorOf(page.status()) == Error::kCompacted) return self->Load();
+    if (!page.ok()) return self->OnLoadFailed(page.status());
+    for (const mvccpb::KeyValue& kv : page->kvs()) self->Take(kv, copy.get());
+    if (!page->more()) return self->OnLoaded(std::move(*copy), revision, store);
+    self->LoadMore(copy, revision, page->kvs(page->kvs_size() - 1).key(), store);
+  });
+}
+
+void Services::Service::Take(const mvccpb::KeyValue& kv, Copy* copy) const {
+  const auto canonical = services_->keys_->ParseInstance(kv.key());
+  if (!canonical.has_value()) return;
+  StoredRecord record = DecodeStored(*canonical, kv.value());
+  if (record.instance) copy->insert_or_assign(*canonical, Kept(std::move(record.instance)));
+}
+
+Blob Services::Service::Kept(Blob instance) const {
+  static const Blob* const there = new Blob(std::string_view());
+  return instance && is_namespace_ ? *there : instance;
+}
+
+void Services::Service::OnLoaded(Copy copy, int64_t revision, const Store& store) {
+  const std::shared_ptr<SubscriptionHub> hub = services_->Hub(store.epoch);
+  if (hub == nullptr) return OnLoadFailed(absl::UnavailableError("etcd has begun a new epoch"));
+  SubscriptionHub::Deliveries deliveries;
+  {
+    MutexLock lock(&mu_);
+    if (dropped_) return;
+    // What was there and is not any more, and what is there now.
+    Copy before;
+    std::vector<std::string> gone;
+    for (const auto& [key, instance] : copy_) {
+      if (!copy.contains(key)) gone.push_back(key);
+    }
+    for (const std::string& key : gone) Set(key, Blob(), &before);
+    for (auto& [key, instance] : copy) Set(key, std::move(instance), &before);
+    const bool first = hub_ == nullptr;
+    hub_ = hub;
+    if (first) {
+      Changes(before);  // counts
+      revision_ = static_cast<uint64_t>(revision);
+      for (const auto& stream : waiting_) Join(stream, &deliveries);
+      waiting_.clear();
+    } else {
+      Publish(static_cast<uint64_t>(revision), before, &deliveries);
+    }
+    watch_ = services_->watcher_.Watch(range_.begin, range_.end, revision + 1, shared_from_this());
+  }
+  SubscriptionHub::Deliver(deliveries);
+}
+
+void Services::Service::OnLoadFailed(const absl::Status& status) {
+  services_->Drop(shared_from_this());
+  Drop(status);
+}
+
+void Services::Service::OnEvents(int64_t revision, std::vector<mvccpb::Event> events) {
+  SubscriptionHub::Deliveries deliveries;
+  {
+    MutexLock lock(&mu_);
+    if (dropped_) return;
+    Copy before;
+    for (const mvccpb::Event& event : events) {
+      const auto canonical = services_->keys_->ParseInstance(event.kv().key());
+      if (!canonical.has_value()) continue;
+      Blob now;
+      if (event.type() == mvccpb::Event::PUT) {
+        now = Kept(DecodeStored(*canonical, event.kv().value()).instance);
+      }
+      Set(*canonical, std::move(now), &before);
+    }
+    Publish(static_cast<uint64_t>(revision), before, &deliveries);
+  }
+  SubscriptionHub::Deliver(deliveries);
+}
+
+void Services::Service::OnEnd(const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    watch_ = 0;
+    if (dropped_) return;
+  }
+  // What has happened meanwhile is in the difference; if etcd is away, that tells it.
+  if (ErrorOf(status) == Error::kCompacted) return Load();
+  services_->client_->After(services_->client_->options().round_delay,
+                            [self = shared_from_this()] { self->Load(); });
+}
+
+void Services::Service::Set(const std::string& key, Blob now, Copy* before) {
+  const auto it = copy_.find(key);
+  before->try_emplace(key, it == copy_.end() ? Blob() : it->second);
+  if (now) {
+    copy_.insert_or_assign(key, std::move(now));
+  } else if (it != copy_.end()) {
+    copy_.erase(it);
+  }
+}
+
+void Services::Service::Publish(uint64_t revision, const Copy& before,
+                                SubscriptionHub::Deliveries* deliveries) {
+  revision_ = revision;
+  std::vector<InstanceChange> changes = Changes(before);
+  if (changes.empty()) return;
+  CommitResult commit;
+  commit.revision = revision;
+  commit.services.push_back({key_, std::move(changes), static_cast<int64_t>(copy_.size())});
+  hub_->Publish(std::move(commit), deliveries);
+}
+
+std::vector<InstanceChange> Services::Service::Changes(const Copy& before) {
+  if (is_namespace_) return NamespaceChanges(before);
+  std::vector<InstanceChange> changes;
+  for (const auto& [key, old] : before) {
+    const auto it = copy_.find(key);
+    const Blob now = it == copy_.end() ? Blob() : it->second;
+    if (now != old) changes.push_back({old, now});
+  }
+  return changes;
+}
+
+// Takes the services' new counts, too.
+std::vector<InstanceChange> Services::Service::NamespaceChanges(const Copy& before) {
+  absl::btree_map<std::string, int64_t> more;
+  for (const auto& [key, old] : before) {
+    const int64_t now = copy_.contains(key) ? 1 : 0;
+    more[std::string(ServiceKeyOf(key))] += now - (old ? 1 : 0);
+  }
+  std::vector<InstanceChange> changes;
+  for (const auto& [service, change] : more) {
+    if (change == 0) continue;
+    int64_t& count = counts_[service];
+    changes.push_back(
+        {MakeServiceEntry(service, count), MakeServiceEntry(service, count + change)});
+    count += change;
+    if (count == 0) counts_.erase(service);
+  }
+  return changes;
+}
+
+std::vector<Blob> Services::Service::Entries() const {
+  std::vector<Blob> entries;
+  if (is_namespace_) {
+    for (const auto& [service, count] : counts_)
+      entries.push_back(MakeServiceEntry(service, count));
+    return entries;
+  }
+  entries.reserve(copy_.size());
+  for (const auto& [key, instance] : copy_) entries.push_back(instance);
+  return entries;
+}
+
+void Services::Service::Join(const std::shared_ptr<Stream>& stream,
+                             SubscriptionHub::Deliveries* deliveries) {
+  if (stream->closed()) return;
+  idle_ = false;
+  hub_->Begin(key_, revision_);
+  stream->Attach(hub_->Subscribe(
+      stream->request(), revision_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Entries(); },
+      stream->listener(), deliveries));
+}
+
+bool Services::Service::Add(const std::shared_ptr<Stream>& stream,
+                            SubscriptionHub::Deliveries* deliveries) {
+  MutexLock lock(&mu_);
+  if (dropped_) return false;
+  if (hub_ == nullptr) {
+    waiting_.push_back(stream);
+  } else {
+    Join(stream, deliveries);
+  }
+  return true;
+}
+
+void Services::Service::Drop(const absl::Status& status) {
+  std::vector<std::shared_ptr<Stream>> waiting;
+  SubscriptionHub::Deliveries deliveries;
+  {
+    MutexLock lock(&mu_);
+    if (dropped_) return;
+    dropped_ = true;
+    waiting.swap(waiting_);
+    if (watch_ != 0) services_->watcher_.Cancel(watch_);
+    if (hub_ != nullptr) {
+      hub_->EndTopic(key_, status, &deliveries);
+      hub_->Forget(key_);
+    }
+  }
+  for (const auto& stream : waiting) Services::Refuse(stream, status);
+  SubscriptionHub::Deliver(deliveries);
+}
+
+bool Services::Service::DropIfIdle() {
+  MutexLock lock(&mu_);
+  if (dropped_) return true;
+  if (hub_ == nullptr) return false;
+  if (hub_->IsFollowed(key_)) {
+    idle_ = false;
+    return false;
+  }
+  if (!std::exchange(idle_, true)) return false;
+  dropped_ = true;
+  hub_->Forget(key_);
+  if (watch_ != 0) services_->watcher_.Cancel(watch_);
+  return true;
+}
+
+}  // namespace etcd
+}  // namespace failback

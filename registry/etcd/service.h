@@ -1,0 +1,107 @@
+// One service that is followed, or a namespace whose services are (see registry/etcd/services.h):
+// its copy, its watch, and who waits for the copy to be made.
+
+#ifndef FAILBACK_REGISTRY_ETCD_SERVICE_H_
+#define FAILBACK_REGISTRY_ETCD_SERVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "registry/etcd/services.h"
+#include "registry/store/blob.h"
+
+namespace failback {
+namespace etcd {
+
+// A subscription, from the call on. Once it is followed or refused it stands for a stream of the
+// hub's.
+class Services::Stream {
+ public:
+  Stream(const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener)
+      : request_(request), listener_(std::move(listener)) {}
+
+  const SubscribeRequest& request() const { return request_; }
+  const std::shared_ptr<NotifyListener>& listener() const { return listener_; }
+
+  // `inner` is what the listener hears from now on; destroyed if nobody wants to.
+  void Attach(std::unique_ptr<SubscribeStream> inner);
+  // Nobody wants to hear any more. As ~SubscribeStream.
+  void Close();
+  bool closed() const;
+
+ private:
+  const SubscribeRequest request_;
+  const std::shared_ptr<NotifyListener> listener_;
+  mutable Mutex mu_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<SubscribeStream> inner_ ABSL_GUARDED_BY(mu_);
+};
+
+// Calls of the listeners are made without locks.
+class Services::Service : public Watcher::Sink, public std::enable_shared_from_this<Service> {
+ public:
+  // `key` is `namespace NUL service`, or `namespace NUL`.
+  Service(Services* services, std::string key);
+
+  const std::string& key() const { return key_; }
+
+  // Reads the service, then watches it.
+  void Load();
+
+  // False when the service has been dropped.
+  bool Add(const std::shared_ptr<Stream>& stream, SubscriptionHub::Deliveries* deliveries);
+
+  // Nothing more is told; who waits is refused with `status`, who follows hears it as the end.
+  void Drop(const absl::Status& status);
+
+  // Drops the service if nobody has followed it since the call before; true if so.
+  bool DropIfIdle();
+
+  void OnEvents(int64_t revision, std::vector<mvccpb::Event> events) override;
+  void OnEnd(const absl::Status& status) override;
+
+ private:
+  using Copy = absl::btree_map<std::string, Blob>;  // by canonical key
+
+  void LoadMore(std::shared_ptr<Copy> copy, int64_t revision, std::string after, Store store);
+  void Take(const mvccpb::KeyValue& kv, Copy* copy) const;
+  // What the copy has of an instance: of a namespace only that it is there.
+  Blob Kept(Blob instance) const;
+  void OnLoaded(Copy copy, int64_t revision, const Store& store);
+  void OnLoadFailed(const absl::Status& status);
+  // Puts `now` (null: nothing) in the copy; what was there goes to `before` unless it is there.
+  void Set(const std::string& key, Blob now, Copy* before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Tells the difference between `before` and the copy, for the keys in `before`.
+  void Publish(uint64_t revision, const Copy& before, SubscriptionHub::Deliveries* deliveries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<InstanceChange> Changes(const Copy& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<InstanceChange> NamespaceChanges(const Copy& before)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<Blob> Entries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Join(const std::shared_ptr<Stream>& stream, SubscriptionHub::Deliveries* deliveries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  Services* const services_;
+  const std::string key_;
+  const bool is_namespace_;
+  const KeyRange range_;
+
+  Mutex mu_;
+  bool dropped_ ABSL_GUARDED_BY(mu_) = false;
+  bool idle_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<SubscriptionHub> hub_ ABSL_GUARDED_BY(mu_);  // null until loaded
+  Copy copy_ ABSL_GUARDED_BY(mu_);
+  // Of a namespace: how many instances each service has.
+  absl::btree_map<std::string, int64_t> counts_ ABSL_GUARDED_BY(mu_);
+  uint64_t revision_ ABSL_GUARDED_BY(mu_) = 0;  // of the copy
+  int64_t watch_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::shared_ptr<Stream>> waiting_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace etcd
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ETCD_SERVICE_H_

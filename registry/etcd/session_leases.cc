@@ -1,0 +1,196 @@
+// How a session's instances are spread over its leases.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "registry/etcd/gather.h"
+#include "registry/etcd/sessions.h"
+#include "registry/etcd/txn.h"
+
+namespace failback {
+namespace etcd {
+namespace {
+
+using etcdserverpb::LeaseGrantRequest;
+using etcdserverpb::LeaseGrantResponse;
+using etcdserverpb::LeaseTimeToLiveRequest;
+using etcdserverpb::LeaseTimeToLiveResponse;
+using etcdserverpb::TxnRequest;
+using etcdserverpb::TxnResponse;
+using failback::etcd::v1::SessionRecord;
+
+constexpr int kMaxTries = 8;
+// New leases at a time.
+constexpr int64_t kMostAtOnce = 32;
+
+// A lease with room for `keys`, or 0.
+int64_t FindRoom(std::vector<Session::Lease>* leases, int64_t keys, int64_t most) {
+  for (Session::Lease& lease : *leases) {
+    if (lease.keys == Session::kUncounted || lease.keys + keys > most) continue;
+    lease.keys += keys;
+    return lease.id;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void Sessions::TakeRoom(const SessionPtr& session, int64_t keys, Client::Done<int64_t> done) {
+  int64_t lease;
+  {
+    MutexLock lock(&session->mu);
+    lease = FindRoom(&session->leases, keys, options_.keys_per_lease);
+    if (lease == 0) {
+      session->waiting.push_back({keys, std::move(done)});
+      if (std::exchange(session->growing, true)) return;
+    }
+  }
+  if (lease == 0) return Grow(session);
+  std::move(done)(lease);
+}
+
+void Sessions::GiveRoom(const SessionPtr& session, int64_t lease, int64_t keys) {
+  MutexLock lock(&session->mu);
+  for (Session::Lease& entry : session->leases) {
+    if (entry.id == lease && entry.keys != Session::kUncounted) {
+      entry.keys = std::max<int64_t>(0, entry.keys - keys);
+    }
+  }
+}
+
+// Leases that another server has filled may have room; then new ones are granted.
+void Sessions::Grow(SessionPtr session) {
+  std::vector<int64_t> uncounted;
+  int64_t wanted = 0;
+  {
+    MutexLock lock(&session->mu);
+    for (const Session::Lease& lease : session->leases) {
+      if (lease.keys == Session::kUncounted) uncounted.push_back(lease.id);
+    }
+    int64_t keys = 0;
+    for (const Session::Waiter& waiter : session->waiting) keys += waiter.keys;
+    wanted =
+        std::clamp<int64_t>(std::max<int64_t>(keys / options_.keys_per_lease + 1,
+                                              static_cast<int64_t>(session->leases.size()) / 4),
+                            1, kMostAtOnce);
+  }
+  if (!uncounted.empty()) return CountLeases(std::move(session), std::move(uncounted));
+  const auto granted = std::make_shared<std::vector<int64_t>>();
+  const auto granted_mu = std::make_shared<Mutex>();
+  auto gather = std::make_shared<Gather>([this, session, granted](const absl::Status& status) {
+    if (granted->empty()) return Grown(session, status);
+    AddLeases(session, *granted, 0);
+  });
+  for (int64_t i = 0; i < wanted; ++i) {
+    LeaseGrantRequest grant;
+    grant.set_ttl(LeaseSeconds(session->ttl));
+    client_->LeaseGrant(std::move(grant),
+                        [gather, granted, granted_mu](absl::StatusOr<LeaseGrantResponse> response) {
+                          gather->Note(response.status());
+                          if (!response.ok()) return;
+                          MutexLock lock(granted_mu.get());
+                          granted->push_back(response->id());
+                        });
+  }
+}
+
+void Sessions::CountLeases(SessionPtr session, std::vector<int64_t> uncounted) {
+  auto gather = std::make_shared<Gather>(
+      [this, session](const absl::Status& status) { Grown(session, status); });
+  for (const int64_t lease : uncounted) {
+    LeaseTimeToLiveRequest read;
+    read.set_id(lease);
+    read.set_keys(true);
+    client_->LeaseTimeToLive(
+        std::move(read), [gather, session, lease](absl::StatusOr<LeaseTimeToLiveResponse> answer) {
+          gather->Note(answer.status());
+          if (!answer.ok()) return;
+          MutexLock lock(&session->mu);
+          for (Session::Lease& entry : session->leases) {
+            if (entry.id == lease) entry.keys = answer->keys_size();
+          }
+        });
+  }
+}
+
+// Writes down that the leases are the session's, before anything is put on them: who renews the
+// session reads it there.
+void Sessions::AddLeases(SessionPtr session, std::vector<int64_t> leases, int tries) {
+  const std::string key = keys_->Session(session->id);
+  SessionRecord record;
+  TxnRequest write;
+  {
+    MutexLock lock(&session->mu);
+    record.set_incarnation(session->incarnation);
+    record.set_rank(session->rank);
+    record.set_client_name(session->client_name);
+    record.set_ttl_ms(absl::ToInt64Milliseconds(session->ttl));
+    for (const Session::Lease& lease : session->leases) record.add_leases(lease.id);
+    record.set_incarnation_lease(session->incarnation_lease);
+    CompareModified(key, session->mod_revision, &write);
+  }
+  const int64_t first = record.leases(0);
+  for (const int64_t lease : leases) record.add_leases(lease);
+  AddPut(key, record.SerializeAsString(), first, write.mutable_success());
+  AddGet(key, write.mutable_failure());
+  client_->Txn(std::move(write), [this, session, leases,
+                                  tries](absl::StatusOr<TxnResponse> response) {
+    const auto give_up = [&](const absl::Status& status) {
+      for (const int64_t lease : leases) Revoke(lease);
+      Grown(session, status);
+    };
+    if (!response.ok()) return give_up(response.status());
+    if (response->succeeded()) {
+      {
+        MutexLock lock(&session->mu);
+        session->mod_revision = response->header().revision();
+        for (const int64_t lease : leases) session->leases.push_back({lease, 0});
+      }
+      return Grown(session, absl::OkStatus());
+    }
+    const mvccpb::KeyValue* const kv = Found(*response, 0);
+    if (kv == nullptr || kv->create_revision() != session->create_revision) {
+      Forget(session->id);
+      return give_up(SessionUnknown());
+    }
+    // Another server was faster, or this very write was, and its answer was lost.
+    Adopt(session->id, *kv);
+    bool written = true;
+    for (const int64_t lease : leases) written = written && session->Has(lease);
+    if (written) return Grown(session, absl::OkStatus());
+    if (tries + 1 >= kMaxTries) {
+      return give_up(absl::AbortedError("another server changes the same session all the time"));
+    }
+    AddLeases(session, leases, tries + 1);
+  });
+}
+
+// Serves those who wait, as far as there is room.
+void Sessions::Grown(SessionPtr session, const absl::Status& status) {
+  std::vector<std::pair<Client::Done<int64_t>, int64_t>> served;
+  std::vector<Session::Waiter> failed;
+  bool grow = false;
+  {
+    MutexLock lock(&session->mu);
+    std::vector<Session::Waiter> waiting;
+    waiting.swap(session->waiting);
+    for (Session::Waiter& waiter : waiting) {
+      const int64_t lease = FindRoom(&session->leases, waiter.keys, options_.keys_per_lease);
+      if (lease != 0) {
+        served.emplace_back(std::move(waiter.done), lease);
+      } else {
+        (status.ok() ? session->waiting : failed).push_back(std::move(waiter));
+      }
+    }
+    grow = !session->waiting.empty();
+    session->growing = grow;
+  }
+  for (auto& [done, lease] : served) std::move(done)(lease);
+  for (Session::Waiter& waiter : failed) std::move(waiter.done)(status);
+  if (grow) Grow(std::move(session));
+}
+
+}  // namespace etcd
+}  // namespace failback

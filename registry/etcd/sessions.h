@@ -1,0 +1,164 @@
+// Sessions on etcd: a key, and leases that hold the session's instances.
+//
+// A session is a key `.session/<id>` on the session's first lease; the key's value names the
+// incarnation, its rank and all the leases. A put onto a lease costs etcd time in proportion to the
+// keys that are on it, so that a lease gets at most Options::keys_per_lease, and a session takes
+// further leases as it grows. Nothing is kept here that is not in etcd too: any server that has the
+// session's id can renew it, write for it, and end it.
+//
+// A session is alive as long as its key is there: every write of the session compares that. When
+// any of its leases is lost the key is deleted, so that the client opens a session anew and sends
+// everything again, while what is on the other leases stays until it is written anew.
+//
+// Thread safety: all methods from any thread.
+
+#ifndef FAILBACK_REGISTRY_ETCD_SESSIONS_H_
+#define FAILBACK_REGISTRY_ETCD_SESSIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "failback/etcd/v1/stored.pb.h"
+#include "registry/etcd/client.h"
+#include "registry/etcd/identity.h"
+#include "registry/etcd/keys.h"
+#include "registry/etcd/lease_renewer.h"
+#include "registry/registry.h"
+
+namespace failback {
+namespace etcd {
+
+absl::Status SessionUnknown();
+
+// A session as it is known here.
+struct Session {
+  std::string id;
+  std::string incarnation;
+  std::string client_name;
+  uint64_t rank = 0;
+  absl::Duration ttl;
+  int64_t create_revision = 0;  // of its key
+  int64_t incarnation_lease = 0;
+
+  struct Lease {
+    int64_t id;
+    int64_t keys;  // at most so many; kUncounted when another server may have used it
+  };
+  static constexpr int64_t kUncounted = -1;
+
+  mutable Mutex mu;
+  int64_t mod_revision ABSL_GUARDED_BY(mu) = 0;  // of its key
+  std::vector<Lease> leases ABSL_GUARDED_BY(mu);
+  struct Waiter {
+    int64_t keys;
+    Client::Done<int64_t> done;
+  };
+  std::vector<Waiter> waiting ABSL_GUARDED_BY(mu);  // for a lease with room
+  bool growing ABSL_GUARDED_BY(mu) = false;
+  // Most registrations of a young session are of keys that are not there. When that was wrong the
+  // keys are read first.
+  bool expects_absent ABSL_GUARDED_BY(mu) = true;
+  absl::Time last_used ABSL_GUARDED_BY(mu);
+  absl::Time incarnation_renewed ABSL_GUARDED_BY(mu) = absl::InfinitePast();
+
+  bool Has(int64_t lease) const;
+};
+using SessionPtr = std::shared_ptr<Session>;
+
+class Sessions {
+ public:
+  struct Options {
+    absl::Duration default_ttl;
+    absl::Duration min_ttl;
+    absl::Duration max_ttl;
+    // Leases live longer than the session asked for by up to this share, at random: so that those
+    // of a fleet that has gone do not all end in the same second.
+    double lease_spread;
+    int64_t keys_per_lease;
+    absl::Duration incarnation_memory;
+  };
+  struct Opened {
+    SessionPtr session;
+    Store store;
+    bool resumed = false;
+  };
+  struct Renewed {
+    SessionPtr session;
+    Store store;
+    uint64_t revision = 0;
+  };
+
+  // `on_end` is told the id of a session that is found to be over. All outlive this.
+  Sessions(Client* client, const Keys* keys, Identity* identity, Options options,
+           std::function<void(const std::string&)> on_end)
+      : client_(client),
+        keys_(keys),
+        identity_(identity),
+        options_(options),
+        on_end_(std::move(on_end)),
+        renewer_(client) {}
+
+  void Open(const OpenSessionRequest& request, Client::Done<Opened> done);
+  // SESSION_UNKNOWN when it is over.
+  void Renew(const std::string& session_id, Client::Done<Renewed> done);
+  // The revision after it. A session that is not there is closed.
+  void Close(const std::string& session_id, Client::Done<uint64_t> done);
+
+  // The session if it is known here, or as etcd has it; SESSION_UNKNOWN when it is over.
+  void Find(const std::string& session_id, Client::Done<SessionPtr> done);
+
+  // A lease of the session with room for `keys` more, which are counted from now on.
+  void TakeRoom(const SessionPtr& session, int64_t keys, Client::Done<int64_t> done);
+  // `keys` keys are no longer on the lease.
+  void GiveRoom(const SessionPtr& session, int64_t lease, int64_t keys);
+
+  // A lease of the session is gone: ends the session. `done` is told SESSION_UNKNOWN, or why it
+  // could not be ended.
+  void Lose(const SessionPtr& session, absl::AnyInvocable<void(absl::Status) &&> done);
+  // The session's key is not there.
+  void Forget(const std::string& session_id);
+
+  // Drops from memory what nobody has used for two TTLs.
+  void Sweep();
+
+ private:
+  struct Opening;
+
+  void ReadIncarnation(std::shared_ptr<Opening> opening);
+  void ReadSession(std::shared_ptr<Opening> opening, const std::string& session_id);
+  void GrantLeases(std::shared_ptr<Opening> opening);
+  void Create(std::shared_ptr<Opening> opening);
+  void Revoke(int64_t lease);
+
+  absl::Duration ClampTtl(const google::protobuf::Duration& ttl) const;
+  int64_t LeaseSeconds(absl::Duration ttl) const;
+  // Takes what etcd has for a session; null when that makes no sense.
+  SessionPtr Adopt(const std::string& session_id, const mvccpb::KeyValue& kv);
+  void RenewLeases(SessionPtr session, Store store, uint64_t revision, Client::Done<Renewed> done);
+
+  void Grow(SessionPtr session);
+  void CountLeases(SessionPtr session, std::vector<int64_t> uncounted);
+  void AddLeases(SessionPtr session, std::vector<int64_t> leases, int tries);
+  void Grown(SessionPtr session, const absl::Status& status);
+
+  Client* const client_;
+  const Keys* const keys_;
+  Identity* const identity_;
+  const Options options_;
+  const std::function<void(const std::string&)> on_end_;
+  LeaseRenewer renewer_;
+
+  Mutex mu_;
+  absl::flat_hash_map<std::string, SessionPtr> sessions_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace etcd
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ETCD_SESSIONS_H_

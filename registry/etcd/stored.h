@@ -1,0 +1,49 @@
+// The value of an instance's key: what is kept beside the instance, then the instance.
+//
+// Thread safety: all functions are pure.
+
+#ifndef FAILBACK_REGISTRY_ETCD_STORED_H_
+#define FAILBACK_REGISTRY_ETCD_STORED_H_
+
+#include <string>
+#include <string_view>
+
+#include "etcd/kv.pb.h"
+#include "failback/etcd/v1/stored.pb.h"
+#include "failback/registry/v1/registry.pb.h"
+#include "registry/store/blob.h"
+#include "registry/store/fencing.h"
+
+namespace failback {
+namespace etcd {
+
+struct StoredRecord {
+  failback::etcd::v1::Meta meta;
+  Blob instance;  // canonical bytes; null for a tombstone, or for nothing
+
+  Fence fence() const {
+    return {meta.fence().rank(), meta.fence().generation(), meta.fence().digest(),
+            meta.fence().registers()};
+  }
+  void set_fence(const Fence& fence) {
+    meta.mutable_fence()->set_rank(fence.rank);
+    meta.mutable_fence()->set_generation(fence.generation);
+    meta.mutable_fence()->set_digest(fence.digest);
+    meta.mutable_fence()->set_registers(fence.registers);
+  }
+};
+
+std::string EncodeStored(const StoredRecord& record);
+
+// What a key with canonical spelling `canonical` holds. A value that another hand has put there
+// counts as an instance without a fence if it is a ServiceInstance of that key, else as
+// nothing.
+StoredRecord DecodeStored(std::string_view canonical, const std::string& value);
+
+// The line of a listing for a key that holds an instance.
+registry::v1::InstanceRecord MakeRecord(const StoredRecord& record, const mvccpb::KeyValue& kv);
+
+}  // namespace etcd
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ETCD_STORED_H_

@@ -1,0 +1,421 @@
+#include "registry/etcd/writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "registry/errors.h"
+#include "registry/etcd/error.h"
+#include "registry/etcd/gather.h"
+#include "registry/etcd/stored.h"
+#include "registry/etcd/txn.h"
+
+namespace failback {
+namespace etcd {
+namespace {
+
+using etcdserverpb::TxnRequest;
+using etcdserverpb::TxnResponse;
+
+// How often a chunk decides anew because another hand was faster.
+constexpr int kMaxTries = 16;
+// Beyond the 100 or so that a transaction has, and below the 128 that etcd allows.
+constexpr int kMostOperations = 120;
+// About what a put carries beside the instance: key, meta data, framing.
+constexpr size_t kOverheadBytes = 700;
+
+}  // namespace
+
+// One call: its chunks write their outcomes into their own places.
+struct Writer::Batch {
+  SessionPtr session;
+  std::vector<Intent> intents;
+  Written written;
+  Mutex mu;
+  uint64_t revision ABSL_GUARDED_BY(mu) = 0;
+
+  void NoteRevision(int64_t value) {
+    MutexLock lock(&mu);
+    revision = std::max(revision, static_cast<uint64_t>(value));
+  }
+};
+
+// Some intents of a batch, written together. Kept alive by its next step.
+class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
+ public:
+  Chunk(Writer* writer, std::shared_ptr<Batch> batch, std::shared_ptr<Gather> gather)
+      : writer_(writer), batch_(std::move(batch)), gather_(std::move(gather)) {}
+
+  void Add(size_t index) {
+    Item item;
+    item.index = index;
+    item.key = writer_->keys_->Instance(batch_->intents[index].key);
+    items_.push_back(std::move(item));
+  }
+  bool empty() const { return items_.empty(); }
+
+  void Start() {
+    bool guess = batch_->session != nullptr;
+    for (const Item& item : items_) guess = guess && intent(item).registers;
+    if (guess) {
+      MutexLock lock(&batch_->session->mu);
+      guess = batch_->session->expects_absent;
+    }
+    if (guess) return Decide();
+    Read();
+  }
+
+ private:
+  struct Item {
+    size_t index;  // in the batch
+    std::string key;
+    // The key as it is known, or guessed, to be.
+    bool read = false;
+    int64_t mod_revision = 0;
+    int64_t create_revision = 0;
+    int64_t lease = 0;
+    StoredRecord current;
+    // What is to be done.
+    Verdict verdict;
+    bool over = false;
+  };
+
+  const Intent& intent(const Item& item) const { return batch_->intents[item.index]; }
+  IntentOutcome& outcome(const Item& item) { return batch_->written.outcomes[item.index]; }
+
+  void Fail(const absl::Status& status) { gather_->Note(status); }
+
+  void Read() {
+    TxnRequest read;
+    for (const Item& item : items_) {
+      if (!item.over) AddGet(item.key, read.mutable_success());
+    }
+    writer_->EnterWindow([self = shared_from_this(), read = std::move(read)]() mutable {
+      self->writer_->client_->Txn(std::move(read), [self](absl::StatusOr<TxnResponse> response) {
+        self->writer_->LeaveWindow();
+        if (!response.ok()) return self->Fail(response.status());
+        self->Learn(*response, 0);
+        self->Decide();
+      });
+    });
+  }
+
+  // Takes what the gets of a transaction, from `first` on, have found.
+  void Learn(const TxnResponse& response, int first) {
+    batch_->NoteRevision(response.header().revision());
+    for (Item& item : items_) {
+      if (item.over) continue;
+      const mvccpb::KeyValue* const kv = Found(response, first++);
+      item.read = true;
+      item.mod_revision = kv == nullptr ? 0 : kv->mod_revision();
+      item.create_revision = kv == nullptr ? 0 : kv->create_revision();
+      item.lease = kv == nullptr ? 0 : kv->lease();
+      item.current = kv == nullptr ? StoredRecord() : DecodeStored(intent(item).key, kv->value());
+    }
+  }
+
+  // Whether the key is as the intent wishes, for good.
+  bool Already(const Item& item) const {
+    const Intent& wish = intent(item);
+    const Session* const session = batch_->session.get();
+    if (!wish.registers) return !item.current.instance;
+    if (item.current.instance != wish.instance) return false;
+    const std::string& owner = session == nullptr ? std::string() : session->incarnation;
+    if (item.current.meta.owner() != owner) return false;
+    if (session == nullptr || wish.persistent) return item.lease == 0;
+    return session->Has(item.lease);
+  }
+
+  void Decide() {
+    bool left = false;
+    bool read = false;
+    for (Item& item : items_) {
+      if (item.over) continue;
+      if (batch_->session != nullptr) {
+        item.verdict = failback::Decide(item.current.fence(), batch_->session->rank, intent(item),
+                                        Already(item));
+      } else {
+        // A detached call is another hand: applied as it comes, and the fence stays.
+        item.verdict = {absl::OkStatus(), 0, !Already(item)};
+      }
+      item.over = !item.verdict.applies;
+      if (item.over) outcome(item) = {item.verdict.status, item.verdict.generation};
+      left = left || !item.over;
+      read = read || item.read;
+    }
+    if (read && batch_->session != nullptr && intent(items_.front()).registers) {
+      // Where one was there already, the next chunk had better look first.
+      MutexLock lock(&batch_->session->mu);
+      batch_->session->expects_absent = std::none_of(
+          items_.begin(), items_.end(), [](const Item& item) { return item.mod_revision != 0; });
+    }
+    if (!left) return;
+    if (++tries_ > kMaxTries) {
+      return Fail(absl::AbortedError("other hands change the same instances all the time"));
+    }
+    TakeLeases();
+  }
+
+  bool NeedsLease(const Item& item) const {
+    return !item.over && batch_->session != nullptr && intent(item).registers &&
+           !intent(item).persistent;
+  }
+  bool LeavesTombstone(const Item& item) const {
+    if (item.over || intent(item).registers) return false;
+    return batch_->session != nullptr || item.current.fence().rank != 0;
+  }
+
+  absl::Duration Retention() const {
+    absl::Duration retention = writer_->options_.min_fence_retention;
+    if (batch_->session != nullptr) retention = std::max(retention, batch_->session->ttl);
+    for (const Item& item : items_) {
+      retention = std::max(retention, absl::Milliseconds(item.current.meta.retention_ms()));
+    }
+    return retention;
+  }
+
+  // A lease for what is new in the session, one for tombstones.
+  void TakeLeases() {
+    int64_t instances = 0;
+    int64_t tombstones = 0;
+    for (const Item& item : items_) {
+      if (NeedsLease(item) && !batch_->session->Has(item.lease)) ++instances;
+      if (LeavesTombstone(item)) ++tombstones;
+    }
+    GiveRoomBack();
+    auto self = shared_from_this();
+    if (instances == 0) return TakeTombstoneLease(tombstones);
+    writer_->sessions_->TakeRoom(batch_->session, instances,
+                                 [self, instances, tombstones](absl::StatusOr<int64_t> lease) {
+                                   if (!lease.ok()) return self->Fail(lease.status());
+                                   self->lease_ = *lease;
+                                   self->room_ = instances;
+                                   self->TakeTombstoneLease(tombstones);
+                                 });
+  }
+
+  // Room on the lease that an attempt before this one has taken and not used.
+  void GiveRoomBack() {
+    if (room_ > 0) writer_->sessions_->GiveRoom(batch_->session, lease_, room_);
+    room_ = 0;
+  }
+
+  void TakeTombstoneLease(int64_t tombstones) {
+    if (tombstones == 0) return Send();
+    writer_->tombstones_.Take(Retention(), tombstones,
+                              [self = shared_from_this()](absl::StatusOr<int64_t> lease) {
+                                if (!lease.ok()) return self->Fail(lease.status());
+                                self->tombstone_lease_ = *lease;
+                                self->Send();
+                              });
+  }
+
+  // The index of instances without a lease follows the instance.
+  void AddPersistentIndex(
+      const Item& item,
+      google::protobuf::RepeatedPtrField<etcdserverpb::RequestOp>* operations) const {
+    const std::string& before =
+        item.current.instance && item.lease == 0 ? item.current.meta.owner() : std::string();
+    const std::string after =
+        batch_->session != nullptr && intent(item).registers && intent(item).persistent
+            ? batch_->session->incarnation
+            : std::string();
+    if (before == after) return;
+    const Keys& keys = *writer_->keys_;
+    // An index too many does no harm, an operation too many does.
+    if (!before.empty() && operations->size() < kMostOperations) {
+      AddDelete(keys.Persistent(before, intent(item).key), operations);
+    }
+    if (!after.empty()) AddPut(keys.Persistent(after, intent(item).key), "", 0, operations);
+  }
+
+  void AddWrite(const Item& item, TxnRequest* txn) const {
+    const Intent& wish = intent(item);
+    auto* const operations = txn->mutable_success();
+    StoredRecord next;
+    if (batch_->session != nullptr) {
+      next.set_fence(FenceOf(batch_->session->rank, item.verdict, wish));
+    } else if (item.current.meta.has_fence()) {
+      *next.meta.mutable_fence() = item.current.meta.fence();
+    }
+    if (next.meta.has_fence()) {
+      next.meta.set_retention_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(Retention())));
+    }
+    AddPersistentIndex(item, operations);
+    if (!wish.registers) {
+      if (LeavesTombstone(item)) {
+        AddPut(item.key, EncodeStored(next), tombstone_lease_, operations);
+      } else {
+        AddDelete(item.key, operations);
+      }
+      return;
+    }
+    const int64_t now_ms = absl::ToUnixMillis(absl::Now());
+    next.instance = wish.instance;
+    next.meta.set_create_ms(now_ms);
+    next.meta.set_modify_ms(now_ms);
+    if (item.current.instance) {
+      const auto& before = item.current.meta;
+      if (before.create_ms() != 0) next.meta.set_create_ms(before.create_ms());
+      next.meta.set_create_revision(before.create_revision() != 0 ? before.create_revision()
+                                                                  : item.mod_revision);
+      if (item.current.instance == wish.instance && before.modify_ms() != 0) {
+        next.meta.set_modify_ms(before.modify_ms());
+      }
+    }
+    int64_t lease = 0;
+    if (batch_->session != nullptr) {
+      next.meta.set_owner(batch_->session->incarnation);
+      next.meta.set_client_name(batch_->session->client_name);
+      if (NeedsLease(item)) lease = batch_->session->Has(item.lease) ? item.lease : lease_;
+    }
+    AddPut(item.key, EncodeStored(next), lease, operations);
+  }
+
+  void Send() {
+    TxnRequest txn;
+    if (batch_->session != nullptr) {
+      const std::string key = writer_->keys_->Session(batch_->session->id);
+      CompareCreated(key, batch_->session->create_revision, &txn);
+      AddGet(key, txn.mutable_failure());
+    }
+    for (const Item& item : items_) {
+      if (item.over) continue;
+      CompareModified(item.key, item.mod_revision, &txn);
+      AddWrite(item, &txn);
+      AddGet(item.key, txn.mutable_failure());
+    }
+    writer_->EnterWindow([self = shared_from_this(), txn = std::move(txn)]() mutable {
+      self->writer_->client_->Txn(std::move(txn), [self](absl::StatusOr<TxnResponse> response) {
+        self->writer_->LeaveWindow();
+        self->OnResponse(std::move(response));
+      });
+    });
+  }
+
+  void OnResponse(absl::StatusOr<TxnResponse> response) {
+    if (!response.ok()) {
+      if (ErrorOf(response.status()) == Error::kLeaseNotFound) return OnLeaseLost();
+      return Fail(response.status());
+    }
+    if (response->succeeded()) return OnWritten(*response);
+    if (batch_->session == nullptr) {
+      Learn(*response, 0);
+      return Decide();
+    }
+    const mvccpb::KeyValue* const session = Found(*response, 0);
+    if (session == nullptr || session->create_revision() != batch_->session->create_revision) {
+      writer_->sessions_->Forget(batch_->session->id);
+      return Fail(SessionUnknown());
+    }
+    Learn(*response, 1);
+    Decide();
+  }
+
+  void OnWritten(const TxnResponse& response) {
+    room_ = 0;  // used
+    batch_->NoteRevision(response.header().revision());
+    for (Item& item : items_) {
+      if (item.over) continue;
+      item.over = true;
+      outcome(item) = {absl::OkStatus(), item.verdict.generation};
+      const bool left_lease =
+          batch_->session != nullptr && item.lease != 0 && !intent(item).registers;
+      if (left_lease) writer_->sessions_->GiveRoom(batch_->session, item.lease, 1);
+    }
+  }
+
+  void OnLeaseLost() {
+    // The tombstones' lease, then that of the session: what is tried again tells which.
+    if (const int64_t lease = std::exchange(tombstone_lease_, 0); lease != 0) {
+      writer_->tombstones_.Drop(lease);
+      if (++tries_ > kMaxTries) return Fail(absl::AbortedError("leases end all the time"));
+      if (!std::exchange(tombstone_lease_lost_, true)) return TakeLeases();
+    }
+    if (batch_->session == nullptr) {
+      return Fail(absl::UnavailableError("the lease of a tombstone has ended at once"));
+    }
+    writer_->sessions_->Lose(
+        batch_->session,
+        [self = shared_from_this()](const absl::Status& status) { self->Fail(status); });
+  }
+
+  Writer* const writer_;
+  const std::shared_ptr<Batch> batch_;
+  const std::shared_ptr<Gather> gather_;
+  std::vector<Item> items_;
+  int64_t lease_ = 0;
+  int64_t room_ = 0;  // taken on lease_, not used yet
+  int64_t tombstone_lease_ = 0;
+  bool tombstone_lease_lost_ = false;
+  int tries_ = 0;
+};
+
+void Writer::Write(SessionPtr session, IntentBatch intents, Client::Done<Written> done) {
+  auto batch = std::make_shared<Batch>();
+  batch->session = std::move(session);
+  batch->intents = std::move(intents.intents);
+  batch->written.outcomes = std::move(intents.outcomes);
+  auto gather =
+      std::make_shared<Gather>([batch, done = std::move(done)](const absl::Status& status) mutable {
+        if (!status.ok()) return std::move(done)(status);
+        {
+          MutexLock lock(&batch->mu);
+          batch->written.revision = batch->revision;
+        }
+        std::move(done)(std::move(batch->written));
+      });
+  std::vector<std::shared_ptr<Chunk>> chunks;
+  auto chunk = std::make_shared<Chunk>(this, batch, gather);
+  int operations = 0;
+  size_t bytes = 0;
+  for (size_t i = 0; i < batch->intents.size(); ++i) {
+    if (!batch->written.outcomes[i].status.ok()) continue;
+    const Intent& intent = batch->intents[i];
+    const int cost = intent.persistent ? 2 : 1;  // with its index
+    const size_t size = intent.instance.size() + kOverheadBytes;
+    if (!chunk->empty() && (operations + cost > options_.operations_per_txn ||
+                            bytes + size > options_.bytes_per_txn)) {
+      chunks.push_back(std::move(chunk));
+      chunk = std::make_shared<Chunk>(this, batch, gather);
+      operations = 0;
+      bytes = 0;
+    }
+    chunk->Add(i);
+    operations += cost;
+    bytes += size;
+  }
+  if (!chunk->empty()) chunks.push_back(std::move(chunk));
+  gather.reset();
+  chunk.reset();
+  for (auto& next : chunks) next->Start();
+}
+
+void Writer::EnterWindow(absl::AnyInvocable<void() &&> task) {
+  {
+    MutexLock lock(&mu_);
+    if (in_flight_ >= options_.max_in_flight) {
+      queue_.push_back(std::move(task));
+      return;
+    }
+    ++in_flight_;
+  }
+  std::move(task)();
+}
+
+void Writer::LeaveWindow() {
+  absl::AnyInvocable<void() &&> next;
+  {
+    MutexLock lock(&mu_);
+    if (queue_.empty()) {
+      --in_flight_;
+      return;
+    }
+    next = std::move(queue_.front());
+    queue_.pop_front();
+  }
+  std::move(next)();
+}
+
+}  // namespace etcd
+}  // namespace failback

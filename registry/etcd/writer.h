@@ -1,0 +1,84 @@
+// Writes batches of intents: fencing by transactions that compare, then put.
+//
+// A batch is cut into chunks of at most Options::operations_per_txn operations and about
+// Options::bytes_per_txn bytes. A chunk is one transaction: it compares that the session's key is
+// there, and that each instance's key is as the decision (registry/store/fencing.h) took it to be;
+// then it puts all, or reads what the keys really are and decides anew. Registrations are at first
+// taken to be of keys that are not there; everything else is read first. A transaction that arrives
+// twice does no harm: the second time what it compares is not so any more, and what it reads is
+// what it wished.
+//
+// Thread safety: all methods from any thread.
+
+#ifndef FAILBACK_REGISTRY_ETCD_WRITER_H_
+#define FAILBACK_REGISTRY_ETCD_WRITER_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
+#include "registry/etcd/client.h"
+#include "registry/etcd/keys.h"
+#include "registry/etcd/sessions.h"
+#include "registry/etcd/tombstone_leases.h"
+#include "registry/store/batch.h"
+#include "retry/mutex.h"
+
+namespace failback {
+namespace etcd {
+
+class Writer {
+ public:
+  struct Options {
+    int operations_per_txn = 100;
+    size_t bytes_per_txn = 1 << 20;
+    // Transactions under way at once; the others wait.
+    int max_in_flight = 16;
+    int64_t keys_per_lease = 500;
+    absl::Duration min_fence_retention = absl::Seconds(60);
+  };
+  struct Written {
+    std::vector<IntentOutcome> outcomes;
+    uint64_t revision = 0;
+  };
+
+  // All outlive the writer; the client is closed before the writer goes.
+  Writer(Client* client, const Keys* keys, Sessions* sessions, Options options)
+      : client_(client),
+        keys_(keys),
+        sessions_(sessions),
+        options_(options),
+        tombstones_(client, options.keys_per_lease) {}
+
+  // `session` null: the intents are detached. An error is that of the whole batch; part of it may
+  // have been written.
+  void Write(SessionPtr session, IntentBatch batch, Client::Done<Written> done);
+
+ private:
+  struct Batch;
+  class Chunk;
+
+  // Runs `task` when fewer than max_in_flight transactions are under way; Leave ends it.
+  void EnterWindow(absl::AnyInvocable<void() &&> task);
+  void LeaveWindow();
+
+  Client* const client_;
+  const Keys* const keys_;
+  Sessions* const sessions_;
+  const Options options_;
+  TombstoneLeases tombstones_;
+
+  Mutex mu_;
+  int in_flight_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<absl::AnyInvocable<void() &&>> queue_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace etcd
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ETCD_WRITER_H_

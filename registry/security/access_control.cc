@@ -1,0 +1,154 @@
+#include "registry/security/access_control.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "registry/errors.h"
+#include "registry/log.h"
+
+namespace failback {
+namespace {
+
+using config::v1::Permission;
+
+constexpr int kLinesPerSecond = 10;
+constexpr char kScheme[] = "Bearer ";
+
+}  // namespace
+
+AccessControl::AccessControl(AccessRules rules)
+    : rules_(std::make_shared<const AccessRules>(std::move(rules))) {}
+
+std::shared_ptr<const AccessRules> AccessControl::rules() const {
+  MutexLock lock(&mu_);
+  return rules_;
+}
+
+void AccessControl::Update(AccessRules rules) {
+  auto updated = std::make_shared<const AccessRules>(std::move(rules));
+  std::vector<std::pair<WatchId, std::shared_ptr<const Watcher>>> watchers;
+  {
+    MutexLock lock(&mu_);
+    rules_ = updated;
+    watchers.assign(watchers_.begin(), watchers_.end());
+  }
+  for (const auto& [id, watcher] : watchers) {
+    const absl::Status status = watcher->judge(*updated);
+    if (status.ok()) continue;
+    {
+      MutexLock lock(&mu_);
+      if (watchers_.erase(id) == 0) continue;  // it has ended meanwhile
+    }
+    revoked_.fetch_add(1, std::memory_order_relaxed);
+    watcher->end(status);
+  }
+}
+
+absl::StatusOr<Identity> AccessControl::Identify(const grpc::ServerContextBase& context) {
+  const auto& metadata = context.client_metadata();
+  const auto [begin, end] = metadata.equal_range("authorization");
+  if (begin == end) {
+    const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
+    return peer == nullptr ? Identity() : IdentityOfPeer(*peer);
+  }
+  const std::string value(begin->second.data(), begin->second.size());
+  absl::StatusOr<Identity> bearer = Refusal(registry::v1::ERROR_REASON_CREDENTIALS_NEEDED,
+                                            "authorization: has to be one 'Bearer' and a token");
+  if (absl::StartsWithIgnoreCase(value, kScheme) && std::next(begin) == end) {
+    bearer = rules()->BearerOf(value.substr(sizeof(kScheme) - 1));
+  }
+  if (bearer.ok()) return bearer;
+  return Denied(Identity(), "any", config::v1::PERMISSION_UNSPECIFIED, bearer.status());
+}
+
+absl::Status AccessControl::Check(const grpc::ServerContextBase& context, Permission what) {
+  const absl::StatusOr<Identity> who = Identify(context);
+  if (!who.ok()) return who.status();
+  absl::Status status = rules()->JudgeAll(*who, what, std::nullopt);
+  return status.ok() ? status : Denied(*who, "server", what, std::move(status));
+}
+
+absl::Status AccessControl::CheckAny(const grpc::ServerContextBase& context) {
+  const absl::StatusOr<Identity> who = Identify(context);
+  if (!who.ok()) return who.status();
+  absl::Status status = rules()->JudgeAny(*who);
+  return status.ok()
+             ? status
+             : Denied(*who, "server", config::v1::PERMISSION_UNSPECIFIED, std::move(status));
+}
+
+absl::Status AccessControl::Denied(const Identity& who, const char* call, Permission what,
+                                   absl::Status status) {
+  switch (ReasonOf(status)) {
+    case registry::v1::ERROR_REASON_CREDENTIALS_NEEDED:
+      unauthenticated_.fetch_add(1, std::memory_order_relaxed);
+      break;
+    case registry::v1::ERROR_REASON_SESSION_NOT_OWNED:
+      denied_session_.fetch_add(1, std::memory_order_relaxed);
+      break;
+    default:
+      by_permission_[what].fetch_add(1, std::memory_order_relaxed);
+  }
+  int64_t left_out = 0;
+  if (!LogEnabled(LogLevel::kWarning) || !MayLog(&left_out)) return status;
+  LogFields fields = {{"caller", who.ToString()},
+                      {"call", call},
+                      {"status", absl::StatusCodeToString(status.code())},
+                      {"why", std::string(status.message())}};
+  if (left_out > 0) fields.emplace_back("left_out", absl::StrCat(left_out));
+  Log(LogLevel::kWarning, "denied", fields);
+  return status;
+}
+
+bool AccessControl::MayLog(int64_t* left_out) {
+  const absl::Time now = absl::Now();
+  MutexLock lock(&log_mu_);
+  if (now - second_ >= absl::Seconds(1) || now < second_) {
+    second_ = now;
+    lines_ = 0;
+  }
+  if (lines_ == kLinesPerSecond) {
+    ++left_out_;
+    return false;
+  }
+  ++lines_;
+  *left_out = std::exchange(left_out_, 0);
+  return true;
+}
+
+AccessControl::WatchId AccessControl::Watch(Judge judge, End end) {
+  auto watcher = std::make_shared<const Watcher>(Watcher{std::move(judge), std::move(end)});
+  MutexLock lock(&mu_);
+  watchers_.emplace(++last_watch_, std::move(watcher));
+  return last_watch_;
+}
+
+void AccessControl::Unwatch(WatchId id) {
+  std::shared_ptr<const Watcher> removed;  // destroyed without the lock
+  MutexLock lock(&mu_);
+  const auto it = watchers_.find(id);
+  if (it == watchers_.end()) return;
+  removed = std::move(it->second);
+  watchers_.erase(it);
+}
+
+AccessControl::Counters AccessControl::counters() const {
+  const auto read = [](const std::atomic<int64_t>& counter) {
+    return counter.load(std::memory_order_relaxed);
+  };
+  Counters counters;
+  counters.unauthenticated = read(unauthenticated_);
+  counters.denied_register = read(by_permission_[config::v1::PERMISSION_REGISTER]);
+  counters.denied_read = read(by_permission_[config::v1::PERMISSION_READ]);
+  counters.denied_administer = read(by_permission_[config::v1::PERMISSION_ADMINISTER]);
+  counters.denied_other = read(by_permission_[config::v1::PERMISSION_UNSPECIFIED]);
+  counters.denied_session = read(denied_session_);
+  counters.revoked_streams = read(revoked_);
+  return counters;
+}
+
+}  // namespace failback

@@ -1,0 +1,286 @@
+#include "registry/security/guarded_registry.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "registry/errors.h"
+#include "registry/ids.h"
+#include "registry/serial_notifier.h"
+#include "registry/validation.h"
+
+namespace failback {
+namespace {
+
+using config::v1::Permission;
+
+const std::string& NamespaceOf(const std::string& ns) {
+  static const auto* const kDefault = new std::string(kDefaultNamespace);
+  return ns.empty() ? *kDefault : ns;
+}
+
+absl::Status JudgeRead(const AccessRules& rules, const Identity& caller, const Selector& selector) {
+  const std::string& ns = NamespaceOf(selector.namespace_());
+  if (selector.service().empty()) {
+    return rules.JudgeAll(caller, config::v1::PERMISSION_READ, ns);
+  }
+  return rules.Judge(caller, config::v1::PERMISSION_READ, ns, selector.service());
+}
+
+// Removes what `caller` may not see.
+void Filter(const AccessRules& rules, const Identity& caller, bool own, ListResponse* response) {
+  // Records are sorted: the answer for one service is asked for once.
+  const InstanceKey* last = nullptr;
+  bool visible = false;
+  const auto hidden = [&](const InstanceRecord& record) {
+    const InstanceKey& key = record.instance().key();
+    if (last == nullptr || last->service() != key.service() ||
+        last->namespace_() != key.namespace_()) {
+      last = &key;
+      const auto may = [&](Permission what) {
+        return rules.Judge(caller, what, NamespaceOf(key.namespace_()), key.service()).ok();
+      };
+      visible = may(config::v1::PERMISSION_READ) || (own && may(config::v1::PERMISSION_REGISTER));
+    }
+    return !visible;
+  };
+  auto* const records = response->mutable_records();
+  int kept = 0;
+  std::vector<bool> hide(records->size());
+  for (int i = 0; i < records->size(); ++i) hide[i] = hidden(records->Get(i));
+  for (int i = 0; i < records->size(); ++i) {
+    if (!hide[i]) records->SwapElements(kept++, i);
+  }
+  records->DeleteSubrange(kept, records->size() - kept);
+}
+
+// Passes on what a subscription hears, until new rules end it.
+class Gate final : public NotifyListener {
+ public:
+  explicit Gate(std::shared_ptr<NotifyListener> listener) : notifier_(std::move(listener)) {}
+
+  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+    notifier_.Post(event);
+    notifier_.Deliver();
+  }
+  void OnEnd(const absl::Status& status) override {
+    notifier_.PostEnd(status);
+    notifier_.Deliver();
+  }
+  void Close() { notifier_.Close(); }
+
+ private:
+  SerialNotifier notifier_;
+};
+
+}  // namespace
+
+class GuardedRegistry::Stream final : public SubscribeStream {
+ public:
+  Stream(std::shared_ptr<AccessControl> access, AccessControl::WatchId watch,
+         std::shared_ptr<Gate> gate, std::unique_ptr<SubscribeStream> stream)
+      : access_(std::move(access)),
+        watch_(watch),
+        gate_(std::move(gate)),
+        stream_(std::move(stream)) {}
+  ~Stream() override {
+    access_->Unwatch(watch_);
+    stream_.reset();
+    gate_->Close();
+  }
+
+ private:
+  const std::shared_ptr<AccessControl> access_;
+  const AccessControl::WatchId watch_;
+  const std::shared_ptr<Gate> gate_;
+  std::unique_ptr<SubscribeStream> stream_;
+};
+
+GuardedRegistry::GuardedRegistry(Registry* registry, std::shared_ptr<AccessControl> access,
+                                 Identity caller)
+    : registry_(registry), access_(std::move(access)), caller_(std::move(caller)) {}
+
+absl::Status GuardedRegistry::CheckSession(const char* call, const std::string& session_id) const {
+  const std::string owner = SessionOwner(session_id);
+  absl::Status status = owner.empty() || owner == caller_.OwnerTag()
+                            ? access_->rules()->JudgeAny(caller_)
+                            : SessionNotOwned();
+  if (status.ok()) return status;
+  return access_->Denied(caller_, call, config::v1::PERMISSION_UNSPECIFIED, std::move(status));
+}
+
+void GuardedRegistry::OpenSession(const OpenSessionRequest& request,
+                                  Callback<OpenSessionResponse> done) {
+  if (absl::Status status = access_->rules()->JudgeAny(caller_); !status.ok()) {
+    return std::move(done)(access_->Denied(caller_, "OpenSession",
+                                           config::v1::PERMISSION_UNSPECIFIED, std::move(status)));
+  }
+  OpenSessionRequest owned = request;
+  owned.set_owner(caller_.OwnerTag());
+  registry_->OpenSession(owned, [access = access_, caller = caller_, done = std::move(done)](
+                                    absl::StatusOr<OpenSessionResponse> response) mutable {
+    absl::Status status = response.status();
+    // A registry that keeps no owners must not hand out a session that was there before.
+    if (status.ok() && response->resumed() &&
+        SessionOwner(response->session_id()) != caller.OwnerTag()) {
+      status = SessionNotOwned();
+    }
+    if (ReasonOf(status) == registry::v1::ERROR_REASON_SESSION_NOT_OWNED) {
+      status = access->Denied(caller, "OpenSession", config::v1::PERMISSION_UNSPECIFIED,
+                              std::move(status));
+    }
+    if (!status.ok()) return std::move(done)(std::move(status));
+    std::move(done)(std::move(response));
+  });
+}
+
+void GuardedRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
+  absl::Status status = CheckSession("KeepAlive", request.session_id());
+  if (!status.ok()) return std::move(done)(std::move(status));
+  registry_->KeepAlive(request, std::move(done));
+}
+
+void GuardedRegistry::CloseSession(const CloseSessionRequest& request,
+                                   Callback<CloseSessionResponse> done) {
+  absl::Status status = CheckSession("CloseSession", request.session_id());
+  if (!status.ok()) return std::move(done)(std::move(status));
+  registry_->CloseSession(request, std::move(done));
+}
+
+template <typename Request, typename Response, typename Items, typename Key>
+void GuardedRegistry::Batch(const char* call, const Request& request, Items items, Key key,
+                            void (Registry::*method)(const Request&, Callback<Response>),
+                            Callback<Response> done) {
+  if (absl::Status status = CheckSession(call, request.session_id()); !status.ok()) {
+    return std::move(done)(std::move(status));
+  }
+  const auto rules = access_->rules();
+  const auto& all = items(request);
+  std::vector<absl::Status> denied(all.size());
+  std::optional<absl::Status> first;
+  for (int i = 0; i < all.size(); ++i) {
+    const InstanceKey& instance = key(all[i]);
+    denied[i] = rules->Judge(caller_, config::v1::PERMISSION_REGISTER,
+                             NamespaceOf(instance.namespace_()), instance.service());
+    if (!denied[i].ok() && !first.has_value()) first = denied[i];
+  }
+  if (!first.has_value()) return (registry_->*method)(request, std::move(done));
+  access_->Denied(caller_, call, config::v1::PERMISSION_REGISTER, *first).IgnoreError();
+  Request allowed = request;
+  auto* const kept = items(&allowed);
+  kept->Clear();
+  for (int i = 0; i < all.size(); ++i) {
+    if (denied[i].ok()) *kept->Add() = all[i];
+  }
+  // Puts the answers for what was carried out back among the refusals.
+  auto merge = [denied = std::move(denied),
+                done = std::move(done)](absl::StatusOr<Response> response) mutable {
+    if (!response.ok()) return std::move(done)(std::move(response));
+    Response merged = *response;
+    merged.clear_results();
+    int next = 0;
+    for (const absl::Status& status : denied) {
+      if (!status.ok()) {
+        *merged.add_results()->mutable_status() = StatusToProto(status);
+      } else if (next < response->results_size()) {
+        *merged.add_results() = std::move(*response->mutable_results(next++));
+      }
+    }
+    std::move(done)(std::move(merged));
+  };
+  if (kept->empty()) return merge(Response());
+  (registry_->*method)(allowed, std::move(merge));
+}
+
+namespace {
+
+struct Registrations {
+  const auto& operator()(const RegisterRequest& request) const { return request.registrations(); }
+  auto* operator()(RegisterRequest* request) const { return request->mutable_registrations(); }
+};
+struct Deregistrations {
+  const auto& operator()(const UnregisterRequest& request) const {
+    return request.deregistrations();
+  }
+  auto* operator()(UnregisterRequest* request) const { return request->mutable_deregistrations(); }
+};
+
+}  // namespace
+
+void GuardedRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
+  Batch(
+      "Register", request, Registrations(),
+      [](const registry::v1::Registration& item) -> const InstanceKey& {
+        return item.instance().key();
+      },
+      &Registry::Register, std::move(done));
+}
+
+void GuardedRegistry::Unregister(const UnregisterRequest& request,
+                                 Callback<UnregisterResponse> done) {
+  Batch(
+      "Unregister", request, Deregistrations(),
+      [](const registry::v1::Deregistration& item) -> const InstanceKey& { return item.key(); },
+      &Registry::Unregister, std::move(done));
+}
+
+std::unique_ptr<SubscribeStream> GuardedRegistry::Subscribe(
+    const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener) {
+  struct Refused : SubscribeStream {};
+  if (!request.session_id().empty()) {
+    absl::Status status = CheckSession("Subscribe", request.session_id());
+    if (!status.ok()) {
+      listener->OnEnd(status);
+      return std::make_unique<Refused>();
+    }
+  }
+  auto gate = std::make_shared<Gate>(std::move(listener));
+  auto judge = [caller = caller_, selector = request.selector()](const AccessRules& rules) {
+    return JudgeRead(rules, caller, selector);
+  };
+  // Watched before it is judged: rules that come in between are heard of one way or the other.
+  const AccessControl::WatchId watch =
+      access_->Watch(judge, [access = std::weak_ptr(access_), caller = caller_,
+                             gate = std::weak_ptr(gate)](const absl::Status& status) {
+        if (const auto counts = access.lock()) {
+          counts->Denied(caller, "Subscribe", config::v1::PERMISSION_READ, status).IgnoreError();
+        }
+        if (const auto open = gate.lock()) open->OnEnd(status);
+      });
+  if (absl::Status status = judge(*access_->rules()); !status.ok()) {
+    access_->Unwatch(watch);
+    gate->OnEnd(access_->Denied(caller_, "Subscribe", config::v1::PERMISSION_READ, status));
+    return std::make_unique<Stream>(access_, watch, std::move(gate), nullptr);
+  }
+  auto stream = registry_->Subscribe(request, gate);
+  return std::make_unique<Stream>(access_, watch, std::move(gate), std::move(stream));
+}
+
+void GuardedRegistry::Unsubscribe(const UnsubscribeRequest& request,
+                                  Callback<UnsubscribeResponse> done) {
+  absl::Status status = CheckSession("Unsubscribe", request.session_id());
+  if (!status.ok()) return std::move(done)(std::move(status));
+  registry_->Unsubscribe(request, std::move(done));
+}
+
+void GuardedRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
+  const auto rules = access_->rules();
+  const Selector& selector = request.selector();
+  const bool own = !request.incarnation().empty();
+  const bool one_service = !selector.service().empty() && !own;
+  absl::Status status =
+      one_service ? JudgeRead(*rules, caller_, selector) : rules->JudgeAny(caller_);
+  if (!status.ok()) {
+    return std::move(done)(
+        access_->Denied(caller_, "List", config::v1::PERMISSION_READ, std::move(status)));
+  }
+  if (one_service) return registry_->List(request, std::move(done));
+  registry_->List(request, [rules, caller = caller_, own,
+                            done = std::move(done)](absl::StatusOr<ListResponse> response) mutable {
+    if (response.ok()) Filter(*rules, caller, own, &*response);
+    std::move(done)(std::move(response));
+  });
+}
+
+}  // namespace failback

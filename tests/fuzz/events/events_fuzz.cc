@@ -1,0 +1,78 @@
+// What a client does with messages from a server that may be anything: the order check, the
+// conflator and the set that an agent keeps. And canonical spellings there and back.
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "google/protobuf/util/message_differencer.h"
+#include "registry/canonical.h"
+#include "registry/conflator.h"
+#include "registry/errors.h"
+#include "registry/event_order.h"
+#include "registry/watched_set.h"
+#include "tests/fuzz/fuzz_input.h"
+
+namespace failback {
+namespace {
+
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::abort();
+}
+
+void PlayEvents(FuzzInput* input) {
+  const uint64_t epoch = input->Byte() % 3;
+  const uint64_t revision = epoch == 0 ? 0 : input->Byte() % 8;
+  EventOrder received(epoch, revision);
+  Conflator conflator(epoch, revision);
+  EventOrder sent(epoch, revision);
+  WatchedSet set(input->Byte() % 2 == 0);
+  while (!input->empty()) {
+    auto event = std::make_shared<SubscribeResponse>();
+    input->Fill(event.get());
+    set.Apply(*event);
+    set.Current();
+    if (!received.Check(*event).ok()) return;
+    if (!conflator.Add(event).ok()) return;
+    if (input->Byte() % 2 == 0) continue;
+    while (const Conflator::Event next = conflator.Take()) {
+      if (const absl::Status status = sent.Check(*next); !status.ok()) {
+        Die("the conflator tells what does not follow: " + status.ToString() + "\n" +
+            next->ShortDebugString());
+      }
+    }
+  }
+}
+
+void PlayCanonical(FuzzInput* input) {
+  ServiceInstance instance;
+  input->Fill(&instance);
+  const std::string canonical = CanonicalInstance(instance);
+  ServiceInstance again;
+  if (!again.ParseFromString(canonical)) Die("a canonical instance is none");
+  if (CanonicalInstance(again) != canonical) Die("canonical is not the same twice");
+  InstanceKey key;
+  if (ParseCanonicalKey(input->Text(1000), &key)) CanonicalKey(key);
+  rpc::v1::Status status;
+  input->Fill(&status);
+  const absl::Status read = StatusFromProto(status);
+  ReasonOf(read);
+  RetryDelayOf(read);
+  ReasonMetadata(read, "generation");
+  StatusToProto(read);
+}
+
+}  // namespace
+}  // namespace failback
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  failback::FuzzInput input(data, size);
+  if (input.Byte() % 2 == 0) {
+    failback::PlayEvents(&input);
+  } else {
+    failback::PlayCanonical(&input);
+  }
+  return 0;
+}

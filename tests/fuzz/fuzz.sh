@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# fuzz.sh NAME [LIBFUZZER ARGUMENTS]: builds //tests/fuzz:NAME_fuzz with clang, AddressSanitizer,
+# UndefinedBehaviorSanitizer and libFuzzer, and runs it; one minute unless -max_total_time says
+# otherwise. The corpus stays in .fuzz/NAME, so that a later run goes on where this one ended.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+name=$1; shift
+
+# Bazel knows what the target is made of, and makes the protobuf code.
+target=//tests/fuzz:${name}_fuzz
+mapfile -t labels < <(bazel query --noshow_progress "labels(srcs, deps($target))" 2>/dev/null |
+  grep -E '^//.*\.cc$')
+mapfile -t generated < <(printf '%s\n' "${labels[@]}" | grep '\.pb\.cc$')
+bazel build --noshow_progress --ui_event_filters=-info "${generated[@]}" >&2
+
+out=.fuzz/$name
+objects=.fuzz/objects
+mkdir -p "$out/corpus" "$objects"
+compile() {
+  local source=$1 object=$2
+  # Newer than every source and header: nothing to do.
+  [[ -f $object ]] && [[ -z $(find "$source" ./*/ -name '*.h' -newer "$object" -print -quit) ]] &&
+    [[ ! $source -nt $object ]] && return
+  clang++ -std=c++17 -O1 -g -w -I. -Ibazel-bin/proto -DSPDLOG_FMT_EXTERNAL \
+    -fno-sanitize-recover=all -fsanitize=fuzzer-no-link,address,undefined \
+    -c "$source" -o "$object.new.o"
+  mv "$object.new.o" "$object"
+}
+export -f compile
+linked=()
+commands=()
+for label in "${labels[@]}"; do
+  path=${label#//}; path=${path/://}
+  source=$path
+  [[ $path == *.pb.cc ]] && source=bazel-bin/$path
+  object=$objects/${path//\//_}.o
+  linked+=("$object")
+  commands+=("$source" "$object")
+done
+printf '%s\n' "${commands[@]}" | xargs -P "$(nproc)" -n 2 bash -c 'compile "$0" "$1"'
+mapfile -t abseil < <(grep -o '"-labsl[^"]*"' third_party/failback_deps.BUILD | tr -d '"')
+clang++ -fsanitize=fuzzer,address,undefined "${linked[@]}" -o "$out/${name}_fuzz" \
+  -lgrpc++ -lgrpc -lgpr -lprotobuf -lsqlite3 -lyaml-cpp -lssl -lcrypto "${abseil[@]}" -lpthread
+exec "$out/${name}_fuzz" -max_total_time=60 -max_len=4096 -artifact_prefix="$out/" "$@" \
+  "$out/corpus"

@@ -1,0 +1,162 @@
+// Sequences of requests, any content, into the registry on a memory store: as it is, and as two
+// callers with different permissions may use it. Every call is answered exactly once, nothing
+// crashes, and the state's invariants hold at the end.
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "failback/config/v1/access.pb.h"
+#include "registry/errors.h"
+#include "registry/security/access_control.h"
+#include "registry/security/guarded_registry.h"
+#include "registry/store/store_registry.h"
+#include "retry/hashed_wheel_timer.h"
+#include "retry/simulated_clock.h"
+#include "tests/fuzz/fuzz_input.h"
+
+namespace failback {
+namespace {
+
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::abort();
+}
+
+class Listener : public NotifyListener {
+ public:
+  void OnNotify(const std::shared_ptr<const SubscribeResponse>&) override {
+    if (ended_) Die("told something after the end");
+  }
+  void OnEnd(const absl::Status&) override {
+    if (ended_) Die("ended twice");
+    ended_ = true;
+  }
+
+ private:
+  bool ended_ = false;
+};
+
+class FuzzSession {
+ public:
+  FuzzSession() {
+    HashedWheelTimer::Options timer_options;
+    timer_options.clock = &clock_;
+    timer_ = *HashedWheelTimer::Create(timer_options);
+    StoreRegistry::Options options;
+    options.timer = timer_.get();
+    options.commit_inline = true;
+    options.max_instances = 50;
+    options.max_sessions = 10;
+    store_ = *StoreRegistry::Open(std::move(options));
+    config::v1::Policy policy;
+    auto* const rule = policy.add_rules();
+    rule->add_certificates("a*");
+    rule->add_namespaces("default");
+    rule->add_services("*");
+    rule->add_allow(config::v1::PERMISSION_REGISTER);
+    rule->add_allow(config::v1::PERMISSION_READ);
+    access_ = std::make_shared<AccessControl>(*AccessRules::Make(&policy, nullptr));
+    for (const char* name : {"a", "b"}) {
+      guarded_.push_back(std::make_unique<GuardedRegistry>(
+          store_.get(), access_, Identity{Identity::Kind::kCertificate, {name}, ""}));
+    }
+  }
+  ~FuzzSession() {
+    streams_.clear();
+    if (const absl::Status status = store_->CheckInvariants(); !status.ok()) Die(status.ToString());
+  }
+
+  void Step(FuzzInput* input) {
+    const uint8_t choice = input->Byte();
+    Registry* const registry =
+        choice % 3 == 0 ? static_cast<Registry*>(store_.get()) : guarded_[choice % 2].get();
+    switch (input->Byte() % 9) {
+      case 0:
+        return Call(registry, &Registry::OpenSession, input, [this](const auto& response) {
+          session_ids_.push_back(response.session_id());
+        });
+      case 1:
+        return Call(registry, &Registry::KeepAlive, input);
+      case 2:
+        return Call(registry, &Registry::CloseSession, input);
+      case 3:
+      case 4:
+        return Call(registry, &Registry::Register, input);
+      case 5:
+        return Call(registry, &Registry::Unregister, input);
+      case 6:
+        return Subscribe(registry, input);
+      case 7:
+        return Call(registry, &Registry::Unsubscribe, input);
+      default:
+        if (input->Byte() % 2 == 0) return Call(registry, &Registry::List, input);
+        clock_.Advance(absl::Milliseconds(input->Number()));
+    }
+  }
+
+ private:
+  // Half of the time a session that is there.
+  template <typename Request>
+  auto TakeSession(FuzzInput* input, Request* request) -> decltype(request->session_id(), void()) {
+    if (input->Byte() % 2 == 0 && !session_ids_.empty()) {
+      request->set_session_id(session_ids_[input->Byte() % session_ids_.size()]);
+    }
+  }
+  void TakeSession(FuzzInput*, OpenSessionRequest*) {}
+  void TakeSession(FuzzInput*, ListRequest*) {}
+
+  template <typename Request, typename Response>
+  void Call(Registry* registry, void (Registry::*method)(const Request&, Callback<Response>),
+            FuzzInput* input, std::function<void(const Response&)> on_success = nullptr) {
+    Request request;
+    input->Fill(&request);
+    TakeSession(input, &request);
+    int answers = 0;
+    (registry->*method)(request, [&](absl::StatusOr<Response> response) {
+      ++answers;
+      if (response.ok() && on_success) on_success(*response);
+      // Any answer can be sent.
+      if (response.ok()) {
+        response->SerializeAsString();
+      } else {
+        StatusToProto(response.status()).SerializeAsString();
+      }
+    });
+    if (answers != 1) Die("a call was not answered once: " + request.ShortDebugString());
+  }
+  template <typename Request, typename Response, typename OnSuccess>
+  void Call(Registry* registry, void (Registry::*method)(const Request&, Callback<Response>),
+            FuzzInput* input, OnSuccess on_success) {
+    Call(registry, method, input, std::function<void(const Response&)>(std::move(on_success)));
+  }
+
+  void Subscribe(Registry* registry, FuzzInput* input) {
+    SubscribeRequest request;
+    input->Fill(&request);
+    TakeSession(input, &request);
+    if (streams_.size() >= 4) streams_.pop_front();
+    streams_.push_back(registry->Subscribe(request, std::make_shared<Listener>()));
+  }
+
+  SimulatedClock clock_;
+  std::unique_ptr<HashedWheelTimer> timer_;
+  std::unique_ptr<StoreRegistry> store_;
+  std::shared_ptr<AccessControl> access_;
+  std::vector<std::unique_ptr<GuardedRegistry>> guarded_;
+  std::vector<std::string> session_ids_;
+  std::deque<std::unique_ptr<SubscribeStream>> streams_;
+};
+
+}  // namespace
+}  // namespace failback
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  failback::FuzzInput input(data, size);
+  failback::FuzzSession session;
+  while (!input.empty()) session.Step(&input);
+  return 0;
+}

@@ -1,0 +1,245 @@
+#include "tests/registry/etcd/etcd_cluster.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "etcd/rpc.grpc.pb.h"
+#include "grpcpp/grpcpp.h"
+#include "registry/errors.h"
+
+namespace failback {
+namespace {
+
+// Below what Linux gives to those who do not choose (32768 and up).
+constexpr int kFirstPort = 20000;
+constexpr int kPorts = 10000;
+
+int Bind(int type, int port) {
+  const int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+// A TCP port that nobody uses, held by a UDP socket.
+std::pair<int, int> ReservePort() {
+  std::random_device random;
+  for (int tries = 0; tries < 1000; ++tries) {
+    const int port = kFirstPort + static_cast<int>(random() % kPorts);
+    const int reservation = Bind(SOCK_DGRAM, port);
+    if (reservation < 0) continue;
+    if (const int probe = Bind(SOCK_STREAM, port); probe >= 0) {
+      close(probe);
+      return {port, reservation};
+    }
+    close(reservation);
+  }
+  Fatal("no free port for etcd");
+}
+
+std::string NewFolder() {
+  std::string folder =
+      access("/dev/shm", W_OK) == 0 ? "/dev/shm/failback-etcd-XXXXXX" : "/tmp/failback-etcd-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) Fatal("no temporary folder for etcd");
+  return folder;
+}
+
+}  // namespace
+
+EtcdCluster::EtcdCluster(Options options) : options_(std::move(options)), folder_(NewFolder()) {
+  members_.resize(static_cast<size_t>(options_.members));
+  for (Member& member : members_) {
+    for (int* port : {&member.client_port, &member.peer_port}) {
+      const auto [free, reservation] = ReservePort();
+      *port = free;
+      member.reservations.push_back(reservation);
+    }
+  }
+  for (int i = 0; i < size(); ++i) Start(i);
+  WaitUntilServing();
+}
+
+EtcdCluster::~EtcdCluster() {
+  for (Member& member : members_) {
+    if (member.process != nullptr) member.process->Kill();
+    for (const int reservation : member.reservations) close(reservation);
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+std::string EtcdCluster::Url(int port, bool client) const {
+  return absl::StrCat(client && !options_.tls.empty() ? "https" : "http", "://127.0.0.1:", port);
+}
+
+std::vector<std::string> EtcdCluster::endpoints() const {
+  std::vector<std::string> endpoints;
+  for (const Member& member : members_) {
+    endpoints.push_back(absl::StrCat("127.0.0.1:", member.client_port));
+  }
+  return endpoints;
+}
+
+std::string EtcdCluster::Uri(const std::string& path) const {
+  return absl::StrCat("etcd://", absl::StrJoin(endpoints(), ","), path);
+}
+
+void EtcdCluster::Start(int index) {
+  Member& member = members_[static_cast<size_t>(index)];
+  std::vector<std::string> cluster;
+  for (int i = 0; i < size(); ++i) {
+    cluster.push_back(
+        absl::StrCat("m", i, "=", Url(members_[static_cast<size_t>(i)].peer_port, false)));
+  }
+  const std::string client_url = Url(member.client_port, true);
+  const std::string peer_url = Url(member.peer_port, false);
+  std::vector<std::string> args = {"/usr/bin/etcd",
+                                   "--name",
+                                   absl::StrCat("m", index),
+                                   "--data-dir",
+                                   absl::StrCat(folder_, "/m", index),
+                                   "--listen-client-urls",
+                                   client_url,
+                                   "--advertise-client-urls",
+                                   client_url,
+                                   "--listen-peer-urls",
+                                   peer_url,
+                                   "--initial-advertise-peer-urls",
+                                   peer_url,
+                                   "--initial-cluster",
+                                   absl::StrJoin(cluster, ","),
+                                   "--initial-cluster-token",
+                                   folder_,
+                                   "--heartbeat-interval",
+                                   "50",
+                                   "--election-timeout",
+                                   "500",
+                                   "--logger",
+                                   "zap",
+                                   "--log-level",
+                                   "error"};
+  if (!options_.tls.empty()) {
+    for (const auto& [flag, file] :
+         {std::pair<const char*, const char*>{"--cert-file", "server.crt"},
+          {"--key-file", "server.key"},
+          {"--trusted-ca-file", "ca.crt"}}) {
+      args.push_back(flag);
+      args.push_back(absl::StrCat(options_.tls, "/", file));
+    }
+    args.push_back("--client-cert-auth");
+  }
+  args.insert(args.end(), options_.arguments.begin(), options_.arguments.end());
+  member.process = Process::Start(args, {{"GOMAXPROCS", "2"}});
+}
+
+void EtcdCluster::Kill(int index) {
+  Member& member = members_[static_cast<size_t>(index)];
+  member.process->Kill();
+  member.process = nullptr;
+}
+
+void EtcdCluster::Wipe() {
+  for (int i = 0; i < size(); ++i) {
+    std::error_code ignored;
+    if (!running(i)) std::filesystem::remove_all(absl::StrCat(folder_, "/m", i), ignored);
+  }
+}
+
+void EtcdCluster::Signal(int index, int signal) {
+  members_[static_cast<size_t>(index)].process->Signal(signal);
+}
+
+absl::StatusOr<etcdserverpb::StatusResponse> EtcdCluster::Status(int index) const {
+  if (!options_.tls.empty()) return absl::UnimplementedError("not with TLS");
+  const auto channel = grpc::CreateChannel(endpoints()[static_cast<size_t>(index)],
+                                           grpc::InsecureChannelCredentials());
+  const auto stub = etcdserverpb::Maintenance::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  etcdserverpb::StatusResponse response;
+  const grpc::Status status = stub->Status(&context, {}, &response);
+  if (!status.ok()) return StatusFromGrpc(status);
+  return response;
+}
+
+absl::StatusOr<int64_t> EtcdCluster::Put(const std::string& key, const std::string& value) const {
+  const auto channel = grpc::CreateChannel(endpoints()[static_cast<size_t>(WaitForLeader())],
+                                           grpc::InsecureChannelCredentials());
+  const auto stub = etcdserverpb::KV::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  etcdserverpb::PutRequest request;
+  request.set_key(key);
+  request.set_value(value);
+  etcdserverpb::PutResponse response;
+  const grpc::Status status = stub->Put(&context, request, &response);
+  if (!status.ok()) return StatusFromGrpc(status);
+  return response.header().revision();
+}
+
+int EtcdCluster::WaitForLeader() const {
+  const absl::Time deadline = absl::Now() + kProcessTimeout;
+  while (absl::Now() < deadline) {
+    for (int i = 0; i < size(); ++i) {
+      if (!running(i)) continue;
+      const auto status = Status(i);
+      if (status.ok() && status->leader() != 0 &&
+          status->leader() == status->header().member_id()) {
+        return i;
+      }
+    }
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  Fatal("etcd has no leader");
+}
+
+void EtcdCluster::WaitUntilServing() const {
+  const absl::Time deadline = absl::Now() + kProcessTimeout;
+  while (Ctl({"--dial-timeout=1s", "--command-timeout=1s", "get", "nothing"}).status != 0) {
+    if (absl::Now() > deadline) {
+      for (const Member& member : members_) {
+        if (member.process != nullptr) Fatal(member.process->Describe());
+      }
+      Fatal("etcd does not serve");
+    }
+  }
+}
+
+RunResult EtcdCluster::Ctl(const std::vector<std::string>& args) const {
+  std::vector<std::string> running_endpoints;
+  for (int i = 0; i < size(); ++i) {
+    if (running(i)) {
+      running_endpoints.push_back(Url(members_[static_cast<size_t>(i)].client_port, true));
+    }
+  }
+  std::vector<std::string> command = {"/usr/bin/etcdctl", "--endpoints",
+                                      absl::StrJoin(running_endpoints, ",")};
+  if (!options_.tls.empty()) {
+    for (const auto& [flag, file] : {std::pair<const char*, const char*>{"--cert", "client.crt"},
+                                     {"--key", "client.key"},
+                                     {"--cacert", "ca.crt"}}) {
+      command.push_back(flag);
+      command.push_back(absl::StrCat(options_.tls, "/", file));
+    }
+  }
+  command.insert(command.end(), args.begin(), args.end());
+  return RunProcess(command, {{"ETCDCTL_API", "3"}});
+}
+
+}  // namespace failback

@@ -1,0 +1,70 @@
+// An EtcdRegistry with keys of its own on a cluster that tests share, and short words for its
+// calls.
+
+#ifndef FAILBACK_TESTS_REGISTRY_ETCD_ETCD_HARNESS_H_
+#define FAILBACK_TESTS_REGISTRY_ETCD_ETCD_HARNESS_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/etcd/etcd_registry.h"
+#include "registry/etcd/etcd_uri.h"
+#include "retry/hashed_wheel_timer.h"
+#include "tests/registry/etcd/etcd_cluster.h"
+#include "tests/registry/registry_calls.h"
+
+namespace failback {
+
+inline std::unique_ptr<HashedWheelTimer> NewTestTimer() {
+  HashedWheelTimer::Options options;
+  options.tick_duration = absl::Milliseconds(5);
+  return HashedWheelTimer::Create(options).value();
+}
+
+// A prefix that no other test of this process has.
+inline std::string NewPrefix() {
+  static std::atomic<int> last{0};
+  return absl::StrCat("/test", ++last);
+}
+
+inline EtcdRegistry::Options EtcdTestOptions(const EtcdCluster& etcd, const std::string& prefix,
+                                             HashedWheelTimer* timer) {
+  EtcdRegistry::Options options = ParseEtcdUri(etcd.Uri(prefix), timer).value();
+  // A member that is away is given up sooner, a busy machine is borne longer.
+  options.client.attempt_timeout = absl::Seconds(1);
+  options.client.call_timeout = absl::Seconds(10);
+  return options;
+}
+
+class EtcdHarness : public RegistryCalls {
+ public:
+  EtcdHarness(const EtcdCluster& etcd, std::string prefix)
+      : prefix_(std::move(prefix)),
+        timer_(NewTestTimer()),
+        options_(EtcdTestOptions(etcd, prefix_, timer_.get())) {
+    Open();
+  }
+
+  EtcdRegistry::Options& options() { return options_; }
+  const std::string& prefix() const { return prefix_; }
+  HashedWheelTimer* timer() { return timer_.get(); }
+  void Open() { registry_ = std::make_unique<EtcdRegistry>(options_); }
+  void Close() { registry_.reset(); }
+  EtcdRegistry& operator*() { return *registry_; }
+  EtcdRegistry* operator->() { return registry_.get(); }
+
+ private:
+  Registry& registry() override { return *registry_; }
+
+  const std::string prefix_;
+  const std::unique_ptr<HashedWheelTimer> timer_;
+  EtcdRegistry::Options options_;
+  std::unique_ptr<EtcdRegistry> registry_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_TESTS_REGISTRY_ETCD_ETCD_HARNESS_H_

@@ -1,0 +1,88 @@
+// Two failback-registry over one etcd, interchangeable: real processes.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/registry/etcd/etcd_harness.h"
+#include "tests/util/daemons.h"
+
+namespace failback {
+namespace {
+
+// Modify revisions by instance id.
+std::map<std::string, uint64_t> Revisions(EtcdHarness& judge) {
+  std::map<std::string, uint64_t> revisions;
+  for (const auto& record : judge.List("s")) {
+    revisions[record.instance().key().instance_id()] = record.modify_revision();
+  }
+  return revisions;
+}
+
+TEST(TwoServersTest, AgentsFailOverWithoutAGapAndWithoutWritingAnythingAgain) {
+  EtcdCluster etcd(EtcdCluster::Options{});
+  const std::string prefix = "/two";
+  const std::string store = etcd.Uri(prefix);
+  // Sockets, so that a server that starts again is where it was.
+  const TempDir dir;
+  const auto start = [&](int server) {
+    return Daemon::Registry({"--store", store, "--listen",
+                             absl::StrCat("unix:", dir.File(absl::StrCat(server, ".sock")))});
+  };
+  std::vector<Daemon> servers;
+  servers.push_back(start(0));
+  servers.push_back(start(1));
+  Daemon agent =
+      Daemon::Agent(absl::StrCat("grpc://", servers[0].address(), ",", servers[1].address()),
+                    {"--session-ttl", "2s"});
+  std::vector<std::string> ids;
+  for (int i = 0; i < 12; ++i) {
+    ids.push_back(absl::StrCat("i", 10 + i));
+    ASSERT_EQ(Ctl(agent.address(), {"register", "s", "--id", ids.back(), "--address", "127.0.0.1",
+                                    "--port", "1", "--wait", "acknowledged"})
+                  .status,
+              0);
+  }
+  // What was registered through one is seen through the other.
+  EXPECT_EQ(ListedIds(servers[0].address(), "s"), ids);
+  EXPECT_EQ(ListedIds(servers[1].address(), "s"), ids);
+
+  EtcdHarness judge(etcd, prefix);
+  auto subscriber = std::make_shared<FakeSubscriber>();
+  const auto stream = judge.Subscribe(subscriber, "s");
+  ASSERT_TRUE(Eventually([&] { return subscriber->ids() == ids; }));
+  const std::map<std::string, uint64_t> before = Revisions(judge);
+
+  for (int victim = 0; victim < 2; ++victim) {
+    servers[static_cast<size_t>(victim)].Kill();
+    // The agent works on, through the other.
+    ids.push_back(absl::StrCat("j", victim));
+    ASSERT_EQ(Ctl(agent.address(), {"register", "s", "--id", ids.back(), "--address", "127.0.0.1",
+                                    "--port", "1", "--wait", "acknowledged"})
+                  .status,
+              0);
+    ASSERT_TRUE(Eventually([&] { return subscriber->ids() == ids; }));
+    // Beyond a TTL: the session is renewed through the other server.
+    const std::string short_lived =
+        judge.Session(absl::StrCat("witness", victim), absl::Seconds(3));
+    ASSERT_TRUE(judge.Register(short_lived, MakeInstance("w", "1"), 1).ok());
+    ASSERT_TRUE(Eventually([&] { return judge.Ids("w").empty(); }));
+    if (victim == 0) {
+      servers[0] = start(0);
+    }
+  }
+  // A snapshot and the two new ones: nobody ever left the list.
+  for (const auto& event : subscriber->events()) {
+    EXPECT_EQ(event->delta().removals_size(), 0) << event->ShortDebugString();
+  }
+  const std::map<std::string, uint64_t> after = Revisions(judge);
+  for (const auto& [id, revision] : before) {
+    EXPECT_EQ(after.at(id), revision) << id << " was written again";
+  }
+}
+
+}  // namespace
+}  // namespace failback

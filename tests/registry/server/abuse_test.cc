@@ -1,0 +1,322 @@
+// What clients do wrong, or on purpose, must not disturb the others: they keep being served, and
+// the registry's memory stays bounded.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "failback/registry/v1/registry.grpc.pb.h"
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "tests/fault/fault_proxy.h"
+#include "tests/registry/server/bystander.h"
+#include "tests/registry/server/registry_client.h"
+#include "tests/util/daemons.h"
+
+namespace failback {
+namespace {
+
+using registry::v1::RegistryService;
+
+// HTTP/2: the client's preface and an empty SETTINGS frame.
+const std::string& Preface() {
+  static const auto* const preface = new std::string(
+      std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\4\0\0\0\0\0", 9));
+  return *preface;
+}
+
+// A TCP connection that says what it is told.
+class RawConnection {
+ public:
+  explicit RawConnection(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int port = 0;
+    if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) std::abort();
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    ok_ = fd_ >= 0 && connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0;
+  }
+  ~RawConnection() {
+    if (fd_ >= 0) close(fd_);
+  }
+  RawConnection(const RawConnection&) = delete;
+
+  bool ok() const { return ok_; }
+  void Send(const std::string& bytes) {
+    // The server may have hung up by now: all the same here.
+    static_cast<void>(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
+  }
+  // Reads until the other side closes; false after the deadline.
+  bool WaitForClose() {
+    const absl::Time deadline = absl::Now() + kProcessTimeout;
+    char buffer[4096];
+    while (absl::Now() < deadline) {
+      pollfd wait{fd_, POLLIN, 0};
+      if (poll(&wait, 1, 100) > 0 && read(fd_, buffer, sizeof(buffer)) <= 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  const int fd_;
+  bool ok_ = false;
+};
+
+int64_t ResidentBytes(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/statm"));
+  int64_t total = 0;
+  int64_t resident = 0;
+  file >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+std::mt19937_64 Seeded() {
+  uint64_t seed = std::random_device()();
+  if (const char* given = std::getenv("FAILBACK_TEST_SEED"); given != nullptr) {
+    seed = std::strtoull(given, nullptr, 10);
+  }
+  std::cout << "seed " << seed << " (FAILBACK_TEST_SEED)" << std::endl;
+  return std::mt19937_64(seed);
+}
+
+class AbuseTest : public ::testing::Test {
+ protected:
+  void Start(std::vector<std::string> args = {}) {
+    args.insert(args.end(), {"--store", "memory:"});
+    daemon_ = std::make_unique<Daemon>(Daemon::Registry(args));
+    bystander_ = std::make_unique<Bystander>(daemon_->address());
+    ASSERT_TRUE(bystander_->Prospers()) << bystander_->failure();
+  }
+  int64_t memory() { return ResidentBytes(daemon_->process().pid()); }
+
+  // A stream on a connection of its own.
+  struct Follower {
+    explicit Follower(const std::string& address) {
+      grpc::ChannelArguments arguments;
+      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+      arguments.SetMaxReceiveMessageSize(-1);
+      channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+      stub = RegistryService::NewStub(channel);
+      context.set_deadline(absl::ToChronoTime(absl::Now() + 3 * kProcessTimeout));
+      SubscribeRequest request;
+      request.mutable_selector()->set_service("large");
+      stream = stub->Subscribe(&context, request);
+    }
+    ~Follower() { context.TryCancel(); }
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<RegistryService::Stub> stub;
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<SubscribeResponse>> stream;
+  };
+
+  // Changes all `size` instances of the service `large`.
+  void Churn(RegistryClient& client, int size, uint32_t port) {
+    for (int at = 0; at < size; at += 500) {
+      std::vector<ServiceInstance> batch;
+      for (int i = at; i < std::min(size, at + 500); ++i) {
+        batch.push_back(MakeInstance("large", absl::StrCat(i), port));
+        (*batch.back().mutable_metadata())["text"] = std::string(200, 'x');
+      }
+      ASSERT_TRUE(client.Register("", batch).ok());
+    }
+  }
+
+  std::unique_ptr<Daemon> daemon_;
+  std::unique_ptr<Bystander> bystander_;
+};
+
+TEST_F(AbuseTest, Garbage) {
+  Start();
+  std::mt19937_64 random = Seeded();
+  const auto noise = [&](size_t size) {
+    std::string bytes(size, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    return bytes;
+  };
+  // A frame with a right header and whatever inside.
+  const auto frame = [&](uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
+    std::string bytes = {static_cast<char>(payload.size() >> 16),
+                         static_cast<char>(payload.size() >> 8),
+                         static_cast<char>(payload.size()),
+                         static_cast<char>(type),
+                         static_cast<char>(flags),
+                         static_cast<char>(stream >> 24),
+                         static_cast<char>(stream >> 16),
+                         static_cast<char>(stream >> 8),
+                         static_cast<char>(stream)};
+    return bytes + payload;
+  };
+  const int64_t before = memory();
+  for (int round = 0; round < 40; ++round) {
+    std::vector<std::unique_ptr<RawConnection>> open;
+    const auto say = [&](const std::string& bytes) {
+      open.push_back(std::make_unique<RawConnection>(daemon_->address()));
+      ASSERT_TRUE(open.back()->ok());
+      open.back()->Send(bytes);
+    };
+    say(noise(1 + random() % 100000));
+    say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    say("\x16\x03\x01\x02" + noise(500));                         // as TLS
+    say(Preface() + noise(random() % 5000));                      // broken frames
+    say(Preface() + frame(1, 4, 1, noise(200)));                  // HEADERS, no valid HPACK
+    say(Preface() + frame(0, 0, 1, noise(3000)));                 // DATA of no stream
+    say(Preface() + std::string("\xff\xff\xff\0\0\0\0\0\1", 9));  // a frame of 16 MiB
+    for (int i = 0; i < 20; ++i) {
+      open.back()->Send(frame(random() % 16, static_cast<uint8_t>(random()),
+                              static_cast<uint32_t>(random() % 5), noise(random() % 100)));
+    }
+    say(Preface().substr(0, random() % Preface().size()));  // and then nothing
+  }
+  // Right gRPC, and no protobuf inside.
+  grpc::GenericStub stub(
+      grpc::CreateChannel(daemon_->address(), grpc::InsecureChannelCredentials()));
+  for (const char* method : {"OpenSession", "CloseSession", "Register", "Unregister", "Unsubscribe",
+                             "List", "Subscribe", "NoSuchMethod"}) {
+    for (int round = 0; round < 20; ++round) {
+      grpc::ClientContext context;
+      context.set_deadline(absl::ToChronoTime(absl::Now() + kProcessTimeout));
+      grpc::CompletionQueue queue;
+      // A first byte of 7 has wire type 7, which there is not.
+      grpc::Slice slice("\x07" + noise(random() % 1000));
+      grpc::ByteBuffer request(&slice, 1);
+      grpc::ByteBuffer response;
+      grpc::Status status;
+      auto call = stub.PrepareUnaryCall(
+          &context, absl::StrCat("/failback.registry.v1.RegistryService/", method), request,
+          &queue);
+      call->StartCall();
+      call->Finish(&response, &status, this);
+      void* tag = nullptr;
+      bool ok = false;
+      ASSERT_TRUE(queue.Next(&tag, &ok));
+      EXPECT_FALSE(status.ok()) << method;
+      EXPECT_NE(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << method;
+    }
+  }
+  EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+  EXPECT_LT(memory() - before, 64 << 20);
+  EXPECT_EQ(daemon_->Stop(), 0);
+}
+
+TEST_F(AbuseTest, TenThousandConnections) {
+  rlimit files;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  const int count = static_cast<int>(std::min<rlim_t>(10000, files.rlim_max - 200));
+  Start();
+  const int64_t before = memory();
+  {
+    std::vector<std::unique_ptr<RawConnection>> connections;
+    for (int i = 0; i < count; ++i) {
+      connections.push_back(std::make_unique<RawConnection>(daemon_->address()));
+      ASSERT_TRUE(connections.back()->ok()) << i;
+      connections.back()->Send(Preface());
+      if (i % 1000 == 0) EXPECT_TRUE(bystander_->Prospers(1)) << bystander_->failure();
+    }
+    EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+    RegistryClient late(daemon_->address());
+    EXPECT_TRUE(late.List("bystander").ok());
+    const int64_t each = (memory() - before) / count;
+    std::cout << count << " connections, " << each << " bytes each" << std::endl;
+    EXPECT_LT(each, 64 << 10);
+  }
+  EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+  EXPECT_EQ(daemon_->Stop(), 0);
+}
+
+TEST_F(AbuseTest, SubscribersThatStopReadingTakeAtMostAMegabyteEach) {
+  constexpr int kFollowers = 40;
+  constexpr int kInstances = 1500;
+  Start({"--connections-stalled-timeout", "1h"});
+  RegistryClient client(daemon_->address());
+  Churn(client, kInstances, 1);
+  std::vector<std::unique_ptr<Follower>> stopped;
+  for (int i = 0; i < kFollowers; ++i) {
+    stopped.push_back(std::make_unique<Follower>(daemon_->address()));
+    SubscribeResponse first;
+    ASSERT_TRUE(stopped.back()->stream->Read(&first));
+  }
+  auto reader = std::make_shared<FakeSubscriber>();
+  const auto stream = client.Subscribe(reader, "large");
+  const int64_t before = memory();
+  // What all of this would take if it were kept: 13 MB each.
+  uint32_t port = 1;
+  while (port < 25) Churn(client, kInstances, ++port);
+  const int64_t each = (memory() - before) / kFollowers;
+  std::cout << each << " bytes for each stopped subscriber" << std::endl;
+  EXPECT_LT(each, 3 << 19) << "1 MB, and the heap's overhead";
+  // Who reads has the newest.
+  EXPECT_TRUE(Eventually([&] {
+    const auto instances = reader->instances();
+    ServiceInstance last;
+    return instances.size() == kInstances && last.ParseFromString(instances.rbegin()->second) &&
+           last.port() == port;
+  }));
+  EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+}
+
+TEST_F(AbuseTest, ASubscriberThatStopsReadingIsCutOff) {
+  Start({"--connections-stalled-timeout", "200ms"});
+  RegistryClient client(daemon_->address());
+  Churn(client, 1500, 1);
+  Follower stopped(daemon_->address());
+  SubscribeResponse message;
+  ASSERT_TRUE(stopped.stream->Read(&message));
+  const absl::Time until = absl::Now() + absl::Seconds(2);
+  for (uint32_t port = 2; absl::Now() < until; ++port) Churn(client, 1500, port);
+  while (stopped.stream->Read(&message)) {
+  }
+  EXPECT_EQ(stopped.stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+}
+
+TEST_F(AbuseTest, IdleConnectionsAreClosed) {
+  Start({"--connections-idle-timeout", "1s"});
+  RawConnection idle(daemon_->address());
+  idle.Send(Preface());
+  EXPECT_TRUE(idle.WaitForClose());
+  EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+}
+
+TEST_F(AbuseTest, AHalfOpenConnectionIsFoundAndItsSessionEnds) {
+  Start({"--connections-ping-interval", "300ms"});
+  const auto proxy = FaultProxy::Start(daemon_->address());
+  RegistryClient gone(proxy->address());
+  OpenSessionRequest open;
+  open.set_incarnation("gone");
+  open.mutable_ttl()->set_seconds(3600);
+  open.set_ends_with_stream(true);
+  const auto session = CallAndWait(*gone, &Registry::OpenSession, open);
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_TRUE(gone.KeepAlive(session->session_id()).ok());
+  ASSERT_TRUE(gone.Register(session->session_id(), {MakeInstance("gone", "1")}).ok());
+  auto listener = std::make_shared<FakeSubscriber>();
+  const auto stream = gone.Subscribe(listener, "gone");
+
+  proxy->BlackHole();  // nothing is said, nothing is closed
+  RegistryClient other(daemon_->address());
+  EXPECT_TRUE(Eventually([&] { return other.Ids("gone").empty(); }));
+  EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+}
+
+}  // namespace
+}  // namespace failback

@@ -1,0 +1,489 @@
+// Who may do what, over the wire: the registry on an embedded store, callers with tokens, and rules
+// that change.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "failback/registry/v1/registry.grpc.pb.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/json_util.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "registry/errors.h"
+#include "registry/log.h"
+#include "registry/registry_server.h"
+#include "registry/security/access_control.h"
+#include "registry/store/store_registry.h"
+#include "retry/hashed_wheel_timer.h"
+#include "tests/util/process.h"
+
+namespace failback {
+namespace {
+
+using registry::v1::ERROR_REASON_ACCESS_DENIED;
+using registry::v1::ERROR_REASON_CREDENTIALS_NEEDED;
+using registry::v1::ERROR_REASON_SESSION_NOT_OWNED;
+using registry::v1::ERROR_REASON_SESSION_UNKNOWN;
+using registry::v1::RegistryService;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr auto kRegister = config::v1::PERMISSION_REGISTER;
+constexpr auto kRead = config::v1::PERMISSION_READ;
+
+config::v1::Rule MakeRule(const std::string& token, std::vector<config::v1::Permission> allow,
+                          const std::string& service) {
+  config::v1::Rule rule;
+  if (token.empty()) {
+    rule.set_anonymous(true);
+  } else {
+    rule.add_tokens(token);
+  }
+  for (const auto permission : allow) rule.add_allow(permission);
+  rule.add_namespaces("default");
+  rule.add_services(service);
+  return rule;
+}
+
+// Each name is its own token.
+AccessRules MakeRules(const std::vector<config::v1::Rule>& rules,
+                      const std::vector<std::string>& tokens) {
+  config::v1::Policy policy;
+  for (const auto& rule : rules) *policy.add_rules() = rule;
+  config::v1::Tokens known;
+  for (const std::string& name : tokens) {
+    auto* const token = known.add_tokens();
+    token->set_name(name);
+    token->set_sha256(absl::BytesToHexString(Sha256(name)));
+  }
+  auto made = AccessRules::Make(&policy, &known);
+  if (!made.ok()) Fatal(made.status().ToString());
+  return *std::move(made);
+}
+
+class AccessTest : public ::testing::Test {
+ protected:
+  AccessTest() {
+    timer_ = *HashedWheelTimer::Create(HashedWheelTimer::Options());
+    access_ = std::make_shared<AccessControl>(DefaultRules());
+    Start("memory:");
+  }
+  ~AccessTest() override { SetLogSink(LogLevel::kWarning, nullptr); }
+
+  static AccessRules DefaultRules() {
+    return MakeRules({MakeRule("orders", {kRegister, kRead}, "orders*"),
+                      MakeRule("other", {kRegister, kRead}, "other"),
+                      MakeRule("reader", {kRead}, "*"), MakeRule("", {kRead}, "public")},
+                     {"orders", "other", "reader", "nothing"});
+  }
+
+  void Start(const std::string& uri) {
+    server_.reset();
+    store_.reset();
+    StoreRegistry::Options options;
+    options.timer = timer_.get();
+    options.uri = uri;
+    auto store = StoreRegistry::Open(std::move(options));
+    if (!store.ok()) Fatal(store.status().ToString());
+    store_ = *std::move(store);
+    RegistryServer::Options server_options;
+    server_options.listen = {absl::StrCat("unix:", folder_.File("s"))};
+    server_options.access = access_;
+    auto server = RegistryServer::Start(store_.get(), server_options);
+    if (!server.ok()) Fatal(server.status().ToString());
+    server_ = *std::move(server);
+    stub_ = RegistryService::NewStub(
+        grpc::CreateChannel(server_->addresses()[0], grpc::InsecureChannelCredentials()));
+  }
+
+  static std::unique_ptr<grpc::ClientContext> As(const std::string& token) {
+    auto context = std::make_unique<grpc::ClientContext>();
+    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    context->set_wait_for_ready(true);
+    if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
+    return context;
+  }
+
+  template <typename Request, typename Response>
+  absl::Status Call(const std::string& token,
+                    grpc::Status (RegistryService::Stub::*method)(grpc::ClientContext*,
+                                                                  const Request&, Response*),
+                    const Request& request, Response* response) {
+    return StatusFromGrpc((stub_.get()->*method)(As(token).get(), request, response));
+  }
+
+  absl::Status Open(const std::string& token, const std::string& incarnation,
+                    OpenSessionResponse* response) {
+    OpenSessionRequest request;
+    request.set_incarnation(incarnation);
+    return Call(token, &RegistryService::Stub::OpenSession, request, response);
+  }
+
+  // The status of the call, or of its only item.
+  absl::Status Register(const std::string& token, const std::string& session,
+                        const std::string& service) {
+    RegisterRequest request;
+    request.set_session_id(session);
+    AddTo(&request, service);
+    RegisterResponse response;
+    absl::Status status = Call(token, &RegistryService::Stub::Register, request, &response);
+    return status.ok() ? StatusFromProto(response.results(0).status()) : status;
+  }
+
+  static void AddTo(RegisterRequest* request, const std::string& service) {
+    auto* const instance = request->add_registrations()->mutable_instance();
+    instance->mutable_key()->set_service(service);
+    instance->mutable_key()->set_instance_id("1");
+    instance->set_address("10.0.0.1");
+    instance->set_port(80);
+  }
+
+  absl::Status Unregister(const std::string& token, const std::string& session,
+                          const std::string& service) {
+    UnregisterRequest request;
+    request.set_session_id(session);
+    auto* const key = request.add_deregistrations()->mutable_key();
+    key->set_service(service);
+    key->set_instance_id("1");
+    UnregisterResponse response;
+    absl::Status status = Call(token, &RegistryService::Stub::Unregister, request, &response);
+    return status.ok() ? StatusFromProto(response.results(0).status()) : status;
+  }
+
+  absl::Status KeepAlive(const std::string& token, const std::string& session) {
+    auto context = As(token);
+    auto stream = stub_->KeepAlive(context.get());
+    KeepAliveRequest request;
+    request.set_session_id(session);
+    stream->Write(request);
+    stream->WritesDone();
+    KeepAliveResponse response;
+    const bool answered = stream->Read(&response);
+    absl::Status status = StatusFromGrpc(stream->Finish());
+    if (!status.ok()) return status;
+    if (!answered) return absl::DataLossError("no answer");
+    return StatusFromProto(response.status());
+  }
+
+  absl::Status Close(const std::string& token, const std::string& session) {
+    CloseSessionRequest request;
+    request.set_session_id(session);
+    CloseSessionResponse response;
+    return Call(token, &RegistryService::Stub::CloseSession, request, &response);
+  }
+
+  absl::Status List(const std::string& token, const std::string& service,
+                    std::vector<std::string>* services = nullptr,
+                    const std::string& incarnation = "") {
+    ListRequest request;
+    request.mutable_selector()->set_service(service);
+    request.set_incarnation(incarnation);
+    ListResponse response;
+    absl::Status status = Call(token, &RegistryService::Stub::List, request, &response);
+    if (services != nullptr) {
+      services->clear();
+      for (const auto& record : response.records()) {
+        services->push_back(record.instance().key().service());
+      }
+    }
+    return status;
+  }
+
+  struct Subscription {
+    std::unique_ptr<grpc::ClientContext> context;
+    std::unique_ptr<grpc::ClientReader<SubscribeResponse>> stream;
+    SubscribeResponse event;
+
+    bool Read() { return stream->Read(&event); }
+    absl::Status End() {
+      while (Read()) {
+      }
+      return StatusFromGrpc(stream->Finish());
+    }
+  };
+  Subscription Subscribe(const std::string& token, const std::string& service,
+                         const std::string& session = "") {
+    SubscribeRequest request;
+    request.mutable_selector()->set_service(service);
+    request.set_session_id(session);
+    if (!session.empty()) request.set_subscription_id("s");
+    Subscription subscription;
+    subscription.context = As(token);
+    subscription.stream = stub_->Subscribe(subscription.context.get(), request);
+    return subscription;
+  }
+
+  absl::Status Unsubscribe(const std::string& token, const std::string& session) {
+    UnsubscribeRequest request;
+    request.set_session_id(session);
+    request.set_subscription_id("s");
+    UnsubscribeResponse response;
+    return Call(token, &RegistryService::Stub::Unsubscribe, request, &response);
+  }
+
+  const TempDir folder_;
+  std::unique_ptr<HashedWheelTimer> timer_;
+  std::shared_ptr<AccessControl> access_;
+  std::unique_ptr<StoreRegistry> store_;
+  std::unique_ptr<RegistryServer> server_;
+  std::unique_ptr<RegistryService::Stub> stub_;
+};
+
+void ExpectReason(const absl::Status& status, ErrorReason reason, const std::string& what) {
+  EXPECT_EQ(ReasonOf(status), reason) << what << ": " << status;
+  const auto code = reason == ERROR_REASON_CREDENTIALS_NEEDED ? absl::StatusCode::kUnauthenticated
+                                                              : absl::StatusCode::kPermissionDenied;
+  EXPECT_EQ(status.code(), code) << what << ": " << status;
+}
+
+TEST_F(AccessTest, WhatIsAllowedWorks) {
+  OpenSessionResponse session;
+  ASSERT_TRUE(Open("orders", "i", &session).ok());
+  EXPECT_TRUE(KeepAlive("orders", session.session_id()).ok());
+  EXPECT_TRUE(Register("orders", session.session_id(), "orders").ok());
+  EXPECT_TRUE(List("orders", "orders").ok());
+  EXPECT_TRUE(List("reader", "orders").ok());
+  Subscription subscription = Subscribe("orders", "orders", session.session_id());
+  ASSERT_TRUE(subscription.Read());
+  EXPECT_EQ(subscription.event.snapshot().instances_size(), 1);
+  EXPECT_TRUE(Unsubscribe("orders", session.session_id()).ok());
+  EXPECT_TRUE(subscription.End().ok());
+  EXPECT_TRUE(Unregister("orders", session.session_id(), "orders").ok());
+  EXPECT_TRUE(Close("orders", session.session_id()).ok());
+  EXPECT_TRUE(List("", "public").ok());
+  EXPECT_EQ(access_->counters().denied(), 0);
+}
+
+TEST_F(AccessTest, EachCallIsDeniedToWhoMayNot) {
+  OpenSessionResponse session;
+  ASSERT_TRUE(Open("orders", "i", &session).ok());
+  const std::string& id = session.session_id();
+  const struct {
+    const char* token;
+    ErrorReason reason;
+  } kCallers[] = {{"", ERROR_REASON_CREDENTIALS_NEEDED},
+                  {"wrong", ERROR_REASON_CREDENTIALS_NEEDED},
+                  {"nothing", ERROR_REASON_ACCESS_DENIED},
+                  {"reader", ERROR_REASON_ACCESS_DENIED},
+                  {"other", ERROR_REASON_ACCESS_DENIED}};
+  for (const auto& [token, reason] : kCallers) {
+    SCOPED_TRACE(token);
+    const std::string who = token;
+    OpenSessionResponse mine;
+    if (who == "nothing" || who == "wrong") {
+      ExpectReason(Open(who, "new", &mine), reason, "OpenSession");
+      ExpectReason(List(who, ""), reason, "List");
+    }
+    // With no session, and so about the service alone.
+    ExpectReason(Register(who, "", "orders"), reason, "Register");
+    ExpectReason(Unregister(who, "", "orders"), reason, "Unregister");
+    if (who != "reader") {
+      ExpectReason(List(who, "orders"), reason, "List");
+      ExpectReason(Subscribe(who, "orders").End(), reason, "Subscribe");
+    }
+    // With the session of another.
+    const ErrorReason session_reason =
+        who == "wrong" ? ERROR_REASON_CREDENTIALS_NEEDED : ERROR_REASON_SESSION_NOT_OWNED;
+    ExpectReason(KeepAlive(who, id), session_reason, "KeepAlive");
+    ExpectReason(Register(who, id, "orders"), session_reason, "Register");
+    ExpectReason(Unregister(who, id, "orders"), session_reason, "Unregister");
+    ExpectReason(Subscribe(who, "orders", id).End(), session_reason, "Subscribe");
+    ExpectReason(Unsubscribe(who, id), session_reason, "Unsubscribe");
+    ExpectReason(Close(who, id), session_reason, "CloseSession");
+  }
+  // Nothing of it has had an effect.
+  EXPECT_TRUE(KeepAlive("orders", id).ok());
+  EXPECT_EQ(store_->Stats().instances, 0);
+  EXPECT_EQ(store_->Stats().sessions, 1);
+  const AccessControl::Counters counters = access_->counters();
+  EXPECT_GT(counters.unauthenticated, 10);
+  EXPECT_EQ(counters.denied_register, 4);
+  EXPECT_GE(counters.denied_other, 4);
+  EXPECT_EQ(counters.denied_session, 24);
+}
+
+TEST_F(AccessTest, ABatchIsJudgedItemByItem) {
+  RegisterRequest request;
+  for (const char* service : {"other", "orders", "secret", "orders-2"}) AddTo(&request, service);
+  RegisterResponse response;
+  ASSERT_TRUE(Call("orders", &RegistryService::Stub::Register, request, &response).ok());
+  ASSERT_EQ(response.results_size(), 4);
+  const auto status = [&](int i) { return StatusFromProto(response.results(i).status()); };
+  ExpectReason(status(0), ERROR_REASON_ACCESS_DENIED, "other");
+  EXPECT_TRUE(status(1).ok()) << status(1);
+  ExpectReason(status(2), ERROR_REASON_ACCESS_DENIED, "secret");
+  EXPECT_TRUE(status(3).ok()) << status(3);
+  EXPECT_GT(response.revision(), 0u);
+  std::vector<std::string> services;
+  ASSERT_TRUE(List("reader", "", &services).ok());
+  EXPECT_THAT(services, ElementsAre("orders", "orders-2"));
+  // A problem of the whole call stays one.
+  for (auto& registration : *request.mutable_registrations()) {
+    registration.mutable_instance()->set_port(0);
+  }
+  request.set_session_id("none");
+  EXPECT_EQ(ReasonOf(Call("orders", &RegistryService::Stub::Register, request, &response)),
+            ERROR_REASON_SESSION_UNKNOWN);
+}
+
+TEST_F(AccessTest, AListingShowsWhatMayBeRead) {
+  ASSERT_TRUE(Register("orders", "", "orders").ok());
+  ASSERT_TRUE(Register("other", "", "other").ok());
+  std::vector<std::string> services;
+  ASSERT_TRUE(List("reader", "", &services).ok());
+  EXPECT_THAT(services, ElementsAre("orders", "other"));
+  ASSERT_TRUE(List("orders", "", &services).ok());
+  EXPECT_THAT(services, ElementsAre("orders"));
+  ASSERT_TRUE(List("", "", &services).ok());
+  EXPECT_THAT(services, IsEmpty());
+}
+
+// An agent that may only register compares what it has registered with what is there.
+TEST_F(AccessTest, AListingOfOnesOwnNeedsNoRead) {
+  access_->Update(MakeRules({MakeRule("orders", {kRegister}, "orders")}, {"orders"}));
+  OpenSessionResponse session;
+  ASSERT_TRUE(Open("orders", "mine", &session).ok());
+  ASSERT_TRUE(Register("orders", session.session_id(), "orders").ok());
+  std::vector<std::string> services;
+  ASSERT_TRUE(List("orders", "", &services, "mine").ok());
+  EXPECT_THAT(services, ElementsAre("orders"));
+  ASSERT_TRUE(List("orders", "", &services).ok());
+  EXPECT_THAT(services, IsEmpty());
+  ExpectReason(List("orders", "orders"), ERROR_REASON_ACCESS_DENIED, "List");
+}
+
+TEST_F(AccessTest, NewRulesEndWhatTheyDoNotAllow) {
+  Subscription orders = Subscribe("orders", "orders");
+  Subscription other = Subscribe("other", "other");
+  Subscription reader = Subscribe("reader", "orders");
+  ASSERT_TRUE(orders.Read() && other.Read() && reader.Read());
+  // `orders` loses its rule, `other` its token; `reader` stays.
+  access_->Update(
+      MakeRules({MakeRule("other", {kRead}, "other"), MakeRule("reader", {kRegister, kRead}, "*")},
+                {"orders", "reader"}));
+  ExpectReason(orders.End(), ERROR_REASON_ACCESS_DENIED, "orders");
+  ExpectReason(other.End(), ERROR_REASON_CREDENTIALS_NEEDED, "other");
+  EXPECT_EQ(access_->counters().revoked_streams, 2);
+  ASSERT_TRUE(Register("reader", "", "orders").ok());
+  ASSERT_TRUE(reader.Read());
+  EXPECT_EQ(reader.event.delta().upserts_size(), 1);
+  reader.context->TryCancel();
+  EXPECT_TRUE(absl::IsCancelled(reader.End()));
+  // What has ended is not asked again.
+  access_->Update(DefaultRules());
+  EXPECT_EQ(access_->counters().revoked_streams, 2);
+}
+
+TEST_F(AccessTest, AnOpenStreamOfRenewalsIsJudgedByTheNewRules) {
+  OpenSessionResponse session;
+  ASSERT_TRUE(Open("orders", "i", &session).ok());
+  auto context = As("orders");
+  auto stream = stub_->KeepAlive(context.get());
+  KeepAliveRequest request;
+  request.set_session_id(session.session_id());
+  KeepAliveResponse response;
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_FALSE(response.has_status());
+  access_->Update(MakeRules({MakeRule("reader", {kRead}, "*")}, {"orders", "reader"}));
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  ExpectReason(StatusFromProto(response.status()), ERROR_REASON_ACCESS_DENIED, "renewal");
+}
+
+// Incarnations are shown in listings: knowing one must not give its session away.
+TEST_F(AccessTest, ASessionIsNotStolenByItsIncarnation) {
+  OpenSessionResponse mine;
+  ASSERT_TRUE(Open("orders", "known-to-all", &mine).ok());
+  ASSERT_TRUE(Register("orders", mine.session_id(), "orders").ok());
+  OpenSessionResponse stolen;
+  ExpectReason(Open("other", "known-to-all", &stolen), ERROR_REASON_SESSION_NOT_OWNED, "theft");
+  EXPECT_EQ(stolen.session_id(), "");
+  OpenSessionResponse again;
+  ASSERT_TRUE(Open("orders", "known-to-all", &again).ok());
+  EXPECT_TRUE(again.resumed());
+  EXPECT_EQ(again.session_id(), mine.session_id());
+  // An owner that the thief names himself is overwritten.
+  OpenSessionRequest request;
+  request.set_incarnation("known-to-all");
+  request.set_owner(mine.session_id().substr(mine.session_id().find('.') + 1));
+  ExpectReason(Call("other", &RegistryService::Stub::OpenSession, request, &stolen),
+               ERROR_REASON_SESSION_NOT_OWNED, "theft");
+  // Once it has ended there is nothing to steal.
+  ASSERT_TRUE(Close("orders", mine.session_id()).ok());
+  EXPECT_TRUE(Open("other", "known-to-all", &stolen).ok());
+}
+
+TEST_F(AccessTest, AnAlteredSessionIdIsUnknown) {
+  OpenSessionResponse mine;
+  OpenSessionResponse his;
+  ASSERT_TRUE(Open("orders", "mine", &mine).ok());
+  ASSERT_TRUE(Open("other", "his", &his).ok());
+  const auto random = [](const std::string& id) { return id.substr(0, id.find('.')); };
+  const auto owner = [](const std::string& id) { return id.substr(id.find('.')); };
+  EXPECT_EQ(ReasonOf(KeepAlive("other", random(mine.session_id()) + owner(his.session_id()))),
+            ERROR_REASON_SESSION_UNKNOWN);
+  EXPECT_EQ(ReasonOf(KeepAlive("other", random(mine.session_id()))), ERROR_REASON_SESSION_UNKNOWN);
+}
+
+TEST_F(AccessTest, SessionsKeepTheirOwnerThroughARestart) {
+  const std::string uri = absl::StrCat("sqlite://", folder_.File("r.db"));
+  Start(uri);
+  OpenSessionResponse mine;
+  ASSERT_TRUE(Open("orders", "i", &mine).ok());
+  ASSERT_TRUE(Register("orders", mine.session_id(), "orders").ok());
+  Start(uri);
+  ExpectReason(KeepAlive("other", mine.session_id()), ERROR_REASON_SESSION_NOT_OWNED, "other");
+  ExpectReason(Close("other", mine.session_id()), ERROR_REASON_SESSION_NOT_OWNED, "other");
+  OpenSessionResponse stolen;
+  ExpectReason(Open("other", "i", &stolen), ERROR_REASON_SESSION_NOT_OWNED, "other");
+  EXPECT_TRUE(KeepAlive("orders", mine.session_id()).ok());
+  EXPECT_EQ(store_->Stats().instances, 1);
+}
+
+TEST_F(AccessTest, MoreThanOneAuthorizationIsRefused) {
+  for (const std::string value : {"Basic b3JkZXJz", "Bearer", "orders"}) {
+    auto context = As("");
+    context->AddMetadata("authorization", value);
+    ListResponse response;
+    ExpectReason(StatusFromGrpc(stub_->List(context.get(), ListRequest(), &response)),
+                 ERROR_REASON_CREDENTIALS_NEEDED, value);
+  }
+  auto context = As("orders");
+  context->AddMetadata("authorization", "Bearer reader");
+  ListResponse response;
+  ExpectReason(StatusFromGrpc(stub_->List(context.get(), ListRequest(), &response)),
+               ERROR_REASON_CREDENTIALS_NEEDED, "two");
+}
+
+TEST_F(AccessTest, DenialsAreLoggedInMeasure) {
+  std::atomic<int> lines{0};
+  SetLogSink(LogLevel::kWarning, [&](LogLevel, const std::string& event, const LogFields& fields) {
+    if (event != "denied") return;
+    ++lines;
+    for (const auto& [name, value] : fields) {
+      if (name == "caller") {
+        EXPECT_EQ(value, "token other");
+      }
+      EXPECT_EQ(value.find("Bearer"), std::string::npos);
+    }
+  });
+  const absl::Time begin = absl::Now();
+  constexpr int kCalls = 300;
+  for (int i = 0; i < kCalls; ++i) {
+    ExpectReason(List("other", "orders"), ERROR_REASON_ACCESS_DENIED, "List");
+  }
+  const auto seconds = absl::ToInt64Seconds(absl::Now() - begin) + 2;
+  EXPECT_EQ(access_->counters().denied_read, kCalls);
+  EXPECT_GE(lines, 1);
+  EXPECT_LE(lines, 10 * seconds);
+}
+
+}  // namespace
+}  // namespace failback

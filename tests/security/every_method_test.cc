@@ -1,0 +1,114 @@
+// Every method of every service of both daemons asks who calls: none was forgotten.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "failback/agent/v1/agent.pb.h"
+#include "failback/registry/v1/registry.pb.h"
+#include "failback/xds/discovery.pb.h"
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "tests/util/daemons.h"
+#include "tests/util/process.h"
+
+namespace failback {
+namespace {
+
+// Calls a method, of whatever kind, with one empty message.
+grpc::StatusCode CallEmpty(const std::string& address, const std::string& method,
+                           const std::string& token) {
+  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+  grpc::CompletionQueue queue;
+  const auto wait = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  auto call = stub.PrepareCall(&context, method, &queue);
+  call->StartCall(nullptr);
+  wait();
+  const grpc::ByteBuffer empty(nullptr, 0);
+  call->WriteLast(empty, grpc::WriteOptions(), nullptr);
+  wait();
+  // A stream may answer, as the renewals of one that is not renewed; the end tells.
+  grpc::ByteBuffer answer;
+  do {
+    call->Read(&answer, nullptr);
+  } while (wait());
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  wait();
+  return status.error_code();
+}
+
+std::vector<std::string> MethodsOf(const google::protobuf::FileDescriptor* file) {
+  std::vector<std::string> methods;
+  for (int i = 0; i < file->service_count(); ++i) {
+    const auto* const service = file->service(i);
+    for (int j = 0; j < service->method_count(); ++j) {
+      methods.push_back(absl::StrCat("/", service->full_name(), "/", service->method(j)->name()));
+    }
+  }
+  return methods;
+}
+
+class EveryMethodTest : public ::testing::Test {
+ protected:
+  // The digest is that of "secret".
+  EveryMethodTest() {
+    dir_.Write("policy.yaml",
+               "rules:\n- {certificates: [none], allow: read, namespaces: x, services: x}\n");
+    dir_.Write("tokens.yaml",
+               "tokens:\n- name: a\n  sha256: "
+               "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n");
+  }
+
+  void ExpectAllClosed(const std::string& address,
+                       const std::vector<const google::protobuf::FileDescriptor*>& files) {
+    int methods = 0;
+    for (const auto* file : files) {
+      for (const std::string& method : MethodsOf(file)) {
+        SCOPED_TRACE(method);
+        ++methods;
+        EXPECT_EQ(CallEmpty(address, method, "wrong"), grpc::StatusCode::UNAUTHENTICATED);
+        // There each renewal has its own status.
+        if (method == "/failback.registry.v1.RegistryService/KeepAlive") continue;
+        EXPECT_EQ(CallEmpty(address, method, ""), grpc::StatusCode::UNAUTHENTICATED);
+        EXPECT_EQ(CallEmpty(address, method, "secret"), grpc::StatusCode::PERMISSION_DENIED);
+      }
+    }
+    EXPECT_GE(methods, 9);
+  }
+
+  const TempDir dir_;
+  const std::vector<std::string> flags_ = {"--policy-file", dir_.File("policy.yaml"),
+                                           "--known-tokens-file", dir_.File("tokens.yaml")};
+};
+
+TEST_F(EveryMethodTest, OfTheRegistry) {
+  std::vector<std::string> args = {"--store", "memory:"};
+  args.insert(args.end(), flags_.begin(), flags_.end());
+  Daemon registry = Daemon::Registry(args);
+  ExpectAllClosed(registry.address(),
+                  {registry::v1::ListRequest::descriptor()->file(),
+                   envoy::service::discovery::v3::DiscoveryRequest::descriptor()->file()});
+}
+
+TEST_F(EveryMethodTest, OfTheAgent) {
+  Daemon agent = Daemon::Agent("grpc://127.0.0.1:1", flags_);
+  ExpectAllClosed(agent.address(),
+                  {registry::v1::ListRequest::descriptor()->file(),
+                   agent::v1::DrainRequest::descriptor()->file(),
+                   envoy::service::discovery::v3::DiscoveryRequest::descriptor()->file()});
+}
+
+}  // namespace
+}  // namespace failback
