@@ -27,6 +27,11 @@ bool Parse(const grpc::ByteBuffer& bytes, DiscoveryRequest* request) {
   return grpc::SerializationTraits<DiscoveryRequest>::Deserialize(&copy, request).ok();
 }
 
+ServiceCache::Options WithExecutor(ServiceCache::Options options, Executor* executor) {
+  options.executor = executor;
+  return options;
+}
+
 }  // namespace
 
 // One stream. gRPC owns the reactor, which goes at OnDone; the cache may hold this for longer.
@@ -199,7 +204,7 @@ void AdsService::Stream::Advance() {
 AdsService::AdsService(Registry* registry, const Options& options)
     : options_(options),
       version_prefix_(absl::StrCat(RandomId().substr(0, 8), "-")),
-      cache_(registry, options.cache) {
+      cache_(registry, WithExecutor(options.cache, &executor_)) {
   KeepGrpcCallbackThreads();
 }
 

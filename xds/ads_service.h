@@ -30,6 +30,7 @@
 #include "failback/xds/discovery.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/security/access_control.h"
+#include "retry/executor.h"
 #include "retry/mutex.h"
 #include "xds/service_cache.h"
 #include "xds/stream_state.h"
@@ -96,6 +97,8 @@ class AdsService final
 
   const Options options_;
   const std::string version_prefix_;
+  // Tells streams of changes, so that the registry's threads go on.
+  ThreadPool executor_{1};
   ServiceCache cache_;
   std::atomic<int64_t> responses_{0};
   mutable Mutex mu_;

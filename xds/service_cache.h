@@ -30,6 +30,7 @@
 
 #include "absl/time/time.h"
 #include "registry/registry.h"
+#include "retry/executor.h"
 #include "retry/hashed_wheel_timer.h"
 #include "xds/resources.h"
 #include "xds/stream_state.h"
@@ -49,6 +50,9 @@ class ServiceCache {
   struct Options {
     // Required; outlives the cache.
     HashedWheelTimer* timer = nullptr;
+    // Optional; outlives the cache. Where followers are told; default: on the thread that brings
+    // the news, which may be the one that commits.
+    Executor* executor = nullptr;
     // Instances of the client's zone first.
     bool zone_aware = false;
     // How long a client waits for a service of which nothing is known.

@@ -51,18 +51,20 @@ void ServiceWatch::Stop() {
 }
 
 void ServiceWatch::Subscribe() {
+  {
+    MutexLock lock(&mu_);
+    if (stopped_) return;
+  }
   const absl::StatusOr<Selector> selector = ParseServiceName(name_);
   if (!selector.ok()) {
     // There is no such service, nor will there be: its clients' calls fail.
     Log(LogLevel::kWarning, "xds name is no service",
         {{"name", name_}, {"why", std::string(selector.status().message())}});
-    std::vector<std::shared_ptr<Follower>> followers;
     {
       MutexLock lock(&mu_);
       known_ = true;
-      followers = followers_;
     }
-    return Tell(followers);
+    return TellNow();
   }
   SubscribeRequest request;
   *request.mutable_selector() = *selector;
@@ -135,7 +137,6 @@ ResourcePtr ServiceWatch::Endpoints(const std::string& zone) {
 }
 
 void ServiceWatch::OnNotify(const std::shared_ptr<const SubscribeResponse>& event) {
-  std::vector<std::shared_ptr<Follower>> followers;
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
@@ -144,9 +145,9 @@ void ServiceWatch::OnNotify(const std::shared_ptr<const SubscribeResponse>& even
     const bool first = !known_ && !parts_.has_value() && event->event_case() != 0;
     known_ |= first;
     if (changed) ++state_;
-    if (changed || first) followers = DueFollowers();
+    if (!(changed || first) || !ScheduleTell()) return;
   }
-  Tell(followers);
+  TellSoon();
 }
 
 bool ServiceWatch::Apply(const SubscribeResponse& event) {
@@ -217,21 +218,27 @@ void ServiceWatch::OnEnd(const absl::Status& status) {
   Later(context_->options.resubscribe_delay, &ServiceWatch::Subscribe);
 }
 
-std::vector<std::shared_ptr<ServiceWatch::Follower>> ServiceWatch::DueFollowers() {
-  if (tell_scheduled_) return {};
-  const int64_t now = context_->options.timer->clock()->NowNanos();
+bool ServiceWatch::ScheduleTell() {
+  if (std::exchange(tell_scheduled_, true)) return false;
+  if (told_at_nanos_ == kNever) return true;
   const absl::Duration pause =
       context_->options.push_interval_per_instance * static_cast<int64_t>(endpoints_.size());
-  const absl::Duration left = told_at_nanos_ == INT64_MIN
-                                  ? absl::ZeroDuration()
-                                  : pause - absl::Nanoseconds(now - told_at_nanos_);
-  if (pause >= kShortestPause && left > absl::ZeroDuration()) {
-    tell_scheduled_ = true;
-    Later(left, &ServiceWatch::TellNow);
-    return {};
-  }
-  told_at_nanos_ = now;
-  return followers_;
+  const int64_t now = context_->options.timer->clock()->NowNanos();
+  const absl::Duration left = pause - absl::Nanoseconds(now - told_at_nanos_);
+  if (pause < kShortestPause || left <= absl::ZeroDuration()) return true;
+  Later(left, &ServiceWatch::TellSoon);
+  return false;
+}
+
+void ServiceWatch::TellSoon() {
+  Executor* const executor = context_->options.executor;
+  if (executor == nullptr) return TellNow();
+  // Under the lock: the executor may be gone when this has been stopped.
+  MutexLock lock(&mu_);
+  if (stopped_) return;
+  executor->Execute([weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->TellNow();
+  });
 }
 
 void ServiceWatch::TellNow() {
@@ -242,10 +249,6 @@ void ServiceWatch::TellNow() {
     told_at_nanos_ = context_->options.timer->clock()->NowNanos();
     followers = followers_;
   }
-  Tell(followers);
-}
-
-void ServiceWatch::Tell(const std::vector<std::shared_ptr<Follower>>& followers) {
   for (const auto& follower : followers) follower->OnServiceChanged(name_);
 }
 
@@ -256,7 +259,7 @@ void ServiceWatch::FirstWaitOver() {
     waited_ = true;
   }
   Log(LogLevel::kWarning, "xds service is not known yet", {{"name", name_}});
-  TellNow();
+  TellSoon();
 }
 
 void ServiceWatch::Later(absl::Duration delay, void (ServiceWatch::*method)()) {

@@ -59,6 +59,8 @@ class ServiceWatch final : public NotifyListener,
   void OnEnd(const absl::Status& status) override;
 
  private:
+  static constexpr int64_t kNever = -1;
+
   // The ClusterLoadAssignment for the clients of one zone.
   struct Variant {
     ResourcePtr resource;
@@ -77,9 +79,10 @@ class ServiceWatch final : public NotifyListener,
   std::string ZoneThatMatters(const std::string& zone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ResourcePtr Endpoints(const std::string& zone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ResourcePtr NewResource(std::string encoded);
-  // The followers to be told now; none when they are told later.
-  std::vector<std::shared_ptr<Follower>> DueFollowers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Tell(const std::vector<std::shared_ptr<Follower>>& followers);
+  // Notes that followers are to be told; whether that is now, and not after a pause.
+  bool ScheduleTell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Tells them, on the executor.
+  void TellSoon();
   // Runs a method of this after a delay, if it still lives.
   void Later(absl::Duration delay, void (ServiceWatch::*method)());
   void FirstWaitOver();
@@ -104,7 +107,7 @@ class ServiceWatch final : public NotifyListener,
   bool waited_ ABSL_GUARDED_BY(mu_) = false;
   bool warned_ ABSL_GUARDED_BY(mu_) = false;
   int64_t unusable_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t told_at_nanos_ ABSL_GUARDED_BY(mu_) = INT64_MIN;
+  int64_t told_at_nanos_ ABSL_GUARDED_BY(mu_) = kNever;
   bool tell_scheduled_ ABSL_GUARDED_BY(mu_) = false;
   // By zone of the client; empty for all clients whose zone has no instance or does not matter.
   std::map<std::string, Variant> variants_ ABSL_GUARDED_BY(mu_);

@@ -18,7 +18,10 @@ only agent_libraries '^@failback_deps//:(grpc\+\+|openssl|protobuf|abseil|sqlite
 # The timers know nothing of services.
 only retry_dependencies '^(//:retry|//retry:.*|@failback_deps//:abseil)$'
 # The library brings no xDS messages along, which a host may have of its own.
-only agent_dependencies '^//(:agent|agent:|registry(/[a-z]+)*:|retry:|proto:(failback/)?(rpc|registry|agent)[_/]v1)'
+if grep -E '^//(xds:|proto:(failback/)?xds)' agent_dependencies; then
+  echo "^ not allowed in agent_dependencies"
+  failed=1
+fi
 only xds_dependencies '^(//xds:.*|//registry(/[a-z]+)*:.*|//retry:.*|//proto:.*)$'
 # Nothing depends on the agent, nor on tests.
 only registry_dependencies '^(//:registry|//registry(/[a-z]+)*:.*|//retry:.*|//proto:.*)$'
