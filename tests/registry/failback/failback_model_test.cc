@@ -6,7 +6,10 @@
 // started again; in some a rival incarnation wants the same keys. FAILBACK_SEED=n runs one seed;
 // FAILBACK_SEEDS=n as many from FAILBACK_FIRST_SEED (default 1); `./dev model` does it for you.
 
+#include <stdlib.h>
+
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -29,7 +32,6 @@
 #include "tests/registry/failback/faulty_link.h"
 #include "tests/registry/failback/model_registry.h"
 #include "tests/registry/failback/subscriber_model.h"
-#include "tests/util/process.h"
 
 namespace failback {
 namespace {
@@ -199,6 +201,26 @@ struct Subscription {
   std::unique_ptr<SubscribeStream> stream;
 };
 
+// A folder in memory where there is one: the journal's file is written at every step.
+class StateFolder {
+ public:
+  StateFolder() {
+    for (std::string name : {"/dev/shm/failback-XXXXXX", "/tmp/failback-XXXXXX"}) {
+      if (mkdtemp(name.data()) == nullptr) continue;
+      path_ = name;
+      return;
+    }
+    ADD_FAILURE() << "no folder for the journal";
+  }
+  ~StateFolder() { std::filesystem::remove_all(path_); }
+  StateFolder(const StateFolder&) = delete;
+  StateFolder& operator=(const StateFolder&) = delete;
+  std::string path() const { return path_ + "/state"; }
+
+ private:
+  std::string path_;
+};
+
 class Story {
  public:
   Story(uint32_t seed, bool real_store) : real_store_(real_store), random_(seed) {
@@ -236,7 +258,7 @@ class Story {
     world_.down = Pick(4) == 0;
     rivals_ = Pick(4) == 0;
     if (Pick(12) == 0) {
-      options_.state_dir = dir_.emplace().File("state");
+      options_.state_dir = dir_.emplace().path();
       options_.manual_journal = true;
     }
     options_.on_event = [this](const IntentEvent& event) {
@@ -362,6 +384,8 @@ class Story {
       case 18:
         return target_->HandRemove(Instance(key, 1).key());
       case 19:
+        // A rival does not repair what is its own.
+        if (target_->Ports(kRival).count(CanonicalKey(Instance(key, 1).key())) > 0) return;
         return target_->HandChange(Instance(key, 1).key(), 7);
       case 20:
         if (rivals_) target_->Rival(Instance(key, Pick(3) == 0 ? 0 : 9), ++rival_generation_);
@@ -550,7 +574,7 @@ class Story {
     }
   }
 
-  std::optional<TempDir> dir_;  // destroyed last
+  std::optional<StateFolder> dir_;  // destroyed last
   const bool traced_ = std::getenv("FAILBACK_SEED") != nullptr;
   const bool real_store_;
   std::mt19937 random_;
