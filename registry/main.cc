@@ -104,14 +104,7 @@ absl::StatusOr<std::unique_ptr<Registry>> OpenEmbedded(const RegistryConfig& con
                                                        HashedWheelTimer* timer) {
   StoreRegistry::Options options = ToStoreOptions(config);
   options.timer = timer;
-  absl::StatusOr<std::unique_ptr<StoreRegistry>> registry = StoreRegistry::Open(std::move(options));
-  if (!registry.ok()) return registry.status();
-  Log(LogLevel::kInfo, "store open",
-      {{"uri", config.store()},
-       {"store_id", (*registry)->store_id()},
-       {"epoch", absl::StrCat((*registry)->epoch())},
-       {"revision", absl::StrCat((*registry)->revision())}});
-  return registry;
+  return StoreRegistry::Open(std::move(options));
 }
 
 // The store is elsewhere, and may be away now: nothing to open.
@@ -212,6 +205,13 @@ int Main(int argc, char** argv) {
   }
   status = (*security)->Watch(timer->get());
   if (!status.ok()) return loader.Fail(status);
+  if (const auto* store = dynamic_cast<const StoreRegistry*>(registry->get())) {
+    Log(LogLevel::kInfo, "store open",
+        {{"uri", config.store()},
+         {"store_id", store->store_id()},
+         {"epoch", absl::StrCat(store->epoch())},
+         {"revision", absl::StrCat(store->revision())}});
+  }
   AnnounceReady("failback-registry", (*server)->addresses(),
                 absl::StrCat("store ", config.store()));
 

@@ -393,6 +393,15 @@ TEST_F(HashedWheelTimerTest, BadOptionsAreErrorsThatNameTheField) {
               HasSubstr("max_pending_timeouts: -1"));
 }
 
+// 512 slots of 100 ms, no bound, tasks on the timer's own thread, as Netty's.
+TEST_F(HashedWheelTimerTest, DefaultsAreThoseOfItsModel) {
+  const HashedWheelTimer::Options options;
+  EXPECT_EQ(options.tick_duration, absl::Milliseconds(100));
+  EXPECT_EQ(options.ticks_per_wheel, 512);
+  EXPECT_EQ(options.max_pending_timeouts, 0);
+  EXPECT_EQ(options.executor, nullptr);
+}
+
 TEST_F(HashedWheelTimerTest, EveryAllowedShapeWorks) {
   for (absl::Duration tick : {absl::Microseconds(1), absl::Microseconds(1.5), absl::Milliseconds(3),
                               absl::Seconds(1), absl::Hours(1)}) {

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -96,6 +98,32 @@ TEST(HashedWheelTimerThreadsTest, NoTaskIsEarly) {
   }
   ASSERT_TRUE(done.Await());
   EXPECT_EQ(early, 0);
+}
+
+// How many threads of this process have the name.
+int ThreadsNamed(const std::string& name) {
+  int count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string comm;
+    std::getline(std::ifstream(task.path() / "comm"), comm);
+    count += comm == name;
+  }
+  return count;
+}
+
+TEST(HashedWheelTimerThreadsTest, TheThreadStartsWithTheFirstTimeout) {
+  HashedWheelTimer::Options options;
+  options.name = "lazy-timer";
+  auto timer = HashedWheelTimer::Create(options).value();
+  EXPECT_EQ(ThreadsNamed("lazy-timer"), 0);
+  Event ran;
+  timer->NewTimeout([&] { ran.Happen(); }, absl::ZeroDuration()).value();
+  ASSERT_TRUE(ran.Await());
+  EXPECT_EQ(ThreadsNamed("lazy-timer"), 1);
+  timer->NewTimeout([] {}, absl::Hours(1)).value();
+  EXPECT_EQ(ThreadsNamed("lazy-timer"), 1);
+  timer->Stop().value();
+  EXPECT_EQ(ThreadsNamed("lazy-timer"), 0);
 }
 
 TEST(HashedWheelTimerThreadsTest, AnEarlierTimeoutWakesTheDriver) {
