@@ -56,6 +56,17 @@ absl::Status AgentService::MayAdminister(const grpc::CallbackServerContext& cont
   return access_->Check(context, config::v1::PERMISSION_ADMINISTER);
 }
 
+absl::Status AgentService::MayRegister(const grpc::CallbackServerContext& context,
+                                       const InstanceKey& key) const {
+  if (access_ == nullptr) return absl::OkStatus();
+  const absl::StatusOr<Identity> who = access_->Identify(context);
+  if (!who.ok()) return who.status();
+  absl::Status status = access_->rules()->Judge(*who, config::v1::PERMISSION_REGISTER,
+                                                key.namespace_(), key.service());
+  if (status.ok()) return status;
+  return access_->Denied(*who, "ReportHealth", config::v1::PERMISSION_REGISTER, std::move(status));
+}
+
 void AgentService::SetStaticServices(StaticServiceSet* services) { static_services_ = services; }
 
 void AgentService::SetConfigStatus(std::function<agent::v1::ConfigStatus()> status) {
@@ -166,10 +177,17 @@ grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* AgentService::ReportHealth(grpc::CallbackServerContext* context,
                                                      const ReportHealthRequest* request,
                                                      ReportHealthResponse* response) {
+  if (access_ != nullptr) {
+    if (absl::Status status = access_->CheckAny(*context); !status.ok()) {
+      return Finish(context, status);
+    }
+  }
   StaticServiceSet* const services = static_services_;
-  if (services == nullptr)
+  if (services == nullptr) {
     return Finish(context, absl::NotFoundError("service: none is configured"));
-  const absl::StatusOr<agent::v1::CheckState> state = services->Report(*request);
+  }
+  const absl::StatusOr<agent::v1::CheckState> state = services->Report(
+      *request, [&](const InstanceKey& key) { return MayRegister(*context, key); });
   if (state.ok()) response->set_state(*state);
   return Finish(context, state.status());
 }

@@ -86,6 +86,9 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   };
 
   absl::Status MayAdminister(const grpc::CallbackServerContext& context) const;
+  // OK if the caller may register the instance, and so may tell how it is.
+  absl::Status MayRegister(const grpc::CallbackServerContext& context,
+                           const InstanceKey& key) const;
 
   FailbackGroup* const registry_;
   const absl::Time start_time_;

@@ -172,15 +172,21 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
     intents_->Stop();
   }
 
-  absl::StatusOr<agent::v1::CheckState> Report(const ReportHealthRequest& request) {
+  absl::StatusOr<agent::v1::CheckState> Report(const ReportHealthRequest& request,
+                                               const MayReport& may_report) {
     if (absl::Status status = ValidateReport(request); !status.ok()) return status;
     std::shared_ptr<Check> check;
     std::string key;
+    InstanceKey instance;
     {
       MutexLock lock(&mu_);
       absl::StatusOr<std::shared_ptr<Check>> found = FindTtlCheck(request, &key);
       if (!found.ok()) return found.status();
       check = *std::move(found);
+      instance = services_.at(key).spec.instance.key();
+    }
+    if (may_report != nullptr) {
+      if (absl::Status status = may_report(instance); !status.ok()) return status;
     }
     check->checker->Report(request.state() == agent::v1::CHECK_STATE_PASSING
                                ? absl::OkStatus()
@@ -380,8 +386,9 @@ void StaticServiceSet::Apply(std::vector<StaticServiceSpec> specs) {
   core_->Apply(std::move(specs));
 }
 
-absl::StatusOr<agent::v1::CheckState> StaticServiceSet::Report(const ReportHealthRequest& request) {
-  return core_->Report(request);
+absl::StatusOr<agent::v1::CheckState> StaticServiceSet::Report(const ReportHealthRequest& request,
+                                                               const MayReport& may_report) {
+  return core_->Report(request, may_report);
 }
 
 std::vector<StaticServiceStatus> StaticServiceSet::Status() const { return core_->Status(); }

@@ -59,9 +59,13 @@ class StaticServiceSet {
   // without a gap, and checks that are the same go on as they are.
   void Apply(std::vector<StaticServiceSpec> specs);
 
+  // Whether the caller of Report may speak for an instance.
+  using MayReport = std::function<absl::Status(const InstanceKey&)>;
+
   // What a program says of itself. NOT_FOUND or INVALID_ARGUMENT name the field. Returns the
-  // service's state over all its checks.
-  absl::StatusOr<agent::v1::CheckState> Report(const agent::v1::ReportHealthRequest& request);
+  // service's state over all its checks. Nothing is taken that `may_report`, if given, refuses.
+  absl::StatusOr<agent::v1::CheckState> Report(const agent::v1::ReportHealthRequest& request,
+                                               const MayReport& may_report = nullptr);
 
   // The services that have checks, in the order of the configuration.
   std::vector<agent::v1::StaticServiceStatus> Status() const;

@@ -239,6 +239,21 @@ TEST_F(StaticServicesTest, ReportsNameWhatIsMeant) {
   EXPECT_THAT(refusal(), HasSubstr("note: 1025 bytes are more than 1024"));
 }
 
+TEST_F(StaticServicesTest, AReportThatIsNotAllowedChangesNothing) {
+  Start({Spec("a", {"ttl"})});
+  ReportHealthRequest request;
+  request.set_service("orders");
+  request.set_state(agent::v1::CHECK_STATE_PASSING);
+  const auto refusal = services_->Report(request, [](const InstanceKey& key) {
+    EXPECT_EQ(key.namespace_(), "default");
+    EXPECT_EQ(key.instance_id(), "a");
+    return absl::PermissionDeniedError("not yours");
+  });
+  EXPECT_EQ(refusal.status(), absl::PermissionDeniedError("not yours"));
+  EXPECT_THAT(Told(), IsEmpty());
+  EXPECT_EQ(services_->Status()[0].checks(0).passes(), 0u);
+}
+
 TEST_F(StaticServicesTest, AReloadTellsOnlyWhatHasChanged) {
   script_ = {{"a:1", true}, {"b:1", true}};
   Start({Spec("a", {"a:1"}), Spec("b", {"b:1"}), Spec("c"), Spec("d")});

@@ -16,11 +16,14 @@ export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 g++ $(pkg-config --cflags failback) -fsyntax-only -x c++ - <<<'#include "agent/discovery_channel.h"'
 g++ build/CMakeFiles/orders.dir/orders.cc.o -o orders $(pkg-config --libs failback)
 
-"$prefix/bin/failback-registry" --listen "unix:$TEST_TMPDIR/r.sock" --store memory: >registry.out &
+# A socket's path has to be short.
+sockets=$(mktemp -d /tmp/fb-XXXXXX)
+"$prefix/bin/failback-registry" --listen "unix:$sockets/r.sock" --store memory: >registry.out &
 registry=$!
-trap 'kill $registry' EXIT
-"$prefix/bin/failbackctl" --target "unix:$TEST_TMPDIR/r.sock" wait-ready
+trap 'kill $registry; rm -rf "$sockets"' EXIT
+timeout 60 bash -c "until grep -q 'listening on' registry.out; do sleep 0.1; done"
+"$prefix/bin/failbackctl" --target "unix:$sockets/r.sock" wait-ready
 for program in build/orders ./orders; do
-  "$program" "unix:$TEST_TMPDIR/r.sock" | tee orders.out
+  "$program" "unix:$sockets/r.sock" | tee orders.out
   grep -q '^registered orders-1, pending ' orders.out
 done
