@@ -114,6 +114,7 @@ void UpstreamSession::Step() {
   std::shared_ptr<Registry> upstream;
   std::string session_id;
   OpenSessionRequest open;
+  bool opens = false;
   {
     MutexLock lock(&mu_);
     if (stopped_ || state_.phase == Phase::kClosed) return;
@@ -128,7 +129,8 @@ void UpstreamSession::Step() {
     probed_nanos_ = options_.timer->clock()->NowNanos();
     next_.Cancel();
     session_id = state_.session_id;
-    if (session_id.empty()) {
+    opens = session_id.empty() || phase == Phase::kDown;
+    if (opens) {
       open.set_incarnation(options_.incarnation);
       open.set_client_name(options_.client_name);
       const int64_t nanos = absl::ToInt64Nanoseconds(options_.ttl);
@@ -147,7 +149,7 @@ void UpstreamSession::Step() {
     upstream->CloseSession(request, [self](absl::StatusOr<CloseSessionResponse> response) {
       self->OnClosed(response.status());
     });
-  } else if (session_id.empty()) {
+  } else if (opens) {
     upstream->OpenSession(open, [self](absl::StatusOr<OpenSessionResponse> response) {
       self->OnOpened(std::move(response));
     });
@@ -190,9 +192,13 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
       status = absl::InternalError("the registry opened a session without an id");
     }
     if (status.ok()) {
-      // A resumed session of the same epoch still has everything, unless this process has
-      // not registered it: sending all again costs little and is always right.
-      ++state_.session_serial;
+      // The session that this process had, in the same epoch, is only confirmed. One that is resumed
+      // from an earlier process still has everything, unless this one has not registered it:
+      // sending all again costs little and is always right.
+      const bool confirmed = response->session_id() == state_.session_id &&
+                             response->store_id() == state_.info.store_id() &&
+                             response->epoch() == state_.info.epoch();
+      if (!confirmed) ++state_.session_serial;
       state_.info = *std::move(response);
       state_.session_id = state_.info.session_id();
       opened_nanos_ = options_.timer->clock()->NowNanos();

@@ -1,9 +1,10 @@
 // One session at an upstream registry, kept alive; and the one prober of its connection.
 //
 // A state machine with one call in flight: OpenSession until there is a session, then KeepAlive
-// every TTL/3 (Redisson's watchdog rule). When a call fails the upstream counts as down and
-// the same call is repeated with the reconnect backoff, about once a second, until it
-// succeeds. A session that the upstream does not know is opened anew, with the same incarnation.
+// every TTL/3 (Redisson's watchdog rule). When a call fails the upstream counts as down, and
+// OpenSession is repeated with the reconnect backoff, about once a second, until it succeeds: it
+// resumes the session if that still lives and replaces it if not, in one round trip. A session that
+// the upstream does not know is opened anew, with the same incarnation.
 //
 // The owner's own calls may fail too, and an UNAVAILABLE of one call is not yet an outage: it makes
 // the upstream suspect, and a probe decides. Only a failed probe counts as a loss, so that one

@@ -110,12 +110,14 @@ TEST_F(FailbackSubscriptionTest, StaleAlsoWhileTheStreamOfAnUpstreamThatIsAwayLo
   fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a")}));
   // A black hole: the stream does not end, renewals find nobody.
   fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
+  fake_->opens.AnswerWith([](const auto&) { return Away(); });
   Advance(absl::Seconds(4));  // a renewal at a third of the TTL, and the grace
   EXPECT_EQ(listener_->events().size(), 1);
   Advance(absl::Seconds(1));
   ASSERT_EQ(listener_->events().size(), 2);
   EXPECT_TRUE(listener_->events()[1]->stale());
   Back();
+  fake_->opens.AnswerWith([](const auto&) { return Opened("session-of-inc", "fake-store"); });
   Advance(absl::Seconds(2));
   ASSERT_EQ(listener_->events().size(), 3) << "the stream has outlived it";
   EXPECT_FALSE(listener_->events()[2]->stale());
@@ -127,6 +129,7 @@ TEST_F(FailbackSubscriptionTest, AStreamThatSpeaksWhileRenewalsFailIsNotMarkedSt
   auto stream = Subscribe(listener_);
   fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a")}));
   fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
+  fake_->opens.AnswerWith([](const auto&) { return Away(); });
   Advance(absl::Seconds(5));
   ASSERT_EQ(listener_->events().size(), 2);
   fake_->subscriptions()[0]->Push(DeltaEvent(5, 6, {MakeInstance("b")}));

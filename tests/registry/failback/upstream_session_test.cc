@@ -73,22 +73,23 @@ TEST_F(UpstreamSessionTest, OpensAndRenewsAtAThirdOfTheTtl) {
 TEST_F(UpstreamSessionTest, ProbesWithBackoffWhileAwayAndCountsTheReturn) {
   session_->Start();
   fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
+  fake_->opens.AnswerWith([](const auto&) { return Away(); });
   Advance(absl::Seconds(3));
   EXPECT_EQ(phase(), Phase::kDown);
   EXPECT_EQ(session_->state().last_error, Away());
   const std::vector<int> expected = {90, 180, 360, 720, 990, 990};  // 90 % of the ceiling
-  size_t calls = fake_->keep_alives.request_count();
+  size_t calls = fake_->opens.request_count();
   for (const int ms : expected) {
     Advance(absl::Milliseconds(ms - 1));
-    EXPECT_EQ(fake_->keep_alives.request_count(), calls);
+    EXPECT_EQ(fake_->opens.request_count(), calls);
     Advance(absl::Milliseconds(1));
-    EXPECT_EQ(fake_->keep_alives.request_count(), ++calls);
+    EXPECT_EQ(fake_->opens.request_count(), ++calls);
   }
+  EXPECT_EQ(fake_->keep_alives.request_count(), 1) << "it asks for the session, resumed or new";
   const auto before = session_->state();
-  fake_->keep_alives.AnswerWith([](const KeepAliveRequest& r) {
-    KeepAliveResponse response;
-    response.set_epoch(1);
-    return response;
+  fake_->opens.AnswerWith([this](const auto&) {
+    opened_ = 0;
+    return Opened();  // the same session
   });
   Advance(absl::Seconds(1));
   EXPECT_EQ(phase(), Phase::kUp);
