@@ -27,6 +27,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "google/protobuf/arena.h"
 #include "registry/call_gate.h"
 #include "registry/failback_registry.h"
 #include "registry/intent_journal.h"
@@ -201,7 +202,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     std::string session_id;
     uint64_t session_serial;
     std::vector<std::pair<RecordPtr, uint64_t>> items;  // with the generation that is sent
-    RegisterRequest register_request;
+    // On the arena: it has many small parts.
+    std::unique_ptr<google::protobuf::Arena> arena;
+    RegisterRequest* register_request = nullptr;
     UnregisterRequest unregister_request;
     SubscribeRequest subscribe_request;
     uint64_t stream_serial = 0;

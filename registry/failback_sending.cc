@@ -1,6 +1,7 @@
 // The sender of FailbackRegistry: what is queued leaves in batches, and what comes of it.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -139,7 +140,12 @@ void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Defe
   call->items.emplace_back(record, record->generation);
   switch (call->kind) {
     case OperationKind::kRegister: {
-      auto* registration = call->register_request.add_registrations();
+      if (call->arena == nullptr) {
+        call->arena = std::make_unique<google::protobuf::Arena>();
+        call->register_request =
+            google::protobuf::Arena::CreateMessage<RegisterRequest>(call->arena.get());
+      }
+      auto* registration = call->register_request->add_registrations();
       registration->mutable_instance()->ParseFromString(record->payload);
       registration->set_generation(record->generation);
       return;
@@ -179,18 +185,18 @@ void FailbackRegistry::Core::Send(Call call) {
       if (auto self = weak.lock()) self->Completed(sent, status, results);
     };
   };
-  const auto results_of = [](const auto& response) {
-    return Results(response.results().begin(), response.results().end());
+  const auto results_of = [](auto& response) {
+    auto& results = *response.mutable_results();
+    return Results(std::make_move_iterator(results.begin()),
+                   std::make_move_iterator(results.end()));
   };
   switch (call.kind) {
     case OperationKind::kRegister: {
-      const RegisterRequest request = [&] {
-        RegisterRequest moved = std::move(call.register_request);
-        moved.set_session_id(call.session_id);
-        return moved;
-      }();
-      upstream->Register(request, [done = complete(std::move(call)),
-                                   results_of](absl::StatusOr<RegisterResponse> response) {
+      const std::unique_ptr<google::protobuf::Arena> arena = std::move(call.arena);
+      RegisterRequest* const request = std::exchange(call.register_request, nullptr);
+      request->set_session_id(call.session_id);
+      upstream->Register(*request, [done = complete(std::move(call)),
+                                    results_of](absl::StatusOr<RegisterResponse> response) {
         if (!response.ok()) return done(response.status(), nullptr);
         const Results results = results_of(*response);
         done(absl::OkStatus(), &results);

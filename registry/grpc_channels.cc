@@ -33,6 +33,10 @@ grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Retries are the business of whoever keeps the intent.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // One channel for each attempt while the registry is away: without books about them a quarter
+  // of the work.
+  arguments.SetInt(GRPC_ARG_ENABLE_CHANNELZ, 0);
+  arguments.SetInt(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
   // A registry is inside the site; a proxy for the web does not lead to it.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return arguments;
@@ -53,7 +57,7 @@ GrpcChannels::Picked GrpcChannels::Pick() {
   for (size_t tried = 0; tried < slots_.size(); ++tried) {
     const Slot& slot = slots_[current_];
     if (slot.channel->GetState(false) != GRPC_CHANNEL_TRANSIENT_FAILURE) {
-      return {slot.stub, current_};
+      return {slot.stub, current_, slot.channel};
     }
     current_ = (current_ + 1) % slots_.size();
   }
@@ -62,7 +66,7 @@ GrpcChannels::Picked GrpcChannels::Pick() {
     if (slots_[i].created < slots_[current_].created) current_ = i;
   }
   replaced = std::exchange(slots_[current_], NewSlot(addresses_[current_]));
-  return {slots_[current_].stub, current_};
+  return {slots_[current_].stub, current_, slots_[current_].channel};
 }
 
 void GrpcChannels::Report(const Picked& picked, const absl::Status& status) {

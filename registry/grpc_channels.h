@@ -55,6 +55,7 @@ class GrpcChannels {
   struct Picked {
     std::shared_ptr<Stub> stub;
     size_t index;
+    std::shared_ptr<grpc::Channel> channel;
   };
 
   // What the next call takes.

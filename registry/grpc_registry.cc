@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/client_callback.h"
 #include "registry/errors.h"
 #include "registry/event_order.h"
@@ -63,9 +64,9 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
     Release();
   }
 
-  // One call, with its deadline. `start` hands it to the stub.
-  template <typename Request, typename Response, typename Start>
-  void Call(const Request& request, Callback<Response> done, Start start);
+  // One call of RegistryService's `method`, with its deadline.
+  template <typename Request, typename Response>
+  void Call(const char* method, const Request& request, Callback<Response> done);
 
   // The stream for renewals; a new one if there is none, or null after Close().
   std::shared_ptr<KeepAliveStream> RenewalStream();
@@ -106,12 +107,13 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   std::vector<std::thread::id> running_ ABSL_GUARDED_BY(mu_);
 };
 
-template <typename Request, typename Response>
+// Keeps its request encoded: a copy of a message with many small parts would cost more.
+template <typename Response>
 struct GrpcRegistry::UnaryCall : PendingOf<Response> {
   void Cancel() override { context.TryCancel(); }
 
   grpc::ClientContext context;
-  Request request;
+  grpc::ByteBuffer request;
   Response response;
   GrpcChannels::Picked channel;
 };
@@ -377,9 +379,9 @@ void GrpcRegistry::Core::Release() {
   released_.SignalAll();
 }
 
-template <typename Request, typename Response, typename Start>
-void GrpcRegistry::Core::Call(const Request& request, Callback<Response> done, Start start) {
-  auto call = std::make_shared<UnaryCall<Request, Response>>();
+template <typename Request, typename Response>
+void GrpcRegistry::Core::Call(const char* method, const Request& request, Callback<Response> done) {
+  auto call = std::make_shared<UnaryCall<Response>>();
   call->done = std::move(done);
   if (!Begin(call)) return;
   if (const size_t size = request.ByteSizeLong();
@@ -392,19 +394,23 @@ void GrpcRegistry::Core::Call(const Request& request, Callback<Response> done, S
                        {"actual", absl::StrCat(size)}}));
     return;
   }
-  call->request = request;
+  bool own_buffer;
+  grpc::SerializationTraits<Request>::Serialize(request, &call->request, &own_buffer);
   call->context.set_deadline(After(options.call_timeout));
   call->channel = channels.Pick();
-  start(call->channel.stub->async(), call.get(),
-        [core = shared_from_this(), call](const grpc::Status& grpc_status) {
-          const absl::Status status = StatusFromGrpc(grpc_status);
-          core->channels.Report(call->channel, status);
-          if (status.ok()) {
-            core->Complete<Response>(call, std::move(call->response));
-          } else {
-            core->Complete<Response>(call, status);
-          }
-        });
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, Response> stub(call->channel.channel);
+  stub.UnaryCall(&call->context,
+                 absl::StrCat("/", registry::v1::RegistryService::service_full_name(), "/", method),
+                 grpc::StubOptions(), &call->request, &call->response,
+                 [core = shared_from_this(), call](const grpc::Status& grpc_status) {
+                   const absl::Status status = StatusFromGrpc(grpc_status);
+                   core->channels.Report(call->channel, status);
+                   if (status.ok()) {
+                     core->Complete<Response>(call, std::move(call->response));
+                   } else {
+                     core->Complete<Response>(call, status);
+                   }
+                 });
 }
 
 std::shared_ptr<GrpcRegistry::KeepAliveStream> GrpcRegistry::Core::RenewalStream() {
@@ -496,12 +502,6 @@ GrpcRegistry::GrpcRegistry(std::vector<std::string> addresses, GrpcRegistryOptio
 
 GrpcRegistry::~GrpcRegistry() { core_->Close(); }
 
-// Hands one unary call to the stub method of the same name.
-#define FAILBACK_UNARY_CALL(Method)                                                    \
-  core_->Call(request, std::move(done), [](auto* stub, auto* call, auto on_done) {     \
-    stub->Method(&call->context, &call->request, &call->response, std::move(on_done)); \
-  })
-
 void GrpcRegistry::OpenSession(const OpenSessionRequest& request,
                                Callback<OpenSessionResponse> caller) {
   Callback<OpenSessionResponse> done =
@@ -511,7 +511,7 @@ void GrpcRegistry::OpenSession(const OpenSessionRequest& request,
         if (auto core = weak.lock(); core != nullptr && response.ok()) core->RenewalStream();
         std::move(caller)(std::move(response));
       };
-  FAILBACK_UNARY_CALL(OpenSession);
+  core_->Call("OpenSession", request, std::move(done));
 }
 
 void GrpcRegistry::SetDisconnectListener(std::function<void(const absl::Status&)> listener) {
@@ -520,27 +520,25 @@ void GrpcRegistry::SetDisconnectListener(std::function<void(const absl::Status&)
 
 void GrpcRegistry::CloseSession(const CloseSessionRequest& request,
                                 Callback<CloseSessionResponse> done) {
-  FAILBACK_UNARY_CALL(CloseSession);
+  core_->Call("CloseSession", request, std::move(done));
 }
 
 void GrpcRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  FAILBACK_UNARY_CALL(Register);
+  core_->Call("Register", request, std::move(done));
 }
 
 void GrpcRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
-  FAILBACK_UNARY_CALL(Unregister);
+  core_->Call("Unregister", request, std::move(done));
 }
 
 void GrpcRegistry::Unsubscribe(const UnsubscribeRequest& request,
                                Callback<UnsubscribeResponse> done) {
-  FAILBACK_UNARY_CALL(Unsubscribe);
+  core_->Call("Unsubscribe", request, std::move(done));
 }
 
 void GrpcRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
-  FAILBACK_UNARY_CALL(List);
+  core_->Call("List", request, std::move(done));
 }
-
-#undef FAILBACK_UNARY_CALL
 
 void GrpcRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
   auto renewal = std::make_shared<Renewal>();

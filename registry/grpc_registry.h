@@ -77,7 +77,7 @@ class GrpcRegistry final : public Registry {
   class Subscription;
   class SubscriptionHandle;
   struct Renewal;
-  template <typename Request, typename Response>
+  template <typename Response>
   struct UnaryCall;
 
   // Shared with what gRPC still works on.
