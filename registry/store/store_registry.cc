@@ -1,6 +1,7 @@
 #include "registry/store/store_registry.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -25,6 +26,11 @@ constexpr char kSqliteScheme[] = "sqlite://";
 // A page of a filtered listing looks at no more records than this; it may be shorter than asked
 // for.
 constexpr size_t kMaxFiltered = 5000;
+// A commit takes no more intents of large calls than this, some 15 ms of work, but for a single
+// call's: who comes during somebody's bulk waits for one commit, not for all of it.
+constexpr int64_t kMostIntentsPerCommit = 2000;
+// Calls of no more intents than this go before the others.
+constexpr size_t kSmallCall = 20;
 constexpr absl::Duration kOverloadDelay = absl::Milliseconds(200);
 constexpr int64_t kPurgeIncarnationsEveryMs = int64_t{3600} * 1000;
 
@@ -50,6 +56,7 @@ struct StoreRegistry::Batch {
   std::vector<IntentOutcome> outcomes;  // not OK from the start: refused by validation
   absl::AnyInvocable<void(absl::Status, std::vector<IntentOutcome>, uint64_t revision) &&> done;
 
+  int64_t Size() const { return static_cast<int64_t>(intents.size()); }
   void Fail(const absl::Status& status) && { std::move(done)(status, {}, 0); }
 };
 
@@ -89,6 +96,29 @@ struct StoreRegistry::Group {
     batches.push_back(std::move(batch));
   }
   void Add(Purging) { purge = true; }
+
+  // Puts small calls first, in order of arrival as the others, and takes off what is too much for
+  // one commit; null if nothing is. At least one of the others stays, so that none waits for ever.
+  std::unique_ptr<Group> SplitOff() {
+    if (intents <= kMostIntentsPerCommit) return nullptr;
+    const auto large = std::stable_partition(
+        batches.begin(), batches.end(),
+        [](const Batch& batch) { return batch.intents.size() <= kSmallCall; });
+    auto end = large == batches.end() ? large : large + 1;
+    int64_t taken = 0;
+    for (auto it = batches.begin(); it != end; ++it) taken += it->Size();
+    for (; end != batches.end() && taken + end->Size() <= kMostIntentsPerCommit; ++end) {
+      taken += end->Size();
+    }
+    if (end == batches.end()) return nullptr;
+    auto rest = std::make_unique<Group>();
+    rest->batches.assign(std::make_move_iterator(end), std::make_move_iterator(batches.end()));
+    rest->intents = intents - taken;
+    batches.erase(end, batches.end());
+    intents = taken;
+    return rest;
+  }
+
   void Fail(const absl::Status& status) && {
     for (auto& ending : endings) std::move(ending).Fail(status);
     for (auto& opening : openings) std::move(opening).Fail(status);
@@ -379,6 +409,7 @@ void StoreRegistry::CommitLoop() {
       while (queue_ == nullptr && !stopping_) queued_.Wait(&queue_mu_);
       if (stopping_) return;
       group = std::move(queue_);
+      queue_ = group->SplitOff();
     }
     Aftermath aftermath;
     {

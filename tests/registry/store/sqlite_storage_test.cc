@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/store/store_mark.h"
@@ -606,6 +607,41 @@ TEST(SqliteStorage, CallsInFlightShareCommits) {
   EXPECT_LT(registry->Stats().groups, kCalls);
   EXPECT_EQ(registry->Stats().instances, kCalls);
   EXPECT_EQ(registry->revision(), static_cast<uint64_t>(registry->Stats().groups));
+}
+
+TEST(SqliteStorage, ASmallCallDoesNotWaitForAllOfABulk) {
+  TempDir folder;
+  auto timer = HashedWheelTimer::Create({}).value();
+  StoreRegistry::Options options = On(folder.File("registry.db"), Durability::kNormal);
+  options.timer = timer.get();
+  auto registry = StoreRegistry::Open(options).value();
+  constexpr int kLargeCalls = 200;
+  constexpr int kInstances = 100;
+  std::vector<RegisterRequest> requests(kLargeCalls);
+  for (int i = 0; i < kLargeCalls * kInstances; ++i) {
+    *requests[i / kInstances].add_registrations()->mutable_instance() =
+        MakeInstance("bulk", std::to_string(i));
+  }
+  std::atomic<int> large_answered{0};
+  absl::Notification all_answered;
+  for (const RegisterRequest& request : requests) {
+    registry->Register(request, [&](absl::StatusOr<RegisterResponse> response) {
+      EXPECT_TRUE(response.ok()) << response.status();
+      if (++large_answered == kLargeCalls) all_answered.Notify();
+    });
+  }
+  RegisterRequest small;
+  *small.add_registrations()->mutable_instance() = MakeInstance("orders", "1");
+  absl::Notification small_answered;
+  registry->Register(small, [&](absl::StatusOr<RegisterResponse> response) {
+    EXPECT_TRUE(response.ok()) << response.status();
+    EXPECT_LT(large_answered, kLargeCalls);
+    small_answered.Notify();
+  });
+  small_answered.WaitForNotification();
+  all_answered.WaitForNotification();
+  EXPECT_EQ(registry->Stats().instances, kLargeCalls * kInstances + 1);
+  EXPECT_EQ(registry->CheckInvariants(), absl::OkStatus());
 }
 
 TEST(SqliteStorage, DestructionAnswersWhatIsQueued) {
