@@ -1,5 +1,6 @@
 #include "registry/listen.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -17,14 +19,24 @@
 namespace failback {
 namespace {
 
-// OK when `info` can be bound now.
-absl::Status TryBind(const addrinfo& info, const std::string& text) {
-  const int fd = socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::UnimplementedError(std::generic_category().message(errno));
-  const auto closer = absl::MakeCleanup([fd] { close(fd); });
+// How often a port is looked for that is free at each address of a name.
+constexpr int kPortAttempts = 100;
+
+// A socket bound to `info`, at `port` if that is not 0. Nobody can connect to it, and a server can
+// bind and listen beside it.
+absl::StatusOr<PlaceHolder> Bind(const addrinfo& info, int port, const std::string& text) {
+  PlaceHolder place(socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (place.fd() < 0) return absl::UnimplementedError(std::generic_category().message(errno));
   const int on = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (bind(fd, info.ai_addr, info.ai_addrlen) == 0) return absl::OkStatus();
+  setsockopt(place.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  sockaddr_storage bound = {};
+  std::memcpy(&bound, info.ai_addr, info.ai_addrlen);
+  if (port != 0 && bound.ss_family == AF_INET) {
+    reinterpret_cast<sockaddr_in*>(&bound)->sin_port = htons(static_cast<uint16_t>(port));
+  } else if (port != 0 && bound.ss_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port = htons(static_cast<uint16_t>(port));
+  }
+  if (bind(place.fd(), reinterpret_cast<sockaddr*>(&bound), info.ai_addrlen) == 0) return place;
   const int error = errno;
   if (error == EADDRINUSE) {
     return absl::FailedPreconditionError(
@@ -34,28 +46,50 @@ absl::Status TryBind(const addrinfo& info, const std::string& text) {
       absl::StrCat("cannot listen on ", text, ": ", std::generic_category().message(error)));
 }
 
-absl::Status CheckTcp(const Address& address) {
+int PortOf(int fd) {
+  sockaddr_storage bound = {};
+  socklen_t size = sizeof(bound);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) != 0) return 0;
+  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                           : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+}
+
+// Checks that the address can be bound, and returns what keeps it until a server has it. A port
+// that is left to the system is chosen here: gRPC would take one that is free at the first address
+// of a name, and leave out the others when it is not free there, where whoever has it
+// would then be taken for the server.
+absl::StatusOr<std::vector<PlaceHolder>> BindTcp(Address* address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
   const int error =
-      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+      getaddrinfo(address->host.c_str(), std::to_string(address->port).c_str(), &hints, &found);
+  const std::string text = address->ToString();
   if (error != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot listen on ", address.ToString(), ": ", gai_strerror(error)));
+        absl::StrCat("cannot listen on ", text, ": ", gai_strerror(error)));
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
   // A name may stand for several addresses. One that works will do, but none may be taken.
-  absl::Status first_error;
-  bool bound = false;
-  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
-    absl::Status status = TryBind(*info, address.ToString());
-    if (absl::IsFailedPrecondition(status)) return status;
-    bound |= status.ok();
-    first_error.Update(status);
+  for (int attempt = 1;; ++attempt) {
+    absl::Status first_error;
+    std::vector<PlaceHolder> places;
+    int port = address->port;
+    for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+      absl::StatusOr<PlaceHolder> place = Bind(*info, port, text);
+      first_error.Update(place.status());
+      if (absl::IsFailedPrecondition(place.status())) break;
+      if (!place.ok()) continue;
+      if (port == 0) port = PortOf(place->fd());
+      places.push_back(*std::move(place));
+    }
+    const bool taken = absl::IsFailedPrecondition(first_error);
+    if (taken && address->port == 0 && attempt < kPortAttempts) continue;
+    if (taken || places.empty()) return first_error;
+    address->port = port;
+    return places;
   }
-  return bound ? absl::OkStatus() : first_error;
 }
 
 // Makes room for a socket at `path`, of which the lock is ours.
@@ -85,6 +119,12 @@ absl::Status RemoveStaleSocket(const std::string& path) {
 
 }  // namespace
 
+PlaceHolder::PlaceHolder(PlaceHolder&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+PlaceHolder::~PlaceHolder() {
+  if (fd_ >= 0) close(fd_);
+}
+
 absl::StatusOr<ListenAddress> ListenAddress::Prepare(const std::string& text,
                                                      const ListenOptions& options) {
   absl::StatusOr<Address> address = ParseAddress(text, /*min_port=*/0);
@@ -99,7 +139,9 @@ absl::StatusOr<ListenAddress> ListenAddress::Prepare(const std::string& text,
                      "listen on a loopback address or on unix:/path"));
   }
   if (!listen.address_.is_unix()) {
-    if (absl::Status status = CheckTcp(listen.address_); !status.ok()) return status;
+    absl::StatusOr<std::vector<PlaceHolder>> places = BindTcp(&listen.address_);
+    if (!places.ok()) return places.status();
+    listen.places_ = *std::move(places);
     return listen;
   }
   absl::StatusOr<FileLock> lock = FileLock::Acquire(listen.address_.path + ".lock");
@@ -117,6 +159,7 @@ absl::StatusOr<ListenAddress> ListenAddress::Prepare(const std::string& text,
 }
 
 absl::Status ListenAddress::Started(int port) {
+  places_.clear();
   if (port == 0) return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", text()));
   if (!address_.is_unix()) {
     address_.port = port;

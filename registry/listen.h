@@ -20,6 +20,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "registry/address.h"
@@ -34,9 +35,24 @@ struct ListenOptions {
   mode_t socket_mode = 0660;
 };
 
+// A socket that keeps a port from others until a server listens there. Owns the descriptor.
+class PlaceHolder {
+ public:
+  explicit PlaceHolder(int fd) : fd_(fd) {}
+  PlaceHolder(PlaceHolder&& other) noexcept;
+  PlaceHolder& operator=(PlaceHolder&&) = delete;
+  ~PlaceHolder();
+
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
 class ListenAddress {
  public:
   // Checks `text`, as host:port (port 0: the system chooses), [ipv6]:port or unix:/path.
+  // A port 0 is replaced by one that is free at all addresses that a name stands for.
   // INVALID_ARGUMENT when it is no address to listen on, FAILED_PRECONDITION when something else
   // listens there. Removes the socket that a dead process has left.
   static absl::StatusOr<ListenAddress> Prepare(const std::string& text,
@@ -55,6 +71,7 @@ class ListenAddress {
  private:
   Address address_;
   mode_t socket_mode_ = 0;
+  std::vector<PlaceHolder> places_;  // until the server has started
   std::optional<FileLock> lock_;
 };
 

@@ -9,14 +9,20 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/grpc_registry.h"
 #include "registry/listen.h"
+#include "registry/registry_server.h"
 #include "registry/upstream.h"
+#include "tests/registry/fake_registry.h"
+#include "tests/registry/wire/wire_fixture.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -153,6 +159,39 @@ TEST_F(ListenTest, APortInUse) {
   EXPECT_EQ(Message(status), text + " is in use: another process listens there");
   close(fd);
   EXPECT_TRUE(ListenAddress::Prepare(text, ListenOptions()).ok());
+}
+
+// A name may stand for two addresses; a port that is free at one of them will not do.
+TEST_F(ListenTest, AChosenPortIsFreeAtAllAddressesOfAName) {
+  std::set<int> taken;
+  std::vector<int> fds;
+  for (int i = 0; i < 500; ++i) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    fds.push_back(Listening(reinterpret_cast<const sockaddr*>(&address), sizeof(address)));
+    socklen_t size = sizeof(address);
+    ASSERT_EQ(getsockname(fds.back(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+    taken.insert(ntohs(address.sin_port));
+  }
+  for (int i = 0; i < 300; ++i) {
+    const auto listen = ListenAddress::Prepare("localhost:0", ListenOptions());
+    ASSERT_TRUE(listen.ok()) << listen.status();
+    EXPECT_GT(listen->address().port, 0);
+    EXPECT_EQ(taken.count(listen->address().port), 0u);
+  }
+  for (const int fd : fds) close(fd);
+}
+
+TEST_F(ListenTest, AServerListensBesideWhatKeepsItsPort) {
+  FakeRegistry registry;
+  RegistryServer::Options options;
+  options.listen = {"localhost:0"};
+  const auto server = RegistryServer::Start(&registry, options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string port = (*server)->addresses()[0].substr(std::string("localhost").size());
+  GrpcRegistry client({"127.0.0.1" + port}, GrpcRegistryOptions());
+  EXPECT_TRUE(CallAndWait(client, &Registry::List, ListRequest()).ok());
 }
 
 TEST_F(ListenTest, AddressesThatCannotBeListenedOn) {
