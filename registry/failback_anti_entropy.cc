@@ -5,6 +5,7 @@
 #include "registry/canonical.h"
 #include "registry/failback_core.h"
 #include "registry/log.h"
+#include "registry/proto_time.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -29,8 +30,14 @@ struct FailbackRegistry::Core::Audit {
 void FailbackRegistry::Core::AuditSoon() {
   if (options_.anti_entropy_interval <= absl::ZeroDuration()) return;
   audit_timer_.Cancel();
-  const absl::Duration spread = std::min(kSoon, options_.anti_entropy_interval);
-  audit_timer_ = After(spread * options_.random(), [](Core* core, Deferred* deferred) {
+  absl::Duration wait = std::min(kSoon, options_.anti_entropy_interval) * options_.random();
+  const UpstreamSession::State session = session_->state();
+  if (session.session_serial == 1 && session.info.resumed() && journal_ == nullptr) {
+    // An earlier process of this incarnation opened the session, and this one does not know what
+    // that was told. Whoever still wants it has as long to say so as a session lives unheard of.
+    wait += FromProto(session.info.ttl());
+  }
+  audit_timer_ = After(wait, [](Core* core, Deferred* deferred) {
     core->mu_.AssertHeld();
     core->BeginAudit(deferred);
   });

@@ -60,6 +60,25 @@ TEST_F(FailbackAntiEntropyTest, Rule9_WhatIsEqualIsLeftAlone) {
   EXPECT_EQ(log_, "");
 }
 
+// Killed and started again without a state directory, under the same incarnation.
+TEST_F(FailbackAntiEntropyTest, Rule9_WhatAnEarlierProcessRegisteredHasATtlToBeClaimed) {
+  fake_->opens.AnswerWith([](const OpenSessionRequest&) {
+    OpenSessionResponse opened = Opened("session-1");
+    opened.set_resumed(true);
+    return opened;
+  });
+  held_ = {MakeInstance("claimed"), MakeInstance("left")};
+  Start();
+  Advance(absl::Seconds(8));
+  EXPECT_EQ(fake_->unregisters.request_count(), 0) << "its owner may be on the way";
+  Register("claimed");
+  Advance(absl::Seconds(3));
+  ASSERT_EQ(fake_->unregisters.request_count(), 1);
+  const UnregisterRequest gone = fake_->unregisters.last_request();
+  ASSERT_EQ(gone.deregistrations_size(), 1);
+  EXPECT_EQ(gone.deregistrations(0).key().instance_id(), "left");
+}
+
 TEST_F(FailbackAntiEntropyTest, Rule9_RepairsWhatIsMissingDifferentOrExtra) {
   StartAndCompare();
   Register(MakeRegister({MakeInstance("a"), MakeInstance("b"), MakeInstance("c")}));
