@@ -1,5 +1,6 @@
 #include "tests/fault/fleet.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -433,6 +434,18 @@ bool Fleet::WaitForUpstream(agent::v1::UpstreamState state) {
       kConvergence);
 }
 
+bool Fleet::WaitForFailure(std::optional<absl::StatusCode> code) {
+  return Eventually(
+      [&] {
+        const auto pending = Pending();
+        return std::any_of(pending.begin(), pending.end(), [&](const auto& operation) {
+          const int last = operation.last_status().code();
+          return code.has_value() ? last == static_cast<int>(*code) : last != 0;
+        });
+      },
+      kConvergence);
+}
+
 void Fleet::RetryAll() {
   if (library_ != nullptr) {
     EXPECT_TRUE(library_->Retry({}).ok());
@@ -555,6 +568,11 @@ void Churn::Stop() {
   stop_ = true;
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+}
+
+void Churn::Go(int64_t intents) {
+  const int64_t enough = count_ + intents;
+  EXPECT_TRUE(Eventually([&] { return count_ >= enough; }, kConvergence)) << "intents get stuck";
 }
 
 uint64_t TestSeed() {

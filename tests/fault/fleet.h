@@ -153,6 +153,8 @@ class Fleet {
   std::vector<agent::v1::PendingOperation> Pending();
   // Waits until the agent is in this state with its registry.
   bool WaitForUpstream(agent::v1::UpstreamState state);
+  // Waits until the agent has tried something in vain, with this code or with any.
+  bool WaitForFailure(std::optional<absl::StatusCode> code = std::nullopt);
   // Operator's calls.
   void RetryAll();
   void CancelAll();
@@ -203,7 +205,8 @@ class Churn {
   ~Churn();
   // Waits for the threads.
   void Stop();
-  int64_t count() const { return count_; }
+  // Waits until so many more intents were accepted.
+  void Go(int64_t intents);
 
  private:
   std::atomic<bool> stop_{false};

@@ -122,7 +122,7 @@ class RefusalFaultTest : public ::testing::TestWithParam<Refused> {
             text += operation.ShortDebugString() + "\n";
           return text;
         }();
-    absl::SleepFor(absl::Milliseconds(300));  // for a storm to gather
+    absl::SleepFor(absl::Milliseconds(100));  // in which a storm would show
     // A batch and a subscribe at least; most come again.
     const int64_t enough = GetParam().outcome == kParked ? 2 : 4;
     EXPECT_TRUE(Eventually([&] { return fleet_.refusing().refused() - before >= enough; }));
