@@ -11,14 +11,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -31,6 +34,7 @@
 #include "tests/bench/recovery/watched_upstream.h"
 #include "tests/bench/report.h"
 #include "tests/bench/subject.h"
+#include "tests/util/process.h"
 
 namespace failback {
 namespace {
@@ -195,42 +199,59 @@ void BareUnary(const Scale& scale, Report* report) {
   report->Add(name, kBareUnary, "server_cpu_s", server.CpuSeconds() - server_cpu, "s");
 }
 
-// Registers an instance of its own again and again, and remembers how long each call took.
+// Registers an instance of its own again and again, and remembers how long each call took. In a
+// process of its own (this program with --bystander), as a neighbour of the fleet would be: it
+// shares the registry and the machine with it, and nothing else.
 class Bystander {
  public:
-  explicit Bystander(const std::string& address) : channel_(NewChannel(address)) {
-    RegisterRequest request;
-    *request.add_registrations()->mutable_instance() = MakeInstance("bystand", 0);
-    request_ = Encode(request);
-    CallOnce(channel_, kRegisterMethod, request_);
-    thread_ = std::thread([this] { Run(); });
-  }
-  ~Bystander() { Stop(); }
+  explicit Bystander(const std::string& address)
+      : process_(Process::Start(
+            {std::filesystem::read_symlink("/proc/self/exe").string(), "--bystander", address})) {}
 
   std::vector<double> Stop() {
-    stop_ = true;
-    if (thread_.joinable()) thread_.join();
-    return latencies_us_;
+    if (!process_->WaitForLine("begun").has_value()) Die("the bystander cannot register");
+    process_->Signal(SIGTERM);
+    if (!process_->WaitForExit().has_value()) Die("the bystander does not end");
+    std::vector<double> latencies_us;
+    for (const absl::string_view line : absl::StrSplit(process_->out(), '\n')) {
+      double us;
+      if (absl::SimpleAtod(line, &us)) latencies_us.push_back(us);
+    }
+    if (latencies_us.empty()) Die("the bystander has not registered");
+    return latencies_us;
   }
 
  private:
-  void Run() {
-    constexpr absl::Duration kPause = absl::Milliseconds(2);
-    while (!stop_) {
-      latencies_us_.push_back(
-          RunUnary(channel_, kRegisterMethod, {request_}, 1, [](const grpc::ByteBuffer& answer) {
-            return answer.Length() > 0;
-          }).latencies_us[0]);
-      absl::SleepFor(kPause);
-    }
-  }
-
-  const std::shared_ptr<grpc::Channel> channel_;
-  grpc::ByteBuffer request_;
-  std::atomic<bool> stop_{false};
-  std::vector<double> latencies_us_;
-  std::thread thread_;
+  const std::unique_ptr<Process> process_;
 };
+
+// What a bystander's process does, until SIGTERM.
+int BeBystander(const std::string& address) {
+  constexpr absl::Duration kPause = absl::Milliseconds(2);
+  static std::atomic<bool> stop{false};
+  std::signal(SIGTERM, [](int) { stop = true; });
+  RegisterRequest request;
+  *request.add_registrations()->mutable_instance() = MakeInstance("bystand", 0);
+  const grpc::ByteBuffer bytes = Encode(request);
+  // It is there before the registry is, and does not wait longer than it must.
+  auto channel = NewChannel(address);
+  while (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Milliseconds(20)))) {
+    channel = NewChannel(address);
+  }
+  std::printf("begun\n");
+  std::fflush(stdout);
+  std::vector<double> latencies_us;
+  while (!stop) {
+    latencies_us.push_back(
+        RunUnary(channel, kRegisterMethod, {bytes}, 1, [](const grpc::ByteBuffer& answer) {
+          return answer.Length() > 0;
+        }).latencies_us[0]);
+    absl::SleepFor(kPause);
+  }
+  for (const double us : latencies_us) std::printf("%.1f\n", us);
+  std::fflush(stdout);
+  _exit(0);
+}
 
 // Counts the times that a set which was not empty was told to be.
 class EmptyPushes final : public NotifyListener {
@@ -314,6 +335,8 @@ void RecoverFleet(const Scale& scale, Report* report) {
   const double away = NowSeconds();
   const double away_cpu = CpuSecondsOf(getpid());
   absl::SleepFor(scale.fleet_outage);
+  Bystander during(registry.address());
+  absl::SleepFor(absl::Milliseconds(200));  // to be there
   const int64_t attempts = traffic.attempts - attempts_before;
   const double away_seconds = NowSeconds() - away;
   const double back_cpu = CpuSecondsOf(getpid());
@@ -321,7 +344,6 @@ void RecoverFleet(const Scale& scale, Report* report) {
   for (const auto& member : fleet) member->acknowledged = 0;
   registry.Start();
   const double serving = NowSeconds();
-  Bystander during(registry.address());
   double first = 0;
   std::vector<double> back(fleet.size(), 0);
   size_t back_count = 0;
@@ -380,6 +402,7 @@ int Main(int argc, char** argv) {
   double outage = absl::ToDoubleSeconds(scale.fleet_outage);
   bool quick = false;
   std::string only;
+  std::string bystander;
   CLI::App app("Kills a registry and measures how its agents come back.");
   app.add_option("--json", options.json_path, "file for JSON lines");
   app.add_option("--revision", options.revision, "what is measured, as git names it");
@@ -394,8 +417,10 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--workload", only, "only this one")
       ->check(CLI::IsMember({"recovery-100k", "recovery-fleet"}));
+  app.add_option("--bystander", bystander, "used by this program itself");
   app.add_flag("--quick", quick, "one small round: shows that it works, not how fast");
   CLI11_PARSE(app, argc, argv);
+  if (!bystander.empty()) return BeBystander(bystander);
   scale.fleet_outage = absl::Seconds(outage);
   if (quick) {
     rounds = fleet_rounds = 1;

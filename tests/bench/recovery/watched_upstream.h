@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -101,6 +102,9 @@ class WatchedUpstream final : public Registry {
   void List(const ListRequest& request, Callback<ListResponse> done) override {
     ++traffic_->attempts;
     upstream_->List(request, std::move(done));
+  }
+  void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override {
+    upstream_->SetDisconnectListener(std::move(listener));
   }
 
  private:

@@ -99,7 +99,7 @@ int Main(int argc, char** argv) {
     Panel share{"Agents registered, percent", {}, 0, ""};
     for (const Strategy& strategy :
          {FixedPeriodStrategy(), ExponentialStrategy(), ExponentialJitterStrategy(),
-          FailbackStrategy(), FailbackStretchedStrategy()}) {
+          FailbackStrategy(), FailbackExactStrategy()}) {
       load.series.emplace_back();
       share.series.emplace_back();
       Measure(here, workload, strategy, seeds, &report, &load.series.back(), &share.series.back());

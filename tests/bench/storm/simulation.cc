@@ -127,12 +127,16 @@ class Storm {
 
   void Failed(Agent* agent, std::optional<absl::Duration> server_delay) {
     if (!strategy_.honours_server) server_delay.reset();
-    if (server_delay.has_value() && strategy_.stretches) {
-      *server_delay *= 1 + random_() * agent->refusals++;
+    if (server_delay.has_value() && strategy_.exactly) {
+      After(*server_delay, [this, agent] { Call(agent); });
+      return;
     }
     if (!agent->open && strategy_.reconnect != nullptr) {
+      // As UpstreamSession does.
       ++agent->failures;
-      After(server_delay.value_or(BackoffDelay(*strategy_.reconnect, agent->failures, random_())),
+      const double random = random_();
+      After(server_delay.has_value() ? StretchedDelay(*server_delay, agent->refusals++, random)
+                                     : BackoffDelay(*strategy_.reconnect, agent->failures, random),
             [this, agent] { Call(agent); });
       return;
     }
@@ -203,10 +207,10 @@ Strategy FailbackStrategy() {
   return {"failback", &kDefaults->reconnect, kDefaults->retry, /*honours_server=*/true};
 }
 
-Strategy FailbackStretchedStrategy() {
+Strategy FailbackExactStrategy() {
   Strategy strategy = FailbackStrategy();
-  strategy.name = "failback-stretched";
-  strategy.stretches = true;
+  strategy.name = "failback-exact";
+  strategy.exactly = true;
   return strategy;
 }
 

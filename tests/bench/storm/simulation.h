@@ -49,11 +49,11 @@ struct Strategy {
   // Opening the session. Unset: as `retry`.
   const BackoffOptions* reconnect = nullptr;
   RetryPolicy retry;
-  // Whether the delay that a refusal asks for takes the place of the own one.
+  // Whether the delay that a refusal asks for takes the place of the own one, stretched as
+  // StretchedDelay says.
   bool honours_server = false;
-  // That delay is stretched by a random share of the number of failures in a row: refused agents
-  // come back less and less together.
-  bool stretches = false;
+  // That delay is kept as it is.
+  bool exactly = false;
 };
 
 struct StormResult {
@@ -84,8 +84,8 @@ Strategy ExponentialJitterStrategy();
 // The defaults of this project, as FailbackRegistry::Options has them.
 Strategy FailbackStrategy();
 
-// The same, with refusals stretched: not what the project does, shown for comparison.
-Strategy FailbackStretchedStrategy();
+// The same, but the delay that is asked for is kept exactly: why it is stretched.
+Strategy FailbackExactStrategy();
 
 StormResult Simulate(const World& world, const Strategy& strategy, uint64_t seed);
 
