@@ -14,11 +14,21 @@ using registry::v1::ServiceInstance;
 
 constexpr char kDefault[] = "default";
 
-void SerializeSorted(const ServiceInstance& instance, std::string* out) {
-  google::protobuf::io::StringOutputStream stream(out);
+// `instance.key`, with its tag, when its namespace is empty: what comes before and after what is to
+// be spelled out. Fields are serialized in the order of their numbers, and both are first in their
+// message.
+constexpr char kKeyTag = 0x0a;
+constexpr char kSpelledNamespace[] =
+    "\x0a\x07"
+    "default";
+constexpr size_t kSpelledSize = sizeof(kSpelledNamespace) - 1;
+
+// Serializes the instance, of `size` bytes, its maps sorted.
+void SerializeSorted(const ServiceInstance& instance, size_t size, char* out) {
+  google::protobuf::io::ArrayOutputStream stream(out, static_cast<int>(size));
   google::protobuf::io::CodedOutputStream coded(&stream);
   coded.SetSerializationDeterministic(true);
-  instance.SerializeToCodedStream(&coded);
+  instance.SerializeWithCachedSizes(&coded);
 }
 
 }  // namespace
@@ -61,17 +71,42 @@ std::string KeyText(const InstanceKey& key) {
 }
 
 std::string CanonicalInstance(const ServiceInstance& instance) {
+  using google::protobuf::io::CodedOutputStream;
+  const size_t size = instance.ByteSizeLong();
   std::string out;
-  out.reserve(instance.ByteSizeLong() + sizeof(kDefault) + 1);
-  if (instance.key().namespace_().empty()) {
-    ServiceInstance spelled = instance;
-    spelled.mutable_key()->set_namespace_(kDefault);
-    SerializeSorted(spelled, &out);
-  } else {
-    SerializeSorted(instance, &out);
+  if (!instance.key().namespace_().empty()) {
+    out.resize(size);
+    SerializeSorted(instance, size, &out[0]);
+    return out;
   }
+  // The key's header grows by the namespace: the rest is put where it belongs, the header before
+  // it.
+  const auto key_size =
+      instance.has_key() ? static_cast<uint32_t>(instance.key().ByteSizeLong()) : 0;
+  const auto spelled_size = static_cast<uint32_t>(key_size + kSpelledSize);
+  const size_t old_header = instance.has_key() ? 1 + CodedOutputStream::VarintSize32(key_size) : 0;
+  const size_t new_header = 1 + CodedOutputStream::VarintSize32(spelled_size) + kSpelledSize;
+  out.resize(new_header - old_header + size);
+  SerializeSorted(instance, size, &out[new_header - old_header]);
+  out[0] = kKeyTag;
+  uint8_t* const after =
+      CodedOutputStream::WriteVarint32ToArray(spelled_size, reinterpret_cast<uint8_t*>(&out[1]));
+  std::memcpy(after, kSpelledNamespace, kSpelledSize);
   return out;
 }
+
+namespace {
+
+uint64_t LoadLittleEndian64(const char* data) {
+  uint64_t word;
+  std::memcpy(&word, data, sizeof(word));
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+  word = __builtin_bswap64(word);
+#endif
+  return word;
+}
+
+}  // namespace
 
 // MurmurHash64A (Austin Appleby, public domain), read as little-endian.
 uint64_t Digest64(const char* data, size_t size) {
@@ -80,8 +115,7 @@ uint64_t Digest64(const char* data, size_t size) {
   uint64_t hash = 0x5f61696c6261636bu ^ (size * kMultiplier);
   const char* const end = data + size / 8 * 8;
   for (; data != end; data += 8) {
-    uint64_t word = 0;
-    for (int i = 7; i >= 0; --i) word = word << 8 | static_cast<unsigned char>(data[i]);
+    uint64_t word = LoadLittleEndian64(data);
     word *= kMultiplier;
     word ^= word >> kShift;
     word *= kMultiplier;

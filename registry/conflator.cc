@@ -34,7 +34,7 @@ Conflator::Changes Conflator::ChangesOf(const SubscribeResponse& message) {
 
 void Conflator::State::Apply(const std::vector<Change>& changes) {
   if (contents.size() + changes.size() > kMaxContents) {
-    contents = {};
+    absl::flat_hash_map<uint64_t, uint64_t>().swap(contents);
     complete = false;
     if (changes.size() > kMaxContents) return;
   }

@@ -1,5 +1,6 @@
 // failback-registry: the registry itself, over an embedded store or over etcd.
 
+#include <signal.h>
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -179,6 +180,7 @@ int Main(int argc, char** argv) {
   }
   InstallLogging(config.log());
   RaiseFileLimit();
+  signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is a full disk to the store
 
   HashedWheelTimer::Options timer_options;
   timer_options.tick_duration = absl::Milliseconds(10);

@@ -199,7 +199,7 @@ class RegistryServer::Service final : public ServiceBase {
     auto* reactor = new RenewalReactor(registry.value_or(registry_), sessions_, ++last_stream_,
                                        [this, state](StreamSessions::StreamId id) {
                                          renewal_streams_.Remove(*state);
-                                         if (!(*state)->silent()) EndSessionsOf(id);
+                                         EndSessionsOf(id, (*state)->silent());
                                        });
     *state = reactor->state();
     if (!registry.ok()) (*state)->End(registry.status());
@@ -301,10 +301,12 @@ class RegistryServer::Service final : public ServiceBase {
                           overload_delay_);
   }
 
-  // The KeepAlive stream `id` has ended: its process has gone, unless it is the server that stops.
-  void EndSessionsOf(StreamSessions::StreamId id) {
+  // The KeepAlive stream `id` has ended: its process has gone, unless it is the server that stops,
+  // or that has ended the stream for its silence.
+  void EndSessionsOf(StreamSessions::StreamId id, bool silent) {
     if (stopping_) return;
     for (const std::string& session_id : sessions_->Ended(id)) {
+      if (silent) continue;
       CloseSessionRequest request;
       request.set_session_id(session_id);
       // If this fails the session's TTL ends it.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -223,19 +224,35 @@ absl::Status ValidateBatch(const Request& request, const Items& items, const cha
   return ValidateIntentState(FieldPath("wait_for"), request.wait_for());
 }
 
+// Keys that mean the same are the same.
+struct HashKey {
+  size_t operator()(const InstanceKey* key) const {
+    return absl::HashOf(Namespace(*key), key->service(), key->instance_id());
+  }
+  static absl::string_view Namespace(const InstanceKey& key) {
+    return key.namespace_().empty() ? absl::string_view(kDefaultNamespace) : key.namespace_();
+  }
+};
+struct SameKey {
+  bool operator()(const InstanceKey* a, const InstanceKey* b) const {
+    return a->instance_id() == b->instance_id() && a->service() == b->service() &&
+           HashKey::Namespace(*a) == HashKey::Namespace(*b);
+  }
+};
+
 template <typename Items, typename Validate, typename KeyOf>
 std::vector<absl::Status> ValidateItems(const Items& items, const char* field,
                                         const char* key_field, Validate validate, KeyOf key_of) {
   std::vector<absl::Status> statuses;
   statuses.reserve(items.size());
-  absl::flat_hash_map<std::string, int> seen;
+  absl::flat_hash_map<const InstanceKey*, int, HashKey, SameKey> seen;
   const bool may_repeat = items.size() > 1;
   if (may_repeat) seen.reserve(items.size());
   for (int i = 0; i < static_cast<int>(items.size()); ++i) {
     const FieldPath path(field, i);
     statuses.push_back(validate(path, items[i]));
     if (!may_repeat || !statuses.back().ok()) continue;
-    const auto [it, inserted] = seen.try_emplace(CanonicalKey(key_of(items[i])), i);
+    const auto [it, inserted] = seen.try_emplace(&key_of(items[i]), i);
     if (!inserted) {
       statuses.back() = Invalid(
           FieldPath(path, key_field),

@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -57,7 +58,7 @@ class Soak {
  public:
   Soak(absl::Duration length, uint64_t seed) : start_(absl::Now()), length_(length), random_(seed) {
     StartRegistry();
-    proxy_ = FaultProxy::Start(RegistryAddress());
+    proxy_ = FaultProxy::Start(RegistryAddress(), "unix:" + dir_.File("p.sock"));
     StartAgent();
     for (int i = 0; i < 3; ++i) {
       viewers_.push_back(std::make_unique<Viewer>(absl::StrCat("viewer ", i, " at the registry"),
