@@ -2,8 +2,10 @@
 
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace failback {
@@ -78,9 +80,12 @@ SqliteDatabase::SqliteDatabase(std::string path, sqlite3* db) : path_(std::move(
 SqliteDatabase::~SqliteDatabase() { sqlite3_close(db_); }
 
 absl::Status SqliteDatabase::Error(int code) const {
-  const std::string message = absl::StrCat(
+  std::string message = absl::StrCat(
       "store ", path_, ": ", db_ == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(db_),
       " (SQLite ", db_ == nullptr ? code : sqlite3_extended_errcode(db_), ")");
+  // What is quoted of a damaged file may be anything.
+  std::replace_if(
+      message.begin(), message.end(), [](char c) { return absl::ascii_iscntrl(c); }, ' ');
   switch (code & 0xff) {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:

@@ -16,12 +16,13 @@ bazel build --noshow_progress --ui_event_filters=-info "${generated[@]}" >&2
 out=.fuzz/$name
 objects=.fuzz/objects
 mkdir -p "$out/corpus" "$objects"
+# Objects are made again when their source or any header is newer.
+newest_header=$({ git ls-files '*.h'; find -L bazel-bin/proto -name '*.pb.h'; } | xargs ls -t | sed -n 1p)
+export newest_header
 compile() {
   local source=$1 object=$2
-  # Newer than every source and header: nothing to do.
-  [[ -f $object ]] && [[ -z $(find "$source" ./*/ -name '*.h' -newer "$object" -print -quit) ]] &&
-    [[ ! $source -nt $object ]] && return
-  clang++ -std=c++17 -O1 -g -w -I. -Ibazel-bin/proto -DSPDLOG_FMT_EXTERNAL \
+  [[ $object -nt $source && $object -nt $newest_header ]] && return
+  clang++ -std=c++17 -O1 -g -w -I. -Ibazel-bin/proto \
     -fno-sanitize-recover=all -fsanitize=fuzzer-no-link,address,undefined \
     -c "$source" -o "$object.new.o"
   mv "$object.new.o" "$object"

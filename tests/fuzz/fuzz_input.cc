@@ -17,7 +17,10 @@ constexpr int kMaxDepth = 4;
 std::string FuzzInput::Word() {
   static const char* const kWords[] = {"", "a", "b", "orders", "default", "eu-1", "*", "10.0.0.1"};
   const uint8_t choice = Byte();
-  return choice < 200 ? kWords[choice % 8] : Text(choice == 255 ? 65535 : 32);
+  if (choice < 200) return kWords[choice % 8];
+  std::string text = Text(choice == 255 ? 65535 : 32);
+  for (char& c : text) c &= 0x7f;  // a message's text is UTF-8
+  return text;
 }
 
 void FuzzInput::FillFields(Message* message, int depth) {

@@ -28,7 +28,8 @@ class FuzzInput {
 
   // At most `max` bytes.
   std::string Text(size_t max) {
-    const size_t size = std::min({size_, max, static_cast<size_t>(Number())});
+    const size_t asked = Number();  // first: it takes bytes too
+    const size_t size = std::min({size_, max, asked});
     std::string text(reinterpret_cast<const char*>(data_), size);
     data_ += size;
     size_ -= size;
@@ -40,7 +41,8 @@ class FuzzInput {
   // them are valid.
   void Fill(google::protobuf::Message* message) {
     if (Byte() % 2 == 0) {
-      message->ParsePartialFromString(Text(65535));
+      // What cannot be parsed, as text that is no UTF-8, does not get past gRPC.
+      if (!message->ParsePartialFromString(Text(65535))) message->Clear();
     } else {
       FillFields(message, 0);
     }

@@ -311,7 +311,7 @@ TEST_F(SecurityProcessTest, TheAgentsOwnListener) {
   EXPECT_EQ(Ctl(target, Show("reader") + Args{"status"}).status, 1);
   EXPECT_EQ(Ctl(target, Show("orders") + Args{"status"}).status, 0);
   for (const Args& command :
-       {Args{"pending"}, Args{"retry", "--all"}, Args{"cancel", "--all"}, Args{"drain"}}) {
+       {Args{"pending"}, Args{"retry"}, Args{"cancel", "--all"}, Args{"drain"}}) {
     const RunResult denied = Ctl(target, Show("orders") + command);
     EXPECT_EQ(denied.status, 1) << command[0] << denied.err;
     EXPECT_THAT(denied.err, HasSubstr("PERMISSION_DENIED")) << command[0];
@@ -325,7 +325,7 @@ TEST_F(SecurityProcessTest, NoVersionOfTlsBelow12) {
   const auto connect = [&](const std::string& version) {
     return RunProcess({"/bin/sh", "-c",
                        absl::StrCat("openssl s_client -connect ", registry.address(), " -", version,
-                                    " -cipher DEFAULT@SECLEVEL=0 </dev/null")})
+                                    " -alpn h2 -cipher DEFAULT@SECLEVEL=0 </dev/null")})
         .status;
   };
   EXPECT_NE(connect("tls1"), 0);

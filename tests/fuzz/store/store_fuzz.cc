@@ -133,7 +133,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace failback;
   FuzzInput input(data, size);
   const std::string path = Folder() + "/damaged.db";
-  for (const char* suffix : {"", "-wal", "-shm", ".lock", "-journal"}) {
+  for (const char* suffix : {"", "-wal", "-shm", ".lock", ".mark", "-journal"}) {
     unlink((path + suffix).c_str());
   }
   const std::string content = Damaged(&input);
