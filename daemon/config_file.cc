@@ -3,12 +3,15 @@
 #include <cerrno>
 #include <cstdio>
 #include <memory>
+#include <optional>
+#include <sstream>
 #include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/config_schema.h"
+#include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/yaml.h"
 
 namespace failback {
@@ -164,19 +167,63 @@ class YamlReader {
   ConfigOrigins* const origins_;
 };
 
+// Finds where a second document begins. YAML::LoadAll makes documents without end, until memory is
+// gone, of some bytes that its parser leaves where they are.
+class DocumentCounter : public YAML::EventHandler {
+ public:
+  bool more_than_one() const { return documents_ > 1; }
+  int second_line() const { return second_line_.value_or(0); }
+
+  void OnDocumentStart(const YAML::Mark&) override { ++documents_; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { See(mark); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { See(mark); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                const std::string&) override {
+    See(mark);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    See(mark);
+  }
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
+    See(mark);
+  }
+  void OnMapEnd() override {}
+
+ private:
+  void See(const YAML::Mark& mark) {
+    if (more_than_one() && !second_line_.has_value()) second_line_ = mark.line;
+  }
+
+  int documents_ = 0;
+  std::optional<int> second_line_;
+};
+
+// The line, from 0, of a second document.
+std::optional<int> SecondDocument(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentCounter counter;
+  while (!counter.more_than_one() && parser.HandleNextDocument(counter)) {
+  }
+  if (!counter.more_than_one()) return std::nullopt;
+  return counter.second_line();
+}
+
 }  // namespace
 
 absl::Status ParseYaml(const std::string& name, const std::string& text, Message* config,
                        ConfigOrigins* origins) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.empty()) return absl::OkStatus();
-    YamlReader reader(name, origins);
-    if (documents.size() > 1) {
+    if (const std::optional<int> line = SecondDocument(text)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(reader.Where(documents[1]), ": a second document; one is allowed"));
+          absl::StrCat(name, ":", *line + 1, ": a second document; one is allowed"));
     }
-    return reader.ReadMessage("", documents[0], config);
+    YamlReader reader(name, origins);
+    return reader.ReadMessage("", YAML::Load(text), config);
   } catch (const YAML::Exception& e) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ":", e.mark.line + 1, ": not YAML: ", e.msg));

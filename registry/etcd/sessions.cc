@@ -125,6 +125,9 @@ void Sessions::ReadSession(std::shared_ptr<Opening> opening, const std::string& 
                      Forget(session_id);
                      return GrantLeases(opening);
                    }
+                   if (!MayResumeSession(session_id, opening->request.owner())) {
+                     return opening->Fail(SessionNotOwned());
+                   }
                    Opened opened;
                    opened.session = Adopt(session_id, response->kvs(0));
                    opened.store = opening->store;
@@ -156,7 +159,7 @@ void Sessions::GrantLeases(std::shared_ptr<Opening> opening) {
 }
 
 void Sessions::Create(std::shared_ptr<Opening> opening) {
-  const std::string session_id = RandomId();
+  const std::string session_id = NewSessionId(opening->request.owner());
   SessionRecord session;
   session.set_incarnation(opening->request.incarnation());
   session.set_rank(opening->rank);
