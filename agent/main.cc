@@ -151,9 +151,8 @@ int Main(int argc, char** argv) {
   timer_options.name = "agent";
   absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = HashedWheelTimer::Create(timer_options);
   if (!timer.ok()) return loader.Fail(timer.status());
-  absl::StatusOr<std::vector<FailbackGroup::Upstream>> upstreams =
-      NewUpstreams({config.registry().begin(), config.registry().end()}, timer->get(),
-                   upstream_options);
+  absl::StatusOr<std::vector<FailbackGroup::Upstream>> upstreams = NewUpstreams(
+      {config.registry().begin(), config.registry().end()}, timer->get(), upstream_options);
   if (!upstreams.ok()) {
     return loader.Fail(loader.ErrorAt("registry", std::string(upstreams.status().message())));
   }

@@ -43,8 +43,8 @@
 #include "grpcpp/grpcpp.h"
 #include "registry/listen.h"
 #include "registry/registry.h"
-#include "retry/hashed_wheel_timer.h"
 #include "registry/security/access_control.h"
+#include "retry/hashed_wheel_timer.h"
 
 namespace failback {
 

@@ -199,9 +199,9 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
       status = absl::InternalError("the registry opened a session without an id");
     }
     if (status.ok()) {
-      // The session that this process had, in the same epoch, is only confirmed. One that is resumed
-      // from an earlier process still has everything, unless this one has not registered it:
-      // sending all again costs little and is always right.
+      // The session that this process had, in the same epoch, is only confirmed. One that is
+      // resumed from an earlier process still has everything, unless this one has not registered
+      // it: sending all again costs little and is always right.
       const bool confirmed = response->session_id() == state_.session_id &&
                              response->store_id() == state_.info.store_id() &&
                              response->epoch() == state_.info.epoch();

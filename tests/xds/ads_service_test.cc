@@ -138,9 +138,9 @@ TEST_F(AdsServiceTest, TellsEndpointsAndTheirChanges) {
   EXPECT_EQ(client.last().type_url(),
             "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment");
   client.Subscribe(ResourceType::kEndpoints, {"orders"});
+  EXPECT_TRUE(Eventually([&] { return ads_->Stats().acks == 1; }));
   subscription->Push(Upsert(7));
   EXPECT_EQ(client.ReadEndpoints(), 3);
-  EXPECT_TRUE(Eventually([&] { return ads_->Stats().acks == 1; }));
   EXPECT_EQ(ads_->Stats().responses, 2);
 }
 

@@ -129,9 +129,11 @@ TEST_F(FailbackSubscriptionTest, AStreamOfALostSessionIsNotFreshBeforeTheNextOne
   auto stream = Subscribe(listener_);
   fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a")}));
   fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
+  fake_->opens.AnswerWith([](const auto&) { return Away(); });
   Advance(absl::Seconds(5));
   ASSERT_EQ(listener_->events().size(), 2);
   fake_->keep_alives.AnswerWith([](const auto&) { return SessionUnknown(); });
+  fake_->opens.AnswerWith([](const auto&) { return Opened("session-2", "fake-store"); });
   Advance(absl::Seconds(2));
   ASSERT_EQ(fake_->subscriptions().size(), 2) << "opened anew";
   EXPECT_EQ(listener_->events().size(), 2) << "still stale";
