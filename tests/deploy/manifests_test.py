@@ -188,12 +188,23 @@ class Story(Cluster):
                                  "10.0.0.1")
         self.registry.start("registry")
 
+    def check_bootstrap(self, pod):
+        """The service is given what its gRPC clients need to discover through the sidecar."""
+        (path,) = [variable["value"] for variable in pod.container("orders")["env"]
+                   if variable["name"] == "GRPC_XDS_BOOTSTRAP"]
+        with open(pod.replace_paths(path, pod.all_mounts()), encoding="utf-8") as file:
+            bootstrap = json.load(file)
+        (server,) = bootstrap["xds_servers"]
+        self.assertRegex(server["server_uri"], "^unix:.*/agent.sock$")
+        self.assertEqual(bootstrap["node"]["locality"]["zone"], "eu-1a")
+
     def test_the_life_of_a_pod(self):
         self.assertTrue(self.registry.probe("registry", "readinessProbe"))
         self.assertTrue(self.registry.probe("registry", "livenessProbe"))
         pod = self.app_pod("orders-1", "u1")
         pod.start("failback-agent")
         self.assertTrue(pod.probe("failback-agent", "livenessProbe"))
+        self.check_bootstrap(pod)
         # The service is not well yet, and not listed.
         self.assertEqual(self.names(), [])
         self.app.well = True
