@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "agent/static_service_config.h"
 #include "agent/upstreams.h"
@@ -34,6 +35,17 @@ std::string Incarnation(const AgentConfig& config) {
   return config.incarnation().empty() ? config.pod().uid() : config.incarnation();
 }
 
+// The bootstrap file tells gRPC clients to speak plain text to the agent.
+absl::Status ValidateBootstrap(const AgentConfig& config, const ConfigLoader& loader) {
+  if (config.xds().bootstrap().empty() || config.tls().cert().empty()) return absl::OkStatus();
+  for (const std::string& address : config.listen()) {
+    if (absl::StartsWith(address, "unix:")) return absl::OkStatus();
+  }
+  return loader.ErrorAt("xds.bootstrap",
+                        "needs a unix: address in listen: its clients speak plain text, and with "
+                        "tls the TCP addresses do not");
+}
+
 absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& loader) {
   if (config.registry().empty()) {
     return loader.ErrorAt("registry", "is required, as grpc://127.0.0.1:7070");
@@ -60,6 +72,7 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
   absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
                                        config.allow_remote_plaintext() || encrypted, loader);
   if (!listen.ok()) return listen;
+  if (absl::Status status = ValidateBootstrap(config, loader); !status.ok()) return status;
   if (absl::Status status = ValidateRegistries(config, loader); !status.ok()) return status;
   OpenSessionRequest session;
   session.set_client_name(config.client_name());

@@ -116,6 +116,10 @@ TEST_F(AgentConfigTest, BadValuesNameTheLineAndTheKey) {
       "encrypted; listen on a loopback address or unix:/PATH, set tls.cert and tls.key, or "
       "set allow_remote_plaintext");
   EXPECT_EQ(Load(ok + "listen: 0.0.0.0:7060\nallow_remote_plaintext: true\n"), "");
+  const std::string encrypted = ok + "tls: {cert: c.pem, key: k.pem}\nxds: {bootstrap: /x}\n";
+  EXPECT_THAT(Load(encrypted + "listen: 127.0.0.1:7060\n"),
+              ::testing::HasSubstr("xds.bootstrap: needs a unix: address in listen"));
+  EXPECT_EQ(Load(encrypted + "listen: [127.0.0.1:7060, unix:/a]\n"), "");
   EXPECT_THAT(Load(ok + "incarnation: has space\n"),
               ::testing::StartsWith("agent.yaml:2: incarnation: "));
   EXPECT_THAT(Load(ok + "client_name: " + std::string(129, 'a') + "\n"),
