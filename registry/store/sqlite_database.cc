@@ -79,13 +79,20 @@ SqliteDatabase::SqliteDatabase(std::string path, sqlite3* db) : path_(std::move(
 
 SqliteDatabase::~SqliteDatabase() { sqlite3_close(db_); }
 
-absl::Status SqliteDatabase::Error(int code) const {
-  std::string message = absl::StrCat(
-      "store ", path_, ": ", db_ == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(db_),
-      " (SQLite ", db_ == nullptr ? code : sqlite3_extended_errcode(db_), ")");
-  // What is quoted of a damaged file may be anything.
+std::string OnOneLine(std::string text) {
   std::replace_if(
-      message.begin(), message.end(), [](char c) { return absl::ascii_iscntrl(c); }, ' ');
+      text.begin(), text.end(), [](char c) { return absl::ascii_iscntrl(c); }, ' ');
+  return text;
+}
+
+absl::Status SqliteDatabase::Damaged(const std::string& what) const {
+  return absl::DataLossError(OnOneLine(absl::StrCat("store ", path_, ": is damaged: ", what)));
+}
+
+absl::Status SqliteDatabase::Error(int code) const {
+  const std::string message = OnOneLine(absl::StrCat(
+      "store ", path_, ": ", db_ == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(db_),
+      " (SQLite ", db_ == nullptr ? code : sqlite3_extended_errcode(db_), ")"));
   switch (code & 0xff) {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:

@@ -53,6 +53,10 @@ class SqliteStatement {
   sqlite3_stmt* const statement_;
 };
 
+// What SQLite says, and quotes of a damaged file, may be anything: control characters become
+// spaces.
+std::string OnOneLine(std::string text);
+
 class SqliteDatabase {
  public:
   enum class Mode {
@@ -86,6 +90,8 @@ class SqliteDatabase {
 
   // What went wrong when a call returned `code`.
   absl::Status Error(int code) const;
+  // DATA_LOSS: the file is not what it should be. `what` may be SQLite's words or the file's.
+  absl::Status Damaged(const std::string& what) const;
   // SQLite's extended code of the last error.
   int last_error() const;
 

@@ -266,8 +266,7 @@ absl::Status ReadStoreRows(SqliteDatabase& db, bool restarted, StoreReader* read
   // Adds the path to what is said about a row; SQLite's own errors have it.
   const auto told = [&](const absl::Status& status) {
     if (!absl::IsDataLoss(status) || absl::StrContains(status.message(), db.path())) return status;
-    return absl::DataLossError(
-        absl::StrCat("store ", db.path(), ": is damaged: ", status.message()));
+    return db.Damaged(std::string(status.message()));
   };
   if (auto status = ReadIncarnations(db, reader); !status.ok()) return told(status);
   if (auto status = ReadSessions(db, reader); !status.ok()) return told(status);

@@ -142,8 +142,7 @@ absl::Status SqliteStorage::ReadStore(bool created) {
     const int found = (*check)->Step();
     if (found != SQLITE_ROW) return db_->Error(found);
     if ((*check)->Bytes(0) != "ok") {
-      return absl::DataLossError(
-          absl::StrCat("store ", options_.path, ": is damaged: ", std::string((*check)->Bytes(0))));
+      return db_->Damaged(std::string((*check)->Bytes(0)));
     }
   }
   minted_ = true;

@@ -161,7 +161,7 @@ absl::Status CheckStructure(SqliteDatabase& db) {
   if (code != SQLITE_ROW) return db.Error(code);
   const std::string found((*check)->Bytes(0));
   if (found == "ok") return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("store ", db.path(), ": is damaged: ", found));
+  return db.Damaged(found);
 }
 
 absl::Status CheckRows(SqliteDatabase& db, StoreSummary* summary) {
@@ -171,8 +171,7 @@ absl::Status CheckRows(SqliteDatabase& db, StoreSummary* summary) {
   State state{State::Options()};
   if (auto status = state.Load(&storage, Moment()); !status.ok()) return status;
   if (auto status = state.CheckInvariants(); !status.ok()) {
-    return absl::DataLossError(
-        absl::StrCat("store ", db.path(), ": is damaged: ", status.message()));
+    return db.Damaged(std::string(status.message()));
   }
   summary->identity = head->identity;
   summary->services = state.services();

@@ -128,7 +128,7 @@ class Demo {
     timeline_.Event("drain", drain.out + drain.err);
     bool held = timeline_.Check(drain.status == 0, "the registry has acknowledged the drain");
     held &= ExpectListed({});
-    for (const std::string& id : {"orders-2", "orders-3", "orders-4", "orders-5", "orders-6"}) {
+    for (const std::string id : {"orders-2", "orders-3", "orders-4", "orders-5", "orders-6"}) {
       desired_.Unregistered(id);
     }
     held &= ExpectSeen({});

@@ -99,7 +99,7 @@ TEST(StoredTest, TombstonesAndForeignValues) {
   EXPECT_TRUE(etcd::DecodeStored(canonical, plain).instance);
   EXPECT_EQ(etcd::DecodeStored(canonical, plain).fence().rank, 0u);
   EXPECT_FALSE(etcd::DecodeStored(Canonical("default", "s", "2"), plain).instance);
-  for (const std::string value : {std::string(), std::string("rubbish"), std::string(1, '\0'),
+  for (const std::string& value : {std::string(), std::string("rubbish"), std::string(1, '\0'),
                                   etcd::EncodeStored(tombstone).substr(0, 3)}) {
     EXPECT_FALSE(etcd::DecodeStored(canonical, value).instance);
     EXPECT_EQ(etcd::DecodeStored(canonical, value).fence().rank, 0u);

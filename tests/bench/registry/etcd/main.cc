@@ -30,6 +30,7 @@
 #include "registry/etcd/etcd_registry.h"
 #include "registry/failback_registry.h"
 #include "registry/grpc_registry.h"
+#include "registry/grpc_threads.h"
 #include "tests/bench/instances.h"
 #include "tests/bench/load.h"
 #include "tests/bench/report.h"
@@ -410,6 +411,7 @@ void Fanout(const Scale& scale, const std::string& subject, Report* report) {
 }
 
 int Main(int argc, char** argv) {
+  KeepGrpcCallbackThreads();
   Report::Options options;
   options.name = "registry --store etcd";
   int rounds = 5;
