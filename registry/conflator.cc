@@ -92,7 +92,7 @@ absl::Status Conflator::Add(Event event, Changes changes) {
 absl::Status Conflator::AddToRest(Event event, Changes changes) {
   if (rest_ == nullptr) {
     rest_ = std::make_unique<Rest>();
-    rest_->revision = event->revision();
+    rest_->revision = event->has_delta() ? event->revision() : Base().revision;
     rest_->stale = event->stale();
     rest_->single = std::move(event);
     rest_->changes = std::move(changes);

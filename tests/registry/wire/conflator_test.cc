@@ -419,5 +419,19 @@ TEST(ConflatorRandomTest, AlsoAfterResuming) {
   }
 }
 
+TEST(ConflatorStaleTest, WordsOfStalenessAloneDoNotMoveTheRevision) {
+  Conflator conflator(2, 7);
+  for (const bool stale : {true, false}) {
+    auto event = std::make_shared<SubscribeResponse>();
+    event->set_stale(stale);
+    ASSERT_TRUE(conflator.Add(event).ok());
+  }
+  const Conflator::Event next = conflator.Take();
+  ASSERT_NE(next, nullptr);
+  EXPECT_EQ(next->epoch(), 2);
+  EXPECT_EQ(next->revision(), 7);
+  EXPECT_EQ(conflator.Take(), nullptr);
+}
+
 }  // namespace
 }  // namespace failback
