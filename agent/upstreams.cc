@@ -9,6 +9,7 @@ namespace failback {
 absl::StatusOr<std::vector<FailbackGroup::Upstream>> NewUpstreams(
     const std::vector<std::string>& texts, HashedWheelTimer* timer, UpstreamOptions options) {
   options.schemes.push_back(EtcdScheme(timer));
+  options.grpc.timer = timer;
   std::vector<FailbackGroup::Upstream> upstreams;
   for (const std::string& text : texts) {
     const NamedUri named = ParseNamedUri(text);

@@ -61,6 +61,7 @@ absl::StatusOr<std::unique_ptr<FailbackRegistry>> FailbackRegistry::Create(
     journal_options.dir = options.state_dir;
     if (!unnamed) journal_options.incarnation = options.incarnation;
     journal_options.full_sync = options.full_sync;
+    journal_options.timer = options.timer;
     journal_options.manual = options.manual_journal;
     auto opened = IntentJournal::Open(std::move(journal_options));
     if (!opened.ok()) return opened.status();

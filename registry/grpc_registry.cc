@@ -9,13 +9,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "grpcpp/alarm.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/client_callback.h"
 #include "registry/errors.h"
 #include "registry/event_order.h"
 #include "registry/serial_notifier.h"
+#include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -55,7 +55,11 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   Core(std::vector<std::string> addresses, GrpcRegistryOptions options)
       : options(std::move(options)),
         channels(addresses, this->options.channel),
-        addresses_(std::move(addresses)) {}
+        addresses_(std::move(addresses)) {
+    if (this->options.timer != nullptr) return;
+    own_timer_ = HashedWheelTimer::Create(HashedWheelTimer::Options()).value();
+    this->options.timer = own_timer_.get();
+  }
 
   // Counts `pending` as under way. False, with its callback run, after Close().
   bool Begin(const std::shared_ptr<Pending>& pending);
@@ -102,7 +106,7 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   // The connection is gone, and no call was waiting to be told.
   void Disconnected(const absl::Status& status);
 
-  const GrpcRegistryOptions options;
+  GrpcRegistryOptions options;  // constant after construction
   GrpcChannels channels;
 
  private:
@@ -125,6 +129,7 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   std::function<void(const absl::Status&)> disconnect_listener_ ABSL_GUARDED_BY(mu_);
   // Threads in a callback, once per callback.
   std::vector<std::thread::id> running_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<HashedWheelTimer> own_timer_;  // if the options have none
 };
 
 // Keeps its request encoded: a copy of a message with many small parts would cost more.
@@ -140,26 +145,26 @@ struct GrpcRegistry::UnaryCall : PendingOf<Response> {
 
 // A renewal on its way.
 struct GrpcRegistry::Renewal : PendingOf<KeepAliveResponse> {
-  // Calls `late` after `timeout`, unless cancelled.
-  void SetDeadline(absl::Duration timeout, std::function<void()> late) {
+  // Calls `late` after `timeout`, unless cancelled. An error: the timer is stopped or full.
+  absl::Status SetDeadline(HashedWheelTimer* timer, absl::Duration timeout, TimerTask late) {
     MutexLock lock(&mu);
-    if (cancelled) return;
-    alarm.Set(After(timeout), [late = std::move(late)](bool expired) {
-      if (expired) late();
-    });
+    if (cancelled) return absl::OkStatus();
+    absl::StatusOr<Timeout> set = timer->NewTimeout(std::move(late), timeout);
+    if (set.ok()) deadline = *std::move(set);
+    return set.status();
   }
 
   void Cancel() override {
     MutexLock lock(&mu);
     cancelled = true;
-    alarm.Cancel();
+    deadline.Cancel();
   }
 
   KeepAliveRequest request;
 
  private:
   Mutex mu;
-  grpc::Alarm alarm ABSL_GUARDED_BY(mu);
+  Timeout deadline ABSL_GUARDED_BY(mu);
   bool cancelled ABSL_GUARDED_BY(mu) = false;
 };
 
@@ -602,10 +607,14 @@ void GrpcRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAlive
   renewal->done = std::move(done);
   renewal->request = request;
   if (!core_->Begin(renewal)) return;
-  renewal->SetDeadline(core_->options.call_timeout,
-                       [core = core_, late = std::weak_ptr<Renewal>(renewal)] {
-                         if (const auto renewal = late.lock()) core->GiveUp(renewal);
-                       });
+  const absl::Status set = renewal->SetDeadline(
+      core_->options.timer, core_->options.call_timeout,
+      [core = std::weak_ptr<Core>(core_), late = std::weak_ptr<Renewal>(renewal)] {
+        const auto renewal = late.lock();
+        const auto self = core.lock();
+        if (renewal != nullptr && self != nullptr) self->GiveUp(renewal);
+      });
+  if (!set.ok()) return core_->Complete<KeepAliveResponse>(renewal, set);
   while (const auto stream = core_->RenewalStream()) {
     if (stream->Send(renewal)) return;
     core_->Drop(stream.get());

@@ -39,6 +39,7 @@
 #include "absl/time/time.h"
 #include "registry/grpc_channels.h"
 #include "registry/registry.h"
+#include "retry/hashed_wheel_timer.h"
 
 namespace failback {
 
@@ -47,6 +48,8 @@ struct GrpcRegistryOptions {
   // Deadline of each unary call and of each renewal. Calls with `wait_for` ACKNOWLEDGED to an
   // agent may need more.
   absl::Duration call_timeout = absl::Seconds(5);
+  // For the deadlines of renewals, which share a stream; outlives the client. nullptr: its own.
+  HashedWheelTimer* timer = nullptr;
 };
 
 class GrpcRegistry final : public Registry {

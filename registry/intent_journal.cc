@@ -337,15 +337,26 @@ bool IntentJournal::TakeBatch() {
   return !writing_.empty();
 }
 
+void IntentJournal::TryAgainLater() {
+  const auto try_again = [weak = weak_from_this()] {
+    const std::shared_ptr<IntentJournal> self = weak.lock();
+    if (self == nullptr) return;
+    MutexLock lock(&self->mu_);
+    self->try_again_ = true;
+    self->changed_.Signal();
+  };
+  absl::StatusOr<Timeout> timeout = options_.timer->NewTimeout(try_again, kTryAgain);
+  if (timeout.ok()) retry_ = *std::move(timeout);  // if not, the timer has been stopped
+}
+
 void IntentJournal::Work() {
   while (true) {
     {
       MutexLock lock(&mu_);
-      if (writing_.empty()) {
-        while (queued_.empty() && !stopping_) changed_.Wait(&mu_);
-      } else if (!stopping_) {
-        changed_.WaitFor(&mu_, kTryAgain);
-      }
+      try_again_ = false;
+      if (!writing_.empty() && !stopping_ && options_.timer != nullptr) TryAgainLater();
+      while (queued_.empty() && !try_again_ && !stopping_) changed_.Wait(&mu_);
+      retry_.Cancel();
       if (stopping_) return;
     }
     if (!TakeBatch()) continue;

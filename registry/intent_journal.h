@@ -44,6 +44,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "registry/file_lock.h"
+#include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
 
 struct sqlite3;
@@ -60,6 +61,9 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
     std::string incarnation;
     // Sync each commit to the disk: intents survive a power cut, too.
     bool full_sync = false;
+    // For trying again what could not be written; outlives the journal's Stop(). nullptr: it is
+    // tried again with the next change, and by Stop().
+    HashedWheelTimer* timer = nullptr;
     // No thread: Flush() writes. For tests on simulated time.
     bool manual = false;
   };
@@ -104,7 +108,7 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   uint64_t last_generation() const { return last_generation_; }
 
   // Begins to write. `on_commit` hears of each attempt: all up to `sequence` is written, or, with
-  // an error, is not yet; then it is tried again every second, with what has come since.
+  // an error, is not yet; then it is tried again with the next change, and after a second.
   void Start(OnCommit on_commit);
 
   int64_t NewRow() { return last_row_.fetch_add(1, std::memory_order_relaxed) + 1; }
@@ -140,6 +144,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   absl::StatusOr<std::string> MoveAside();
   void Close();
   void Work();
+  // Wakes the writer up in a while.
+  void TryAgainLater() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes one batch as one transaction.
   absl::Status Write(const Batch& batch);
   absl::Status WriteRows(const Batch& batch);
@@ -166,6 +172,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   Batch queued_ ABSL_GUARDED_BY(mu_);
   uint64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool try_again_ ABSL_GUARDED_BY(mu_) = false;  // a failed write has waited long enough
+  Timeout retry_ ABSL_GUARDED_BY(mu_);           // until then
   std::thread thread_;
 };
 

@@ -22,8 +22,6 @@ allowed() {
   sed 's/^ *//; /^$/d' <<'LIST'
     retry/mutex.h: wait_for(: the wait that the wheel's own driver sleeps in
     retry/hashed_wheel_timer.cc: WaitFor: the driver of the wheel: the one thread that sleeps
-    registry/grpc_registry.cc: grpc::Alarm: the deadline of a message on a stream; gRPC keeps all deadlines of its calls, and has none for this
-    registry/intent_journal.cc: WaitFor: the journal's own writer, after a failed write; it must work while the wheel is drained
     registry/store/sqlite_database.cc: busy_timeout: SQLite's wait for a file that another process has locked
     agent/discovery_channel.cc: WaitFor: a call of the application that waits, until its own deadline, on its own thread
     agent/ctl/agent_commands.cc: SleepFor: failbackctl in the foreground, with one thread and nothing else to do

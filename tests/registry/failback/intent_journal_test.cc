@@ -13,6 +13,8 @@
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
 #include "registry/log.h"
+#include "retry/hashed_wheel_timer.h"
+#include "retry/simulated_clock.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/util/process.h"
 
@@ -60,7 +62,34 @@ class IntentJournalTest : public testing::Test {
     return (*journal)->incarnation();
   }
 
+  // Between these two the journal cannot be written.
+  void LockFile() {
+    ASSERT_EQ(sqlite3_open((options_.dir + "/journal.db").c_str(), &other_), SQLITE_OK);
+    ASSERT_EQ(sqlite3_exec(other_, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
+  }
+  void UnlockFile() {
+    ASSERT_EQ(sqlite3_exec(other_, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(other_);
+  }
+
+  // A timer on simulated time, for the journal to wait on.
+  HashedWheelTimer* UseTimer() {
+    HashedWheelTimer::Options options;
+    options.clock = &clock_;
+    timer_ = HashedWheelTimer::Create(options).value();
+    return options_.timer = timer_.get();
+  }
+  // The next attempt is on the wheel once the writer has got there.
+  static int64_t WaitUntilPending(const HashedWheelTimer& timer) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (timer.pending() == 0 && absl::Now() < deadline) std::this_thread::yield();
+    return timer.pending();
+  }
+
   TempDir dir_;
+  SimulatedClock clock_;
+  std::unique_ptr<HashedWheelTimer> timer_;
+  sqlite3* other_ = nullptr;
   IntentJournal::Options options_;
   Mutex mu_;
   std::string log_;
@@ -203,16 +232,13 @@ TEST_F(IntentJournalTest, WhatCannotBeWrittenIsToldAndTriedAgain) {
   std::vector<std::pair<uint64_t, absl::Status>> told;
   journal->Start(
       [&](uint64_t sequence, const absl::Status& status) { told.emplace_back(sequence, status); });
-  sqlite3* other = nullptr;
-  ASSERT_EQ(sqlite3_open((options_.dir + "/journal.db").c_str(), &other), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(other, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
+  LockFile();
   Put(journal.get(), MakeIntent("a", 1));
   journal->Flush();
   ASSERT_EQ(told.size(), 1);
   EXPECT_EQ(told[0].second.code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(log().find("cannot be written"), std::string::npos);
-  ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
-  sqlite3_close(other);
+  UnlockFile();
   Put(journal.get(), MakeIntent("b", 2));
   journal->Flush();
   ASSERT_EQ(told.size(), 2);
@@ -220,6 +246,56 @@ TEST_F(IntentJournalTest, WhatCannotBeWrittenIsToldAndTriedAgain) {
   EXPECT_TRUE(told[1].second.ok());
   journal.reset();
   Live([&](IntentJournal* again) { EXPECT_EQ(again->TakeIntents().size(), 2); });
+}
+
+TEST_F(IntentJournalTest, WhatCannotBeWrittenIsTriedAgainByTheWheel) {
+  const HashedWheelTimer* const timer = UseTimer();
+  auto journal = IntentJournal::Open(options_).value();
+  Mutex mu;
+  CondVar changed;
+  std::vector<absl::Status> told;
+  journal->Start([&](uint64_t, const absl::Status& status) {
+    MutexLock lock(&mu);
+    told.push_back(status);
+    changed.SignalAll();
+  });
+  const auto wait_for = [&](size_t attempts) {
+    MutexLock lock(&mu);
+    while (told.size() < attempts && changed.WaitFor(&mu, absl::Seconds(30))) {
+    }
+    return told.size() == attempts ? told.back() : absl::InternalError("no such attempt");
+  };
+  LockFile();
+  Put(journal.get(), MakeIntent("a", 1));
+  EXPECT_EQ(wait_for(1).code(), absl::StatusCode::kUnavailable);
+  ASSERT_EQ(WaitUntilPending(*timer), 1);
+  clock_.Advance(absl::Milliseconds(999));
+  EXPECT_EQ(timer->Stats().fired, 0);
+  clock_.Advance(absl::Milliseconds(101));
+  EXPECT_EQ(wait_for(2).code(), absl::StatusCode::kUnavailable);
+  ASSERT_EQ(WaitUntilPending(*timer), 1);
+  UnlockFile();
+  // The next change does not wait for the wheel.
+  Put(journal.get(), MakeIntent("b", 2));
+  EXPECT_EQ(wait_for(3), absl::OkStatus());
+  EXPECT_EQ(timer->pending(), 0);
+  EXPECT_TRUE(journal->Stop().ok());
+  journal.reset();
+  Live([&](IntentJournal* again) { EXPECT_EQ(again->TakeIntents().size(), 2); });
+}
+
+TEST_F(IntentJournalTest, StopWritesWhatWaitsOnTheWheelAndLeavesNothingThere) {
+  const HashedWheelTimer* const timer = UseTimer();
+  auto journal = IntentJournal::Open(options_).value();
+  journal->Start([](uint64_t, const absl::Status&) {});
+  LockFile();
+  Put(journal.get(), MakeIntent("a", 1));
+  ASSERT_EQ(WaitUntilPending(*timer), 1);
+  UnlockFile();
+  EXPECT_TRUE(journal->Stop().ok());
+  EXPECT_EQ(timer->pending(), 0);
+  journal.reset();
+  Live([&](IntentJournal* again) { EXPECT_EQ(again->TakeIntents().size(), 1); });
 }
 
 TEST_F(IntentJournalTest, SnapshotsAreKept) {
