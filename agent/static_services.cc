@@ -46,6 +46,13 @@ agent::v1::CheckState ToProto(CheckState state) {
 struct Check {
   HealthCheck spec;
   std::unique_ptr<HealthChecker> checker;
+
+  void AddTo(StaticServiceSet::CheckCounters* counters) const {
+    const HealthChecker::Snapshot now = checker->snapshot();
+    StaticServiceSet::CheckCounter& counter = (*counters)[CheckKind(spec)];
+    counter.passes += now.passes;
+    counter.failures += now.failures;
+  }
 };
 
 struct Service {
@@ -150,6 +157,7 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
         Evaluate(key, &service);
         order_.push_back(key);
       }
+      for (const auto& [key, service] : before) CountRetired(key, service);
       for (const auto& [key, service] : before) {
         if (services_.count(key) == 0 && service.intent.has_value()) {
           intents_->State(service.intent->key(), std::nullopt);
@@ -224,7 +232,28 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
     return all;
   }
 
+  StaticServiceSet::CheckCounters Counters() const {
+    MutexLock lock(&mu_);
+    StaticServiceSet::CheckCounters counters = retired_;
+    for (const auto& [key, service] : services_) {
+      for (const auto& check : service.checks) check->AddTo(&counters);
+    }
+    return counters;
+  }
+
  private:
+  // Keeps what the checks of a former service have counted, but of those that go on under its key.
+  void CountRetired(const std::string& key, const Service& former)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto now = services_.find(key);
+    for (const auto& check : former.checks) {
+      const bool goes_on =
+          now != services_.end() &&
+          std::count(now->second.checks.begin(), now->second.checks.end(), check) > 0;
+      if (!goes_on) check->AddTo(&retired_);
+    }
+  }
+
   void Open() {
     if (!options_.claim_earlier) return intents_->Start(nullptr);
     intents_->Start([weak = weak_from_this()](const std::string& key) {
@@ -369,6 +398,8 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
   // By CanonicalKey.
   std::map<std::string, Service> services_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> order_ ABSL_GUARDED_BY(mu_);
+  // Of checks that are no more.
+  StaticServiceSet::CheckCounters retired_ ABSL_GUARDED_BY(mu_);
 };
 
 std::unique_ptr<StaticServiceSet> StaticServiceSet::Start(Options options,
@@ -390,6 +421,8 @@ absl::StatusOr<agent::v1::CheckState> StaticServiceSet::Report(const ReportHealt
                                                                const MayReport& may_report) {
   return core_->Report(request, may_report);
 }
+
+StaticServiceSet::CheckCounters StaticServiceSet::Counters() const { return core_->Counters(); }
 
 std::vector<StaticServiceStatus> StaticServiceSet::Status() const { return core_->Status(); }
 

@@ -19,8 +19,11 @@
 #ifndef FAILBACK_AGENT_STATIC_SERVICES_H_
 #define FAILBACK_AGENT_STATIC_SERVICES_H_
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -69,6 +72,14 @@ class StaticServiceSet {
 
   // The services that have checks, in the order of the configuration.
   std::vector<agent::v1::StaticServiceStatus> Status() const;
+
+  // Tries by the kind of check, those of checks that are no more included.
+  struct CheckCounter {
+    uint64_t passes = 0;
+    uint64_t failures = 0;
+  };
+  using CheckCounters = std::map<std::string, CheckCounter>;
+  CheckCounters Counters() const;
 
  private:
   class Core;

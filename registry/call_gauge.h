@@ -34,6 +34,9 @@ class Gauge {
         count.get(), [count](void*) { count->fetch_sub(1, std::memory_order_relaxed); });
   }
 
+  // Places that are held now.
+  int count() const { return count_->load(std::memory_order_relaxed); }
+
  private:
   const int limit_;
   const std::shared_ptr<std::atomic<int>> count_ = std::make_shared<std::atomic<int>>(0);

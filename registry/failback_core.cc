@@ -295,6 +295,7 @@ void FailbackRegistry::Core::PurgeTombstones(Deferred* deferred) {
 }
 
 void FailbackRegistry::Core::NewGeneration(const RecordPtr& record) {
+  record->failing_since_nanos = Record::kNotFailing;
   TakeNumber(record);
   Enqueue(record);
 }

@@ -6,6 +6,7 @@
 // failback_subscriptions.cc   watches and their local subscribers
 // failback_journal.cc      what survives the process
 // failback_operator.cc     what an operator sees and does; drain
+// failback_statistics.cc   what is counted
 // failback_anti_entropy.cc  comparing with the upstream, slowly
 //
 // Everything is guarded by one lock. What has to run without it (callbacks, listeners, calls
@@ -86,6 +87,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // Operator.
   const std::string& incarnation() const { return options_.incarnation; }
   agent::v1::UpstreamStatus UpstreamStatus() const;
+  FailbackStatistics Stats() const;
   int64_t local_sessions() const;
   bool draining() const;
   std::vector<agent::v1::PendingOperation> Pending() const;
@@ -176,6 +178,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     // Goes in a call of its own: a batch was refused for something that one of its items holds.
     bool alone = false;
     int64_t since_nanos = 0;
+    // When an attempt for this intent failed first since it was stated or acknowledged.
+    static constexpr int64_t kNotFailing = INT64_MIN;
+    int64_t failing_since_nanos = kNotFailing;
     // The local session it lives in (which lists it), and that session's own numbering of its
     // intents.
     LocalSession* owner = nullptr;
@@ -414,6 +419,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void FinishDrain(bool closed, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Suspended(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // --- Statistics (failback_statistics.cc).
+  void CountAttempt(OperationKind kind, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   int64_t NowNanos() const { return options_.timer->clock()->NowNanos(); }
 
   const Options options_;
@@ -464,6 +473,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // Last good snapshots of an earlier process, by selector.
   std::map<std::string, std::string> cached_snapshots_ ABSL_GUARDED_BY(mu_);
 
+  FailbackStatistics::Counters counters_ ABSL_GUARDED_BY(mu_);
   TokenBucket retry_tokens_ ABSL_GUARDED_BY(mu_);
   uint64_t audit_serial_ ABSL_GUARDED_BY(mu_) = 0;
   Timeout audit_timer_ ABSL_GUARDED_BY(mu_);

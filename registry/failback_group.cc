@@ -457,6 +457,14 @@ std::vector<agent::v1::UpstreamStatus> FailbackGroup::UpstreamStatuses() const {
   return statuses;
 }
 
+std::vector<FailbackStatistics> FailbackGroup::Stats() const {
+  std::vector<FailbackStatistics> all;
+  for (const Member& member : *members_) {
+    all.emplace_back(member.registry->Stats()).upstream = member.name;
+  }
+  return all;
+}
+
 int64_t FailbackGroup::local_sessions() const {
   int64_t most = 0;
   for (const Member& member : *members_) most = std::max(most, member.registry->local_sessions());

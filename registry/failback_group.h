@@ -92,6 +92,7 @@ class FailbackGroup final : public Registry {
   // At the first upstream.
   const std::string& incarnation() const;
   std::vector<agent::v1::UpstreamStatus> UpstreamStatuses() const;
+  std::vector<FailbackStatistics> Stats() const;
   int64_t local_sessions() const;
   bool draining() const;
   // By id, then by upstream.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -92,39 +93,16 @@ agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
   *status.mutable_session_ttl() = session.info.ttl();
   status.set_epoch(session.info.epoch());
   status.set_store_id(session.info.store_id());
-  MutexLock lock(&mu_);
-  uint64_t desired = 0, acknowledged = 0, pending = 0, parked = 0, subscriptions = 0;
-  const auto count = [&](const Record& record) {
-    if (record.parked()) {
-      ++parked;
-    } else if (record.pending()) {
-      ++pending;
-    }
+  const FailbackStatistics stats = Stats();
+  const auto total = [](const FailbackStatistics::ByOperation<int64_t>& counts) {
+    return static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   };
-  for (const auto& [key, record] : records_) {
-    count(*record);
-    if (!record->present || record->given_up) continue;
-    ++desired;
-    if (!record->pending()) ++acknowledged;
-  }
-  for (const auto& [selector, record] : watches_) {
-    count(*record);
-    if (record->present) ++subscriptions;
-  }
-  status.set_desired(desired);
-  status.set_acknowledged(acknowledged);
-  status.set_pending(pending);
-  status.set_parked(parked);
-  status.set_subscriptions(subscriptions);
-  if (draining_) {
-    status.set_state(agent::v1::UPSTREAM_STATE_DRAINING);
-  } else if (session.phase != UpstreamSession::Phase::kUp) {
-    status.set_state(agent::v1::UPSTREAM_STATE_CONNECTING);
-  } else if (resyncing_) {
-    status.set_state(agent::v1::UPSTREAM_STATE_RESYNCING);
-  } else {
-    status.set_state(agent::v1::UPSTREAM_STATE_READY);
-  }
+  status.set_desired(static_cast<uint64_t>(stats.desired));
+  status.set_acknowledged(static_cast<uint64_t>(stats.acknowledged));
+  status.set_pending(total(stats.pending));
+  status.set_parked(total(stats.parked));
+  status.set_subscriptions(static_cast<uint64_t>(stats.subscriptions));
+  status.set_state(stats.state);
   if (session.phase == UpstreamSession::Phase::kDown) {
     *status.mutable_last_error() = StatusToProto(session.last_error);
   }

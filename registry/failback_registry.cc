@@ -127,6 +127,8 @@ agent::v1::UpstreamStatus FailbackRegistry::UpstreamStatus() const {
   return core_->UpstreamStatus();
 }
 
+FailbackStatistics FailbackRegistry::Stats() const { return core_->Stats(); }
+
 int64_t FailbackRegistry::local_sessions() const { return core_->local_sessions(); }
 
 bool FailbackRegistry::draining() const { return core_->draining(); }

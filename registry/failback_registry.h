@@ -57,6 +57,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "failback/agent/v1/agent.pb.h"
+#include "registry/failback_statistics.h"
 #include "registry/intent_journal.h"
 #include "registry/registry.h"
 #include "registry/status_policy.h"
@@ -169,6 +170,7 @@ class FailbackRegistry final : public Registry {
   // What an operator sees and does; as the calls of AgentService.
   const std::string& incarnation() const;
   agent::v1::UpstreamStatus UpstreamStatus() const;
+  FailbackStatistics Stats() const;
   int64_t local_sessions() const;
   bool draining() const;
   // Every intent that is not acknowledged, by id.

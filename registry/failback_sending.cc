@@ -104,6 +104,7 @@ FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferr
         absl::Status status(session.last_error.code(),
                             absl::StrCat("no session at ", options_.upstream_name, ": ",
                                          std::string(session.last_error.message())));
+        ++counters_.unsent[static_cast<size_t>(kind)];
         AttemptDone(record, record->generation, status, /*sent=*/false, deferred);
         if (++failed == kMaxFailedAtOnce) return Next::kAgain;
         continue;
@@ -253,6 +254,7 @@ void FailbackRegistry::Core::Completed(const Call& call, const absl::Status& sta
                    ? StatusFromProto((*results)[i].status())
                    : absl::InternalError("the registry's answer has too few results");
       }
+      CountAttempt(call.kind, item);
       lost = lost || DecideNextStep(call.kind, item) == NextStep::kResync;
       if ((older_session && item.ok()) || split) {
         // A session that was lost after the registry answered took with it what that acknowledged.
@@ -326,6 +328,10 @@ void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* def
     record->check.reset();
     Persist(record);
   }
+  if (record->failing_since_nanos != Record::kNotFailing) {
+    counters_.recovery_nanos.Observe(NowNanos() - record->failing_since_nanos);
+    record->failing_since_nanos = Record::kNotFailing;
+  }
   record->last_status = absl::OkStatus();
   record->given_up = false;
   record->renumbered = false;
@@ -372,6 +378,8 @@ void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::
   record->acknowledged = 0;
   Count(record.get());
   record->last_status = status;
+  const int64_t now = NowNanos();
+  if (record->failing_since_nanos == Record::kNotFailing) record->failing_since_nanos = now;
   const bool first = record->retry == nullptr;
   if (first) {
     record->retry = std::make_unique<RetryTask>(options_.timer, &options_.retry, &options_.random);
@@ -383,6 +391,9 @@ void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::
                           [weak = weak_from_this(), record] {
                             if (auto self = weak.lock()) self->Due(record);
                           });
+  }
+  if (record->retry->state() == RetryTask::State::kWaiting) {
+    counters_.retry_delay_nanos.Observe(record->retry->next_attempt_nanos() - now);
   }
   if (record->parked()) {
     Emit(IntentEvent::Kind::kParked, *record, status, deferred);

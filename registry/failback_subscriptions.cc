@@ -285,6 +285,7 @@ void FailbackRegistry::Core::OnWatchEvent(const std::shared_ptr<Watch>& watch,
       watch->opening_timer.Cancel();
       if (watch->phase == Watch::Phase::kOpening) --calls_in_flight_;
       watch->phase = Watch::Phase::kStreaming;
+      CountAttempt(OperationKind::kSubscribe, absl::OkStatus());
       AttemptDone(record, record->in_flight, absl::OkStatus(), /*sent=*/true, &deferred);
     }
     Tell(watch, watch->set.Apply(event), &deferred);
@@ -318,6 +319,7 @@ void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch, uin
     const RecordPtr record = watch->record.lock();
     if (record == nullptr || record->erased || watch->stream_serial != stream_serial) return;
     session_id = watch->session_id;
+    if (watch->phase != Watch::Phase::kStreaming) CountAttempt(OperationKind::kSubscribe, status);
     CloseStream(watch, &deferred);
     ArmStale(watch);
     AttemptDone(record, record->generation, status, /*sent=*/true, &deferred);

@@ -14,6 +14,7 @@
 #include "registry/canonical.h"
 #include "registry/ids.h"
 #include "registry/log.h"
+#include "retry/clock.h"
 
 namespace failback {
 namespace {
@@ -392,7 +393,30 @@ absl::Status IntentJournal::Stop() {
   return status;
 }
 
+IntentJournal::Statistics IntentJournal::Stats() const {
+  Statistics stats;
+  {
+    MutexLock lock(&mu_);
+    stats = stats_;
+  }
+  for (const char* suffix : {"", "-wal"}) {
+    struct stat info;
+    if (stat(absl::StrCat(Path(), suffix).c_str(), &info) == 0) stats.bytes += info.st_size;
+  }
+  return stats;
+}
+
 absl::Status IntentJournal::Write(const Batch& batch) {
+  const int64_t begin = Clock::Real()->NowNanos();
+  const absl::Status status = WriteInTransaction(batch);
+  MutexLock lock(&mu_);
+  stats_.write_nanos.Observe(Clock::Real()->NowNanos() - begin);
+  if (!batch.rows.empty()) stats_.group_intents.Observe(static_cast<int64_t>(batch.rows.size()));
+  stats_.failing = !status.ok();
+  return status;
+}
+
+absl::Status IntentJournal::WriteInTransaction(const Batch& batch) {
   absl::Status status = Execute("BEGIN IMMEDIATE");
   if (status.ok()) status = WriteRows(batch);
   if (status.ok()) status = Execute("COMMIT");

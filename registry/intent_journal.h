@@ -45,6 +45,7 @@
 #include "absl/time/time.h"
 #include "registry/file_lock.h"
 #include "retry/hashed_wheel_timer.h"
+#include "retry/histogram.h"
 #include "retry/mutex.h"
 
 struct sqlite3;
@@ -90,6 +91,14 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
     std::string event;
   };
 
+  struct Statistics {
+    int64_t bytes = 0;     // of its files
+    bool failing = false;  // it could last not be written
+    // How long a group took to be written, in nanoseconds, and how many intents were in it.
+    Histogram write_nanos{kLatencyBoundsNanos};
+    Histogram group_intents{kBatchBounds};
+  };
+
   using OnCommit = std::function<void(uint64_t sequence, const absl::Status& status)>;
 
   // FAILED_PRECONDITION: the folder cannot be used, is in use by another process, or was written by
@@ -116,6 +125,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   uint64_t Put(Intent intent);
   uint64_t Remove(int64_t row);
   uint64_t PutSnapshot(Snapshot snapshot);
+
+  Statistics Stats() const;
 
   // Manual: writes what is queued, here and now. Otherwise does nothing.
   void Flush();
@@ -148,6 +159,7 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   void TryAgainLater() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes one batch as one transaction.
   absl::Status Write(const Batch& batch);
+  absl::Status WriteInTransaction(const Batch& batch);
   absl::Status WriteRows(const Batch& batch);
   // Takes what is queued, with what could not be written before.
   bool TakeBatch();
@@ -167,8 +179,9 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   Batch writing_;
   bool failing_ = false;
 
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar changed_;
+  Statistics stats_ ABSL_GUARDED_BY(mu_);
   Batch queued_ ABSL_GUARDED_BY(mu_);
   uint64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

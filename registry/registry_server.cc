@@ -68,6 +68,20 @@ std::string ConnectionOf(const grpc::CallbackServerContext& context) {
   return peer.rfind("unix:", 0) == 0 ? std::string() : peer;
 }
 
+const char* TextOf(CallStats::Limit limit) {
+  switch (limit) {
+    case CallStats::Limit::kCalls:
+      return "calls";
+    case CallStats::Limit::kBulkBytes:
+      return "bytes of large calls";
+    case CallStats::Limit::kSubscriptions:
+      return "subscriptions";
+    case CallStats::Limit::kSubscriptionsPerConnection:
+      return "subscriptions on one connection";
+  }
+  return "";
+}
+
 // The states of open streams of one kind, for the shutdown and the sweep.
 template <typename State>
 class OpenStreams {
@@ -89,6 +103,11 @@ class OpenStreams {
     return {states_.begin(), states_.end()};
   }
 
+  int64_t size() const {
+    MutexLock lock(&mu_);
+    return static_cast<int64_t>(states_.size());
+  }
+
   std::set<std::shared_ptr<State>> Close() {
     MutexLock lock(&mu_);
     closed_ = true;
@@ -96,7 +115,7 @@ class OpenStreams {
   }
 
  private:
-  Mutex mu_;
+  mutable Mutex mu_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<State>> states_ ABSL_GUARDED_BY(mu_);
 };
@@ -104,6 +123,9 @@ class OpenStreams {
 }  // namespace
 
 class RegistryServer::Service final : public ServiceBase {
+  using Method = CallStats::Method;
+  using Limit = CallStats::Limit;
+
  public:
   Service(Registry* registry, const Options& options)
       : registry_(std::shared_ptr<void>(), registry),
@@ -144,6 +166,16 @@ class RegistryServer::Service final : public ServiceBase {
     for (const auto& state : renewal_streams_.Close()) state->End(ShuttingDown());
   }
 
+  Statistics Stats() const {
+    Statistics stats;
+    stats.calls = call_stats_.Take();
+    stats.calls_in_flight = calls_.count();
+    stats.subscriptions = subscribe_streams_.size();
+    stats.renewal_streams = renewal_streams_.size();
+    stats.bulk_bytes = bulk_bytes_;
+    return stats;
+  }
+
   // To be called when gRPC has ended all calls: from the return on the registry is not called.
   void Finish() { bulk_.reset(); }
 
@@ -151,7 +183,7 @@ class RegistryServer::Service final : public ServiceBase {
                                         const OpenSessionRequest* request,
                                         OpenSessionResponse* response) override {
     const bool ends_with_stream = request->ends_with_stream();
-    return Unary(*context, request, response, &Registry::OpenSession,
+    return Unary(*context, Method::kOpenSession, request, response, &Registry::OpenSession,
                  [sessions = sessions_, ends_with_stream](const OpenSessionResponse& opened) {
                    const absl::Time now = absl::Now();
                    sessions->Opened(opened.session_id(), ends_with_stream, now,
@@ -163,7 +195,7 @@ class RegistryServer::Service final : public ServiceBase {
   grpc::ServerUnaryReactor* CloseSession(grpc::CallbackServerContext* context,
                                          const CloseSessionRequest* request,
                                          CloseSessionResponse* response) override {
-    return Unary(*context, request, response, &Registry::CloseSession,
+    return Unary(*context, Method::kCloseSession, request, response, &Registry::CloseSession,
                  [sessions = sessions_, session_id = request->session_id()](
                      const CloseSessionResponse&) { sessions->Closed(session_id); });
   }
@@ -171,24 +203,24 @@ class RegistryServer::Service final : public ServiceBase {
   grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    return Sized(*context, request, response, &Registry::Register);
+    return Sized(*context, Method::kRegister, request, response, &Registry::Register);
   }
 
   grpc::ServerUnaryReactor* Unregister(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override {
-    return Sized(*context, request, response, &Registry::Unregister);
+    return Sized(*context, Method::kUnregister, request, response, &Registry::Unregister);
   }
 
   grpc::ServerUnaryReactor* Unsubscribe(grpc::CallbackServerContext* context,
                                         const UnsubscribeRequest* request,
                                         UnsubscribeResponse* response) override {
-    return Unary(*context, request, response, &Registry::Unsubscribe);
+    return Unary(*context, Method::kUnsubscribe, request, response, &Registry::Unsubscribe);
   }
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const ListRequest* request,
                                  ListResponse* response) override {
-    return Unary(*context, request, response, &Registry::List);
+    return Unary(*context, Method::kList, request, response, &Registry::List);
   }
 
   grpc::ServerBidiReactor<KeepAliveRequest, KeepAliveResponse>* KeepAlive(
@@ -196,8 +228,8 @@ class RegistryServer::Service final : public ServiceBase {
     absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
     // The state is known only when the reactor is; OnDone comes after both.
     auto state = std::make_shared<std::shared_ptr<RenewalReactor::State>>();
-    auto* reactor = new RenewalReactor(registry.value_or(registry_), sessions_, ++last_stream_,
-                                       [this, state](StreamSessions::StreamId id) {
+    auto* reactor = new RenewalReactor(registry.value_or(registry_), sessions_, &call_stats_,
+                                       ++last_stream_, [this, state](StreamSessions::StreamId id) {
                                          renewal_streams_.Remove(*state);
                                          EndSessionsOf(id, (*state)->silent());
                                        });
@@ -216,8 +248,9 @@ class RegistryServer::Service final : public ServiceBase {
     const std::pair<std::shared_ptr<void>, std::shared_ptr<void>> places = {
         subscriptions_.Enter(), subscriptions_per_connection_.Enter(ConnectionOf(*context))};
     auto state = std::make_shared<std::shared_ptr<SubscribeReactor::State>>();
-    auto* reactor = new SubscribeReactor(
-        context, request, cache_, [this, state, places] { subscribe_streams_.Remove(*state); });
+    auto* reactor =
+        new SubscribeReactor(context, request, cache_, &call_stats_,
+                             [this, state, places] { subscribe_streams_.Remove(*state); });
     *state = reactor->state();
     absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
     if (!registry.ok()) {
@@ -225,9 +258,9 @@ class RegistryServer::Service final : public ServiceBase {
     } else if (!parsed) {
       (*state)->Abort(absl::InternalError("the request is no SubscribeRequest"));
     } else if (places.first == nullptr) {
-      (*state)->Abort(Overloaded("subscriptions"));
+      (*state)->Abort(Overloaded(Limit::kSubscriptions));
     } else if (places.second == nullptr) {
-      (*state)->Abort(Overloaded("subscriptions on one connection"));
+      (*state)->Abort(Overloaded(Limit::kSubscriptionsPerConnection));
     } else if (!subscribe_streams_.Add(*state)) {
       (*state)->Abort(ShuttingDown());
     } else {
@@ -238,17 +271,17 @@ class RegistryServer::Service final : public ServiceBase {
 
  private:
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* Unary(const grpc::CallbackServerContext& context,
+  grpc::ServerUnaryReactor* Unary(const grpc::CallbackServerContext& context, Method name,
                                   const Request* request, Response* response,
                                   void (Registry::*method)(const Request&, Callback<Response>),
                                   typename UnaryReactor<Response>::Hook on_success = nullptr) {
     std::shared_ptr<void> token = calls_.Enter();
     absl::Status refusal;
-    if (token == nullptr) refusal = Overloaded("calls");
+    if (token == nullptr) refusal = Overloaded(Limit::kCalls);
     if (stopping_) refusal = ShuttingDown();
     const std::shared_ptr<Registry> registry = RegistryFor(context, &refusal);
     return UnaryReactor<Response>::Run(
-        response, std::move(token),
+        response, std::move(token), {&call_stats_, name},
         [&](Callback<Response> done) {
           if (!refusal.ok()) return std::move(done)(refusal);
           (registry.get()->*method)(*request, std::move(done));
@@ -258,19 +291,19 @@ class RegistryServer::Service final : public ServiceBase {
 
   // A call on encoded messages: carried out at once if it is small, else on the threads for bulk.
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* Sized(const grpc::CallbackServerContext& context,
+  grpc::ServerUnaryReactor* Sized(const grpc::CallbackServerContext& context, Method name,
                                   const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
                                   void (Registry::*method)(const Request&, Callback<Response>)) {
     std::shared_ptr<void> token = calls_.Enter();
     const auto size = static_cast<int64_t>(request->Length());
     const bool bulk = size > static_cast<int64_t>(kLargestSmallRequest);
     absl::Status refusal;
-    if (token == nullptr) refusal = Overloaded("calls");
-    if (bulk && bulk_bytes_ + size > max_bulk_bytes_) refusal = Overloaded("bytes of large calls");
+    if (token == nullptr) refusal = Overloaded(Limit::kCalls);
+    if (bulk && bulk_bytes_ + size > max_bulk_bytes_) refusal = Overloaded(Limit::kBulkBytes);
     if (stopping_) refusal = ShuttingDown();
     const std::shared_ptr<Registry> registry = RegistryFor(context, &refusal);
     return UnaryReactor<Response, grpc::ByteBuffer>::Run(
-        response, std::move(token), [&](Callback<Response> done) {
+        response, std::move(token), {&call_stats_, name}, [&](Callback<Response> done) {
           if (!refusal.ok()) return std::move(done)(refusal);
           if (!bulk) return CallParsed(registry.get(), *request, method, std::move(done));
           bulk_bytes_ += size;
@@ -294,11 +327,13 @@ class RegistryServer::Service final : public ServiceBase {
     if (!parsed.ok()) std::move(done)(parsed);
   }
 
-  absl::Status Overloaded(const std::string& what) const {
-    return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED,
-                                  absl::StrCat("too many ", what, " at once; try again in ",
-                                               absl::FormatDuration(overload_delay_))),
-                          overload_delay_);
+  absl::Status Overloaded(Limit limit) {
+    call_stats_.Refused(limit);
+    return WithRetryDelay(
+        Refusal(registry::v1::ERROR_REASON_OVERLOADED,
+                absl::StrCat("too many ", TextOf(limit), " at once; try again in ",
+                             absl::FormatDuration(overload_delay_))),
+        overload_delay_);
   }
 
   // The KeepAlive stream `id` has ended: its process has gone, unless it is the server that stops,
@@ -342,6 +377,7 @@ class RegistryServer::Service final : public ServiceBase {
   std::atomic<StreamSessions::StreamId> last_stream_ = 0;
   static constexpr int kSweeps = 4;
 
+  CallStats call_stats_;
   Gauge calls_;
   Gauge subscriptions_;
   KeyedGauge subscriptions_per_connection_;
@@ -418,6 +454,8 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* 
 
 RegistryServer::RegistryServer(std::unique_ptr<Service> service, std::vector<ListenAddress> listen)
     : service_(std::move(service)), listen_(std::move(listen)) {}
+
+RegistryServer::Statistics RegistryServer::Stats() const { return service_->Stats(); }
 
 RegistryServer::~RegistryServer() { Shutdown(absl::ZeroDuration()); }
 

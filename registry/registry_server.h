@@ -41,6 +41,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
+#include "registry/call_stats.h"
 #include "registry/listen.h"
 #include "registry/registry.h"
 #include "registry/security/access_control.h"
@@ -92,6 +93,14 @@ class RegistryServer {
     absl::Duration silent_stream_timeout = absl::Hours(1);
   };
 
+  struct Statistics {
+    CallStats::Snapshot calls;
+    int64_t calls_in_flight = 0;  // unary
+    int64_t subscriptions = 0;    // open streams, likewise the next
+    int64_t renewal_streams = 0;
+    int64_t bulk_bytes = 0;  // of large calls that wait for their turn
+  };
+
   // Listens and serves `registry`, which outlives the server. INVALID_ARGUMENT or
   // FAILED_PRECONDITION name the address that cannot be listened on.
   static absl::StatusOr<std::unique_ptr<RegistryServer>> Start(Registry* registry,
@@ -102,6 +111,8 @@ class RegistryServer {
 
   // Where the server listens, ports filled in, in the order of Options::listen.
   const std::vector<std::string>& addresses() const { return addresses_; }
+
+  Statistics Stats() const;
 
   // What health tells. True from the start; false sends new clients elsewhere.
   void SetServing(bool serving);

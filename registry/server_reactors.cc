@@ -3,13 +3,13 @@
 namespace failback {
 
 RenewalReactor::RenewalReactor(std::shared_ptr<Registry> registry,
-                               std::shared_ptr<StreamSessions> sessions,
+                               std::shared_ptr<StreamSessions> sessions, CallStats* stats,
                                StreamSessions::StreamId id, OnEnd on_end)
     : registry_(std::move(registry)),
       sessions_(std::move(sessions)),
       id_(id),
       on_end_(std::move(on_end)),
-      state_(std::make_shared<State>(this)) {
+      state_(std::make_shared<State>(this, stats)) {
   MutexLock lock(&state_->mu_);
   state_->Advance();
 }
@@ -121,13 +121,16 @@ void RenewalReactor::State::Advance() {
     reactor_->StartRead(&reactor_->request_);
   }
   if (read_all_ && asked_ == 0 && answers_.empty() && !end_.has_value()) end_ = absl::OkStatus();
-  if (!writing_ && end_.has_value()) std::exchange(reactor_, nullptr)->Finish(StatusToGrpc(*end_));
+  if (writing_ || !end_.has_value()) return;
+  stats_->Ended(CallStats::Method::kKeepAlive, end_->code());
+  std::exchange(reactor_, nullptr)->Finish(StatusToGrpc(*end_));
 }
 
 SubscribeReactor::SubscribeReactor(grpc::CallbackServerContext* context,
                                    const SubscribeRequest& request,
-                                   std::shared_ptr<EventCache> cache, std::function<void()> on_done)
-    : state_(std::make_shared<State>(this, context, request, std::move(cache))),
+                                   std::shared_ptr<EventCache> cache, CallStats* stats,
+                                   std::function<void()> on_done)
+    : state_(std::make_shared<State>(this, context, request, std::move(cache), stats)),
       on_done_(std::move(on_done)) {}
 
 void SubscribeReactor::Start(Registry* registry, const SubscribeRequest& request) {
@@ -173,6 +176,7 @@ void SubscribeReactor::State::OnNotify(const std::shared_ptr<const SubscribeResp
   Conflator::Changes changes = cache_->ChangesOf(event);
   MutexLock lock(&mu_);
   if (!conflator_.has_value() || end_.has_value()) return;
+  if (event->has_delta() && conflator_->pending() > 0) stats_->Conflated();
   if (absl::Status status = conflator_->Add(event, std::move(changes)); !status.ok()) {
     conflator_.reset();
     end_ = std::move(status);
@@ -191,6 +195,7 @@ void SubscribeReactor::State::Advance() {
   if (conflator_.has_value()) {
     if (const Conflator::Event next = conflator_->Take(); next != nullptr) {
       written_ = cache_->BytesOf(next);
+      stats_->Sent(next->has_snapshot());
       writing_ = true;
       idle_sweeps_ = 0;
       reactor_->StartWrite(&written_);
@@ -199,6 +204,7 @@ void SubscribeReactor::State::Advance() {
   }
   if (end_.has_value()) {
     conflator_.reset();
+    stats_->Ended(CallStats::Method::kSubscribe, end_->code());
     std::exchange(reactor_, nullptr)->Finish(StatusToGrpc(*end_));
   }
 }

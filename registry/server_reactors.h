@@ -23,11 +23,13 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
+#include "registry/call_stats.h"
 #include "registry/conflator.h"
 #include "registry/errors.h"
 #include "registry/event_cache.h"
 #include "registry/registry.h"
 #include "registry/stream_sessions.h"
+#include "retry/clock.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -44,6 +46,12 @@ absl::Status Guarded(Function call) {
   }
   return absl::OkStatus();
 }
+
+// Where the end of a call is counted, which is alive as long as the call.
+struct CountedCall {
+  CallStats* stats;
+  CallStats::Method method;
+};
 
 // Puts a response where gRPC takes it from: a message, or bytes.
 template <typename Response>
@@ -63,14 +71,15 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
  public:
   using Hook = std::function<void(const Response&)>;
 
-  explicit UnaryReactor(Wire* response) : state_(std::make_shared<State>(this, response)) {}
+  UnaryReactor(Wire* response, CountedCall counted)
+      : state_(std::make_shared<State>(this, response, counted)) {}
 
   // Calls `start` with the callback to give to the registry. `on_success`, if given, sees the
   // response before the client. `token` is kept until the registry has answered.
   template <typename Start>
-  static UnaryReactor* Run(Wire* response, std::shared_ptr<void> token, Start start,
-                           Hook on_success = nullptr) {
-    auto* reactor = new UnaryReactor(response);
+  static UnaryReactor* Run(Wire* response, std::shared_ptr<void> token, CountedCall counted,
+                           Start start, Hook on_success = nullptr) {
+    auto* reactor = new UnaryReactor(response, counted);
     const std::shared_ptr<State> state = reactor->state_;
     auto answer = std::make_unique<Answer>(state, std::move(token), std::move(on_success));
     const absl::Status status = Guarded([&] {
@@ -87,11 +96,14 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
  private:
   // Shared with the callback.
   struct State {
-    State(UnaryReactor* reactor, Wire* response) : reactor(reactor), response(response) {}
+    State(UnaryReactor* reactor, Wire* response, CountedCall counted)
+        : counted(counted), reactor(reactor), response(response) {}
 
     void Finish(absl::StatusOr<Response> result) {
       MutexLock lock(&mu);
       if (reactor == nullptr) return;
+      counted.stats->Ended(counted.method, result.status().code(),
+                           Clock::Real()->NowNanos() - begin_nanos);
       if (result.ok()) PutResponse(*std::move(result), response);
       // After Finish gRPC may be done with both at any time.
       std::exchange(reactor, nullptr)
@@ -123,6 +135,8 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
       }
     }
 
+    const CountedCall counted;
+    const int64_t begin_nanos = Clock::Real()->NowNanos();
     Mutex mu;
     bool starting ABSL_GUARDED_BY(mu) = true;
     bool dropped ABSL_GUARDED_BY(mu) = false;
@@ -159,7 +173,7 @@ class RenewalReactor final : public grpc::ServerBidiReactor<KeepAliveRequest, Ke
   using OnEnd = std::function<void(StreamSessions::StreamId)>;
 
   RenewalReactor(std::shared_ptr<Registry> registry, std::shared_ptr<StreamSessions> sessions,
-                 StreamSessions::StreamId id, OnEnd on_end);
+                 CallStats* stats, StreamSessions::StreamId id, OnEnd on_end);
 
   class State;
   const std::shared_ptr<State>& state() const { return state_; }
@@ -180,7 +194,7 @@ class RenewalReactor final : public grpc::ServerBidiReactor<KeepAliveRequest, Ke
 
 class RenewalReactor::State {
  public:
-  explicit State(RenewalReactor* reactor) : reactor_(reactor) {}
+  State(RenewalReactor* reactor, CallStats* stats) : stats_(stats), reactor_(reactor) {}
 
   // Ends the stream when the write under way is done.
   void End(const absl::Status& status);
@@ -200,6 +214,7 @@ class RenewalReactor::State {
   void Answer(KeepAliveResponse response);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  CallStats* const stats_;  // as long as there is a reactor_
   Mutex mu_;
   RenewalReactor* reactor_ ABSL_GUARDED_BY(mu_);  // null once finished
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
@@ -218,7 +233,8 @@ class SubscribeReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>
  public:
   // `on_done` runs when gRPC is done with the stream.
   SubscribeReactor(grpc::CallbackServerContext* context, const SubscribeRequest& request,
-                   std::shared_ptr<EventCache> cache, std::function<void()> on_done);
+                   std::shared_ptr<EventCache> cache, CallStats* stats,
+                   std::function<void()> on_done);
 
   // Subscribes at `registry`. To be called once, before the reactor is handed to gRPC.
   void Start(Registry* registry, const SubscribeRequest& request);
@@ -239,8 +255,9 @@ class SubscribeReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>
 class SubscribeReactor::State : public NotifyListener {
  public:
   State(SubscribeReactor* reactor, grpc::CallbackServerContext* context,
-        const SubscribeRequest& request, std::shared_ptr<EventCache> cache)
+        const SubscribeRequest& request, std::shared_ptr<EventCache> cache, CallStats* stats)
       : cache_(std::move(cache)),
+        stats_(stats),
         context_(context),
         reactor_(reactor),
         conflator_(std::in_place, request.epoch(), request.revision()) {}
@@ -261,6 +278,7 @@ class SubscribeReactor::State : public NotifyListener {
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<EventCache> cache_;
+  CallStats* const stats_;  // as long as there is a reactor_
   Mutex mu_;
   grpc::CallbackServerContext* context_ ABSL_GUARDED_BY(mu_);  // as reactor_
   SubscribeReactor* reactor_ ABSL_GUARDED_BY(mu_);             // null once finished

@@ -61,6 +61,7 @@ struct alignas(128) Shard {
   int64_t cancelled ABSL_GUARDED_BY(lock) = 0;
   int64_t failed ABSL_GUARDED_BY(lock) = 0;
   int64_t worst_lateness_nanos ABSL_GUARDED_BY(lock) = 0;
+  Histogram lateness ABSL_GUARDED_BY(lock){kLatencyBoundsNanos};
 
   // For those who wait for a task to end: signalled whenever one has and `waiters` is not 0.
   Mutex ended_mu;
@@ -203,6 +204,7 @@ Core::~Core() {
       shard->wake_tick = 0;
       shard->scheduled = shard->fired = shard->cancelled = 0;
       shard->failed = shard->worst_lateness_nanos = 0;
+      shard->lateness = Histogram(kLatencyBoundsNanos);
       if (shard->first_generation == 0) continue;  // used up: nobody's any more
     }
     ShardPool::Get().Return(shard);
@@ -321,8 +323,9 @@ void Core::RunEntry(Shard* shard, Wheel::Id id, int64_t due_nanos) {
   ++shard->fired;
   ++shard->running;
   if (due_nanos != 0) {
-    shard->worst_lateness_nanos =
-        std::max(shard->worst_lateness_nanos, options.clock->NowNanos() - due_nanos);
+    const int64_t lateness_nanos = options.clock->NowNanos() - due_nanos;
+    shard->worst_lateness_nanos = std::max(shard->worst_lateness_nanos, lateness_nanos);
+    shard->lateness.Observe(lateness_nanos);
   }
   TimerTask& task = shard->wheel->TaskOf(id);
   shard->lock.Unlock();
@@ -647,6 +650,7 @@ HashedWheelTimer::Statistics HashedWheelTimer::Stats() const {
     sum.cancelled += shard->cancelled;
     sum.failed += shard->failed;
     worst = std::max(worst, shard->worst_lateness_nanos);
+    sum.lateness += shard->lateness;
   }
   sum.worst_lateness = absl::Nanoseconds(worst);
   return sum;

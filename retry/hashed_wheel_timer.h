@@ -52,6 +52,7 @@
 #include "absl/time/time.h"
 #include "retry/clock.h"
 #include "retry/executor.h"
+#include "retry/histogram.h"
 
 namespace failback {
 
@@ -137,6 +138,8 @@ class HashedWheelTimer {
     int64_t cancelled = 0;
     int64_t failed = 0;             // tasks that threw
     absl::Duration worst_lateness;  // of a task's start after its deadline
+    // The same in nanoseconds, of the last task of each tick on each shard.
+    Histogram lateness{kLatencyBoundsNanos};
   };
 
   // INVALID_ARGUMENT, naming the field, for options out of range.

@@ -413,6 +413,7 @@ Leases::Statistics Leases::Stats() const {
   MutexLock lock(&core_->mu);
   Statistics stats = core_->stats;
   stats.leases = static_cast<int64_t>(core_->leases.size());
+  stats.guard = core_->guard;
   return stats;
 }
 

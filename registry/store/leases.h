@@ -53,6 +53,7 @@ class Leases {
     int64_t holds = 0;   // how often a lease was held, in all
     int64_t pauses = 0;  // own pauses noticed
     int64_t renewals = 0;
+    bool guard = false;  // is on
   };
 
   // Told which leases have run out, perhaps more than once.

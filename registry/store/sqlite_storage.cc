@@ -192,4 +192,12 @@ absl::Status SqliteStorage::Write(const WriteSet& writes) {
   return absl::OkStatus();
 }
 
+std::vector<Storage::File> SqliteStorage::Files() const {
+  const auto size_of = [](const std::string& path) {
+    struct stat info;
+    return stat(path.c_str(), &info) == 0 ? int64_t{info.st_size} : 0;
+  };
+  return {{"store", size_of(options_.path)}, {"log", size_of(options_.path + "-wal")}};
+}
+
 }  // namespace failback

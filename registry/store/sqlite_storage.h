@@ -24,6 +24,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -63,6 +64,7 @@ class SqliteStorage final : public Storage {
   absl::Status Read(StoreReader* reader) override;
   absl::Status Write(const WriteSet& writes) override;
   bool blocks() const override { return true; }
+  std::vector<File> Files() const override;
 
  private:
   explicit SqliteStorage(Options options);

@@ -111,6 +111,13 @@ class Storage {
 
   // Whether Write does nothing, so that rows need not be made.
   virtual bool forgets() const { return false; }
+
+  // How large its files are now, by what they are for. From any thread, also during another call.
+  struct File {
+    std::string name;  // `store`, `log`
+    int64_t bytes = 0;
+  };
+  virtual std::vector<File> Files() const { return {}; }
 };
 
 }  // namespace failback

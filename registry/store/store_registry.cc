@@ -439,6 +439,7 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
       aftermath->Call([] { Log(LogLevel::kInfo, "the store can be written again"); });
       write_status_ = absl::OkStatus();
     }
+    if (group.intents > 0) group_intents_.Observe(group.intents);
     CommitResult result = transaction.Commit();
     revision_.store(result.revision, std::memory_order_release);
     for (const std::string& id : result.ended_sessions) leases_->Drop(id);
@@ -503,7 +504,12 @@ absl::Status StoreRegistry::Write(const State::Transaction& transaction, Moment 
     MutexLock lock(&mu_);
     return read_only(write_status_);
   }
+  const int64_t begin = options_.timer->clock()->NowNanos();
   const absl::Status status = storage_->Write(transaction.MakeWrites());
+  {
+    MutexLock lock(&mu_);
+    write_nanos_.Observe(options_.timer->clock()->NowNanos() - begin);
+  }
   if (status.ok()) return status;
   write_again_ms_ = Now().monotonic_ms + absl::ToInt64Milliseconds(options_.write_retry);
   MutexLock lock(&mu_);
@@ -671,14 +677,18 @@ StoreRegistry::Statistics StoreRegistry::Stats() const {
   stats.expired_sessions = expired_sessions_;
   stats.leases = leases_->Stats();
   stats.subscribers = hub_->subscribers();
-  MutexLock writer(&writer_mu_);
+  stats.files = storage_->Files();
+  // All that a commit changes under mu_.
   MutexLock lock(&mu_);
   stats.revision = state_->revision();
   stats.instances = state_->instances();
+  stats.services = state_->services();
   stats.tombstones = state_->tombstones();
   stats.sessions = state_->sessions();
   stats.incarnations = state_->incarnations();
   stats.write_status = write_status_;
+  stats.write_nanos = write_nanos_;
+  stats.group_intents = group_intents_;
   return stats;
 }
 

@@ -53,6 +53,7 @@
 #include "registry/store/subscription_hub.h"
 #include "registry/validation.h"
 #include "retry/hashed_wheel_timer.h"
+#include "retry/histogram.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -103,6 +104,7 @@ class StoreRegistry final : public Registry {
     uint64_t epoch = 0;
     uint64_t revision = 0;
     int64_t instances = 0;
+    int64_t services = 0;    // that have instances
     int64_t tombstones = 0;  // fences without an instance
     int64_t sessions = 0;
     int64_t incarnations = 0;
@@ -113,6 +115,10 @@ class StoreRegistry final : public Registry {
     Leases::Statistics leases;
     // OK, or why the store could last not be written.
     absl::Status write_status;
+    // How long the store took to write a group, in nanoseconds, and how many intents were in one.
+    Histogram write_nanos{kLatencyBoundsNanos};
+    Histogram group_intents{kBatchBounds};
+    std::vector<Storage::File> files;
   };
 
   // INVALID_ARGUMENT for a bad option or URI; FAILED_PRECONDITION for a store that is in use or of
@@ -150,6 +156,7 @@ class StoreRegistry final : public Registry {
   // Switches the eviction guard. Off: what it holds is ended at once.
   void SetEvictionGuard(bool on);
 
+  // Does not wait for a disk.
   Statistics Stats() const;
 
   // The first invariant of the state that does not hold, or OK. Stops commits while it looks.
@@ -196,6 +203,8 @@ class StoreRegistry final : public Registry {
   // One group is decided and written at a time. Held before mu_.
   mutable Mutex writer_mu_;
   absl::Status write_status_ ABSL_GUARDED_BY(mu_);
+  Histogram write_nanos_ ABSL_GUARDED_BY(mu_){kLatencyBoundsNanos};
+  Histogram group_intents_ ABSL_GUARDED_BY(mu_){kBatchBounds};
   int64_t write_again_ms_ ABSL_GUARDED_BY(writer_mu_) = 0;
   int64_t incarnations_purged_ms_ ABSL_GUARDED_BY(writer_mu_) = 0;
 

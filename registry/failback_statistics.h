@@ -1,0 +1,72 @@
+// What a FailbackRegistry counts of itself, as plain numbers: FailbackRegistry::Stats().
+//
+// Counters grow from the process's start; the rest is how things stand now. Counting is done under
+// the core's lock, which is held anyway; taking the statistics walks all records.
+
+#ifndef FAILBACK_REGISTRY_FAILBACK_STATISTICS_H_
+#define FAILBACK_REGISTRY_FAILBACK_STATISTICS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "failback/agent/v1/agent.pb.h"
+#include "registry/intent_journal.h"
+#include "retry/histogram.h"
+
+namespace failback {
+
+struct FailbackStatistics {
+  // Indexed by OperationKind.
+  template <typename T>
+  using ByOperation = std::array<T, 4>;
+  // Indexed by status code, 0 to 16.
+  using ByCode = std::array<int64_t, 17>;
+
+  struct Counters {
+    // Attempts that have ended, by how. A subscription's attempt ends well when its stream begins.
+    ByOperation<ByCode> attempts{};
+    // Attempts that failed before they left, as the upstream was known to be away.
+    ByOperation<int64_t> unsent{};
+    // Waits on the wheel, as they were begun.
+    Histogram retry_delay_nanos{kWaitBoundsNanos};
+    // From an intent's first failure to its acknowledgement.
+    Histogram recovery_nanos{kWaitBoundsNanos};
+  };
+
+  // Options::upstream_name; in a group the member's name.
+  std::string upstream;
+  Counters counters;
+
+  // The upstream session.
+  bool up = false;  // the last probe or renewal succeeded
+  agent::v1::UpstreamState state = agent::v1::UPSTREAM_STATE_UNSPECIFIED;
+  int64_t sessions_opened = 0;
+  int64_t reconnects = 0;
+
+  // Instances that should be there, and how many of them the upstream has acknowledged.
+  int64_t desired = 0;
+  int64_t acknowledged = 0;
+  // Intents that are not acknowledged; parked ones are not among the pending.
+  ByOperation<int64_t> pending{};
+  ByOperation<int64_t> parked{};
+  // For how long the oldest of both has not been.
+  absl::Duration oldest_pending;
+  int64_t calls_in_flight = 0;
+
+  int64_t subscriptions = 0;        // selectors that are followed
+  int64_t stale_subscriptions = 0;  // whose subscribers have been told so
+  int64_t subscribers = 0;          // local ones
+  int64_t local_sessions = 0;
+  bool draining = false;
+
+  // With a state directory.
+  std::optional<IntentJournal::Statistics> journal;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_FAILBACK_STATISTICS_H_
