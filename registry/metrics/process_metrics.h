@@ -1,0 +1,21 @@
+// Metrics of the process itself, with the names that Prometheus's client libraries give them, and
+// which build of which program it is.
+
+#ifndef FAILBACK_REGISTRY_METRICS_PROCESS_METRICS_H_
+#define FAILBACK_REGISTRY_METRICS_PROCESS_METRICS_H_
+
+#include <string>
+
+#include "registry/metrics/metric_families.h"
+
+namespace failback {
+
+// `program` as `failback-agent`.
+void CollectBuildInfo(const std::string& program, MetricFamilies* out);
+
+// What /proc tells; what it does not tell is left out.
+void CollectProcess(MetricFamilies* out);
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_METRICS_PROCESS_METRICS_H_
