@@ -11,9 +11,10 @@
 namespace failback {
 namespace {
 
-// An audit that follows a loss begins within this, at random: a fleet that was sent away together
-// does not list together.
-constexpr absl::Duration kSoon = absl::Seconds(2);
+// An audit that follows a loss begins after the first, and the second at most later, at random: a
+// fleet that was sent away together lists neither amid its own recovery nor together.
+constexpr absl::Duration kSettling = absl::Seconds(2);
+constexpr absl::Duration kSpread = absl::Seconds(4);
 
 }  // namespace
 
@@ -30,7 +31,8 @@ struct FailbackRegistry::Core::Audit {
 void FailbackRegistry::Core::AuditSoon() {
   if (options_.anti_entropy_interval <= absl::ZeroDuration()) return;
   audit_timer_.Cancel();
-  absl::Duration wait = std::min(kSoon, options_.anti_entropy_interval) * options_.random();
+  absl::Duration wait =
+      std::min(kSettling + kSpread * options_.random(), options_.anti_entropy_interval);
   const UpstreamSession::State session = session_->state();
   if (session.session_serial == 1 && session.info.resumed() && journal_ == nullptr) {
     // An earlier process of this incarnation opened the session, and this one does not know what

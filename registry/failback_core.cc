@@ -154,6 +154,9 @@ void FailbackRegistry::Core::StateIntents(
   Entry entry(this);
   if (!entry.ok()) return std::move(done)(Cancelled());
   Deferred deferred;
+  auto reply = std::make_shared<BatchReply>();
+  reply->results.resize(intents.size());
+  reply->done = std::move(done);
   absl::Status refused;
   {
     MutexLock lock(&mu_);
@@ -169,9 +172,6 @@ void FailbackRegistry::Core::StateIntents(
     }
     PurgeTombstones(&deferred);
     if (refused.ok()) {
-      auto reply = std::make_shared<BatchReply>();
-      reply->results.resize(intents.size());
-      reply->done = std::move(done);
       const bool wait = check || wait_for == INTENT_STATE_ACKNOWLEDGED;
       // Held until all items are stated, so that none completes the batch before.
       reply->remaining = 1;
@@ -188,8 +188,8 @@ void FailbackRegistry::Core::StateIntents(
       }
     }
   }
-  if (!refused.ok()) return std::move(done)(refused);
   deferred.Run();
+  if (!refused.ok()) return std::move(reply->done)(refused);
   Pump();
 }
 
@@ -467,12 +467,15 @@ void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
     record->retry.reset();
     Enqueue(record);
   };
-  // Deregistrations first: they are few, and free what registrations may need.
-  for (const bool present : {false, true}) {
-    for (const auto& [key, record] : records_) {
-      if (record->present == present) again(record);
-    }
-  }
+  // Deregistrations first: they are few, and free what registrations may need. Then in the order in
+  // which they were stated: neighbours in the registry's memory, and in ours, go together.
+  std::vector<RecordPtr> ordered;
+  ordered.reserve(records_.size());
+  for (const auto& [key, record] : records_) ordered.push_back(record);
+  std::sort(ordered.begin(), ordered.end(), [](const RecordPtr& a, const RecordPtr& b) {
+    return std::pair(a->present, a->generation) < std::pair(b->present, b->generation);
+  });
+  for (const RecordPtr& record : ordered) again(record);
   for (const auto& [selector, record] : watches_) again(record);
   for (const RecordPtr& record : forgotten) Erase(record, absl::OkStatus(), deferred);
 }

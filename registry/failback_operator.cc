@@ -268,14 +268,13 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
   if (!entry.ok())
     return std::move(done)(absl::CancelledError("the registry client was shut down"));
   Deferred deferred;
-  bool refused = false;
+  auto drain = std::make_unique<DrainState>();
+  drain->done = std::move(done);
   {
     MutexLock lock(&mu_);
-    refused = draining_ || closed_;
-    if (!refused) {
+    if (!draining_ && !closed_) {
       draining_ = true;
-      drain_ = std::make_unique<DrainState>();
-      drain_->done = std::move(done);
+      drain_ = std::move(drain);
       drain_->deadline = After(deadline, [](Core* core, Deferred* deferred) {
         core->mu_.AssertHeld();
         if (core->drain_ != nullptr) core->FinishDrain(/*closed=*/false, deferred);
@@ -305,8 +304,8 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
     }
   }
   deferred.Run();
-  if (refused) {
-    return std::move(done)(
+  if (drain != nullptr) {
+    return std::move(drain->done)(
         Refusal(registry::v1::ERROR_REASON_DRAINING, "the agent is draining already"));
   }
 }

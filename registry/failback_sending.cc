@@ -226,7 +226,7 @@ void FailbackRegistry::Core::Send(Call call) {
       UnsubscribeRequest request = std::move(call.unsubscribe_request);
       request.set_session_id(call.session_id);
       upstream->Unsubscribe(request, [done = complete(std::move(call))](
-                                         absl::StatusOr<UnsubscribeResponse> response) {
+                                         const absl::StatusOr<UnsubscribeResponse>& response) {
         done(response.status(), nullptr);
       });
       return;

@@ -388,7 +388,7 @@ absl::Status IntentJournal::Stop() {
     thread_.join();
   }
   if (db_ == nullptr || !TakeBatch()) return absl::OkStatus();
-  const absl::Status status = Write(writing_);
+  absl::Status status = Write(writing_);
   writing_ = Batch();
   return status;
 }

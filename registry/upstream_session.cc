@@ -153,7 +153,7 @@ void UpstreamSession::Step() {
   } else if (phase == Phase::kClosing) {
     CloseSessionRequest request;
     request.set_session_id(session_id);
-    upstream->CloseSession(request, [self](absl::StatusOr<CloseSessionResponse> response) {
+    upstream->CloseSession(request, [self](const absl::StatusOr<CloseSessionResponse>& response) {
       self->OnClosed(response.status());
     });
   } else if (opens) {

@@ -512,6 +512,23 @@ TEST_F(FailbackRegistryTest, Rule8_ALostSessionIsOpenedAnewAndEverythingIsSentAg
   EXPECT_EQ(fake_->opens.last_request().incarnation(), "inc");
 }
 
+TEST_F(FailbackRegistryTest, Rule8_IsSentAgainInTheOrderInWhichItWasStated) {
+  options_.max_calls_in_flight = 1;
+  Start();
+  std::vector<std::string> stated;
+  for (int i = 0; i < 50; ++i) stated.push_back(absl::StrCat("i", i * 37 % 50));
+  for (const std::string& id : stated) Register(id);
+  Back("session-2");
+  fake_->keep_alives.Answer(SessionUnknown());
+  fake_->registers.ClearRequests();
+  Advance(absl::Seconds(4));
+  std::vector<std::string> sent;
+  for (const auto& request : fake_->registers.requests()) {
+    for (const auto& r : request.registrations()) sent.push_back(r.instance().key().instance_id());
+  }
+  EXPECT_EQ(sent, stated);
+}
+
 TEST_F(FailbackRegistryTest, Rule8_SessionUnknownFromARegisterLeadsToAResync) {
   Start();
   Register("a");
