@@ -10,6 +10,7 @@
 #include "agent/static_service_config.h"
 #include "agent/upstreams.h"
 #include "daemon/listen_config.h"
+#include "registry/failback_group.h"
 #include "registry/proto_time.h"
 #include "registry/validation.h"
 
@@ -49,6 +50,11 @@ absl::Status ValidateBootstrap(const AgentConfig& config, const ConfigLoader& lo
 absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& loader) {
   if (config.registry().empty()) {
     return loader.ErrorAt("registry", "is required, as grpc://127.0.0.1:7070");
+  }
+  if (config.registry_size() > static_cast<int>(FailbackGroup::kMaxUpstreams)) {
+    return loader.ErrorAt("registry",
+                          absl::StrCat("names ", config.registry_size(), " registries, at most ",
+                                       FailbackGroup::kMaxUpstreams, " are allowed"));
   }
   std::map<std::string, int> names;
   for (int i = 0; i < config.registry_size(); ++i) {

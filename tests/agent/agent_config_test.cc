@@ -103,6 +103,10 @@ TEST_F(AgentConfigTest, BadValuesNameTheLineAndTheKey) {
   EXPECT_THAT(Load("registry: grpc://a:70000\n"), ::testing::HasSubstr("70000"));
   EXPECT_EQ(Load("registry: [a=grpc://a:1, a=grpc://b:1]\n"),
             "agent.yaml:1: registry[1]: 'a' is registry[0] already");
+  EXPECT_EQ(Load("registry: [grpc://a:1, grpc://a:2, grpc://a:3, grpc://a:4, grpc://a:5]\n"), "");
+  EXPECT_EQ(Load("registry: [grpc://a:1, grpc://a:2, grpc://a:3, grpc://a:4, grpc://a:5, "
+                 "grpc://a:6]\n"),
+            "agent.yaml:1: registry: names 6 registries, at most 5 are allowed");
   EXPECT_EQ(Load(ok + "limits: {sessions: 0}\n"),
             "agent.yaml:2: limits.sessions: '0' is less than 1");
   EXPECT_EQ(Load("registry: [a=grpc://a:1, 'grpc://b:1,c:1']\n"), "");
