@@ -8,6 +8,7 @@
 // The agent is the library in this process; the registry is the real failback-registry, killed with
 // SIGKILL and started again on the same address.
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,6 +55,7 @@ struct Scale {
   int subscribers = 10;
   absl::Duration fleet_outage = absl::Seconds(30);
   absl::Duration idle = absl::Seconds(3);
+  bool yielding = true;
 };
 
 std::unique_ptr<HashedWheelTimer> NewTimer() {
@@ -286,6 +288,16 @@ class EmptyPushes final : public NotifyListener {
   int empty_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
+// The fleet stands for machines of its own. Here it shares those of the registry and the bystander,
+// and gets what they leave: all threads but this one, which starts processes, have lowest priority.
+void YieldToOthers() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    int tid;
+    if (!absl::SimpleAtoi(task.path().filename().string(), &tid) || tid == getpid()) continue;
+    setpriority(PRIO_PROCESS, static_cast<id_t>(tid), 19);
+  }
+}
+
 struct Member {
   std::atomic<int64_t> acknowledged{0};
   std::unique_ptr<FailbackRegistry> agent;
@@ -308,6 +320,7 @@ void RecoverFleet(const Scale& scale, Report* report) {
   }
   const auto all_back = [&] { return traffic.acknowledged >= total; };
   WaitUntil("all is registered", all_back);
+  if (scale.yielding) YieldToOthers();
 
   std::vector<std::shared_ptr<EmptyPushes>> listeners;
   std::vector<std::unique_ptr<SubscribeStream>> streams;
@@ -417,6 +430,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--workload", only, "only this one")
       ->check(CLI::IsMember({"recovery-100k", "recovery-fleet"}));
+  app.add_flag("!--equal-priority", scale.yielding,
+               "the fleet competes with the registry and the bystander for the processors");
   app.add_option("--bystander", bystander, "used by this program itself");
   app.add_flag("--quick", quick, "one small round: shows that it works, not how fast");
   CLI11_PARSE(app, argc, argv);
