@@ -1,0 +1,150 @@
+// What whoever is paged has to know first, as banners below the header. Pure.
+
+import { h } from "./dom.js";
+import { enumName, plural, since, span } from "./format.js";
+import { icon } from "./icons.js";
+import { kindOf } from "./header.js";
+import { clockTime, shortMessage } from "./parts.js";
+
+// [{key, level, text, action}], the worst first.
+// `now` is by our clock, `theirs` the same moment by the daemon's.
+export function problems({ overview, error, nextTry, updated, failedSince, listing }, now, theirs) {
+  const found = [];
+  if (error?.status) {
+    found.push({
+      key: "refused",
+      level: "bad",
+      text: [h("strong", {}, error.code), `: ${error.message}`],
+      action: { name: "refresh", text: "Try again" },
+    });
+  } else if (error) {
+    const what = kindOf(overview) || "daemon";
+    found.push({
+      key: "unreachable",
+      level: "bad",
+      text: [
+        h("strong", {}, `This ${what} cannot be reached`),
+        ` since `,
+        clockTime(new Date(failedSince).toISOString(), now),
+        `: ${error.message}. `,
+        updated ? `What is shown is ${span(Math.floor((now - updated) / 1000) * 1000)} old. ` : "",
+        `Next try ${nextTry - now > 500 ? `in ${span(Math.ceil((nextTry - now) / 1000) * 1000)}` : "now"}.`,
+      ],
+      action: { name: "refresh", text: "Try now" },
+    });
+  }
+  const stale = Boolean(listing?.head?.stale);
+  if (overview?.agent) found.push(...agentProblems(overview, stale, theirs));
+  if (overview?.registry) found.push(...registryProblems(overview.registry));
+  const { ready, reasons = [] } = overview?.readiness ?? { ready: true };
+  if (!ready && found.length === 0)
+    found.push({
+      key: "ready",
+      level: "warn",
+      text: [h("strong", {}, "Not ready: "), reasons.join("; ")],
+    });
+  if (stale && found.length === 0) {
+    found.push({
+      key: "stale",
+      level: "warn",
+      text: ["The registry is away: this list is the last that the agent knew."],
+    });
+  }
+  return found;
+}
+
+function agentProblems({ agent, parked }, stale, now) {
+  const found = [];
+  if (agent.draining)
+    found.push({
+      key: "draining",
+      level: "warn",
+      text: [h("strong", {}, "The agent is draining"), " and takes no new intents."],
+    });
+  for (const upstream of agent.upstreams) {
+    const state = enumName(upstream.state, "UPSTREAM_STATE");
+    if (state === "connecting") {
+      found.push({
+        key: `down ${upstream.name}`,
+        level: "bad",
+        text: [
+          h("strong", {}, `No session at ${upstream.name}`),
+          ` for ${since(upstream.since, now)}`,
+          upstream.lastError?.message
+            ? `: ${shortMessage(upstream.lastError.message).replace(/^no session at \S+: /, "")}. `
+            : ". ",
+          Number(upstream.pending)
+            ? `${plural(upstream.pending, "intent")} ${Number(upstream.pending) === 1 ? "waits" : "wait"} for it. `
+            : "Nothing waits for it. ",
+          stale ? "Lists show the last that the agent knew." : "",
+        ],
+        action: Number(upstream.pending) ? { href: "#/pending", text: "What is pending" } : null,
+      });
+    } else if (state === "resyncing") {
+      found.push({
+        key: `resync ${upstream.name}`,
+        level: "info",
+        text: [
+          h("strong", {}, `${upstream.name} is back`),
+          `: everything is being sent again, ${plural(upstream.pending, "intent")} to go.`,
+        ],
+      });
+    }
+  }
+  if (parked) {
+    found.push({
+      key: "parked",
+      level: "bad",
+      text: [
+        h("strong", {}, plural(parked, "intent is parked", "intents are parked")),
+        ": refused for good or out of retries. They are not tried again by themselves.",
+      ],
+      action: { href: "#/pending?state=parked", text: "See why" },
+    });
+  }
+  return found;
+}
+
+function registryProblems(registry) {
+  const found = [];
+  if (registry.writeStatus?.code) {
+    found.push({
+      key: "write",
+      level: "bad",
+      text: [
+        h("strong", {}, "The store cannot be written"),
+        `: ${registry.writeStatus.message}. Reads go on, writes are refused until it can.`,
+      ],
+    });
+  }
+  if (enumName(registry.evictionGuard, "EVICTION_GUARD_STATE") === "holding") {
+    found.push({
+      key: "guard",
+      level: "warn",
+      text: [
+        h("strong", {}, "Evictions are held back"),
+        `: so many sessions are overdue at once that the network is the likely cause. ${plural(registry.heldBackLeases, "lease")} past ${registry.heldBackLeases === 1 ? "its" : "their"} TTL stay listed.`,
+      ],
+    });
+  }
+  return found;
+}
+
+export const banners = (list) =>
+  list.map(({ key, level, text, action }) =>
+    h(
+      "div",
+      { class: `banner is-${level}`, "data-key": key },
+      icon(level === "info" ? "pending" : "warning"),
+      h("p", {}, text),
+      !action
+        ? null
+        : action.href
+          ? h("a", { class: "button small", href: action.href }, action.text)
+          : h(
+              "button",
+              { type: "button", class: "small", "data-action": action.name },
+              action.text,
+            ),
+    ),
+  );

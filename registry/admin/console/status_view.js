@@ -1,0 +1,208 @@
+// The daemon itself: a registry's store and sessions, an agent's upstreams, checks and configuration. Pure.
+
+import { h } from "./dom.js";
+import { count, durationMs, enumName, plural, span } from "./format.js";
+import { age, badge, copyButton, facts, passed, statusText } from "./parts.js";
+
+const UPSTREAMS = {
+  ready: "healthy",
+  resyncing: "pending",
+  connecting: "unhealthy",
+  draining: "draining",
+};
+const CHECKS = { passing: "healthy", critical: "unhealthy", unknown: "pending" };
+
+const card = (title, ...content) =>
+  h("section", { class: "card", "aria-label": title }, h("h2", {}, title), content);
+const mono = (text) => (text ? h("span", { class: "mono breakable" }, text) : null);
+
+export function statusView({ overview, kind }, now) {
+  if (!overview) return null;
+  const { registry, agent } = overview;
+  return h(
+    "div",
+    { class: "cards" },
+    card(
+      kind === "agent" ? "Agent" : "Registry",
+      facts([
+        [
+          "Ready",
+          overview.readiness?.ready
+            ? badge("healthy", "yes")
+            : [badge("draining", "no"), " ", (overview.readiness?.reasons ?? []).join("; ")],
+        ],
+        ["Version", overview.version],
+        ["Running", overview.startTime ? passed(overview.startTime, now) : null],
+        ["Services", count(overview.services)],
+        [kind === "agent" ? "Registered here" : "Instances", count(overview.instances?.total)],
+        ...(registry ? registryFacts(registry) : agentFacts(agent)),
+      ]),
+    ),
+    registry ? card("Sessions", sessions(registry)) : null,
+    (agent?.upstreams ?? []).map((upstream) => upstreamCard(upstream, now)),
+    agent?.staticServices?.length
+      ? card(
+          "Services this agent checks",
+          agent.staticServices.map((service) => checks(service, now)),
+        )
+      : null,
+    agent?.config ? card("Configuration", configuration(agent.config, now)) : null,
+    agent?.xds ? card("Stock gRPC clients (xDS)", xds(agent.xds, now)) : null,
+  );
+}
+
+const registryFacts = (registry) => [
+  ["Store", mono(registry.store)],
+  [
+    "Store id",
+    registry.storeId
+      ? [mono(registry.storeId), copyButton(registry.storeId, "the store id")]
+      : null,
+  ],
+  ["Epoch", mono(registry.epoch)],
+  ["Revision", count(registry.revision)],
+  [
+    "Writes",
+    registry.writeStatus?.code
+      ? [badge("unhealthy", "refused"), " ", statusText(registry.writeStatus)]
+      : badge("healthy", "accepted"),
+  ],
+];
+
+const agentFacts = (agent) => [
+  ["Incarnation", mono(agent.incarnation)],
+  ["Local sessions", count(agent.localSessions)],
+  ["Denied calls", Number(agent.deniedCalls) ? count(agent.deniedCalls) : null],
+];
+
+function sessions(registry) {
+  const guard = enumName(registry.evictionGuard, "EVICTION_GUARD_STATE");
+  return [
+    facts([
+      ["Open", count(registry.sessions)],
+      ["Subscribers", count(registry.subscribers)],
+      ["Incarnations", count(registry.incarnations)],
+      ["Tombstones", count(registry.tombstones)],
+      ["Expired since start", count(registry.expiredSessions)],
+      ["Held back", count(registry.heldBackLeases)],
+      [
+        "Eviction guard",
+        badge({ holding: "draining", watching: "healthy" }[guard] ?? "offline", guard || "unknown"),
+      ],
+    ]),
+    registry.complete === false
+      ? h(
+          "p",
+          { class: "muted" },
+          "The store keeps what it does not tell here: zeros mean unknown.",
+        )
+      : null,
+  ];
+}
+
+function upstreamCard(upstream, now) {
+  const state = enumName(upstream.state, "UPSTREAM_STATE");
+  const desired = Number(upstream.desired),
+    acknowledged = Number(upstream.acknowledged);
+  return card(
+    `Registry ${upstream.name}`,
+    h(
+      "p",
+      {},
+      badge(UPSTREAMS[state] ?? "pending", state),
+      " ",
+      h("span", { class: "muted" }, upstream.since ? ["for ", passed(upstream.since, now)] : ""),
+    ),
+    h("progress", {
+      max: Math.max(1, desired),
+      value: desired ? acknowledged : 1,
+      "aria-label": "Acknowledged of what should be registered",
+    }),
+    h("p", {}, `${count(acknowledged)} of ${plural(desired, "instance")} acknowledged`),
+    facts([
+      ["Address", upstream.uri === upstream.name ? null : mono(upstream.uri)],
+      [
+        "Pending",
+        Number(upstream.pending) ? h("a", { href: "#/pending" }, count(upstream.pending)) : "0",
+      ],
+      [
+        "Parked",
+        Number(upstream.parked)
+          ? h("a", { href: "#/pending?state=parked" }, count(upstream.parked))
+          : "0",
+      ],
+      ["Subscriptions", count(upstream.subscriptions)],
+      ["Session TTL", upstream.sessionTtl ? span(durationMs(upstream.sessionTtl)) : null],
+      ["Epoch", Number(upstream.epoch) ? mono(upstream.epoch) : null],
+      ["Last error", statusText(upstream.lastError)],
+    ]),
+  );
+}
+
+function checks({ key, state, since, checks: list = [], registered }, now) {
+  const word = enumName(state, "CHECK_STATE");
+  return h(
+    "div",
+    { class: "checked" },
+    h(
+      "p",
+      {},
+      badge(CHECKS[word] ?? "pending", word),
+      " ",
+      h("strong", {}, `${key.service} ${key.instanceId}`),
+      h(
+        "span",
+        { class: "muted" },
+        registered ? "" : " not registered",
+        since ? [", for ", passed(since, now)] : "",
+      ),
+    ),
+    h(
+      "ul",
+      {},
+      list.map((check) => {
+        const how = enumName(check.state, "CHECK_STATE");
+        return h(
+          "li",
+          {},
+          badge(CHECKS[how] ?? "pending", how),
+          ` ${check.name || check.kind} `,
+          check.lastError ? h("span", { class: "muted" }, check.lastError) : null,
+        );
+      }),
+    ),
+  );
+}
+
+const configuration = ({ file, loadTime, reloads, refused, error }, now) => [
+  facts([
+    ["File", file ? mono(file) : "none: flags and environment"],
+    ["Loaded", loadTime ? age(loadTime, now) : null],
+    ["Reloads", count(reloads)],
+    ["Refused", count(refused)],
+  ]),
+  error
+    ? h("p", { class: "mark is-unhealthy" }, `The file as it is now is not in force: ${error}`)
+    : null,
+];
+
+const xds = (status, now) =>
+  facts([
+    ["Streams", count(status.streams)],
+    ["Services followed", count(status.services)],
+    ["Responses", count(status.responses)],
+    ["Refused by clients", count(status.refused)],
+    [
+      "Unusable instances",
+      Number(status.unusableInstances) ? count(status.unusableInstances) : null,
+    ],
+    [
+      "Last refusal",
+      status.lastRefusal
+        ? [
+            age(status.lastRefusal.time, now),
+            ` ${status.lastRefusal.client}: ${status.lastRefusal.reason}`,
+          ]
+        : null,
+    ],
+  ]);

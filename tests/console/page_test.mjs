@@ -1,0 +1,339 @@
+// The console in a browser, on a fake daemon: what it shows, at every size, by mouse, keyboard and screen reader.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import {
+  assertAccessible,
+  assertNoSidewaysScroll,
+  closePage,
+  launch,
+  openPage,
+  PHONE,
+  screenshot,
+  shows,
+  until,
+} from "./browser.mjs";
+import { SCENARIOS, startFakeAdmin } from "./fake_admin.mjs";
+
+let browser;
+before(async () => {
+  browser = await launch();
+});
+after(() => browser.close());
+
+// Runs `body` on a page over a fake daemon in the state of a scenario.
+async function withPage(scenario, hash, options, body) {
+  const fake = await startFakeAdmin(SCENARIOS[scenario]());
+  const page = await openPage(browser, fake.url + hash, options);
+  try {
+    await body(page, fake);
+    await closePage(page);
+  } finally {
+    await fake.stop();
+  }
+}
+
+const rowsIn = (page) => page.locator(".grid-body [role=row]").count();
+
+// Scenario, place, what is to be seen there, and whether it shows most of the colours.
+const VIEWS = [
+  ["registry", "#/services", "catalog", false],
+  ["agent", "#/services/default/catalog?instance=catalog-8", "Take offline", true],
+  ["outage", "#/pending", "Retry now", true],
+  ["outage", "#/status", "acknowledged", false],
+  ["empty", "#/services", "Nothing is registered", false],
+  ["registry", "#/services/default/orders?q=nobody", "No instance matches", false],
+];
+for (const [scenario, hash, text, colourful] of VIEWS) {
+  test(`everybody can read ${hash} (${scenario}), at every width, in light and dark`, async () => {
+    await withPage(scenario, hash, {}, async (page) => {
+      await shows(page, text);
+      await assertAccessible(page, "the page");
+      if (colourful) {
+        await page.emulateMedia({ colorScheme: "dark" });
+        await assertAccessible(page, "the dark page");
+      }
+      await page.setViewportSize(PHONE);
+      await shows(page, text);
+      await assertNoSidewaysScroll(page, "a phone's page");
+      if (colourful) await assertAccessible(page, "a phone's page");
+    });
+  });
+}
+
+test("ten thousand instances: few rows in the document, all of them within reach", async () => {
+  const viewport = { width: 1280, height: 2400 };
+  await withPage("large", "#/services/default/fleet", { viewport }, async (page) => {
+    await shows(page, "10,000 instances", "#count");
+    await until(
+      page,
+      () => document.querySelector("[role=grid]").getAttribute("aria-rowcount") === "10001",
+    );
+    // Page by page to the end: every row is shown on the way.
+    const seen = await page.evaluate(async () => {
+      const ids = new Set();
+      const note = () =>
+        document
+          .querySelectorAll(".grid-body .row-title")
+          .forEach((link) => ids.add(link.textContent));
+      let most = 0;
+      for (let at = 0; at <= document.documentElement.scrollHeight; at += innerHeight) {
+        scrollTo(0, at);
+        await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+        note();
+        most = Math.max(most, document.querySelectorAll(".grid-body [role=row]").length);
+      }
+      return { ids: ids.size, most };
+    });
+    assert.equal(seen.ids, 10_000);
+    assert.ok(seen.most < 90, `${seen.most} rows in the document at once`);
+
+    await page.fill("#filter", "track=canary eu-west-1b");
+    await shows(page, "of 10,000 match", "#count");
+    assert.match(await page.innerText("#count"), /^333 instances/);
+    assert.match(page.url(), /q=track%3Dcanary\+eu-west-1b/);
+    await page.locator("[data-parameter=status][data-value=unhealthy]").click();
+    await until(
+      page,
+      () =>
+        document.querySelector("#count").innerText.startsWith("0 instances") ||
+        document.querySelector(".empty"),
+    );
+    await page.fill("#filter", "");
+    await shows(page, "250 instances of 10,000 match", "#count");
+  });
+});
+
+test("ten thousand intents pending come down to their reasons", async () => {
+  await withPage("large", "#/pending", {}, async (page) => {
+    await shows(page, "10,000 ×", ".reason");
+    await shows(page, "Connection refused", ".reason");
+    assert.ok((await rowsIn(page)) < 60);
+    await page.fill("#filter", "orders-10000");
+    await shows(page, "1 intent of 10,000 match", "#count");
+  });
+});
+
+test("by keyboard alone: filter, rows, details, and back where one was", async () => {
+  await withPage("agent", "#/services", {}, async (page) => {
+    await shows(page, "catalog", ".grid-body");
+    await page.keyboard.press("Tab");
+    assert.equal(await page.evaluate(() => document.activeElement.id), "skip");
+    await page.keyboard.press("Enter");
+    assert.equal(await page.evaluate(() => document.activeElement.id), "content");
+    await page.keyboard.press("/");
+    await page.keyboard.type("catal");
+    await shows(page, "1 service match", "#count");
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("Enter");
+    await until(page, () => location.hash === "#/services/default/catalog");
+    await shows(page, "180 instances", "#count");
+    // Focus is told where it is now.
+    assert.equal(await page.evaluate(() => document.activeElement.tagName), "H1");
+    for (const key of ["j", "j", "j", "k", "ArrowDown"]) await page.keyboard.press(key);
+    assert.match(await page.evaluate(() => document.activeElement.innerText), /^catalog-3/);
+    await page.keyboard.press("End");
+    assert.match(await page.evaluate(() => document.activeElement.innerText), /^catalog-180/);
+    assert.equal(await page.evaluate(() => document.activeElement.ariaRowIndex), "181");
+    await page.keyboard.press("Enter");
+    await shows(page, "Session and lease".toUpperCase(), "#drawer");
+    assert.equal(await page.evaluate(() => document.activeElement.id), "drawer-title");
+    await page.keyboard.press("Escape");
+    await until(page, () => document.querySelector("#drawer").hidden);
+    assert.match(await page.evaluate(() => document.activeElement.innerText), /^catalog-180/);
+    // Scrolled far away the row with the focus is still there.
+    await page.evaluate(() => scrollTo(0, 0));
+    await until(page, () => document.querySelector("[aria-rowindex='2']"));
+    assert.match(await page.evaluate(() => document.activeElement.innerText), /^catalog-180/);
+    await page.keyboard.press("?");
+    await shows(page, "close what is open", "#dialog");
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("3");
+    await until(page, () => location.hash === "#/status");
+  });
+});
+
+test("a link shows a colleague the same", async () => {
+  const hash =
+    "#/services/default/catalog?q=version%3D2.3.0&status=unhealthy&sort=-zone&instance=catalog-8";
+  await withPage("agent", hash, {}, async (page) => {
+    await shows(page, "5 instances of 180 match", "#count");
+    assert.equal(await page.inputValue("#filter"), "version=2.3.0");
+    assert.equal(await page.getAttribute("[data-value=unhealthy]", "aria-pressed"), "true");
+    assert.equal(
+      await page.getAttribute("[role=columnheader]:has([data-sort=zone])", "aria-sort"),
+      "descending",
+    );
+    await shows(page, "catalog-8", "#drawer h2");
+    await page.goBack();
+  });
+});
+
+test("sorting: each column, up, down, and as it came", async () => {
+  await withPage("registry", "#/services", {}, async (page) => {
+    await shows(page, "catalog", ".grid-body");
+    const first = () => page.locator(".grid-body .row-title").first().innerText();
+    await page.click("[data-sort=total]");
+    await until(page, () => document.querySelector(".grid-body .row-title").innerText === "mail");
+    await page.click("[data-sort=total]");
+    await until(
+      page,
+      () => document.querySelector(".grid-body .row-title").innerText === "catalog",
+    );
+    assert.match(page.url(), /sort=-total/);
+    await page.click("[data-sort=total]");
+    assert.doesNotMatch(page.url(), /sort/);
+    assert.equal(await first(), "catalog");
+  });
+});
+
+test("what has not changed is not sent again", async () => {
+  await withPage("registry", "#/services", {}, async (page, fake) => {
+    await shows(page, "catalog");
+    const full = () => fake.requests.full;
+    await until(
+      page,
+      () => performance.getEntriesByName(`${location.origin}/overview`).length >= 3,
+    );
+    // The overview has the time and is always new; the services came once.
+    const overviews = await page.evaluate(
+      () => performance.getEntriesByName(`${location.origin}/overview`).length,
+    );
+    assert.ok(full() <= overviews + 2, `${full()} full answers to ${overviews} rounds`);
+    assert.ok(fake.requests.unchanged >= 2);
+    fake.state.rows.pop();
+    await shows(page, "290");
+  });
+});
+
+test("a daemon that cannot be reached is told at once, and so is its return", async () => {
+  const fake = await startFakeAdmin(SCENARIOS.registry());
+  const page = await openPage(browser, fake.url, {
+    allowed: (text) => text.includes("ERR_CONNECTION_REFUSED"),
+  });
+  await shows(page, "catalog");
+  await fake.stop();
+  await shows(page, "This registry cannot be reached", "#banners");
+  await shows(page, "cannot be reached", "#announcer");
+  await shows(page, "unreachable", "#top");
+  // What was known stays readable.
+  await shows(page, "catalog", ".grid-body");
+  await assertAccessible(page, "an unreachable daemon");
+  const again = await startFakeAdmin(fake.state, fake.port);
+  await page.getByRole("button", { name: "Try now" }).click();
+  await until(page, () => document.querySelector("#banners").childElementCount === 0);
+  await shows(page, "Connected again", "#announcer");
+  await closePage(page);
+  await again.stop();
+});
+
+test("offline and back: a reason, a confirmation, the token once and in no address", async () => {
+  await withPage(
+    "agent",
+    "#/services/default/orders?instance=orders-3",
+    { allowed: (text) => text.includes("401") },
+    async (page) => {
+      await page.getByRole("button", { name: "Take offline" }).click();
+      await assertAccessible(page, "the dialog");
+      await page.keyboard.press("Escape");
+      await until(page, () => !document.querySelector("#dialog").open);
+      await page.getByRole("button", { name: "Take offline" }).click();
+      await page.getByLabel("Reason").fill("disk <b>full</b>");
+      await page.getByLabel("Your name").fill("ada");
+      await page.getByRole("button", { name: "Take it offline" }).click();
+      await page.getByLabel("Token", { exact: true }).fill("wrong");
+      await page.getByRole("button", { name: "Go on" }).click();
+      await shows(page, "not accepted", "#dialog");
+      await page.getByLabel("Token", { exact: true }).fill("let-me-in");
+      await page.getByRole("button", { name: "Go on" }).click();
+      await shows(page, "orders-3 is offline.", "#notices");
+      // As text, whatever it is.
+      await shows(page, "disk <b>full</b>", "#drawer .mark");
+      await shows(page, "taken offline by ada", "#drawer");
+      await shows(page, "its owner says: healthy", "#drawer");
+      await page.getByRole("button", { name: "Back into rotation" }).click();
+      await page.getByRole("button", { name: "Put it back" }).click();
+      await shows(page, "orders-3 is back in rotation.", "#notices");
+      await shows(page, "back in rotation by ada", "#drawer");
+      assert.doesNotMatch(page.url(), /let-me-in/);
+      assert.equal(
+        await page.evaluate(() => JSON.stringify({ ...localStorage }).includes("let-me-in")),
+        false,
+      );
+    },
+  );
+});
+
+test("retry one, retry those of a reason, give one up", async () => {
+  await withPage(
+    "outage",
+    "#/pending",
+    { allowed: (text) => text.includes("401") },
+    async (page, fake) => {
+      await page
+        .getByRole("button", { name: "Retry now: register default/orders/orders-1" })
+        .click();
+      await page.getByLabel("Token", { exact: true }).fill("let-me-in");
+      await page.keyboard.press("Enter");
+      await shows(page, "Trying again: register default/orders/orders-1", "#notices");
+      await shows(page, "under way", "[aria-rowindex='2']");
+      await page.locator(".reason", { hasText: "PERMISSION_DENIED" }).click();
+      await shows(page, "1 intent of 6 match", "#count");
+      await page.getByRole("button", { name: "Retry all" }).click();
+      await shows(page, "Trying again: 1 intent", "#notices");
+      assert.equal(
+        fake.state.pending.filter(({ state }) => state === "PENDING_STATE_IN_FLIGHT").length,
+        2,
+      );
+      await page.goto(`${fake.url}#/pending`);
+      await page.getByRole("button", { name: "Cancel: register default/orders/orders-2" }).click();
+      await page.getByRole("button", { name: "Give it up" }).click();
+      await shows(page, "5 intents", "#count");
+    },
+  );
+});
+
+test("light and dark can be chosen, and the choice lasts", async () => {
+  await withPage("registry", "", { scheme: "dark" }, async (page) => {
+    const ground = () =>
+      page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
+    const dark = await ground();
+    await page.getByRole("button", { name: "Colours: auto" }).click();
+    const light = await ground();
+    assert.notEqual(light, dark);
+    await page.reload();
+    assert.equal(await ground(), light);
+    await page.getByRole("button", { name: "Colours: light" }).click();
+    assert.equal(await ground(), dark);
+  });
+});
+
+test("a hidden page asks less and less", async () => {
+  await withPage("registry", "#/services", {}, async (page) => {
+    await shows(page, "catalog");
+    const delays = await page.evaluate(async () => {
+      Object.defineProperty(document, "hidden", { get: () => true });
+      const { Poller } = await import("/console/poller.js");
+      const waits = [];
+      const wait = setTimeout;
+      // The poller's own waits, taken at once.
+      window.setTimeout = (run, delay) => {
+        waits.push(delay);
+        return waits.length < 9 ? wait(run, 0) : 0;
+      };
+      await new Promise((resolve) => {
+        const poller = new Poller(
+          async () => {},
+          () => waits.length === 9 && resolve(),
+        );
+        poller.now();
+      });
+      window.setTimeout = wait;
+      return waits;
+    });
+    assert.deepEqual(
+      delays.map((delay) => Math.round(delay / 1000)),
+      [2, 4, 8, 16, 32, 60, 60, 60, 60],
+    );
+  });
+});
