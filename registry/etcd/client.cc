@@ -7,6 +7,7 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "registry/etcd/error.h"
 
 namespace failback {
@@ -175,6 +176,17 @@ void Client::Txn(TxnRequest request, Done<TxnResponse> done) {
         [](const Member& member, grpc::ClientContext* context, const TxnRequest* in,
            TxnResponse* out, std::function<void(grpc::Status)> on_status) {
           member.kv->async()->Txn(context, in, out, std::move(on_status));
+        });
+}
+
+void Client::EncodedTxn(const std::string& request, Done<TxnResponse> done) {
+  const grpc::Slice slice(request);
+  Unary(grpc::ByteBuffer(&slice, 1), std::move(done),
+        [](const Member& member, grpc::ClientContext* context, const grpc::ByteBuffer* in,
+           TxnResponse* out, std::function<void(grpc::Status)> on_status) {
+          grpc::TemplatedGenericStub<grpc::ByteBuffer, TxnResponse> stub(member.picked.channel);
+          stub.UnaryCall(context, "/etcdserverpb.KV/Txn", grpc::StubOptions(), in, out,
+                         std::move(on_status));
         });
 }
 

@@ -270,6 +270,10 @@ void EtcdRegistry::List(const ListRequest& request, Callback<ListResponse> done)
   core_->lister.List(request, core_->calls.Add(std::move(done)));
 }
 
+void EtcdRegistry::SetDisconnectListener(std::function<void(const absl::Status&)> listener) {
+  core_->sessions.SetBreakListener(std::move(listener));
+}
+
 EtcdRegistry::Statistics EtcdRegistry::Stats() const {
   const Store store = core_->identity.Get();
   Statistics stats;

@@ -17,7 +17,7 @@
 //   options.client.timer = timer.get();
 //   EtcdRegistry registry(std::move(options));
 //
-// What differs from the embedded store: a batch of more than about 100 intents is several commits,
+// What differs from the embedded store: a batch of more than about 125 intents is several commits,
 // and so is the end of a session with more than about 500 instances; a session that expires leaves
 // no fences behind (its late calls fail with SESSION_UNKNOWN all the same); pages of a listing are
 // in the order of etcd's keys; the Limits on instances and sessions are not enforced.
@@ -28,6 +28,7 @@
 #define FAILBACK_REGISTRY_ETCD_ETCD_REGISTRY_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -59,8 +60,9 @@ class EtcdRegistry final : public Registry {
     double lease_spread = 0.2;
     // A put costs etcd time in proportion to the keys of its lease.
     int64_t keys_per_lease = 500;
-    // etcd allows 128 (--max-txn-ops), of at most 1.5 MiB (--max-request-bytes).
-    int operations_per_txn = 100;
+    // etcd allows 128 (--max-txn-ops), of at most 1.5 MiB (--max-request-bytes). 125 make two
+    // transactions of the 250 registrations that an agent sends at a time.
+    int operations_per_txn = 125;
     size_t bytes_per_txn = 1 << 20;
     int max_txns_in_flight = 16;
 
@@ -99,6 +101,8 @@ class EtcdRegistry final : public Registry {
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
   void List(const ListRequest& request, Callback<ListResponse> done) override;
+  // To be set before the first session is opened.
+  void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
 
   Statistics Stats() const;
 

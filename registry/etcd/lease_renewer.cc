@@ -42,6 +42,20 @@ void LeaseRenewer::Renew(int64_t lease, Client::Done<int64_t> done) {
   if (check) client_->After(kCheckInterval, [this] { Check(); });
 }
 
+void LeaseRenewer::SetBreakListener(std::function<void(const absl::Status&)> on_break) {
+  MutexLock lock(&mu_);
+  on_break_ = std::move(on_break);
+}
+
+void LeaseRenewer::Hold() {
+  std::shared_ptr<RenewalStream> opened;
+  {
+    MutexLock lock(&mu_);
+    if (stream_ == nullptr && !reopening_ && on_break_ != nullptr) opened = NewStream();
+  }
+  if (opened != nullptr) opened->Start();
+}
+
 std::shared_ptr<LeaseRenewer::RenewalStream> LeaseRenewer::NewStream() {
   stream_ = RenewalStream::Make(
       client_,
@@ -85,9 +99,11 @@ void LeaseRenewer::OnStreamEnd(const absl::Status& status) {
       (IsTransient(status) || ErrorOf(status) == Error::kInvalidToken) && !client_->closed();
   std::vector<Waiter> over;
   bool reopen;
+  std::function<void(const absl::Status&)> on_break;
   {
     MutexLock lock(&mu_);
     stream_ = nullptr;
+    if (leases_.empty() && !client_->closed()) on_break = on_break_;
     for (auto it = leases_.begin(); it != leases_.end();) {
       auto& waiters = it->second.waiters;
       for (auto waiter = waiters.begin(); waiter != waiters.end();) {
@@ -106,6 +122,7 @@ void LeaseRenewer::OnStreamEnd(const absl::Status& status) {
     }
     reopen = !leases_.empty() && !std::exchange(reopening_, true);
   }
+  if (on_break != nullptr) on_break(status);
   for (Waiter& waiter : over) std::move(waiter.done)(status);
   if (reopen) client_->After(client_->options().round_delay, [this] { Reopen(); });
 }

@@ -1,7 +1,8 @@
 // Renews leases, on one stream for all of them.
 //
 // When the stream breaks, or does not answer within the client's attempt_timeout, what is
-// unanswered goes to another member on a new one, until the client's call_timeout has passed.
+// unanswered goes to another member on a new one, until the client's call_timeout has passed. It
+// stays open between renewals, so that its end tells when etcd has gone while nothing is asked.
 //
 // Thread safety: all methods from any thread.
 
@@ -9,6 +10,7 @@
 #define FAILBACK_REGISTRY_ETCD_LEASE_RENEWER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -27,6 +29,12 @@ class LeaseRenewer {
 
   // The lease's new time to live in seconds; 0: there is no such lease.
   void Renew(int64_t lease, Client::Done<int64_t> done);
+
+  // `on_break` hears of each end of the stream that no renewal was waiting on, until the client is
+  // closed. Null: nobody does.
+  void SetBreakListener(std::function<void(const absl::Status&)> on_break);
+  // Opens the stream, where there is somebody to hear of its end.
+  void Hold();
 
  private:
   using RenewalStream =
@@ -53,6 +61,7 @@ class LeaseRenewer {
   std::shared_ptr<RenewalStream> stream_ ABSL_GUARDED_BY(mu_);
   bool reopening_ ABSL_GUARDED_BY(mu_) = false;  // in a moment
   bool checking_ ABSL_GUARDED_BY(mu_) = false;
+  std::function<void(const absl::Status&)> on_break_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace etcd

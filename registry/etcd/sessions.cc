@@ -89,6 +89,11 @@ void Sessions::Open(const OpenSessionRequest& request, Client::Done<Opened> done
   });
 }
 
+void Sessions::Finish(Opening* opening, Opened opened) {
+  renewer_.Hold();
+  std::move(opening->done)(std::move(opened));
+}
+
 void Sessions::ReadIncarnation(std::shared_ptr<Opening> opening) {
   if (++opening->tries > kMaxTries) return opening->Fail(Contended());
   RangeRequest read;
@@ -133,7 +138,7 @@ void Sessions::ReadSession(std::shared_ptr<Opening> opening, const std::string& 
                    opened.store = opening->store;
                    opened.resumed = true;
                    if (opened.session == nullptr) return GrantLeases(opening);
-                   std::move(opening->done)(std::move(opened));
+                   Finish(opening.get(), std::move(opened));
                  });
 }
 
@@ -201,7 +206,7 @@ void Sessions::Create(std::shared_ptr<Opening> opening) {
                    opened.session->leases.front().keys = 1;  // the session's own
                    opened.session->incarnation_renewed = absl::Now();
                  }
-                 std::move(opening->done)(std::move(opened));
+                 Finish(opening.get(), std::move(opened));
                });
 }
 

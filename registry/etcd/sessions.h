@@ -124,12 +124,18 @@ class Sessions {
   // The session's key is not there.
   void Forget(const std::string& session_id);
 
+  // Hears when the connection that renewals take breaks while no renewal is under way.
+  void SetBreakListener(std::function<void(const absl::Status&)> on_break) {
+    renewer_.SetBreakListener(std::move(on_break));
+  }
+
   // Drops from memory what nobody has used for two TTLs.
   void Sweep();
 
  private:
   struct Opening;
 
+  void Finish(Opening* opening, Opened opened);
   void ReadIncarnation(std::shared_ptr<Opening> opening);
   void ReadSession(std::shared_ptr<Opening> opening, const std::string& session_id);
   void GrantLeases(std::shared_ptr<Opening> opening);

@@ -4,6 +4,7 @@
 
 #include "absl/time/time.h"
 #include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "registry/canonical.h"
 #include "registry/proto_time.h"
 #include "registry/validation.h"
@@ -15,6 +16,7 @@ namespace {
 using failback::etcd::v1::Meta;
 using failback::etcd::v1::Stored;
 using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
 
 constexpr uint32_t kMetaTag = Stored::kMetaFieldNumber << 3 | 2;  // length-delimited
 
@@ -33,9 +35,15 @@ size_t ReadMeta(const std::string& value, Meta* meta) {
 }  // namespace
 
 std::string EncodeStored(const StoredRecord& record) {
-  Stored stored;
-  *stored.mutable_meta() = record.meta;
-  std::string value = stored.SerializeAsString();
+  // A Stored, without a copy of the meta data.
+  std::string value;
+  {
+    google::protobuf::io::StringOutputStream stream(&value);
+    CodedOutputStream output(&stream);
+    output.WriteTag(kMetaTag);
+    output.WriteVarint32(static_cast<uint32_t>(record.meta.ByteSizeLong()));
+    record.meta.SerializeWithCachedSizes(&output);
+  }
   value.append(record.instance.view());
   return value;
 }

@@ -9,6 +9,7 @@
 #include "registry/etcd/gather.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
+#include "registry/etcd/txn_encoder.h"
 
 namespace failback {
 namespace etcd {
@@ -19,8 +20,8 @@ using etcdserverpb::TxnResponse;
 
 // How often a chunk decides anew because another hand was faster.
 constexpr int kMaxTries = 16;
-// Beyond the 100 or so that a transaction has, and below the 128 that etcd allows.
-constexpr int kMostOperations = 120;
+// Below the 128 that etcd allows.
+constexpr int kMostOperations = 127;
 // About what a put carries beside the instance: key, meta data, framing.
 constexpr size_t kOverheadBytes = 700;
 
@@ -211,9 +212,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   }
 
   // The index of instances without a lease follows the instance.
-  void AddPersistentIndex(
-      const Item& item,
-      google::protobuf::RepeatedPtrField<etcdserverpb::RequestOp>* operations) const {
+  void AddPersistentIndex(const Item& item, TxnEncoder* txn) const {
     const std::string& before =
         item.current.instance && item.lease == 0 ? item.current.meta.owner() : std::string();
     const std::string after =
@@ -223,15 +222,14 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     if (before == after) return;
     const Keys& keys = *writer_->keys_;
     // An index too many does no harm, an operation too many does.
-    if (!before.empty() && operations->size() < kMostOperations) {
-      AddDelete(keys.Persistent(before, intent(item).key), operations);
+    if (!before.empty() && txn->operations() < kMostOperations) {
+      txn->Delete(keys.Persistent(before, intent(item).key));
     }
-    if (!after.empty()) AddPut(keys.Persistent(after, intent(item).key), "", 0, operations);
+    if (!after.empty()) txn->Put(keys.Persistent(after, intent(item).key), "", 0);
   }
 
-  void AddWrite(const Item& item, TxnRequest* txn) const {
+  void AddWrite(const Item& item, TxnEncoder* txn) const {
     const Intent& wish = intent(item);
-    auto* const operations = txn->mutable_success();
     StoredRecord next;
     if (batch_->session != nullptr) {
       next.set_fence(FenceOf(batch_->session->rank, item.verdict, wish));
@@ -241,12 +239,12 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     if (next.meta.has_fence()) {
       next.meta.set_retention_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(Retention())));
     }
-    AddPersistentIndex(item, operations);
+    AddPersistentIndex(item, txn);
     if (!wish.registers) {
       if (LeavesTombstone(item)) {
-        AddPut(item.key, EncodeStored(next), tombstone_lease_, operations);
+        txn->Put(item.key, EncodeStored(next), tombstone_lease_);
       } else {
-        AddDelete(item.key, operations);
+        txn->Delete(item.key);
       }
       return;
     }
@@ -269,27 +267,27 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       next.meta.set_client_name(batch_->session->client_name);
       if (NeedsLease(item)) lease = batch_->session->Has(item.lease) ? item.lease : lease_;
     }
-    AddPut(item.key, EncodeStored(next), lease, operations);
+    txn->Put(item.key, EncodeStored(next), lease);
   }
 
   void Send() {
-    TxnRequest txn;
+    TxnEncoder txn;
     if (batch_->session != nullptr) {
       const std::string key = writer_->keys_->Session(batch_->session->id);
-      CompareCreated(key, batch_->session->create_revision, &txn);
-      AddGet(key, txn.mutable_failure());
+      txn.CompareCreated(key, batch_->session->create_revision);
+      txn.GetElse(key);
     }
     for (const Item& item : items_) {
       if (item.over) continue;
-      CompareModified(item.key, item.mod_revision, &txn);
+      txn.CompareModified(item.key, item.mod_revision);
       AddWrite(item, &txn);
-      AddGet(item.key, txn.mutable_failure());
     }
     writer_->EnterWindow([self = shared_from_this(), txn = std::move(txn)]() mutable {
-      self->writer_->client_->Txn(std::move(txn), [self](absl::StatusOr<TxnResponse> response) {
-        self->writer_->LeaveWindow();
-        self->OnResponse(std::move(response));
-      });
+      self->writer_->client_->EncodedTxn(std::move(txn).Take(),
+                                         [self](absl::StatusOr<TxnResponse> response) {
+                                           self->writer_->LeaveWindow();
+                                           self->OnResponse(std::move(response));
+                                         });
     });
   }
 
@@ -299,17 +297,14 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       return Fail(response.status());
     }
     if (response->succeeded()) return OnWritten(*response);
-    if (batch_->session == nullptr) {
-      Learn(*response, 0);
-      return Decide();
+    if (batch_->session != nullptr) {
+      const mvccpb::KeyValue* const session = Found(*response, 0);
+      if (session == nullptr || session->create_revision() != batch_->session->create_revision) {
+        writer_->sessions_->Forget(batch_->session->id);
+        return Fail(SessionUnknown());
+      }
     }
-    const mvccpb::KeyValue* const session = Found(*response, 0);
-    if (session == nullptr || session->create_revision() != batch_->session->create_revision) {
-      writer_->sessions_->Forget(batch_->session->id);
-      return Fail(SessionUnknown());
-    }
-    Learn(*response, 1);
-    Decide();
+    Read();
   }
 
   void OnWritten(const TxnResponse& response) {
@@ -372,7 +367,8 @@ void Writer::Write(SessionPtr session, IntentBatch intents, Client::Done<Written
   for (size_t i = 0; i < batch->intents.size(); ++i) {
     if (!batch->written.outcomes[i].status.ok()) continue;
     const Intent& intent = batch->intents[i];
-    const int cost = intent.persistent ? 2 : 1;  // with its index
+    // Two where there is, or may have been, an index of a persistent instance.
+    const int cost = intent.registers && !intent.persistent ? 1 : 2;
     const size_t size = intent.instance.size() + kOverheadBytes;
     if (!chunk->empty() && (operations + cost > options_.operations_per_txn ||
                             bytes + size > options_.bytes_per_txn)) {

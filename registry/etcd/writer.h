@@ -35,7 +35,7 @@ namespace etcd {
 class Writer {
  public:
   struct Options {
-    int operations_per_txn = 100;
+    int operations_per_txn = 125;
     size_t bytes_per_txn = 1 << 20;
     // Transactions under way at once; the others wait.
     int max_in_flight = 16;

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "registry/failback_registry.h"
+#include "registry/proto_time.h"
 #include "tests/registry/etcd/etcd_harness.h"
 #include "tests/util/daemons.h"
 
@@ -229,6 +231,33 @@ TEST_F(EtcdFaultTest, AllKilledAndRestarted) {
   for (int i = 0; i < etcd().size(); ++i) etcd().Start(i);
   world.Churn();
   world.ExpectLastIntents();
+}
+
+TEST_F(EtcdFaultTest, AConnectionThatBreaksWhileNothingIsAskedIsTold) {
+  const auto timer = NewTestTimer();
+  EtcdRegistry registry(EtcdTestOptions(etcd(), NewPrefix(), timer.get()));
+  std::atomic<int> breaks{0};
+  registry.SetDisconnectListener([&](const absl::Status& status) {
+    EXPECT_FALSE(status.ok());
+    ++breaks;
+  });
+  OpenSessionRequest open;
+  open.set_incarnation("idle");
+  *open.mutable_ttl() = ToProto(absl::Minutes(10));  // no renewal comes to tell instead
+  const auto session = CallAndWait<OpenSessionResponse>(registry, &Registry::OpenSession, open);
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ(breaks, 0);
+  for (int i = 0; i < etcd().size(); ++i) etcd().Kill(i);
+  EXPECT_TRUE(Eventually([&] { return breaks > 0; }));
+  // Once it is back the same session goes on, and the next break is told too.
+  for (int i = 0; i < etcd().size(); ++i) etcd().Start(i);
+  etcd().WaitUntilServing();
+  const auto again = CallAndWait<OpenSessionResponse>(registry, &Registry::OpenSession, open);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->session_id(), session->session_id());
+  const int before = breaks;
+  for (int i = 0; i < etcd().size(); ++i) etcd().Kill(i);
+  EXPECT_TRUE(Eventually([&] { return breaks > before; }));
 }
 
 TEST_F(EtcdFaultTest, MemberStoppedForLongerThanTheTtl) {

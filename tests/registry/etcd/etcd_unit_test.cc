@@ -11,6 +11,8 @@
 #include "registry/etcd/etcd_uri.h"
 #include "registry/etcd/keys.h"
 #include "registry/etcd/stored.h"
+#include "registry/etcd/txn.h"
+#include "registry/etcd/txn_encoder.h"
 #include "registry/status_policy.h"
 #include "tests/registry/registry_calls.h"
 #include "tests/util/process.h"
@@ -36,6 +38,34 @@ TEST(KeysTest, AreReadableAndComeBack) {
   const std::string odd = Canonical("a.b", "team/orders", "10.0.0.1:80/%2F%");
   EXPECT_EQ(keys.Instance(odd), "/failback/v1/a.b/team%2Forders/10.0.0.1:80%2F%252F%25");
   EXPECT_EQ(keys.ParseInstance(keys.Instance(odd)), odd);
+}
+
+// Whatever the lengths and numbers, etcd reads what it would read from the messages.
+TEST(TxnEncoderTest, WritesWhatTheMessageWould) {
+  for (const size_t size : {0, 1, 127, 128, 20000}) {
+    for (const int64_t number : {int64_t{0}, int64_t{1}, int64_t{300}, int64_t{1} << 62}) {
+      SCOPED_TRACE(absl::StrCat(size, " bytes, ", number));
+      const std::string key = "/k/" + std::string(size, 'k');
+      const std::string value(size, 'v');
+      etcd::TxnEncoder encoder;
+      encoder.CompareCreated("session", number);
+      encoder.GetElse("session");
+      encoder.CompareModified(key, number);
+      encoder.Put(key, value, number);
+      encoder.Delete(key);
+      EXPECT_EQ(encoder.operations(), 2);
+      etcdserverpb::TxnRequest wished;
+      etcd::CompareCreated("session", number, &wished);
+      etcd::CompareModified(key, number, &wished);
+      etcd::AddPut(key, value, number, wished.mutable_success());
+      etcd::AddDelete(key, wished.mutable_success());
+      etcd::AddGet("session", wished.mutable_failure());
+      etcdserverpb::TxnRequest read;
+      ASSERT_TRUE(read.ParseFromString(std::move(encoder).Take()));
+      EXPECT_EQ(read.SerializeAsString(), wished.SerializeAsString());
+      EXPECT_EQ(encoder.operations(), 0);
+    }
+  }
 }
 
 TEST(KeysTest, WhatIsNoInstancesKeyIsRefused) {
@@ -100,7 +130,7 @@ TEST(StoredTest, TombstonesAndForeignValues) {
   EXPECT_EQ(etcd::DecodeStored(canonical, plain).fence().rank, 0u);
   EXPECT_FALSE(etcd::DecodeStored(Canonical("default", "s", "2"), plain).instance);
   for (const std::string& value : {std::string(), std::string("rubbish"), std::string(1, '\0'),
-                                  etcd::EncodeStored(tombstone).substr(0, 3)}) {
+                                   etcd::EncodeStored(tombstone).substr(0, 3)}) {
     EXPECT_FALSE(etcd::DecodeStored(canonical, value).instance);
     EXPECT_EQ(etcd::DecodeStored(canonical, value).fence().rank, 0u);
   }
