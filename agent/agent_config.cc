@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/static_service_config.h"
 #include "agent/upstreams.h"
+#include "daemon/admin_config.h"
 #include "daemon/listen_config.h"
 #include "registry/failback_group.h"
 #include "registry/proto_time.h"
@@ -78,6 +79,9 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
   absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
                                        config.allow_remote_plaintext() || encrypted, loader);
   if (!listen.ok()) return listen;
+  if (absl::Status status = ValidateAdminConfig(config.admin(), loader); !status.ok()) {
+    return status;
+  }
   if (absl::Status status = ValidateBootstrap(config, loader); !status.ok()) return status;
   if (absl::Status status = ValidateRegistries(config, loader); !status.ok()) return status;
   OpenSessionRequest session;

@@ -110,64 +110,89 @@ grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* c
   return Finish(context, absl::OkStatus());
 }
 
-grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext* context,
-                                                    const ListPendingRequest* request,
-                                                    ListPendingResponse* response) {
-  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
-  if (request->page_size() < 0) {
-    return Finish(context,
-                  InvalidField("page_size", absl::StrCat(request->page_size(), " is negative")));
+absl::StatusOr<ListPendingResponse> AgentService::Pending(const ListPendingRequest& request) const {
+  if (request.page_size() < 0) {
+    return InvalidField("page_size", absl::StrCat(request.page_size(), " is negative"));
   }
+  ListPendingResponse response;
   std::vector<PendingOperation> operations = registry_->Pending();
   // A page begins after the row that ended the one before.
   auto begin = std::upper_bound(
-      operations.begin(), operations.end(), request->page_token(),
+      operations.begin(), operations.end(), request.page_token(),
       [](const std::string& token, const PendingOperation& row) { return token < PageToken(row); });
   auto end = operations.end();
-  if (request->page_size() > 0 && end - begin > request->page_size()) {
-    end = begin + request->page_size();
-    response->set_next_page_token(PageToken(*(end - 1)));
+  if (request.page_size() > 0 && end - begin > request.page_size()) {
+    end = begin + request.page_size();
+    response.set_next_page_token(PageToken(*(end - 1)));
   }
-  for (; begin != end; ++begin) *response->add_operations() = std::move(*begin);
-  return Finish(context, absl::OkStatus());
+  for (; begin != end; ++begin) *response.add_operations() = std::move(*begin);
+  return response;
+}
+
+absl::StatusOr<RetryResponse> AgentService::RetryNow(const RetryRequest& request) {
+  const absl::StatusOr<int64_t> retried = registry_->Retry(request.selector());
+  if (!retried.ok()) return retried.status();
+  RetryResponse response;
+  response.set_retried(*retried);
+  return response;
+}
+
+absl::StatusOr<CancelResponse> AgentService::GiveUp(const CancelRequest& request) {
+  if (request.selector().ids().empty() != request.all()) {
+    return InvalidField("selector.ids", request.all() ? "must be empty when all is set"
+                                                      : "is required, unless all is set");
+  }
+  const absl::StatusOr<int64_t> cancelled = registry_->Cancel(request.selector());
+  if (!cancelled.ok()) return cancelled.status();
+  CancelResponse response;
+  response.set_cancelled(*cancelled);
+  return response;
+}
+
+void AgentService::DrainWithin(const DrainRequest& request, const DrainCallback& done) {
+  absl::Duration deadline = FromProto(request.deadline());
+  if (deadline == absl::ZeroDuration()) deadline = kDefaultDrainDeadline;
+  if (deadline < absl::ZeroDuration() || deadline > kMaxDrainDeadline) {
+    return done(InvalidField("deadline",
+                             absl::StrCat(absl::FormatDuration(deadline), " is not in 0s..1h")));
+  }
+  DrainOnce(deadline, done);
+}
+
+template <typename Response, typename Call>
+grpc::ServerUnaryReactor* AgentService::Administer(grpc::CallbackServerContext* context,
+                                                   Response* response, Call call) const {
+  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
+  absl::StatusOr<Response> result = call();
+  if (result.ok()) *response = *std::move(result);
+  return Finish(context, result.status());
+}
+
+grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext* context,
+                                                    const ListPendingRequest* request,
+                                                    ListPendingResponse* response) {
+  return Administer(context, response, [&] { return Pending(*request); });
 }
 
 grpc::ServerUnaryReactor* AgentService::Retry(grpc::CallbackServerContext* context,
                                               const RetryRequest* request,
                                               RetryResponse* response) {
-  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
-  const absl::StatusOr<int64_t> retried = registry_->Retry(request->selector());
-  if (retried.ok()) response->set_retried(*retried);
-  return Finish(context, retried.status());
+  return Administer(context, response, [&] { return RetryNow(*request); });
 }
 
 grpc::ServerUnaryReactor* AgentService::Cancel(grpc::CallbackServerContext* context,
                                                const CancelRequest* request,
                                                CancelResponse* response) {
-  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
-  if (request->selector().ids().empty() != request->all()) {
-    return Finish(context,
-                  InvalidField("selector.ids", request->all() ? "must be empty when all is set"
-                                                              : "is required, unless all is set"));
-  }
-  const absl::StatusOr<int64_t> cancelled = registry_->Cancel(request->selector());
-  if (cancelled.ok()) response->set_cancelled(*cancelled);
-  return Finish(context, cancelled.status());
+  return Administer(context, response, [&] { return GiveUp(*request); });
 }
 
 grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* context,
                                               const DrainRequest* request,
                                               DrainResponse* response) {
   if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
-  absl::Duration deadline = FromProto(request->deadline());
-  if (deadline == absl::ZeroDuration()) deadline = kDefaultDrainDeadline;
-  if (deadline < absl::ZeroDuration() || deadline > kMaxDrainDeadline) {
-    return Finish(context, InvalidField("deadline", absl::StrCat(absl::FormatDuration(deadline),
-                                                                 " is not in 0s..1h")));
-  }
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   // Finish may free the reactor and the response, so it comes last.
-  DrainOnce(deadline, [reactor, response](const absl::StatusOr<DrainResponse>& result) {
+  DrainWithin(*request, [reactor, response](const absl::StatusOr<DrainResponse>& result) {
     if (result.ok()) *response = *result;
     reactor->Finish(StatusToGrpc(result.status()));
   });

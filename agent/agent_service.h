@@ -54,8 +54,14 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   // Runs once when a drain begins; set before the first call.
   void OnDrain(std::function<void()> on_drain);
 
-  // As GetStatus answers.
+  // The calls themselves, for whoever has found that the caller may make them.
   agent::v1::GetStatusResponse Status() const;
+  absl::StatusOr<agent::v1::ListPendingResponse> Pending(
+      const agent::v1::ListPendingRequest& request) const;
+  absl::StatusOr<agent::v1::RetryResponse> RetryNow(const agent::v1::RetryRequest& request);
+  absl::StatusOr<agent::v1::CancelResponse> GiveUp(const agent::v1::CancelRequest& request);
+  // As DrainOnce; INVALID_ARGUMENT for a deadline out of bounds.
+  void DrainWithin(const agent::v1::DrainRequest& request, const DrainCallback& done);
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const agent::v1::GetStatusRequest* request,
@@ -85,6 +91,10 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
     std::vector<DrainCallback> waiting ABSL_GUARDED_BY(mu);
   };
 
+  // Finishes the call with what `call` makes of the request, if the caller may administer.
+  template <typename Response, typename Call>
+  grpc::ServerUnaryReactor* Administer(grpc::CallbackServerContext* context, Response* response,
+                                       Call call) const;
   absl::Status MayAdminister(const grpc::CallbackServerContext& context) const;
   // OK if the caller may register the instance, and so may tell how it is.
   absl::Status MayRegister(const grpc::CallbackServerContext& context,

@@ -83,7 +83,9 @@ absl::Status ConfigReload::LoadAndApply() {
   if (status.ok()) status = ValidateAgentConfig(next, *loader_);
   if (status.ok()) status = CheckLiveChange(config_, next, *loader_);
   if (status.ok()) status = apply_(next);
-  if (status.ok()) config_ = std::move(next);
+  if (!status.ok()) return status;
+  MutexLock lock(&mu_);
+  config_ = std::move(next);
   return status;
 }
 
@@ -108,6 +110,11 @@ void ConfigReload::Reload(bool always) {
     Log(LogLevel::kError, "configuration refused, the one before stays",
         {{"error", std::string(status.message())}});
   }
+}
+
+AgentConfig ConfigReload::ConfigInForce() const {
+  MutexLock lock(&mu_);
+  return config_;
 }
 
 agent::v1::ConfigStatus ConfigReload::Status() const {

@@ -4,7 +4,7 @@
 // changes anything else, is refused: the configuration in force stays, the refusal is counted and
 // told in the agent's status until the file is good again.
 //
-// Thread safety: Reload on one thread; Status from any.
+// Thread safety: Reload and config on one thread; the rest from any.
 
 #ifndef FAILBACK_AGENT_CONFIG_RELOAD_H_
 #define FAILBACK_AGENT_CONFIG_RELOAD_H_
@@ -37,6 +37,8 @@ class ConfigReload {
   void Reload(bool always);
 
   const agent::v1::AgentConfig& config() const { return config_; }
+  // A copy of it, for other threads.
+  agent::v1::AgentConfig ConfigInForce() const;
   agent::v1::ConfigStatus Status() const;
 
  private:
@@ -45,6 +47,7 @@ class ConfigReload {
 
   ConfigLoader* const loader_;
   const Apply apply_;
+  // Changed under mu_, by the one thread that reads it without.
   agent::v1::AgentConfig config_;
   // The files as they were looked at last.
   std::string seen_;

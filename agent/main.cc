@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <csignal>
-#include <cstdio>
 #include <future>
 #include <memory>
 #include <optional>
@@ -14,16 +13,18 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "agent/agent_admin.h"
 #include "agent/agent_config.h"
 #include "agent/agent_service.h"
 #include "agent/config_reload.h"
+#include "agent/intent_history.h"
 #include "agent/readiness.h"
 #include "agent/static_service_config.h"
 #include "agent/static_services.h"
 #include "agent/upstreams.h"
 #include "agent/xds_status.h"
+#include "daemon/admin_config.h"
 #include "daemon/client_security_config.h"
 #include "daemon/config.h"
 #include "daemon/file_watch.h"
@@ -31,7 +32,10 @@
 #include "daemon/ready.h"
 #include "daemon/server_security.h"
 #include "daemon/signals.h"
+#include "daemon/start.h"
 #include "failback/agent/v1/config.pb.h"
+#include "registry/admin/admin_routes.h"
+#include "registry/admin/admin_service.h"
 #include "registry/errors.h"
 #include "registry/failback_group.h"
 #include "registry/log.h"
@@ -117,119 +121,220 @@ int WaitForStop(StopSignals* signals, ConfigReload* reload) {
   }
 }
 
+// The files that the configuration names, checked and read.
+struct Security {
+  std::unique_ptr<ServerSecurity> server;
+  std::shared_ptr<ClientSecurity> client;
+};
+
+absl::Status LoadSecurity(const AgentConfig& config, const ConfigLoader& loader,
+                          Security* security) {
+  auto server = ServerSecurity::Load(ServerSecurity::KeysOf(config), loader);
+  if (!server.ok()) return server.status();
+  security->server = *std::move(server);
+  auto client =
+      LoadClientSecurity(config.registry_tls(), "registry_tls", config.token_file(), loader);
+  if (!client.ok()) return client.status();
+  security->client = *std::move(client);
+  return absl::OkStatus();
+}
+
+// What the process is made of, in the order in which it comes.
+class AgentDaemon {
+ public:
+  // `loader` has loaded `config`.
+  AgentDaemon(const AgentConfig& config, Security security, ConfigLoader* loader,
+              absl::Time start_time)
+      : config_(config),
+        loader_(*loader),
+        start_time_(start_time),
+        security_(std::move(security)),
+        reload_(loader, config, [this](const AgentConfig& next) { return Apply(next); }) {}
+
+  // Serves, and carries what it is told to. An error is of the configuration, and names the place.
+  absl::Status Start();
+  // The signal that ended it.
+  int Run(StopSignals* signals) { return WaitForStop(signals, &reload_); }
+  void Stop();
+
+ private:
+  absl::Status OpenUpstreams();
+  void MakeServices();
+  absl::Status Serve();
+  absl::Status BindAdminEndpoint();
+  absl::Status StartStaticServices();
+  // Puts what can change live in force.
+  absl::Status Apply(const AgentConfig& next);
+  void OnEvent(const IntentEvent& event);
+
+  const AgentConfig& config_;
+  const ConfigLoader& loader_;
+  const absl::Time start_time_;
+  std::string client_name_;
+  IntentHistory history_;
+  std::unique_ptr<HashedWheelTimer> timer_;
+  Security security_;
+  std::unique_ptr<FailbackGroup> registry_;
+  std::unique_ptr<xds::AdsService> xds_service_;
+  std::unique_ptr<AgentService> service_;
+  ConfigReload reload_;
+  std::unique_ptr<ReadinessWatch> readiness_;
+  std::unique_ptr<AgentAdmin> admin_;
+  std::unique_ptr<AdminService> admin_service_;
+  std::unique_ptr<AdminServer> admin_server_;       // null: none
+  std::atomic<RegistryServer*> serving_ = nullptr;  // set once it serves
+  std::unique_ptr<RegistryServer> server_;
+  std::unique_ptr<StaticServiceSet> static_services_;
+};
+
+void AgentDaemon::OnEvent(const IntentEvent& event) {
+  LogIntent(event);
+  history_.Add(event, absl::Now());
+}
+
+absl::Status AgentDaemon::OpenUpstreams() {
+  absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = NewWheel("agent");
+  if (!timer.ok()) return timer.status();
+  timer_ = *std::move(timer);
+  UpstreamOptions upstream_options;
+  upstream_options.grpc.channel.security = security_.client;
+  auto upstreams = NewUpstreams({config_.registry().begin(), config_.registry().end()},
+                                timer_.get(), upstream_options);
+  if (!upstreams.ok()) {
+    return loader_.ErrorAt("registry", std::string(upstreams.status().message()));
+  }
+  FailbackRegistry::Options options = ToFailbackOptions(config_);
+  options.timer = timer_.get();
+  options.on_event = [this](const IntentEvent& event) { OnEvent(event); };
+  client_name_ = options.client_name;
+  auto registry = FailbackGroup::Create(*std::move(upstreams), std::move(options));
+  if (!registry.ok()) return registry.status();
+  registry_ = *std::move(registry);
+  return absl::OkStatus();
+}
+
+void AgentDaemon::MakeServices() {
+  const std::shared_ptr<AccessControl> access = security_.server->access();
+  xds::AdsService::Options xds_options;
+  xds_options.cache.timer = timer_.get();
+  xds_options.access = access;
+  xds_options.cache.zone_aware = config_.xds().zone_aware();
+  xds_service_ = std::make_unique<xds::AdsService>(registry_.get(), xds_options);
+  service_ = std::make_unique<AgentService>(
+      registry_.get(), start_time_, access, [this](GetStatusResponse* status) {
+        *status->mutable_xds() = XdsStatusOf(xds_service_->Stats());
+      });
+  service_->SetConfigStatus([this] { return reload_.Status(); });
+  readiness_ = std::make_unique<ReadinessWatch>([this] { return Readiness(service_->Status()); },
+                                                [this](bool ready) {
+                                                  RegistryServer* const server = serving_;
+                                                  if (server != nullptr)
+                                                    server->SetServing(kReadinessHealth, ready);
+                                                });
+  service_->OnDrain([this] { readiness_->Draining(); });
+  admin_ = std::make_unique<AgentAdmin>(registry_.get(), service_.get(), readiness_.get(),
+                                        &history_, start_time_);
+  admin_service_ = std::make_unique<AdminService>(admin_.get(), access);
+}
+
+absl::Status AgentDaemon::Serve() {
+  RegistryServer::Options options;
+  options.listen = {config_.listen().begin(), config_.listen().end()};
+  options.listen_options.allow_remote_plaintext = config_.allow_remote_plaintext();
+  options.credentials = security_.server->credentials();
+  options.access = security_.server->access();
+  options.extra_services = {{service_.get(), AgentService::kName},
+                            {xds_service_.get(), xds::AdsService::kName},
+                            {admin_service_.get(), AdminService::kName}};
+  auto server = RegistryServer::Start(registry_.get(), options);
+  if (!server.ok()) return loader_.ErrorAt("listen", std::string(server.status().message()));
+  server_ = *std::move(server);
+  if (auto status = security_.server->Watch(timer_.get()); !status.ok()) return status;
+  return WriteXdsBootstrap(config_, client_name_, server_->addresses(), loader_);
+}
+
+absl::Status AgentDaemon::BindAdminEndpoint() {
+  auto server = BindAdmin(config_.admin(), kAgentAdminListen, loader_);
+  if (!server.ok() || *server == nullptr) return server.status();
+  admin_server_ = *std::move(server);
+  AdminSources sources;
+  sources.admin = admin_.get();
+  sources.timer = timer_.get();
+  sources.config = [this] { return std::make_unique<AgentConfig>(reload_.ConfigInForce()); };
+  AddAdminRoutes(sources, admin_server_.get());
+  AddAgentRoutes(service_.get(), admin_server_.get());
+  return absl::OkStatus();
+}
+
+absl::Status AgentDaemon::StartStaticServices() {
+  StaticServiceSet::Options options;
+  options.timer = timer_.get();
+  options.registry = registry_.get();
+  options.claim_earlier = !config_.state_dir().empty();
+  auto specs = StaticServices(config_, loader_);
+  if (!specs.ok()) return specs.status();
+  static_services_ = StaticServiceSet::Start(options, *std::move(specs));
+  service_->SetStaticServices(static_services_.get());
+  return absl::OkStatus();
+}
+
+absl::Status AgentDaemon::Apply(const AgentConfig& next) {
+  auto specs = StaticServices(next, loader_);
+  if (!specs.ok()) return specs.status();
+  static_services_->Apply(*std::move(specs));
+  InstallLogging(next.log());
+  return absl::OkStatus();
+}
+
+absl::Status AgentDaemon::Start() {
+  if (auto status = OpenUpstreams(); !status.ok()) return status;
+  MakeServices();
+  if (auto status = BindAdminEndpoint(); !status.ok()) return status;
+  if (auto status = Serve(); !status.ok()) return status;
+  if (auto status = StartStaticServices(); !status.ok()) return status;
+  server_->SetServing(kStartupHealth, true);
+  server_->SetServing(kLivenessHealth, true);
+  serving_ = server_.get();
+  readiness_->Start(timer_.get());
+  if (admin_server_ != nullptr) admin_server_->Start();
+  AnnounceReady("failback-agent", server_->addresses(),
+                admin_server_ == nullptr ? "" : admin_server_->address(),
+                absl::StrCat("registry ", absl::StrJoin(config_.registry(), " ")));
+  return absl::OkStatus();
+}
+
+void AgentDaemon::Stop() {
+  DrainAndLog(service_.get(), FromProto(reload_.config().drain_deadline()));
+  security_.server.reset();
+  xds_service_->Stop();
+  server_->Shutdown(kShutdownGrace);
+  if (admin_server_ != nullptr) admin_server_->Stop();
+  service_->SetStaticServices(nullptr);
+  readiness_->Stop();
+}
+
 int Main(int argc, char** argv) {
   const absl::Time start_time = absl::Now();
-  // Debian's Abseil looks for lock cycles, at a tenth of the CPU.
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   StopSignals signals(/*reload=*/true);
   ConfigLoader loader({"failback-agent",
                        "Keeps services registered: takes intents from local programs and carries "
                        "them to a registry, through its outages.",
                        kExamples},
                       AgentConfig::descriptor());
-  if (const std::optional<int> status = loader.ParseCommandLine(argc, argv)) return *status;
   AgentConfig config;
-  absl::Status status = loader.Load(&config);
-  if (status.ok()) status = ValidateAgentConfig(config, loader);
-  if (!status.ok()) return loader.Fail(status);
-  absl::StatusOr<std::unique_ptr<ServerSecurity>> security =
-      ServerSecurity::Load(ServerSecurity::KeysOf(config), loader);
-  if (!security.ok()) return loader.Fail(security.status());
-  UpstreamOptions upstream_options;
-  absl::StatusOr<std::shared_ptr<ClientSecurity>> client_security =
-      LoadClientSecurity(config.registry_tls(), "registry_tls", config.token_file(), loader);
-  if (!client_security.ok()) return loader.Fail(client_security.status());
-  upstream_options.grpc.channel.security = *client_security;
-  if (loader.validate_only()) {
-    std::printf("the configuration is valid\n");
-    return 0;
-  }
-  InstallLogging(config.log());
+  Security security;
+  const auto check = [&]() -> absl::Status {
+    if (auto status = ValidateAgentConfig(config, loader); !status.ok()) return status;
+    return LoadSecurity(config, loader, &security);
+  };
+  if (const auto status = LoadConfiguration(argc, argv, &loader, &config, check)) return *status;
+  PrepareProcess(config.log());
 
-  HashedWheelTimer::Options timer_options;
-  timer_options.tick_duration = absl::Milliseconds(10);
-  timer_options.name = "agent";
-  absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = HashedWheelTimer::Create(timer_options);
-  if (!timer.ok()) return loader.Fail(timer.status());
-  absl::StatusOr<std::vector<FailbackGroup::Upstream>> upstreams = NewUpstreams(
-      {config.registry().begin(), config.registry().end()}, timer->get(), upstream_options);
-  if (!upstreams.ok()) {
-    return loader.Fail(loader.ErrorAt("registry", std::string(upstreams.status().message())));
-  }
-  FailbackRegistry::Options options = ToFailbackOptions(config);
-  options.timer = timer->get();
-  options.on_event = LogIntent;
-  const std::string client_name = options.client_name;
-  absl::StatusOr<std::unique_ptr<FailbackGroup>> registry =
-      FailbackGroup::Create(*std::move(upstreams), std::move(options));
-  if (!registry.ok()) return loader.Fail(registry.status());
-
-  xds::AdsService::Options xds_options;
-  xds_options.cache.timer = timer->get();
-  xds_options.access = (*security)->access();
-  xds_options.cache.zone_aware = config.xds().zone_aware();
-  xds::AdsService xds_service(registry->get(), xds_options);
-  AgentService service(registry->get(), start_time, (*security)->access(),
-                       [&xds_service](GetStatusResponse* status) {
-                         *status->mutable_xds() = XdsStatusOf(xds_service.Stats());
-                       });
-  StaticServiceSet* services_to_reload = nullptr;
-  ConfigReload reload(&loader, config, [&](const AgentConfig& next) -> absl::Status {
-    auto specs = StaticServices(next, loader);
-    if (!specs.ok()) return specs.status();
-    services_to_reload->Apply(*std::move(specs));
-    InstallLogging(next.log());
-    return absl::OkStatus();
-  });
-  service.SetConfigStatus([&reload] { return reload.Status(); });
-  // Set once it serves.
-  std::atomic<RegistryServer*> serving = nullptr;
-  ReadinessWatch readiness([&service] { return Readiness(service.Status()); },
-                           [&serving](bool ready) {
-                             RegistryServer* const server = serving;
-                             if (server != nullptr) server->SetServing(kReadinessHealth, ready);
-                           });
-  service.OnDrain([&readiness] { readiness.Draining(); });
-  RegistryServer::Options server_options;
-  server_options.listen = {config.listen().begin(), config.listen().end()};
-  server_options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
-  server_options.credentials = (*security)->credentials();
-  server_options.access = (*security)->access();
-  server_options.extra_services = {{&service, AgentService::kName},
-                                   {&xds_service, xds::AdsService::kName}};
-  absl::StatusOr<std::unique_ptr<RegistryServer>> server =
-      RegistryServer::Start(registry->get(), server_options);
-  if (!server.ok()) {
-    return loader.Fail(loader.ErrorAt("listen", std::string(server.status().message())));
-  }
-  status = (*security)->Watch(timer->get());
-  if (!status.ok()) return loader.Fail(status);
-  status = WriteXdsBootstrap(config, client_name, (*server)->addresses(), loader);
-  if (!status.ok()) return loader.Fail(status);
-  StaticServiceSet::Options static_options;
-  static_options.timer = timer->get();
-  static_options.registry = registry->get();
-  static_options.claim_earlier = !config.state_dir().empty();
-  auto specs = StaticServices(config, loader);
-  if (!specs.ok()) return loader.Fail(specs.status());
-  const auto static_services = StaticServiceSet::Start(static_options, *std::move(specs));
-  service.SetStaticServices(static_services.get());
-  services_to_reload = static_services.get();
-  (*server)->SetServing(kStartupHealth, true);
-  (*server)->SetServing(kLivenessHealth, true);
-  serving = server->get();
-  readiness.Start(timer->get());
-  AnnounceReady("failback-agent", (*server)->addresses(),
-                absl::StrCat("registry ", absl::StrJoin(config.registry(), " ")));
-
-  const int signal = WaitForStop(&signals, &reload);
+  AgentDaemon daemon(config, std::move(security), &loader, start_time);
+  if (auto status = daemon.Start(); !status.ok()) return loader.Fail(status);
+  const int signal = daemon.Run(&signals);
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
-  DrainAndLog(&service, FromProto(reload.config().drain_deadline()));
-  security->reset();
-  xds_service.Stop();
-  (*server)->Shutdown(kShutdownGrace);
-  service.SetStaticServices(nullptr);
-  readiness.Stop();
+  daemon.Stop();
   Log(LogLevel::kInfo, "stopped");
   return 0;
 }

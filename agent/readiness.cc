@@ -65,6 +65,11 @@ void ReadinessWatch::Look() {
   if ((draining_ || ready_) && looking_ != nullptr) looking_->Stop();
 }
 
+bool ReadinessWatch::ready() const {
+  MutexLock lock(&mu_);
+  return ready_ && !draining_;
+}
+
 void ReadinessWatch::Draining() {
   MutexLock lock(&mu_);
   draining_ = true;

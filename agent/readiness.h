@@ -47,12 +47,15 @@ class ReadinessWatch {
   // Not ready from now on.
   void Draining();
 
+  // What was told last.
+  bool ready() const;
+
  private:
   void Look();
 
   const std::function<absl::Status()> look_;
   const std::function<void(bool)> tell_;
-  Mutex mu_;
+  mutable Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool ready_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<PeriodicTask> looking_ ABSL_GUARDED_BY(mu_);

@@ -126,6 +126,9 @@ void AddKeys(const Descriptor* descriptor, const ConfigKey& parent, std::vector<
           &key.flag, "-",
           absl::StrReplaceAll(doubled ? name.substr(prefix.size()) : name, {{"_", "-"}}));
     }
+    if (const std::string& flag = key.options().flag(); !flag.empty()) {
+      key.flag = absl::StrCat("--", flag);
+    }
     key.env = absl::StrCat(
         "FAILBACK_", absl::AsciiStrToUpper(absl::StrReplaceAll(key.flag.substr(2), {{"-", "_"}})));
     if (IsScalar(field)) {

@@ -8,9 +8,10 @@
 namespace failback {
 
 void AnnounceReady(const std::string& program, const std::vector<std::string>& addresses,
-                   const std::string& detail) {
-  const std::string line = absl::StrCat(program, " listening on ",
-                                        absl::StrJoin(addresses, " and "), ", ", detail, "\n");
+                   const std::string& admin, const std::string& detail) {
+  const std::string line =
+      absl::StrCat(program, " listening on ", absl::StrJoin(addresses, " and "),
+                   admin.empty() ? "" : absl::StrCat(", admin http://", admin), ", ", detail, "\n");
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);
 }

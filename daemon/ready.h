@@ -8,10 +8,11 @@
 
 namespace failback {
 
-// Writes "PROGRAM listening on ADDRESS and ADDRESS, DETAIL" to stdout, where nothing else goes:
-// whoever starts the daemon waits for the line and reads the addresses from it.
+// Writes "PROGRAM listening on ADDRESS and ADDRESS, admin http://ADDRESS, DETAIL" to stdout, where
+// nothing else goes: whoever starts the daemon waits for the line and reads the addresses from it.
+// `admin` empty: there is none, and it is left out.
 void AnnounceReady(const std::string& program, const std::vector<std::string>& addresses,
-                   const std::string& detail);
+                   const std::string& admin, const std::string& detail);
 
 }  // namespace failback
 

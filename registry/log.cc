@@ -68,6 +68,10 @@ void SetLogSink(LogLevel level, LogSink sink) {
   target.sink.swap(replacement);
 }
 
+void SetLogLevel(LogLevel level) { GetTarget().level.store(level, std::memory_order_relaxed); }
+
+LogLevel GetLogLevel() { return GetTarget().level.load(std::memory_order_relaxed); }
+
 bool LogEnabled(LogLevel level) {
   return level >= GetTarget().level.load(std::memory_order_relaxed);
 }

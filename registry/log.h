@@ -39,6 +39,10 @@ using LogSink =
 // brings the default back. A call of the previous sink may still be running when this returns.
 void SetLogSink(LogLevel level, LogSink sink);
 
+// Moves the level of the sink in force, and tells what it is.
+void SetLogLevel(LogLevel level);
+LogLevel GetLogLevel();
+
 // Whether an event of this level goes anywhere: asked before fields that are costly to make.
 bool LogEnabled(LogLevel level);
 

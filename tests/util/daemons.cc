@@ -40,6 +40,11 @@ Daemon::Daemon(const std::string& name, const std::vector<std::string>& args)
   const std::optional<std::string> line = process_->WaitForLine(marker);
   if (!line) Fatal(process_->Describe());
   address_ = line->substr(marker.size());
+  const std::string admin = ", admin http://";
+  if (const size_t at = address_.find(admin); at != std::string::npos) {
+    admin_ = address_.substr(at + admin.size());
+    admin_ = admin_.substr(0, admin_.find(", "));
+  }
   address_ = address_.substr(0, address_.find(", "));
   address_ = address_.substr(0, address_.find(" and "));
 }
@@ -47,6 +52,7 @@ Daemon::Daemon(const std::string& name, const std::vector<std::string>& args)
 Daemon Daemon::Registry(std::vector<std::string> args) {
   args.insert(args.begin(), RegistryBinary());
   if (!Has(args, "--listen")) args.insert(args.end(), {"--listen", "127.0.0.1:0"});
+  if (!Has(args, "--admin")) args.insert(args.end(), {"--admin", ""});
   return Daemon("failback-registry", args);
 }
 
@@ -55,6 +61,7 @@ Daemon Daemon::Agent(const std::string& registry, std::vector<std::string> args)
   const bool is_uri = absl::StrContains(registry, "://") || absl::StartsWith(registry, "unix:");
   args.insert(args.end(), {"--registry", is_uri ? registry : absl::StrCat("grpc://", registry)});
   if (!Has(args, "--listen")) args.insert(args.end(), {"--listen", "127.0.0.1:0"});
+  if (!Has(args, "--admin")) args.insert(args.end(), {"--admin", ""});
   return Daemon("failback-agent", args);
 }
 

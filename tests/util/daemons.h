@@ -32,13 +32,16 @@ std::string CtlBinary();
 // A daemon that has told that it serves.
 class Daemon {
  public:
-  // On a free port of 127.0.0.1 unless `args` have --listen.
+  // On a free port of 127.0.0.1 unless `args` have --listen; without an admin endpoint unless they
+  // have --admin.
   static Daemon Registry(std::vector<std::string> args);
   // With `registry` as upstream address, host:port or a whole URI.
   static Daemon Agent(const std::string& registry, std::vector<std::string> args);
 
   // Where it serves, as --target takes it.
   const std::string& address() const { return address_; }
+  // HOST:PORT of the admin endpoint; empty: there is none.
+  const std::string& admin() const { return admin_; }
   Process& process() { return *process_; }
 
   // SIGTERM, and the exit status.
@@ -51,6 +54,7 @@ class Daemon {
 
   std::unique_ptr<Process> process_;
   std::string address_;
+  std::string admin_;
 };
 
 // `failbackctl --target TARGET ARGS…`, to its end.

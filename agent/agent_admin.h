@@ -1,0 +1,42 @@
+// An Admin of failback-agent: what it carries, what it owes, and how that went.
+//
+// Thread safety: as Admin; AddAgentRoutes as AdminServer::Handle.
+
+#ifndef FAILBACK_AGENT_AGENT_ADMIN_H_
+#define FAILBACK_AGENT_AGENT_ADMIN_H_
+
+#include "agent/agent_service.h"
+#include "agent/intent_history.h"
+#include "agent/readiness.h"
+#include "registry/admin/admin.h"
+#include "registry/admin/admin_server.h"
+#include "registry/failback_group.h"
+
+namespace failback {
+
+class AgentAdmin final : public Admin {
+ public:
+  // All outlive the object.
+  AgentAdmin(FailbackGroup* registry, const AgentService* service, const ReadinessWatch* readiness,
+             const IntentHistory* history, absl::Time start_time);
+
+  admin::v1::Readiness GetReadiness() const override;
+  void DescribeInstance(const admin::v1::DescribeInstanceRequest& request,
+                        Callback<admin::v1::InstanceDescription> done) const override;
+
+ protected:
+  void AddOverview(admin::v1::Overview* overview) const override;
+
+ private:
+  FailbackGroup* const group_;
+  const AgentService* const service_;
+  const ReadinessWatch* const readiness_;
+  const IntentHistory* const history_;
+};
+
+// Adds the paths that only an agent has: /pending, /status, /drain. `service` outlives the server.
+void AddAgentRoutes(AgentService* service, AdminServer* server);
+
+}  // namespace failback
+
+#endif  // FAILBACK_AGENT_AGENT_ADMIN_H_

@@ -1,0 +1,50 @@
+#include "daemon/admin_config.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/address.h"
+#include "registry/log.h"
+
+namespace failback {
+namespace {
+
+constexpr char kKey[] = "admin.listen";
+
+}  // namespace
+
+absl::Status ValidateAdminConfig(const config::v1::Admin& config, const ConfigLoader& loader) {
+  if (config.listen().empty()) return absl::OkStatus();
+  const absl::StatusOr<Address> address = ParseAddress(config.listen(), /*min_port=*/0);
+  if (!address.ok()) return loader.ErrorAt(kKey, std::string(address.status().message()));
+  if (address->is_unix()) {
+    return loader.ErrorAt(
+        kKey, absl::StrCat("'", config.listen(), "' is a Unix socket; allowed is HOST:PORT"));
+  }
+  if (!address->is_local() && !config.allow_remote()) {
+    return loader.ErrorAt(kKey, absl::StrCat("other machines can connect to ", config.listen(),
+                                             ", and it is not encrypted; listen on a loopback "
+                                             "address, or set admin.allow_remote"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<AdminServer>> BindAdmin(const config::v1::Admin& config,
+                                                       const std::string& default_listen,
+                                                       const ConfigLoader& loader) {
+  if (config.has_listen() && config.listen().empty()) return nullptr;
+  AdminServer::Options options;
+  options.listen = config.has_listen() ? config.listen() : default_listen;
+  options.allow_remote = config.allow_remote();
+  options.token_file = config.token_file();
+  options.hosts = {config.hosts().begin(), config.hosts().end()};
+  absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Bind(std::move(options));
+  if (server.ok()) return server;
+  if (config.has_listen()) return loader.ErrorAt(kKey, std::string(server.status().message()));
+  Log(LogLevel::kWarning, "no admin endpoint",
+      {{"error", std::string(server.status().message())},
+       {"help", "name another address with --admin, or --admin '' for none"}});
+  return nullptr;
+}
+
+}  // namespace failback

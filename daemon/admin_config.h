@@ -1,0 +1,32 @@
+// The `admin` keys, which both daemons have.
+
+#ifndef FAILBACK_DAEMON_ADMIN_CONFIG_H_
+#define FAILBACK_DAEMON_ADMIN_CONFIG_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/config.h"
+#include "failback/config/v1/config.pb.h"
+#include "registry/admin/admin_server.h"
+
+namespace failback {
+
+inline constexpr char kRegistryAdminListen[] = "127.0.0.1:7071";
+inline constexpr char kAgentAdminListen[] = "127.0.0.1:7061";
+
+// Checks the keys, without opening anything.
+absl::Status ValidateAdminConfig(const config::v1::Admin& config, const ConfigLoader& loader);
+
+// Takes the address, or `default_listen` if none is named. Null when there is nothing to serve: it
+// is switched off, or the default address is in use, which is logged. An address that is named has
+// to be free.
+absl::StatusOr<std::unique_ptr<AdminServer>> BindAdmin(const config::v1::Admin& config,
+                                                       const std::string& default_listen,
+                                                       const ConfigLoader& loader);
+
+}  // namespace failback
+
+#endif  // FAILBACK_DAEMON_ADMIN_CONFIG_H_

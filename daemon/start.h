@@ -1,0 +1,37 @@
+// How both daemons begin: process settings, the configuration, the wheel.
+//
+// Thread safety: none; they belong to main().
+
+#ifndef FAILBACK_DAEMON_START_H_
+#define FAILBACK_DAEMON_START_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/config.h"
+#include "failback/config/v1/config.pb.h"
+#include "google/protobuf/message.h"
+#include "retry/hashed_wheel_timer.h"
+
+namespace failback {
+
+// Reads the command line and everything it names into `config`, and has `check` look at it: what
+// the schema cannot say, files that it names. Returns the exit status when there is nothing more to
+// do: after --help, --validate-config, or an error, which is on stderr then.
+std::optional<int> LoadConfiguration(int argc, char** argv, ConfigLoader* loader,
+                                     google::protobuf::Message* config,
+                                     const std::function<absl::Status()>& check);
+
+// The wheel that everything in a daemon waits on.
+absl::StatusOr<std::unique_ptr<HashedWheelTimer>> NewWheel(const std::string& name);
+
+// Settings of the process and its log, before the first thread.
+void PrepareProcess(const config::v1::Log& log);
+
+}  // namespace failback
+
+#endif  // FAILBACK_DAEMON_START_H_

@@ -1,0 +1,146 @@
+#include "registry/admin/admin.h"
+
+#include <map>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "registry/admin/instance_query.h"
+#include "registry/errors.h"
+#include "registry/proto_time.h"
+#include "registry/validation.h"
+#include "registry/version.h"
+
+namespace failback {
+namespace {
+
+using admin::v1::DescribeInstanceRequest;
+using admin::v1::InstanceDescription;
+using admin::v1::ListInstancesRequest;
+using admin::v1::ListInstancesResponse;
+using admin::v1::ListServicesRequest;
+using admin::v1::ListServicesResponse;
+using admin::v1::ServiceSummary;
+using admin::v1::SetOfflineRequest;
+using admin::v1::SetOfflineResponse;
+
+Selector SelectorOf(const std::string& name_space, const std::string& service) {
+  Selector selector;
+  selector.set_namespace_(name_space);
+  selector.set_service(service);
+  NormalizeSelector(&selector);
+  return selector;
+}
+
+// Of records that are sorted by key.
+std::vector<ServiceSummary> Summarize(const std::vector<InstanceRecord>& records) {
+  std::vector<ServiceSummary> services;
+  for (const InstanceRecord& record : records) {
+    const InstanceKey& key = record.instance().key();
+    if (services.empty() || services.back().name() != key.service() ||
+        services.back().namespace_() != key.namespace_()) {
+      services.emplace_back();
+      services.back().set_namespace_(key.namespace_());
+      services.back().set_name(key.service());
+    }
+    Count(StateOf(record.instance()), record.instance().persistent(), +1,
+          services.back().mutable_instances());
+  }
+  return services;
+}
+
+}  // namespace
+
+Admin::Admin(admin::v1::DaemonKind kind, Registry* registry, absl::Time start_time)
+    : kind_(kind), registry_(registry), start_time_(start_time) {}
+
+admin::v1::Overview Admin::GetOverview() const {
+  admin::v1::Overview overview;
+  overview.set_kind(kind_);
+  overview.set_version(kVersion);
+  *overview.mutable_start_time() = ToProto(start_time_);
+  *overview.mutable_time() = ToProto(absl::Now());
+  *overview.mutable_readiness() = GetReadiness();
+  AddOverview(&overview);
+  return overview;
+}
+
+void Admin::AnswerOverview(const admin::v1::GetOverviewRequest& request,
+                           Callback<admin::v1::Overview> done) const {
+  std::move(done)(GetOverview());
+}
+
+void Admin::ListAll(const Selector& selector, Callback<Listing> done) const {
+  ListRequest request;
+  *request.mutable_selector() = selector;
+  ListPages(std::move(request), Listing(), std::move(done));
+}
+
+void Admin::ListPages(ListRequest request, Listing so_far, Callback<Listing> done) const {
+  registry_->List(request, [this, request, so_far = std::move(so_far),
+                            done = std::move(done)](absl::StatusOr<ListResponse> page) mutable {
+    if (!page.ok()) return std::move(done)(page.status());
+    for (InstanceRecord& record : *page->mutable_records()) {
+      so_far.records.push_back(std::move(record));
+    }
+    so_far.stale |= page->stale();
+    if (page->next_page_token().empty()) return std::move(done)(std::move(so_far));
+    request.set_page_token(page->next_page_token());
+    ListPages(std::move(request), std::move(so_far), std::move(done));
+  });
+}
+
+void Admin::ListServices(const ListServicesRequest& request,
+                         Callback<ListServicesResponse> done) const {
+  const Selector selector = SelectorOf(request.namespace_(), "");
+  if (auto status = ValidateSelector(FieldPath(), selector); !status.ok()) {
+    return std::move(done)(status);
+  }
+  ListAll(selector, [request, done = std::move(done)](absl::StatusOr<Listing> listing) mutable {
+    if (!listing.ok()) return std::move(done)(listing.status());
+    auto response = QueryServices(request, Summarize(listing->records));
+    if (response.ok()) response->set_stale(listing->stale);
+    std::move(done)(std::move(response));
+  });
+}
+
+void Admin::ListInstances(const ListInstancesRequest& request,
+                          Callback<ListInstancesResponse> done) const {
+  if (request.service().empty()) return std::move(done)(InvalidField("service", "is required"));
+  const Selector selector = SelectorOf(request.namespace_(), request.service());
+  if (auto status = ValidateSelector(FieldPath(), selector); !status.ok()) {
+    return std::move(done)(status);
+  }
+  ListAll(selector, [request, done = std::move(done)](absl::StatusOr<Listing> listing) mutable {
+    if (!listing.ok()) return std::move(done)(listing.status());
+    auto response = QueryInstances(request, std::move(listing->records));
+    if (response.ok()) response->set_stale(listing->stale);
+    std::move(done)(std::move(response));
+  });
+}
+
+void Admin::DescribeInstance(const DescribeInstanceRequest& request,
+                             Callback<InstanceDescription> done) const {
+  InstanceKey key = request.key();
+  NormalizeKey(&key);
+  if (auto status = ValidateKey(FieldPath("key"), key); !status.ok()) {
+    return std::move(done)(status);
+  }
+  ListAll(SelectorOf(key.namespace_(), key.service()),
+          [key, done = std::move(done)](absl::StatusOr<Listing> listing) mutable {
+            if (!listing.ok()) return std::move(done)(listing.status());
+            InstanceDescription description;
+            description.set_stale(listing->stale);
+            for (InstanceRecord& record : listing->records) {
+              if (record.instance().key().instance_id() != key.instance_id()) continue;
+              description.mutable_instance()->set_state(StateOf(record.instance()));
+              *description.mutable_instance()->mutable_record() = std::move(record);
+            }
+            std::move(done)(std::move(description));
+          });
+}
+
+void Admin::SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) const {
+  std::move(done)(absl::UnimplementedError("marks are not kept here"));
+}
+
+}  // namespace failback

@@ -1,0 +1,81 @@
+// What an operator can ask of a daemon and do to it: the one source behind AdminService, the HTTP
+// paths and the console.
+//
+// This class answers from any Registry, by listing it. A daemon derives its own, and adds what it
+// knows better: how it is, its sessions, its history (StoreAdmin, AgentAdmin).
+//
+// Thread safety: all methods from any thread. Callbacks run once, on any thread, perhaps before the
+// method returns. The object outlives the calls under way.
+
+#ifndef FAILBACK_REGISTRY_ADMIN_ADMIN_H_
+#define FAILBACK_REGISTRY_ADMIN_ADMIN_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "failback/admin/v1/admin.pb.h"
+#include "registry/registry.h"
+
+namespace failback {
+
+class Admin {
+ public:
+  // `registry` outlives the object.
+  Admin(admin::v1::DaemonKind kind, Registry* registry, absl::Time start_time);
+  virtual ~Admin() = default;
+  Admin(const Admin&) = delete;
+  Admin& operator=(const Admin&) = delete;
+
+  admin::v1::DaemonKind kind() const { return kind_; }
+
+  // Whether clients should be sent here.
+  virtual admin::v1::Readiness GetReadiness() const = 0;
+
+  admin::v1::Overview GetOverview() const;
+  // The same in the shape of the others.
+  void AnswerOverview(const admin::v1::GetOverviewRequest& request,
+                      Callback<admin::v1::Overview> done) const;
+
+  // Another one whenever what is listed may be another; empty: not known without listing.
+  virtual std::string ListVersion() const { return ""; }
+
+  // Here: of one namespace, `default` if none is named.
+  virtual void ListServices(const admin::v1::ListServicesRequest& request,
+                            Callback<admin::v1::ListServicesResponse> done) const;
+
+  void ListInstances(const admin::v1::ListInstancesRequest& request,
+                     Callback<admin::v1::ListInstancesResponse> done) const;
+
+  virtual void DescribeInstance(const admin::v1::DescribeInstanceRequest& request,
+                                Callback<admin::v1::InstanceDescription> done) const;
+
+  void SetOffline(const admin::v1::SetOfflineRequest& request,
+                  Callback<admin::v1::SetOfflineResponse> done) const;
+
+ protected:
+  struct Listing {
+    std::vector<InstanceRecord> records;
+    bool stale = false;
+  };
+  // Everything that `selector` means, on all pages.
+  void ListAll(const Selector& selector, Callback<Listing> done) const;
+
+  // Adds what the daemon knows of itself.
+  virtual void AddOverview(admin::v1::Overview* overview) const = 0;
+
+  Registry* registry() const { return registry_; }
+
+ private:
+  void ListPages(ListRequest request, Listing so_far, Callback<Listing> done) const;
+
+  const admin::v1::DaemonKind kind_;
+  Registry* const registry_;
+  const absl::Time start_time_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ADMIN_ADMIN_H_

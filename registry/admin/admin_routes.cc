@@ -1,0 +1,235 @@
+#include "registry/admin/admin_routes.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/util/json_util.h"
+#include "registry/admin/redact.h"
+#include "registry/admin/text_table.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/log.h"
+#include "registry/proto_time.h"
+
+namespace failback {
+namespace {
+
+using admin::v1::DescribeInstanceRequest;
+using admin::v1::InstanceDescription;
+using admin::v1::InstanceState;
+using admin::v1::ListInstancesRequest;
+using admin::v1::ListInstancesResponse;
+using admin::v1::ListServicesRequest;
+using admin::v1::ListServicesResponse;
+using admin::v1::SetOfflineRequest;
+using admin::v1::SetOfflineResponse;
+using google::protobuf::Message;
+
+std::string ToJson(const Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  std::string json;
+  (void)google::protobuf::util::MessageToJsonString(message, &json, options);
+  return json;
+}
+
+absl::Status ReadStates(const AdminRequest& request, ListInstancesRequest* list) {
+  for (const auto& [key, text] : request.query) {
+    if (key != "status" || text.empty()) continue;
+    InstanceState state;
+    if (!admin::v1::InstanceState_Parse(
+            absl::StrCat("INSTANCE_STATE_", absl::AsciiStrToUpper(text)), &state) ||
+        state == admin::v1::INSTANCE_STATE_UNSPECIFIED) {
+      return InvalidField(
+          key, absl::StrCat("'", text, "' is not one of healthy, unhealthy, draining, offline"));
+    }
+    list->add_states(state);
+  }
+  const std::string persistent = request.Query("persistent");
+  if (persistent.empty()) return absl::OkStatus();
+  if (persistent != "true" && persistent != "false") {
+    return InvalidField("persistent", absl::StrCat("'", persistent, "' is not true or false"));
+  }
+  list->set_persistent(persistent == "true");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ListInstancesRequest> ReadListInstances(const AdminRequest& request) {
+  ListInstancesRequest list;
+  list.set_namespace_(request.parameters[0]);
+  list.set_service(request.parameters[1]);
+  list.set_query(request.Query("query"));
+  list.set_page_token(request.Query("page_token"));
+  std::string sort = request.Query("sort");
+  if (!sort.empty() && sort.front() == '-') sort = absl::StrCat(sort.substr(1), " desc");
+  list.set_order_by(sort);
+  int32_t page_size = 0;
+  if (auto status = ReadNumber(request, "page_size", &page_size); !status.ok()) return status;
+  list.set_page_size(page_size);
+  if (auto status = ReadStates(request, &list); !status.ok()) return status;
+  return list;
+}
+
+InstanceKey KeyOf(const AdminRequest& request) {
+  InstanceKey key;
+  key.set_namespace_(request.parameters[0]);
+  key.set_service(request.parameters[1]);
+  key.set_instance_id(request.parameters[2]);
+  return key;
+}
+
+// Runs `list`, unless the client has what it would answer already.
+template <typename Run>
+void Conditional(const Admin& admin, const AdminRequest& request, AdminServer::Respond respond,
+                 Run list) {
+  const std::string version = admin.ListVersion();
+  // The same list in two shapes is two things.
+  const std::string etag =
+      version.empty() ? "" : absl::StrCat(version, request.wants_text() ? ".text" : ".json");
+  if (!etag.empty() &&
+      request.if_none_match.find(absl::StrCat("\"", etag, "\"")) != std::string::npos) {
+    AdminResponse unchanged;
+    unchanged.etag = etag;
+    return std::move(respond)(std::move(unchanged));
+  }
+  list([etag, respond = std::move(respond)](AdminResponse response) mutable {
+    if (!etag.empty() && response.status == 200) response.etag = etag;
+    std::move(respond)(std::move(response));
+  });
+}
+
+void Overview(const Admin& admin, AdminServer* server) {
+  server->Handle("GET", "/ready", [&admin](const AdminRequest& request, auto respond) {
+    const admin::v1::Readiness readiness = admin.GetReadiness();
+    AdminResponse response = MessageResponse(request, readiness);
+    response.status = readiness.ready() ? 200 : 503;
+    response.etag.clear();
+    std::move(respond)(std::move(response));
+  });
+  server->Handle("GET", "/overview", [&admin](const AdminRequest& request, auto respond) {
+    std::move(respond)(MessageResponse(request, admin.GetOverview()));
+  });
+}
+
+void Services(const Admin& admin, AdminServer* server) {
+  server->Handle("GET", "/services", [&admin](const AdminRequest& request, auto respond) {
+    ListServicesRequest list;
+    list.set_namespace_(request.Query("namespace"));
+    list.set_query(request.Query("query"));
+    list.set_page_token(request.Query("page_token"));
+    int32_t page_size = 0;
+    if (auto status = ReadNumber(request, "page_size", &page_size); !status.ok()) {
+      return std::move(respond)(AdminResponse::Error(status));
+    }
+    list.set_page_size(page_size);
+    Conditional(admin, request, std::move(respond), [&](AdminServer::Respond respond) {
+      admin.ListServices(list, Responder<ListServicesResponse>(request, std::move(respond)));
+    });
+  });
+  server->Handle(
+      "GET", "/services/{namespace}/{service}",
+      [&admin](const AdminRequest& request, auto respond) {
+        const absl::StatusOr<ListInstancesRequest> list = ReadListInstances(request);
+        if (!list.ok()) return std::move(respond)(AdminResponse::Error(list.status()));
+        Conditional(admin, request, std::move(respond), [&](AdminServer::Respond respond) {
+          admin.ListInstances(*list, Responder<ListInstancesResponse>(request, std::move(respond)));
+        });
+      });
+  server->Handle("GET", "/services/{namespace}/{service}/{instance}",
+                 [&admin](const AdminRequest& request, auto respond) {
+                   DescribeInstanceRequest describe;
+                   *describe.mutable_key() = KeyOf(request);
+                   admin.DescribeInstance(
+                       describe, Responder<InstanceDescription>(request, std::move(respond)));
+                 });
+  server->Handle("POST", "/services/{namespace}/{service}/{instance}/offline",
+                 [&admin](const AdminRequest& request, auto respond) {
+                   SetOfflineRequest offline;
+                   if (auto status = ParseBody(request, &offline); !status.ok()) {
+                     return std::move(respond)(AdminResponse::Error(status));
+                   }
+                   *offline.mutable_key() = KeyOf(request);
+                   admin.SetOffline(offline,
+                                    Responder<SetOfflineResponse>(request, std::move(respond)));
+                 });
+}
+
+admin::v1::WheelStatus WheelStatusOf(const HashedWheelTimer& timer) {
+  const HashedWheelTimer::Statistics statistics = timer.Stats();
+  admin::v1::WheelStatus status;
+  status.set_pending(statistics.pending);
+  status.set_fired(statistics.fired);
+  status.set_cancelled(statistics.cancelled);
+  status.set_failed(statistics.failed);
+  *status.mutable_worst_lateness() = ToProto(statistics.worst_lateness);
+  return status;
+}
+
+void Logging(AdminServer* server) {
+  const auto answer = [](const AdminRequest& request) {
+    admin::v1::Logging logging;
+    logging.set_level(LogLevelName(GetLogLevel()));
+    return MessageResponse(request, logging);
+  };
+  server->Handle("GET", "/logging", [answer](const AdminRequest& request, auto respond) {
+    std::move(respond)(answer(request));
+  });
+  server->Handle("POST", "/logging", [answer](const AdminRequest& request, auto respond) {
+    admin::v1::Logging wanted;
+    absl::Status status = ParseBody(request, &wanted);
+    if (!status.ok()) return std::move(respond)(AdminResponse::Error(status));
+    for (const LogLevel level :
+         {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
+      if (wanted.level() != LogLevelName(level)) continue;
+      SetLogLevel(level);
+      return std::move(respond)(answer(request));
+    }
+    std::move(respond)(AdminResponse::Error(InvalidField(
+        "level",
+        absl::StrCat("'", wanted.level(), "' is not one of debug, info, warning, error"))));
+  });
+}
+
+}  // namespace
+
+AdminResponse MessageResponse(const AdminRequest& request, const Message& message) {
+  AdminResponse response = request.wants_text() ? AdminResponse::Text(MessageText(message))
+                                                : AdminResponse::Json(ToJson(message));
+  response.etag = absl::StrCat(absl::Hex(Digest64(response.body)));
+  return response;
+}
+
+absl::Status ReadNumber(const AdminRequest& request, const std::string& key, int32_t* number) {
+  const std::string text = request.Query(key);
+  if (text.empty() || (absl::SimpleAtoi(text, number) && *number >= 0)) return absl::OkStatus();
+  return InvalidField(key, absl::StrCat("'", text, "' is not a number from 0 up"));
+}
+
+absl::Status ParseBody(const AdminRequest& request, Message* message) {
+  if (request.body.empty()) return absl::OkStatus();
+  const auto status = google::protobuf::util::JsonStringToMessage(request.body, message);
+  if (status.ok()) return absl::OkStatus();
+  return InvalidField("body", std::string(status.message()));
+}
+
+void AddAdminRoutes(const AdminSources& sources, AdminServer* server) {
+  Overview(*sources.admin, server);
+  Services(*sources.admin, server);
+  Logging(server);
+  server->Handle("GET", "/config",
+                 [config = sources.config](const AdminRequest& request, auto respond) {
+                   const std::unique_ptr<Message> message = config();
+                   RedactConfig(message.get());
+                   std::move(respond)(MessageResponse(request, *message));
+                 });
+  server->Handle("GET", "/debug/wheel",
+                 [timer = sources.timer](const AdminRequest& request, auto respond) {
+                   std::move(respond)(MessageResponse(request, WheelStatusOf(*timer)));
+                 });
+}
+
+}  // namespace failback

@@ -1,0 +1,79 @@
+#include "registry/admin/admin_service.h"
+
+#include <utility>
+
+#include "registry/errors.h"
+
+namespace failback {
+namespace {
+
+using admin::v1::DescribeInstanceRequest;
+using admin::v1::GetOverviewRequest;
+using admin::v1::InstanceDescription;
+using admin::v1::ListInstancesRequest;
+using admin::v1::ListInstancesResponse;
+using admin::v1::ListServicesRequest;
+using admin::v1::ListServicesResponse;
+using admin::v1::Overview;
+using admin::v1::SetOfflineRequest;
+using admin::v1::SetOfflineResponse;
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+
+}  // namespace
+
+AdminService::AdminService(const Admin* admin, std::shared_ptr<AccessControl> access)
+    : admin_(admin), access_(std::move(access)) {}
+
+template <typename Request, typename Response>
+ServerUnaryReactor* AdminService::Serve(CallbackServerContext* context, const Request& request,
+                                        Response* response,
+                                        void (Admin::*method)(const Request&, Callback<Response>)
+                                            const) {
+  ServerUnaryReactor* const reactor = context->DefaultReactor();
+  if (access_ != nullptr) {
+    const absl::Status status = access_->Check(*context, config::v1::PERMISSION_ADMINISTER);
+    if (!status.ok()) {
+      reactor->Finish(StatusToGrpc(status));
+      return reactor;
+    }
+  }
+  // Finish may free the reactor and the response, so it comes last.
+  (admin_->*method)(request, [reactor, response](absl::StatusOr<Response> result) {
+    if (result.ok()) *response = *std::move(result);
+    reactor->Finish(StatusToGrpc(result.status()));
+  });
+  return reactor;
+}
+
+ServerUnaryReactor* AdminService::GetOverview(CallbackServerContext* context,
+                                              const GetOverviewRequest* request,
+                                              Overview* response) {
+  return Serve(context, *request, response, &Admin::AnswerOverview);
+}
+
+ServerUnaryReactor* AdminService::ListServices(CallbackServerContext* context,
+                                               const ListServicesRequest* request,
+                                               ListServicesResponse* response) {
+  return Serve(context, *request, response, &Admin::ListServices);
+}
+
+ServerUnaryReactor* AdminService::ListInstances(CallbackServerContext* context,
+                                                const ListInstancesRequest* request,
+                                                ListInstancesResponse* response) {
+  return Serve(context, *request, response, &Admin::ListInstances);
+}
+
+ServerUnaryReactor* AdminService::DescribeInstance(CallbackServerContext* context,
+                                                   const DescribeInstanceRequest* request,
+                                                   InstanceDescription* response) {
+  return Serve(context, *request, response, &Admin::DescribeInstance);
+}
+
+ServerUnaryReactor* AdminService::SetOffline(CallbackServerContext* context,
+                                             const SetOfflineRequest* request,
+                                             SetOfflineResponse* response) {
+  return Serve(context, *request, response, &Admin::SetOffline);
+}
+
+}  // namespace failback

@@ -1,0 +1,32 @@
+// What an operator asks of a list of instances or services: filters, order, pages. Pure.
+
+#ifndef FAILBACK_REGISTRY_ADMIN_INSTANCE_QUERY_H_
+#define FAILBACK_REGISTRY_ADMIN_INSTANCE_QUERY_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "failback/admin/v1/admin.pb.h"
+#include "registry/registry.h"
+
+namespace failback {
+
+// An operator's mark before the owner's word.
+admin::v1::InstanceState StateOf(const ServiceInstance& instance);
+
+// One more, or one less, with `by` -1.
+void Count(admin::v1::InstanceState state, bool persistent, int by,
+           admin::v1::InstanceCounts* counts);
+
+// INVALID_ARGUMENT names the field. `records` are those of one service, in any order; they are
+// moved from.
+absl::StatusOr<admin::v1::ListInstancesResponse> QueryInstances(
+    const admin::v1::ListInstancesRequest& request, std::vector<InstanceRecord> records);
+
+// Likewise. `services` are sorted by namespace and name.
+absl::StatusOr<admin::v1::ListServicesResponse> QueryServices(
+    const admin::v1::ListServicesRequest& request, std::vector<admin::v1::ServiceSummary> services);
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ADMIN_INSTANCE_QUERY_H_

@@ -1,0 +1,39 @@
+// An Admin of failback-registry: its store, sessions and history.
+//
+// Thread safety: as Admin.
+
+#ifndef FAILBACK_REGISTRY_ADMIN_REGISTRY_ADMIN_H_
+#define FAILBACK_REGISTRY_ADMIN_REGISTRY_ADMIN_H_
+
+#include <atomic>
+#include <string>
+
+#include "registry/admin/admin.h"
+#include "registry/store/store_registry.h"
+
+namespace failback {
+
+class RegistryAdmin final : public Admin {
+ public:
+  // `registry` outlives the object. Of a StoreRegistry more can be told than of any other. `store`
+  // is as configured.
+  RegistryAdmin(Registry* registry, std::string store, absl::Time start_time);
+
+  // From now on it tells that it is not ready.
+  void Stopping() { stopping_ = true; }
+
+  admin::v1::Readiness GetReadiness() const override;
+  std::string ListVersion() const override;
+
+ protected:
+  void AddOverview(admin::v1::Overview* overview) const override;
+
+ private:
+  const StoreRegistry* const store_registry_;  // null: the store is elsewhere
+  const std::string store_;
+  std::atomic<bool> stopping_ = false;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ADMIN_REGISTRY_ADMIN_H_

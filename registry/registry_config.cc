@@ -1,0 +1,120 @@
+#include "registry/registry_config.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/admin_config.h"
+#include "daemon/listen_config.h"
+#include "registry/etcd/etcd_registry.h"
+#include "registry/etcd/etcd_uri.h"
+#include "registry/proto_time.h"
+
+namespace failback {
+namespace {
+
+using registry::v1::RegistryConfig;
+
+Durability ToDurability(registry::v1::Durability durability) {
+  switch (durability) {
+    case registry::v1::DURABILITY_NORMAL:
+      return Durability::kNormal;
+    case registry::v1::DURABILITY_OFF:
+      return Durability::kOff;
+    default:
+      return Durability::kFull;
+  }
+}
+
+// The store is elsewhere, and may be away now: nothing to open.
+absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const RegistryConfig& config,
+                                                   HashedWheelTimer* timer) {
+  absl::StatusOr<EtcdRegistry::Options> options = ParseEtcdUri(config.store(), timer);
+  if (!options.ok()) return options.status();
+  options->default_ttl = FromProto(config.session().default_ttl());
+  options->min_ttl = FromProto(config.session().min_ttl());
+  options->max_ttl = FromProto(config.session().max_ttl());
+  options->max_batch = config.limits().max_batch();
+  options->max_request_bytes = config.limits().max_request_bytes();
+  return std::make_unique<EtcdRegistry>(*std::move(options));
+}
+
+}  // namespace
+
+absl::Status ValidateRegistryConfig(const RegistryConfig& config, const ConfigLoader& loader) {
+  const bool encrypted = !config.tls().cert().empty();
+  absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
+                                       config.allow_remote_plaintext() || encrypted, loader);
+  if (!listen.ok()) return listen;
+  if (auto status = ValidateAdminConfig(config.admin(), loader); !status.ok()) return status;
+  const absl::Duration min = FromProto(config.session().min_ttl());
+  const absl::Duration max = FromProto(config.session().max_ttl());
+  const absl::Duration chosen = FromProto(config.session().default_ttl());
+  if (max < min) {
+    return loader.ErrorAt("session.max_ttl",
+                          absl::StrCat(absl::FormatDuration(max), " is less than session.min_ttl, ",
+                                       absl::FormatDuration(min)));
+  }
+  if (chosen < min || chosen > max) {
+    return loader.ErrorAt("session.default_ttl",
+                          absl::StrCat(absl::FormatDuration(chosen),
+                                       " is not between session.min_ttl and session.max_ttl, ",
+                                       absl::FormatDuration(min), "..", absl::FormatDuration(max)));
+  }
+  return absl::OkStatus();
+}
+
+StoreRegistry::Options ToStoreOptions(const RegistryConfig& config, HashedWheelTimer* timer) {
+  StoreRegistry::Options options;
+  options.uri = config.store();
+  options.timer = timer;
+  options.durability = ToDurability(config.durability());
+  options.default_ttl = FromProto(config.session().default_ttl());
+  options.min_ttl = FromProto(config.session().min_ttl());
+  options.max_ttl = FromProto(config.session().max_ttl());
+  options.guard = config.eviction_guard().enabled();
+  options.guard_share = config.eviction_guard().share();
+  options.guard_min_sessions = config.eviction_guard().min_sessions();
+  options.max_instances = static_cast<int64_t>(config.limits().max_instances());
+  options.max_instances_per_session =
+      static_cast<int64_t>(config.limits().max_instances_per_session());
+  options.max_sessions = static_cast<int64_t>(config.limits().max_sessions());
+  options.max_batch = config.limits().max_batch();
+  options.max_queued_intents = static_cast<int64_t>(config.limits().max_queued());
+  options.subscriptions.max_names_per_session = config.limits().max_subscriptions_per_session();
+  options.max_request_bytes = config.limits().max_request_bytes();
+  return options;
+}
+
+RegistryServer::Options ToServerOptions(const RegistryConfig& config, HashedWheelTimer* timer) {
+  RegistryServer::Options options;
+  options.listen = {config.listen().begin(), config.listen().end()};
+  options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
+  options.max_message_bytes = static_cast<int>(config.limits().max_request_bytes());
+  options.max_calls_in_flight = static_cast<int>(config.limits().max_calls_in_flight());
+  options.max_subscriptions = static_cast<int>(config.limits().max_subscriptions());
+  options.max_subscriptions_per_connection =
+      static_cast<int>(config.limits().max_subscriptions_per_connection());
+  options.ping_interval = FromProto(config.connections().ping_interval());
+  options.idle_connection_timeout = FromProto(config.connections().idle_timeout());
+  options.timer = timer;
+  options.stalled_stream_timeout = FromProto(config.connections().stalled_timeout());
+  options.silent_stream_timeout = FromProto(config.session().max_ttl());
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<Registry>> OpenStore(const RegistryConfig& config,
+                                                    HashedWheelTimer* timer,
+                                                    const ConfigLoader& loader) {
+  if (!absl::StartsWith(config.store(), absl::StrCat(kEtcdScheme, ":"))) {
+    return StoreRegistry::Open(ToStoreOptions(config, timer));
+  }
+  absl::StatusOr<std::unique_ptr<Registry>> registry = OpenEtcd(config, timer);
+  if (registry.ok()) return registry;
+  return loader.ErrorAt("store",
+                        absl::StrCat("'", config.store(), "': ", registry.status().message(),
+                                     "; allowed is ", kEtcdForm));
+}
+
+}  // namespace failback
