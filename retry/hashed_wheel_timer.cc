@@ -138,8 +138,8 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
   // before and after, not between.
   void RunEntry(Shard* shard, Wheel::Id id, int64_t due_nanos)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard->lock);
-  // Returns false if it threw.
-  bool RunTask(Shard* shard, Wheel::Id id, TimerTask& task) const;
+  // Runs and destroys `task`. Returns false if it threw.
+  bool RunTask(Shard* shard, Wheel::Id id, TimerTask* task) const;
   void Report(const char* what) const;
 
   // ClockDriven.
@@ -297,25 +297,26 @@ void Core::Report(const char* what) const {
   }
 }
 
-bool Core::RunTask(Shard* shard, Wheel::Id id, TimerTask& task) const {
+inline bool Core::RunTask(Shard* shard, Wheel::Id id, TimerTask* task) const {
   const RunningTask running{this, shard, id, running_task};
   running_task = &running;
   bool succeeded = false;
   try {
-    std::move(task)();
+    RunTimerTask(*task);
     succeeded = true;
   } catch (const std::exception& exception) {
     Report(exception.what());
   } catch (...) {
     Report("not a std::exception");
   }
-  task.~TimerTask();
+  task->~TimerTask();
   running_task = running.outer;
   return succeeded;
 }
 
-void Core::RunEntry(Shard* shard, Wheel::Id id, int64_t due_nanos) {
-  if (!shard->wheel->Start(id)) {
+inline void Core::RunEntry(Shard* shard, Wheel::Id id, int64_t due_nanos) {
+  TimerTask* const task = shard->wheel->Start(id);
+  if (ABSL_PREDICT_FALSE(task == nullptr)) {
     // It may have been put off while it was in the executor's queue.
     return WakeFor(shard, NextEventOf(shard));
   }
@@ -327,7 +328,6 @@ void Core::RunEntry(Shard* shard, Wheel::Id id, int64_t due_nanos) {
     shard->worst_lateness_nanos = std::max(shard->worst_lateness_nanos, lateness_nanos);
     shard->lateness.Observe(lateness_nanos);
   }
-  TimerTask& task = shard->wheel->TaskOf(id);
   shard->lock.Unlock();
   const bool succeeded = RunTask(shard, id, task);
   shard->lock.Lock();
@@ -355,10 +355,12 @@ Tick Core::RunShard(Shard* shard, Tick to, int64_t max_tasks, int64_t* ran) {
       continue;
     }
     ++*ran;
-    const int64_t due_nanos = scale.NanosOf(shard->wheel->now());
-    if (options.executor == nullptr) {
-      // The last of a tick is the latest: it alone pays for a look at the clock.
-      RunEntry(shard, id, shard->wheel->due_buffer_empty() ? due_nanos : 0);
+    // The last of those at hand is the latest: it alone pays for a look at the clock.
+    const int64_t due_nanos = options.executor != nullptr || shard->wheel->due_buffer_empty()
+                                  ? scale.NanosOf(shard->wheel->now())
+                                  : 0;
+    if (ABSL_PREDICT_TRUE(options.executor == nullptr)) {
+      RunEntry(shard, id, due_nanos);
     } else {
       shard->lock.Unlock();
       options.executor->Execute([core = shared_from_this(), shard, id, due_nanos] {
@@ -559,8 +561,8 @@ bool Timeout::Reschedule(absl::Duration delay) {
     TimerEntry* const entry = shard_->slab.At(index_);
     __builtin_prefetch(entry, 1);  // while the clock is read
     const int64_t now = Clock::Real()->NowNanos();
-    const uint64_t claim = entry->PutOff(generation_, shard_->scale.Get().After(now, delay));
-    if (claim != 0 && !shard_->lock.IsTaken() && entry->claim.load() == claim) return true;
+    const Wheel::Tick tick = shard_->scale.Get().After(now, delay);
+    if (entry->PutOff(generation_, tick, shard_->lock)) return true;
   }
   SpinLockHolder lock(&shard_->lock);
   if (!shard_->wheel.has_value()) return false;

@@ -6,7 +6,8 @@
 // still the one that was meant. So a handle may outlive its timer, and PutOff needs no lock.
 //
 // Thread safety: At and TimerEntry::PutOff from any thread, for an index that Grow had made room
-// for when it was passed on. All else: one thread at a time, by the caller's lock.
+// for when it was passed on; PutOff by one thread at a time for each entry. All else: one thread at
+// a time, by the caller's lock.
 
 #ifndef FAILBACK_RETRY_TIMER_SLAB_H_
 #define FAILBACK_RETRY_TIMER_SLAB_H_
@@ -15,13 +16,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
-#include <vector>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 
 namespace failback {
 
 using TimerTask = absl::AnyInvocable<void() &&>;
+
+// Runs `task`, which stays where it is, to be destroyed only.
+inline void RunTimerTask(TimerTask& task) { std::move(task)(); }
 
 // One cache line: 32 bytes of links, deadline and state, and the task in the other 32.
 struct alignas(64) TimerEntry {
@@ -54,16 +58,20 @@ struct alignas(64) TimerEntry {
 
   // Sets the deadline to `tick` with a compare-and-set, if that is possible without moving the
   // entry: it is of this generation and not started, and `tick` is not before the deadline by
-  // which it is linked. Returns the claim it wrote, 0 if none. The caller must then look whether
-  // the lock is free and the claim still the same; if not, a holder of the lock may have decided
-  // by the earlier claim, and the caller asks the wheel, under the lock.
-  uint64_t PutOff(uint32_t generation, uint64_t tick) {
+  // which it is linked. False if it is not possible, or if a holder of the wheel's `lock` may have
+  // decided by the earlier claim: the caller then asks the wheel, under the lock.
+  template <typename Lock>
+  bool PutOff(uint32_t generation, uint64_t tick, const Lock& lock) {
     uint64_t expected = claim.load(std::memory_order_acquire);
     const uint64_t later = tick - linked_deadline();  // huge if earlier
-    if (expected >> 32 != generation || static_cast<uint32_t>(expected) > kMostLater) return 0;
-    if (later > kMostLater) return 0;
+    if (expected >> 32 != generation || static_cast<uint32_t>(expected) > kMostLater) return false;
+    if (later > kMostLater) return false;
     const uint64_t desired = Claim(generation, later);
-    return claim.compare_exchange_strong(expected, desired) ? desired : 0;
+    if (!claim.compare_exchange_strong(expected, desired)) return false;
+    // Who starts an entry takes the lock and then reads the claim; here the claim is written and
+    // then the lock looked at. All four are in one order, so one of the two sees the other. If the
+    // starter has read the earlier claim and already left, its own is there now.
+    return !lock.IsTaken() && claim.load() == desired;
   }
 
   // Adds to the deadline what PutOff put it off by, for a holder of the lock that is about to

@@ -148,11 +148,10 @@ size_t Wheel::Advance(Tick to, size_t max_tasks) {
       if (budget > 0) break;
       continue;
     }
-    Start(id);
+    TimerTask* const task = Start(id);
     ++ran;
-    TimerTask& task = TaskOf(id);
-    std::move(task)();
-    task.~TimerTask();
+    RunTimerTask(*task);
+    task->~TimerTask();
     Finish(id);
   }
   return ran;

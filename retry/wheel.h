@@ -133,16 +133,15 @@ class Wheel {
 
   // The steps of Advance, for a caller that holds a lock only between tasks:
   //
-  //   while (Id id = wheel.PopDue(to, &budget)) { Start(id); unlock; run; lock; Finish(id); }
+  //   while (Id id = PopDue(to, &budget)) { task = Start(id); unlock; run it; lock; Finish(id); }
   //
   // PopDue moves on towards `to`, to the first tick with a due entry, and takes one out. Each
   // entry that it touches takes one off `*budget`. Returns an empty Id when nothing is due, or
   // with `*budget` used up: then let others have the lock and call again.
   Id PopDue(Tick to, int* budget);
-  // Marks a popped entry as started. False: it was cancelled or rescheduled meanwhile.
-  bool Start(Id id);
-  // The task of an entry that is started.
-  TimerTask& TaskOf(Id id) { return slab_->At(id.index)->task(); }
+  // Marks a popped entry as started and returns its task, which stays where it is. nullptr: it was
+  // cancelled or rescheduled meanwhile.
+  TimerTask* Start(Id id);
   // Frees a started entry, whose task the caller has destroyed.
   void Finish(Id id) { Free(id.index, slab_->At(id.index)); }
   // True if PopDue has no further entry of this tick at hand; the last one waited longest.
@@ -168,7 +167,7 @@ class Wheel {
   static constexpr uint32_t kLevelSlots = 1 << kLevelBits;
   static constexpr int kTickBits = 63;                  // deadlines go up to kNever, inclusive
   static constexpr uint32_t kHead = uint32_t{1} << 31;  // in TimerEntry::prev: a lane
-  static constexpr size_t kDueBuffer = 64;
+  static constexpr size_t kDueBuffer = 128;
   static constexpr size_t kPrefetch = 8;
 
   // The entry of `id`, unless that is over. Entry 0 is nobody: links that lead nowhere lead to it,
@@ -344,19 +343,21 @@ inline bool Wheel::Reschedule(Id id, Tick deadline) {
   return true;
 }
 
-inline bool Wheel::Start(Id id) {
+inline TimerTask* Wheel::Start(Id id) {
   TimerEntry* const entry = Find(id);
-  if (entry == nullptr || entry->state != State::kPopped) return false;
+  if (entry == nullptr || entry->state != State::kPopped) return nullptr;
   // In one order with PutOff: it was there before this look, or finds the lock taken.
   if (ABSL_PREDICT_FALSE(static_cast<uint32_t>(entry->claim.load()) != 0)) {
     entry->Settle();
-    if (entry->linked_deadline() > now_)
-      return Place(id.index, entry, entry->linked_deadline()), false;
+    if (entry->linked_deadline() > now_) {
+      Place(id.index, entry, entry->linked_deadline());
+      return nullptr;
+    }
   }
   entry->set_claim(id.generation, TimerEntry::kStarted);
   entry->state = State::kStarted;
   --pending_;
-  return true;
+  return &entry->task();
 }
 
 inline Wheel::Id Wheel::PopDue(Tick to, int* budget) {

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -336,6 +337,46 @@ TEST(HashedWheelTimerThreadsTest, RenewalsRaceTheDriver) {
     EXPECT_GT(renewed, 0);
     EXPECT_EQ(timer->pending(), 0);
   }
+}
+
+// A renewal and the start of the same task, again and again at the same moment: one of the two
+// wins, and the other knows.
+TEST(HashedWheelTimerThreadsTest, ARenewalAtTheLastMomentEitherHoldsOrIsRefused) {
+  constexpr int kRounds = 20000;
+  HashedWheelTimer::Options options;
+  options.tick_duration = absl::Microseconds(1);
+  options.manual_drive = true;
+  auto timer = HashedWheelTimer::Create(options).value();
+  const Clock* const clock = Clock::Real();
+  std::atomic<bool> done{false};
+  std::atomic<int> runs{0};
+  std::thread driver([&] {
+    while (!done) {
+      if (timer->RunDue() == 0) std::this_thread::yield();
+    }
+  });
+  std::minstd_rand random(1);
+  int64_t aim_nanos = 2500;  // when it is about as likely to hold as to be refused
+  int held = 0;
+  int wrong = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const int before = runs;
+    Timeout timeout = timer->NewTimeout([&] { ++runs; }, absl::Microseconds(2)).value();
+    const int64_t moment = clock->NowNanos() + aim_nanos + random() % 256;
+    while (clock->NowNanos() < moment) {
+    }
+    const bool renewed = timeout.Reschedule(absl::Hours(1));
+    const bool cancelled = timeout.Cancel();
+    if (!cancelled) timeout.Wait();
+    held += renewed;
+    aim_nanos = std::clamp<int64_t>(aim_nanos + (renewed ? 40 : -40), 2000, 6000);
+    wrong += cancelled != renewed || runs != before + !renewed;
+  }
+  done = true;
+  driver.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(timer->pending(), 0);
+  RecordProperty("held", held);
 }
 
 // Producers on many threads that add, cancel and reschedule their own and each other's.

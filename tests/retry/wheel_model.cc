@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
+#include "retry/spin_lock.h"
 #include "retry/timer_slab.h"
 #include "retry/wheel.h"
 
@@ -149,7 +150,7 @@ class WheelPlayer {
   // May refuse, for the caller to ask the wheel; never for an entry that is over or started.
   void PutOff(size_t entry, uint64_t deadline) {
     const Wheel::Id id = ids_[entry];
-    if (slab_.At(id.index)->PutOff(id.generation, deadline) == 0) return;
+    if (!slab_.At(id.index)->PutOff(id.generation, deadline, SpinLock())) return;
     if (!model_.Move(entry, deadline)) Fail(entry, " is over and was put off");
   }
 
@@ -194,9 +195,9 @@ class WheelPlayer {
         if (budget > 0) break;
       } else {
         if (bytes_.Next() % 2 == 0) Operate();  // may cancel or reschedule what was popped
-        if (wheel_.Start(id)) {
-          TimerTask task = std::move(wheel_.TaskOf(id));
-          std::move(task)();
+        if (TimerTask* const task = wheel_.Start(id)) {
+          RunTimerTask(*task);
+          task->~TimerTask();
           wheel_.Finish(id);
         }
       }
