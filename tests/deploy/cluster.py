@@ -28,7 +28,8 @@ def eventually(condition, what):
 
 
 class Pod:
-    def __init__(self, item, folder, config_maps, programs, addresses, name, uid, ip, labels):
+    def __init__(self, item, folder, config_maps, programs, addresses, name, uid, ip, labels,
+                 secrets=None):
         self.item = item
         self.spec = item["spec"]["template"]["spec"]
         self.folder = folder
@@ -41,9 +42,9 @@ class Pod:
         self.labels = dict(item["spec"]["template"]["metadata"]["labels"], **labels)
         self.processes = {}
         self.volumes = {}
-        self._make_volumes(config_maps)
+        self._make_volumes(config_maps, secrets or {})
 
-    def _make_volumes(self, config_maps):
+    def _make_volumes(self, config_maps, secrets):
         claims = [claim["metadata"]["name"]
                   for claim in self.item["spec"].get("volumeClaimTemplates", [])]
         for volume in [{"name": claim, "emptyDir": {}} for claim in claims] + \
@@ -53,6 +54,8 @@ class Pod:
             self.volumes[volume["name"]] = path
             if "configMap" in volume:
                 self.publish(volume["name"], config_maps[volume["configMap"]["name"]])
+            elif "secret" in volume:
+                self.publish(volume["name"], secrets[volume["secret"]["secretName"]])
             elif "downwardAPI" in volume:
                 files = {}
                 for entry in volume["downwardAPI"]["items"]:
@@ -110,10 +113,13 @@ class Pod:
 
     def environment(self, container):
         env = dict(os.environ)
+        mounts = {m["mountPath"]: self.volumes[m["name"]] for m in container.get("volumeMounts", [])}
         for variable in container.get("env", []):
             value = variable.get("value")
             if value is None:
                 value = self.fields.get(variable["valueFrom"]["fieldRef"]["fieldPath"], "")
+            else:
+                value = self.replace_paths(value, mounts)
             env[variable["name"]] = value
         return env
 

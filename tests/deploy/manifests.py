@@ -1,5 +1,5 @@
 """Reads the manifests of a kustomization as `kubectl kustomize` would build them, as far as the ones
-in deploy/ need: resources, namespace, config maps from files, image tags."""
+in deploy/ need: resources, namespace, strategic merge patches, config maps from files, image tags."""
 
 import os
 
@@ -34,11 +34,35 @@ def load(path):
         return [document for document in yaml.load_all(file, Loader=_StrictLoader) if document]
 
 
+# What tells the items of a list apart; a list without such a key is replaced as a whole.
+MERGE_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name",
+              "volumeMounts": "mountPath"}
+
+
+def merge(base, patch):
+    """A strategic merge: maps by key, null removes, lists by their items' key."""
+    for key, value in patch.items():
+        if value is None:
+            base.pop(key, None)
+        elif isinstance(value, dict) and isinstance(base.get(key), dict):
+            merge(base[key], value)
+        elif key in MERGE_KEYS and key in base:
+            name = MERGE_KEYS[key]
+            by_name = {item[name]: item for item in base[key]}
+            for item in value:
+                if item[name] in by_name:
+                    merge(by_name[item[name]], item)
+                else:
+                    base[key].append(item)
+        else:
+            base[key] = value
+
+
 def build(folder):
     """All objects of a kustomization, by (kind, name)."""
     (kustomization,) = load(os.path.join(folder, "kustomization.yaml"))
     known = {"apiVersion", "kind", "namespace", "resources", "images", "generatorOptions",
-             "configMapGenerator"}
+             "configMapGenerator", "patches"}
     assert set(kustomization) <= known, set(kustomization) - known
     objects = {}
     for resource in kustomization["resources"]:
@@ -51,6 +75,9 @@ def build(folder):
             if item["kind"] != "Namespace":
                 assert item["metadata"]["namespace"] == kustomization["namespace"], path
             objects[item["kind"], item["metadata"]["name"]] = item
+    for patch in kustomization.get("patches", []):
+        (item,) = load(os.path.join(folder, patch["path"]))
+        merge(objects[item["kind"], item["metadata"]["name"]], item)
     for generated in kustomization.get("configMapGenerator", []):
         data = {}
         for name in generated["files"]:

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -30,6 +32,7 @@ class Checks(unittest.TestCase):
             named = set(kustomization["resources"]) | {"kustomization.yaml"}
             for generator in kustomization.get("configMapGenerator", []):
                 named |= set(generator["files"])
+            named |= {patch["path"] for patch in kustomization.get("patches", [])}
             self.assertEqual(set(os.listdir(folder)), named & set(os.listdir(folder)), folder)
 
     def workloads(self):
@@ -142,6 +145,10 @@ class Cluster(unittest.TestCase):
         self.pods = []
         self.addCleanup(lambda: [pod.kill_all() for pod in self.pods])
 
+    # By name; and how failbackctl shows who it is.
+    secrets = {}
+    credentials = []
+
     def pod(self, objects, key, name, uid, ip, labels=None, listen=None):
         folder = os.path.join(self.folder.name, uid)
         os.mkdir(folder)
@@ -156,18 +163,18 @@ class Cluster(unittest.TestCase):
             "interval: 5s": "interval: 1s",
         }
         pod = cluster.Pod(objects[key], folder, config_maps, PROGRAMS, addresses, name, uid, ip,
-                          labels or {})
+                          labels or {}, self.secrets)
         self.pods.append(pod)
         return pod
 
-    def app_pod(self, name, uid):
+    def app_pod(self, name, uid, folder="/app"):
         # The app listens on 127.0.0.1, which is so the pod's IP.
-        return self.pod(manifests.build(ROOT + "/app"), ("Deployment", "orders"), name, uid,
+        return self.pod(manifests.build(ROOT + folder), ("Deployment", "orders"), name, uid,
                         "127.0.0.1", {"topology.kubernetes.io/zone": "eu-1a"})
 
     def listed(self):
-        out = subprocess.run([PROGRAMS["failbackctl"], "--target", self.address.split(",")[-1], "list",
-                              "orders", "--namespace", "shop", "-o", "json"],
+        out = subprocess.run([PROGRAMS["failbackctl"], "--target", self.address.split(",")[-1],
+                              *self.credentials, "list", "orders", "--namespace", "shop", "-o", "json"],
                              capture_output=True, text=True, timeout=cluster.PATIENCE, check=False)
         return json.loads(out.stdout) if out.returncode == 0 else []
 
@@ -251,6 +258,90 @@ class Story(Cluster):
         self.becomes([("orders-2", "HEALTH_STATUS_UNHEALTHY")])
         self.assertEqual(other.stop("failback-agent"), 0)
         self.assertEqual(self.names(), [])
+        self.assertEqual(self.registry.stop("registry"), 0)
+
+
+class StoryOverTls(Cluster):
+    """The overlays: only who has a certificate is heard, and only on what the policy says."""
+
+    def setUp(self):
+        super().setUp()
+        self.tls = os.path.join(self.folder.name, "tls")
+        os.mkdir(self.tls)
+        self.openssl("-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=test")
+        self.secrets = {
+            "failback-registry-tls": self.issue("registry", "DNS:failback-registry.failback.svc"),
+            "orders-failback-tls": self.issue("orders", "URI:spiffe://cluster.local/ns/shop/sa/orders")}
+        self.issue("operator", "URI:spiffe://cluster.local/ns/failback/sa/operator")
+        self.credentials = self.shows("operator")
+        self.registry = self.pod(manifests.build(ROOT + "/registry-tls"),
+                                 ("StatefulSet", "failback-registry"), "failback-registry-0", "r",
+                                 "10.0.0.1")
+        self.registry.start("registry")
+
+    def openssl(self, *args):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                        "ec_paramgen_curve:P-256", "-days", "1", *args], cwd=self.tls, check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def issue(self, name, alternative_name):
+        """A certificate of the authority, as the Secret that cert-manager would write."""
+        self.openssl("-nodes", "-CA", "ca.crt", "-CAkey", "ca.key", "-subj", "/CN=" + name,
+                     "-addext", "subjectAltName=" + alternative_name, "-addext",
+                     "basicConstraints=critical,CA:FALSE", "-keyout", name + ".key", "-out",
+                     name + ".crt")
+
+        def text(file):
+            with open(os.path.join(self.tls, file), encoding="utf-8") as content:
+                return content.read()
+
+        return {"tls.crt": text(name + ".crt"), "tls.key": text(name + ".key"),
+                "ca.crt": text("ca.crt")}
+
+    def shows(self, name):
+        path = os.path.join(self.tls, name)
+        return ["--tls-ca", os.path.join(self.tls, "ca.crt"), "--tls-cert", path + ".crt", "--tls-key",
+                path + ".key", "--tls-server-name", "failback-registry.failback.svc"]
+
+    def served_name(self):
+        """The common name in the certificate that the registry shows."""
+        context = ssl.create_default_context(cafile=os.path.join(self.tls, "ca.crt"))
+        context.load_cert_chain(os.path.join(self.tls, "operator.crt"),
+                                os.path.join(self.tls, "operator.key"))
+        host, port = self.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=cluster.PATIENCE) as plain:
+            with context.wrap_socket(plain, server_hostname="failback-registry.failback.svc") as tls:
+                return dict(field[0] for field in tls.getpeercert()["subject"])["commonName"]
+
+    def ask(self, credentials, *args):
+        return subprocess.run([PROGRAMS["failbackctl"], "--target", self.address, *credentials, *args],
+                              capture_output=True, text=True, timeout=cluster.PATIENCE, check=False)
+
+    def test_the_life_of_a_pod_with_a_certificate(self):
+        for probe in ("readinessProbe", "livenessProbe"):
+            self.assertTrue(self.registry.probe("registry", probe))
+        self.app.well = True
+        pod = self.app_pod("orders-1", "u1", "/app-tls")
+        pod.start("failback-agent")
+        self.becomes([("orders-1", HEALTHY)])
+        # Without a certificate nobody is heard; with one, only on what is its own.
+        self.assertEqual(self.ask([], "list").returncode, 3)
+        elsewhere = self.ask(self.shows("orders"), "register", "orders", "--namespace", "other",
+                             "--address", "10.0.0.9", "--port", "1")
+        self.assertEqual(elsewhere.returncode, 1)
+        self.assertIn("PERMISSION_DENIED", elsewhere.stderr)
+        # A pod that still speaks plain text does not get through, and is none the worse for it.
+        plain = self.app_pod("orders-2", "u2")
+        plain.start("failback-agent")
+        self.assertTrue(plain.probe("failback-agent", "livenessProbe"))
+        # A new certificate is taken by the running registry.
+        self.assertEqual(self.served_name(), "registry")
+        self.registry.publish("tls", self.issue("registry-2", "DNS:failback-registry.failback.svc"))
+        cluster.eventually(lambda: self.served_name() == "registry-2", "the new certificate")
+        drained = pod.pre_stop("failback-agent")
+        self.assertEqual((drained.returncode, drained.stdout), (0, "unregistered 1, remaining 0\n"))
+        self.assertEqual(self.names(), [])
+        self.assertEqual(pod.stop("failback-agent"), 0)
         self.assertEqual(self.registry.stop("registry"), 0)
 
 
