@@ -543,4 +543,10 @@ std::vector<agent::v1::PendingOperation> Agent::Pending() const {
   return pending;
 }
 
+std::vector<FailbackStatistics> Agent::Stats() const {
+  std::vector<FailbackStatistics> stats;
+  impl_->WithRegistry([&](FailbackGroup& registry) { stats = registry.Stats(); });
+  return stats;
+}
+
 }  // namespace failback

@@ -200,6 +200,8 @@ class Agent {
   // How things stand at each registry, for health checks and diagnosis.
   std::vector<agent::v1::UpstreamStatus> Status() const;
   std::vector<agent::v1::PendingOperation> Pending() const;
+  // What each of them was asked and how it answered, as numbers for the host's own metrics.
+  std::vector<FailbackStatistics> Stats() const;
 
  private:
   explicit Agent(std::shared_ptr<internal_agent::AgentImpl> impl);

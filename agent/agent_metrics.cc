@@ -17,14 +17,13 @@ constexpr std::pair<agent::v1::CheckState, const char*> kCheckStates[] = {
 
 }  // namespace
 
-void CollectAgent(const agent::v1::GetStatusResponse& status, MetricFamilies* out) {
+void CollectAgent(const AgentSnapshot& agent, MetricFamilies* out) {
   out->Gauge("failback_agent_local_sessions", "Sessions that local clients hold with this agent.",
-             static_cast<double>(status.local_sessions()));
-  out->Gauge("failback_agent_draining", "1 from when a drain has begun.",
-             status.draining() ? 1 : 0);
+             agent.local_sessions);
+  out->Gauge("failback_agent_draining", "1 from when a drain has begun.", agent.draining ? 1 : 0);
   std::map<agent::v1::CheckState, int> services;
   int unregistered = 0;
-  for (const agent::v1::StaticServiceStatus& service : status.static_services()) {
+  for (const agent::v1::StaticServiceStatus& service : agent.services) {
     ++services[service.state()];
     if (!service.registered()) ++unregistered;
   }
@@ -35,21 +34,17 @@ void CollectAgent(const agent::v1::GetStatusResponse& status, MetricFamilies* ou
   }
   out->Gauge("failback_agent_checked_services_unregistered",
              "Those of them that are not registered, for want of health.", unregistered);
-  CollectReloads("config", static_cast<int64_t>(status.config().reloads()),
-                 static_cast<int64_t>(status.config().refused()), out);
-  out->Gauge("failback_config_file_refused",
-             "1 while the configuration file as it is now is refused, and an earlier one in force.",
-             status.config().error().empty() ? 0 : 1);
-}
-
-void CollectChecks(const StaticServiceSet::CheckCounters& counters, MetricFamilies* out) {
-  for (const auto& [kind, count] : counters) {
+  for (const auto& [kind, count] : agent.checks) {
     const char* const help = "Health checks that have ended, by kind and result.";
-    out->Counter("failback_agent_health_checks_total", help, static_cast<double>(count.passes),
+    out->Counter("failback_agent_health_checks_total", help, count.passes,
                  {{"kind", kind}, {"result", "pass"}});
-    out->Counter("failback_agent_health_checks_total", help, static_cast<double>(count.failures),
+    out->Counter("failback_agent_health_checks_total", help, count.failures,
                  {{"kind", kind}, {"result", "fail"}});
   }
+  CollectReloads("config", agent.config.reloads(), agent.config.refused(), out);
+  out->Gauge("failback_config_file_refused",
+             "1 while the configuration file as it is now is refused, and an earlier one in force.",
+             agent.config.error().empty() ? 0 : 1);
 }
 
 }  // namespace failback

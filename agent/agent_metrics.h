@@ -4,16 +4,24 @@
 #ifndef FAILBACK_AGENT_AGENT_METRICS_H_
 #define FAILBACK_AGENT_AGENT_METRICS_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "agent/static_services.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "registry/metrics/metric_families.h"
 
 namespace failback {
 
-// `status` as AgentService answers it.
-void CollectAgent(const agent::v1::GetStatusResponse& status, MetricFamilies* out);
-
-void CollectChecks(const StaticServiceSet::CheckCounters& counters, MetricFamilies* out);
+struct AgentSnapshot {
+  int64_t local_sessions = 0;
+  bool draining = false;
+  // As StaticServiceSet tells of them.
+  std::vector<agent::v1::StaticServiceStatus> services;
+  StaticServiceSet::CheckCounters checks;
+  agent::v1::ConfigStatus config;
+};
+void CollectAgent(const AgentSnapshot& agent, MetricFamilies* out);
 
 }  // namespace failback
 

@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "agent/agent_admin.h"
 #include "agent/agent_config.h"
+#include "agent/agent_metrics.h"
 #include "agent/agent_service.h"
 #include "agent/config_reload.h"
 #include "agent/intent_history.h"
@@ -29,6 +30,7 @@
 #include "daemon/config.h"
 #include "daemon/file_watch.h"
 #include "daemon/logging.h"
+#include "daemon/metrics_endpoint.h"
 #include "daemon/ready.h"
 #include "daemon/server_security.h"
 #include "daemon/signals.h"
@@ -39,6 +41,8 @@
 #include "registry/errors.h"
 #include "registry/failback_group.h"
 #include "registry/log.h"
+#include "registry/metrics/failback_metrics.h"
+#include "registry/metrics/metrics_page.h"
 #include "registry/proto_time.h"
 #include "registry/registry_server.h"
 #include "retry/hashed_wheel_timer.h"
@@ -163,6 +167,7 @@ class AgentDaemon {
   absl::Status Serve();
   absl::Status BindAdminEndpoint();
   absl::Status StartStaticServices();
+  void AddMetrics();
   // Puts what can change live in force.
   absl::Status Apply(const AgentConfig& next);
   void OnEvent(const IntentEvent& event);
@@ -181,6 +186,7 @@ class AgentDaemon {
   std::unique_ptr<ReadinessWatch> readiness_;
   std::unique_ptr<AgentAdmin> admin_;
   std::unique_ptr<AdminService> admin_service_;
+  MetricsPage metrics_;
   std::unique_ptr<AdminServer> admin_server_;       // null: none
   std::atomic<RegistryServer*> serving_ = nullptr;  // set once it serves
   std::unique_ptr<RegistryServer> server_;
@@ -263,7 +269,20 @@ absl::Status AgentDaemon::BindAdminEndpoint() {
   sources.config = [this] { return std::make_unique<AgentConfig>(reload_.ConfigInForce()); };
   AddAdminRoutes(sources, admin_server_.get());
   AddAgentRoutes(service_.get(), admin_server_.get());
+  AddMetricsRoute(&metrics_, admin_server_.get());
   return absl::OkStatus();
+}
+
+void AgentDaemon::AddMetrics() {
+  AddCommonMetrics(
+      {"failback-agent", timer_.get(), server_.get(), security_.server.get(), xds_service_.get()},
+      &metrics_);
+  metrics_.Add([this](MetricFamilies* out) {
+    for (const FailbackStatistics& stats : registry_->Stats()) CollectFailback(stats, out);
+    CollectAgent({registry_->local_sessions(), registry_->draining(), static_services_->Status(),
+                  static_services_->Counters(), reload_.Status()},
+                 out);
+  });
 }
 
 absl::Status AgentDaemon::StartStaticServices() {
@@ -296,6 +315,7 @@ absl::Status AgentDaemon::Start() {
   server_->SetServing(kLivenessHealth, true);
   serving_ = server_.get();
   readiness_->Start(timer_.get());
+  AddMetrics();
   if (admin_server_ != nullptr) admin_server_->Start();
   AnnounceReady("failback-agent", server_->addresses(),
                 admin_server_ == nullptr ? "" : admin_server_->address(),
@@ -305,10 +325,10 @@ absl::Status AgentDaemon::Start() {
 
 void AgentDaemon::Stop() {
   DrainAndLog(service_.get(), FromProto(reload_.config().drain_deadline()));
-  security_.server.reset();
   xds_service_->Stop();
   server_->Shutdown(kShutdownGrace);
   if (admin_server_ != nullptr) admin_server_->Stop();
+  security_.server.reset();
   service_->SetStaticServices(nullptr);
   readiness_->Stop();
 }

@@ -170,4 +170,8 @@ ServerSecurity::Counters ServerSecurity::counters() const {
           refused_reloads_.load(std::memory_order_relaxed)};
 }
 
+absl::Time ServerSecurity::certificate_not_after() const {
+  return tls_ == nullptr ? absl::InfiniteFuture() : tls_->not_after();
+}
+
 }  // namespace failback

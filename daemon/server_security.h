@@ -13,7 +13,8 @@
 //   …
 //   absl::Status status = (*security)->Watch(timer);
 //
-// Thread safety: none but for counters(); it belongs to main(), which destroys it before the timer.
+// Thread safety: none but for counters() and certificate_not_after(); it belongs to main(), which
+// destroys it before the timer.
 
 #ifndef FAILBACK_DAEMON_SERVER_SECURITY_H_
 #define FAILBACK_DAEMON_SERVER_SECURITY_H_
@@ -74,6 +75,9 @@ class ServerSecurity {
   absl::Status Watch(HashedWheelTimer* timer);
 
   Counters counters() const;
+
+  // When the certificate that is shown ends; infinite future without TLS.
+  absl::Time certificate_not_after() const;
 
  private:
   explicit ServerSecurity(Keys keys);

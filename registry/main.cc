@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "daemon/admin_config.h"
 #include "daemon/config.h"
+#include "daemon/metrics_endpoint.h"
 #include "daemon/ready.h"
 #include "daemon/server_security.h"
 #include "daemon/signals.h"
@@ -21,7 +22,11 @@
 #include "registry/admin/admin_routes.h"
 #include "registry/admin/admin_service.h"
 #include "registry/admin/registry_admin.h"
+#include "registry/etcd/etcd_registry.h"
 #include "registry/log.h"
+#include "registry/metrics/etcd_metrics.h"
+#include "registry/metrics/metrics_page.h"
+#include "registry/metrics/store_metrics.h"
 #include "registry/registry_config.h"
 #include "registry/registry_server.h"
 #include "registry/store_commands.h"
@@ -64,6 +69,7 @@ class RegistryDaemon {
  private:
   absl::Status Serve();
   absl::Status ServeAdmin();
+  void AddMetrics();
   void Announce() const;
 
   const RegistryConfig& config_;
@@ -76,6 +82,7 @@ class RegistryDaemon {
   std::unique_ptr<RegistryAdmin> admin_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<RegistryServer> server_;
+  MetricsPage metrics_;
   std::unique_ptr<AdminServer> admin_server_;  // null: none
 };
 
@@ -90,6 +97,7 @@ absl::Status RegistryDaemon::Start() {
   if (auto status = ServeAdmin(); !status.ok()) return status;
   if (auto status = Serve(); !status.ok()) return status;
   if (auto status = security_->Watch(timer_.get()); !status.ok()) return status;
+  AddMetrics();
   if (admin_server_ != nullptr) admin_server_->Start();
   Announce();
   return absl::OkStatus();
@@ -104,7 +112,20 @@ absl::Status RegistryDaemon::ServeAdmin() {
   sources.timer = timer_.get();
   sources.config = [this] { return std::make_unique<RegistryConfig>(config_); };
   AddAdminRoutes(sources, admin_server_.get());
+  AddMetricsRoute(&metrics_, admin_server_.get());
   return absl::OkStatus();
+}
+
+void RegistryDaemon::AddMetrics() {
+  AddCommonMetrics(
+      {"failback-registry", timer_.get(), server_.get(), security_.get(), xds_service_.get()},
+      &metrics_);
+  if (const auto* store = dynamic_cast<const StoreRegistry*>(registry_.get())) {
+    metrics_.Add([store](MetricFamilies* out) { CollectStore(store->Stats(), out); });
+  }
+  if (const auto* etcd = dynamic_cast<const EtcdRegistry*>(registry_.get())) {
+    metrics_.Add([etcd](MetricFamilies* out) { CollectEtcd(etcd->Stats(), out); });
+  }
 }
 
 absl::Status RegistryDaemon::Serve() {
@@ -140,10 +161,10 @@ void RegistryDaemon::Announce() const {
 
 void RegistryDaemon::Stop() {
   admin_->Stopping();
-  security_.reset();
   xds_service_->Stop();
   server_->Shutdown(kShutdownGrace);
   admin_server_.reset();
+  security_.reset();
   server_.reset();
   admin_service_.reset();
   admin_.reset();

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "registry/etcd/error.h"
+#include "retry/clock.h"
 
 namespace failback {
 namespace etcd {
@@ -61,6 +62,7 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
   Start start;
   bool authenticates = false;  // the call that fetches a token needs none
 
+  const int64_t begin_nanos = Clock::Real()->NowNanos();
   absl::Time deadline;
   std::unique_ptr<grpc::ClientContext> context;
   std::shared_ptr<const Member> member;
@@ -71,6 +73,7 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
 
   void Finish(absl::StatusOr<Response> result) {
     // What the callback holds goes with it, while the call still counts as under way.
+    client->Ended(result.status().code(), Clock::Real()->NowNanos() - begin_nanos);
     Done<Response> taken = std::move(done);
     std::move(taken)(std::move(result));
   }
@@ -143,6 +146,21 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
     client->After(pause, [self = this->shared_from_this()] { self->Attempt(); });
   }
 };
+
+void Client::Ended(absl::StatusCode code, int64_t nanos) {
+  const auto place = static_cast<size_t>(code);
+  ended_[place < ended_.size() ? place : 2].fetch_add(1, std::memory_order_relaxed);  // 2: UNKNOWN
+  duration_nanos_.Observe(nanos);
+}
+
+Client::Statistics Client::Stats() const {
+  Statistics stats;
+  for (size_t code = 0; code < ended_.size(); ++code) {
+    stats.ended[code] = ended_[code].load(std::memory_order_relaxed);
+  }
+  stats.duration_nanos = duration_nanos_.Snapshot();
+  return stats;
+}
 
 Client::Client(Options options)
     : options_(std::move(options)), channels_(Shuffled(options_.endpoints), options_.channel) {

@@ -18,6 +18,8 @@
 #ifndef FAILBACK_REGISTRY_ETCD_CLIENT_H_
 #define FAILBACK_REGISTRY_ETCD_CLIENT_H_
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,6 +37,7 @@
 #include "grpcpp/client_context.h"
 #include "registry/grpc_channels.h"
 #include "retry/hashed_wheel_timer.h"
+#include "retry/histogram.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -101,6 +104,13 @@ class Client {
 
   const Options& options() const { return options_; }
 
+  // Unary calls that have ended, through all their attempts.
+  struct Statistics {
+    std::array<int64_t, 17> ended{};  // by status code
+    Histogram duration_nanos{kLatencyBoundsNanos};
+  };
+  Statistics Stats() const;
+
   // What streams need. A Member is where a stream is opened.
   struct Member {
     GrpcChannels::Picked picked;
@@ -142,12 +152,15 @@ class Client {
   void Unary(Request request, Done<Response> done, Start start);
   void FetchToken();
   void OnToken(absl::StatusOr<std::string> token);
+  void Ended(absl::StatusCode code, int64_t nanos);
   void EnterFrame(int change);
   int64_t KnownRevision();
   void NoteHeader(int64_t known_at_start, const etcdserverpb::ResponseHeader& header);
 
   const Options options_;
   GrpcChannels channels_;
+  std::array<std::atomic<int64_t>, 17> ended_{};
+  AtomicHistogram duration_nanos_{kLatencyBoundsNanos};
 
   mutable Mutex mu_;
   CondVar idle_;

@@ -280,6 +280,7 @@ EtcdRegistry::Statistics EtcdRegistry::Stats() const {
   stats.store_id = store.store_id;
   stats.epoch = store.epoch;
   stats.watched_services = core_->services.watched();
+  stats.calls = core_->client.Stats();
   return stats;
 }
 

@@ -81,6 +81,7 @@ class EtcdRegistry final : public Registry {
     std::string store_id;
     uint64_t epoch = 0;  // 0: etcd has not answered yet
     int64_t watched_services = 0;
+    etcd::Client::Statistics calls;
   };
 
   // Connects at the first call: a cluster that is away is no error here.

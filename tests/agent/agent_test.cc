@@ -391,7 +391,8 @@ TEST_F(AgentTest, Rule15_AForkedChildHasNoAgentAndHurtsNobody) {
                        refused(registration->Update(Instance("orders", "a", 1))) &&
                        refused(subscription->Current().status) &&
                        registration->instance().key().instance_id() == "a" &&
-                       agent->Status().empty() && agent->Pending().empty() && drained;
+                       agent->Status().empty() && agent->Pending().empty() &&
+                       agent->Stats().empty() && drained;
     registration->Unregister();
     *subscription = Subscription();
     agent.reset();
@@ -452,6 +453,11 @@ TEST_F(AgentTest, SeveralRegistriesAtOnce) {
   ASSERT_EQ(status.size(), 2);
   EXPECT_EQ(status[0].name(), "old");
   EXPECT_EQ(status[1].acknowledged(), 1);
+  const std::vector<FailbackStatistics> stats = (*agent)->Stats();
+  ASSERT_EQ(stats.size(), 2);
+  EXPECT_EQ(stats[0].upstream, "old");
+  EXPECT_EQ(stats[1].acknowledged, 1);
+  EXPECT_TRUE(stats[1].up);
 }
 
 TEST_F(AgentTest, HealthyInstancesComeFirst) {

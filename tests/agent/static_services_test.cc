@@ -132,6 +132,25 @@ TEST_F(StaticServicesTest, WithoutChecksItIsRegisteredAtOnce) {
   EXPECT_THAT(Told(), IsEmpty());
 }
 
+TEST_F(StaticServicesTest, WhatChecksHaveCountedOutlivesThem) {
+  script_ = {{"a:1", true}, {"a:2", false}, {"b:1", true}};
+  Start({Spec("a", {"a:1", "a:2"}), Spec("b", {"b:1"})});
+  clock_.Advance(absl::Seconds(20));
+  const auto before = services_->Counters().at("tcp");
+  EXPECT_GE(before.passes, 4);
+  EXPECT_GE(before.failures, 2);
+  // One check goes on, one is replaced, one goes with its service.
+  script_["a:3"] = true;
+  services_->Apply({Spec("a", {"a:1", "a:3"})});
+  auto now = services_->Counters().at("tcp");
+  EXPECT_EQ(now.passes, before.passes);
+  EXPECT_EQ(now.failures, before.failures);
+  clock_.Advance(absl::Seconds(20));
+  now = services_->Counters().at("tcp");
+  EXPECT_GT(now.passes, before.passes + 2);
+  EXPECT_EQ(now.failures, before.failures);
+}
+
 TEST_F(StaticServicesTest, TheChecksAreTheStatus) {
   script_ = {{"a:1", true}, {"a:2", true}};
   Start({Spec("a", {"a:1", "a:2"})});

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import threading
 import unittest
+import urllib.request
 
 import cluster
 import manifests
@@ -156,6 +157,8 @@ class Cluster(unittest.TestCase):
                        if kind == "ConfigMap"}
         addresses = {
             "0.0.0.0:7070": listen or self.address,
+            "0.0.0.0:7071": "127.0.0.1:0",
+            "0.0.0.0:7061": "127.0.0.1:0",
             "failback-registry.failback.svc:7070": self.address,
             ETCD: self.etcd,
             "port: 8080": "port: %d" % self.app.port,
@@ -195,6 +198,16 @@ class Story(Cluster):
                                  "10.0.0.1")
         self.registry.start("registry")
 
+    def check_metrics(self, pod, name, program):
+        """Prometheus finds the container by the annotations, and gets its metrics."""
+        annotations = pod.item["spec"]["template"]["metadata"]["annotations"]
+        self.assertEqual(annotations["prometheus.io/scrape"], "true")
+        ports = [port["containerPort"] for port in pod.container(name)["ports"]]
+        self.assertIn(int(annotations["prometheus.io/port"]), ports)
+        (address,) = re.findall(r"admin (http://[^ ,]+)", pod.log(name))
+        with urllib.request.urlopen(address + "/metrics", timeout=cluster.PATIENCE) as response:
+            self.assertIn('failback_build_info{program="%s"' % program, response.read().decode())
+
     def check_bootstrap(self, pod):
         """The service is given what its gRPC clients need to discover through the sidecar."""
         (path,) = [variable["value"] for variable in pod.container("orders")["env"]
@@ -212,6 +225,8 @@ class Story(Cluster):
         pod.start("failback-agent")
         self.assertTrue(pod.probe("failback-agent", "livenessProbe"))
         self.check_bootstrap(pod)
+        self.check_metrics(self.registry, "registry", "failback-registry")
+        self.check_metrics(pod, "failback-agent", "failback-agent")
         # The service is not well yet, and not listed.
         self.assertEqual(self.names(), [])
         self.app.well = True

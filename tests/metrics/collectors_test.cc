@@ -9,6 +9,7 @@
 #include "agent/agent_metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/metrics/etcd_metrics.h"
 #include "registry/metrics/failback_metrics.h"
 #include "registry/metrics/metrics_page.h"
 #include "registry/metrics/process_metrics.h"
@@ -165,6 +166,18 @@ TEST(StoreMetricsTest, AStoreThatCannotBeWrittenAndLeasesThatAreHeld) {
                     HasSubstr("failback_registry_eviction_guard_active 1\n")));
 }
 
+TEST(EtcdMetricsTest, CallsByCodeAndNoEpochBeforeTheFirstAnswer) {
+  EtcdRegistry::Statistics stats;
+  stats.calls.ended[0] = 5;
+  stats.calls.ended[14] = 2;
+  stats.calls.duration_nanos.Observe(3'000'000);
+  EXPECT_THAT(Render([&](MetricFamilies* out) { CollectEtcd(stats, out); }),
+              AllOf(HasSubstr("failback_etcd_calls_total{code=\"OK\"} 5\n"),
+                    HasSubstr("failback_etcd_calls_total{code=\"UNAVAILABLE\"} 2\n"),
+                    HasSubstr("failback_etcd_call_duration_seconds_sum 0.003\n"),
+                    Not(HasSubstr("failback_registry_epoch"))));
+}
+
 TEST(FailbackMetricsTest, EachUpstreamHasItsSeries) {
   FailbackStatistics old_one, new_one;
   old_one.upstream = "old";
@@ -200,16 +213,14 @@ TEST(FailbackMetricsTest, EachUpstreamHasItsSeries) {
 }
 
 TEST(AgentMetricsTest, CheckedServicesByState) {
-  agent::v1::GetStatusResponse status;
-  status.add_static_services()->set_state(agent::v1::CHECK_STATE_CRITICAL);
-  auto& passing = *status.add_static_services();
+  AgentSnapshot agent;
+  agent.services.emplace_back().set_state(agent::v1::CHECK_STATE_CRITICAL);
+  auto& passing = agent.services.emplace_back();
   passing.set_state(agent::v1::CHECK_STATE_PASSING);
   passing.set_registered(true);
-  status.mutable_config()->set_error("services[0]: is wrong");
-  const std::string page = Render([&](MetricFamilies* out) {
-    CollectAgent(status, out);
-    CollectChecks({{"tcp", {7, 2}}}, out);
-  });
+  agent.checks = {{"tcp", {7, 2}}};
+  agent.config.set_error("services[0]: is wrong");
+  const std::string page = Render([&](MetricFamilies* out) { CollectAgent(agent, out); });
   EXPECT_THAT(page, AllOf(HasSubstr("failback_agent_checked_services{state=\"critical\"} 1\n"),
                           HasSubstr("failback_agent_checked_services{state=\"unknown\"} 0\n"),
                           HasSubstr("failback_agent_checked_services_unregistered 1\n"),

@@ -1,9 +1,12 @@
 """What the rules, the dashboard and the page for who is paged say, without any process."""
 
+import glob
 import json
 import re
 import subprocess
 import unittest
+
+import yaml
 
 from shipped import DASHBOARD, RULES, read, rules
 
@@ -22,6 +25,24 @@ class Files(unittest.TestCase):
         self.promtool("check", "rules", RULES)
         # Rules are found beside the configuration.
         self.promtool("check", "config", "deploy/prometheus/prometheus.yaml")
+
+    def test_pods_are_found_by_what_the_manifests_call_things(self):
+        (job,) = yaml.safe_load(read("deploy/prometheus/prometheus.kubernetes.yaml"))["scrape_configs"]
+        (pattern,) = [step["regex"] for step in job["relabel_configs"]
+                      if step.get("action") == "keep" and "container_port" in str(step)]
+        found = set()
+        for path in glob.glob("deploy/kubernetes/*/*.yaml"):
+            for item in yaml.safe_load_all(read(path)):
+                pod = item.get("spec", {}).get("template", {})
+                for kind in ("initContainers", "containers"):
+                    for container in pod.get("spec", {}).get(kind, []):
+                        for port in container.get("ports", []):
+                            if re.fullmatch(pattern, container["name"] + ";" + port["name"]):
+                                found.add((container["name"], port["containerPort"]))
+                                self.assertEqual(pod["metadata"]["annotations"], {
+                                    "prometheus.io/scrape": "true",
+                                    "prometheus.io/port": str(port["containerPort"])}, path)
+        self.assertEqual(found, {("registry", 7071), ("failback-agent", 7061)})
 
     def test_alerts_fire_when_they_should_and_not_before(self):
         self.promtool("test", "rules", "rules_test.yaml", cwd="tests/metrics")

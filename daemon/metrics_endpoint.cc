@@ -1,0 +1,35 @@
+#include "daemon/metrics_endpoint.h"
+
+#include <utility>
+
+#include "registry/metrics/process_metrics.h"
+#include "registry/metrics/server_metrics.h"
+#include "xds/xds_metrics.h"
+
+namespace failback {
+
+void AddCommonMetrics(const CommonMetricSources& sources, MetricsPage* page) {
+  page->Add([sources](MetricFamilies* out) {
+    CollectBuildInfo(sources.program, out);
+    CollectProcess(out);
+    CollectWheel(sources.timer->Stats(), out);
+    CollectServer(sources.server->Stats(), out);
+    const ServerSecurity& security = *sources.security;
+    if (security.access() != nullptr) CollectAccess(security.access()->counters(), out);
+    CollectCertificate(security.certificate_not_after(), out);
+    const ServerSecurity::Counters reloads = security.counters();
+    CollectReloads("security", reloads.reloads, reloads.refused_reloads, out);
+    xds::CollectXds(sources.xds->Stats(), out);
+  });
+}
+
+void AddMetricsRoute(const MetricsPage* page, AdminServer* server) {
+  server->Handle("GET", "/metrics", [page](const AdminRequest&, AdminServer::Respond respond) {
+    AdminResponse response;
+    response.content_type = MetricsPage::kContentType;
+    response.body = page->Render();
+    std::move(respond)(std::move(response));
+  });
+}
+
+}  // namespace failback

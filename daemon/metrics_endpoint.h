@@ -1,0 +1,34 @@
+// The metrics of a daemon: what both have, and the path at which they are scraped.
+//
+// Thread safety: as MetricsPage.
+
+#ifndef FAILBACK_DAEMON_METRICS_ENDPOINT_H_
+#define FAILBACK_DAEMON_METRICS_ENDPOINT_H_
+
+#include <string>
+
+#include "daemon/server_security.h"
+#include "registry/admin/admin_server.h"
+#include "registry/metrics/metrics_page.h"
+#include "registry/registry_server.h"
+#include "retry/hashed_wheel_timer.h"
+#include "xds/ads_service.h"
+
+namespace failback {
+
+// What the metrics of both daemons come from. All outlive the page.
+struct CommonMetricSources {
+  std::string program;
+  const HashedWheelTimer* timer = nullptr;
+  const RegistryServer* server = nullptr;
+  const ServerSecurity* security = nullptr;
+  const xds::AdsService* xds = nullptr;
+};
+void AddCommonMetrics(const CommonMetricSources& sources, MetricsPage* page);
+
+// Serves `page`, which outlives the server, at /metrics.
+void AddMetricsRoute(const MetricsPage* page, AdminServer* server);
+
+}  // namespace failback
+
+#endif  // FAILBACK_DAEMON_METRICS_ENDPOINT_H_

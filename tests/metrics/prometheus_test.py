@@ -1,0 +1,232 @@
+"""Metrics, alerts and dashboard against a real Prometheus that scrapes both daemons."""
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import yaml
+
+from prometheus import DEADLINE, PROMTOOL, Prometheus, eventually, free_port, get
+from shipped import (RULES, families, filled_in, metrics_in, panel_expressions, read, rules,
+                     series_names)
+
+AGENT = os.path.abspath("agent/failback-agent")
+CTL = os.path.abspath("agent/failbackctl")
+REGISTRY = os.path.abspath("registry/failback-registry")
+
+# There only where they apply: over etcd, with a policy or tokens, with TLS.
+CONDITIONAL = {
+    "failback_etcd_calls_total",
+    "failback_etcd_call_duration_seconds",
+    "failback_etcd_watched_services",
+    "failback_server_denied_total",
+    "failback_server_revoked_streams_total",
+    "failback_server_certificate_not_after_timestamp_seconds",
+}
+
+
+class Daemon:
+    """A daemon that has told where it serves."""
+
+    def __init__(self, program, *args):
+        self.args = [program, "--admin", "127.0.0.1:0", *args]
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.args, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True, bufsize=1)
+        line = self.process.stdout.readline()
+        said = re.search(r"listening on (\S+?), admin http://(\S+?), ", line)
+        if said is None:
+            raise AssertionError(f"{self.args}: {line!r} {self.process.stderr.read()}")
+        self.address, self.admin = said.groups()
+        # Ports stay as they are over a restart.
+        self.args[2] = self.admin
+
+    def kill(self):
+        self.process.kill()
+        if not self.process.stdout.closed:
+            self.process.communicate()
+
+    def limit_file_size(self, size):
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def metrics(self):
+        page, headers = get(f"http://{self.admin}/metrics")
+        assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8", headers
+        return page
+
+    def ctl(self, *args):
+        result = subprocess.run([CTL, "--target", self.address, *args], capture_output=True,
+                                text=True, timeout=DEADLINE)
+        assert result.returncode == 0, (args, result.stdout, result.stderr)
+        return result.stdout
+
+    def register(self, service, instance):
+        self.ctl("register", service, "--id", instance, "--address", "10.0.0.7", "--port", "8080")
+
+
+class Scraped(unittest.TestCase):
+    """Both daemons, and a Prometheus that watches them."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.registry = self.start(REGISTRY, "--listen", f"127.0.0.1:{free_port()}", "--store",
+                                   f"sqlite://{self.folder}/registry.db", "--limits-max-instances", "3")
+        self.config = os.path.join(self.folder, "agent.yaml")
+        self.write_config("8080")
+        self.agent = self.start(AGENT, "--config", self.config)
+        # One that has never found a registry.
+        self.lost = self.start(AGENT, "--listen", f"unix:{self.folder}/lost.sock", "--registry",
+                               f"main=grpc://127.0.0.1:{free_port()}")
+        self.agent.register("orders", "orders-1")
+        self.lost.register("orders", "orders-lost")
+        self.prometheus = Prometheus(
+            self.folder,
+            {"failback-registry": [self.registry.admin],
+             "failback-agent": [self.agent.admin, self.lost.admin]},
+            read(RULES))
+        self.addCleanup(self.prometheus.stop)
+        eventually(lambda: self.prometheus.value("sum(up)") == 3, "all targets are scraped")
+
+    def start(self, *args):
+        daemon = Daemon(*args)
+        self.addCleanup(daemon.kill)
+        return daemon
+
+    def write_config(self, port):
+        with open(self.config + ".new", "w") as file:
+            yaml.safe_dump({
+                "listen": f"unix:{self.folder}/agent.sock",
+                "registry": f"main=grpc://{self.registry.address}",
+                "state_dir": f"{self.folder}/state",
+                "services": [{"name": "web", "address": "10.0.0.7", "port": port,
+                              "checks": [{"name": "own", "ttl": {"ttl": "1h"}}]}],
+            }, file)
+        os.rename(self.config + ".new", self.config)
+
+    def test_what_is_asked_for_is_there_and_faults_are_noticed(self):
+        with self.subTest("pages"):
+            self.check_pages()
+        with self.subTest("expressions"):
+            self.check_expressions()
+        with self.subTest("page for who is paged"):
+            self.check_commands_of_the_page()
+        with self.subTest("faults"):
+            self.check_faults()
+
+    def check_pages(self):
+        pages = {"agent": self.agent.metrics(), "registry": self.registry.metrics()}
+        found = {}
+        for name, page in pages.items():
+            lint = subprocess.run([PROMTOOL, "check", "metrics"], input=page, capture_output=True,
+                                  text=True, timeout=DEADLINE)
+            self.assertEqual((lint.returncode, lint.stdout + lint.stderr), (0, ""), name)
+            found.update(families(page))
+        documented = dict(re.findall(r"(?m)^\| `(\w+)` \| (\w+) \|", read("docs/metrics.md")))
+        self.assertLessEqual(CONDITIONAL, set(documented))
+        for name in CONDITIONAL:
+            del documented[name]
+        self.assertEqual(documented, found)
+
+    def check_expressions(self):
+        exported = series_names(self.agent.metrics()) | series_names(self.registry.metrics())
+        exported |= CONDITIONAL | {name + "_bucket" for name in CONDITIONAL}
+        recorded = {rule["record"] for rule in rules() if "record" in rule}
+        asked = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in rules()]
+        asked += panel_expressions()
+        self.assertGreater(len(asked), 80)
+        used = set()
+        for name, expression in asked:
+            with self.subTest(name, expression=expression):
+                self.prometheus.query(filled_in(expression))
+                self.assertLessEqual(metrics_in(expression), exported)
+                used |= metrics_in(expression)
+                for record in re.findall(r"\b\w+:\w+:\w+\b", expression):
+                    self.assertIn(record, recorded)
+        self.assertGreater(len(used), 50)
+        # A rule that fails at run time says so.
+        for group in self.prometheus.api("rules")["groups"]:
+            for rule in group["rules"]:
+                self.assertEqual(rule["health"], "ok", rule)
+        self.assertEqual(self.prometheus.value(
+            'failback_agent_registrations_acknowledged{upstream="main"} > 0'), 1)
+
+    def check_commands_of_the_page(self):
+        """What docs/operations.md tells who is paged to type."""
+        page = read("docs/operations.md").split("## I am paged")[1].split("\n## ")[0]
+        block = re.findall(r"(?m)^\$ failbackctl (.*?)(?: +#.*)?$", page)
+        self.assertEqual(len(block), 3)
+        for command in block:
+            words = command.replace("127.0.0.1:7070", self.registry.address).replace(
+                "127.0.0.1:7060", self.agent.address).split()
+            result = subprocess.run([CTL, *words], capture_output=True, text=True, timeout=DEADLINE)
+            self.assertEqual((result.returncode, result.stderr), (0, ""), command)
+        # Commands named in the text are commands.
+        for verb in sorted(set(re.findall(r"`failbackctl (?:--target \w+ )?([a-z-]+)", page))):
+            result = subprocess.run([CTL, verb, "--help"], capture_output=True, text=True,
+                                    timeout=DEADLINE)
+            self.assertEqual(result.returncode, 0, verb)
+        result = subprocess.run([AGENT, "--config", self.config, "--validate-config"],
+                                capture_output=True, text=True, timeout=DEADLINE)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        result = subprocess.run([REGISTRY, "check", "--store", f"sqlite://{self.folder}/registry.db"],
+                                capture_output=True, text=True, timeout=DEADLINE)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+    def check_faults(self):
+        prometheus = self.prometheus
+        # An agent that reaches no registry, half of all.
+        prometheus.await_firing("FailbackUpstreamDown", "FailbackNothingAcknowledged")
+        (alert,) = prometheus.firing()["FailbackNothingAcknowledged"]
+        self.assertEqual(alert["labels"]["instance"], self.lost.admin)
+        self.assertNotIn("FailbackOperationsParked", prometheus.firing())
+
+        # The registry refuses what is over its limit: parked.
+        for number in (2, 3, 4):
+            self.agent.register("orders", f"orders-{number}")
+        prometheus.await_firing("FailbackOperationsParked")
+        (alert,) = prometheus.firing()["FailbackOperationsParked"]
+        self.assertEqual(alert["labels"]["operation"], "register")
+        self.assertIn("1 register intents", alert["annotations"]["summary"])
+        self.agent.ctl("unregister", "orders", "--id", "orders-2")
+        self.agent.ctl("retry", "register default/orders/orders-4")
+        prometheus.await_quiet("FailbackOperationsParked")
+
+        # The disk is full, for a while.
+        self.registry.limit_file_size(1)
+        self.agent.ctl("unregister", "orders", "--id", "orders-3")
+        prometheus.await_firing("FailbackStoreNotWritable")
+        self.assertEqual(prometheus.value("sum(failback_agent_operations_pending"
+                                          '{operation="unregister"})'), 1)
+        self.registry.limit_file_size(resource.RLIM_INFINITY)
+        prometheus.await_quiet("FailbackStoreNotWritable")
+
+        # A configuration that is no good.
+        self.write_config("no port")
+        prometheus.await_firing("FailbackConfigRefused")
+
+        # The registry dies, with something on its way, and comes back.
+        self.registry.kill()
+        self.agent.ctl("unregister", "orders", "--id", "orders-4")
+        prometheus.await_firing("FailbackRegistryAbsent", "FailbackTargetDown",
+                                "FailbackUpstreamDownForMany")
+        self.assertEqual(len(prometheus.firing()["FailbackUpstreamDown"]), 2)
+        eventually(lambda: prometheus.value(
+            'sum(failback_agent_operations_pending{operation="unregister"})') == 1, "it waits")
+        self.registry.start()
+        prometheus.await_quiet("FailbackRegistryAbsent", "FailbackTargetDown",
+                               "FailbackUpstreamDownForMany")
+        eventually(lambda: prometheus.value(
+            'sum(failback_agent_operations_pending{operation="unregister"})') == 0, "it arrives")
+        recovered = prometheus.value("sum(failback_agent_recovery_seconds_count)")
+        self.assertGreaterEqual(recovered, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
