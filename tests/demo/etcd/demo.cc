@@ -3,21 +3,16 @@
 //
 // Exits 0 when all of it held.
 
-#include <unistd.h>
-
-#include <csignal>
-#include <cstdio>
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "agent/ctl/output.h"
+#include "tests/demo/main/stage.h"
 #include "tests/demo/main/timeline.h"
 #include "tests/registry/etcd/etcd_cluster.h"
 #include "tests/util/daemons.h"
@@ -28,11 +23,7 @@ namespace failback {
 namespace {
 
 using registry::v1::ServiceInstance;
-using registry::v1::SubscribeResponse;
 using Ids = std::vector<std::string>;
-
-// A wait of the demo for anything; reached only when something is broken.
-constexpr absl::Duration kPatience = absl::Seconds(30);
 
 EtcdCluster::Options ThreeMembers() {
   EtcdCluster::Options options;
@@ -42,13 +33,9 @@ EtcdCluster::Options ThreeMembers() {
 
 class Demo {
  public:
-  explicit Demo(Timeline* timeline) : timeline_(*timeline), etcd_(ThreeMembers()) {}
-
-  ~Demo() {
-    if (printer_.joinable()) {
-      subscriber_->Kill();
-      printer_.join();
-    }
+  explicit Demo(Stage* stage) : timeline_(*stage->timeline()), etcd_(ThreeMembers()) {
+    stage->OwnFolder(dir_.path());
+    stage->OwnFolder(etcd_.folder());
   }
 
   bool Run() {
@@ -66,11 +53,9 @@ class Demo {
         {"--listen", absl::StrCat("unix:", dir_.File("agent.sock")), "--session-ttl", "5s"}));
     timeline_.Event("start", absl::StrCat("failback-agent, to the first of the two"));
     for (const char* id : {"orders-1", "orders-2", "orders-3"}) Register(id);
-    subscriber_ = Process::Start(
-        {CtlBinary(), "--target", servers_[1]->address(), "subscribe", "orders", "-o", "json"});
-    printer_ = std::thread([this] { PrintEvents(); });
+    subscriber_ = std::make_unique<DemoSubscriber>(&timeline_, servers_[1]->address(), "orders");
     return ExpectListed({"orders-1", "orders-2", "orders-3"}) &&
-           ExpectSeen({"orders-1", "orders-2", "orders-3"});
+           subscriber_->ExpectSeen({"orders-1", "orders-2", "orders-3"});
   }
 
   bool KillTheLeader() {
@@ -84,7 +69,7 @@ class Demo {
     const Ids expected = {"orders-2", "orders-3", "orders-4"};
     if (!ExpectListed(expected)) return false;
     timeline_.Event("recovered", absl::StrCat("in ", Milliseconds(absl::Now() - start)));
-    return ExpectSeen({expected.begin(), expected.end()});
+    return subscriber_->ExpectSeen({expected.begin(), expected.end()});
   }
 
   bool KillAServer() {
@@ -99,7 +84,7 @@ class Demo {
     timeline_.Event("failover", absl::StrCat("in ", Milliseconds(absl::Now() - start)));
     return timeline_.Check(!session.empty() && SessionOfTheAgent() == session,
                            "the agent goes on in the same session, through the other registry") &&
-           ExpectSeen({expected.begin(), expected.end()});
+           subscriber_->ExpectSeen({expected.begin(), expected.end()});
   }
 
   bool KillEverythingElse() {
@@ -109,7 +94,8 @@ class Demo {
     }
     timeline_.Event("kill -9", "every member of etcd");
     Register("orders-6");
-    const bool waits = Eventually([&] { return !PendingAt(agent_->address()).empty(); }, kPatience);
+    const bool waits =
+        Eventually([&] { return !PendingAt(agent_->address()).empty(); }, kDemoPatience);
     timeline_.Event("pending", Ctl(agent_->address(), {"pending"}).out);
     if (!timeline_.Check(waits, "the agent keeps the intent, and tries again")) return false;
     const absl::Time start = absl::Now();
@@ -119,7 +105,7 @@ class Demo {
     if (!ExpectListed(expected)) return false;
     timeline_.Event("recovered",
                     absl::StrCat("in ", Milliseconds(absl::Now() - start), ", election included"));
-    return ExpectSeen({expected.begin(), expected.end()});
+    return subscriber_->ExpectSeen({expected.begin(), expected.end()});
   }
 
   bool Drain() {
@@ -131,15 +117,8 @@ class Demo {
     for (const std::string id : {"orders-2", "orders-3", "orders-4", "orders-5", "orders-6"}) {
       desired_.Unregistered(id);
     }
-    held &= ExpectSeen({});
-    const std::vector<SubscribeResponse> events = ParseEvents(subscriber_->out());
-    const absl::Status status = CheckSubscription(events, desired_);
-    held &= timeline_.Check(
-        status.ok(), status.ok()
-                         ? absl::StrCat("the subscriber saw no state twice in a row and none that "
-                                        "was never desired, in ",
-                                        events.size(), " messages")
-                         : absl::StrCat("the subscriber: ", std::string(status.message())));
+    held &= subscriber_->ExpectSeen({});
+    held &= subscriber_->ExpectOrder(desired_);
     return held;
   }
 
@@ -178,44 +157,9 @@ class Demo {
     return etcd_.Ctl({"get", "--prefix", "--keys-only", "/demo/v1/.session/"}).out;
   }
 
-  // Until the second registry, which stays, lists exactly these.
+  // Of the second registry, which stays.
   bool ExpectListed(const Ids& ids) {
-    Ids listed;
-    Eventually([&] { return (listed = ListedIds(servers_[1]->address(), "orders")) == ids; },
-               kPatience);
-    return timeline_.Check(
-        listed == ids,
-        absl::StrCat("the registry lists ",
-                     listed.empty() ? "nothing" : absl::StrJoin(listed, ", "),
-                     listed == ids ? "" : absl::StrCat("; expected ", absl::StrJoin(ids, ", "))));
-  }
-
-  bool ExpectSeen(const std::set<std::string>& ids) {
-    ObservedStates observed;
-    const bool seen = subscriber_->WaitForOutput(
-        [&](const std::string& out) {
-          observed = ObservedStates();
-          for (const SubscribeResponse& event : ParseEvents(out)) {
-            if (!observed.Apply(event).ok()) return false;
-          }
-          return observed.CurrentIds() == ids;
-        },
-        kPatience);
-    return timeline_.Check(
-        seen, absl::StrCat("the subscriber has ", absl::StrJoin(observed.CurrentIds(), ", ")));
-  }
-
-  void PrintEvents() {
-    size_t printed = 0;
-    const auto print_new = [&](const std::string& out) {
-      const std::vector<SubscribeResponse> events = ParseEvents(out);
-      for (; printed < events.size(); ++printed) {
-        const std::string line = FormatEvent(events[printed], absl::Now());
-        timeline_.Event("subscriber", line.substr(line.find("  ") + 2));
-      }
-      return false;
-    };
-    subscriber_->WaitForOutput(print_new, absl::InfiniteDuration());
+    return failback::ExpectListed(&timeline_, servers_[1]->address(), "orders", ids);
   }
 
   Timeline& timeline_;
@@ -224,26 +168,14 @@ class Demo {
   const TempDir dir_;
   std::unique_ptr<Daemon> servers_[2];
   std::unique_ptr<Daemon> agent_;
-  std::unique_ptr<Process> subscriber_;
-  std::thread printer_;
+  std::unique_ptr<DemoSubscriber> subscriber_;
   DesiredHistory desired_;
 };
-
-int Main() {
-  Timeline timeline(isatty(STDOUT_FILENO) != 0);
-  bool held;
-  {
-    Demo demo(&timeline);
-    held = demo.Run();
-  }
-  held = held && timeline.failures() == 0;
-  std::printf("\n%s: %d of %d checks held, in %.1f s\n", held ? "etcd as the store" : "FAILED",
-              timeline.checks() - timeline.failures(), timeline.checks(),
-              absl::ToDoubleSeconds(timeline.elapsed()));
-  return held ? 0 : 1;
-}
 
 }  // namespace
 }  // namespace failback
 
-int main() { return failback::Main(); }
+int main() {
+  return failback::Stage::Run("etcd as the store",
+                              [](failback::Stage* stage) { return failback::Demo(stage).Run(); });
+}

@@ -4,26 +4,19 @@
 // registered meanwhile, and checks that the list converges to exactly that, and that a subscriber
 // saw nothing else. Exits 0 when all of it held.
 
-#include <pthread.h>
-#include <unistd.h>
-
 #include <csignal>
-#include <cstdio>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "agent/ctl/output.h"
+#include "tests/demo/main/stage.h"
 #include "tests/demo/main/timeline.h"
 #include "tests/util/daemons.h"
 #include "tests/util/observed_states.h"
@@ -34,12 +27,9 @@ namespace {
 
 using agent::v1::PendingOperation;
 using registry::v1::ServiceInstance;
-using registry::v1::SubscribeResponse;
 
 using Ids = std::vector<std::string>;
 
-// A wait of the demo for anything; reached only when something is broken.
-constexpr absl::Duration kPatience = absl::Seconds(20);
 // What handing an intent in may take, with the start of the process that does it.
 constexpr absl::Duration kAtOnce = absl::Seconds(2);
 // How long the registry keeps a service that died without a word; the shortest that it allows by
@@ -52,21 +42,12 @@ std::string Milliseconds(absl::Duration duration) {
 
 class Demo {
  public:
-  explicit Demo(Timeline* timeline) : timeline_(*timeline) {}
-
-  ~Demo() {
-    if (printer_.joinable()) {
-      subscriber_->Kill();
-      printer_.join();
-    }
-  }
+  explicit Demo(Stage* stage) : timeline_(*stage->timeline()) { stage->OwnFolder(dir_.path()); }
 
   // Each step needs those before it, so the first that fails ends the demo.
   bool Run() {
     return StartEverything() && LoseTheRegistry() && BringItBack() && KillALibraryUser() && Drain();
   }
-
-  const std::string& folder() const { return dir_.path(); }
 
  private:
   struct Service {
@@ -87,10 +68,8 @@ class Demo {
     StartService("orders-3", agent_->address(), "through the sidecar");
     if (!ExpectListed({"orders-1", "orders-2", "orders-3"})) return false;
 
-    subscriber_ = Process::Start(
-        {CtlBinary(), "--target", agent_->address(), "subscribe", "orders", "-o", "json"});
-    printer_ = std::thread([this] { PrintEvents(); });
-    return ExpectSeen({"orders-1", "orders-2", "orders-3"});
+    subscriber_ = std::make_unique<DemoSubscriber>(&timeline_, agent_->address(), "orders");
+    return subscriber_->ExpectSeen({"orders-1", "orders-2", "orders-3"});
   }
 
   bool LoseTheRegistry() {
@@ -103,7 +82,7 @@ class Demo {
     at_once &= RegisterByHand("orders-5", 9005);
     const absl::Time start = absl::Now();
     services_["orders-3"].process->Signal(SIGTERM);
-    const bool stopped = services_["orders-3"].process->WaitForExit(kPatience) == 0;
+    const bool stopped = services_["orders-3"].process->WaitForExit(kDemoPatience) == 0;
     desired_.Unregistered("orders-3");
     at_once &= timeline_.Check(
         stopped && absl::Now() - start < kAtOnce,
@@ -125,7 +104,7 @@ class Demo {
           }
           return waiting == expected;
         },
-        kPatience);
+        kDemoPatience);
     timeline_.Event("pending",
                     absl::StrCat("failbackctl pending\n", Ctl(agent_->address(), {"pending"}).out));
     return timeline_.Check(
@@ -142,9 +121,9 @@ class Demo {
     if (!ExpectListed(expected)) return false;
     timeline_.Event("recovered", absl::StrCat("in ", Milliseconds(absl::Now() - start)));
     const bool settled =
-        Eventually([&] { return PendingAt(agent_->address()).empty(); }, kPatience);
+        Eventually([&] { return PendingAt(agent_->address()).empty(); }, kDemoPatience);
     return timeline_.Check(settled, "nothing is pending any more") &&
-           ExpectSeen({expected.begin(), expected.end()});
+           subscriber_->ExpectSeen({expected.begin(), expected.end()});
   }
 
   bool KillALibraryUser() {
@@ -161,7 +140,7 @@ class Demo {
     return timeline_.Check(took >= least && took < absl::Seconds(kTtlSeconds + 5),
                            absl::StrCat("orders-1 vanished when its lease ended, after ",
                                         Milliseconds(took))) &&
-           ExpectSeen({expected.begin(), expected.end()});
+           subscriber_->ExpectSeen({expected.begin(), expected.end()});
   }
 
   bool Drain() {
@@ -173,16 +152,9 @@ class Demo {
     held &= timeline_.Check(agent_->Stop() == 0 && registry_->Stop() == 0,
                             "agent and registry stopped on SIGTERM with status 0");
     // All that the subscriber was ever told.
-    subscriber_->WaitForExit(kPatience);
+    subscriber_->WaitForEnd();
     for (const std::string id : {"orders-2", "orders-4", "orders-5"}) desired_.Unregistered(id);
-    const std::vector<SubscribeResponse> events = ParseEvents(subscriber_->out());
-    const absl::Status status = CheckSubscription(events, desired_);
-    held &= timeline_.Check(
-        status.ok(), status.ok()
-                         ? absl::StrCat("the subscriber saw no state twice in a row and none that "
-                                        "was never desired, in ",
-                                        events.size(), " messages")
-                         : absl::StrCat("the subscriber: ", std::string(status.message())));
+    held &= subscriber_->ExpectOrder(desired_);
     return held;
   }
 
@@ -203,7 +175,7 @@ class Demo {
         Process::Start({RunfilePath("examples/orders_server"), "--id", id, "--registry", registry,
                         "--ttl", std::to_string(kTtlSeconds)});
     const std::string marker = " serves on 127.0.0.1:";
-    const auto line = service.process->WaitForLine(marker, kPatience);
+    const auto line = service.process->WaitForLine(marker, kDemoPatience);
     uint32_t port = 0;
     if (!line || !absl::SimpleAtoi(line->substr(line->find(marker) + marker.size()), &port)) {
       Fatal(service.process->Describe());
@@ -233,46 +205,9 @@ class Demo {
     desired_.Registered(instance);
   }
 
-  // Until the registry itself lists exactly these.
+  // Of the registry itself.
   bool ExpectListed(const Ids& ids) {
-    Ids listed;
-    Eventually([&] { return (listed = ListedIds(registry_address_, "orders")) == ids; }, kPatience);
-    return timeline_.Check(
-        listed == ids,
-        absl::StrCat("the registry lists ",
-                     listed.empty() ? "nothing" : absl::StrJoin(listed, ", "),
-                     listed == ids ? "" : absl::StrCat("; expected ", absl::StrJoin(ids, ", "))));
-  }
-
-  // Until the subscriber has that state, from a registry that is there.
-  bool ExpectSeen(const std::set<std::string>& ids) {
-    ObservedStates observed;
-    const bool seen = subscriber_->WaitForOutput(
-        [&](const std::string& out) {
-          observed = ObservedStates();
-          for (const SubscribeResponse& event : ParseEvents(out)) {
-            if (!observed.Apply(event).ok()) return false;
-          }
-          return observed.CurrentIds() == ids && !observed.states().back().stale;
-        },
-        kPatience);
-    return timeline_.Check(
-        seen, absl::StrCat("the subscriber has ", absl::StrJoin(observed.CurrentIds(), ", ")));
-  }
-
-  // Shows each message of the subscription as it comes.
-  void PrintEvents() {
-    size_t printed = 0;
-    const auto print_new = [&](const std::string& out) {
-      const std::vector<SubscribeResponse> events = ParseEvents(out);
-      for (; printed < events.size(); ++printed) {
-        const std::string line = FormatEvent(events[printed], absl::Now());
-        // The timeline has the time already.
-        timeline_.Event("subscriber", line.substr(line.find("  ") + 2));
-      }
-      return false;
-    };
-    subscriber_->WaitForOutput(print_new, absl::InfiniteDuration());
+    return failback::ExpectListed(&timeline_, registry_address_, "orders", ids);
   }
 
   Timeline& timeline_;
@@ -281,46 +216,14 @@ class Demo {
   std::unique_ptr<Daemon> registry_;
   std::unique_ptr<Daemon> agent_;
   std::map<std::string, Service> services_;
-  std::unique_ptr<Process> subscriber_;
-  std::thread printer_;
+  std::unique_ptr<DemoSubscriber> subscriber_;
   DesiredHistory desired_;
 };
-
-// Cleans up when the demo itself is told to stop.
-void HandleSignals(const std::string& folder) {
-  std::thread([folder] {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
-    int signal = 0;
-    sigwait(&set, &signal);
-    Process::KillAll();
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
-    _exit(128 + signal);
-  }).detach();
-}
-
-int Main() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  Timeline timeline(isatty(STDOUT_FILENO) != 0);
-  bool held;
-  {
-    Demo demo(&timeline);
-    HandleSignals(demo.folder());
-    held = demo.Run();
-  }
-  held = held && timeline.failures() == 0;
-  std::printf("\n%s: %d of %d checks held, in %.1f s\n", held ? "The main job is done" : "FAILED",
-              timeline.checks() - timeline.failures(), timeline.checks(),
-              absl::ToDoubleSeconds(timeline.elapsed()));
-  return held ? 0 : 1;
-}
 
 }  // namespace
 }  // namespace failback
 
-int main() { return failback::Main(); }
+int main() {
+  return failback::Stage::Run("The main job is done",
+                              [](failback::Stage* stage) { return failback::Demo(stage).Run(); });
+}

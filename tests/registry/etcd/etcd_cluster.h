@@ -38,6 +38,8 @@ class EtcdCluster {
   explicit EtcdCluster(Options options);
   ~EtcdCluster();
 
+  // Of the members' data; goes with the cluster.
+  const std::string& folder() const { return folder_; }
   int size() const { return static_cast<int>(members_.size()); }
   // `host:port` of each member.
   std::vector<std::string> endpoints() const;

@@ -17,20 +17,6 @@ namespace {
 using registry::v1::RegistryService;
 using testing::HasSubstr;
 
-KeepAliveRequest RenewalOf(const std::string& session_id) {
-  KeepAliveRequest request;
-  request.set_session_id(session_id);
-  return request;
-}
-
-SubscribeResponse Snapshot(uint64_t revision) {
-  SubscribeResponse event;
-  event.set_epoch(1);
-  event.set_revision(revision);
-  event.mutable_snapshot();
-  return event;
-}
-
 class ClientTest : public WireTest {
  protected:
   void SetUp() override { StartServer(ListenOn(Transport::kTcp)); }

@@ -85,6 +85,20 @@ Answered<Response> CallAsync(Registry& registry,
   return answer;
 }
 
+inline KeepAliveRequest RenewalOf(const std::string& session_id) {
+  KeepAliveRequest request;
+  request.set_session_id(session_id);
+  return request;
+}
+
+inline SubscribeResponse Snapshot(uint64_t revision) {
+  SubscribeResponse event;
+  event.set_epoch(1);
+  event.set_revision(revision);
+  event.mutable_snapshot();
+  return event;
+}
+
 class WireTest : public testing::Test {
  protected:
   // An address to listen on: a free port, or a socket in the test's folder.
