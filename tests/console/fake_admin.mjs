@@ -3,10 +3,10 @@
 //
 //   node tests/console/fake_admin.mjs agent|registry|outage|empty|large [PORT]
 
-import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { extname } from "node:path";
+import { before, counts, iso, keyOf, SCENARIOS, stateOf } from "./fake_states.mjs";
 
 const CONSOLE = new URL("../../registry/admin/console/", import.meta.url);
 const TYPES = {
@@ -20,186 +20,6 @@ const POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
   "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 export const TOKEN = "let-me-in";
-
-const STATES = ["healthy", "unhealthy", "draining", "offline"];
-const iso = (milliseconds) => new Date(milliseconds).toISOString();
-const before = (seconds) => iso(Date.now() - seconds * 1000);
-
-// One of each `share` instances is unhealthy, draining, persistent.
-export function instances(service, number, { namespace = "default", share = 40 } = {}) {
-  return Array.from({ length: number }, (_, i) => {
-    const status = i % share === 7 ? "UNHEALTHY" : i % share === 23 ? "DRAINING" : "HEALTHY";
-    return {
-      record: {
-        instance: {
-          key: { namespace, service, instanceId: `${service}-${i + 1}` },
-          address: `10.${(i >> 14) & 63}.${(i >> 7) & 127}.${i & 127}`,
-          port: 8080,
-          status: `HEALTH_STATUS_${status}`,
-          weight: 100,
-          zone: `eu-west-1${"abc"[i % 3]}`,
-          metadata: { version: `2.${i % 4}.0`, track: i % 10 ? "stable" : "canary" },
-          persistent: i % share === 31,
-        },
-        incarnation: `0b6f7a3e-${i >> 6}`,
-        rank: String((i >> 6) + 1),
-        generation: "3",
-        clientName: `failback-agent@node-${(i >> 6) + 1}`,
-        createRevision: String(i + 1),
-        modifyRevision: String(i + 9),
-        createTime: before(86400 + i),
-        modifyTime: before(30 + i * 7),
-      },
-      state: `INSTANCE_STATE_${status}`,
-    };
-  });
-}
-
-const UNREACHABLE = {
-  code: 14,
-  message:
-    "no session at grpc://127.0.0.1:7070: failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7070: Connection refused",
-  details: [],
-};
-
-export function pending(number, { parked = 0, upstream = "main" } = {}) {
-  return Array.from({ length: number + parked }, (_, i) => ({
-    id: `${i % 5 === 4 ? "unregister" : "register"} default/orders/orders-${i + 1}`,
-    kind: i % 5 === 4 ? "OPERATION_KIND_UNREGISTER" : "OPERATION_KIND_REGISTER",
-    key: { namespace: "default", service: "orders", instanceId: `orders-${i + 1}` },
-    subscriptionId: "",
-    generation: String(i + 4),
-    times: 3,
-    retryTimes: -1,
-    since: before(12),
-    upstream,
-    ...(i < number
-      ? {
-          state: "PENDING_STATE_WAITING",
-          nextAttempt: iso(Date.now() + 4000 + (i % 9) * 700),
-          lastStatus: UNREACHABLE,
-        }
-      : {
-          state: "PENDING_STATE_PARKED",
-          lastStatus: {
-            code: 7,
-            message: "token 'ci' may not register default/orders",
-            details: [],
-          },
-        }),
-  }));
-}
-
-const upstream = (state, fields = {}) => ({
-  uri: "grpc://127.0.0.1:7070",
-  name: "main",
-  state: `UPSTREAM_STATE_${state}`,
-  since: before(12),
-  sessionId: "s",
-  sessionTtl: "10s",
-  epoch: "7391",
-  storeId: "4be0a5c2",
-  desired: "12",
-  acknowledged: "12",
-  pending: "0",
-  parked: "0",
-  subscriptions: "2",
-  incarnation: "0b6f7a3e",
-  ...fields,
-});
-
-const AGENT = (fields = {}, upstreams = [upstream("READY")]) => ({
-  kind: "DAEMON_KIND_AGENT",
-  readiness: { ready: true, reasons: [] },
-  pending: 0,
-  parked: 0,
-  agent: {
-    version: "0.4.0",
-    incarnation: "0b6f7a3e-51c8",
-    upstreams,
-    localSessions: "3",
-    draining: false,
-    deniedCalls: "0",
-    staticServices: [],
-  },
-  ...fields,
-});
-const REGISTRY = (fields = {}) => ({
-  kind: "DAEMON_KIND_REGISTRY",
-  readiness: { ready: true, reasons: [] },
-  pending: 0,
-  parked: 0,
-  registry: {
-    store: "sqlite:///var/lib/failback/registry.db",
-    storeId: "4be0a5c2",
-    epoch: "7391",
-    revision: "18230",
-    sessions: 160,
-    incarnations: 161,
-    tombstones: 12,
-    subscribers: 48,
-    expiredSessions: "2",
-    heldBackLeases: 0,
-    evictionGuard: "EVICTION_GUARD_STATE_WATCHING",
-    complete: true,
-    ...fields,
-  },
-});
-const FLEET = () => [
-  ...instances("orders", 12),
-  ...instances("payments", 64),
-  ...instances("catalog", 180),
-  ...instances("search/query", 24),
-  ...instances("mail", 3, { namespace: "staging", share: 8 }),
-  ...instances("ledger", 8),
-];
-
-export const SCENARIOS = {
-  registry: () => ({ overview: REGISTRY(), rows: FLEET(), pending: [] }),
-  agent: () => ({ overview: AGENT(), rows: FLEET(), pending: [] }),
-  outage: () => ({
-    overview: AGENT({ pending: 6, parked: 1 }, [
-      upstream("CONNECTING", {
-        lastError: UNREACHABLE,
-        pending: "6",
-        parked: "1",
-        acknowledged: "6",
-      }),
-    ]),
-    rows: FLEET(),
-    pending: pending(5, { parked: 1 }),
-    stale: true,
-  }),
-  empty: () => ({
-    overview: REGISTRY({ sessions: 0, subscribers: 0, revision: "0" }),
-    rows: [],
-    pending: [],
-  }),
-  large: () => ({
-    overview: AGENT({ pending: 10000 }, [
-      upstream("CONNECTING", {
-        lastError: UNREACHABLE,
-        desired: "10000",
-        acknowledged: "0",
-        pending: "10000",
-      }),
-    ]),
-    rows: [...FLEET(), ...instances("fleet", 10000)],
-    pending: pending(10000),
-  }),
-};
-
-function counts(rows) {
-  const of = (state) => rows.filter((row) => stateOf(row) === state).length;
-  return {
-    total: rows.length,
-    ...Object.fromEntries(STATES.map((state) => [state, of(state)])),
-    persistent: rows.filter((row) => row.record.instance.persistent).length,
-  };
-}
-const stateOf = (row) =>
-  row.record.instance.offline ? "offline" : row.state.replace("INSTANCE_STATE_", "").toLowerCase();
-const keyOf = (row) => row.record.instance.key;
 
 function pageOf(field, rows, search, more = {}) {
   const from = Number(search.get("page_token") ?? 0),
@@ -333,7 +153,6 @@ function overview(state) {
 }
 
 function answerGet(state, path, search) {
-  if (path === "/overview") return overview(state);
   if (path === "/services") return services(state, search);
   if (path === "/pending") return pageOf("operations", state.pending, search);
   const [, namespace, service, id] = path.slice(1).split("/").map(decodeURIComponent);
@@ -378,68 +197,65 @@ function answerPost(state, path, body) {
   return { offline: mark, unchanged: false, epoch: "7391", revision: "18231" };
 }
 
-// Serves `state` (made by one of SCENARIOS, changed as one likes) until `stop()`. `requests` counts those
-// that were answered with a body, and those with "not modified".
-export async function startFakeAdmin(state, port = 0) {
-  const requests = { full: 0, unchanged: 0 };
-  const server = createServer((request, response) => {
-    const url = new URL(request.url, "http://fake");
-    const send = (status, type, body, headers = {}) => {
-      response.writeHead(status, {
-        "content-type": type,
-        "content-security-policy": POLICY,
-        "cache-control": "no-cache",
-        ...headers,
-      });
-      response.end(body);
-    };
-    const json = (status, value) => {
-      const text = JSON.stringify(value);
-      const etag = `"${createHash("sha1").update(text).digest("hex")}"`;
-      if (request.headers["if-none-match"] === etag) {
-        requests.unchanged++;
-        response.writeHead(304, { etag });
-        return response.end();
-      }
-      requests.full++;
-      send(status, "application/json", text, status === 200 ? { etag } : {});
-    };
-    const file =
-      url.pathname === "/"
-        ? "index.html"
-        : url.pathname.match(/^\/console\/([a-z_]+\.[a-z]+)$/)?.[1];
-    if (file) return send(200, TYPES[extname(file)], readFileSync(new URL(file, CONSOLE)));
-    if (request.method === "GET") {
-      const body = answerGet(state, url.pathname, url.searchParams);
-      return body
-        ? json(200, body)
-        : json(404, {
-            code: "NOT_FOUND",
-            message: `nothing is known of ${url.pathname}`,
-            reason: "",
-            details: {},
-          });
-    }
+// The lists' tag is the state's revision, as the daemons' is; what has the time in it has none.
+function tagOf({ revision }, path) {
+  const isList = /^\/(services|pending)/.test(path) && path.split("/").length !== 5;
+  return isList ? `"${revision}"` : undefined;
+}
+
+const UNAUTHENTICATED = {
+  code: "UNAUTHENTICATED",
+  message: "the token is not the one in admin.token_file",
+  reason: "CREDENTIALS_NEEDED",
+  details: {},
+};
+
+async function answer(state, request, path, search) {
+  if (request.method === "POST") {
     let text = "";
-    request.on("data", (chunk) => (text += chunk));
-    request.on("end", () =>
-      request.headers.authorization === `Bearer ${TOKEN}`
-        ? json(200, answerPost(state, url.pathname, JSON.parse(text)))
-        : json(401, {
-            code: "UNAUTHENTICATED",
-            message: "the token is not the one in admin.token_file",
-            reason: "CREDENTIALS_NEEDED",
-            details: {},
-          }),
-    );
+    for await (const chunk of request) text += chunk;
+    if (request.headers.authorization !== `Bearer ${TOKEN}`) return [401, UNAUTHENTICATED];
+    state.revision++;
+    return [200, answerPost(state, path, JSON.parse(text))];
+  }
+  if (path === "/overview") return [200, overview(state)];
+  const body = answerGet(state, path, search);
+  return body
+    ? [200, body]
+    : [404, { code: "NOT_FOUND", message: `nothing is known of ${path}`, reason: "", details: {} }];
+}
+
+// Serves `state`, made by one of SCENARIOS, until `stop()`; `change()` lets a test alter it. `asked` has the
+// paths that were answered in full.
+export async function startFakeAdmin(state, port = 0) {
+  state.revision ??= 1;
+  const asked = [];
+  const server = createServer(async (request, response) => {
+    const { pathname, searchParams } = new URL(request.url, "http://fake");
+    const send = (status, type, body, headers = {}) =>
+      response
+        .writeHead(status, { "content-type": type, "content-security-policy": POLICY, ...headers })
+        .end(body);
+    const file =
+      pathname === "/" ? "index.html" : pathname.match(/^\/console\/([a-z_]+\.[a-z]+)$/)?.[1];
+    if (file) return send(200, TYPES[extname(file)], readFileSync(new URL(file, CONSOLE)));
+    const etag = tagOf(state, pathname);
+    if (etag && request.headers["if-none-match"] === etag) return response.writeHead(304).end();
+    asked.push(pathname);
+    const [status, body] = await answer(state, request, pathname, searchParams);
+    send(status, "application/json", JSON.stringify(body), etag && status === 200 ? { etag } : {});
   });
   await new Promise((resolve) => server.listen(port, "127.0.0.1", resolve));
-  const { port: chosen } = server.address();
+  const chosen = server.address().port;
   return {
     url: `http://127.0.0.1:${chosen}/`,
     port: chosen,
     state,
-    requests,
+    asked,
+    change: (alter) => {
+      alter(state);
+      state.revision++;
+    },
     stop: () =>
       new Promise((resolve) => {
         server.close(resolve);

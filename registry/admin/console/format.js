@@ -9,7 +9,7 @@ export function span(milliseconds) {
   const ms = Math.max(0, milliseconds);
   const s = ms / 1000;
   if (ms < 999.5) return `${Math.round(ms)} ms`;
-  if (s < 9.95) return `${s.toFixed(1)} s`;
+  if (s < 9.95 && ms % 1000 !== 0) return `${s.toFixed(1)} s`;
   const whole = Math.round(s);
   if (whole < MINUTE) return `${whole} s`;
   if (whole < HOUR) return two(whole, MINUTE, "min", 1, "s");
@@ -46,10 +46,13 @@ function wholeSeconds(milliseconds) {
   return Math.floor(Math.max(0, milliseconds) / 1000) * 1000;
 }
 
-// "in 3.2 s", and "now" when it is due.
+// "in 3.2 s", "in 3.0 s", "in 12 s", and "now" when it is due.
 export function countdown(time, now) {
   const left = Date.parse(time) - now;
-  return left <= 50 ? "now" : `in ${span(Math.ceil(left / 100) * 100)}`;
+  if (left <= 50) return "now";
+  return left < 9950
+    ? `in ${(left / 1000).toFixed(1)} s`
+    : `in ${span(Math.ceil(left / 1000) * 1000)}`;
 }
 
 // Formatters are dear to make and cheap to use.

@@ -1,10 +1,12 @@
 // Asks again and again, cheaply.
 //
-// Each second while the page is seen; more seldom when an answer takes long, so that a tenth of the time
-// is spent at most; hidden, less and less often; and after a failure with a growing delay, which is told.
+// Each second while the page is seen; more seldom when an answer takes long; hidden, less and less
+// often; and after a failure with a growing delay, which is told.
 
 const INTERVAL_MS = 1000;
-const SHARE = 10;
+// After an answer that took long, so many times that; but no longer than this.
+const REST = 4;
+const MAX_REST_MS = 5000;
 const MAX_HIDDEN_MS = 60_000;
 const MAX_RETRY_MS = 10_000;
 
@@ -51,6 +53,6 @@ export class Poller {
     this.#failing = error !== null;
     if (error) return failedBefore ? Math.min(MAX_RETRY_MS, this.#delay * 2) : INTERVAL_MS;
     if (document.hidden) return Math.min(MAX_HIDDEN_MS, this.#delay * 2);
-    return Math.max(INTERVAL_MS, took * SHARE);
+    return Math.max(INTERVAL_MS, Math.min(MAX_REST_MS, took * REST));
   }
 }
