@@ -20,7 +20,12 @@ export async function openPage(
   url,
   { viewport = DESKTOP, scheme = "light", allowed = () => false } = {},
 ) {
-  const context = await browser.newContext({ viewport, colorScheme: scheme, locale: "en-GB" });
+  const context = await browser.newContext({
+    viewport,
+    colorScheme: scheme,
+    locale: "en-GB",
+    reducedMotion: "reduce",
+  });
   const page = await context.newPage();
   page.setDefaultTimeout(PATIENCE_MS);
   page.problems = [];

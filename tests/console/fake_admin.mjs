@@ -164,7 +164,9 @@ function answerGet(state, path, search) {
 
 function answerPost(state, path, body) {
   if (path === "/pending/retry" || path === "/pending/cancel") {
-    const chosen = state.pending.filter(({ id }) => !body.ids?.length || body.ids.includes(id));
+    const chosen = state.pending.filter(
+      ({ id }) => !body.selector?.ids || body.selector.ids.includes(id),
+    );
     if (path.endsWith("cancel"))
       state.pending = state.pending.filter((row) => !chosen.includes(row));
     else

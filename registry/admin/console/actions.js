@@ -24,7 +24,7 @@ async function carryOut(change, done) {
 
 export const retry = (id, upstream) =>
   carryOut(
-    () => act("/pending/retry", { ids: [id], upstream }),
+    () => act("/pending/retry", { selector: { ids: [id], upstream } }),
     () => `Trying again: ${id}`,
   );
 
@@ -36,7 +36,7 @@ export const retryAll = (rows, filtered) =>
       let retried = 0;
       const ids = [...new Set(rows.map((row) => row.id))];
       for (let i = 0; i < ids.length; i += BATCH) {
-        const result = await act("/pending/retry", { ids: ids.slice(i, i + BATCH) });
+        const result = await act("/pending/retry", { selector: { ids: ids.slice(i, i + BATCH) } });
         if (result === null) return null;
         retried += Number(result.retried);
       }
@@ -55,7 +55,7 @@ export async function cancel(id, upstream) {
   return (
     sure !== null &&
     carryOut(
-      () => act("/pending/cancel", { ids: [id], upstream }),
+      () => act("/pending/cancel", { selector: { ids: [id], upstream } }),
       () => `Given up: ${id}`,
     )
   );

@@ -6,6 +6,7 @@ import { icon } from "./icons.js";
 
 // States of an instance, in the order in which they are counted and shown.
 export const STATES = ["healthy", "unhealthy", "draining", "offline"];
+const BAR = [...STATES, "pending"];
 
 export const stateOf = (summary) => enumName(summary.state, "INSTANCE_STATE") || "healthy";
 
@@ -13,17 +14,14 @@ export const stateOf = (summary) => enumName(summary.state, "INSTANCE_STATE") ||
 export const badge = (kind, text = kind) =>
   h("span", { class: `badge is-${kind}` }, icon(kind), text);
 
-// How many of a service's instances are in which state, as one bar. Its numbers are beside it, in words.
-export function countsBar(counts) {
-  const total = Math.max(1, counts.total);
+// How many are in which state, as one bar. Its numbers are beside it, in words.
+export function bar(counts) {
+  const parts = BAR.filter((state) => counts[state] > 0);
   return h(
     "span",
     { class: "bar", "aria-hidden": "true" },
-    STATES.filter((state) => counts[state] > 0).map((state) =>
-      h("span", {
-        class: `bar-part is-${state}`,
-        style: { "flex-grow": String(counts[state] / total) },
-      }),
+    parts.map((state) =>
+      h("span", { class: `bar-part is-${state}`, style: { "flex-grow": String(counts[state]) } }),
     ),
   );
 }

@@ -8,7 +8,11 @@ import { clockTime, shortMessage } from "./parts.js";
 
 // [{key, level, text, action}], the worst first.
 // `now` is by our clock, `theirs` the same moment by the daemon's.
-export function problems({ overview, error, nextTry, updated, failedSince, listing }, now, theirs) {
+export function problems(
+  { route, overview, error, nextTry, updated, failedSince, listing },
+  now,
+  theirs,
+) {
   const found = [];
   if (error?.status) {
     found.push({
@@ -34,7 +38,7 @@ export function problems({ overview, error, nextTry, updated, failedSince, listi
     });
   }
   const stale = Boolean(listing?.head?.stale);
-  if (overview?.agent) found.push(...agentProblems(overview, stale, theirs));
+  if (overview?.agent) found.push(...agentProblems(overview, route, stale, theirs));
   if (overview?.registry) found.push(...registryProblems(overview.registry));
   const { ready, reasons = [] } = overview?.readiness ?? { ready: true };
   if (!ready && found.length === 0)
@@ -53,7 +57,7 @@ export function problems({ overview, error, nextTry, updated, failedSince, listi
   return found;
 }
 
-function agentProblems({ agent, parked }, stale, now) {
+function agentProblems({ agent, parked }, route, stale, now) {
   const found = [];
   if (agent.draining)
     found.push({
@@ -78,7 +82,10 @@ function agentProblems({ agent, parked }, stale, now) {
             : "Nothing waits for it. ",
           stale ? "Lists show the last that the agent knew." : "",
         ],
-        action: Number(upstream.pending) ? { href: "#/pending", text: "What is pending" } : null,
+        action:
+          Number(upstream.pending) && route.view !== "pending"
+            ? { href: "#/pending", text: "What is pending" }
+            : null,
       });
     } else if (state === "resyncing") {
       found.push({

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { count, plural } from "./format.js";
 import { Listing } from "./listing.js";
-import { chips, countsBar, searchField, STATES } from "./parts.js";
+import { chips, bar, searchField, STATES } from "./parts.js";
 import { formatRoute } from "./router.js";
 import { sortRows } from "./sorting.js";
 
@@ -39,7 +39,7 @@ export const servicesView = {
         h("span", { class: "row-note" }, row.namespace),
       ],
     },
-    { title: "Health", class: "cell-bar", cell: ({ instances }) => countsBar(instances) },
+    { title: "Health", class: "cell-bar", cell: ({ instances }) => bar(instances) },
     {
       title: "Instances",
       sort: "total",

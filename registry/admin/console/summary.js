@@ -1,24 +1,15 @@
 // The few numbers that answer most questions, above the services. Pure.
 
 import { h } from "./dom.js";
-import { count, enumName, plural } from "./format.js";
-import { badge, countsBar, STATES } from "./parts.js";
+import { count, enumName } from "./format.js";
+import { badge, bar, STATES } from "./parts.js";
 
 export function summary({ overview, kind }) {
   if (!overview) return null;
-  const counts = overview.instances ?? { total: 0 };
   return h(
     "dl",
     { class: "summary", "aria-label": "Summary" },
-    tile(
-      kind === "agent" ? "Registered by this agent" : "Instances",
-      count(counts.total),
-      countsBar(counts),
-      STATES.filter((state) => counts[state] > 0)
-        .map((state) => `${count(counts[state])} ${state}`)
-        .join(", ") || "none yet",
-    ),
-    kind === "agent" ? agentTiles(overview) : registryTiles(overview.registry ?? {}),
+    kind === "agent" ? agentTiles(overview) : registryTiles(overview),
   );
 }
 
@@ -34,42 +25,59 @@ const tile = (name, value, ...notes) =>
 function agentTiles({ agent, pending, parked }) {
   const upstreams = agent?.upstreams ?? [];
   const sum = (field) => upstreams.reduce((total, upstream) => total + Number(upstream[field]), 0);
+  const desired = sum("desired");
+  const acknowledged = sum("acknowledged");
   const ready = upstreams.filter(
     ({ state }) => enumName(state, "UPSTREAM_STATE") === "ready",
   ).length;
+  const many = upstreams.length > 1;
   return [
     tile(
-      "Acknowledged",
-      `${count(sum("acknowledged"))} / ${count(sum("desired"))}`,
-      upstreams.length > 1 ? "over all registries" : "by the registry",
+      "Registered by this agent",
+      count(desired),
+      bar({ healthy: acknowledged, pending: desired - acknowledged }),
+      desired === acknowledged
+        ? `all acknowledged${many ? ", over all registries" : ""}`
+        : `${count(acknowledged)} acknowledged, ${count(desired - acknowledged)} not yet`,
     ),
+    tile("Pending", h("a", { href: "#/pending" }, count(pending)), "intents on their way"),
     tile(
-      "Pending",
-      h("a", { href: "#/pending" }, count(pending)),
-      parked ? badge("parked", `${count(parked)} parked`) : "none parked",
+      "Parked",
+      h("a", { href: "#/pending?state=parked" }, count(parked)),
+      parked ? badge("parked", "needs a hand") : "none needs a hand",
     ),
     tile(
       "Registries",
       `${ready} / ${upstreams.length}`,
       ready === upstreams.length
-        ? badge("healthy", "all ready")
-        : badge("unhealthy", plural(upstreams.length - ready, "not ready", "not ready")),
+        ? badge("healthy", many ? "all ready" : "ready")
+        : badge("unhealthy", `${upstreams.length - ready} not ready`),
     ),
   ];
 }
 
-const registryTiles = (registry) => [
-  tile(
-    "Sessions",
-    count(registry.sessions),
-    registry.heldBackLeases
-      ? badge("draining", `${count(registry.heldBackLeases)} held back`)
-      : "none held back",
-  ),
-  tile("Subscribers", count(registry.subscribers), "following services"),
-  tile(
-    "Revision",
-    count(registry.revision),
-    h("span", { class: "mono" }, `epoch ${registry.epoch ?? "–"}`),
-  ),
-];
+function registryTiles({ registry, instances = { total: 0 } }) {
+  return [
+    tile(
+      "Instances",
+      count(instances.total),
+      bar(instances),
+      STATES.filter((state) => instances[state] > 0)
+        .map((state) => `${count(instances[state])} ${state}`)
+        .join(", ") || "none yet",
+    ),
+    tile(
+      "Sessions",
+      count(registry?.sessions),
+      registry?.heldBackLeases
+        ? badge("draining", `${count(registry.heldBackLeases)} held back`)
+        : "none held back",
+    ),
+    tile("Subscribers", count(registry?.subscribers), "following services"),
+    tile(
+      "Revision",
+      count(registry?.revision),
+      h("span", { class: "mono" }, `epoch ${registry?.epoch ?? "–"}`),
+    ),
+  ];
+}
