@@ -249,6 +249,7 @@ absl::Status AgentDaemon::Serve() {
   options.listen_options.allow_remote_plaintext = config_.allow_remote_plaintext();
   options.credentials = security_.server->credentials();
   options.access = security_.server->access();
+  options.timer = timer_.get();
   options.extra_services = {{service_.get(), AgentService::kName},
                             {xds_service_.get(), xds::AdsService::kName},
                             {admin_service_.get(), AdminService::kName}};
