@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
+#include "registry/admin/console/console.h"
 #include "registry/admin/redact.h"
 #include "registry/admin/text_table.h"
 #include "registry/canonical.h"
@@ -217,6 +218,7 @@ absl::Status ParseBody(const AdminRequest& request, Message* message) {
 }
 
 void AddAdminRoutes(const AdminSources& sources, AdminServer* server) {
+  HandleConsole(server);
   Overview(*sources.admin, server);
   Services(*sources.admin, server);
   Logging(server);

@@ -299,7 +299,7 @@ test("retry one, retry those of a reason, give one up", async () => {
       await shows(page, "under way", "[aria-rowindex='2']");
       await page.locator(".reason", { hasText: "PERMISSION_DENIED" }).click();
       await shows(page, "1 intent of 6 match", "#count");
-      await page.getByRole("button", { name: "Retry all" }).click();
+      await page.getByRole("button", { name: "Retry the 1 shown" }).click();
       await shows(page, "Trying again: 1 intent", "#notices");
       assert.equal(
         fake.state.pending.filter(({ state }) => state === "PENDING_STATE_IN_FLIGHT").length,
