@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 import yaml
@@ -232,6 +233,43 @@ class Scraped(unittest.TestCase):
         self.await_unregisters(0)
         eventually(lambda: prometheus.value("sum(failback_agent_recovery_seconds_count)") >= 2,
                    "recoveries are counted")
+
+
+class Guarded(unittest.TestCase):
+    """A registry with a certificate and a policy has metrics of both."""
+
+    def test_certificate_and_policy(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(
+                ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+                 "/CN=localhost", "-keyout", folder + "/key.pem", "-out", folder + "/cert.pem"],
+                check=True, capture_output=True, timeout=DEADLINE)
+            self.write(folder + "/policy.yaml", {"rules": [
+                {"name": "some", "anonymous": True, "allow": ["register"], "namespaces": "*",
+                 "services": "*"}]})
+            registry = Daemon(REGISTRY, "--listen", "127.0.0.1:0", "--store", "memory:", "--tls-cert",
+                              folder + "/cert.pem", "--tls-key", folder + "/key.pem", "--policy-file",
+                              folder + "/policy.yaml", "--reload-interval", "100ms")
+            self.addCleanup(registry.kill)
+            page = registry.metrics()
+            self.assertLessEqual({name for name in CONDITIONAL if "_etcd_" not in name},
+                                 set(families(page)))
+            (end,) = re.findall(
+                r"(?m)^failback_server_certificate_not_after_timestamp_seconds (\d+)$", page)
+            self.assertAlmostEqual(int(end), time.time() + 2 * 24 * 3600, delta=3600)
+            self.assertIn('failback_config_refused_total{source="security"} 0\n', page)
+            self.write(folder + "/policy.yaml", {"rules": 7})
+            eventually(lambda: 'failback_config_refused_total{source="security"} 1\n'
+                       in registry.metrics(), "the policy is refused")
+            registry.process.terminate()
+            registry.process.communicate(timeout=DEADLINE)
+            self.assertEqual(registry.process.returncode, 0)
+
+    @staticmethod
+    def write(path, content):
+        with open(path + ".new", "w") as file:
+            yaml.safe_dump(content, file)
+        os.rename(path + ".new", path)
 
 
 if __name__ == "__main__":
