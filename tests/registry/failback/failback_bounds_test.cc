@@ -112,6 +112,18 @@ TEST_F(FailbackBoundsTest, Rule12_DrainLetsOwedUnregistersFinishAndClosesTheSess
   EXPECT_TRUE(registry_->draining());
 }
 
+TEST_F(FailbackBoundsTest, Rule12_DrainClosesTheSessionWhenTheCallsInFlightHaveEnded) {
+  Start();
+  fake_->registers.Hold();
+  Register("a");
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(10), drained.Catch());
+  EXPECT_EQ(fake_->closes.request_count(), 0) << "the call could land after the session's end";
+  fake_->registers.Release();
+  EXPECT_EQ(fake_->closes.request_count(), 1);
+  EXPECT_TRUE(drained.done());
+}
+
 TEST_F(FailbackBoundsTest, Rule12_DrainTakesNoNewIntents) {
   Start();
   Answer<agent::v1::DrainResponse> drained;
