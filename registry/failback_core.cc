@@ -114,7 +114,7 @@ void FailbackRegistry::Core::Register(const RegisterRequest& request,
                   registration.instance().key(),
                   /*present=*/true,
                   registration.instance().persistent(),
-                  CanonicalInstance(registration.instance()),
+                  CanonicalRegistration(registration.instance()),
                   registration.generation()};
   }
   StateIntents(request.session_id(), std::move(intents), request.wait_for(), request.check(),

@@ -154,6 +154,7 @@ void Services(const Admin& admin, AdminServer* server) {
                      return std::move(respond)(AdminResponse::Error(status));
                    }
                    *offline.mutable_key() = KeyOf(request);
+                   if (offline.by().empty()) offline.set_by("admin endpoint");
                    admin.SetOffline(offline,
                                     Responder<SetOfflineResponse>(request, std::move(respond)));
                  });
