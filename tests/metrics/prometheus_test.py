@@ -200,8 +200,7 @@ class Scraped(unittest.TestCase):
         self.agent.register("orders-2", wait="acknowledged")
         self.agent.register("orders-3", wait="acknowledged")
         self.agent.register("orders-4")
-        prometheus.await_firing("FailbackOperationsParked")
-        (alert,) = prometheus.firing()["FailbackOperationsParked"]
+        (alert,) = eventually(lambda: prometheus.firing().get("FailbackOperationsParked"), "parked")
         self.assertEqual(alert["labels"]["operation"], "register")
         self.assertIn("1 register intents", alert["annotations"]["summary"])
         self.agent.ctl("unregister", "orders", "--id", "orders-2", "--wait", "acknowledged")
@@ -225,7 +224,8 @@ class Scraped(unittest.TestCase):
         self.agent.ctl("unregister", "orders", "--id", "orders-4")
         prometheus.await_firing("FailbackRegistryAbsent", "FailbackTargetDown",
                                 "FailbackUpstreamDownForMany")
-        eventually(lambda: len(prometheus.firing()["FailbackUpstreamDown"]) == 2, "both are down")
+        eventually(lambda: len(prometheus.firing().get("FailbackUpstreamDown", [])) == 2,
+                   "both are down")
         self.await_unregisters(1)
         self.registry.start()
         prometheus.await_quiet("FailbackRegistryAbsent", "FailbackTargetDown",
