@@ -7,6 +7,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/util/json_util.h"
 #include "registry/admin/console/console.h"
 #include "registry/admin/redact.h"
@@ -196,12 +198,25 @@ void Logging(AdminServer* server) {
   });
 }
 
+// The same for the same content, although JSON has the entries of a map in any order.
+std::string ContentTag(const Message& message) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    message.SerializeToCodedStream(&coded);
+  }
+  return absl::StrCat(absl::Hex(Digest64(bytes)));
+}
+
 }  // namespace
 
 AdminResponse MessageResponse(const AdminRequest& request, const Message& message) {
-  AdminResponse response = request.wants_text() ? AdminResponse::Text(MessageText(message))
-                                                : AdminResponse::Json(ToJson(message));
-  response.etag = absl::StrCat(absl::Hex(Digest64(response.body)));
+  const bool text = request.wants_text();
+  AdminResponse response =
+      text ? AdminResponse::Text(MessageText(message)) : AdminResponse::Json(ToJson(message));
+  response.etag = absl::StrCat(ContentTag(message), text ? ".text" : ".json");
   return response;
 }
 

@@ -66,6 +66,13 @@ async function giveToken(page) {
   await page.getByRole("button", { name: "Go on" }).click();
 }
 
+// Asked again, a list that has not changed is not sent.
+async function assertUnchangedIsNotSent(url) {
+  const etag = (await fetch(url)).headers.get("etag");
+  assert.ok(etag);
+  assert.equal((await fetch(url, { headers: { "if-none-match": etag } })).status, 304);
+}
+
 test("an outage: told at once, with what is owed, why, and until when; over by itself", async () => {
   await fleet.startAgent(shop());
   const page = await openPage(browser, fleet.agent.url, { allowed });
@@ -74,6 +81,8 @@ test("an outage: told at once, with what is owed, why, and until when; over by i
   await shows(page, "47", ".summary");
   await until(page, () => document.querySelector(".grid-body .is-unhealthy .number"));
   await screenshot(page, "console-services");
+
+  await assertUnchangedIsNotSent(`${fleet.agent.url}services/default/orders`);
 
   await fleet.registry.kill();
   await shows(page, "No session at main", "#banners");

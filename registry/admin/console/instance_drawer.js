@@ -4,7 +4,16 @@
 import { h } from "./dom.js";
 import { clock, count, countdown, durationMs, enumName, exactly, plural, span } from "./format.js";
 import { icon } from "./icons.js";
-import { age, badge, copyButton, facts, shortMessage, stateOf, statusText } from "./parts.js";
+import {
+  age,
+  badge,
+  copyButton,
+  facts,
+  shortMessage,
+  sorted,
+  stateOf,
+  statusText,
+} from "./parts.js";
 
 // What happened, and how it looks: registered, healthy.
 const CHANGES = {
@@ -174,7 +183,7 @@ function owed(pending = [], now) {
 
 function what({ record }, now) {
   const { instance } = record;
-  const entries = Object.entries(instance.metadata ?? {});
+  const entries = sorted(instance.metadata);
   const address = `${instance.address}:${instance.port}`;
   return [
     h(
