@@ -1,4 +1,5 @@
-// The console of real daemons: an outage from beginning to end. What these pages show are the pictures in the documents.
+// The console of real daemons: an outage from beginning to end, and an instance taken out of rotation and
+// back. What these pages show are the pictures in the documents.
 
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, test } from "node:test";
@@ -130,7 +131,6 @@ test("an outage: told at once, with what is owed, why, and until when; over by i
   await shows(page, "10.0.6.13:8080", "#drawer .facts");
   await shows(page, "retrying at main", "#drawer .history");
   await shows(page, "acknowledged at main", "#drawer .history");
-  await screenshot(page, "console-instance");
   await closePage(page);
 });
 
@@ -140,5 +140,38 @@ test("a registry that is killed is told at its own console too", async () => {
   await shows(page, "registry", ".kind");
   await fleet.registry.kill();
   await shows(page, "This registry cannot be reached", "#banners");
+  await closePage(page);
+});
+
+test("offline and back: a subscriber sees it, and what was registered is as it was", async () => {
+  await fleet.startAgent(shop());
+  const watcher = fleet.watch(fleet.registry, "orders");
+  const page = await openPage(
+    browser,
+    `${fleet.registry.url}#/services/default/orders?instance=orders-2`,
+    { allowed },
+  );
+  await shows(page, "version", "#drawer .metadata");
+  await page.getByRole("button", { name: "Take offline" }).click();
+  await page.getByLabel("Reason").fill("disk is full, ticket 4711");
+  await page.getByLabel("Your name").fill("ada");
+  await page.getByRole("button", { name: "Take it offline" }).click();
+  await giveToken(page);
+  await shows(page, "disk is full, ticket 4711", "#drawer .mark");
+  await shows(page, "offline", "[aria-selected=true]");
+  await shows(page, "taken offline", "#drawer .history");
+  await screenshot(page, "console-instance");
+  const marked = await watcher.until((instances) => instances.get("orders-2")?.offline);
+  assert.equal(marked.get("orders-2").offline.reason, "disk is full, ticket 4711");
+  assert.equal(marked.get("orders-1").offline, undefined);
+  await page.getByRole("button", { name: "Back into rotation" }).click();
+  await page.getByRole("button", { name: "Put it back" }).click();
+  await shows(page, "healthy", "#drawer .rotation");
+  const back = await watcher.until(
+    (instances) => instances.get("orders-2") && !instances.get("orders-2").offline,
+  );
+  assert.deepEqual(back.get("orders-2").metadata, { version: "2.1.0", track: "stable" });
+  assert.equal(back.get("orders-2").zone, "eu-west-1b");
+  assert.doesNotMatch(page.url(), new RegExp(TOKEN));
   await closePage(page);
 });
