@@ -535,6 +535,20 @@ TEST_F(FailbackRegistryTest, Rule8_ALostSessionIsOpenedAnewAndEverythingIsSentAg
   EXPECT_EQ(fake_->opens.last_request().incarnation(), "inc");
 }
 
+TEST_F(FailbackRegistryTest, Rule8_WhatALostSessionHadIsPendingAgain) {
+  Start();
+  Register("a");
+  EXPECT_EQ(registry_->Pending().size(), 0);
+  Back("session-2");
+  fake_->keep_alives.Answer(SessionUnknown());
+  fake_->registers.Hold();
+  Advance(absl::Seconds(4));
+  EXPECT_EQ(registry_->Pending().size(), 1);
+  EXPECT_EQ(registry_->UpstreamStatus().acknowledged(), 0);
+  fake_->registers.Release();
+  EXPECT_EQ(registry_->Pending().size(), 0);
+}
+
 TEST_F(FailbackRegistryTest, Rule8_IsSentAgainInTheOrderInWhichItWasStated) {
   options_.max_calls_in_flight = 1;
   Start();
@@ -605,12 +619,13 @@ TEST_F(FailbackRegistryTest, Rule8_AChangedEpochResyncs) {
 }
 
 TEST_F(FailbackRegistryTest, Rule8_ConnectionBackAfterALossResyncs) {
+  Back("session-1");
   Start();
   Register("a");
   fake_->registers.ClearRequests();
   GoAway();
   Advance(absl::Seconds(4));
-  Back("session-of-inc");
+  Back("session-1");  // which has outlived the loss
   Advance(absl::Seconds(2));
   ASSERT_EQ(fake_->registers.request_count(), 1);
 }
