@@ -152,7 +152,9 @@ class SubscriptionState final : public NotifyListener,
       now.revision = revision_;
       now.status = end_;
       now.instances.reserve(instances_.size());
-      for (const auto& [key, instance] : instances_) now.instances.push_back(*instance.second);
+      for (const auto& [key, instance] : instances_) {
+        if (!instance.second->has_offline()) now.instances.push_back(*instance.second);
+      }
     }
     std::stable_sort(now.instances.begin(), now.instances.end(),
                      [](const auto& a, const auto& b) { return Preference(a) < Preference(b); });

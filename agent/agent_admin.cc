@@ -74,18 +74,18 @@ void AgentAdmin::DescribeInstance(const DescribeInstanceRequest& request,
                                   Callback<InstanceDescription> done) const {
   InstanceKey key = request.key();
   NormalizeKey(&key);
-  Admin::DescribeInstance(request, [this, key, done = std::move(done)](
-                                       absl::StatusOr<InstanceDescription> found) mutable {
-    if (!found.ok()) return std::move(done)(found.status());
-    history_->Tell(key, &*found);
-    const std::string wanted = CanonicalKey(key);
-    for (PendingOperation& row : group_->Pending()) {
-      if (row.has_key() && CanonicalKey(row.key()) == wanted) {
-        *found->add_pending() = std::move(row);
-      }
-    }
-    std::move(done)(std::move(found));
-  });
+  FindInstance(
+      key, [this, key, done = std::move(done)](absl::StatusOr<InstanceDescription> found) mutable {
+        if (!found.ok()) return std::move(done)(found.status());
+        history_->Tell(key, &*found);
+        const std::string wanted = CanonicalKey(key);
+        for (PendingOperation& row : group_->Pending()) {
+          if (row.has_key() && CanonicalKey(row.key()) == wanted) {
+            *found->add_pending() = std::move(row);
+          }
+        }
+        std::move(done)(UnlessUnknown(key, std::move(found)));
+      });
 }
 
 void AddAgentRoutes(AgentService* service, AdminServer* server) {

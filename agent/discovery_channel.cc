@@ -22,7 +22,7 @@ AddressKind KindOf(const std::string& address) {
 }
 
 bool Takes(const ServiceInstance& instance) {
-  return !instance.has_weight() || instance.weight() > 0;
+  return !instance.has_offline() && (!instance.has_weight() || instance.weight() > 0);
 }
 
 // HEALTHY and unspecified are one.

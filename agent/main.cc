@@ -179,12 +179,13 @@ class AgentDaemon {
   IntentHistory history_;
   std::unique_ptr<HashedWheelTimer> timer_;
   Security security_;
+  // Calls of its own may be under way until the registry has gone.
+  std::unique_ptr<AgentAdmin> admin_;
   std::unique_ptr<FailbackGroup> registry_;
   std::unique_ptr<xds::AdsService> xds_service_;
   std::unique_ptr<AgentService> service_;
   ConfigReload reload_;
   std::unique_ptr<ReadinessWatch> readiness_;
-  std::unique_ptr<AgentAdmin> admin_;
   std::unique_ptr<AdminService> admin_service_;
   MetricsPage metrics_;
   std::unique_ptr<AdminServer> admin_server_;       // null: none

@@ -104,6 +104,13 @@ std::string CanonicalInstance(const ServiceInstance& instance) {
   return out;
 }
 
+std::string CanonicalRegistration(const ServiceInstance& instance) {
+  if (!instance.has_offline()) return CanonicalInstance(instance);
+  ServiceInstance registered = instance;
+  registered.clear_offline();
+  return CanonicalInstance(registered);
+}
+
 namespace {
 
 uint64_t LoadLittleEndian64(const char* data) {

@@ -37,6 +37,10 @@ std::string KeyText(const registry::v1::InstanceKey& key);
 // ServiceInstance.
 std::string CanonicalInstance(const registry::v1::ServiceInstance& instance);
 
+// The same of what its owner said: without what a registry adds (an operator's mark). Registrations
+// are compared, and kept, so.
+std::string CanonicalRegistration(const registry::v1::ServiceInstance& instance);
+
 // Tells two contents apart: the same for the same bytes ever after (it is kept on disk).
 // Not cryptographic.
 uint64_t Digest64(const char* data, size_t size);

@@ -98,7 +98,7 @@ void FailbackRegistry::Core::OnPage(const std::shared_ptr<Audit>& audit,
     }
     audit->epoch = response->epoch();
     for (const InstanceRecord& row : response->records()) {
-      audit->listed[CanonicalKey(row.instance().key())] = CanonicalInstance(row.instance());
+      audit->listed[CanonicalKey(row.instance().key())] = CanonicalRegistration(row.instance());
     }
     if (response->next_page_token().empty() ||
         response->next_page_token() == audit->request.page_token()) {

@@ -114,7 +114,7 @@ void FailbackRegistry::Core::Register(const RegisterRequest& request,
                   registration.instance().key(),
                   /*present=*/true,
                   registration.instance().persistent(),
-                  CanonicalInstance(registration.instance()),
+                  CanonicalRegistration(registration.instance()),
                   registration.generation()};
   }
   StateIntents(request.session_id(), std::move(intents), request.wait_for(), request.check(),
@@ -467,14 +467,15 @@ void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
     record->retry.reset();
     Enqueue(record);
   };
-  // Deregistrations first: they are few, and free what registrations may need. Then in the order in
-  // which they were stated: neighbours in the registry's memory, and in ours, go together.
+  // Deregistrations first: they are few, and free what registrations may need.
+  next_kind_ = static_cast<size_t>(OperationKind::kUnregister);
+  // In the order in which they were stated: neighbours in the registry's memory, and in ours, go
+  // together.
   std::vector<RecordPtr> ordered;
   ordered.reserve(records_.size());
   for (const auto& [key, record] : records_) ordered.push_back(record);
-  std::sort(ordered.begin(), ordered.end(), [](const RecordPtr& a, const RecordPtr& b) {
-    return std::pair(a->present, a->generation) < std::pair(b->present, b->generation);
-  });
+  std::sort(ordered.begin(), ordered.end(),
+            [](const RecordPtr& a, const RecordPtr& b) { return a->generation < b->generation; });
   for (const RecordPtr& record : ordered) again(record);
   for (const auto& [selector, record] : watches_) again(record);
   for (const RecordPtr& record : forgotten) Erase(record, absl::OkStatus(), deferred);

@@ -83,6 +83,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
                                              std::shared_ptr<NotifyListener> listener);
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done);
   void List(const ListRequest& request, Callback<ListResponse> done);
+  void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done);
 
   // Operator.
   const std::string& incarnation() const { return options_.incarnation; }

@@ -400,6 +400,38 @@ std::unique_ptr<SubscribeStream> FailbackGroup::Subscribe(
   return stream;
 }
 
+void FailbackGroup::SetOffline(const SetOfflineRequest& request,
+                               Callback<SetOfflineResponse> done) {
+  const auto members = members_;
+  if (absl::Status status = CheckUpstream("upstream", request.upstream()); !status.ok()) {
+    return std::move(done)(status);
+  }
+  SetOfflineRequest forwarded = request;
+  forwarded.clear_upstream();
+  for (const Member& member : *members) {
+    if (members->size() > 1 && request.upstream() != member.name) continue;
+    return member.registry->SetOffline(forwarded, std::move(done));
+  }
+  auto gather = std::make_shared<Gather<SetOfflineResponse>>(
+      members->size(), [members, done = std::move(done)](
+                           std::vector<absl::StatusOr<SetOfflineResponse>> answers) mutable {
+        const absl::StatusOr<SetOfflineResponse>* best = nullptr;
+        for (size_t i = 0; i < answers.size(); ++i) {
+          // One that does not have the instance has nothing to do.
+          if (!answers[i].ok() && !absl::IsNotFound(answers[i].status())) {
+            return std::move(done)(absl::Status(
+                answers[i].status().code(),
+                absl::StrCat((*members)[i].name, ": ", answers[i].status().message())));
+          }
+          if (best == nullptr || (!best->ok() && answers[i].ok())) best = &answers[i];
+        }
+        std::move(done)(*best);
+      });
+  for (size_t i = 0; i < members->size(); ++i) {
+    (*members)[i].registry->SetOffline(forwarded, gather->Of(i));
+  }
+}
+
 void FailbackGroup::Unsubscribe(const UnsubscribeRequest& request,
                                 Callback<UnsubscribeResponse> done) {
   CallAll<UnsubscribeRequest, UnsubscribeResponse>(

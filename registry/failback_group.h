@@ -87,6 +87,8 @@ class FailbackGroup final : public Registry {
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
   void List(const ListRequest& request, Callback<ListResponse> done) override;
+  // At the upstream named, or at all that have the instance. The answer is of the first of them.
+  void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
 
   // What an operator sees and does; as the calls of AgentService.
   // At the first upstream.

@@ -7,6 +7,7 @@
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/failback_core.h"
+#include "registry/validation.h"
 
 namespace failback {
 namespace {
@@ -345,6 +346,22 @@ void FailbackRegistry::Core::FinishDrain(bool closed, Deferred* deferred) {
     }
   }
   deferred->Add([done, response] { std::move (*done)(response); });
+}
+
+void FailbackRegistry::Core::SetOffline(const SetOfflineRequest& request,
+                                        Callback<SetOfflineResponse> done) {
+  if (absl::Status status = ValidateSetOffline(request); !status.ok()) {
+    return std::move(done)(status);
+  }
+  std::shared_ptr<Registry> upstream;
+  {
+    MutexLock lock(&mu_);
+    upstream = upstream_;
+  }
+  if (upstream == nullptr) {
+    return std::move(done)(absl::CancelledError("the registry client was shut down"));
+  }
+  upstream->SetOffline(request, std::move(done));
 }
 
 }  // namespace failback

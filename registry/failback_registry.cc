@@ -121,6 +121,11 @@ void FailbackRegistry::List(const ListRequest& request, Callback<ListResponse> d
   core_->List(request, std::move(done));
 }
 
+void FailbackRegistry::SetOffline(const SetOfflineRequest& request,
+                                  Callback<SetOfflineResponse> done) {
+  core_->SetOffline(request, std::move(done));
+}
+
 const std::string& FailbackRegistry::incarnation() const { return core_->incarnation(); }
 
 agent::v1::UpstreamStatus FailbackRegistry::UpstreamStatus() const {

@@ -166,6 +166,8 @@ class FailbackRegistry final : public Registry {
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
   void List(const ListRequest& request, Callback<ListResponse> done) override;
+  // Handed to the upstream as it is: an operator's word is no intent of this agent's.
+  void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
 
   // What an operator sees and does; as the calls of AgentService.
   const std::string& incarnation() const;

@@ -1,5 +1,7 @@
 #include "registry/grpc_channels.h"
 
+#include <arpa/inet.h>
+
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -8,6 +10,7 @@
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
+#include "registry/address.h"
 #include "registry/grpc_threads.h"
 
 namespace failback {
@@ -43,6 +46,17 @@ grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
     arguments.SetSslTargetNameOverride(options.security->server_name());
   }
   return arguments;
+}
+
+// `address` as gRPC takes it. A number is not looked up: gRPC would wake threads for each attempt.
+std::string Target(const std::string& address) {
+  if (absl::StartsWith(address, "unix:")) return address;
+  if (const auto parsed = ParseAddress(address); parsed.ok()) {
+    in6_addr number;
+    if (inet_pton(AF_INET, parsed->host.c_str(), &number) == 1) return absl::StrCat("ipv4:", address);
+    if (inet_pton(AF_INET6, parsed->host.c_str(), &number) == 1) return absl::StrCat("ipv6:", address);
+  }
+  return absl::StrCat("dns:///", address);
 }
 
 }  // namespace
@@ -99,8 +113,8 @@ GrpcChannels::Slot GrpcChannels::NewSlot(const std::string& address) const {
   Slot slot;
   const bool is_unix = absl::StartsWith(address, "unix:");
   slot.channel = grpc::CreateCustomChannel(
-      is_unix ? address : absl::StrCat("dns:///", address),
-      is_unix ? grpc::InsecureChannelCredentials() : credentials_.credentials, Arguments(options_));
+      Target(address), is_unix ? grpc::InsecureChannelCredentials() : credentials_.credentials,
+      Arguments(options_));
   slot.stub = RegistryService::NewStub(slot.channel);
   slot.created = absl::Now();
   return slot;

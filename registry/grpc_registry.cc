@@ -75,7 +75,12 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
 
   // One call of RegistryService's `method`, with its deadline.
   template <typename Request, typename Response>
-  void Call(const char* method, const Request& request, Callback<Response> done);
+  void Call(const char* method, const Request& request, Callback<Response> done) {
+    CallPath(absl::StrCat("/", registry::v1::RegistryService::service_full_name(), "/", method),
+             request, std::move(done));
+  }
+  template <typename Request, typename Response>
+  void CallPath(const std::string& path, const Request& request, Callback<Response> done);
 
   // Refuses a session at another store than the one before when it comes from another address: two
   // registries behind one URI. After a while it is believed, so that a fleet is not left without
@@ -415,7 +420,8 @@ void GrpcRegistry::Core::Release() {
 }
 
 template <typename Request, typename Response>
-void GrpcRegistry::Core::Call(const char* method, const Request& request, Callback<Response> done) {
+void GrpcRegistry::Core::CallPath(const std::string& path, const Request& request,
+                                  Callback<Response> done) {
   auto call = std::make_shared<UnaryCall<Response>>();
   call->done = std::move(done);
   if (!Begin(call)) return;
@@ -437,9 +443,7 @@ void GrpcRegistry::Core::Call(const char* method, const Request& request, Callba
   }
   call->channel = channels.Pick();
   grpc::TemplatedGenericStub<grpc::ByteBuffer, Response> stub(call->channel.channel);
-  stub.UnaryCall(&call->context,
-                 absl::StrCat("/", registry::v1::RegistryService::service_full_name(), "/", method),
-                 grpc::StubOptions(), &call->request, &call->response,
+  stub.UnaryCall(&call->context, path, grpc::StubOptions(), &call->request, &call->response,
                  [core = shared_from_this(), call](const grpc::Status& grpc_status) {
                    absl::Status status = StatusFromGrpc(grpc_status);
                    core->channels.Report(call->channel, status);
@@ -600,6 +604,11 @@ void GrpcRegistry::Unsubscribe(const UnsubscribeRequest& request,
 
 void GrpcRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
   core_->Call("List", request, std::move(done));
+}
+
+// The operator's service stands beside the registry's; its stub is not linked for one call.
+void GrpcRegistry::SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) {
+  core_->CallPath("/failback.admin.v1.AdminService/SetOffline", request, std::move(done));
 }
 
 void GrpcRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {

@@ -71,6 +71,7 @@ class GrpcRegistry final : public Registry {
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
   void List(const ListRequest& request, Callback<ListResponse> done) override;
+  void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
   // Told by the end of the KeepAlive stream, which is open from the first session on.
   void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
 

@@ -169,9 +169,9 @@ void RegistryDaemon::Stop() {
   security_.reset();
   server_.reset();
   admin_service_.reset();
-  admin_.reset();
   xds_service_.reset();
   registry_.reset();
+  admin_.reset();
 }
 
 int Main(int argc, char** argv) {

@@ -33,15 +33,19 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "failback/admin/v1/offline.pb.h"
 #include "failback/registry/v1/registry.pb.h"
 
 namespace failback {
 
 // The wire messages are the vocabulary of the C++ interface too.
+using admin::v1::SetOfflineRequest;
+using admin::v1::SetOfflineResponse;
 using registry::v1::CloseSessionRequest;
 using registry::v1::CloseSessionResponse;
 using registry::v1::InstanceKey;
@@ -117,6 +121,13 @@ class Registry {
                            Callback<UnsubscribeResponse> done) = 0;
 
   virtual void List(const ListRequest& request, Callback<ListResponse> done) = 0;
+
+  // An operator takes an instance out of rotation, or back. No intent: tried once, and answered
+  // when it is so. UNIMPLEMENTED where marks cannot be kept; the message says what to do instead.
+  virtual void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) {
+    std::move(done)(absl::UnimplementedError(
+        "this registry keeps no marks; have the owner register the instance as DRAINING instead"));
+  }
 
   // Hears when the connection to the registry breaks while nothing is asked of it, so that its
   // owner need not wait for the next call to find out. One listener; it may run on any thread, and

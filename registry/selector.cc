@@ -24,12 +24,17 @@ const std::string& Spelled(const std::string& name_space) {
 
 }  // namespace
 
+HealthStatus EffectiveStatus(const ServiceInstance& instance) {
+  return instance.has_offline() ? registry::v1::HEALTH_STATUS_UNHEALTHY
+                                : Spelled(instance.status());
+}
+
 bool SelectorMatches(const Selector& selector, const ServiceInstance& instance) {
   if (Spelled(selector.namespace_()) != Spelled(instance.key().namespace_())) return false;
   if (!selector.service().empty() && selector.service() != instance.key().service()) return false;
   if (!selector.statuses().empty() &&
       std::none_of(selector.statuses().begin(), selector.statuses().end(), [&](int status) {
-        return Spelled(static_cast<HealthStatus>(status)) == Spelled(instance.status());
+        return Spelled(static_cast<HealthStatus>(status)) == EffectiveStatus(instance);
       })) {
     return false;
   }

@@ -11,8 +11,12 @@
 
 namespace failback {
 
+// What clients are to make of an instance: its status spelled out, and UNHEALTHY while an operator
+// has taken it out of rotation.
+registry::v1::HealthStatus EffectiveStatus(const ServiceInstance& instance);
+
 // All that is set in `selector` holds for `instance`. An empty namespace on either side means
-// `default`; an empty service means any; an unspecified status counts as HEALTHY.
+// `default`; an empty service means any; an instance's status is the effective one.
 bool SelectorMatches(const Selector& selector, const ServiceInstance& instance);
 
 // Whether the selector asks for more than a service: for states, zones or metadata.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -488,6 +489,19 @@ std::vector<absl::Status> ValidateDeregistrations(const UnregisterRequest& reque
         return ValidateKey(FieldPath(path, "key"), item.key());
       },
       [](const registry::v1::Deregistration& item) -> const InstanceKey& { return item.key(); });
+}
+
+absl::Status ValidateSetOffline(const SetOfflineRequest& request) {
+  if (auto status = ValidateKey(FieldPath("key"), request.key()); !status.ok()) return status;
+  for (const auto& [name, text, limit] :
+       {std::tuple("reason", &request.reason(), kMaxOfflineReasonBytes),
+        std::tuple("by", &request.by(), kMaxOfflineByBytes)}) {
+    if (text->size() > limit) {
+      return InvalidField(
+          name, absl::StrCat("has ", text->size(), " bytes; at most ", limit, " are allowed"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace failback

@@ -46,6 +46,8 @@ inline constexpr int kMaxInstanceBytes = 64 * 1024;
 inline constexpr int kMaxIdLength = 128;  // incarnation, subscription_id, session_id, store_id
 inline constexpr size_t kMaxOwnerLength = 16;
 inline constexpr int kMaxClientNameLength = 128;
+inline constexpr size_t kMaxOfflineReasonBytes = 256;
+inline constexpr size_t kMaxOfflineByBytes = 128;
 inline constexpr int kMaxSelectorValues = 64;  // zones, and metadata entries, of a selector
 inline constexpr int kMaxPageSize = 1000;
 inline constexpr uint32_t kDefaultMaxBatch = 1000;
@@ -94,6 +96,7 @@ absl::Status ValidateUnregister(const UnregisterRequest& request,
 absl::Status ValidateSubscribe(const SubscribeRequest& request);
 absl::Status ValidateUnsubscribe(const UnsubscribeRequest& request);
 absl::Status ValidateList(const ListRequest& request);
+absl::Status ValidateSetOffline(const SetOfflineRequest& request);
 
 // One status for each item, in the order of the request. A key that an earlier item of the call has
 // too is an error of the later item.

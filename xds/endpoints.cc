@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "registry/selector.h"
 
 namespace failback::xds {
 namespace {
@@ -72,8 +73,7 @@ ServiceEndpoint ToEndpoint(const ServiceInstance& instance) {
   endpoint.port = instance.port();
   endpoint.weight = instance.has_weight() ? instance.weight() : kDefaultWeight;
   endpoint.zone = instance.zone();
-  const bool healthy = instance.status() == registry::v1::HEALTH_STATUS_UNSPECIFIED ||
-                       instance.status() == registry::v1::HEALTH_STATUS_HEALTHY;
+  const bool healthy = EffectiveStatus(instance) == registry::v1::HEALTH_STATUS_HEALTHY;
   endpoint.serving = healthy && endpoint.weight > 0;
   endpoint.usable = IsIpAddress(instance.address());
   return endpoint;

@@ -1,10 +1,11 @@
 #include "registry/admin/admin.h"
 
-#include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "registry/admin/instance_query.h"
+#include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/proto_time.h"
 #include "registry/validation.h"
@@ -118,9 +119,26 @@ void Admin::ListInstances(const ListInstancesRequest& request,
   });
 }
 
+absl::StatusOr<InstanceDescription> UnlessUnknown(const InstanceKey& key,
+                                                  absl::StatusOr<InstanceDescription> description) {
+  if (!description.ok() || description->has_instance() || description->history_size() > 0 ||
+      description->pending_size() > 0) {
+    return description;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("key: ", KeyText(key), " is not registered, and nothing is remembered of it"));
+}
+
 void Admin::DescribeInstance(const DescribeInstanceRequest& request,
                              Callback<InstanceDescription> done) const {
-  InstanceKey key = request.key();
+  FindInstance(request.key(), [key = request.key(), done = std::move(done)](
+                                  absl::StatusOr<InstanceDescription> found) mutable {
+    std::move(done)(UnlessUnknown(key, std::move(found)));
+  });
+}
+
+void Admin::FindInstance(const InstanceKey& named, Callback<InstanceDescription> done) const {
+  InstanceKey key = named;
   NormalizeKey(&key);
   if (auto status = ValidateKey(FieldPath("key"), key); !status.ok()) {
     return std::move(done)(status);
@@ -140,7 +158,7 @@ void Admin::DescribeInstance(const DescribeInstanceRequest& request,
 }
 
 void Admin::SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) const {
-  std::move(done)(absl::UnimplementedError("marks are not kept here"));
+  registry_->SetOffline(request, std::move(done));
 }
 
 }  // namespace failback

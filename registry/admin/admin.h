@@ -21,6 +21,10 @@
 
 namespace failback {
 
+// NOT_FOUND when nothing is known of the instance.
+absl::StatusOr<admin::v1::InstanceDescription> UnlessUnknown(
+    const InstanceKey& key, absl::StatusOr<admin::v1::InstanceDescription> description);
+
 class Admin {
  public:
   // `registry` outlives the object.
@@ -60,6 +64,9 @@ class Admin {
     std::vector<InstanceRecord> records;
     bool stale = false;
   };
+  // The instance, if it is registered; otherwise an empty description.
+  void FindInstance(const InstanceKey& key, Callback<admin::v1::InstanceDescription> done) const;
+
   // Everything that `selector` means, on all pages.
   void ListAll(const Selector& selector, Callback<Listing> done) const;
 

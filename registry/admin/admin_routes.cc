@@ -7,7 +7,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/util/json_util.h"
+#include "registry/admin/console/console.h"
 #include "registry/admin/redact.h"
 #include "registry/admin/text_table.h"
 #include "registry/canonical.h"
@@ -153,6 +156,7 @@ void Services(const Admin& admin, AdminServer* server) {
                      return std::move(respond)(AdminResponse::Error(status));
                    }
                    *offline.mutable_key() = KeyOf(request);
+                   if (offline.by().empty()) offline.set_by("admin endpoint");
                    admin.SetOffline(offline,
                                     Responder<SetOfflineResponse>(request, std::move(respond)));
                  });
@@ -194,12 +198,25 @@ void Logging(AdminServer* server) {
   });
 }
 
+// The same for the same content, although JSON has the entries of a map in any order.
+std::string ContentTag(const Message& message) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    message.SerializeToCodedStream(&coded);
+  }
+  return absl::StrCat(absl::Hex(Digest64(bytes)));
+}
+
 }  // namespace
 
 AdminResponse MessageResponse(const AdminRequest& request, const Message& message) {
-  AdminResponse response = request.wants_text() ? AdminResponse::Text(MessageText(message))
-                                                : AdminResponse::Json(ToJson(message));
-  response.etag = absl::StrCat(absl::Hex(Digest64(response.body)));
+  const bool text = request.wants_text();
+  AdminResponse response =
+      text ? AdminResponse::Text(MessageText(message)) : AdminResponse::Json(ToJson(message));
+  response.etag = absl::StrCat(ContentTag(message), text ? ".text" : ".json");
   return response;
 }
 
@@ -217,6 +234,7 @@ absl::Status ParseBody(const AdminRequest& request, Message* message) {
 }
 
 void AddAdminRoutes(const AdminSources& sources, AdminServer* server) {
+  HandleConsole(server);
   Overview(*sources.admin, server);
   Services(*sources.admin, server);
   Logging(server);

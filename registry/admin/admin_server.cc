@@ -221,7 +221,8 @@ class AdminServer::Impl::Answer {
   Answer(std::shared_ptr<Impl> impl, std::weak_ptr<Connection> connection)
       : impl_(std::move(impl)), connection_(std::move(connection)) {}
   ~Answer() {
-    Send(AdminResponse::Error(absl::InternalError("the request was dropped; try again")));
+    if (!sent_)
+      Send(AdminResponse::Error(absl::InternalError("the request was dropped; try again")));
   }
 
   void Send(AdminResponse response);

@@ -1,8 +1,11 @@
 #include "registry/admin/admin_service.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "registry/errors.h"
+#include "registry/validation.h"
 
 namespace failback {
 namespace {
@@ -73,7 +76,15 @@ ServerUnaryReactor* AdminService::DescribeInstance(CallbackServerContext* contex
 ServerUnaryReactor* AdminService::SetOffline(CallbackServerContext* context,
                                              const SetOfflineRequest* request,
                                              SetOfflineResponse* response) {
-  return Serve(context, *request, response, &Admin::SetOffline);
+  if (access_ == nullptr) return Serve(context, *request, response, &Admin::SetOffline);
+  SetOfflineRequest told = *request;
+  // What the caller calls itself counts for no more than who it is.
+  if (const auto who = access_->Identify(*context); who.ok()) {
+    told.set_by(told.by().empty() ? who->ToString()
+                                  : absl::StrCat(told.by(), " by ", who->ToString()));
+    told.mutable_by()->resize(std::min(told.by().size(), kMaxOfflineByBytes));
+  }
+  return Serve(context, told, response, &Admin::SetOffline);
 }
 
 }  // namespace failback

@@ -174,6 +174,15 @@ void Count(InstanceState state, bool persistent, int by, admin::v1::InstanceCoun
   if (persistent) counts->set_persistent(counts->persistent() + by);
 }
 
+void Add(const admin::v1::InstanceCounts& part, admin::v1::InstanceCounts* whole) {
+  whole->set_total(whole->total() + part.total());
+  whole->set_healthy(whole->healthy() + part.healthy());
+  whole->set_unhealthy(whole->unhealthy() + part.unhealthy());
+  whole->set_draining(whole->draining() + part.draining());
+  whole->set_offline(whole->offline() + part.offline());
+  whole->set_persistent(whole->persistent() + part.persistent());
+}
+
 absl::StatusOr<ListInstancesResponse> QueryInstances(const ListInstancesRequest& request,
                                                      std::vector<InstanceRecord> records) {
   if (auto status = CheckPage(request.page_size(), request.query()); !status.ok()) return status;

@@ -18,6 +18,9 @@ admin::v1::InstanceState StateOf(const ServiceInstance& instance);
 void Count(admin::v1::InstanceState state, bool persistent, int by,
            admin::v1::InstanceCounts* counts);
 
+// Adds the counts of a part to those of the whole.
+void Add(const admin::v1::InstanceCounts& part, admin::v1::InstanceCounts* whole);
+
 // INVALID_ARGUMENT names the field. `records` are those of one service, in any order; they are
 // moved from.
 absl::StatusOr<admin::v1::ListInstancesResponse> QueryInstances(

@@ -1,14 +1,22 @@
 #include "registry/admin/registry_admin.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "registry/admin/instance_query.h"
 #include "registry/errors.h"
+#include "registry/validation.h"
 
 namespace failback {
 
+using admin::v1::DescribeInstanceRequest;
+using admin::v1::InstanceDescription;
+using admin::v1::ListServicesRequest;
+using admin::v1::ListServicesResponse;
 using admin::v1::Overview;
 using admin::v1::RegistryOverview;
+using admin::v1::ServiceSummary;
 
 RegistryAdmin::RegistryAdmin(Registry* registry, std::string store, absl::Time start_time)
     : Admin(admin::v1::DAEMON_KIND_REGISTRY, registry, start_time),
@@ -27,6 +35,21 @@ admin::v1::Readiness RegistryAdmin::GetReadiness() const {
 std::string RegistryAdmin::ListVersion() const {
   if (store_registry_ == nullptr) return "";
   return absl::StrCat(store_registry_->epoch(), ".", store_registry_->revision());
+}
+
+void RegistryAdmin::ListServices(const ListServicesRequest& request,
+                                 Callback<ListServicesResponse> done) const {
+  if (store_registry_ == nullptr) return Admin::ListServices(request, std::move(done));
+  std::move(done)(QueryServices(request, store_registry_->ServiceSummaries()));
+}
+
+void RegistryAdmin::DescribeInstance(const DescribeInstanceRequest& request,
+                                     Callback<InstanceDescription> done) const {
+  if (store_registry_ == nullptr) return Admin::DescribeInstance(request, std::move(done));
+  if (auto status = ValidateKey(FieldPath("key"), request.key()); !status.ok()) {
+    return std::move(done)(status);
+  }
+  std::move(done)(store_registry_->Describe(request.key()));
 }
 
 void RegistryAdmin::AddOverview(Overview* overview) const {
@@ -48,7 +71,11 @@ void RegistryAdmin::AddOverview(Overview* overview) const {
                                                      : admin::v1::EVICTION_GUARD_STATE_WATCHING);
   if (!stats.write_status.ok())
     *registry->mutable_write_status() = StatusToProto(stats.write_status);
-  overview->mutable_instances()->set_total(static_cast<int32_t>(stats.instances));
+  const std::vector<ServiceSummary> services = store_registry_->ServiceSummaries();
+  overview->set_services(static_cast<int32_t>(services.size()));
+  for (const ServiceSummary& service : services) {
+    Add(service.instances(), overview->mutable_instances());
+  }
 }
 
 }  // namespace failback

@@ -24,6 +24,10 @@ class RegistryAdmin final : public Admin {
 
   admin::v1::Readiness GetReadiness() const override;
   std::string ListVersion() const override;
+  void ListServices(const admin::v1::ListServicesRequest& request,
+                    Callback<admin::v1::ListServicesResponse> done) const override;
+  void DescribeInstance(const admin::v1::DescribeInstanceRequest& request,
+                        Callback<admin::v1::InstanceDescription> done) const override;
 
  protected:
   void AddOverview(admin::v1::Overview* overview) const override;

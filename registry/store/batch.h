@@ -28,7 +28,7 @@ struct IntentBatch {
 };
 
 inline Intent SpellIntent(const registry::v1::Registration& item) {
-  const std::string bytes = CanonicalInstance(item.instance());
+  const std::string bytes = CanonicalRegistration(item.instance());
   Intent intent;
   intent.registers = true;
   intent.persistent = item.instance().persistent();

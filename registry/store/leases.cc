@@ -417,4 +417,11 @@ Leases::Statistics Leases::Stats() const {
   return stats;
 }
 
+std::optional<Leases::Standing> Leases::Look(const std::string& session_id) const {
+  MutexLock lock(&core_->mu);
+  const Lease* const lease = core_->Find(session_id);
+  if (lease == nullptr) return std::nullopt;
+  return Standing{absl::Nanoseconds(lease->deadline - core_->Now()), lease->held};
+}
+
 }  // namespace failback

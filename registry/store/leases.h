@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,13 @@ class Leases {
   void SetGuard(bool on);
 
   Statistics Stats() const;
+
+  // How a session's lease stands.
+  struct Standing {
+    absl::Duration remaining;  // negative once it has run out
+    bool held = false;
+  };
+  std::optional<Standing> Look(const std::string& session_id) const;
 
  private:
   struct Core;

@@ -60,6 +60,8 @@ constexpr const char* kMigrations[] = {
     )sql",
     // 1 -> 2: how many groups were written, to be compared with the mark.
     "ALTER TABLE store ADD COLUMN writes INTEGER NOT NULL DEFAULT 0",
+    // 2 -> 3: an operator's mark, a serialized OfflineMark.
+    "ALTER TABLE records ADD COLUMN offline BLOB",
 };
 static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion);
 
@@ -67,11 +69,11 @@ constexpr uint64_t kRanksLeftOut = 1000000;
 
 constexpr char kPutRecord[] =
     "INSERT OR REPLACE INTO records VALUES "
-    "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16)";
+    "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17)";
 constexpr char kReadRecords[] =
     "SELECT id, key, instance, fence_rank, fence_generation, fence_digest, fence_registers,"
     " owner_rank, session, persistent, retention_ms, create_revision, modify_revision,"
-    " create_ms, modify_ms, checksum FROM records ORDER BY id";
+    " create_ms, modify_ms, checksum, offline FROM records ORDER BY id";
 
 int DurabilityNumber(Durability durability) {
   switch (durability) {
@@ -104,7 +106,10 @@ int64_t Checksum(const RecordRow& row) {
       (row.instance ? 1u : 0u) | (row.fence_registers ? 2u : 0u) | (row.persistent ? 4u : 0u),
       Digest64(row.key.data(), row.key.size()),
       row.instance ? Digest64(row.instance.data(), row.instance.size()) : 0};
-  return static_cast<int64_t>(Digest64(reinterpret_cast<const char*>(numbers), sizeof(numbers)));
+  uint64_t sum = Digest64(reinterpret_cast<const char*>(numbers), sizeof(numbers));
+  // A row without a mark has the sum that it had before there were marks.
+  if (row.offline) sum ^= Digest64(row.offline.data(), row.offline.size());
+  return static_cast<int64_t>(sum);
 }
 
 RecordRow RecordOf(const SqliteStatement& select) {
@@ -124,6 +129,7 @@ RecordRow RecordOf(const SqliteStatement& select) {
   row.modify_revision = select.Uint(12);
   row.create_ms = select.Int(13);
   row.modify_ms = select.Int(14);
+  if (!select.IsNull(16)) row.offline = Blob(select.Bytes(16));
   return row;
 }
 
@@ -315,6 +321,11 @@ int StoreRowWriter::PutRecord(const RecordRow& row) {
   put.Bind(14, row.create_ms);
   put.Bind(15, row.modify_ms);
   put.Bind(16, Checksum(row));
+  if (row.offline) {
+    put.BindBlob(17, row.offline.view());
+  } else {
+    put.BindNull(17);
+  }
   return put.Run();
 }
 

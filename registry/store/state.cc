@@ -5,10 +5,50 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/wire_format_lite.h"
 #include "registry/canonical.h"
 
 namespace failback {
 namespace {
+
+using google::protobuf::internal::WireFormatLite;
+
+// The status in a canonical instance, whose fields come in the order of their numbers.
+int StatusIn(const Blob& instance) {
+  google::protobuf::io::CodedInputStream coded(reinterpret_cast<const uint8_t*>(instance.data()),
+                                               static_cast<int>(instance.size()));
+  constexpr int kStatus = registry::v1::ServiceInstance::kStatusFieldNumber;
+  while (const uint32_t tag = coded.ReadTag()) {
+    if (WireFormatLite::GetTagFieldNumber(tag) > kStatus) break;
+    uint64_t status = 0;
+    if (WireFormatLite::GetTagFieldNumber(tag) == kStatus && coded.ReadVarint64(&status)) {
+      return static_cast<int>(status);
+    }
+    if (!WireFormatLite::SkipField(&coded, tag)) break;
+  }
+  return registry::v1::HEALTH_STATUS_UNSPECIFIED;
+}
+
+void Count(const Version& version, StateCounts* counts) {
+  ++counts->total;
+  if (version.persistent) ++counts->persistent;
+  if (version.offline) {
+    ++counts->offline;
+    return;
+  }
+  switch (StatusIn(version.instance)) {
+    case registry::v1::HEALTH_STATUS_UNHEALTHY:
+      ++counts->unhealthy;
+      break;
+    case registry::v1::HEALTH_STATUS_DRAINING:
+      ++counts->draining;
+      break;
+    default:
+      ++counts->healthy;
+  }
+}
 
 bool HasPrefix(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
@@ -26,6 +66,22 @@ std::string Readable(std::string_view canonical) {
 std::string_view ServiceKeyOf(std::string_view canonical_key) {
   const size_t end = canonical_key.rfind('\0');
   return end == std::string_view::npos ? std::string_view() : canonical_key.substr(0, end);
+}
+
+Blob Version::Shown() const {
+  if (!offline || !instance) return instance;
+  // The bytes of a message with one more field are those without, and the field.
+  std::string shown;
+  {
+    google::protobuf::io::StringOutputStream stream(&shown);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.WriteRaw(instance.data(), static_cast<int>(instance.size()));
+    coded.WriteTag(WireFormatLite::MakeTag(registry::v1::ServiceInstance::kOfflineFieldNumber,
+                                           WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
+    coded.WriteVarint32(static_cast<uint32_t>(offline.size()));
+    coded.WriteRaw(offline.data(), static_cast<int>(offline.size()));
+  }
+  return Blob(shown);
 }
 
 State::State(Options options) : options_(options) {}
@@ -110,6 +166,7 @@ void State::SetVersion(Record* record, Version version, int64_t monotonic_ms) {
     record->purge_at_ms = 0;
   }
   Service* const service = record->service;
+  service->counted = false;
   if (old.instance && !version.instance) {
     --instances_;
     service->present.erase(record);
@@ -119,7 +176,7 @@ void State::SetVersion(Record* record, Version version, int64_t monotonic_ms) {
     if (service->present.empty()) listed_services_.emplace(service->key, service);
     service->present.insert(record);
   }
-  if (!version.instance && version.fence.rank != 0) {
+  if (!version.instance && !version.empty()) {
     record->purge_at_ms = std::max<int64_t>(monotonic_ms + version.retention_ms, 1);
     tombstones_.insert({record->purge_at_ms, record});
   }
@@ -143,7 +200,7 @@ std::vector<Blob> State::Instances(std::string_view service_key) const {
   const auto it = listed_services_.find(service_key);
   if (it == listed_services_.end()) return instances;
   instances.reserve(it->second->present.size());
-  for (const Record* record : it->second->present) instances.push_back(record->version.instance);
+  for (const Record* record : it->second->present) instances.push_back(record->version.Shown());
   return instances;
 }
 
@@ -171,7 +228,7 @@ std::vector<Blob> State::Services(std::string_view name_space) const {
 ListItem State::MakeItem(const Record& record) {
   const Version& version = record.version;
   ListItem item;
-  item.instance = version.instance;
+  item.instance = version.Shown();
   if (version.owner != nullptr) {
     item.incarnation = version.owner->name;
     item.client_name = version.owner->client_name;
@@ -241,6 +298,31 @@ ListPage State::List(const ListQuery& query) const {
   return page;
 }
 
+std::vector<std::string> State::ListedServices() const {
+  std::vector<std::string> keys;
+  keys.reserve(listed_services_.size());
+  for (const auto& [key, service] : listed_services_) keys.emplace_back(key);
+  return keys;
+}
+
+StateCounts State::CountOf(std::string_view service_key) const {
+  const auto it = listed_services_.find(service_key);
+  if (it == listed_services_.end()) return StateCounts();
+  const Service& service = *it->second;
+  if (!service.counted) {
+    service.counts = StateCounts();
+    for (const Record* record : service.present) Count(record->version, &service.counts);
+    service.counted = true;
+  }
+  return service.counts;
+}
+
+std::string State::NameOf(uint64_t rank) const {
+  const auto it = by_rank_.find(rank);
+  if (it == by_rank_.end()) return "";
+  return it->second->client_name.empty() ? it->second->name : it->second->client_name;
+}
+
 int64_t State::NextPurgeMs() const {
   return tombstones_.empty() ? std::numeric_limits<int64_t>::max() : tombstones_.begin()->first;
 }
@@ -294,6 +376,7 @@ class State::Loader : public StoreReader {
     if (state_->FindRecord(row.key) != nullptr) return Bad("record", row.id, "is there twice");
     Version version;
     version.instance = std::move(row.instance);
+    version.offline = std::move(row.offline);
     version.fence = {row.fence_rank, row.fence_generation, row.fence_digest, row.fence_registers};
     version.session = row.session;
     version.create_revision = row.create_revision;
@@ -302,7 +385,8 @@ class State::Loader : public StoreReader {
     version.modify_ms = row.modify_ms;
     version.retention_ms = row.retention_ms;
     version.persistent = row.persistent;
-    if (version.empty()) return Bad("record", row.id, "has neither an instance nor a fence");
+    if (version.empty())
+      return Bad("record", row.id, "has neither an instance nor a fence nor a mark");
     if (version.fence.rank != 0 && !state_->by_rank_.contains(version.fence.rank)) {
       return Bad("record", row.id,
                  absl::StrCat("is of rank ", version.fence.rank, ", which is not there"));
@@ -357,7 +441,7 @@ absl::Status State::CheckInvariants() const {
   absl::flat_hash_map<const Service*, int64_t> records;
   for (const Record* record : by_key_) {
     const Version& version = record->version;
-    if (version.empty()) return broken(record->key, "neither instance nor fence");
+    if (version.empty()) return broken(record->key, "neither instance nor fence nor mark");
     if (record->staged != 0) return broken(record->key, "staged outside a transaction");
     if (version.fence.rank != 0) ++references[version.fence.rank];
     ++records[record->service];

@@ -18,7 +18,7 @@
 // deciding, but not beside its Commit.
 //
 // Invariants (CheckInvariants tests them):
-// 1. A record has an instance or a fence; a record with neither is not kept.
+// 1. A record has an instance, a fence or a mark; a record with none of them is not kept.
 // 2. Ranks are unique and never given twice; an incarnation stays while a record refers to it.
 // 3. An instance with an owner is in its incarnation's list, and its fence has its owner's rank.
 // 4. An instance that is not persistent and has an owner has an owner whose session is alive.
@@ -41,7 +41,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "failback/registry/v1/registry.pb.h"
 #include "registry/store/blob.h"
+#include "registry/store/change_log.h"
 #include "registry/store/fencing.h"
 #include "registry/store/storage.h"
 
@@ -75,7 +77,8 @@ struct Incarnation {
 
 // What a record holds at one revision.
 struct Version {
-  Blob instance;  // canonical bytes; null when absent
+  Blob instance;  // canonical bytes, as registered; null when absent
+  Blob offline;   // an operator's mark, a serialized OfflineMark; null when there is none
   Fence fence;
   Incarnation* owner = nullptr;  // null: detached, or absent
   int64_t session = 0;           // row of the session that it lives in, or lived in last
@@ -86,7 +89,9 @@ struct Version {
   uint32_t retention_ms = 0;
   bool persistent = false;
 
-  bool empty() const { return !instance && fence.rank == 0; }
+  bool empty() const { return !instance && fence.rank == 0 && !offline; }
+  // As listed and told: the instance, with the mark. Null when absent.
+  Blob Shown() const;
 };
 
 struct Service;
@@ -106,10 +111,23 @@ struct RecordById {
   bool operator()(const Record* a, const Record* b) const { return a->key < b->key; }
 };
 
+// How many instances are in which state.
+struct StateCounts {
+  int32_t total = 0;
+  int32_t healthy = 0;
+  int32_t unhealthy = 0;
+  int32_t draining = 0;
+  int32_t offline = 0;
+  int32_t persistent = 0;
+};
+
 struct Service {
   std::string key;  // namespace NUL service
   absl::btree_set<Record*, RecordById> present;
   int64_t records = 0;  // present and absent
+  // Of those present, when somebody has asked since they changed last.
+  mutable StateCounts counts;
+  mutable bool counted = false;
 };
 
 // The key of the service that a canonical key belongs to: `namespace NUL service`.
@@ -175,6 +193,8 @@ class State {
     int64_t min_retention_ms = 60 * 1000;
     // An incarnation without session and records is remembered this long.
     int64_t incarnation_memory_ms = int64_t{24} * 3600 * 1000;
+    // An operator's mark on an instance that has gone with its session is kept this long.
+    int64_t offline_memory_ms = int64_t{24} * 3600 * 1000;
   };
 
   class Transaction;
@@ -201,6 +221,19 @@ class State {
   std::vector<Blob> Services(std::string_view name_space) const;
 
   ListPage List(const ListQuery& query) const;
+
+  // Null when nothing is kept under this key.
+  const Record* Find(std::string_view key) const { return FindRecord(key); }
+  static ListItem MakeItem(const Record& record);
+
+  // The services that have instances, sorted, and their counts, by readers that take turns.
+  std::vector<std::string> ListedServices() const;
+  StateCounts CountOf(std::string_view service_key) const;
+
+  // What happened last. Told of by readers, changed by Commit.
+  const ChangeLog& changes() const { return changes_; }
+  // How an incarnation is called; empty for one that is forgotten.
+  std::string NameOf(uint64_t rank) const;
 
   int64_t instances() const { return instances_; }
   int64_t services() const { return static_cast<int64_t>(listed_services_.size()); }
@@ -240,7 +273,6 @@ class State {
   Incarnation* AddIncarnation(uint64_t rank, std::string name);
   void AddReference(uint64_t rank, int64_t change);
   void SetVersion(Record* record, Version version, int64_t monotonic_ms);
-  static ListItem MakeItem(const Record& record);
 
   const Options options_;
   std::string store_id_;
@@ -253,6 +285,7 @@ class State {
   absl::flat_hash_map<std::string_view, Incarnation*> by_name_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Incarnation>> by_rank_;
   int64_t instances_ = 0;
+  ChangeLog changes_;
 
   // What only transactions look at.
   absl::flat_hash_set<Record*, HashKey, SameKey> by_key_;
@@ -264,7 +297,7 @@ class State {
 };
 
 // A group of changes under way. The order of calls within a transaction is: sessions end, sessions
-// open, old fences are purged, intents are applied.
+// open, old fences are purged, intents are applied, marks are set.
 class State::Transaction {
  public:
   Transaction(State* state, Moment now);
@@ -304,6 +337,15 @@ class State::Transaction {
   // Decides one intent of a session, or a detached one (`session` null).
   IntentOutcome Apply(Session* session, Intent intent);
 
+  // Puts an operator's mark on an instance, or takes it off (`mark` null). NOT_FOUND for a mark on
+  // an instance that is not there. The same reason by the same hand again changes nothing.
+  struct Marked {
+    absl::Status status;
+    Blob mark;  // as it is now
+    bool changed = false;
+  };
+  Marked SetOffline(std::string_view key, const registry::v1::OfflineMark* mark);
+
   // Whether there is anything to write. An empty transaction needs no commit.
   bool empty() const;
   // The revision after the commit.
@@ -330,7 +372,8 @@ class State::Transaction {
   IntentOutcome ApplyInSession(const Session& session, Record* record, Intent& intent);
   IntentOutcome ApplyDetached(Record* record, Intent& intent);
   absl::Status CheckLimits(const Version& current, const Incarnation* owner) const;
-  uint32_t RetentionOf(const Session& session) const;
+  uint32_t RetentionOf(const Session& session, const Version& version) const;
+  ChangeLog::Entry ChangeOf(const Version& before, const Version& after) const;
   void PutInstance(Version& version, Intent& intent, Incarnation* owner, int64_t session_row);
   void Finish();
 

@@ -26,7 +26,8 @@ namespace failback {
 struct RecordRow {
   int64_t id = 0;           // from 1, never used twice
   std::string_view key;     // canonical
-  Blob instance;            // null: absent, only the fence is left
+  Blob instance;            // null: absent, only the fence or the mark is left
+  Blob offline;             // a serialized OfflineMark; null: none
   uint64_t fence_rank = 0;  // 0: no fence
   uint64_t fence_generation = 0;
   uint64_t fence_digest = 0;

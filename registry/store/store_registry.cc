@@ -78,6 +78,15 @@ struct StoreRegistry::Ending {
   }
 };
 
+// An operator's mark on its way.
+struct StoreRegistry::Marking {
+  std::string key;                                // canonical
+  std::optional<registry::v1::OfflineMark> mark;  // none: back into rotation
+  Callback<SetOfflineResponse> done;
+
+  void Fail(const absl::Status& status) && { std::move(done)(status); }
+};
+
 // Forgets fences whose time has passed.
 struct StoreRegistry::Purging {
   void Fail(const absl::Status& status) && {}
@@ -87,6 +96,7 @@ struct StoreRegistry::Group {
   std::vector<Ending> endings;
   std::vector<Opening> openings;
   std::vector<Batch> batches;
+  std::vector<Marking> markings;
   bool purge = false;
   int64_t intents = 0;
 
@@ -96,6 +106,7 @@ struct StoreRegistry::Group {
     intents += static_cast<int64_t>(batch.intents.size());
     batches.push_back(std::move(batch));
   }
+  void Add(Marking marking) { markings.push_back(std::move(marking)); }
   void Add(Purging) { purge = true; }
 
   // Puts small calls first, in order of arrival as the others, and takes off what is too much for
@@ -124,6 +135,7 @@ struct StoreRegistry::Group {
     for (auto& ending : endings) std::move(ending).Fail(status);
     for (auto& opening : openings) std::move(opening).Fail(status);
     for (auto& batch : batches) std::move(batch).Fail(status);
+    for (auto& marking : markings) std::move(marking).Fail(status);
   }
 };
 
@@ -433,6 +445,12 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
     }
     batch.intents.clear();
   }
+  std::vector<State::Transaction::Marked> marked;
+  marked.reserve(group.markings.size());
+  for (const Marking& marking : group.markings) {
+    marked.push_back(
+        transaction.SetOffline(marking.key, marking.mark.has_value() ? &*marking.mark : nullptr));
+  }
 
   if (!transaction.empty()) {
     if (auto status = Write(transaction, now, aftermath); !status.ok()) {
@@ -495,6 +513,21 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
     aftermath->Call([done = std::move(group.batches[b].done), status = std::move(call_statuses[b]),
                      outcomes = std::move(group.batches[b].outcomes), revision]() mutable {
       std::move(done)(std::move(status), std::move(outcomes), revision);
+    });
+  }
+  for (size_t i = 0; i < marked.size(); ++i) {
+    aftermath->Call([this, done = std::move(group.markings[i].done), marked = std::move(marked[i]),
+                     revision]() mutable {
+      if (!marked.status.ok()) return std::move(done)(marked.status);
+      SetOfflineResponse response;
+      if (marked.mark) {
+        response.mutable_offline()->ParseFromArray(marked.mark.data(),
+                                                   static_cast<int>(marked.mark.size()));
+      }
+      response.set_unchanged(!marked.changed);
+      response.set_epoch(epoch_);
+      response.set_revision(revision);
+      std::move(done)(std::move(response));
     });
   }
 }
@@ -609,6 +642,21 @@ void StoreRegistry::Unsubscribe(const UnsubscribeRequest& request,
   std::move(done)(UnsubscribeResponse());
 }
 
+InstanceRecord StoreRegistry::ToRecord(const ListItem& item, ServiceInstance instance) {
+  InstanceRecord record;
+  *record.mutable_instance() = std::move(instance);
+  record.set_incarnation(item.incarnation);
+  record.set_rank(item.rank);
+  record.set_generation(item.generation);
+  record.set_client_name(item.client_name);
+  record.set_create_revision(item.create_revision);
+  record.set_modify_revision(item.modify_revision);
+  *record.mutable_create_time() = ToProto(absl::FromUnixMillis(item.create_ms));
+  *record.mutable_modify_time() = ToProto(absl::FromUnixMillis(item.modify_ms));
+  record.set_state(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  return record;
+}
+
 void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
   if (auto status = ValidateList(request); !status.ok()) return std::move(done)(status);
   const Selector& selector = request.selector();
@@ -657,20 +705,25 @@ void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done
       }
       last = instance.key();
     }
-    auto* record = response.add_records();
-    *record->mutable_instance() = std::move(instance);
-    record->set_incarnation(item.incarnation);
-    record->set_rank(item.rank);
-    record->set_generation(item.generation);
-    record->set_client_name(item.client_name);
-    record->set_create_revision(item.create_revision);
-    record->set_modify_revision(item.modify_revision);
-    *record->mutable_create_time() = ToProto(absl::FromUnixMillis(item.create_ms));
-    *record->mutable_modify_time() = ToProto(absl::FromUnixMillis(item.modify_ms));
-    record->set_state(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+    *response.add_records() = ToRecord(item, std::move(instance));
   }
   if (!next.empty()) response.set_next_page_token(absl::WebSafeBase64Escape(next));
   std::move(done)(std::move(response));
+}
+
+void StoreRegistry::SetOffline(const SetOfflineRequest& request,
+                               Callback<SetOfflineResponse> done) {
+  if (auto status = ValidateSetOffline(request); !status.ok()) return std::move(done)(status);
+  Marking operation;
+  operation.key = CanonicalKey(request.key());
+  if (request.offline()) {
+    registry::v1::OfflineMark& mark = operation.mark.emplace();
+    mark.set_reason(request.reason());
+    mark.set_by(request.by());
+    *mark.mutable_time() = ToProto(absl::FromUnixMillis(Now().unix_ms));
+  }
+  operation.done = std::move(done);
+  Submit(std::move(operation));
 }
 
 void StoreRegistry::SetEvictionGuard(bool on) { leases_->SetGuard(on); }

@@ -46,6 +46,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "failback/admin/v1/admin.pb.h"
 #include "registry/encoded_registrar.h"
 #include "registry/registry.h"
 #include "registry/store/batch.h"
@@ -148,6 +149,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
   void List(const ListRequest& request, Callback<ListResponse> done) override;
+  void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
 
   uint64_t epoch() const { return epoch_; }
   uint64_t revision() const { return revision_.load(std::memory_order_acquire); }
@@ -163,6 +165,12 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   // Does not wait for a disk.
   Statistics Stats() const;
 
+  // What an operator is shown. Every service, sorted by namespace and name, with counts by state: a
+  // service that has not changed since somebody asked last costs nothing.
+  std::vector<admin::v1::ServiceSummary> ServiceSummaries() const;
+  // One instance with its session and what is remembered of it. NOT_FOUND when that is nothing.
+  absl::StatusOr<admin::v1::InstanceDescription> Describe(const InstanceKey& key) const;
+
   // The first invariant of the state that does not hold, or OK. Stops commits while it looks.
   absl::Status CheckInvariants() const;
 
@@ -170,6 +178,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   struct Batch;
   struct Opening;
   struct Ending;
+  struct Marking;
   struct Purging;
   struct Group;
   class Aftermath;
@@ -188,6 +197,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   template <typename Operation>
   void Submit(Operation operation);
   void CommitLoop();
+  static InstanceRecord ToRecord(const ListItem& item, ServiceInstance instance);
   // Decides, writes and publishes a group; what it owes to callers goes to `aftermath`.
   void CommitGroup(Group group, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   absl::Status Write(const State::Transaction& transaction, Moment now, Aftermath* aftermath)

@@ -110,8 +110,10 @@ void State::Transaction::PutInstance(Version& version, Intent& intent, Incarnati
   version.persistent = intent.persistent;
 }
 
-uint32_t State::Transaction::RetentionOf(const Session& session) const {
-  return static_cast<uint32_t>(std::max(session.ttl_ms, state_->options_.min_retention_ms));
+uint32_t State::Transaction::RetentionOf(const Session& session, const Version& version) const {
+  const State::Options& options = state_->options_;
+  return static_cast<uint32_t>(std::max(
+      {session.ttl_ms, options.min_retention_ms, version.offline ? options.offline_memory_ms : 0}));
 }
 
 bool State::Transaction::EndSession(std::string_view session_id, End end) {
@@ -125,7 +127,7 @@ bool State::Transaction::EndSession(std::string_view session_id, End end) {
     Version& version = Edit(record);
     RemoveInstance(version);
     if (end == End::kClosed) version.fence = Fence();
-    version.retention_ms = RetentionOf(*session);
+    version.retention_ms = RetentionOf(*session, version);
   }
   return true;
 }
@@ -201,7 +203,9 @@ State::Transaction::Opened State::Transaction::OpenSession(Opening opening) {
 void State::Transaction::Purge(bool incarnations_too) {
   for (const auto& [purge_at, record] : state_->tombstones_) {
     if (purge_at > now_.monotonic_ms) break;
-    EditQuietly(record).fence = Fence();
+    Version& version = EditQuietly(record);
+    version.fence = Fence();
+    version.offline = Blob();
   }
   if (!incarnations_too) return;
   for (const auto& [rank, incarnation] : state_->by_rank_) {
@@ -258,12 +262,13 @@ IntentOutcome State::Transaction::ApplyInSession(const Session& session, Record*
   }
   Version& version = Edit(record);
   version.fence = FenceOf(rank, verdict, intent);
-  version.retention_ms = RetentionOf(session);
   if (intent.registers) {
     PutInstance(version, intent, session.incarnation, session.row);
   } else {
     RemoveInstance(version);
+    version.offline = Blob();
   }
+  version.retention_ms = RetentionOf(session, version);
   return {absl::OkStatus(), verdict.generation};
 }
 
@@ -286,8 +291,61 @@ IntentOutcome State::Transaction::ApplyDetached(Record* record, Intent& intent) 
     PutInstance(version, intent, nullptr, 0);
   } else {
     RemoveInstance(version);
+    version.offline = Blob();
   }
   return {absl::OkStatus(), 0};
+}
+
+State::Transaction::Marked State::Transaction::SetOffline(std::string_view key,
+                                                          const registry::v1::OfflineMark* mark) {
+  Record* const record = state_->FindRecord(key);
+  const Version& current = Current(record);
+  if (mark == nullptr) {
+    if (!current.offline) return {};
+    (current.instance ? Edit(record) : EditQuietly(record)).offline = Blob();
+    return {absl::OkStatus(), Blob(), true};
+  }
+  if (!current.instance) return {absl::NotFoundError("key: no such instance is registered")};
+  registry::v1::OfflineMark before;
+  if (current.offline &&
+      before.ParseFromArray(current.offline.data(), static_cast<int>(current.offline.size())) &&
+      before.reason() == mark->reason() && before.by() == mark->by()) {
+    return {absl::OkStatus(), current.offline, false};
+  }
+  Version& version = Edit(record);
+  version.offline = Blob(mark->SerializeAsString());
+  return {absl::OkStatus(), version.offline, true};
+}
+
+// What an operator would call the difference; kNone when there is none to see.
+ChangeLog::Entry State::Transaction::ChangeOf(const Version& before, const Version& after) const {
+  using Kind = ChangeLog::Kind;
+  ChangeLog::Entry entry;
+  entry.instance = after.instance ? after.instance : before.instance;
+  entry.rank = after.owner != nullptr ? after.owner->rank : 0;
+  if (!before.instance) {
+    entry.kind = after.instance ? Kind::kRegistered : Kind::kNone;
+  } else if (!after.instance) {
+    const bool ended = before.owner != nullptr && before.owner->session != nullptr &&
+                       before.owner->session->ending && !before.persistent;
+    entry.kind = !ended                  ? Kind::kUnregistered
+                 : after.fence.rank == 0 ? Kind::kClosed
+                                         : Kind::kExpired;
+    const bool by_owner = ended || after.fence.generation != before.fence.generation;
+    entry.rank = by_owner && before.owner != nullptr ? before.owner->rank : 0;
+  } else if (before.offline != after.offline) {
+    entry.kind = after.offline ? Kind::kOffline : Kind::kOnline;
+    entry.mark = after.offline;
+    entry.rank = 0;
+  } else if (before.owner != after.owner) {
+    entry.kind = Kind::kReplaced;
+  } else if (before.instance != after.instance) {
+    entry.kind = Kind::kUpdated;
+  }
+  entry.generation = after.fence.generation;
+  entry.revision = state_->revision_;
+  entry.unix_ms = now_.unix_ms;
+  return entry;
 }
 
 WriteSet State::Transaction::MakeWrites() const {
@@ -331,6 +389,7 @@ WriteSet State::Transaction::MakeWrites() const {
     row.id = record->row;
     row.key = record->key;
     row.instance = version.instance;
+    row.offline = version.offline;
     row.fence_rank = version.fence.rank;
     row.fence_generation = version.fence.generation;
     row.fence_digest = version.fence.digest;
@@ -378,14 +437,17 @@ CommitResult State::Transaction::Commit() {
   size_t last_place = 0;
   for (auto& [record, version] : staged_) {
     record->staged = 0;
-    if (record->version.instance != version.instance) {
+    ChangeLog::Entry change = ChangeOf(record->version, version);
+    if (change.kind != ChangeLog::Kind::kNone) state.changes_.Add(std::move(change));
+    if (record->version.instance != version.instance ||
+        record->version.offline != version.offline) {
       if (record->service != last_service) {
         last_service = record->service;
         const auto [it, inserted] = place.try_emplace(last_service, result.services.size());
         if (inserted) result.services.push_back({last_service->key, {}, 0});
         last_place = it->second;
       }
-      result.services[last_place].instances.push_back({record->version.instance, version.instance});
+      result.services[last_place].instances.push_back({record->version.Shown(), version.Shown()});
     }
     state.SetVersion(record, std::move(version), now_.monotonic_ms);
   }

@@ -50,6 +50,9 @@ TEST(InstancesToCallTest, TheBestStatusThenTheZone) {
   EXPECT_EQ(TargetOf(InstancesToCall(snapshot, "")), "ipv4:10.0.0.1:80,10.0.0.2:80");
   EXPECT_EQ(TargetOf(InstancesToCall(snapshot, "z1")), "ipv4:10.0.0.1:80");
   EXPECT_EQ(TargetOf(InstancesToCall(snapshot, "z2")), "ipv4:10.0.0.1:80,10.0.0.2:80");
+  snapshot.instances[1].mutable_offline();
+  EXPECT_EQ(TargetOf(InstancesToCall(snapshot, "")), "ipv4:10.0.0.1:80");
+  snapshot.instances[1].clear_offline();
   snapshot.instances[0].set_weight(0);
   snapshot.instances[1].set_weight(0);
   EXPECT_EQ(TargetOf(InstancesToCall(snapshot, "")), "ipv4:10.0.0.3:80");

@@ -86,10 +86,11 @@ export async function assertNoSidewaysScroll(page, what) {
   assert.equal(beyond, 0, `${what} is ${beyond} px too wide`);
 }
 
-// Where the suite keeps what a test leaves behind.
-export async function screenshot(page, name) {
+// The top of the window as a picture, where the suite keeps what a test leaves behind.
+export async function screenshot(page, name, height = page.viewportSize().height) {
   const folder = process.env.TEST_UNDECLARED_OUTPUTS_DIR;
   if (!folder) return;
   mkdirSync(folder, { recursive: true });
-  await page.screenshot({ path: join(folder, `${name}.png`) });
+  const clip = { x: 0, y: 0, width: page.viewportSize().width, height };
+  await page.screenshot({ path: join(folder, `${name}.png`), clip });
 }

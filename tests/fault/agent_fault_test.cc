@@ -62,7 +62,7 @@ TEST(AgentKillTest, AtRandomMoments) {
   Churn churn(&fleet, kThreads, kIds, seed);
   for (int round = 0; round < (whole ? 200 : 20); ++round) {
     SCOPED_TRACE(absl::StrCat("seed ", seed, " round ", round));
-    absl::SleepFor(absl::Microseconds(random() % 100000));
+    churn.Go(static_cast<int64_t>(random() % 30));
     fleet.KillAgent();
     const bool registry_too = random() % 4 == 0;
     if (registry_too) fleet.KillRegistry();

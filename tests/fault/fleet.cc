@@ -14,6 +14,7 @@
 #include "grpcpp/grpcpp.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/proto_time.h"
 
 namespace failback {
 namespace {
@@ -469,6 +470,18 @@ void Fleet::CancelAll() {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+void Fleet::WaitForASessionToRunOut(absl::Duration ttl) {
+  StoreRegistry::Options options;
+  options.timer = timer_.get();
+  const auto witness = StoreRegistry::Open(options).value();
+  OpenSessionRequest open;
+  open.set_incarnation("witness");
+  *open.mutable_ttl() = ToProto(ttl);
+  const auto opened = Await(witness.get(), &Registry::OpenSession, open);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_TRUE(Eventually([&] { return witness->Stats().expired_sessions == 1; }, kConvergence));
+}
+
 std::string Fleet::Difference() {
   const auto listed = Listed();
   if (!listed.ok()) return absl::StrCat("the registry cannot list: ", listed.status().ToString());
@@ -507,23 +520,17 @@ std::string Fleet::Difference() {
 
 ::testing::AssertionResult Fleet::Converged(absl::Duration timeout) {
   // Once reached it has to stay: nothing that is still on its way may change it.
-  constexpr absl::Duration kSettle = absl::Milliseconds(100);
-  const absl::Time deadline = absl::Now() + timeout;
+  constexpr int kLooks = 5;
   std::string difference;
-  absl::Time since = absl::InfiniteFuture();
-  while (true) {
-    difference = Difference();
-    const absl::Time now = absl::Now();
-    if (!difference.empty()) {
-      if (since != absl::InfiniteFuture())
-        difference = absl::StrCat("reached and lost: ", difference);
-      if (since != absl::InfiniteFuture() || now > deadline) break;
-    } else {
-      since = std::min(since, now);
-      if (now - since >= kSettle) break;
-    }
-    absl::SleepFor(absl::Milliseconds(20));
-  }
+  int reached = 0;
+  Eventually(
+      [&] {
+        difference = Difference();
+        if (difference.empty()) return ++reached == kLooks;
+        if (reached > 0) difference = absl::StrCat("reached and lost: ", difference);
+        return reached > 0;
+      },
+      timeout);
   absl::Status seen;
   if (watcher_ != nullptr) {
     MutexLock lock(&mu_);

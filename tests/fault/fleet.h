@@ -155,6 +155,9 @@ class Fleet {
   bool WaitForUpstream(agent::v1::UpstreamState state);
   // Waits until the agent has tried something in vain, with this code or with any.
   bool WaitForFailure(std::optional<absl::StatusCode> code = std::nullopt);
+  // Waits until a session of this TTL, opened now at a registry that nothing happens to, has
+  // expired for want of renewals. So has then any that was not renewed meanwhile.
+  void WaitForASessionToRunOut(absl::Duration ttl);
   // Operator's calls.
   void RetryAll();
   void CancelAll();

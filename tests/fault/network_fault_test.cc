@@ -115,7 +115,7 @@ TEST(NetworkFaultTest, ConnectionsResetAtRandomMoments) {
   Fleet fleet;
   Churn churn(&fleet, kThreads, kIds, seed);
   for (int round = 0; round < 25; ++round) {
-    absl::SleepFor(absl::Milliseconds(random() % 100));
+    churn.Go(static_cast<int64_t>(random() % 30));
     fleet.proxy().ResetAll();
     if (round % 5 == 0) {
       fleet.watcher().Close();  // and not a word after
@@ -135,11 +135,10 @@ TEST(NetworkFaultTest, CutInMidStream) {
   Churn churn(&fleet, kThreads, kIds, seed);
   for (int round = 0; round < 25; ++round) {
     const auto direction = random() % 2 == 0 ? FaultProxy::kToServer : FaultProxy::kToClient;
-    fleet.proxy().CutAfter(direction, 1 + random() % 20000);
     const int64_t cuts = fleet.proxy().stats().cuts;
-    Eventually([&] { return fleet.proxy().stats().cuts > cuts; }, absl::Milliseconds(200));
+    fleet.proxy().CutAfter(direction, 1 + random() % 20000);
+    EXPECT_TRUE(Eventually([&] { return fleet.proxy().stats().cuts > cuts; }));
   }
-  EXPECT_GT(fleet.proxy().stats().cuts, 5);
   fleet.proxy().Forward();
   churn.Stop();
   EXPECT_TRUE(fleet.Converged());

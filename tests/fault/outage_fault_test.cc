@@ -18,9 +18,6 @@ constexpr int kIds = 12;
 // Intents that are accepted between two faults of a series.
 constexpr int64_t kSomeIntents = 40;
 
-// Lets the sessions of a stopped registry run out: time is the fault.
-void WaitLongerThan(absl::Duration ttl) { absl::SleepFor(ttl + ttl / 4); }
-
 // What changes while the registry is away.
 void ChangeIntents(Fleet* fleet) {
   fleet->Unregister("leaves");
@@ -81,7 +78,7 @@ TEST(OutageFaultTest, RegistryStoppedForLongerThanTheTtlBlamesNobody) {
   ASSERT_TRUE(before.ok()) << before.status();
 
   fleet.PauseRegistry();
-  WaitLongerThan(options.ttl);
+  fleet.WaitForASessionToRunOut(options.ttl);
   fleet.ContinueRegistry();
   EXPECT_TRUE(fleet.Converged());
   const auto after = fleet.Listed();
@@ -99,7 +96,7 @@ TEST(OutageFaultTest, IntentsOfALongStopArrive) {
   BeginWith(&fleet);
   fleet.PauseRegistry();
   ChangeIntents(&fleet);
-  WaitLongerThan(options.ttl);
+  fleet.WaitForASessionToRunOut(options.ttl);
   fleet.ContinueRegistry();
   EXPECT_TRUE(fleet.Converged());
 }
@@ -154,7 +151,7 @@ TEST(OutageFaultTest, FlappingRegistry) {
   Churn churn(&fleet, kThreads, kIds, TestSeed());
   const auto some_time = [&] {
     if (whole) {
-      absl::SleepFor(absl::Milliseconds(500));
+      absl::SleepFor(absl::Milliseconds(500));  // time is the fault: a flap a second
     } else {
       churn.Go(kSomeIntents / 2);
     }

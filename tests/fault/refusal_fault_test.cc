@@ -122,7 +122,8 @@ class RefusalFaultTest : public ::testing::TestWithParam<Refused> {
             text += operation.ShortDebugString() + "\n";
           return text;
         }();
-    absl::SleepFor(absl::Milliseconds(100));  // in which a storm would show
+    // A storm would show while the agent answers these.
+    for (int i = 0; i < 50; ++i) fleet_.Pending();
     // A batch and a subscribe at least; most come again.
     const int64_t enough = GetParam().outcome == kParked ? 2 : 4;
     EXPECT_TRUE(Eventually([&] { return fleet_.refusing().refused() - before >= enough; }));

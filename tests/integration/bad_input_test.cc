@@ -30,6 +30,12 @@ void ExpectRefused(const RunResult& result, const std::vector<std::string>& part
   for (const std::string& part : parts) EXPECT_THAT(result.err, HasSubstr(part));
 }
 
+// A daemon that is not to take the usual port of its admin endpoint, which another may have.
+RunResult RunDaemon(std::vector<std::string> command) {
+  command.insert(command.end(), {"--admin", ""});
+  return RunProcess(command);
+}
+
 // Registers instance `a` of orders, and waits until the registry has it.
 void RegisterA(const std::string& target) {
   const RunResult result = Ctl(target, {"register", "orders", "--id", "a", "--address", "h",
@@ -90,10 +96,10 @@ TEST(BadInputTest, BadUris) {
                   {"failback-agent: --registry: ", uri});
   }
   for (const std::string uri : {"postgres://x", "sqlite://relative.db", "sqlite:", ""}) {
-    ExpectRefused(RunProcess({RegistryBinary(), "--listen", "127.0.0.1:0", "--store", uri}),
+    ExpectRefused(RunDaemon({RegistryBinary(), "--listen", "127.0.0.1:0", "--store", uri}),
                   {"failback-registry: ", "\"" + uri + "\"", "sqlite:///"});
   }
-  ExpectRefused(RunProcess({RegistryBinary(), "--store", "memory:", "--listen", "nowhere"}),
+  ExpectRefused(RunDaemon({RegistryBinary(), "--store", "memory:", "--listen", "nowhere"}),
                 {"failback-registry: --listen: ", "nowhere"});
   ExpectRefused(RunProcess({CtlBinary(), "--target", "nowhere", "list"}),
                 {"failbackctl: --target: ", "nowhere"});
@@ -102,10 +108,10 @@ TEST(BadInputTest, BadUris) {
 TEST(BadInputTest, PortInUse) {
   Daemon first = Daemon::Registry({"--store", "memory:"});
   RegisterA(first.address());
-  ExpectRefused(RunProcess({RegistryBinary(), "--store", "memory:", "--listen", first.address()}),
+  ExpectRefused(RunDaemon({RegistryBinary(), "--store", "memory:", "--listen", first.address()}),
                 {"failback-registry: --listen: " + first.address() + " is in use"});
   ExpectRefused(
-      RunProcess({AgentBinary(), "--registry", "grpc://127.0.0.1:1", "--listen", first.address()}),
+      RunDaemon({AgentBinary(), "--registry", "grpc://127.0.0.1:1", "--listen", first.address()}),
       {"failback-agent: --listen: " + first.address() + " is in use"});
   EXPECT_THAT(ListedIds(first.address(), "orders"), ElementsAre("a"));
 }
@@ -117,7 +123,7 @@ TEST(BadInputTest, SecondAgentOnTheSameSocket) {
   Daemon agent = Daemon::Agent(registry.address(), {"--listen", socket});
   RegisterA(socket);
   ExpectRefused(
-      RunProcess({AgentBinary(), "--registry", "grpc://" + registry.address(), "--listen", socket}),
+      RunDaemon({AgentBinary(), "--registry", "grpc://" + registry.address(), "--listen", socket}),
       {"failback-agent: --listen: " + socket + " is in use",
        std::to_string(agent.process().pid())});
   // The first one still serves, and nothing that it carries is gone.
@@ -134,14 +140,14 @@ TEST(BadInputTest, SecondAgentInTheSameStateDir) {
   Daemon registry = Daemon::Registry({"--store", "memory:"});
   Daemon agent = Daemon::Agent(registry.address(), {"--state-dir", dir.File("state")});
   RegisterA(agent.address());
-  ExpectRefused(RunProcess({AgentBinary(), "--registry", "grpc://" + registry.address(), "--listen",
-                            "127.0.0.1:0", "--state-dir", dir.File("state")}),
+  ExpectRefused(RunDaemon({AgentBinary(), "--registry", "grpc://" + registry.address(), "--listen",
+                           "127.0.0.1:0", "--state-dir", dir.File("state")}),
                 {"failback-agent: ", dir.File("state"), "is locked by process",
                  std::to_string(agent.process().pid())});
   EXPECT_THAT(ListedIds(registry.address(), "orders"), ElementsAre("a"));
   // A folder that cannot be used is named as well.
-  ExpectRefused(RunProcess({AgentBinary(), "--registry", "grpc://" + registry.address(), "--listen",
-                            "127.0.0.1:0", "--state-dir", "/proc/failback"}),
+  ExpectRefused(RunDaemon({AgentBinary(), "--registry", "grpc://" + registry.address(), "--listen",
+                           "127.0.0.1:0", "--state-dir", "/proc/failback"}),
                 {"failback-agent: ", "/proc/failback"});
 }
 
@@ -150,25 +156,25 @@ TEST(BadInputTest, SecondRegistryOnTheSameStore) {
   const std::string store = "sqlite://" + dir.File("r.db");
   Daemon first = Daemon::Registry({"--store", store});
   ExpectRefused(
-      RunProcess({RegistryBinary(), "--listen", "127.0.0.1:0", "--store", store}),
+      RunDaemon({RegistryBinary(), "--listen", "127.0.0.1:0", "--store", store}),
       {"failback-registry: ", dir.File("r.db"), "in use", std::to_string(first.process().pid())});
 }
 
 TEST(BadInputTest, DataFolderThatCannotBeUsed) {
   const TempDir dir;
-  ExpectRefused(RunProcess({RegistryBinary(), "--listen", "127.0.0.1:0", "--store",
-                            "sqlite://" + dir.File("none/r.db")}),
+  ExpectRefused(RunDaemon({RegistryBinary(), "--listen", "127.0.0.1:0", "--store",
+                           "sqlite://" + dir.File("none/r.db")}),
                 {"failback-registry: ", dir.File("none"), "No such file or directory"});
-  ExpectRefused(RunProcess({RegistryBinary(), "--listen", "127.0.0.1:0", "--store",
-                            "sqlite://" + dir.Write("file", "") + "/r.db"}),
+  ExpectRefused(RunDaemon({RegistryBinary(), "--listen", "127.0.0.1:0", "--store",
+                           "sqlite://" + dir.Write("file", "") + "/r.db"}),
                 {"failback-registry: ", dir.File("file"), "is not a folder"});
   // A folder that even root cannot write to.
-  ExpectRefused(RunProcess({RegistryBinary(), "--listen", "127.0.0.1:0", "--store",
-                            "sqlite:///proc/failback.db"}),
+  ExpectRefused(RunDaemon({RegistryBinary(), "--listen", "127.0.0.1:0", "--store",
+                           "sqlite:///proc/failback.db"}),
                 {"failback-registry: ", "/proc/failback.db"});
   ExpectRefused(
-      RunProcess({AgentBinary(), "--registry", "grpc://127.0.0.1:1", "--listen",
-                  "unix:" + dir.File("none/a.sock")}),
+      RunDaemon({AgentBinary(), "--registry", "grpc://127.0.0.1:1", "--listen",
+                 "unix:" + dir.File("none/a.sock")}),
       {"failback-agent: --listen: ", dir.File("none/a.sock"), "No such file or directory"});
 }
 
@@ -197,7 +203,7 @@ TEST(BadInputTest, StoreOfANewerSchema) {
   };
   const int version = set_version(99);
   ExpectRefused(
-      RunProcess({RegistryBinary(), "--listen", "127.0.0.1:0", "--store", "sqlite://" + file}),
+      RunDaemon({RegistryBinary(), "--listen", "127.0.0.1:0", "--store", "sqlite://" + file}),
       {"failback-registry: ", file, "99", "newer"});
   // It was not touched: the version that wrote it reads it.
   set_version(version);

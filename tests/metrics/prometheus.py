@@ -52,7 +52,7 @@ class Prometheus:
         with open(os.path.join(folder, "rules.yaml"), "w") as file:
             file.write(shortened(rules))
         config = {
-            "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms",
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s",
                        "evaluation_interval": "500ms"},
             "rule_files": ["rules.yaml"],
             "scrape_configs": [{"job_name": job, "static_configs": [{"targets": addresses}]}

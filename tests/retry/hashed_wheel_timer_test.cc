@@ -221,6 +221,32 @@ TEST_F(HashedWheelTimerTest, ACancelledTaskIsFreedAtOnce) {
   EXPECT_EQ(held.use_count(), 1);  // and so is one that has run
 }
 
+// Whatever ends a task, the destructors of what it holds may call the timer: no lock of it is held.
+TEST_F(HashedWheelTimerTest, WhatATaskHoldsMayCallTheTimerWhenItIsDestroyed) {
+  auto timer = Create();
+  int destroyed = 0;
+  const auto held = [&] {
+    return std::shared_ptr<void>(nullptr, [&, timer = timer.get()](void*) {
+      timer->Stats();
+      ++destroyed;
+    });
+  };
+  Timeout cancelled = timer->NewTimeout([held = held()] {}, absl::Seconds(1)).value();
+  ASSERT_TRUE(cancelled.Cancel());
+  EXPECT_EQ(destroyed, 1);
+  timer->NewTimeout([held = held()] {}, absl::Seconds(1)).value();
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_EQ(destroyed, 2) << "it has run";
+  timer->NewTimeout([held = held()] { throw 1; }, absl::Seconds(1)).value();
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_EQ(destroyed, 3) << "it has thrown";
+  timer->NewTimeout([held = held()] {}, absl::Seconds(1)).value();
+  timer->Stop().value().clear();
+  EXPECT_EQ(destroyed, 4) << "Stop has returned it";
+  EXPECT_FALSE(timer->NewTimeout([held = held()] {}, absl::Seconds(1)).ok());
+  EXPECT_EQ(destroyed, 5) << "it was refused";
+}
+
 TEST_F(HashedWheelTimerTest, HandlesOutliveTheirTimer) {
   auto timer = Create();
   Timeout pending = timer->NewTimeout(Note("a"), absl::Seconds(1)).value();

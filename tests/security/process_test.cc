@@ -196,10 +196,10 @@ TEST_F(SecurityProcessTest, TheSessionGoesOnWithARotatedCertificateOfTheSameName
             0);
   // Another name is another caller: the old session runs out, and everything comes again in a new.
   WritePair("orders", ca_.IssueClient("spiffe://test/orders-renamed"));
-  ASSERT_EQ(Ctl(agent.address(), {"register", "orders", "--id", "c", "--address", "h", "--port",
-                                  "1", "--wait", "acknowledged", "--timeout", "30s"})
-                .status,
-            0);
+  const RunResult renamed =
+      Ctl(agent.address(), {"register", "orders", "--id", "c", "--address", "h", "--port", "1",
+                            "--wait", "acknowledged", "--timeout", "30s"});
+  ASSERT_EQ(renamed.status, 0) << renamed.err;
   EXPECT_TRUE(Eventually([&] {
     const RunResult list =
         Ctl(registry.address(), Show("reader") + Args{"list", "orders", "-o", "json"});

@@ -120,6 +120,8 @@ TEST(EndpointsTest, LeavesOutWhatIsNotToBeCalled) {
     instances.back().set_status(status);
   }
   instances.push_back(Instance(9, 0));
+  instances.push_back(Instance(10));
+  instances.back().mutable_offline();
   EXPECT_THAT(Text(Build(instances)), ElementsAre("0 /weight-100 200: 10.0.0.0:80 10.0.0.1:80"));
 }
 

@@ -88,7 +88,7 @@ function tab(route, view, text, views, number, parked) {
 }
 
 function readiness({ readiness: { ready, reasons = [] } = {} }, error) {
-  if (error) return badge("unhealthy", "unreachable");
+  if (error?.code === "UNREACHABLE") return badge("unhealthy", "unreachable");
   return ready
     ? badge("healthy", "ready")
     : h("span", { title: reasons.join("; ") }, badge("draining", "not ready"));

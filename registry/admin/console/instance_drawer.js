@@ -4,7 +4,16 @@
 import { h } from "./dom.js";
 import { clock, count, countdown, durationMs, enumName, exactly, plural, span } from "./format.js";
 import { icon } from "./icons.js";
-import { age, badge, copyButton, facts, stateOf, statusText } from "./parts.js";
+import {
+  age,
+  badge,
+  copyButton,
+  facts,
+  shortMessage,
+  sorted,
+  stateOf,
+  statusText,
+} from "./parts.js";
 
 // What happened, and how it looks: registered, healthy.
 const CHANGES = {
@@ -27,6 +36,9 @@ const WORDS = {
   closed: "session closed",
   expired: "lease expired",
 };
+
+// What an agent tells happened at one of its registries; the rest was somebody's doing.
+const AT = new Set(["acknowledged", "retrying", "parked", "superseded"]);
 
 // `description` is an InstanceDescription, null while it is loaded, or {missing: why}.
 export function instanceDrawer({ namespace, service, instance: id }, description, now) {
@@ -171,7 +183,7 @@ function owed(pending = [], now) {
 
 function what({ record }, now) {
   const { instance } = record;
-  const entries = Object.entries(instance.metadata ?? {});
+  const entries = sorted(instance.metadata);
   const address = `${instance.address}:${instance.port}`;
   return [
     h(
@@ -294,8 +306,10 @@ function history(changes = [], now) {
                 "div",
                 {},
                 h("span", { class: "change" }, WORDS[kind] ?? kind),
-                change.by ? h("span", { class: "muted" }, ` by ${change.by}`) : null,
-                change.detail ? h("p", {}, change.detail) : null,
+                change.by
+                  ? h("span", { class: "muted" }, ` ${AT.has(kind) ? "at" : "by"} ${change.by}`)
+                  : null,
+                change.detail ? h("p", {}, shortMessage(change.detail)) : null,
                 h(
                   "p",
                   { class: "muted" },

@@ -6,6 +6,9 @@ import { Listing, MAX_ROWS } from "./listing.js";
 import { age, badge, chips, searchField, stateOf, STATES, tags } from "./parts.js";
 import { currentRoute, formatRoute, goWith } from "./router.js";
 
+// The server looks through all instances for each page: a few large ones.
+const PAGE_SIZE = 2500;
+
 const instanceOf = (row) => row.record.instance;
 const idOf = (row) => instanceOf(row).key.instanceId;
 
@@ -19,6 +22,7 @@ export const instancesView = {
       `/services/${encodeURIComponent(namespace)}/${encodeURIComponent(service)}`,
       "instances",
       { query: q, status, persistent, sort },
+      PAGE_SIZE,
     ),
 
   // In the server's order.

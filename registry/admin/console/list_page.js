@@ -79,7 +79,11 @@ export class ListPage {
       main,
       this.#heading(route),
       route.view === "services" ? summary({ overview, kind }) : null,
-      h("div", { class: "tools", "data-key": "tools" }, this.#view.tools(route, tools)),
+      h(
+        "div",
+        { class: "tools", "data-key": "tools" },
+        this.#view.tools(route, tools, this.#rows.length),
+      ),
       this.#view.above?.(route, tools) ?? null,
       h(
         "p",

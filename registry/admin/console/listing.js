@@ -6,13 +6,12 @@
 
 import { etagOf, get } from "./api.js";
 
-const PAGE_SIZE = 1000;
 // More rows than this help nobody: the filter narrows them, at the server.
 export const MAX_ROWS = 10_000;
 
 export class Listing {
   // `path` with its query parameters; `field` holds the rows of a page.
-  constructor(path, field, parameters = {}) {
+  constructor(path, field, parameters = {}, pageSize = 1000) {
     const search = new URLSearchParams(
       Object.entries(parameters).flatMap(([name, values]) =>
         [values]
@@ -21,7 +20,7 @@ export class Listing {
           .map((value) => [name, value]),
       ),
     );
-    search.set("page_size", PAGE_SIZE);
+    search.set("page_size", pageSize);
     this.first = `${path}?${search}`;
     this.field = field;
     this.pages = [];

@@ -79,7 +79,11 @@ async function describe(path, signal) {
 const poller = new Poller(refresh, (error, nextTry) => {
   if (error && !state.error) {
     state.failedSince = Date.now();
-    announce(`This ${state.kind || "daemon"} cannot be reached.`);
+    announce(
+      error.code === "UNREACHABLE"
+        ? `This ${state.kind || "daemon"} cannot be reached.`
+        : error.message,
+    );
   } else if (!error && state.error) {
     announce("Connected again.");
   }

@@ -53,11 +53,15 @@ export function statusText(status) {
 export const shortMessage = (message = "") =>
   message.replace(/failed to connect to all addresses; last error: (.*: )?/, "");
 
+// The entries of a map, which come in any order.
+export const sorted = (map = {}) =>
+  Object.entries(map).sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
+
 export const tags = (metadata = {}) =>
   h(
     "span",
     { class: "tags" },
-    Object.entries(metadata).map(([key, value]) =>
+    sorted(metadata).map(([key, value]) =>
       h(
         "span",
         { class: "tag", title: `${key}=${value}` },

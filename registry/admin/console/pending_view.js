@@ -43,10 +43,14 @@ function attempt(row, now) {
 }
 
 // An id is a verb and a key: `register default/orders/orders-1`. The last part tells neighbours apart.
-function intent({ id, key, upstream }, overview) {
+function intent({ id, key, selector, upstream }, overview) {
   const [verb, ...rest] = id.split(" ");
   const name = rest.join(" ");
   const last = key?.instanceId ?? name;
+  // A subscription follows a service, or the services of a namespace.
+  const place = key
+    ? name.slice(0, -last.length - 1)
+    : [selector?.namespace || "default", selector?.service].filter(Boolean).join("/");
   return [
     key
       ? h(
@@ -66,7 +70,7 @@ function intent({ id, key, upstream }, overview) {
     h(
       "span",
       { class: "row-note" },
-      key ? `${verb} ${name.slice(0, -last.length - 1)}` : verb,
+      `${verb} ${place}`,
       (overview?.agent?.upstreams.length ?? 0) > 1 ? ` at ${upstream}` : "",
     ),
   ];
@@ -142,7 +146,7 @@ export const pendingView = {
     },
   ],
 
-  tools: (route, { rows }) => [
+  tools: (route, { rows }, shown) => [
     searchField("Filter what is pending", "Filter by key, reason or registry", route.q),
     chips("State", "state", route.state, [
       { value: "", text: "All", number: rows.length },
@@ -155,7 +159,12 @@ export const pendingView = {
     ]),
     rows.length === 0
       ? null
-      : h("button", { type: "button", "data-action": "retry-all" }, icon("retry"), "Retry all"),
+      : h(
+          "button",
+          { type: "button", "data-action": "retry-all", disabled: shown === 0 },
+          icon("retry"),
+          shown === rows.length ? "Retry all" : `Retry the ${count(shown)} shown`,
+        ),
   ],
 
   // Thousands of rows have a few causes.

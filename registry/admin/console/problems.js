@@ -14,11 +14,11 @@ export function problems(
   theirs,
 ) {
   const found = [];
-  if (error?.status) {
+  if (error && error.code !== "UNREACHABLE") {
     found.push({
       key: "refused",
       level: "bad",
-      text: [h("strong", {}, error.code), `: ${error.message}`],
+      text: [h("strong", {}, error.code ?? "The console failed"), `: ${error.message}`],
       action: { name: "refresh", text: "Try again" },
     });
   } else if (error) {

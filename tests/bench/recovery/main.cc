@@ -439,6 +439,7 @@ int Main(int argc, char** argv) {
   scale.fleet_outage = absl::Seconds(outage);
   if (quick) {
     rounds = fleet_rounds = 1;
+    scale.yielding = false;  // on a busy machine nothing would be left for the fleet
     scale.registrations = 1000;
     scale.agents = 10;
     scale.per_agent = 10;

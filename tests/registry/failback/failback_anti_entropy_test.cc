@@ -60,6 +60,21 @@ TEST_F(FailbackAntiEntropyTest, Rule9_WhatIsEqualIsLeftAlone) {
   EXPECT_EQ(log_, "");
 }
 
+TEST_F(FailbackAntiEntropyTest, Rule9_AnOperatorsMarkIsNotRepaired) {
+  StartAndCompare();
+  // One that was read with a mark and registered again is kept without.
+  ServiceInstance read = MakeInstance("b");
+  read.mutable_offline()->set_reason("read");
+  Register(MakeRegister({MakeInstance("a"), read}));
+  EXPECT_FALSE(fake_->registers.last_request().registrations(1).instance().has_offline());
+  held_ = {MakeInstance("a"), MakeInstance("b")};
+  held_[0].mutable_offline()->set_reason("disk");
+  Advance(absl::Minutes(10));
+  EXPECT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+  EXPECT_EQ(log_, "");
+}
+
 // Killed and started again without a state directory, under the same incarnation.
 TEST_F(FailbackAntiEntropyTest, Rule9_WhatAnEarlierProcessRegisteredHasATtlToBeClaimed) {
   fake_->opens.AnswerWith([](const OpenSessionRequest&) {

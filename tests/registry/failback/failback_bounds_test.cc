@@ -112,14 +112,54 @@ TEST_F(FailbackBoundsTest, Rule12_DrainLetsOwedUnregistersFinishAndClosesTheSess
   EXPECT_TRUE(registry_->draining());
 }
 
+TEST_F(FailbackBoundsTest, Rule12_DrainClosesTheSessionWhenTheCallsInFlightHaveEnded) {
+  Start();
+  fake_->registers.Hold();
+  Register("a");
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(10), drained.Catch());
+  EXPECT_EQ(fake_->closes.request_count(), 0) << "the call could land after the session's end";
+  fake_->registers.Release();
+  EXPECT_EQ(fake_->closes.request_count(), 1);
+  EXPECT_TRUE(drained.done());
+}
+
 TEST_F(FailbackBoundsTest, Rule12_DrainTakesNoNewIntents) {
   Start();
   Answer<agent::v1::DrainResponse> drained;
   registry_->Drain(absl::Seconds(10), drained.Catch());
   EXPECT_EQ(ReasonOf(Register("a").get().status()), registry::v1::ERROR_REASON_DRAINING);
+  const auto listener = std::make_shared<RecordingListener>();
+  const auto stream = Subscribe(listener);
+  ASSERT_TRUE(listener->end().has_value());
+  EXPECT_EQ(ReasonOf(*listener->end()), registry::v1::ERROR_REASON_DRAINING);
   Answer<agent::v1::DrainResponse> again;
   registry_->Drain(absl::Seconds(10), again.Catch());
   EXPECT_EQ(ReasonOf(again.get().status()), registry::v1::ERROR_REASON_DRAINING);
+}
+
+TEST_F(FailbackBoundsTest, Rule12_DrainDoesNotWaitForWhatIsParked) {
+  Start();
+  Register("a");
+  fake_->unregisters.AnswerWith([](const auto&) { return absl::PermissionDeniedError("no"); });
+  Unregister("a");
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(10), drained.Catch());
+  ASSERT_TRUE(drained.done()) << "nobody is there to re-arm it";
+  EXPECT_EQ(drained.get()->remaining(), 1);
+}
+
+TEST_F(FailbackBoundsTest, Rule12_DrainLeavesPersistentInstancesAndDoesNotCountThem) {
+  Start();
+  ServiceInstance stays = MakeInstance("stays");
+  stays.set_persistent(true);
+  Register(MakeRegister({stays, MakeInstance("goes")}));
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(10), drained.Catch());
+  ASSERT_TRUE(drained.done());
+  EXPECT_EQ(drained.get()->unregistered(), 1);
+  EXPECT_EQ(drained.get()->remaining(), 0);
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
 }
 
 TEST_F(FailbackBoundsTest, Rule12_DrainEndsAtItsDeadlineAndTellsWhatIsOwed) {

@@ -94,6 +94,23 @@ TEST_F(FailbackRegistryTest, Rule1_NewIntentTakesAHigherGenerationAndCancelsTheW
   EXPECT_EQ(fake_->registers.request_count(), 2);
 }
 
+TEST_F(FailbackRegistryTest, Rule1_ANewIntentHasAllItsRetries) {
+  options_.retry.retry_times = 1;
+  options_.retry.retry_period = absl::Seconds(1);
+  Start();
+  fake_->registers.AnswerWith([](const auto&) { return absl::InternalError("no"); });
+  Register("a", 1);
+  Advance(absl::Milliseconds(500));
+  Register("a", 2);
+  ASSERT_EQ(registry_->Pending().size(), 1);
+  EXPECT_EQ(registry_->Pending()[0].times(), 1) << "what the old intent has tried counts on";
+  EXPECT_EQ(registry_->Pending()[0].state(), agent::v1::PENDING_STATE_WAITING);
+  Advance(absl::Milliseconds(999));
+  EXPECT_EQ(fake_->registers.request_count(), 2);
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(fake_->registers.request_count(), 3);
+}
+
 TEST_F(FailbackRegistryTest, Rule1_OneCallPerKeyIsInFlight) {
   Start();
   fake_->registers.Hold();
@@ -338,6 +355,12 @@ TEST_F(FailbackRegistryTest, Rule5_OneBadItemDoesNotParkItsBatch) {
   EXPECT_EQ(registry_->Pending()[0].id(), "register default/orders/bad");
   EXPECT_EQ(registry_->Pending()[0].state(), agent::v1::PENDING_STATE_PARKED);
   EXPECT_EQ(registry_->UpstreamStatus().acknowledged(), 2);
+  Unregister("bad");
+  Back("session-2");
+  fake_->keep_alives.Answer(SessionUnknown());
+  fake_->registers.ClearRequests();
+  Advance(absl::Seconds(4));
+  EXPECT_EQ(fake_->registers.request_count(), 1) << "what has passed alone goes with others again";
 }
 
 TEST_F(FailbackRegistryTest, Rule5_AnAnswerWithTooFewResultsIsAFailureOfTheRest) {
@@ -512,6 +535,20 @@ TEST_F(FailbackRegistryTest, Rule8_ALostSessionIsOpenedAnewAndEverythingIsSentAg
   EXPECT_EQ(fake_->opens.last_request().incarnation(), "inc");
 }
 
+TEST_F(FailbackRegistryTest, Rule8_WhatALostSessionHadIsPendingAgain) {
+  Start();
+  Register("a");
+  EXPECT_EQ(registry_->Pending().size(), 0);
+  Back("session-2");
+  fake_->keep_alives.Answer(SessionUnknown());
+  fake_->registers.Hold();
+  Advance(absl::Seconds(4));
+  EXPECT_EQ(registry_->Pending().size(), 1);
+  EXPECT_EQ(registry_->UpstreamStatus().acknowledged(), 0);
+  fake_->registers.Release();
+  EXPECT_EQ(registry_->Pending().size(), 0);
+}
+
 TEST_F(FailbackRegistryTest, Rule8_IsSentAgainInTheOrderInWhichItWasStated) {
   options_.max_calls_in_flight = 1;
   Start();
@@ -527,6 +564,31 @@ TEST_F(FailbackRegistryTest, Rule8_IsSentAgainInTheOrderInWhichItWasStated) {
     for (const auto& r : request.registrations()) sent.push_back(r.instance().key().instance_id());
   }
   EXPECT_EQ(sent, stated);
+}
+
+TEST_F(FailbackRegistryTest, Rule8_DeregistrationsAreSentAgainFirst) {
+  options_.max_calls_in_flight = 1;
+  Start();
+  for (const char* id : {"a", "b", "c"}) Register(id);
+  GoAway();
+  Unregister("b");
+  Advance(absl::Seconds(2));
+  Back("session-2");
+  std::vector<std::string> sent;
+  fake_->registers.AnswerWith([&](const RegisterRequest& request) {
+    RegisterResponse response;
+    for (int i = 0; i < request.registrations_size(); ++i) response.add_results();
+    sent.push_back("register");
+    return response;
+  });
+  fake_->unregisters.AnswerWith([&](const UnregisterRequest&) {
+    UnregisterResponse response;
+    response.add_results();
+    sent.push_back("unregister");
+    return response;
+  });
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(sent, (std::vector<std::string>{"unregister", "register"}));
 }
 
 TEST_F(FailbackRegistryTest, Rule8_SessionUnknownFromARegisterLeadsToAResync) {
@@ -557,12 +619,13 @@ TEST_F(FailbackRegistryTest, Rule8_AChangedEpochResyncs) {
 }
 
 TEST_F(FailbackRegistryTest, Rule8_ConnectionBackAfterALossResyncs) {
+  Back("session-1");
   Start();
   Register("a");
   fake_->registers.ClearRequests();
   GoAway();
   Advance(absl::Seconds(4));
-  Back("session-of-inc");
+  Back("session-1");  // which has outlived the loss
   Advance(absl::Seconds(2));
   ASSERT_EQ(fake_->registers.request_count(), 1);
 }

@@ -75,8 +75,15 @@ TEST_F(FailbackStatisticsTest, WaitsAndRecoveriesAreMeasured) {
   EXPECT_EQ(stats.counters.retry_delay_nanos.count(), 2);
   EXPECT_EQ(stats.counters.recovery_nanos.count(), 1);
   EXPECT_EQ(absl::ToInt64Seconds(absl::Nanoseconds(stats.counters.recovery_nanos.sum())), 4);
-  // What never failed has nothing to recover from.
+  // What never failed has nothing to recover from, nor has what a lost session has to be told
+  // again.
   Register("b");
+  Back("session-2");
+  fake_->keep_alives.Answer(SessionUnknown());
+  fake_->registers.ClearRequests();
+  Advance(absl::Seconds(4));
+  ASSERT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(registry_->Stats().acknowledged, 2);
   EXPECT_EQ(registry_->Stats().counters.recovery_nanos.count(), 1);
 }
 

@@ -427,6 +427,9 @@ TEST_F(FailbackJournalTest, Rule11_AcceptedAndSentOnlyWhenWritten) {
 
 TEST_F(FailbackJournalTest, Rule11_NothingIsSentBeforeItIsWritten) {
   options_.manual_journal = false;
+  // So that newer intents find theirs still queued.
+  options_.max_calls_in_flight = 1;
+  options_.max_batch = 1;
   Start();
   std::atomic<int> early{0}, sent{0};
   fake_->registers.AnswerWith([&](const RegisterRequest& request) {
@@ -436,8 +439,11 @@ TEST_F(FailbackJournalTest, Rule11_NothingIsSentBeforeItIsWritten) {
       sqlite3* db = nullptr;
       EXPECT_EQ(sqlite3_open((options_.state_dir + "/journal.db").c_str(), &db), SQLITE_OK);
       sqlite3_stmt* statement = nullptr;
-      sqlite3_prepare_v2(db, "SELECT 1 FROM intents WHERE generation = ?", -1, &statement, nullptr);
-      sqlite3_bind_int64(statement, 1, static_cast<int64_t>(registration.generation()));
+      sqlite3_prepare_v2(db, "SELECT 1 FROM intents WHERE key = ? AND generation >= ?", -1,
+                         &statement, nullptr);
+      const std::string key = CanonicalKey(registration.instance().key());
+      sqlite3_bind_blob(statement, 1, key.data(), static_cast<int>(key.size()), SQLITE_STATIC);
+      sqlite3_bind_int64(statement, 2, static_cast<int64_t>(registration.generation()));
       if (sqlite3_step(statement) != SQLITE_ROW) ++early;
       ++sent;
       sqlite3_finalize(statement);
@@ -447,17 +453,31 @@ TEST_F(FailbackJournalTest, Rule11_NothingIsSentBeforeItIsWritten) {
     return response;
   });
   std::atomic<int> waiting{0};
-  for (int i = 0; i < 50; ++i) {
-    RegisterRequest request = MakeRegister({MakeInstance(absl::StrCat("i", i))});
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  for (uint32_t i = 0; sent < 200 && absl::Now() < deadline; ++i) {
+    RegisterRequest request = MakeRegister({MakeInstance(absl::StrCat("i", i % 5), 1 + i % 9999)});
     request.set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
     ++waiting;
     registry_->Register(request, [&](absl::StatusOr<RegisterResponse>) { --waiting; });
   }
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (waiting > 0 && absl::Now() < deadline) std::this_thread::yield();
-  EXPECT_EQ(sent, 50);
+  EXPECT_EQ(waiting, 0);
+  EXPECT_GE(sent, 200);
   EXPECT_EQ(early, 0);
   registry_.reset();
+}
+
+TEST_F(FailbackJournalTest, Rule15_DestructionAnswersWhoWaitsForTheJournal) {
+  options_.manual_journal = false;
+  Start();
+  constexpr int kCalls = 200;
+  std::atomic<int> answered{0};
+  for (int i = 0; i < kCalls; ++i) {
+    registry_->Register(MakeRegister({MakeInstance(absl::StrCat("i", i))}),
+                        [&](const absl::StatusOr<RegisterResponse>&) { ++answered; });
+  }
+  registry_.reset();
+  EXPECT_EQ(answered, kCalls);
 }
 
 TEST_F(FailbackJournalTest, Rule11_ATombstoneForLocalClientsIsNotOwedAgain) {

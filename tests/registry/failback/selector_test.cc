@@ -58,6 +58,20 @@ TEST(SelectorTest, AnUnspecifiedStatusIsHealthy) {
   EXPECT_TRUE(SelectorMatches(selector, draining));
 }
 
+TEST(SelectorTest, WhatAnOperatorTookOutOfRotationIsUnhealthy) {
+  ServiceInstance marked = Instance();
+  marked.mutable_offline();
+  Selector selector;
+  EXPECT_TRUE(SelectorMatches(selector, marked));
+  selector.add_statuses(registry::v1::HEALTH_STATUS_HEALTHY);
+  EXPECT_FALSE(SelectorMatches(selector, marked));
+  marked.set_status(registry::v1::HEALTH_STATUS_DRAINING);
+  selector.add_statuses(registry::v1::HEALTH_STATUS_DRAINING);
+  EXPECT_FALSE(SelectorMatches(selector, marked));
+  selector.add_statuses(registry::v1::HEALTH_STATUS_UNHEALTHY);
+  EXPECT_TRUE(SelectorMatches(selector, marked));
+}
+
 TEST(SelectorTest, CanonicalIsTheSameForTheSameMeaning) {
   Selector one;
   one.set_service("orders");

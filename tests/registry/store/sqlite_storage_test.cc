@@ -356,7 +356,9 @@ TEST_F(PutBackTest, ANewEpochLeavesOutTheRanksThatMayHaveBeenGiven) {
 TEST_F(PutBackTest, AFileOfSchema1IsMigrated) {
   Live(path_);
   const std::string store_id = Open(path_)->identity().store_id;
-  Sql(path_, "ALTER TABLE store DROP COLUMN writes; PRAGMA user_version=1");
+  Sql(path_,
+      "ALTER TABLE store DROP COLUMN writes; ALTER TABLE records DROP COLUMN offline; "
+      "PRAGMA user_version=1");
   ASSERT_EQ(unlink(StoreMark::PathOf(path_).c_str()), 0);
   EXPECT_EQ(Open(path_)->identity().store_id, store_id);
   const uint64_t epoch = EpochOf(path_);
@@ -395,8 +397,8 @@ TEST(SqliteStorage, NewerSchemaIsRefused) {
   const absl::Status status = OpenError(path);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("was written by a newer version: schema 99 found, up to 2 supported"));
-  Sql(path, "PRAGMA user_version=2");
+              HasSubstr("was written by a newer version: schema 99 found, up to 3 supported"));
+  Sql(path, "PRAGMA user_version=3");
   StoreHarness again((On(path)));
 }
 

@@ -1,6 +1,7 @@
 // GrpcRegistry when things go wrong: outages, deadlines, gaps, its own destruction.
 
 #include <atomic>
+#include <filesystem>
 #include <thread>
 
 #include "absl/synchronization/notification.h"
@@ -28,6 +29,19 @@ class ClientTest : public WireTest {
     return CallAndWait(client, &Registry::List, ListRequest()).status();
   }
 };
+
+TEST_F(ClientTest, ReachesNamesAndNumbersOfBothFamilies) {
+  const auto reaches = [&] {
+    return CallAndWait(*NewClient(), &Registry::List, ListRequest()).status();
+  };
+  StartServer("127.0.0.1:0");
+  EXPECT_TRUE(reaches().ok()) << reaches();
+  address_.replace(0, address_.find(':'), "localhost");
+  EXPECT_TRUE(reaches().ok()) << reaches();
+  if (!std::filesystem::exists("/proc/net/if_inet6")) return;
+  StartServer("[::1]:0");
+  EXPECT_TRUE(reaches().ok()) << reaches();
+}
 
 TEST_F(ClientTest, AnUnreachableRegistryFailsAtOnceAndSaysWhy) {
   KillServer();

@@ -27,6 +27,12 @@ class ServerTest : public WireTest {
     return CallAndWait(client, &Registry::List, ListRequest());
   }
 
+  // Calls that the server has counted.
+  int64_t Ended(CallStats::Method method, absl::StatusCode code) const {
+    return server_->Stats().calls.methods[static_cast<size_t>(method)].ended[static_cast<int>(
+        code)];
+  }
+
   // What grpc.health.v1 answers for `service`: 1 serving, 2 not serving, -1 an error. In bytes, as
   // Debian's gRPC has no health.pb.h.
   int Health(const std::string& service) {
@@ -63,9 +69,51 @@ TEST_F(ServerTest, CallsBeyondTheLimitAreRefusedWithADelay) {
   EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_OVERLOADED) << refused;
   EXPECT_EQ(RetryDelayOf(refused), absl::Milliseconds(700));
   EXPECT_EQ(fake_.lists.request_count(), 0u);
+  const RegistryServer::Statistics stats = server_->Stats();
+  EXPECT_EQ(stats.calls_in_flight, 2);
+  EXPECT_EQ(stats.calls.refused[static_cast<size_t>(CallStats::Limit::kCalls)], 1);
+  EXPECT_EQ(Ended(CallStats::Method::kList, absl::StatusCode::kResourceExhausted), 1);
   fake_.registers.Complete(RegisterResponse());
   ASSERT_TRUE(first.Get().ok());
   EXPECT_TRUE(List(*client).ok());
+}
+
+TEST_F(ServerTest, CallsAreCountedByHowTheyEnd) {
+  StartServer(ListenOn(Transport::kTcp));
+  const auto client = NewClient();
+  fake_.registers.Answer(absl::PermissionDeniedError("no"));
+  EXPECT_FALSE(CallAndWait(*client, &Registry::Register, RegisterRequest()).ok());
+  EXPECT_TRUE(CallAndWait(*client, &Registry::Register, RegisterRequest()).ok());
+  EXPECT_TRUE(CallAndWait(*client, &Registry::Register, RegisterRequest()).ok());
+  EXPECT_EQ(Ended(CallStats::Method::kRegister, absl::StatusCode::kOk), 2);
+  EXPECT_EQ(Ended(CallStats::Method::kRegister, absl::StatusCode::kPermissionDenied), 1);
+  EXPECT_EQ(Ended(CallStats::Method::kUnregister, absl::StatusCode::kOk), 0);
+  EXPECT_EQ(server_->Stats()
+                .calls.methods[static_cast<size_t>(CallStats::Method::kRegister)]
+                .duration_nanos.count(),
+            3);
+
+  const auto listener = std::make_shared<RecordingListener>();
+  const auto stream = client->Subscribe(SubscribeRequest(), listener);
+  const auto source = fake_.WaitForSubscription(0);
+  ASSERT_NE(source, nullptr);
+  SubscribeResponse event;
+  event.set_epoch(1);
+  event.set_revision(1);
+  event.mutable_snapshot();
+  source->Push(event);
+  ASSERT_TRUE(listener->WaitForEvents(1));
+  event.set_revision(2);
+  event.mutable_delta()->set_base_revision(1);
+  source->Push(event);
+  ASSERT_TRUE(listener->WaitForEvents(2));
+  EXPECT_EQ(server_->Stats().subscriptions, 1);
+  EXPECT_EQ(server_->Stats().calls.snapshots_sent, 1);
+  EXPECT_EQ(server_->Stats().calls.deltas_sent, 1);
+  EXPECT_EQ(server_->Stats().calls.conflated, 0);
+  source->End(absl::AbortedError("over"));
+  ASSERT_TRUE(listener->WaitForEnd());
+  EXPECT_EQ(Ended(CallStats::Method::kSubscribe, absl::StatusCode::kAborted), 1);
 }
 
 // A call of `count` instances, each of some 200 bytes.
@@ -284,6 +332,7 @@ TEST_F(ServerTest, ASlowSubscriberIsConflatedAndSlowsNobody) {
   EXPECT_EQ(order.revision(), static_cast<uint64_t>(kChanges + 1));
   EXPECT_LT(messages, kChanges / 2);
   RecordProperty("messages_to_the_slow_one", messages);
+  EXPECT_GT(server_->Stats().calls.conflated, kChanges / 2);
   ASSERT_EQ(ports.size(), 10u);
   for (int i = kChanges - 9; i <= kChanges; ++i) {
     EXPECT_EQ(ports[absl::StrCat("i", i % 10)], static_cast<uint32_t>(i));

@@ -1,0 +1,142 @@
+// What StoreRegistry tells an operator.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/admin/instance_query.h"
+#include "registry/canonical.h"
+#include "registry/proto_time.h"
+#include "registry/store/store_registry.h"
+
+namespace failback {
+namespace {
+
+using admin::v1::ChangeKind;
+using admin::v1::InstanceDescription;
+using admin::v1::ServiceSummary;
+
+ChangeKind ToProto(ChangeLog::Kind kind) {
+  switch (kind) {
+    case ChangeLog::Kind::kRegistered:
+      return admin::v1::CHANGE_KIND_REGISTERED;
+    case ChangeLog::Kind::kUpdated:
+      return admin::v1::CHANGE_KIND_UPDATED;
+    case ChangeLog::Kind::kReplaced:
+      return admin::v1::CHANGE_KIND_REPLACED;
+    case ChangeLog::Kind::kUnregistered:
+      return admin::v1::CHANGE_KIND_UNREGISTERED;
+    case ChangeLog::Kind::kExpired:
+      return admin::v1::CHANGE_KIND_EXPIRED;
+    case ChangeLog::Kind::kClosed:
+      return admin::v1::CHANGE_KIND_CLOSED;
+    case ChangeLog::Kind::kOffline:
+      return admin::v1::CHANGE_KIND_OFFLINE;
+    case ChangeLog::Kind::kOnline:
+      return admin::v1::CHANGE_KIND_ONLINE;
+    case ChangeLog::Kind::kNone:
+      break;
+  }
+  return admin::v1::CHANGE_KIND_UNSPECIFIED;
+}
+
+template <typename Message>
+Message Parse(const Blob& bytes) {
+  Message message;
+  message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+  return message;
+}
+
+}  // namespace
+
+std::vector<ServiceSummary> StoreRegistry::ServiceSummaries() const {
+  std::vector<std::string> keys;
+  {
+    MutexLock lock(&mu_);
+    keys = state_->ListedServices();
+  }
+  std::vector<ServiceSummary> services;
+  services.reserve(keys.size());
+  for (const std::string& key : keys) {
+    StateCounts counts;
+    {
+      // One at a time: counting a large one for the first time takes a while.
+      MutexLock lock(&mu_);
+      counts = state_->CountOf(key);
+    }
+    if (counts.total == 0) continue;
+    ServiceSummary& service = services.emplace_back();
+    const size_t end = key.find('\0');
+    service.set_namespace_(key.substr(0, end));
+    service.set_name(key.substr(end + 1));
+    admin::v1::InstanceCounts& instances = *service.mutable_instances();
+    instances.set_total(counts.total);
+    instances.set_healthy(counts.healthy);
+    instances.set_unhealthy(counts.unhealthy);
+    instances.set_draining(counts.draining);
+    instances.set_offline(counts.offline);
+    instances.set_persistent(counts.persistent);
+  }
+  return services;
+}
+
+absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& key) const {
+  InstanceDescription description;
+  const std::string canonical = CanonicalKey(key);
+  // The bytes of an instance begin with its key.
+  ServiceInstance bare;
+  *bare.mutable_key() = key;
+  const std::string begins = CanonicalInstance(bare);
+  std::string session_id;
+  std::vector<std::pair<ChangeLog::Entry, std::string>> changes;
+  {
+    MutexLock lock(&mu_);
+    const Record* const record = state_->Find(canonical);
+    if (record != nullptr && record->version.instance) {
+      const ListItem item = State::MakeItem(*record);
+      auto instance = Parse<ServiceInstance>(item.instance);
+      description.mutable_instance()->set_state(StateOf(instance));
+      *description.mutable_instance()->mutable_record() = ToRecord(item, std::move(instance));
+      const Incarnation* const owner = record->version.owner;
+      if (owner != nullptr && owner->session != nullptr) {
+        session_id = owner->session->id;
+        admin::v1::SessionSummary& session = *description.mutable_session();
+        session.set_incarnation(owner->name);
+        session.set_client_name(owner->client_name);
+        session.set_rank(owner->rank);
+        *session.mutable_ttl() = failback::ToProto(absl::Milliseconds(owner->session->ttl_ms));
+        session.set_instances(static_cast<int32_t>(owner->owned));
+      }
+    }
+    state_->changes().ForEachNewestFirst([&](const ChangeLog::Entry& entry) {
+      if (entry.instance.view().substr(0, begins.size()) != begins) return;
+      changes.emplace_back(entry, entry.rank == 0 ? "" : state_->NameOf(entry.rank));
+    });
+  }
+  if (!description.has_instance() && changes.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("key: ", KeyText(key), " is not registered, and nothing is remembered of it"));
+  }
+  for (const auto& [entry, name] : changes) {
+    admin::v1::InstanceChange& change = *description.add_history();
+    *change.mutable_time() = failback::ToProto(absl::FromUnixMillis(entry.unix_ms));
+    change.set_kind(ToProto(entry.kind));
+    change.set_by(name);
+    if (entry.mark) {
+      const auto mark = Parse<registry::v1::OfflineMark>(entry.mark);
+      change.set_by(mark.by());
+      change.set_detail(mark.reason());
+    }
+    change.set_revision(entry.revision);
+    change.set_generation(entry.generation);
+  }
+  if (const auto lease = leases_->Look(session_id); lease.has_value()) {
+    description.mutable_session()->set_held_back(lease->held);
+    if (!lease->held) {
+      *description.mutable_session()->mutable_expire_time() =
+          failback::ToProto(options_.timer->clock()->WallNow() + lease->remaining);
+    }
+  }
+  return description;
+}
+
+}  // namespace failback

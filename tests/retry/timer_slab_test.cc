@@ -1,0 +1,69 @@
+#include "retry/timer_slab.h"
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "retry/spin_lock.h"
+
+namespace failback {
+namespace {
+
+TEST(TimerSlabTest, EntriesStayWhereTheyAreAndAreZeroAfterClear) {
+  TimerSlab slab;
+  ASSERT_TRUE(slab.Grow());
+  const uint32_t first_room = slab.room();
+  TimerEntry* const entry = slab.At(first_room - 1);
+  entry->set_claim(7, 0);
+  ASSERT_TRUE(slab.Grow());
+  EXPECT_EQ(slab.room(), 2 * first_room);
+  EXPECT_EQ(slab.At(first_room - 1), entry);
+  EXPECT_EQ(slab.AddressOf(first_room - 1), reinterpret_cast<uintptr_t>(entry));
+  EXPECT_EQ(slab.At(first_room)->generation(), 0u);
+  slab.Clear();
+  EXPECT_EQ(slab.At(first_room - 1), entry);
+  EXPECT_EQ(entry->generation(), 0u) << "and may still be looked at";
+}
+
+// One thread puts an entry off, as the owner of its handle; another settles it all the time, as the
+// driver does when a slot opens. What PutOff says it has set is the deadline from then on.
+TEST(TimerSlabTest, WhatPutOffHasSetIsTheDeadlineWhoeverSettles) {
+  constexpr int kHeld = 1000000;
+  constexpr uint32_t kGeneration = 3;
+  TimerSlab slab;
+  ASSERT_TRUE(slab.Grow());
+  TimerEntry* const entry = slab.At(1);
+  entry->set_deadline(1000);
+  entry->set_claim(kGeneration, 0);
+  SpinLock lock;
+  std::atomic<bool> done{false};
+  std::thread driver([&] {
+    std::minstd_rand random(2);
+    while (!done) {
+      for (int pause = random() % 64; pause > 0 && !done; --pause) {
+      }
+      SpinLockHolder holder(&lock);
+      entry->Settle();
+    }
+  });
+  std::minstd_rand random(1);
+  int held = 0;
+  int wrong = 0;
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (held < kHeld && absl::Now() < deadline) {
+    const uint64_t tick = entry->linked_deadline() + random() % 3;
+    if (!entry->PutOff(kGeneration, tick, lock)) continue;
+    ++held;
+    SpinLockHolder holder(&lock);
+    wrong += entry->linked_deadline() + entry->later() != tick;
+  }
+  done = true;
+  driver.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(held, kHeld);
+}
+
+}  // namespace
+}  // namespace failback
