@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "agent/ctl/output.h"
+#include "agent/ctl/terminal.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "registry/security/client_security.h"
@@ -34,6 +35,8 @@ class CtlContext {
   // Global flags.
   std::string target;
   OutputFormat format = OutputFormat::kTable;
+  // For tables on stdout.
+  Palette palette = Palette::For(1);
   absl::Duration timeout = absl::Seconds(5);
   ClientSecurity::Options security;
 
@@ -70,8 +73,11 @@ using CtlAction = std::function<int(CtlContext*)>;
 
 // register, unregister, list, subscribe: at a registry or an agent.
 void AddRegistryCommands(CLI::App* app, CtlAction* action);
-// pending, retry, cancel, drain, status, wait-ready: at an agent.
+void AddSubscribeCommand(CLI::App* app, CtlAction* action);
+// pending, retry, cancel, drain: at an agent.
 void AddAgentCommands(CLI::App* app, CtlAction* action);
+// status: at an agent; wait-ready: at an agent or a registry.
+void AddStatusCommands(CLI::App* app, CtlAction* action);
 // health: at a registry or an agent; report-health: at an agent.
 void AddHealthCommands(CLI::App* app, CtlAction* action);
 

@@ -243,9 +243,10 @@ TEST(CtlUpstreamsTest, TwoRegistriesAtOnceAndThenOne) {
 TEST(CtlHelpTest, EveryCommandHasExamples) {
   const RunResult help = RunProcess({CtlBinary(), "--help"});
   EXPECT_EQ(help.status, 0);
-  EXPECT_THAT(help.out, HasSubstr("Exit status: 0 done, 1 refused"));
-  for (const std::string command : {"register", "unregister", "list", "subscribe", "pending",
-                                    "retry", "cancel", "drain", "status", "wait-ready"}) {
+  EXPECT_THAT(help.out, HasSubstr("Exit status: 0 done; 1 refused"));
+  for (const std::string command :
+       {"register", "unregister", "list", "subscribe", "pending", "retry", "cancel", "drain",
+        "status", "wait-ready", "health", "report-health", "completion"}) {
     EXPECT_THAT(help.out, HasSubstr("\n  " + command + " "));
     const RunResult own = RunProcess({CtlBinary(), command, "--help"});
     EXPECT_EQ(own.status, 0);
