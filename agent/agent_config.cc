@@ -11,6 +11,7 @@
 #include "agent/upstreams.h"
 #include "daemon/admin_config.h"
 #include "daemon/listen_config.h"
+#include "registry/etcd/etcd_uri.h"
 #include "registry/failback_group.h"
 #include "registry/proto_time.h"
 #include "registry/validation.h"
@@ -60,7 +61,7 @@ absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& l
   std::map<std::string, int> names;
   for (int i = 0; i < config.registry_size(); ++i) {
     const std::string key = absl::StrCat("registry[", i, "]");
-    const auto upstream = NewUpstreams({config.registry(i)}, nullptr);
+    const auto upstream = NewUpstreams({config.registry(i)}, nullptr, {EtcdScheme});
     if (!upstream.ok()) return loader.ErrorAt(key, std::string(upstream.status().message()));
     const std::string& name = upstream->front().name;
     const auto [earlier, inserted] = names.emplace(name, i);
@@ -81,6 +82,9 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
   if (!listen.ok()) return listen;
   if (absl::Status status = ValidateAdminConfig(config.admin(), loader); !status.ok()) {
     return status;
+  }
+  if (auto socket = ToListenOptions(config.socket(), false, loader); !socket.ok()) {
+    return socket.status();
   }
   if (absl::Status status = ValidateBootstrap(config, loader); !status.ok()) return status;
   if (absl::Status status = ValidateRegistries(config, loader); !status.ok()) return status;

@@ -20,10 +20,10 @@ namespace failback {
 
 // One upstream for each `[NAME=]URI`, connected lazily. INVALID_ARGUMENT names the text that is
 // wrong and what is allowed. `timer` outlives them; null: texts are checked only, and an upstream
-// that needs it is null.
+// that needs it is null. `schemes` are known beside grpc and unix.
 absl::StatusOr<std::vector<FailbackGroup::Upstream>> NewUpstreams(
     const std::vector<std::string>& texts, HashedWheelTimer* timer,
-    UpstreamOptions options = UpstreamOptions());
+    const std::vector<SchemeFactory>& schemes, UpstreamOptions options = UpstreamOptions());
 
 }  // namespace failback
 

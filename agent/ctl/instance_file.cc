@@ -38,6 +38,7 @@ absl::StatusOr<std::vector<ServiceInstance>> ParseNode(const std::string& name,
       instance.mutable_key()->set_namespace_(default_namespace);
     }
     instance.clear_instance_count();
+    instance.clear_offline();
     instances.push_back(std::move(instance));
   }
   return instances;

@@ -145,14 +145,13 @@ int RegisterFile(const RegisterFlags& flags, CtlContext* context) {
 
 // What an instance needs on the command line, unless a file tells it.
 void CheckRegisterFlags(const CLI::App& command, const RegisterFlags& flags) {
-  const std::string service = flags.instance.key().service();
-  const bool told = !service.empty() || command.count("--address") + command.count("--port") > 0;
+  const bool told =
+      command.count("SERVICE") + command.count("--address") + command.count("--port") > 0;
   if (!flags.file.empty()) {
     if (told) throw CLI::ValidationError("--file", "the file tells service, address and port");
     return;
   }
-  if (service.empty()) throw CLI::RequiredError("SERVICE");
-  for (const char* const flag : {"--address", "--port"}) {
+  for (const char* const flag : {"SERVICE", "--address", "--port"}) {
     if (command.count(flag) == 0) throw CLI::RequiredError(flag);
   }
   // The daemon decides what is in range, and says so in its words; only what its message
@@ -240,14 +239,15 @@ int UnregisterFile(const UnregisterFlags& flags, CtlContext* context) {
       context);
 }
 
-void CheckUnregisterFlags(const UnregisterFlags& flags) {
-  const bool told = !flags.key.service().empty() || !flags.key.instance_id().empty();
+void CheckUnregisterFlags(const CLI::App& command, const UnregisterFlags& flags) {
+  const size_t told = command.count("SERVICE") + command.count("--id");
   if (!flags.file.empty()) {
-    if (told) throw CLI::ValidationError("--file", "the file tells services and ids");
+    if (told > 0) throw CLI::ValidationError("--file", "the file tells services and ids");
     return;
   }
-  if (flags.key.service().empty()) throw CLI::RequiredError("SERVICE");
-  if (flags.key.instance_id().empty()) throw CLI::RequiredError("--id");
+  for (const char* const flag : {"SERVICE", "--id"}) {
+    if (command.count(flag) == 0) throw CLI::RequiredError(flag);
+  }
 }
 
 void AddUnregister(CLI::App* app, CtlAction* action) {
@@ -267,8 +267,8 @@ void AddUnregister(CLI::App* app, CtlAction* action) {
       ->type_name("FILE");
   AddNamespace(command, flags->key.mutable_namespace_());
   flags->AddTo(command);
-  command->callback([action, flags] {
-    CheckUnregisterFlags(*flags);
+  command->callback([action, flags, command] {
+    CheckUnregisterFlags(*command, *flags);
     *action = [flags](CtlContext* context) {
       return flags->file.empty() ? UnregisterOne(*flags, context) : UnregisterFile(*flags, context);
     };
