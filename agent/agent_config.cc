@@ -34,7 +34,7 @@ absl::Status ErrorInField(const ConfigLoader& loader, const absl::Status& status
   return loader.ErrorAt(message.substr(0, colon), message.substr(colon + 2));
 }
 
-std::string Incarnation(const AgentConfig& config) {
+std::string IncarnationOf(const AgentConfig& config) {
   return config.incarnation().empty() ? config.pod().uid() : config.incarnation();
 }
 
@@ -90,7 +90,7 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
   if (absl::Status status = ValidateRegistries(config, loader); !status.ok()) return status;
   OpenSessionRequest session;
   session.set_client_name(config.client_name());
-  const std::string incarnation = Incarnation(config);
+  const std::string incarnation = IncarnationOf(config);
   session.set_incarnation(incarnation.empty() ? "random" : incarnation);
   if (absl::Status status = ValidateOpenSession(session); !status.ok()) {
     return ErrorInField(loader, status);
@@ -107,7 +107,7 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
 
 FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {
   FailbackRegistry::Options options;
-  options.incarnation = Incarnation(config);
+  options.incarnation = IncarnationOf(config);
   options.state_dir = config.state_dir();
   options.client_name =
       config.client_name().empty()

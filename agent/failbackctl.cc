@@ -102,6 +102,7 @@ void AddCommands(CLI::App* app, CtlAction* action) {
   AddAgentCommands(app, action);
   AddStatusCommands(app, action);
   AddHealthCommands(app, action);
+  AddAdminCommands(app, action);
   AddCompletionCommand(app, action);
 }
 

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "agent/ctl/output.h"
 #include "agent/ctl/terminal.h"
+#include "failback/admin/v1/admin.grpc.pb.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "registry/security/client_security.h"
@@ -46,6 +47,7 @@ class CtlContext {
 
   registry::v1::RegistryService::StubInterface& registry() { return *registry_; }
   agent::v1::AgentService::StubInterface& agent() { return *agent_; }
+  admin::v1::AdminService::StubInterface& admin() { return *admin_; }
   // For other services.
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
@@ -66,6 +68,7 @@ class CtlContext {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<registry::v1::RegistryService::StubInterface> registry_;
   std::unique_ptr<agent::v1::AgentService::StubInterface> agent_;
+  std::unique_ptr<admin::v1::AdminService::StubInterface> admin_;
 };
 
 // What the chosen command does; returns the exit status. Set by the subcommand that was parsed.
@@ -76,8 +79,10 @@ void AddRegistryCommands(CLI::App* app, CtlAction* action);
 void AddSubscribeCommand(CLI::App* app, CtlAction* action);
 // pending, retry, cancel, drain: at an agent.
 void AddAgentCommands(CLI::App* app, CtlAction* action);
-// status: at an agent; wait-ready: at an agent or a registry.
+// status, wait-ready: at an agent or a registry.
 void AddStatusCommands(CLI::App* app, CtlAction* action);
+// describe, offline, online: at a registry or an agent.
+void AddAdminCommands(CLI::App* app, CtlAction* action);
 // health: at a registry or an agent; report-health: at an agent.
 void AddHealthCommands(CLI::App* app, CtlAction* action);
 

@@ -114,8 +114,8 @@ void AppendInstances(const google::protobuf::RepeatedPtrField<ServiceInstance>& 
     } else if (instance.key().instance_id() != FormatEndpoint(instance)) {
       absl::StrAppend(&item, " ", FormatEndpoint(instance));
     }
-    if (instance.status() > registry::v1::HEALTH_STATUS_HEALTHY) {
-      absl::StrAppend(&item, " ", EnumText(instance.status()));
+    if (instance.has_offline() || instance.status() > registry::v1::HEALTH_STATUS_HEALTHY) {
+      absl::StrAppend(&item, " ", FormatHealth(instance));
     }
     items->push_back(item);
   }
@@ -207,8 +207,10 @@ std::string FormatEndpoint(const ServiceInstance& instance) {
   return absl::StrCat(ipv6 ? "[" : "", instance.address(), ipv6 ? "]:" : ":", instance.port());
 }
 
-std::string FormatHealth(registry::v1::HealthStatus status) {
-  return status == registry::v1::HEALTH_STATUS_UNSPECIFIED ? "healthy" : EnumText(status);
+std::string FormatHealth(const ServiceInstance& instance) {
+  if (instance.has_offline()) return "offline";
+  return instance.status() == registry::v1::HEALTH_STATUS_UNSPECIFIED ? "healthy"
+                                                                      : EnumText(instance.status());
 }
 
 std::string FormatKey(const InstanceKey& key) {
@@ -281,7 +283,7 @@ std::string FormatRecords(const std::vector<InstanceRecord>& records, absl::Time
   for (const InstanceRecord& record : records) {
     const ServiceInstance& instance = record.instance();
     rows.push_back({instance.key().service(), instance.key().instance_id(),
-                    FormatEndpoint(instance), FormatHealth(instance.status()),
+                    FormatEndpoint(instance), FormatHealth(instance),
                     absl::StrCat(instance.has_weight() ? instance.weight() : 100), instance.zone(),
                     EnumText(record.state()), Owner(record),
                     FormatRelative(record.modify_time(), now)});

@@ -52,8 +52,8 @@ std::string FormatYaml(const google::protobuf::Message& message);
 std::string FormatList(OutputFormat format,
                        const std::vector<const google::protobuf::Message*>& messages);
 
-// "healthy" when nothing is said of it.
-std::string FormatHealth(registry::v1::HealthStatus status);
+// "healthy" when nothing is said of it; "offline" when an operator has marked it.
+std::string FormatHealth(const registry::v1::ServiceInstance& instance);
 
 template <typename M>
 std::vector<const google::protobuf::Message*> MessagePointers(const std::vector<M>& messages) {

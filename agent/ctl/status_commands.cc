@@ -9,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "agent/ctl/admin_output.h"
 #include "agent/ctl/commands.h"
 #include "agent/ctl/flags.h"
 #include "agent/ctl/terminal.h"
@@ -20,6 +21,8 @@
 namespace failback {
 namespace {
 
+using admin::v1::GetOverviewRequest;
+using admin::v1::Overview;
 using agent::v1::GetStatusRequest;
 using agent::v1::GetStatusResponse;
 using agent::v1::ListPendingRequest;
@@ -30,12 +33,39 @@ using agent::v1::PendingOperation;
 constexpr absl::Duration kReadyPollInterval = absl::Milliseconds(100);
 constexpr int kScreenOperations = 200;
 
-absl::StatusOr<GetStatusResponse> AskStatus(CtlContext* context) {
-  GetStatusResponse response;
-  const grpc::Status status =
-      context->agent().GetStatus(context->NewCall().get(), GetStatusRequest(), &response);
+// How an agent, or a registry, is.
+struct Look {
+  bool is_registry = false;
+  GetStatusResponse agent;
+  Overview registry;
+
+  const google::protobuf::Message& message() const {
+    if (is_registry) return registry;
+    return agent;
+  }
+  // One for each upstream, or one for a registry.
+  std::vector<std::string> Lines() const {
+    if (is_registry) return {FormatRegistryLine(registry)};
+    return FormatUpstreamLines(agent);
+  }
+};
+
+absl::StatusOr<Look> TakeLook(CtlContext* context) {
+  Look look;
+  grpc::Status status =
+      context->agent().GetStatus(context->NewCall().get(), GetStatusRequest(), &look.agent);
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    look.is_registry = true;
+    status = context->admin().GetOverview(context->NewCall().get(), GetOverviewRequest(),
+                                          &look.registry);
+  }
   if (!status.ok()) return StatusFromGrpc(status);
-  return response;
+  return look;
+}
+
+std::string FormatLook(const Look& look, const Palette& palette) {
+  return look.is_registry ? FormatRegistryStatus(look.registry, absl::Now(), palette)
+                          : FormatAgentStatus(look.agent, absl::Now(), palette);
 }
 
 // What fits on a screen, and a few more.
@@ -59,35 +89,40 @@ class StatusWatch {
   // Until it is interrupted; or at once, when the first look fails.
   int Run() {
     while (true) {
-      const absl::StatusOr<GetStatusResponse> status = AskStatus(context_);
-      if (status.ok()) {
-        Tell(*status);
+      const absl::StatusOr<Look> look = TakeLook(context_);
+      if (look.ok()) {
+        Tell(*look);
       } else if (!seen_) {
-        return context_->Report("status", status.status());
+        return context_->Report("status", look.status());
       } else {
-        TellAway(status.status());
+        TellAway(look.status());
       }
       absl::SleepFor(interval_);
     }
   }
 
  private:
-  void Tell(const GetStatusResponse& status) {
+  void Tell(const Look& look) {
     seen_ = true;
     away_ = false;
-    if (live_)
-      return Draw(FormatTop(status, FirstPending(context_), absl::Now(), context_->palette));
-    const std::vector<std::string> lines = FormatUpstreamLines(status);
+    if (live_) return Draw(ScreenOf(look));
+    const std::vector<std::string> lines = look.Lines();
     for (const std::string& line : lines) {
       if (context_->format != OutputFormat::kTable) break;
       const bool known = std::find(told_.begin(), told_.end(), line) != told_.end();
       if (!known) Print(absl::StrCat(ClockTime(absl::Now()), "  ", line, "\n"));
     }
     if (context_->format != OutputFormat::kTable && lines != told_) {
-      Print(context_->format == OutputFormat::kJson ? FormatJson(status, JsonStyle::kLine) + "\n"
-                                                    : "---\n" + FormatYaml(status));
+      Print(context_->format == OutputFormat::kJson
+                ? FormatJson(look.message(), JsonStyle::kLine) + "\n"
+                : "---\n" + FormatYaml(look.message()));
     }
     told_ = lines;
+  }
+
+  std::string ScreenOf(const Look& look) {
+    if (look.is_registry) return FormatLook(look, context_->palette);
+    return FormatTop(look.agent, FirstPending(context_), absl::Now(), context_->palette);
   }
 
   void TellAway(const absl::Status& status) {
@@ -120,7 +155,8 @@ void AddStatus(CLI::App* app, CtlAction* action) {
     absl::Duration interval = absl::Seconds(1);
   };
   auto flags = std::make_shared<Flags>();
-  CLI::App* const command = app->add_subcommand("status", "how the agent and its upstreams are");
+  CLI::App* const command =
+      app->add_subcommand("status", "how an agent and its upstreams are, or a registry");
   command->footer(
       "--watch: on a terminal a screen that is drawn anew, with what is pending; elsewhere a line\n"
       "for each change of an upstream, with -o json or yaml the whole status.\n\n"
@@ -133,10 +169,9 @@ void AddStatus(CLI::App* app, CtlAction* action) {
   command->callback([action, flags] {
     *action = [flags](CtlContext* context) {
       if (flags->watch) return StatusWatch(context, flags->interval).Run();
-      const absl::StatusOr<GetStatusResponse> status = AskStatus(context);
-      if (!status.ok()) return context->Report("status", status.status());
-      PrintResult(context->format, FormatAgentStatus(*status, absl::Now(), context->palette),
-                  *status);
+      const absl::StatusOr<Look> look = TakeLook(context);
+      if (!look.ok()) return context->Report("status", look.status());
+      PrintResult(context->format, FormatLook(*look, context->palette), look->message());
       return kCtlOk;
     };
   });
@@ -144,9 +179,11 @@ void AddStatus(CLI::App* app, CtlAction* action) {
 
 // One look. UNIMPLEMENTED means a registry: ready when it answers a read.
 absl::Status LookReady(CtlContext* context) {
-  const absl::StatusOr<GetStatusResponse> status = AskStatus(context);
-  if (status.ok()) return Readiness(*status);
-  if (!absl::IsUnimplemented(status.status())) return status.status();
+  GetStatusResponse response;
+  const grpc::Status status =
+      context->agent().GetStatus(context->NewCall().get(), GetStatusRequest(), &response);
+  if (status.ok()) return Readiness(response);
+  if (status.error_code() != grpc::StatusCode::UNIMPLEMENTED) return StatusFromGrpc(status);
   registry::v1::ListRequest request;
   request.set_page_size(1);
   registry::v1::ListResponse records;

@@ -65,8 +65,8 @@ class Screen {
   bool drawn_ = false;
 };
 
-// "registering  [#######          ]  3,500 of 10,000" on stderr, when that is a terminal; wiped away
-// at the end. Work of one step has none.
+// "registering  [#######          ]  3,500 of 10,000" on stderr, when that is a terminal; wiped
+// away at the end. Work of one step has none.
 class Progress {
  public:
   Progress(std::string what, int64_t total);

@@ -88,7 +88,7 @@ std::string FormatFollowed(const registry::v1::Selector& selector,
       rows.push_back({instance.key().service(), absl::StrCat(instance.instance_count())});
     } else {
       rows.push_back({instance.key().instance_id(), FormatEndpoint(instance),
-                      FormatHealth(instance.status()),
+                      FormatHealth(instance),
                       absl::StrCat(instance.has_weight() ? instance.weight() : 100),
                       instance.zone(), MetadataOf(instance)});
     }
