@@ -98,7 +98,7 @@ void IntentLog::EndWindow() {
     if (counts[i].left_out == 0) continue;
     const auto kind = static_cast<IntentEvent::Kind>(i);
     Log(LevelOf(kind), "left out",
-        {{"event", NameOf(kind)}, {"count", absl::StrCat(counts[i].left_out)}});
+        {{"of", NameOf(kind)}, {"count", absl::StrCat(counts[i].left_out)}});
   }
 }
 

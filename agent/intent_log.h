@@ -8,7 +8,7 @@
 // seen at level debug:
 //
 //   retrying operation=register namespace=default service=orders instance=orders-1 upstream=…
-//   left out event=retrying count=9900
+//   left out of=retrying count=9900
 //
 // So the lines and the counts add up to what has happened.
 //

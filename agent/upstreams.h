@@ -1,7 +1,8 @@
 // The registries that an agent's intents are carried to, from their texts in the configuration.
 //
 //   auto upstreams =
-//       NewUpstreams({"old=grpc://10.0.0.1:7070", "new=etcd://10.0.0.2:2379"}, timer.get());
+//       NewUpstreams({"old=grpc://10.0.0.1:7070", "new=etcd://10.0.0.2:2379"}, timer.get(),
+//                    {EtcdScheme});
 //
 // Thread safety: all functions may be called from any thread.
 

@@ -56,7 +56,7 @@ class IntentLogTest : public FailbackTest {
     for (const Line& line : lines_) {
       int64_t left_out = 0;
       if (line.event == event) ++count;
-      if (line.event != "left out" || line.fields.at("event") != event) continue;
+      if (line.event != "left out" || line.fields.at("of") != event) continue;
       EXPECT_TRUE(absl::SimpleAtoi(line.fields.at("count"), &left_out));
       count += left_out;
     }
