@@ -105,6 +105,22 @@ TEST_F(CtlTest, DescribeShowsAnInstanceAndWhatHappenedToIt) {
   }
 }
 
+TEST_F(CtlTest, AnInstanceIsTakenOutOfRotationAndBack) {
+  Register("a", {"--meta", "version=1.10"});
+  const std::string target = registry_.address();
+  EXPECT_EQ(Ctl(target, {"offline", "orders", "--id", "a", "--reason", "leaks"}).out,
+            "default/orders/a is offline\n");
+  EXPECT_THAT(Ctl(target, {"list", "orders"}).out, HasSubstr("a   10.0.0.1:80  offline  100"));
+  EXPECT_THAT(Ctl(target, {"describe", "orders", "--id", "a"}).out,
+              ::testing::AllOf(HasSubstr("status        offline by "), HasSubstr(": leaks\n"),
+                               HasSubstr("metadata      version=1.10\n")));
+  EXPECT_EQ(Ctl(target, {"online", "orders", "--id", "a"}).out, "default/orders/a is online\n");
+  EXPECT_EQ(Ctl(target, {"online", "orders", "--id", "a"}).out,
+            "default/orders/a is online already\n");
+  EXPECT_THAT(Ctl(target, {"list", "orders"}).out, HasSubstr("a   10.0.0.1:80  healthy  100"));
+  EXPECT_EQ(Ctl(target, {"offline", "orders", "--id", "nobody"}).status, 1);
+}
+
 TEST_F(CtlTest, SubscribeEndsAfterItsCount) {
   Register("a");
   const RunResult json =
