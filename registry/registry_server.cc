@@ -16,6 +16,7 @@
 #include "registry/grpc_threads.h"
 #include "registry/security/guarded_registry.h"
 #include "registry/server_reactors.h"
+#include "registry/trace_context.h"
 #include "retry/executor.h"
 #include "retry/periodic_task.h"
 
@@ -275,6 +276,7 @@ class RegistryServer::Service final : public ServiceBase {
                                   const Request* request, Response* response,
                                   void (Registry::*method)(const Request&, Callback<Response>),
                                   typename UnaryReactor<Response>::Hook on_success = nullptr) {
+    const ScopedTrace trace(TraceParentOf(context.client_metadata()));
     std::shared_ptr<void> token = calls_.Enter();
     absl::Status refusal;
     if (token == nullptr) refusal = Overloaded(Limit::kCalls);
@@ -294,6 +296,7 @@ class RegistryServer::Service final : public ServiceBase {
   grpc::ServerUnaryReactor* Sized(const grpc::CallbackServerContext& context, Method name,
                                   const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
                                   void (Registry::*method)(const Request&, Callback<Response>)) {
+    const ScopedTrace trace(TraceParentOf(context.client_metadata()));
     std::shared_ptr<void> token = calls_.Enter();
     const auto size = static_cast<int64_t>(request->Length());
     const bool bulk = size > static_cast<int64_t>(kLargestSmallRequest);
@@ -307,14 +310,15 @@ class RegistryServer::Service final : public ServiceBase {
           if (!refusal.ok()) return std::move(done)(refusal);
           if (!bulk) return CallParsed(registry.get(), *request, method, std::move(done));
           bulk_bytes_ += size;
-          bulk_->Execute(
-              [this, registry, bytes = *request, size, method, done = std::move(done)]() mutable {
-                bulk_bytes_ -= size;
-                if (stopping_) return std::move(done)(ShuttingDown());
-                Guarded([&] {
-                  CallParsed(registry.get(), bytes, method, std::move(done));
-                }).IgnoreError();
-              });
+          bulk_->Execute([this, registry, bytes = *request, size, method, parent = CurrentTrace(),
+                          done = std::move(done)]() mutable {
+            const ScopedTrace trace(std::move(parent));
+            bulk_bytes_ -= size;
+            if (stopping_) return std::move(done)(ShuttingDown());
+            Guarded([&] {
+              CallParsed(registry.get(), bytes, method, std::move(done));
+            }).IgnoreError();
+          });
         });
   }
 
