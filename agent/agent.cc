@@ -231,7 +231,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     auto upstreams =
         NewUpstreams(options_.registries.empty() ? std::vector<std::string>{options_.registry}
                                                  : options_.registries,
-                     timer_.get(), upstream_options);
+                     timer_.get(), options_.schemes, upstream_options);
     if (!upstreams.ok()) return upstreams.status();
     if (options_.executor == nullptr) own_executor_ = std::make_unique<ThreadPool>(1);
     FailbackRegistry::Options failback;

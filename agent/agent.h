@@ -54,6 +54,7 @@
 #include "absl/time/time.h"
 #include "registry/failback_registry.h"
 #include "registry/registry.h"
+#include "registry/upstream.h"
 #include "retry/executor.h"
 #include "retry/retry_task.h"
 
@@ -136,6 +137,10 @@ class Agent {
     // In place of `registry`, several at once, each `[NAME=]URI`: every intent goes to all of them,
     // and its events tell which one they are from (registry/failback_group.h).
     std::vector<std::string> registries;
+    // Further kinds of URI, as `{EtcdScheme}` of registry/etcd/etcd_uri.h (the target //:etcd) for
+    // `etcd://`. Not known without, as it brings etcd's messages along, which a host may have
+    // itself.
+    std::vector<SchemeFactory> schemes;
     // TLS to the registry, by PEM files that are read again when they change. With `tls_ca` calls
     // are encrypted, and the registry has to show a certificate of one of these authorities; the
     // other two are what this process shows, if it does. docs/security.md

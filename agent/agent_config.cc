@@ -11,6 +11,7 @@
 #include "agent/upstreams.h"
 #include "daemon/admin_config.h"
 #include "daemon/listen_config.h"
+#include "registry/etcd/etcd_uri.h"
 #include "registry/failback_group.h"
 #include "registry/proto_time.h"
 #include "registry/validation.h"
@@ -33,7 +34,7 @@ absl::Status ErrorInField(const ConfigLoader& loader, const absl::Status& status
   return loader.ErrorAt(message.substr(0, colon), message.substr(colon + 2));
 }
 
-std::string Incarnation(const AgentConfig& config) {
+std::string IncarnationOf(const AgentConfig& config) {
   return config.incarnation().empty() ? config.pod().uid() : config.incarnation();
 }
 
@@ -60,7 +61,7 @@ absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& l
   std::map<std::string, int> names;
   for (int i = 0; i < config.registry_size(); ++i) {
     const std::string key = absl::StrCat("registry[", i, "]");
-    const auto upstream = NewUpstreams({config.registry(i)}, nullptr);
+    const auto upstream = NewUpstreams({config.registry(i)}, nullptr, {EtcdScheme});
     if (!upstream.ok()) return loader.ErrorAt(key, std::string(upstream.status().message()));
     const std::string& name = upstream->front().name;
     const auto [earlier, inserted] = names.emplace(name, i);
@@ -82,11 +83,14 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
   if (absl::Status status = ValidateAdminConfig(config.admin(), loader); !status.ok()) {
     return status;
   }
+  if (auto socket = ToListenOptions(config.socket(), false, loader); !socket.ok()) {
+    return socket.status();
+  }
   if (absl::Status status = ValidateBootstrap(config, loader); !status.ok()) return status;
   if (absl::Status status = ValidateRegistries(config, loader); !status.ok()) return status;
   OpenSessionRequest session;
   session.set_client_name(config.client_name());
-  const std::string incarnation = Incarnation(config);
+  const std::string incarnation = IncarnationOf(config);
   session.set_incarnation(incarnation.empty() ? "random" : incarnation);
   if (absl::Status status = ValidateOpenSession(session); !status.ok()) {
     return ErrorInField(loader, status);
@@ -103,7 +107,7 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
 
 FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {
   FailbackRegistry::Options options;
-  options.incarnation = Incarnation(config);
+  options.incarnation = IncarnationOf(config);
   options.state_dir = config.state_dir();
   options.client_name =
       config.client_name().empty()

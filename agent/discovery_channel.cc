@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +21,15 @@ AddressKind KindOf(const std::string& address) {
   if (inet_pton(AF_INET, address.c_str(), bytes) == 1) return AddressKind::kIpv4;
   if (inet_pton(AF_INET6, address.c_str(), bytes) == 1) return AddressKind::kIpv6;
   return AddressKind::kName;
+}
+
+// Copies of one instance, and addresses in a target: what a load balancer keeps for each costs
+// memory, and shares that differ by more are not told apart by few calls anyway.
+constexpr uint32_t kMaxCopies = 16;
+constexpr size_t kMaxAddresses = 512;
+
+uint32_t WeightOf(const ServiceInstance& instance) {
+  return instance.has_weight() ? instance.weight() : 100;
 }
 
 bool Takes(const ServiceInstance& instance) {
@@ -46,6 +57,31 @@ std::vector<ServiceInstance> InstancesToCall(const ServiceSnapshot& snapshot,
     if (!zone.empty() && instance.zone() == zone) near.push_back(instance);
   }
   return near.empty() ? best : near;
+}
+
+std::vector<ServiceInstance> RepeatedByWeight(const std::vector<ServiceInstance>& instances) {
+  uint32_t largest = 1;
+  uint32_t common = 0;
+  for (const ServiceInstance& instance : instances) {
+    largest = std::max(largest, WeightOf(instance));
+    common = std::gcd(common, WeightOf(instance));
+  }
+  common = std::max(common, 1u);
+  const size_t room = kMaxAddresses / std::max<size_t>(instances.size(), 1);
+  const auto most = static_cast<uint32_t>(std::clamp<size_t>(room, 1, kMaxCopies));
+  const auto copies = [&](const ServiceInstance& instance) {
+    if (largest / common <= most) return WeightOf(instance) / common;
+    const uint64_t share = uint64_t{WeightOf(instance)} * most + largest / 2;
+    return std::max(1u, static_cast<uint32_t>(share / largest));
+  };
+  std::vector<ServiceInstance> repeated;
+  // In rounds, so that copies of one instance do not follow each other where others can be between.
+  for (uint32_t round = 0; round < most; ++round) {
+    for (const ServiceInstance& instance : instances) {
+      if (round < copies(instance)) repeated.push_back(instance);
+    }
+  }
+  return repeated;
 }
 
 std::string TargetOf(const std::vector<ServiceInstance>& instances) {
@@ -87,7 +123,7 @@ class DiscoveryChannel::State {
   }
 
   void Update(const ServiceSnapshot& snapshot) {
-    std::string target = TargetOf(InstancesToCall(snapshot, options_.zone));
+    std::string target = TargetOf(RepeatedByWeight(InstancesToCall(snapshot, options_.zone)));
     MutexLock lock(&mu_);
     if (target == target_) return;
     target_ = std::move(target);

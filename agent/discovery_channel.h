@@ -11,8 +11,11 @@
 // list addresses (`ipv4:10.0.0.1:80,10.0.0.2:80`) and, below its channels, one pool of connections
 // for the process. So this makes a new channel when the list changes, with load balancing by
 // round_robin: an instance that is in the old and the new list keeps its connection, calls under
-// way on the old channel go on, and making a stub costs an allocation. Where programs are to need
-// nothing of this, use gRPC's own xDS client (docs/xds.md), which also honours weights.
+// way on the old channel go on, and making a stub costs an allocation. Weights are honoured by
+// naming an address several times: up to 16 times, and 512 addresses in all, so that a share below
+// a sixteenth of the largest counts as that, and in a service of more than 256 instances all shares
+// are equal. Where that is not enough, or programs are to need nothing of this, use gRPC's own xDS
+// client (docs/xds.md), which takes weights as they are.
 //
 // Who is called: healthy instances with a weight above zero, those of Options::zone while there are
 // any; when no instance is healthy, the draining ones, and then the unhealthy: rather one that may
@@ -38,6 +41,10 @@ namespace failback {
 // The instances to call, by the rules above, in the order of the snapshot. `zone` empty: any.
 std::vector<ServiceInstance> InstancesToCall(const ServiceSnapshot& snapshot,
                                              const std::string& zone);
+
+// Each instance as often as its weight asks for, in the smallest numbers with the same shares; each
+// at least once.
+std::vector<ServiceInstance> RepeatedByWeight(const std::vector<ServiceInstance>& instances);
 
 // The gRPC target of these instances, as `ipv4:10.0.0.1:80,10.0.0.2:80`; `ipv6:` when there is any
 // IPv6 address among them; `dns:///name:80` when there are names only (the first). Empty for none.

@@ -5,10 +5,12 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "agent/ctl/commands.h"
+#include "agent/ctl/completion.h"
 #include "agent/ctl/flags.h"
 #include "daemon/command_line.h"
 #include "daemon/logging.h"
@@ -19,6 +21,8 @@ namespace {
 
 constexpr char kDefaultSocket[] = "/run/failback/agent.sock";
 constexpr char kDefaultPort[] = "127.0.0.1:7060";
+// A person waits for the shell.
+constexpr absl::Duration kCompletionTimeout = absl::Seconds(1);
 
 // The local agent: on its socket if there is one, else on its port.
 std::string DefaultTarget() {
@@ -51,32 +55,15 @@ void AddSecurity(CLI::App* app, ClientSecurity::Options* security) {
   }
 }
 
-int UsageError(const std::string& problem) {
-  std::fprintf(stderr, "failbackctl: %s\n", problem.c_str());
-  return kCtlUsage;
-}
-
-int Main(int argc, char** argv) {
-  SilenceGrpcLogging();
-  CtlContext context;
-  CtlAction action;
-  CLI::App app(
-      "Asks Failback's registries and agents what is registered, and tells them what should be.",
-      "failbackctl");
-  app.set_version_flag("--version", absl::StrCat("failbackctl ", kVersion),
-                       "print the version and exit");
-  app.set_help_flag("--help,-h", "print this help and exit; after a command: that command's help");
-  app.get_formatter()->column_width(36);
-  app.require_subcommand(1);
-  app.fallthrough();
-  app.add_option("--target,-t", context.target,
-                 absl::StrCat("the agent or registry: HOST:PORT or unix:/PATH [unix:",
-                              kDefaultSocket, " if there, else ", kDefaultPort, "]"))
+void AddGlobalFlags(CLI::App* app, CtlContext* context) {
+  app->add_option("--target,-t", context->target,
+                  absl::StrCat("the agent or registry: HOST:PORT or unix:/PATH [unix:",
+                               kDefaultSocket, " if there, else ", kDefaultPort, "]"))
       ->type_name("ADDRESS")
       ->envname("FAILBACK_TARGET");
-  app.add_option_function<std::string>(
+  app->add_option_function<std::string>(
          "--output,-o",
-         [&context](const std::string& text) {
+         [context](const std::string& text) {
            static const std::map<std::string, OutputFormat> kFormats = {
                {"table", OutputFormat::kTable},
                {"json", OutputFormat::kJson},
@@ -86,22 +73,79 @@ int Main(int argc, char** argv) {
              throw CLI::ValidationError("--output",
                                         absl::StrCat("'", text, "' is not table, json or yaml"));
            }
-           context.format = found->second;
+           context->format = found->second;
          },
          "how to print results [table]")
       ->type_name("table|json|yaml");
-  AddSecurity(&app, &context.security);
-  AddDuration(&app, "--timeout", &context.timeout, "longest wait for an answer [5s]");
-  app.footer(
-      "Exit status: 0 done, 1 refused or not done in time, 2 wrong usage, 3 nobody answers at the "
-      "target.\n\n"
+  AddSecurity(app, &context->security);
+  AddDuration(app, "--timeout", &context->timeout, "longest wait for an answer [5s]");
+}
+
+void AddCommands(CLI::App* app, CtlAction* action) {
+  app->set_version_flag("--version", absl::StrCat("failbackctl ", kVersion),
+                        "print the version and exit");
+  app->set_help_flag("--help,-h", "print this help and exit; after a command: that command's help");
+  app->get_formatter()->column_width(36);
+  app->require_subcommand(1);
+  app->fallthrough();
+  app->footer(
+      "Exit status: 0 done; 1 refused, or not done in time, or in part; 2 wrong usage, or a file\n"
+      "that is wrong; 3 nobody answers at the target. Each command's help tells what it adds.\n"
+      "Colours and screens that are drawn anew are for terminals; NO_COLOR turns the colours "
+      "off.\n\n"
       "Examples:\n"
       "  failbackctl --target 127.0.0.1:7070 list\n"
       "  failbackctl register orders --address 10.0.0.7 --port 8080 --id orders-1\n"
+      "  failbackctl status --watch\n"
       "  failbackctl pending -o json");
-  AddRegistryCommands(&app, &action);
-  AddAgentCommands(&app, &action);
-  AddHealthCommands(&app, &action);
+  AddRegistryCommands(app, action);
+  AddAgentCommands(app, action);
+  AddStatusCommands(app, action);
+  AddHealthCommands(app, action);
+  AddAdminCommands(app, action);
+  AddCompletionCommand(app, action);
+}
+
+int UsageError(const std::string& problem) {
+  std::fprintf(stderr, "failbackctl: %s\n", problem.c_str());
+  return kCtlUsage;
+}
+
+absl::Status Connect(CtlContext* context) {
+  if (context->target.empty()) context->target = DefaultTarget();
+  return context->Connect();
+}
+
+// Asks the target that the words name; nothing when it does not answer.
+std::vector<Candidate> ValuesAtTarget(const std::string& type_name,
+                                      const std::vector<std::string>& words) {
+  CtlContext context;
+  CLI::App globals;
+  globals.allow_extras();
+  AddGlobalFlags(&globals, &context);
+  try {
+    globals.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+  } catch (const CLI::ParseError&) {
+    return {};
+  }
+  context.timeout = kCompletionTimeout;
+  if (!Connect(&context).ok()) return {};
+  return AskForValues(&context, type_name, words);
+}
+
+int Main(int argc, char** argv) {
+  SilenceGrpcLogging();
+  CtlContext context;
+  CtlAction action;
+  CLI::App app(
+      "Asks Failback's registries and agents what is registered, and tells them what should be.",
+      "failbackctl");
+  AddGlobalFlags(&app, &context);
+  AddCommands(&app, &action);
+  if (argc > 1 && std::string(argv[1]) == "__complete") {
+    Print(FormatCompletion(Complete(app, {argv + 2, argv + argc}, ValuesAtTarget)));
+    return kCtlOk;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
@@ -109,8 +153,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return UsageError(DescribeUsageError(app, e));
   }
-  if (context.target.empty()) context.target = DefaultTarget();
-  const absl::Status status = context.Connect();
+  const absl::Status status = Connect(&context);
   if (!status.ok()) return UsageError(std::string(status.message()));
   return action(&context);
 }

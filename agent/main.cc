@@ -20,6 +20,7 @@
 #include "agent/agent_service.h"
 #include "agent/config_reload.h"
 #include "agent/intent_history.h"
+#include "agent/intent_log.h"
 #include "agent/readiness.h"
 #include "agent/static_service_config.h"
 #include "agent/static_services.h"
@@ -29,6 +30,7 @@
 #include "daemon/client_security_config.h"
 #include "daemon/config.h"
 #include "daemon/file_watch.h"
+#include "daemon/listen_config.h"
 #include "daemon/logging.h"
 #include "daemon/metrics_endpoint.h"
 #include "daemon/ready.h"
@@ -39,6 +41,7 @@
 #include "registry/admin/admin_routes.h"
 #include "registry/admin/admin_service.h"
 #include "registry/errors.h"
+#include "registry/etcd/etcd_uri.h"
 #include "registry/failback_group.h"
 #include "registry/log.h"
 #include "registry/metrics/failback_metrics.h"
@@ -63,26 +66,6 @@ constexpr char kExamples[] =
     "  failback-agent --registry grpc://127.0.0.1:7070 --listen 127.0.0.1:7060\n"
     "  failback-agent --config /etc/failback/agent.yaml\n"
     "  failback-agent --config agent.yaml --validate-config";
-
-void LogIntent(const IntentEvent& event) {
-  LogFields fields = {{"id", event.id},
-                      {"upstream", event.upstream},
-                      {"generation", absl::StrCat(event.generation)}};
-  if (!event.status.ok()) {
-    fields.emplace_back("times", absl::StrCat(event.times));
-    fields.emplace_back("status", event.status.ToString());
-  }
-  switch (event.kind) {
-    case IntentEvent::Kind::kAcknowledged:
-      return Log(LogLevel::kInfo, "acknowledged", fields);
-    case IntentEvent::Kind::kRetrying:
-      return Log(LogLevel::kInfo, "retrying", fields);
-    case IntentEvent::Kind::kParked:
-      return Log(LogLevel::kWarning, "parked", fields);
-    case IntentEvent::Kind::kSuperseded:
-      return Log(LogLevel::kWarning, "superseded", fields);
-  }
-}
 
 // For the programs that discover through this agent, where it is.
 absl::Status WriteXdsBootstrap(const AgentConfig& config, const std::string& client_name,
@@ -178,6 +161,7 @@ class AgentDaemon {
   std::string client_name_;
   IntentHistory history_;
   std::unique_ptr<HashedWheelTimer> timer_;
+  std::unique_ptr<IntentLog> intent_log_;
   Security security_;
   // Calls of its own may be under way until the registry has gone.
   std::unique_ptr<AgentAdmin> admin_;
@@ -195,7 +179,7 @@ class AgentDaemon {
 };
 
 void AgentDaemon::OnEvent(const IntentEvent& event) {
-  LogIntent(event);
+  intent_log_->Tell(event);
   history_.Add(event, absl::Now());
 }
 
@@ -206,10 +190,11 @@ absl::Status AgentDaemon::OpenUpstreams() {
   UpstreamOptions upstream_options;
   upstream_options.grpc.channel.security = security_.client;
   auto upstreams = NewUpstreams({config_.registry().begin(), config_.registry().end()},
-                                timer_.get(), upstream_options);
+                                timer_.get(), {EtcdScheme}, upstream_options);
   if (!upstreams.ok()) {
     return loader_.ErrorAt("registry", std::string(upstreams.status().message()));
   }
+  intent_log_ = std::make_unique<IntentLog>(IntentLog::Options{timer_.get()});
   FailbackRegistry::Options options = ToFailbackOptions(config_);
   options.timer = timer_.get();
   options.on_event = [this](const IntentEvent& event) { OnEvent(event); };
@@ -247,7 +232,8 @@ void AgentDaemon::MakeServices() {
 absl::Status AgentDaemon::Serve() {
   RegistryServer::Options options;
   options.listen = {config_.listen().begin(), config_.listen().end()};
-  options.listen_options.allow_remote_plaintext = config_.allow_remote_plaintext();
+  options.listen_options =
+      ToListenOptions(config_.socket(), config_.allow_remote_plaintext(), loader_).value();
   options.credentials = security_.server->credentials();
   options.access = security_.server->access();
   options.timer = timer_.get();

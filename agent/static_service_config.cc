@@ -100,6 +100,12 @@ absl::Status ValidateHttp(const std::string& path, const agent::v1::HttpCheck& h
                           absl::StrCat("'", http.method(), "' is not a method; as GET or HEAD"));
   }
   if (!IsLine(http.host())) return loader.ErrorAt(path + ".host", "has a control character");
+  if (!IsLine(http.tls().server_name())) {
+    return loader.ErrorAt(path + ".tls.server_name", "has a control character");
+  }
+  if (http.tls().skip_verify() && !http.tls().ca().empty()) {
+    return loader.ErrorAt(path + ".tls.ca", "is not looked at with skip_verify; leave one out");
+  }
   for (const auto& [name, value] : http.headers()) {
     const std::string place = absl::StrCat(path, ".headers[\"", name, "\"]");
     if (!IsToken(name)) return loader.ErrorAt(place, "is not the name of a header");

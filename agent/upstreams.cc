@@ -2,13 +2,12 @@
 
 #include <utility>
 
-#include "registry/etcd/etcd_uri.h"
-
 namespace failback {
 
 absl::StatusOr<std::vector<FailbackGroup::Upstream>> NewUpstreams(
-    const std::vector<std::string>& texts, HashedWheelTimer* timer, UpstreamOptions options) {
-  options.schemes.push_back(EtcdScheme(timer));
+    const std::vector<std::string>& texts, HashedWheelTimer* timer,
+    const std::vector<SchemeFactory>& schemes, UpstreamOptions options) {
+  for (const SchemeFactory& make : schemes) options.schemes.push_back(make(timer));
   options.grpc.timer = timer;
   std::vector<FailbackGroup::Upstream> upstreams;
   for (const std::string& text : texts) {

@@ -56,7 +56,8 @@ class YamlReader {
       if (!status.ok()) return status;
       const std::string& name = entry.first.Scalar();
       const std::string key_path = path.empty() ? name : absl::StrCat(path, ".", name);
-      const FieldDescriptor* const field = descriptor->FindFieldByName(name);
+      const FieldDescriptor* field = descriptor->FindFieldByName(name);
+      if (field == nullptr) field = descriptor->FindFieldByCamelcaseName(name);
       if (field == nullptr) {
         return Error(key_path, entry.first,
                      absl::StrCat("unknown key; allowed: ", AllowedKeys(descriptor)));
@@ -230,7 +231,12 @@ absl::Status ParseYaml(const std::string& name, const std::string& text, Message
   }
 }
 
-absl::Status ParseYamlFile(const std::string& path, Message* config, ConfigOrigins* origins) {
+absl::Status ParseYamlNode(const std::string& name, const YAML::Node& node, Message* message) {
+  ConfigOrigins origins;
+  return YamlReader(name, &origins).ReadMessage("", node, message);
+}
+
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"),
                                                              std::fclose);
   std::string text;
@@ -245,7 +251,12 @@ absl::Status ParseYamlFile(const std::string& path, Message* config, ConfigOrigi
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": cannot be read: ", std::generic_category().message(errno)));
   }
-  return ParseYaml(path, text, config, origins);
+  return text;
+}
+
+absl::Status ParseYamlFile(const std::string& path, Message* config, ConfigOrigins* origins) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(path);
+  return text.ok() ? ParseYaml(path, *text, config, origins) : text.status();
 }
 
 }  // namespace failback

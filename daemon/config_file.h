@@ -6,7 +6,8 @@
 //   agent.yaml:12: retry.retry_tims: unknown key; allowed: retry_times, retry_period, backoff
 //
 // Scalars are taken as text, so `version: 1.10` in a map of strings is "1.10". A single scalar is
-// also taken as a list of one. A key with nothing after it is an error, unless a list, a map or a
+// also taken as a list of one. A name may also be written as protobuf's JSON has it (`instanceId`).
+// A key with nothing after it is an error, unless a list, a map or a
 // message belongs there.
 //
 // Thread safety: the functions are pure.
@@ -18,7 +19,12 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
+
+namespace YAML {
+class Node;
+}  // namespace YAML
 
 namespace failback {
 
@@ -33,6 +39,13 @@ absl::Status ParseYaml(const std::string& name, const std::string& text,
 // Reads a file. An error names it.
 absl::Status ParseYamlFile(const std::string& path, google::protobuf::Message* config,
                            ConfigOrigins* origins);
+
+// Reads one node of a text that the caller has loaded. Throws what yaml-cpp throws.
+absl::Status ParseYamlNode(const std::string& name, const YAML::Node& node,
+                           google::protobuf::Message* message);
+
+// All of a file. INVALID_ARGUMENT names it.
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 
 }  // namespace failback
 

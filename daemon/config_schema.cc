@@ -207,9 +207,12 @@ absl::Status SetFromText(Message* parent, const FieldDescriptor* field, const st
       return absl::OkStatus();
     case FieldDescriptor::CPPTYPE_ENUM: {
       const EnumDescriptor* const type = field->enum_type();
-      const EnumValueDescriptor* const value =
+      const EnumValueDescriptor* value =
           type->FindValueByName(EnumPrefix(type) + absl::AsciiStrToUpper(text));
-      if (value == nullptr || value->number() == 0) {
+      if (value != nullptr && value->number() == 0) value = nullptr;
+      // As protobuf's JSON has it: HEALTH_STATUS_HEALTHY.
+      if (value == nullptr) value = type->FindValueByName(text);
+      if (value == nullptr) {
         return Invalid(text, absl::StrCat("is not one of ", absl::StrJoin(EnumNames(type), ", ")));
       }
       Store(parent, field, value, &Reflection::SetEnum, &Reflection::AddEnum);

@@ -1,10 +1,75 @@
 #include "daemon/listen_config.h"
 
+#include <grp.h>
+#include <pwd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "registry/address.h"
 
 namespace failback {
+namespace {
+
+// What getpwnam_r and getgrnam_r need at most, on the machines that there are.
+constexpr size_t kNameBuffer = 64 << 10;
+
+// The number that `name` stands for: itself, or what `look_up` finds.
+template <typename Id, typename LookUp>
+absl::StatusOr<std::optional<Id>> IdOf(const std::string& name, const char* kind, LookUp look_up) {
+  if (name.empty()) return std::nullopt;
+  uint32_t number = 0;
+  if (absl::SimpleAtoi(name, &number)) return static_cast<Id>(number);
+  std::vector<char> buffer(kNameBuffer);
+  const std::optional<Id> found = look_up(name.c_str(), &buffer);
+  if (found.has_value()) return found;
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", name, "' is not a ", kind, " of this machine"));
+}
+
+std::optional<uid_t> FindUser(const char* name, std::vector<char>* buffer) {
+  passwd entry;
+  passwd* found = nullptr;
+  getpwnam_r(name, &entry, buffer->data(), buffer->size(), &found);
+  return found == nullptr ? std::nullopt : std::optional<uid_t>(found->pw_uid);
+}
+
+std::optional<gid_t> FindGroup(const char* name, std::vector<char>* buffer) {
+  group entry;
+  group* found = nullptr;
+  getgrnam_r(name, &entry, buffer->data(), buffer->size(), &found);
+  return found == nullptr ? std::nullopt : std::optional<gid_t>(found->gr_gid);
+}
+
+}  // namespace
+
+absl::StatusOr<ListenOptions> ToListenOptions(const config::v1::Socket& socket, bool allow_remote,
+                                              const ConfigLoader& loader) {
+  ListenOptions options;
+  options.allow_remote_plaintext = allow_remote;
+  if (!socket.mode().empty()) {
+    const bool octal = socket.mode().find_first_not_of("01234567") == std::string::npos;
+    const unsigned long mode = octal ? std::strtoul(socket.mode().c_str(), nullptr, 8) : ~0UL;
+    if (socket.mode().size() > 5 || mode > 0777) {
+      return loader.ErrorAt(
+          "socket.mode",
+          absl::StrCat("'", socket.mode(), "' is not a file mode from 0 to 0777, as 0660"));
+    }
+    options.socket_mode = static_cast<mode_t>(mode);
+  }
+  const auto owner = IdOf<uid_t>(socket.owner(), "user", FindUser);
+  if (!owner.ok()) return loader.ErrorAt("socket.owner", std::string(owner.status().message()));
+  options.socket_owner = *owner;
+  const auto group = IdOf<gid_t>(socket.group(), "group", FindGroup);
+  if (!group.ok()) return loader.ErrorAt("socket.group", std::string(group.status().message()));
+  options.socket_group = *group;
+  return options;
+}
 
 absl::Status ValidateListen(const std::vector<std::string>& listen, bool allow_remote,
                             const ConfigLoader& loader) {

@@ -1,4 +1,4 @@
-// The `listen` key, which both daemons have.
+// The keys `listen` and `socket`, which both daemons have.
 
 #ifndef FAILBACK_DAEMON_LISTEN_CONFIG_H_
 #define FAILBACK_DAEMON_LISTEN_CONFIG_H_
@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "daemon/config.h"
+#include "failback/config/v1/config.pb.h"
+#include "registry/listen.h"
 
 namespace failback {
 
@@ -15,6 +18,10 @@ namespace failback {
 // `allow_remote`: calls are encrypted, or plain text was allowed by name.
 absl::Status ValidateListen(const std::vector<std::string>& listen, bool allow_remote,
                             const ConfigLoader& loader);
+
+// The options of the sockets: mode, and owner and group looked up on this machine.
+absl::StatusOr<ListenOptions> ToListenOptions(const config::v1::Socket& socket, bool allow_remote,
+                                              const ConfigLoader& loader);
 
 }  // namespace failback
 

@@ -6,11 +6,16 @@
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/log.h"
 #include "registry/selector.h"
+#include "registry/trace_context.h"
 #include "registry/validation.h"
 
 namespace failback {
 namespace {
+
+// A registry that is away for less is not worth a line.
+constexpr absl::Duration kBriefAbsence = absl::Milliseconds(500);
 
 using registry::v1::INTENT_STATE_ACCEPTED;
 using registry::v1::INTENT_STATE_ACKNOWLEDGED;
@@ -256,6 +261,8 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
     record->persistent = intent.persistent;
     record->payload = std::move(intent.payload);
     SetOwner(record.get(), session, owner_generation);
+    record->trace =
+        CurrentTrace().empty() ? nullptr : std::make_unique<const std::string>(CurrentTrace());
     NewGeneration(record);
   } else if (record->owner != session || record->owner_generation != owner_generation) {
     SetOwner(record.get(), session, owner_generation);
@@ -387,10 +394,12 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
   event.kind = kind;
   event.operation = record.kind();
   event.id = PendingId(record);
+  if (record.watch == nullptr) ParseCanonicalKey(record.key, &event.key);
   event.upstream = options_.upstream_name;
   event.generation = record.generation;
   event.times = record.retry == nullptr ? 0 : record.retry->times();
   event.status = status;
+  if (record.trace != nullptr) event.traceparent = *record.trace;
   deferred->Add([this, event] {
     // After a callback of the same news has destroyed the registry nobody listens.
     if (!gate_.closed()) options_.on_event(event);
@@ -434,7 +443,10 @@ void FailbackRegistry::Core::OnSessionChange() {
       }
       const bool lost = state.session_serial != seen_session_serial_;
       const bool down = state.phase == UpstreamSession::Phase::kDown;
-      if (down || state.phase == UpstreamSession::Phase::kUp) WatchSession(down, lost, &deferred);
+      if (down || state.phase == UpstreamSession::Phase::kUp) {
+        LogSession(state, lost, &deferred);
+        WatchSession(down, lost, &deferred);
+      }
       if (lost || state.connection_serial != seen_connection_serial_) {
         seen_session_serial_ = state.session_serial;
         seen_connection_serial_ = state.connection_serial;
@@ -444,6 +456,32 @@ void FailbackRegistry::Core::OnSessionChange() {
     deferred.Run();
   }
   Pump();
+}
+
+void FailbackRegistry::Core::LogSession(const UpstreamSession::State& state, bool lost,
+                                        Deferred* deferred) {
+  const int64_t now = NowNanos();
+  LogFields fields = {{"upstream", options_.upstream_name}};
+  if (state.phase == UpstreamSession::Phase::kDown) {
+    if (!session_down_) down_since_nanos_ = now;
+    const absl::Duration away = absl::Nanoseconds(now - down_since_nanos_);
+    if (away < kBriefAbsence || std::exchange(told_away_, true)) return;
+    fields.emplace_back("code", absl::StatusCodeToString(state.last_error.code()));
+    fields.emplace_back("message", std::string(state.last_error.message()));
+    deferred->Add([fields] { Log(LogLevel::kWarning, "registry away", fields); });
+    return;
+  }
+  const bool back = std::exchange(told_away_, false);
+  if (!back && !lost) return;
+  fields.emplace_back("session", lost ? "new" : "resumed");
+  fields.emplace_back("store_id", state.info.store_id());
+  fields.emplace_back("epoch", absl::StrCat(state.info.epoch()));
+  if (back) {
+    const absl::Duration away = absl::Nanoseconds(now - down_since_nanos_);
+    fields.emplace_back("away", absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(1))));
+  }
+  deferred->Add(
+      [fields, back] { Log(LogLevel::kInfo, back ? "registry back" : "session open", fields); });
 }
 
 void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {

@@ -189,6 +189,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     absl::Status last_status;
     std::unique_ptr<RetryTask> retry;
     std::unique_ptr<Check> check;
+    // Of the call that stated the intent; null: none, or acknowledged.
+    std::unique_ptr<const std::string> trace;
     std::vector<Waiter> waiters;
     std::shared_ptr<Watch> watch;
   };
@@ -215,6 +217,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     SubscribeRequest subscribe_request;
     uint64_t stream_serial = 0;
     UnsubscribeRequest unsubscribe_request;
+    // Of the only item.
+    std::string trace;
     std::shared_ptr<Registry> upstream;
   };
 
@@ -374,6 +378,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void CloseStream(const std::shared_ptr<Watch>& watch, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmStale(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // One event when the upstream stays away, one when it is back or there is a session anew.
+  void LogSession(const UpstreamSession::State& state, bool lost, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Subscribers hear of an upstream that is away also while their streams do not know yet.
   void WatchSession(bool down, bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmHold(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -452,6 +459,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   uint64_t seen_connection_serial_ ABSL_GUARDED_BY(mu_) = 0;
   bool resyncing_ ABSL_GUARDED_BY(mu_) = false;
   bool session_down_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t down_since_nanos_ ABSL_GUARDED_BY(mu_) = 0;
+  bool told_away_ ABSL_GUARDED_BY(mu_) = false;
 
   int64_t pending_ ABSL_GUARDED_BY(mu_) = 0;    // records that are pending()
   int64_t listeners_ ABSL_GUARDED_BY(mu_) = 0;  // local subscribers of all watches

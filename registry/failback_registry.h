@@ -79,11 +79,15 @@ struct IntentEvent {
   OperationKind operation;
   // As in PendingOperation.id.
   std::string id;
+  // Of a register or an unregister.
+  registry::v1::InstanceKey key;
   // Options::upstream_name of the registry that tells.
   std::string upstream;
   uint64_t generation = 0;
   int times = 0;
   absl::Status status;
+  // The trace of the call that stated the intent (registry/trace_context.h); empty: none.
+  std::string traceparent;
 };
 
 class FailbackRegistry final : public Registry {

@@ -9,6 +9,7 @@
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/failback_core.h"
+#include "registry/trace_context.h"
 
 namespace failback {
 namespace {
@@ -128,6 +129,8 @@ FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferr
     }
     if (!call->items.empty()) {
       next_kind_ = (static_cast<size_t>(call->kind) + 1) % ready_.size();
+      const Record& first = *call->items.front().first;
+      if (call->items.size() == 1 && first.trace != nullptr) call->trace = *first.trace;
       ++calls_in_flight_;
       return Next::kCall;
     }
@@ -180,6 +183,7 @@ void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Defe
 void FailbackRegistry::Core::Send(Call call) {
   const auto weak = weak_from_this();
   const std::shared_ptr<Registry> upstream = std::move(call.upstream);
+  const ScopedTrace trace(std::move(call.trace));
   // Completes `call` with the call's status and, where it has them, each item's.
   const auto complete = [&weak](Call&& sent) {
     return [weak, sent = std::move(sent)](const absl::Status& status, const Results* results) {
@@ -340,6 +344,7 @@ void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* def
     record->acknowledged = record->generation;
     Count(record.get());
     Emit(IntentEvent::Kind::kAcknowledged, *record, absl::OkStatus(), deferred);
+    record->trace.reset();
   }
   Resolve(record, absl::OkStatus(), deferred);
   if (record->present) return;

@@ -15,6 +15,7 @@
 #include "registry/errors.h"
 #include "registry/event_order.h"
 #include "registry/serial_notifier.h"
+#include "registry/trace_context.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
 
@@ -441,6 +442,7 @@ void GrpcRegistry::Core::CallPath(const std::string& path, const Request& reques
   if (absl::Status status = channels.Authenticate(&call->context); !status.ok()) {
     return Complete<Response>(call, status);
   }
+  if (!CurrentTrace().empty()) call->context.AddMetadata(kTraceParent, CurrentTrace());
   call->channel = channels.Pick();
   grpc::TemplatedGenericStub<grpc::ByteBuffer, Response> stub(call->channel.channel);
   stub.UnaryCall(&call->context, path, grpc::StubOptions(), &call->request, &call->response,

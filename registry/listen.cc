@@ -131,7 +131,7 @@ absl::StatusOr<ListenAddress> ListenAddress::Prepare(const std::string& text,
   if (!address.ok()) return address.status();
   ListenAddress listen;
   listen.address_ = *std::move(address);
-  listen.socket_mode_ = options.socket_mode;
+  listen.options_ = options;
   if (!listen.address_.is_local() && !options.allow_remote_plaintext) {
     return absl::InvalidArgumentError(
         absl::StrCat(text,
@@ -162,12 +162,23 @@ absl::StatusOr<ListenAddress> ListenAddress::Prepare(const std::string& text,
 absl::Status ListenAddress::Started(int port) {
   places_.clear();
   if (port == 0) return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", text()));
-  if (!address_.is_unix()) {
-    address_.port = port;
-  } else if (chmod(address_.path.c_str(), socket_mode_) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot set the mode of ", text(), ": ",
+  if (address_.is_unix()) return GiveSocket();
+  address_.port = port;
+  return absl::OkStatus();
+}
+
+absl::Status ListenAddress::GiveSocket() const {
+  const auto error = [this](const char* what) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot set the ", what, " of ", text(), ": ",
                                                    std::generic_category().message(errno)));
+  };
+  const bool given = options_.socket_owner.has_value() || options_.socket_group.has_value();
+  constexpr auto kSame = static_cast<uid_t>(-1);
+  if (given && chown(address_.path.c_str(), options_.socket_owner.value_or(kSame),
+                     options_.socket_group.value_or(kSame)) != 0) {
+    return error("owner");
   }
+  if (chmod(address_.path.c_str(), options_.socket_mode) != 0) return error("mode");
   return absl::OkStatus();
 }
 

@@ -33,6 +33,9 @@ struct ListenOptions {
   bool allow_remote_plaintext = false;
   // Access to a Unix socket: who may write may call.
   mode_t socket_mode = 0660;
+  // Whose it is; unset: who runs the process. Another needs permission to give files away.
+  std::optional<uid_t> socket_owner;
+  std::optional<gid_t> socket_group;
 };
 
 // A socket that keeps a port from others until a server listens there. Owns the descriptor.
@@ -61,7 +64,8 @@ class ListenAddress {
   // What gRPC takes.
   std::string grpc_address() const { return address_.ToString(); }
 
-  // The server listens, and `port` is what gRPC told (0: it could not). Sets a socket's mode.
+  // The server listens, and `port` is what gRPC told (0: it could not). Sets a socket's owner,
+  // group and mode.
   absl::Status Started(int port);
 
   // With the port that was chosen, as clients take it.
@@ -69,8 +73,10 @@ class ListenAddress {
   const Address& address() const { return address_; }
 
  private:
+  absl::Status GiveSocket() const;
+
   Address address_;
-  mode_t socket_mode_ = 0;
+  ListenOptions options_;
   std::vector<PlaceHolder> places_;  // until the server has started
   std::optional<FileLock> lock_;
 };

@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "registry/trace_context.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -84,7 +85,11 @@ void Log(LogLevel level, const std::string& event, const LogFields& fields) {
     MutexLock lock(&target.mu);
     sink = target.sink;
   }
-  (*sink)(level, event, fields);
+  const std::string& trace = CurrentTrace();
+  if (trace.empty()) return (*sink)(level, event, fields);
+  LogFields traced = fields;
+  traced.emplace_back(kTraceParent, trace);
+  (*sink)(level, event, traced);
 }
 
 std::string FormatLogLine(const std::string& event, const LogFields& fields) {

@@ -4,6 +4,12 @@
 // fields, kept apart so that a sink may write text, JSON or a metric. Without a sink, warnings
 // and errors go to stderr, one line each; everything else is dropped.
 //
+// An event that belongs to a call with a trace (registry/trace_context.h) has the field
+// `traceparent`.
+//
+// The sink is the one thing that all agents of a process share: what an event belongs to is in its
+// fields (`upstream`).
+//
 // Example: events into the host's own log.
 //
 //   SetLogSink(LogLevel::kInfo, [](LogLevel level, const std::string& event,

@@ -136,7 +136,7 @@ absl::Status RegistryDaemon::Serve() {
   xds_options.cache.zone_aware = config_.xds().zone_aware();
   xds_service_ = std::make_unique<xds::AdsService>(registry_.get(), xds_options);
   admin_service_ = std::make_unique<AdminService>(admin_.get(), security_->access());
-  RegistryServer::Options options = ToServerOptions(config_, timer_.get());
+  RegistryServer::Options options = ToServerOptions(config_, timer_.get(), loader_);
   options.credentials = security_->credentials();
   options.access = security_->access();
   options.encoded = dynamic_cast<EncodedRegistrar*>(registry_.get());

@@ -47,6 +47,9 @@ absl::Status ValidateRegistryConfig(const RegistryConfig& config, const ConfigLo
   absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
                                        config.allow_remote_plaintext() || encrypted, loader);
   if (!listen.ok()) return listen;
+  if (auto socket = ToListenOptions(config.socket(), false, loader); !socket.ok()) {
+    return socket.status();
+  }
   if (auto status = ValidateAdminConfig(config.admin(), loader); !status.ok()) return status;
   const absl::Duration min = FromProto(config.session().min_ttl());
   const absl::Duration max = FromProto(config.session().max_ttl());
@@ -87,10 +90,12 @@ StoreRegistry::Options ToStoreOptions(const RegistryConfig& config, HashedWheelT
   return options;
 }
 
-RegistryServer::Options ToServerOptions(const RegistryConfig& config, HashedWheelTimer* timer) {
+RegistryServer::Options ToServerOptions(const RegistryConfig& config, HashedWheelTimer* timer,
+                                        const ConfigLoader& loader) {
   RegistryServer::Options options;
   options.listen = {config.listen().begin(), config.listen().end()};
-  options.listen_options.allow_remote_plaintext = config.allow_remote_plaintext();
+  options.listen_options =
+      ToListenOptions(config.socket(), config.allow_remote_plaintext(), loader).value();
   options.max_message_bytes = static_cast<int>(config.limits().max_request_bytes());
   options.max_calls_in_flight = static_cast<int>(config.limits().max_calls_in_flight());
   options.max_subscriptions = static_cast<int>(config.limits().max_subscriptions());

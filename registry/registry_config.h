@@ -23,11 +23,11 @@ namespace failback {
 absl::Status ValidateRegistryConfig(const registry::v1::RegistryConfig& config,
                                     const ConfigLoader& loader);
 
-// `timer` outlives what is made with the options.
+// Of a configuration that is valid. `timer` outlives what is made with the options.
 StoreRegistry::Options ToStoreOptions(const registry::v1::RegistryConfig& config,
                                       HashedWheelTimer* timer);
 RegistryServer::Options ToServerOptions(const registry::v1::RegistryConfig& config,
-                                        HashedWheelTimer* timer);
+                                        HashedWheelTimer* timer, const ConfigLoader& loader);
 
 // Opens what `store` names: an embedded store, or a client of etcd, which may be away now.
 absl::StatusOr<std::unique_ptr<Registry>> OpenStore(const registry::v1::RegistryConfig& config,

@@ -16,6 +16,7 @@
 #include "registry/grpc_threads.h"
 #include "registry/security/guarded_registry.h"
 #include "registry/server_reactors.h"
+#include "registry/trace_context.h"
 #include "retry/executor.h"
 #include "retry/periodic_task.h"
 
@@ -304,6 +305,7 @@ class RegistryServer::Service final : public ServiceBase {
                                   const Request* request, Response* response,
                                   void (Registry::*method)(const Request&, Callback<Response>),
                                   typename UnaryReactor<Response>::Hook on_success = nullptr) {
+    const ScopedTrace trace(TraceParentOf(context.client_metadata()));
     std::shared_ptr<void> token = calls_.Enter();
     absl::Status refusal;
     if (token == nullptr) refusal = Overloaded(Limit::kCalls);
@@ -324,6 +326,7 @@ class RegistryServer::Service final : public ServiceBase {
   grpc::ServerUnaryReactor* Sized(const grpc::CallbackServerContext& context, Method name,
                                   const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
                                   Call call) {
+    const ScopedTrace trace(TraceParentOf(context.client_metadata()));
     std::shared_ptr<void> token = calls_.Enter();
     const auto size = static_cast<int64_t>(request->Length());
     const bool bulk = size > static_cast<int64_t>(kLargestSmallRequest);
@@ -337,12 +340,13 @@ class RegistryServer::Service final : public ServiceBase {
           if (!refusal.ok()) return std::move(done)(refusal);
           if (!bulk) return call(registry.get(), *request, std::move(done));
           bulk_bytes_ += size;
-          bulk_->Execute(
-              [this, registry, bytes = *request, size, call, done = std::move(done)]() mutable {
-                bulk_bytes_ -= size;
-                if (stopping_) return std::move(done)(ShuttingDown());
-                Guarded([&] { call(registry.get(), bytes, std::move(done)); }).IgnoreError();
-              });
+          bulk_->Execute([this, registry, bytes = *request, size, call, parent = CurrentTrace(),
+                          done = std::move(done)]() mutable {
+            const ScopedTrace trace(std::move(parent));
+            bulk_bytes_ -= size;
+            if (stopping_) return std::move(done)(ShuttingDown());
+            Guarded([&] { call(registry.get(), bytes, std::move(done)); }).IgnoreError();
+          });
         });
   }
 

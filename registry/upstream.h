@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "registry/grpc_registry.h"
 #include "registry/registry.h"
+#include "retry/hashed_wheel_timer.h"
 
 namespace failback {
 
@@ -35,6 +36,10 @@ struct UpstreamScheme {
   // Makes the registry; an error says what is wrong with the URI, without repeating it.
   std::function<absl::StatusOr<std::unique_ptr<Registry>>(const std::string& uri)> make;
 };
+
+// A scheme whose registries ride on a timer, which outlives them; as EtcdScheme of
+// registry/etcd/etcd_uri.h.
+using SchemeFactory = std::function<UpstreamScheme(HashedWheelTimer* timer)>;
 
 struct UpstreamOptions {
   GrpcRegistryOptions grpc;

@@ -1,15 +1,19 @@
-#include <algorithm>
+#include <unistd.h>
+
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "agent/ctl/commands.h"
 #include "agent/ctl/flags.h"
-#include "agent/readiness.h"
+#include "agent/ctl/terminal.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/errors.h"
 #include "registry/proto_time.h"
@@ -29,8 +33,24 @@ using agent::v1::PendingOperation;
 using agent::v1::RetryRequest;
 using agent::v1::RetryResponse;
 
-// How often wait-ready looks.
-constexpr absl::Duration kReadyPollInterval = absl::Milliseconds(100);
+// How often a drain is asked how far it has come.
+constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
+
+absl::StatusOr<std::vector<PendingOperation>> ListPending(CtlContext* context) {
+  std::vector<PendingOperation> operations;
+  ListPendingRequest request;
+  do {
+    ListPendingResponse response;
+    const grpc::Status status =
+        context->agent().ListPending(context->NewCall().get(), request, &response);
+    if (!status.ok()) return StatusFromGrpc(status);
+    for (PendingOperation& operation : *response.mutable_operations()) {
+      operations.push_back(std::move(operation));
+    }
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return operations;
+}
 
 void AddPending(CLI::App* app, CtlAction* action) {
   CLI::App* const command = app->add_subcommand(
@@ -44,20 +64,12 @@ void AddPending(CLI::App* app, CtlAction* action) {
       "  failbackctl pending -o json");
   command->callback([action] {
     *action = [](CtlContext* context) {
-      std::vector<PendingOperation> operations;
-      ListPendingRequest request;
-      do {
-        ListPendingResponse response;
-        const grpc::Status status =
-            context->agent().ListPending(context->NewCall().get(), request, &response);
-        if (!status.ok()) return context->Report("pending", StatusFromGrpc(status));
-        for (PendingOperation& operation : *response.mutable_operations()) {
-          operations.push_back(std::move(operation));
-        }
-        request.set_page_token(response.next_page_token());
-      } while (!request.page_token().empty());
+      const absl::StatusOr<std::vector<PendingOperation>> listed = ListPending(context);
+      if (!listed.ok()) return context->Report("pending", listed.status());
+      const std::vector<PendingOperation>& operations = *listed;
       if (context->format == OutputFormat::kTable) {
-        Print(operations.empty() ? "nothing pending\n" : FormatPending(operations, absl::Now()));
+        Print(operations.empty() ? "nothing pending\n"
+                                 : FormatPending(operations, absl::Now(), context->palette));
       } else {
         Print(FormatList(context->format, MessagePointers(operations)));
       }
@@ -78,7 +90,8 @@ void AddRetry(CLI::App* app, CtlAction* action) {
       "Examples:\n"
       "  failbackctl retry\n"
       "  failbackctl retry 'register default/orders/orders-1'");
-  command->add_option("ID", flags->ids, "operations, as `pending` shows them; none: all");
+  command->add_option("ID", flags->ids, "operations, as `pending` shows them; none: all")
+      ->type_name("OPERATION");
   AddUpstream(command, &flags->upstream);
   command->callback([action, flags] {
     *action = [flags](CtlContext* context) {
@@ -108,7 +121,8 @@ void AddCancel(CLI::App* app, CtlAction* action) {
       "Examples:\n"
       "  failbackctl cancel 'register default/orders/orders-1'\n"
       "  failbackctl cancel --all");
-  command->add_option("ID", flags->ids, "operations, as `pending` shows them");
+  command->add_option("ID", flags->ids, "operations, as `pending` shows them")
+      ->type_name("OPERATION");
   command->add_flag("--all", flags->all, "everything pending");
   AddUpstream(command, &flags->upstream);
   command->callback([action, flags] {
@@ -131,6 +145,42 @@ void AddCancel(CLI::App* app, CtlAction* action) {
   });
 }
 
+// What the agent has not unregistered yet; nullopt when it does not say.
+std::optional<int64_t> LeftToDrain(CtlContext* context) {
+  GetStatusResponse response;
+  if (!context->agent().GetStatus(context->NewCall().get(), GetStatusRequest(), &response).ok()) {
+    return std::nullopt;
+  }
+  uint64_t left = 0;
+  for (const auto& upstream : response.upstreams()) {
+    left += upstream.acknowledged() + upstream.pending();
+  }
+  return static_cast<int64_t>(left);
+}
+
+// Drains, with a bar at a terminal.
+grpc::Status Drain(CtlContext* context, absl::Duration deadline, DrainResponse* response) {
+  DrainRequest request;
+  *request.mutable_deadline() = ToProto(deadline);
+  const std::optional<int64_t> total =
+      TerminalAt(STDERR_FILENO).has_value() ? LeftToDrain(context) : std::nullopt;
+  // The agent's answer takes up to the deadline; the way there needs time too.
+  context->timeout += deadline;
+  const std::unique_ptr<grpc::ClientContext> call = context->NewCall();
+  if (!total.has_value()) return context->agent().Drain(call.get(), request, response);
+  grpc::Status status;
+  absl::Notification done;
+  context->agent().async()->Drain(call.get(), &request, response, [&](grpc::Status result) {
+    status = std::move(result);
+    done.Notify();
+  });
+  Progress progress("draining", *total);
+  while (!done.WaitForNotificationWithTimeout(kProgressInterval)) {
+    progress.Set(*total - LeftToDrain(context).value_or(*total));
+  }
+  return status;
+}
+
 void AddDrain(CLI::App* app, CtlAction* action) {
   auto deadline = std::make_shared<absl::Duration>(absl::Seconds(10));
   CLI::App* const command = app->add_subcommand(
@@ -142,77 +192,14 @@ void AddDrain(CLI::App* app, CtlAction* action) {
   AddDuration(command, "--deadline", deadline.get(), "wait for the registry at most so long [10s]");
   command->callback([action, deadline] {
     *action = [deadline](CtlContext* context) {
-      // The agent's answer takes up to the deadline; the way there needs time too.
-      context->timeout += *deadline;
-      DrainRequest request;
-      *request.mutable_deadline() = ToProto(*deadline);
       DrainResponse response;
-      const grpc::Status status =
-          context->agent().Drain(context->NewCall().get(), request, &response);
+      const grpc::Status status = Drain(context, *deadline, &response);
       if (!status.ok()) return context->Report("drain", StatusFromGrpc(status));
       PrintResult(context->format,
                   absl::StrCat("unregistered ", response.unregistered(), ", remaining ",
                                response.remaining(), "\n"),
                   response);
       return response.remaining() == 0 ? kCtlOk : kCtlFailed;
-    };
-  });
-}
-
-void AddStatus(CLI::App* app, CtlAction* action) {
-  CLI::App* const command = app->add_subcommand("status", "how the agent and its upstream are");
-  command->footer(
-      "Examples:\n"
-      "  failbackctl status\n"
-      "  failbackctl status -o json");
-  command->callback([action] {
-    *action = [](CtlContext* context) {
-      GetStatusResponse response;
-      const grpc::Status status =
-          context->agent().GetStatus(context->NewCall().get(), GetStatusRequest(), &response);
-      if (!status.ok()) return context->Report("status", StatusFromGrpc(status));
-      PrintResult(context->format, FormatAgentStatus(response, absl::Now()), response);
-      return kCtlOk;
-    };
-  });
-}
-
-// One look. UNIMPLEMENTED means a registry: ready when it answers a read.
-absl::Status LookReady(CtlContext* context) {
-  GetStatusResponse response;
-  const grpc::Status status =
-      context->agent().GetStatus(context->NewCall().get(), GetStatusRequest(), &response);
-  if (status.ok()) return Readiness(response);
-  if (status.error_code() != grpc::StatusCode::UNIMPLEMENTED) return StatusFromGrpc(status);
-  registry::v1::ListRequest request;
-  request.set_page_size(1);
-  registry::v1::ListResponse records;
-  return StatusFromGrpc(context->registry().List(context->NewCall().get(), request, &records));
-}
-
-void AddWaitReady(CLI::App* app, CtlAction* action) {
-  auto patience = std::make_shared<absl::Duration>(absl::Seconds(30));
-  CLI::App* const command = app->add_subcommand(
-      "wait-ready", "wait until the agent's registry has acknowledged all instances");
-  command->footer(
-      "Against a registry: until it answers. Exit status 1 or 3 when that does not come in "
-      "time.\n\n"
-      "Examples:\n"
-      "  failbackctl wait-ready --deadline 1m");
-  AddDuration(command, "--deadline", patience.get(), "wait at most so long [30s]");
-  command->callback([action, patience] {
-    *action = [patience](CtlContext* context) {
-      const absl::Time end = absl::Now() + *patience;
-      while (true) {
-        context->timeout = std::max(end - absl::Now(), kReadyPollInterval);
-        const absl::Status status = LookReady(context);
-        if (status.ok()) {
-          Print("ready\n");
-          return kCtlOk;
-        }
-        if (absl::Now() + kReadyPollInterval > end) return context->Report("wait-ready", status);
-        absl::SleepFor(kReadyPollInterval);
-      }
     };
   });
 }
@@ -224,8 +211,6 @@ void AddAgentCommands(CLI::App* app, CtlAction* action) {
   AddRetry(app, action);
   AddCancel(app, action);
   AddDrain(app, action);
-  AddStatus(app, action);
-  AddWaitReady(app, action);
 }
 
 }  // namespace failback

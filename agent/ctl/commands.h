@@ -12,6 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "agent/ctl/output.h"
+#include "agent/ctl/terminal.h"
+#include "failback/admin/v1/admin.grpc.pb.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "registry/security/client_security.h"
@@ -34,6 +36,8 @@ class CtlContext {
   // Global flags.
   std::string target;
   OutputFormat format = OutputFormat::kTable;
+  // For tables on stdout.
+  Palette palette = Palette::For(1);
   absl::Duration timeout = absl::Seconds(5);
   ClientSecurity::Options security;
 
@@ -43,6 +47,7 @@ class CtlContext {
 
   registry::v1::RegistryService::StubInterface& registry() { return *registry_; }
   agent::v1::AgentService::StubInterface& agent() { return *agent_; }
+  admin::v1::AdminService::StubInterface& admin() { return *admin_; }
   // For other services.
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
@@ -63,6 +68,7 @@ class CtlContext {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<registry::v1::RegistryService::StubInterface> registry_;
   std::unique_ptr<agent::v1::AgentService::StubInterface> agent_;
+  std::unique_ptr<admin::v1::AdminService::StubInterface> admin_;
 };
 
 // What the chosen command does; returns the exit status. Set by the subcommand that was parsed.
@@ -70,8 +76,13 @@ using CtlAction = std::function<int(CtlContext*)>;
 
 // register, unregister, list, subscribe: at a registry or an agent.
 void AddRegistryCommands(CLI::App* app, CtlAction* action);
-// pending, retry, cancel, drain, status, wait-ready: at an agent.
+void AddSubscribeCommand(CLI::App* app, CtlAction* action);
+// pending, retry, cancel, drain: at an agent.
 void AddAgentCommands(CLI::App* app, CtlAction* action);
+// status, wait-ready: at an agent or a registry.
+void AddStatusCommands(CLI::App* app, CtlAction* action);
+// describe, offline, online: at a registry or an agent.
+void AddAdminCommands(CLI::App* app, CtlAction* action);
 // health: at a registry or an agent; report-health: at an agent.
 void AddHealthCommands(CLI::App* app, CtlAction* action);
 

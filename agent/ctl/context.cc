@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -27,6 +29,12 @@ std::string Advice(const absl::Status& status) {
     default:
       return "";
   }
+}
+
+// Commands that only an agent knows.
+bool IsAgentCommand(const std::string& command) {
+  static const char* const kCommands[] = {"pending", "retry", "cancel", "drain", "report-health"};
+  return std::find(std::begin(kCommands), std::end(kCommands), command) != std::end(kCommands);
 }
 
 // An error of ClientSecurity, "option: problem", by the name of the flag.
@@ -68,6 +76,7 @@ absl::Status CtlContext::Connect() {
       tls ? security_->Current().credentials : grpc::InsecureChannelCredentials(), arguments);
   registry_ = registry::v1::RegistryService::NewStub(channel_);
   agent_ = agent::v1::AgentService::NewStub(channel_);
+  admin_ = admin::v1::AdminService::NewStub(channel_);
   return absl::OkStatus();
 }
 
@@ -98,7 +107,7 @@ int CtlContext::Report(const std::string& command, const absl::Status& status) c
     text = absl::StrCat("UNAVAILABLE: nobody answers at ", target, " (",
                         FormatMessage(std::string(status.message())), ")");
     advice = "is failback-agent or failback-registry running there? --target says where to look";
-  } else if (absl::IsUnimplemented(status)) {
+  } else if (absl::IsUnimplemented(status) && IsAgentCommand(command)) {
     text = absl::StrCat("UNIMPLEMENTED: ", target, " is a registry, not an agent");
     advice = absl::StrCat("`failbackctl ", command, "` asks an agent; name one with --target");
   } else if (absl::IsDeadlineExceeded(status)) {

@@ -49,9 +49,13 @@ void AddDuration(CLI::App* command, const std::string& name, absl::Duration* val
       ->type_name("DURATION");
 }
 
+void AddNamespace(CLI::App* command, std::string* name) {
+  command->add_option("--namespace", *name, "namespace [default]")->type_name("NAMESPACE");
+}
+
 void AddUpstream(CLI::App* command, std::string* name) {
   command->add_option("--upstream", *name, "only this registry of the agent's [all]")
-      ->type_name("NAME");
+      ->type_name("UPSTREAM");
 }
 
 }  // namespace failback

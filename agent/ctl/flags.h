@@ -25,6 +25,9 @@ void AddMetadata(CLI::App* command, KeyValues* metadata, const std::string& help
 void AddDuration(CLI::App* command, const std::string& name, absl::Duration* value,
                  const std::string& help);
 
+// `--namespace NAMESPACE`.
+void AddNamespace(CLI::App* command, std::string* name);
+
 // `--upstream NAME`, for an agent with several.
 void AddUpstream(CLI::App* command, std::string* name);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -25,11 +26,6 @@ using registry::v1::InstanceRecord;
 using registry::v1::ServiceInstance;
 using registry::v1::SubscribeResponse;
 
-// Columns as a terminal counts them: code points, near enough.
-size_t Width(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
-}
-
 std::string Cell(const std::string& text) {
   if (text.empty()) return "-";
   std::string cell = text;
@@ -39,19 +35,17 @@ std::string Cell(const std::string& text) {
   return cell;
 }
 
-std::string JoinRow(const std::vector<std::string>& row, const std::vector<size_t>& widths) {
+using Painter = std::function<std::string(size_t column, const std::string& cell)>;
+
+std::string JoinRow(const std::vector<std::string>& row, const std::vector<size_t>& widths,
+                    const Painter& paint) {
   std::string line;
   for (size_t i = 0; i < row.size(); ++i) {
     const std::string cell = Cell(row[i]);
-    line += cell;
-    if (i + 1 < row.size()) line.append(widths[i] - Width(cell) + 2, ' ');
+    line += paint(i, cell);
+    if (i + 1 < row.size()) line.append(widths[i] - ColumnsOf(cell) + 2, ' ');
   }
   return line + "\n";
-}
-
-std::string Endpoint(const ServiceInstance& instance) {
-  const bool ipv6 = instance.address().find(':') != std::string::npos;
-  return absl::StrCat(ipv6 ? "[" : "", instance.address(), ipv6 ? "]:" : ":", instance.port());
 }
 
 template <typename Enum>
@@ -117,11 +111,11 @@ void AppendInstances(const google::protobuf::RepeatedPtrField<ServiceInstance>& 
         absl::StrCat(sign, is_service ? instance.key().service() : instance.key().instance_id());
     if (is_service) {
       absl::StrAppend(&item, " (", instance.instance_count(), ")");
-    } else if (instance.key().instance_id() != Endpoint(instance)) {
-      absl::StrAppend(&item, " ", Endpoint(instance));
+    } else if (instance.key().instance_id() != FormatEndpoint(instance)) {
+      absl::StrAppend(&item, " ", FormatEndpoint(instance));
     }
-    if (instance.status() > registry::v1::HEALTH_STATUS_HEALTHY) {
-      absl::StrAppend(&item, " ", EnumText(instance.status()));
+    if (instance.has_offline() || instance.status() > registry::v1::HEALTH_STATUS_HEALTHY) {
+      absl::StrAppend(&item, " ", FormatHealth(instance));
     }
     items->push_back(item);
   }
@@ -148,15 +142,23 @@ std::string FormatXds(const agent::v1::XdsStatus& xds, absl::Time now) {
 }  // namespace
 
 std::string FormatTable(const std::vector<std::string>& header,
-                        const std::vector<std::vector<std::string>>& rows) {
+                        const std::vector<std::vector<std::string>>& rows, const Palette& palette) {
   std::vector<size_t> widths;
   widths.reserve(header.size());
-  for (const std::string& title : header) widths.push_back(Width(title));
+  for (const std::string& title : header) widths.push_back(ColumnsOf(title));
   for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(Cell(row[i])));
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], ColumnsOf(Cell(row[i])));
+    }
   }
-  std::string table = JoinRow(header, widths);
-  for (const auto& row : rows) table += JoinRow(row, widths);
+  std::string table = JoinRow(header, widths, [&palette](size_t, const std::string& title) {
+    return palette.Paint(title, Tone::kTitle);
+  });
+  const Painter paint = [&](size_t column, const std::string& cell) {
+    const bool is_state = header[column] == "STATE" || header[column] == "STATUS";
+    return is_state ? palette.State(cell) : cell;
+  };
+  for (const auto& row : rows) table += JoinRow(row, widths, paint);
   return table;
 }
 
@@ -198,6 +200,17 @@ std::string FormatStatus(const rpc::v1::Status& status) {
   const std::string code = absl::StatusCodeToString(static_cast<absl::StatusCode>(status.code()));
   return status.message().empty() ? code
                                   : absl::StrCat(code, ": ", FormatMessage(status.message()));
+}
+
+std::string FormatEndpoint(const ServiceInstance& instance) {
+  const bool ipv6 = instance.address().find(':') != std::string::npos;
+  return absl::StrCat(ipv6 ? "[" : "", instance.address(), ipv6 ? "]:" : ":", instance.port());
+}
+
+std::string FormatHealth(const ServiceInstance& instance) {
+  if (instance.has_offline()) return "offline";
+  return instance.status() == registry::v1::HEALTH_STATUS_UNSPECIFIED ? "healthy"
+                                                                      : EnumText(instance.status());
 }
 
 std::string FormatKey(const InstanceKey& key) {
@@ -263,23 +276,25 @@ void PrintResult(OutputFormat format, const std::string& table,
   }
 }
 
-std::string FormatRecords(const std::vector<InstanceRecord>& records, absl::Time now) {
+std::string FormatRecords(const std::vector<InstanceRecord>& records, absl::Time now,
+                          const Palette& palette) {
   std::vector<std::vector<std::string>> rows;
   rows.reserve(records.size());
   for (const InstanceRecord& record : records) {
     const ServiceInstance& instance = record.instance();
-    std::string status = EnumText(instance.status());
-    if (status == "-") status = "healthy";
-    rows.push_back({instance.key().service(), instance.key().instance_id(), Endpoint(instance),
-                    status, absl::StrCat(instance.has_weight() ? instance.weight() : 100),
-                    instance.zone(), EnumText(record.state()), Owner(record),
+    rows.push_back({instance.key().service(), instance.key().instance_id(),
+                    FormatEndpoint(instance), FormatHealth(instance),
+                    absl::StrCat(instance.has_weight() ? instance.weight() : 100), instance.zone(),
+                    EnumText(record.state()), Owner(record),
                     FormatRelative(record.modify_time(), now)});
   }
   return FormatTable(
-      {"SERVICE", "ID", "ENDPOINT", "STATUS", "WEIGHT", "ZONE", "STATE", "OWNER", "CHANGED"}, rows);
+      {"SERVICE", "ID", "ENDPOINT", "STATUS", "WEIGHT", "ZONE", "STATE", "OWNER", "CHANGED"}, rows,
+      palette);
 }
 
-std::string FormatPending(const std::vector<PendingOperation>& operations, absl::Time now) {
+std::string FormatPending(const std::vector<PendingOperation>& operations, absl::Time now,
+                          const Palette& palette) {
   std::vector<std::vector<std::string>> rows;
   rows.reserve(operations.size());
   for (const PendingOperation& operation : operations) {
@@ -293,10 +308,11 @@ std::string FormatPending(const std::vector<PendingOperation>& operations, absl:
   }
   return FormatTable(
       {"ID", "GENERATION", "STATE", "TIMES", "NEXT ATTEMPT", "SINCE", "LAST STATUS", "UPSTREAM"},
-      rows);
+      rows, palette);
 }
 
-std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now) {
+std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now,
+                              const Palette& palette) {
   std::string text = absl::StrCat(
       "agent         version ", status.version(), ", started ",
       FormatRelative(status.start_time(), now), status.draining() ? ", draining" : "", "\n",
@@ -308,7 +324,7 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now) {
                     upstream.name().empty() || upstream.name() == upstream.uri()
                         ? upstream.uri()
                         : absl::StrCat(upstream.name(), ", ", upstream.uri()),
-                    "\n", "state         ", EnumText(upstream.state()), " since ",
+                    "\n", "state         ", palette.State(EnumText(upstream.state())), " since ",
                     FormatRelative(upstream.since(), now), "\n", "session       ",
                     upstream.session_id().empty() ? "-" : upstream.session_id(), ", ttl ",
                     FormatSpan(FromProto(upstream.session_ttl())), "\n", "store         ",
@@ -320,11 +336,11 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now) {
                     FormatStatus(upstream.last_error()), "\n");
   }
   if (status.has_xds()) absl::StrAppend(&text, FormatXds(status.xds(), now));
-  absl::StrAppend(&text, FormatStaticServices(status, now));
+  absl::StrAppend(&text, FormatStaticServices(status, now, palette));
   return text;
 }
 
-std::string FormatEvent(const SubscribeResponse& event, absl::Time now) {
+std::string FormatEvent(const SubscribeResponse& event, absl::Time now, const Palette& palette) {
   const char* what = event.stale() ? "registry away" : "registry back";
   std::string change;
   std::vector<std::string> items;
@@ -341,8 +357,10 @@ std::string FormatEvent(const SubscribeResponse& event, absl::Time now) {
     }
     change = items.empty() ? ": no change" : absl::StrCat(": ", absl::StrJoin(items, ", "));
   }
-  return absl::StrFormat("%s  %-13s  revision %d%s%s\n",
-                         absl::FormatTime("%H:%M:%E3S", now, absl::LocalTimeZone()), what,
+  const std::string head = absl::StrFormat("%-13s", what);
+  return absl::StrFormat("%s  %s  revision %d%s%s\n",
+                         absl::FormatTime("%H:%M:%E3S", now, absl::LocalTimeZone()),
+                         palette.Paint(head, event.stale() ? Tone::kBad : Tone::kTitle),
                          event.revision(), event.stale() ? ", stale" : "", change);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "agent/ctl/terminal.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "google/protobuf/message.h"
@@ -18,9 +19,10 @@ namespace failback {
 enum class OutputFormat { kTable, kJson, kYaml };
 
 // Rows below a header, columns aligned with two spaces between; empty cells show as "-". Control
-// characters show as spaces, so that a row is a line.
+// characters show as spaces, so that a row is a line. Columns named STATE or STATUS are painted.
 std::string FormatTable(const std::vector<std::string>& header,
-                        const std::vector<std::vector<std::string>>& rows);
+                        const std::vector<std::vector<std::string>>& rows,
+                        const Palette& palette = Palette());
 
 // "0s", "850ms", "1.2s", "42s", "3m10s", "2h5m", "4d3h".
 std::string FormatSpan(absl::Duration duration);
@@ -50,6 +52,9 @@ std::string FormatYaml(const google::protobuf::Message& message);
 std::string FormatList(OutputFormat format,
                        const std::vector<const google::protobuf::Message*>& messages);
 
+// "healthy" when nothing is said of it; "offline" when an operator has marked it.
+std::string FormatHealth(const registry::v1::ServiceInstance& instance);
+
 template <typename M>
 std::vector<const google::protobuf::Message*> MessagePointers(const std::vector<M>& messages) {
   std::vector<const google::protobuf::Message*> pointers;
@@ -64,13 +69,19 @@ void Print(const std::string& text);
 void PrintResult(OutputFormat format, const std::string& table,
                  const google::protobuf::Message& message);
 
+// "10.0.0.7:8080", "[::1]:8080".
+std::string FormatEndpoint(const registry::v1::ServiceInstance& instance);
+
 // Tables of what a registry and an agent tell.
-std::string FormatRecords(const std::vector<registry::v1::InstanceRecord>& records, absl::Time now);
+std::string FormatRecords(const std::vector<registry::v1::InstanceRecord>& records, absl::Time now,
+                          const Palette& palette = Palette());
 std::string FormatPending(const std::vector<agent::v1::PendingOperation>& operations,
-                          absl::Time now);
-std::string FormatAgentStatus(const agent::v1::GetStatusResponse& status, absl::Time now);
+                          absl::Time now, const Palette& palette = Palette());
+std::string FormatAgentStatus(const agent::v1::GetStatusResponse& status, absl::Time now,
+                              const Palette& palette = Palette());
 // One line for each message of a subscription, as "12:00:01.250  +3 -0  revision 7  …".
-std::string FormatEvent(const registry::v1::SubscribeResponse& event, absl::Time now);
+std::string FormatEvent(const registry::v1::SubscribeResponse& event, absl::Time now,
+                        const Palette& palette = Palette());
 
 }  // namespace failback
 

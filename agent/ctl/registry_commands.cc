@@ -8,8 +8,10 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "agent/ctl/bulk_intents.h"
 #include "agent/ctl/commands.h"
 #include "agent/ctl/flags.h"
+#include "agent/ctl/selector_flags.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/errors.h"
 
@@ -24,10 +26,7 @@ using registry::v1::ListRequest;
 using registry::v1::ListResponse;
 using registry::v1::RegisterRequest;
 using registry::v1::RegisterResponse;
-using registry::v1::Selector;
 using registry::v1::ServiceInstance;
-using registry::v1::SubscribeRequest;
-using registry::v1::SubscribeResponse;
 using registry::v1::UnregisterRequest;
 using registry::v1::UnregisterResponse;
 
@@ -54,6 +53,12 @@ struct IntentFlags {
         ->type_name("accepted|acknowledged");
     command->add_flag("--check", check, "one attempt: a failure is told and nothing is retried");
   }
+
+  template <typename Request>
+  void Fill(Request* request) const {
+    request->set_wait_for(wait_for);
+    request->set_check(check);
+  }
 };
 
 // Prints what became of an intent of one item.
@@ -75,32 +80,118 @@ int ReportIntent(const CtlContext& context, const std::string& command, const st
   return kCtlOk;
 }
 
+struct RegisterFlags : IntentFlags {
+  ServiceInstance instance;
+  int64_t port = 0;
+  int64_t weight = -1;
+  KeyValues metadata;
+  std::string file;
+
+  // The instance that the flags tell of.
+  ServiceInstance Instance() const {
+    ServiceInstance result = instance;
+    result.set_port(static_cast<uint32_t>(port));
+    if (weight >= 0) result.set_weight(static_cast<uint32_t>(weight));
+    for (const auto& [name, value] : metadata) (*result.mutable_metadata())[name] = value;
+    if (result.key().instance_id().empty()) {
+      result.mutable_key()->set_instance_id(absl::StrCat(result.address(), ":", result.port()));
+    }
+    return result;
+  }
+};
+
+absl::StatusOr<RegisterResponse> CallRegister(CtlContext* context, const RegisterRequest& request) {
+  RegisterResponse response;
+  const grpc::Status status =
+      context->registry().Register(context->NewCall().get(), request, &response);
+  if (!status.ok()) return StatusFromGrpc(status);
+  return response;
+}
+
+absl::StatusOr<UnregisterResponse> CallUnregister(CtlContext* context,
+                                                  const UnregisterRequest& request) {
+  UnregisterResponse response;
+  const grpc::Status status =
+      context->registry().Unregister(context->NewCall().get(), request, &response);
+  if (!status.ok()) return StatusFromGrpc(status);
+  return response;
+}
+
+int RegisterOne(const RegisterFlags& flags, CtlContext* context) {
+  RegisterRequest request;
+  *request.add_registrations()->mutable_instance() = flags.Instance();
+  flags.Fill(&request);
+  const absl::StatusOr<RegisterResponse> response = CallRegister(context, request);
+  if (!response.ok()) return context->Report("register", response.status());
+  return ReportIntent(*context, "register", "registered", request.registrations(0).instance().key(),
+                      *response);
+}
+
+int RegisterFile(const RegisterFlags& flags, CtlContext* context) {
+  return RunBulk(
+      {"register", "registering", "registered", flags.file, flags.instance.key().namespace_()},
+      [&](const ServiceInstance* begin, const ServiceInstance* end) -> BulkResults {
+        RegisterRequest request;
+        flags.Fill(&request);
+        for (const ServiceInstance* item = begin; item != end; ++item) {
+          *request.add_registrations()->mutable_instance() = *item;
+        }
+        absl::StatusOr<RegisterResponse> response = CallRegister(context, request);
+        if (!response.ok()) return response.status();
+        return std::move(*response->mutable_results());
+      },
+      context);
+}
+
+// What an instance needs on the command line, unless a file tells it.
+void CheckRegisterFlags(const CLI::App& command, const RegisterFlags& flags) {
+  const bool told =
+      command.count("SERVICE") + command.count("--address") + command.count("--port") > 0;
+  if (!flags.file.empty()) {
+    if (told) throw CLI::ValidationError("--file", "the file tells service, address and port");
+    return;
+  }
+  for (const char* const flag : {"SERVICE", "--address", "--port"}) {
+    if (command.count(flag) == 0) throw CLI::RequiredError(flag);
+  }
+  // The daemon decides what is in range, and says so in its words; only what its message
+  // cannot carry is refused here.
+  if (flags.port < 0 || flags.port > UINT32_MAX) {
+    throw CLI::ValidationError("--port", absl::StrCat(flags.port, " is not in 1..65535"));
+  }
+  if (flags.weight < -1 || flags.weight > UINT32_MAX) {
+    throw CLI::ValidationError("--weight", absl::StrCat(flags.weight, " is not in 0..65535"));
+  }
+}
+
 void AddRegister(CLI::App* app, CtlAction* action) {
-  struct Flags : IntentFlags {
-    ServiceInstance instance;
-    int64_t port = 0;
-    int64_t weight = -1;
-    KeyValues metadata;
-  };
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<RegisterFlags>();
   InstanceKey* const key = flags->instance.mutable_key();
-  CLI::App* const command = app->add_subcommand("register", "register one instance of a service");
+  CLI::App* const command =
+      app->add_subcommand("register", "register one instance of a service, or all of a file");
   command->footer(
-      "The instance lives until it is unregistered: the registration does not end with this "
-      "command.\n\n"
+      "An instance lives until it is unregistered: the registration does not end with this "
+      "command.\n"
+      "A file is YAML or JSON: a list of instances, as `list -o yaml` prints them; `-` is "
+      "standard\n"
+      "input. Each that is refused is told on stderr, the others are registered. To repeat is "
+      "safe.\n\n"
       "Examples:\n"
       "  failbackctl register orders --address 10.0.0.7 --port 8080\n"
       "  failbackctl register orders --address 10.0.0.7 --port 8080 --id orders-1 \\\n"
-      "      --meta version=1.10 --zone eu-west-1a --wait acknowledged");
-  command->add_option("SERVICE", *key->mutable_service(), "the service's name")->required();
+      "      --meta version=1.10 --zone eu-west-1a --wait acknowledged\n"
+      "  failbackctl register -f instances.yaml\n"
+      "  failbackctl -t old:7070 list -o json | failbackctl -t new:7070 register -f -");
+  command->add_option("SERVICE", *key->mutable_service(), "the service's name")
+      ->type_name("SERVICE");
+  command->add_option("--file,-f", flags->file, "register all instances of a file")
+      ->type_name("FILE");
   command->add_option("--address", *flags->instance.mutable_address(), "host name or IP address")
-      ->type_name("HOST")
-      ->required();
-  command->add_option("--port", flags->port, "1 to 65535")->type_name("PORT")->required();
+      ->type_name("HOST");
+  command->add_option("--port", flags->port, "1 to 65535")->type_name("PORT");
   command->add_option("--id", *key->mutable_instance_id(), "unique in the service [HOST:PORT]")
-      ->type_name("ID");
-  command->add_option("--namespace", *key->mutable_namespace_(), "namespace [default]")
-      ->type_name("NAMESPACE");
+      ->type_name("NEW-ID");
+  AddNamespace(command, key->mutable_namespace_());
   command->add_option("--weight", flags->weight, "share of the load, 0 to 65535 [100]")
       ->type_name("NUMBER");
   command->add_option("--zone", *flags->instance.mutable_zone(), "failure domain")
@@ -110,95 +201,79 @@ void AddRegister(CLI::App* app, CtlAction* action) {
       "--persistent", [flags](int64_t) { flags->instance.set_persistent(true); },
       "stays registered when the agent is gone");
   flags->AddTo(command);
-  command->callback([action, flags] {
-    // The daemon decides what is in range, and says so in its words; only what its message
-    // cannot carry is refused here.
-    if (flags->port < 0 || flags->port > UINT32_MAX) {
-      throw CLI::ValidationError("--port", absl::StrCat(flags->port, " is not in 1..65535"));
-    }
-    if (flags->weight < -1 || flags->weight > UINT32_MAX) {
-      throw CLI::ValidationError("--weight", absl::StrCat(flags->weight, " is not in 0..65535"));
-    }
+  command->callback([action, flags, command] {
+    CheckRegisterFlags(*command, *flags);
     *action = [flags](CtlContext* context) {
-      RegisterRequest request;
-      ServiceInstance& instance = *request.add_registrations()->mutable_instance();
-      instance = flags->instance;
-      instance.set_port(static_cast<uint32_t>(flags->port));
-      if (flags->weight >= 0) instance.set_weight(static_cast<uint32_t>(flags->weight));
-      for (const auto& [name, value] : flags->metadata)
-        (*instance.mutable_metadata())[name] = value;
-      if (instance.key().instance_id().empty()) {
-        instance.mutable_key()->set_instance_id(
-            absl::StrCat(instance.address(), ":", instance.port()));
-      }
-      request.set_wait_for(flags->wait_for);
-      request.set_check(flags->check);
-      RegisterResponse response;
-      const grpc::Status status =
-          context->registry().Register(context->NewCall().get(), request, &response);
-      if (!status.ok()) return context->Report("register", StatusFromGrpc(status));
-      return ReportIntent(*context, "register", "registered", instance.key(), response);
+      return flags->file.empty() ? RegisterOne(*flags, context) : RegisterFile(*flags, context);
     };
   });
+}
+
+struct UnregisterFlags : IntentFlags {
+  InstanceKey key;
+  std::string file;
+};
+
+int UnregisterOne(const UnregisterFlags& flags, CtlContext* context) {
+  UnregisterRequest request;
+  *request.add_deregistrations()->mutable_key() = flags.key;
+  flags.Fill(&request);
+  const absl::StatusOr<UnregisterResponse> response = CallUnregister(context, request);
+  if (!response.ok()) return context->Report("unregister", response.status());
+  return ReportIntent(*context, "unregister", "unregistered", flags.key, *response);
+}
+
+int UnregisterFile(const UnregisterFlags& flags, CtlContext* context) {
+  return RunBulk(
+      {"unregister", "unregistering", "unregistered", flags.file, flags.key.namespace_()},
+      [&](const ServiceInstance* begin, const ServiceInstance* end) -> BulkResults {
+        UnregisterRequest request;
+        flags.Fill(&request);
+        for (const ServiceInstance* item = begin; item != end; ++item) {
+          *request.add_deregistrations()->mutable_key() = item->key();
+        }
+        absl::StatusOr<UnregisterResponse> response = CallUnregister(context, request);
+        if (!response.ok()) return response.status();
+        return std::move(*response->mutable_results());
+      },
+      context);
+}
+
+void CheckUnregisterFlags(const CLI::App& command, const UnregisterFlags& flags) {
+  const size_t told = command.count("SERVICE") + command.count("--id");
+  if (!flags.file.empty()) {
+    if (told > 0) throw CLI::ValidationError("--file", "the file tells services and ids");
+    return;
+  }
+  for (const char* const flag : {"SERVICE", "--id"}) {
+    if (command.count(flag) == 0) throw CLI::RequiredError(flag);
+  }
 }
 
 void AddUnregister(CLI::App* app, CtlAction* action) {
-  struct Flags : IntentFlags {
-    InstanceKey key;
-  };
-  auto flags = std::make_shared<Flags>();
-  CLI::App* const command =
-      app->add_subcommand("unregister", "remove one instance of a service; one not there is fine");
+  auto flags = std::make_shared<UnregisterFlags>();
+  CLI::App* const command = app->add_subcommand(
+      "unregister", "remove one instance of a service, or all of a file; one not there is fine");
   command->footer(
+      "A file is as for `register`; only the keys of its instances count.\n\n"
       "Examples:\n"
-      "  failbackctl unregister orders --id orders-1");
-  command->add_option("SERVICE", *flags->key.mutable_service(), "the service's name")->required();
+      "  failbackctl unregister orders --id orders-1\n"
+      "  failbackctl unregister -f instances.yaml");
+  command->add_option("SERVICE", *flags->key.mutable_service(), "the service's name")
+      ->type_name("SERVICE");
   command->add_option("--id", *flags->key.mutable_instance_id(), "the instance, as `list` shows it")
-      ->type_name("ID")
-      ->required();
-  command->add_option("--namespace", *flags->key.mutable_namespace_(), "namespace [default]")
-      ->type_name("NAMESPACE");
+      ->type_name("ID");
+  command->add_option("--file,-f", flags->file, "unregister all instances of a file")
+      ->type_name("FILE");
+  AddNamespace(command, flags->key.mutable_namespace_());
   flags->AddTo(command);
-  command->callback([action, flags] {
+  command->callback([action, flags, command] {
+    CheckUnregisterFlags(*command, *flags);
     *action = [flags](CtlContext* context) {
-      UnregisterRequest request;
-      *request.add_deregistrations()->mutable_key() = flags->key;
-      request.set_wait_for(flags->wait_for);
-      request.set_check(flags->check);
-      UnregisterResponse response;
-      const grpc::Status status =
-          context->registry().Unregister(context->NewCall().get(), request, &response);
-      if (!status.ok()) return context->Report("unregister", StatusFromGrpc(status));
-      return ReportIntent(*context, "unregister", "unregistered", flags->key, response);
+      return flags->file.empty() ? UnregisterOne(*flags, context) : UnregisterFile(*flags, context);
     };
   });
 }
-
-// The flags that make a Selector.
-struct SelectorFlags {
-  Selector selector;
-  std::vector<std::string> zones;
-  KeyValues metadata;
-  bool healthy = false;
-  std::string upstream;
-
-  void AddTo(CLI::App* command) {
-    command->add_option("--namespace", *selector.mutable_namespace_(), "namespace [default]")
-        ->type_name("NAMESPACE");
-    AddRepeated(command, "--zone", "ZONE", &zones, "only this zone; may be repeated");
-    AddMetadata(command, &metadata, "only with this metadata; may be repeated");
-    command->add_flag("--healthy", healthy, "only instances to be used now");
-    AddUpstream(command, &upstream);
-  }
-
-  Selector ToProto() const {
-    Selector result = selector;
-    for (const std::string& zone : zones) result.add_zones(zone);
-    for (const auto& [name, value] : metadata) (*result.mutable_metadata())[name] = value;
-    if (healthy) result.add_statuses(registry::v1::HEALTH_STATUS_HEALTHY);
-    return result;
-  }
-};
 
 void AddList(CLI::App* app, CtlAction* action) {
   auto flags = std::make_shared<SelectorFlags>();
@@ -208,7 +283,8 @@ void AddList(CLI::App* app, CtlAction* action) {
       "Examples:\n"
       "  failbackctl list\n"
       "  failbackctl list orders --zone eu-west-1a -o json");
-  command->add_option("SERVICE", *flags->selector.mutable_service(), "only this service");
+  command->add_option("SERVICE", *flags->selector.mutable_service(), "only this service")
+      ->type_name("SERVICE");
   flags->AddTo(command);
   command->callback([action, flags] {
     *action = [flags](CtlContext* context) {
@@ -234,65 +310,11 @@ void AddList(CLI::App* app, CtlAction* action) {
                      "knew\n");
       }
       if (context->format == OutputFormat::kTable) {
-        Print(FormatRecords(records, absl::Now()));
+        Print(FormatRecords(records, absl::Now(), context->palette));
       } else {
         Print(FormatList(context->format, MessagePointers(records)));
       }
       return kCtlOk;
-    };
-  });
-}
-
-void AddSubscribe(CLI::App* app, CtlAction* action) {
-  struct Flags : SelectorFlags {
-    int64_t count = 0;
-  };
-  auto flags = std::make_shared<Flags>();
-  CLI::App* const command =
-      app->add_subcommand("subscribe", "follow a service, or the list of services");
-  command->footer(
-      "Tells what is there, then each change. Without SERVICE the services of the namespace are\n"
-      "followed, with their numbers of instances. With -o json each message is one line, with -o "
-      "yaml one document.\n\n"
-      "Examples:\n"
-      "  failbackctl subscribe orders\n"
-      "  failbackctl subscribe --namespace staging\n"
-      "  failbackctl subscribe orders --count 1 -o json");
-  command->add_option("SERVICE", *flags->selector.mutable_service(),
-                      "the service's name [the list of services]");
-  command->add_option("--count", flags->count, "exit after so many messages; 0: never [0]")
-      ->type_name("NUMBER")
-      ->check(CLI::NonNegativeNumber);
-  flags->AddTo(command);
-  command->callback([action, flags] {
-    *action = [flags](CtlContext* context) {
-      SubscribeRequest request;
-      *request.mutable_selector() = flags->ToProto();
-      request.set_upstream(flags->upstream);
-      const std::unique_ptr<grpc::ClientContext> call = context->NewStream();
-      const auto stream = context->registry().Subscribe(call.get(), request);
-      SubscribeResponse event;
-      int64_t seen = 0;
-      while (stream->Read(&event)) {
-        switch (context->format) {
-          case OutputFormat::kTable:
-            Print(FormatEvent(event, absl::Now()));
-            break;
-          case OutputFormat::kJson:
-            Print(FormatJson(event, JsonStyle::kLine) + "\n");
-            break;
-          case OutputFormat::kYaml:
-            Print("---\n" + FormatYaml(event));
-            break;
-        }
-        if (flags->count > 0 && ++seen >= flags->count) {
-          call->TryCancel();
-          stream->Finish();
-          return kCtlOk;
-        }
-      }
-      const grpc::Status status = stream->Finish();
-      return status.ok() ? kCtlOk : context->Report("subscribe", StatusFromGrpc(status));
     };
   });
 }
@@ -303,7 +325,7 @@ void AddRegistryCommands(CLI::App* app, CtlAction* action) {
   AddRegister(app, action);
   AddUnregister(app, action);
   AddList(app, action);
-  AddSubscribe(app, action);
+  AddSubscribeCommand(app, action);
 }
 
 }  // namespace failback

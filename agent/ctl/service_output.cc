@@ -23,19 +23,20 @@ std::string FormatConfigStatus(const agent::v1::ConfigStatus& status, absl::Time
   return text;
 }
 
-std::string FormatStaticServices(const agent::v1::GetStatusResponse& status, absl::Time now) {
+std::string FormatStaticServices(const agent::v1::GetStatusResponse& status, absl::Time now,
+                                 const Palette& palette) {
   std::string text;
   for (const agent::v1::StaticServiceStatus& service : status.static_services()) {
     const auto& key = service.key();
     absl::StrAppend(&text, "\nservice       ", key.namespace_(), "/", key.service(), "/",
-                    key.instance_id(), ": ", StateText(service.state()), " since ",
+                    key.instance_id(), ": ", palette.State(StateText(service.state())), " since ",
                     FormatRelative(service.since(), now),
                     service.registered() ? "" : ", not registered", "\n");
     for (const agent::v1::CheckStatus& check : service.checks()) {
       absl::StrAppend(&text, "  check       ", check.name(),
                       check.name() == check.kind() ? "" : absl::StrCat(" (", check.kind(), ")"),
-                      ": ", StateText(check.state()), ", ", check.passes(), " passes, ",
-                      check.failures(), " failures",
+                      ": ", palette.State(StateText(check.state())), ", ", check.passes(),
+                      " passes, ", check.failures(), " failures",
                       check.last_error().empty() ? "" : absl::StrCat(", ", check.last_error()),
                       "\n");
     }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "agent/ctl/terminal.h"
 #include "failback/agent/v1/agent.pb.h"
 
 namespace failback {
@@ -16,7 +17,8 @@ namespace failback {
 std::string FormatConfigStatus(const agent::v1::ConfigStatus& status, absl::Time now);
 
 // A block for each service with checks, a line for each check; empty when there are none.
-std::string FormatStaticServices(const agent::v1::GetStatusResponse& status, absl::Time now);
+std::string FormatStaticServices(const agent::v1::GetStatusResponse& status, absl::Time now,
+                                 const Palette& palette);
 
 }  // namespace failback
 

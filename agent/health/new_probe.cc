@@ -4,6 +4,7 @@
 
 #include "agent/health/command_probe.h"
 #include "agent/health/grpc_probe.h"
+#include "agent/health/http_probe.h"
 #include "agent/health/socket_probes.h"
 #include "registry/address.h"
 
@@ -24,6 +25,9 @@ std::unique_ptr<Probe> NewProbe(IoThread* io, const agent::v1::HealthCheck& chec
     question.host = http.host();
     question.headers = {http.headers().begin(), http.headers().end()};
     question.expect_status = http.expect_status();
+    if (http.has_tls()) {
+      question.tls = {http.tls().ca(), http.tls().server_name(), http.tls().skip_verify()};
+    }
     return NewHttpProbe(io, Parse(http.address()), question);
   }
   if (check.has_grpc()) return NewGrpcProbe(Parse(check.grpc().address()), check.grpc().service());

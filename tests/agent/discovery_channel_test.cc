@@ -67,6 +67,32 @@ TEST(TargetOfTest, OneFamilyAndNames) {
   EXPECT_EQ(TargetOf({Instance("a", "orders.local", 80)}), "dns:///orders.local:80");
 }
 
+TEST(RepeatedByWeightTest, SharesInTheSmallestNumbers) {
+  const auto target = [](const std::vector<int>& weights) {
+    std::vector<ServiceInstance> instances;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      instances.push_back(Instance("i", "10.0.0.1", static_cast<int>(i) + 1));
+      if (weights[i] >= 0) instances.back().set_weight(weights[i]);
+    }
+    std::string ports;
+    for (const auto& instance : RepeatedByWeight(instances)) {
+      absl::StrAppend(&ports, instance.port());
+    }
+    return ports;
+  };
+  EXPECT_EQ(target({}), "");
+  EXPECT_EQ(target({7}), "1");
+  EXPECT_EQ(target({-1, 100, 100}), "123");
+  EXPECT_EQ(target({50, 100}), "122");
+  EXPECT_EQ(target({300, 100, 200}), "123131");
+  // Next to nothing is a little.
+  EXPECT_EQ(target({1, 65535}), "1" + std::string(16, '2'));
+  // Many instances: no more addresses than a target should have.
+  std::vector<ServiceInstance> many(300, Instance("i", "10.0.0.1", 1));
+  many[0].set_weight(1);
+  EXPECT_EQ(RepeatedByWeight(many).size(), 300u);
+}
+
 // A registry and an agent in this process, and servers that tell their names.
 class DiscoveryChannelTest : public ::testing::Test {
  protected:
@@ -148,6 +174,24 @@ TEST_F(DiscoveryChannelTest, CallsFollowTheInstances) {
 
   b->Unregister();
   EXPECT_TRUE(Eventually([&] { return absl::IsUnavailable((*orders)->channel().status()); }));
+}
+
+TEST_F(DiscoveryChannelTest, CallsFollowTheWeights) {
+  const int first = StartServer();
+  const int second = StartServer();
+  ServiceInstance heavy = Instance("a", "127.0.0.1", first);
+  heavy.set_weight(300);
+  auto a = agent_->Register(heavy);
+  auto b = agent_->Register(Instance("b", "127.0.0.1", second));
+  auto orders = DiscoveryChannel::Create(agent_.get(), "orders", {});
+  ASSERT_TRUE(orders.ok()) << orders.status();
+  // Once both are connected.
+  EXPECT_TRUE(Eventually([&] {
+    std::map<std::string, int> calls;
+    for (int i = 0; i < 8; ++i) ++calls[Call(**orders)];
+    return calls[absl::StrCat("ipv4:127.0.0.1:", first)] == 6 &&
+           calls[absl::StrCat("ipv4:127.0.0.1:", second)] == 2;
+  })) << (*orders)->target();
 }
 
 TEST_F(DiscoveryChannelTest, AnUpdateOfTheWeightLeavesNoGap) {

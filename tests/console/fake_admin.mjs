@@ -32,9 +32,7 @@ function pageOf(field, rows, search, more = {}) {
 }
 
 function services(state, search) {
-  const groups =
-    Map.groupBy?.(state.rows, (row) => `${keyOf(row).namespace}/${keyOf(row).service}`) ??
-    group(state.rows);
+  const groups = group(state.rows);
   const words = (search.get("query") ?? "").toLowerCase().split(/\s+/);
   const found = [...groups]
     .filter(
@@ -59,7 +57,8 @@ function group(rows) {
   const groups = new Map();
   for (const row of rows) {
     const name = `${keyOf(row).namespace}/${keyOf(row).service}`;
-    groups.set(name, [...(groups.get(name) ?? []), row]);
+    if (!groups.has(name)) groups.set(name, []);
+    groups.get(name).push(row);
   }
   return groups;
 }

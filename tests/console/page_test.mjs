@@ -239,8 +239,9 @@ test("a daemon that cannot be reached is told at once, and so is its return", as
   // What was known stays readable.
   await shows(page, "catalog", ".grid-body");
   await assertAccessible(page, "an unreachable daemon");
-  const again = await startFakeAdmin(fake.state, fake.port);
   await page.getByRole("button", { name: "Try now" }).click();
+  await shows(page, "This registry cannot be reached", "#banners");
+  const again = await startFakeAdmin(fake.state, fake.port);
   await until(page, () => document.querySelector("#banners").childElementCount === 0);
   await shows(page, "Connected again", "#announcer");
   await closePage(page);

@@ -9,12 +9,27 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def wait_until_open(address):
+    """Until somebody listens at the address; for 30 s at most."""
+    host, port = address.split(":")
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def commands(page):
@@ -73,6 +88,7 @@ def main():
             ["failback-registry", "--listen", registry, "--store", "memory:"], env=environment,
             executable=os.path.abspath("registry/failback-registry"), stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL)
+        wait_until_open(registry)
         # One shell for all: variables and background jobs live on.
         shell = subprocess.Popen(["/bin/bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, env=environment, cwd=folder, text=True)

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# The example is built with CMake and with pkg-config against an installed tree that was moved, and
-# both programs run against the installed registry.
+# Against an installed tree that was moved: the example is built with CMake, the C++ of docs/library.md
+# with the page's own commands, and both programs run against the installed registry.
 set -euo pipefail
+page() { python3 -B tests/install/page.py docs/library.md "$1"; }
 prefix=$TEST_TMPDIR/moved/prefix
 mkdir -p "$prefix"
 tar -xf deploy/install/failback.tar -C "$prefix"
-cp -L tests/install/{CMakeLists.txt,orders.cc} "$TEST_TMPDIR"
+mkdir "$TEST_TMPDIR/with-cmake"
+cp -L tests/install/orders.cc "$TEST_TMPDIR/with-cmake"
+page cmake >"$TEST_TMPDIR/with-cmake/CMakeLists.txt"
+page program >"$TEST_TMPDIR/orders.cc"
+page commands | sed "s|PREFIX|$prefix|" >"$TEST_TMPDIR/commands.sh"
 cd "$TEST_TMPDIR"
 
-cmake -S . -B build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log || { cat cmake.log; exit 1; }
+cmake -S with-cmake -B build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log || { cat cmake.log; exit 1; }
 cmake --build build >build.log 2>&1 || { cat build.log; exit 1; }
-
-# The same object, linked with what pkg-config says; and its compile flags find the headers.
-export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
-g++ $(pkg-config --cflags failback) -fsyntax-only -x c++ - <<<'#include "agent/discovery_channel.h"'
-g++ build/CMakeFiles/orders.dir/orders.cc.o -o orders $(pkg-config --libs failback)
+bash -euo pipefail commands.sh
 
 # A socket's path has to be short.
 sockets=$(mktemp -d /tmp/fb-XXXXXX)

@@ -73,6 +73,41 @@ TEST(BadInputTest, BadEnvironment) {
       {"failback-registry: FAILBACK_DURABILITY: 'maybe' is not one of full, normal, off"});
 }
 
+TEST(BadInputTest, ASocketIsGivenToWhoItIsForAndBadKeysAreNamed) {
+  const TempDir dir;
+  struct stat info;
+  const std::string path = dir.File("r.sock");
+  {
+    Daemon registry =
+        Daemon::Registry({"--store", "memory:", "--listen", "unix:" + path, "--socket-mode", "0600",
+                          "--socket-group", std::to_string(getgid())});
+    ASSERT_EQ(stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0600u);
+    EXPECT_EQ(info.st_gid, getgid());
+  }
+  if (getuid() == 0) {  // only root may give a file away
+    Daemon agent = Daemon::Agent("127.0.0.1:1", {"--listen", "unix:" + path, "--socket-owner",
+                                                 "nobody", "--socket-group", "nogroup"});
+    ASSERT_EQ(stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0660u);
+    EXPECT_NE(info.st_uid, 0u);
+    EXPECT_NE(info.st_gid, 0u);
+  }
+  const auto refused = [&](const std::string& flag, const std::string& value,
+                           const std::string& problem) {
+    for (const std::string& binary : {RegistryBinary(), AgentBinary()}) {
+      ExpectRefused(
+          RunProcess({binary, "--listen", "unix:" + path, flag, value},
+                     {{"FAILBACK_REGISTRY", "grpc://127.0.0.1:1"}, {"FAILBACK_STORE", "memory:"}}),
+          {flag + ": '" + value + "' is not a " + problem});
+    }
+  };
+  refused("--socket-mode", "0x1", "file mode from 0 to 0777, as 0660");
+  refused("--socket-mode", "01777", "file mode from 0 to 0777, as 0660");
+  refused("--socket-owner", "no-such-user", "user of this machine");
+  refused("--socket-group", "no-such-group", "group of this machine");
+}
+
 TEST(BadInputTest, ValidateConfigStartsNothing) {
   const TempDir dir;
   const std::string good =

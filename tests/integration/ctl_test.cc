@@ -47,12 +47,17 @@ TEST_F(CtlTest, WhereNobodyAnswersTheStatusIs3) {
 }
 
 TEST_F(CtlTest, ARegistryIsToldFromAnAgent) {
-  for (const std::string command : {"pending", "status", "retry", "drain"}) {
+  for (const std::string command : {"pending", "retry", "drain"}) {
     const RunResult result = Ctl(registry_.address(), {command});
     EXPECT_EQ(result.status, 1);
     EXPECT_THAT(result.err, StartsWith("failbackctl: " + command + ": UNIMPLEMENTED: " +
                                        registry_.address() + " is a registry, not an agent; "));
   }
+  const RunResult status = Ctl(registry_.address(), {"status"});
+  EXPECT_EQ(status.status, 0) << status.err;
+  EXPECT_THAT(status.out, HasSubstr("state         ready\nstore         memory:, id "));
+  EXPECT_THAT(Ctl(registry_.address(), {"status", "-o", "json"}).out,
+              HasSubstr("\"kind\": \"DAEMON_KIND_REGISTRY\""));
   EXPECT_EQ(Ctl(registry_.address(), {"wait-ready"}).out, "ready\n");
   EXPECT_EQ(Ctl(agent_.address(), {"wait-ready"}).out, "ready\n");
 }
@@ -81,6 +86,39 @@ TEST_F(CtlTest, ListSelectsAndFormats) {
   EXPECT_EQ(Ctl(target, {"list", "nothing", "-o", "json"}).out, "[]\n");
   EXPECT_EQ(Ctl(target, {"list", "nothing", "-o", "yaml"}).out, "[]\n");
   EXPECT_THAT(Ctl(target, {"list", "nothing"}).out, StartsWith("SERVICE  ID  ENDPOINT"));
+}
+
+TEST_F(CtlTest, DescribeShowsAnInstanceAndWhatHappenedToIt) {
+  Register("a", {"--meta", "version=1.10"});
+  for (const std::string& target : {registry_.address(), agent_.address()}) {
+    const RunResult described = Ctl(target, {"describe", "orders", "--id", "a"});
+    EXPECT_EQ(described.status, 0) << described.err;
+    EXPECT_THAT(described.out, ::testing::AllOf(HasSubstr("instance      default/orders/a\n"),
+                                                HasSubstr("endpoint      10.0.0.1:80\n"),
+                                                HasSubstr("status        healthy\n"),
+                                                HasSubstr("metadata      version=1.10\n")));
+    EXPECT_THAT(Ctl(target, {"describe", "orders", "--id", "a", "-o", "yaml"}).out,
+                HasSubstr("instanceId: a\n"));
+    const RunResult unknown = Ctl(target, {"describe", "orders", "--id", "nobody"});
+    EXPECT_EQ(unknown.status, 1);
+    EXPECT_THAT(unknown.err, StartsWith("failbackctl: describe: NOT_FOUND: "));
+  }
+}
+
+TEST_F(CtlTest, AnInstanceIsTakenOutOfRotationAndBack) {
+  Register("a", {"--meta", "version=1.10"});
+  const std::string target = registry_.address();
+  EXPECT_EQ(Ctl(target, {"offline", "orders", "--id", "a", "--reason", "leaks"}).out,
+            "default/orders/a is offline\n");
+  EXPECT_THAT(Ctl(target, {"list", "orders"}).out, HasSubstr("a   10.0.0.1:80  offline  100"));
+  EXPECT_THAT(Ctl(target, {"describe", "orders", "--id", "a"}).out,
+              ::testing::AllOf(HasSubstr("status        offline by "), HasSubstr(": leaks\n"),
+                               HasSubstr("metadata      version=1.10\n")));
+  EXPECT_EQ(Ctl(target, {"online", "orders", "--id", "a"}).out, "default/orders/a is online\n");
+  EXPECT_EQ(Ctl(target, {"online", "orders", "--id", "a"}).out,
+            "default/orders/a is online already\n");
+  EXPECT_THAT(Ctl(target, {"list", "orders"}).out, HasSubstr("a   10.0.0.1:80  healthy  100"));
+  EXPECT_EQ(Ctl(target, {"offline", "orders", "--id", "nobody"}).status, 1);
 }
 
 TEST_F(CtlTest, SubscribeEndsAfterItsCount) {
@@ -243,9 +281,11 @@ TEST(CtlUpstreamsTest, TwoRegistriesAtOnceAndThenOne) {
 TEST(CtlHelpTest, EveryCommandHasExamples) {
   const RunResult help = RunProcess({CtlBinary(), "--help"});
   EXPECT_EQ(help.status, 0);
-  EXPECT_THAT(help.out, HasSubstr("Exit status: 0 done, 1 refused"));
-  for (const std::string command : {"register", "unregister", "list", "subscribe", "pending",
-                                    "retry", "cancel", "drain", "status", "wait-ready"}) {
+  EXPECT_THAT(help.out, HasSubstr("Exit status: 0 done; 1 refused"));
+  for (const std::string command :
+       {"register", "unregister", "list", "subscribe", "pending", "retry", "cancel", "drain",
+        "status", "wait-ready", "health", "report-health", "completion", "describe", "offline",
+        "online"}) {
     EXPECT_THAT(help.out, HasSubstr("\n  " + command + " "));
     const RunResult own = RunProcess({CtlBinary(), command, "--help"});
     EXPECT_EQ(own.status, 0);

@@ -17,8 +17,8 @@ only() {
 only agent_libraries '^@failback_deps//:(grpc\+\+|openssl|protobuf|abseil|sqlite3|bin/protoc|bin/grpc_cpp_plugin)$'
 # The timers know nothing of services.
 only retry_dependencies '^(//:retry|//retry:.*|@failback_deps//:abseil)$'
-# The library brings no xDS messages along, which a host may have of its own.
-if grep -E '^//(xds:|proto:(failback/)?xds)' agent_dependencies; then
+# The library brings neither xDS nor etcd messages along, which a host may have of its own.
+if grep -E '^//(xds:|registry/etcd:|proto:(failback/)?(xds|etcd))' agent_dependencies; then
   echo "^ not allowed in agent_dependencies"
   failed=1
 fi

@@ -24,7 +24,9 @@ allowed() {
     retry/hashed_wheel_timer.cc: WaitFor: the driver of the wheel: the one thread that sleeps
     registry/store/sqlite_database.cc: busy_timeout: SQLite's wait for a file that another process has locked
     agent/discovery_channel.cc: WaitFor: a call of the application that waits, until its own deadline, on its own thread
-    agent/ctl/agent_commands.cc: SleepFor: failbackctl in the foreground, with one thread and nothing else to do
+    agent/ctl/agent_commands.cc: WithTimeout(: failbackctl in the foreground draws how far a drain has come
+    agent/ctl/status_commands.cc: SleepFor: failbackctl in the foreground, with one thread and nothing else to do
+    agent/ctl/subscribe_command.cc: SleepFor: the same, before the next attempt of --watch
     examples/orders_client.cc: wait_for(: an application's own wait for its first list, with a deadline
 LIST
 }

@@ -71,10 +71,6 @@ export class Grid {
     this.#draw();
   }
 
-  get length() {
-    return this.#rows.length;
-  }
-
   // Puts the keyboard on the row that it was on last, or the one with this key.
   focus(key) {
     if (key !== undefined) {
@@ -82,10 +78,6 @@ export class Grid {
       if (index >= 0) this.#active = index;
     }
     if (this.#rows.length > 0) this.#moveTo(this.#active);
-  }
-
-  move(step) {
-    this.#moveTo(this.#active + step);
   }
 
   #showHead(sort) {

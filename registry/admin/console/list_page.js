@@ -46,10 +46,6 @@ export class ListPage {
     return this.#grid;
   }
 
-  get count() {
-    return this.#rows.length;
-  }
-
   // The line that counts the rows, as it is shown and said.
   get text() {
     return this.listing ? this.#view.summary(this.listing, this.route, this.#rows.length) : "";

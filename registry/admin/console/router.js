@@ -9,7 +9,7 @@
 const VIEWS = new Set(["services", "pending", "status"]);
 
 // {view, namespace, service, q, …}; what is not understood leads to the services.
-export function parseRoute(hash) {
+function parseRoute(hash) {
   const [path, parameters = ""] = hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").filter(Boolean).map(decode);
   const route = { view: VIEWS.has(parts[0]) ? parts[0] : "services" };

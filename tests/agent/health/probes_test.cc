@@ -12,11 +12,13 @@
 #include "agent/health/io_thread.h"
 #include "agent/health/new_probe.h"
 #include "boost/asio.hpp"
+#include "boost/asio/ssl.hpp"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "gtest/gtest.h"
+#include "tests/security/test_authority.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -85,6 +87,66 @@ class RawServer {
   std::thread thread_;
 };
 
+// Answers one request a connection with 200 over TLS, and remembers the name that was asked for.
+class TlsServer {
+ public:
+  explicit TlsServer(const TestAuthority::Pair& pair) {
+    context_.use_certificate_chain(boost::asio::buffer(pair.cert));
+    context_.use_private_key(boost::asio::buffer(pair.key), boost::asio::ssl::context::pem);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~TlsServer() {
+    stop_ = true;
+    boost::asio::io_context context;
+    tcp::socket socket(context);
+    boost::system::error_code ignored;
+    socket.connect(acceptor_.local_endpoint(), ignored);
+    thread_.join();
+  }
+
+  std::string port() const { return absl::StrCat(":", acceptor_.local_endpoint().port()); }
+  // Whether the last client has asked for `name`; waits for a handshake that is under way.
+  bool WasAskedFor(const std::string& name) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    MutexLock lock(&mu_);
+    while (asked_for_ != name && absl::Now() < deadline) asked_.WaitFor(&mu_, absl::Seconds(1));
+    return asked_for_ == name;
+  }
+
+ private:
+  void Serve() {
+    while (true) {
+      boost::asio::ssl::stream<tcp::socket> stream(io_, context_);
+      boost::system::error_code error;
+      acceptor_.accept(stream.next_layer(), error);
+      if (stop_) return;
+      stream.handshake(boost::asio::ssl::stream_base::server, error);
+      const char* const name =
+          SSL_get_servername(stream.native_handle(), TLSEXT_NAMETYPE_host_name);
+      {
+        MutexLock lock(&mu_);
+        asked_for_ = name == nullptr ? "" : name;
+        asked_.SignalAll();
+      }
+      if (error) continue;
+      std::string head;
+      boost::asio::read_until(stream, boost::asio::dynamic_buffer(head), "\r\n\r\n", error);
+      boost::asio::write(
+          stream, boost::asio::buffer(std::string("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")),
+          error);
+    }
+  }
+
+  boost::asio::io_context io_;
+  boost::asio::ssl::context context_{boost::asio::ssl::context::tls_server};
+  tcp::acceptor acceptor_{io_, tcp::endpoint(tcp::v4(), 0)};
+  std::atomic<bool> stop_ = false;
+  Mutex mu_;
+  CondVar asked_;
+  std::string asked_for_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
 class ProbesTest : public ::testing::Test {
  protected:
   static std::future<absl::Status> Start(Probe* probe) {
@@ -132,6 +194,73 @@ class ProbesTest : public ::testing::Test {
   const TempDir dir_;
   IoThread io_;
 };
+
+TEST_F(ProbesTest, HttpsPassesWithACertificateThatIsBelievedAndNamesTheServer) {
+  const TestAuthority ca("ca");
+  const TestAuthority other("other");
+  TlsServer server(ca.Issue({.dns = {"localhost"}, .ips = {"127.0.0.1"}}));
+  const std::string trusted = dir_.Write("ca.crt", ca.cert());
+  const auto https = [&](const std::string& host) {
+    HealthCheck check = Http(host + server.port());
+    check.mutable_http()->mutable_tls()->set_ca(trusted);
+    return check;
+  };
+  EXPECT_EQ(Ask(https("localhost")), absl::OkStatus());
+  EXPECT_TRUE(server.WasAskedFor("localhost"));
+  EXPECT_EQ(Ask(https("127.0.0.1")), absl::OkStatus());
+  EXPECT_TRUE(server.WasAskedFor(""));  // an IP address is not asked for
+
+  HealthCheck named = https("127.0.0.1");
+  named.mutable_http()->mutable_tls()->set_server_name("orders.example");
+  EXPECT_THAT(std::string(Ask(named).message()),
+              HasSubstr("certificate refused for orders.example: hostname mismatch"));
+  EXPECT_TRUE(server.WasAskedFor("orders.example"));
+
+  HealthCheck distrusted = https("localhost");
+  distrusted.mutable_http()->mutable_tls()->set_ca(dir_.Write("other.crt", other.cert()));
+  EXPECT_THAT(std::string(Ask(distrusted).message()),
+              HasSubstr("certificate refused for localhost: unable to get local issuer"));
+  // The machine's authorities do not know the test's.
+  distrusted.mutable_http()->mutable_tls()->clear_ca();
+  EXPECT_THAT(std::string(Ask(distrusted).message()), HasSubstr("certificate refused"));
+  distrusted.mutable_http()->mutable_tls()->set_skip_verify(true);
+  EXPECT_EQ(Ask(distrusted), absl::OkStatus());
+
+  HealthCheck without = https("localhost");
+  without.mutable_http()->mutable_tls()->set_ca(dir_.File("none.crt"));
+  EXPECT_THAT(std::string(Ask(without).message()),
+              HasSubstr("none.crt: no certificates can be read"));
+}
+
+TEST_F(ProbesTest, HttpsReadsItsAuthoritiesAgainWhenTheyChange) {
+  const TestAuthority ca("ca");
+  TlsServer server(ca.Issue({.dns = {"localhost"}}));
+  HealthCheck check = Http("localhost" + server.port());
+  check.mutable_http()->mutable_tls()->set_ca(dir_.Write("ca.crt", TestAuthority("old").cert()));
+  const auto probe = NewProbe(&io_, check);
+  EXPECT_FALSE(Get(Start(probe.get())).ok());
+  dir_.Write("ca.crt", ca.cert());
+  EXPECT_EQ(Get(Start(probe.get())), absl::OkStatus());
+}
+
+TEST_F(ProbesTest, HttpsFailsWhereNobodySpeaksTls) {
+  boost::asio::io_context context;
+  tcp::acceptor acceptor(context, tcp::endpoint(tcp::v4(), 0));
+  std::thread plain([&] {
+    tcp::socket socket(context);
+    acceptor.accept(socket);
+    boost::asio::write(socket, boost::asio::buffer(std::string("HTTP/1.1 400 What?\r\n\r\n")));
+  });
+  HealthCheck check = Http(absl::StrCat("127.0.0.1:", acceptor.local_endpoint().port()));
+  check.mutable_http()->mutable_tls();
+  EXPECT_THAT(std::string(Ask(check).message()), HasSubstr(": TLS: "));
+  plain.join();
+  TlsServer expired(TestAuthority("ca").Issue({.dns = {"localhost"}, .ends = -absl::Minutes(1)}));
+  check.mutable_http()->set_address("localhost" + expired.port());
+  EXPECT_FALSE(Ask(check).ok());
+  // Over plain HTTP a TLS server answers nothing that is HTTP.
+  EXPECT_FALSE(Ask(Http("localhost" + expired.port())).ok());
+}
 
 TEST_F(ProbesTest, TcpPassesWhenAConnectionIsAccepted) {
   RawServer server;

@@ -1,9 +1,11 @@
 // The rules of the failback core about intents (1 to 8), one by one. docs/design.md ("Invariants")
 // refers to these tests.
 
+#include <algorithm>
 #include <set>
 #include <string>
 
+#include "registry/trace_context.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {
@@ -676,6 +678,40 @@ TEST_F(FailbackRegistryTest, Rule8_OutageCostsOneCallASecondAndNotOnePerRecord) 
   const size_t calls = all() - before;
   EXPECT_GE(calls, 25);
   EXPECT_LE(calls, 45);
+}
+
+TEST_F(FailbackRegistryTest, ATraceStaysWithItsIntentUntilItIsAcknowledged) {
+  const std::string trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  Start();
+  std::vector<std::string> traces;
+  absl::Status answer = absl::AbortedError("later");
+  fake_->registers.AnswerWith(
+      [&](const RegisterRequest& request) -> absl::StatusOr<RegisterResponse> {
+        traces.push_back(CurrentTrace());
+        if (!answer.ok()) return answer;
+        RegisterResponse response;
+        for (int i = 0; i < request.registrations_size(); ++i) response.add_results();
+        return response;
+      });
+  {
+    const ScopedTrace scope(trace);
+    Register("a");
+  }
+  Advance(absl::Seconds(5));
+  EXPECT_GE(traces.size(), 2u);  // sent, and tried again by the wheel
+  answer = absl::OkStatus();
+  Advance(absl::Seconds(60));
+  EXPECT_EQ(EventNames().back(), "acknowledged register default/orders/a");
+  EXPECT_EQ(events_.back().traceparent, trace);
+  EXPECT_EQ(std::count(traces.begin(), traces.end(), trace), static_cast<int>(traces.size()));
+  // The next intent is another call's, and a batch is of many.
+  traces.clear();
+  Register("a", 81);
+  {
+    const ScopedTrace scope(trace);
+    Register(MakeRegister({MakeInstance("b"), MakeInstance("c")}));
+  }
+  EXPECT_EQ(traces, (std::vector<std::string>{"", ""}));
 }
 
 }  // namespace

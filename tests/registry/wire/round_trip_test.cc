@@ -2,6 +2,7 @@
 
 #include "google/protobuf/util/message_differencer.h"
 #include "registry/errors.h"
+#include "registry/trace_context.h"
 #include "tests/registry/wire/wire_fixture.h"
 
 namespace failback {
@@ -217,6 +218,26 @@ TEST_P(RoundTripTest, ManyCallsAtOnce) {
   }
   for (const auto& answer : answers) EXPECT_TRUE(answer.Get().ok());
   EXPECT_EQ(fake_.lists.request_count(), kCalls);
+}
+
+TEST_P(RoundTripTest, ATraceIsCarried) {
+  const std::string trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  std::vector<std::string> traces;
+  // Small ones are carried out at once, large ones on threads of their own.
+  fake_.registers.AnswerWith([&](const RegisterRequest&) {
+    traces.push_back(CurrentTrace());
+    return RegisterResponse();
+  });
+  RegisterRequest request;
+  *request.add_registrations()->mutable_instance() = Instance("a");
+  RegisterRequest large = request;
+  for (int i = 0; i < 200; ++i) *large.add_registrations() = request.registrations(0);
+  for (const RegisterRequest& each : {request, large}) {
+    const ScopedTrace scope(trace);
+    EXPECT_TRUE(CallAndWait(*client_, &Registry::Register, each).ok());
+  }
+  EXPECT_TRUE(CallAndWait(*client_, &Registry::Register, request).ok());
+  EXPECT_EQ(traces, (std::vector<std::string>{trace, trace, ""}));
 }
 
 }  // namespace

@@ -1,0 +1,107 @@
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/ctl/admin_output.h"
+#include "agent/ctl/commands.h"
+#include "agent/ctl/flags.h"
+#include "grpcpp/grpcpp.h"
+#include "registry/errors.h"
+
+namespace failback {
+namespace {
+
+using admin::v1::DescribeInstanceRequest;
+using admin::v1::InstanceDescription;
+using admin::v1::SetOfflineRequest;
+using admin::v1::SetOfflineResponse;
+using registry::v1::InstanceKey;
+
+void AddKey(CLI::App* command, InstanceKey* key) {
+  command->add_option("SERVICE", *key->mutable_service(), "the service's name")
+      ->type_name("SERVICE")
+      ->required();
+  command->add_option("--id", *key->mutable_instance_id(), "the instance, as `list` shows it")
+      ->type_name("ID")
+      ->required();
+  AddNamespace(command, key->mutable_namespace_());
+}
+
+void AddDescribe(CLI::App* app, CtlAction* action) {
+  auto key = std::make_shared<InstanceKey>();
+  CLI::App* const command =
+      app->add_subcommand("describe", "one instance: its session, what is pending, what happened");
+  command->footer(
+      "Examples:\n"
+      "  failbackctl describe orders --id orders-1");
+  AddKey(command, key.get());
+  command->callback([action, key] {
+    *action = [key](CtlContext* context) {
+      DescribeInstanceRequest request;
+      *request.mutable_key() = *key;
+      InstanceDescription response;
+      const grpc::Status status =
+          context->admin().DescribeInstance(context->NewCall().get(), request, &response);
+      if (!status.ok()) return context->Report("describe", StatusFromGrpc(status));
+      PrintResult(context->format, FormatDescription(response, *key, absl::Now(), context->palette),
+                  response);
+      return kCtlOk;
+    };
+  });
+}
+
+// For people: who asks, when the server does not know.
+std::string Operator() {
+  const char* const user = std::getenv("USER");
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat(user == nullptr || *user == '\0' ? absl::StrCat("uid ", getuid()) : user, "@",
+                      host);
+}
+
+void AddMark(CLI::App* app, CtlAction* action, const std::string& name, bool offline,
+             const std::string& help, const std::string& explanation) {
+  auto request = std::make_shared<SetOfflineRequest>();
+  CLI::App* const command = app->add_subcommand(name, help);
+  command->footer(absl::StrCat(explanation, "Examples:\n  failbackctl ", name,
+                               " orders --id orders-1", offline ? " --reason 'leaks memory'" : ""));
+  AddKey(command, request->mutable_key());
+  AddUpstream(command, request->mutable_upstream());
+  if (offline) {
+    command->add_option("--reason", *request->mutable_reason(), "why, for people")
+        ->type_name("TEXT");
+  }
+  command->callback([action, request, name, offline] {
+    *action = [request, name, offline](CtlContext* context) {
+      request->set_offline(offline);
+      request->set_by(Operator());
+      SetOfflineResponse response;
+      const grpc::Status status =
+          context->admin().SetOffline(context->NewCall().get(), *request, &response);
+      if (!status.ok()) return context->Report(name, StatusFromGrpc(status));
+      PrintResult(context->format,
+                  absl::StrCat(FormatKey(request->key()), " is ", name,
+                               response.unchanged() ? " already\n" : "\n"),
+                  response);
+      return kCtlOk;
+    };
+  });
+}
+
+}  // namespace
+
+void AddAdminCommands(CLI::App* app, CtlAction* action) {
+  AddDescribe(app, action);
+  AddMark(
+      app, action, "offline", true, "take an instance out of rotation",
+      "What its owner registered stays as it is; clients get it as one not to be used. The mark\n"
+      "is there until `failbackctl online`, or until the instance is unregistered.\n\n");
+  AddMark(app, action, "online", false, "put an instance back into rotation", "");
+}
+
+}  // namespace failback

@@ -1,0 +1,143 @@
+#include "agent/ctl/admin_output.h"
+
+#include <map>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "agent/ctl/output.h"
+#include "registry/proto_time.h"
+
+namespace failback {
+namespace {
+
+using admin::v1::InstanceChange;
+using admin::v1::InstanceCounts;
+using admin::v1::InstanceDescription;
+using admin::v1::Overview;
+using admin::v1::RegistryOverview;
+using admin::v1::SessionSummary;
+using registry::v1::InstanceRecord;
+using registry::v1::ServiceInstance;
+
+std::string Row(const std::string& name, const std::string& value) {
+  return absl::StrCat(name, std::string(name.size() < 14 ? 14 - name.size() : 1, ' '), value, "\n");
+}
+
+std::string FormatCounts(const InstanceCounts& counts) {
+  std::vector<std::string> parts = {absl::StrCat(counts.total())};
+  const auto add = [&parts](int32_t count, const char* what) {
+    if (count > 0) parts.push_back(absl::StrCat(count, " ", what));
+  };
+  add(counts.unhealthy(), "unhealthy");
+  add(counts.draining(), "draining");
+  add(counts.offline(), "offline");
+  add(counts.persistent(), "persistent");
+  return absl::StrJoin(parts, ", ");
+}
+
+std::string FormatSession(const SessionSummary& session, absl::Time now) {
+  return absl::StrCat(
+      session.client_name().empty() ? session.incarnation() : session.client_name(), ", rank ",
+      session.rank(), ", ttl ", FormatSpan(FromProto(session.ttl())), ", ",
+      session.held_back() ? "its end is held back"
+                          : absl::StrCat("ends ", FormatRelative(session.expire_time(), now)),
+      ", ", session.instances(), " instances");
+}
+
+std::string FormatMark(const registry::v1::OfflineMark& mark, absl::Time now) {
+  return absl::StrCat(mark.by().empty() ? "" : absl::StrCat(" by ", mark.by()), ", ",
+                      FormatRelative(mark.time(), now),
+                      mark.reason().empty() ? "" : absl::StrCat(": ", mark.reason()));
+}
+
+std::string FormatInstance(const InstanceRecord& record, absl::Time now, const Palette& palette) {
+  const ServiceInstance& instance = record.instance();
+  const std::map<std::string, std::string> metadata(instance.metadata().begin(),
+                                                    instance.metadata().end());
+  std::string text =
+      Row("endpoint", FormatEndpoint(instance)) +
+      Row("status", palette.State(FormatHealth(instance)) +
+                        (instance.has_offline() ? FormatMark(instance.offline(), now) : "")) +
+      Row("weight", absl::StrCat(instance.has_weight() ? instance.weight() : 100)) +
+      Row("zone", instance.zone().empty() ? "-" : instance.zone()) +
+      Row("metadata",
+          metadata.empty() ? "-" : absl::StrJoin(metadata, ", ", absl::PairFormatter("="))) +
+      Row("owner",
+          absl::StrCat(record.incarnation().empty() ? "nobody: detached" : record.incarnation(),
+                       instance.persistent() ? ", persistent" : "")) +
+      Row("generation", absl::StrCat(record.generation()));
+  if (record.has_create_time()) {
+    text += Row("created", FormatRelative(record.create_time(), now)) +
+            Row("changed", FormatRelative(record.modify_time(), now));
+  }
+  return text;
+}
+
+std::string FormatHistory(const google::protobuf::RepeatedPtrField<InstanceChange>& history,
+                          absl::Time now) {
+  std::vector<std::vector<std::string>> rows;
+  for (const InstanceChange& change : history) {
+    rows.push_back({FormatRelative(change.time(), now),
+                    FormatEnum(admin::v1::ChangeKind_descriptor(), change.kind()), change.by(),
+                    absl::StrCat(change.generation()),
+                    change.revision() == 0 ? "" : absl::StrCat(change.revision()),
+                    change.detail()});
+  }
+  return FormatTable({"WHEN", "WHAT", "BY", "GENERATION", "REVISION", "DETAIL"}, rows);
+}
+
+}  // namespace
+
+std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const Palette& palette) {
+  const RegistryOverview& registry = overview.registry();
+  std::string text =
+      Row("registry", absl::StrCat("version ", overview.version(), ", started ",
+                                   FormatRelative(overview.start_time(), now))) +
+      Row("state", overview.readiness().ready()
+                       ? palette.State("ready")
+                       : palette.Paint("not ready", Tone::kBad) + ": " +
+                             absl::StrJoin(overview.readiness().reasons(), "; ")) +
+      Row("store", absl::StrCat(registry.store(), ", id ", registry.store_id())) +
+      Row("epoch", absl::StrCat(registry.epoch(), ", revision ", registry.revision())) +
+      Row("instances", FormatCounts(overview.instances())) +
+      Row("services", absl::StrCat(overview.services()));
+  if (registry.complete()) {
+    text += Row("sessions", absl::StrCat(registry.sessions(), ", ", registry.expired_sessions(),
+                                         " expired since the start, ", registry.held_back_leases(),
+                                         " held back")) +
+            Row("subscribers", absl::StrCat(registry.subscribers())) +
+            Row("guard",
+                FormatEnum(admin::v1::EvictionGuardState_descriptor(), registry.eviction_guard()));
+  }
+  if (registry.has_write_status()) {
+    text += Row("writes", palette.Paint(FormatStatus(registry.write_status()), Tone::kBad));
+  }
+  return text;
+}
+
+std::string FormatRegistryLine(const Overview& overview) {
+  const RegistryOverview& registry = overview.registry();
+  return absl::StrCat(overview.readiness().ready() ? "ready" : "not ready", "  revision ",
+                      registry.revision(), ", ", overview.instances().total(), " instances, ",
+                      registry.sessions(), " sessions, ", registry.held_back_leases(), " held back",
+                      registry.has_write_status() ? "  cannot write" : "");
+}
+
+std::string FormatDescription(const InstanceDescription& description,
+                              const registry::v1::InstanceKey& key, absl::Time now,
+                              const Palette& palette) {
+  std::string text = Row("instance", FormatKey(key));
+  text += description.has_instance() ? FormatInstance(description.instance().record(), now, palette)
+                                     : Row("status", "not registered");
+  if (description.has_session()) text += Row("session", FormatSession(description.session(), now));
+  if (description.stale()) text += "\nthe registry is away; this is the last the agent knew\n";
+  if (description.pending_size() > 0) {
+    text += "\n" + FormatPending({description.pending().begin(), description.pending().end()}, now,
+                                 palette);
+  }
+  if (description.history_size() > 0) text += "\n" + FormatHistory(description.history(), now);
+  return text;
+}
+
+}  // namespace failback

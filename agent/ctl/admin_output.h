@@ -1,0 +1,30 @@
+// What failbackctl prints of AdminService's answers.
+//
+// Thread safety: all functions are pure.
+
+#ifndef FAILBACK_AGENT_CTL_ADMIN_OUTPUT_H_
+#define FAILBACK_AGENT_CTL_ADMIN_OUTPUT_H_
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "agent/ctl/terminal.h"
+#include "failback/admin/v1/admin.pb.h"
+
+namespace failback {
+
+// A registry, as `status` shows it.
+std::string FormatRegistryStatus(const admin::v1::Overview& overview, absl::Time now,
+                                 const Palette& palette);
+
+// The same as one line, without anything that changes by itself.
+std::string FormatRegistryLine(const admin::v1::Overview& overview);
+
+// An instance with its session and its last changes.
+std::string FormatDescription(const admin::v1::InstanceDescription& description,
+                              const registry::v1::InstanceKey& key, absl::Time now,
+                              const Palette& palette);
+
+}  // namespace failback
+
+#endif  // FAILBACK_AGENT_CTL_ADMIN_OUTPUT_H_

@@ -1,0 +1,184 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/ctl/change_command.h"
+#include "agent/ctl/commands.h"
+#include "agent/ctl/followed_set.h"
+#include "agent/ctl/selector_flags.h"
+#include "agent/ctl/terminal.h"
+#include "agent/ctl/watch_output.h"
+#include "grpcpp/grpcpp.h"
+#include "registry/errors.h"
+#include "registry/status_policy.h"
+
+namespace failback {
+namespace {
+
+using registry::v1::ServiceInstance;
+using registry::v1::SubscribeRequest;
+using registry::v1::SubscribeResponse;
+
+// Between two streams, unless the target asks for more.
+constexpr absl::Duration kReconnectDelay = absl::Milliseconds(200);
+
+struct Flags : SelectorFlags {
+  int64_t count = 0;
+  bool watch = false;
+  std::string exec;
+
+  bool stays() const { return watch || !exec.empty(); }
+};
+
+class Follower {
+ public:
+  Follower(const Flags& flags, CtlContext* context)
+      : flags_(flags),
+        context_(context),
+        live_(flags.watch && flags.exec.empty() && context->format == OutputFormat::kTable &&
+              TerminalAt(STDOUT_FILENO).has_value()) {
+    *request_.mutable_selector() = flags.ToProto();
+    request_.set_upstream(flags.upstream);
+  }
+
+  // Until the count is reached, or the stream ends for good.
+  int Run() {
+    while (true) {
+      const absl::Status status = FollowOneStream();
+      if (enough_) return kCtlOk;
+      const bool passes = DecideNextStep(OperationKind::kSubscribe, status) == NextStep::kRetry;
+      if (!flags_.stays() || !set_.known() || !passes) {
+        return status.ok() ? kCtlOk : context_->Report("subscribe", status);
+      }
+      TellAway(status);
+      absl::SleepFor(std::max(kReconnectDelay, RetryDelayOf(status).value_or(kReconnectDelay)));
+    }
+  }
+
+ private:
+  absl::Status FollowOneStream() {
+    const std::unique_ptr<grpc::ClientContext> call = context_->NewStream();
+    call->set_wait_for_ready(away_);
+    request_.set_epoch(set_.epoch());
+    request_.set_revision(set_.revision());
+    const auto stream = context_->registry().Subscribe(call.get(), request_);
+    set_.Restart();
+    SubscribeResponse message;
+    while (!enough_ && stream->Read(&message)) Take(message);
+    if (enough_) call->TryCancel();
+    return StatusFromGrpc(stream->Finish());
+  }
+
+  void Take(const SubscribeResponse& message) {
+    const bool was_away = std::exchange(away_, false);
+    const std::optional<SubscribeResponse> change = set_.Apply(message);
+    const bool whole = live_ || !flags_.exec.empty();
+    if (live_ && (change.has_value() || was_away)) Draw("");
+    if (whole && !change.has_value()) return;
+    if (!flags_.exec.empty()) {
+      Execute(*change);
+    } else if (!live_) {
+      PrintMessage(message);
+    }
+    enough_ = flags_.count > 0 && ++told_ >= flags_.count;
+  }
+
+  void Execute(const SubscribeResponse& change) const {
+    const absl::Status status =
+        RunShellCommand(flags_.exec, FormatJson(change, JsonStyle::kLine) + "\n",
+                        ChangeEnvironment(context_->target, request_.selector(), change, set_));
+    if (status.ok()) return;
+    std::fprintf(stderr, "failbackctl: subscribe: --exec, at revision %s: the command %s\n",
+                 absl::StrCat(change.revision()).c_str(), std::string(status.message()).c_str());
+  }
+
+  void PrintMessage(const SubscribeResponse& message) const {
+    switch (context_->format) {
+      case OutputFormat::kTable:
+        return Print(FormatEvent(message, absl::Now(), context_->palette));
+      case OutputFormat::kJson:
+        return Print(FormatJson(message, JsonStyle::kLine) + "\n");
+      case OutputFormat::kYaml:
+        return Print("---\n" + FormatYaml(message));
+    }
+  }
+
+  // Once for each time that the target goes away.
+  void TellAway(const absl::Status& status) {
+    if (std::exchange(away_, true)) return;
+    if (live_) return Draw("the target is away; trying again");
+    std::fprintf(stderr, "failbackctl: subscribe: %s; trying again\n",
+                 status.ToString(absl::StatusToStringMode::kWithNoExtraData).c_str());
+  }
+
+  // The set itself, in place of what was drawn before.
+  void Draw(const std::string& news) {
+    std::vector<ServiceInstance> instances;
+    instances.reserve(set_.instances().size());
+    for (const auto& [name, instance] : set_.instances()) instances.push_back(instance);
+    screen_.Draw(FormatFollowed(request_.selector(), instances, set_.revision(),
+                                news.empty() && set_.stale() ? "the registry is away" : news,
+                                absl::Now(), context_->palette),
+                 TerminalAt(STDOUT_FILENO).value_or(TerminalSize()));
+  }
+
+  const Flags& flags_;
+  CtlContext* const context_;
+  // Draws the set, instead of telling changes.
+  const bool live_;
+  SubscribeRequest request_;
+  FollowedSet set_;
+  Screen screen_;
+  bool away_ = false;
+  int64_t told_ = 0;
+  bool enough_ = false;
+};
+
+}  // namespace
+
+void AddSubscribeCommand(CLI::App* app, CtlAction* action) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* const command =
+      app->add_subcommand("subscribe", "follow a service, or the list of services");
+  command->footer(
+      "Tells what is there, then each change. Without SERVICE the services of the namespace are\n"
+      "followed, with their numbers of instances. With -o json each message is one line, with -o "
+      "yaml one document.\n"
+      "--exec: CMD runs in /bin/sh for each change, one at a time, with the change as JSON on its\n"
+      "standard input and in its environment FAILBACK_EVENT (snapshot, delta, stale, fresh),\n"
+      "FAILBACK_EVENT_SERVICE, _NAMESPACE, _EPOCH, _REVISION, _STALE, _COUNT, _UPSERTS and "
+      "_REMOVALS.\n"
+      "A CMD that fails is told on stderr, and the next change runs it again.\n\n"
+      "Examples:\n"
+      "  failbackctl subscribe orders\n"
+      "  failbackctl subscribe --namespace staging\n"
+      "  failbackctl subscribe orders --count 1 -o json\n"
+      "  failbackctl subscribe orders --watch\n"
+      "  failbackctl subscribe orders --exec 'jq -c .delta.upserts >> changes.jsonl'");
+  command
+      ->add_option("SERVICE", *flags->selector.mutable_service(),
+                   "the service's name [the list of services]")
+      ->type_name("SERVICE");
+  command->add_option("--count", flags->count, "exit after so many messages; 0: never [0]")
+      ->type_name("NUMBER")
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--watch,-w", flags->watch,
+                    "stay when the target goes away; on a terminal show the list, drawn anew");
+  command->add_option("--exec", flags->exec, "run this for each change, and stay as with --watch")
+      ->type_name("CMD");
+  flags->AddTo(command);
+  command->callback([action, flags] {
+    *action = [flags](CtlContext* context) { return Follower(*flags, context).Run(); };
+  });
+}
+
+}  // namespace failback
