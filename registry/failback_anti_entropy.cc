@@ -125,7 +125,6 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
       ++(it == audit.listed.end() ? missing : different);
       // The same intent again, under its number: the registry applies it to what another hand left.
       record->acknowledged = 0;
-      record->since_nanos = NowNanos();
       Enqueue(record);
     } else if (it != audit.listed.end()) {
       ++extra;
