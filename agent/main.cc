@@ -145,10 +145,12 @@ class AgentDaemon {
   void Stop();
 
  private:
+  // Takes the addresses, so that an agent that may not run has told no registry of itself.
+  absl::Status Claim();
   absl::Status OpenUpstreams();
   void MakeServices();
+  void AddAdminEndpoint();
   absl::Status Serve();
-  absl::Status BindAdminEndpoint();
   absl::Status StartStaticServices();
   void AddMetrics();
   // Puts what can change live in force.
@@ -158,6 +160,8 @@ class AgentDaemon {
   const AgentConfig& config_;
   const ConfigLoader& loader_;
   const absl::Time start_time_;
+  RegistryServer::Options serve_;
+  std::vector<ListenAddress> claimed_;  // until it serves
   std::string client_name_;
   IntentHistory history_;
   std::unique_ptr<HashedWheelTimer> timer_;
@@ -184,9 +188,6 @@ void AgentDaemon::OnEvent(const IntentEvent& event) {
 }
 
 absl::Status AgentDaemon::OpenUpstreams() {
-  absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = NewWheel("agent");
-  if (!timer.ok()) return timer.status();
-  timer_ = *std::move(timer);
   UpstreamOptions upstream_options;
   upstream_options.grpc.channel.security = security_.client;
   auto upstreams = NewUpstreams({config_.registry().begin(), config_.registry().end()},
@@ -229,28 +230,35 @@ void AgentDaemon::MakeServices() {
   admin_service_ = std::make_unique<AdminService>(admin_.get(), access);
 }
 
-absl::Status AgentDaemon::Serve() {
-  RegistryServer::Options options;
-  options.listen = {config_.listen().begin(), config_.listen().end()};
-  options.listen_options =
+absl::Status AgentDaemon::Claim() {
+  serve_.listen = {config_.listen().begin(), config_.listen().end()};
+  serve_.listen_options =
       ToListenOptions(config_.socket(), config_.allow_remote_plaintext(), loader_).value();
-  options.credentials = security_.server->credentials();
-  options.access = security_.server->access();
-  options.timer = timer_.get();
-  options.extra_services = {{service_.get(), AgentService::kName},
-                            {xds_service_.get(), xds::AdsService::kName},
-                            {admin_service_.get(), AdminService::kName}};
-  auto server = RegistryServer::Start(registry_.get(), options);
+  serve_.credentials = security_.server->credentials();
+  serve_.timer = timer_.get();
+  auto claimed = RegistryServer::Claim(serve_);
+  if (!claimed.ok()) return loader_.ErrorAt("listen", std::string(claimed.status().message()));
+  claimed_ = *std::move(claimed);
+  auto admin_server = BindAdmin(config_.admin(), kAgentAdminListen, timer_.get(), loader_);
+  if (!admin_server.ok()) return admin_server.status();
+  admin_server_ = *std::move(admin_server);
+  return absl::OkStatus();
+}
+
+absl::Status AgentDaemon::Serve() {
+  serve_.access = security_.server->access();
+  serve_.extra_services = {{service_.get(), AgentService::kName},
+                           {xds_service_.get(), xds::AdsService::kName},
+                           {admin_service_.get(), AdminService::kName}};
+  auto server = RegistryServer::Start(registry_.get(), serve_, std::move(claimed_));
   if (!server.ok()) return loader_.ErrorAt("listen", std::string(server.status().message()));
   server_ = *std::move(server);
   if (auto status = security_.server->Watch(timer_.get()); !status.ok()) return status;
   return WriteXdsBootstrap(config_, client_name_, server_->addresses(), loader_);
 }
 
-absl::Status AgentDaemon::BindAdminEndpoint() {
-  auto server = BindAdmin(config_.admin(), kAgentAdminListen, loader_);
-  if (!server.ok() || *server == nullptr) return server.status();
-  admin_server_ = *std::move(server);
+void AgentDaemon::AddAdminEndpoint() {
+  if (admin_server_ == nullptr) return;
   AdminSources sources;
   sources.admin = admin_.get();
   sources.timer = timer_.get();
@@ -258,7 +266,6 @@ absl::Status AgentDaemon::BindAdminEndpoint() {
   AddAdminRoutes(sources, admin_server_.get());
   AddAgentRoutes(service_.get(), admin_server_.get());
   AddMetricsRoute(&metrics_, admin_server_.get());
-  return absl::OkStatus();
 }
 
 void AgentDaemon::AddMetrics() {
@@ -294,9 +301,13 @@ absl::Status AgentDaemon::Apply(const AgentConfig& next) {
 }
 
 absl::Status AgentDaemon::Start() {
+  absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = NewWheel("agent");
+  if (!timer.ok()) return timer.status();
+  timer_ = *std::move(timer);
+  if (auto status = Claim(); !status.ok()) return status;
   if (auto status = OpenUpstreams(); !status.ok()) return status;
   MakeServices();
-  if (auto status = BindAdminEndpoint(); !status.ok()) return status;
+  AddAdminEndpoint();
   if (auto status = Serve(); !status.ok()) return status;
   if (auto status = StartStaticServices(); !status.ok()) return status;
   server_->SetServing(kStartupHealth, true);

@@ -31,9 +31,11 @@ absl::Status ValidateAdminConfig(const config::v1::Admin& config, const ConfigLo
 
 absl::StatusOr<std::unique_ptr<AdminServer>> BindAdmin(const config::v1::Admin& config,
                                                        const std::string& default_listen,
+                                                       HashedWheelTimer* timer,
                                                        const ConfigLoader& loader) {
   if (config.has_listen() && config.listen().empty()) return nullptr;
   AdminServer::Options options;
+  options.timer = timer;
   options.listen = config.has_listen() ? config.listen() : default_listen;
   options.allow_remote = config.allow_remote();
   options.token_file = config.token_file();

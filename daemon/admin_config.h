@@ -11,6 +11,7 @@
 #include "daemon/config.h"
 #include "failback/config/v1/config.pb.h"
 #include "registry/admin/admin_server.h"
+#include "retry/hashed_wheel_timer.h"
 
 namespace failback {
 
@@ -25,6 +26,7 @@ absl::Status ValidateAdminConfig(const config::v1::Admin& config, const ConfigLo
 // to be free.
 absl::StatusOr<std::unique_ptr<AdminServer>> BindAdmin(const config::v1::Admin& config,
                                                        const std::string& default_listen,
+                                                       HashedWheelTimer* timer,
                                                        const ConfigLoader& loader);
 
 }  // namespace failback

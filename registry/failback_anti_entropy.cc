@@ -21,7 +21,6 @@ constexpr absl::Duration kSpread = absl::Seconds(4);
 // What one listing of the upstream has shown so far.
 struct FailbackRegistry::Core::Audit {
   uint64_t serial = 0;
-  uint64_t session_serial = 0;
   uint64_t epoch = 0;
   ListRequest request;
   // Canonical instances by canonical key.
@@ -61,7 +60,6 @@ void FailbackRegistry::Core::BeginAudit(Deferred* deferred) {
   if (session.phase != UpstreamSession::Phase::kUp || resyncing_) return ArmAudit();
   auto audit = std::make_shared<Audit>();
   audit->serial = ++audit_serial_;
-  audit->session_serial = session.session_serial;
   audit->request.set_incarnation(options_.incarnation);
   audit->request.set_page_size(kMaxPageSize);
   deferred->Add([this, audit] { ListPage(audit); });
@@ -88,9 +86,9 @@ void FailbackRegistry::Core::OnPage(const std::shared_ptr<Audit>& audit,
   Deferred deferred;
   {
     MutexLock lock(&mu_);
-    // A page of another life, or from the memory of an agent, compares with nothing.
+    // A page of another life, or from the memory of an agent, compares with nothing. (In another
+    // session of the same life it does: all that was sent again since is no longer idle.)
     const bool usable = response.ok() && !response->stale() && !draining_ &&
-                        audit->session_serial == seen_session_serial_ &&
                         (audit->epoch == 0 || audit->epoch == response->epoch());
     if (!usable) {
       ArmAudit();
@@ -125,7 +123,6 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
       ++(it == audit.listed.end() ? missing : different);
       // The same intent again, under its number: the registry applies it to what another hand left.
       record->acknowledged = 0;
-      record->since_nanos = NowNanos();
       Enqueue(record);
     } else if (it != audit.listed.end()) {
       ++extra;

@@ -92,7 +92,7 @@ void FailbackRegistry::Core::Shutdown() {
     audit_timer_.Cancel();
     for (auto& queue : ready_) queue.clear();
     tombstones_.clear();
-    pending_ = 0;
+    totals_ = RecordTotals();
     listeners_ = 0;
     upstream = std::move(upstream_);
   }
@@ -234,7 +234,7 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
                     record->check == nullptr;
   const uint64_t owner_generation = session == nullptr ? 0 : intent.owner_generation;
   if (!same && !record->pending() && (intent.present || !existed)) {
-    absl::Status room = CheckRoom(pending_, options_.max_pending, "pending operations");
+    absl::Status room = CheckRoom(totals_.pending(), options_.max_pending, "pending operations");
     if (!room.ok()) return room;
   }
   if (!existed) {
@@ -303,6 +303,7 @@ void FailbackRegistry::Core::PurgeTombstones(Deferred* deferred) {
 
 void FailbackRegistry::Core::NewGeneration(const RecordPtr& record) {
   record->failing_since_nanos = Record::kNotFailing;
+  record->since_nanos = NowNanos();
   TakeNumber(record);
   Enqueue(record);
 }
@@ -310,7 +311,6 @@ void FailbackRegistry::Core::NewGeneration(const RecordPtr& record) {
 void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
   record->touched = audit_serial_;
   record->generation = ++last_generation_;
-  record->since_nanos = NowNanos();
   record->retry.reset();
   record->last_status = absl::OkStatus();
   record->given_up = false;
@@ -323,9 +323,26 @@ void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
 }
 
 void FailbackRegistry::Core::Count(Record* record) {
-  const bool pending = record->pending() && !record->erased;
-  if (pending == std::exchange(record->counted, pending)) return;
-  pending_ += pending ? 1 : -1;
+  Standing standing = StandingOf(*record);
+  if (standing.pending && !record->standing.pending) {
+    standing.since_nanos = record->since_nanos = NowNanos();
+  }
+  if (standing == record->standing) return;
+  totals_.Replace(record->standing, standing);
+  record->standing = standing;
+}
+
+Standing FailbackRegistry::Core::StandingOf(const Record& record) {
+  Standing standing;
+  if (record.erased) return standing;
+  standing.kind = record.kind();
+  standing.pending = record.pending();
+  standing.parked = standing.pending && record.parked();
+  standing.desired = record.watch == nullptr && record.present && !record.given_up;
+  standing.followed = record.watch != nullptr && record.present;
+  standing.stale = standing.followed && record.watch->set.stale();
+  if (standing.pending) standing.since_nanos = record.since_nanos;
+  return standing;
 }
 
 absl::Status FailbackRegistry::Core::CheckRoom(int64_t count, int64_t limit,
@@ -498,10 +515,7 @@ void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
       forgotten.push_back(record);  // the old session's end has unsubscribed it
       return;
     }
-    if (lost && !record->pending()) {
-      record->acknowledged = 0;
-      record->since_nanos = NowNanos();
-    }
+    if (lost && !record->pending()) record->acknowledged = 0;
     record->retry.reset();
     Enqueue(record);
   };

@@ -32,6 +32,7 @@
 #include "registry/call_gate.h"
 #include "registry/failback_registry.h"
 #include "registry/intent_journal.h"
+#include "registry/record_totals.h"
 #include "registry/serial_notifier.h"
 #include "registry/upstream_session.h"
 #include "registry/watched_set.h"
@@ -161,8 +162,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     // Generation of the call in flight; 0: none.
     uint64_t in_flight = 0;
     bool queued = false;
-    // In Core::pending_.
-    bool counted = false;
+    // As which it is in Core::totals_.
+    Standing standing;
     // In the journal, 0: not; and the write that has yet to become durable, 0: none.
     int64_t row = 0;
     uint64_t unwritten = 0;
@@ -178,6 +179,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     uint64_t touched = 0;
     // Goes in a call of its own: a batch was refused for something that one of its items holds.
     bool alone = false;
+    // When it began to be pending.
     int64_t since_nanos = 0;
     // When an attempt for this intent failed first since it was stated or acknowledged.
     static constexpr int64_t kNotFailing = INT64_MIN;
@@ -300,8 +302,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // The same without sending.
   void TakeNumber(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Enqueue(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Keeps pending_ in step with record->pending().
+  // Keeps totals_ in step with `record`, which may have changed.
   void Count(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static Standing StandingOf(const Record& record);
   // OK, or why there is no room for one more of something of which there are `count`.
   absl::Status CheckRoom(int64_t count, int64_t limit, const char* what) const;
   // Takes `record` out of the table. Who still waits for it is answered with `status`.
@@ -462,7 +465,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   int64_t down_since_nanos_ ABSL_GUARDED_BY(mu_) = 0;
   bool told_away_ ABSL_GUARDED_BY(mu_) = false;
 
-  int64_t pending_ ABSL_GUARDED_BY(mu_) = 0;    // records that are pending()
+  RecordTotals totals_ ABSL_GUARDED_BY(mu_);
   int64_t listeners_ ABSL_GUARDED_BY(mu_) = 0;  // local subscribers of all watches
 
   // Records gone and acknowledged whose owner numbers its intents: kept while a late call may live.

@@ -25,7 +25,6 @@ void FailbackRegistry::Core::Restore() {
       record->payload = std::move(intent.payload);
       record->generation = intent.generation;
       record->row = intent.row;
-      record->since_nanos = NowNanos();
       if (!records_.emplace(record->key, record).second) continue;
       if (!intent.owner.empty()) {
         SetOwner(record.get(), FormerSession(intent.owner, intent.owner_ttl),

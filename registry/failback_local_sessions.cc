@@ -161,7 +161,7 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
         const RecordPtr record = records_.at(owned_record->key);
         SetOwner(owned_record, nullptr, 0);
         if (!record->present || record->persistent) {
-          if (record->row != 0) Persist(record);
+          if (record->row != 0 && record->check == nullptr) Persist(record);
           continue;
         }
         Resolve(record, why, &deferred);

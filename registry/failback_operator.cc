@@ -47,6 +47,7 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const
   std::vector<agent::v1::PendingOperation> rows;
   {
     MutexLock lock(&mu_);
+    if (totals_.pending() == 0) return rows;
     const int64_t now = NowNanos();
     const absl::Time wall = options_.timer->clock()->WallNow();
     const auto add = [&](const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -243,14 +244,23 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
       absl::StrAppend(&wrong, watch.name, ": is acknowledged without a stream\n");
     }
   }
-  int64_t pending = 0, listeners = 0;
-  for (const auto& [key, record] : records_) pending += record->pending() ? 1 : 0;
+  RecordTotals totals;
+  int64_t listeners = 0;
+  const auto count = [&](const Record& record) {
+    totals.Replace(Standing(), StandingOf(record));
+    if (!(record.standing == StandingOf(record))) {
+      absl::StrAppend(&wrong, record.key, ": is counted as what it was before\n");
+    }
+  };
+  for (const auto& [key, record] : records_) count(*record);
   for (const auto& [selector, record] : watches_) {
-    pending += record->pending() ? 1 : 0;
+    count(*record);
     listeners += static_cast<int64_t>(record->watch->subscribers.size());
   }
-  if (pending != pending_)
-    absl::StrAppend(&wrong, pending_, " pending are counted, not ", pending, "\n");
+  if (!(totals == totals_)) {
+    absl::StrAppend(&wrong, "the sums over the records are wrong: ", totals_.pending(),
+                    " pending are counted, not ", totals.pending(), "\n");
+  }
   if (listeners != listeners_)
     absl::StrAppend(&wrong, listeners_, " listeners are counted, not ", listeners, "\n");
   for (const auto& [id, session] : sessions_) owned -= session->records.size();
@@ -300,6 +310,7 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
                 Refusal(registry::v1::ERROR_REASON_DRAINING,
                         "the agent is draining, and the intent was not acknowledged before"),
                 &deferred);
+        Count(record.get());
       }
       AdvanceDrain(&deferred);
     }
@@ -317,9 +328,7 @@ bool FailbackRegistry::Core::Suspended(const Record& record) const {
 
 void FailbackRegistry::Core::AdvanceDrain(Deferred* deferred) {
   if (drain_ == nullptr || drain_->closing || calls_in_flight_ > 0) return;
-  for (const auto& [key, record] : records_) {
-    if (!record->present && record->pending() && !record->parked()) return;
-  }
+  if (totals_.waiting()[static_cast<size_t>(OperationKind::kUnregister)] > 0) return;
   drain_->closing = true;
   deferred->Add([session = session_] { session->Close(); });
 }

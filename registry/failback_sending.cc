@@ -340,9 +340,9 @@ void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* def
   record->given_up = false;
   record->renumbered = false;
   record->alone = false;
-  if (record->acknowledged != record->generation) {
-    record->acknowledged = record->generation;
-    Count(record.get());
+  const bool news = std::exchange(record->acknowledged, record->generation) != record->generation;
+  Count(record.get());
+  if (news) {
     Emit(IntentEvent::Kind::kAcknowledged, *record, absl::OkStatus(), deferred);
     record->trace.reset();
   }
@@ -364,11 +364,9 @@ void FailbackRegistry::Core::Renumber(const RecordPtr& record, const absl::Statu
     last_generation_ = std::max(last_generation_, taken);
   }
   const bool again = record->renumbered;
-  const int64_t since = record->since_nanos;
   std::unique_ptr<RetryTask> retry = std::move(record->retry);
   TakeNumber(record);
   record->renumbered = true;
-  record->since_nanos = since;
   if (!again) {
     Enqueue(record);
     return;
@@ -381,7 +379,6 @@ void FailbackRegistry::Core::Renumber(const RecordPtr& record, const absl::Statu
 void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::Status& status,
                                            NextStep step, bool sent, Deferred* deferred) {
   record->acknowledged = 0;
-  Count(record.get());
   record->last_status = status;
   const int64_t now = NowNanos();
   if (record->failing_since_nanos == Record::kNotFailing) record->failing_since_nanos = now;
@@ -400,6 +397,7 @@ void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::
   if (record->retry->state() == RetryTask::State::kWaiting) {
     counters_.retry_delay_nanos.Observe(record->retry->next_attempt_nanos() - now);
   }
+  Count(record.get());
   if (record->parked()) {
     Emit(IntentEvent::Kind::kParked, *record, status, deferred);
     Resolve(record, status, deferred);
@@ -441,6 +439,7 @@ void FailbackRegistry::Core::Due(const RecordPtr& record) {
       record->retry->Wait(wait, [weak = weak_from_this(), record] {
         if (auto self = weak.lock()) self->DueWithToken(record);
       });
+      Count(record.get());
       return;
     }
     Enqueue(record);

@@ -2,8 +2,6 @@
 
 #include "registry/failback_statistics.h"
 
-#include <algorithm>
-
 #include "registry/failback_core.h"
 
 namespace failback {
@@ -25,27 +23,14 @@ FailbackStatistics FailbackRegistry::Core::Stats() const {
 
   MutexLock lock(&mu_);
   stats.counters = counters_;
+  stats.desired = totals_.desired();
+  stats.acknowledged = totals_.acknowledged();
+  stats.pending = totals_.waiting();
+  stats.parked = totals_.parked();
+  stats.subscriptions = totals_.followed();
+  stats.stale_subscriptions = totals_.stale();
   const int64_t now = NowNanos();
-  int64_t oldest = now;
-  const auto count = [&](const Record& record) {
-    const auto kind = static_cast<size_t>(record.kind());
-    if (!record.pending()) return;
-    ++(record.parked() ? stats.parked : stats.pending)[kind];
-    oldest = std::min(oldest, record.since_nanos);
-  };
-  for (const auto& [key, record] : records_) {
-    count(*record);
-    if (!record->present || record->given_up) continue;
-    ++stats.desired;
-    if (!record->pending()) ++stats.acknowledged;
-  }
-  for (const auto& [selector, record] : watches_) {
-    count(*record);
-    if (!record->present) continue;
-    ++stats.subscriptions;
-    if (record->watch->set.stale()) ++stats.stale_subscriptions;
-  }
-  stats.oldest_pending = absl::Nanoseconds(now - oldest);
+  stats.oldest_pending = absl::Nanoseconds(now - totals_.oldest_nanos().value_or(now));
   stats.calls_in_flight = calls_in_flight_;
   stats.subscribers = listeners_;
   stats.local_sessions = static_cast<int64_t>(sessions_.size());

@@ -225,7 +225,8 @@ absl::Status FailbackRegistry::Core::RoomToFollow(Selector selector) const {
   if (!room.ok() || watches_.count(CanonicalSelector(selector)) > 0) return room;
   room =
       CheckRoom(static_cast<int64_t>(watches_.size()), options_.max_subscriptions, "subscriptions");
-  return room.ok() ? CheckRoom(pending_, options_.max_pending, "pending operations") : room;
+  return room.ok() ? CheckRoom(totals_.pending(), options_.max_pending, "pending operations")
+                   : room;
 }
 
 FailbackRegistry::Core::RecordPtr FailbackRegistry::Core::FindOrCreateWatch(
@@ -385,6 +386,7 @@ void FailbackRegistry::Core::ArmOpening(const std::shared_ptr<Watch>& watch) {
 void FailbackRegistry::Core::Tell(const std::shared_ptr<Watch>& watch,
                                   const WatchedSet::Event& event, Deferred* deferred) {
   if (event == nullptr) return;
+  if (const RecordPtr record = watch->record.lock(); record != nullptr) Count(record.get());
   PersistSnapshot(watch);
   for (const auto& [serial, subscriber] : watch->subscribers) {
     subscriber->notifier->Post(event);

@@ -105,7 +105,7 @@ absl::Status RegistryDaemon::Start() {
 }
 
 absl::Status RegistryDaemon::ServeAdmin() {
-  auto server = BindAdmin(config_.admin(), kRegistryAdminListen, loader_);
+  auto server = BindAdmin(config_.admin(), kRegistryAdminListen, timer_.get(), loader_);
   if (!server.ok() || *server == nullptr) return server.status();
   admin_server_ = *std::move(server);
   AdminSources sources;

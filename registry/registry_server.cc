@@ -423,26 +423,36 @@ class RegistryServer::Service final : public ServiceBase {
   std::unique_ptr<PeriodicTask> sweep_;
 };
 
-absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* registry,
-                                                                      const Options& options) {
+absl::StatusOr<std::vector<ListenAddress>> RegistryServer::Claim(const Options& options) {
   if (options.listen.empty()) {
     return absl::InvalidArgumentError("no address to listen on is given");
   }
-  KeepGrpcCallbackThreads();
-  std::vector<ListenAddress> listen;
+  ListenOptions listen_options = options.listen_options;
+  // TLS, when asked for, is fit for the outside.
+  if (options.credentials != nullptr) listen_options.allow_remote_plaintext = true;
+  std::vector<ListenAddress> claimed;
   for (const std::string& address : options.listen) {
-    ListenOptions listen_options = options.listen_options;
-    // TLS, when asked for, is fit for the outside.
-    if (options.credentials != nullptr) listen_options.allow_remote_plaintext = true;
     auto prepared = ListenAddress::Prepare(address, listen_options);
     if (!prepared.ok()) return prepared.status();
-    listen.push_back(*std::move(prepared));
+    claimed.push_back(*std::move(prepared));
   }
+  return claimed;
+}
 
+absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* registry,
+                                                                      const Options& options) {
+  auto claimed = Claim(options);
+  if (!claimed.ok()) return claimed.status();
+  return Start(registry, options, *std::move(claimed));
+}
+
+absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(
+    Registry* registry, const Options& options, std::vector<ListenAddress> claimed) {
+  KeepGrpcCallbackThreads();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<RegistryServer> server(
-      new RegistryServer(std::make_unique<Service>(registry, options), std::move(listen)));
+      new RegistryServer(std::make_unique<Service>(registry, options), std::move(claimed)));
   const int ping_ms = static_cast<int>(absl::ToInt64Milliseconds(options.ping_interval));
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

@@ -105,8 +105,17 @@ class RegistryServer {
     int64_t bulk_bytes = 0;  // of large calls that wait for their turn
   };
 
-  // Listens and serves `registry`, which outlives the server. INVALID_ARGUMENT or
-  // FAILED_PRECONDITION name the address that cannot be listened on.
+  // Takes the addresses of `options` without listening there yet, for a process that is to open
+  // nothing before it knows that it may run. INVALID_ARGUMENT or FAILED_PRECONDITION name the
+  // address that cannot be listened on.
+  static absl::StatusOr<std::vector<ListenAddress>> Claim(const Options& options);
+
+  // Listens and serves `registry`, which outlives the server, at the addresses that Claim gave.
+  static absl::StatusOr<std::unique_ptr<RegistryServer>> Start(Registry* registry,
+                                                               const Options& options,
+                                                               std::vector<ListenAddress> claimed);
+
+  // Claim and Start in one.
   static absl::StatusOr<std::unique_ptr<RegistryServer>> Start(Registry* registry,
                                                                const Options& options);
 

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <thread>
 #include <unordered_set>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -45,6 +46,9 @@ using HttpResponse = http::response<http::string_body>;
 
 // What every response carries: no outside assets, no framing, no guessing of types, no caching by
 // others.
+// How long no connection is taken after the system could give none, as without descriptors.
+constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
+
 constexpr std::pair<const char*, const char*> kSecurityHeaders[] = {
     {"Content-Security-Policy",
      "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -197,6 +201,8 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   class Answer;
 
   void Accept(tcp::acceptor* acceptor);
+  // Accepts again after a while: at once it would fail again, and again.
+  void AcceptLater(tcp::acceptor* acceptor, const error_code& error);
   void Ended(Connection* connection);
   // What is wrong with a request before it has reached a handler; nothing: it may go on.
   std::optional<AdminResponse> Refuse(const HttpRequest& request) const;
@@ -213,6 +219,7 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   std::unordered_set<Connection*> connections_;
   std::thread thread_;
   bool stopped_ = false;
+  bool accepting_ = true;  // as far as was seen
 };
 
 // The one answer to a request, from any thread.
@@ -416,13 +423,30 @@ void AdminServer::Impl::Accept(tcp::acceptor* acceptor) {
   }
   acceptor->async_accept([this, acceptor](const error_code& error, tcp::socket socket) {
     if (stopped_ || error == asio::error::operation_aborted) return;
-    if (!error) {
-      auto connection = std::make_shared<Connection>(shared_from_this(), std::move(socket));
-      connections_.insert(connection.get());
-      connection->Read();
-    }
+    if (error) return AcceptLater(acceptor, error);
+    accepting_ = true;
+    auto connection = std::make_shared<Connection>(shared_from_this(), std::move(socket));
+    connections_.insert(connection.get());
+    connection->Read();
     Accept(acceptor);
   });
+}
+
+void AdminServer::Impl::AcceptLater(tcp::acceptor* acceptor, const error_code& error) {
+  if (std::exchange(accepting_, false)) {
+    Log(LogLevel::kWarning, "admin endpoint takes no connections",
+        {{"error", error.message()}, {"address", address_}});
+  }
+  const auto again = options_.timer->NewTimeout(
+      [weak = weak_from_this(), acceptor] {
+        const auto impl = weak.lock();
+        if (impl == nullptr) return;
+        asio::post(impl->context_, [impl, acceptor] {
+          if (!impl->stopped_) impl->Accept(acceptor);
+        });
+      },
+      kAcceptPause);
+  if (!again.ok()) waiting_.push_back(acceptor);  // the process ends
 }
 
 void AdminServer::Impl::Ended(Connection* connection) {
@@ -520,6 +544,7 @@ AdminServer::AdminServer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 AdminServer::~AdminServer() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Bind(Options options) {
+  if (options.timer == nullptr) return absl::InvalidArgumentError("timer: is required");
   auto impl = std::make_shared<Impl>(std::move(options));
   if (auto status = impl->Bind(); !status.ok()) return status;
   return std::unique_ptr<AdminServer>(new AdminServer(std::move(impl)));

@@ -21,6 +21,7 @@
 // Example:
 //
 //   AdminServer::Options options;
+//   options.timer = &timer;
 //   options.listen = "127.0.0.1:7071";
 //   absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Bind(options);
 //   if (!server.ok()) Die(server.status());
@@ -48,6 +49,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "retry/hashed_wheel_timer.h"
 
 namespace failback {
 
@@ -86,6 +88,8 @@ struct AdminResponse {
 class AdminServer {
  public:
   struct Options {
+    // Required; it outlives the server, and not by one of its own tasks.
+    HashedWheelTimer* timer = nullptr;
     // `HOST:PORT`; port 0: a free one.
     std::string listen;
     // Whether other machines may connect. Nothing is encrypted.
@@ -107,8 +111,8 @@ class AdminServer {
   using Respond = absl::AnyInvocable<void(AdminResponse) &&>;
   using Handler = std::function<void(const AdminRequest&, Respond)>;
 
-  // Takes the address. INVALID_ARGUMENT for one that cannot be listened on, FAILED_PRECONDITION for
-  // one that is in use.
+  // Takes the address. INVALID_ARGUMENT for one that cannot be listened on, or for no timer,
+  // FAILED_PRECONDITION for one that is in use.
   static absl::StatusOr<std::unique_ptr<AdminServer>> Bind(Options options);
   ~AdminServer();  // as Stop
 

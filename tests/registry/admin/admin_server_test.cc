@@ -2,6 +2,9 @@
 
 #include "registry/admin/admin_server.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -13,7 +16,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/errors.h"
+#include "retry/hashed_wheel_timer.h"
+#include "retry/simulated_clock.h"
 #include "tests/registry/admin/http_client.h"
+#include "tests/util/daemons.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -21,10 +27,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
+std::unique_ptr<HashedWheelTimer> NewTimer(SimulatedClock* clock) {
+  HashedWheelTimer::Options options;
+  options.clock = clock;
+  return HashedWheelTimer::Create(options).value();
+}
+
 class AdminServerTest : public ::testing::Test {
  protected:
   // Serves a few paths; the options have a free port.
   void Serve(AdminServer::Options options = {}) {
+    options.timer = timer_.get();
     options.listen = "127.0.0.1:0";
     auto server = AdminServer::Bind(std::move(options));
     ASSERT_TRUE(server.ok()) << server.status();
@@ -75,6 +88,8 @@ class AdminServerTest : public ::testing::Test {
   }
 
   const TempDir dir_;
+  SimulatedClock clock_;
+  const std::unique_ptr<HashedWheelTimer> timer_ = NewTimer(&clock_);
   int changes_ = 0;
   std::unique_ptr<AdminServer::Respond> kept_;
   std::thread other_thread_;
@@ -246,6 +261,21 @@ TEST_F(AdminServerTest, ClientsThatDripDoNotKeepTheirPlaces) {
   dripping.join();
 }
 
+TEST_F(AdminServerTest, WithoutDescriptorsItPausesAndThenGoesOn) {
+  Serve();
+  std::vector<int> held;
+  for (int fd = dup(0); fd >= 0; fd = dup(0)) held.push_back(fd);
+  ASSERT_EQ(errno, EMFILE);
+  close(held.back());
+  held.pop_back();
+  HttpConnection client(address());  // has the last one
+  EXPECT_TRUE(Eventually([&] { return timer_->pending() == 1; }));
+  for (const int fd : held) close(fd);
+  clock_.Advance(absl::Milliseconds(100));
+  ASSERT_TRUE(client.Send("GET /tagged HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+  EXPECT_EQ(client.Read().status, 200);
+}
+
 TEST_F(AdminServerTest, AHandlerAnswersLaterOrIsAnsweredFor) {
   Serve();
   EXPECT_EQ(Get("/later").body, "here it is");
@@ -265,8 +295,12 @@ TEST_F(AdminServerTest, StopDoesNotWaitForAnAnswer) {
 }
 
 TEST(AdminServerBindTest, AnAddressThatIsTakenOrFarIsRefused) {
+  SimulatedClock clock;
+  const auto timer = NewTimer(&clock);
   AdminServer::Options options;
   options.listen = "127.0.0.1:0";
+  EXPECT_EQ(AdminServer::Bind(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options.timer = timer.get();
   auto first = AdminServer::Bind(options);
   ASSERT_TRUE(first.ok()) << first.status();
   options.listen = (*first)->address();

@@ -12,6 +12,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
 #include "registry/admin/admin_server.h"
+#include "retry/hashed_wheel_timer.h"
 #include "tests/registry/admin/http_client.h"
 #include "tests/util/daemons.h"
 #include "tests/util/process.h"
@@ -158,9 +159,11 @@ TEST_F(OfflineStoryTest, APortThatIsTakenIsAnErrorOnlyWhereItIsNamed) {
   EXPECT_THAT(remote.err, HasSubstr("admin.allow_remote"));
 
   // The default address is held here; until another test's daemon has let go of it, if need be.
-  std::unique_ptr<AdminServer> holder;
+  const auto timer = HashedWheelTimer::Create({}).value();
   AdminServer::Options options;
+  options.timer = timer.get();
   options.listen = kRegistryAdminListen;
+  std::unique_ptr<AdminServer> holder;
   ASSERT_TRUE(Eventually([&] {
     auto bound = AdminServer::Bind(options);
     if (bound.ok()) holder = *std::move(bound);

@@ -135,6 +135,39 @@ TEST_F(FailbackAntiEntropyTest, Rule9_OnlyKeysThatAreIdleAndUnchangedSinceTheLis
   EXPECT_EQ(log_, "");
 }
 
+TEST_F(FailbackAntiEntropyTest, Rule9_WhatComesBackOfATombstoneIsUnregisteredAgain) {
+  StartAndCompare();
+  const std::string session = OpenLocal("client", 600);
+  RegisterRequest there = MakeRegister({MakeInstance("a")});
+  there.set_session_id(session);
+  there.mutable_registrations(0)->set_generation(1);
+  Register(there);
+  UnregisterRequest gone = MakeUnregister("a");
+  gone.set_session_id(session);
+  gone.mutable_deregistrations(0)->set_generation(2);
+  Advance(absl::Seconds(30));
+  Unregister(gone);
+  held_ = {MakeInstance("a")};  // put back by another hand
+  Advance(absl::Seconds(30));
+  ASSERT_EQ(fake_->unregisters.request_count(), 2);
+  EXPECT_EQ(fake_->unregisters.last_request().deregistrations(0).generation(), 3);
+  EXPECT_NE(log_.find("missing=0 different=0 extra=1"), std::string::npos) << log_;
+}
+
+TEST_F(FailbackAntiEntropyTest, Rule9_NotBeforeWhatWasLostIsSentAgain) {
+  StartAndCompare();
+  Register("a");
+  held_ = {MakeInstance("a")};
+  fake_->registers.Hold();
+  Back("session-2");
+  fake_->keep_alives.Answer(SessionUnknown());
+  Advance(absl::Minutes(3));
+  EXPECT_EQ(fake_->lists.request_count(), 0);
+  fake_->registers.Release();
+  Advance(absl::Seconds(6));
+  EXPECT_EQ(fake_->lists.request_count(), 1);
+}
+
 TEST_F(FailbackAntiEntropyTest, Rule9_WhatAnOperatorGaveUpIsNotRepaired) {
   StartAndCompare();
   Register("a");

@@ -522,6 +522,27 @@ TEST_F(FailbackRegistryTest, Rule7_ACheckedUnregisterThatFailsLeavesTheInstanceD
 
 // --- Rule 8.
 
+TEST_F(FailbackRegistryTest, Rule7_AFailedCheckBringsNothingBackOfASessionThatHasEnded) {
+  Start();
+  const std::string session = OpenLocal("owner");
+  RegisterRequest owned = MakeRegister({MakeInstance("a")});
+  owned.set_session_id(session);
+  Register(owned);
+  fake_->registers.Hold();
+  RegisterRequest check = MakeRegister({MakeInstance("a", 9090)});
+  check.set_check(true);
+  const auto answer = Register(check);
+  CloseSessionRequest close;
+  close.set_session_id(session);
+  registry_->CloseSession(close, [](const absl::StatusOr<CloseSessionResponse>&) {});
+  EXPECT_EQ(fake_->unregisters.request_count(), 0) << "another has taken the key over";
+  fake_->registers.Complete(absl::PermissionDeniedError("no"));
+  EXPECT_TRUE(absl::IsPermissionDenied(answer.item())) << answer.item();
+  EXPECT_EQ(fake_->registers.request_count(), 2);
+  EXPECT_EQ(fake_->unregisters.request_count(), 1) << "whose it was has gone";
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 0);
+}
+
 TEST_F(FailbackRegistryTest, Rule8_ALostSessionIsOpenedAnewAndEverythingIsSentAgain) {
   Start();
   Register("a");
@@ -678,6 +699,26 @@ TEST_F(FailbackRegistryTest, Rule8_OutageCostsOneCallASecondAndNotOnePerRecord) 
   const size_t calls = all() - before;
   EXPECT_GE(calls, 25);
   EXPECT_LE(calls, 45);
+}
+
+TEST_F(FailbackRegistryTest, Rule8_ATombstoneIsNotSentAgain) {
+  Start();
+  const std::string session = OpenLocal("client", 600);
+  RegisterRequest there = MakeRegister({MakeInstance("a")});
+  there.set_session_id(session);
+  there.mutable_registrations(0)->set_generation(1);
+  Register(there);
+  UnregisterRequest gone = MakeUnregister("a");
+  gone.set_session_id(session);
+  gone.mutable_deregistrations(0)->set_generation(2);
+  Unregister(gone);
+  EXPECT_EQ(fake_->unregisters.request_count(), 1);
+  Back("session-2");
+  fake_->keep_alives.Answer(SessionUnknown());
+  Advance(absl::Seconds(4));
+  EXPECT_EQ(fake_->opens.request_count(), 2);
+  EXPECT_EQ(fake_->unregisters.request_count(), 1) << "the registry knows that it is gone";
+  EXPECT_EQ(registry_->Pending().size(), 0);
 }
 
 TEST_F(FailbackRegistryTest, ATraceStaysWithItsIntentUntilItIsAcknowledged) {

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "registry/proto_time.h"
 #include "registry/status_policy.h"
 #include "tests/registry/failback/failback_fixture.h"
 
@@ -133,6 +134,19 @@ TEST_F(FailbackStatisticsTest, SubscriptionsAndStaleOnes) {
   for (const auto& subscription : fake_->subscriptions()) subscription->End(Away());
   Advance(absl::Seconds(5));
   EXPECT_EQ(registry_->Stats().stale_subscriptions, 2);
+}
+
+TEST_F(FailbackStatisticsTest, PendingSinceItsStreamEndedAndNotSinceItWasStated) {
+  Start();
+  auto stream = Subscribe(std::make_shared<RecordingListener>());
+  fake_->subscriptions().back()->Push(SnapshotEvent(1, {}));
+  Advance(absl::Minutes(10));
+  fake_->EndSubscriptionsWith(absl::InternalError("broken"));
+  fake_->subscriptions().back()->End(absl::InternalError("broken"));
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(registry_->Stats().oldest_pending, absl::Seconds(3));
+  ASSERT_EQ(registry_->Pending().size(), 1);
+  EXPECT_EQ(FromProto(registry_->Pending()[0].since()), clock_.WallNow() - absl::Seconds(3));
 }
 
 TEST_F(FailbackStatisticsTest, TheJournalIsMeasuredWhereThereIsOne) {

@@ -535,6 +535,23 @@ TEST_F(FailbackJournalTest, Rule11_ACheckedIntentIsNotReplayed) {
       << "one that has passed is an intent as any other";
 }
 
+TEST_F(FailbackJournalTest, Rule11_ACheckedIntentIsNotReplayedWhoseSessionEnded) {
+  Start();
+  Register("a");
+  const std::string session = OpenLocal("client");
+  fake_->unregisters.Hold();
+  UnregisterRequest gone = MakeUnregister("a");
+  gone.set_session_id(session);
+  gone.set_check(true);
+  Unregister(gone);
+  CloseSessionRequest close;
+  close.set_session_id(session);
+  registry_->CloseSession(close, [](const absl::StatusOr<CloseSessionResponse>&) {});
+  Restart();
+  EXPECT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+}
+
 TEST_F(FailbackJournalTest, Rule12_DrainWritesNoTombstonesAndTheNextLifeRegistersAgain) {
   Start();
   Register("a");
