@@ -159,6 +159,8 @@ Client::Statistics Client::Stats() const {
     stats.ended[code] = ended_[code].load(std::memory_order_relaxed);
   }
   stats.duration_nanos = duration_nanos_.Snapshot();
+  MutexLock lock(&token_mu_);
+  stats.tokens = tokens_;
   return stats;
 }
 
@@ -396,6 +398,7 @@ void Client::OnToken(absl::StatusOr<std::string> token) {
       token = std::string();
     }
     if (token.ok()) token_ = *token;
+    if (!token_.empty()) ++tokens_;
   }
   for (auto& ready : waiting) std::move(ready)(token);
 }

@@ -108,6 +108,7 @@ class Client {
   struct Statistics {
     std::array<int64_t, 17> ended{};  // by status code
     Histogram duration_nanos{kLatencyBoundsNanos};
+    int64_t tokens = 0;  // that the cluster has given for user and password
   };
   Statistics Stats() const;
 
@@ -175,10 +176,11 @@ class Client {
   Mutex members_mu_;
   std::vector<std::shared_ptr<const Member>> members_ ABSL_GUARDED_BY(members_mu_);
 
-  Mutex token_mu_;
+  mutable Mutex token_mu_;
   std::string token_ ABSL_GUARDED_BY(token_mu_);
   bool fetching_ ABSL_GUARDED_BY(token_mu_) = false;
   bool without_token_ ABSL_GUARDED_BY(token_mu_) = false;  // etcd has authentication off
+  int64_t tokens_ ABSL_GUARDED_BY(token_mu_) = 0;          // that were given
   std::vector<Done<std::string>> waiting_ ABSL_GUARDED_BY(token_mu_);
 
   Mutex revision_mu_;

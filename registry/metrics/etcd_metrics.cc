@@ -18,6 +18,9 @@ void CollectEtcd(const EtcdRegistry::Statistics& stats, MetricFamilies* out) {
                  static_cast<double>(stats.calls.ended[code]),
                  {{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
   }
+  out->Counter("failback_etcd_tokens_total",
+               "Tokens that the cluster has given for user and password.",
+               static_cast<double>(stats.calls.tokens));
   out->Histogram("failback_etcd_call_duration_seconds", "How long calls to etcd took.",
                  stats.calls.duration_nanos, MetricFamilies::kNanosPerSecond);
 }

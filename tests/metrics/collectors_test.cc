@@ -170,11 +170,13 @@ TEST(EtcdMetricsTest, CallsByCodeAndNoEpochBeforeTheFirstAnswer) {
   EtcdRegistry::Statistics stats;
   stats.calls.ended[0] = 5;
   stats.calls.ended[14] = 2;
+  stats.calls.tokens = 3;
   stats.calls.duration_nanos.Observe(3'000'000);
   EXPECT_THAT(Render([&](MetricFamilies* out) { CollectEtcd(stats, out); }),
               AllOf(HasSubstr("failback_etcd_calls_total{code=\"OK\"} 5\n"),
                     HasSubstr("failback_etcd_calls_total{code=\"UNAVAILABLE\"} 2\n"),
                     HasSubstr("failback_etcd_call_duration_seconds_sum 0.003\n"),
+                    HasSubstr("failback_etcd_tokens_total 3\n"),
                     Not(HasSubstr("failback_registry_epoch"))));
 }
 

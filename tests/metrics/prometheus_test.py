@@ -23,6 +23,7 @@ REGISTRY = os.path.abspath("registry/failback-registry")
 CONDITIONAL = {
     "failback_etcd_calls_total",
     "failback_etcd_call_duration_seconds",
+    "failback_etcd_tokens_total",
     "failback_etcd_watched_services",
     "failback_server_denied_total",
     "failback_server_revoked_streams_total",

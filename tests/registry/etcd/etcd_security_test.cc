@@ -14,13 +14,8 @@ namespace {
 
 class EtcdAuthTest : public testing::Test {
  protected:
-  static EtcdCluster::Options ShortTokens() {
-    EtcdCluster::Options options;
-    options.arguments = {"--auth-token-ttl", "1"};  // of a token that is not used
-    return options;
-  }
-
-  EtcdAuthTest() : etcd_(ShortTokens()), timer_(NewTestTimer()) {
+  explicit EtcdAuthTest(EtcdCluster::Options etcd = {})
+      : etcd_(std::move(etcd)), timer_(NewTestTimer()) {
     const std::vector<std::vector<std::string>> setup = {
         {"user", "add", "root:root"},
         {"user", "grant-role", "root", "root"},
@@ -116,6 +111,51 @@ TEST_F(EtcdAuthTest, ATokenThatHasEndedIsRenewedByCallsAndWatches) {
       return CallAndWait<KeepAliveResponse>(*registry, &Registry::KeepAlive, renew).ok();
     }));
   }
+  EXPECT_FALSE(subscriber->ended().has_value());
+}
+
+// Tokens of a second, however they are used.
+class EtcdShortTokenTest : public EtcdAuthTest {
+ protected:
+  EtcdShortTokenTest() : EtcdShortTokenTest(TempDir()) {}
+
+ private:
+  explicit EtcdShortTokenTest(const TempDir& dir) : EtcdAuthTest(ShortTokens(dir)) {}
+
+  static EtcdCluster::Options ShortTokens(const TempDir& dir) {
+    const std::string key = dir.File("key.pem");
+    const std::string public_key = dir.File("public.pem");
+    EXPECT_EQ(RunProcess({"/usr/bin/openssl", "genrsa", "-out", key, "2048"}).status, 0);
+    EXPECT_EQ(
+        RunProcess({"/usr/bin/openssl", "rsa", "-in", key, "-pubout", "-out", public_key}).status,
+        0);
+    EtcdCluster::Options options;
+    options.arguments = {"--auth-token", absl::StrCat("jwt,pub-key=", public_key, ",priv-key=", key,
+                                                      ",sign-method=RS256,ttl=1s")};
+    return options;
+  }
+};
+
+TEST_F(EtcdShortTokenTest, ATokenThatRunsOutIsReplacedAndNobodyNotices) {
+  EnableAuth();
+  const auto registry = Connect("/mine", "right");
+  const auto opened = Open(*registry);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  auto subscriber = std::make_shared<FakeSubscriber>();
+  SubscribeRequest subscribe;
+  subscribe.mutable_selector()->set_service("s");
+  const auto stream = registry->Subscribe(subscribe, subscriber);
+  KeepAliveRequest renew;
+  renew.set_session_id(opened->session_id());
+  absl::Status status;
+  size_t registered = 0;
+  EXPECT_TRUE(Eventually([&] {
+    status.Update(Register(*registry, opened->session_id(), absl::StrCat(registered++)));
+    status.Update(CallAndWait<KeepAliveResponse>(*registry, &Registry::KeepAlive, renew).status());
+    return !status.ok() || registry->Stats().calls.tokens >= 4;
+  }));
+  EXPECT_EQ(status, absl::OkStatus());
+  EXPECT_TRUE(Eventually([&] { return subscriber->ids().size() == registered; }));
   EXPECT_FALSE(subscriber->ended().has_value());
 }
 
