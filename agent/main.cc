@@ -235,6 +235,7 @@ absl::Status AgentDaemon::Claim() {
   serve_.listen_options =
       ToListenOptions(config_.socket(), config_.allow_remote_plaintext(), loader_).value();
   serve_.credentials = security_.server->credentials();
+  serve_.timer = timer_.get();
   auto claimed = RegistryServer::Claim(serve_);
   if (!claimed.ok()) return loader_.ErrorAt("listen", std::string(claimed.status().message()));
   claimed_ = *std::move(claimed);

@@ -1,5 +1,6 @@
 #include "registry/canonical.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,15 @@ constexpr char kSpelledNamespace[] =
     "default";
 constexpr size_t kSpelledSize = sizeof(kSpelledNamespace) - 1;
 
+void AppendNames(std::string_view name_space, std::string_view service,
+                 std::string_view instance_id, std::string* out) {
+  out->append(name_space.empty() ? std::string_view(kDefault) : name_space);
+  out->push_back('\0');
+  out->append(service);
+  out->push_back('\0');
+  out->append(instance_id);
+}
+
 // Serializes the instance, of `size` bytes, its maps sorted.
 void SerializeSorted(const ServiceInstance& instance, size_t size, char* out) {
   google::protobuf::io::ArrayOutputStream stream(out, static_cast<int>(size));
@@ -34,35 +44,34 @@ void SerializeSorted(const ServiceInstance& instance, size_t size, char* out) {
 }  // namespace
 
 void AppendCanonicalKey(const InstanceKey& key, std::string* out) {
-  if (key.namespace_().empty()) {
-    out->append(kDefault);
-  } else {
-    out->append(key.namespace_());
-  }
-  out->push_back('\0');
-  out->append(key.service());
-  out->push_back('\0');
-  out->append(key.instance_id());
+  AppendNames(key.namespace_(), key.service(), key.instance_id(), out);
 }
 
 std::string CanonicalKey(const InstanceKey& key) {
+  return CanonicalKey(key.namespace_(), key.service(), key.instance_id());
+}
+
+std::string CanonicalKey(std::string_view name_space, std::string_view service,
+                         std::string_view instance_id) {
   std::string out;
-  out.reserve(key.namespace_().size() + key.service().size() + key.instance_id().size() + 9);
-  AppendCanonicalKey(key, &out);
+  out.reserve(std::max(name_space.size(), sizeof(kDefault) - 1) + service.size() +
+              instance_id.size() + 2);
+  AppendNames(name_space, service, instance_id, &out);
   return out;
 }
 
 bool ParseCanonicalKey(const std::string& canonical, InstanceKey* key) {
+  if (!IsCanonicalKey(canonical)) return false;
   const size_t first = canonical.find('\0');
-  if (first == std::string::npos) return false;
   const size_t second = canonical.find('\0', first + 1);
-  if (second == std::string::npos || canonical.find('\0', second + 1) != std::string::npos) {
-    return false;
-  }
   key->set_namespace_(canonical.substr(0, first));
   key->set_service(canonical.substr(first + 1, second - first - 1));
   key->set_instance_id(canonical.substr(second + 1));
   return true;
+}
+
+bool IsCanonicalKey(std::string_view canonical) {
+  return std::count(canonical.begin(), canonical.end(), '\0') == 2;
 }
 
 std::string KeyText(const InstanceKey& key) {

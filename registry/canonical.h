@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "failback/registry/v1/registry.pb.h"
 
@@ -21,9 +22,13 @@ namespace failback {
 // instance_id). Appends to `out`.
 void AppendCanonicalKey(const registry::v1::InstanceKey& key, std::string* out);
 std::string CanonicalKey(const registry::v1::InstanceKey& key);
+std::string CanonicalKey(std::string_view name_space, std::string_view service,
+                         std::string_view instance_id);
 
 // The key of which `canonical` is the spelling; false when it is none.
 bool ParseCanonicalKey(const std::string& canonical, registry::v1::InstanceKey* key);
+// Whether it could be parsed.
+bool IsCanonicalKey(std::string_view canonical);
 
 // `namespace/service/instance_id`, for people.
 std::string KeyText(const registry::v1::InstanceKey& key);

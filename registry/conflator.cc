@@ -144,12 +144,13 @@ Conflator::Event Conflator::Take() {
     if (!same) {
       written_ = std::move(next_->after);
       parts_ = std::move(next_->parts);
+      std::reverse(parts_.begin(), parts_.end());
     }
     next_.reset();
   }
   if (!parts_.empty()) {
-    Event part = std::move(parts_.front());
-    parts_.pop_front();
+    Event part = std::move(parts_.back());
+    parts_.pop_back();
     return Told(std::move(part));
   }
   return rest_ != nullptr ? TakeRest() : nullptr;

@@ -22,6 +22,7 @@
 #include "registry/admin/admin_routes.h"
 #include "registry/admin/admin_service.h"
 #include "registry/admin/registry_admin.h"
+#include "registry/encoded_registrar.h"
 #include "registry/etcd/etcd_registry.h"
 #include "registry/log.h"
 #include "registry/metrics/etcd_metrics.h"
@@ -138,6 +139,7 @@ absl::Status RegistryDaemon::Serve() {
   RegistryServer::Options options = ToServerOptions(config_, timer_.get(), loader_);
   options.credentials = security_->credentials();
   options.access = security_->access();
+  options.encoded = dynamic_cast<EncodedRegistrar*>(registry_.get());
   options.extra_services = {{xds_service_.get(), xds::AdsService::kName},
                             {admin_service_.get(), AdminService::kName}};
   auto server = RegistryServer::Start(registry_.get(), options);

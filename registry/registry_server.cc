@@ -42,6 +42,24 @@ constexpr size_t kLargestSmallRequest = 4096;
 // Threads for bulk: they leave room for those that serve the connections.
 int BulkThreads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2); }
 
+absl::Status NoRequest(const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat("the request is no ", name));
+}
+
+// The bytes of a message in one piece.
+class Contiguous {
+ public:
+  explicit Contiguous(const grpc::ByteBuffer& bytes) {
+    if (!bytes.TrySingleSlice(&slice_).ok()) bytes.DumpToSingleSlice(&slice_).IgnoreError();
+  }
+  std::string_view view() const {
+    return {reinterpret_cast<const char*>(slice_.begin()), slice_.size()};
+  }
+
+ private:
+  grpc::Slice slice_;
+};
+
 // Calls `use` with the message in `bytes`. Messages with many small parts are parsed onto an
 // arena, which costs a third less than the heap.
 template <typename Request, typename Use>
@@ -52,8 +70,7 @@ absl::Status WithParsed(grpc::ByteBuffer bytes, Use use) {
   google::protobuf::Arena arena(options);
   auto* const request = google::protobuf::Arena::CreateMessage<Request>(&arena);
   if (!grpc::SerializationTraits<Request>::Deserialize(&bytes, request).ok()) {
-    return absl::InternalError(
-        absl::StrCat("the request is no ", std::string(Request::descriptor()->name())));
+    return NoRequest(Request::descriptor()->name());
   }
   use(*request);
   return absl::OkStatus();
@@ -131,6 +148,7 @@ class RegistryServer::Service final : public ServiceBase {
   Service(Registry* registry, const Options& options)
       : registry_(std::shared_ptr<void>(), registry),
         access_(options.access),
+        encoded_(options.access == nullptr ? options.encoded : nullptr),
         overload_delay_(options.overload_delay),
         max_bulk_bytes_(options.max_bulk_bytes),
         calls_(options.max_calls_in_flight),
@@ -204,13 +222,24 @@ class RegistryServer::Service final : public ServiceBase {
   grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    return Sized(*context, Method::kRegister, request, response, &Registry::Register);
+    return Sized<RegisterResponse>(
+        *context, Method::kRegister, request, response,
+        [this](Registry* registry, const grpc::ByteBuffer& bytes, Callback<RegisterResponse> done) {
+          if (encoded_ != nullptr && encoded_->RegisterEncoded(Contiguous(bytes).view(), &done)) {
+            return;
+          }
+          CallParsed(registry, bytes, &Registry::Register, std::move(done));
+        });
   }
 
   grpc::ServerUnaryReactor* Unregister(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override {
-    return Sized(*context, Method::kUnregister, request, response, &Registry::Unregister);
+    return Sized<UnregisterResponse>(
+        *context, Method::kUnregister, request, response,
+        [](Registry* registry, const grpc::ByteBuffer& bytes, Callback<UnregisterResponse> done) {
+          CallParsed(registry, bytes, &Registry::Unregister, std::move(done));
+        });
   }
 
   grpc::ServerUnaryReactor* Unsubscribe(grpc::CallbackServerContext* context,
@@ -257,7 +286,7 @@ class RegistryServer::Service final : public ServiceBase {
     if (!registry.ok()) {
       (*state)->Abort(registry.status());
     } else if (!parsed) {
-      (*state)->Abort(absl::InternalError("the request is no SubscribeRequest"));
+      (*state)->Abort(NoRequest(SubscribeRequest::descriptor()->name()));
     } else if (places.first == nullptr) {
       (*state)->Abort(Overloaded(Limit::kSubscriptions));
     } else if (places.second == nullptr) {
@@ -291,11 +320,12 @@ class RegistryServer::Service final : public ServiceBase {
         std::move(on_success));
   }
 
-  // A call on encoded messages: carried out at once if it is small, else on the threads for bulk.
-  template <typename Request, typename Response>
+  // A call on encoded messages: carried out at once if it is small, else on the threads for bulk,
+  // by `call(registry, request, done)`.
+  template <typename Response, typename Call>
   grpc::ServerUnaryReactor* Sized(const grpc::CallbackServerContext& context, Method name,
                                   const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
-                                  void (Registry::*method)(const Request&, Callback<Response>)) {
+                                  Call call) {
     const ScopedTrace trace(TraceParentOf(context.client_metadata()));
     std::shared_ptr<void> token = calls_.Enter();
     const auto size = static_cast<int64_t>(request->Length());
@@ -308,16 +338,14 @@ class RegistryServer::Service final : public ServiceBase {
     return UnaryReactor<Response, grpc::ByteBuffer>::Run(
         response, std::move(token), {&call_stats_, name}, [&](Callback<Response> done) {
           if (!refusal.ok()) return std::move(done)(refusal);
-          if (!bulk) return CallParsed(registry.get(), *request, method, std::move(done));
+          if (!bulk) return call(registry.get(), *request, std::move(done));
           bulk_bytes_ += size;
-          bulk_->Execute([this, registry, bytes = *request, size, method, parent = CurrentTrace(),
+          bulk_->Execute([this, registry, bytes = *request, size, call, parent = CurrentTrace(),
                           done = std::move(done)]() mutable {
             const ScopedTrace trace(std::move(parent));
             bulk_bytes_ -= size;
             if (stopping_) return std::move(done)(ShuttingDown());
-            Guarded([&] {
-              CallParsed(registry.get(), bytes, method, std::move(done));
-            }).IgnoreError();
+            Guarded([&] { call(registry.get(), bytes, std::move(done)); }).IgnoreError();
           });
         });
   }
@@ -374,6 +402,7 @@ class RegistryServer::Service final : public ServiceBase {
 
   const std::shared_ptr<Registry> registry_;     // not owned
   const std::shared_ptr<AccessControl> access_;  // null: everybody may do everything
+  EncodedRegistrar* const encoded_;              // null: calls are parsed
   const absl::Duration overload_delay_;
   const int64_t max_bulk_bytes_;
   std::atomic<bool> stopping_ = false;

@@ -42,6 +42,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/call_stats.h"
+#include "registry/encoded_registrar.h"
 #include "registry/listen.h"
 #include "registry/registry.h"
 #include "registry/security/access_control.h"
@@ -66,6 +67,9 @@ class RegistryServer {
     std::shared_ptr<grpc::ServerCredentials> credentials;
     // Who may do what. Null: everybody everything. Extra services ask it themselves.
     std::shared_ptr<AccessControl> access;
+    // The registry itself, if it takes Registers as they come. Not used with `access`, which has to
+    // see what is in them.
+    EncodedRegistrar* encoded = nullptr;
     std::vector<ExtraService> extra_services;
     // Largest request.
     int max_message_bytes = 16 << 20;

@@ -21,8 +21,8 @@
 #ifndef FAILBACK_REGISTRY_SERIAL_NOTIFIER_H_
 #define FAILBACK_REGISTRY_SERIAL_NOTIFIER_H_
 
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -80,7 +80,7 @@ class SerialNotifier {
 
   // Drops what has not been delivered, and waits for a call under way on another thread.
   void Close() {
-    std::deque<Item> dropped;  // destroyed without the lock
+    std::list<Item> dropped;  // destroyed without the lock
     MutexLock lock(&mu_);
     closed_ = true;
     dropped.swap(events_);
@@ -151,7 +151,8 @@ class SerialNotifier {
   const std::shared_ptr<NotifyListener> listener_;
   mutable Mutex mu_;
   CondVar idle_;
-  std::deque<Item> events_ ABSL_GUARDED_BY(mu_);
+  // Empty nearly always, and then no memory: there is one for each subscriber.
+  std::list<Item> events_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

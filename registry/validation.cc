@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -22,9 +24,9 @@ constexpr uint32_t kMaxWeight = 65535;
 constexpr size_t kMaxQuoted = 64;
 
 // A value as an error message shows it: quoted, on one line, not too long.
-std::string Quoted(const std::string& value) {
-  if (value.size() <= kMaxQuoted) return absl::StrCat("\"", absl::CHexEscape(value), "\"");
-  return absl::StrCat("\"", absl::CHexEscape(value.substr(0, kMaxQuoted)), "\"...");
+std::string Quoted(std::string_view value) {
+  const std::string begin(value.substr(0, kMaxQuoted));
+  return absl::StrCat("\"", absl::CHexEscape(begin), value.size() <= kMaxQuoted ? "\"" : "\"...");
 }
 
 absl::Status Invalid(const FieldPath& path, const std::string& description) {
@@ -39,7 +41,7 @@ absl::Status TooLong(const FieldPath& path, size_t actual, size_t limit, const c
 }
 
 // Printable ASCII without space, 1 to `max` of them.
-absl::Status ValidateId(const FieldPath& path, const std::string& id, size_t max) {
+absl::Status ValidateId(const FieldPath& path, std::string_view id, size_t max) {
   if (id.empty()) return Required(path);
   if (id.size() > max) return TooLong(path, id.size(), max, "characters");
   for (const char c : id) {
@@ -51,17 +53,17 @@ absl::Status ValidateId(const FieldPath& path, const std::string& id, size_t max
   return absl::OkStatus();
 }
 
-absl::Status ValidateOptionalId(const FieldPath& path, const std::string& id, size_t max) {
+absl::Status ValidateOptionalId(const FieldPath& path, std::string_view id, size_t max) {
   return id.empty() ? absl::OkStatus() : ValidateId(path, id, max);
 }
 
 // 1 to `max` of `A-Za-z0-9` and `more`, the first and the last alphanumeric.
-absl::Status ValidateName(const FieldPath& path, const std::string& name, size_t max,
+absl::Status ValidateName(const FieldPath& path, std::string_view name, size_t max,
                           const char* more, const char* allowed) {
   if (name.size() > max) return TooLong(path, name.size(), max, "characters");
   for (const char c : name) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) &&
-        absl::string_view(more).find(c) == absl::string_view::npos) {
+        std::string_view(more).find(c) == std::string_view::npos) {
       return Invalid(path, absl::StrCat(Quoted(name), " may hold ", allowed, " only"));
     }
   }
@@ -73,7 +75,7 @@ absl::Status ValidateName(const FieldPath& path, const std::string& name, size_t
 }
 
 // How many characters `text` has, or -1 when it is not UTF-8.
-int Utf8Length(const std::string& text) {
+int Utf8Length(std::string_view text) {
   int length = 0;
   for (size_t i = 0; i < text.size(); ++length) {
     const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
@@ -104,7 +106,7 @@ int Utf8Length(const std::string& text) {
 }
 
 // UTF-8 without control characters, at most `max` characters.
-absl::Status ValidateText(const FieldPath& path, const std::string& text, int max) {
+absl::Status ValidateText(const FieldPath& path, std::string_view text, int max) {
   const int length = Utf8Length(text);
   if (length < 0) return Invalid(path, absl::StrCat(Quoted(text), " is not UTF-8"));
   if (length > max) return TooLong(path, length, max, "characters");
@@ -116,25 +118,41 @@ absl::Status ValidateText(const FieldPath& path, const std::string& text, int ma
   return absl::OkStatus();
 }
 
-absl::Status ValidateNamespace(const FieldPath& path, const std::string& name) {
+absl::Status ValidateNamespace(const FieldPath& path, std::string_view name) {
   if (name.empty()) return absl::OkStatus();
   return ValidateName(path, name, kMaxNamespaceLength, "._-", "letters, digits and . _ -");
 }
 
-absl::Status ValidateService(const FieldPath& path, const std::string& name) {
+absl::Status ValidateService(const FieldPath& path, std::string_view name) {
   if (name.empty()) return Required(path);
   return ValidateName(path, name, kMaxServiceLength, "._/-", "letters, digits and . _ / -");
 }
 
-absl::Status ValidateAddress(const FieldPath& path, const std::string& address) {
+absl::Status ValidateKeyNames(const FieldPath& path, std::string_view name_space,
+                              std::string_view service, std::string_view instance_id) {
+  if (auto status = ValidateNamespace(FieldPath(path, "namespace"), name_space); !status.ok()) {
+    return status;
+  }
+  if (auto status = ValidateService(FieldPath(path, "service"), service); !status.ok()) {
+    return status;
+  }
+  return ValidateId(FieldPath(path, "instance_id"), instance_id, kMaxInstanceIdLength);
+}
+
+absl::Status ValidateAddress(const FieldPath& path, std::string_view address) {
   if (address.empty()) return Required(path);
   if (address.size() > kMaxAddressLength) {
     return TooLong(path, address.size(), kMaxAddressLength, "characters");
   }
-  if (address.find(':') != std::string::npos) {
+  if (address.find(':') != std::string_view::npos) {
     // Only an IPv6 address has colons; it may have a zone (`fe80::1%eth0`).
+    const size_t end = std::min(address.find('%'), address.size());
+    const std::string_view zone = address.substr(end);
+    const bool readable = std::all_of(zone.begin(), zone.end(),
+                                      [](unsigned char c) { return absl::ascii_isgraph(c); });
     in6_addr parsed;
-    if (inet_pton(AF_INET6, address.substr(0, address.find('%')).c_str(), &parsed) == 1) {
+    if (readable && zone.size() != 1 &&
+        inet_pton(AF_INET6, std::string(address.substr(0, end)).c_str(), &parsed) == 1) {
       return absl::OkStatus();
     }
     return Invalid(path, absl::StrCat(Quoted(address),
@@ -160,8 +178,9 @@ absl::Status ValidateIntentState(const FieldPath& path, int state) {
   return Invalid(path, absl::StrCat(state, " is not an IntentState"));
 }
 
-absl::Status ValidateMetadata(const FieldPath& path,
-                              const google::protobuf::Map<std::string, std::string>& metadata) {
+// `metadata`: pairs of a key and a value.
+template <typename Metadata>
+absl::Status ValidateMetadata(const FieldPath& path, const Metadata& metadata) {
   if (metadata.size() > kMaxMetadataEntries) {
     return Invalid(path, absl::StrCat("has ", metadata.size(), " entries, at most ",
                                       kMaxMetadataEntries, " are allowed"));
@@ -207,20 +226,20 @@ absl::Status ValidateSessionId(const std::string& session_id) {
   return ValidateId(FieldPath("session_id"), session_id, kMaxIdLength);
 }
 
-// What Register and Unregister share: both are a batch of intents in a session, or detached.
-template <typename Request, typename Items>
-absl::Status ValidateBatch(const Request& request, const Items& items, const char* field,
+// What Register and Unregister share: both are a batch of `size` intents in a session, or detached.
+template <typename Request>
+absl::Status ValidateBatch(const Request& request, int size, const char* field,
                            uint32_t max_batch) {
   if (auto status = ValidateOptionalId(FieldPath("session_id"), request.session_id(), kMaxIdLength);
       !status.ok()) {
     return status;
   }
-  if (items.empty()) return Required(FieldPath(field));
-  if (static_cast<uint32_t>(items.size()) > max_batch) {
+  if (size == 0) return Required(FieldPath(field));
+  if (static_cast<uint32_t>(size) > max_batch) {
     return Refusal(registry::v1::ERROR_REASON_TOO_LARGE,
-                   absl::StrCat(field, ": has ", items.size(), " items, at most ", max_batch,
+                   absl::StrCat(field, ": has ", size, " items, at most ", max_batch,
                                 " are allowed in one call"),
-                   {{"limit", absl::StrCat(max_batch)}, {"actual", absl::StrCat(items.size())}});
+                   {{"limit", absl::StrCat(max_batch)}, {"actual", absl::StrCat(size)}});
   }
   return ValidateIntentState(FieldPath("wait_for"), request.wait_for());
 }
@@ -283,48 +302,47 @@ void NormalizeSelector(Selector* selector) {
 }
 
 absl::Status ValidateKey(const FieldPath& path, const InstanceKey& key) {
-  if (auto status = ValidateNamespace(FieldPath(path, "namespace"), key.namespace_());
-      !status.ok()) {
-    return status;
-  }
-  if (auto status = ValidateService(FieldPath(path, "service"), key.service()); !status.ok()) {
-    return status;
-  }
-  return ValidateId(FieldPath(path, "instance_id"), key.instance_id(), kMaxInstanceIdLength);
+  return ValidateKeyNames(path, key.namespace_(), key.service(), key.instance_id());
 }
 
 absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& instance) {
-  if (auto status = ValidateKey(FieldPath(path, "key"), instance.key()); !status.ok()) {
+  return ValidateInstance(path, InstanceView(instance));
+}
+
+absl::Status ValidateInstance(const FieldPath& path, const InstanceView& instance) {
+  if (auto status = ValidateKeyNames(FieldPath(path, "key"), instance.name_space, instance.service,
+                                     instance.instance_id);
+      !status.ok()) {
     return status;
   }
-  if (auto status = ValidateAddress(FieldPath(path, "address"), instance.address()); !status.ok()) {
+  if (auto status = ValidateAddress(FieldPath(path, "address"), instance.address); !status.ok()) {
     return status;
   }
-  if (instance.port() < 1 || instance.port() > kMaxPort) {
+  if (instance.port < 1 || instance.port > kMaxPort) {
     return Invalid(FieldPath(path, "port"),
-                   absl::StrCat(instance.port(), " is not in 1..", kMaxPort));
+                   absl::StrCat(instance.port, " is not in 1..", kMaxPort));
   }
-  if (auto status = ValidateHealth(FieldPath(path, "status"), instance.status()); !status.ok()) {
+  if (auto status = ValidateHealth(FieldPath(path, "status"), instance.status); !status.ok()) {
     return status;
   }
-  if (instance.weight() > kMaxWeight) {
+  if (instance.weight > kMaxWeight) {
     return Invalid(FieldPath(path, "weight"),
-                   absl::StrCat(instance.weight(), " is not in 0..", kMaxWeight));
+                   absl::StrCat(instance.weight, " is not in 0..", kMaxWeight));
   }
-  if (auto status = ValidateText(FieldPath(path, "zone"), instance.zone(), kMaxZoneLength);
+  if (auto status = ValidateText(FieldPath(path, "zone"), instance.zone, kMaxZoneLength);
       !status.ok()) {
     return status;
   }
-  if (auto status = ValidateMetadata(FieldPath(path, "metadata"), instance.metadata());
+  if (auto status = ValidateMetadata(FieldPath(path, "metadata"), instance.metadata);
       !status.ok()) {
     return status;
   }
-  if (instance.instance_count() != 0) {
+  if (instance.instance_count != 0) {
     return Invalid(FieldPath(path, "instance_count"), "is set by the registry only");
   }
-  if (const size_t bytes = instance.ByteSizeLong(); bytes > kMaxInstanceBytes) {
-    return Invalid(
-        path, absl::StrCat("is ", bytes, " bytes, at most ", kMaxInstanceBytes, " are allowed"));
+  if (instance.bytes > kMaxInstanceBytes) {
+    return Invalid(path, absl::StrCat("is ", instance.bytes, " bytes, at most ", kMaxInstanceBytes,
+                                      " are allowed"));
   }
   return absl::OkStatus();
 }
@@ -406,11 +424,15 @@ absl::Status ValidateCloseSession(const CloseSessionRequest& request) {
 }
 
 absl::Status ValidateRegister(const RegisterRequest& request, uint32_t max_batch) {
-  return ValidateBatch(request, request.registrations(), "registrations", max_batch);
+  return ValidateBatch(request, request.registrations_size(), "registrations", max_batch);
+}
+
+absl::Status ValidateRegister(const RegisterReader& request, uint32_t max_batch) {
+  return ValidateBatch(request, request.size(), "registrations", max_batch);
 }
 
 absl::Status ValidateUnregister(const UnregisterRequest& request, uint32_t max_batch) {
-  return ValidateBatch(request, request.deregistrations(), "deregistrations", max_batch);
+  return ValidateBatch(request, request.deregistrations_size(), "deregistrations", max_batch);
 }
 
 absl::Status ValidateSubscribe(const SubscribeRequest& request) {

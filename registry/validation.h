@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "registry/instance_view.h"
 #include "registry/registry.h"
 
 namespace failback {
@@ -77,6 +78,7 @@ void NormalizeSelector(Selector* selector);
 
 absl::Status ValidateKey(const FieldPath& path, const InstanceKey& key);
 absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& instance);
+absl::Status ValidateInstance(const FieldPath& path, const InstanceView& instance);
 
 absl::Status ValidateSelector(const FieldPath& path, const Selector& selector);
 // What may be followed: instances of a service, or all services of a namespace.
@@ -88,6 +90,7 @@ absl::Status ValidateKeepAlive(const KeepAliveRequest& request);
 absl::Status ValidateCloseSession(const CloseSessionRequest& request);
 absl::Status ValidateRegister(const RegisterRequest& request,
                               uint32_t max_batch = kDefaultMaxBatch);
+absl::Status ValidateRegister(const RegisterReader& request, uint32_t max_batch);
 absl::Status ValidateUnregister(const UnregisterRequest& request,
                                 uint32_t max_batch = kDefaultMaxBatch);
 absl::Status ValidateSubscribe(const SubscribeRequest& request);

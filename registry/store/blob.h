@@ -23,7 +23,14 @@ namespace failback {
 class Blob {
  public:
   Blob() = default;  // null: no bytes at all, unlike empty bytes
-  explicit Blob(std::string_view bytes) : rep_(NewRep(bytes)) {}
+  explicit Blob(std::string_view bytes) : rep_(NewRep(bytes.size())) {
+    if (!bytes.empty()) std::memcpy(MutableData(), bytes.data(), bytes.size());
+  }
+  // `size` bytes, which `write(char*)` fills in.
+  template <typename Write>
+  Blob(size_t size, Write write) : rep_(NewRep(size)) {
+    write(MutableData());
+  }
   Blob(const Blob& other) : rep_(other.rep_) { Ref(); }
   Blob(Blob&& other) noexcept : rep_(std::exchange(other.rep_, nullptr)) {}
   Blob& operator=(Blob other) noexcept {
@@ -52,13 +59,12 @@ class Blob {
     uint32_t size;
   };
 
-  static Rep* NewRep(std::string_view bytes) {
-    void* memory = std::malloc(sizeof(Rep) + bytes.size());
+  static Rep* NewRep(size_t size) {
+    void* memory = std::malloc(sizeof(Rep) + size);
     if (memory == nullptr) throw std::bad_alloc();
-    Rep* rep = new (memory) Rep{{1}, static_cast<uint32_t>(bytes.size())};
-    if (!bytes.empty()) std::memcpy(reinterpret_cast<char*>(rep + 1), bytes.data(), bytes.size());
-    return rep;
+    return new (memory) Rep{{1}, static_cast<uint32_t>(size)};
   }
+  char* MutableData() { return reinterpret_cast<char*>(rep_ + 1); }
   void Ref() const {
     if (rep_ != nullptr) rep_->refs.fetch_add(1, std::memory_order_relaxed);
   }

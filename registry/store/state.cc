@@ -370,8 +370,7 @@ class State::Loader : public StoreReader {
   }
 
   absl::Status OnRecord(RecordRow row) override {
-    registry::v1::InstanceKey key;
-    if (row.id <= 0 || !ParseCanonicalKey(std::string(row.key), &key)) {
+    if (row.id <= 0 || !IsCanonicalKey(row.key)) {
       return Bad("record", row.id, "has no id or no key");
     }
     if (state_->FindRecord(row.key) != nullptr) return Bad("record", row.id, "is there twice");

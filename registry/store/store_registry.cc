@@ -14,7 +14,7 @@
 #include "registry/log.h"
 #include "registry/proto_time.h"
 #include "registry/selector.h"
-#include "registry/store/batch.h"
+#include "registry/store/encoded_batch.h"
 #include "registry/store/memory_storage.h"
 #include "registry/store/sqlite_storage.h"
 #include "retry/clock.h"
@@ -318,11 +318,11 @@ void StoreRegistry::CloseSession(const CloseSessionRequest& request,
   Submit(std::move(operation));
 }
 
-template <typename Request, typename Response>
-void StoreRegistry::SubmitBatch(const Request& request, Callback<Response> done) {
+template <typename Response>
+void StoreRegistry::SubmitBatch(std::string session_id, IntentBatch spelled,
+                                Callback<Response> done) {
   Batch batch;
-  batch.session_id = request.session_id();
-  IntentBatch spelled = SpellBatch(request);
+  batch.session_id = std::move(session_id);
   batch.intents = std::move(spelled.intents);
   batch.outcomes = std::move(spelled.outcomes);
   batch.done = [epoch = epoch_, done = std::move(done)](absl::Status status,
@@ -337,14 +337,21 @@ void StoreRegistry::SubmitBatch(const Request& request, Callback<Response> done)
 void StoreRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
   const absl::Status status = ValidateRegister(request, options_.max_batch);
   if (!status.ok()) return std::move(done)(status);
-  SubmitBatch(request, std::move(done));
+  SubmitBatch(request.session_id(), SpellBatch(request), std::move(done));
+}
+
+bool StoreRegistry::RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) {
+  std::optional<EncodedBatch> spelled = SpellEncodedRegister(request, options_.max_batch);
+  if (!spelled.has_value()) return false;
+  SubmitBatch(std::move(spelled->session_id), std::move(spelled->batch), std::move(*done));
+  return true;
 }
 
 void StoreRegistry::Unregister(const UnregisterRequest& request,
                                Callback<UnregisterResponse> done) {
   const absl::Status status = ValidateUnregister(request, options_.max_batch);
   if (!status.ok()) return std::move(done)(status);
-  SubmitBatch(request, std::move(done));
+  SubmitBatch(request.session_id(), SpellBatch(request), std::move(done));
 }
 
 template <typename Operation>

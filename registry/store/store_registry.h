@@ -39,6 +39,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -46,7 +47,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "failback/admin/v1/admin.pb.h"
+#include "registry/encoded_registrar.h"
 #include "registry/registry.h"
+#include "registry/store/batch.h"
 #include "registry/store/durability.h"
 #include "registry/store/leases.h"
 #include "registry/store/state.h"
@@ -59,7 +62,7 @@
 
 namespace failback {
 
-class StoreRegistry final : public Registry {
+class StoreRegistry final : public Registry, public EncodedRegistrar {
  public:
   struct Options {
     // `memory:` or `sqlite:///absolute/path`.
@@ -140,6 +143,7 @@ class StoreRegistry final : public Registry {
   void CloseSession(const CloseSessionRequest& request,
                     Callback<CloseSessionResponse> done) override;
   void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
+  bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override;
   void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override;
@@ -185,9 +189,9 @@ class StoreRegistry final : public Registry {
   Moment Now() const;
   absl::Duration ClampTtl(const google::protobuf::Duration& ttl) const;
 
-  // Register and Unregister: checks and spells each item, then queues the batch.
-  template <typename Request, typename Response>
-  void SubmitBatch(const Request& request, Callback<Response> done);
+  // Register and Unregister, checked and spelled.
+  template <typename Response>
+  void SubmitBatch(std::string session_id, IntentBatch spelled, Callback<Response> done);
 
   // Adds to the group that is committed next; commits it where there is no thread to do it.
   template <typename Operation>

@@ -95,6 +95,8 @@ const std::vector<InstanceCase>& InstanceCases() {
       {"HostName", [](I& i) { i.set_address("orders-1.svc.cluster.local"); }, nullptr, ""},
       {"Ipv6", [](I& i) { i.set_address("2001:db8::1"); }, nullptr, ""},
       {"Ipv6WithZone", [](I& i) { i.set_address("fe80::1%eth0"); }, nullptr, ""},
+      {"Ipv6ZoneNotReadable", [](I& i) { i.set_address("fe80::1%a\nb"); }, "at.address", "neither"},
+      {"Ipv6ZoneEmpty", [](I& i) { i.set_address("fe80::1%"); }, "at.address", "neither"},
       {"AddressWithPort", [](I& i) { i.set_address("10.0.0.7:80"); }, "at.address",
        "\"10.0.0.7:80\" is neither a host name nor an IP address"},
       {"AddressInBrackets", [](I& i) { i.set_address("[::1]"); }, "at.address", "no brackets"},

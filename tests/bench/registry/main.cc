@@ -31,6 +31,8 @@ Scale QuickScale() {
   scale.changes_large = 2;
   scale.expiring = 50;
   scale.expiry_ttl_seconds = 1;
+  scale.expiring_at_once = 200;
+  scale.at_once_ttl_seconds = 4;
   scale.restarted = 500;
   scale.remembered = 1000;
   scale.idle_subscribers = 20;

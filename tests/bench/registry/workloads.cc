@@ -413,6 +413,76 @@ void Expire(const Scale& scale, const std::string& subject, Report* report) {
   Die("the machine is too busy to set the sessions up within their TTL");
 }
 
+// Sessions that all end in the same instant, as a restart has given all of them a full TTL. Each
+// service has its own subscriber; drained is from the first word that something has gone to the
+// last.
+void ExpireAtOnce(const Scale& scale, const std::string& subject, Report* report) {
+  const TempDir dir;
+  Subject::Options options;
+  options.store_dir = dir.path();
+  options.eviction_guard = false;
+  int64_t services = 0;
+  {
+    Subject server(subject, options);
+    const auto channel = NewChannel(server.address());
+    std::vector<grpc::ByteBuffer> opens;
+    for (int64_t i = 0; i < scale.expiring_at_once; ++i) {
+      OpenSessionRequest request;
+      request.set_incarnation(absl::StrCat("expiring-", i));
+      request.mutable_ttl()->set_seconds(scale.at_once_ttl_seconds);
+      opens.push_back(Encode(request));
+    }
+    std::vector<grpc::ByteBuffer> registers;
+    RunUnary(channel, kOpenSessionMethod, opens, scale.unary_in_flight,
+             [&](const grpc::ByteBuffer& bytes) {
+               const auto number = static_cast<int64_t>(registers.size());
+               RegisterRequest request;
+               request.set_session_id(Parsed<OpenSessionResponse>(bytes).session_id());
+               registry::v1::Registration& registration = *request.add_registrations();
+               *registration.mutable_instance() = MakeInstance("mortal", number);
+               registration.set_generation(1);
+               registers.push_back(Encode(request));
+               return true;
+             });
+    RunUnary(channel, kRegisterMethod, registers, scale.unary_in_flight, Acknowledged(1));
+    server.process().Kill();
+  }
+  Subject server(subject, options);
+  std::vector<grpc::ByteBuffer> subscribes;
+  for (int64_t i = 0; i < scale.expiring_at_once; ++i) {
+    const std::string service = MakeInstance("mortal", i).key().service();
+    if (services > 0 && service == MakeInstance("mortal", i - 1).key().service()) continue;
+    subscribes.push_back(EncodedSubscribe(service));
+    ++services;
+  }
+  int64_t held = 0;
+  double first_heard = 0;
+  double last_heard = 0;
+  Streams watch(server.address(), kSubscribeMethod, static_cast<int>(services),
+                scale.fanout_connections, nullptr, [&](int, const grpc::ByteBuffer& bytes) {
+                  const auto event = Parsed<SubscribeResponse>(bytes);
+                  held += event.snapshot().instances_size() - event.delta().removals_size();
+                  last_heard = NowSeconds();
+                  if (first_heard == 0 && event.delta().removals_size() > 0) {
+                    first_heard = last_heard;
+                  }
+                });
+  for (int64_t i = 0; i < services; ++i) watch.Send(static_cast<int>(i), subscribes[i]);
+  if (!watch.RunUntil([&] { return held == scale.expiring_at_once || first_heard > 0; },
+                      kLongest) ||
+      first_heard > 0) {
+    Die("not every subscriber has its snapshot before the sessions end");
+  }
+  const double cpu = server.CpuSeconds();
+  if (!watch.RunUntil([&] { return held == 0; }, kLongest)) {
+    Die("instances have outlived their sessions");
+  }
+  report->Add("expire-100k", subject, "drained_s", last_heard - first_heard, "s");
+  report->Add("expire-100k", subject, "server_cpu_us_per_session",
+              (server.CpuSeconds() - cpu) / static_cast<double>(scale.expiring_at_once) * 1e6,
+              "us");
+}
+
 // Killed and started again on the same store: from the start of the process to the first answer.
 void Restart(const Scale& scale, const std::string& subject, Report* report) {
   const TempDir dir;
@@ -531,6 +601,7 @@ const std::vector<Workload>& Workloads() {
        Restart,
        {"seconds_to_first_list"}},
       {"expire-10k", {kFailbackMemory, kFailbackNormal, kFailbackFull}, Expire, {}},
+      {"expire-100k", {kFailbackNormal}, ExpireAtOnce, {}, 3},
       {"memory-per-instance",
        {kBareGrpc, kFailbackMemory, kFailbackNormal},
        MemoryPerInstance,

@@ -32,7 +32,9 @@ struct Scale {
   int changes_small = 30;
   int changes_large = 8;
   int64_t expiring = 10000;
-  int64_t expiry_ttl_seconds = 4;
+  int64_t expiry_ttl_seconds = 6;
+  int64_t expiring_at_once = 100000;
+  int64_t at_once_ttl_seconds = 40;
   int64_t restarted = 100000;
   int64_t remembered = 200000;
   int64_t idle_subscribers = 2000;

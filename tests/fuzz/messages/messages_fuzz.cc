@@ -1,6 +1,7 @@
 // Sequences of requests, any content, into the registry on a memory store: as it is, and as two
 // callers with different permissions may use it. Every call is answered exactly once, nothing
-// crashes, and the state's invariants hold at the end.
+// crashes, and the state's invariants hold at the end. A Register that is taken as it came means
+// what it means when it is parsed.
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/registry/store/encoded_batch_check.h"
 
 namespace failback {
 namespace {
@@ -74,7 +76,7 @@ class FuzzSession {
     const uint8_t choice = input->Byte();
     Registry* const registry =
         choice % 3 == 0 ? static_cast<Registry*>(store_.get()) : guarded_[choice % 2].get();
-    switch (input->Byte() % 9) {
+    switch (input->Byte() % 10) {
       case 0:
         return Call(registry, &Registry::OpenSession, input, [this](const auto& response) {
           session_ids_.push_back(response.session_id());
@@ -92,6 +94,8 @@ class FuzzSession {
         return Subscribe(registry, input);
       case 7:
         return Call(registry, &Registry::Unsubscribe, input);
+      case 8:
+        return RegisterEncoded(input);
       default:
         if (input->Byte() % 2 == 0) return Call(registry, &Registry::List, input);
         clock_.Advance(absl::Milliseconds(input->Number()));
@@ -132,6 +136,24 @@ class FuzzSession {
   void Call(Registry* registry, void (Registry::*method)(const Request&, Callback<Response>),
             FuzzInput* input, OnSuccess on_success) {
     Call(registry, method, input, std::function<void(const Response&)>(std::move(on_success)));
+  }
+
+  // A request's bytes, some of them changed.
+  void RegisterEncoded(FuzzInput* input) {
+    RegisterRequest request;
+    input->Fill(&request);
+    TakeSession(input, &request);
+    std::string bytes = request.SerializePartialAsString();
+    for (int i = input->Byte() % 4; i > 0 && !bytes.empty(); --i) {
+      bytes[input->Number() % bytes.size()] = static_cast<char>(input->Byte());
+    }
+    if (const std::string difference = DifferenceFromParsed(bytes); !difference.empty()) {
+      Die("a Register that is taken as it came: " + difference);
+    }
+    int answers = 0;
+    Callback<RegisterResponse> done = [&](const absl::StatusOr<RegisterResponse>&) { ++answers; };
+    const bool taken = store_->RegisterEncoded(bytes, &done);
+    if (answers != (taken ? 1 : 0)) Die("an encoded Register was not answered once");
   }
 
   void Subscribe(Registry* registry, FuzzInput* input) {

@@ -86,6 +86,42 @@ TEST(StoreRegistry, BatchIsDecidedItemByItemInOneRevision) {
   EXPECT_THAT(store.Ids("orders"), ElementsAre("1", "2", "old"));
 }
 
+TEST(StoreRegistry, EncodedRegisterIsDecidedLikeAParsedOne) {
+  StoreHarness store;
+  RegisterRequest request;
+  request.set_session_id(store.Session("a"));
+  for (const char* id : {"1", "old", "2"}) {
+    *request.add_registrations()->mutable_instance() = MakeInstance("orders", id);
+    request.mutable_registrations(request.registrations_size() - 1)->set_generation(3);
+  }
+  ASSERT_TRUE(store.Register(request.session_id(), MakeInstance("orders", "old"), 9).ok());
+  absl::StatusOr<RegisterResponse> response;
+  Callback<RegisterResponse> done = [&](auto answer) { response = std::move(answer); };
+  ASSERT_TRUE(store->RegisterEncoded(request.SerializeAsString(), &done));
+  ASSERT_TRUE(response.ok()) << response.status();
+  ASSERT_EQ(response->results_size(), 3);
+  EXPECT_EQ(response->results(0).state(), registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  EXPECT_EQ(response->results(0).generation(), 3u);
+  EXPECT_EQ(ReasonOf(StatusFromProto(response->results(1).status())),
+            registry::v1::ERROR_REASON_SUPERSEDED);
+  EXPECT_EQ(response->results(2).status().code(), 0);
+  EXPECT_THAT(store.Ids("orders"), ElementsAre("1", "2", "old"));
+}
+
+TEST(StoreRegistry, EncodedRegisterThatIsToBeRefusedIsNotTaken) {
+  StoreHarness store;
+  int answers = 0;
+  Callback<RegisterResponse> done = [&](const auto&) { ++answers; };
+  EXPECT_FALSE(store->RegisterEncoded("\xff\xff", &done));
+  RegisterRequest request;
+  *request.add_registrations()->mutable_instance() = MakeInstance("orders", "1");
+  request.mutable_registrations(0)->mutable_instance()->set_port(70000);
+  EXPECT_FALSE(store->RegisterEncoded(request.SerializeAsString(), &done));
+  EXPECT_TRUE(done);
+  EXPECT_EQ(answers, 0);
+  EXPECT_THAT(store.List(), IsEmpty());
+}
+
 TEST(StoreRegistry, BadRequestsFailAsAWhole) {
   StoreHarness store;
   EXPECT_EQ(ReasonOf(CallAndWait(*store, &Registry::Register, RegisterRequest()).status()),

@@ -1,0 +1,30 @@
+// What a registry can do beside Registry when it needs no messages: take a Register as it came.
+//
+// Choose it for a registry that keeps instances as bytes. A server that is given one offers it each
+// encoded RegisterRequest first; what is spelled in an unusual way, or is to be refused, comes
+// parsed, through Registry::Register. So there is one place where errors are made.
+//
+// Thread safety: as Registry.
+
+#ifndef FAILBACK_REGISTRY_ENCODED_REGISTRAR_H_
+#define FAILBACK_REGISTRY_ENCODED_REGISTRAR_H_
+
+#include <string_view>
+
+#include "registry/registry.h"
+
+namespace failback {
+
+class EncodedRegistrar {
+ public:
+  virtual ~EncodedRegistrar() = default;
+
+  // Carries out `request`, an encoded RegisterRequest, as Registry::Register would. False: it is
+  // not taken, nothing has happened and `done` is as it was: parse it, and call Register. `request`
+  // need not live on after the return.
+  virtual bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) = 0;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ENCODED_REGISTRAR_H_

@@ -1,0 +1,29 @@
+// The intents of a RegisterRequest straight from its bytes: the way of nearly all registrations
+// into the store, at a fifth of what it costs to parse them.
+//
+// Thread safety: all functions are pure.
+
+#ifndef FAILBACK_REGISTRY_STORE_ENCODED_BATCH_H_
+#define FAILBACK_REGISTRY_STORE_ENCODED_BATCH_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "registry/store/batch.h"
+
+namespace failback {
+
+struct EncodedBatch {
+  std::string session_id;
+  IntentBatch batch;
+};
+
+// As ValidateRegister and SpellBatch of the parsed request, provided that they find nothing to
+// refuse. nullopt when they might, or when the request is spelled in an unusual way: parse it.
+std::optional<EncodedBatch> SpellEncodedRegister(std::string_view request, uint32_t max_batch);
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STORE_ENCODED_BATCH_H_
