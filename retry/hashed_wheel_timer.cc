@@ -18,6 +18,7 @@
 #include "absl/numeric/bits.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "retry/cycle_clock.h"
 #include "retry/mutex.h"
 #include "retry/spin_lock.h"
 #include "retry/ticks.h"
@@ -42,7 +43,7 @@ constexpr int64_t kLongestSleepNanos = 24 * 3600 * kNanosPerSecond;
 // timer's ended, so that an old handle never matches a new entry.
 struct alignas(128) Shard {
   // For Reschedule without the lock: whether it may, and how to know the tick.
-  std::atomic<bool> reads_real_clock{false};
+  std::atomic<bool> has_real_clock{false};
   SharedTickScale scale;
   TimerSlab slab;
 
@@ -114,8 +115,10 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
   ~Core() override;
 
   Tick NowTick() const { return scale.At(options.clock->NowNanos()); }
+  // Of a deadline, for which an upper bound of the time will do.
   Tick TickAfter(absl::Duration delay) const {
-    return scale.After(options.clock->NowNanos(), delay);
+    return scale.After(has_real_clock ? CycleClock::CeilingNanos() : options.clock->NowNanos(),
+                       delay);
   }
 
   Shard* MyShard() const;
@@ -158,6 +161,7 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
   const HashedWheelTimer::Options options;
   const TickScale scale;  // tick 0 is when the timer was made
   const bool has_thread;
+  const bool has_real_clock;
   std::vector<Shard*> shards;  // their number is a power of two
   uint32_t shard_mask = 0;
 
@@ -178,7 +182,8 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
 Core::Core(HashedWheelTimer::Options o, bool simulated)
     : options(std::move(o)),
       scale(options.clock->NowNanos(), absl::ToInt64Nanoseconds(options.tick_duration)),
-      has_thread(!simulated && !options.manual_drive) {
+      has_thread(!simulated && !options.manual_drive),
+      has_real_clock(options.clock == Clock::Real()) {
   // Two a processor: threads then seldom share one.
   const uint32_t processors = std::max(std::thread::hardware_concurrency(), 1u);
   const uint32_t count = simulated ? 1 : std::min(absl::bit_ceil(2 * processors), kMaxShards);
@@ -187,7 +192,7 @@ Core::Core(HashedWheelTimer::Options o, bool simulated)
     SpinLockHolder lock(&shard->lock);
     shard->core = this;
     shard->scale.Set(scale);
-    shard->reads_real_clock = options.clock == Clock::Real();
+    shard->has_real_clock = has_real_clock;
     shards.push_back(shard);
   }
   shard_mask = count - 1;
@@ -537,7 +542,7 @@ bool Timeout::Cancel() {
   {
     SpinLockHolder lock(&shard_->lock);
     if (!shard_->wheel.has_value()) return false;
-    task = shard_->wheel->Cancel({index_, generation_});
+    task = shard_->wheel->Take({index_, generation_});
     if (task == nullptr) return false;
     ++shard_->cancelled;
     shard_->core->ReturnCredit();
@@ -557,11 +562,10 @@ bool Timeout::IsExpired() const {
 bool Timeout::Reschedule(absl::Duration delay) {
   if (ABSL_PREDICT_FALSE(generation_ == 0)) return false;
   // To a later deadline without the lock, where the clock can be read without the timer.
-  if (shard_->reads_real_clock.load(std::memory_order_relaxed)) {
+  if (shard_->has_real_clock.load(std::memory_order_relaxed)) {
     TimerEntry* const entry = shard_->slab.At(index_);
     __builtin_prefetch(entry, 1);  // while the clock is read
-    const int64_t now = Clock::Real()->NowNanos();
-    const Wheel::Tick tick = shard_->scale.Get().After(now, delay);
+    const Wheel::Tick tick = shard_->scale.Get().After(CycleClock::CeilingNanos(), delay);
     if (entry->PutOff(generation_, tick, shard_->lock)) return true;
   }
   SpinLockHolder lock(&shard_->lock);

@@ -19,8 +19,8 @@
 //   if (!lease.Cancel()) lease.Wait();                 // now it does not run, and will not
 //
 // Contract of a task:
-//   * It never starts before its deadline; it starts at most one tick after it, plus the time
-//     that earlier tasks take on the same thread.
+//   * It never starts before its deadline; it starts at most one tick and a microsecond after it,
+//     plus the time that earlier tasks take on the same thread.
 //   * Tasks start in the order of their ticks. Within a tick the order is unspecified; under a
 //     SimulatedClock it is that of NewTimeout and Reschedule.
 //   * It may add, cancel, reschedule and wait, for itself too, and destroy the timer; Stop is an

@@ -77,11 +77,16 @@ struct alignas(64) TimerEntry {
   // Adds to the deadline what PutOff put it off by, for a holder of the lock that is about to
   // decide by it.
   void Settle() {
-    if (later() == 0) return;
-    const uint32_t mine = generation();
-    const uint64_t settled = claim.exchange(Claim(mine, kSettling), std::memory_order_acq_rel);
-    set_deadline(linked_deadline() + static_cast<uint32_t>(settled));
-    set_claim(mine, 0);
+    if (later() != 0) EndSettle(BeginSettle());
+  }
+  // In between deadline and claim do not belong together, and the claim says so to PutOff.
+  uint32_t BeginSettle() {
+    return static_cast<uint32_t>(
+        claim.exchange(Claim(generation(), kSettling), std::memory_order_acq_rel));
+  }
+  void EndSettle(uint32_t later) {
+    set_deadline(linked_deadline() + later);
+    set_claim(generation(), 0);
   }
 
   TimerTask& task() { return *std::launder(reinterpret_cast<TimerTask*>(task_bytes)); }

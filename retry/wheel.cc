@@ -159,7 +159,7 @@ size_t Wheel::Advance(Tick to, size_t max_tasks) {
 
 bool Wheel::TakePending(uint32_t* from, uint32_t max, std::vector<TimerTask>* tasks) {
   for (; *from < used_ && max > 0; ++*from, --max) {
-    TimerTask task = Cancel(Id{*from, slab_->At(*from)->generation()});
+    TimerTask task = Take(Id{*from, slab_->At(*from)->generation()});
     if (task != nullptr) tasks->push_back(std::move(task));
   }
   return *from < used_;

@@ -115,9 +115,12 @@ class Wheel {
   template <typename Task>
   Id Schedule(Tick deadline, Task&& task);
 
-  // Ends an entry that has not been started and returns its task, for the caller to drop where
-  // dropping is safe. Returns an empty one if the entry is started or over.
-  TimerTask Cancel(Id id);
+  // Ends an entry that has not been started, and destroys its task. Returns false if the entry is
+  // started or over.
+  bool Cancel(Id id);
+  // As Cancel, and returns the task, for the caller to drop where dropping is safe; or an empty
+  // one.
+  TimerTask Take(Id id);
 
   // Gives an entry that has not been started another deadline. Returns false if it is started or
   // over.
@@ -238,6 +241,9 @@ class Wheel {
     *reinterpret_cast<uint32_t*>(before ^ ((before ^ lane) & is_lane)) = next;
   }
 
+  // Takes an entry that has not been started out of its slot; nullptr: it is started or over.
+  TimerEntry* Withdraw(Id id);
+
   // Gives the entry, which is settled or was never put off, another deadline and a place by it.
   void Place(uint32_t index, TimerEntry* entry, Tick deadline) {
     entry->set_deadline(deadline);
@@ -317,11 +323,26 @@ Wheel::Id Wheel::Schedule(Tick deadline, Task&& task) {
   return Id{index, generation};
 }
 
-inline TimerTask Wheel::Cancel(Id id) {
+inline TimerEntry* Wheel::Withdraw(Id id) {
   TimerEntry* const entry = Find(id);
   if (entry == nullptr || entry->state == State::kStarted) return nullptr;
   if (entry->state == State::kPending) Unlink(entry);
   --pending_;
+  return entry;
+}
+
+inline bool Wheel::Cancel(Id id) {
+  TimerEntry* const entry = Withdraw(id);
+  if (entry == nullptr) return false;
+  entry->state = State::kStarted;  // as what the task holds may call the wheel when it goes
+  entry->task().~TimerTask();
+  Free(id.index, entry);
+  return true;
+}
+
+inline TimerTask Wheel::Take(Id id) {
+  TimerEntry* const entry = Withdraw(id);
+  if (entry == nullptr) return nullptr;
   Free(id.index, entry);
   return std::move(entry->task());
 }

@@ -27,6 +27,28 @@ TEST(TimerSlabTest, EntriesStayWhereTheyAreAndAreZeroAfterClear) {
   EXPECT_EQ(entry->generation(), 0u) << "and may still be looked at";
 }
 
+// Deadline and claim are two words. Were an entry put off between the writes of the two, it would
+// be so by what was added to the deadline too much.
+TEST(TimerSlabTest, AnEntryThatIsBeingSettledIsNotPutOff) {
+  constexpr uint32_t kGeneration = 3;
+  TimerSlab slab;
+  ASSERT_TRUE(slab.Grow());
+  TimerEntry* const entry = slab.At(1);
+  entry->set_deadline(1000);
+  entry->set_claim(kGeneration, 0);
+  const SpinLock free;
+  ASSERT_TRUE(entry->PutOff(kGeneration, 1005, free));
+  const uint32_t later = entry->BeginSettle();
+  EXPECT_EQ(later, 5u);
+  EXPECT_FALSE(entry->PutOff(kGeneration, 1010, free));
+  entry->EndSettle(later);
+  EXPECT_EQ(entry->linked_deadline(), 1005u);
+  EXPECT_EQ(entry->later(), 0u) << "the refused one has left nothing behind";
+  EXPECT_TRUE(entry->PutOff(kGeneration, 1010, free));
+  entry->Settle();
+  EXPECT_EQ(entry->linked_deadline(), 1010u);
+}
+
 // One thread puts an entry off, as the owner of its handle; another settles it all the time, as the
 // driver does when a slot opens. What PutOff says it has set is the deadline from then on.
 TEST(TimerSlabTest, WhatPutOffHasSetIsTheDeadlineWhoeverSettles) {

@@ -134,7 +134,7 @@ class WheelPlayer {
     }
     const size_t entry = (bytes_.Next() << 8 | bytes_.Next()) % ids_.size();
     if (what == 2) {
-      const bool cancelled = wheel_.Cancel(ids_[entry]) != nullptr;
+      const bool cancelled = wheel_.Cancel(ids_[entry]);
       if (cancelled != model_.Remove(entry)) Fail("cancel of ", entry, " returned ", cancelled);
     } else if (!ordered_ && bytes_.Next() % 2 == 0) {
       PutOff(entry, Clamped(wheel_.now() + bytes_.Distance()));

@@ -119,22 +119,55 @@ TEST(WheelTest, NeverIsNeverReached) {
   EXPECT_EQ(wheel.pending(), 1);
 }
 
-TEST(WheelTest, CancelReturnsTheTaskOnce) {
+TEST(WheelTest, CancelDestroysTheTaskOnce) {
   Wheel wheel(OptionsOf(512));
   auto held = std::make_shared<int>(0);
   const Wheel::Id id = wheel.Schedule(10, [held] { ++*held; });
   EXPECT_EQ(wheel.StateOf(id), Wheel::State::kPending);
-  {
-    TimerTask task = wheel.Cancel(id);
-    ASSERT_NE(task, nullptr);
-    EXPECT_EQ(held.use_count(), 2);
-  }
+  EXPECT_TRUE(wheel.Cancel(id));
   EXPECT_EQ(held.use_count(), 1);  // freed at once, not at the old deadline
   EXPECT_EQ(wheel.StateOf(id), Wheel::State::kFree);
-  EXPECT_EQ(wheel.Cancel(id), nullptr);
+  EXPECT_FALSE(wheel.Cancel(id));
   EXPECT_FALSE(wheel.Reschedule(id, 20));
   wheel.Advance(100);
   EXPECT_EQ(*held, 0);
+}
+
+TEST(WheelTest, TakeReturnsTheTaskOnce) {
+  Wheel wheel(OptionsOf(512));
+  auto held = std::make_shared<int>(0);
+  const Wheel::Id id = wheel.Schedule(10, [held] { ++*held; });
+  {
+    TimerTask task = wheel.Take(id);
+    ASSERT_NE(task, nullptr);
+    EXPECT_EQ(held.use_count(), 2);
+    EXPECT_EQ(wheel.StateOf(id), Wheel::State::kFree);
+    EXPECT_EQ(wheel.Take(id), nullptr);
+    RunTimerTask(task);
+  }
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_EQ(*held, 1);
+  EXPECT_EQ(wheel.Advance(100), 0u);
+}
+
+TEST(WheelTest, WhatACancelledTaskHoldsMayCallTheWheelWhenItIsDestroyed) {
+  Wheel wheel(OptionsOf(512));
+  Wheel::Id first;
+  Wheel::Id second;
+  std::string violated = "not called";
+  std::shared_ptr<void> held(nullptr, [&](void*) {
+    EXPECT_FALSE(wheel.Cancel(first)) << "it is over";
+    EXPECT_FALSE(wheel.Reschedule(first, 20));
+    second = wheel.Schedule(10, [] {});
+    violated = wheel.CheckInvariants();
+  });
+  first = wheel.Schedule(10, [held = std::move(held)] {});
+  EXPECT_TRUE(wheel.Cancel(first));
+  EXPECT_EQ(violated, "");
+  EXPECT_EQ(wheel.CheckInvariants(), "");
+  EXPECT_EQ(wheel.pending(), 1);
+  EXPECT_NE(second.index, first.index);
+  EXPECT_TRUE(wheel.Cancel(second));
 }
 
 TEST(WheelTest, AStaleIdNeverMatches) {
@@ -143,13 +176,13 @@ TEST(WheelTest, AStaleIdNeverMatches) {
   wheel.Cancel(first);
   const Wheel::Id second = wheel.Schedule(10, [] {});
   ASSERT_EQ(second.index, first.index);
-  EXPECT_EQ(wheel.Cancel(first), nullptr);
+  EXPECT_FALSE(wheel.Cancel(first));
   EXPECT_FALSE(wheel.Reschedule(first, 20));
   EXPECT_EQ(wheel.Start(first), nullptr);
   EXPECT_EQ(wheel.StateOf(first), Wheel::State::kFree);
-  EXPECT_EQ(wheel.Cancel(Wheel::Id{}), nullptr);
-  EXPECT_EQ(wheel.Cancel(Wheel::Id{12345678, 1}), nullptr);
-  EXPECT_NE(wheel.Cancel(second), nullptr);
+  EXPECT_FALSE(wheel.Cancel(Wheel::Id{}));
+  EXPECT_FALSE(wheel.Cancel(Wheel::Id{12345678, 1}));
+  EXPECT_TRUE(wheel.Cancel(second));
 }
 
 TEST(WheelTest, ANodeWhoseGenerationsAreUsedUpIsNotUsedAgain) {
@@ -215,10 +248,10 @@ TEST(WheelTest, ATaskMayScheduleCancelAndReschedule) {
   bool self_cancelled = true;
   self = wheel.Schedule(9, [&] {
     ran.push_back(wheel.now());
-    EXPECT_NE(wheel.Cancel(cancelled), nullptr);
+    EXPECT_TRUE(wheel.Cancel(cancelled));
     EXPECT_TRUE(wheel.Reschedule(moved, 0));
-    EXPECT_NE(wheel.Cancel(same_tick), nullptr);
-    self_cancelled = wheel.Cancel(self) != nullptr;
+    EXPECT_TRUE(wheel.Cancel(same_tick));
+    self_cancelled = wheel.Cancel(self);
     EXPECT_FALSE(wheel.Reschedule(self, 50));
     Note(&wheel, 30, &ran);
   });
@@ -235,7 +268,7 @@ TEST(WheelTest, DueEntriesCanStillBeCancelledAndRescheduled) {
   Wheel::Id second, third;
   wheel.Schedule(10, [&] {
     EXPECT_EQ(wheel.StateOf(second), Wheel::State::kDue);
-    EXPECT_NE(wheel.Cancel(second), nullptr);
+    EXPECT_TRUE(wheel.Cancel(second));
     EXPECT_TRUE(wheel.Reschedule(third, 15));
   });
   second = Note(&wheel, 10, &ran);
@@ -335,7 +368,7 @@ TEST(WheelTest, APoppedEntryMayBeCancelledOrRescheduled) {
   const Wheel::Id first = wheel.PopDue(10, &budget);
   const Wheel::Id second = wheel.PopDue(10, &budget);
   EXPECT_EQ(wheel.pending(), 2);
-  EXPECT_NE(wheel.Cancel(first), nullptr);
+  EXPECT_TRUE(wheel.Cancel(first));
   EXPECT_EQ(wheel.Start(first), nullptr);
   EXPECT_TRUE(wheel.Reschedule(second, 20));
   EXPECT_EQ(wheel.Start(second), nullptr);
