@@ -1,8 +1,9 @@
 // What a registry can do beside Registry when it needs no messages: take a Register as it came.
 //
-// Choose it for a registry that keeps instances as bytes. A server that is given one offers it each
-// encoded RegisterRequest first; what is spelled in an unusual way, or is to be refused, comes
-// parsed, through Registry::Register. So there is one place where errors are made.
+// Choose it for a registry that keeps instances as bytes, or sends them on. RegistryServer offers
+// it what it receives, FailbackRegistry what it sends; what is spelled in an unusual way, or is to
+// be refused, comes parsed, through Registry::Register. So there is one place where errors are
+// made.
 //
 // Thread safety: as Registry.
 

@@ -28,11 +28,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "google/protobuf/arena.h"
 #include "registry/call_gate.h"
 #include "registry/failback_registry.h"
 #include "registry/intent_journal.h"
 #include "registry/record_totals.h"
+#include "registry/register_encoder.h"
 #include "registry/serial_notifier.h"
 #include "registry/upstream_session.h"
 #include "registry/watched_set.h"
@@ -212,9 +212,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     std::string session_id;
     uint64_t session_serial;
     std::vector<std::pair<RecordPtr, uint64_t>> items;  // with the generation that is sent
-    // On the arena: it has many small parts.
-    std::unique_ptr<google::protobuf::Arena> arena;
-    RegisterRequest* register_request = nullptr;
+    RegisterEncoder register_request;
     UnregisterRequest unregister_request;
     SubscribeRequest subscribe_request;
     uint64_t stream_serial = 0;
@@ -328,6 +326,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool QueueEmpty() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Call call);
+  // `encoded` is a RegisterRequest; it goes as it is to an upstream that takes it so.
+  static void SendRegister(const std::string& encoded, Registry* upstream,
+                           Callback<RegisterResponse> done);
   // A call has ended: one status for all its items, or one each.
   void Completed(const Call& call, const absl::Status& status, const Results* results);
   // One attempt for one record has ended. `sent` is false when it failed before it left.

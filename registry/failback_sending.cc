@@ -6,7 +6,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/arena.h"
 #include "registry/canonical.h"
+#include "registry/encoded_registrar.h"
 #include "registry/errors.h"
 #include "registry/failback_core.h"
 #include "registry/trace_context.h"
@@ -144,14 +146,8 @@ void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Defe
   call->items.emplace_back(record, record->generation);
   switch (call->kind) {
     case OperationKind::kRegister: {
-      if (call->arena == nullptr) {
-        call->arena = std::make_unique<google::protobuf::Arena>();
-        call->register_request =
-            google::protobuf::Arena::CreateMessage<RegisterRequest>(call->arena.get());
-      }
-      auto* registration = call->register_request->add_registrations();
-      registration->mutable_instance()->ParseFromString(record->payload);
-      registration->set_generation(record->generation);
+      if (call->items.size() == 1) call->register_request.SetSession(call->session_id);
+      call->register_request.Add(record->payload, record->generation);
       return;
     }
     case OperationKind::kUnregister: {
@@ -180,6 +176,17 @@ void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Defe
   }
 }
 
+void FailbackRegistry::Core::SendRegister(const std::string& encoded, Registry* upstream,
+                                          Callback<RegisterResponse> done) {
+  auto* const registrar = dynamic_cast<EncodedRegistrar*>(upstream);
+  if (registrar != nullptr && registrar->RegisterEncoded(encoded, &done)) return;
+  // On an arena, as it has many small parts.
+  google::protobuf::Arena arena;
+  auto* const request = google::protobuf::Arena::CreateMessage<RegisterRequest>(&arena);
+  request->ParseFromString(encoded);
+  upstream->Register(*request, std::move(done));
+}
+
 void FailbackRegistry::Core::Send(Call call) {
   const auto weak = weak_from_this();
   const std::shared_ptr<Registry> upstream = std::move(call.upstream);
@@ -197,15 +204,14 @@ void FailbackRegistry::Core::Send(Call call) {
   };
   switch (call.kind) {
     case OperationKind::kRegister: {
-      const std::unique_ptr<google::protobuf::Arena> arena = std::move(call.arena);
-      RegisterRequest* const request = std::exchange(call.register_request, nullptr);
-      request->set_session_id(call.session_id);
-      upstream->Register(*request, [done = complete(std::move(call)),
-                                    results_of](absl::StatusOr<RegisterResponse> response) {
+      const RegisterEncoder encoded = std::exchange(call.register_request, RegisterEncoder());
+      Callback<RegisterResponse> done = [done = complete(std::move(call)),
+                                         results_of](absl::StatusOr<RegisterResponse> response) {
         if (!response.ok()) return done(response.status(), nullptr);
         const Results results = results_of(*response);
         done(absl::OkStatus(), &results);
-      });
+      };
+      SendRegister(encoded.bytes(), upstream.get(), std::move(done));
       return;
     }
     case OperationKind::kUnregister: {

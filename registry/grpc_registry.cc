@@ -77,11 +77,16 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   // One call of RegistryService's `method`, with its deadline.
   template <typename Request, typename Response>
   void Call(const char* method, const Request& request, Callback<Response> done) {
-    CallPath(absl::StrCat("/", registry::v1::RegistryService::service_full_name(), "/", method),
-             request, std::move(done));
+    CallPath(PathOf(method), request, std::move(done));
   }
   template <typename Request, typename Response>
   void CallPath(const std::string& path, const Request& request, Callback<Response> done);
+  // `encode` writes the request, of `size` bytes, into a buffer.
+  template <typename Response, typename Encode>
+  void CallEncoded(const std::string& path, size_t size, Callback<Response> done, Encode encode);
+  static std::string PathOf(const char* method) {
+    return absl::StrCat("/", registry::v1::RegistryService::service_full_name(), "/", method);
+  }
 
   // Refuses a session at another store than the one before when it comes from another address: two
   // registries behind one URI. After a while it is believed, so that a fleet is not left without
@@ -423,11 +428,19 @@ void GrpcRegistry::Core::Release() {
 template <typename Request, typename Response>
 void GrpcRegistry::Core::CallPath(const std::string& path, const Request& request,
                                   Callback<Response> done) {
+  CallEncoded(path, request.ByteSizeLong(), std::move(done), [&request](grpc::ByteBuffer* buffer) {
+    bool own_buffer;
+    grpc::SerializationTraits<Request>::Serialize(request, buffer, &own_buffer);
+  });
+}
+
+template <typename Response, typename Encode>
+void GrpcRegistry::Core::CallEncoded(const std::string& path, size_t size, Callback<Response> done,
+                                     Encode encode) {
   auto call = std::make_shared<UnaryCall<Response>>();
   call->done = std::move(done);
   if (!Begin(call)) return;
-  if (const size_t size = request.ByteSizeLong();
-      size > static_cast<size_t>(options.channel.max_message_bytes)) {
+  if (size > static_cast<size_t>(options.channel.max_message_bytes)) {
     Complete<Response>(
         call, Refusal(registry::v1::ERROR_REASON_TOO_LARGE,
                       absl::StrCat("a request of ", size, " bytes is larger than the limit of ",
@@ -436,8 +449,7 @@ void GrpcRegistry::Core::CallPath(const std::string& path, const Request& reques
                        {"actual", absl::StrCat(size)}}));
     return;
   }
-  bool own_buffer;
-  grpc::SerializationTraits<Request>::Serialize(request, &call->request, &own_buffer);
+  encode(&call->request);
   call->context.set_deadline(After(options.call_timeout));
   if (absl::Status status = channels.Authenticate(&call->context); !status.ok()) {
     return Complete<Response>(call, status);
@@ -593,6 +605,15 @@ void GrpcRegistry::CloseSession(const CloseSessionRequest& request,
 
 void GrpcRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
   core_->Call("Register", request, std::move(done));
+}
+
+bool GrpcRegistry::RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) {
+  core_->CallEncoded(Core::PathOf("Register"), request.size(), std::move(*done),
+                     [request](grpc::ByteBuffer* buffer) {
+                       const grpc::Slice slice(request.data(), request.size());
+                       *buffer = grpc::ByteBuffer(&slice, 1);
+                     });
+  return true;
 }
 
 void GrpcRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {

@@ -34,9 +34,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "registry/encoded_registrar.h"
 #include "registry/grpc_channels.h"
 #include "registry/registry.h"
 #include "retry/hashed_wheel_timer.h"
@@ -52,7 +54,7 @@ struct GrpcRegistryOptions {
   HashedWheelTimer* timer = nullptr;
 };
 
-class GrpcRegistry final : public Registry {
+class GrpcRegistry final : public Registry, public EncodedRegistrar {
  public:
   // `addresses`, at least one, of one registry: "host:port", "[::1]:port" or "unix:/path" (see
   // registry/upstream.h for URIs). Connects at the first call.
@@ -72,6 +74,8 @@ class GrpcRegistry final : public Registry {
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
   void List(const ListRequest& request, Callback<ListResponse> done) override;
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
+  // Sends the bytes as they are; takes all.
+  bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override;
   // Told by the end of the KeepAlive stream, which is open from the first session on.
   void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
 

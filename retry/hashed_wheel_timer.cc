@@ -539,6 +539,8 @@ using internal_timer::Shard;
 bool Timeout::Cancel() {
   if (ABSL_PREDICT_FALSE(generation_ == 0)) return false;
   TimerTask task;  // destroyed after the lock is released
+  // An entry that another processor wrote is on its way while the lock is waited for.
+  __builtin_prefetch(shard_->slab.At(index_), 1);
   {
     SpinLockHolder lock(&shard_->lock);
     if (!shard_->wheel.has_value()) return false;

@@ -95,7 +95,7 @@ struct alignas(64) TimerEntry {
   uint32_t prev;                   // the entry before, or Wheel::kHead | lane
   std::atomic<uint64_t> deadline;  // by which it is linked: not before its slot opens
   std::atomic<uint64_t> claim;
-  uint64_t order : 56;  // of Schedule and Reschedule
+  uint64_t order : 56;  // of Schedule and Reschedule, if the wheel keeps it
   State state : 8;
   alignas(TimerTask) unsigned char task_bytes[sizeof(TimerTask)];
 };

@@ -130,7 +130,9 @@ void Wheel::FillDue(int* budget) {
             return;
           }
           entry->state = State::kDue;
-          due_.push_back(Id{index, entry->generation()});
+          Id& due = due_.emplace_back();  // by halves: a pair joined in memory waits for itself
+          due.index = index;
+          due.generation = entry->generation();
         });
   if (keep_insertion_order_) {
     std::sort(due_.begin(), due_.end(), [this](const Id& a, const Id& b) {

@@ -315,7 +315,7 @@ Wheel::Id Wheel::Schedule(Tick deadline, Task&& task) {
     entry->set_claim(generation, 0);
   }
   entry->set_deadline(Clamp(deadline));
-  entry->order = ++order_;
+  if (ABSL_PREDICT_FALSE(keep_insertion_order_)) entry->order = ++order_;
   entry->state = State::kPending;
   new (entry->task_bytes) TimerTask(std::forward<Task>(task));
   Link(index, entry);
@@ -351,7 +351,7 @@ inline bool Wheel::Reschedule(Id id, Tick deadline) {
   TimerEntry* const entry = Find(id);
   if (entry == nullptr || entry->state == State::kStarted) return false;
   const Tick clamped = Clamp(deadline);
-  entry->order = ++order_;
+  if (ABSL_PREDICT_FALSE(keep_insertion_order_)) entry->order = ++order_;
   if (entry->state == State::kPending) {
     const Tick later = clamped - entry->linked_deadline();  // huge if earlier
     if (later <= TimerEntry::kMostLater) {

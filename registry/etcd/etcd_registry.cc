@@ -1,6 +1,7 @@
 #include "registry/etcd/etcd_registry.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "registry/etcd/writer.h"
 #include "registry/proto_time.h"
 #include "registry/store/batch.h"
+#include "registry/store/encoded_batch.h"
 
 namespace failback {
 namespace {
@@ -88,8 +90,8 @@ class EtcdRegistry::Core {
 
   ~Core() { client.Close(); }
 
-  template <typename Request, typename Response>
-  void Write(const Request& request, Callback<Response> done);
+  template <typename Response>
+  void Write(std::string session_id, IntentBatch intents, Callback<Response> done);
 
   const Options options;
   Client client;
@@ -138,10 +140,11 @@ class EtcdRegistry::Core {
   }
 };
 
-template <typename Request, typename Response>
-void EtcdRegistry::Core::Write(const Request& request, Callback<Response> done) {
+template <typename Response>
+void EtcdRegistry::Core::Write(std::string session_id, IntentBatch intents,
+                               Callback<Response> done) {
   // The answer names the epoch.
-  auto write = [this, session_id = request.session_id(), batch = SpellBatch(request),
+  auto write = [this, session_id = std::move(session_id), batch = std::move(intents),
                 done = std::move(done)](absl::StatusOr<Store> store) mutable {
     if (!store.ok()) return std::move(done)(store.status());
     auto on_written = [epoch = store->epoch, done = std::move(done)](
@@ -219,13 +222,21 @@ void EtcdRegistry::CloseSession(const CloseSessionRequest& request,
 void EtcdRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
   const absl::Status status = ValidateRegister(request, core_->options.max_batch);
   if (!status.ok()) return std::move(done)(status);
-  core_->Write(request, core_->calls.Add(std::move(done)));
+  core_->Write(request.session_id(), SpellBatch(request), core_->calls.Add(std::move(done)));
+}
+
+bool EtcdRegistry::RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) {
+  std::optional<EncodedBatch> spelled = SpellEncodedRegister(request, core_->options.max_batch);
+  if (!spelled.has_value()) return false;
+  core_->Write(std::move(spelled->session_id), std::move(spelled->batch),
+               core_->calls.Add(std::move(*done)));
+  return true;
 }
 
 void EtcdRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
   const absl::Status status = ValidateUnregister(request, core_->options.max_batch);
   if (!status.ok()) return std::move(done)(status);
-  core_->Write(request, core_->calls.Add(std::move(done)));
+  core_->Write(request.session_id(), SpellBatch(request), core_->calls.Add(std::move(done)));
 }
 
 std::unique_ptr<SubscribeStream> EtcdRegistry::Subscribe(const SubscribeRequest& request,

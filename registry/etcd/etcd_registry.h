@@ -33,6 +33,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "registry/encoded_registrar.h"
 #include "registry/etcd/client.h"
 #include "registry/registry.h"
 #include "registry/store/subscription_hub.h"
@@ -40,7 +41,7 @@
 
 namespace failback {
 
-class EtcdRegistry final : public Registry {
+class EtcdRegistry final : public Registry, public EncodedRegistrar {
  public:
   struct Options {
     // Members, credentials, timeouts, and the timer, which outlives the registry. `on_regress` is
@@ -104,6 +105,9 @@ class EtcdRegistry final : public Registry {
   void List(const ListRequest& request, Callback<ListResponse> done) override;
   // To be set before the first session is opened.
   void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
+
+  // A Register that is spelled as usual needs no messages.
+  bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override;
 
   Statistics Stats() const;
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "etcd/rpc.pb.h"
-#include "google/protobuf/io/coded_stream.h"
+#include "registry/wire_writer.h"
 
 namespace failback {
 namespace etcd {
@@ -14,33 +14,11 @@ using etcdserverpb::PutRequest;
 using etcdserverpb::RangeRequest;
 using etcdserverpb::RequestOp;
 using etcdserverpb::TxnRequest;
-using google::protobuf::io::CodedOutputStream;
-
-constexpr size_t kTagSize = 1;  // of all fields here: their numbers are below 16
-
-size_t VarintSize(uint64_t value) { return CodedOutputStream::VarintSize64(value); }
-size_t BytesSize(size_t size) { return kTagSize + VarintSize(size) + size; }
-
-void AppendVarint(uint64_t value, std::string* out) {
-  for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
-  out->push_back(static_cast<char>(value));
-}
-
-void AppendNumber(int field, int64_t value, std::string* out) {
-  out->push_back(static_cast<char>(field << 3));
-  AppendVarint(static_cast<uint64_t>(value), out);
-}
-
-// The head of a field of `size` bytes: a message, or bytes.
-void AppendHead(int field, size_t size, std::string* out) {
-  out->push_back(static_cast<char>(field << 3 | 2));
-  AppendVarint(size, out);
-}
-
-void AppendBytes(int field, std::string_view value, std::string* out) {
-  AppendHead(field, value.size(), out);
-  out->append(value);
-}
+using wire::AppendBytes;
+using wire::AppendHead;
+using wire::AppendNumber;
+using wire::BytesSize;
+using wire::NumberSize;
 
 // A RequestOp in `branch` with a request of one key.
 void AppendKeyOperation(int branch, int kind, int key_field, std::string_view key,
@@ -55,12 +33,12 @@ void AppendKeyOperation(int branch, int kind, int key_field, std::string_view ke
 
 void TxnEncoder::Compare(std::string_view key, int target, int field, int64_t revision) {
   AppendHead(TxnRequest::kCompareFieldNumber,
-             kTagSize + VarintSize(static_cast<uint64_t>(target)) + BytesSize(key.size()) +
-                 kTagSize + VarintSize(static_cast<uint64_t>(revision)),
+             NumberSize(static_cast<uint64_t>(target)) + BytesSize(key.size()) +
+                 NumberSize(static_cast<uint64_t>(revision)),
              &bytes_);
-  AppendNumber(etcdserverpb::Compare::kTargetFieldNumber, target, &bytes_);
+  AppendNumber(etcdserverpb::Compare::kTargetFieldNumber, static_cast<uint64_t>(target), &bytes_);
   AppendBytes(etcdserverpb::Compare::kKeyFieldNumber, key, &bytes_);
-  AppendNumber(field, revision, &bytes_);
+  AppendNumber(field, static_cast<uint64_t>(revision), &bytes_);
 }
 
 void TxnEncoder::CompareModified(std::string_view key, int64_t revision) {
@@ -76,12 +54,14 @@ void TxnEncoder::CompareCreated(std::string_view key, int64_t revision) {
 void TxnEncoder::Put(std::string_view key, std::string_view value, int64_t lease) {
   ++operations_;
   const size_t put = BytesSize(key.size()) + BytesSize(value.size()) +
-                     (lease == 0 ? 0 : kTagSize + VarintSize(static_cast<uint64_t>(lease)));
+                     (lease == 0 ? 0 : NumberSize(static_cast<uint64_t>(lease)));
   AppendHead(TxnRequest::kSuccessFieldNumber, BytesSize(put), &bytes_);
   AppendHead(RequestOp::kRequestPutFieldNumber, put, &bytes_);
   AppendBytes(PutRequest::kKeyFieldNumber, key, &bytes_);
   AppendBytes(PutRequest::kValueFieldNumber, value, &bytes_);
-  if (lease != 0) AppendNumber(PutRequest::kLeaseFieldNumber, lease, &bytes_);
+  if (lease != 0) {
+    AppendNumber(PutRequest::kLeaseFieldNumber, static_cast<uint64_t>(lease), &bytes_);
+  }
 }
 
 void TxnEncoder::Delete(std::string_view key) {

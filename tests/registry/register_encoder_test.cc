@@ -1,0 +1,59 @@
+#include "registry/register_encoder.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+#include "registry/canonical.h"
+#include "registry/store/encoded_batch.h"
+
+namespace failback {
+namespace {
+
+using registry::v1::RegisterRequest;
+using registry::v1::ServiceInstance;
+
+ServiceInstance Instance(const std::string& id, size_t payload) {
+  ServiceInstance instance;
+  instance.mutable_key()->set_namespace_("n");
+  instance.mutable_key()->set_service("s");
+  instance.mutable_key()->set_instance_id(id);
+  instance.set_address("10.0.0.1");
+  instance.set_port(80);
+  (*instance.mutable_metadata())["b"] = std::string(payload, 'x');
+  (*instance.mutable_metadata())["a"] = "1";
+  return instance;
+}
+
+TEST(RegisterEncoderTest, WritesWhatTheMessageWouldAndWhatStoresTake) {
+  for (const char* session : {"", "a-session"}) {
+    for (const uint64_t generation : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 63}) {
+      RegisterRequest wished;
+      wished.set_session_id(session);
+      RegisterEncoder encoder;
+      encoder.SetSession(session);
+      for (const size_t payload : {0, 100, 127, 128, 1000}) {
+        auto* item = wished.add_registrations();
+        *item->mutable_instance() = Instance(std::to_string(payload), payload);
+        item->set_generation(generation);
+        encoder.Add(CanonicalInstance(item->instance()), generation);
+      }
+      RegisterRequest read;
+      ASSERT_TRUE(read.ParseFromString(encoder.bytes()));
+      EXPECT_EQ(read.SerializeAsString().size(), wished.SerializeAsString().size());
+      EXPECT_EQ(read.session_id(), session);
+      ASSERT_EQ(read.registrations_size(), wished.registrations_size());
+      for (int i = 0; i < read.registrations_size(); ++i) {
+        EXPECT_EQ(CanonicalInstance(read.registrations(i).instance()),
+                  CanonicalInstance(wished.registrations(i).instance()));
+        EXPECT_EQ(read.registrations(i).generation(), generation);
+      }
+      const auto spelled = SpellEncodedRegister(encoder.bytes(), 10);
+      ASSERT_TRUE(spelled.has_value()) << "the short way is not taken";
+      EXPECT_EQ(spelled->session_id, session);
+      EXPECT_EQ(spelled->batch.intents.size(), 5u);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace failback
