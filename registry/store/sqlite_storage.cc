@@ -103,7 +103,7 @@ absl::Status SqliteStorage::OpenDatabase() {
   if (!version.ok()) return version.status();
   const bool created = *version == 0;
   // WAL is a property of the file; a file that cannot be written keeps what it has.
-  const absl::Status wal = db_->Execute("PRAGMA journal_mode=WAL");
+  absl::Status wal = db_->Execute("PRAGMA journal_mode=WAL");
   if (!wal.ok() && created) return wal;
   for (const char* pragma : {"PRAGMA wal_autocheckpoint=4000", "PRAGMA journal_size_limit=67108864",
                              "PRAGMA cache_size=-4096", "PRAGMA temp_store=MEMORY"}) {

@@ -1,7 +1,9 @@
 #include "registry/store/state.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <new>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -84,22 +86,33 @@ Blob Version::Shown() const {
   return Blob(shown);
 }
 
+Record* Record::New(const HashedKey& key) {
+  void* const memory = ::operator new(sizeof(Record) + key.text.size());
+  auto* const record = new (memory) Record(key);
+  std::memcpy(static_cast<void*>(record + 1), key.text.data(), key.text.size());
+  return record;
+}
+
+void Record::Delete(Record* record) {
+  record->~Record();
+  ::operator delete(record);
+}
+
 State::State(Options options) : options_(options) {}
 
 State::~State() {
-  for (Record* record : by_key_) delete record;
+  for (Record* record : by_key_) Record::Delete(record);
 }
 
-Record* State::FindRecord(std::string_view key) const {
+Record* State::FindRecord(const HashedKey& key) const {
   const auto it = by_key_.find(key);
   return it == by_key_.end() ? nullptr : *it;
 }
 
-Record* State::NewRecord(std::string key) {
-  auto* record = new Record;
-  record->key = std::move(key);
+Record* State::NewRecord(const HashedKey& key) {
+  Record* const record = Record::New(key);
   record->row = next_record_row_++;
-  record->service = GetService(ServiceKeyOf(record->key));
+  record->service = GetService(ServiceKeyOf(record->key()));
   ++record->service->records;
   by_key_.insert(record);
   return record;
@@ -108,7 +121,7 @@ Record* State::NewRecord(std::string key) {
 void State::DeleteRecord(Record* record) {
   by_key_.erase(record);
   if (--record->service->records == 0) services_.erase(record->service->key);
-  delete record;
+  Record::Delete(record);
 }
 
 Service* State::GetService(std::string_view service_key) {
@@ -253,7 +266,7 @@ ListPage State::List(const ListQuery& query) const {
     }
     bytes += record.version.instance.size();
     page.items.push_back(MakeItem(record));
-    page.next_after = record.key;
+    page.next_after = std::string(record.key());
     return true;
   };
 
@@ -268,14 +281,13 @@ ListPage State::List(const ListQuery& query) const {
     if (it != by_name_.end()) {
       for (const Record* record = it->second->first_owned; record != nullptr;
            record = record->next_owned) {
-        if (record->key > query.after && is_meant(record->service->key)) {
+        if (record->key() > query.after && is_meant(record->service->key)) {
           owned.push_back(record);
         }
       }
     }
     const size_t wanted = std::min(owned.size(), query.max_items);
-    const auto by_key = [](const Record* a, const Record* b) { return a->key < b->key; };
-    std::partial_sort(owned.begin(), owned.begin() + wanted, owned.end(), by_key);
+    std::partial_sort(owned.begin(), owned.begin() + wanted, owned.end(), RecordById());
     for (const Record* record : owned) {
       if (!take(*record)) return page;
     }
@@ -285,12 +297,11 @@ ListPage State::List(const ListQuery& query) const {
 
   const std::string_view first =
       std::max<std::string_view>(query.services, ServiceKeyOf(query.after));
-  Record after;
-  after.key = query.after;
   for (auto it = listed_services_.lower_bound(first);
        it != listed_services_.end() && is_meant(it->first); ++it) {
     const auto& present = it->second->present;
-    for (auto record = present.upper_bound(&after); record != present.end(); ++record) {
+    for (auto record = present.upper_bound(std::string_view(query.after)); record != present.end();
+         ++record) {
       if (!take(**record)) return page;
     }
   }
@@ -373,7 +384,8 @@ class State::Loader : public StoreReader {
     if (row.id <= 0 || !IsCanonicalKey(row.key)) {
       return Bad("record", row.id, "has no id or no key");
     }
-    if (state_->FindRecord(row.key) != nullptr) return Bad("record", row.id, "is there twice");
+    const HashedKey key(row.key);
+    if (state_->FindRecord(key) != nullptr) return Bad("record", row.id, "is there twice");
     Version version;
     version.instance = std::move(row.instance);
     version.offline = std::move(row.offline);
@@ -405,7 +417,7 @@ class State::Loader : public StoreReader {
     }
     state_->next_session_row_ = std::max(state_->next_session_row_, row.session + 1);
     state_->next_record_row_ = std::max(state_->next_record_row_, row.id + 1);
-    Record* const record = state_->NewRecord(std::string(row.key));
+    Record* const record = state_->NewRecord(key);
     record->row = row.id;
     state_->SetVersion(record, std::move(version), now_.monotonic_ms);
     return absl::OkStatus();
@@ -441,30 +453,31 @@ absl::Status State::CheckInvariants() const {
   absl::flat_hash_map<const Service*, int64_t> records;
   for (const Record* record : by_key_) {
     const Version& version = record->version;
-    if (version.empty()) return broken(record->key, "neither instance nor fence nor mark");
-    if (record->staged != 0) return broken(record->key, "staged outside a transaction");
+    if (version.empty()) return broken(record->key(), "neither instance nor fence nor mark");
+    if (record->staged != 0) return broken(record->key(), "staged outside a transaction");
     if (version.fence.rank != 0) ++references[version.fence.rank];
     ++records[record->service];
-    if (record->service->key != ServiceKeyOf(record->key)) return broken(record->key, "service");
+    if (record->service->key != ServiceKeyOf(record->key()))
+      return broken(record->key(), "service");
     if (version.instance) {
       ++present;
-      if (record->purge_at_ms != 0) return broken(record->key, "present, and due to be purged");
+      if (record->purge_at_ms != 0) return broken(record->key(), "present, and due to be purged");
       if (record->service->present.count(const_cast<Record*>(record)) != 1) {
-        return broken(record->key, "present, but not in its service");
+        return broken(record->key(), "present, but not in its service");
       }
     } else {
       if (tombstones_.count({record->purge_at_ms, const_cast<Record*>(record)}) != 1) {
-        return broken(record->key, "absent, but not due to be purged");
+        return broken(record->key(), "absent, but not due to be purged");
       }
-      if (version.owner != nullptr) return broken(record->key, "absent, but owned");
+      if (version.owner != nullptr) return broken(record->key(), "absent, but owned");
     }
     if (version.owner != nullptr) {
       ++references[version.owner->rank];
       ++owned[version.owner];
-      if (version.fence.rank != version.owner->rank) return broken(record->key, "owner's rank");
+      if (version.fence.rank != version.owner->rank) return broken(record->key(), "owner's rank");
       if (!version.persistent &&
           (version.owner->session == nullptr || version.owner->session->row != version.session)) {
-        return broken(record->key, "outlives its session");
+        return broken(record->key(), "outlives its session");
       }
     }
   }
@@ -486,7 +499,7 @@ absl::Status State::CheckInvariants() const {
     int64_t length = 0;
     for (const Record* record = incarnation->first_owned; record != nullptr;
          record = record->next_owned) {
-      if (record->version.owner != incarnation.get()) return broken(record->key, "owner's list");
+      if (record->version.owner != incarnation.get()) return broken(record->key(), "owner's list");
       ++length;
     }
     if (length != incarnation->owned || length != owned[incarnation.get()]) {

@@ -40,7 +40,9 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "registry/store/blob.h"
 #include "registry/store/change_log.h"
@@ -50,7 +52,7 @@
 namespace failback {
 
 struct Incarnation;
-struct Record;
+class Record;
 
 struct Session {
   int64_t row = 0;
@@ -96,8 +98,26 @@ struct Version {
 
 struct Service;
 
-struct Record {
-  std::string key;  // canonical
+// A canonical key and its hash, which is taken once.
+struct HashedKey {
+  explicit HashedKey(std::string_view text)
+      : text(text), hash(absl::HashOf(absl::string_view(text.data(), text.size()))) {}
+
+  std::string_view text;
+  size_t hash;
+};
+
+// Its key follows it in memory: who looks for a record, or sorts records, touches one place.
+class Record {
+ public:
+  static Record* New(const HashedKey& key);
+  static void Delete(Record* record);
+  Record(const Record&) = delete;
+  Record& operator=(const Record&) = delete;
+
+  std::string_view key() const { return {reinterpret_cast<const char*>(this + 1), key_size_}; }
+  size_t hash() const { return hash_; }
+
   Version version;
   Service* service = nullptr;
   int64_t row = 0;
@@ -105,10 +125,24 @@ struct Record {
   Record* next_owned = nullptr;
   int64_t purge_at_ms = 0;  // absent records only
   uint32_t staged = 0;      // place in the transaction under way, from 1
+
+ private:
+  explicit Record(const HashedKey& key)
+      : key_size_(static_cast<uint32_t>(key.text.size())), hash_(key.hash) {}
+  ~Record() = default;
+
+  const uint32_t key_size_;
+  const size_t hash_;
 };
 
 struct RecordById {
-  bool operator()(const Record* a, const Record* b) const { return a->key < b->key; }
+  using is_transparent = void;
+  static std::string_view KeyOf(const Record* record) { return record->key(); }
+  static std::string_view KeyOf(std::string_view key) { return key; }
+  template <typename A, typename B>
+  bool operator()(const A& a, const B& b) const {
+    return KeyOf(a) < KeyOf(b);
+  }
 };
 
 // How many instances are in which state.
@@ -223,7 +257,7 @@ class State {
   ListPage List(const ListQuery& query) const;
 
   // Null when nothing is kept under this key.
-  const Record* Find(std::string_view key) const { return FindRecord(key); }
+  const Record* Find(std::string_view key) const { return FindRecord(HashedKey(key)); }
   static ListItem MakeItem(const Record& record);
 
   // The services that have instances, sorted, and their counts, by readers that take turns.
@@ -251,23 +285,24 @@ class State {
  private:
   class Loader;
 
-  struct HashKey {
+  struct HashOfKey {
     using is_transparent = void;
-    size_t operator()(std::string_view key) const { return absl::Hash<std::string_view>()(key); }
-    size_t operator()(const Record* record) const { return (*this)(std::string_view(record->key)); }
+    size_t operator()(const HashedKey& key) const { return key.hash; }
+    size_t operator()(const Record* record) const { return record->hash(); }
   };
   struct SameKey {
     using is_transparent = void;
-    static std::string_view KeyOf(std::string_view key) { return key; }
-    static std::string_view KeyOf(const Record* record) { return record->key; }
-    template <typename A, typename B>
-    bool operator()(const A& a, const B& b) const {
-      return KeyOf(a) == KeyOf(b);
+    bool operator()(const Record* a, const Record* b) const { return a == b; }
+    bool operator()(const Record* record, const HashedKey& key) const {
+      return record->hash() == key.hash && record->key() == key.text;
+    }
+    bool operator()(const HashedKey& key, const Record* record) const {
+      return (*this)(record, key);
     }
   };
 
-  Record* FindRecord(std::string_view key) const;
-  Record* NewRecord(std::string key);
+  Record* FindRecord(const HashedKey& key) const;
+  Record* NewRecord(const HashedKey& key);  // of which there is none
   void DeleteRecord(Record* record);
   Service* GetService(std::string_view service_key);
   Incarnation* AddIncarnation(uint64_t rank, std::string name);
@@ -288,7 +323,7 @@ class State {
   ChangeLog changes_;
 
   // What only transactions look at.
-  absl::flat_hash_set<Record*, HashKey, SameKey> by_key_;
+  absl::flat_hash_set<Record*, HashOfKey, SameKey> by_key_;
   absl::flat_hash_map<std::string_view, std::unique_ptr<Service>> services_;
   std::set<std::pair<int64_t, Record*>> tombstones_;  // by purge_at_ms
   uint64_t next_rank_ = 1;
@@ -369,8 +404,10 @@ class State::Transaction {
   Version& EditQuietly(Record* record);
   void SetOwner(Version& version, Incarnation* owner);
   void RemoveInstance(Version& version);
-  IntentOutcome ApplyInSession(const Session& session, Record* record, Intent& intent);
-  IntentOutcome ApplyDetached(Record* record, Intent& intent);
+  IntentOutcome ApplyInSession(const Session& session, const HashedKey& key, Intent& intent);
+  IntentOutcome ApplyDetached(const HashedKey& key, Intent& intent);
+  // `record`, or, when it is null, a new one under `key`.
+  Record* Made(Record* record, const HashedKey& key);
   absl::Status CheckLimits(const Version& current, const Incarnation* owner) const;
   uint32_t RetentionOf(const Session& session, const Version& version) const;
   ChangeLog::Entry ChangeOf(const Version& before, const Version& after) const;

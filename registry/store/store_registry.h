@@ -181,6 +181,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   struct Marking;
   struct Purging;
   struct Group;
+  struct Decided;
   class Aftermath;
 
   StoreRegistry(Options options, std::unique_ptr<Storage> storage);
@@ -200,8 +201,16 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   static InstanceRecord ToRecord(const ListItem& item, ServiceInstance instance);
   // Decides, writes and publishes a group; what it owes to callers goes to `aftermath`.
   void CommitGroup(Group group, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
+  Decided Decide(Group* group, State::Transaction* transaction, Moment now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
+  static absl::Status DecideBatch(Batch* batch, State::Transaction* transaction);
   absl::Status Write(const State::Transaction& transaction, Moment now, Aftermath* aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
+  void Publish(State::Transaction* transaction, int64_t intents, Aftermath* aftermath)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
+  void Answer(Group group, Decided decided, Aftermath* aftermath);
+  OpenSessionResponse OpenedResponse(const State::Transaction::Opened& opened,
+                                     absl::Duration ttl) const;
   void OnLeasesDue(std::vector<std::string> session_ids);
   void SchedulePurge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   void OnPurgeDue();

@@ -57,17 +57,16 @@ Event MakeDelta(uint64_t epoch, uint64_t base, uint64_t revision,
 Events MakeSnapshot(uint64_t epoch, uint64_t revision, const Selector& selector,
                     const std::vector<Blob>& instances, size_t part_instances, size_t part_bytes) {
   const bool filtered = HasFilter(selector);
-  Events parts;
-  std::shared_ptr<SubscribeResponse> part;
-  size_t bytes = 0;
-  const auto begin = [&] {
-    part = std::make_shared<SubscribeResponse>();
+  const auto new_part = [&] {
+    auto part = std::make_shared<SubscribeResponse>();
     part->set_epoch(epoch);
     part->set_revision(revision);
     part->mutable_snapshot();
-    bytes = 0;
+    return part;
   };
-  begin();
+  Events parts;
+  std::shared_ptr<SubscribeResponse> part = new_part();
+  size_t bytes = 0;
   for (const Blob& instance : instances) {
     ServiceInstance parsed = Parse(instance);
     if (filtered && !SelectorMatches(selector, parsed)) continue;
@@ -75,8 +74,8 @@ Events MakeSnapshot(uint64_t epoch, uint64_t revision, const Selector& selector,
         (static_cast<size_t>(part->snapshot().instances_size()) >= part_instances ||
          bytes + instance.size() > part_bytes)) {
       part->mutable_snapshot()->set_more(true);
-      parts.push_back(std::move(part));
-      begin();
+      parts.push_back(std::exchange(part, new_part()));
+      bytes = 0;
     }
     bytes += instance.size();
     *part->mutable_snapshot()->add_instances() = std::move(parsed);
@@ -216,7 +215,7 @@ SubscriptionHub::SubscriptionHub(Options options, uint64_t epoch, uint64_t revis
 SubscriptionHub::~SubscriptionHub() = default;
 
 std::unique_ptr<SubscribeStream> SubscriptionHub::Refuse(std::shared_ptr<NotifyListener> listener,
-                                                         absl::Status status,
+                                                         const absl::Status& status,
                                                          Deliveries* deliveries) {
   auto member = std::make_shared<Member>(std::move(listener));
   member->notifier.PostEnd(status);

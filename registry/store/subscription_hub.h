@@ -82,7 +82,8 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
 
   // A stream that only ends, with `status`.
   static std::unique_ptr<SubscribeStream> Refuse(std::shared_ptr<NotifyListener> listener,
-                                                 absl::Status status, Deliveries* deliveries);
+                                                 const absl::Status& status,
+                                                 Deliveries* deliveries);
 
   // Follows `request.selector`, which is valid and spelled out, from `revision`, the newest.
   // `instances` is asked for what there is (the service's instances, or the namespace's services as

@@ -238,13 +238,19 @@ absl::Status State::Transaction::CheckLimits(const Version& current,
 }
 
 IntentOutcome State::Transaction::Apply(Session* session, Intent intent) {
-  Record* const record = state_->FindRecord(intent.key);
-  return session == nullptr ? ApplyDetached(record, intent)
-                            : ApplyInSession(*session, record, intent);
+  const HashedKey key(intent.key);
+  return session == nullptr ? ApplyDetached(key, intent) : ApplyInSession(*session, key, intent);
 }
 
-IntentOutcome State::Transaction::ApplyInSession(const Session& session, Record* record,
+Record* State::Transaction::Made(Record* record, const HashedKey& key) {
+  if (record != nullptr) return record;
+  created_.push_back(state_->NewRecord(key));
+  return created_.back();
+}
+
+IntentOutcome State::Transaction::ApplyInSession(const Session& session, const HashedKey& key,
                                                  Intent& intent) {
+  Record* const record = state_->FindRecord(key);
   const Version& current = Current(record);
   const uint64_t rank = session.incarnation->rank;
   const bool already = intent.registers
@@ -256,11 +262,7 @@ IntentOutcome State::Transaction::ApplyInSession(const Session& session, Record*
     if (auto status = CheckLimits(current, session.incarnation); !status.ok()) return {status, 0};
   }
 
-  if (record == nullptr) {
-    record = state_->NewRecord(std::move(intent.key));
-    created_.push_back(record);
-  }
-  Version& version = Edit(record);
+  Version& version = Edit(Made(record, key));
   version.fence = FenceOf(rank, verdict, intent);
   if (intent.registers) {
     PutInstance(version, intent, session.incarnation, session.row);
@@ -273,7 +275,8 @@ IntentOutcome State::Transaction::ApplyInSession(const Session& session, Record*
 }
 
 // A detached call is another hand: applied in order of arrival, and the fence stays as it is.
-IntentOutcome State::Transaction::ApplyDetached(Record* record, Intent& intent) {
+IntentOutcome State::Transaction::ApplyDetached(const HashedKey& key, Intent& intent) {
+  Record* const record = state_->FindRecord(key);
   const Version& current = Current(record);
   const bool already = intent.registers
                            ? current.owner == nullptr && current.instance == intent.instance
@@ -282,11 +285,7 @@ IntentOutcome State::Transaction::ApplyDetached(Record* record, Intent& intent) 
   if (intent.registers) {
     if (auto status = CheckLimits(current, nullptr); !status.ok()) return {status, 0};
   }
-  if (record == nullptr) {
-    record = state_->NewRecord(std::move(intent.key));
-    created_.push_back(record);
-  }
-  Version& version = Edit(record);
+  Version& version = Edit(Made(record, key));
   if (intent.registers) {
     PutInstance(version, intent, nullptr, 0);
   } else {
@@ -298,7 +297,7 @@ IntentOutcome State::Transaction::ApplyDetached(Record* record, Intent& intent) 
 
 State::Transaction::Marked State::Transaction::SetOffline(std::string_view key,
                                                           const registry::v1::OfflineMark* mark) {
-  Record* const record = state_->FindRecord(key);
+  Record* const record = state_->FindRecord(HashedKey(key));
   const Version& current = Current(record);
   if (mark == nullptr) {
     if (!current.offline) return {};
@@ -387,7 +386,7 @@ WriteSet State::Transaction::MakeWrites() const {
     }
     RecordRow row;
     row.id = record->row;
-    row.key = record->key;
+    row.key = record->key();
     row.instance = version.instance;
     row.offline = version.offline;
     row.fence_rank = version.fence.rank;

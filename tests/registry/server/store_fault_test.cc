@@ -2,7 +2,10 @@
 // with the right code, nothing that was acknowledged is lost.
 
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +19,7 @@
 namespace failback {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -77,6 +81,52 @@ TEST_F(StoreFaultTest, AFullDiskRefusesWritesAndRecovers) {
   EXPECT_TRUE(Eventually([&] { return client.List("orders").ok(); }));
   EXPECT_THAT(client.Ids("orders"), SizeIs(12));
   EXPECT_TRUE(client.KeepAlive(session).ok());
+}
+
+// Root writes where it may not, but for this right.
+std::vector<std::string> AsAnOrdinaryUser(std::vector<std::string> command) {
+  if (geteuid() == 0) {
+    command.insert(command.begin(), {"/usr/bin/setpriv", "--bounding-set=-dac_override", "--"});
+  }
+  return command;
+}
+
+TEST_F(StoreFaultTest, AReadOnlyFileIsServedAndNotWritten) {
+  Start();
+  const std::string address = daemon_->address();
+  std::string session;
+  {
+    RegistryClient client(address);
+    session = client.Open("a")->session_id();
+    ASSERT_TRUE(client.Register(session, {MakeInstance("orders", "1")}, 1).ok());
+  }
+  ASSERT_EQ(daemon_->Stop(), 0);
+  const std::string store = dir_.File("registry.db");
+  ASSERT_EQ(chmod(store.c_str(), 0444), 0);
+
+  const auto process = Process::Start(AsAnOrdinaryUser(
+      {RegistryBinary(), "--store", "sqlite://" + store, "--listen", address, "--admin", ""}));
+  ASSERT_TRUE(process->WaitForLine("listening on").has_value()) << process->Describe();
+  {
+    RegistryClient client(address);
+    EXPECT_THAT(client.Ids("orders"), ElementsAre("1"));
+    EXPECT_TRUE(client.KeepAlive(session).ok());
+    const absl::Status refused =
+        client.Register(session, {MakeInstance("orders", "2")}, 1).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
+    EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_STORE_READ_ONLY);
+    EXPECT_TRUE(RetryDelayOf(refused).has_value());
+    EXPECT_THAT(client.Ids("orders"), ElementsAre("1"));
+  }
+  EXPECT_TRUE(process->WaitForLine("the store cannot be written").has_value());
+  process->Signal(SIGTERM);
+  EXPECT_EQ(process->WaitForExit(), 0);
+
+  ASSERT_EQ(chmod(store.c_str(), 0644), 0);
+  Start();
+  RegistryClient client(address);
+  EXPECT_TRUE(client.Register(session, {MakeInstance("orders", "2")}, 1).ok());
+  EXPECT_THAT(client.Ids("orders"), ElementsAre("1", "2"));
 }
 
 TEST_F(StoreFaultTest, ADamagedStoreIsNotOpenedAndIsNamed) {

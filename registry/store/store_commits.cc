@@ -1,0 +1,327 @@
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/errors.h"
+#include "registry/log.h"
+#include "registry/proto_time.h"
+#include "registry/store/store_operations.h"
+#include "registry/store/store_registry.h"
+#include "retry/clock.h"
+
+namespace failback {
+namespace {
+
+// A commit takes no more intents of large calls than this, some 15 ms of work, but for a single
+// call's: who comes during somebody's bulk waits for one commit, not for all of it.
+constexpr int64_t kMostIntentsPerCommit = 2000;
+// Calls of no more intents than this go before the others.
+constexpr size_t kSmallCall = 20;
+constexpr absl::Duration kOverloadDelay = absl::Milliseconds(200);
+constexpr int64_t kPurgeIncarnationsEveryMs = int64_t{3600} * 1000;
+
+absl::Status Overloaded(int64_t queued) {
+  return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED,
+                                absl::StrCat(queued, " intents wait for their commit")),
+                        kOverloadDelay);
+}
+
+}  // namespace
+
+std::unique_ptr<StoreRegistry::Group> StoreRegistry::Group::SplitOff() {
+  if (intents <= kMostIntentsPerCommit) return nullptr;
+  const auto large = std::stable_partition(batches.begin(), batches.end(), [](const Batch& batch) {
+    return batch.intents.size() <= kSmallCall;
+  });
+  auto end = large == batches.end() ? large : large + 1;
+  int64_t taken = 0;
+  for (auto it = batches.begin(); it != end; ++it) taken += it->Size();
+  for (; end != batches.end() && taken + end->Size() <= kMostIntentsPerCommit; ++end) {
+    taken += end->Size();
+  }
+  if (end == batches.end()) return nullptr;
+  auto rest = std::make_unique<Group>();
+  rest->batches.assign(std::make_move_iterator(end), std::make_move_iterator(batches.end()));
+  rest->intents = intents - taken;
+  batches.erase(end, batches.end());
+  intents = taken;
+  return rest;
+}
+
+template <typename Operation>
+void StoreRegistry::Submit(Operation operation) {
+  if (inline_) {
+    Group group;
+    group.Add(std::move(operation));
+    Aftermath aftermath;
+    {
+      MutexLock writer(&writer_mu_);
+      CommitGroup(std::move(group), &aftermath);
+    }
+    aftermath.Run();
+    return;
+  }
+  absl::Status refused;
+  {
+    MutexLock lock(&queue_mu_);
+    if (queue_ == nullptr && !stopping_) queue_ = std::make_unique<Group>();
+    if (stopping_) {
+      refused = RegistryGone();
+    } else if (std::is_same_v<Operation, Batch> && queue_->intents > options_.max_queued_intents) {
+      refused = Overloaded(queue_->intents);
+    } else {
+      queue_->Add(std::move(operation));
+      queued_.Signal();
+      return;
+    }
+  }
+  std::move(operation).Fail(refused);
+}
+
+template void StoreRegistry::Submit(Batch);
+template void StoreRegistry::Submit(Opening);
+template void StoreRegistry::Submit(Ending);
+template void StoreRegistry::Submit(Marking);
+template void StoreRegistry::Submit(Purging);
+
+void StoreRegistry::CommitLoop() {
+  for (;;) {
+    std::unique_ptr<Group> group;
+    {
+      MutexLock lock(&queue_mu_);
+      while (queue_ == nullptr && !stopping_) queued_.Wait(&queue_mu_);
+      if (stopping_) return;
+      group = std::move(queue_);
+      queue_ = group->SplitOff();
+    }
+    Aftermath aftermath;
+    {
+      MutexLock writer(&writer_mu_);
+      CommitGroup(std::move(*group), &aftermath);
+    }
+    aftermath.Run();
+  }
+}
+
+// What has become of the operations of a group, each in the order of its kind.
+struct StoreRegistry::Decided {
+  std::vector<std::string> expiring;  // sessions
+  std::vector<State::Transaction::Opened> opened;
+  std::vector<absl::Status> batches;  // of calls as a whole
+  std::vector<State::Transaction::Marked> marked;
+};
+
+void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
+  const Moment now = Now();
+  State::Transaction transaction(state_.get(), now);
+  Decided decided = Decide(&group, &transaction, now);
+  if (!transaction.empty()) {
+    if (auto status = Write(transaction, now, aftermath); !status.ok()) {
+      for (const std::string& id : decided.expiring) leases_->Retry(id, options_.write_retry);
+      aftermath->Call(
+          [group = std::move(group), status]() mutable { std::move(group).Fail(status); });
+      return;
+    }
+    Publish(&transaction, group.intents, aftermath);
+  }
+  ++groups_;
+  intents_ += group.intents;
+  if (!decided.expiring.empty()) {
+    expired_sessions_ += static_cast<int64_t>(decided.expiring.size());
+    aftermath->Call([sessions = decided.expiring.size()] {
+      Log(LogLevel::kInfo, "sessions expired", {{"sessions", absl::StrCat(sessions)}});
+    });
+  }
+  SchedulePurge();
+  Answer(std::move(group), std::move(decided), aftermath);
+}
+
+StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* transaction,
+                                             Moment now) {
+  Decided decided;
+  for (Ending& ending : group->endings) {
+    for (std::string& id : ending.session_ids) {
+      if (ending.end == State::Transaction::End::kClosed) {
+        transaction->EndSession(id, ending.end);
+      } else if (leases_->BeginEnd(id)) {
+        transaction->EndSession(id, ending.end);
+        decided.expiring.push_back(std::move(id));
+      }
+    }
+  }
+  decided.opened.reserve(group->openings.size());
+  for (Opening& opening : group->openings) {
+    decided.opened.push_back(transaction->OpenSession(opening.opening));
+  }
+  if (group->purge) {
+    const bool incarnations =
+        now.monotonic_ms >= incarnations_purged_ms_ + kPurgeIncarnationsEveryMs;
+    if (incarnations) incarnations_purged_ms_ = now.monotonic_ms;
+    transaction->Purge(incarnations);
+  }
+  decided.batches.reserve(group->batches.size());
+  for (Batch& batch : group->batches) decided.batches.push_back(DecideBatch(&batch, transaction));
+  decided.marked.reserve(group->markings.size());
+  for (const Marking& marking : group->markings) {
+    decided.marked.push_back(
+        transaction->SetOffline(marking.key, marking.mark.has_value() ? &*marking.mark : nullptr));
+  }
+  return decided;
+}
+
+absl::Status StoreRegistry::DecideBatch(Batch* batch, State::Transaction* transaction) {
+  Session* session = nullptr;
+  if (!batch->session_id.empty()) {
+    session = transaction->FindSession(batch->session_id);
+    if (session == nullptr) return SessionUnknown();
+  }
+  for (size_t i = 0; i < batch->intents.size(); ++i) {
+    if (!batch->outcomes[i].status.ok()) continue;
+    batch->outcomes[i] = transaction->Apply(session, std::move(batch->intents[i]));
+  }
+  batch->intents.clear();
+  return absl::OkStatus();
+}
+
+void StoreRegistry::Publish(State::Transaction* transaction, int64_t intents,
+                            Aftermath* aftermath) {
+  MutexLock lock(&mu_);
+  if (!write_status_.ok()) {
+    aftermath->Call([] { Log(LogLevel::kInfo, "the store can be written again"); });
+    write_status_ = absl::OkStatus();
+  }
+  if (intents > 0) group_intents_.Observe(intents);
+  CommitResult result = transaction->Commit();
+  revision_.store(result.revision, std::memory_order_release);
+  for (const std::string& id : result.ended_sessions) leases_->Drop(id);
+  hub_->Publish(std::move(result), aftermath->deliveries());
+}
+
+void StoreRegistry::Answer(Group group, Decided decided, Aftermath* aftermath) {
+  const uint64_t revision = this->revision();
+  for (Ending& ending : group.endings) {
+    if (!ending.done) continue;
+    aftermath->Call([done = std::move(ending.done), revision]() mutable {
+      CloseSessionResponse response;
+      response.set_revision(revision);
+      std::move(done)(std::move(response));
+    });
+  }
+  for (size_t i = 0; i < decided.opened.size(); ++i) {
+    State::Transaction::Opened& opened = decided.opened[i];
+    const absl::Duration ttl = absl::Milliseconds(group.openings[i].opening.ttl_ms);
+    if (opened.status.ok()) leases_->Grant(opened.session_id, ttl);
+    aftermath->Call([this, done = std::move(group.openings[i].done), opened = std::move(opened),
+                     ttl]() mutable {
+      if (!opened.status.ok()) return std::move(done)(opened.status);
+      std::move(done)(OpenedResponse(opened, ttl));
+    });
+  }
+  for (size_t b = 0; b < group.batches.size(); ++b) {
+    aftermath->Call([done = std::move(group.batches[b].done),
+                     status = std::move(decided.batches[b]),
+                     outcomes = std::move(group.batches[b].outcomes), revision]() mutable {
+      std::move(done)(std::move(status), std::move(outcomes), revision);
+    });
+  }
+  for (size_t i = 0; i < decided.marked.size(); ++i) {
+    aftermath->Call([epoch = epoch_, done = std::move(group.markings[i].done),
+                     marked = std::move(decided.marked[i]), revision]() mutable {
+      if (!marked.status.ok()) return std::move(done)(marked.status);
+      SetOfflineResponse response;
+      if (marked.mark) {
+        response.mutable_offline()->ParseFromArray(marked.mark.data(),
+                                                   static_cast<int>(marked.mark.size()));
+      }
+      response.set_unchanged(!marked.changed);
+      response.set_epoch(epoch);
+      response.set_revision(revision);
+      std::move(done)(std::move(response));
+    });
+  }
+}
+
+OpenSessionResponse StoreRegistry::OpenedResponse(const State::Transaction::Opened& opened,
+                                                  absl::Duration ttl) const {
+  OpenSessionResponse response;
+  response.set_session_id(opened.session_id);
+  *response.mutable_ttl() = ToProto(ttl);
+  response.set_rank(opened.rank);
+  response.set_store_id(store_id_);
+  response.set_epoch(epoch_);
+  response.set_resumed(opened.resumed);
+  response.mutable_limits()->set_max_request_bytes(options_.max_request_bytes);
+  response.mutable_limits()->set_max_batch(options_.max_batch);
+  response.mutable_limits()->set_max_instances_per_session(
+      static_cast<uint64_t>(options_.max_instances_per_session));
+  return response;
+}
+
+absl::Status StoreRegistry::Write(const State::Transaction& transaction, Moment now,
+                                  Aftermath* aftermath) {
+  if (storage_->forgets()) return absl::OkStatus();
+  const auto read_only = [&](const absl::Status& cause) {
+    return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY,
+                                  absl::StrCat("the store cannot be written: ", cause.message())),
+                          options_.write_retry);
+  };
+  if (now.monotonic_ms < write_again_ms_) {
+    MutexLock lock(&mu_);
+    return read_only(write_status_);
+  }
+  const int64_t begin = options_.timer->clock()->NowNanos();
+  const absl::Status status = storage_->Write(transaction.MakeWrites());
+  {
+    MutexLock lock(&mu_);
+    write_nanos_.Observe(options_.timer->clock()->NowNanos() - begin);
+  }
+  if (status.ok()) return absl::OkStatus();
+  write_again_ms_ = Now().monotonic_ms + absl::ToInt64Milliseconds(options_.write_retry);
+  MutexLock lock(&mu_);
+  if (write_status_.ok()) {
+    aftermath->Call([status] {
+      Log(LogLevel::kError, "the store cannot be written: reads go on",
+          {{"error", std::string(status.message())}});
+    });
+  }
+  write_status_ = status;
+  return read_only(status);
+}
+
+void StoreRegistry::OnLeasesDue(std::vector<std::string> session_ids) {
+  Ending operation;
+  operation.session_ids = std::move(session_ids);
+  operation.end = State::Transaction::End::kExpired;
+  Submit(std::move(operation));
+}
+
+// Wakes when the next fence without instance is due, and not more often than once a second.
+void StoreRegistry::SchedulePurge() {
+  MutexLock lock(&purge_mu_);
+  if (purge_armed_ || purge_stopped_) return;
+  const int64_t now = Now().monotonic_ms;
+  int64_t due = state_->NextPurgeMs();
+  if (state_->incarnations() > state_->sessions()) {
+    due = std::min(due, now + kPurgeIncarnationsEveryMs);
+  }
+  if (due == std::numeric_limits<int64_t>::max()) return;
+  const int64_t delay = std::max<int64_t>(due - now + 1, 1000);
+  auto timeout = options_.timer->NewTimeout([this] { OnPurgeDue(); }, absl::Milliseconds(delay));
+  if (!timeout.ok()) return;
+  purge_ = *std::move(timeout);
+  purge_armed_ = true;
+}
+
+void StoreRegistry::OnPurgeDue() {
+  {
+    MutexLock lock(&purge_mu_);
+    if (purge_stopped_) return;
+    purge_armed_ = false;
+  }
+  Submit(Purging());
+}
+
+}  // namespace failback

@@ -1,0 +1,120 @@
+// What waits for a commit of StoreRegistry, and what a commit owes. Internal to StoreRegistry.
+
+#ifndef FAILBACK_REGISTRY_STORE_STORE_OPERATIONS_H_
+#define FAILBACK_REGISTRY_STORE_STORE_OPERATIONS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "registry/errors.h"
+#include "registry/registry.h"
+#include "registry/store/fencing.h"
+#include "registry/store/state.h"
+#include "registry/store/store_registry.h"
+#include "registry/store/subscription_hub.h"
+
+namespace failback {
+
+inline absl::Status SessionUnknown() {
+  return Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
+                 "session_id: the session has ended, or never was: open a new one");
+}
+
+inline absl::Status RegistryGone() {
+  return absl::CancelledError("the registry is being destroyed");
+}
+
+// A Register or an Unregister on its way: the intents as spelled, and what came of each.
+struct StoreRegistry::Batch {
+  std::string session_id;
+  std::vector<Intent> intents;
+  std::vector<IntentOutcome> outcomes;  // not OK from the start: refused by validation
+  absl::AnyInvocable<void(absl::Status, std::vector<IntentOutcome>, uint64_t revision) &&> done;
+
+  int64_t Size() const { return static_cast<int64_t>(intents.size()); }
+  void Fail(const absl::Status& status) && { std::move(done)(status, {}, 0); }
+};
+
+struct StoreRegistry::Opening {
+  State::Transaction::Opening opening;
+  Callback<OpenSessionResponse> done;
+
+  void Fail(const absl::Status& status) && { std::move(done)(status); }
+};
+
+struct StoreRegistry::Ending {
+  std::vector<std::string> session_ids;
+  State::Transaction::End end = State::Transaction::End::kClosed;
+  Callback<CloseSessionResponse> done;  // null for expiry
+
+  void Fail(const absl::Status& status) && {
+    if (done) std::move(done)(status);
+  }
+};
+
+// An operator's mark on its way.
+struct StoreRegistry::Marking {
+  std::string key;                                // canonical
+  std::optional<registry::v1::OfflineMark> mark;  // none: back into rotation
+  Callback<SetOfflineResponse> done;
+
+  void Fail(const absl::Status& status) && { std::move(done)(status); }
+};
+
+// Forgets fences whose time has passed.
+struct StoreRegistry::Purging {
+  void Fail(const absl::Status& status) && {}
+};
+
+struct StoreRegistry::Group {
+  std::vector<Ending> endings;
+  std::vector<Opening> openings;
+  std::vector<Batch> batches;
+  std::vector<Marking> markings;
+  bool purge = false;
+  int64_t intents = 0;
+
+  void Add(Ending ending) { endings.push_back(std::move(ending)); }
+  void Add(Opening opening) { openings.push_back(std::move(opening)); }
+  void Add(Batch batch) {
+    intents += static_cast<int64_t>(batch.intents.size());
+    batches.push_back(std::move(batch));
+  }
+  void Add(Marking marking) { markings.push_back(std::move(marking)); }
+  void Add(Purging) { purge = true; }
+
+  // Puts small calls first, in order of arrival as the others, and takes off what is too much for
+  // one commit; null if nothing is. At least one of the others stays, so that none waits for ever.
+  std::unique_ptr<Group> SplitOff();
+
+  void Fail(const absl::Status& status) && {
+    for (auto& ending : endings) std::move(ending).Fail(status);
+    for (auto& opening : openings) std::move(opening).Fail(status);
+    for (auto& batch : batches) std::move(batch).Fail(status);
+    for (auto& marking : markings) std::move(marking).Fail(status);
+  }
+};
+
+// What a commit owes to callers and subscribers, paid when no lock is held.
+class StoreRegistry::Aftermath {
+ public:
+  void Call(absl::AnyInvocable<void() &&> callback) { callbacks_.push_back(std::move(callback)); }
+  SubscriptionHub::Deliveries* deliveries() { return &deliveries_; }
+  void Run() {
+    for (auto& callback : callbacks_) std::move(callback)();
+    SubscriptionHub::Deliver(deliveries_);
+  }
+
+ private:
+  std::vector<absl::AnyInvocable<void() &&>> callbacks_;
+  SubscriptionHub::Deliveries deliveries_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STORE_STORE_OPERATIONS_H_

@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/proto_time.h"
+#include "registry/selector.h"
+#include "registry/store/store_operations.h"
+#include "registry/store/store_registry.h"
+
+namespace failback {
+namespace {
+
+// A page of a filtered listing looks at no more records than this; it may be shorter than asked
+// for.
+constexpr size_t kMaxFiltered = 5000;
+
+}  // namespace
+
+InstanceRecord StoreRegistry::ToRecord(const ListItem& item, ServiceInstance instance) {
+  InstanceRecord record;
+  *record.mutable_instance() = std::move(instance);
+  record.set_incarnation(item.incarnation);
+  record.set_rank(item.rank);
+  record.set_generation(item.generation);
+  record.set_client_name(item.client_name);
+  record.set_create_revision(item.create_revision);
+  record.set_modify_revision(item.modify_revision);
+  *record.mutable_create_time() = ToProto(absl::FromUnixMillis(item.create_ms));
+  *record.mutable_modify_time() = ToProto(absl::FromUnixMillis(item.modify_ms));
+  record.set_state(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  return record;
+}
+
+bool StoreRegistry::EndsWithStream(const std::string& session_id) const {
+  MutexLock lock(&mu_);
+  const Session* const session = state_->FindSession(session_id);
+  return session != nullptr && session->ends_with_stream;
+}
+
+std::unique_ptr<SubscribeStream> StoreRegistry::Subscribe(
+    const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener) {
+  SubscriptionHub::Deliveries deliveries;
+  std::unique_ptr<SubscribeStream> stream;
+  if (auto status = ValidateSubscribe(request); !status.ok()) {
+    stream = SubscriptionHub::Refuse(std::move(listener), status, &deliveries);
+  } else {
+    SubscribeRequest spelled = request;
+    NormalizeSelector(spelled.mutable_selector());
+    const std::string service = absl::StrCat(spelled.selector().namespace_(), std::string(1, '\0'),
+                                             spelled.selector().service());
+    MutexLock lock(&mu_);
+    if (!request.session_id().empty() && state_->FindSession(request.session_id()) == nullptr) {
+      stream = SubscriptionHub::Refuse(std::move(listener), SessionUnknown(), &deliveries);
+    } else {
+      stream = hub_->Subscribe(
+          spelled, state_->revision(),
+          [&] {
+            return spelled.selector().service().empty()
+                       ? state_->Services(spelled.selector().namespace_())
+                       : state_->Instances(service);
+          },
+          std::move(listener), &deliveries);
+    }
+  }
+  SubscriptionHub::Deliver(deliveries);
+  return stream;
+}
+
+void StoreRegistry::Unsubscribe(const UnsubscribeRequest& request,
+                                Callback<UnsubscribeResponse> done) {
+  if (auto status = ValidateUnsubscribe(request); !status.ok()) return std::move(done)(status);
+  SubscriptionHub::Deliveries deliveries;
+  absl::Status status;
+  {
+    // A session that has ended took its subscriptions with it.
+    MutexLock lock(&mu_);
+    if (state_->FindSession(request.session_id()) != nullptr) {
+      status = hub_->Unsubscribe(request, &deliveries);
+    }
+  }
+  SubscriptionHub::Deliver(deliveries);
+  if (!status.ok()) return std::move(done)(status);
+  std::move(done)(UnsubscribeResponse());
+}
+
+void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
+  if (auto status = ValidateList(request); !status.ok()) return std::move(done)(status);
+  const Selector& selector = request.selector();
+  const bool filtered = HasFilter(selector);
+  ListQuery query;
+  query.incarnation = request.incarnation();
+  if (request.has_selector() || request.incarnation().empty()) {
+    query.services = selector.namespace_().empty() ? kDefaultNamespace : selector.namespace_();
+    query.services += '\0';
+    query.services += selector.service();
+    query.one_service = !selector.service().empty();
+  }
+  if (!request.page_token().empty()) {
+    InstanceKey last;
+    if (!absl::WebSafeBase64Unescape(request.page_token(), &query.after) ||
+        !ParseCanonicalKey(query.after, &last)) {
+      return std::move(done)(InvalidField("page_token", "is not a token of an earlier page"));
+    }
+  }
+  const auto page_size = static_cast<size_t>(
+      request.page_size() == 0 ? kMaxPageSize : std::min(request.page_size(), kMaxPageSize));
+  query.max_items = filtered ? kMaxFiltered : page_size;
+  if (filtered) query.max_bytes = std::numeric_limits<size_t>::max();
+
+  ListResponse response;
+  response.set_epoch(epoch_);
+  ListPage page;
+  {
+    MutexLock lock(&mu_);
+    page = state_->List(query);
+    response.set_revision(state_->revision());
+  }
+  std::string next = page.next_after;
+  size_t bytes = 0;
+  InstanceKey last;
+  for (const ListItem& item : page.items) {
+    ServiceInstance instance;
+    instance.ParseFromArray(item.instance.data(), static_cast<int>(item.instance.size()));
+    if (filtered) {
+      if (!SelectorMatches(selector, instance)) continue;
+      bytes += item.instance.size();
+      if (static_cast<size_t>(response.records_size()) == page_size ||
+          (response.records_size() > 0 && bytes > ListQuery().max_bytes)) {
+        next = CanonicalKey(last);
+        break;
+      }
+      last = instance.key();
+    }
+    *response.add_records() = ToRecord(item, std::move(instance));
+  }
+  if (!next.empty()) response.set_next_page_token(absl::WebSafeBase64Escape(next));
+  std::move(done)(std::move(response));
+}
+
+void StoreRegistry::SetEvictionGuard(bool on) { leases_->SetGuard(on); }
+
+StoreRegistry::Statistics StoreRegistry::Stats() const {
+  Statistics stats;
+  stats.store_id = store_id_;
+  stats.epoch = epoch_;
+  stats.groups = groups_;
+  stats.intents = intents_;
+  stats.expired_sessions = expired_sessions_;
+  stats.leases = leases_->Stats();
+  stats.subscribers = hub_->subscribers();
+  stats.files = storage_->Files();
+  // All that a commit changes under mu_.
+  MutexLock lock(&mu_);
+  stats.revision = state_->revision();
+  stats.instances = state_->instances();
+  stats.services = state_->services();
+  stats.tombstones = state_->tombstones();
+  stats.sessions = state_->sessions();
+  stats.incarnations = state_->incarnations();
+  stats.write_status = write_status_;
+  stats.write_nanos = write_nanos_;
+  stats.group_intents = group_intents_;
+  return stats;
+}
+
+absl::Status StoreRegistry::CheckInvariants() const {
+  MutexLock writer(&writer_mu_);
+  MutexLock lock(&mu_);
+  return state_->CheckInvariants();
+}
+
+}  // namespace failback
