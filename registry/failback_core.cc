@@ -358,10 +358,6 @@ void FailbackRegistry::Core::Enqueue(const RecordPtr& record) {
   record->touched = audit_serial_;
   Count(record.get());
   if (record->erased || record->queued || record->in_flight != 0 || record->given_up) return;
-  if (record->unwritten > durable_) {
-    record->held_back = true;
-    return;
-  }
   record->queued = true;
   ready_[static_cast<size_t>(record->kind())].push_back(record);
 }

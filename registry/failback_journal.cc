@@ -143,9 +143,8 @@ void FailbackRegistry::Core::OnJournal(uint64_t sequence, const absl::Status& st
       while (!unwritten_.empty() && unwritten_.front().first <= sequence) {
         const RecordPtr record = std::move(unwritten_.front().second);
         unwritten_.pop_front();
-        if (record->unwritten > sequence || !std::exchange(record->held_back, false)) continue;
         // Also when it could not be written: the registry is to know, even if the disk does not.
-        Enqueue(record);
+        if (std::exchange(record->held_back, false)) Enqueue(record);
       }
     }
     deferred.Run();

@@ -105,7 +105,7 @@ class FailbackRegistry final : public Registry {
     // Retries of single operations.
     RetryPolicy retry;
     // Probes while the upstream is away.
-    BackoffOptions reconnect{absl::Milliseconds(100), 2.0, absl::Milliseconds(1100), 0.2};
+    BackoffOptions reconnect{absl::Milliseconds(100), 2.0, absl::Milliseconds(1030), 0.2};
     // Retries of single operations that may leave in a second, over all, and at once. What is sent
     // again after a reconnect is bounded by the calls in flight instead.
     double retries_per_second = 2000;

@@ -316,6 +316,20 @@ TEST_F(FailbackBoundsTest, Rule15_DestructionAnswersEveryCallUnderWay) {
   EXPECT_EQ(timer_->pending(), 0) << "something is left on the wheel";
 }
 
+TEST_F(FailbackBoundsTest, Rule15_DestructionAnswersADrainUnderWay) {
+  options_.anti_entropy_interval = absl::Minutes(1);
+  Start();
+  Register("a");
+  GoAway();
+  Unregister("a");
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Minutes(1), drained.Catch());
+  EXPECT_FALSE(drained.done());
+  registry_.reset();
+  EXPECT_EQ(drained.get().status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(timer_->pending(), 0) << "also of the comparison that would have come";
+}
+
 TEST_F(FailbackBoundsTest, Rule15_DestructionWithRetriesWaitingLeavesTheWheelEmpty) {
   Start();
   auto listener = std::make_shared<RecordingListener>();
@@ -348,6 +362,30 @@ TEST_F(FailbackBoundsTest, Rule15_ACallbackMayDestroyTheRegistry) {
   EXPECT_EQ(ran, 1);
   EXPECT_EQ(registry_, nullptr);
   EXPECT_EQ(timer_->pending(), 0);
+}
+
+TEST_F(FailbackBoundsTest, Rule15_NoEventFollowsACallbackThatHasDestroyedTheRegistry) {
+  options_.max_calls_in_flight = 1;
+  Start();
+  fake_->registers.Hold();
+  Register("first");
+  RegisterRequest request = MakeRegister({MakeInstance("a")});
+  request.set_wait_for(INTENT_STATE_ACKNOWLEDGED);
+  size_t heard = 0;
+  registry_->Register(request, [&](const absl::StatusOr<RegisterResponse>&) {
+    heard = events_.size();
+    registry_.reset();
+  });
+  Register("b");
+  RegisterResponse response;
+  response.add_results();
+  fake_->registers.Complete(response);
+  ASSERT_EQ(fake_->registers.last_request().registrations_size(), 2) << "both are in one batch";
+  response.add_results();
+  fake_->registers.Complete(response);
+  EXPECT_EQ(registry_, nullptr);
+  EXPECT_EQ(heard, 2) << "of the first and of a";
+  EXPECT_EQ(events_.size(), heard);
 }
 
 TEST_F(FailbackBoundsTest, Rule15_ACallbackMayDestroyTheRegistryWithinTheCallItself) {

@@ -211,8 +211,19 @@ TEST_F(FailbackGroupTest, Rule14_ARefusalAtOneIsTheItemsStatusAndNamesIt) {
   EXPECT_EQ(answer.item(), absl::PermissionDeniedError("new: not you"));
   EXPECT_EQ(answer.get()->results(0).targets(0).status().code(), 0);
   EXPECT_EQ(answer.get()->results(0).targets(1).status().message(), "not you");
+  EXPECT_EQ(answer.get()->results(0).state(), registry::v1::INTENT_STATE_UNSPECIFIED)
+      << "the least that all have reached";
   EXPECT_EQ(group_->UpstreamStatuses()[0].desired(), 1) << "stays where it passed";
   EXPECT_EQ(group_->UpstreamStatuses()[1].desired(), 0);
+}
+
+TEST_F(FailbackGroupTest, Rule14_OfTwoRefusalsTheFirstIsTheItemsStatus) {
+  ASSERT_EQ(Start({"old", "new"}), absl::OkStatus());
+  fakes_["old"]->registers.Answer(absl::InvalidArgumentError("not that"));
+  fakes_["new"]->registers.Answer(absl::PermissionDeniedError("not you"));
+  const auto answer = Register("a", 1, /*acknowledged=*/true);
+  EXPECT_EQ(answer.item(), absl::InvalidArgumentError("old: not that"));
+  EXPECT_EQ(answer.get()->results(0).targets(1).status().message(), "not you");
 }
 
 TEST_F(FailbackGroupTest, Rule14_RetriesAreTheUpstreamsOwn) {
@@ -429,6 +440,19 @@ TEST_F(FailbackGroupRestartTest, Rule14_ANewUpstreamGetsWhatTheOthersHold) {
   // Then the old one is left out.
   ASSERT_EQ(Start({"new"}), absl::OkStatus());
   EXPECT_THAT(Registered("new"), UnorderedElementsAre("a", "owned"));
+}
+
+TEST_F(FailbackGroupRestartTest, Rule14_ANewUpstreamThatIsNamedFirstTakesNothingAway) {
+  away_ = {"old"};
+  ASSERT_EQ(Start({"old"}), absl::OkStatus());
+  Register("a");
+  Unregister("owed");
+  away_.clear();
+  ASSERT_EQ(Start({"new", "old"}), absl::OkStatus());
+  EXPECT_THAT(Registered("new"), ElementsAre("a"));
+  EXPECT_THAT(Unregistered("new"), IsEmpty()) << "it never had it";
+  EXPECT_THAT(Registered("old"), ElementsAre("a"));
+  EXPECT_THAT(Unregistered("old"), ElementsAre("owed"));
 }
 
 TEST_F(FailbackGroupRestartTest, Rule14_OneThatComesBackBringsNothingBack) {

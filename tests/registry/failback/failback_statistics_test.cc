@@ -149,6 +149,50 @@ TEST_F(FailbackStatisticsTest, PendingSinceItsStreamEndedAndNotSinceItWasStated)
   EXPECT_EQ(FromProto(registry_->Pending()[0].since()), clock_.WallNow() - absl::Seconds(3));
 }
 
+TEST_F(FailbackStatisticsTest, StaleOnesAreCountedAlsoWhileTheirStreamsLookOpen) {
+  Start();
+  auto stream = Subscribe(std::make_shared<RecordingListener>());
+  fake_->subscriptions().back()->Push(SnapshotEvent(1, {}));
+  GoAway();
+  Advance(absl::Seconds(10));
+  EXPECT_EQ(registry_->Stats().stale_subscriptions, 1);
+  CheckInvariants();
+}
+
+TEST_F(FailbackStatisticsTest, WhatIsGivenUpIsNeitherPendingNorDesired) {
+  Start();
+  fake_->registers.Answer(absl::PermissionDeniedError("no"));
+  Register("a");
+  EXPECT_EQ(registry_->Stats().parked[static_cast<size_t>(OperationKind::kRegister)], 1);
+  EXPECT_EQ(registry_->Stats().desired, 1);
+  EXPECT_EQ(*registry_->Cancel({}), 1);
+  EXPECT_EQ(registry_->Stats().parked[static_cast<size_t>(OperationKind::kRegister)], 0);
+  EXPECT_EQ(registry_->Stats().desired, 0);
+  CheckInvariants();
+}
+
+TEST_F(FailbackStatisticsTest, ADrainTakesWhatIsParkedBack) {
+  Start();
+  fake_->registers.Answer(absl::PermissionDeniedError("no"));
+  Register("a");
+  fake_->closes.Hold();
+  registry_->Drain(absl::Seconds(10), [](const absl::StatusOr<agent::v1::DrainResponse>&) {});
+  EXPECT_TRUE(registry_->Stats().draining);
+  EXPECT_EQ(registry_->Stats().parked[static_cast<size_t>(OperationKind::kRegister)], 0);
+  CheckInvariants();
+}
+
+TEST_F(FailbackStatisticsTest, ANewIntentIsPendingSinceItWasStated) {
+  options_.retry.retry_period = absl::Seconds(1000);
+  Start();
+  fake_->registers.AnswerWith([](const auto&) { return absl::InternalError("broken"); });
+  Register("a");
+  Advance(absl::Seconds(10));
+  EXPECT_EQ(registry_->Stats().oldest_pending, absl::Seconds(10));
+  Register("a", 9090);
+  EXPECT_EQ(registry_->Stats().oldest_pending, absl::ZeroDuration());
+}
+
 TEST_F(FailbackStatisticsTest, TheJournalIsMeasuredWhereThereIsOne) {
   options_.state_dir = testing::TempDir() + "/statistics";
   options_.manual_journal = true;

@@ -552,6 +552,37 @@ TEST_F(FailbackJournalTest, Rule11_ACheckedIntentIsNotReplayedWhoseSessionEnded)
   EXPECT_EQ(fake_->unregisters.request_count(), 0);
 }
 
+TEST_F(FailbackJournalTest, Rule11_WhatIsRestoredWhileTheRegistryIsAwayIsPending) {
+  Start();
+  Register("a");
+  registry_.reset();
+  auto fake = std::make_unique<FakeRegistry>();
+  fake_ = fake.get();
+  upstream_ = std::move(fake);
+  GoAway();
+  Start();
+  CheckInvariants();
+  Advance(absl::Seconds(1));
+  CheckInvariants();
+  ASSERT_EQ(registry_->Pending().size(), 1);
+  EXPECT_EQ(registry_->Pending()[0].last_status().code(),
+            static_cast<int>(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(FailbackJournalTest, Rule11_APersistentInstanceIsNoLongerItsEndedSessionsInTheNextLife) {
+  Start();
+  RegisterRequest stays = MakeRegister({MakeInstance("a")});
+  stays.mutable_registrations(0)->mutable_instance()->set_persistent(true);
+  stays.set_session_id(OpenLocal("client"));
+  Register(stays);
+  CloseSessionRequest close;
+  close.set_session_id(stays.session_id());
+  registry_->CloseSession(close, [](const absl::StatusOr<CloseSessionResponse>&) {});
+  Restart();
+  EXPECT_EQ(fake_->registers.request_count(), 1) << "it stays";
+  EXPECT_EQ(registry_->local_sessions(), 0);
+}
+
 TEST_F(FailbackJournalTest, Rule12_DrainWritesNoTombstonesAndTheNextLifeRegistersAgain) {
   Start();
   Register("a");
