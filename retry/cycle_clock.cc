@@ -18,10 +18,9 @@
 namespace failback {
 namespace {
 
-constexpr int64_t kSpanNanos = 100000;     // how long an anchor holds
-constexpr int64_t kOutOfOrderNanos = 100;  // a processor may read the counter before its turn
-constexpr int64_t kStretch = 400;          // by a 400th
-constexpr int kIntervals = 4;              // over which the frequency is measured, each of
+constexpr int64_t kSpanNanos = 100000;   // how long an anchor holds
+constexpr int64_t kMarginNanos = 10000;  // for a counter that is read before its turn
+constexpr int kIntervals = 4;            // over which the frequency is measured, each of
 constexpr int64_t kShortestNanos = 2000000;
 constexpr int64_t kLongestNanos = 2000000000;
 constexpr uint64_t kPrompt = 1024;  // cycles for a reading that nothing came between
@@ -33,7 +32,7 @@ struct Anchor {
 };
 thread_local Anchor anchor;
 
-// Nanoseconds a cycle, times 2^32 and stretched; written before `span_cycles`.
+// Nanoseconds a cycle, times 2^32; written before `span_cycles`.
 std::atomic<uint64_t> factor{0};
 // kSpanNanos in cycles; 0: the factor is not known.
 std::atomic<uint64_t> span_cycles{0};
@@ -72,9 +71,8 @@ class Calibration {
   }
 
   void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const uint64_t stretched = greatest_ + greatest_ / kStretch;
-    factor.store(stretched, std::memory_order_relaxed);
-    span_cycles.store((uint64_t{kSpanNanos} << 32) / stretched, std::memory_order_release);
+    factor.store(greatest_, std::memory_order_relaxed);
+    span_cycles.store((uint64_t{kSpanNanos} << 32) / greatest_, std::memory_order_release);
   }
 
   bool trusted_ = false;  // written by the constructor only
@@ -103,7 +101,7 @@ int64_t CycleClock::CeilingNanos() {
   const uint64_t span = span_cycles.load(std::memory_order_acquire);
   const uint64_t since = __rdtsc() - anchor.cycles;  // huge if the counter was set back
   if (ABSL_PREDICT_FALSE(since >= span)) return Renew();
-  return anchor.nanos + kOutOfOrderNanos +
+  return anchor.nanos + kMarginNanos +
          static_cast<int64_t>(since * factor.load(std::memory_order_relaxed) >> 32);
 }
 

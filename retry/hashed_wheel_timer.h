@@ -19,7 +19,7 @@
 //   if (!lease.Cancel()) lease.Wait();                 // now it does not run, and will not
 //
 // Contract of a task:
-//   * It never starts before its deadline; it starts at most one tick and a microsecond after it,
+//   * It never starts before its deadline; it starts at most one tick and 11 us after it,
 //     plus the time that earlier tasks take on the same thread.
 //   * Tasks start in the order of their ticks. Within a tick the order is unspecified; under a
 //     SimulatedClock it is that of NewTimeout and Reschedule.

@@ -36,7 +36,7 @@ found() {
   local pattern; pattern=$(IFS='|'; echo "${words[*]}")
   git grep -nE "$pattern" -- 'agent/*.cc' 'agent/*.h' 'daemon/*.cc' 'daemon/*.h' 'registry/*.cc' \
     'registry/*.h' 'retry/*.cc' 'retry/*.h' 'examples/*.cc' 'examples/*.h' |
-    grep -vE '^[^:]+:[0-9]+: *(//|\*)|poll\(.*, -1\)' | grep -vE '(set_|[a-z]\.|->)wait_for\(\)|set_wait_for\('
+    grep -vE '^[^:]+:[0-9]+: *(//|\*)|poll\(.*, -1\)' | grep -vE '(set_|[a-z]\.|->)wait_for\(\)|set_wait_for\(|int wait_for\(\) const'
 }
 
 failed=0

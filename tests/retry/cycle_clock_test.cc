@@ -62,6 +62,7 @@ TEST(CycleClockTest, IsNeverBeforeTheClockAndHardlyAfterIt) {
     }
   };
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) threads.emplace_back(compare);
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(calls, 0);

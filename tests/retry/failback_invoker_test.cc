@@ -1,6 +1,7 @@
 #include "retry/failback_invoker.h"
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -26,7 +27,7 @@ class FailbackInvokerTest : public ::testing::Test {
 
   // A call that notes when it was made and answers at once.
   FailbackInvoker::Call Answering(std::vector<absl::Status> answers) {
-    return [this, answers](FailbackInvoker::Done done) {
+    return [this, answers = std::move(answers)](const FailbackInvoker::Done& done) {
       const size_t attempt = attempts_.size();
       attempts_.push_back(clock_.NowNanos() / 1000000000);
       done(attempt < answers.size() ? answers[attempt] : answers.back());

@@ -112,7 +112,8 @@ TEST_F(HashedWheelTimerTest, NaNLikeDurationsAreInfinite) {
   auto timer = Create();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   timer->NewTimeout(Note("a"), absl::Seconds(-std::abs(nan))).value();
-  timer->NewTimeout(Note("b"), absl::InfiniteDuration() - absl::InfiniteDuration()).value();
+  const absl::Duration infinite = absl::InfiniteDuration();
+  timer->NewTimeout(Note("b"), infinite + -infinite).value();
   timer->NewTimeout(Note("c"), absl::Seconds(1) * nan).value();
   clock_.Advance(absl::Hours(1));
   EXPECT_EQ(timer->pending() + static_cast<int64_t>(ran_.size()), 3);
@@ -537,6 +538,7 @@ TEST_F(HashedWheelTimerTest, AfterAJumpEachDueTaskStartsOnceInDueOrderAndLatenes
 TEST_F(HashedWheelTimerTest, StatisticsAddUp) {
   auto timer = Create();
   std::vector<Timeout> timeouts;
+  timeouts.reserve(100);
   for (int i = 0; i < 100; ++i) {
     timeouts.push_back(timer->NewTimeout([] {}, absl::Seconds(i)).value());
   }

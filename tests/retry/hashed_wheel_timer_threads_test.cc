@@ -330,6 +330,7 @@ TEST(HashedWheelTimerThreadsTest, RenewalsRaceTheDriver) {
       }
     };
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int i = 0; i < kThreads; ++i) threads.emplace_back(renew);
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(early, 0);
@@ -393,6 +394,7 @@ TEST(HashedWheelTimerThreadsTest, ManyProducers) {
   };
   std::vector<Shelf> shelves(kProducers);
   std::vector<std::thread> producers;
+  producers.reserve(kProducers);
   for (int producer = 0; producer < kProducers; ++producer) {
     producers.emplace_back([&, producer] {
       std::mt19937 random(producer);
@@ -506,6 +508,7 @@ TEST(HashedWheelTimerThreadsTest, HandlesRaceTheEndOfTheirTimer) {
   for (int round = 0; round < 1000; ++round) {
     auto timer = Create();
     std::vector<Timeout> timeouts;
+    timeouts.reserve(20);
     for (int i = 0; i < 20; ++i) {
       timeouts.push_back(timer->NewTimeout([] {}, absl::Microseconds(100 * i)).value());
     }

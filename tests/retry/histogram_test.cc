@@ -48,6 +48,7 @@ TEST(AtomicHistogramTest, NothingIsLostBetweenThreads) {
   AtomicHistogram histogram(kBounds);
   constexpr int kThreads = 4, kEach = 10000;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&histogram] {
       for (int i = 0; i < kEach; ++i) {

@@ -173,6 +173,7 @@ TEST_F(ScenariosTest, FailbackCallsOnAWheelOf32SlotsOfOneSecond) {
     int64_t succeeded_at = 0;
   };
   std::vector<Call> calls;
+  calls.reserve(100);
   for (int i = 0; i < 100; ++i) calls.push_back({i});
   std::function<void(Call*)> attempt = [&](Call* call) {
     if (call->failures_left-- == 0) {

@@ -227,6 +227,7 @@ TEST(WheelTest, DueOrderAcrossTicksAndInsertionOrderWithinOne) {
   Wheel wheel(OptionsOf(64, /*keep_insertion_order=*/true));
   std::vector<int> ran;
   std::vector<Wheel::Id> ids;
+  ids.reserve(1000);
   for (int i = 0; i < 1000; ++i) {
     ids.push_back(wheel.Schedule(5000 + i % 2, [&ran, i] { ran.push_back(i); }));
   }
@@ -393,6 +394,7 @@ TEST(WheelTest, NothingIsAllocatedInsideATick) {
   Wheel wheel(OptionsOf(512));
   std::mt19937_64 random(1);
   std::vector<Wheel::Id> ids;
+  ids.reserve(100000);
   for (int i = 0; i < 100000; ++i) ids.push_back(wheel.Schedule(random() % 1000000, [] {}));
   for (int i = 0; i < 50000; ++i) wheel.Reschedule(ids[i], random() % 1000000);
   const int64_t before = allocations;
@@ -404,6 +406,7 @@ TEST(WheelTest, TakePendingReturnsEveryTaskOnce) {
   Wheel wheel(OptionsOf(512));
   std::vector<int> ran(1000, 0);
   std::vector<Wheel::Id> ids;
+  ids.reserve(1000);
   for (int i = 0; i < 1000; ++i) {
     ids.push_back(wheel.Schedule(1 + i * i, [&ran, i] { ++ran[i]; }));
   }

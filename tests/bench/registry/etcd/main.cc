@@ -1,11 +1,11 @@
 // `./dev bench registry --store etcd`: etcd through Failback beside bare etcd calls, in one run.
 //
-//   register-etcd     100,000 instances of one agent, from the first call to the last acknowledged;
-//                     bare: as many puts on leases of 500, in transactions of 100, 16 under way
-//   recover-etcd      etcd is killed, emptied and started; from its first answer until all are
-//   there fanout-etcd       a change to 1,000 subscribers of failback-registry (one etcd watch),
-//   and to
-//                     1,000 bare watches
+//   register-etcd   100,000 instances of one agent, from the first call to the last acknowledged,
+//                   and what they take in etcd; bare: as many puts on leases of 500, in
+//                   transactions of 100, 16 under way
+//   recover-etcd    etcd is killed, emptied and started; from its first answer until all are there
+//   fanout-etcd     a change to 1,000 subscribers of failback-registry (one etcd watch), and to
+//                   1,000 bare watches
 //
 // Every workload checks its work, and ends the process when it was not done.
 
@@ -296,6 +296,13 @@ void RegisterAll(const Scale& scale, int members, const std::string& subject, Re
   }
   if (CountKeys(bare.kv(), keys) != scale.instances) Fatal("not all are in etcd");
   report->Add("register-etcd", subject, "seconds", seconds, "s");
+  const auto status = etcd.Status(0);
+  if (!status.ok()) Fatal(status.status().ToString());
+  const auto instances = static_cast<double>(scale.instances);
+  report->Add("register-etcd", subject, "database_per_instance",
+              static_cast<double>(status->dbsize()) / instances, "bytes");
+  report->Add("register-etcd", subject, "memory_per_instance",
+              static_cast<double>(AnonymousBytesOf(etcd.pid(0))) / instances, "bytes");
   report->Add("register-etcd", subject, "instances_per_s",
               static_cast<double>(scale.instances) / seconds, "1/s");
 }
