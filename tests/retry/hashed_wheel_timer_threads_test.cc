@@ -427,7 +427,7 @@ TEST(HashedWheelTimerThreadsTest, ManyProducers) {
 // Every accepted task has run or is handed back, in ten thousand rounds: one thread makes a timer,
 // adds a few and stops it, two others add to whatever timer there is until it refuses them.
 TEST(HashedWheelTimerThreadsTest, StopRacingProducersLosesNothing) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(FAILBACK_THREAD_SANITIZER) || defined(__SANITIZE_ADDRESS__)
   constexpr int kRounds = 1000;  // a sanitized round takes ten times as long
 #else
   constexpr int kRounds = 10000;
