@@ -398,7 +398,7 @@ void Client::OnToken(absl::StatusOr<std::string> token) {
       token = std::string();
     }
     if (token.ok()) token_ = *token;
-    if (!token_.empty()) ++tokens_;
+    if (token.ok() && !token_.empty()) ++tokens_;
   }
   for (auto& ready : waiting) std::move(ready)(token);
 }

@@ -57,6 +57,19 @@ class EtcdAuthTest : public testing::Test {
     return CallAndWait<RegisterResponse>(registry, &Registry::Register, request).status();
   }
 
+  static absl::Status Renew(EtcdRegistry& registry, const std::string& session) {
+    KeepAliveRequest request;
+    request.set_session_id(session);
+    return CallAndWait<KeepAliveResponse>(registry, &Registry::KeepAlive, request).status();
+  }
+
+  static std::unique_ptr<SubscribeStream> Follow(EtcdRegistry& registry, const std::string& service,
+                                                 std::shared_ptr<FakeSubscriber> subscriber) {
+    SubscribeRequest request;
+    request.mutable_selector()->set_service(service);
+    return registry.Subscribe(request, std::move(subscriber));
+  }
+
   EtcdCluster etcd_;
   const std::unique_ptr<HashedWheelTimer> timer_;
 };
@@ -89,9 +102,7 @@ TEST_F(EtcdAuthTest, ATokenThatHasEndedIsRenewedByCallsAndWatches) {
   const auto opened = Open(*registry);
   ASSERT_TRUE(opened.ok()) << opened.status();
   auto subscriber = std::make_shared<FakeSubscriber>();
-  SubscribeRequest subscribe;
-  subscribe.mutable_selector()->set_service("s");
-  const auto stream = registry->Subscribe(subscribe, subscriber);
+  const auto stream = Follow(*registry, "s", subscriber);
   for (int round = 0; round < 2; ++round) {
     // A member that starts again knows no token of before.
     etcd_.Kill(0);
@@ -102,14 +113,9 @@ TEST_F(EtcdAuthTest, ATokenThatHasEndedIsRenewedByCallsAndWatches) {
         Eventually([&] { return subscriber->ids().size() == static_cast<size_t>(round) + 1; }));
     // A new watch, on a stream that may have been opened with an old token.
     auto late = std::make_shared<FakeSubscriber>();
-    subscribe.mutable_selector()->set_service(absl::StrCat("t", round));
-    const auto late_stream = registry->Subscribe(subscribe, late);
+    const auto late_stream = Follow(*registry, absl::StrCat("t", round), late);
     EXPECT_TRUE(Eventually([&] { return !late->events().empty(); }));
-    KeepAliveRequest renew;
-    renew.set_session_id(opened->session_id());
-    EXPECT_TRUE(Eventually([&] {
-      return CallAndWait<KeepAliveResponse>(*registry, &Registry::KeepAlive, renew).ok();
-    }));
+    EXPECT_TRUE(Eventually([&] { return Renew(*registry, opened->session_id()).ok(); }));
   }
   EXPECT_FALSE(subscriber->ended().has_value());
 }
@@ -142,16 +148,12 @@ TEST_F(EtcdShortTokenTest, ATokenThatRunsOutIsReplacedAndNobodyNotices) {
   const auto opened = Open(*registry);
   ASSERT_TRUE(opened.ok()) << opened.status();
   auto subscriber = std::make_shared<FakeSubscriber>();
-  SubscribeRequest subscribe;
-  subscribe.mutable_selector()->set_service("s");
-  const auto stream = registry->Subscribe(subscribe, subscriber);
-  KeepAliveRequest renew;
-  renew.set_session_id(opened->session_id());
+  const auto stream = Follow(*registry, "s", subscriber);
   absl::Status status;
   size_t registered = 0;
   EXPECT_TRUE(Eventually([&] {
     status.Update(Register(*registry, opened->session_id(), absl::StrCat(registered++)));
-    status.Update(CallAndWait<KeepAliveResponse>(*registry, &Registry::KeepAlive, renew).status());
+    status.Update(Renew(*registry, opened->session_id()));
     return !status.ok() || registry->Stats().calls.tokens >= 4;
   }));
   EXPECT_EQ(status, absl::OkStatus());
