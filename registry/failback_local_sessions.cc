@@ -52,7 +52,7 @@ void FailbackRegistry::Core::OwnFormerSession(LocalSession* session, const std::
 
 void FailbackRegistry::Core::RenewSession(LocalSession* session) {
   if (session->lease.Reschedule(session->ttl)) return;
-  auto lease = options_.timer->NewTimeout(
+  auto lease = options_.timer->PutBack(
       [weak = weak_from_this(), id = session->id, serial = ++session->lease_serial] {
         if (auto self = weak.lock()) {
           self->EndSession(id, serial,
@@ -61,8 +61,7 @@ void FailbackRegistry::Core::RenewSession(LocalSession* session) {
         }
       },
       session->ttl);
-  // The wheel refuses when it is stopped, and sessions end with the process then; or when it is
-  // full, and the next renewal tries again.
+  // Refused only by a wheel that was stopped; then sessions end with the process.
   if (lease.ok()) session->lease = *std::move(lease);
 }
 

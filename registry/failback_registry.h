@@ -130,7 +130,8 @@ class FailbackRegistry final : public Registry {
     absl::Duration empty_snapshot_hold = absl::Seconds(5);
     // Between two comparisons of what the upstream holds with what it should; zero: never.
     absl::Duration anti_entropy_interval = absl::Minutes(1);
-    // Required; outlives the registry. The wheel that everything waits on, and its clock.
+    // Required; outlives the registry. The wheel that everything waits on, and its clock. Its
+    // max_pending_timeouts counts what the registry puts on it and refuses none of that.
     HashedWheelTimer* timer = nullptr;
     // Uniform in [0, 1); for jitter. Default: EntropyRandom().
     Random random;

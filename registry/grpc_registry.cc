@@ -156,11 +156,11 @@ struct GrpcRegistry::UnaryCall : PendingOf<Response> {
 
 // A renewal on its way.
 struct GrpcRegistry::Renewal : PendingOf<KeepAliveResponse> {
-  // Calls `late` after `timeout`, unless cancelled. An error: the timer is stopped or full.
+  // Calls `late` after `timeout`, unless cancelled. An error: the timer is stopped.
   absl::Status SetDeadline(HashedWheelTimer* timer, absl::Duration timeout, TimerTask late) {
     MutexLock lock(&mu);
     if (cancelled) return absl::OkStatus();
-    absl::StatusOr<Timeout> set = timer->NewTimeout(std::move(late), timeout);
+    absl::StatusOr<Timeout> set = timer->PutBack(std::move(late), timeout);
     if (set.ok()) deadline = *std::move(set);
     return set.status();
   }

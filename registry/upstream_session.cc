@@ -317,12 +317,12 @@ void UpstreamSession::Schedule(absl::Duration delay) {
   busy_ = false;
   if (std::exchange(step_again_, false)) delay = absl::ZeroDuration();
   next_.Cancel();
-  auto timeout = options_.timer->NewTimeout(
+  auto timeout = options_.timer->PutBack(
       [weak = weak_from_this()] {
         if (auto self = weak.lock()) self->Step();
       },
       delay);
-  // The wheel refuses only after it was stopped; then nothing is due any more.
+  // Refused only by a wheel that was stopped; then nothing is due any more.
   if (timeout.ok()) next_ = *std::move(timeout);
 }
 

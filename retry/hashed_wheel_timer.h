@@ -118,7 +118,7 @@ class HashedWheelTimer {
     absl::Duration tick_duration = absl::Milliseconds(100);
     // Slots of the wheel's first level, rounded up to a power of two. 1 to 65536.
     int ticks_per_wheel = 512;
-    // Above this many pending timeouts NewTimeout refuses; 0: no limit.
+    // With this many pending timeouts NewTimeout refuses; 0: no limit. PutBack does not.
     int64_t max_pending_timeouts = 0;
     // Where tasks run; nullptr: on the timer's own thread. Must outlive the timer.
     Executor* executor = nullptr;
@@ -156,6 +156,11 @@ class HashedWheelTimer {
   // max_pending_timeouts: try again when others are done. FAILED_PRECONDITION after Stop.
   absl::StatusOr<Timeout> NewTimeout(TimerTask task, absl::Duration delay);
 
+  // NewTimeout for a task that comes back, or carries on what was accepted elsewhere: the next try
+  // of a call, the next renewal of a lease. Nobody is there to be refused to, so
+  // max_pending_timeouts counts it and does not refuse it. FAILED_PRECONDITION after Stop.
+  absl::StatusOr<Timeout> PutBack(TimerTask task, absl::Duration delay);
+
   // Ends the timer: no task starts any more, running ones have ended when it returns. Returns
   // the tasks that have neither run nor been cancelled, for the caller to run or drop. A second
   // Stop returns none. FAILED_PRECONDITION from inside a task.
@@ -172,11 +177,6 @@ class HashedWheelTimer {
   std::optional<int64_t> NextDueNanos() const;
 
  private:
-  friend class PeriodicTask;
-
-  // NewTimeout for a task that comes back: max_pending_timeouts counts it and does not refuse it.
-  absl::StatusOr<Timeout> PutBack(TimerTask task, absl::Duration delay);
-
   explicit HashedWheelTimer(std::shared_ptr<internal_timer::Core> core);
   const std::shared_ptr<internal_timer::Core> core_;
 };

@@ -67,8 +67,9 @@ class RetryTask {
 
   // The call failed. Puts the task on the wheel, or parks it, and returns which. `server_delay` is
   // how long the server asked to wait; it overrides the computed wait, and is stretched when it
-  // comes several times in a row (StretchedDelay). When the wheel takes no
-  // more (full, or stopped) the task parks.
+  // comes several times in a row (StretchedDelay). The wheel's
+  // max_pending_timeouts does not refuse a retry, as what is retried was accepted; a wheel that was
+  // stopped does, and the task parks.
   State Failed(std::optional<absl::Duration> server_delay, TimerTask on_due);
 
   // Puts the task on the wheel for `delay`, whatever its state: it is due, and its owner wants it

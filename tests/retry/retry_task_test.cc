@@ -121,15 +121,22 @@ TEST_F(RetryTaskTest, TheServersDelayIsStretchedWhenItComesAgain) {
   EXPECT_EQ(wait(absl::Seconds(1)), absl::Seconds(1)) << "starts anew";
 }
 
-TEST_F(RetryTaskTest, AFullWheelParks) {
+// What is retried was accepted, and nobody is there to be refused to.
+TEST_F(RetryTaskTest, AFullWheelTakesItBack) {
+  policy_.retry_period = absl::Seconds(5);
   MakeTimer(1);
-  auto occupied = timer_->NewTimeout([] {}, absl::Hours(1));
-  ASSERT_TRUE(occupied.ok());
+  ASSERT_TRUE(timer_->NewTimeout([] {}, absl::Hours(1)).ok());
   MakeTask();
-  EXPECT_EQ(Fail(), RetryTask::State::kParked);
-  occupied->Cancel();
-  task_->RunNow();
   EXPECT_EQ(Fail(), RetryTask::State::kWaiting);
+  EXPECT_EQ(timer_->pending(), 2);
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_EQ(ran_ms_, (std::vector<int64_t>{5000}));
+}
+
+TEST_F(RetryTaskTest, AStoppedWheelParks) {
+  MakeTask();
+  timer_->Stop().IgnoreError();
+  EXPECT_EQ(Fail(), RetryTask::State::kParked);
 }
 
 TEST_F(RetryTaskTest, DestructionTakesItOffTheWheel) {
