@@ -187,6 +187,19 @@ class FailbackTest : public testing::Test {
     return answer.get().ok() ? answer.get()->session_id() : "";
   }
 
+  // A client that numbers its intents registers the instance and unregisters it.
+  void LeaveTombstone(const std::string& id) {
+    const std::string session = OpenLocal("client", 600);
+    RegisterRequest there = MakeRegister({MakeInstance(id)});
+    there.set_session_id(session);
+    there.mutable_registrations(0)->set_generation(1);
+    Register(there);
+    UnregisterRequest gone = MakeUnregister(id);
+    gone.set_session_id(session);
+    gone.mutable_deregistrations(0)->set_generation(2);
+    Unregister(gone);
+  }
+
   std::unique_ptr<SubscribeStream> Subscribe(std::shared_ptr<NotifyListener> listener,
                                              const std::string& service = "orders",
                                              const std::string& session = "",
