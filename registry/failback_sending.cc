@@ -178,7 +178,7 @@ void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Defe
 
 void FailbackRegistry::Core::SendRegister(const std::string& encoded, Registry* upstream,
                                           Callback<RegisterResponse> done) {
-  auto* const registrar = dynamic_cast<EncodedRegistrar*>(upstream);
+  EncodedRegistrar* const registrar = upstream->encoded();
   if (registrar != nullptr && registrar->RegisterEncoded(encoded, &done)) return;
   // On an arena, as it has many small parts.
   google::protobuf::Arena arena;

@@ -74,6 +74,7 @@ class GrpcRegistry final : public Registry, public EncodedRegistrar {
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
   void List(const ListRequest& request, Callback<ListResponse> done) override;
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
+  EncodedRegistrar* encoded() override { return this; }
   // Sends the bytes as they are; takes all.
   bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override;
   // Told by the end of the KeepAlive stream, which is open from the first session on.

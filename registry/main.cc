@@ -139,7 +139,7 @@ absl::Status RegistryDaemon::Serve() {
   RegistryServer::Options options = ToServerOptions(config_, timer_.get(), loader_);
   options.credentials = security_->credentials();
   options.access = security_->access();
-  options.encoded = dynamic_cast<EncodedRegistrar*>(registry_.get());
+  options.encoded = registry_->encoded();
   options.extra_services = {{xds_service_.get(), xds::AdsService::kName},
                             {admin_service_.get(), AdminService::kName}};
   auto server = RegistryServer::Start(registry_.get(), options);

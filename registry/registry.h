@@ -43,6 +43,8 @@
 
 namespace failback {
 
+class EncodedRegistrar;
+
 // The wire messages are the vocabulary of the C++ interface too.
 using admin::v1::SetOfflineRequest;
 using admin::v1::SetOfflineResponse;
@@ -133,6 +135,10 @@ class Registry {
   // owner need not wait for the next call to find out. One listener; it may run on any thread, and
   // not after the registry's destructor has returned. Registries without a connection never call.
   virtual void SetDisconnectListener(std::function<void(const absl::Status&)> listener) {}
+
+  // This registry's way in for Registers as they came (registry/encoded_registrar.h), as long-lived
+  // as itself; null: it has none. A decorator that has to see what passes keeps the default.
+  virtual EncodedRegistrar* encoded() { return nullptr; }
 };
 
 }  // namespace failback

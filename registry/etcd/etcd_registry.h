@@ -106,6 +106,7 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
   // To be set before the first session is opened.
   void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
 
+  EncodedRegistrar* encoded() override { return this; }
   // A Register that is spelled as usual needs no messages.
   bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override;
 

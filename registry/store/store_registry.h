@@ -143,6 +143,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   void CloseSession(const CloseSessionRequest& request,
                     Callback<CloseSessionResponse> done) override;
   void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
+  EncodedRegistrar* encoded() override { return this; }
   bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override;
   void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
