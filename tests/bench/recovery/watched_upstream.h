@@ -1,4 +1,4 @@
-// A Registry that counts what passes through it: calls begun, calls in flight, intents
+// A Registry that counts what passes through it: sessions, calls begun, calls in flight, intents
 // acknowledged, and when.
 //
 // Many upstreams share one Traffic, so a fleet is counted as a whole.
@@ -12,8 +12,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 
+#include "registry/encoded_registrar.h"
 #include "registry/registry.h"
 #include "tests/bench/load.h"
 
@@ -22,6 +24,8 @@ namespace failback {
 struct Traffic {
   // Calls of any kind that were begun.
   std::atomic<int64_t> attempts{0};
+  // Sessions that were not there before.
+  std::atomic<int64_t> sessions{0};
   // Register calls.
   std::atomic<int64_t> registers{0};
   std::atomic<int64_t> in_flight{0};
@@ -32,13 +36,13 @@ struct Traffic {
   std::atomic<double> connected_at{0};
 
   void Reset() {
-    for (auto* counter : {&attempts, &registers, &acknowledged, &refused}) *counter = 0;
+    for (auto* counter : {&attempts, &sessions, &registers, &acknowledged, &refused}) *counter = 0;
     peak_in_flight = in_flight.load();
     connected_at = 0;
   }
 };
 
-class WatchedUpstream final : public Registry {
+class WatchedUpstream final : public Registry, public EncodedRegistrar {
  public:
   // `own` counts this upstream's acknowledged intents; may be null. Both outlive it.
   WatchedUpstream(std::unique_ptr<Registry> upstream, Traffic* traffic,
@@ -51,7 +55,10 @@ class WatchedUpstream final : public Registry {
         request, [traffic = traffic_, began = NowSeconds(),
                   done = std::move(done)](absl::StatusOr<OpenSessionResponse> response) mutable {
           double none = 0;
-          if (response.ok()) traffic->connected_at.compare_exchange_strong(none, began);
+          if (response.ok()) {
+            traffic->connected_at.compare_exchange_strong(none, began);
+            if (!response->resumed()) ++traffic->sessions;
+          }
           std::move(done)(std::move(response));
         });
   }
@@ -65,26 +72,17 @@ class WatchedUpstream final : public Registry {
     upstream_->CloseSession(request, std::move(done));
   }
   void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override {
-    ++traffic_->attempts;
-    ++traffic_->registers;
-    const int64_t now = ++traffic_->in_flight;
-    int64_t peak = traffic_->peak_in_flight;
-    while (now > peak && !traffic_->peak_in_flight.compare_exchange_weak(peak, now)) {
+    upstream_->Register(request, Watched(std::move(done)));
+  }
+  EncodedRegistrar* encoded() override { return upstream_->encoded() == nullptr ? nullptr : this; }
+  bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override {
+    Callback<RegisterResponse> watched = Watched(std::move(*done));
+    if (!upstream_->encoded()->RegisterEncoded(request, &watched)) {
+      RegisterRequest parsed;
+      parsed.ParseFromArray(request.data(), static_cast<int>(request.size()));
+      upstream_->Register(parsed, std::move(watched));
     }
-    upstream_->Register(request, [traffic = traffic_, own = own_, done = std::move(done)](
-                                     absl::StatusOr<RegisterResponse> response) mutable {
-      --traffic->in_flight;
-      if (response.ok()) {
-        int64_t fine = 0;
-        for (const auto& result : response->results()) {
-          fine += result.status().code() == 0 ? 1 : 0;
-        }
-        traffic->acknowledged += fine;
-        traffic->refused += response->results_size() - fine;
-        if (own != nullptr) *own += fine;
-      }
-      std::move(done)(std::move(response));
-    });
+    return true;
   }
   void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override {
     ++traffic_->attempts;
@@ -108,6 +106,30 @@ class WatchedUpstream final : public Registry {
   }
 
  private:
+  // Begins a Register, whose answer is counted and goes to `done`.
+  Callback<RegisterResponse> Watched(Callback<RegisterResponse> done) {
+    ++traffic_->attempts;
+    ++traffic_->registers;
+    const int64_t now = ++traffic_->in_flight;
+    int64_t peak = traffic_->peak_in_flight;
+    while (now > peak && !traffic_->peak_in_flight.compare_exchange_weak(peak, now)) {
+    }
+    return [traffic = traffic_, own = own_,
+            done = std::move(done)](absl::StatusOr<RegisterResponse> response) mutable {
+      --traffic->in_flight;
+      if (response.ok()) {
+        int64_t fine = 0;
+        for (const auto& result : response->results()) {
+          fine += result.status().code() == 0 ? 1 : 0;
+        }
+        traffic->acknowledged += fine;
+        traffic->refused += response->results_size() - fine;
+        if (own != nullptr) *own += fine;
+      }
+      std::move(done)(std::move(response));
+    };
+  }
+
   const std::unique_ptr<Registry> upstream_;
   Traffic* const traffic_;
   std::atomic<int64_t>* const own_;
