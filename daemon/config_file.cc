@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/config_schema.h"
@@ -25,7 +26,7 @@ using google::protobuf::Message;
 std::string Describe(const YAML::Node& node) {
   switch (node.Type()) {
     case YAML::NodeType::Scalar:
-      return absl::StrCat("'", node.Scalar(), "'");
+      return absl::StrCat("'", absl::Utf8SafeCEscape(node.Scalar()), "'");
     case YAML::NodeType::Sequence:
       return "a list";
     case YAML::NodeType::Map:

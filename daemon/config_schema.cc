@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -50,7 +51,7 @@ std::vector<std::string> EnumNames(const EnumDescriptor* type) {
 }
 
 absl::Status Invalid(const std::string& text, const std::string& problem) {
-  return absl::InvalidArgumentError(absl::StrCat("'", text, "' ", problem));
+  return absl::InvalidArgumentError(absl::StrCat("'", absl::Utf8SafeCEscape(text), "' ", problem));
 }
 
 absl::Status OutOfRange(const std::string& text, const config::v1::Key& key) {

@@ -3,6 +3,10 @@
 #include <arpa/inet.h>
 #include <sys/un.h>
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -14,8 +18,9 @@ constexpr char kUnixScheme[] = "unix:";
 constexpr size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
 
 absl::Status Invalid(const std::string& text, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'", text, "' is no address: ", what, "; allowed are host:port, [ipv6]:port and unix:/path"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", absl::Utf8SafeCEscape(text), "' is no address: ", what,
+                   "; allowed are host:port, [ipv6]:port and unix:/path"));
 }
 
 absl::StatusOr<Address> ParseUnix(const std::string& text) {
@@ -63,13 +68,16 @@ absl::StatusOr<Address> ParseAddress(const std::string& text, int min_port) {
     return Invalid(text, "an IPv6 address goes in brackets, as [::1]:7070");
   }
   if (address.host.empty()) return Invalid(text, "the host is missing");
-  if (address.host.find_first_of("/ []@?#,") != std::string::npos) {
-    return Invalid(text, absl::StrCat("'", address.host, "' is no host"));
+  if (address.host.find_first_of("/[]@?#,") != std::string::npos ||
+      !std::all_of(address.host.begin(), address.host.end(),
+                   [](unsigned char c) { return absl::ascii_isgraph(c) || c >= 0x80; })) {
+    return Invalid(text, absl::StrCat("'", absl::Utf8SafeCEscape(address.host), "' is no host"));
   }
   const bool digits = !port.empty() && port.find_first_not_of("0123456789") == std::string::npos;
   if (!digits || port.size() > 5 || !absl::SimpleAtoi(port, &address.port) ||
       address.port < min_port || address.port > 65535) {
-    return Invalid(text, absl::StrCat("port '", port, "' is not in ", min_port, "..65535"));
+    return Invalid(text, absl::StrCat("port '", absl::Utf8SafeCEscape(port), "' is not in ",
+                                      min_port, "..65535"));
   }
   return address;
 }

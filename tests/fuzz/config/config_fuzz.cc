@@ -1,4 +1,5 @@
-// Any text as a configuration, a policy or a file of tokens: it is taken, or refused in one line.
+// Any text as a configuration, a policy, a file of tokens or an address: it is taken, or refused in
+// one line.
 
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include "failback/agent/v1/config.pb.h"
 #include "failback/config/v1/access.pb.h"
 #include "failback/registry/v1/config.pb.h"
+#include "registry/address.h"
 #include "registry/security/access_rules.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -18,7 +20,8 @@ namespace {
 void Check(const absl::Status& status) {
   if (status.ok()) return;
   const std::string message(status.message());
-  if (!absl::IsInvalidArgument(status) || message.empty()) {
+  if (!absl::IsInvalidArgument(status) || message.empty() ||
+      message.find('\n') != std::string::npos) {
     std::fprintf(stderr, "an odd error: %s\n", status.ToString().c_str());
     std::abort();
   }
@@ -45,6 +48,19 @@ void CheckRules(const config::v1::Policy* policy, const config::v1::Tokens* toke
   rules->BearerOf("a").status().IgnoreError();
 }
 
+// What is taken is taken again as it is spelled.
+void CheckAddress(const std::string& text) {
+  const absl::StatusOr<Address> address = ParseAddress(text);
+  Check(address.status());
+  if (!address.ok()) return;
+  const absl::StatusOr<Address> again = ParseAddress(address->ToString());
+  if (!again.ok() || again->ToString() != address->ToString()) {
+    std::fprintf(stderr, "not taken again: %s\n", address->ToString().c_str());
+    std::abort();
+  }
+  address->is_local();
+}
+
 }  // namespace
 }  // namespace failback
 
@@ -53,7 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FuzzInput input(data, size);
   const uint8_t kind = input.Byte();
   const std::string text = input.Rest();
-  switch (kind % 4) {
+  switch (kind % 5) {
     case 0: {
       registry::v1::RegistryConfig config;
       Parse(text, &config).IgnoreError();
@@ -67,6 +83,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 2: {
       config::v1::Policy policy;
       if (Parse(text, &policy).ok()) CheckRules(&policy, nullptr);
+      break;
+    }
+    case 3: {
+      CheckAddress(text);
       break;
     }
     default: {

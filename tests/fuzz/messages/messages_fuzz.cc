@@ -1,7 +1,7 @@
-// Sequences of requests, any content, into the registry on a memory store: as it is, and as two
-// callers with different permissions may use it. Every call is answered exactly once, nothing
-// crashes, and the state's invariants hold at the end. A Register that is taken as it came means
-// what it means when it is parsed.
+// Sequences of requests, any content, into the registry on a memory store: as it is, as two callers
+// with different permissions may use it, and as an operator asks it. Every call is answered exactly
+// once, nothing crashes, and the state's invariants hold at the end. A Register that is taken as it
+// came means what it means when it is parsed.
 
 #include <cstdio>
 #include <cstdlib>
@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "failback/admin/v1/admin.pb.h"
 #include "failback/config/v1/access.pb.h"
+#include "registry/admin/registry_admin.h"
 #include "registry/errors.h"
 #include "registry/security/access_control.h"
 #include "registry/security/guarded_registry.h"
@@ -54,6 +56,7 @@ class FuzzSession {
     options.max_instances = 50;
     options.max_sessions = 10;
     store_ = *StoreRegistry::Open(std::move(options));
+    admin_ = std::make_unique<RegistryAdmin>(store_.get(), "memory:", absl::UnixEpoch());
     config::v1::Policy policy;
     auto* const rule = policy.add_rules();
     rule->add_certificates("a*");
@@ -97,12 +100,30 @@ class FuzzSession {
       case 8:
         return RegisterEncoded(input);
       default:
-        if (input->Byte() % 2 == 0) return Call(registry, &Registry::List, input);
-        clock_.Advance(absl::Milliseconds(input->Number()));
+        return LookOrWait(registry, input);
     }
   }
 
  private:
+  void LookOrWait(Registry* registry, FuzzInput* input) {
+    switch (input->Byte() % 8) {
+      case 0:
+        return Call(registry, &Registry::SetOffline, input);
+      case 1:
+        return Ask(&Admin::ListServices, input);
+      case 2:
+        return Ask(&Admin::ListInstances, input);
+      case 3:
+        return Ask(&Admin::DescribeInstance, input);
+      case 4:
+        return clock_.Advance(absl::Milliseconds(input->Number()));
+      case 5:
+        return clock_.Advance(absl::Hours(input->Byte()));
+      default:
+        return Call(registry, &Registry::List, input);
+    }
+  }
+
   // Half of the time a session that is there.
   template <typename Request>
   auto TakeSession(FuzzInput* input, Request* request) -> decltype(request->session_id(), void()) {
@@ -112,6 +133,7 @@ class FuzzSession {
   }
   void TakeSession(FuzzInput*, OpenSessionRequest*) {}
   void TakeSession(FuzzInput*, ListRequest*) {}
+  void TakeSession(FuzzInput*, SetOfflineRequest*) {}
 
   template <typename Request, typename Response>
   void Call(Registry* registry, void (Registry::*method)(const Request&, Callback<Response>),
@@ -119,8 +141,24 @@ class FuzzSession {
     Request request;
     input->Fill(&request);
     TakeSession(input, &request);
+    Answered<Response>(
+        request, [&](Callback<Response> done) { (registry->*method)(request, std::move(done)); },
+        on_success);
+  }
+  template <typename Request, typename Response>
+  void Ask(void (Admin::*method)(const Request&, Callback<Response>) const, FuzzInput* input) {
+    Request request;
+    input->Fill(&request);
+    Answered<Response>(
+        request, [&](Callback<Response> done) { (*admin_.*method)(request, std::move(done)); },
+        nullptr);
+  }
+
+  template <typename Response, typename Request, typename Make>
+  void Answered(const Request& request, Make make,
+                const std::function<void(const Response&)>& on_success) {
     int answers = 0;
-    (registry->*method)(request, [&](absl::StatusOr<Response> response) {
+    make([&](absl::StatusOr<Response> response) {
       ++answers;
       if (response.ok() && on_success) on_success(*response);
       // Any answer can be sent.
@@ -167,6 +205,7 @@ class FuzzSession {
   SimulatedClock clock_;
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<StoreRegistry> store_;
+  std::unique_ptr<RegistryAdmin> admin_;
   std::shared_ptr<AccessControl> access_;
   std::vector<std::unique_ptr<GuardedRegistry>> guarded_;
   std::vector<std::string> session_ids_;
