@@ -89,6 +89,7 @@ void FailbackRegistry::Core::Shutdown() {
     }
     records.swap(records_);
     watches.swap(watches_);
+    checked_.clear();
     audit_timer_.Cancel();
     for (auto& queue : ready_) queue.clear();
     tombstones_.clear();
@@ -247,8 +248,9 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
             Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "a newer intent was stated meanwhile"),
             deferred);
     if (!check) {
-      record->check.reset();
+      EndCheck(record.get());
     } else if (record->check == nullptr) {  // else that one's way back leads further
+      checked_.emplace(record->key, record);
       record->check = std::make_unique<Check>();
       record->check->existed = existed && !record->given_up;
       record->check->present = record->present;
@@ -289,6 +291,11 @@ void FailbackRegistry::Core::SetOwner(Record* record, LocalSession* owner,
     record->owner = owner;
   }
   record->owner_generation = owner_generation;
+}
+
+std::unique_ptr<FailbackRegistry::Core::Check> FailbackRegistry::Core::EndCheck(Record* record) {
+  if (record->check != nullptr) checked_.erase(record->key);
+  return std::move(record->check);
 }
 
 void FailbackRegistry::Core::PurgeTombstones(Deferred* deferred) {
@@ -375,7 +382,7 @@ void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& 
   record->erased = true;
   Count(record.get());
   record->retry.reset();
-  record->check.reset();
+  EndCheck(record.get());
   if (record->watch != nullptr) {
     watches_.erase(CanonicalSelector(record->watch->selector));
   } else {

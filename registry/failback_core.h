@@ -131,7 +131,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     bool present = false;
     bool persistent = false;
     std::string payload;
-    // Serial of the local session that owned it; 0: none.
+    // Serial of the local session that owned it; 0: none, or it has ended.
     uint64_t owner = 0;
     uint64_t owner_generation = 0;
     // An attempt for a checked intent that a newer one replaced may have reached the registry.
@@ -310,6 +310,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetOwner(Record* record, LocalSession* owner, uint64_t owner_generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The intent of `record` is no longer a checked one; returns what it would have gone back to.
+  std::unique_ptr<Check> EndCheck(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PurgeTombstones(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Answers everyone who waits for `record`.
   void Resolve(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
@@ -403,6 +405,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   LocalSession* FormerSession(const std::string& incarnation, absl::Duration ttl)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   IntentJournal::Intent ToIntent(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What checked intents stand in for, and a local session had stated, ends with that session.
+  void EndBeforeChecks(uint64_t session_serial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The desired state of `record` is to survive; it is not sent before it does.
   void Persist(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -452,6 +456,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // simulation with the same seed runs the same.
   using Records = std::unordered_map<std::string_view, RecordPtr>;
   Records records_ ABSL_GUARDED_BY(mu_);
+  // Those whose intent is a checked one, by key.
+  std::map<std::string_view, RecordPtr> checked_ ABSL_GUARDED_BY(mu_);
   // By kind, so that a batch need not end where the kinds alternate.
   std::array<std::deque<RecordPtr>, 4> ready_ ABSL_GUARDED_BY(mu_);
   size_t next_kind_ ABSL_GUARDED_BY(mu_) = 0;

@@ -119,6 +119,26 @@ void FailbackRegistry::Core::Persist(const RecordPtr& record) {
   unwritten_.emplace_back(record->unwritten, record);
 }
 
+void FailbackRegistry::Core::EndBeforeChecks(uint64_t session_serial) {
+  for (const auto& [key, record] : checked_) {
+    Check* const before = record->check.get();
+    if (before->owner != session_serial) continue;
+    before->owner = before->owner_generation = 0;
+    before->present = before->present && before->persistent;
+    if (!before->present) before->payload.clear();
+    if (record->row == 0 || closed_) continue;
+    // The journal still has it with its owner, for whom another life of the process would wait.
+    IntentJournal::Intent intent;
+    intent.row = record->row;
+    intent.key = record->key;
+    intent.present = before->present;
+    intent.persistent = before->present;
+    intent.payload = before->payload;
+    intent.generation = ++last_generation_;
+    last_write_ = journal_->Put(std::move(intent));
+  }
+}
+
 void FailbackRegistry::Core::Forget(Record* record) {
   if (journal_ == nullptr || record->row == 0 || closed_) return;
   last_write_ = journal_->Remove(record->row);

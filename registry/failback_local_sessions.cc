@@ -164,11 +164,12 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
           continue;
         }
         Resolve(record, why, &deferred);
-        record->check.reset();
+        EndCheck(owned_record);
         record->present = false;
         record->payload.clear();
         NewGeneration(record);
       }
+      EndBeforeChecks(session->serial);
       for (const auto& [subscription_id, subscription] : session->subscriptions) {
         EndSubscription(subscription, why, &deferred);
       }

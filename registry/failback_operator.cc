@@ -179,7 +179,7 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
         // call in flight is still the only one.
         Resolve(record, given_up, &deferred);
         record->retry.reset();
-        record->check.reset();
+        EndCheck(record.get());
         record->given_up = true;
         Count(record.get());
         Forget(record.get());
@@ -224,6 +224,9 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
     }
     if (!record.pending() && !record.waiters.empty()) fail("is done, and somebody waits for it");
     if (record.parked() && !record.waiters.empty()) fail("is parked, and somebody waits for it");
+    if ((record.check != nullptr) != (checked_.count(record.key) > 0)) {
+      fail("is a checked intent and not listed as one, or the other way round");
+    }
     if (record.owner != nullptr) {
       ++owned;
       if (!record.owner->records.contains(&record)) fail("is not listed by its owner");

@@ -334,10 +334,7 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
 
 void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* deferred) {
   record->retry.reset();
-  if (record->check != nullptr) {
-    record->check.reset();
-    Persist(record);
-  }
+  if (EndCheck(record.get()) != nullptr) Persist(record);
   if (record->failing_since_nanos != Record::kNotFailing) {
     counters_.recovery_nanos.Observe(NowNanos() - record->failing_since_nanos);
     record->failing_since_nanos = Record::kNotFailing;
@@ -414,20 +411,18 @@ void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::
 
 void FailbackRegistry::Core::Revert(const RecordPtr& record, const absl::Status& status, bool sent,
                                     Deferred* deferred) {
-  const std::unique_ptr<Check> before = std::move(record->check);
+  const std::unique_ptr<Check> before = EndCheck(record.get());
   Resolve(record, status, deferred);
   const bool owed = before->landed || (sent && MayHaveLanded(status));
   if (!before->existed && !(owed && (record->present || before->landed))) {
     Erase(record, status, deferred);
     return;
   }
-  // What was desired before is desired again; or, if nothing was, or its owner has gone, that
-  // it be gone.
+  // What was desired before is desired again; or, if nothing was, that it be gone.
   const auto owner = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
     return entry.second->serial == before->owner;
   });
-  const bool orphan = before->owner != 0 && owner == sessions_.end() && !before->persistent;
-  record->present = before->existed && before->present && !orphan;
+  record->present = before->existed && before->present;
   record->persistent = record->present && before->persistent;
   record->payload = record->present ? before->payload : "";
   SetOwner(record.get(), owner == sessions_.end() ? nullptr : owner->second.get(),

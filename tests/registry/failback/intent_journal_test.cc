@@ -552,6 +552,37 @@ TEST_F(FailbackJournalTest, Rule11_ACheckedIntentIsNotReplayedWhoseSessionEnded)
   EXPECT_EQ(fake_->unregisters.request_count(), 0);
 }
 
+// Its owner has gone while a checked intent stood in its place, and then the process.
+TEST_F(FailbackJournalTest, Rule11_WhatACheckedIntentStoodInForDoesNotComeBackWithoutItsOwner) {
+  Start();
+  RegisterRequest owned = MakeRegister({MakeInstance("a", 1), MakeInstance("b", 1)});
+  owned.mutable_registrations(1)->mutable_instance()->set_persistent(true);
+  owned.set_session_id(OpenLocal("client"));
+  Register(owned);
+  fake_->registers.Hold();
+  for (const char* id : {"a", "b"}) {
+    RegisterRequest check = MakeRegister({MakeInstance(id, 2)});
+    check.set_check(true);
+    Register(check);
+  }
+  CloseSessionRequest close;
+  close.set_session_id(owned.session_id());
+  registry_->CloseSession(close, [](const absl::StatusOr<CloseSessionResponse>&) {});
+  EXPECT_EQ(fake_->unregisters.request_count(), 0) << "another has taken the key over";
+  CheckInvariants();
+  const uint64_t sent = last_generation(fake_->registers.last_request());
+  Restart();
+  EXPECT_EQ(registry_->local_sessions(), 0);
+  ASSERT_EQ(fake_->unregisters.request_count(), 1);
+  const auto gone = fake_->unregisters.last_request().deregistrations(0);
+  EXPECT_EQ(gone.key().instance_id(), "a");
+  EXPECT_GT(gone.generation(), sent) << "the checked intent may have landed";
+  ASSERT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations_size(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().key().instance_id(), "b")
+      << "which is persistent, and needs no owner";
+}
+
 TEST_F(FailbackJournalTest, Rule11_WhatIsRestoredWhileTheRegistryIsAwayIsPending) {
   Start();
   Register("a");
