@@ -145,15 +145,10 @@ void RecoverOne(const Scale& scale, Report* report) {
   MortalRegistry registry;
   const auto timer = NewTimer();
   Traffic traffic;
-  const int64_t memory = AnonymousBytesOf(getpid());
   const auto agent = NewAgent(registry.address(), timer.get(), &traffic, nullptr);
   StateIntents(agent.get(), "orders", scale.registrations);
   const auto all_back = [&] { return traffic.acknowledged >= scale.registrations; };
   WaitUntil("all is registered", all_back);
-  report->Add(name, kFailback, "agent_bytes_per_registration",
-              static_cast<double>(AnonymousBytesOf(getpid()) - memory) /
-                  static_cast<double>(scale.registrations),
-              "B");
 
   registry.Kill();
   absl::SleepFor(scale.outage);

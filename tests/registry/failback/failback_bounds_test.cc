@@ -5,7 +5,10 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "retry/executor.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {
@@ -566,6 +569,46 @@ TEST_F(FailbackBoundsTest, ALocalSessionThatIsNotRenewedTakesItsInstancesAlong) 
   registry_->KeepAlive(renewal, lost.Catch());
   EXPECT_EQ(ReasonOf(lost.get().status()), registry::v1::ERROR_REASON_SESSION_UNKNOWN);
   EXPECT_EQ(ReasonOf(Register(request).get().status()), registry::v1::ERROR_REASON_SESSION_UNKNOWN);
+}
+
+// Keeps what the wheel starts until it is told to run it.
+class LateExecutor final : public Executor {
+ public:
+  void Execute(absl::AnyInvocable<void() &&> task) override { tasks_.push_back(std::move(task)); }
+  void Run() {
+    for (auto& task : std::exchange(tasks_, {})) std::move(task)();
+  }
+
+ private:
+  std::vector<absl::AnyInvocable<void() &&>> tasks_;
+};
+
+TEST_F(FailbackBoundsTest, ARenewalThatComesWhileTheLeaseRunsOutCounts) {
+  LateExecutor executor;
+  HashedWheelTimer::Options late;
+  late.clock = &clock_;
+  late.tick_duration = absl::Milliseconds(1);
+  late.executor = &executor;
+  timer_ = HashedWheelTimer::Create(std::move(late)).value();
+  options_.timer = timer_.get();
+  Start();
+  RegisterRequest owned = MakeRegister({MakeInstance("a")});
+  owned.set_session_id(OpenLocal("client", 10));
+  Register(owned);
+  Advance(absl::Seconds(11));  // the wheel has started the task that ends the session
+  KeepAliveRequest renewal;
+  renewal.set_session_id(owned.session_id());
+  Answer<KeepAliveResponse> renewed;
+  registry_->KeepAlive(renewal, renewed.Catch());
+  EXPECT_TRUE(renewed.get().ok()) << renewed.get().status();
+  executor.Run();
+  EXPECT_EQ(registry_->local_sessions(), 1);
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+  Advance(absl::Seconds(11));
+  executor.Run();
+  EXPECT_EQ(registry_->local_sessions(), 0) << "not renewed again";
+  EXPECT_EQ(fake_->unregisters.request_count(), 1);
+  registry_.reset();
 }
 
 TEST_F(FailbackBoundsTest, ALocalSessionEndsDuringAnOutageAndItsUnregisterIsOwed) {

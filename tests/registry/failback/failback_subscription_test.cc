@@ -1,6 +1,9 @@
 // Subscriptions of FailbackRegistry: many local subscribers, one stream at the upstream.
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "tests/registry/failback/failback_fixture.h"
@@ -37,6 +40,53 @@ TEST_F(FailbackSubscriptionTest, ManySubscribersShareOneStream) {
   EXPECT_GT(fake_->unsubscribes.last_request().generation(),
             fake_->subscriptions()[0]->request().generation());
   EXPECT_EQ(registry_->Pending().size(), 0);
+}
+
+// A handle that is destroyed within a callback silences its listener also where the event that led
+// there was already on its way to it.
+TEST_F(FailbackSubscriptionTest, NothingIsHeardAfterTheStreamWasDestroyedInAnothersCallback) {
+  Start();
+  auto other = std::make_shared<RecordingListener>();
+  std::unique_ptr<SubscribeStream> second;
+  auto first = Subscribe(std::make_shared<RecordingListener>(
+      [&](const RecordingListener::Event&) { second.reset(); }));
+  second = Subscribe(other);
+  fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a")}));
+  EXPECT_EQ(second, nullptr);
+  EXPECT_EQ(other->events().size(), 0);
+}
+
+// Says something on the stream that a new one is about to replace.
+class LateRegistry final : public FakeRegistry {
+ public:
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
+                                             std::shared_ptr<NotifyListener> listener) override {
+    for (const auto& subscription : subscriptions()) subscription->Push(late);
+    return FakeRegistry::Subscribe(request, std::move(listener));
+  }
+  SubscribeResponse late;
+};
+
+TEST_F(FailbackSubscriptionTest, WhatAnOlderStreamStillSaysIsNotHeard) {
+  auto late = std::make_unique<LateRegistry>();
+  late->late = SnapshotEvent(90, {MakeInstance("x"), MakeInstance("y")});
+  fake_ = late.get();
+  upstream_ = std::move(late);
+  Back("session-1");
+  Start();
+  auto stream = Subscribe(listener_);
+  fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a")}));
+  // In a new session the stream is opened anew, and the old one goes when that has been asked for.
+  Back("session-2");
+  fake_->keep_alives.Answer(SessionUnknown());
+  Advance(absl::Seconds(4));
+  ASSERT_EQ(fake_->subscriptions().size(), 2);
+  EXPECT_EQ(fake_->subscriptions()[1]->request().revision(), 5);
+  EXPECT_EQ(registry_->Pending().size(), 1) << "the new stream has not said anything";
+  fake_->subscriptions()[1]->Push(DeltaEvent(5, 6, {MakeInstance("b")}));
+  EXPECT_EQ(registry_->Pending().size(), 0);
+  for (const auto& event : listener_->events()) EXPECT_LT(event->revision(), 90);
+  EXPECT_EQ(listener_->events().back()->revision(), 6);
 }
 
 TEST_F(FailbackSubscriptionTest, SelectorsThatMeanTheSameShareAStream) {
