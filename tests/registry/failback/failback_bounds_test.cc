@@ -1,14 +1,10 @@
 // The rules of the failback core about bounds and ends (10 to 15), and what stands around them:
-// waiting for an acknowledgement, the operator's view, local sessions, listings.
+// waiting for an acknowledgement, the operator's view, listings.
 
 #include <algorithm>
 #include <functional>
 #include <set>
 #include <string>
-#include <utility>
-#include <vector>
-
-#include "retry/executor.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {
@@ -535,117 +531,6 @@ TEST_F(FailbackBoundsTest, CancelLetsACallInFlightFinishAndKeepsItTheOnlyOne) {
   fake_->registers.Release();
   EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().port(), 2);
   EXPECT_EQ(registry_->UpstreamStatus().acknowledged(), 1);
-}
-
-// --- Local sessions.
-
-TEST_F(FailbackBoundsTest, ALocalSessionThatIsNotRenewedTakesItsInstancesAlong) {
-  Start();
-  const std::string session = OpenLocal("app", 10);
-  RegisterRequest request = MakeRegister({MakeInstance("a")});
-  request.set_session_id(session);
-  Register(request);
-  Register("detached");
-  ServiceInstance persistent = MakeInstance("persistent");
-  persistent.set_persistent(true);
-  RegisterRequest stays = MakeRegister({persistent});
-  stays.set_session_id(session);
-  Register(stays);
-  Advance(absl::Seconds(9));
-  KeepAliveRequest renewal;
-  renewal.set_session_id(session);
-  Answer<KeepAliveResponse> renewed;
-  registry_->KeepAlive(renewal, renewed.Catch());
-  EXPECT_TRUE(renewed.get().ok());
-  Advance(absl::Seconds(9));
-  EXPECT_EQ(fake_->unregisters.request_count(), 0);
-  EXPECT_EQ(registry_->local_sessions(), 1);
-  Advance(absl::Seconds(1));
-  EXPECT_EQ(registry_->local_sessions(), 0);
-  ASSERT_EQ(fake_->unregisters.request_count(), 1);
-  EXPECT_EQ(fake_->unregisters.last_request().deregistrations(0).key().instance_id(), "a");
-  EXPECT_EQ(registry_->UpstreamStatus().desired(), 2);
-  Answer<KeepAliveResponse> lost;
-  registry_->KeepAlive(renewal, lost.Catch());
-  EXPECT_EQ(ReasonOf(lost.get().status()), registry::v1::ERROR_REASON_SESSION_UNKNOWN);
-  EXPECT_EQ(ReasonOf(Register(request).get().status()), registry::v1::ERROR_REASON_SESSION_UNKNOWN);
-}
-
-// Keeps what the wheel starts until it is told to run it.
-class LateExecutor final : public Executor {
- public:
-  void Execute(absl::AnyInvocable<void() &&> task) override { tasks_.push_back(std::move(task)); }
-  void Run() {
-    for (auto& task : std::exchange(tasks_, {})) std::move(task)();
-  }
-
- private:
-  std::vector<absl::AnyInvocable<void() &&>> tasks_;
-};
-
-TEST_F(FailbackBoundsTest, ARenewalThatComesWhileTheLeaseRunsOutCounts) {
-  LateExecutor executor;
-  HashedWheelTimer::Options late;
-  late.clock = &clock_;
-  late.tick_duration = absl::Milliseconds(1);
-  late.executor = &executor;
-  timer_ = HashedWheelTimer::Create(std::move(late)).value();
-  options_.timer = timer_.get();
-  Start();
-  RegisterRequest owned = MakeRegister({MakeInstance("a")});
-  owned.set_session_id(OpenLocal("client", 10));
-  Register(owned);
-  Advance(absl::Seconds(11));  // the wheel has started the task that ends the session
-  KeepAliveRequest renewal;
-  renewal.set_session_id(owned.session_id());
-  Answer<KeepAliveResponse> renewed;
-  registry_->KeepAlive(renewal, renewed.Catch());
-  EXPECT_TRUE(renewed.get().ok()) << renewed.get().status();
-  executor.Run();
-  EXPECT_EQ(registry_->local_sessions(), 1);
-  EXPECT_EQ(fake_->unregisters.request_count(), 0);
-  Advance(absl::Seconds(11));
-  executor.Run();
-  EXPECT_EQ(registry_->local_sessions(), 0) << "not renewed again";
-  EXPECT_EQ(fake_->unregisters.request_count(), 1);
-  registry_.reset();
-}
-
-TEST_F(FailbackBoundsTest, ALocalSessionEndsDuringAnOutageAndItsUnregisterIsOwed) {
-  Start();
-  const std::string session = OpenLocal("app", 10);
-  RegisterRequest request = MakeRegister({MakeInstance("a")});
-  request.set_session_id(session);
-  Register(request);
-  GoAway();
-  Advance(absl::Seconds(20));
-  EXPECT_EQ(registry_->Pending().size(), 1);
-  EXPECT_EQ(registry_->Pending()[0].id(), "unregister default/orders/a");
-  Back("session-of-inc");
-  Advance(absl::Seconds(2));
-  EXPECT_EQ(fake_->unregisters.request_count(), 1);
-}
-
-TEST_F(FailbackBoundsTest, AnInstanceTakenOverByAnotherSessionStaysWithIt) {
-  Start();
-  const std::string old_session = OpenLocal("old", 10), new_session = OpenLocal("new", 100);
-  RegisterRequest request = MakeRegister({MakeInstance("a")});
-  request.set_session_id(old_session);
-  Register(request);
-  request.set_session_id(new_session);
-  Register(request);
-  Advance(absl::Seconds(20));
-  EXPECT_EQ(fake_->unregisters.request_count(), 0);
-  EXPECT_EQ(registry_->UpstreamStatus().desired(), 1);
-}
-
-TEST_F(FailbackBoundsTest, AReopenedLocalSessionIsTheSame) {
-  Start();
-  const std::string first = OpenLocal("app", 10);
-  Advance(absl::Seconds(5));
-  EXPECT_EQ(OpenLocal("app", 10), first);
-  Advance(absl::Seconds(7));
-  EXPECT_EQ(registry_->local_sessions(), 1) << "opening again renews";
 }
 
 // --- List.
