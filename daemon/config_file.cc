@@ -8,9 +8,9 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "daemon/config_schema.h"
 #include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/yaml.h"
@@ -26,7 +26,7 @@ using google::protobuf::Message;
 std::string Describe(const YAML::Node& node) {
   switch (node.Type()) {
     case YAML::NodeType::Scalar:
-      return absl::StrCat("'", absl::Utf8SafeCEscape(node.Scalar()), "'");
+      return absl::StrCat("'", node.Scalar(), "'");
     case YAML::NodeType::Sequence:
       return "a list";
     case YAML::NodeType::Map:
@@ -215,6 +215,13 @@ std::optional<int> SecondDocument(const std::string& text) {
   return counter.second_line();
 }
 
+// An error is one line, also where it repeats what the file says.
+absl::Status OnOneLine(const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrReplaceAll(status.message(), {{"\n", "\\n"}, {"\r", "\\r"}}));
+}
+
 }  // namespace
 
 absl::Status ParseYaml(const std::string& name, const std::string& text, Message* config,
@@ -225,16 +232,16 @@ absl::Status ParseYaml(const std::string& name, const std::string& text, Message
           absl::StrCat(name, ":", *line + 1, ": a second document; one is allowed"));
     }
     YamlReader reader(name, origins);
-    return reader.ReadMessage("", YAML::Load(text), config);
+    return OnOneLine(reader.ReadMessage("", YAML::Load(text), config));
   } catch (const YAML::Exception& e) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ":", e.mark.line + 1, ": not YAML: ", e.msg));
+    return OnOneLine(absl::InvalidArgumentError(
+        absl::StrCat(name, ":", e.mark.line + 1, ": not YAML: ", e.msg)));
   }
 }
 
 absl::Status ParseYamlNode(const std::string& name, const YAML::Node& node, Message* message) {
   ConfigOrigins origins;
-  return YamlReader(name, &origins).ReadMessage("", node, message);
+  return OnOneLine(YamlReader(name, &origins).ReadMessage("", node, message));
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {

@@ -2,6 +2,7 @@
 
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -66,6 +67,7 @@ constexpr const char* kMigrations[] = {
 static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion);
 
 constexpr uint64_t kRanksLeftOut = 1000000;
+constexpr uint64_t kMostInHead = uint64_t{1} << 53;
 
 constexpr char kPutRecord[] =
     "INSERT OR REPLACE INTO records VALUES "
@@ -246,6 +248,10 @@ absl::StatusOr<StoreHead> ReadStoreHead(SqliteDatabase& db) {
   head.clean = (*select)->Int(5) != 0;
   head.durability = DurabilityOf((*select)->Int(6));
   head.writes = (*select)->Uint(7);
+  const StoreIdentity& identity = head.identity;
+  if (identity.epoch == 0 || std::max(identity.revision, identity.next_rank) > kMostInHead) {
+    return db.Damaged("its identity is not possible");
+  }
   return head;
 }
 

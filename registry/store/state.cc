@@ -344,8 +344,12 @@ class State::Loader : public StoreReader {
   Loader(State* state, Moment now) : state_(state), now_(now) {}
 
   absl::Status OnIncarnation(IncarnationRow row) override {
-    if (row.rank == 0 || row.name.empty())
+    if (row.rank == 0 || row.rank > kMost || row.name.empty()) {
       return Bad("incarnation", row.rank, "has no rank or name");
+    }
+    if (row.last_seen_ms < -kMost || row.last_seen_ms > kMost) {
+      return Bad("incarnation", row.rank, "was seen at no possible time");
+    }
     if (state_->by_rank_.contains(row.rank) || state_->by_name_.contains(row.name)) {
       return Bad("incarnation", row.rank, "is there twice");
     }
@@ -361,7 +365,7 @@ class State::Loader : public StoreReader {
     if (incarnation == state_->by_rank_.end()) {
       return Bad("session", row.id, absl::StrCat("is of rank ", row.rank, ", which is not there"));
     }
-    if (row.id <= 0 || row.session_id.empty() || row.ttl_ms <= 0) {
+    if (row.id <= 0 || row.id > kMost || row.session_id.empty() || row.ttl_ms <= 0) {
       return Bad("session", row.id, "has no id or no TTL");
     }
     if (incarnation->second->session != nullptr || state_->sessions_.contains(row.session_id)) {
@@ -371,7 +375,7 @@ class State::Loader : public StoreReader {
     session->row = row.id;
     session->id = std::move(row.session_id);
     session->incarnation = incarnation->second.get();
-    session->ttl_ms = row.ttl_ms;
+    session->ttl_ms = std::min(row.ttl_ms, kLongestTtlMs);
     session->ends_with_stream = row.ends_with_stream;
     session->incarnation->session = session.get();
     const std::string_view id = session->id;
@@ -381,8 +385,11 @@ class State::Loader : public StoreReader {
   }
 
   absl::Status OnRecord(RecordRow row) override {
-    if (row.id <= 0 || !IsCanonicalKey(row.key)) {
+    if (row.id <= 0 || row.id > kMost || !IsCanonicalKey(row.key)) {
       return Bad("record", row.id, "has no id or no key");
+    }
+    if (row.session < 0 || row.session > kMost) {
+      return Bad("record", row.id, "is of no possible session");
     }
     const HashedKey key(row.key);
     if (state_->FindRecord(key) != nullptr) return Bad("record", row.id, "is there twice");
@@ -424,6 +431,10 @@ class State::Loader : public StoreReader {
   }
 
  private:
+  // Sums of what rows hold have room.
+  static constexpr int64_t kMost = int64_t{1} << 53;
+  static constexpr int64_t kLongestTtlMs = int64_t{366} * 24 * 3600 * 1000;
+
   template <typename Id>
   static absl::Status Bad(const char* what, Id id, const std::string& why) {
     return absl::DataLossError(absl::StrCat(what, " ", id, " ", why));

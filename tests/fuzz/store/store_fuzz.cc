@@ -288,9 +288,8 @@ RecordRow AnyRecord(FuzzInput* input, std::string* key) {
 // Rows whose checksums are right, whatever they say.
 void PlayRows(FuzzInput* input) {
   FakeRows rows;
-  rows.identity.epoch = static_cast<uint64_t>(AnyNumber(input));
-  rows.identity.revision = static_cast<uint64_t>(AnyNumber(input));
-  rows.identity.next_rank = static_cast<uint64_t>(AnyNumber(input));
+  rows.identity.revision = input->Byte();
+  rows.identity.next_rank = input->Byte();
   for (int i = input->Byte() % 4; i > 0; --i) {
     IncarnationRow row;
     row.rank = static_cast<uint64_t>(AnyNumber(input));

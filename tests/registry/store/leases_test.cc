@@ -4,12 +4,14 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "retry/executor.h"
 #include "retry/simulated_clock.h"
 
 namespace failback {
@@ -129,6 +131,83 @@ TEST_F(LeasesTest, NothingIsToldAfterStop) {
   clock_.Advance(absl::Hours(1));
   EXPECT_THAT(due_, IsEmpty());
   EXPECT_EQ(leases_->Renew("a"), absl::ZeroDuration());
+}
+
+TEST_F(LeasesTest, WhatTheGuardHoldsIsNotEnded) {
+  for (int i = 0; i < 20; ++i) leases_->Grant(absl::StrCat(i), kTtl);
+  clock_.Advance(kTtl + absl::Milliseconds(20));
+  ASSERT_EQ(leases_->Stats().held, 20);
+  EXPECT_THAT(due_, IsEmpty());
+  EXPECT_FALSE(leases_->BeginEnd("7"));
+  leases_->SetGuard(false);
+  EXPECT_THAT(due_, SizeIs(20));
+  EXPECT_TRUE(leases_->BeginEnd("7"));
+}
+
+// Losses that follow one another within a TTL are as many as if they came at once.
+TEST_F(LeasesTest, TheGuardCountsWhatHasEndedWithinATtl) {
+  for (int i = 0; i < 20; ++i) leases_->Grant(absl::StrCat(i), kTtl);
+  // 0, 1 and 2 are silent from the beginning, 3 and 4 after six seconds, the others never.
+  const auto live = [&](int seconds, int silent) {
+    for (int second = 0; second < seconds; ++second) {
+      clock_.Advance(absl::Seconds(1));
+      for (int i = silent; i < 20; ++i) leases_->Renew(absl::StrCat(i));
+      for (const std::string& id : std::exchange(due_, {})) {
+        if (leases_->BeginEnd(id)) leases_->Drop(id);
+      }
+    }
+  };
+  live(6, 3);
+  live(5, 5);
+  EXPECT_EQ(leases_->Stats().leases, 17) << "15 % are believed";
+  live(6, 5);
+  EXPECT_EQ(leases_->Stats().leases, 17) << "five of twenty within ten seconds are not";
+  EXPECT_EQ(leases_->Stats().held, 2);
+  live(10, 5);
+  EXPECT_EQ(leases_->Stats().leases, 15) << "two of seventeen are, when the three are long past";
+}
+
+// Runs tasks when it is told to.
+class HeldExecutor final : public Executor {
+ public:
+  void Execute(absl::AnyInvocable<void() &&> task) override { tasks_.push_back(std::move(task)); }
+  void Run() {
+    for (auto& task : std::exchange(tasks_, {})) std::move(task)();
+  }
+  bool has_tasks() const { return !tasks_.empty(); }
+
+ private:
+  std::vector<absl::AnyInvocable<void() &&>> tasks_;
+};
+
+TEST(Leases, ARenewalWhileItsTimeoutIsOnTheWayIsATtlLikeAnyOther) {
+  SimulatedClock clock;
+  HeldExecutor executor;
+  HashedWheelTimer::Options timer_options;
+  timer_options.clock = &clock;
+  timer_options.tick_duration = absl::Milliseconds(10);
+  timer_options.executor = &executor;
+  const auto timer = HashedWheelTimer::Create(timer_options).value();
+  std::vector<std::string> due;
+  Leases::Options options;
+  options.timer = timer.get();
+  Leases leases(options, [&](std::vector<std::string> ids) { due = std::move(ids); });
+  const auto advance = [&](absl::Duration time) {
+    for (absl::Duration passed; passed < time; passed += absl::Milliseconds(10)) {
+      executor.Run();
+      clock.Advance(absl::Milliseconds(10));
+    }
+  };
+  leases.Grant("a", kTtl);
+  advance(kTtl);
+  ASSERT_TRUE(executor.has_tasks()) << "it has run out, and nobody has heard of it yet";
+  EXPECT_EQ(leases.Renew("a"), kTtl);
+  advance(kTtl - absl::Milliseconds(20));
+  EXPECT_THAT(due, IsEmpty());
+  advance(absl::Milliseconds(50));
+  EXPECT_THAT(due, ElementsAre("a"));
+  executor.Run();
+  leases.Stop();
 }
 
 TEST(Leases, StopWaitsForWhoIsBeingTold) {

@@ -49,11 +49,12 @@ class StateTest : public ::testing::Test {
 
   Moment Now() const { return {1700000000000 + now_ms_, now_ms_}; }
 
-  std::string Open(const std::string& incarnation, uint64_t claimed_rank = 0) {
+  std::string Open(const std::string& incarnation, uint64_t claimed_rank = 0,
+                   int64_t ttl_ms = kTtlMs) {
     State::Transaction transaction(&state_, Now());
     State::Transaction::Opening opening;
     opening.incarnation = incarnation;
-    opening.ttl_ms = kTtlMs;
+    opening.ttl_ms = ttl_ms;
     opening.claimed_rank = claimed_rank;
     opening.new_session_id = incarnation + "-" + std::to_string(++session_ids_);
     const auto opened = transaction.OpenSession(std::move(opening));
@@ -398,6 +399,10 @@ TEST_F(StateTest, OpenTwiceInOneTransactionIsOneSession) {
   const auto second = transaction.OpenSession(opening);
   EXPECT_EQ(second.session_id, "one");
   EXPECT_TRUE(second.resumed);
+  opening.owner = "somebody-else";
+  const auto stolen = transaction.OpenSession(opening);
+  ExpectReason({stolen.status, 0}, registry::v1::ERROR_REASON_SESSION_NOT_OWNED);
+  EXPECT_EQ(stolen.session_id, "");
   transaction.Commit();
   EXPECT_EQ(state_.sessions(), 1);
 }
@@ -432,6 +437,39 @@ TEST_F(StateTest, TombstonesStayForTheirTime) {
   EXPECT_EQ(state_.tombstones(), 0);
   EXPECT_EQ(state_.records(), 0);
   EXPECT_EQ(state_.revision(), revision) << "forgetting is no commit";
+}
+
+TEST_F(StateTest, TombstonesStayAsLongAsTheSessionsTtl) {
+  constexpr int64_t kLongTtlMs = int64_t{10} * 60 * 1000;
+  const std::string a = Open("a", 0, kLongTtlMs);
+  Apply(a, Put("1", "1:x", 5));
+  Apply(a, Remove("1", 6));
+  now_ms_ += kLongTtlMs - 1;
+  Purge();
+  ExpectReason(Apply(a, Put("1", "1:x", 5)), kSuperseded);
+  now_ms_ += 1;
+  Purge();
+  EXPECT_EQ(state_.tombstones(), 0);
+}
+
+// An incarnation that is due to be forgotten is needed again in the same group of calls.
+TEST_F(StateTest, AnIncarnationThatIsNeededAgainIsNotForgotten) {
+  const std::string a = Open("a");
+  Apply(a, Put("1", "1:x", 5));
+  Close(a);
+  now_ms_ += int64_t{24} * 3600 * 1000;
+  Purge();
+  State::Transaction transaction(&state_, Now());
+  State::Transaction::Opening opening;
+  opening.incarnation = "a";
+  opening.ttl_ms = kTtlMs;
+  opening.new_session_id = "again";
+  EXPECT_EQ(transaction.OpenSession(opening).rank, last_rank_);
+  transaction.Purge(true);
+  transaction.Commit();
+  EXPECT_EQ(state_.incarnations(), 1);
+  EXPECT_EQ(state_.CheckInvariants(), absl::OkStatus());
+  EXPECT_TRUE(Apply("again", Put("1", "1:x", 5)).status.ok());
 }
 
 TEST_F(StateTest, IncarnationsAreRememberedForADayAndAsLongAsTheyFence) {
@@ -525,6 +563,17 @@ TEST_F(StateTest, LimitsAreKeptAndCountWhatTheTransactionAdds) {
   EXPECT_TRUE(open("a").ok());
   EXPECT_TRUE(open("b").ok());
   EXPECT_EQ(ReasonOf(open("c")), kLimit);
+  {
+    // Within a group, sessions that end make room for those that open, one each.
+    State::Transaction group(&state, Now());
+    EXPECT_TRUE(group.EndSession("b", State::Transaction::End::kClosed));
+    State::Transaction::Opening opening;
+    opening.ttl_ms = kTtlMs;
+    opening.incarnation = opening.new_session_id = "d";
+    EXPECT_TRUE(group.OpenSession(opening).status.ok());
+    opening.incarnation = opening.new_session_id = "e";
+    EXPECT_EQ(ReasonOf(group.OpenSession(opening).status), kLimit);
+  }
   State::Transaction transaction(&state, Now());
   Session* const a = transaction.FindSession("a");
   Session* const b = transaction.FindSession("b");

@@ -331,6 +331,7 @@ TEST_F(GuardTest, FewLossesAreBelieved) {
   Live(store, absl::Seconds(30), 3);  // 15 %
   EXPECT_THAT(store.Ids(), SizeIs(17));
   EXPECT_EQ(store->Stats().leases.held, 0);
+  EXPECT_EQ(store->Stats().leases.holds, 0) << "not for a moment";
 }
 
 TEST_F(GuardTest, ManyLossesAtOnceAreHeldUntilTheyComeBack) {
