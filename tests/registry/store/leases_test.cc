@@ -1,6 +1,7 @@
 #include "registry/store/leases.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -9,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "retry/executor.h"
 #include "retry/simulated_clock.h"
 
 namespace failback {
@@ -167,47 +168,57 @@ TEST_F(LeasesTest, TheGuardCountsWhatHasEndedWithinATtl) {
   EXPECT_EQ(leases_->Stats().leases, 15) << "two of seventeen are, when the three are long past";
 }
 
-// Runs tasks when it is told to.
-class HeldExecutor final : public Executor {
+// Simulated time that is held up once, by whoever asks what time it is.
+class InterruptedClock final : public Clock {
  public:
-  void Execute(absl::AnyInvocable<void() &&> task) override { tasks_.push_back(std::move(task)); }
-  void Run() {
-    for (auto& task : std::exchange(tasks_, {})) std::move(task)();
+  int64_t NowNanos() const override {
+    if (auto interrupt = std::exchange(interrupt_, nullptr)) interrupt();
+    return time_.NowNanos();
   }
-  bool has_tasks() const { return !tasks_.empty(); }
+  absl::Time WallNow() const override { return time_.WallNow(); }
+  bool DrivesTimers() const override { return true; }
+  void Attach(std::shared_ptr<ClockDriven> driven) override { time_.Attach(std::move(driven)); }
+  void Detach(const ClockDriven* driven) override { time_.Detach(driven); }
+
+  void InterruptNextLook(std::function<void()> interrupt) { interrupt_ = std::move(interrupt); }
+  void Advance(absl::Duration duration) { time_.Advance(duration); }
 
  private:
-  std::vector<absl::AnyInvocable<void() &&>> tasks_;
+  SimulatedClock time_;
+  mutable std::function<void()> interrupt_;
 };
 
-TEST(Leases, ARenewalWhileItsTimeoutIsOnTheWayIsATtlLikeAnyOther) {
-  SimulatedClock clock;
-  HeldExecutor executor;
+TEST(Leases, ARenewalWhileItsTimeoutBeginsIsATtlLikeAnyOther) {
+  InterruptedClock clock;
   HashedWheelTimer::Options timer_options;
   timer_options.clock = &clock;
   timer_options.tick_duration = absl::Milliseconds(10);
-  timer_options.executor = &executor;
   const auto timer = HashedWheelTimer::Create(timer_options).value();
   std::vector<std::string> due;
   Leases::Options options;
   options.timer = timer.get();
   Leases leases(options, [&](std::vector<std::string> ids) { due = std::move(ids); });
-  const auto advance = [&](absl::Duration time) {
-    for (absl::Duration passed; passed < time; passed += absl::Milliseconds(10)) {
-      executor.Run();
-      clock.Advance(absl::Milliseconds(10));
-    }
-  };
   leases.Grant("a", kTtl);
-  advance(kTtl);
-  ASSERT_TRUE(executor.has_tasks()) << "it has run out, and nobody has heard of it yet";
+  clock.Advance(absl::Seconds(1));
+  leases.Renew("a");  // from here on no other timeout is at the same time
+  clock.Advance(kTtl - absl::Milliseconds(20));
+
+  // The renewal has the lock when the time is up, and the timeout has to wait for it.
+  const int64_t before = timer->Stats().fired;
+  std::thread time;
+  clock.InterruptNextLook([&] {
+    time = std::thread([&] { clock.Advance(absl::Milliseconds(40)); });
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (timer->Stats().fired == before && absl::Now() < deadline) std::this_thread::yield();
+  });
   EXPECT_EQ(leases.Renew("a"), kTtl);
-  advance(kTtl - absl::Milliseconds(20));
+  time.join();
+  EXPECT_GT(timer->Stats().fired, before);
   EXPECT_THAT(due, IsEmpty());
-  advance(absl::Milliseconds(50));
+  clock.Advance(kTtl - absl::Milliseconds(50));
+  EXPECT_THAT(due, IsEmpty());
+  clock.Advance(absl::Milliseconds(100));
   EXPECT_THAT(due, ElementsAre("a"));
-  executor.Run();
-  leases.Stop();
 }
 
 TEST(Leases, StopWaitsForWhoIsBeingTold) {

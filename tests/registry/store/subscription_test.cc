@@ -374,6 +374,49 @@ TEST(Subscription, TheServicesOfANamespaceAreFollowedWithTheirCounts) {
   EXPECT_EQ(last(), "default/bills=1 -users ");
 }
 
+TEST(Subscription, AListOfServicesThatNobodyFollowedIsToldAnew) {
+  StoreHarness store;
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
+  auto subscriber = NewSubscriber();
+  auto stream = store.Subscribe(subscriber, "");
+  EXPECT_EQ(Counts(*subscriber->events().back()), "default/orders=1 ");
+  stream.reset();
+  ASSERT_TRUE(store.Register("", MakeInstance("users", "1")).ok());
+  stream = store.Subscribe(subscriber, "", /*go_on=*/true);
+  ASSERT_TRUE(subscriber->events()[0]->has_snapshot()) << "its changes were not kept";
+  EXPECT_EQ(Counts(*subscriber->events().back()), "default/orders=1 default/users=1 ");
+  stream.reset();
+
+  // Another epoch, as after a restore.
+  SubscribeRequest request;
+  request.set_epoch(store->epoch() + 1);
+  request.set_revision(store->revision());
+  stream = store->Subscribe(request, subscriber);
+  EXPECT_TRUE(subscriber->events().back()->has_snapshot());
+}
+
+TEST(Subscription, AServiceThatIsForgottenIsToldAnew) {
+  constexpr int kServices = 10001;
+  StoreHarness store;
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
+  auto subscriber = NewSubscriber();
+  auto stream = store.Subscribe(subscriber, "orders");
+  stream.reset();
+  // With so many services, one that goes is not remembered.
+  RegisterRequest request;
+  for (int i = 0; i < kServices; ++i) {
+    *request.add_registrations()->mutable_instance() =
+        MakeInstance("service-" + std::to_string(i), "1");
+    if (request.registrations_size() < 1000 && i + 1 < kServices) continue;
+    ASSERT_TRUE(CallAndWait(*store, &Registry::Register, request).ok());
+    request.clear_registrations();
+  }
+  ASSERT_TRUE(store.Unregister("", MakeInstance("orders", "1").key()).ok());
+  stream = store.Subscribe(subscriber, "orders", /*go_on=*/true);
+  EXPECT_TRUE(subscriber->events()[0]->has_snapshot());
+  EXPECT_THAT(subscriber->ids(), IsEmpty());
+}
+
 TEST(Subscription, AListOfServicesIsOfOneNamespaceAndHasNoConditions) {
   StoreHarness store;
   ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
