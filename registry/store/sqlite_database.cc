@@ -77,7 +77,11 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::
 
 SqliteDatabase::SqliteDatabase(std::string path, sqlite3* db) : path_(std::move(path)), db_(db) {}
 
-SqliteDatabase::~SqliteDatabase() { sqlite3_close(db_); }
+SqliteDatabase::~SqliteDatabase() {
+  begin_.reset();
+  commit_.reset();
+  sqlite3_close(db_);
+}
 
 std::string OnOneLine(std::string text) {
   std::replace_if(
@@ -126,6 +130,23 @@ absl::StatusOr<int64_t> SqliteDatabase::QueryInt(const char* sql) {
   const int code = (*statement)->Step();
   if (code != SQLITE_ROW) return Error(code);
   return (*statement)->Int(0);
+}
+
+absl::Status SqliteDatabase::RunKept(const char* sql, std::unique_ptr<SqliteStatement>* statement) {
+  if (*statement == nullptr) {
+    auto prepared = Prepare(sql);
+    if (!prepared.ok()) return prepared.status();
+    *statement = *std::move(prepared);
+  }
+  const int code = (*statement)->Run();
+  return code == SQLITE_OK ? absl::OkStatus() : Error(code);
+}
+
+absl::Status SqliteDatabase::Begin() { return RunKept("BEGIN IMMEDIATE", &begin_); }
+
+absl::Status SqliteDatabase::Commit() {
+  log_room_.Reserve();
+  return RunKept("COMMIT", &commit_);
 }
 
 // Some errors have rolled back already.

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "registry/store/sqlite_log_room.h"
 
 struct sqlite3;
 struct sqlite3_stmt;
@@ -78,12 +79,16 @@ class SqliteDatabase {
   // The first column of the only row.
   absl::StatusOr<int64_t> QueryInt(const char* sql);
 
+  // From here on commits find room in the log, which is checkpointed when it has
+  // `checkpoint_pages`. WAL mode only.
+  void KeepLogRoom(int checkpoint_pages) { log_room_.Attach(db_, checkpoint_pages); }
+
   // Runs `work`, which returns a status, in a transaction that writes; on an error nothing stays.
   template <typename Work>
   absl::Status InTransaction(Work work) {
-    if (auto status = Execute("BEGIN IMMEDIATE"); !status.ok()) return status;
+    if (auto status = Begin(); !status.ok()) return status;
     absl::Status status = work();
-    if (status.ok()) status = Execute("COMMIT");
+    if (status.ok()) status = Commit();
     if (!status.ok()) RollBack();
     return status;
   }
@@ -97,10 +102,17 @@ class SqliteDatabase {
 
  private:
   SqliteDatabase(std::string path, sqlite3* db);
+  absl::Status Begin();
+  absl::Status Commit();
+  // Runs `sql`, prepared at the first use and kept in `statement`.
+  absl::Status RunKept(const char* sql, std::unique_ptr<SqliteStatement>* statement);
   void RollBack();
 
   const std::string path_;
   sqlite3* const db_;
+  SqliteLogRoom log_room_;
+  std::unique_ptr<SqliteStatement> begin_;
+  std::unique_ptr<SqliteStatement> commit_;
 };
 
 }  // namespace failback

@@ -24,6 +24,9 @@ std::string KernelBootId() {
   return id;
 }
 
+// Of the log, when it is folded into the file: 16 MB.
+constexpr int kCheckpointPages = 4000;
+
 const char* SynchronousPragma(Durability durability) {
   switch (durability) {
     case Durability::kFull:
@@ -105,10 +108,14 @@ absl::Status SqliteStorage::OpenDatabase() {
   // WAL is a property of the file; a file that cannot be written keeps what it has.
   absl::Status wal = db_->Execute("PRAGMA journal_mode=WAL");
   if (!wal.ok() && created) return wal;
-  for (const char* pragma : {"PRAGMA wal_autocheckpoint=4000", "PRAGMA journal_size_limit=67108864",
-                             "PRAGMA cache_size=-4096", "PRAGMA temp_store=MEMORY"}) {
+  for (const std::string& pragma :
+       {absl::StrCat("PRAGMA wal_autocheckpoint=", kCheckpointPages),
+        std::string("PRAGMA journal_size_limit=67108864"), std::string("PRAGMA cache_size=-4096"),
+        std::string("PRAGMA temp_store=MEMORY")}) {
     if (auto status = db_->Execute(pragma); !status.ok()) return status;
   }
+  // Where not every commit is synced there is nothing to gain.
+  if (options_.durability == Durability::kFull) db_->KeepLogRoom(kCheckpointPages);
   head_.identity = {RandomId(), NewEpoch(), 0, 1};
   head_.boot_id = options_.boot_id;
   head_.durability = options_.durability;

@@ -51,6 +51,18 @@ std::unique_ptr<StoreRegistry::Group> StoreRegistry::Group::SplitOff() {
   return rest;
 }
 
+// Sparing a small call that is alone the way to the thread that commits and back. Timers' threads
+// submit no batches, and large calls may take long.
+template <typename Operation>
+bool StoreRegistry::MayCommitHere(const Operation& operation) const {
+  if constexpr (std::is_same_v<Operation, Batch>) {
+    return !committing_ && queue_ == nullptr && operation.intents.size() <= kSmallCall &&
+           write_estimate_nanos_.load(std::memory_order_relaxed) <
+               absl::ToInt64Nanoseconds(options_.quick_write);
+  }
+  return false;
+}
+
 template <typename Operation>
 void StoreRegistry::Submit(Operation operation) {
   if (inline_) {
@@ -67,18 +79,24 @@ void StoreRegistry::Submit(Operation operation) {
   absl::Status refused;
   {
     MutexLock lock(&queue_mu_);
-    if (queue_ == nullptr && !stopping_) queue_ = std::make_unique<Group>();
+    const int64_t queued = queue_ == nullptr ? 0 : queue_->intents;
     if (stopping_) {
       refused = RegistryGone();
-    } else if (std::is_same_v<Operation, Batch> && queue_->intents > options_.max_queued_intents) {
-      refused = Overloaded(queue_->intents);
+    } else if (std::is_same_v<Operation, Batch> && queued > options_.max_queued_intents) {
+      refused = Overloaded(queued);
+    } else if (MayCommitHere(operation)) {
+      committing_ = true;
     } else {
+      if (queue_ == nullptr) queue_ = std::make_unique<Group>();
       queue_->Add(std::move(operation));
-      queued_.Signal();
+      if (!committing_) queued_.Signal();
       return;
     }
   }
-  std::move(operation).Fail(refused);
+  if (!refused.ok()) return std::move(operation).Fail(refused);
+  Group group;
+  group.Add(std::move(operation));
+  CommitInTurn(std::move(group));
 }
 
 template void StoreRegistry::Submit(Batch);
@@ -92,18 +110,26 @@ void StoreRegistry::CommitLoop() {
     std::unique_ptr<Group> group;
     {
       MutexLock lock(&queue_mu_);
-      while (queue_ == nullptr && !stopping_) queued_.Wait(&queue_mu_);
+      while ((queue_ == nullptr || committing_) && !stopping_) queued_.Wait(&queue_mu_);
       if (stopping_) return;
+      committing_ = true;
       group = std::move(queue_);
       queue_ = group->SplitOff();
     }
-    Aftermath aftermath;
-    {
-      MutexLock writer(&writer_mu_);
-      CommitGroup(std::move(*group), &aftermath);
-    }
-    aftermath.Run();
+    CommitInTurn(std::move(*group));
   }
+}
+
+void StoreRegistry::CommitInTurn(Group group) {
+  Aftermath aftermath;
+  {
+    MutexLock writer(&writer_mu_);
+    CommitGroup(std::move(group), &aftermath);
+  }
+  aftermath.Run();
+  MutexLock lock(&queue_mu_);
+  committing_ = false;
+  if (queue_ != nullptr) queued_.Signal();
 }
 
 // What has become of the operations of a group, each in the order of its kind.
@@ -274,9 +300,12 @@ absl::Status StoreRegistry::Write(const State::Transaction& transaction, Moment 
   }
   const int64_t begin = options_.timer->clock()->NowNanos();
   const absl::Status status = storage_->Write(transaction.MakeWrites());
+  const int64_t took = options_.timer->clock()->NowNanos() - begin;
+  const int64_t estimate = write_estimate_nanos_.load(std::memory_order_relaxed);
+  write_estimate_nanos_.store(estimate + (took - estimate) / 8, std::memory_order_relaxed);
   {
     MutexLock lock(&mu_);
-    write_nanos_.Observe(options_.timer->clock()->NowNanos() - begin);
+    write_nanos_.Observe(took);
   }
   if (status.ok()) return absl::OkStatus();
   write_again_ms_ = Now().monotonic_ms + absl::ToInt64Milliseconds(options_.write_retry);

@@ -6,12 +6,13 @@
 //
 // Calls are checked and spelled on the caller's thread, then decided in groups: everything that has
 // queued up is decided in one pass, written in one transaction, and published. With a store that
-// waits for a disk a thread of its own does that, so that calls share the cost of a sync; without
-// one the caller's thread does it, before the call returns. One group is one commit and one
-// revision: calls that were committed together report the same revision, and a subscriber hears of
-// them in one delta. Within a group sessions end first, then open, then intents apply in order of
-// arrival. Opening a session and forgetting old fences are written, but are no commits of their
-// own.
+// waits for a disk a thread of its own does that, so that calls share the cost of a sync; a small
+// call that finds nothing queued and the disk quick does it on its caller's thread, for whom to
+// wake two threads would take as long as the sync. Without a disk the caller's thread does it,
+// before the call returns. One group is one commit and one revision: calls that were committed
+// together report the same revision, and a subscriber hears of them in one delta. Within a group
+// sessions end first, then open, then intents apply in order of arrival. Opening a session and
+// forgetting old fences are written, but are no commits of their own.
 //
 //   StoreRegistry::Options options;
 //   options.uri = "sqlite:///var/lib/failback/registry.db";   // or "memory:"
@@ -96,6 +97,10 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
 
     // How long clients, and the registry itself, wait after the store could not be written.
     absl::Duration write_retry = absl::Seconds(1);
+
+    // A small call may commit on its caller's thread while writes take less than this, on average.
+    // Zero: never. A server's threads wait that long instead of serving others.
+    absl::Duration quick_write = absl::Milliseconds(1);
 
     // Commit on the calling thread even when the store waits for a disk: for tests and tools.
     bool commit_inline = false;
@@ -195,10 +200,14 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   template <typename Response>
   void SubmitBatch(std::string session_id, IntentBatch spelled, Callback<Response> done);
 
-  // Adds to the group that is committed next; commits it where there is no thread to do it.
+  // Adds to the group that is committed next, or commits on this thread.
   template <typename Operation>
   void Submit(Operation operation);
+  template <typename Operation>
+  bool MayCommitHere(const Operation& operation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mu_);
   void CommitLoop();
+  // By the thread that has set committing_.
+  void CommitInTurn(Group group);
   static InstanceRecord ToRecord(const ListItem& item, ServiceInstance instance);
   // Decides, writes and publishes a group; what it owes to callers goes to `aftermath`.
   void CommitGroup(Group group, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
@@ -240,6 +249,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   Mutex queue_mu_;
   CondVar queued_;
   std::unique_ptr<Group> queue_ ABSL_GUARDED_BY(queue_mu_);
+  // A thread commits what it has taken, or runs what that owes; others queue up.
+  bool committing_ ABSL_GUARDED_BY(queue_mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(queue_mu_) = false;
 
   Mutex purge_mu_;
@@ -250,6 +261,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   std::atomic<int64_t> groups_{0};
   std::atomic<int64_t> intents_{0};
   std::atomic<int64_t> expired_sessions_{0};
+  // A moving average of how long writes take; not quick until some were.
+  std::atomic<int64_t> write_estimate_nanos_{int64_t{1000} * 1000 * 1000};
 
   std::unique_ptr<Leases> leases_;
   std::thread committer_;

@@ -1,0 +1,80 @@
+#include "registry/store/sqlite_log_room.h"
+
+#include <sqlite3.h>
+
+#include <limits>
+#include <string>
+
+#include "absl/strings/numbers.h"
+
+namespace failback {
+namespace {
+
+constexpr int64_t kLogHeader = 32;
+constexpr int64_t kFrameHeader = 24;
+// A small commit is two or three pages.
+constexpr int64_t kPagesAhead = 16;
+constexpr int64_t kStep = 1 << 20;
+// Written at once: SQLite's own files take less than 128 KB.
+constexpr int kPiece = 1 << 16;
+
+// What a pragma without argument answers; empty when it does not.
+std::string Ask(sqlite3* db, const char* pragma) {
+  std::string answer;
+  sqlite3_stmt* statement = nullptr;
+  if (sqlite3_prepare_v2(db, pragma, -1, &statement, nullptr) == SQLITE_OK &&
+      sqlite3_step(statement) == SQLITE_ROW) {
+    const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement, 0));
+    if (text != nullptr) answer = text;
+  }
+  sqlite3_finalize(statement);
+  return answer;
+}
+
+}  // namespace
+
+void SqliteLogRoom::Attach(sqlite3* db, int checkpoint_pages) {
+  int64_t page_size = 0;
+  // In other modes the journal is another file, with rules of its own.
+  if (Ask(db, "PRAGMA journal_mode") != "wal") return;
+  if (!absl::SimpleAtoi(Ask(db, "PRAGMA page_size"), &page_size)) return;
+  db_ = db;
+  checkpoint_pages_ = checkpoint_pages;
+  page_size_ = page_size;
+  sqlite3_wal_hook(db, &OnCommit, this);
+}
+
+int SqliteLogRoom::OnCommit(void* self, sqlite3* db, const char* schema, int pages) {
+  auto* const room = static_cast<SqliteLogRoom*>(self);
+  if (pages < room->pages_) room->size_ = 0;  // the log has begun anew, and may have been cut
+  room->pages_ = pages;
+  // As with automatic checkpoints, one that cannot be made now is made after a later commit.
+  if (pages >= room->checkpoint_pages_) {
+    sqlite3_wal_checkpoint_v2(db, schema, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
+  }
+  return SQLITE_OK;
+}
+
+void SqliteLogRoom::Reserve() {
+  if (page_size_ == 0) return;
+  const int64_t wanted = kLogHeader + (pages_ + kPagesAhead) * (page_size_ + kFrameHeader);
+  if (size_ >= wanted) return;
+  sqlite3_file* log = nullptr;
+  if (sqlite3_file_control(db_, "main", SQLITE_FCNTL_JOURNAL_POINTER, &log) != SQLITE_OK ||
+      log == nullptr || log->pMethods == nullptr) {
+    return;
+  }
+  sqlite3_int64 size = 0;
+  if (log->pMethods->xFileSize(log, &size) != SQLITE_OK) return;
+  size_ = size;
+  if (size_ >= wanted) return;
+  static const std::string* const zeros = new std::string(kPiece, '\0');
+  for (const int64_t end = size_ + kStep; size_ < end; size_ += kPiece) {
+    if (log->pMethods->xWrite(log, zeros->data(), kPiece, size_) != SQLITE_OK) {
+      size_ = std::numeric_limits<int64_t>::max();  // not again in this turn of the log
+      return;
+    }
+  }
+}
+
+}  // namespace failback

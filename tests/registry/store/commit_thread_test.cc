@@ -1,0 +1,174 @@
+// Which thread commits: the caller's for a small call that is alone on a quick disk, else the
+// store's own.
+
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "registry/store/store_registry.h"
+#include "retry/hashed_wheel_timer.h"
+#include "retry/simulated_clock.h"
+#include "tests/registry/registry_calls.h"
+#include "tests/registry/store/fake_storage.h"
+
+namespace failback {
+namespace {
+
+constexpr absl::Duration kDeadline = absl::Seconds(30);
+// Calls after which an average of writes that are all alike has settled.
+constexpr int kCalls = 150;
+
+// A disk: its writes take time on the test's clock, or wait for the test.
+class FakeDisk : public FakeStorage {
+ public:
+  struct Control {
+    SimulatedClock* clock = nullptr;
+    absl::Duration write_time;
+    absl::Notification* begun = nullptr;  // the next write notifies it
+    absl::Notification* go_on = nullptr;  // and waits for this
+    std::vector<std::thread::id> writers;
+  };
+
+  FakeDisk(FakeRows* rows, Control* control) : FakeStorage(rows), control_(control) {}
+  bool blocks() const override { return true; }
+  absl::Status Write(const WriteSet& writes) override {
+    control_->writers.push_back(std::this_thread::get_id());
+    if (control_->write_time > absl::ZeroDuration()) control_->clock->Advance(control_->write_time);
+    if (auto* const begun = std::exchange(control_->begun, nullptr)) {
+      begun->Notify();
+      EXPECT_TRUE(control_->go_on->WaitForNotificationWithTimeout(kDeadline));
+    }
+    return FakeStorage::Write(writes);
+  }
+
+ private:
+  Control* const control_;
+};
+
+class CommitThreadTest : public ::testing::Test {
+ protected:
+  void Open(absl::Duration write_time, absl::Duration quick_write = absl::Milliseconds(1)) {
+    control_.clock = &clock_;
+    control_.write_time = write_time;
+    HashedWheelTimer::Options timer;
+    timer.clock = &clock_;
+    timer_ = HashedWheelTimer::Create(timer).value();
+    StoreRegistry::Options options;
+    options.timer = timer_.get();
+    options.default_ttl = absl::Hours(1);
+    options.quick_write = quick_write;
+    registry_ =
+        StoreRegistry::OpenOn(options, std::make_unique<FakeDisk>(&rows_, &control_)).value();
+    OpenSessionRequest open;
+    open.set_incarnation("a");
+    session_ = CallAndWait(*registry_, &Registry::OpenSession, open)->session_id();
+  }
+
+  RegisterRequest Request(int instances = 1) {
+    RegisterRequest request;
+    request.set_session_id(session_);
+    for (int i = 0; i < instances; ++i) {
+      *request.add_registrations()->mutable_instance() =
+          MakeInstance("orders", absl::StrCat(++instances_));
+    }
+    return request;
+  }
+  // Registers one after the other; true if the last was written on this thread.
+  bool WritesHere(int calls, int instances = 1) {
+    for (int i = 0; i < calls; ++i) {
+      EXPECT_TRUE(CallAndWait(*registry_, &Registry::Register, Request(instances)).ok());
+    }
+    return control_.writers.back() == std::this_thread::get_id();
+  }
+
+  SimulatedClock clock_;
+  std::unique_ptr<HashedWheelTimer> timer_;
+  FakeRows rows_;
+  FakeDisk::Control control_;
+  std::string session_;
+  int instances_ = 0;
+  std::unique_ptr<StoreRegistry> registry_;
+};
+
+TEST_F(CommitThreadTest, ASmallCallAloneOnAQuickDiskIsCommittedByItsCaller) {
+  Open(absl::Microseconds(100));
+  EXPECT_FALSE(WritesHere(1)) << "before the disk has shown that it is quick";
+  EXPECT_TRUE(WritesHere(kCalls));
+  bool answered = false;
+  registry_->Register(Request(), [&](const auto& response) { answered = response.ok(); });
+  EXPECT_TRUE(answered) << "after Register has returned";
+  EXPECT_EQ(registry_->CheckInvariants(), absl::OkStatus());
+}
+
+TEST_F(CommitThreadTest, ALargeCallIsNot) {
+  Open(absl::Microseconds(100));
+  ASSERT_TRUE(WritesHere(kCalls));
+  EXPECT_FALSE(WritesHere(1, 21));
+}
+
+TEST_F(CommitThreadTest, NobodyWaitsForASlowDisk) {
+  Open(absl::Milliseconds(5));
+  EXPECT_FALSE(WritesHere(kCalls));
+}
+
+TEST_F(CommitThreadTest, ADiskThatHasBecomeSlowIsNotWaitedFor) {
+  Open(absl::Microseconds(100));
+  ASSERT_TRUE(WritesHere(kCalls));
+  control_.write_time = absl::Milliseconds(20);
+  EXPECT_FALSE(WritesHere(2));
+  control_.write_time = absl::Microseconds(100);
+  EXPECT_TRUE(WritesHere(kCalls));
+}
+
+TEST_F(CommitThreadTest, ZeroIsNever) {
+  Open(absl::Microseconds(0), absl::ZeroDuration());
+  EXPECT_FALSE(WritesHere(kCalls));
+}
+
+// Who comes while a caller commits is not held up, and is committed after it by the store's thread.
+TEST_F(CommitThreadTest, OthersQueueUpBehindACallerThatCommits) {
+  Open(absl::Microseconds(100));
+  ASSERT_TRUE(WritesHere(kCalls));
+  absl::Notification begun;
+  absl::Notification go_on;
+  control_.begun = &begun;
+  control_.go_on = &go_on;
+  uint64_t first_revision = 0;
+  std::thread first([&] {
+    registry_->Register(Request(), [&](const auto& response) {
+      ASSERT_TRUE(response.ok());
+      first_revision = response->revision();
+    });
+  });
+  ASSERT_TRUE(begun.WaitForNotificationWithTimeout(kDeadline));
+
+  constexpr int kOthers = 3;
+  std::vector<uint64_t> revisions(kOthers);
+  std::vector<absl::Notification> answered(kOthers);
+  for (int i = 0; i < kOthers; ++i) {
+    registry_->Register(Request(), [&, i](const auto& response) {
+      ASSERT_TRUE(response.ok());
+      revisions[i] = response->revision();
+      answered[i].Notify();
+    });
+    EXPECT_FALSE(answered[i].HasBeenNotified());
+  }
+  go_on.Notify();
+  first.join();
+  for (auto& one : answered) ASSERT_TRUE(one.WaitForNotificationWithTimeout(kDeadline));
+  EXPECT_THAT(revisions, ::testing::Each(first_revision + 1)) << "one commit for all that queued";
+  EXPECT_NE(control_.writers.back(), std::this_thread::get_id());
+  // The store's thread is done a moment after the last of them is answered.
+  const absl::Time until = absl::Now() + kDeadline;
+  bool here = false;
+  while (!here && absl::Now() < until) here = WritesHere(1);
+  EXPECT_TRUE(here) << "and then it is quiet again";
+}
+
+}  // namespace
+}  // namespace failback
