@@ -23,6 +23,9 @@ constexpr size_t kSmallCall = 20;
 constexpr absl::Duration kOverloadDelay = absl::Milliseconds(200);
 constexpr int64_t kPurgeIncarnationsEveryMs = int64_t{3600} * 1000;
 
+// This thread runs callbacks of a commit: what they submit is not committed on top of them.
+thread_local bool answering = false;
+
 absl::Status Overloaded(int64_t queued) {
   return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED,
                                 absl::StrCat(queued, " intents wait for their commit")),
@@ -56,7 +59,8 @@ std::unique_ptr<StoreRegistry::Group> StoreRegistry::Group::SplitOff() {
 template <typename Operation>
 bool StoreRegistry::MayCommitHere(const Operation& operation) const {
   if constexpr (std::is_same_v<Operation, Batch>) {
-    return !committing_ && queue_ == nullptr && operation.intents.size() <= kSmallCall &&
+    return !answering && !committing_ && queue_ == nullptr &&
+           operation.intents.size() <= kSmallCall &&
            write_estimate_nanos_.load(std::memory_order_relaxed) <
                absl::ToInt64Nanoseconds(options_.quick_write);
   }
@@ -126,10 +130,15 @@ void StoreRegistry::CommitInTurn(Group group) {
     MutexLock writer(&writer_mu_);
     CommitGroup(std::move(group), &aftermath);
   }
+  {
+    // Before callers are answered: their next call may be alone again.
+    MutexLock lock(&queue_mu_);
+    committing_ = false;
+    if (queue_ != nullptr) queued_.Signal();
+  }
+  answering = true;
   aftermath.Run();
-  MutexLock lock(&queue_mu_);
-  committing_ = false;
-  if (queue_ != nullptr) queued_.Signal();
+  answering = false;
 }
 
 // What has become of the operations of a group, each in the order of its kind.

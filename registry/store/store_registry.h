@@ -249,7 +249,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   Mutex queue_mu_;
   CondVar queued_;
   std::unique_ptr<Group> queue_ ABSL_GUARDED_BY(queue_mu_);
-  // A thread commits what it has taken, or runs what that owes; others queue up.
+  // A thread commits what it has taken; others queue up.
   bool committing_ ABSL_GUARDED_BY(queue_mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(queue_mu_) = false;
 
