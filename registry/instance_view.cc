@@ -43,6 +43,10 @@ class FieldReader {
 
   // In the shortest form only.
   bool ReadVarint(uint64_t* value) {
+    if (next_ != end_ && static_cast<unsigned char>(*next_) < 0x80) {  // most are this short
+      *value = static_cast<unsigned char>(*next_++);
+      return true;
+    }
     uint64_t result = 0;
     for (int shift = 0; shift < 64 && next_ != end_; shift += 7) {
       const auto byte = static_cast<unsigned char>(*next_++);
@@ -117,25 +121,38 @@ bool ReadEntry(std::string_view bytes, InstanceView::Entry* entry) {
          fields.done();
 }
 
-// The metadata's entries in the order of their keys; false when a key is there twice.
-bool SortEntries(EncodedInstance* instance) {
+// Puts the metadata in the order of its keys; false when a key is there twice.
+bool SortMetadata(EncodedInstance* instance) {
   auto& metadata = instance->view.metadata;
-  auto& entries = instance->entries;
-  const auto by_key = [](const InstanceView::Entry& a, const InstanceView::Entry& b) {
-    return a.key < b.key;
-  };
-  if (!std::is_sorted(metadata.begin(), metadata.end(), by_key)) {
-    // Few, and each with its place in `entries`: insertion.
-    for (size_t i = 1; i < metadata.size(); ++i) {
-      const auto to = std::upper_bound(metadata.begin(), metadata.begin() + i, metadata[i], by_key);
-      const size_t place = to - metadata.begin();
-      std::rotate(to, metadata.begin() + i, metadata.begin() + i + 1);
-      std::rotate(entries.begin() + place, entries.begin() + i, entries.begin() + i + 1);
+  instance->reordered = false;
+  // Few, and often sorted already: insertion.
+  for (size_t i = 1; i < metadata.size(); ++i) {
+    const InstanceView::Entry entry = metadata[i];
+    size_t to = i;
+    for (; to > 0; --to) {
+      const int order = entry.key.compare(metadata[to - 1].key);
+      if (order == 0) return false;
+      if (order > 0) break;
+      metadata[to] = metadata[to - 1];
     }
+    if (to == i) continue;
+    metadata[to] = entry;
+    instance->reordered = true;
   }
-  return std::adjacent_find(metadata.begin(), metadata.end(), [](const auto& a, const auto& b) {
-           return a.key == b.key;
-         }) == metadata.end();
+  return true;
+}
+
+// The whole field, tag and length included, that an entry of the metadata was read from: as all
+// lengths are in their shortest form, its key and value tell where it begins.
+std::string_view FieldOf(const InstanceView::Entry& entry) {
+  const auto headed = [](size_t size) {
+    return 1 + CodedOutputStream::VarintSize32(static_cast<uint32_t>(size));
+  };
+  const size_t before_key = headed(entry.key.size());
+  const size_t size =
+      before_key + entry.key.size() + headed(entry.value.size()) + entry.value.size();
+  const char* const begin = entry.key.data() - before_key - headed(size);
+  return {begin, headed(size) + size};
 }
 
 // The size of the canonical key as a field of its instance, without its tag and length.
@@ -177,12 +194,19 @@ InstanceView::InstanceView(const ServiceInstance& instance)
   for (const auto& [key, value] : instance.metadata()) metadata.push_back({key, value});
 }
 
+void InstanceView::Clear() {
+  name_space = service = instance_id = address = zone = std::string_view();
+  port = weight = 0;
+  status = 0;
+  metadata.clear();
+  persistent = false;
+  instance_count = 0;
+  bytes = 0;
+}
+
 size_t EncodedInstance::CanonicalSize() const {
   const size_t key = CanonicalKeySize(*this);
-  size_t size = 1 + CodedOutputStream::VarintSize32(static_cast<uint32_t>(key)) + key +
-                before_metadata.size() + after_metadata.size();
-  for (const std::string_view entry : entries) size += entry.size();
-  return size;
+  return 1 + CodedOutputStream::VarintSize32(static_cast<uint32_t>(key)) + key + after_key.size();
 }
 
 void EncodedInstance::WriteCanonical(char* out) const {
@@ -196,14 +220,19 @@ void EncodedInstance::WriteCanonical(char* out) const {
     out = Append(view.name_space, out);
   }
   out = Append(key_names, out);
-  out = Append(before_metadata, out);
-  for (const std::string_view entry : entries) out = Append(entry, out);
-  Append(after_metadata, out);
+  if (!reordered) {
+    Append(after_key, out);
+    return;
+  }
+  const size_t before = metadata.data() - after_key.data();
+  out = Append(after_key.substr(0, before), out);
+  for (const InstanceView::Entry& entry : view.metadata) out = Append(FieldOf(entry), out);
+  Append(after_key.substr(before + metadata.size()), out);
 }
 
 bool ReadInstance(std::string_view bytes, EncodedInstance* instance) {
-  *instance = EncodedInstance();
   InstanceView& view = instance->view;
+  view.Clear();
   view.bytes = bytes.size();
   FieldReader fields(bytes);
   const char* key_end = nullptr;
@@ -245,7 +274,6 @@ bool ReadInstance(std::string_view bytes, EncodedInstance* instance) {
         if (!fields.ReadText(&entry) || !ReadEntry(entry, &view.metadata.back())) return false;
         metadata_end = fields.position();
         if (metadata_begin == nullptr) metadata_begin = begin;
-        instance->entries.emplace_back(begin, metadata_end - begin);
         break;
       }
       case Tag(ServiceInstance::kPersistentFieldNumber, kVarint): {
@@ -260,10 +288,9 @@ bool ReadInstance(std::string_view bytes, EncodedInstance* instance) {
   }
   if (key_end == nullptr) return false;
   const char* const end = bytes.data() + bytes.size();
-  if (metadata_begin == nullptr) metadata_begin = metadata_end = end;
-  instance->before_metadata = {key_end, static_cast<size_t>(metadata_begin - key_end)};
-  instance->after_metadata = {metadata_end, static_cast<size_t>(end - metadata_end)};
-  return SortEntries(instance);
+  instance->after_key = {key_end, static_cast<size_t>(end - key_end)};
+  instance->metadata = {metadata_begin, static_cast<size_t>(metadata_end - metadata_begin)};
+  return SortMetadata(instance);
 }
 
 RegisterReader::RegisterReader(std::string_view bytes) : rest_(bytes) {

@@ -33,6 +33,8 @@ struct InstanceView {
   InstanceView() = default;
   explicit InstanceView(const registry::v1::ServiceInstance& instance);
 
+  void Clear();
+
   std::string_view name_space;  // empty: "default"
   std::string_view service;
   std::string_view instance_id;
@@ -47,7 +49,7 @@ struct InstanceView {
   size_t bytes = 0;  // of the instance as it was encoded
 };
 
-// An instance in its encoded form.
+// An instance in its encoded form. Entries of the metadata are sorted by their keys.
 struct EncodedInstance {
   InstanceView view;
 
@@ -55,11 +57,11 @@ struct EncodedInstance {
   size_t CanonicalSize() const;
   void WriteCanonical(char* out) const;
 
-  // Where things are, for the two above. Entries of the metadata are sorted by their keys.
+  // Where things are, for the two above.
   std::string_view key_names;  // the fields of the key that follow the namespace
-  std::string_view before_metadata;
-  absl::InlinedVector<std::string_view, 8> entries;
-  std::string_view after_metadata;
+  std::string_view after_key;  // all fields but the key
+  std::string_view metadata;   // of these, those of the metadata, as they came
+  bool reordered = false;      // they came in another order
 };
 
 // Reads `bytes`, a ServiceInstance, if it is spelled as protobuf's own serializers spell it: fields

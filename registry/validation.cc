@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -74,8 +75,29 @@ absl::Status ValidateName(const FieldPath& path, std::string_view name, size_t m
   return absl::OkStatus();
 }
 
+bool IsAscii(std::string_view text) {
+  const auto has_high_bit = [](const char* from) {
+    uint64_t word;
+    std::memcpy(&word, from, sizeof(word));
+    return (word & 0x8080808080808080u) != 0;
+  };
+  constexpr size_t kWord = sizeof(uint64_t);
+  const char* next = text.data();
+  const char* const end = next + text.size();
+  if (text.size() < kWord) {
+    unsigned char all = 0;
+    for (; next != end; ++next) all |= static_cast<unsigned char>(*next);
+    return all < 0x80;
+  }
+  for (; end - next > static_cast<ptrdiff_t>(kWord); next += kWord) {
+    if (has_high_bit(next)) return false;
+  }
+  return !has_high_bit(end - kWord);  // overlaps the last one
+}
+
 // How many characters `text` has, or -1 when it is not UTF-8.
 int Utf8Length(std::string_view text) {
+  if (IsAscii(text)) return static_cast<int>(text.size());
   int length = 0;
   for (size_t i = 0; i < text.size(); ++length) {
     const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };

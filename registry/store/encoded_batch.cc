@@ -1,10 +1,13 @@
 #include "registry/store/encoded_batch.h"
 
+#include <cstddef>
 #include <utility>
+#include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "registry/canonical.h"
 #include "registry/instance_view.h"
+#include "registry/store/hashed_key.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -16,12 +19,37 @@ Intent SpellIntent(const EncodedRegistration& item) {
   intent.registers = true;
   intent.persistent = view.persistent;
   intent.key = CanonicalKey(view.name_space, view.service, view.instance_id);
+  intent.key_hash = HashedKey(intent.key).hash;
   intent.instance = Blob(item.instance.CanonicalSize(),
                          [&](char* bytes) { item.instance.WriteCanonical(bytes); });
   intent.digest = Digest64(intent.instance.data(), intent.instance.size());
   intent.generation = item.generation;
   return intent;
 }
+
+// Hashes seen so far: open addressing, linear probing, at most half full.
+class SeenHashes {
+ public:
+  explicit SeenHashes(size_t most) {
+    size_t slots = 2;
+    while (slots < 2 * most) slots *= 2;
+    slots_.resize(slots, 0);
+  }
+
+  // False if it was there. Zero counts as seen: it marks what is free.
+  bool Add(size_t hash) {
+    if (hash == 0) return false;
+    size_t slot = hash & (slots_.size() - 1);
+    for (; slots_[slot] != 0; slot = (slot + 1) & (slots_.size() - 1)) {
+      if (slots_[slot] == hash) return false;
+    }
+    slots_[slot] = hash;
+    return true;
+  }
+
+ private:
+  absl::InlinedVector<size_t, 8> slots_;
+};
 
 }  // namespace
 
@@ -31,9 +59,10 @@ std::optional<EncodedBatch> SpellEncodedRegister(std::string_view request, uint3
   EncodedBatch encoded;
   encoded.session_id = std::string(reader.session_id());
   std::vector<Intent>& intents = encoded.batch.intents;
-  intents.reserve(reader.size());  // from here on keys stay where they are
-  absl::flat_hash_set<std::string_view> keys;
-  if (reader.size() > 1) keys.reserve(reader.size());
+  intents.reserve(reader.size());
+  // A key that is there twice is refused by the parsed way, which also takes two keys that happen
+  // to have the same hash.
+  SeenHashes keys(reader.size());
   const FieldPath path("registrations");
   EncodedRegistration item;
   for (int i = 0; i < reader.size(); ++i) {
@@ -41,7 +70,7 @@ std::optional<EncodedBatch> SpellEncodedRegister(std::string_view request, uint3
       return std::nullopt;
     }
     intents.push_back(SpellIntent(item));
-    if (reader.size() > 1 && !keys.insert(intents.back().key).second) return std::nullopt;
+    if (!keys.Add(intents.back().key_hash)) return std::nullopt;
   }
   encoded.batch.outcomes.resize(intents.size());
   return encoded;

@@ -13,6 +13,7 @@
 #ifndef FAILBACK_REGISTRY_STORE_FENCING_H_
 #define FAILBACK_REGISTRY_STORE_FENCING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -34,6 +35,7 @@ struct Intent {
   bool registers = false;
   bool persistent = false;
   std::string key;      // canonical
+  size_t key_hash = 0;  // HashedKey's; 0: not taken yet
   Blob instance;        // canonical; null for a deregistration
   uint64_t digest = 0;  // of `instance`
   uint64_t generation = 0;

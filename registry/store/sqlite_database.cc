@@ -145,7 +145,7 @@ absl::Status SqliteDatabase::RunKept(const char* sql, std::unique_ptr<SqliteStat
 absl::Status SqliteDatabase::Begin() { return RunKept("BEGIN IMMEDIATE", &begin_); }
 
 absl::Status SqliteDatabase::Commit() {
-  log_room_.Reserve();
+  log_.Reserve();
   return RunKept("COMMIT", &commit_);
 }
 

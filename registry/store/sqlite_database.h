@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "registry/store/sqlite_log_room.h"
+#include "registry/store/sqlite_log.h"
 
 struct sqlite3;
 struct sqlite3_stmt;
@@ -79,9 +79,9 @@ class SqliteDatabase {
   // The first column of the only row.
   absl::StatusOr<int64_t> QueryInt(const char* sql);
 
-  // From here on commits find room in the log, which is checkpointed when it has
-  // `checkpoint_pages`. WAL mode only.
-  void KeepLogRoom(int checkpoint_pages) { log_room_.Attach(db_, checkpoint_pages); }
+  // The log of this connection, which is SQLite's own business until it is attached.
+  void AttachLog(bool keep_room) { log_.Attach(db_, keep_room); }
+  SqliteLog& log() { return log_; }
 
   // Runs `work`, which returns a status, in a transaction that writes; on an error nothing stays.
   template <typename Work>
@@ -110,7 +110,7 @@ class SqliteDatabase {
 
   const std::string path_;
   sqlite3* const db_;
-  SqliteLogRoom log_room_;
+  SqliteLog log_;
   std::unique_ptr<SqliteStatement> begin_;
   std::unique_ptr<SqliteStatement> commit_;
 };

@@ -24,8 +24,8 @@ std::string KernelBootId() {
   return id;
 }
 
-// Of the log, when it is folded into the file: 16 MB.
-constexpr int kCheckpointPages = 4000;
+// Of the log, when it is to be folded into the file: 16 MB.
+constexpr int64_t kCheckpointPages = 4000;
 
 const char* SynchronousPragma(Durability durability) {
   switch (durability) {
@@ -108,14 +108,12 @@ absl::Status SqliteStorage::OpenDatabase() {
   // WAL is a property of the file; a file that cannot be written keeps what it has.
   absl::Status wal = db_->Execute("PRAGMA journal_mode=WAL");
   if (!wal.ok() && created) return wal;
-  for (const std::string& pragma :
-       {absl::StrCat("PRAGMA wal_autocheckpoint=", kCheckpointPages),
-        std::string("PRAGMA journal_size_limit=67108864"), std::string("PRAGMA cache_size=-4096"),
-        std::string("PRAGMA temp_store=MEMORY")}) {
+  for (const char* pragma : {"PRAGMA journal_size_limit=67108864", "PRAGMA cache_size=-4096",
+                             "PRAGMA temp_store=MEMORY"}) {
     if (auto status = db_->Execute(pragma); !status.ok()) return status;
   }
-  // Where not every commit is synced there is nothing to gain.
-  if (options_.durability == Durability::kFull) db_->KeepLogRoom(kCheckpointPages);
+  // Where not every commit is synced, room in the log gains nothing.
+  db_->AttachLog(/*keep_room=*/options_.durability == Durability::kFull);
   head_.identity = {RandomId(), NewEpoch(), 0, 1};
   head_.boot_id = options_.boot_id;
   head_.durability = options_.durability;
@@ -198,6 +196,10 @@ absl::Status SqliteStorage::Write(const WriteSet& writes) {
   mark_failed_ = !marked.ok();
   return absl::OkStatus();
 }
+
+bool SqliteStorage::wants_upkeep() const { return db_->log().pages() >= kCheckpointPages; }
+
+void SqliteStorage::Upkeep() { db_->log().Checkpoint(); }
 
 std::vector<Storage::File> SqliteStorage::Files() const {
   const auto size_of = [](const std::string& path) {

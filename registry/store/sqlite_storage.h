@@ -64,6 +64,8 @@ class SqliteStorage final : public Storage {
   absl::Status Read(StoreReader* reader) override;
   absl::Status Write(const WriteSet& writes) override;
   bool blocks() const override { return true; }
+  bool wants_upkeep() const override;
+  void Upkeep() override;
   std::vector<File> Files() const override;
 
  private:

@@ -120,18 +120,22 @@ Record* State::NewRecord(const HashedKey& key) {
 
 void State::DeleteRecord(Record* record) {
   by_key_.erase(record);
-  if (--record->service->records == 0) services_.erase(record->service->key);
+  if (--record->service->records == 0) {
+    if (last_service_ == record->service) last_service_ = nullptr;
+    services_.erase(record->service->key);
+  }
   Record::Delete(record);
 }
 
 Service* State::GetService(std::string_view service_key) {
+  if (last_service_ != nullptr && last_service_->key == service_key) return last_service_;
   const auto it = services_.find(service_key);
-  if (it != services_.end()) return it->second.get();
+  if (it != services_.end()) return last_service_ = it->second.get();
   auto service = std::make_unique<Service>();
   service->key = std::string(service_key);
-  Service* const raw = service.get();
-  services_.emplace(raw->key, std::move(service));
-  return raw;
+  last_service_ = service.get();
+  services_.emplace(last_service_->key, std::move(service));
+  return last_service_;
 }
 
 Incarnation* State::AddIncarnation(uint64_t rank, std::string name) {

@@ -40,13 +40,13 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "registry/store/blob.h"
 #include "registry/store/change_log.h"
 #include "registry/store/fencing.h"
+#include "registry/store/hashed_key.h"
 #include "registry/store/storage.h"
 
 namespace failback {
@@ -97,15 +97,6 @@ struct Version {
 };
 
 struct Service;
-
-// A canonical key and its hash, which is taken once.
-struct HashedKey {
-  explicit HashedKey(std::string_view text)
-      : text(text), hash(absl::HashOf(absl::string_view(text.data(), text.size()))) {}
-
-  std::string_view text;
-  size_t hash;
-};
 
 // Its key follows it in memory: who looks for a record, or sorts records, touches one place.
 class Record {
@@ -325,6 +316,7 @@ class State {
   // What only transactions look at.
   absl::flat_hash_set<Record*, HashOfKey, SameKey> by_key_;
   absl::flat_hash_map<std::string_view, std::unique_ptr<Service>> services_;
+  Service* last_service_ = nullptr;  // that was asked for; keys of one call are mostly of one
   std::set<std::pair<int64_t, Record*>> tombstones_;  // by purge_at_ms
   uint64_t next_rank_ = 1;
   int64_t next_record_row_ = 1;
@@ -368,6 +360,9 @@ class State::Transaction {
 
   // The session with this id, if it is alive; SESSION_UNKNOWN is the caller's answer otherwise.
   Session* FindSession(std::string_view session_id) const;
+
+  // Makes room for so many intents.
+  void Reserve(size_t intents) { staged_.reserve(staged_.size() + intents); }
 
   // Decides one intent of a session, or a detached one (`session` null).
   IntentOutcome Apply(Session* session, Intent intent);

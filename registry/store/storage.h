@@ -110,6 +110,12 @@ class Storage {
   // Whether Write waits for a device, so that commits are worth grouping on a thread of their own.
   virtual bool blocks() const = 0;
 
+  // Whether there is work that Write has left, such as moving what it has appended to its place.
+  // Upkeep does it, when those who waited for a Write have been answered; it may take long, and
+  // what it cannot do is asked for again after the next Write.
+  virtual bool wants_upkeep() const { return false; }
+  virtual void Upkeep() {}
+
   // Whether Write does nothing, so that rows need not be made.
   virtual bool forgets() const { return false; }
 

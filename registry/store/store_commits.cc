@@ -76,6 +76,7 @@ void StoreRegistry::Submit(Operation operation) {
     {
       MutexLock writer(&writer_mu_);
       CommitGroup(std::move(group), &aftermath);
+      if (storage_->wants_upkeep()) storage_->Upkeep();
     }
     aftermath.Run();
     return;
@@ -114,11 +115,20 @@ void StoreRegistry::CommitLoop() {
     std::unique_ptr<Group> group;
     {
       MutexLock lock(&queue_mu_);
-      while ((queue_ == nullptr || committing_) && !stopping_) queued_.Wait(&queue_mu_);
+      while (((queue_ == nullptr && !upkeep_) || committing_) && !stopping_) {
+        queued_.Wait(&queue_mu_);
+      }
       if (stopping_) return;
       committing_ = true;
-      group = std::move(queue_);
-      queue_ = group->SplitOff();
+      // Before anything else, as callers that never pause would put it off for ever.
+      if (!upkeep_) {
+        group = std::move(queue_);
+        queue_ = group->SplitOff();
+      }
+    }
+    if (group == nullptr) {
+      Upkeep();
+      continue;
     }
     CommitInTurn(std::move(*group));
   }
@@ -126,9 +136,11 @@ void StoreRegistry::CommitLoop() {
 
 void StoreRegistry::CommitInTurn(Group group) {
   Aftermath aftermath;
+  bool upkeep;
   {
     MutexLock writer(&writer_mu_);
     CommitGroup(std::move(group), &aftermath);
+    upkeep = storage_->wants_upkeep();
   }
   {
     // Before callers are answered: their next call may be alone again.
@@ -139,6 +151,21 @@ void StoreRegistry::CommitInTurn(Group group) {
   answering = true;
   aftermath.Run();
   answering = false;
+  if (!upkeep) return;
+  MutexLock lock(&queue_mu_);
+  upkeep_ = true;
+  queued_.Signal();
+}
+
+// On the store's own thread, which has set committing_.
+void StoreRegistry::Upkeep() {
+  {
+    MutexLock writer(&writer_mu_);
+    storage_->Upkeep();
+  }
+  MutexLock lock(&queue_mu_);
+  upkeep_ = false;
+  committing_ = false;
 }
 
 // What has become of the operations of a group, each in the order of its kind.
@@ -197,6 +224,7 @@ StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* t
     if (incarnations) incarnations_purged_ms_ = now.monotonic_ms;
     transaction->Purge(incarnations);
   }
+  transaction->Reserve(static_cast<size_t>(group->intents));
   decided.batches.reserve(group->batches.size());
   for (Batch& batch : group->batches) decided.batches.push_back(DecideBatch(&batch, transaction));
   decided.marked.reserve(group->markings.size());

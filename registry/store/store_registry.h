@@ -208,6 +208,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   void CommitLoop();
   // By the thread that has set committing_.
   void CommitInTurn(Group group);
+  void Upkeep();
   static InstanceRecord ToRecord(const ListItem& item, ServiceInstance instance);
   // Decides, writes and publishes a group; what it owes to callers goes to `aftermath`.
   void CommitGroup(Group group, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
@@ -251,6 +252,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   std::unique_ptr<Group> queue_ ABSL_GUARDED_BY(queue_mu_);
   // A thread commits what it has taken; others queue up.
   bool committing_ ABSL_GUARDED_BY(queue_mu_) = false;
+  bool upkeep_ ABSL_GUARDED_BY(queue_mu_) = false;  // the storage wants it
   bool stopping_ ABSL_GUARDED_BY(queue_mu_) = false;
 
   Mutex purge_mu_;

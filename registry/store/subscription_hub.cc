@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <utility>
@@ -453,16 +454,17 @@ void SubscriptionHub::Remove(Member* member) {
   Leave(member);
 }
 
-void SubscriptionHub::Log(Topic* topic, uint64_t revision,
-                          const std::vector<InstanceChange>& changes, int64_t size) {
+template <typename Iterator>
+void SubscriptionHub::Log(Topic* topic, uint64_t revision, Iterator begin, Iterator end,
+                          int64_t size) {
   topic->last_change = revision;
   const size_t bound = std::clamp(static_cast<size_t>(size), options_.min_log, options_.max_log);
-  if (changes.size() > bound) {
+  if (static_cast<size_t>(end - begin) > bound) {
     topic->log.clear();
     topic->floor = revision;
     return;
   }
-  for (const InstanceChange& change : changes) topic->log.push_back({revision, change});
+  for (; begin != end; ++begin) topic->log.push_back({revision, *begin});
   if (topic->log.size() > 2 * bound) {
     // Entries of one revision stay or go together as far as a reader can tell: from the floor on
     // nothing is missing.
@@ -540,16 +542,18 @@ void SubscriptionHub::Publish(CommitResult commit, Deliveries* deliveries) {
   }
   for (ServiceChange& service : commit.services) {
     Topic* const topic = GetTopic(service.service, commit.revision);
-    Log(topic, commit.revision, service.instances, service.size_after);
+    auto& instances = service.instances;
     if (topic->groups.empty()) {
+      Log(topic, commit.revision, std::make_move_iterator(instances.begin()),
+          std::make_move_iterator(instances.end()), service.size_after);
       if (service.size_after == 0 && topics_.size() > kMaxIdleTopics) {
         floor_ = std::max(floor_, topic->last_change);
         topics_.erase(service.service);
       }
       continue;
     }
-    const auto changes =
-        std::make_shared<const std::vector<InstanceChange>>(std::move(service.instances));
+    Log(topic, commit.revision, instances.begin(), instances.end(), service.size_after);
+    const auto changes = std::make_shared<const std::vector<InstanceChange>>(std::move(instances));
     for (const auto& [name, group] : topic->groups) {
       Tell(group.get(), commit.revision, changes, deliveries);
     }

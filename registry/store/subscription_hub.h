@@ -122,8 +122,10 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   void Drop(Topic* topic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<ServiceChange> NamespaceChanges(const CommitResult& commit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Log(Topic* topic, uint64_t revision, const std::vector<InstanceChange>& changes,
-           int64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Changes are taken from [begin, end).
+  template <typename Iterator>
+  void Log(Topic* topic, uint64_t revision, Iterator begin, Iterator end, int64_t size)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell(Group* group, uint64_t revision,
             const std::shared_ptr<const std::vector<InstanceChange>>& changes,
             Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

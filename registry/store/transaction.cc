@@ -238,7 +238,8 @@ absl::Status State::Transaction::CheckLimits(const Version& current,
 }
 
 IntentOutcome State::Transaction::Apply(Session* session, Intent intent) {
-  const HashedKey key(intent.key);
+  const HashedKey key =
+      intent.key_hash == 0 ? HashedKey(intent.key) : HashedKey(intent.key, intent.key_hash);
   return session == nullptr ? ApplyDetached(key, intent) : ApplyInSession(*session, key, intent);
 }
 
@@ -378,8 +379,20 @@ WriteSet State::Transaction::MakeWrites() const {
   for (const Incarnation* incarnation : forgotten_) {
     writes.removed_incarnations.push_back(incarnation->rank);
   }
+  // In the order in which the file has them: sessions end in any order, and each page of a large
+  // group is to be read and written once.
+  std::vector<const Staged*> staged;
+  staged.reserve(staged_.size());
+  for (const Staged& one : staged_) staged.push_back(&one);
+  const auto by_row = [](const Staged* a, const Staged* b) {
+    return a->record->row < b->record->row;
+  };
+  if (!std::is_sorted(staged.begin(), staged.end(), by_row)) {
+    std::sort(staged.begin(), staged.end(), by_row);
+  }
   writes.records.reserve(staged_.size());
-  for (const auto& [record, version] : staged_) {
+  for (const Staged* one : staged) {
+    const auto& [record, version] = *one;
     if (version.empty()) {
       if (!record->version.empty()) writes.removed_records.push_back(record->row);
       continue;
@@ -403,6 +416,11 @@ WriteSet State::Transaction::MakeWrites() const {
     row.persistent = version.persistent;
     writes.records.push_back(std::move(row));
   }
+  std::sort(writes.removed_sessions.begin(), writes.removed_sessions.end());
+  // Of one that is there twice the later row counts.
+  std::stable_sort(
+      writes.incarnations.begin(), writes.incarnations.end(),
+      [](const IncarnationRow& a, const IncarnationRow& b) { return a.rank < b.rank; });
   return writes;
 }
 
@@ -443,7 +461,10 @@ CommitResult State::Transaction::Commit() {
       if (record->service != last_service) {
         last_service = record->service;
         const auto [it, inserted] = place.try_emplace(last_service, result.services.size());
-        if (inserted) result.services.push_back({last_service->key, {}, 0});
+        if (inserted) {
+          result.services.push_back({last_service->key, {}, 0});
+          if (result.services.size() == 1) result.services[0].instances.reserve(staged_.size());
+        }
         last_place = it->second;
       }
       result.services[last_place].instances.push_back({record->version.Shown(), version.Shown()});

@@ -33,6 +33,10 @@ class FakeDisk : public FakeStorage {
     absl::Notification* begun = nullptr;  // the next write notifies it
     absl::Notification* go_on = nullptr;  // and waits for this
     std::vector<std::thread::id> writers;
+    bool wants_upkeep = false;
+    absl::Notification* upkeep = nullptr;    // runs when it is done
+    absl::Notification* answered = nullptr;  // and waits for this
+    std::thread::id kept_by;
   };
 
   FakeDisk(FakeRows* rows, Control* control) : FakeStorage(rows), control_(control) {}
@@ -45,6 +49,13 @@ class FakeDisk : public FakeStorage {
       EXPECT_TRUE(control_->go_on->WaitForNotificationWithTimeout(kDeadline));
     }
     return FakeStorage::Write(writes);
+  }
+  bool wants_upkeep() const override { return control_->wants_upkeep; }
+  void Upkeep() override {
+    control_->wants_upkeep = false;
+    control_->kept_by = std::this_thread::get_id();
+    EXPECT_TRUE(control_->answered->WaitForNotificationWithTimeout(kDeadline));
+    control_->upkeep->Notify();
   }
 
  private:
@@ -165,6 +176,25 @@ TEST_F(CommitThreadTest, OthersQueueUpBehindACallerThatCommits) {
   EXPECT_THAT(revisions, ::testing::Each(first_revision + 1)) << "one commit for all that queued";
   EXPECT_NE(control_.writers.back(), std::this_thread::get_id());
   EXPECT_TRUE(WritesHere(1)) << "and then it is quiet again";
+}
+
+// What a write leaves for later is done when its caller has been answered, and not on its thread.
+TEST_F(CommitThreadTest, UpkeepComesAfterTheAnswer) {
+  Open(absl::Microseconds(100));
+  for (const bool here : {true, false}) {
+    ASSERT_TRUE(WritesHere(kCalls));
+    absl::Notification upkeep;
+    absl::Notification answered;
+    control_.upkeep = &upkeep;
+    control_.answered = &answered;
+    control_.wants_upkeep = true;
+    EXPECT_EQ(WritesHere(1, here ? 1 : 21), here);
+    EXPECT_FALSE(upkeep.HasBeenNotified());
+    answered.Notify();
+    ASSERT_TRUE(upkeep.WaitForNotificationWithTimeout(kDeadline));
+    EXPECT_NE(control_.kept_by, std::this_thread::get_id());
+  }
+  EXPECT_EQ(registry_->CheckInvariants(), absl::OkStatus());
 }
 
 // A callback that calls again is not committed within itself.

@@ -1,4 +1,4 @@
-#include "registry/store/sqlite_log_room.h"
+#include "registry/store/sqlite_log.h"
 
 #include <sqlite3.h>
 
@@ -33,29 +33,27 @@ std::string Ask(sqlite3* db, const char* pragma) {
 
 }  // namespace
 
-void SqliteLogRoom::Attach(sqlite3* db, int checkpoint_pages) {
-  int64_t page_size = 0;
+void SqliteLog::Attach(sqlite3* db, bool keep_room) {
   // In other modes the journal is another file, with rules of its own.
   if (Ask(db, "PRAGMA journal_mode") != "wal") return;
-  if (!absl::SimpleAtoi(Ask(db, "PRAGMA page_size"), &page_size)) return;
   db_ = db;
-  checkpoint_pages_ = checkpoint_pages;
-  page_size_ = page_size;
+  if (!keep_room || !absl::SimpleAtoi(Ask(db, "PRAGMA page_size"), &page_size_)) page_size_ = 0;
   sqlite3_wal_hook(db, &OnCommit, this);
 }
 
-int SqliteLogRoom::OnCommit(void* self, sqlite3* db, const char* schema, int pages) {
-  auto* const room = static_cast<SqliteLogRoom*>(self);
-  if (pages < room->pages_) room->size_ = 0;  // the log has begun anew, and may have been cut
-  room->pages_ = pages;
-  // As with automatic checkpoints, one that cannot be made now is made after a later commit.
-  if (pages >= room->checkpoint_pages_) {
-    sqlite3_wal_checkpoint_v2(db, schema, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
-  }
+int SqliteLog::OnCommit(void* self, sqlite3* /*db*/, const char* /*schema*/, int pages) {
+  auto* const log = static_cast<SqliteLog*>(self);
+  if (pages < log->pages_) log->size_ = 0;  // it has begun anew, and may have been cut
+  log->pages_ = pages;
   return SQLITE_OK;
 }
 
-void SqliteLogRoom::Reserve() {
+void SqliteLog::Checkpoint() {
+  if (db_ == nullptr) return;
+  sqlite3_wal_checkpoint_v2(db_, "main", SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
+}
+
+void SqliteLog::Reserve() {
   if (page_size_ == 0) return;
   const int64_t wanted = kLogHeader + (pages_ + kPagesAhead) * (page_size_ + kFrameHeader);
   if (size_ >= wanted) return;

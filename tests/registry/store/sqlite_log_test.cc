@@ -1,4 +1,4 @@
-#include "registry/store/sqlite_log_room.h"
+#include "registry/store/sqlite_log.h"
 
 #include <sqlite3.h>
 #include <sys/stat.h>
@@ -39,11 +39,11 @@ class Numbers {
     EXPECT_EQ(sqlite3_exec(db_, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK)
         << sqlite3_errmsg(db_);
   }
-  // One commit, for which `room` is made.
-  void Add(SqliteLogRoom* room, int n) {
+  // One commit, for which room is made.
+  void Add(SqliteLog* log, int n) {
     Run(absl::StrCat("BEGIN IMMEDIATE; INSERT INTO numbers VALUES (", n, ")"));
-    room->Reserve();
-    before_commit_ = SizeOf(log());
+    log->Reserve();
+    before_commit_ = SizeOf(path_ + "-wal");
     Run("COMMIT");
   }
   std::string Ask(const std::string& sql) {
@@ -58,9 +58,9 @@ class Numbers {
   }
 
   sqlite3* db() const { return db_; }
-  std::string log() const { return path_ + "-wal"; }
+  std::string log_path() const { return path_ + "-wal"; }
   // Whether the last commit made the log's file larger.
-  bool grew() const { return SizeOf(log()) != before_commit_; }
+  bool grew() const { return SizeOf(log_path()) != before_commit_; }
 
  private:
   const std::string path_;
@@ -68,72 +68,85 @@ class Numbers {
   int64_t before_commit_ = 0;
 };
 
-TEST(SqliteLogRoomTest, CommitsFindRoomInTheLog) {
+TEST(SqliteLogTest, CommitsFindRoomInTheLog) {
   const TempDir dir;
   Numbers numbers(dir.File("n.db"));
-  SqliteLogRoom room;
-  room.Attach(numbers.db(), 4000);
+  SqliteLog log;
+  log.Attach(numbers.db(), /*keep_room=*/true);
   for (int i = 0; i < 1000; ++i) {
-    numbers.Add(&room, i);
+    numbers.Add(&log, i);
     ASSERT_FALSE(numbers.grew()) << "commit " << i;
   }
-  EXPECT_GT(SizeOf(numbers.log()), 1000 * kFrame);
+  EXPECT_GT(SizeOf(numbers.log_path()), 1000 * kFrame);
 }
 
-TEST(SqliteLogRoomTest, WithoutItEachCommitGrowsTheLog) {
+TEST(SqliteLogTest, WithoutRoomEachCommitGrowsTheLog) {
   const TempDir dir;
   Numbers numbers(dir.File("n.db"));
-  SqliteLogRoom room;  // not attached
-  numbers.Add(&room, 1);
-  EXPECT_TRUE(numbers.grew());
+  SqliteLog log;
+  log.Attach(numbers.db(), /*keep_room=*/false);
+  for (int i = 0; i < 3; ++i) {
+    numbers.Add(&log, i);
+    EXPECT_TRUE(numbers.grew());
+    EXPECT_GT(log.pages(), i);
+  }
 }
 
-TEST(SqliteLogRoomTest, TheLogIsStillCheckpointedAndItsRoomUsedAgain) {
+TEST(SqliteLogTest, IsCheckpointedWhenItsOwnerSaysSoAndThenBeginsAnew) {
   const TempDir dir;
   Numbers numbers(dir.File("n.db"));
-  SqliteLogRoom room;
-  room.Attach(numbers.db(), 50);
-  for (int i = 0; i < 2000; ++i) numbers.Add(&room, i);
-  EXPECT_LE(SizeOf(numbers.log()), 70 * kFrame + (1 << 20));
-  EXPECT_GT(SizeOf(dir.File("n.db")), 4 * 4096) << "nothing was checkpointed";
+  SqliteLog log;
+  log.Attach(numbers.db(), /*keep_room=*/true);
+  // More than SQLite's own limit of 1,000 pages.
+  for (int i = 0; i < 1500; ++i) numbers.Add(&log, i);
+  EXPECT_GE(log.pages(), 1500);
+  EXPECT_LE(SizeOf(dir.File("n.db")), 2 * 4096) << "a commit has made a checkpoint";
+  const int64_t length = SizeOf(numbers.log_path());
+  log.Checkpoint();
+  EXPECT_GT(SizeOf(dir.File("n.db")), 3 * 4096);
+  numbers.Add(&log, 1500);
+  EXPECT_LE(log.pages(), 3);
+  for (int i = 1501; i < 2000; ++i) numbers.Add(&log, i);
+  EXPECT_EQ(SizeOf(numbers.log_path()), length) << "the room that there was is not used again";
   EXPECT_EQ(numbers.Ask("SELECT count(DISTINCT n) FROM numbers"), "2000");
 }
 
 // What a kill leaves, at many a length of the log: nothing committed is missing, and the zeros are
 // taken for nothing.
-TEST(SqliteLogRoomTest, WhatACrashLeavesIsWhole) {
+TEST(SqliteLogTest, WhatACrashLeavesIsWhole) {
   const TempDir dir;
   Numbers numbers(dir.File("n.db"));
-  SqliteLogRoom room;
-  room.Attach(numbers.db(), 40);
+  SqliteLog log;
+  log.Attach(numbers.db(), /*keep_room=*/true);
   for (int i = 0; i < 300; ++i) {
-    numbers.Add(&room, i);
+    numbers.Add(&log, i);
+    if (log.pages() >= 40) log.Checkpoint();
     if (i % 7 != 0) continue;
     const std::string copy = dir.File(absl::StrCat("copy-", i, ".db"));
     CopyFile(dir.File("n.db"), copy);
-    CopyFile(numbers.log(), copy + "-wal");
+    CopyFile(numbers.log_path(), copy + "-wal");
     Numbers found(copy);
     EXPECT_EQ(found.Ask("PRAGMA integrity_check"), "ok");
     EXPECT_EQ(found.Ask("SELECT count(*) || ' ' || max(n) FROM numbers"),
               absl::StrCat(i + 1, " ", i));
     // And it goes on from there.
-    SqliteLogRoom next;
-    next.Attach(found.db(), 40);
+    SqliteLog next;
+    next.Attach(found.db(), /*keep_room=*/true);
     found.Add(&next, 1000);
     EXPECT_EQ(found.Ask("SELECT max(n) FROM numbers"), "1000");
   }
 }
 
 // The journal of other modes is rolled back after a crash: nobody else may write to it.
-TEST(SqliteLogRoomTest, LeavesOtherJournalsAlone) {
+TEST(SqliteLogTest, LeavesOtherJournalsAlone) {
   const TempDir dir;
   Numbers numbers(dir.File("n.db"), "DELETE");
-  SqliteLogRoom room;
-  room.Attach(numbers.db(), 4000);
+  SqliteLog log;
+  log.Attach(numbers.db(), /*keep_room=*/true);
   numbers.Run("BEGIN IMMEDIATE; INSERT INTO numbers VALUES (1)");
   const int64_t before = SizeOf(dir.File("n.db-journal"));
   ASSERT_GE(before, 0) << "no journal to look at";
-  room.Reserve();
+  log.Reserve();
   EXPECT_EQ(SizeOf(dir.File("n.db-journal")), before);
   numbers.Run("COMMIT");
   EXPECT_EQ(numbers.Ask("SELECT count(*) FROM numbers"), "1");
