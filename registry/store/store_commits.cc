@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "registry/errors.h"
 #include "registry/log.h"
@@ -121,15 +122,18 @@ void StoreRegistry::CommitLoop() {
 }
 
 void StoreRegistry::CommitInTurn(Group group) {
+  // Also when a callback throws.
+  const absl::Cleanup turn_is_over = [this] {
+    MutexLock lock(&queue_mu_);
+    committing_ = false;
+    if (queue_ != nullptr) queued_.Signal();
+  };
   Aftermath aftermath;
   {
     MutexLock writer(&writer_mu_);
     CommitGroup(std::move(group), &aftermath);
   }
   aftermath.Run();
-  MutexLock lock(&queue_mu_);
-  committing_ = false;
-  if (queue_ != nullptr) queued_.Signal();
 }
 
 // What has become of the operations of a group, each in the order of its kind.
