@@ -162,6 +162,38 @@ TEST_F(UpstreamSessionTest, AChangedEpochCountsAsANewSession) {
   EXPECT_EQ(session_->state().session_id, "s1");
 }
 
+TEST_F(UpstreamSessionTest, ARenewalMayChangeTheTtl) {
+  session_->Start();
+  fake_->keep_alives.AnswerWith([this](const KeepAliveRequest&) {
+    KeepAliveResponse response;
+    response.mutable_ttl()->set_seconds(3);
+    response.set_epoch(epoch_);
+    return response;
+  });
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 1);
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 4);
+}
+
+TEST_F(UpstreamSessionTest, ASessionThatIsNoLongerOursIsOpenedAnew) {
+  session_->Start();
+  fake_->keep_alives.Answer(
+      Refusal(registry::v1::ERROR_REASON_SESSION_NOT_OWNED, "opened under another name"));
+  Advance(absl::Seconds(4));
+  EXPECT_EQ(phase(), Phase::kUp);
+  EXPECT_EQ(session_->state().session_id, "s2");
+}
+
+TEST_F(UpstreamSessionTest, ASessionWithoutAnIdIsNone) {
+  fake_->opens.Answer(OpenSessionResponse());
+  session_->Start();
+  EXPECT_EQ(phase(), Phase::kDown);
+  EXPECT_EQ(session_->state().last_error.code(), absl::StatusCode::kInternal);
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(session_->state().session_id, "s1");
+}
+
 TEST_F(UpstreamSessionTest, ARenewalWithoutAnEpochChangesNothing) {
   session_->Start();
   epoch_ = 0;
