@@ -125,10 +125,7 @@ void UpstreamSession::Step() {
   {
     MutexLock lock(&mu_);
     if (stopped_ || state_.phase == Phase::kClosed) return;
-    if (busy_) {
-      step_again_ = true;
-      return;
-    }
+    if (busy_) return;  // the end of the call in flight leads to the next step
     if (state_.phase == Phase::kClosing && state_.session_id.empty()) SetPhase(Phase::kClosed);
     upstream = upstream_;
     phase = state_.phase;
@@ -315,7 +312,6 @@ absl::Duration UpstreamSession::ReopenDelay() const {
 
 void UpstreamSession::Schedule(absl::Duration delay) {
   busy_ = false;
-  if (std::exchange(step_again_, false)) delay = absl::ZeroDuration();
   next_.Cancel();
   auto timeout = options_.timer->PutBack(
       [weak = weak_from_this()] {

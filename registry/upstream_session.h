@@ -133,7 +133,6 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   State state_ ABSL_GUARDED_BY(mu_);
   Timeout next_ ABSL_GUARDED_BY(mu_);
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
-  bool step_again_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   int failures_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
   int refusals_ ABSL_GUARDED_BY(mu_) = 0;  // with a delay of the server's, in a row

@@ -18,8 +18,9 @@ WatchedSet::Event WatchedSet::Apply(const SubscribeResponse& message) {
   if (message.has_snapshot()) {
     if (!parts_.has_value()) {
       parts_.emplace();
+      parts_epoch_ = message.epoch();
       parts_revision_ = message.revision();
-    } else if (parts_revision_ != message.revision()) {
+    } else if (parts_epoch_ != message.epoch() || parts_revision_ != message.revision()) {
       return Gap();
     }
     for (const ServiceInstance& instance : message.snapshot().instances()) {

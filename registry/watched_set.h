@@ -109,6 +109,7 @@ class WatchedSet {
   uint64_t told_revision_ = 0;
   // Parts of a snapshot that is not complete.
   std::optional<Instances> parts_;
+  uint64_t parts_epoch_ = 0;
   uint64_t parts_revision_ = 0;
   std::optional<Held> held_;
 };

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "registry/errors.h"
 #include "registry/log.h"
@@ -136,25 +137,28 @@ void StoreRegistry::CommitLoop() {
 
 void StoreRegistry::CommitInTurn(Group group) {
   Aftermath aftermath;
-  bool upkeep;
+  bool upkeep = false;
   {
+    // Before callers are answered: their next call may be alone again.
+    const absl::Cleanup turn_is_over = [this] {
+      MutexLock lock(&queue_mu_);
+      committing_ = false;
+      if (queue_ != nullptr) queued_.Signal();
+    };
     MutexLock writer(&writer_mu_);
     CommitGroup(std::move(group), &aftermath);
     upkeep = storage_->wants_upkeep();
   }
-  {
-    // Before callers are answered: their next call may be alone again.
+  // Also when a callback throws.
+  const absl::Cleanup answered = [this, upkeep] {
+    answering = false;
+    if (!upkeep) return;
     MutexLock lock(&queue_mu_);
-    committing_ = false;
-    if (queue_ != nullptr) queued_.Signal();
-  }
+    upkeep_ = true;
+    queued_.Signal();
+  };
   answering = true;
   aftermath.Run();
-  answering = false;
-  if (!upkeep) return;
-  MutexLock lock(&queue_mu_);
-  upkeep_ = true;
-  queued_.Signal();
 }
 
 // On the store's own thread, which has set committing_.

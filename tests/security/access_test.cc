@@ -19,8 +19,11 @@
 #include "registry/log.h"
 #include "registry/registry_server.h"
 #include "registry/security/access_control.h"
+#include "registry/security/guarded_registry.h"
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
+#include "tests/registry/fake_registry.h"
+#include "tests/registry/registry_calls.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -418,6 +421,24 @@ TEST_F(AccessTest, ASessionIsNotStolenByItsIncarnation) {
   // Once it has ended there is nothing to steal.
   ASSERT_TRUE(Close("orders", mine.session_id()).ok());
   EXPECT_TRUE(Open("other", "known-to-all", &stolen).ok());
+}
+
+// A registry that does not know owners may have opened it for anybody.
+TEST_F(AccessTest, ASessionWithoutAnOwnerThatWasThereIsNotHandedOut) {
+  FakeRegistry ownerless;
+  GuardedRegistry guarded(&ownerless, access_,
+                          Identity{Identity::Kind::kToken, {"orders"}, Sha256("orders")});
+  OpenSessionRequest request;
+  request.set_incarnation("known-to-all");
+  OpenSessionResponse theirs;
+  theirs.set_session_id("without-owner");
+  theirs.set_resumed(true);
+  ownerless.opens.Answer(theirs);
+  ExpectReason(CallAndWait(guarded, &Registry::OpenSession, request).status(),
+               ERROR_REASON_SESSION_NOT_OWNED, "resumed");
+  theirs.set_resumed(false);
+  ownerless.opens.Answer(theirs);
+  EXPECT_TRUE(CallAndWait(guarded, &Registry::OpenSession, request).ok()) << "a new one";
 }
 
 TEST_F(AccessTest, AnAlteredSessionIdIsUnknown) {

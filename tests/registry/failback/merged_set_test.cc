@@ -163,6 +163,19 @@ TEST_F(MergedSetTest, ManyRemovalsAreForgottenWithANewEpoch) {
   Begin(many, {});
   EXPECT_TRUE(Apply(kOld, DeltaEvent(1, 2, {}, ids)));
   EXPECT_EQ(last_.epoch(), 101);
+  EXPECT_EQ(last_.revision(), 1) << "an epoch counts from one";
+  EXPECT_TRUE(Apply(kOld, DeltaEvent(2, 3, {MakeInstance("x")})));
+  EXPECT_TRUE(Apply(kOld, DeltaEvent(3, 4, {}, {"x"})));
+  EXPECT_EQ(last_.epoch(), 101) << "one more is not too many again";
+}
+
+TEST_F(MergedSetTest, NoEpochIsZero) {
+  MergedSet set(1, UINT64_MAX);
+  set.Apply(0, std::make_shared<SubscribeResponse>(SnapshotEvent(1, {MakeInstance("a")}, 1)));
+  const auto event =
+      set.Apply(0, std::make_shared<SubscribeResponse>(SnapshotEvent(1, {MakeInstance("a")}, 2)));
+  ASSERT_NE(event, nullptr);
+  EXPECT_EQ(event->epoch(), 1);
 }
 
 // Random streams of three upstreams; SubscriberModel checks order, bases and repetitions.

@@ -162,6 +162,47 @@ TEST_F(UpstreamSessionTest, AChangedEpochCountsAsANewSession) {
   EXPECT_EQ(session_->state().session_id, "s1");
 }
 
+TEST_F(UpstreamSessionTest, ARenewalMayChangeTheTtl) {
+  session_->Start();
+  fake_->keep_alives.AnswerWith([this](const KeepAliveRequest&) {
+    KeepAliveResponse response;
+    response.mutable_ttl()->set_seconds(3);
+    response.set_epoch(epoch_);
+    return response;
+  });
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 1);
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 4);
+}
+
+TEST_F(UpstreamSessionTest, ASessionThatIsNoLongerOursIsOpenedAnew) {
+  session_->Start();
+  fake_->keep_alives.Answer(
+      Refusal(registry::v1::ERROR_REASON_SESSION_NOT_OWNED, "opened under another name"));
+  Advance(absl::Seconds(4));
+  EXPECT_EQ(phase(), Phase::kUp);
+  EXPECT_EQ(session_->state().session_id, "s2");
+}
+
+TEST_F(UpstreamSessionTest, ASessionWithoutAnIdIsNone) {
+  fake_->opens.Answer(OpenSessionResponse());
+  session_->Start();
+  EXPECT_EQ(phase(), Phase::kDown);
+  EXPECT_EQ(session_->state().last_error.code(), absl::StatusCode::kInternal);
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(session_->state().session_id, "s1");
+}
+
+TEST_F(UpstreamSessionTest, ARenewalWithoutAnEpochChangesNothing) {
+  session_->Start();
+  epoch_ = 0;
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 1);
+  EXPECT_EQ(session_->state().session_serial, 1);
+  EXPECT_EQ(session_->state().info.epoch(), 1);
+}
+
 TEST_F(UpstreamSessionTest, ReportFailureProbesBeforeItBelieves) {
   session_->Start();
   Advance(absl::Seconds(1));
@@ -171,6 +212,30 @@ TEST_F(UpstreamSessionTest, ReportFailureProbesBeforeItBelieves) {
   EXPECT_EQ(fake_->keep_alives.request_count(), 1);
   EXPECT_EQ(phase(), Phase::kUp);
   EXPECT_EQ(session_->state().connection_serial, 1) << "a probe that succeeds was no loss";
+}
+
+TEST_F(UpstreamSessionTest, ReportsCountOnlyWhileItIsUp) {
+  session_->Start();
+  fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
+  fake_->opens.AnswerWith([](const auto&) { return Away(); });
+  Advance(absl::Seconds(3));
+  ASSERT_EQ(phase(), Phase::kDown);
+  session_->ReportFailure(absl::UnavailableError("another call's"));
+  EXPECT_EQ(phase(), Phase::kDown);
+  EXPECT_EQ(session_->state().last_error, Away());
+  fake_->closes.Hold();
+  session_->Close();
+  session_->ReportFailure(Away());
+  session_->ReportLost("s1");
+  EXPECT_EQ(phase(), Phase::kClosing);
+  fake_->closes.Release();
+  EXPECT_EQ(phase(), Phase::kClosed);
+  session_->ReportFailure(Away());
+  session_->ReportLost("s1");
+  const size_t opens = fake_->opens.request_count();
+  Advance(absl::Minutes(1));
+  EXPECT_EQ(phase(), Phase::kClosed);
+  EXPECT_EQ(fake_->opens.request_count(), opens);
 }
 
 TEST_F(UpstreamSessionTest, ReportedFailuresDoNotMakeItProbeWithoutEnd) {
@@ -269,6 +334,30 @@ TEST_F(UpstreamSessionTest, CloseWhileOpeningEndsTheSessionThatComes) {
   Advance(absl::Milliseconds(1));
   EXPECT_EQ(phase(), Phase::kClosed);
   EXPECT_EQ(fake_->closes.last_request().session_id(), "s1");
+}
+
+TEST_F(UpstreamSessionTest, CloseWhileRenewingASessionThatIsLostIsDone) {
+  session_->Start();
+  fake_->keep_alives.Hold();
+  Advance(absl::Seconds(3));
+  session_->Close();
+  fake_->keep_alives.Complete(SessionUnknown());
+  EXPECT_EQ(phase(), Phase::kClosed);
+  Advance(absl::Minutes(1));
+  EXPECT_EQ(fake_->opens.request_count(), 1);
+  EXPECT_EQ(fake_->closes.request_count(), 0);
+}
+
+TEST_F(UpstreamSessionTest, CloseWhileRenewingFollowsTheRenewal) {
+  session_->Start();
+  fake_->keep_alives.Hold();
+  Advance(absl::Seconds(3));
+  session_->Close();
+  EXPECT_EQ(fake_->closes.request_count(), 0);
+  fake_->keep_alives.Complete(absl::DeadlineExceededError("slow"));
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(phase(), Phase::kClosed);
+  EXPECT_EQ(fake_->closes.request_count(), 1);
 }
 
 TEST_F(UpstreamSessionTest, CloseOfAnUnknownSessionIsDone) {

@@ -86,11 +86,26 @@ TEST(WatchedSetTest, PartsOfABrokenStreamAreDropped) {
 }
 
 TEST(WatchedSetTest, ADeltaAmidThePartsOfASnapshotIsAGap) {
-  WatchedSet set(true);
-  set.Apply(SnapshotEvent(3, {MakeInstance("a")}, 1, true));
-  EXPECT_EQ(set.Apply(DeltaEvent(3, 4, {MakeInstance("b")})), nullptr);
-  EXPECT_TRUE(set.gap());
-  EXPECT_FALSE(set.known());
+  for (const bool known : {false, true}) {
+    WatchedSet set(true);
+    if (known) set.Apply(SnapshotEvent(3, {MakeInstance("x")}));
+    set.Apply(SnapshotEvent(5, {MakeInstance("a")}, 1, true));
+    EXPECT_EQ(set.Apply(DeltaEvent(3, 4, {MakeInstance("b")})), nullptr);
+    EXPECT_TRUE(set.gap());
+    EXPECT_EQ(set.known(), known);
+    EXPECT_EQ(set.size(), known ? 1 : 0);
+  }
+}
+
+TEST(WatchedSetTest, PartsOfTwoSnapshotsAreAGap) {
+  for (const auto& other :
+       {SnapshotEvent(4, {MakeInstance("b")}), SnapshotEvent(3, {MakeInstance("b")}, 2)}) {
+    WatchedSet set(true);
+    set.Apply(SnapshotEvent(3, {MakeInstance("a")}, 1, true));
+    EXPECT_EQ(set.Apply(other), nullptr);
+    EXPECT_TRUE(set.gap());
+    EXPECT_FALSE(set.known());
+  }
 }
 
 TEST(WatchedSetTest, ASnapshotOfTheSameEpochIsToldAsADelta) {
@@ -183,11 +198,36 @@ TEST(WatchedSetTest, AnEmptySnapshotIsHeldUntilReleased) {
   EXPECT_TRUE(set.holding());
   EXPECT_EQ(set.size(), 1);
   EXPECT_EQ(set.revision(), 1) << "the stream goes on from the snapshot that is held";
+  // Neither a word that changes nothing nor the connection says that it is so.
+  SubscribeResponse same;
+  same.set_epoch(2);
+  same.set_revision(1);
+  EXPECT_EQ(set.Apply(same), nullptr);
+  EXPECT_EQ(set.MarkFresh(), nullptr);
+  EXPECT_TRUE(set.holding());
+  EXPECT_TRUE(set.stale());
   const auto believed = set.Release();
   ASSERT_NE(believed, nullptr);
+  EXPECT_FALSE(believed->stale());
   EXPECT_EQ(believed->epoch(), 2);
   EXPECT_EQ(set.size(), 0);
   EXPECT_EQ(set.Release(), nullptr);
+}
+
+TEST(WatchedSetTest, AGapEndsTheHoldAndNothingIsToldOfWhatWasLost) {
+  WatchedSet set(true);
+  set.Apply(SnapshotEvent(5, {MakeInstance("a")}));
+  set.Apply(SnapshotEvent(1, {}, 2));
+  EXPECT_EQ(set.Apply(DeltaEvent(7, 8, {MakeInstance("b")}, {}, 2)), nullptr);
+  EXPECT_TRUE(set.gap());
+  EXPECT_FALSE(set.holding());
+  EXPECT_EQ(set.Release(), nullptr);
+  SubscribeResponse same;
+  same.set_epoch(2);
+  same.set_revision(8);
+  EXPECT_EQ(set.Apply(same), nullptr) << "it has no base";
+  EXPECT_EQ(set.Current()->epoch(), 1);
+  EXPECT_EQ(set.size(), 1);
 }
 
 TEST(WatchedSetTest, InstancesThatComeBackEndTheHold) {

@@ -187,6 +187,15 @@ TEST_F(ConflatorTest, ASnapshotOfWhatTheSubscriberHasIsNotTold) {
   EXPECT_EQ(TakeOnly().epoch(), 2u);
 }
 
+TEST_F(ConflatorTest, ASnapshotOfTheSameThatHasBecomeStaleIsTold) {
+  Add(Snapshot(1, 7, {{"a", 1}}));
+  TakeOnly();
+  Add(Snapshot(1, 7, {{"a", 1}}, /*more=*/false, /*stale=*/true));
+  EXPECT_TRUE(TakeOnly().stale());
+  Add(Snapshot(1, 8, {{"a", 1}}, /*more=*/false, /*stale=*/false));
+  EXPECT_FALSE(TakeOnly().stale());
+}
+
 TEST_F(ConflatorTest, PartsGoThroughOneByOneAndAreNotTornApart) {
   Add(Snapshot(1, 7, {{"a", 1}}, /*more=*/true));
   Add(Snapshot(1, 7, {{"b", 1}}, /*more=*/true));
@@ -272,9 +281,41 @@ TEST_F(ConflatorTest, MemoryIsBoundedHoweverLargeTheSet) {
   Conflator stopped(0, 0);
   ASSERT_TRUE(stopped.Add(large(1, 20000)).ok());
   ASSERT_NE(stopped.Take(), nullptr);
-  EXPECT_LE(stopped.bytes(), Conflator::kMaxBytes);
+  EXPECT_LT(stopped.bytes(), Conflator::kMaxBytes / 100) << "its contents are not remembered";
   ASSERT_TRUE(stopped.Add(large(2, 20000)).ok()) << "as it came";
   EXPECT_EQ(stopped.Add(large(3, 20000)).code(), absl::StatusCode::kAborted);
+}
+
+// Of contents that are not remembered everything is told: it might be news.
+TEST_F(ConflatorTest, NothingIsLeftOutOfALargeSet) {
+  Contents large;
+  for (size_t i = 0; i <= Conflator::kMaxContents; ++i) large[absl::StrCat("i", i)] = 1;
+  const auto told = [&](bool in_two_steps) {
+    Conflator conflator(0, 0);
+    uint64_t revision = 1;
+    EXPECT_TRUE(conflator.Add(Snapshot(1, revision, large)).ok());
+    EXPECT_NE(conflator.Take(), nullptr);
+    if (in_two_steps) {
+      // Becomes as large while it is followed.
+      EXPECT_TRUE(conflator.Add(Snapshot(1, ++revision, {{"i1", 1}, {"i5", 1}})).ok());
+      EXPECT_NE(conflator.Take(), nullptr);
+      Contents more = large;
+      more.erase("i1");
+      more.erase("i5");
+      EXPECT_TRUE(conflator.Add(Delta(1, revision, revision + 1, more)).ok());
+      ++revision;
+      EXPECT_NE(conflator.Take(), nullptr);
+    }
+    EXPECT_TRUE(conflator.Add(Delta(1, revision, revision + 1, {{"i1", 2}})).ok());
+    EXPECT_TRUE(conflator.Add(Delta(1, revision + 1, revision + 2, {}, {"i5"})).ok());
+    return *conflator.Take();
+  };
+  for (const bool in_two_steps : {false, true}) {
+    const SubscribeResponse message = told(in_two_steps);
+    EXPECT_EQ(message.delta().upserts_size(), 1);
+    ASSERT_EQ(message.delta().removals_size(), 1) << in_two_steps;
+    EXPECT_EQ(message.delta().removals(0).instance_id(), "i5");
+  }
 }
 
 // Seeds given back with FAILBACK_TEST_SEED=n; otherwise a fixed range of them.
