@@ -20,6 +20,7 @@ struct Scale {
   int64_t serial_calls = 1000;
   int64_t batch_instances = 200000;
   int batch = 100;
+  int agent_batch = 250;
   int unary_in_flight = 100;
   int batches_in_flight = 16;
   int64_t sessions = 100000;
