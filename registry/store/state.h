@@ -361,6 +361,10 @@ class State::Transaction {
   // The session with this id, if it is alive; SESSION_UNKNOWN is the caller's answer otherwise.
   Session* FindSession(std::string_view session_id) const;
 
+  // Puts sessions in the order in which they were opened, which is by and large that of their
+  // instances in memory and in the file.
+  void InOrderOfOpening(std::vector<std::string>* session_ids) const;
+
   // Makes room for so many intents.
   void Reserve(size_t intents) { staged_.reserve(staged_.size() + intents); }
 

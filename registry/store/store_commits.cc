@@ -209,6 +209,7 @@ StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* t
                                              Moment now) {
   Decided decided;
   for (Ending& ending : group->endings) {
+    transaction->InOrderOfOpening(&ending.session_ids);
     for (std::string& id : ending.session_ids) {
       if (ending.end == State::Transaction::End::kClosed) {
         transaction->EndSession(id, ending.end);

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "registry/errors.h"
@@ -114,6 +116,19 @@ uint32_t State::Transaction::RetentionOf(const Session& session, const Version& 
   const State::Options& options = state_->options_;
   return static_cast<uint32_t>(std::max(
       {session.ttl_ms, options.min_retention_ms, version.offline ? options.offline_memory_ms : 0}));
+}
+
+void State::Transaction::InOrderOfOpening(std::vector<std::string>* session_ids) const {
+  if (session_ids->size() < 2) return;
+  std::vector<std::pair<int64_t, std::string>> rows;
+  rows.reserve(session_ids->size());
+  for (std::string& id : *session_ids) {
+    const Session* const session = state_->FindSession(id);
+    rows.emplace_back(session == nullptr ? 0 : session->row, std::move(id));
+  }
+  std::sort(rows.begin(), rows.end());
+  std::transform(std::make_move_iterator(rows.begin()), std::make_move_iterator(rows.end()),
+                 session_ids->begin(), [](auto&& row) { return std::move(row.second); });
 }
 
 bool State::Transaction::EndSession(std::string_view session_id, End end) {
