@@ -111,6 +111,24 @@ TEST(SqliteLogTest, IsCheckpointedWhenItsOwnerSaysSoAndThenBeginsAnew) {
   EXPECT_EQ(numbers.Ask("SELECT count(DISTINCT n) FROM numbers"), "2000");
 }
 
+// SQLite cuts a long log when it begins anew.
+TEST(SqliteLogTest, ALogThatWasCutGetsRoomAgain) {
+  const TempDir dir;
+  Numbers numbers(dir.File("n.db"));
+  numbers.Run("PRAGMA journal_size_limit=100000");
+  SqliteLog log;
+  log.Attach(numbers.db(), /*keep_room=*/true);
+  for (int i = 0; i < 200; ++i) numbers.Add(&log, i);
+  const int64_t length = SizeOf(numbers.log_path());
+  log.Checkpoint();
+  numbers.Add(&log, 200);
+  ASSERT_LT(SizeOf(numbers.log_path()), length);
+  for (int i = 201; i < 300; ++i) {
+    numbers.Add(&log, i);
+    ASSERT_FALSE(numbers.grew()) << "commit " << i;
+  }
+}
+
 // What a kill leaves, at many a length of the log: nothing committed is missing, and the zeros are
 // taken for nothing.
 TEST(SqliteLogTest, WhatACrashLeavesIsWhole) {
