@@ -89,7 +89,6 @@ void UpstreamSession::Close() {
     MutexLock lock(&mu_);
     if (stopped_ || state_.phase == Phase::kClosing || state_.phase == Phase::kClosed) return;
     SetPhase(Phase::kClosing);
-    failures_ = 0;
   }
   Step();
 }
@@ -180,7 +179,6 @@ absl::Status UpstreamSession::CheckStore(const OpenSessionResponse& opened) {
   }
   refused_stores_ = 0;
   former_stores_.insert(known);
-  former_stores_.erase(store);
   return absl::OkStatus();
 }
 

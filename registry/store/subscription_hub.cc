@@ -528,6 +528,7 @@ std::vector<ServiceChange> SubscriptionHub::NamespaceChanges(const CommitResult&
         std::numeric_limits<int64_t>::max();  // not known: the log has its full size
   }
   std::vector<ServiceChange> changes;
+  changes.reserve(by_namespace.size());
   for (auto& [name, change] : by_namespace) changes.push_back(std::move(change));
   return changes;
 }

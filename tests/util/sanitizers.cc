@@ -13,6 +13,7 @@ const char* __tsan_default_suppressions() {
   return "race:grpc::\n"
          "race:libgrpc.so\n"
          "race:libgrpc++.so\n"
+         "race:libgpr.so\n"
          "race:libabsl\n"
          // A status is counted in the library, and freed wherever the last copy goes.
          "race:absl::debian3::Status::Unref\n"

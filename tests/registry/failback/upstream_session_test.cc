@@ -276,6 +276,13 @@ TEST_F(UpstreamSessionTest, AStoreThatWasPutBackIsBelievedAfterAWhile) {
     EXPECT_EQ(phase(), Phase::kUp) << store;
     EXPECT_EQ(session_->state().info.store_id(), store);
   }
+  store_ = "B";  // and forth again: not believed before it has come as often
+  fake_->keep_alives.Answer(SessionUnknown());
+  while (phase() == Phase::kUp) Advance(absl::Milliseconds(1));
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(phase(), Phase::kDown);
+  Advance(absl::Seconds(15));
+  EXPECT_EQ(session_->state().info.store_id(), "B");
 }
 
 TEST_F(UpstreamSessionTest, TheServersRetryDelayIsHonoured) {
@@ -301,6 +308,26 @@ TEST_F(UpstreamSessionTest, RepeatedRefusalsAreStretchedApart) {
     Advance(absl::Milliseconds(500));
   }
   EXPECT_EQ(calls, (std::vector<int>{1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 5}));
+}
+
+TEST_F(UpstreamSessionTest, RefusalsThatAreNotInARowAreNotStretched) {
+  const absl::Status busy =
+      WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"), absl::Seconds(1));
+  // Another failure lies between, then a success.
+  fake_->opens.Answer(busy);
+  fake_->opens.Answer(Away());
+  fake_->opens.Answer(busy);
+  session_->Start();
+  while (fake_->opens.request_count() < 3) Advance(absl::Milliseconds(1));
+  ASSERT_EQ(phase(), Phase::kDown);
+  Advance(absl::Seconds(1));
+  ASSERT_EQ(phase(), Phase::kUp) << "the delay is the one that was asked for";
+  fake_->keep_alives.Answer(SessionUnknown());
+  fake_->opens.Answer(busy);
+  while (fake_->opens.request_count() < 5) Advance(absl::Milliseconds(1));
+  ASSERT_EQ(phase(), Phase::kDown);
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(phase(), Phase::kUp);
 }
 
 TEST_F(UpstreamSessionTest, AConnectionThatBreaksWhileIdleIsNoticedAtOnce) {
@@ -334,6 +361,27 @@ TEST_F(UpstreamSessionTest, CloseWhileOpeningEndsTheSessionThatComes) {
   Advance(absl::Milliseconds(1));
   EXPECT_EQ(phase(), Phase::kClosed);
   EXPECT_EQ(fake_->closes.last_request().session_id(), "s1");
+}
+
+TEST_F(UpstreamSessionTest, CloseWithoutASessionAsksNobody) {
+  fake_->opens.AnswerWith([](const auto&) { return Away(); });
+  session_->Start();
+  session_->Close();
+  EXPECT_EQ(phase(), Phase::kClosed);
+  EXPECT_EQ(fake_->closes.request_count(), 0);
+}
+
+TEST_F(UpstreamSessionTest, OneCallIsUnderWayAlsoWhenTheSessionIsFoundLostMeanwhile) {
+  session_->Start();
+  fake_->keep_alives.Hold();
+  Advance(absl::Seconds(3));
+  session_->ReportLost("s1");
+  Advance(absl::Milliseconds(500));
+  EXPECT_EQ(fake_->opens.request_count(), 1) << "the renewal has not ended";
+  fake_->keep_alives.Complete(SessionUnknown());
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(fake_->opens.request_count(), 2);
+  EXPECT_EQ(phase(), Phase::kUp);
 }
 
 TEST_F(UpstreamSessionTest, CloseWhileRenewingASessionThatIsLostIsDone) {
@@ -389,6 +437,24 @@ TEST_F(UpstreamSessionTest, ASessionWithoutATtlIsNotRenewedInALoop) {
   session_->Start();
   Advance(absl::Milliseconds(2999));
   EXPECT_EQ(fake_->keep_alives.request_count(), 0);
+}
+
+TEST_F(UpstreamSessionTest, WhereNobodyNamesATtlThereIsOne) {
+  fake_->opens.AnswerWith([](const auto&) {
+    OpenSessionResponse response;
+    response.set_session_id("s");
+    return response;
+  });
+  const auto session = UpstreamSession::Create(
+      fake_,
+      {"inc", "client", absl::ZeroDuration(), BackoffOptions(), timer_.get(), [] { return 0.5; }},
+      [] {});
+  session->Start();
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 0);
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 1);
+  session->Stop();
 }
 
 }  // namespace

@@ -117,6 +117,18 @@ class CommitThreadTest : public ::testing::Test {
     return control_.writers.back() == std::this_thread::get_id();
   }
 
+  // The same, when the average has settled. The store's thread is done with a call a moment after
+  // it has answered; whoever comes earlier queues up.
+  bool ComesToWriteHere() {
+    const absl::Time until = absl::Now() + kDeadline;
+    bool here = WritesHere(kCalls);
+    while (!here && absl::Now() < until) {
+      std::this_thread::yield();
+      here = WritesHere(1);
+    }
+    return here;
+  }
+
   SimulatedClock clock_;
   std::unique_ptr<HashedWheelTimer> timer_;
   FakeRows rows_;
@@ -129,7 +141,7 @@ class CommitThreadTest : public ::testing::Test {
 TEST_F(CommitThreadTest, ASmallCallAloneOnAQuickDiskIsCommittedByItsCaller) {
   Open(absl::Microseconds(100));
   EXPECT_FALSE(WritesHere(1)) << "before the disk has shown that it is quick";
-  EXPECT_TRUE(WritesHere(kCalls));
+  EXPECT_TRUE(ComesToWriteHere());
   bool answered = false;
   registry_->Register(Request(), [&](const auto& response) { answered = response.ok(); });
   EXPECT_TRUE(answered) << "after Register has returned";
@@ -138,7 +150,7 @@ TEST_F(CommitThreadTest, ASmallCallAloneOnAQuickDiskIsCommittedByItsCaller) {
 
 TEST_F(CommitThreadTest, ALargeCallIsNot) {
   Open(absl::Microseconds(100));
-  ASSERT_TRUE(WritesHere(kCalls));
+  ASSERT_TRUE(ComesToWriteHere());
   EXPECT_FALSE(WritesHere(1, 21));
 }
 
@@ -149,11 +161,11 @@ TEST_F(CommitThreadTest, NobodyWaitsForASlowDisk) {
 
 TEST_F(CommitThreadTest, ADiskThatHasBecomeSlowIsNotWaitedFor) {
   Open(absl::Microseconds(100));
-  ASSERT_TRUE(WritesHere(kCalls));
+  ASSERT_TRUE(ComesToWriteHere());
   control_.write_time = absl::Milliseconds(20);
   EXPECT_FALSE(WritesHere(2));
   control_.write_time = absl::Microseconds(100);
-  EXPECT_TRUE(WritesHere(kCalls));
+  EXPECT_TRUE(ComesToWriteHere());
 }
 
 TEST_F(CommitThreadTest, ZeroIsNever) {
@@ -163,7 +175,7 @@ TEST_F(CommitThreadTest, ZeroIsNever) {
 
 TEST_F(CommitThreadTest, ACallbackThatThrowsHoldsUpNobody) {
   Open(absl::Microseconds(100));
-  ASSERT_TRUE(WritesHere(kCalls));
+  ASSERT_TRUE(ComesToWriteHere());
   EXPECT_THROW(
       registry_->Register(Request(), [](const auto&) { throw std::runtime_error("no memory"); }),
       std::runtime_error);
@@ -173,7 +185,7 @@ TEST_F(CommitThreadTest, ACallbackThatThrowsHoldsUpNobody) {
 // Who comes while a caller commits is not held up, and is committed after it by the store's thread.
 TEST_F(CommitThreadTest, OthersQueueUpBehindACallerThatCommits) {
   Open(absl::Microseconds(100));
-  ASSERT_TRUE(WritesHere(kCalls));
+  ASSERT_TRUE(ComesToWriteHere());
   Event begun;
   Event go_on;
   control_.begun = &begun;
@@ -203,14 +215,14 @@ TEST_F(CommitThreadTest, OthersQueueUpBehindACallerThatCommits) {
   for (auto& one : answered) ASSERT_TRUE(one.Wait());
   EXPECT_THAT(revisions, ::testing::Each(first_revision + 1)) << "one commit for all that queued";
   EXPECT_NE(control_.writers.back(), std::this_thread::get_id());
-  EXPECT_TRUE(WritesHere(1)) << "and then it is quiet again";
+  EXPECT_TRUE(ComesToWriteHere()) << "and then it is quiet again";
 }
 
 // What a write leaves for later is done when its caller has been answered, and not on its thread.
 TEST_F(CommitThreadTest, UpkeepComesAfterTheAnswer) {
   Open(absl::Microseconds(100));
   for (const bool here : {true, false}) {
-    ASSERT_TRUE(WritesHere(kCalls));
+    ASSERT_TRUE(ComesToWriteHere());
     Event upkeep;
     Event answered;
     control_.upkeep = &upkeep;
@@ -228,7 +240,7 @@ TEST_F(CommitThreadTest, UpkeepComesAfterTheAnswer) {
 // A callback that calls again is not committed within itself.
 TEST_F(CommitThreadTest, CallsFromCallbacksDoNotNest) {
   Open(absl::Microseconds(100));
-  ASSERT_TRUE(WritesHere(kCalls));
+  ASSERT_TRUE(ComesToWriteHere());
   static thread_local int depth = 0;
   std::atomic<int> deepest{0};
   std::atomic<int> left{1000};
