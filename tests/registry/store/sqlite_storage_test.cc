@@ -624,6 +624,16 @@ TEST(SqliteStorage, ASmallCallDoesNotWaitForAllOfABulk) {
     *requests[i / kInstances].add_registrations()->mutable_instance() =
         MakeInstance("bulk", std::to_string(i));
   }
+  // All of it is queued before any of it is committed: the thread that commits waits in a callback.
+  absl::Notification waits;
+  absl::Notification all_queued;
+  RegisterRequest first;
+  *first.add_registrations()->mutable_instance() = MakeInstance("orders", "0");
+  registry->Register(first, [&](const absl::StatusOr<RegisterResponse>&) {
+    waits.Notify();
+    all_queued.WaitForNotification();
+  });
+  waits.WaitForNotification();
   std::atomic<int> large_answered{0};
   absl::Notification all_answered;
   for (const RegisterRequest& request : requests) {
@@ -640,9 +650,10 @@ TEST(SqliteStorage, ASmallCallDoesNotWaitForAllOfABulk) {
     EXPECT_LT(large_answered, kLargeCalls);
     small_answered.Notify();
   });
+  all_queued.Notify();
   small_answered.WaitForNotification();
   all_answered.WaitForNotification();
-  EXPECT_EQ(registry->Stats().instances, kLargeCalls * kInstances + 1);
+  EXPECT_EQ(registry->Stats().instances, kLargeCalls * kInstances + 2);
   EXPECT_EQ(registry->CheckInvariants(), absl::OkStatus());
 }
 
