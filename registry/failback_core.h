@@ -360,7 +360,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   LocalSession* FindSession(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RenewSession(LocalSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `lease_serial` of the timeout that ends it; 0: whoever asks.
-  void EndSession(const std::string& id, uint64_t lease_serial, const absl::Status& why);
+  // `reply`, if any, waits until the end would survive.
+  void EndSession(const std::string& id, uint64_t lease_serial, const absl::Status& why,
+                  const std::shared_ptr<BatchReply>& reply = nullptr);
 
   // --- Subscriptions (failback_subscriptions.cc).
   // OK, or which bound one more subscriber of `selector` would exceed.

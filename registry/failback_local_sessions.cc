@@ -133,13 +133,32 @@ void FailbackRegistry::Core::KeepAlive(const KeepAliveRequest& request,
 
 void FailbackRegistry::Core::CloseSession(const CloseSessionRequest& request,
                                           Callback<CloseSessionResponse> done) {
+  Entry entry(this);
+  if (!entry.ok()) return std::move(done)(Cancelled());
+  // Answered, as any intent, when it would survive: closing takes back what the session stated.
+  auto reply = std::make_shared<BatchReply>();
+  reply->results.resize(1);
+  reply->done = [done = std::move(done)](absl::StatusOr<Results> results) mutable {
+    if (!results.ok()) return std::move(done)(results.status());
+    if (results->front().has_status()) {
+      return std::move(done)(StatusFromProto(results->front().status()));
+    }
+    std::move(done)(CloseSessionResponse());
+  };
+  reply->remaining = 1;
   EndSession(request.session_id(), /*lease_serial=*/0,
-             Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN, "the session was closed"));
-  std::move(done)(CloseSessionResponse());
+             Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN, "the session was closed"), reply);
+  bool durable;
+  {
+    MutexLock lock(&mu_);
+    durable = --reply->remaining == 0;
+  }
+  if (durable) std::move(reply->done)(std::move(reply->results));
 }
 
 void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_serial,
-                                        const absl::Status& why) {
+                                        const absl::Status& why,
+                                        const std::shared_ptr<BatchReply>& reply) {
   {
     Entry entry(this);
     if (!entry.ok()) return;
@@ -147,7 +166,10 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
     {
       MutexLock lock(&mu_);
       const auto it = sessions_.find(id);
-      if (it == sessions_.end()) return;
+      if (it == sessions_.end()) {
+        if (reply != nullptr) AwaitJournal(reply);  // one that ended a moment ago
+        return;
+      }
       // A renewal came in while the timeout was already under way.
       if (lease_serial != 0 && lease_serial != it->second->lease_serial) return;
       const std::unique_ptr<LocalSession> session = std::move(it->second);
@@ -173,6 +195,7 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
       for (const auto& [subscription_id, subscription] : session->subscriptions) {
         EndSubscription(subscription, why, &deferred);
       }
+      if (reply != nullptr) AwaitJournal(reply);
     }
     deferred.Run();
   }

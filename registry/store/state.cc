@@ -359,7 +359,8 @@ class State::Loader : public StoreReader {
     }
     Incarnation* const incarnation = state_->AddIncarnation(row.rank, std::move(row.name));
     incarnation->client_name = std::move(row.client_name);
-    incarnation->last_seen_ms = row.last_seen_ms;
+    incarnation->stored_ms = row.last_seen_ms;
+    incarnation->last_seen_ms = row.last_seen_ms + state_->options_.seen_slack_ms;
     state_->next_rank_ = std::max(state_->next_rank_, row.rank + 1);
     return absl::OkStatus();
   }

@@ -69,6 +69,7 @@ struct Incarnation {
   std::string client_name;
   Session* session = nullptr;
   int64_t last_seen_ms = 0;
+  int64_t stored_ms = 0;  // last_seen_ms as the storage has it, at most Options::seen_slack_ms ago
   // Records whose fence or instance refers to this rank.
   int64_t references = 0;
   // The instances that it owns, in a list through Record::next_owned.
@@ -218,6 +219,9 @@ class State {
     int64_t min_retention_ms = 60 * 1000;
     // An incarnation without session and records is remembered this long.
     int64_t incarnation_memory_ms = int64_t{24} * 3600 * 1000;
+    // And after a restart up to this much longer, so that the end of a session need not be stored
+    // with its incarnation when that was stored so recently.
+    int64_t seen_slack_ms = int64_t{3600} * 1000;
     // An operator's mark on an instance that has gone with its session is kept this long.
     int64_t offline_memory_ms = int64_t{24} * 3600 * 1000;
   };
@@ -409,6 +413,8 @@ class State::Transaction {
   Record* Made(Record* record, const HashedKey& key);
   absl::Status CheckLimits(const Version& current, const Incarnation* owner) const;
   uint32_t RetentionOf(const Session& session, const Version& version) const;
+  // Whether what the storage knows of when it was seen is too old.
+  bool MustStoreSeen(const Incarnation& incarnation) const;
   ChangeLog::Entry ChangeOf(const Version& before, const Version& after) const;
   void PutInstance(Version& version, Intent& intent, Incarnation* owner, int64_t session_row);
   void Finish();

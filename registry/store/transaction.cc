@@ -118,6 +118,11 @@ uint32_t State::Transaction::RetentionOf(const Session& session, const Version& 
       {session.ttl_ms, options.min_retention_ms, version.offline ? options.offline_memory_ms : 0}));
 }
 
+bool State::Transaction::MustStoreSeen(const Incarnation& incarnation) const {
+  const int64_t age = now_.unix_ms - incarnation.stored_ms;
+  return age < 0 || age >= state_->options_.seen_slack_ms;  // a wall clock may go back
+}
+
 void State::Transaction::InOrderOfOpening(std::vector<std::string>* session_ids) const {
   if (session_ids->size() < 2) return;
   std::vector<std::pair<int64_t, std::string>> rows;
@@ -376,7 +381,9 @@ WriteSet State::Transaction::MakeWrites() const {
   };
   for (const Session* session : ended_) {
     writes.removed_sessions.push_back(session->row);
-    add_incarnation(*session->incarnation, session->incarnation->client_name);
+    if (MustStoreSeen(*session->incarnation)) {
+      add_incarnation(*session->incarnation, session->incarnation->client_name);
+    }
   }
   for (const auto& incarnation : new_incarnations_) {
     add_incarnation(*incarnation, incarnation->client_name);
@@ -448,19 +455,20 @@ CommitResult State::Transaction::Commit() {
 
   for (auto& incarnation : new_incarnations_) {
     Incarnation* const raw = incarnation.get();
-    raw->last_seen_ms = now_.unix_ms;
+    raw->last_seen_ms = raw->stored_ms = now_.unix_ms;
     state.by_name_.emplace(raw->name, raw);
     state.by_rank_.emplace(raw->rank, std::move(incarnation));
   }
   for (const auto& [incarnation, client_name] : client_names_) {
     incarnation->client_name = client_name;
-    incarnation->last_seen_ms = now_.unix_ms;
+    incarnation->last_seen_ms = incarnation->stored_ms = now_.unix_ms;
   }
   for (const Resumed& resumed : resumed_) {
     resumed.session->ttl_ms = resumed.settings.ttl_ms;
     resumed.session->ends_with_stream = resumed.settings.ends_with_stream;
     resumed.session->incarnation->client_name = resumed.settings.client_name;
-    resumed.session->incarnation->last_seen_ms = now_.unix_ms;
+    Incarnation* const incarnation = resumed.session->incarnation;
+    incarnation->last_seen_ms = incarnation->stored_ms = now_.unix_ms;
   }
 
   // Changes are gathered by service; those of one call are mostly of one service.
@@ -495,6 +503,7 @@ CommitResult State::Transaction::Commit() {
 
   for (Session* session : ended_) {
     session->incarnation->session = nullptr;
+    if (MustStoreSeen(*session->incarnation)) session->incarnation->stored_ms = now_.unix_ms;
     session->incarnation->last_seen_ms = now_.unix_ms;
     result.ended_sessions.push_back(session->id);
     state.sessions_.erase(result.ended_sessions.back());

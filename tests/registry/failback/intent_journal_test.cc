@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
+#include <future>
+#include <memory>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -423,6 +426,55 @@ TEST_F(FailbackJournalTest, Rule11_AcceptedAndSentOnlyWhenWritten) {
   EXPECT_TRUE(fake_->registers.WaitForRequests(1)) << "and the registry is told all the same";
   ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
   sqlite3_close(other);
+}
+
+// A local session that closes takes back what it stated: that is an intent too.
+TEST_F(FailbackJournalTest, Rule11_AClosedSessionIsAnsweredWhenWritten) {
+  options_.manual_journal = false;
+  options_.on_event = nullptr;  // other threads would tell it
+  Start();
+  const auto wait = [](std::future<absl::Status> answer) {
+    if (answer.wait_for(std::chrono::seconds(30)) == std::future_status::ready) return answer.get();
+    return absl::DeadlineExceededError("no answer");
+  };
+  const auto promise = [] { return std::make_shared<std::promise<absl::Status>>(); };
+  OpenSessionRequest open;
+  open.set_incarnation("app");
+  std::string session_id;
+  const auto opened = promise();
+  registry_->OpenSession(open, [&, opened](const absl::StatusOr<OpenSessionResponse>& response) {
+    if (response.ok()) session_id = response->session_id();
+    opened->set_value(response.status());
+  });
+  ASSERT_EQ(wait(opened->get_future()), absl::OkStatus());
+  RegisterRequest request = MakeRegister({MakeInstance("a")});
+  request.set_session_id(session_id);
+  const auto registered = promise();
+  registry_->Register(request, [registered](const absl::StatusOr<RegisterResponse>& response) {
+    registered->set_value(response.status());
+  });
+  ASSERT_EQ(wait(registered->get_future()), absl::OkStatus());
+  const auto close = [&](const std::string& id) {
+    CloseSessionRequest closing;
+    closing.set_session_id(id);
+    const auto closed = promise();
+    registry_->CloseSession(closing,
+                            [closed](const absl::StatusOr<CloseSessionResponse>& response) {
+                              closed->set_value(response.status());
+                            });
+    return wait(closed->get_future());
+  };
+
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open((options_.state_dir + "/journal.db").c_str(), &other), SQLITE_OK);
+  sqlite3_busy_timeout(other, 30000);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
+  const absl::Status closed = close(session_id);
+  EXPECT_EQ(ReasonOf(closed), registry::v1::ERROR_REASON_STORE_READ_ONLY)
+      << "the caller knows that it would not survive: " << closed;
+  ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(other);
+  EXPECT_EQ(close("nobody"), absl::OkStatus());
 }
 
 TEST_F(FailbackJournalTest, Rule11_NothingIsSentBeforeItIsWritten) {

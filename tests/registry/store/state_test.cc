@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "tests/registry/store/fake_storage.h"
 
 namespace failback {
 namespace {
@@ -490,6 +491,45 @@ TEST_F(StateTest, IncarnationsAreRememberedForADayAndAsLongAsTheyFence) {
   EXPECT_EQ(state_.incarnations(), 0);
   Open("a");
   EXPECT_EQ(last_rank_, 3u) << "no rank is given twice";
+}
+
+constexpr int64_t kHourMs = int64_t{3600} * 1000;
+
+// Many sessions that end at once need not rewrite as many incarnations.
+TEST_F(StateTest, WhenAnIncarnationWasSeenIsStoredOnceAnHour) {
+  const auto rows_at_end_of = [&](const std::string& session) {
+    State::Transaction transaction(&state_, Now());
+    EXPECT_TRUE(transaction.EndSession(session, State::Transaction::End::kExpired));
+    const WriteSet writes = transaction.MakeWrites();
+    transaction.Commit();
+    EXPECT_EQ(writes.removed_sessions.size(), 1u);
+    return writes.incarnations.size();
+  };
+  const std::string first = Open("a");
+  now_ms_ += kHourMs - 1;
+  EXPECT_EQ(rows_at_end_of(first), 0u);
+  const std::string second = Open("a");
+  now_ms_ += kHourMs;
+  EXPECT_EQ(rows_at_end_of(second), 1u);
+}
+
+TEST(StateLoadTest, ARestartDoesNotForgetAnIncarnationEarly) {
+  const int64_t stored_ms = 1700000000000;
+  FakeRows rows;
+  rows.incarnations[1] = {1, "a", "", stored_ms};
+  FakeStorage storage(&rows);
+  State state((State::Options()));
+  // It may have been seen up to an hour after that was stored.
+  const int64_t until = stored_ms + 25 * kHourMs;
+  ASSERT_EQ(state.Load(&storage, {until - 1, 0}), absl::OkStatus());
+  const auto purge = [&](int64_t unix_ms) {
+    State::Transaction transaction(&state, {unix_ms, 0});
+    transaction.Purge(true);
+    transaction.Commit();
+    return state.incarnations();
+  };
+  EXPECT_EQ(purge(until - 1), 1);
+  EXPECT_EQ(purge(until), 0);
 }
 
 // ---- Transactions.
