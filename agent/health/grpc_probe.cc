@@ -6,6 +6,7 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/errors.h"
+#include "registry/grpc_threads.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -27,6 +28,7 @@ class GrpcProbe final : public Probe {
  public:
   GrpcProbe(const Address& address, const std::string& service)
       : target_(address.ToString()), service_(service) {
+    KeepGrpcCallbackThreads();  // a probe may be destroyed in its own callback
     grpc::ChannelArguments arguments;
     // The check's interval is the only rhythm.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
