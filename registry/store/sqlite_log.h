@@ -6,11 +6,11 @@
 // caller's to make, once those who wait have been answered.
 //
 // Room, where every commit is synced. A sync of a file that has grown writes what the file system
-// knows of the file as well, its size and its blocks: on ext4 a commit took 550 us so, and 115 us in
-// a log whose blocks had been written before, when a bare fdatasync took 110. So the file is kept
-// longer than the log, by zeros that are written a megabyte at a time: about one small commit in a
-// hundred pays for the growth of all. Zeros after the last frame are to SQLite what the frames of an
-// earlier turn of the log are: a frame counts only if its salt and its running checksum fit
+// knows of the file as well, its size and its blocks: on ext4 a commit took 550 us so, and 115 us
+// in a log whose blocks had been written before, when a bare fdatasync took 110. So the file is
+// kept longer than the log, by zeros that are written a megabyte at a time: about one small commit
+// in a hundred pays for the growth of all. Zeros after the last frame are to SQLite what the frames
+// of an earlier turn of the log are: a frame counts only if its salt and its running checksum fit
 // (https://sqlite.org/fileformat2.html#the_write_ahead_log).
 //
 //   SqliteLog log;                             // goes after the connection does

@@ -5,6 +5,7 @@
 #include <functional>
 #include <set>
 #include <string>
+
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {
