@@ -137,26 +137,20 @@ void StoreRegistry::CommitLoop() {
 
 void StoreRegistry::CommitInTurn(Group group) {
   Aftermath aftermath;
-  bool upkeep = false;
   {
     // Before callers are answered: their next call may be alone again.
-    const absl::Cleanup turn_is_over = [this] {
+    bool upkeep = false;
+    const absl::Cleanup turn_is_over = [this, &upkeep] {
       MutexLock lock(&queue_mu_);
       committing_ = false;
-      if (queue_ != nullptr) queued_.Signal();
+      if (upkeep) upkeep_ = true;
+      if (queue_ != nullptr || upkeep_) queued_.Signal();
     };
     MutexLock writer(&writer_mu_);
     CommitGroup(std::move(group), &aftermath);
     upkeep = storage_->wants_upkeep();
   }
-  // Also when a callback throws.
-  const absl::Cleanup answered = [this, upkeep] {
-    answering = false;
-    if (!upkeep) return;
-    MutexLock lock(&queue_mu_);
-    upkeep_ = true;
-    queued_.Signal();
-  };
+  const absl::Cleanup answered = [] { answering = false; };  // also when a callback throws
   answering = true;
   aftermath.Run();
 }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -132,8 +131,7 @@ void State::Transaction::InOrderOfOpening(std::vector<std::string>* session_ids)
     rows.emplace_back(session == nullptr ? 0 : session->row, std::move(id));
   }
   std::sort(rows.begin(), rows.end());
-  std::transform(std::make_move_iterator(rows.begin()), std::make_move_iterator(rows.end()),
-                 session_ids->begin(), [](auto&& row) { return std::move(row.second); });
+  for (size_t i = 0; i < rows.size(); ++i) (*session_ids)[i] = std::move(rows[i].second);
 }
 
 bool State::Transaction::EndSession(std::string_view session_id, End end) {

@@ -68,87 +68,79 @@ class Numbers {
   int64_t before_commit_ = 0;
 };
 
-TEST(SqliteLogTest, CommitsFindRoomInTheLog) {
-  const TempDir dir;
-  Numbers numbers(dir.File("n.db"));
-  SqliteLog log;
-  log.Attach(numbers.db(), /*keep_room=*/true);
+class SqliteLogTest : public ::testing::Test {
+ protected:
+  const TempDir dir_;
+  SqliteLog log_;  // goes after the connection does
+  Numbers numbers_{dir_.File("n.db")};
+};
+
+TEST_F(SqliteLogTest, CommitsFindRoomInTheLog) {
+  log_.Attach(numbers_.db(), /*keep_room=*/true);
   for (int i = 0; i < 1000; ++i) {
-    numbers.Add(&log, i);
-    ASSERT_FALSE(numbers.grew()) << "commit " << i;
+    numbers_.Add(&log_, i);
+    ASSERT_FALSE(numbers_.grew()) << "commit " << i;
   }
-  EXPECT_GT(SizeOf(numbers.log_path()), 1000 * kFrame);
+  EXPECT_GT(SizeOf(numbers_.log_path()), 1000 * kFrame);
 }
 
-TEST(SqliteLogTest, WithoutRoomEachCommitGrowsTheLog) {
-  const TempDir dir;
-  Numbers numbers(dir.File("n.db"));
-  SqliteLog log;
-  log.Attach(numbers.db(), /*keep_room=*/false);
+TEST_F(SqliteLogTest, WithoutRoomEachCommitGrowsTheLog) {
+  log_.Attach(numbers_.db(), /*keep_room=*/false);
   for (int i = 0; i < 3; ++i) {
-    numbers.Add(&log, i);
-    EXPECT_TRUE(numbers.grew());
-    EXPECT_GT(log.pages(), i);
+    numbers_.Add(&log_, i);
+    EXPECT_TRUE(numbers_.grew());
+    EXPECT_GT(log_.pages(), i);
   }
 }
 
-TEST(SqliteLogTest, IsCheckpointedWhenItsOwnerSaysSoAndThenBeginsAnew) {
-  const TempDir dir;
-  Numbers numbers(dir.File("n.db"));
-  SqliteLog log;
-  log.Attach(numbers.db(), /*keep_room=*/true);
+TEST_F(SqliteLogTest, IsCheckpointedWhenItsOwnerSaysSoAndThenBeginsAnew) {
+  log_.Attach(numbers_.db(), /*keep_room=*/true);
   // More than SQLite's own limit of 1,000 pages.
-  for (int i = 0; i < 1500; ++i) numbers.Add(&log, i);
-  EXPECT_GE(log.pages(), 1500);
-  EXPECT_LE(SizeOf(dir.File("n.db")), 2 * 4096) << "a commit has made a checkpoint";
-  const int64_t length = SizeOf(numbers.log_path());
-  log.Checkpoint();
-  EXPECT_GT(SizeOf(dir.File("n.db")), 3 * 4096);
-  numbers.Add(&log, 1500);
-  EXPECT_LE(log.pages(), 3);
-  for (int i = 1501; i < 2000; ++i) numbers.Add(&log, i);
-  EXPECT_EQ(SizeOf(numbers.log_path()), length) << "the room that there was is not used again";
-  EXPECT_EQ(numbers.Ask("SELECT count(DISTINCT n) FROM numbers"), "2000");
+  for (int i = 0; i < 1500; ++i) numbers_.Add(&log_, i);
+  EXPECT_GE(log_.pages(), 1500);
+  EXPECT_LE(SizeOf(dir_.File("n.db")), 2 * 4096) << "a commit has made a checkpoint";
+  const int64_t length = SizeOf(numbers_.log_path());
+  log_.Checkpoint();
+  EXPECT_GT(SizeOf(dir_.File("n.db")), 3 * 4096);
+  numbers_.Add(&log_, 1500);
+  EXPECT_LE(log_.pages(), 3);
+  for (int i = 1501; i < 2000; ++i) numbers_.Add(&log_, i);
+  EXPECT_EQ(SizeOf(numbers_.log_path()), length) << "the room that there was is not used again";
+  EXPECT_EQ(numbers_.Ask("SELECT count(DISTINCT n) FROM numbers"), "2000");
 }
 
 // SQLite cuts a long log when it begins anew.
-TEST(SqliteLogTest, ALogThatWasCutGetsRoomAgain) {
-  const TempDir dir;
-  Numbers numbers(dir.File("n.db"));
-  numbers.Run("PRAGMA journal_size_limit=100000");
-  SqliteLog log;
-  log.Attach(numbers.db(), /*keep_room=*/true);
-  for (int i = 0; i < 200; ++i) numbers.Add(&log, i);
-  const int64_t length = SizeOf(numbers.log_path());
-  log.Checkpoint();
-  numbers.Add(&log, 200);
-  ASSERT_LT(SizeOf(numbers.log_path()), length);
+TEST_F(SqliteLogTest, ALogThatWasCutGetsRoomAgain) {
+  numbers_.Run("PRAGMA journal_size_limit=100000");
+  log_.Attach(numbers_.db(), /*keep_room=*/true);
+  for (int i = 0; i < 200; ++i) numbers_.Add(&log_, i);
+  const int64_t length = SizeOf(numbers_.log_path());
+  log_.Checkpoint();
+  numbers_.Add(&log_, 200);
+  ASSERT_LT(SizeOf(numbers_.log_path()), length);
   for (int i = 201; i < 300; ++i) {
-    numbers.Add(&log, i);
-    ASSERT_FALSE(numbers.grew()) << "commit " << i;
+    numbers_.Add(&log_, i);
+    ASSERT_FALSE(numbers_.grew()) << "commit " << i;
   }
 }
 
 // What a kill leaves, at many a length of the log: nothing committed is missing, and the zeros are
 // taken for nothing.
-TEST(SqliteLogTest, WhatACrashLeavesIsWhole) {
-  const TempDir dir;
-  Numbers numbers(dir.File("n.db"));
-  SqliteLog log;
-  log.Attach(numbers.db(), /*keep_room=*/true);
+TEST_F(SqliteLogTest, WhatACrashLeavesIsWhole) {
+  log_.Attach(numbers_.db(), /*keep_room=*/true);
   for (int i = 0; i < 300; ++i) {
-    numbers.Add(&log, i);
-    if (log.pages() >= 40) log.Checkpoint();
+    numbers_.Add(&log_, i);
+    if (log_.pages() >= 40) log_.Checkpoint();
     if (i % 7 != 0) continue;
-    const std::string copy = dir.File(absl::StrCat("copy-", i, ".db"));
-    CopyFile(dir.File("n.db"), copy);
-    CopyFile(numbers.log_path(), copy + "-wal");
+    const std::string copy = dir_.File(absl::StrCat("copy-", i, ".db"));
+    CopyFile(dir_.File("n.db"), copy);
+    CopyFile(numbers_.log_path(), copy + "-wal");
+    SqliteLog next;
     Numbers found(copy);
     EXPECT_EQ(found.Ask("PRAGMA integrity_check"), "ok");
     EXPECT_EQ(found.Ask("SELECT count(*) || ' ' || max(n) FROM numbers"),
               absl::StrCat(i + 1, " ", i));
     // And it goes on from there.
-    SqliteLog next;
     next.Attach(found.db(), /*keep_room=*/true);
     found.Add(&next, 1000);
     EXPECT_EQ(found.Ask("SELECT max(n) FROM numbers"), "1000");
@@ -156,16 +148,14 @@ TEST(SqliteLogTest, WhatACrashLeavesIsWhole) {
 }
 
 // The journal of other modes is rolled back after a crash: nobody else may write to it.
-TEST(SqliteLogTest, LeavesOtherJournalsAlone) {
-  const TempDir dir;
-  Numbers numbers(dir.File("n.db"), "DELETE");
-  SqliteLog log;
-  log.Attach(numbers.db(), /*keep_room=*/true);
+TEST_F(SqliteLogTest, LeavesOtherJournalsAlone) {
+  Numbers numbers(dir_.File("other.db"), "DELETE");
+  log_.Attach(numbers.db(), /*keep_room=*/true);
   numbers.Run("BEGIN IMMEDIATE; INSERT INTO numbers VALUES (1)");
-  const int64_t before = SizeOf(dir.File("n.db-journal"));
+  const int64_t before = SizeOf(dir_.File("other.db-journal"));
   ASSERT_GE(before, 0) << "no journal to look at";
-  log.Reserve();
-  EXPECT_EQ(SizeOf(dir.File("n.db-journal")), before);
+  log_.Reserve();
+  EXPECT_EQ(SizeOf(dir_.File("other.db-journal")), before);
   numbers.Run("COMMIT");
   EXPECT_EQ(numbers.Ask("SELECT count(*) FROM numbers"), "1");
 }

@@ -1,0 +1,407 @@
+// The core on its journal (rules 11, 12 and 15): what another life of the process finds.
+
+#include <sqlite3.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "registry/canonical.h"
+#include "retry/mutex.h"
+#include "tests/registry/failback/failback_fixture.h"
+#include "tests/util/process.h"
+
+namespace failback {
+namespace {
+
+class FailbackJournalTest : public FailbackTest {
+ protected:
+  FailbackJournalTest() {
+    options_.incarnation.clear();
+    options_.state_dir = dir_.File("state");
+    options_.manual_journal = true;
+  }
+  // As after kill -9: the process is gone, and nothing was told to the registry.
+  void Restart() {
+    registry_.reset();
+    auto fake = std::make_unique<FakeRegistry>();
+    fake_ = fake.get();
+    upstream_ = std::move(fake);
+    Start();
+  }
+  TempDir dir_;
+};
+
+TEST_F(FailbackJournalTest, Rule11_IntentsSurviveUnregistersIncluded) {
+  GoAway();
+  Start();
+  Register("a", 1);
+  Register("a", 2);
+  Register("b");
+  Unregister("b");
+  Unregister("c");
+  const std::string incarnation = registry_->incarnation();
+  Restart();
+  EXPECT_EQ(registry_->incarnation(), incarnation);
+  EXPECT_EQ(fake_->opens.last_request().incarnation(), incarnation);
+  ASSERT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().port(), 2);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).generation(), 2);
+  ASSERT_EQ(fake_->unregisters.request_count(), 1);
+  EXPECT_EQ(fake_->unregisters.last_request().deregistrations_size(), 2);
+  Register("d");
+  EXPECT_GT(fake_->registers.last_request().registrations(0).generation(), 5) << "numbers go on";
+}
+
+TEST_F(FailbackJournalTest, Rule11_WhatIsDoneIsForgotten) {
+  Start();
+  Register("a");
+  Unregister("a");
+  Restart();
+  EXPECT_EQ(fake_->registers.request_count(), 0);
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+  Register("a");
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).generation(), 3);
+}
+
+TEST_F(FailbackJournalTest, Rule11_AcceptedAndSentOnlyWhenWritten) {
+  options_.manual_journal = false;
+  Start();
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open((options_.state_dir + "/journal.db").c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
+  Mutex mu;
+  CondVar changed;
+  std::optional<absl::Status> answer;
+  registry_->Register(MakeRegister({MakeInstance("a")}),
+                      [&](absl::StatusOr<RegisterResponse> response) {
+                        MutexLock lock(&mu);
+                        answer = StatusFromProto(response->results(0).status());
+                        changed.SignalAll();
+                      });
+  {
+    MutexLock lock(&mu);
+    while (!answer.has_value()) ASSERT_TRUE(changed.WaitFor(&mu, absl::Seconds(30)) || answer);
+    EXPECT_EQ(ReasonOf(*answer), registry::v1::ERROR_REASON_STORE_READ_ONLY)
+        << "the caller knows that it would not survive: " << *answer;
+  }
+  EXPECT_TRUE(fake_->registers.WaitForRequests(1)) << "and the registry is told all the same";
+  ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(other);
+}
+
+// A local session that closes takes back what it stated: that is an intent too.
+TEST_F(FailbackJournalTest, Rule11_AClosedSessionIsAnsweredWhenWritten) {
+  options_.manual_journal = false;
+  options_.on_event = nullptr;  // other threads would tell it
+  Start();
+  const auto wait = [](std::future<absl::Status> answer) {
+    if (answer.wait_for(std::chrono::seconds(30)) == std::future_status::ready) return answer.get();
+    return absl::DeadlineExceededError("no answer");
+  };
+  const auto promise = [] { return std::make_shared<std::promise<absl::Status>>(); };
+  OpenSessionRequest open;
+  open.set_incarnation("app");
+  std::string session_id;
+  const auto opened = promise();
+  registry_->OpenSession(open, [&, opened](const absl::StatusOr<OpenSessionResponse>& response) {
+    if (response.ok()) session_id = response->session_id();
+    opened->set_value(response.status());
+  });
+  ASSERT_EQ(wait(opened->get_future()), absl::OkStatus());
+  RegisterRequest request = MakeRegister({MakeInstance("a")});
+  request.set_session_id(session_id);
+  const auto registered = promise();
+  registry_->Register(request, [registered](const absl::StatusOr<RegisterResponse>& response) {
+    registered->set_value(response.status());
+  });
+  ASSERT_EQ(wait(registered->get_future()), absl::OkStatus());
+  const auto close = [&](const std::string& id) {
+    CloseSessionRequest closing;
+    closing.set_session_id(id);
+    const auto closed = promise();
+    registry_->CloseSession(closing,
+                            [closed](const absl::StatusOr<CloseSessionResponse>& response) {
+                              closed->set_value(response.status());
+                            });
+    return wait(closed->get_future());
+  };
+
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open((options_.state_dir + "/journal.db").c_str(), &other), SQLITE_OK);
+  sqlite3_busy_timeout(other, 30000);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
+  const absl::Status closed = close(session_id);
+  EXPECT_EQ(ReasonOf(closed), registry::v1::ERROR_REASON_STORE_READ_ONLY)
+      << "the caller knows that it would not survive: " << closed;
+  ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(other);
+  EXPECT_EQ(close("nobody"), absl::OkStatus());
+}
+
+TEST_F(FailbackJournalTest, Rule11_NothingIsSentBeforeItIsWritten) {
+  options_.manual_journal = false;
+  // So that newer intents find theirs still queued.
+  options_.max_calls_in_flight = 1;
+  options_.max_batch = 1;
+  Start();
+  std::atomic<int> early{0}, sent{0};
+  fake_->registers.AnswerWith([&](const RegisterRequest& request) {
+    RegisterResponse response;
+    for (const auto& registration : request.registrations()) {
+      // What another process would find now.
+      sqlite3* db = nullptr;
+      EXPECT_EQ(sqlite3_open((options_.state_dir + "/journal.db").c_str(), &db), SQLITE_OK);
+      sqlite3_stmt* statement = nullptr;
+      sqlite3_prepare_v2(db, "SELECT 1 FROM intents WHERE key = ? AND generation >= ?", -1,
+                         &statement, nullptr);
+      const std::string key = CanonicalKey(registration.instance().key());
+      sqlite3_bind_blob(statement, 1, key.data(), static_cast<int>(key.size()), SQLITE_STATIC);
+      sqlite3_bind_int64(statement, 2, static_cast<int64_t>(registration.generation()));
+      if (sqlite3_step(statement) != SQLITE_ROW) ++early;
+      ++sent;
+      sqlite3_finalize(statement);
+      sqlite3_close(db);
+      response.add_results();
+    }
+    return response;
+  });
+  std::atomic<int> waiting{0};
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  for (uint32_t i = 0; sent < 200 && absl::Now() < deadline; ++i) {
+    RegisterRequest request = MakeRegister({MakeInstance(absl::StrCat("i", i % 5), 1 + i % 9999)});
+    request.set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+    ++waiting;
+    registry_->Register(request, [&](absl::StatusOr<RegisterResponse>) { --waiting; });
+  }
+  while (waiting > 0 && absl::Now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(waiting, 0);
+  EXPECT_GE(sent, 200);
+  EXPECT_EQ(early, 0);
+  registry_.reset();
+}
+
+TEST_F(FailbackJournalTest, Rule15_DestructionAnswersWhoWaitsForTheJournal) {
+  options_.manual_journal = false;
+  Start();
+  constexpr int kCalls = 200;
+  std::atomic<int> answered{0};
+  for (int i = 0; i < kCalls; ++i) {
+    registry_->Register(MakeRegister({MakeInstance(absl::StrCat("i", i))}),
+                        [&](const absl::StatusOr<RegisterResponse>&) { ++answered; });
+  }
+  registry_.reset();
+  EXPECT_EQ(answered, kCalls);
+}
+
+TEST_F(FailbackJournalTest, Rule11_ATombstoneForLocalClientsIsNotOwedAgain) {
+  Start();
+  const std::string session = OpenLocal("app");
+  UnregisterRequest gone = MakeUnregister("a");
+  gone.set_session_id(session);
+  gone.mutable_deregistrations(0)->set_generation(2);
+  EXPECT_TRUE(Unregister(gone).item().ok());
+  EXPECT_EQ(fake_->unregisters.request_count(), 1);
+  Restart();
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+}
+
+TEST_F(FailbackJournalTest, Rule11_OwnedIntentsHaveAFullTtlToBeClaimed) {
+  Start();
+  const std::string session = OpenLocal("app", 10);
+  RegisterRequest request = MakeRegister({MakeInstance("a"), MakeInstance("b")});
+  request.set_session_id(session);
+  Register(request);
+  const std::string other = OpenLocal("dead", 10);
+  RegisterRequest unclaimed = MakeRegister({MakeInstance("x")});
+  unclaimed.set_session_id(other);
+  Register(unclaimed);
+  Restart();
+  EXPECT_EQ(registry_->local_sessions(), 2);
+  Advance(absl::Seconds(9));
+  const std::string again = OpenLocal("app", 10);
+  EXPECT_NE(again, "");
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(registry_->local_sessions(), 1) << "nobody has claimed the other";
+  ASSERT_EQ(fake_->unregisters.request_count(), 1);
+  EXPECT_EQ(fake_->unregisters.last_request().deregistrations(0).key().instance_id(), "x");
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 2);
+  Advance(absl::Seconds(9));
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 0);
+}
+
+TEST_F(FailbackJournalTest, Rule11_ACheckedIntentIsNotReplayed) {
+  Start();
+  Register("b", 1);
+  fake_->registers.Hold();
+  RegisterRequest fresh = MakeRegister({MakeInstance("a")});
+  fresh.set_check(true);
+  Register(fresh);
+  Restart();
+  ASSERT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations_size(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().key().instance_id(), "b");
+  RegisterRequest update = MakeRegister({MakeInstance("b", 2)});
+  update.set_check(true);
+  EXPECT_TRUE(Register(update).item().ok());
+  Restart();
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().port(), 2)
+      << "one that has passed is an intent as any other";
+}
+
+TEST_F(FailbackJournalTest, Rule11_ACheckedIntentIsNotReplayedWhoseSessionEnded) {
+  Start();
+  Register("a");
+  const std::string session = OpenLocal("client");
+  fake_->unregisters.Hold();
+  UnregisterRequest gone = MakeUnregister("a");
+  gone.set_session_id(session);
+  gone.set_check(true);
+  Unregister(gone);
+  CloseSessionRequest close;
+  close.set_session_id(session);
+  registry_->CloseSession(close, [](const absl::StatusOr<CloseSessionResponse>&) {});
+  Restart();
+  EXPECT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+}
+
+// Its owner has gone while a checked intent stood in its place, and then the process.
+TEST_F(FailbackJournalTest, Rule11_WhatACheckedIntentStoodInForDoesNotComeBackWithoutItsOwner) {
+  Start();
+  RegisterRequest owned = MakeRegister({MakeInstance("a", 1), MakeInstance("b", 1)});
+  owned.mutable_registrations(1)->mutable_instance()->set_persistent(true);
+  owned.set_session_id(OpenLocal("client"));
+  Register(owned);
+  fake_->registers.Hold();
+  for (const char* id : {"a", "b"}) {
+    RegisterRequest check = MakeRegister({MakeInstance(id, 2)});
+    check.set_check(true);
+    Register(check);
+  }
+  CloseSessionRequest close;
+  close.set_session_id(owned.session_id());
+  registry_->CloseSession(close, [](const absl::StatusOr<CloseSessionResponse>&) {});
+  EXPECT_EQ(fake_->unregisters.request_count(), 0) << "another has taken the key over";
+  CheckInvariants();
+  const uint64_t sent = last_generation(fake_->registers.last_request());
+  Restart();
+  EXPECT_EQ(registry_->local_sessions(), 0);
+  ASSERT_EQ(fake_->unregisters.request_count(), 1);
+  const auto gone = fake_->unregisters.last_request().deregistrations(0);
+  EXPECT_EQ(gone.key().instance_id(), "a");
+  EXPECT_GT(gone.generation(), sent) << "the checked intent may have landed";
+  ASSERT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations_size(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().key().instance_id(), "b")
+      << "which is persistent, and needs no owner";
+}
+
+TEST_F(FailbackJournalTest, Rule11_WhatIsRestoredWhileTheRegistryIsAwayIsPending) {
+  Start();
+  Register("a");
+  registry_.reset();
+  auto fake = std::make_unique<FakeRegistry>();
+  fake_ = fake.get();
+  upstream_ = std::move(fake);
+  GoAway();
+  Start();
+  CheckInvariants();
+  Advance(absl::Seconds(1));
+  CheckInvariants();
+  ASSERT_EQ(registry_->Pending().size(), 1);
+  EXPECT_EQ(registry_->Pending()[0].last_status().code(),
+            static_cast<int>(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(FailbackJournalTest, Rule11_APersistentInstanceIsNoLongerItsEndedSessionsInTheNextLife) {
+  Start();
+  RegisterRequest stays = MakeRegister({MakeInstance("a")});
+  stays.mutable_registrations(0)->mutable_instance()->set_persistent(true);
+  stays.set_session_id(OpenLocal("client"));
+  Register(stays);
+  CloseSessionRequest close;
+  close.set_session_id(stays.session_id());
+  registry_->CloseSession(close, [](const absl::StatusOr<CloseSessionResponse>&) {});
+  Restart();
+  EXPECT_EQ(fake_->registers.request_count(), 1) << "it stays";
+  EXPECT_EQ(registry_->local_sessions(), 0);
+}
+
+TEST_F(FailbackJournalTest, Rule12_DrainWritesNoTombstonesAndTheNextLifeRegistersAgain) {
+  Start();
+  Register("a");
+  Register("b");
+  GoAway();
+  Unregister("b");
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(1), drained.Catch());
+  Advance(absl::Seconds(2));
+  EXPECT_TRUE(drained.done());
+  Restart();
+  ASSERT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().key().instance_id(), "a");
+  ASSERT_EQ(fake_->unregisters.request_count(), 1) << "what the app itself unregistered stays owed";
+  Answer<agent::v1::DrainResponse> again;
+  registry_->Drain(absl::Seconds(1), again.Catch());
+  EXPECT_EQ(again.get()->unregistered(), 1);
+  Restart();
+  EXPECT_EQ(fake_->registers.request_count(), 1);
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+}
+
+TEST_F(FailbackJournalTest, TheLastGoodSnapshotIsServedStaleAtOnce) {
+  Start();
+  auto stream = Subscribe(std::make_shared<RecordingListener>());
+  fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a"), MakeInstance("b")}));
+  Advance(absl::Seconds(2));
+  stream.reset();
+  registry_.reset();
+  auto fake = std::make_unique<FakeRegistry>();
+  fake_ = fake.get();
+  upstream_ = std::move(fake);
+  GoAway();
+  Start();
+  auto listener = std::make_shared<RecordingListener>();
+  auto again = Subscribe(listener);
+  ASSERT_EQ(listener->events().size(), 1);
+  EXPECT_TRUE(listener->events()[0]->stale());
+  EXPECT_EQ(listener->events()[0]->snapshot().instances_size(), 2);
+  Back();
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(fake_->subscriptions().back()->request().revision(), 5) << "it resumes there";
+  fake_->subscriptions().back()->Push(DeltaEvent(5, 9, {}, {"a"}));
+  ASSERT_EQ(listener->events().size(), 2);
+  EXPECT_FALSE(listener->events()[1]->stale());
+}
+
+TEST_F(FailbackJournalTest, AStateDirectoryInUseIsAnErrorOfCreate) {
+  Start();
+  const auto second = FailbackRegistry::Create(std::make_unique<FakeRegistry>(), options_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(second.status().message().find(options_.state_dir), std::string::npos);
+}
+
+TEST_F(FailbackJournalTest, DestructionFromTheJournalsOwnThread) {
+  options_.manual_journal = false;
+  Start();
+  Mutex mu;
+  CondVar changed;
+  bool done = false;
+  registry_->Register(MakeRegister({MakeInstance("a")}),
+                      [&](absl::StatusOr<RegisterResponse> response) {
+                        EXPECT_TRUE(response.ok());
+                        registry_.reset();
+                        MutexLock lock(&mu);
+                        done = true;
+                        changed.SignalAll();
+                      });
+  MutexLock lock(&mu);
+  while (!done) ASSERT_TRUE(changed.WaitFor(&mu, absl::Seconds(30)) || done);
+}
+
+}  // namespace
+}  // namespace failback
