@@ -3,12 +3,13 @@
 #include <sqlite3.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "registry/canonical.h"
 #include "registry/store/epoch.h"
+#include "registry/store/row_checksum.h"
 
 namespace failback {
 namespace {
@@ -63,9 +64,17 @@ constexpr const char* kMigrations[] = {
     "ALTER TABLE store ADD COLUMN writes INTEGER NOT NULL DEFAULT 0",
     // 2 -> 3: an operator's mark, a serialized OfflineMark.
     "ALTER TABLE records ADD COLUMN offline BLOB",
+    // 3 -> 4: checksums of the rows that had none, put there by SealRows.
+    R"sql(
+      ALTER TABLE store ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+      ALTER TABLE incarnations ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+      ALTER TABLE sessions ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+    )sql",
 };
 static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion);
 
+// From here on every row has a checksum, and not only records.
+constexpr int kFirstSealedVersion = 4;
 constexpr uint64_t kRanksLeftOut = 1000000;
 constexpr uint64_t kMostInHead = uint64_t{1} << 53;
 
@@ -76,43 +85,6 @@ constexpr char kReadRecords[] =
     "SELECT id, key, instance, fence_rank, fence_generation, fence_digest, fence_registers,"
     " owner_rank, session, persistent, retention_ms, create_revision, modify_revision,"
     " create_ms, modify_ms, checksum, offline FROM records ORDER BY id";
-
-int DurabilityNumber(Durability durability) {
-  switch (durability) {
-    case Durability::kFull:
-      return 2;
-    case Durability::kNormal:
-      return 1;
-    case Durability::kOff:
-      return 0;
-  }
-  return 2;
-}
-
-Durability DurabilityOf(int64_t number) {
-  return number == 2 ? Durability::kFull : number == 1 ? Durability::kNormal : Durability::kOff;
-}
-
-// Revisions are left out: they start anew with an epoch.
-int64_t Checksum(const RecordRow& row) {
-  const uint64_t numbers[] = {
-      static_cast<uint64_t>(row.id),
-      row.fence_rank,
-      row.fence_generation,
-      row.fence_digest,
-      row.owner_rank,
-      static_cast<uint64_t>(row.session),
-      uint64_t{row.retention_ms},
-      static_cast<uint64_t>(row.create_ms),
-      static_cast<uint64_t>(row.modify_ms),
-      (row.instance ? 1u : 0u) | (row.fence_registers ? 2u : 0u) | (row.persistent ? 4u : 0u),
-      Digest64(row.key.data(), row.key.size()),
-      row.instance ? Digest64(row.instance.data(), row.instance.size()) : 0};
-  uint64_t sum = Digest64(reinterpret_cast<const char*>(numbers), sizeof(numbers));
-  // A row without a mark has the sum that it had before there were marks.
-  if (row.offline) sum ^= Digest64(row.offline.data(), row.offline.size());
-  return static_cast<int64_t>(sum);
-}
 
 RecordRow RecordOf(const SqliteStatement& select) {
   RecordRow row;
@@ -135,8 +107,17 @@ RecordRow RecordOf(const SqliteStatement& select) {
   return row;
 }
 
-absl::Status ReadIncarnations(SqliteDatabase& db, StoreReader* reader) {
-  auto select = db.Prepare("SELECT rank, name, client_name, last_seen_ms FROM incarnations");
+absl::Status WrongChecksum(const char* kind, uint64_t id) {
+  return absl::DataLossError(absl::StrCat(kind, " ", id, " has a wrong checksum"));
+}
+
+// Whether rows have to have the right checksum.
+enum class Seal { kRequired, kIgnored };
+
+absl::Status ReadIncarnations(SqliteDatabase& db, Seal seal,
+                              const std::function<absl::Status(IncarnationRow)>& take) {
+  auto select =
+      db.Prepare("SELECT rank, name, client_name, last_seen_ms, checksum FROM incarnations");
   if (!select.ok()) return select.status();
   int code;
   while ((code = (*select)->Step()) == SQLITE_ROW) {
@@ -145,13 +126,18 @@ absl::Status ReadIncarnations(SqliteDatabase& db, StoreReader* reader) {
     row.name = std::string((*select)->Bytes(1));
     row.client_name = std::string((*select)->Bytes(2));
     row.last_seen_ms = (*select)->Int(3);
-    if (auto status = reader->OnIncarnation(std::move(row)); !status.ok()) return status;
+    if (seal == Seal::kRequired && (*select)->Int(4) != Checksum(row)) {
+      return WrongChecksum("incarnation", row.rank);
+    }
+    if (auto status = take(std::move(row)); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? absl::OkStatus() : db.Error(code);
 }
 
-absl::Status ReadSessions(SqliteDatabase& db, StoreReader* reader) {
-  auto select = db.Prepare("SELECT id, session_id, rank, ttl_ms, ends_with_stream FROM sessions");
+absl::Status ReadSessions(SqliteDatabase& db, Seal seal,
+                          const std::function<absl::Status(SessionRow)>& take) {
+  auto select =
+      db.Prepare("SELECT id, session_id, rank, ttl_ms, ends_with_stream, checksum FROM sessions");
   if (!select.ok()) return select.status();
   int code;
   while ((code = (*select)->Step()) == SQLITE_ROW) {
@@ -161,7 +147,10 @@ absl::Status ReadSessions(SqliteDatabase& db, StoreReader* reader) {
     row.rank = (*select)->Uint(2);
     row.ttl_ms = (*select)->Int(3);
     row.ends_with_stream = (*select)->Int(4) != 0;
-    if (auto status = reader->OnSession(std::move(row)); !status.ok()) return status;
+    if (seal == Seal::kRequired && (*select)->Int(5) != Checksum(row)) {
+      return WrongChecksum("session", static_cast<uint64_t>(row.id));
+    }
+    if (auto status = take(std::move(row)); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? absl::OkStatus() : db.Error(code);
 }
@@ -173,12 +162,62 @@ absl::Status ReadRecords(SqliteDatabase& db, bool restarted, StoreReader* reader
   while ((code = (*select)->Step()) == SQLITE_ROW) {
     RecordRow row = RecordOf(**select);
     if ((*select)->Int(15) != Checksum(row)) {
-      return absl::DataLossError(absl::StrCat("record ", row.id, " has a wrong checksum"));
+      return WrongChecksum("record", static_cast<uint64_t>(row.id));
     }
     if (restarted) row.create_revision = row.modify_revision = 1;
     if (auto status = reader->OnRecord(std::move(row)); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? absl::OkStatus() : db.Error(code);
+}
+
+absl::StatusOr<StoreHead> ReadHead(SqliteDatabase& db, Seal seal) {
+  auto select = db.Prepare(
+      "SELECT store_id, epoch, revision, next_rank, boot_id, clean, durability, writes, checksum"
+      " FROM store");
+  if (!select.ok()) return select.status();
+  const int code = (*select)->Step();
+  if (code == SQLITE_DONE) {
+    return absl::DataLossError(absl::StrCat("store ", db.path(), ": has no identity"));
+  }
+  if (code != SQLITE_ROW) return db.Error(code);
+  StoreHead head;
+  head.identity.store_id = std::string((*select)->Bytes(0));
+  head.identity.epoch = (*select)->Uint(1);
+  head.identity.revision = (*select)->Uint(2);
+  head.identity.next_rank = (*select)->Uint(3);
+  head.boot_id = std::string((*select)->Bytes(4));
+  head.clean = (*select)->Int(5) != 0;
+  head.durability = DurabilityOf((*select)->Int(6));
+  head.writes = (*select)->Uint(7);
+  if (seal == Seal::kRequired && (*select)->Int(8) != Checksum(head)) {
+    return db.Damaged("its identity has a wrong checksum");
+  }
+  const StoreIdentity& identity = head.identity;
+  if (identity.epoch == 0 || std::max(identity.revision, identity.next_rank) > kMostInHead) {
+    return db.Damaged("its identity is not possible");
+  }
+  return head;
+}
+
+// Gives the rows of a file from before kFirstSealedVersion their checksums.
+absl::Status SealRows(SqliteDatabase& db) {
+  auto head = ReadHead(db, Seal::kIgnored);
+  if (!head.ok()) return head.status();
+  if (auto status = WriteStoreHead(db, *head); !status.ok()) return status;
+  WriteSet all;
+  absl::Status status = ReadIncarnations(db, Seal::kIgnored, [&](IncarnationRow row) {
+    all.incarnations.push_back(std::move(row));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  status = ReadSessions(db, Seal::kIgnored, [&](SessionRow row) {
+    all.sessions.push_back(std::move(row));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  auto writer = StoreRowWriter::Create(&db);
+  if (!writer.ok()) return writer.status();
+  return (*writer)->Write(all, *head);
 }
 
 }  // namespace
@@ -225,38 +264,19 @@ absl::Status MigrateStore(SqliteDatabase& db, int from, const StoreHead& head) {
           !status.ok()) {
         return status;
       }
+    } else if (from < kFirstSealedVersion) {
+      if (auto status = SealRows(db); !status.ok()) return status;
     }
     return db.Execute(absl::StrCat("PRAGMA user_version=", kStoreSchemaVersion));
   });
 }
 
 absl::StatusOr<StoreHead> ReadStoreHead(SqliteDatabase& db) {
-  auto select = db.Prepare(
-      "SELECT store_id, epoch, revision, next_rank, boot_id, clean, durability, writes FROM store");
-  if (!select.ok()) return select.status();
-  const int code = (*select)->Step();
-  if (code == SQLITE_DONE) {
-    return absl::DataLossError(absl::StrCat("store ", db.path(), ": has no identity"));
-  }
-  if (code != SQLITE_ROW) return db.Error(code);
-  StoreHead head;
-  head.identity.store_id = std::string((*select)->Bytes(0));
-  head.identity.epoch = (*select)->Uint(1);
-  head.identity.revision = (*select)->Uint(2);
-  head.identity.next_rank = (*select)->Uint(3);
-  head.boot_id = std::string((*select)->Bytes(4));
-  head.clean = (*select)->Int(5) != 0;
-  head.durability = DurabilityOf((*select)->Int(6));
-  head.writes = (*select)->Uint(7);
-  const StoreIdentity& identity = head.identity;
-  if (identity.epoch == 0 || std::max(identity.revision, identity.next_rank) > kMostInHead) {
-    return db.Damaged("its identity is not possible");
-  }
-  return head;
+  return ReadHead(db, Seal::kRequired);
 }
 
 absl::Status WriteStoreHead(SqliteDatabase& db, const StoreHead& head) {
-  auto put = db.Prepare("INSERT OR REPLACE INTO store VALUES (1,?1,?2,?3,?4,?5,?6,?7,?8)");
+  auto put = db.Prepare("INSERT OR REPLACE INTO store VALUES (1,?1,?2,?3,?4,?5,?6,?7,?8,?9)");
   if (!put.ok()) return put.status();
   (*put)->BindText(1, head.identity.store_id);
   (*put)->Bind(2, head.identity.epoch);
@@ -266,6 +286,7 @@ absl::Status WriteStoreHead(SqliteDatabase& db, const StoreHead& head) {
   (*put)->Bind(6, int64_t{head.clean});
   (*put)->Bind(7, int64_t{DurabilityNumber(head.durability)});
   (*put)->Bind(8, head.writes);
+  (*put)->Bind(9, Checksum(head));
   const int code = (*put)->Run();
   return code == SQLITE_OK ? absl::OkStatus() : db.Error(code);
 }
@@ -280,8 +301,16 @@ absl::Status ReadStoreRows(SqliteDatabase& db, bool restarted, StoreReader* read
     if (!absl::IsDataLoss(status) || absl::StrContains(status.message(), db.path())) return status;
     return db.Damaged(std::string(status.message()));
   };
-  if (auto status = ReadIncarnations(db, reader); !status.ok()) return told(status);
-  if (auto status = ReadSessions(db, reader); !status.ok()) return told(status);
+  const auto on_incarnation = [&](IncarnationRow row) {
+    return reader->OnIncarnation(std::move(row));
+  };
+  const auto on_session = [&](SessionRow row) { return reader->OnSession(std::move(row)); };
+  if (auto status = ReadIncarnations(db, Seal::kRequired, on_incarnation); !status.ok()) {
+    return told(status);
+  }
+  if (auto status = ReadSessions(db, Seal::kRequired, on_session); !status.ok()) {
+    return told(status);
+  }
   return told(ReadRecords(db, restarted, reader));
 }
 
@@ -290,11 +319,11 @@ absl::StatusOr<std::unique_ptr<StoreRowWriter>> StoreRowWriter::Create(SqliteDat
   const std::pair<const char*, std::unique_ptr<SqliteStatement>*> statements[] = {
       {kPutRecord, &writer->put_record_},
       {"DELETE FROM records WHERE id = ?1", &writer->remove_record_},
-      {"INSERT OR REPLACE INTO sessions VALUES (?1,?2,?3,?4,?5)", &writer->put_session_},
+      {"INSERT OR REPLACE INTO sessions VALUES (?1,?2,?3,?4,?5,?6)", &writer->put_session_},
       {"DELETE FROM sessions WHERE id = ?1", &writer->remove_session_},
-      {"INSERT OR REPLACE INTO incarnations VALUES (?1,?2,?3,?4)", &writer->put_incarnation_},
+      {"INSERT OR REPLACE INTO incarnations VALUES (?1,?2,?3,?4,?5)", &writer->put_incarnation_},
       {"DELETE FROM incarnations WHERE rank = ?1", &writer->remove_incarnation_},
-      {"UPDATE store SET revision = ?1, next_rank = ?2, writes = writes + 1",
+      {"UPDATE store SET revision = ?1, next_rank = ?2, writes = ?3, checksum = ?4",
        &writer->put_position_},
   };
   for (const auto& [sql, statement] : statements) {
@@ -335,13 +364,14 @@ int StoreRowWriter::PutRecord(const RecordRow& row) {
   return put.Run();
 }
 
-absl::Status StoreRowWriter::Write(const WriteSet& writes) {
+absl::Status StoreRowWriter::Write(const WriteSet& writes, const StoreHead& head) {
   int code = SQLITE_OK;
   for (const IncarnationRow& row : writes.incarnations) {
     put_incarnation_->Bind(1, row.rank);
     put_incarnation_->BindText(2, row.name);
     put_incarnation_->BindText(3, row.client_name);
     put_incarnation_->Bind(4, row.last_seen_ms);
+    put_incarnation_->Bind(5, Checksum(row));
     if ((code = put_incarnation_->Run()) != SQLITE_OK) return db_->Error(code);
   }
   for (const SessionRow& row : writes.sessions) {
@@ -350,6 +380,7 @@ absl::Status StoreRowWriter::Write(const WriteSet& writes) {
     put_session_->Bind(3, row.rank);
     put_session_->Bind(4, row.ttl_ms);
     put_session_->Bind(5, int64_t{row.ends_with_stream});
+    put_session_->Bind(6, Checksum(row));
     if ((code = put_session_->Run()) != SQLITE_OK) return db_->Error(code);
   }
   for (const RecordRow& row : writes.records) {
@@ -369,8 +400,10 @@ absl::Status StoreRowWriter::Write(const WriteSet& writes) {
     remove_incarnation_->Bind(1, rank);
     if ((code = remove_incarnation_->Run()) != SQLITE_OK) return db_->Error(code);
   }
-  put_position_->Bind(1, writes.revision);
-  put_position_->Bind(2, writes.next_rank);
+  put_position_->Bind(1, head.identity.revision);
+  put_position_->Bind(2, head.identity.next_rank);
+  put_position_->Bind(3, head.writes);
+  put_position_->Bind(4, Checksum(head));
   code = put_position_->Run();
   return code == SQLITE_OK ? absl::OkStatus() : db_->Error(code);
 }

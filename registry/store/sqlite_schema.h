@@ -10,26 +10,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "registry/store/durability.h"
 #include "registry/store/sqlite_database.h"
 #include "registry/store/storage.h"
+#include "registry/store/store_head.h"
 
 namespace failback {
 
 // The version of the tables that this program writes, in PRAGMA user_version. Older files are
 // migrated when they are opened, newer ones refused.
-inline constexpr int kStoreSchemaVersion = 3;
+inline constexpr int kStoreSchemaVersion = 4;
 // PRAGMA application_id: "FBRS".
 inline constexpr int kStoreApplicationId = 0x46425253;
-
-// The only row of the table `store`.
-struct StoreHead {
-  StoreIdentity identity;
-  std::string boot_id;                        // of the machine's start in which it was last opened
-  bool clean = true;                          // closed in good order
-  Durability durability = Durability::kFull;  // of the last life
-  uint64_t writes = 0;                        // groups of rows written, over all lives
-};
 
 // Begins a new epoch in `head`. Ranks are left out: commits that are missing gave some away;
 // whoever has one may claim it again, and nobody else must be given it.
@@ -59,8 +50,8 @@ class StoreRowWriter {
  public:
   static absl::StatusOr<std::unique_ptr<StoreRowWriter>> Create(SqliteDatabase* db);
 
-  // One group more, in the caller's transaction.
-  absl::Status Write(const WriteSet& writes);
+  // One group more, in the caller's transaction; `head` is the store's with this group in it.
+  absl::Status Write(const WriteSet& writes, const StoreHead& head);
 
  private:
   explicit StoreRowWriter(SqliteDatabase* db) : db_(db) {}

@@ -81,7 +81,8 @@ SqliteStorage::SqliteStorage(Options options) : options_(std::move(options)) {
 
 SqliteStorage::~SqliteStorage() {
   if (marked_ && db_->Execute("PRAGMA synchronous=FULL").ok()) {
-    db_->Execute("UPDATE store SET clean = 1").IgnoreError();
+    head_.clean = true;
+    WriteStoreHead(*db_, head_).IgnoreError();
   }
 }
 
@@ -160,15 +161,14 @@ absl::Status SqliteStorage::ReadStore(bool created) {
 // Says in the file, durably and before anything else is written, that a life has begun.
 absl::Status SqliteStorage::MarkOpen() {
   if (auto status = db_->Execute("PRAGMA synchronous=FULL"); !status.ok()) return status;
+  head_.boot_id = options_.boot_id;
+  head_.clean = false;
+  head_.durability = options_.durability;
   absl::Status status = db_->InTransaction([&]() -> absl::Status {
     if (minted_) {
       if (auto status = RestartRevisions(*db_); !status.ok()) return status;
     }
-    StoreHead head = head_;
-    head.boot_id = options_.boot_id;
-    head.clean = false;
-    head.durability = options_.durability;
-    return WriteStoreHead(*db_, head);
+    return WriteStoreHead(*db_, head_);
   });
   // Killed before this, a new epoch that nobody has heard of is followed by another one.
   if (status.ok()) status = mark_->PutDurably({head_.identity.epoch, head_.writes});
@@ -185,9 +185,13 @@ absl::Status SqliteStorage::Write(const WriteSet& writes) {
   if (!marked_) {
     if (auto status = MarkOpen(); !status.ok()) return status;
   }
-  absl::Status status = db_->InTransaction([&] { return rows_->Write(writes); });
+  StoreHead head = head_;
+  head.identity.revision = writes.revision;
+  head.identity.next_rank = writes.next_rank;
+  ++head.writes;
+  absl::Status status = db_->InTransaction([&] { return rows_->Write(writes, head); });
   if (!status.ok()) return status;
-  ++head_.writes;
+  head_ = std::move(head);
   const absl::Status marked = mark_->Put({head_.identity.epoch, head_.writes});
   if (!marked.ok() && !mark_failed_) {
     Log(LogLevel::kWarning, "a store that is put back may not be noticed",

@@ -1,4 +1,4 @@
-// StoreRegistry on SQLite: what survives, and what is told of files that cannot be used.
+// StoreRegistry on SQLite: what survives, and what happens when it cannot be written.
 
 #include "registry/store/sqlite_storage.h"
 
@@ -21,40 +21,15 @@
 #include "gtest/gtest.h"
 #include "registry/store/store_mark.h"
 #include "tests/registry/store/harness.h"
+#include "tests/registry/store/sqlite_files.h"
 #include "tests/util/process.h"
 
 namespace failback {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::SizeIs;
-
-StoreRegistry::Options On(const std::string& path, Durability durability = Durability::kFull) {
-  StoreRegistry::Options options;
-  options.uri = "sqlite://" + path;
-  options.durability = durability;
-  return options;
-}
-
-// Runs SQL on the file as another program would.
-void Sql(const std::string& path, const std::string& sql) {
-  sqlite3* db = nullptr;
-  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
-  char* error = nullptr;
-  EXPECT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, &error), SQLITE_OK)
-      << (error == nullptr ? "" : error);
-  sqlite3_free(error);
-  sqlite3_close(db);
-}
-
-void CopyFile(const std::string& from, const std::string& to) {
-  std::ifstream in(from, std::ios::binary);
-  std::ofstream out(to, std::ios::binary);
-  if (in.peek() != std::ifstream::traits_type::eof()) out << in.rdbuf();
-}
 
 // What a store consists of, without and with its mark.
 const std::vector<std::string> kData = {"", "-wal"};
@@ -78,18 +53,6 @@ class Killed {
   const std::string path_;
   const std::string aside_;
 };
-
-// The error of opening `path`, which must be one line that names it.
-absl::Status OpenError(const std::string& path) {
-  auto timer = HashedWheelTimer::Create({}).value();
-  StoreRegistry::Options options = On(path);
-  options.timer = timer.get();
-  const absl::Status status = StoreRegistry::Open(options).status();
-  EXPECT_FALSE(status.ok());
-  EXPECT_THAT(std::string(status.message()), HasSubstr(path));
-  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
-  return status;
-}
 
 TEST(SqliteStorage, EverythingSurvivesAReopen) {
   TempDir folder;
@@ -360,19 +323,6 @@ TEST_F(PutBackTest, ANewEpochLeavesOutTheRanksThatMayHaveBeenGiven) {
   EXPECT_GT(Open(path_)->identity().next_rank, next_rank_);
 }
 
-TEST_F(PutBackTest, AFileOfSchema1IsMigrated) {
-  Live(path_);
-  const std::string store_id = Open(path_)->identity().store_id;
-  Sql(path_,
-      "ALTER TABLE store DROP COLUMN writes; ALTER TABLE records DROP COLUMN offline; "
-      "PRAGMA user_version=1");
-  ASSERT_EQ(unlink(StoreMark::PathOf(path_).c_str()), 0);
-  EXPECT_EQ(Open(path_)->identity().store_id, store_id);
-  const uint64_t epoch = EpochOf(path_);
-  Live(path_);
-  EXPECT_EQ(EpochOf(path_), epoch);
-}
-
 std::string DurabilityName(const ::testing::TestParamInfo<Durability>& info) {
   constexpr const char* kNames[] = {"Full", "Normal", "Off"};
   return kNames[static_cast<int>(info.param)];
@@ -382,123 +332,6 @@ INSTANTIATE_TEST_SUITE_P(Durabilities, EpochTest,
                          ::testing::Values(Durability::kFull, Durability::kNormal,
                                            Durability::kOff),
                          DurabilityName);
-
-// ---- Files that cannot be used.
-
-TEST(SqliteStorage, SecondOpenIsRefused) {
-  TempDir folder;
-  const std::string path = folder.File("registry.db");
-  StoreHarness store((On(path)));
-  const absl::Status status = OpenError(path);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(
-      std::string(status.message()),
-      HasSubstr("is in use: " + path + ".lock is locked by process " + std::to_string(getpid())));
-}
-
-TEST(SqliteStorage, NewerSchemaIsRefused) {
-  TempDir folder;
-  const std::string path = folder.File("registry.db");
-  StoreHarness(On(path)).Close();
-  Sql(path, "PRAGMA user_version=99");
-  const absl::Status status = OpenError(path);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("was written by a newer version: schema 99 found, up to 3 supported"));
-  Sql(path, "PRAGMA user_version=3");
-  StoreHarness again((On(path)));
-}
-
-TEST(SqliteStorage, OtherFilesAreRefused) {
-  TempDir folder;
-  const std::string other = folder.File("other.db");
-  Sql(other, "CREATE TABLE t(x); PRAGMA user_version=1");
-  EXPECT_THAT(std::string(OpenError(other).message()), HasSubstr("of another program"));
-  const absl::Status text = OpenError(folder.Write("text.db", std::string(5000, 'x')));
-  EXPECT_EQ(text.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(text.message()), HasSubstr("not a database"));
-  ASSERT_EQ(mkdir(folder.File("folder").c_str(), 0755), 0);
-  EXPECT_THAT(std::string(OpenError(folder.File("folder")).message()), HasSubstr("is not a file"));
-}
-
-TEST(SqliteStorage, FoldersThatCannotBeUsedAreNamed) {
-  TempDir folder;
-  const absl::Status missing = OpenError(folder.File("none/registry.db"));
-  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(missing.message()), HasSubstr("No such file or directory"));
-  folder.Write("file", "");
-  EXPECT_THAT(std::string(OpenError(folder.File("file/registry.db")).message()),
-              HasSubstr("is not a folder"));
-  // Not writable for anyone, root included.
-  const absl::Status unwritable = OpenError("/proc/registry.db");
-  EXPECT_EQ(unwritable.code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_THAT(std::string(unwritable.message()), HasSubstr("cannot write to its folder"));
-}
-
-TEST(SqliteStorage, DamageIsNoticed) {
-  TempDir folder;
-  const std::string path = folder.File("registry.db");
-  {
-    StoreHarness store((On(path)));
-    for (int i = 0; i < 300; ++i) {
-      ASSERT_TRUE(
-          store.Register("", MakeInstance("orders", "id-of-instance-" + std::to_string(i))).ok());
-    }
-  }
-  std::string good;
-  {
-    std::ifstream in(path, std::ios::binary);
-    good.assign(std::istreambuf_iterator<char>(in), {});
-  }
-  const auto open_with = [&](const std::string& bytes) {
-    const std::string damaged = folder.Write("damaged.db", bytes);
-    auto timer = HashedWheelTimer::Create({}).value();
-    StoreRegistry::Options options = On(damaged);
-    options.timer = timer.get();
-    return StoreRegistry::Open(options).status();
-  };
-  ASSERT_TRUE(open_with(good).ok());
-
-  std::string flipped = good;
-  const size_t at = flipped.find("id-of-instance-77");
-  ASSERT_NE(at, std::string::npos);
-  flipped[at] ^= 1;
-  const absl::Status status = open_with(flipped);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("has a wrong checksum"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("damaged.db"));
-  EXPECT_EQ(open_with(good.substr(0, good.size() / 2)).code(), absl::StatusCode::kDataLoss);
-
-  // Any flipped byte is noticed, or harmless: never a crash, never another content.
-  std::mt19937 random(17);
-  for (int i = 0; i < 60; ++i) {
-    std::string bytes = good;
-    bytes[100 + random() % (bytes.size() - 100)] ^= static_cast<char>(1 << random() % 8);
-    open_with(bytes).IgnoreError();
-  }
-}
-
-TEST(SqliteStorage, RowsThatContradictEachOtherAreNoticed) {
-  TempDir folder;
-  const std::string path = folder.File("registry.db");
-  {
-    StoreHarness store((On(path)));
-    const std::string session = store.Session("a");
-    ASSERT_TRUE(store.Register(session, MakeInstance("orders", "1"), 1).ok());
-  }
-  CopyFile(path, folder.File("sessionless.db"));
-  Sql(folder.File("sessionless.db"), "DELETE FROM sessions");
-  EXPECT_THAT(std::string(OpenError(folder.File("sessionless.db")).message()),
-              HasSubstr("is damaged: record 1 lives in a session that is not there"));
-  CopyFile(path, folder.File("rankless.db"));
-  Sql(folder.File("rankless.db"), "DELETE FROM incarnations");
-  EXPECT_THAT(std::string(OpenError(folder.File("rankless.db")).message()),
-              HasSubstr("is of rank 1, which is not there"));
-  CopyFile(path, folder.File("nobody.db"));
-  Sql(folder.File("nobody.db"), "DELETE FROM store");
-  EXPECT_THAT(std::string(OpenError(folder.File("nobody.db")).message()),
-              HasSubstr("has no identity"));
-}
 
 // ---- Writes that fail while it runs.
 
