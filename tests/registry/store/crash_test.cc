@@ -40,7 +40,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 
 TEST(Crash, NothingAcknowledgedIsLostAndNoBatchIsTorn) {
   const uint64_t seed = FromEnvironment("FAILBACK_TEST_SEED", std::random_device()());
-  const uint64_t kills = FromEnvironment("FAILBACK_TEST_KILLS", 60);
+  const uint64_t kills = FromEnvironment("FAILBACK_TEST_KILLS", 200);
   std::cout << "seed " << seed << std::endl;
   SCOPED_TRACE(absl::StrCat("replay with FAILBACK_TEST_SEED=", seed));
   std::mt19937_64 random(seed);
