@@ -1,18 +1,30 @@
 #include "registry/conflator.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/message_lite.h"
 #include "registry/canonical.h"
+#include "registry/instance_view.h"
 
 namespace failback {
 namespace {
 
 uint64_t KeyDigest(const InstanceKey& key) { return Digest64(CanonicalKey(key)); }
 
-// An operation beside its bytes: a map's node and the heap's own.
-constexpr size_t kOperationBytes = 112;
+// An operation's bytes beside themselves: their count, and the heap's own.
+constexpr size_t kBlobBytes = 24;
+
+// What a subscriber alone may still hold of a lazy snapshot for each instance that has changed
+// since: the old one, of about the size of the new, and the list that it is in.
+constexpr size_t kOldListBytes = 320;
+
+// Of a shared message that is being written no more than this is counted: changes to come would end
+// the stream of one who is just busy reading it.
+constexpr size_t kMostSharedBytes = 256 << 10;
 
 uint64_t ContentDigest(const ServiceInstance& instance) {
   return std::max<uint64_t>(1, Digest64(CanonicalInstance(instance)));
@@ -21,15 +33,39 @@ uint64_t ContentDigest(const ServiceInstance& instance) {
 }  // namespace
 
 Conflator::Changes Conflator::ChangesOf(const SubscribeResponse& message) {
-  auto changes = std::make_shared<std::vector<Change>>();
+  auto list = std::make_shared<ChangeList>();
   const auto& instances =
       message.has_snapshot() ? message.snapshot().instances() : message.delta().upserts();
-  changes->reserve(instances.size() + message.delta().removals_size());
+  list->changes.reserve(instances.size() + message.delta().removals_size());
   for (const auto& instance : instances) {
-    changes->push_back({KeyDigest(instance.key()), ContentDigest(instance)});
+    list->changes.push_back({KeyDigest(instance.key()), ContentDigest(instance)});
   }
-  for (const auto& key : message.delta().removals()) changes->push_back({KeyDigest(key), 0});
-  return changes;
+  for (const auto& key : message.delta().removals()) list->changes.push_back({KeyDigest(key), 0});
+  list->bytes = message.ByteSizeLong();
+  return list;
+}
+
+Conflator::Changes Conflator::ChangesOf(const LazySnapshot& snapshot) {
+  auto list = std::make_shared<ChangeList>();
+  if (snapshot.instances() > kMaxContents) return list;
+  list->changes.reserve(snapshot.instances());
+  EncodedInstance encoded;
+  std::string canonical;
+  ServiceInstance parsed;
+  snapshot.ForEach([&](std::string_view bytes) {
+    if (ReadInstance(bytes, &encoded)) {
+      const InstanceView& view = encoded.view;
+      canonical.resize(encoded.CanonicalSize());
+      encoded.WriteCanonical(canonical.data());
+      list->changes.push_back(
+          {Digest64(CanonicalKey(view.name_space, view.service, view.instance_id)),
+           std::max<uint64_t>(1, Digest64(canonical))});
+    } else {
+      parsed.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+      list->changes.push_back({KeyDigest(parsed.key()), ContentDigest(parsed)});
+    }
+  });
+  return list;
 }
 
 void Conflator::State::Apply(const std::vector<Change>& changes) {
@@ -71,21 +107,40 @@ Conflator::Conflator(uint64_t epoch, uint64_t revision) : order_(epoch, revision
   written_.revision = revision;
 }
 
+void Conflator::BeginSnapshot() {
+  rest_.reset();
+  next_ = std::make_unique<NextSnapshot>();
+  next_->after.complete = true;
+}
+
 absl::Status Conflator::Add(Event event, Changes changes) {
   const bool continues = order_.in_snapshot();
   if (absl::Status status = order_.Check(*event); !status.ok()) return status;
   if (changes == nullptr) changes = ChangesOf(*event);
   if (!event->has_snapshot()) return AddToRest(std::move(event), std::move(changes));
 
-  if (!continues) {
-    rest_.reset();
-    next_ = std::make_unique<Snapshot>();
-    next_->after.complete = true;
-  }
+  if (!continues) BeginSnapshot();
   next_->after.MoveTo(*event);
-  next_->after.Apply(*changes);
+  next_->after.Apply(changes->changes);
   next_->whole = !event->snapshot().more();
   next_->parts.push_back(std::move(event));
+  return absl::OkStatus();
+}
+
+absl::Status Conflator::Add(Snapshot snapshot, Changes changes) {
+  SubscribeResponse position;
+  position.set_epoch(snapshot->epoch());
+  position.set_revision(snapshot->revision());
+  position.mutable_snapshot();
+  if (order_.in_snapshot()) return absl::AbortedError("a snapshot came within another");
+  if (absl::Status status = order_.Check(position); !status.ok()) return status;
+  if (changes == nullptr) changes = ChangesOf(*snapshot);
+  BeginSnapshot();
+  next_->after.MoveTo(position);
+  next_->after.complete = snapshot->instances() <= kMaxContents;
+  next_->after.Apply(changes->changes);
+  next_->whole = true;
+  next_->lazy = std::move(snapshot);
   return absl::OkStatus();
 }
 
@@ -96,10 +151,12 @@ absl::Status Conflator::AddToRest(Event event, Changes changes) {
     rest_->stale = event->stale();
     rest_->single = std::move(event);
     rest_->changes = std::move(changes);
-    return absl::OkStatus();
+    if (!busy_ || rest_->changes->bytes <= kSharedBytes) return absl::OkStatus();
+    Unfold();
+  } else {
+    Unfold();
+    Merge(*event, changes->changes);
   }
-  Unfold();
-  Merge(*event, *changes);
   if (bytes() > kMaxBytes) {
     return absl::AbortedError(absl::StrCat("the subscriber is ", rest_->operations.size(),
                                            " changes behind: a snapshot is shorter"));
@@ -115,16 +172,20 @@ void Conflator::Merge(const SubscribeResponse& message, const std::vector<Change
   for (int i = 0; i < static_cast<int>(changes.size()); ++i) {
     const auto [key, content] = changes[i];
     if (const auto it = rest_->operations.find(key); it != rest_->operations.end()) {
-      rest_->operation_bytes -= kOperationBytes + it->second.bytes.size();
+      rest_->operation_bytes -= kBlobBytes + it->second.bytes.size();
       rest_->operations.erase(it);
     }
     if (Base().ContentOf(key) == content) continue;
+    const google::protobuf::MessageLite& told =
+        content != 0 ? static_cast<const google::protobuf::MessageLite&>(upserts[i])
+                     : message.delta().removals(i - upserts.size());
+    const size_t size = told.ByteSizeLong();
     Operation& operation = rest_->operations[key];
     operation.content = content;
-    operation.bytes = content != 0
-                          ? upserts[i].SerializeAsString()
-                          : message.delta().removals(i - upserts.size()).SerializeAsString();
-    rest_->operation_bytes += kOperationBytes + operation.bytes.size();
+    operation.bytes = Blob(size, [&](char* bytes) {
+      told.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bytes));
+    });
+    rest_->operation_bytes += kBlobBytes + size;
   }
 }
 
@@ -132,28 +193,46 @@ void Conflator::Unfold() {
   if (rest_->single == nullptr) return;
   const Event single = std::move(rest_->single);
   const Changes changes = std::move(rest_->changes);
-  Merge(*single, *changes);
+  Merge(*single, changes->changes);
 }
 
-Conflator::Event Conflator::Take() {
-  if (parts_.empty() && next_ != nullptr) {
-    if (!next_->whole) return nullptr;
-    const State& after = next_->after;
-    const bool same = told_ && written_.complete && written_.epoch == after.epoch &&
-                      written_.stale == after.stale && written_.contents == after.contents;
-    if (!same) {
-      written_ = std::move(next_->after);
-      parts_ = std::move(next_->parts);
-      std::reverse(parts_.begin(), parts_.end());
-    }
-    next_.reset();
+void Conflator::StartNext() {
+  const State& after = next_->after;
+  const bool same = told_ && written_.complete && after.complete &&
+                    written_.epoch == after.epoch && written_.stale == after.stale &&
+                    written_.contents == after.contents;
+  if (!same) {
+    written_ = std::move(next_->after);
+    parts_ = std::move(next_->parts);
+    std::reverse(parts_.begin(), parts_.end());
+    lazy_ = std::move(next_->lazy);
+    lazy_part_ = 0;
   }
+  next_.reset();
+}
+
+Conflator::Message Conflator::Take() {
+  busy_ = false;
+  taken_bytes_ = 0;
+  if (!in_snapshot() && next_ != nullptr) {
+    if (!next_->whole) return {};
+    StartNext();
+  }
+  Message message;
   if (!parts_.empty()) {
-    Event part = std::move(parts_.back());
+    message.event = std::move(parts_.back());
     parts_.pop_back();
-    return Told(std::move(part));
+  } else if (lazy_ != nullptr) {
+    message.snapshot = lazy_;
+    message.part = lazy_part_++;
+    taken_bytes_ = lazy_->PartBytes(message.part);
+    if (lazy_part_ == lazy_->parts()) lazy_.reset();
+  } else if (rest_ != nullptr) {
+    message.event = TakeRest();
   }
-  return rest_ != nullptr ? TakeRest() : nullptr;
+  busy_ = static_cast<bool>(message);
+  told_ = told_ || busy_;
+  return message;
 }
 
 Conflator::Event Conflator::TakeRest() {
@@ -163,16 +242,21 @@ Conflator::Event Conflator::TakeRest() {
                              : single->revision() == written_.revision || !written_.known;
     const bool news = single->has_delta() || !told_ || single->stale() != written_.stale;
     if (on_base && news) {
+      taken_bytes_ = std::min(rest_->changes->bytes, kMostSharedBytes);
       if (single->has_delta()) {
-        written_.Apply(*rest_->changes);
+        written_.Apply(rest_->changes->changes);
         written_.MoveTo(*single);
       }
       written_.stale = single->stale();
       rest_.reset();
-      return Told(single);
+      return single;
     }
   }
   Unfold();
+  return TakeMerged();
+}
+
+Conflator::Event Conflator::TakeMerged() {
   const Rest rest = std::move(*std::exchange(rest_, nullptr));
   if (rest.operations.empty() && told_ && rest.stale == written_.stale) return nullptr;
 
@@ -185,38 +269,46 @@ Conflator::Event Conflator::TakeRest() {
     delta->set_base_revision(written_.revision);
     message->set_revision(rest.revision);
     std::vector<Change> changes;
+    changes.reserve(rest.operations.size());
     for (const auto& [key, operation] : rest.operations) {
       changes.push_back({key, operation.content});
-      if (operation.content != 0) {
-        delta->add_upserts()->ParseFromString(operation.bytes);
-      } else {
-        delta->add_removals()->ParseFromString(operation.bytes);
-      }
+      google::protobuf::MessageLite* const told =
+          operation.content != 0 ? static_cast<google::protobuf::MessageLite*>(delta->add_upserts())
+                                 : delta->add_removals();
+      told->ParseFromArray(operation.bytes.data(), static_cast<int>(operation.bytes.size()));
     }
+    taken_bytes_ = rest.operation_bytes;
     written_.Apply(changes);
     written_.MoveTo(*message);
   } else {
     written_.stale = rest.stale;
   }
-  return Told(std::move(message));
-}
-
-Conflator::Event Conflator::Told(Event event) {
-  told_ = true;
-  return event;
+  return message;
 }
 
 size_t Conflator::pending() const {
   size_t pending = parts_.size();
-  if (next_ != nullptr) pending += next_->parts.size();
+  if (lazy_ != nullptr) pending += lazy_->parts() - lazy_part_;
+  if (next_ != nullptr) pending += next_->lazy ? next_->lazy->parts() : next_->parts.size();
   if (rest_ != nullptr) pending += rest_->single != nullptr ? 1 : rest_->operations.size();
   return pending;
 }
 
 size_t Conflator::bytes() const {
-  size_t bytes = sizeof(*this) + written_.bytes();
-  if (next_ != nullptr) bytes += sizeof(*next_) + next_->after.bytes();
-  if (rest_ != nullptr) bytes += sizeof(*rest_) + rest_->operation_bytes;
+  size_t bytes = sizeof(*this) + written_.bytes() + taken_bytes_;
+  bool lazy = lazy_ != nullptr;
+  if (lazy) bytes += lazy_->bytes();
+  if (next_ != nullptr) {
+    bytes += sizeof(*next_) + next_->after.bytes();
+    if (next_->lazy != nullptr) bytes += next_->lazy->bytes();
+    lazy = lazy || next_->lazy != nullptr;
+  }
+  if (rest_ != nullptr) {
+    const size_t count = rest_->operations.size();
+    bytes += sizeof(*rest_) + rest_->operation_bytes +
+             rest_->operations.capacity() * (sizeof(std::pair<uint64_t, Operation>) + 1);
+    if (lazy) bytes += rest_->operation_bytes + count * kOldListBytes;
+  }
   return bytes;
 }
 

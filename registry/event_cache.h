@@ -1,14 +1,16 @@
 // What the server needs of an event, made once however many subscribers get it.
 //
 // A change of a service that a thousand clients follow is one shared message. Serializing it, and
-// digesting it for the conflators, is done for the first of them and found here by the others.
-// Entries go with their message.
+// digesting it for the conflators, is done for the first of them and found here by the others; so
+// it is with the parts of a snapshot, for those who take them at the same time. Entries go with
+// their message, or snapshot.
 //
 // Thread safety: all methods from any thread.
 
 #ifndef FAILBACK_REGISTRY_EVENT_CACHE_H_
 #define FAILBACK_REGISTRY_EVENT_CACHE_H_
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -21,25 +23,27 @@ namespace failback {
 
 class EventCache {
  public:
-  using Event = std::shared_ptr<const SubscribeResponse>;
-
-  Conflator::Changes ChangesOf(const Event& event);
+  Conflator::Changes ChangesOf(const Conflator::Event& event);
+  Conflator::Changes ChangesOf(const Conflator::Snapshot& snapshot);
 
   // The message as it goes on the wire. Copies of a ByteBuffer share their memory.
-  grpc::ByteBuffer BytesOf(const Event& event);
+  grpc::ByteBuffer BytesOf(const Conflator::Message& message);
 
  private:
   // Events are told to all their subscribers before the next; a few overlap.
   static constexpr size_t kMaxEntries = 8;
 
   struct Entry {
-    std::weak_ptr<const SubscribeResponse> event;
+    std::weak_ptr<const void> source;  // an event, or a snapshot
+    size_t part = 0;
     Mutex mu;
     Conflator::Changes changes ABSL_GUARDED_BY(mu);
     std::unique_ptr<grpc::ByteBuffer> bytes ABSL_GUARDED_BY(mu);
   };
 
-  std::shared_ptr<Entry> EntryOf(const Event& event);
+  std::shared_ptr<Entry> EntryOf(const std::shared_ptr<const void>& source, size_t part);
+  template <typename Source>
+  Conflator::Changes Changes(const std::shared_ptr<const Source>& source);
 
   Mutex mu_;
   std::vector<std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);  // oldest first

@@ -44,6 +44,7 @@
 namespace failback {
 
 class EncodedRegistrar;
+class LazySnapshot;
 
 // The wire messages are the vocabulary of the C++ interface too.
 using admin::v1::SetOfflineRequest;
@@ -81,6 +82,11 @@ class NotifyListener {
   // The next message of the stream. It is shared with the other subscribers of the same set:
   // keep the pointer rather than a copy.
   virtual void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) = 0;
+
+  // A whole snapshot, not yet made into messages: for a listener that passes them on at somebody
+  // else's pace (registry/lazy_snapshot.h). False, the default: it is not taken, and told through
+  // OnNotify, part by part.
+  virtual bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) { return false; }
 
   // The stream has ended; nothing follows. OK after Unsubscribe, ABORTED (REPLACED) when a
   // newer Subscribe with the same id took over; anything else is a failure: subscribe again, with

@@ -15,20 +15,20 @@
 // 1. The listener is called by one thread at a time, in the order of the posts.
 // 2. OnEnd is the last call, and comes at most once.
 // 3. After Close() has returned nothing is called; from within the listener Close() returns at once
-// and the
-//    call under way is the last.
+//    and the call under way is the last.
 
 #ifndef FAILBACK_REGISTRY_SERIAL_NOTIFIER_H_
 #define FAILBACK_REGISTRY_SERIAL_NOTIFIER_H_
 
+#include <cstddef>
 #include <functional>
 #include <list>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
+#include "registry/lazy_snapshot.h"
 #include "registry/registry.h"
 #include "retry/mutex.h"
 
@@ -37,6 +37,13 @@ namespace failback {
 class SerialNotifier {
  public:
   using Event = std::shared_ptr<const SubscribeResponse>;
+  using Snapshot = std::shared_ptr<const LazySnapshot>;
+
+  // What is told in one step: an event, or a snapshot.
+  struct Told {
+    Event event;
+    Snapshot snapshot;
+  };
 
   explicit SerialNotifier(std::shared_ptr<NotifyListener> listener)
       : listener_(std::move(listener)) {}
@@ -44,13 +51,14 @@ class SerialNotifier {
   SerialNotifier& operator=(const SerialNotifier&) = delete;
 
   // Appends an event. Ignored, and false, after PostEnd() or Close().
-  bool Post(Event event) { return Post(Item{std::move(event), nullptr}); }
+  bool Post(Event event) { return Post(Item{{std::move(event), nullptr}}); }
 
-  // As Post, of events that are made on delivery, without a lock held: for those that are costly to
-  // make under the poster's lock, or that nobody may come to hear.
-  bool PostDeferred(std::function<std::vector<Event>()> make) {
-    return Post(Item{nullptr, std::move(make)});
-  }
+  // As Post, of a snapshot: as it is for a listener that takes it so, else part by part.
+  bool Post(Snapshot snapshot) { return Post(Item{{nullptr, std::move(snapshot)}}); }
+
+  // As Post, of what is made on delivery, without a lock held: for what is costly to make under the
+  // poster's lock, or nobody may come to hear.
+  bool PostDeferred(std::function<Told()> make) { return Post(Item{{}, std::move(make)}); }
 
   // Appends the end. The first one counts.
   void PostEnd(absl::Status status) {
@@ -95,10 +103,11 @@ class SerialNotifier {
   }
 
  private:
-  // An event, or how to make some.
+  // What to tell, or how to make it.
   struct Item {
-    Event event;
-    std::function<std::vector<Event>()> make;
+    Told told;
+    std::function<Told()> make;
+    size_t part = 0;  // of the snapshot, to be told next
   };
 
   bool Post(Item item) {
@@ -126,26 +135,32 @@ class SerialNotifier {
         return false;
       }
     }
-    if (item.make != nullptr) {
-      std::vector<Event> made = item.make();
-      MutexLock lock(&mu_);
-      if (closed_) return true;
-      for (auto it = made.rbegin(); it != made.rend(); ++it) {
-        events_.push_front({std::move(*it), nullptr});
-      }
-      return true;
-    }
+    if (item.make != nullptr) item.told = std::exchange(item.make, nullptr)();
     try {
-      if (item.event != nullptr) {
-        listener_->OnNotify(item.event);
-      } else {
+      if (end.has_value()) {
         listener_->OnEnd(*end);
+      } else if (item.told.event != nullptr) {
+        listener_->OnNotify(item.told.event);
+      } else {
+        TellSnapshot(std::move(item));
       }
     } catch (...) {
       MutexLock lock(&mu_);
       ++failures_;
     }
     return true;
+  }
+
+  // A snapshot that the listener does not take comes part by part, each as a call of its own.
+  void TellSnapshot(Item item) {
+    const Snapshot snapshot = item.told.snapshot;
+    if (item.part == 0 && listener_->OnSnapshot(snapshot)) return;
+    const Event part = snapshot->Part(item.part);
+    if (++item.part < snapshot->parts()) {
+      MutexLock lock(&mu_);
+      if (!closed_) events_.push_front(std::move(item));
+    }
+    listener_->OnNotify(part);
   }
 
   const std::shared_ptr<NotifyListener> listener_;

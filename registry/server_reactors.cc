@@ -1,5 +1,7 @@
 #include "registry/server_reactors.h"
 
+#include <type_traits>
+
 namespace failback {
 
 RenewalReactor::RenewalReactor(std::shared_ptr<Registry> registry,
@@ -172,16 +174,28 @@ void SubscribeReactor::State::Sweep(int sweeps) {
   context_->TryCancel();
 }
 
-void SubscribeReactor::State::OnNotify(const std::shared_ptr<const SubscribeResponse>& event) {
-  Conflator::Changes changes = cache_->ChangesOf(event);
+template <typename Told>
+void SubscribeReactor::State::Add(const Told& told) {
+  Conflator::Changes changes = cache_->ChangesOf(told);
   MutexLock lock(&mu_);
   if (!conflator_.has_value() || end_.has_value()) return;
-  if (event->has_delta() && conflator_->pending() > 0) stats_->Conflated();
-  if (absl::Status status = conflator_->Add(event, std::move(changes)); !status.ok()) {
+  if constexpr (std::is_same_v<Told, Conflator::Event>) {
+    if (told->has_delta() && conflator_->pending() > 0) stats_->Conflated();
+  }
+  if (absl::Status status = conflator_->Add(told, std::move(changes)); !status.ok()) {
     conflator_.reset();
     end_ = std::move(status);
   }
   Advance();
+}
+
+void SubscribeReactor::State::OnNotify(const std::shared_ptr<const SubscribeResponse>& event) {
+  Add(event);
+}
+
+bool SubscribeReactor::State::OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) {
+  Add(snapshot);
+  return true;
 }
 
 void SubscribeReactor::State::OnEnd(const absl::Status& status) {
@@ -193,9 +207,9 @@ void SubscribeReactor::State::OnEnd(const absl::Status& status) {
 void SubscribeReactor::State::Advance() {
   if (reactor_ == nullptr || writing_) return;
   if (conflator_.has_value()) {
-    if (const Conflator::Event next = conflator_->Take(); next != nullptr) {
+    if (const Conflator::Message next = conflator_->Take()) {
       written_ = cache_->BytesOf(next);
-      stats_->Sent(next->has_snapshot());
+      stats_->Sent(next.snapshot != nullptr || next.event->has_snapshot());
       writing_ = true;
       idle_sweeps_ = 0;
       reactor_->StartWrite(&written_);

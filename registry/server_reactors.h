@@ -266,6 +266,7 @@ class SubscribeReactor::State : public NotifyListener {
   void Abort(const absl::Status& status);
 
   void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override;
+  bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) override;
   // The subscriber hears what it has not been told yet, then the end.
   void OnEnd(const absl::Status& status) override;
 
@@ -275,6 +276,8 @@ class SubscribeReactor::State : public NotifyListener {
  private:
   friend class SubscribeReactor;
 
+  template <typename Told>
+  void Add(const Told& told) ABSL_LOCKS_EXCLUDED(mu_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<EventCache> cache_;

@@ -64,6 +64,11 @@ class Gate final : public NotifyListener {
     notifier_.Post(event);
     notifier_.Deliver();
   }
+  bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) override {
+    notifier_.Post(snapshot);
+    notifier_.Deliver();
+    return true;
+  }
   void OnEnd(const absl::Status& status) override {
     notifier_.PostEnd(status);
     notifier_.Deliver();

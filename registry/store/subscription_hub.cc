@@ -16,8 +16,8 @@
 namespace failback {
 namespace {
 
-using Event = std::shared_ptr<const SubscribeResponse>;
-using Events = std::vector<Event>;
+using Event = SerialNotifier::Event;
+using Told = SerialNotifier::Told;
 using Changes = std::shared_ptr<const std::vector<InstanceChange>>;
 
 // Services without instances and subscribers whose changes are remembered.
@@ -55,34 +55,10 @@ Event MakeDelta(uint64_t epoch, uint64_t base, uint64_t revision,
   return event;
 }
 
-Events MakeSnapshot(uint64_t epoch, uint64_t revision, const Selector& selector,
-                    const std::vector<Blob>& instances, size_t part_instances, size_t part_bytes) {
-  const bool filtered = HasFilter(selector);
-  const auto new_part = [&] {
-    auto part = std::make_shared<SubscribeResponse>();
-    part->set_epoch(epoch);
-    part->set_revision(revision);
-    part->mutable_snapshot();
-    return part;
-  };
-  Events parts;
-  std::shared_ptr<SubscribeResponse> part = new_part();
-  size_t bytes = 0;
-  for (const Blob& instance : instances) {
-    ServiceInstance parsed = Parse(instance);
-    if (filtered && !SelectorMatches(selector, parsed)) continue;
-    if (part->snapshot().instances_size() > 0 &&
-        (static_cast<size_t>(part->snapshot().instances_size()) >= part_instances ||
-         bytes + instance.size() > part_bytes)) {
-      part->mutable_snapshot()->set_more(true);
-      parts.push_back(std::exchange(part, new_part()));
-      bytes = 0;
-    }
-    bytes += instance.size();
-    *part->mutable_snapshot()->add_instances() = std::move(parsed);
-  }
-  parts.push_back(std::move(part));
-  return parts;
+void KeepMatching(const Selector& selector, std::vector<Blob>* instances) {
+  if (!HasFilter(selector)) return;
+  const auto other = [&](const Blob& bytes) { return !SelectorMatches(selector, Parse(bytes)); };
+  instances->erase(std::remove_if(instances->begin(), instances->end(), other), instances->end());
 }
 
 // The net effect of changes in order: per key the first state before and the last after.
@@ -112,31 +88,27 @@ absl::Status SupersededSubscription(const std::string& id, uint64_t generation) 
 }  // namespace
 
 // One step of a stream, made on first use and shared by all who hear it. It lives as long as
-// someone has yet to hear it or keeps one of its events.
+// someone has yet to hear it or keeps what was told.
 class SubscriptionHub::Message {
  public:
-  Message(uint64_t revision, std::function<Events()> make)
+  Message(uint64_t revision, std::function<Told()> make)
       : revision_(revision), make_(std::move(make)) {}
 
   uint64_t revision() const { return revision_; }
 
-  static Events Get(const std::shared_ptr<Message>& message) {
+  static Told Get(const std::shared_ptr<Message>& message) {
     MutexLock lock(&message->mu_);
-    if (message->make_) {
-      message->events_ = message->make_();
-      message->make_ = nullptr;
-    }
-    Events events;
-    events.reserve(message->events_.size());
-    for (const Event& event : message->events_) events.emplace_back(message, event.get());
-    return events;
+    if (message->make_) message->told_ = std::exchange(message->make_, nullptr)();
+    const Told& told = message->told_;
+    if (told.event != nullptr) return {Event(message, told.event.get()), nullptr};
+    return {nullptr, SerialNotifier::Snapshot(message, told.snapshot.get())};
   }
 
  private:
   const uint64_t revision_;
   Mutex mu_;
-  std::function<Events()> make_ ABSL_GUARDED_BY(mu_);
-  Events events_ ABSL_GUARDED_BY(mu_);
+  std::function<Told()> make_ ABSL_GUARDED_BY(mu_);
+  Told told_ ABSL_GUARDED_BY(mu_);
 };
 
 class SubscriptionHub::Member {
@@ -330,17 +302,20 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
     first = std::make_shared<Message>(
         revision,
         [epoch = epoch_, base = request.revision(), revision, selector,
-         missed = std::move(missed)]() -> Events {
-          return {MakeDelta(epoch, base, revision, Conflate(missed, selector))};
+         missed = std::move(missed)]() -> Told {
+          return {MakeDelta(epoch, base, revision, Conflate(missed, selector)), nullptr};
         });
   } else {
     first = group->snapshot.lock();
     if (first == nullptr) {
       first = std::make_shared<Message>(
-          revision, [epoch = epoch_, revision, selector, blobs = instances(),
-                     part_instances = options_.snapshot_part_instances,
-                     part_bytes = options_.snapshot_part_bytes] {
-            return MakeSnapshot(epoch, revision, selector, blobs, part_instances, part_bytes);
+          revision, [epoch = epoch_, revision, selector, blobs = instances(), runs = runs_,
+                     limits = StoredSnapshot::PartLimits{
+                         options_.snapshot_part_instances,
+                         options_.snapshot_part_bytes}]() mutable -> Told {
+            KeepMatching(selector, &blobs);
+            return {nullptr, std::make_shared<StoredSnapshot>(epoch, revision, blobs, limits,
+                                                              runs.get())};
           });
       group->snapshot = first;
     }
@@ -497,8 +472,8 @@ void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& chang
       auto& shared = by_base[base];
       if (shared == nullptr) {
         shared =
-            std::make_shared<Message>(revision, [epoch = epoch_, base, revision, seen]() -> Events {
-              return {MakeDelta(epoch, base, revision, *seen)};
+            std::make_shared<Message>(revision, [epoch = epoch_, base, revision, seen]() -> Told {
+              return {MakeDelta(epoch, base, revision, *seen), nullptr};
             });
       }
       message = shared;

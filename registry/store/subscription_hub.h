@@ -36,6 +36,7 @@
 #include "registry/registry.h"
 #include "registry/store/blob.h"
 #include "registry/store/state.h"
+#include "registry/store/stored_snapshot.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -47,9 +48,10 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
     // it has instances, where that is less: a snapshot is shorter then.
     size_t max_log = 1000;
     size_t min_log = 16;
-    // A snapshot is told in parts of at most so many instances and about so many bytes.
+    // A snapshot is told in parts of at most so many instances and about so many bytes. One who
+    // stops in the middle holds one part.
     size_t snapshot_part_instances = 2000;
-    size_t snapshot_part_bytes = 1 << 20;
+    size_t snapshot_part_bytes = 256 << 10;
     // What changes for those who follow a namespace is found from the commits of its services; off:
     // it is published as a topic of its own.
     bool derive_namespaces = true;
@@ -143,6 +145,7 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
 
   const Options options_;
   const uint64_t epoch_;
+  const std::shared_ptr<RunPool> runs_ = std::make_shared<RunPool>();
 
   mutable Mutex mu_;
   absl::flat_hash_map<std::string, std::unique_ptr<Topic>> topics_ ABSL_GUARDED_BY(mu_);

@@ -5,12 +5,14 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "google/protobuf/util/message_differencer.h"
 #include "registry/canonical.h"
 #include "registry/conflator.h"
 #include "registry/errors.h"
 #include "registry/event_order.h"
+#include "registry/store/stored_snapshot.h"
 #include "registry/watched_set.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -22,12 +24,24 @@ namespace {
   std::abort();
 }
 
+// The snapshot that `event` says, lazy, in parts of `part` instances.
+Conflator::Snapshot Lazy(const SubscribeResponse& event, size_t part, RunPool* runs) {
+  std::vector<Blob> instances;
+  for (const ServiceInstance& instance : event.snapshot().instances()) {
+    instances.emplace_back(instance.SerializeAsString());
+  }
+  return std::make_shared<StoredSnapshot>(event.epoch(), event.revision(), instances,
+                                          StoredSnapshot::PartLimits{part, 1000}, runs);
+}
+
 void PlayEvents(FuzzInput* input) {
+  RunPool runs;
   const uint64_t epoch = input->Byte() % 3;
   const uint64_t revision = epoch == 0 ? 0 : input->Byte() % 8;
   EventOrder received(epoch, revision);
   Conflator conflator(epoch, revision);
   EventOrder sent(epoch, revision);
+  bool in_parts = false;
   WatchedSet set(input->Byte() % 2 == 0);
   while (!input->empty()) {
     auto event = std::make_shared<SubscribeResponse>();
@@ -35,9 +49,16 @@ void PlayEvents(FuzzInput* input) {
     set.Apply(*event);
     set.Current();
     if (!received.Check(*event).ok()) return;
-    if (!conflator.Add(event).ok()) return;
-    if (input->Byte() % 2 == 0) continue;
-    while (const Conflator::Event next = conflator.Take()) {
+    const int how = input->Byte();
+    const bool lazy = event->has_snapshot() && !in_parts && !received.in_snapshot() && how / 2 % 2;
+    in_parts = received.in_snapshot();
+    const absl::Status added = lazy ? conflator.Add(Lazy(*event, 1 + how / 4 % 4, &runs))
+                                    : conflator.Add(event);
+    if (!added.ok()) return;
+    if (how % 2 == 0) continue;
+    while (const Conflator::Message message = conflator.Take()) {
+      const Conflator::Event next =
+          message.snapshot != nullptr ? message.snapshot->Part(message.part) : message.event;
       if (const absl::Status status = sent.Check(*next); !status.ok()) {
         Die("the conflator tells what does not follow: " + status.ToString() + "\n" +
             next->ShortDebugString());

@@ -295,6 +295,34 @@ TEST_F(AbuseTest, SubscribersThatStopReadingTakeAtMostAMegabyteEach) {
   EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
 }
 
+// The snapshot under way is what they hold, each another one: the service changes between them.
+TEST_F(AbuseTest, SubscribersThatStopWithinALargeSnapshotTakeAtMostAMegabyteEach) {
+  constexpr int kFollowers = 40;
+  constexpr int kInstances = 20000;
+  Start({"--connections-stalled-timeout", "1h"});
+  RegistryClient client(daemon_->address());
+  Churn(client, kInstances, 1);
+  std::vector<std::unique_ptr<Follower>> stopped;
+  const auto join = [&] {
+    Churn(client, 1, static_cast<uint32_t>(stopped.size()) + 2);
+    stopped.push_back(std::make_unique<Follower>(daemon_->address()));
+    SubscribeResponse first;
+    ASSERT_TRUE(stopped.back()->stream->Read(&first));
+    EXPECT_TRUE(first.snapshot().more());
+  };
+  join();  // what is there once for all of them is not counted
+  const int64_t before = memory();
+  while (stopped.size() <= kFollowers) join();
+  const auto each = [&] { return (memory() - before) / kFollowers; };
+  std::cout << each() << " bytes for each stopped subscriber" << std::endl;
+  EXPECT_LT(each(), 1 << 20);
+  // Half of it changes under them.
+  Churn(client, kInstances / 2, 100);
+  std::cout << each() << " bytes after changes" << std::endl;
+  EXPECT_LT(each(), 1 << 20);
+  EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+}
+
 TEST_F(AbuseTest, ASubscriberThatStopsReadingIsCutOff) {
   Start({"--connections-stalled-timeout", "200ms"});
   RegistryClient client(daemon_->address());

@@ -12,6 +12,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/lazy_snapshot.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {
@@ -86,23 +87,47 @@ TEST(Subscription, MessagesAreSharedByThoseWhoFollowTheSame) {
   }
 }
 
+// Keeps the snapshot that it is told, as it is.
+class SnapshotKeeper final : public NotifyListener {
+ public:
+  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override { ++deltas; }
+  bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& told) override {
+    snapshot = told;
+    return true;
+  }
+  void OnEnd(const absl::Status&) override {}
+
+  std::shared_ptr<const LazySnapshot> snapshot;
+  int deltas = 0;
+};
+
 TEST(Subscription, ASnapshotIsSharedAsLongAsItIsKeptAndTrue) {
   StoreHarness store;
+  SubscribeRequest request;
+  request.mutable_selector()->set_service("orders");
+  std::vector<std::unique_ptr<SubscribeStream>> streams;
+  const auto subscribe = [&] {
+    auto keeper = std::make_shared<SnapshotKeeper>();
+    streams.push_back(store->Subscribe(request, keeper));
+    return keeper;
+  };
   ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
-  auto first = NewSubscriber();
-  const auto first_stream = store.Subscribe(first, "orders");
+  const auto first = subscribe();
   ASSERT_TRUE(store.Register("", MakeInstance("other", "1")).ok());
-  auto second = NewSubscriber();
-  const auto second_stream = store.Subscribe(second, "orders");
-  EXPECT_EQ(first->events()[0], second->events()[0]);
+  const auto second = subscribe();
+  EXPECT_EQ(first->snapshot, second->snapshot);
   ASSERT_TRUE(store.Register("", MakeInstance("orders", "2")).ok());
-  auto third = NewSubscriber();
-  const auto third_stream = store.Subscribe(third, "orders");
-  EXPECT_THAT(third->ids(), ElementsAre("1", "2"));
-  ASSERT_TRUE(store.Register("", MakeInstance("orders", "3")).ok());
-  for (const auto& subscriber : {first, second, third}) {
-    EXPECT_THAT(subscriber->ids(), ElementsAre("1", "2", "3"));
-  }
+  const auto third = subscribe();
+  EXPECT_NE(first->snapshot, third->snapshot);
+  EXPECT_EQ(first->snapshot->instances(), 1u);
+  EXPECT_EQ(third->snapshot->instances(), 2u);
+  EXPECT_EQ(first->deltas, 1);
+  EXPECT_EQ(third->deltas, 0);
+  // Nobody keeps it: it is made anew.
+  const uint64_t revision = third->snapshot->revision();
+  ASSERT_TRUE(store.Register("", MakeInstance("other", "2")).ok());
+  third->snapshot.reset();
+  EXPECT_GT(subscribe()->snapshot->revision(), revision);
 }
 
 TEST(Subscription, FiltersByStateZoneAndMetadata) {

@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "registry/canonical.h"
+#include "registry/store/stored_snapshot.h"
 
 namespace failback {
 namespace {
@@ -63,6 +65,23 @@ Event Stale(uint64_t epoch, uint64_t revision, bool stale) {
   return message;
 }
 
+// Runs of the snapshots that come lazy.
+RunPool* Runs() {
+  static auto* const runs = new RunPool;
+  return runs;
+}
+
+// As Snapshot, lazy, in parts of at most `part` instances.
+Conflator::Snapshot Lazy(uint64_t epoch, uint64_t revision, const Contents& contents,
+                         size_t part = 2) {
+  std::vector<Blob> instances;
+  for (const auto& [id, port] : contents) {
+    instances.emplace_back(CanonicalInstance(Instance(id, port)));
+  }
+  return std::make_shared<StoredSnapshot>(epoch, revision, instances,
+                                          StoredSnapshot::PartLimits{part, 1 << 20}, Runs());
+}
+
 // What a subscriber makes of the messages, as docs/protocol.md tells it to.
 struct Subscriber {
   EventOrder order;
@@ -98,17 +117,24 @@ struct Subscriber {
   }
 };
 
+// The next message, or null.
+Event Next(Conflator& conflator) {
+  const Conflator::Message next = conflator.Take();
+  return next.snapshot != nullptr ? next.snapshot->Part(next.part) : next.event;
+}
+
 // Takes all there is.
 std::vector<Event> Drain(Conflator& conflator) {
   std::vector<Event> events;
-  while (Event event = conflator.Take()) events.push_back(std::move(event));
+  while (Event event = Next(conflator)) events.push_back(std::move(event));
   return events;
 }
 
 class ConflatorTest : public testing::Test {
  protected:
-  void Add(Event event) {
-    const absl::Status status = conflator_.Add(std::move(event));
+  template <typename Told>
+  void Add(Told told) {
+    const absl::Status status = conflator_.Add(std::move(told));
     ASSERT_TRUE(status.ok()) << status;
   }
 
@@ -127,8 +153,8 @@ TEST_F(ConflatorTest, AFastSubscriberGetsTheSharedMessages) {
                                      Stale(1, 9, true), Delta(1, 9, 12, {}, {"a"})};
   for (const Event& event : events) {
     Add(event);
-    EXPECT_EQ(conflator_.Take(), event);
-    EXPECT_EQ(conflator_.Take(), nullptr);
+    EXPECT_EQ(Next(conflator_), event);
+    EXPECT_EQ(Next(conflator_), nullptr);
   }
 }
 
@@ -156,7 +182,7 @@ TEST_F(ConflatorTest, WhatTurnedBackIsNotTold) {
   Add(Delta(1, 8, 9, {{"a", 2}}, {"b"}));
   Add(Delta(1, 9, 10, {{"a", 1}}));
   EXPECT_EQ(conflator_.pending(), 0u);
-  EXPECT_EQ(conflator_.Take(), nullptr);
+  EXPECT_EQ(Next(conflator_), nullptr);
   // The next starts where the subscriber is.
   Add(Delta(1, 10, 11, {{"c", 1}}));
   const SubscribeResponse next = TakeOnly();
@@ -181,7 +207,7 @@ TEST_F(ConflatorTest, ASnapshotOfWhatTheSubscriberHasIsNotTold) {
   Drain(conflator_);
   Add(Delta(1, 7, 8, {{"b", 1}}));
   Add(Snapshot(1, 9, {{"a", 1}}));
-  EXPECT_EQ(conflator_.Take(), nullptr);
+  EXPECT_EQ(Next(conflator_), nullptr);
   // A new epoch is news, whatever is in it.
   Add(Snapshot(2, 1, {{"a", 1}}));
   EXPECT_EQ(TakeOnly().epoch(), 2u);
@@ -199,9 +225,9 @@ TEST_F(ConflatorTest, ASnapshotOfTheSameThatHasBecomeStaleIsTold) {
 TEST_F(ConflatorTest, PartsGoThroughOneByOneAndAreNotTornApart) {
   Add(Snapshot(1, 7, {{"a", 1}}, /*more=*/true));
   Add(Snapshot(1, 7, {{"b", 1}}, /*more=*/true));
-  EXPECT_EQ(conflator_.Take(), nullptr) << "the rest is not here yet";
+  EXPECT_EQ(Next(conflator_), nullptr) << "the rest is not here yet";
   Add(Snapshot(1, 7, {{"c", 1}}));
-  ASSERT_NE(conflator_.Take(), nullptr);
+  ASSERT_NE(Next(conflator_), nullptr);
   Add(Delta(1, 7, 8, {}, {"a"}));
   Add(Snapshot(2, 1, {{"z", 1}}));
   const std::vector<Event> events = Drain(conflator_);
@@ -210,12 +236,94 @@ TEST_F(ConflatorTest, PartsGoThroughOneByOneAndAreNotTornApart) {
   EXPECT_EQ(events[2]->epoch(), 2u);
 }
 
+TEST_F(ConflatorTest, ALazySnapshotIsTakenPartByPart) {
+  Add(Lazy(1, 7, {{"a", 1}, {"b", 1}, {"c", 1}}));
+  EXPECT_EQ(conflator_.pending(), 2u);
+  const Conflator::Message first = conflator_.Take();
+  ASSERT_NE(first.snapshot, nullptr);
+  EXPECT_EQ(first.part, 0u);
+  // Told after the snapshot, though it comes before the last part is taken; and what turns back is
+  // known from the snapshot.
+  Add(Delta(1, 7, 8, {{"d", 1}}, {"a"}));
+  Add(Delta(1, 8, 9, {{"a", 1}}));
+  const std::vector<Event> events = Drain(conflator_);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0]->snapshot().instances(0).key().instance_id(), "c");
+  EXPECT_FALSE(events[0]->snapshot().more());
+  EXPECT_EQ(events[1]->delta().base_revision(), 7u);
+  EXPECT_EQ(events[1]->delta().upserts_size(), 1);
+  EXPECT_EQ(events[1]->delta().removals_size(), 0);
+}
+
+TEST_F(ConflatorTest, ALazySnapshotIsDigestedAsItsMessages) {
+  ServiceInstance instance = Instance("a", 1);
+  (*instance.mutable_metadata())["zone"] = "b";
+  (*instance.mutable_metadata())["tier"] = "gold";
+  ServiceInstance marked = instance;  // such an instance has no view, and is parsed
+  marked.mutable_key()->set_instance_id("b");
+  marked.mutable_offline()->set_reason("repair");
+  ServiceInstance entry;
+  entry.mutable_key()->set_service("orders");
+  entry.set_instance_count(3);
+  std::vector<Blob> instances;
+  for (const auto& each : {instance, marked, entry}) {
+    instances.emplace_back(CanonicalInstance(each));
+  }
+  const StoredSnapshot snapshot(1, 7, instances, {10, 1 << 20}, Runs());
+  const auto lazy = Conflator::ChangesOf(snapshot);
+  const auto whole = Conflator::ChangesOf(*snapshot.Part(0));
+  ASSERT_EQ(lazy->changes.size(), 3u);
+  for (size_t i = 0; i < lazy->changes.size(); ++i) {
+    EXPECT_EQ(lazy->changes[i].key, whole->changes[i].key) << i;
+    EXPECT_EQ(lazy->changes[i].content, whole->changes[i].content) << i;
+  }
+}
+
+TEST_F(ConflatorTest, ALazySnapshotOfWhatTheSubscriberHasIsNotTold) {
+  Add(Snapshot(1, 7, {{"a", 1}, {"b", 1}, {"c", 1}}));
+  EXPECT_EQ(Drain(conflator_).size(), 1u);
+  Add(Lazy(1, 9, {{"a", 1}, {"b", 1}, {"c", 1}}));
+  EXPECT_EQ(Next(conflator_), nullptr);
+  Add(Lazy(1, 9, {{"a", 1}, {"b", 1}}));
+  EXPECT_EQ(TakeOnly().snapshot().instances_size(), 2);
+}
+
+TEST_F(ConflatorTest, ASnapshotWithinAnotherIsNotTaken) {
+  Add(Snapshot(1, 7, {{"a", 1}}, /*more=*/true));
+  EXPECT_EQ(conflator_.Add(Lazy(1, 7, {{"b", 1}})).code(), absl::StatusCode::kAborted);
+}
+
+// One who stops in the middle of a large snapshot holds neither its messages nor the changes that
+// come, however they come.
+TEST_F(ConflatorTest, AStoppedSubscriberOfALargeSetIsBounded) {
+  Contents large;
+  for (int i = 0; i < 100000; ++i) large[absl::StrCat("i", i)] = 1;
+  for (const int changes : {1, 100, 5000}) {
+    Conflator conflator(0, 0);
+    ASSERT_TRUE(conflator.Add(Lazy(1, 1, large, 2000)).ok());
+    ASSERT_TRUE(conflator.Take());
+    EXPECT_LT(conflator.bytes(), Conflator::kMaxBytes / 4);
+    absl::Status status;
+    uint64_t revision = 1;
+    auto next = large.begin();
+    while (status.ok()) {
+      Contents upserts;
+      for (int i = 0; i < changes; ++i, ++next) upserts[next->first] = 2;
+      EXPECT_LE(conflator.bytes(), Conflator::kMaxBytes);
+      status = conflator.Add(Delta(1, revision, revision + 1, upserts));
+      ++revision;
+      ASSERT_LT(revision, 20000u);
+    }
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  }
+}
+
 TEST_F(ConflatorTest, StaleIsPartOfTheState) {
   Add(Snapshot(1, 7, {{"a", 1}}));
   Drain(conflator_);
   Add(Stale(1, 7, true));
   Add(Stale(1, 7, false));
-  EXPECT_EQ(conflator_.Take(), nullptr);
+  EXPECT_EQ(Next(conflator_), nullptr);
   Add(Delta(1, 7, 8, {{"b", 1}}));
   Add(Delta(1, 8, 9, {}, {"b"}, /*stale=*/true));
   const SubscribeResponse only_stale = TakeOnly();
@@ -227,7 +335,7 @@ TEST_F(ConflatorTest, StaleIsPartOfTheState) {
 TEST_F(ConflatorTest, AResumedSubscriberIsToldItsPositionEvenIfNothingChanged) {
   Conflator resumed(1, 7);
   ASSERT_TRUE(resumed.Add(Delta(1, 7, 7, {})).ok());
-  EXPECT_NE(resumed.Take(), nullptr);
+  EXPECT_NE(Next(resumed), nullptr);
   ASSERT_TRUE(resumed.Add(Delta(1, 7, 8, {{"a", 1}})).ok());
   ASSERT_TRUE(resumed.Add(Delta(1, 8, 9, {{"b", 1}})).ok());
   const std::vector<Event> events = Drain(resumed);
@@ -271,19 +379,24 @@ TEST_F(ConflatorTest, MemoryIsBoundedHoweverLargeTheSet) {
   // A slow subscriber of a set of this size is conflated for ever ...
   Conflator slow(0, 0);
   ASSERT_TRUE(slow.Add(large(1, 2000)).ok());
-  ASSERT_NE(slow.Take(), nullptr);
+  ASSERT_NE(Next(slow), nullptr);
   for (int revision = 2; revision < 20; ++revision) {
     ASSERT_EQ(slow.Add(large(revision, 2000)), absl::OkStatus());
     EXPECT_LE(slow.bytes(), Conflator::kMaxBytes);
   }
-  EXPECT_EQ(slow.Take()->delta().upserts_size(), 2000);
+  EXPECT_EQ(Next(slow)->delta().upserts_size(), 2000);
   // ... and of a much larger one is sent away.
   Conflator stopped(0, 0);
   ASSERT_TRUE(stopped.Add(large(1, 20000)).ok());
-  ASSERT_NE(stopped.Take(), nullptr);
+  ASSERT_NE(Next(stopped), nullptr);
   EXPECT_LT(stopped.bytes(), Conflator::kMaxBytes / 100) << "its contents are not remembered";
-  ASSERT_TRUE(stopped.Add(large(2, 20000)).ok()) << "as it came";
-  EXPECT_EQ(stopped.Add(large(3, 20000)).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(stopped.Add(large(2, 20000)).code(), absl::StatusCode::kAborted);
+  // One who has read all takes it as it came.
+  Conflator reader(0, 0);
+  ASSERT_TRUE(reader.Add(large(1, 20000)).ok());
+  EXPECT_EQ(Drain(reader).size(), 1u);
+  ASSERT_TRUE(reader.Add(large(2, 20000)).ok());
+  EXPECT_EQ(Next(reader)->delta().upserts_size(), 20000);
 }
 
 // Of contents that are not remembered everything is told: it might be news.
@@ -294,21 +407,21 @@ TEST_F(ConflatorTest, NothingIsLeftOutOfALargeSet) {
     Conflator conflator(0, 0);
     uint64_t revision = 1;
     EXPECT_TRUE(conflator.Add(Snapshot(1, revision, large)).ok());
-    EXPECT_NE(conflator.Take(), nullptr);
+    EXPECT_NE(Next(conflator), nullptr);
     if (in_two_steps) {
       // Becomes as large while it is followed.
       EXPECT_TRUE(conflator.Add(Snapshot(1, ++revision, {{"i1", 1}, {"i5", 1}})).ok());
-      EXPECT_NE(conflator.Take(), nullptr);
+      EXPECT_NE(Next(conflator), nullptr);
       Contents more = large;
       more.erase("i1");
       more.erase("i5");
       EXPECT_TRUE(conflator.Add(Delta(1, revision, revision + 1, more)).ok());
       ++revision;
-      EXPECT_NE(conflator.Take(), nullptr);
+      EXPECT_NE(Next(conflator), nullptr);
     }
     EXPECT_TRUE(conflator.Add(Delta(1, revision, revision + 1, {{"i1", 2}})).ok());
     EXPECT_TRUE(conflator.Add(Delta(1, revision + 1, revision + 2, {}, {"i5"})).ok());
-    return *conflator.Take();
+    return *Next(conflator);
   };
   for (const bool in_two_steps : {false, true}) {
     const SubscribeResponse message = told(in_two_steps);
@@ -428,12 +541,19 @@ void RunRandom(uint64_t seed, bool resume) {
     knows_all = knows_all || (event->has_snapshot() && complete);
   };
   for (int step = 0; step < 60; ++step) {
-    for (Event& event : source.Next()) {
+    std::vector<Event> events = source.Next();
+    if (events[0]->has_snapshot() && !source.stale() && source.Below(2) == 0) {
+      const absl::Status status =
+          conflator.Add(Lazy(source.epoch(), source.revision(), source.contents()));
+      ASSERT_TRUE(status.ok()) << status;
+      events.clear();
+    }
+    for (Event& event : events) {
       const absl::Status status = conflator.Add(std::move(event));
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_LE(conflator.pending(), static_cast<size_t>(2 * Source::kMaxParts + Source::kKeys));
       if (source.Below(8) == 0) {
-        if (const Event next = conflator.Take()) take(next);
+        if (const Event next = Next(conflator)) take(next);
       }
     }
     if (testing::Test::HasFatalFailure()) return;
@@ -467,11 +587,11 @@ TEST(ConflatorStaleTest, WordsOfStalenessAloneDoNotMoveTheRevision) {
     event->set_stale(stale);
     ASSERT_TRUE(conflator.Add(event).ok());
   }
-  const Conflator::Event next = conflator.Take();
+  const Conflator::Event next = Next(conflator);
   ASSERT_NE(next, nullptr);
   EXPECT_EQ(next->epoch(), 2);
   EXPECT_EQ(next->revision(), 7);
-  EXPECT_EQ(conflator.Take(), nullptr);
+  EXPECT_EQ(Next(conflator), nullptr);
 }
 
 }  // namespace
