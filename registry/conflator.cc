@@ -198,9 +198,8 @@ void Conflator::Unfold() {
 
 void Conflator::StartNext() {
   const State& after = next_->after;
-  const bool same = told_ && written_.complete && after.complete &&
-                    written_.epoch == after.epoch && written_.stale == after.stale &&
-                    written_.contents == after.contents;
+  const bool same = told_ && written_.complete && after.complete && written_.epoch == after.epoch &&
+                    written_.stale == after.stale && written_.contents == after.contents;
   if (!same) {
     written_ = std::move(next_->after);
     parts_ = std::move(next_->parts);

@@ -165,13 +165,13 @@ class Conflator {
   bool in_snapshot() const { return !parts_.empty() || lazy_ != nullptr; }
 
   EventOrder order_;
-  bool told_ = false;  // Take has returned something
-  bool busy_ = false;  // and it was not nothing, the last time
+  bool told_ = false;       // Take has returned something
+  bool busy_ = false;       // and it was not nothing, the last time
   size_t taken_bytes_ = 0;  // what that takes
   // After all that has been taken, and what is left of the snapshot.
   State written_;
-  // What is left of the snapshot that is being taken: parts, the next one last (an empty deque would
-  // take half a kilobyte for each subscriber), or a lazy one from some part on.
+  // What is left of the snapshot that is being taken: parts, the next one last (an empty deque
+  // would take half a kilobyte for each subscriber), or a lazy one from some part on.
   std::vector<Event> parts_;
   Snapshot lazy_;
   size_t lazy_part_ = 0;

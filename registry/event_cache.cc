@@ -47,11 +47,12 @@ Conflator::Changes EventCache::ChangesOf(const Conflator::Snapshot& snapshot) {
 }
 
 grpc::ByteBuffer EventCache::BytesOf(const Conflator::Message& message) {
-  const std::shared_ptr<Entry> entry =
-      message.snapshot != nullptr ? EntryOf(message.snapshot, message.part)
-                                  : EntryOf(message.event, 0);
+  const std::shared_ptr<Entry> entry = message.snapshot != nullptr
+                                           ? EntryOf(message.snapshot, message.part)
+                                           : EntryOf(message.event, 0);
   MutexLock lock(&entry->mu);
-  if (entry->bytes == nullptr) entry->bytes = std::make_unique<grpc::ByteBuffer>(Serialize(message));
+  if (entry->bytes == nullptr)
+    entry->bytes = std::make_unique<grpc::ByteBuffer>(Serialize(message));
   return *entry->bytes;
 }
 

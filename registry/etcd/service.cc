@@ -183,7 +183,9 @@ void Services::Service::Publish(uint64_t revision, const Copy& before,
   CommitResult commit;
   commit.revision = revision;
   commit.services.push_back({key_, std::move(changes), static_cast<int64_t>(copy_.size())});
-  hub_->Publish(std::move(commit), deliveries);
+  const auto contents = [this](const std::string&)
+                            ABSL_NO_THREAD_SAFETY_ANALYSIS { return Entries(); };
+  hub_->Publish(std::move(commit), contents, deliveries);
 }
 
 std::vector<InstanceChange> Services::Service::Changes(const Copy& before) {
@@ -234,7 +236,8 @@ void Services::Service::Join(const std::shared_ptr<Stream>& stream,
   idle_ = false;
   hub_->Begin(key_, revision_);
   stream->Attach(hub_->Subscribe(
-      stream->request(), revision_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Entries(); },
+      stream->request(), revision_,
+      [this](const std::string&) ABSL_NO_THREAD_SAFETY_ANALYSIS { return Entries(); },
       stream->listener(), deliveries));
 }
 

@@ -89,7 +89,8 @@ void Services::EndSession(const std::string& session_id) {
   SubscriptionHub::Deliveries deliveries;
   CommitResult commit;
   commit.ended_sessions.push_back(session_id);
-  hub->Publish(std::move(commit), &deliveries);
+  const auto nothing = [](const std::string&) { return std::vector<Blob>(); };  // changes nothing
+  hub->Publish(std::move(commit), nothing, &deliveries);
   SubscriptionHub::Deliver(deliveries);
 }
 

@@ -249,6 +249,11 @@ class State {
   // The services of a namespace that have instances, sorted by name, as MakeServiceEntry.
   std::vector<Blob> Services(std::string_view name_space) const;
 
+  // One or the other: of `namespace NUL service`, or of `namespace NUL`.
+  std::vector<Blob> ContentsOf(std::string_view topic) const {
+    return topic.back() == '\0' ? Services(topic.substr(0, topic.size() - 1)) : Instances(topic);
+  }
+
   ListPage List(const ListQuery& query) const;
 
   // Null when nothing is kept under this key.

@@ -259,7 +259,9 @@ void StoreRegistry::Publish(State::Transaction* transaction, int64_t intents,
   CommitResult result = transaction->Commit();
   revision_.store(result.revision, std::memory_order_release);
   for (const std::string& id : result.ended_sessions) leases_->Drop(id);
-  hub_->Publish(std::move(result), aftermath->deliveries());
+  const auto contents = [this](const std::string& topic)
+                            ABSL_NO_THREAD_SAFETY_ANALYSIS { return state_->ContentsOf(topic); };
+  hub_->Publish(std::move(result), contents, aftermath->deliveries());
 }
 
 void StoreRegistry::Answer(Group group, Decided decided, Aftermath* aftermath) {

@@ -50,19 +50,14 @@ std::unique_ptr<SubscribeStream> StoreRegistry::Subscribe(
   } else {
     SubscribeRequest spelled = request;
     NormalizeSelector(spelled.mutable_selector());
-    const std::string service = absl::StrCat(spelled.selector().namespace_(), std::string(1, '\0'),
-                                             spelled.selector().service());
     MutexLock lock(&mu_);
     if (!request.session_id().empty() && state_->FindSession(request.session_id()) == nullptr) {
       stream = SubscriptionHub::Refuse(std::move(listener), SessionUnknown(), &deliveries);
     } else {
       stream = hub_->Subscribe(
           spelled, state_->revision(),
-          [&] {
-            return spelled.selector().service().empty()
-                       ? state_->Services(spelled.selector().namespace_())
-                       : state_->Instances(service);
-          },
+          [this](const std::string& topic)
+              ABSL_NO_THREAD_SAFETY_ANALYSIS { return state_->ContentsOf(topic); },
           std::move(listener), &deliveries);
     }
   }

@@ -48,8 +48,7 @@ size_t RunPool::size() const {
 }
 
 StoredSnapshot::StoredSnapshot(uint64_t epoch, uint64_t revision,
-                               const std::vector<Blob>& instances, PartLimits limits,
-                               RunPool* pool)
+                               const std::vector<Blob>& instances, PartLimits limits, RunPool* pool)
     : epoch_(epoch), revision_(revision), instances_(instances.size()) {
   runs_.reserve(instances.size() / kRunEnds * 5 / 4);
   parts_.push_back({0, 0});

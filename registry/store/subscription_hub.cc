@@ -18,10 +18,14 @@ namespace {
 
 using Event = SerialNotifier::Event;
 using Told = SerialNotifier::Told;
-using Changes = std::shared_ptr<const std::vector<InstanceChange>>;
 
 // Services without instances and subscribers whose changes are remembered.
 constexpr size_t kMaxIdleTopics = 10000;
+
+// A snapshot in place of a delta has at most so many instances for each change.
+constexpr size_t kSnapshotPerChange = 4;
+// About what a removal takes.
+constexpr size_t kKeyBytes = 64;
 
 ServiceInstance Parse(const Blob& bytes) {
   ServiceInstance instance;
@@ -76,6 +80,16 @@ std::vector<InstanceChange> Conflate(const std::vector<InstanceChange>& changes,
     if (seen.before != seen.after) net.push_back(std::move(seen));
   }
   return net;
+}
+
+// Whether a delta of these changes has more than `bytes`, about.
+bool IsLong(const std::vector<InstanceChange>& changes, size_t bytes) {
+  size_t sum = 0;
+  for (const InstanceChange& change : changes) {
+    sum += change.after ? change.after.size() : kKeyBytes;
+    if (sum > bytes) return true;
+  }
+  return false;
 }
 
 absl::Status SupersededSubscription(const std::string& id, uint64_t generation) {
@@ -261,9 +275,8 @@ std::vector<std::string> SubscriptionHub::Sessions() const {
 }
 
 std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
-    const SubscribeRequest& request, uint64_t revision,
-    absl::FunctionRef<std::vector<Blob>()> instances, std::shared_ptr<NotifyListener> listener,
-    Deliveries* deliveries) {
+    const SubscribeRequest& request, uint64_t revision, Contents contents,
+    std::shared_ptr<NotifyListener> listener, Deliveries* deliveries) {
   auto member = std::make_shared<Member>(std::move(listener));
   auto stream = std::make_unique<Stream>(weak_from_this(), member);
   deliveries->push_back(member);
@@ -307,22 +320,28 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
         });
   } else {
     first = group->snapshot.lock();
-    if (first == nullptr) {
-      first = std::make_shared<Message>(
-          revision, [epoch = epoch_, revision, selector, blobs = instances(), runs = runs_,
-                     limits = StoredSnapshot::PartLimits{
-                         options_.snapshot_part_instances,
-                         options_.snapshot_part_bytes}]() mutable -> Told {
-            KeepMatching(selector, &blobs);
-            return {nullptr, std::make_shared<StoredSnapshot>(epoch, revision, blobs, limits,
-                                                              runs.get())};
-          });
-      group->snapshot = first;
-    }
+    if (first == nullptr) first = MakeSnapshot(group.get(), revision, contents);
   }
   member->position = first->revision();
   member->Push(std::move(first));
   return stream;
+}
+
+std::shared_ptr<SubscriptionHub::Message> SubscriptionHub::MakeSnapshot(Group* group,
+                                                                        uint64_t revision,
+                                                                        Contents contents) {
+  const StoredSnapshot::PartLimits limits = {options_.snapshot_part_instances,
+                                             options_.snapshot_part_bytes};
+  auto message = std::make_shared<Message>(
+      revision,
+      [epoch = epoch_, revision, selector = group->selector,
+       instances = contents(group->topic->name), runs = runs_, limits]() mutable -> Told {
+        KeepMatching(selector, &instances);
+        return {nullptr,
+                std::make_shared<StoredSnapshot>(epoch, revision, instances, limits, runs.get())};
+      });
+  group->snapshot = message;
+  return message;
 }
 
 // The name within a session, made if it is new; null when there is no room for it.
@@ -449,8 +468,8 @@ void SubscriptionHub::Log(Topic* topic, uint64_t revision, Iterator begin, Itera
   }
 }
 
-void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& changes,
-                           Deliveries* deliveries) {
+void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& changes, int64_t size,
+                           Contents contents, Deliveries* deliveries) {
   Changes seen = changes;
   if (group->filtered) {
     auto filtered = std::make_shared<std::vector<InstanceChange>>();
@@ -462,6 +481,20 @@ void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& chang
   }
   if (seen->empty()) return;
   group->snapshot.reset();
+  if (static_cast<size_t>(size) > kSnapshotPerChange * seen->size() ||
+      !IsLong(*seen, options_.max_delta_bytes)) {
+    return TellDelta(group, revision, seen, deliveries);
+  }
+  const std::shared_ptr<Message> message = MakeSnapshot(group, revision, contents);
+  for (const auto& member : group->members) {
+    member->position = revision;
+    member->Push(message);
+    deliveries->push_back(member);
+  }
+}
+
+void SubscriptionHub::TellDelta(Group* group, uint64_t revision, const Changes& seen,
+                                Deliveries* deliveries) {
   // Members that have heard the same so far share a message.
   absl::flat_hash_map<uint64_t, std::shared_ptr<Message>> by_base;
   std::shared_ptr<Message> message;
@@ -508,7 +541,7 @@ std::vector<ServiceChange> SubscriptionHub::NamespaceChanges(const CommitResult&
   return changes;
 }
 
-void SubscriptionHub::Publish(CommitResult commit, Deliveries* deliveries) {
+void SubscriptionHub::Publish(CommitResult commit, Contents contents, Deliveries* deliveries) {
   if (commit.services.empty() && commit.ended_sessions.empty()) return;
   MutexLock lock(&mu_);
   if (namespaces_ > 0 && options_.derive_namespaces) {
@@ -531,7 +564,7 @@ void SubscriptionHub::Publish(CommitResult commit, Deliveries* deliveries) {
     Log(topic, commit.revision, instances.begin(), instances.end(), service.size_after);
     const auto changes = std::make_shared<const std::vector<InstanceChange>>(std::move(instances));
     for (const auto& [name, group] : topic->groups) {
-      Tell(group.get(), commit.revision, changes, deliveries);
+      Tell(group.get(), commit.revision, changes, service.size_after, contents, deliveries);
     }
   }
   for (const std::string& session_id : commit.ended_sessions) EndSession(session_id, deliveries);

@@ -52,6 +52,10 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
     // stops in the middle holds one part.
     size_t snapshot_part_instances = 2000;
     size_t snapshot_part_bytes = 256 << 10;
+    // A commit that changes about so much of a group's set is told as a snapshot, provided that
+    // this is not many times as long: a delta is one message, and with one who stops at it stays
+    // whole; a snapshot has parts, and they are shared.
+    size_t max_delta_bytes = 256 << 10;
     // What changes for those who follow a namespace is found from the commits of its services; off:
     // it is published as a topic of its own.
     bool derive_namespaces = true;
@@ -87,19 +91,22 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
                                                  const absl::Status& status,
                                                  Deliveries* deliveries);
 
+  // Tells what there is of a topic: the service's instances, or the namespace's services as
+  // MakeServiceEntry. Asked when a snapshot is needed.
+  using Contents = absl::FunctionRef<std::vector<Blob>(const std::string& topic)>;
+
   // Follows `request.selector`, which is valid and spelled out, from `revision`, the newest.
-  // `instances` is asked for what there is (the service's instances, or the namespace's services as
-  // MakeServiceEntry) if a snapshot is needed.
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request, uint64_t revision,
-                                             absl::FunctionRef<std::vector<Blob>()> instances,
+                                             Contents contents,
                                              std::shared_ptr<NotifyListener> listener,
                                              Deliveries* deliveries);
 
   // Ends the named subscription of a session that is alive.
   absl::Status Unsubscribe(const UnsubscribeRequest& request, Deliveries* deliveries);
 
-  // Tells what a commit changed, and ends the streams of sessions that it ended.
-  void Publish(CommitResult commit, Deliveries* deliveries);
+  // Tells what a commit changed, and ends the streams of sessions that it ended. `contents` is what
+  // there is after it.
+  void Publish(CommitResult commit, Contents contents, Deliveries* deliveries);
 
   // Ends every stream.
   void EndAll(const absl::Status& status, Deliveries* deliveries);
@@ -128,9 +135,14 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   template <typename Iterator>
   void Log(Topic* topic, uint64_t revision, Iterator begin, Iterator end, int64_t size)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Tell(Group* group, uint64_t revision,
-            const std::shared_ptr<const std::vector<InstanceChange>>& changes,
-            Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  using Changes = std::shared_ptr<const std::vector<InstanceChange>>;
+  void Tell(Group* group, uint64_t revision, const Changes& changes, int64_t size,
+            Contents contents, Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellDelta(Group* group, uint64_t revision, const Changes& changes, Deliveries* deliveries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of what `group` sees of `contents`.
+  std::shared_ptr<Message> MakeSnapshot(Group* group, uint64_t revision, Contents contents)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Name* GetName(const std::string& session_id, const std::string& subscription_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Claim(const SubscribeRequest& request, const std::shared_ptr<Member>& member,

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -358,26 +359,45 @@ bool TryExpire(const Scale& scale, const std::string& subject, Report* report) {
   }
   RunUnary(channel, kRegisterMethod, registers, scale.unary_in_flight, Acknowledged(1));
 
-  // What each subscriber still holds, and when the first one saw each go.
-  std::vector<std::unordered_map<std::string, double>> gone(kSubscribers);
-  std::vector<int64_t> held(kSubscribers, 0);
+  // What each subscriber still holds, and when it saw the others go: removed, or not in a snapshot.
+  struct Watched {
+    std::unordered_set<std::string> held;
+    std::unordered_set<std::string> snapshot;
+    std::unordered_map<std::string, double> gone;
+  };
+  std::vector<Watched> watched(kSubscribers);
   const grpc::ByteBuffer subscribe =
       EncodedSubscribe(MakeInstance("mortal", 0, true).key().service());
   Streams watch(server.address(), kSubscribeMethod, kSubscribers, 1, &subscribe,
                 [&](int stream, const grpc::ByteBuffer& bytes) {
                   const auto event = Parsed<SubscribeResponse>(bytes);
                   const double now = NowSeconds();
-                  held[stream] += event.snapshot().instances_size() + event.delta().upserts_size();
+                  Watched& seen = watched[stream];
+                  for (const auto& instance : event.snapshot().instances()) {
+                    seen.snapshot.insert(instance.key().instance_id());
+                  }
+                  if (event.has_snapshot() && !event.snapshot().more()) {
+                    seen.held.swap(seen.snapshot);
+                    for (const std::string& id : std::exchange(seen.snapshot, {})) {
+                      if (seen.held.count(id) == 0) seen.gone[id] = now;
+                    }
+                  }
+                  for (const auto& instance : event.delta().upserts()) {
+                    seen.held.insert(instance.key().instance_id());
+                  }
                   for (const registry::v1::InstanceKey& key : event.delta().removals()) {
-                    gone[stream][key.instance_id()] = now;
-                    --held[stream];
+                    seen.held.erase(key.instance_id());
+                    seen.gone[key.instance_id()] = now;
                   }
                 });
-  const auto all_held = [&] {
-    return std::all_of(held.begin(), held.end(), [&](int64_t n) { return n == scale.expiring; });
+  const auto all_hold = [&](int64_t count) {
+    return std::all_of(watched.begin(), watched.end(), [&](const Watched& seen) {
+      return static_cast<int64_t>(seen.held.size()) == count;
+    });
   };
   const auto ttl = static_cast<double>(scale.expiry_ttl_seconds);
-  if (!watch.RunUntil(all_held, absl::Seconds(ttl)) || NowSeconds() - opened > ttl * 0.8) {
+  if (!watch.RunUntil([&] { return all_hold(scale.expiring); }, absl::Seconds(ttl)) ||
+      NowSeconds() - opened > ttl * 0.8) {
     return false;
   }
 
@@ -405,11 +425,9 @@ bool TryExpire(const Scale& scale, const std::string& subject, Report* report) {
     if (!keep_alive.RunUntil([&] { return done == renewals.size(); }, kLongest)) {
       Die("renewals got lost");
     }
-    const auto all_gone = [&] {
-      return std::all_of(held.begin(), held.end(), [](int64_t n) { return n == 0; });
-    };
     const double cpu = server.CpuSeconds();
-    if (!watch.RunUntil(all_gone, kLongest)) Die("instances have outlived their sessions");
+    if (!watch.RunUntil([&] { return all_hold(0); }, kLongest))
+      Die("instances have outlived their sessions");
     report->Add("expire-10k", subject, "server_cpu_us_per_session",
                 (server.CpuSeconds() - cpu) / static_cast<double>(sessions.size()) * 1e6, "us");
   }
@@ -417,8 +435,8 @@ bool TryExpire(const Scale& scale, const std::string& subject, Report* report) {
   double earliest_ms = 1e9;
   double last_heard = 0;
   const double last_due = answered.back() + ttl;
-  for (const auto& per_subscriber : gone) {
-    for (const auto& [id, when] : per_subscriber) {
+  for (const Watched& seen : watched) {
+    for (const auto& [id, when] : seen.gone) {
       const size_t i = by_instance.at(id);
       late_ms.push_back((when - answered[i] - ttl) * 1e3);
       earliest_ms = std::min(earliest_ms, (when - sent[i] - ttl) * 1e3);

@@ -52,8 +52,8 @@ void PlayEvents(FuzzInput* input) {
     const int how = input->Byte();
     const bool lazy = event->has_snapshot() && !in_parts && !received.in_snapshot() && how / 2 % 2;
     in_parts = received.in_snapshot();
-    const absl::Status added = lazy ? conflator.Add(Lazy(*event, 1 + how / 4 % 4, &runs))
-                                    : conflator.Add(event);
+    const absl::Status added =
+        lazy ? conflator.Add(Lazy(*event, 1 + how / 4 % 4, &runs)) : conflator.Add(event);
     if (!added.ok()) return;
     if (how % 2 == 0) continue;
     while (const Conflator::Message message = conflator.Take()) {

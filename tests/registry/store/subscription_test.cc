@@ -202,6 +202,67 @@ TEST(Subscription, PartsAreBoundedInBytesToo) {
   for (const auto& event : subscriber->events()) EXPECT_LT(event->ByteSizeLong(), 3100u);
 }
 
+// What changes most of a set is told as a snapshot, which has parts, once for all of a group.
+TEST(Subscription, AMassChangeIsASnapshot) {
+  StoreRegistry::Options options;
+  options.subscriptions.max_delta_bytes = 1000;
+  StoreHarness store(std::move(options));
+  std::vector<ServiceInstance> fleet;
+  for (int i = 0; i < 90; ++i) fleet.push_back(MakeInstance("orders", std::to_string(100 + i)));
+  ASSERT_TRUE(store.Register("", fleet[0]).ok());
+  auto first = NewSubscriber();
+  const auto first_stream = store.Subscribe(first, "orders");
+  ASSERT_TRUE(store.Register("", MakeInstance("other", "1")).ok());
+  auto second = NewSubscriber();  // from another base
+  const auto second_stream = store.Subscribe(second, "orders");
+  SubscribeRequest filtered;
+  filtered.mutable_selector()->set_service("orders");
+  filtered.mutable_selector()->add_zones("b");
+  auto third = NewSubscriber();
+  const auto third_stream = store->Subscribe(filtered, third);
+  auto services = NewSubscriber();
+  const auto services_stream = store.Subscribe(services, "");
+
+  fleet[7].set_zone("b");
+  RegisterRequest request;
+  for (const ServiceInstance& instance : fleet) {
+    *request.add_registrations()->mutable_instance() = instance;
+  }
+  ASSERT_TRUE(CallAndWait(*store.operator->(), &Registry::Register, request).ok());
+  for (const auto& subscriber : {first, second}) {
+    ASSERT_THAT(subscriber->events(), SizeIs(2));
+    EXPECT_TRUE(subscriber->events()[1]->has_snapshot());
+    EXPECT_EQ(subscriber->events()[1]->revision(), store->revision());
+    EXPECT_THAT(subscriber->ids(), SizeIs(90));
+  }
+  EXPECT_THAT(third->ids(), ElementsAre("107"));
+  ASSERT_THAT(third->events(), SizeIs(2));
+  EXPECT_TRUE(third->events()[1]->has_delta()) << "what it sees of it is little";
+  ASSERT_THAT(services->events(), SizeIs(2));
+  EXPECT_TRUE(services->events()[1]->has_delta());
+
+  // A change that is long by itself, but little of the set, and one that is short: deltas, from
+  // where the snapshot was.
+  UnregisterRequest some;
+  for (int i = 0; i < 17; ++i) *some.add_deregistrations()->mutable_key() = fleet[i].key();
+  ASSERT_TRUE(CallAndWait(*store.operator->(), &Registry::Unregister, some).ok());
+  ASSERT_TRUE(store.Unregister("", fleet[20].key()).ok());
+  for (const auto& subscriber : {first, second}) {
+    ASSERT_THAT(subscriber->events(), SizeIs(4));
+    EXPECT_EQ(subscriber->events()[2]->delta().removals_size(), 17);
+    EXPECT_TRUE(subscriber->events()[3]->has_delta());
+    EXPECT_THAT(subscriber->ids(), SizeIs(72));
+  }
+  EXPECT_THAT(third->ids(), IsEmpty());
+  // All that is left goes at once.
+  UnregisterRequest rest;
+  for (int i = 17; i < 90; ++i) *rest.add_deregistrations()->mutable_key() = fleet[i].key();
+  ASSERT_TRUE(CallAndWait(*store.operator->(), &Registry::Unregister, rest).ok());
+  ASSERT_THAT(second->events(), SizeIs(5));
+  EXPECT_TRUE(second->events()[4]->has_snapshot());
+  EXPECT_THAT(second->ids(), IsEmpty());
+}
+
 // ---- Going on after a break.
 
 TEST(Subscription, GoesOnWithOneDelta) {
@@ -305,6 +366,7 @@ TEST(Subscription, GoingOnAtRandomIsLosslessWithEveryFilter) {
   StoreRegistry::Options options;
   options.subscriptions.min_log = 8;
   options.subscriptions.max_log = 16;
+  options.subscriptions.max_delta_bytes = 50;  // a removal from a small set is told as a snapshot
   StoreHarness store(std::move(options));
 
   struct Follower {
@@ -614,6 +676,7 @@ TEST(Subscription, ManyThreadsKeepEveryStreamInOrder) {
   auto timer = HashedWheelTimer::Create(timer_options).value();
   StoreRegistry::Options options;
   options.timer = timer.get();
+  options.subscriptions.max_delta_bytes = 50;
   auto registry = StoreRegistry::Open(options).value();
 
   constexpr int kWriters = 3;
