@@ -43,8 +43,7 @@ void RunPool::Sweep() {
 
 size_t RunPool::size() const {
   MutexLock lock(&mu_);
-  return static_cast<size_t>(std::count_if(
-      runs_.begin(), runs_.end(), [](const auto& entry) { return !entry.second.expired(); }));
+  return runs_.size();
 }
 
 StoredSnapshot::StoredSnapshot(uint64_t epoch, uint64_t revision,

@@ -36,7 +36,7 @@ class RunPool {
   // The run of these instances, whose digest is `digest`.
   std::shared_ptr<const Run> Intern(uint64_t digest, const Blob* begin, const Blob* end);
 
-  // Runs that someone has; for tests.
+  // Runs that are remembered. Some that nobody has any more are among them; for tests.
   size_t size() const;
 
  private:

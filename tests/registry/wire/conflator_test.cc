@@ -315,7 +315,44 @@ TEST_F(ConflatorTest, AStoppedSubscriberOfALargeSetIsBounded) {
       ASSERT_LT(revision, 20000u);
     }
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    // Each change keeps a list of some 32 that nobody else may have.
+    if (changes <= 100) {
+      EXPECT_LT(revision * changes * 32 * sizeof(Blob), Conflator::kMaxBytes);
+    }
   }
+}
+
+// What is being written and what waits, together.
+TEST_F(ConflatorTest, WhatIsBeingWrittenCounts) {
+  constexpr size_t kText = 200;
+  const auto change = [&](uint64_t revision, int from, int count) {
+    auto event = std::make_shared<SubscribeResponse>();
+    event->set_epoch(1);
+    event->set_revision(revision);
+    event->mutable_delta()->set_base_revision(revision - 1);
+    for (int i = from; i < from + count; ++i) {
+      auto* instance = event->mutable_delta()->add_upserts();
+      *instance = Instance(absl::StrCat("i", i), static_cast<uint32_t>(revision));
+      (*instance->mutable_metadata())["text"] = std::string(kText, 'x');
+    }
+    return event;
+  };
+  Add(Snapshot(1, 1, {}));
+  ASSERT_NE(Next(conflator_), nullptr);
+  for (uint64_t revision = 2; revision < 22; ++revision) {
+    Add(change(revision, static_cast<int>(revision) * 100, 100));
+  }
+  const Event written = Next(conflator_);
+  ASSERT_EQ(written->delta().upserts_size(), 2000);
+  size_t waiting = 0;
+  absl::Status status;
+  for (uint64_t revision = 22; status.ok(); ++revision) {
+    status = conflator_.Add(change(revision, static_cast<int>(revision) * 100, 100));
+    if (status.ok()) waiting += 100 * kText;
+    ASSERT_LT(revision, 1000u);
+  }
+  EXPECT_LT(written->ByteSizeLong() + waiting, Conflator::kMaxBytes);
+  EXPECT_GT(waiting, 100000u);
 }
 
 TEST_F(ConflatorTest, StaleIsPartOfTheState) {
@@ -403,12 +440,15 @@ TEST_F(ConflatorTest, MemoryIsBoundedHoweverLargeTheSet) {
 TEST_F(ConflatorTest, NothingIsLeftOutOfALargeSet) {
   Contents large;
   for (size_t i = 0; i <= Conflator::kMaxContents; ++i) large[absl::StrCat("i", i)] = 1;
-  const auto told = [&](bool in_two_steps) {
+  enum How { kAtOnce, kLazy, kInTwoSteps };
+  const auto told = [&](How how) {
     Conflator conflator(0, 0);
     uint64_t revision = 1;
-    EXPECT_TRUE(conflator.Add(Snapshot(1, revision, large)).ok());
+    EXPECT_TRUE((how == kLazy ? conflator.Add(Lazy(1, revision, large, 100000))
+                              : conflator.Add(Snapshot(1, revision, large)))
+                    .ok());
     EXPECT_NE(Next(conflator), nullptr);
-    if (in_two_steps) {
+    if (how == kInTwoSteps) {
       // Becomes as large while it is followed.
       EXPECT_TRUE(conflator.Add(Snapshot(1, ++revision, {{"i1", 1}, {"i5", 1}})).ok());
       EXPECT_NE(Next(conflator), nullptr);
@@ -423,10 +463,10 @@ TEST_F(ConflatorTest, NothingIsLeftOutOfALargeSet) {
     EXPECT_TRUE(conflator.Add(Delta(1, revision + 1, revision + 2, {}, {"i5"})).ok());
     return *Next(conflator);
   };
-  for (const bool in_two_steps : {false, true}) {
-    const SubscribeResponse message = told(in_two_steps);
+  for (const How how : {kAtOnce, kLazy, kInTwoSteps}) {
+    const SubscribeResponse message = told(how);
     EXPECT_EQ(message.delta().upserts_size(), 1);
-    ASSERT_EQ(message.delta().removals_size(), 1) << in_two_steps;
+    ASSERT_EQ(message.delta().removals_size(), 1) << how;
     EXPECT_EQ(message.delta().removals(0).instance_id(), "i5");
   }
 }
