@@ -98,6 +98,7 @@ class AccessTest : public ::testing::Test {
     RegistryServer::Options server_options;
     server_options.listen = {absl::StrCat("unix:", folder_.File("s"))};
     server_options.access = access_;
+    server_options.encoded = store_->encoded();
     auto server = RegistryServer::Start(store_.get(), server_options);
     if (!server.ok()) Fatal(server.status().ToString());
     server_ = *std::move(server);

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/registry/server/registry_client.h"
@@ -117,6 +119,44 @@ TEST_F(LifeTest, RestartsUnderLoadPushNoEmptyListToAnyone) {
   };
   EXPECT_TRUE(Eventually([&] { return sizes().back() == all; }));
   for (const size_t size : sizes()) EXPECT_GE(size, 200u);
+}
+
+// Three sessions whose clients have gone, at registries that differ in what they hold back.
+TEST(EvictionGuardTest, IsAsConfigured) {
+  struct Case {
+    std::vector<std::string> args;
+    bool holds;
+  };
+  const Case cases[] = {
+      {{"--eviction-guard-min-sessions", "3"}, true},
+      {{"--eviction-guard-min-sessions", "3", "--eviction-guard-share", "0.99"}, true},
+      {{"--eviction-guard-min-sessions", "3", "--eviction-guard-share", "1"}, false},
+      {{"--eviction-guard-min-sessions", "4"}, false},
+      {{"--eviction-guard-min-sessions", "3", "--eviction-guard-enabled", "false"}, false},
+  };
+  std::vector<Daemon> daemons;
+  for (const Case& each : cases) {
+    std::vector<std::string> args = {"--store", "memory:"};
+    args.insert(args.end(), each.args.begin(), each.args.end());
+    daemons.push_back(Daemon::Registry(args));
+    RegistryClient client(daemons.back().address());
+    for (const char* name : {"a", "b", "c"}) {
+      const auto session = client.Open(name, absl::Seconds(1));
+      ASSERT_TRUE(session.ok()) << session.status();
+      ASSERT_TRUE(client.Register(session->session_id(), {MakeInstance("orders", name)}).ok());
+    }
+  }
+  for (size_t i = 0; i < daemons.size(); ++i) {
+    SCOPED_TRACE(absl::StrJoin(cases[i].args, " "));
+    RegistryClient client(daemons[i].address());
+    if (!cases[i].holds) {
+      EXPECT_TRUE(Eventually([&] { return client.Ids("orders").empty(); }));
+      continue;
+    }
+    const auto status = [&] { return Ctl(daemons[i].address(), {"status"}).out; };
+    EXPECT_TRUE(Eventually([&] { return absl::StrContains(status(), "3 held back"); })) << status();
+    EXPECT_THAT(client.Ids("orders"), SizeIs(3));
+  }
 }
 
 }  // namespace

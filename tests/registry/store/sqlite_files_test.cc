@@ -178,7 +178,7 @@ TEST_P(ChangedRowTest, IsNoticedByStartCheckBackupAndRestore) {
   TempDir folder;
   const std::string path = folder.File("registry.db");
   {
-    StoreHarness store((On(path)));
+    StoreHarness store(On(path, Durability::kNormal));
     const std::string session = store.Session("a");
     ASSERT_TRUE(store.Register(session, MakeInstance("orders", "1"), 1).ok());
     const std::string another = store.Session("b");
@@ -196,6 +196,64 @@ TEST_P(ChangedRowTest, IsNoticedByStartCheckBackupAndRestore) {
             absl::StatusCode::kDataLoss);
   EXPECT_NE(access(folder.File("backup.db").c_str(), F_OK), 0);
   EXPECT_NE(access(folder.File("restored.db").c_str(), F_OK), 0);
+}
+
+// A file that is damaged under a running store: what is in memory is served.
+TEST(SqliteFiles, DamageThatIsFoundByAWriteRefusesWritesAndReadsGoOn) {
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  StoreHarness store(On(path, Durability::kNormal));
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_TRUE(store.Register("", MakeInstance("orders", std::to_string(i))).ok());
+  }
+  store.Reopen();
+  // Another connection's commit makes this one read its pages again.
+  Sql(path, "PRAGMA user_version=1; PRAGMA user_version=4; PRAGMA wal_checkpoint(TRUNCATE)");
+  {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(0, std::ios::end);
+    const auto size = file.tellg();
+    file.seekp(4096);
+    file << std::string(static_cast<size_t>(size) - 4096, '\xee');
+  }
+  const absl::Status refused = store.Register("", MakeInstance("orders", "new")).status;
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_STORE_READ_ONLY);
+  EXPECT_TRUE(RetryDelayOf(refused).has_value());
+  EXPECT_EQ(store->Stats().write_status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(store.Ids().size(), 300u);
+  store.clock().Advance(absl::Seconds(2));
+  EXPECT_FALSE(store.Register("", MakeInstance("orders", "new")).ok());
+  EXPECT_EQ(store.Ids().size(), 300u);
+  store.Close();
+  EXPECT_EQ(OpenError(path).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(SqliteFiles, ARestoredStoreBeginsANewEpoch) {
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  const std::string backup = folder.File("backup.db");
+  uint64_t epoch;
+  {
+    StoreHarness store((On(path)));
+    for (const char* id : {"1", "2", "3"}) {
+      ASSERT_TRUE(store.Register("", MakeInstance("orders", id)).ok());
+    }
+    epoch = store->epoch();
+  }
+  ASSERT_EQ(BackUpStore(path, backup, nullptr).status(), absl::OkStatus());
+  const auto restored = RestoreStore(backup, path, nullptr);
+  ASSERT_EQ(restored.status(), absl::OkStatus());
+  EXPECT_NE(restored->store.identity.epoch, epoch);
+  EXPECT_EQ(CheckStore(backup)->identity.epoch, epoch) << "the backup is left as it was";
+  StoreHarness store((On(path)));
+  EXPECT_EQ(store->epoch(), restored->store.identity.epoch) << "and not another one at the start";
+  EXPECT_EQ(store->revision(), 1u);
+  for (const auto& record : store.List()) {
+    EXPECT_EQ(record.create_revision(), 1u);
+    EXPECT_EQ(record.modify_revision(), 1u);
+  }
+  EXPECT_EQ(store.List().size(), 3u);
 }
 
 // ---- Older schemas.

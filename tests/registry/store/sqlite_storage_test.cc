@@ -214,6 +214,12 @@ TEST_P(EpochTest, IsMintedWhenCommitsMayHaveBeenLost) {
   const uint64_t minted = check("boot-2", may_be_lost);
   auto again = SqliteStorage::Open(In(path, "boot-3")).value();
   EXPECT_EQ(again->identity().epoch, minted) << "closed in good order since";
+  Reader reader;
+  EXPECT_EQ(again->Read(&reader), absl::OkStatus());
+  if (may_be_lost) {
+    EXPECT_EQ(reader.revisions, std::make_pair(uint64_t{1}, uint64_t{1}))
+        << "none is of an epoch before";
+  }
 }
 
 // A store of a few commits, and what is done to its files between two lives.

@@ -1,0 +1,71 @@
+#include "registry/event_cache.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace failback {
+namespace {
+
+EventCache::Event MakeEvent(uint64_t revision) {
+  SubscribeResponse event;
+  event.set_epoch(1);
+  event.set_revision(revision);
+  auto* const instance = event.mutable_snapshot()->add_instances();
+  instance->mutable_key()->set_service("orders");
+  // Long, so that a slice refers to its bytes.
+  (*instance->mutable_metadata())["k"] = std::string(1000, 'v');
+  return std::make_shared<const SubscribeResponse>(std::move(event));
+}
+
+const uint8_t* MemoryOf(grpc::ByteBuffer bytes) {
+  grpc::Slice slice;
+  EXPECT_TRUE(bytes.TrySingleSlice(&slice).ok());
+  return slice.begin();
+}
+
+TEST(EventCacheTest, AnEventIsEncodedAndDigestedOnce) {
+  EventCache cache;
+  const EventCache::Event event = MakeEvent(1);
+  const grpc::ByteBuffer first = cache.BytesOf(event);
+  const Conflator::Changes changes = cache.ChangesOf(event);
+  const EventCache::Event other = MakeEvent(2);
+  EXPECT_NE(MemoryOf(cache.BytesOf(other)), MemoryOf(first));
+  EXPECT_EQ(MemoryOf(cache.BytesOf(event)), MemoryOf(first)) << "the same memory for everybody";
+  EXPECT_EQ(cache.ChangesOf(event), changes);
+
+  grpc::ByteBuffer bytes = first;
+  grpc::Slice slice;
+  ASSERT_TRUE(bytes.TrySingleSlice(&slice).ok());
+  EXPECT_EQ(std::string(slice.begin(), slice.end()), event->SerializeAsString());
+}
+
+TEST(EventCacheTest, WhatBelongsToAnEventGoesWithIt) {
+  EventCache cache;
+  EventCache::Event event = MakeEvent(1);
+  const std::weak_ptr<const std::vector<Conflator::Change>> changes = cache.ChangesOf(event);
+  EXPECT_FALSE(changes.expired());
+  event.reset();
+  cache.ChangesOf(MakeEvent(2));
+  EXPECT_TRUE(changes.expired());
+}
+
+TEST(EventCacheTest, ItIsBoundedWhileAllEventsAreStillOnTheirWay) {
+  EventCache cache;
+  std::vector<EventCache::Event> events;
+  std::vector<std::weak_ptr<const std::vector<Conflator::Change>>> changes;
+  for (uint64_t revision = 1; revision <= 100; ++revision) {
+    events.push_back(MakeEvent(revision));
+    changes.push_back(cache.ChangesOf(events.back()));
+  }
+  size_t kept = 0;
+  for (const auto& each : changes) kept += each.expired() ? 0 : 1;
+  EXPECT_LE(kept, 8u);
+  EXPECT_FALSE(changes.back().expired());
+  EXPECT_TRUE(changes.front().expired()) << "the oldest goes first";
+}
+
+}  // namespace
+}  // namespace failback

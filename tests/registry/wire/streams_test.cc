@@ -1,0 +1,205 @@
+// What the server does about streams whose clients have stopped, or do what they may not. Time is
+// simulated; the streams are real.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "failback/registry/v1/registry.grpc.pb.h"
+#include "grpcpp/create_channel.h"
+#include "registry/registry_server.h"
+#include "retry/hashed_wheel_timer.h"
+#include "retry/simulated_clock.h"
+#include "tests/registry/wire/wire_fixture.h"
+
+namespace failback {
+namespace {
+
+using registry::v1::RegistryService;
+
+constexpr absl::Duration kStalled = absl::Seconds(30);
+constexpr absl::Duration kSilent = absl::Minutes(10);
+const absl::Duration kPeriod = kStalled / 4;
+
+class StreamsTest : public WireTest {
+ protected:
+  using Renewals = grpc::ClientReaderWriter<KeepAliveRequest, KeepAliveResponse>;
+
+  void SetUp() override {
+    HashedWheelTimer::Options wheel;
+    wheel.clock = &clock_;
+    timer_ = HashedWheelTimer::Create(wheel).value();
+    RegistryServer::Options options;
+    options.timer = timer_.get();
+    options.stalled_stream_timeout = kStalled;
+    options.silent_stream_timeout = kSilent;
+    StartServer(ListenOn(Transport::kUnix), options);
+    stub_ =
+        RegistryService::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+  }
+  void TearDown() override { server_.reset(); }
+
+  // A session that ends with the stream on which it is renewed.
+  std::string OpenBound(const std::string& incarnation) {
+    OpenSessionRequest request;
+    request.set_incarnation(incarnation);
+    request.set_ends_with_stream(true);
+    grpc::ClientContext context;
+    OpenSessionResponse response;
+    EXPECT_TRUE(stub_->OpenSession(&context, request, &response).ok());
+    return response.session_id();
+  }
+
+  // Whether a renewal is answered, well or not.
+  static bool Renew(Renewals& stream, const std::string& session, KeepAliveResponse* response) {
+    return stream.Write(RenewalOf(session)) && stream.Read(response);
+  }
+  static bool Renew(Renewals& stream, const std::string& session) {
+    KeepAliveResponse response;
+    return Renew(stream, session, &response) && response.status().code() == 0;
+  }
+
+  // Waits for the server to have seen that streams ended.
+  bool WaitForRenewalStreams(int64_t count) {
+    return Eventually([&] { return server_->Stats().renewal_streams == count; });
+  }
+  static bool Eventually(const std::function<bool()>& condition) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (!condition()) {
+      if (absl::Now() > deadline) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+  // Whatever the server had begun before is done after some calls there and back.
+  void SomeCalls() {
+    for (int i = 0; i < 20; ++i) {
+      grpc::ClientContext context;
+      ListResponse response;
+      EXPECT_TRUE(stub_->List(&context, ListRequest(), &response).ok());
+    }
+  }
+
+  SimulatedClock clock_;
+  std::unique_ptr<HashedWheelTimer> timer_;
+  std::unique_ptr<RegistryService::Stub> stub_;
+};
+
+TEST_F(StreamsTest, ASubscriberThatTakesNothingIsCancelledAndAnIdleOneIsNot) {
+  const auto client = NewClient();
+  const auto idle = std::make_shared<RecordingListener>();
+  const auto idle_stream = client->Subscribe({}, idle);
+  const auto idle_source = fake_.WaitForSubscription(0);
+  ASSERT_NE(idle_source, nullptr);
+  idle_source->Push(Snapshot(1));
+  ASSERT_TRUE(idle->WaitForEvents(1));
+
+  grpc::ClientContext context;
+  const auto stopped = stub_->Subscribe(&context, SubscribeRequest());
+  const auto source = fake_.WaitForSubscription(1);
+  ASSERT_NE(source, nullptr);
+  source->Push(Snapshot(1));
+  // More than flow control lets pass.
+  for (uint64_t revision = 2; revision < 1000; ++revision) {
+    SubscribeResponse delta;
+    delta.set_epoch(1);
+    delta.set_revision(revision);
+    delta.mutable_delta()->set_base_revision(revision - 1);
+    auto* const instance = delta.mutable_delta()->add_upserts();
+    instance->mutable_key()->set_service("orders");
+    instance->mutable_key()->set_instance_id("1");
+    instance->set_port(static_cast<uint32_t>(revision));
+    (*instance->mutable_metadata())["padding"] = std::string(16000, 'x');
+    source->Push(delta);
+  }
+  ASSERT_GT(server_->Stats().calls.conflated, 0);
+  clock_.Advance(kStalled - kPeriod);
+  EXPECT_EQ(server_->Stats().subscriptions, 2);
+  clock_.Advance(3 * kPeriod);
+  // Nobody reads: the server lets go by itself.
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().subscriptions == 1; }));
+  SubscribeResponse message;
+  while (stopped->Read(&message)) {
+  }
+  EXPECT_EQ(stopped->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  clock_.Advance(kSilent);
+  EXPECT_EQ(server_->Stats().subscriptions, 1);
+  EXPECT_FALSE(idle->end().has_value());
+}
+
+TEST_F(StreamsTest, ASilentRenewalStreamIsEndedAndItsSessionsAreNot) {
+  const std::string silent_session = OpenBound("silent");
+  grpc::ClientContext context;
+  const auto silent = stub_->KeepAlive(&context);
+  ASSERT_TRUE(Renew(*silent, silent_session));
+  clock_.Advance(kSilent - kPeriod);
+  EXPECT_EQ(server_->Stats().renewal_streams, 1);
+  clock_.Advance(2 * kPeriod);
+  KeepAliveResponse response;
+  EXPECT_FALSE(silent->Read(&response));
+  EXPECT_EQ(silent->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  ASSERT_TRUE(WaitForRenewalStreams(0));
+  SomeCalls();
+  EXPECT_EQ(fake_.closes.request_count(), 0u);
+
+  // One that breaks takes its session along.
+  const std::string broken_session = OpenBound("broken");
+  grpc::ClientContext second;
+  const auto broken = stub_->KeepAlive(&second);
+  ASSERT_TRUE(Renew(*broken, broken_session));
+  second.TryCancel();
+  ASSERT_TRUE(fake_.closes.WaitForRequests(1));
+  EXPECT_EQ(fake_.closes.last_request().session_id(), broken_session);
+}
+
+TEST_F(StreamsTest, RenewalsKeepTheirStreamOpen) {
+  const std::string session = OpenBound("a");
+  grpc::ClientContext context;
+  const auto stream = stub_->KeepAlive(&context);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(Renew(*stream, session)) << i;
+    clock_.Advance(kSilent * 3 / 4);
+  }
+  EXPECT_TRUE(Renew(*stream, session));
+  EXPECT_EQ(server_->Stats().renewal_streams, 1);
+}
+
+TEST_F(StreamsTest, ARenewalThatIsRefusedDoesNotTakeTheSessionOver) {
+  const std::string session = OpenBound("a");
+  grpc::ClientContext owners;
+  const auto owner = stub_->KeepAlive(&owners);
+  ASSERT_TRUE(Renew(*owner, session));
+  fake_.keep_alives.Answer(absl::PermissionDeniedError("not yours"));
+  grpc::ClientContext others;
+  const auto other = stub_->KeepAlive(&others);
+  KeepAliveResponse refused;
+  ASSERT_TRUE(Renew(*other, session, &refused));
+  EXPECT_EQ(refused.status().code(), static_cast<int>(absl::StatusCode::kPermissionDenied));
+  others.TryCancel();
+  ASSERT_TRUE(WaitForRenewalStreams(1));
+  SomeCalls();
+  EXPECT_EQ(fake_.closes.request_count(), 0u) << "it is not the other's to end";
+  owners.TryCancel();
+  ASSERT_TRUE(fake_.closes.WaitForRequests(1));
+  EXPECT_EQ(fake_.closes.last_request().session_id(), session);
+}
+
+TEST_F(StreamsTest, RenewalsWithoutAnswersAreNotReadWithoutEnd) {
+  constexpr size_t kOpen = 1024;
+  constexpr size_t kMore = 100;
+  fake_.keep_alives.Hold();
+  grpc::ClientContext context;
+  const auto stream = stub_->KeepAlive(&context);
+  for (size_t i = 0; i < kOpen + kMore; ++i) ASSERT_TRUE(stream->Write(RenewalOf("a")));
+  ASSERT_TRUE(fake_.keep_alives.WaitForRequests(kOpen));
+  SomeCalls();
+  EXPECT_EQ(fake_.keep_alives.request_count(), kOpen);
+  fake_.keep_alives.Release();
+  KeepAliveResponse response;
+  for (size_t i = 0; i < kOpen + kMore; ++i) ASSERT_TRUE(stream->Read(&response)) << i;
+}
+
+}  // namespace
+}  // namespace failback
