@@ -9,7 +9,9 @@
 namespace failback {
 namespace {
 
-EventCache::Event MakeEvent(uint64_t revision) {
+using ChangesHeld = std::weak_ptr<Conflator::Changes::element_type>;
+
+Conflator::Event MakeEvent(uint64_t revision) {
   SubscribeResponse event;
   event.set_epoch(1);
   event.set_revision(revision);
@@ -28,12 +30,13 @@ const uint8_t* MemoryOf(grpc::ByteBuffer bytes) {
 
 TEST(EventCacheTest, AnEventIsEncodedAndDigestedOnce) {
   EventCache cache;
-  const EventCache::Event event = MakeEvent(1);
-  const grpc::ByteBuffer first = cache.BytesOf(event);
+  const Conflator::Event event = MakeEvent(1);
+  const grpc::ByteBuffer first = cache.BytesOf({event, nullptr});
   const Conflator::Changes changes = cache.ChangesOf(event);
-  const EventCache::Event other = MakeEvent(2);
-  EXPECT_NE(MemoryOf(cache.BytesOf(other)), MemoryOf(first));
-  EXPECT_EQ(MemoryOf(cache.BytesOf(event)), MemoryOf(first)) << "the same memory for everybody";
+  const Conflator::Event other = MakeEvent(2);
+  EXPECT_NE(MemoryOf(cache.BytesOf({other, nullptr})), MemoryOf(first));
+  EXPECT_EQ(MemoryOf(cache.BytesOf({event, nullptr})), MemoryOf(first))
+      << "the same memory for everybody";
   EXPECT_EQ(cache.ChangesOf(event), changes);
 
   grpc::ByteBuffer bytes = first;
@@ -44,8 +47,8 @@ TEST(EventCacheTest, AnEventIsEncodedAndDigestedOnce) {
 
 TEST(EventCacheTest, WhatBelongsToAnEventGoesWithIt) {
   EventCache cache;
-  EventCache::Event event = MakeEvent(1);
-  const std::weak_ptr<const std::vector<Conflator::Change>> changes = cache.ChangesOf(event);
+  Conflator::Event event = MakeEvent(1);
+  const ChangesHeld changes = cache.ChangesOf(event);
   EXPECT_FALSE(changes.expired());
   event.reset();
   cache.ChangesOf(MakeEvent(2));
@@ -54,8 +57,8 @@ TEST(EventCacheTest, WhatBelongsToAnEventGoesWithIt) {
 
 TEST(EventCacheTest, ItIsBoundedWhileAllEventsAreStillOnTheirWay) {
   EventCache cache;
-  std::vector<EventCache::Event> events;
-  std::vector<std::weak_ptr<const std::vector<Conflator::Change>>> changes;
+  std::vector<Conflator::Event> events;
+  std::vector<ChangesHeld> changes;
   for (uint64_t revision = 1; revision <= 100; ++revision) {
     events.push_back(MakeEvent(revision));
     changes.push_back(cache.ChangesOf(events.back()));
