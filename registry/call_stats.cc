@@ -20,6 +20,8 @@ const char* CallStats::MethodName(Method method) {
       return "Unsubscribe";
     case Method::kList:
       return "List";
+    case Method::kRegisterStream:
+      return "RegisterStream";
   }
   return "";
 }

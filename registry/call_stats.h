@@ -24,15 +24,16 @@ class CallStats {
  public:
   enum class Method {
     kOpenSession,
-    kKeepAlive,  // the stream, as the next but one
+    kKeepAlive,  // the stream; likewise kSubscribe
     kCloseSession,
-    kRegister,
+    kRegister,  // calls, and messages of RegisterStream
     kUnregister,
     kSubscribe,
     kUnsubscribe,
     kList,
+    kRegisterStream,  // the stream
   };
-  static constexpr size_t kMethods = 8;
+  static constexpr size_t kMethods = 9;
   static const char* MethodName(Method method);
 
   // What there may be too many of.
@@ -48,7 +49,7 @@ class CallStats {
     struct OfMethod {
       Method method;
       ByCode ended;
-      // Of unary calls, in nanoseconds; empty for streams.
+      // Of unary calls and the like, in nanoseconds; empty for streams.
       Histogram duration_nanos{kLatencyBoundsNanos};
     };
     std::vector<OfMethod> methods;
@@ -63,7 +64,7 @@ class CallStats {
     const auto place = static_cast<size_t>(code);
     Of(method).ended[place < kCodes ? place : kUnknown].fetch_add(1, std::memory_order_relaxed);
   }
-  // A unary one, which took so long.
+  // A unary one, or a message that is one, which took so long.
   void Ended(Method method, absl::StatusCode code, int64_t nanos) {
     Ended(method, code);
     Of(method).duration_nanos.Observe(nanos);

@@ -14,6 +14,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "registry/call_gauge.h"
 #include "registry/grpc_threads.h"
+#include "registry/register_stream.h"
 #include "registry/security/guarded_registry.h"
 #include "registry/server_reactors.h"
 #include "registry/trace_context.h"
@@ -34,7 +35,8 @@ using UnaryMethods = RegistryService::WithCallbackMethod_OpenSession<
                 RegistryService::WithCallbackMethod_Unsubscribe<
                     RegistryService::WithCallbackMethod_List<Base>>>>>>;
 using ServiceBase = UnaryMethods<RegistryService::WithCallbackMethod_KeepAlive<
-    RegistryService::WithRawCallbackMethod_Subscribe<RegistryService::Service>>>;
+    RegistryService::WithRawCallbackMethod_RegisterStream<
+        RegistryService::WithRawCallbackMethod_Subscribe<RegistryService::Service>>>>;
 
 // A request that is larger than this, some twenty instances, is bulk.
 constexpr size_t kLargestSmallRequest = 4096;
@@ -75,6 +77,35 @@ absl::Status WithParsed(grpc::ByteBuffer bytes, Use use) {
   use(*request);
   return absl::OkStatus();
 }
+
+template <typename Request, typename Response>
+void CallParsed(Registry* registry, const grpc::ByteBuffer& bytes,
+                void (Registry::*method)(const Request&, Callback<Response>),
+                Callback<Response> done) {
+  const absl::Status parsed = WithParsed<Request>(
+      bytes, [&](const Request& request) { (registry->*method)(request, std::move(done)); });
+  if (!parsed.ok()) std::move(done)(parsed);
+}
+
+// Registers what is encoded, as it came if it can be, and answers in bytes.
+struct RegisterInBytes {
+  EncodedRegistrar* encoded;  // may be null
+  EncodedRegistrar::Results results;
+
+  void operator()(Registry* registry, const grpc::ByteBuffer& request,
+                  Callback<std::string> done) const {
+    if (encoded != nullptr &&
+        encoded->RegisterToBytes(Contiguous(request).view(), results, &done)) {
+      return;
+    }
+    Callback<RegisterResponse> parsed =
+        [done = std::move(done)](absl::StatusOr<RegisterResponse> response) mutable {
+          if (!response.ok()) return std::move(done)(response.status());
+          std::move(done)(response->SerializeAsString());
+        };
+    CallParsed(registry, request, &Registry::Register, std::move(parsed));
+  }
+};
 
 absl::Status ShuttingDown() {
   return Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping");
@@ -170,7 +201,9 @@ class RegistryServer::Service final : public ServiceBase {
                                        for (const auto& state : subscribe_streams_.Open())
                                          state->Sweep(stalled);
                                        for (const auto& state : renewal_streams_.Open())
-                                         state->Sweep(silent);
+                                         state->Sweep(stalled, silent);
+                                       for (const auto& state : register_streams_.Open())
+                                         state->Sweep(stalled, silent);
                                      });
     if (!sweep.ok()) return sweep.status();
     sweep_ = *std::move(sweep);
@@ -183,6 +216,7 @@ class RegistryServer::Service final : public ServiceBase {
     if (sweep_ != nullptr) sweep_->Stop();
     for (const auto& state : subscribe_streams_.Close()) state->Abort(ShuttingDown());
     for (const auto& state : renewal_streams_.Close()) state->End(ShuttingDown());
+    for (const auto& state : register_streams_.Close()) state->Drain(ShuttingDown());
   }
 
   Statistics Stats() const {
@@ -191,6 +225,7 @@ class RegistryServer::Service final : public ServiceBase {
     stats.calls_in_flight = calls_.count();
     stats.subscriptions = subscribe_streams_.size();
     stats.renewal_streams = renewal_streams_.size();
+    stats.register_streams = register_streams_.size();
     stats.bulk_bytes = bulk_bytes_;
     return stats;
   }
@@ -222,14 +257,35 @@ class RegistryServer::Service final : public ServiceBase {
   grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    return Sized<RegisterResponse>(
-        *context, Method::kRegister, request, response,
-        [this](Registry* registry, const grpc::ByteBuffer& bytes, Callback<RegisterResponse> done) {
-          if (encoded_ != nullptr && encoded_->RegisterEncoded(Contiguous(bytes).view(), &done)) {
-            return;
-          }
-          CallParsed(registry, bytes, &Registry::Register, std::move(done));
-        });
+    return Sized<std::string>(*context, Method::kRegister, request, response,
+                              RegisterInBytes{encoded_, EncodedRegistrar::Results::kAll});
+  }
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RegisterStream(
+      grpc::CallbackServerContext* context) override {
+    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
+    auto state = std::make_shared<std::shared_ptr<RegisterStreamReactor::State>>();
+    auto* reactor = new RegisterStreamReactor(
+        context, &call_stats_,
+        [this, registry = registry.value_or(registry_),
+         parent = TraceParentOf(context->client_metadata())](grpc::ByteBuffer request,
+                                                             Callback<std::string> done) {
+          const ScopedTrace trace(parent);
+          Place place = Admit(request);
+          if (!place.refusal.ok()) return std::move(done)(place.refusal);
+          CarryOut<std::string>(
+              registry, std::move(request),
+              RegisterInBytes{encoded_, EncodedRegistrar::Results::kUnlessAsAsked},
+              [token = std::move(place.token),
+               done = std::move(done)](absl::StatusOr<std::string> response) mutable {
+                std::move(done)(std::move(response));
+              });
+        },
+        [this, state] { register_streams_.Remove(*state); });
+    *state = reactor->state();
+    if (!registry.ok()) (*state)->End(registry.status());
+    if (!register_streams_.Add(*state)) (*state)->End(ShuttingDown());
+    return reactor;
   }
 
   grpc::ServerUnaryReactor* Unregister(grpc::CallbackServerContext* context,
@@ -258,11 +314,12 @@ class RegistryServer::Service final : public ServiceBase {
     absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
     // The state is known only when the reactor is; OnDone comes after both.
     auto state = std::make_shared<std::shared_ptr<RenewalReactor::State>>();
-    auto* reactor = new RenewalReactor(registry.value_or(registry_), sessions_, &call_stats_,
-                                       ++last_stream_, [this, state](StreamSessions::StreamId id) {
-                                         renewal_streams_.Remove(*state);
-                                         EndSessionsOf(id, (*state)->silent());
-                                       });
+    auto* reactor =
+        new RenewalReactor(context, registry.value_or(registry_), sessions_, &call_stats_,
+                           ++last_stream_, [this, state](StreamSessions::StreamId id) {
+                             renewal_streams_.Remove(*state);
+                             EndSessionsOf(id, (*state)->swept());
+                           });
     *state = reactor->state();
     if (!registry.ok()) (*state)->End(registry.status());
     if (!renewal_streams_.Add(*state)) (*state)->End(ShuttingDown());
@@ -320,43 +377,57 @@ class RegistryServer::Service final : public ServiceBase {
         std::move(on_success));
   }
 
-  // A call on encoded messages: carried out at once if it is small, else on the threads for bulk,
-  // by `call(registry, request, done)`.
+  // A call on encoded messages, carried out by `call(registry, request, done)`.
   template <typename Response, typename Call>
   grpc::ServerUnaryReactor* Sized(const grpc::CallbackServerContext& context, Method name,
                                   const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
                                   Call call) {
     const ScopedTrace trace(TraceParentOf(context.client_metadata()));
-    std::shared_ptr<void> token = calls_.Enter();
-    const auto size = static_cast<int64_t>(request->Length());
-    const bool bulk = size > static_cast<int64_t>(kLargestSmallRequest);
-    absl::Status refusal;
-    if (token == nullptr) refusal = Overloaded(Limit::kCalls);
-    if (bulk && bulk_bytes_ + size > max_bulk_bytes_) refusal = Overloaded(Limit::kBulkBytes);
-    if (stopping_) refusal = ShuttingDown();
-    const std::shared_ptr<Registry> registry = RegistryFor(context, &refusal);
+    Place place = Admit(*request);
+    std::shared_ptr<Registry> registry = RegistryFor(context, &place.refusal);
     return UnaryReactor<Response, grpc::ByteBuffer>::Run(
-        response, std::move(token), {&call_stats_, name}, [&](Callback<Response> done) {
-          if (!refusal.ok()) return std::move(done)(refusal);
-          if (!bulk) return call(registry.get(), *request, std::move(done));
-          bulk_bytes_ += size;
-          bulk_->Execute([this, registry, bytes = *request, size, call, parent = CurrentTrace(),
-                          done = std::move(done)]() mutable {
-            const ScopedTrace trace(std::move(parent));
-            bulk_bytes_ -= size;
-            if (stopping_) return std::move(done)(ShuttingDown());
-            Guarded([&] { call(registry.get(), bytes, std::move(done)); }).IgnoreError();
-          });
+        response, std::move(place.token), {&call_stats_, name}, [&](Callback<Response> done) {
+          if (!place.refusal.ok()) return std::move(done)(place.refusal);
+          CarryOut(std::move(registry), *request, std::move(call), std::move(done));
         });
   }
 
-  template <typename Request, typename Response>
-  static void CallParsed(Registry* registry, const grpc::ByteBuffer& bytes,
-                         void (Registry::*method)(const Request&, Callback<Response>),
-                         Callback<Response> done) {
-    const absl::Status parsed = WithParsed<Request>(
-        bytes, [&](const Request& request) { (registry->*method)(request, std::move(done)); });
-    if (!parsed.ok()) std::move(done)(parsed);
+  // A place among the calls under way, kept until the registry has answered, or why there is none.
+  struct Place {
+    std::shared_ptr<void> token;
+    absl::Status refusal;
+  };
+
+  static bool IsBulk(const grpc::ByteBuffer& request) {
+    return request.Length() > kLargestSmallRequest;
+  }
+
+  Place Admit(const grpc::ByteBuffer& request) {
+    Place place{calls_.Enter(), absl::OkStatus()};
+    if (place.token == nullptr) place.refusal = Overloaded(Limit::kCalls);
+    if (IsBulk(request) && bulk_bytes_ + static_cast<int64_t>(request.Length()) > max_bulk_bytes_) {
+      place.refusal = Overloaded(Limit::kBulkBytes);
+    }
+    if (stopping_) place.refusal = ShuttingDown();
+    return place;
+  }
+
+  // Calls `call(registry, request, done)`: at once if the request is small, else on the threads for
+  // bulk.
+  template <typename Response, typename Call>
+  void CarryOut(std::shared_ptr<Registry> registry, grpc::ByteBuffer request, Call call,
+                Callback<Response> done) {
+    if (!IsBulk(request)) return call(registry.get(), request, std::move(done));
+    const auto size = static_cast<int64_t>(request.Length());
+    bulk_bytes_ += size;
+    bulk_->Execute([this, registry = std::move(registry), request = std::move(request), size,
+                    call = std::move(call), parent = CurrentTrace(),
+                    done = std::move(done)]() mutable {
+      const ScopedTrace trace(std::move(parent));
+      bulk_bytes_ -= size;
+      if (stopping_) return std::move(done)(ShuttingDown());
+      Guarded([&] { call(registry.get(), request, std::move(done)); }).IgnoreError();
+    });
   }
 
   absl::Status Overloaded(Limit limit) {
@@ -419,6 +490,7 @@ class RegistryServer::Service final : public ServiceBase {
   const std::shared_ptr<EventCache> cache_ = std::make_shared<EventCache>();
   OpenStreams<SubscribeReactor::State> subscribe_streams_;
   OpenStreams<RenewalReactor::State> renewal_streams_;
+  OpenStreams<RegisterStreamReactor::State> register_streams_;
   std::unique_ptr<ThreadPool> bulk_ = std::make_unique<ThreadPool>(BulkThreads());
   std::unique_ptr<PeriodicTask> sweep_;
 };

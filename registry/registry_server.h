@@ -73,8 +73,9 @@ class RegistryServer {
     std::vector<ExtraService> extra_services;
     // Largest request.
     int max_message_bytes = 16 << 20;
-    // Unary calls that may be under way at once; beyond it they are refused at once with
-    // OVERLOADED. 0: no limit. Calls that wait for an outage to end (`wait_for` at an agent) count.
+    // Unary calls, and messages of RegisterStreams, that may be under way at once; beyond it they
+    // are refused at once with OVERLOADED. 0: no limit. Calls that wait for an outage to end
+    // (`wait_for` at an agent) count.
     int max_calls_in_flight = 10000;
     // Large calls that wait for their turn, in bytes of their requests; likewise.
     int64_t max_bulk_bytes = int64_t{256} << 20;
@@ -90,18 +91,19 @@ class RegistryServer {
     absl::Duration idle_connection_timeout = absl::InfiniteDuration();
     // Looks after the streams; it outlives the server. Null: nobody does.
     HashedWheelTimer* timer = nullptr;
-    // A Subscribe stream whose client takes nothing for so long is cancelled.
+    // A stream whose client takes nothing of what is sent to it for so long is cancelled.
     absl::Duration stalled_stream_timeout = absl::Seconds(30);
-    // A KeepAlive stream on which nothing comes for so long is ended, but not its sessions. At
-    // least the longest TTL: then none of its sessions is alive.
+    // A KeepAlive or RegisterStream on which nothing comes for so long is ended, but not its
+    // sessions. At least the longest TTL: then none of its sessions is alive.
     absl::Duration silent_stream_timeout = absl::Hours(1);
   };
 
   struct Statistics {
     CallStats::Snapshot calls;
-    int64_t calls_in_flight = 0;  // unary
-    int64_t subscriptions = 0;    // open streams, likewise the next
+    int64_t calls_in_flight = 0;  // unary, and messages of RegisterStreams
+    int64_t subscriptions = 0;    // open streams, likewise the next two
     int64_t renewal_streams = 0;
+    int64_t register_streams = 0;
     int64_t bulk_bytes = 0;  // of large calls that wait for their turn
   };
 
@@ -133,9 +135,10 @@ class RegistryServer {
   // The same for a name of the caller's own, until Shutdown.
   void SetServing(const std::string& name, bool serving);
 
-  // Stops: health says NOT_SERVING, streams end and new calls fail with SHUTTING_DOWN, calls under
-  // way have `grace` to finish and are then cancelled. Blocks until all have ended; the registry is
-  // not called after. Must not be called from a callback of the registry. Later calls do nothing.
+  // Stops: health says NOT_SERVING, streams end and new calls fail with SHUTTING_DOWN, a
+  // RegisterStream after the answers under way, calls under way have `grace` to finish and are then
+  // cancelled. Blocks until all have ended; the registry is not called after. Must not be called
+  // from a callback of the registry. Later calls do nothing.
   void Shutdown(absl::Duration grace);
 
  private:

@@ -1,5 +1,6 @@
-// The three kinds of call that RegistryServer serves, each as one gRPC reactor: unary calls, the
-// KeepAlive stream, Subscribe streams. Internal to the server.
+// The kinds of call that RegistryServer serves, each as one gRPC reactor: unary calls, the
+// KeepAlive stream, Subscribe streams; registry/register_stream.h has one more. Internal to the
+// server.
 //
 // A reactor belongs to gRPC and goes at OnDone; what outlives it, because the registry still holds
 // a callback or a listener, is its state, which it shares. A state's lock is never held while the
@@ -10,7 +11,6 @@
 #ifndef FAILBACK_REGISTRY_SERVER_REACTORS_H_
 #define FAILBACK_REGISTRY_SERVER_REACTORS_H_
 
-#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -27,6 +27,7 @@
 #include "registry/conflator.h"
 #include "registry/errors.h"
 #include "registry/event_cache.h"
+#include "registry/exchange_reactor.h"
 #include "registry/registry.h"
 #include "registry/stream_sessions.h"
 #include "retry/clock.h"
@@ -62,6 +63,11 @@ template <typename Response>
 void PutResponse(Response from, grpc::ByteBuffer* to) {
   bool own_buffer;
   grpc::SerializationTraits<Response>::Serialize(from, to, &own_buffer);
+}
+// An encoded one.
+inline void PutResponse(const std::string& from, grpc::ByteBuffer* to) {
+  const grpc::Slice slice(from);
+  *to = grpc::ByteBuffer(&slice, 1);
 }
 
 // A unary call, whose response gRPC takes as `Wire`. It is finished by the first of: the registry's
@@ -167,65 +173,23 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
 };
 
 // A stream of renewals. Answers come in the order in which the registry gives them.
-class RenewalReactor final : public grpc::ServerBidiReactor<KeepAliveRequest, KeepAliveResponse> {
+class RenewalReactor final : public ExchangeReactor<KeepAliveRequest, KeepAliveResponse> {
  public:
   // Called at the end of the stream with the sessions that end with it.
-  using OnEnd = std::function<void(StreamSessions::StreamId)>;
+  using OnStreamEnd = std::function<void(StreamSessions::StreamId)>;
 
-  RenewalReactor(std::shared_ptr<Registry> registry, std::shared_ptr<StreamSessions> sessions,
-                 CallStats* stats, StreamSessions::StreamId id, OnEnd on_end);
-
-  class State;
-  const std::shared_ptr<State>& state() const { return state_; }
+  RenewalReactor(grpc::CallbackServerContext* context, std::shared_ptr<Registry> registry,
+                 std::shared_ptr<StreamSessions> sessions, CallStats* stats,
+                 StreamSessions::StreamId id, OnStreamEnd on_end);
 
  private:
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
+  void OnRequest(KeepAliveRequest* request, const Ticket& ticket) override;
+  void OnEnd() override { on_end_(id_); }
 
   const std::shared_ptr<Registry> registry_;
   const std::shared_ptr<StreamSessions> sessions_;
   const StreamSessions::StreamId id_;
-  const OnEnd on_end_;
-  KeepAliveRequest request_;
-  const std::shared_ptr<State> state_;
-};
-
-class RenewalReactor::State {
- public:
-  State(RenewalReactor* reactor, CallStats* stats) : stats_(stats), reactor_(reactor) {}
-
-  // Ends the stream when the write under way is done.
-  void End(const absl::Status& status);
-
-  // Called at intervals: ends the stream when nothing has come for `sweeps` of them.
-  void Sweep(int sweeps);
-  // Whether Sweep has ended it.
-  bool silent();
-
- private:
-  friend class RenewalReactor;
-
-  // Renewals that may wait for the registry or the client at once; beyond it the stream is not
-  // read.
-  static constexpr size_t kMaxOpen = 1024;
-
-  void Answer(KeepAliveResponse response);
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
-  CallStats* const stats_;  // as long as there is a reactor_
-  Mutex mu_;
-  RenewalReactor* reactor_ ABSL_GUARDED_BY(mu_);  // null once finished
-  bool reading_ ABSL_GUARDED_BY(mu_) = false;
-  bool read_all_ ABSL_GUARDED_BY(mu_) = false;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  size_t asked_ ABSL_GUARDED_BY(mu_) = 0;     // at the registry
-  int idle_sweeps_ ABSL_GUARDED_BY(mu_) = 0;  // since something came
-  bool silent_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<KeepAliveResponse> answers_ ABSL_GUARDED_BY(mu_);
-  KeepAliveResponse written_ ABSL_GUARDED_BY(mu_);
-  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+  const OnStreamEnd on_end_;
 };
 
 // A Subscribe stream, on encoded messages.

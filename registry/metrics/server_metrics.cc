@@ -38,18 +38,22 @@ void CollectServer(const RegistryServer::Statistics& stats, MetricFamilies* out)
   }
   for (const auto& method : stats.calls.methods) {
     if (method.method == CallStats::Method::kKeepAlive ||
-        method.method == CallStats::Method::kSubscribe) {
+        method.method == CallStats::Method::kSubscribe ||
+        method.method == CallStats::Method::kRegisterStream) {
       continue;  // streams
     }
-    out->Histogram("failback_server_call_duration_seconds", "How long unary calls took.",
+    out->Histogram("failback_server_call_duration_seconds",
+                   "How long unary calls and messages of RegisterStreams took.",
                    method.duration_nanos, MetricFamilies::kNanosPerSecond,
                    {{"method", CallStats::MethodName(method.method)}});
   }
-  out->Gauge("failback_server_calls_in_flight", "Unary calls under way.", stats.calls_in_flight);
+  out->Gauge("failback_server_calls_in_flight",
+             "Unary calls and messages of RegisterStreams under way.", stats.calls_in_flight);
   out->Gauge("failback_server_bulk_bytes", "Large requests that wait for their turn.",
              stats.bulk_bytes);
   out->Gauge("failback_server_subscriptions", "Open Subscribe streams.", stats.subscriptions);
   out->Gauge("failback_server_renewal_streams", "Open KeepAlive streams.", stats.renewal_streams);
+  out->Gauge("failback_server_register_streams", "Open RegisterStreams.", stats.register_streams);
   for (size_t i = 0; i < stats.calls.refused.size(); ++i) {
     out->Counter("failback_server_refused_total",
                  "Calls refused with OVERLOADED, by the limit that was reached.",

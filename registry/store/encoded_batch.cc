@@ -9,6 +9,7 @@
 #include "registry/instance_view.h"
 #include "registry/store/hashed_key.h"
 #include "registry/validation.h"
+#include "registry/wire_writer.h"
 
 namespace failback {
 namespace {
@@ -74,6 +75,31 @@ std::optional<EncodedBatch> SpellEncodedRegister(std::string_view request, uint3
   }
   encoded.batch.outcomes.resize(intents.size());
   return encoded;
+}
+
+std::string EncodedRegisterResponse(const std::vector<IntentOutcome>& outcomes, uint64_t epoch,
+                                    uint64_t revision) {
+  using registry::v1::IntentResult;
+  constexpr uint64_t kState = registry::v1::INTENT_STATE_ACKNOWLEDGED;
+  std::string bytes;
+  for (const IntentOutcome& outcome : outcomes) {
+    if (!outcome.status.ok()) {
+      IntentResult refused;
+      *refused.mutable_status() = StatusToProto(outcome.status);
+      wire::AppendBytes(RegisterResponse::kResultsFieldNumber, refused.SerializeAsString(), &bytes);
+      continue;
+    }
+    const uint64_t generation = outcome.generation;
+    wire::AppendHead(
+        RegisterResponse::kResultsFieldNumber,
+        wire::NumberSize(kState) + (generation == 0 ? 0 : wire::NumberSize(generation)), &bytes);
+    wire::AppendNumber(IntentResult::kStateFieldNumber, kState, &bytes);
+    if (generation != 0)
+      wire::AppendNumber(IntentResult::kGenerationFieldNumber, generation, &bytes);
+  }
+  if (epoch != 0) wire::AppendNumber(RegisterResponse::kEpochFieldNumber, epoch, &bytes);
+  if (revision != 0) wire::AppendNumber(RegisterResponse::kRevisionFieldNumber, revision, &bytes);
+  return bytes;
 }
 
 }  // namespace failback

@@ -240,9 +240,16 @@ absl::Status StoreRegistry::DecideBatch(Batch* batch, State::Transaction* transa
     session = transaction->FindSession(batch->session_id);
     if (session == nullptr) return SessionUnknown();
   }
+  batch->as_asked = true;
   for (size_t i = 0; i < batch->intents.size(); ++i) {
-    if (!batch->outcomes[i].status.ok()) continue;
+    if (!batch->outcomes[i].status.ok()) {
+      batch->as_asked = false;
+      continue;
+    }
+    const uint64_t generation = batch->intents[i].generation;
     batch->outcomes[i] = transaction->Apply(session, std::move(batch->intents[i]));
+    const IntentOutcome& outcome = batch->outcomes[i];
+    batch->as_asked &= outcome.status.ok() && outcome.generation == generation;
   }
   batch->intents.clear();
   return absl::OkStatus();
@@ -285,11 +292,8 @@ void StoreRegistry::Answer(Group group, Decided decided, Aftermath* aftermath) {
     });
   }
   for (size_t b = 0; b < group.batches.size(); ++b) {
-    aftermath->Call([done = std::move(group.batches[b].done),
-                     status = std::move(decided.batches[b]),
-                     outcomes = std::move(group.batches[b].outcomes), revision]() mutable {
-      std::move(done)(std::move(status), std::move(outcomes), revision);
-    });
+    aftermath->Call([batch = std::move(group.batches[b]), status = std::move(decided.batches[b]),
+                     revision]() mutable { std::move(batch).Answer(std::move(status), revision); });
   }
   for (size_t i = 0; i < decided.marked.size(); ++i) {
     aftermath->Call([epoch = epoch_, done = std::move(group.markings[i].done),

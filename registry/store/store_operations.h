@@ -34,10 +34,14 @@ struct StoreRegistry::Batch {
   std::string session_id;
   std::vector<Intent> intents;
   std::vector<IntentOutcome> outcomes;  // not OK from the start: refused by validation
-  absl::AnyInvocable<void(absl::Status, std::vector<IntentOutcome>, uint64_t revision) &&> done;
+  bool as_asked = false;  // each outcome is OK, under the generation that its intent came with
+  absl::AnyInvocable<void(absl::Status, const Batch& decided, uint64_t revision) &&> done;
 
   int64_t Size() const { return static_cast<int64_t>(intents.size()); }
-  void Fail(const absl::Status& status) && { std::move(done)(status, {}, 0); }
+  void Answer(absl::Status status, uint64_t revision) && {
+    std::move(done)(std::move(status), *this, revision);
+  }
+  void Fail(const absl::Status& status) && { std::move(*this).Answer(status, 0); }
 };
 
 struct StoreRegistry::Opening {

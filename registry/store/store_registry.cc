@@ -180,20 +180,28 @@ void StoreRegistry::CloseSession(const CloseSessionRequest& request,
   Submit(std::move(operation));
 }
 
-template <typename Response>
+template <typename Response, typename Respond>
 void StoreRegistry::SubmitBatch(std::string session_id, IntentBatch spelled,
-                                Callback<Response> done) {
+                                Callback<Response> done, Respond respond) {
   Batch batch;
   batch.session_id = std::move(session_id);
   batch.intents = std::move(spelled.intents);
   batch.outcomes = std::move(spelled.outcomes);
-  batch.done = [epoch = epoch_, done = std::move(done)](absl::Status status,
-                                                        std::vector<IntentOutcome> outcomes,
-                                                        uint64_t revision) mutable {
-    if (!status.ok()) return std::move(done)(status);
-    std::move(done)(BatchResponse<Response>(outcomes, epoch, revision));
+  batch.done = [respond, done = std::move(done)](absl::Status status, const Batch& decided,
+                                                 uint64_t revision) mutable {
+    if (!status.ok()) return std::move(done)(std::move(status));
+    std::move(done)(respond(decided, revision));
   };
   Submit(std::move(batch));
+}
+
+template <typename Response>
+void StoreRegistry::SubmitBatch(std::string session_id, IntentBatch spelled,
+                                Callback<Response> done) {
+  SubmitBatch(std::move(session_id), std::move(spelled), std::move(done),
+              [epoch = epoch_](const Batch& decided, uint64_t revision) {
+                return BatchResponse<Response>(decided.outcomes, epoch, revision);
+              });
 }
 
 void StoreRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
@@ -206,6 +214,20 @@ bool StoreRegistry::RegisterEncoded(std::string_view request, Callback<RegisterR
   std::optional<EncodedBatch> spelled = SpellEncodedRegister(request, options_.max_batch);
   if (!spelled.has_value()) return false;
   SubmitBatch(std::move(spelled->session_id), std::move(spelled->batch), std::move(*done));
+  return true;
+}
+
+bool StoreRegistry::RegisterToBytes(std::string_view request, Results results,
+                                    Callback<std::string>* done) {
+  std::optional<EncodedBatch> spelled = SpellEncodedRegister(request, options_.max_batch);
+  if (!spelled.has_value()) return false;
+  const bool brief = results == Results::kUnlessAsAsked;
+  SubmitBatch(std::move(spelled->session_id), std::move(spelled->batch), std::move(*done),
+              [epoch = epoch_, brief](const Batch& decided, uint64_t revision) {
+                static const std::vector<IntentOutcome> kNone;
+                return EncodedRegisterResponse(brief && decided.as_asked ? kNone : decided.outcomes,
+                                               epoch, revision);
+              });
   return true;
 }
 

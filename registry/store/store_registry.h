@@ -150,6 +150,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
   EncodedRegistrar* encoded() override { return this; }
   bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override;
+  bool RegisterToBytes(std::string_view request, Results results,
+                       Callback<std::string>* done) override;
   void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override;
@@ -196,7 +198,11 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   Moment Now() const;
   absl::Duration ClampTtl(const google::protobuf::Duration& ttl) const;
 
-  // Register and Unregister, checked and spelled.
+  // Register and Unregister, checked and spelled. `respond(batch, revision)` makes the response to
+  // what has been decided.
+  template <typename Response, typename Respond>
+  void SubmitBatch(std::string session_id, IntentBatch spelled, Callback<Response> done,
+                   Respond respond);
   template <typename Response>
   void SubmitBatch(std::string session_id, IntentBatch spelled, Callback<Response> done);
 

@@ -21,6 +21,8 @@ namespace failback {
 // Full names of methods, as gRPC takes them.
 inline constexpr char kOpenSessionMethod[] = "/failback.registry.v1.RegistryService/OpenSession";
 inline constexpr char kRegisterMethod[] = "/failback.registry.v1.RegistryService/Register";
+inline constexpr char kRegisterStreamMethod[] =
+    "/failback.registry.v1.RegistryService/RegisterStream";
 inline constexpr char kListMethod[] = "/failback.registry.v1.RegistryService/List";
 inline constexpr char kKeepAliveMethod[] = "/failback.registry.v1.RegistryService/KeepAlive";
 inline constexpr char kSubscribeMethod[] = "/failback.registry.v1.RegistryService/Subscribe";

@@ -29,6 +29,7 @@ using registry::v1::OpenSessionRequest;
 using registry::v1::OpenSessionResponse;
 using registry::v1::RegisterRequest;
 using registry::v1::RegisterResponse;
+using registry::v1::RegisterStreamResponse;
 using registry::v1::ServiceInstance;
 using registry::v1::SubscribeRequest;
 using registry::v1::SubscribeResponse;
@@ -51,13 +52,23 @@ std::string OpenSession(const std::shared_ptr<grpc::Channel>& channel,
       .session_id();
 }
 
-bool AllAcknowledged(const RegisterResponse& response, int batch) {
-  if (response.results_size() == 0 || response.results_size() > batch) return false;
+template <typename Response>
+bool NoneRefused(const Response& response) {
   for (const registry::v1::IntentResult& result : response.results()) {
     if (result.has_status() && result.status().code() != 0) return false;
     if (result.state() != registry::v1::INTENT_STATE_ACKNOWLEDGED) return false;
   }
   return true;
+}
+
+bool AllAcknowledged(const RegisterResponse& response, int batch) {
+  return response.results_size() > 0 && response.results_size() <= batch && NoneRefused(response);
+}
+
+// Whether all items of a streamed Register have been: results may be left out.
+bool StreamAcknowledged(const grpc::ByteBuffer& bytes) {
+  const auto response = Parsed<RegisterStreamResponse>(bytes);
+  return !response.has_status() && response.revision() > 0 && NoneRefused(response);
 }
 
 // Whether all items of a Register have been acknowledged. The first answer is read. Those of later
@@ -146,35 +157,44 @@ void RegisterSerial(const Scale& scale, const std::string& subject, Report* repo
 
 constexpr char kBareUnary[] = "bare-grpc-unary";
 
+// The same instances as opaque items.
+std::vector<grpc::ByteBuffer> EncodedCarries(int64_t count, int batch) {
+  std::vector<grpc::ByteBuffer> requests;
+  for (int64_t begin = 0; begin < count; begin += batch) {
+    bench::CarryRequest request;
+    for (int64_t i = begin; i < std::min(count, begin + batch); ++i) {
+      const ServiceInstance instance = MakeInstance("orders", i);
+      bench::Item& item = *request.add_items();
+      item.set_key(
+          absl::StrCat("default/", instance.key().service(), "/", instance.key().instance_id()));
+      item.set_value(instance.SerializeAsString());
+    }
+    requests.push_back(Encode(request));
+  }
+  return requests;
+}
+
+// Whether the registry gets its batches in calls or on a stream.
+enum class Way { kCalls, kStream };
+
 // bare-grpc is one stream of opaque items into a map; bare-grpc-unary the very calls of the
 // registry, parsed and put in a map.
-void RegisterInBatches(const std::string& name, int batch, const Scale& scale,
+void RegisterInBatches(const std::string& name, Way way, int batch, const Scale& scale,
                        const std::string& subject, Report* report) {
-  const bool stream = subject == kBareGrpc;
+  const bool bare_stream = subject == kBareGrpc;
   Subject server(subject == kBareUnary ? kBareGrpc : subject, {});
   const auto channel = NewChannel(server.address());
   const std::string session = OpenSession(channel, "bench");
-  std::vector<grpc::ByteBuffer> requests;
-  if (stream) {
-    for (int64_t begin = 0; begin < scale.batch_instances; begin += batch) {
-      bench::CarryRequest request;
-      for (int64_t i = begin; i < std::min(scale.batch_instances, begin + batch); ++i) {
-        const ServiceInstance instance = MakeInstance("orders", i);
-        bench::Item& item = *request.add_items();
-        item.set_key(
-            absl::StrCat("default/", instance.key().service(), "/", instance.key().instance_id()));
-        item.set_value(instance.SerializeAsString());
-      }
-      requests.push_back(Encode(request));
-    }
-  } else {
-    requests = EncodedRegisters(session, "orders", scale.batch_instances, batch);
-  }
+  const std::vector<grpc::ByteBuffer> requests =
+      bare_stream ? EncodedCarries(scale.batch_instances, batch)
+                  : EncodedRegisters(session, "orders", scale.batch_instances, batch);
   const double cpu = server.CpuSeconds();
+  const int window = scale.batches_in_flight;
   const LoadResult load =
-      stream ? RunStreams(channel, kCarryMethod, requests, 1, scale.batches_in_flight, NotEmpty)
-             : RunUnary(channel, kRegisterMethod, requests, scale.batches_in_flight,
-                        Acknowledged(batch));
+      bare_stream ? RunStreams(channel, kCarryMethod, requests, 1, window, NotEmpty)
+      : way == Way::kStream
+          ? RunStreams(channel, kRegisterStreamMethod, requests, 1, window, StreamAcknowledged)
+          : RunUnary(channel, kRegisterMethod, requests, window, Acknowledged(batch));
   const auto count = static_cast<double>(scale.batch_instances);
   report->Add(name, subject, "instances_per_s", count / load.seconds, "1/s");
   report->Add(name, subject, "p99_us", Percentile(load.latencies_us, 0.99), "us");
@@ -183,12 +203,16 @@ void RegisterInBatches(const std::string& name, int batch, const Scale& scale,
 }
 
 void RegisterBatch(const Scale& scale, const std::string& subject, Report* report) {
-  RegisterInBatches("register-batch", scale.batch, scale, subject, report);
+  RegisterInBatches("register-batch", Way::kCalls, scale.batch, scale, subject, report);
 }
 
 // As many to a call as an agent sends.
 void RegisterBatch250(const Scale& scale, const std::string& subject, Report* report) {
-  RegisterInBatches("register-batch-250", scale.agent_batch, scale, subject, report);
+  RegisterInBatches("register-batch-250", Way::kCalls, scale.agent_batch, scale, subject, report);
+}
+
+void RegisterStream(const Scale& scale, const std::string& subject, Report* report) {
+  RegisterInBatches("register-stream", Way::kStream, scale.batch, scale, subject, report);
 }
 
 // First at the pace of a TTL of 10 s, then as fast as it goes.
@@ -628,6 +652,10 @@ const std::vector<Workload>& Workloads() {
       {"register-batch-250",
        {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
        RegisterBatch250,
+       {"instances_per_s", "server_cpu_us_per_instance"}},
+      {"register-stream",
+       {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
+       RegisterStream,
        {"instances_per_s", "server_cpu_us_per_instance"}},
       {"register-serial",
        {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},

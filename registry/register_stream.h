@@ -1,0 +1,50 @@
+// The RegisterStream that RegistryServer serves: each message is a Register on its own, and the
+// answers come in the order of the requests. Internal to the server.
+//
+// What a stream spares is a call's machinery for each message (31 us at the server); what it adds
+// is a window: at most kMaxOpen messages, or kMaxOpenBytes, are open at once.
+//
+// Messages are carried out as unary calls are, large ones side by side on the threads for bulk; a
+// message that is refused as a whole is answered by its status, and the stream goes on.
+//
+// Thread safety: as ExchangeReactor.
+
+#ifndef FAILBACK_REGISTRY_REGISTER_STREAM_H_
+#define FAILBACK_REGISTRY_REGISTER_STREAM_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "registry/exchange_reactor.h"
+#include "registry/registry.h"
+
+namespace failback {
+
+class RegisterStreamReactor final : public ExchangeReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  // Carries out one encoded RegisterRequest. The answer is the bytes of a RegisterResponse, whose
+  // results may be left out as RegisterStreamResponse says.
+  using CarryOut = std::function<void(grpc::ByteBuffer request, Callback<std::string> done)>;
+
+  static constexpr size_t kMaxOpen = 32;
+  static constexpr size_t kMaxOpenBytes = size_t{4} << 20;
+
+  // `on_end` runs when gRPC is done with the stream.
+  RegisterStreamReactor(grpc::CallbackServerContext* context, CallStats* stats, CarryOut carry_out,
+                        std::function<void()> on_end);
+
+ private:
+  struct Asked;
+
+  void OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) override;
+  void OnEnd() override { on_end_(); }
+
+  const CarryOut carry_out_;
+  const std::function<void()> on_end_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_REGISTER_STREAM_H_
