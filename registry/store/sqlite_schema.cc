@@ -203,7 +203,6 @@ absl::StatusOr<StoreHead> ReadHead(SqliteDatabase& db, Seal seal) {
 absl::Status SealRows(SqliteDatabase& db) {
   auto head = ReadHead(db, Seal::kIgnored);
   if (!head.ok()) return head.status();
-  if (auto status = WriteStoreHead(db, *head); !status.ok()) return status;
   WriteSet all;
   absl::Status status = ReadIncarnations(db, Seal::kIgnored, [&](IncarnationRow row) {
     all.incarnations.push_back(std::move(row));
@@ -217,7 +216,7 @@ absl::Status SealRows(SqliteDatabase& db) {
   if (!status.ok()) return status;
   auto writer = StoreRowWriter::Create(&db);
   if (!writer.ok()) return writer.status();
-  return (*writer)->Write(all, *head);
+  return (*writer)->Write(all, *head);  // the head too
 }
 
 }  // namespace

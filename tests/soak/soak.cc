@@ -6,9 +6,10 @@
 //              viewers                                  viewers
 //
 // The run is cut into cycles. The first half of a cycle kills, stops and cuts off what it can; the
-// second leaves the processes alive and breaks connections only, and there memory is watched. Each
-// half ends with a rest, in which everybody must come to see exactly what was asked for. A
-// violation, a rest that does not come to agree, or memory that grows ends the run with status 1.
+// second leaves the processes alive and breaks connections only. The last two fifths of the run are
+// one such stretch, long enough to see memory grow. Each part ends with a rest, in which everybody
+// must come to see exactly what was asked for. A violation, a rest that does not come to agree, or
+// memory that grows (growth.h) ends the run with status 1.
 //
 //   soak --seconds 600 --seed 1
 
@@ -33,6 +34,7 @@
 #include "absl/time/clock.h"
 #include "tests/fault/fault_proxy.h"
 #include "tests/registry/server/registry_client.h"
+#include "tests/soak/growth.h"
 #include "tests/soak/ledger.h"
 #include "tests/soak/viewer.h"
 #include "tests/util/daemons.h"
@@ -86,12 +88,12 @@ class Soak {
 
   // Whether all went well.
   bool Run() {
-    const absl::Duration half = std::max(length_ / 8, std::min(length_ / 2, absl::Seconds(8)));
-    while (absl::Now() - start_ < length_) {
-      if (!Half("chaos", half, /*kills=*/true)) return false;
-      if (!Half("steady", half, /*kills=*/false)) return false;
+    const absl::Duration half = std::max(length_ / 10, std::min(length_ * 0.3, absl::Seconds(8)));
+    while (absl::Now() - start_ < length_ * 0.6) {
+      if (!Part("chaos", half, /*kills=*/true)) return false;
+      if (!Part("steady", half, /*kills=*/false)) return false;
     }
-    return true;
+    return Part("steady", length_ * 0.4, /*kills=*/false);
   }
 
  private:
@@ -194,22 +196,22 @@ class Soak {
     }
   }
 
-  bool Half(const char* name, absl::Duration length, bool kills) {
+  bool Part(const char* name, absl::Duration length, bool kills) {
     Pause(false);
     const absl::Time end = absl::Now() + length;
-    std::vector<int64_t> registry_kib;
-    std::vector<int64_t> agent_kib;
+    std::vector<MemorySample> registry;
+    std::vector<MemorySample> agent;
     while (absl::Now() < end) {
       absl::SleepFor(absl::Milliseconds(200 + random_() % 1000));
       BreakSomething(kills);
-      registry_kib.push_back(ResidentKib(registry_->process().pid()));
-      agent_kib.push_back(ResidentKib(agent_->process().pid()));
+      registry.push_back(MemoryOf(*registry_));
+      agent.push_back(MemoryOf(*agent_));
     }
     Pause(true);
     const bool agreed = Eventually([&] { return Disagreement().empty(); }, kAgreement);
-    std::cout << absl::StrFormat("%5.0f s  %-6s  %d intents, registry %d KiB, agent %d KiB: %s",
+    std::cout << absl::StrFormat("%5.0f s  %-6s  %d intents, registry %.0f KiB, agent %.0f KiB: %s",
                                  absl::ToDoubleSeconds(absl::Now() - start_), name, intents_.load(),
-                                 registry_kib.back(), agent_kib.back(),
+                                 registry.back().kib, agent.back().kib,
                                  agreed ? "all agree" : "NO AGREEMENT")
               << std::endl;
     if (!agreed) {
@@ -222,7 +224,9 @@ class Soak {
         return false;
       }
     }
-    return kills || (Flat("registry", registry_kib) && Flat("agent", agent_kib));
+    if (kills) return true;
+    const bool flat = IsFlat("registry", registry);
+    return IsFlat("agent", agent) && flat;
   }
 
   // What differs from what was asked for; empty when nothing does.
@@ -247,21 +251,18 @@ class Soak {
     return "";
   }
 
-  // Compares the middle of a steady half with its end, by medians.
-  bool Flat(const char* what, std::vector<int64_t> kib) const {
-    if (kib.size() < 9) return true;
-    const auto median = [&](size_t from, size_t to) {
-      std::vector<int64_t> part(kib.begin() + from, kib.begin() + to);
-      std::nth_element(part.begin(), part.begin() + part.size() / 2, part.end());
-      return part[part.size() / 2];
-    };
-    const size_t third = kib.size() / 3;
-    const int64_t middle = median(third, 2 * third);
-    const int64_t last = median(2 * third, kib.size());
-    const int64_t allowed = 4096 + middle / 20;
-    if (last - middle <= allowed) return true;
-    std::cout << what << " grew from " << middle << " to " << last << " KiB" << std::endl;
-    return false;
+  MemorySample MemoryOf(Daemon& daemon) const {
+    return {absl::ToDoubleSeconds(absl::Now() - start_),
+            static_cast<double>(ResidentKib(daemon.process().pid()))};
+  }
+
+  static bool IsFlat(const char* what, const std::vector<MemorySample>& samples) {
+    const Growth growth = GrowthOf(samples);
+    std::cout << absl::StrFormat(
+                     "         %s: %+.1f KiB a second, %+.0f KiB (up to %.0f are noise)", what,
+                     growth.kib_per_second, growth.kib, growth.allowed_kib)
+              << (growth.too_much() ? ": IT GROWS" : "") << std::endl;
+    return !growth.too_much();
   }
 
  public:

@@ -16,6 +16,7 @@ namespace failback {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 class LifeTest : public ::testing::Test {
@@ -119,6 +120,35 @@ TEST_F(LifeTest, RestartsUnderLoadPushNoEmptyListToAnyone) {
   };
   EXPECT_TRUE(Eventually([&] { return sizes().back() == all; }));
   for (const size_t size : sizes()) EXPECT_GE(size, 200u);
+}
+
+// An agent that has lost its connection states its intents again; the registry finds that it has
+// them.
+TEST_F(LifeTest, AnAgentResumesItsSessionAndChangesNothing) {
+  Start();
+  Daemon agent = Daemon::Agent(daemon_->address(), {"--listen", "unix:" + dir_.File("agent.sock")});
+  const auto add = [&](const std::string& id) {
+    const RunResult result = Ctl(agent.address(), {"register", "orders", "--id", id, "--address",
+                                                   "h", "--port", "1", "--wait", "acknowledged"});
+    ASSERT_EQ(result.status, 0) << result.err;
+  };
+  for (const char* id : {"1", "2", "3"}) add(id);
+  RegistryClient client(daemon_->address());
+  const auto before = client.List("orders");
+  ASSERT_TRUE(before.ok()) << before.status();
+  const uint64_t revision = client.revision();
+  daemon_->Kill();
+  Start();
+  add("4");  // after all that was stated before
+  EXPECT_TRUE(Eventually([&] { return PendingAt(agent.address()).empty(); }));
+  const auto after = client.List("orders");
+  ASSERT_TRUE(after.ok()) << after.status();
+  ASSERT_THAT(*after, SizeIs(4));
+  for (size_t i = 0; i < before->size(); ++i) {
+    EXPECT_EQ((*after)[i].SerializeAsString(), (*before)[i].SerializeAsString());
+  }
+  EXPECT_EQ(client.revision(), revision + 1) << "the new one, and nothing else";
+  EXPECT_THAT(Ctl(daemon_->address(), {"status"}).out, HasSubstr("1, 0 expired"));
 }
 
 // Three sessions whose clients have gone, at registries that differ in what they hold back.
