@@ -174,7 +174,25 @@ absl::Status SqliteStorage::MarkOpen() {
   if (status.ok()) status = mark_->PutDurably({head_.identity.epoch, head_.writes});
   if (status.ok()) status = db_->Execute(SynchronousPragma(options_.durability));
   marked_ = status.ok();
+  store_file_ = FileId::At(options_.path);
+  log_file_ = FileId::At(options_.path + "-wal");
   return status;
+}
+
+SqliteStorage::FileId SqliteStorage::FileId::At(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 ? FileId{info.st_dev, info.st_ino} : FileId();
+}
+
+absl::Status SqliteStorage::CheckInPlace() const {
+  const std::string log = options_.path + "-wal";
+  const std::string* const missing = !(FileId::At(options_.path) == store_file_) ? &options_.path
+                                     : !(FileId::At(log) == log_file_)           ? &log
+                                                                                 : nullptr;
+  if (missing == nullptr) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "store ", options_.path, ": ", *missing,
+      " has been moved, removed or replaced while it is open: put it back, or restart"));
 }
 
 absl::Status SqliteStorage::Read(StoreReader* reader) {
@@ -185,6 +203,7 @@ absl::Status SqliteStorage::Write(const WriteSet& writes) {
   if (!marked_) {
     if (auto status = MarkOpen(); !status.ok()) return status;
   }
+  if (auto status = CheckInPlace(); !status.ok()) return status;
   StoreHead head = head_;
   head.identity.revision = writes.revision;
   head.identity.next_rank = writes.next_rank;

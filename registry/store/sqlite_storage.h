@@ -16,10 +16,15 @@
 //    backup, or copied. A tool that restores a store removes its mark (StoreMark::PathOf), and the
 //    next start mints.
 //
+// Files that are moved, removed or replaced while the store is open would take commits along that
+// nobody finds again: writes are refused until they are back.
+//
 // Thread safety: as Storage: one call at a time.
 
 #ifndef FAILBACK_REGISTRY_STORE_SQLITE_STORAGE_H_
 #define FAILBACK_REGISTRY_STORE_SQLITE_STORAGE_H_
+
+#include <sys/types.h>
 
 #include <memory>
 #include <optional>
@@ -74,15 +79,28 @@ class SqliteStorage final : public Storage {
   absl::Status OpenDatabase();
   absl::Status ReadStore(bool created);
   absl::Status MarkOpen();
+  absl::Status CheckInPlace() const;
+
+  // Which file a path leads to; no file: both 0.
+  struct FileId {
+    dev_t device = 0;
+    ino_t inode = 0;
+    static FileId At(const std::string& path);
+    bool operator==(const FileId& other) const {
+      return device == other.device && inode == other.inode;
+    }
+  };
 
   Options options_;
   std::optional<FileLock> lock_;
   std::unique_ptr<SqliteDatabase> db_;
   std::optional<StoreMark> mark_;
-  StoreHead head_;                        // as this life has it
-  bool minted_ = false;                   // this life has a new epoch
-  bool marked_ = false;                   // the file says that it is open
-  bool mark_failed_ = false;              // the last commit could not be marked
+  StoreHead head_;            // as this life has it
+  bool minted_ = false;       // this life has a new epoch
+  bool marked_ = false;       // the file says that it is open
+  bool mark_failed_ = false;  // the last commit could not be marked
+  FileId store_file_;         // as they were when it was marked
+  FileId log_file_;
   std::unique_ptr<StoreRowWriter> rows_;  // goes before db_
 };
 

@@ -145,7 +145,25 @@ struct Change {
   const char* noticed;  // in the error
 };
 
-class ChangedRowTest : public ::testing::TestWithParam<Change> {};
+class ChangedRowTest : public ::testing::TestWithParam<Change> {
+ protected:
+  // The file of a store with a session, a second incarnation and an instance.
+  static const std::string& GoodStore() {
+    static const auto* const bytes = [] {
+      TempDir folder;
+      const std::string path = folder.File("registry.db");
+      {
+        StoreHarness store(On(path, Durability::kNormal));
+        const std::string session = store.Session("a");
+        EXPECT_TRUE(store.Register(session, MakeInstance("orders", "1"), 1).ok());
+        EXPECT_TRUE(store.CloseSession(store.Session("b")).ok());
+      }
+      std::ifstream file(path, std::ios::binary);
+      return new std::string(std::istreambuf_iterator<char>(file), {});
+    }();
+    return *bytes;
+  }
+};
 
 // Values that are possible, so that nothing but the checksum tells.
 INSTANTIATE_TEST_SUITE_P(
@@ -176,14 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(ChangedRowTest, IsNoticedByStartCheckBackupAndRestore) {
   TempDir folder;
-  const std::string path = folder.File("registry.db");
-  {
-    StoreHarness store(On(path, Durability::kNormal));
-    const std::string session = store.Session("a");
-    ASSERT_TRUE(store.Register(session, MakeInstance("orders", "1"), 1).ok());
-    const std::string another = store.Session("b");
-    ASSERT_TRUE(store.CloseSession(another).ok());
-  }
+  const std::string path = folder.Write("registry.db", GoodStore());
   ASSERT_EQ(CheckStore(path).status(), absl::OkStatus());
   Sql(path, GetParam().sql);
   const absl::Status opened = OpenError(path);

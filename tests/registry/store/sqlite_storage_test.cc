@@ -28,6 +28,7 @@ namespace failback {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -422,6 +423,35 @@ TEST(SqliteStorage, AFullDiskForANewStoreIsAnError) {
   TempDir folder;
   FullDisk full(0);
   EXPECT_EQ(OpenError(folder.File("registry.db")).code(), absl::StatusCode::kUnavailable);
+}
+
+// What is written to a file that nobody finds again is not stored.
+class TakenAwayTest : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Files, TakenAwayTest, ::testing::Values("", "-wal"));
+
+TEST_P(TakenAwayTest, WritesAreRefusedUntilTheFileIsBack) {
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  const std::string file = path + GetParam();
+  const std::string aside = folder.File("aside");
+  StoreHarness store((On(path)));
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
+  const auto expect_refused = [&] {
+    store.clock().Advance(absl::Seconds(1));
+    const absl::Status refused = store.Register("", MakeInstance("orders", "2")).status;
+    EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_STORE_READ_ONLY) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(file + " has been moved, removed"));
+    EXPECT_THAT(store.Ids(), ElementsAre("1"));
+  };
+  ASSERT_EQ(rename(file.c_str(), aside.c_str()), 0);
+  expect_refused();
+  CopyFile(aside, file);
+  expect_refused();  // another file, if the same bytes
+  ASSERT_EQ(rename(aside.c_str(), file.c_str()), 0);
+  store.clock().Advance(absl::Seconds(1));
+  EXPECT_TRUE(store.Register("", MakeInstance("orders", "2")).ok());
+  store.Reopen();
+  EXPECT_THAT(store.Ids(), ElementsAre("1", "2"));
 }
 
 // ---- The committer's thread.
