@@ -4,8 +4,8 @@
 // What a stream spares is a call's machinery for each message (31 us at the server); what it adds
 // is a window: at most kMaxOpen messages, or kMaxOpenBytes, are open at once.
 //
-// Messages are carried out as unary calls are, large ones side by side on the threads for bulk; a
-// message that is refused as a whole is answered by its status, and the stream goes on.
+// Messages are carried out as unary calls are, large ones on the threads for bulk unless there is
+// only one; a message that is refused as a whole is answered by its status, and the stream goes on.
 //
 // Thread safety: as ExchangeReactor.
 

@@ -41,6 +41,10 @@ using ServiceBase = UnaryMethods<RegistryService::WithCallbackMethod_KeepAlive<
 // A request that is larger than this, some twenty instances, is bulk.
 constexpr size_t kLargestSmallRequest = 4096;
 
+// A message of a stream that is no larger than this, some thousand instances, may be carried out
+// where it was read.
+constexpr size_t kLargestMessageHere = 256 << 10;
+
 // Threads for bulk: they leave room for those that serve the connections.
 int BulkThreads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2); }
 
@@ -279,7 +283,8 @@ class RegistryServer::Service final : public ServiceBase {
               [token = std::move(place.token),
                done = std::move(done)](absl::StatusOr<std::string> response) mutable {
                 std::move(done)(std::move(response));
-              });
+              },
+              /*stay=*/true);
         },
         [this, state] { register_streams_.Remove(*state); });
     *state = reactor->state();
@@ -413,16 +418,22 @@ class RegistryServer::Service final : public ServiceBase {
   }
 
   // Calls `call(registry, request, done)`: at once if the request is small, else on the threads for
-  // bulk.
+  // bulk. With `stay` a large one stays on this thread if no other is under way and it is not that
+  // large: to change threads costs as much as to store many instances. So at most one thread that
+  // serves connections is with bulk.
   template <typename Response, typename Call>
   void CarryOut(std::shared_ptr<Registry> registry, grpc::ByteBuffer request, Call call,
-                Callback<Response> done) {
+                Callback<Response> done, bool stay = false) {
     if (!IsBulk(request)) return call(registry.get(), request, std::move(done));
     const auto size = static_cast<int64_t>(request.Length());
+    std::shared_ptr<void> under_way = bulk_calls_.Enter();
+    if (stay && bulk_calls_.count() == 1 && request.Length() <= kLargestMessageHere) {
+      return call(registry.get(), request, std::move(done));
+    }
     bulk_bytes_ += size;
-    bulk_->Execute([this, registry = std::move(registry), request = std::move(request), size,
-                    call = std::move(call), parent = CurrentTrace(),
-                    done = std::move(done)]() mutable {
+    bulk_->Execute([this, under_way = std::move(under_way), registry = std::move(registry),
+                    request = std::move(request), size, call = std::move(call),
+                    parent = CurrentTrace(), done = std::move(done)]() mutable {
       const ScopedTrace trace(std::move(parent));
       bulk_bytes_ -= size;
       if (stopping_) return std::move(done)(ShuttingDown());
@@ -483,6 +494,7 @@ class RegistryServer::Service final : public ServiceBase {
 
   CallStats call_stats_;
   Gauge calls_;
+  Gauge bulk_calls_{0};  // no limit; under way, as `call` has not returned
   Gauge subscriptions_;
   KeyedGauge subscriptions_per_connection_;
   // Callbacks that the registry holds may outlive the server.

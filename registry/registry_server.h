@@ -10,8 +10,8 @@
 //  * calls are made as far as the caller may make them (registry/security/guarded_registry.h);
 //  * calls beyond `max_calls_in_flight` are refused with OVERLOADED and a delay;
 //  * large Register and Unregister calls are parsed and carried out on threads of their own, so
-//  that
-//    small calls, renewals and streams do not wait behind somebody's bulk;
+//    that small calls, renewals and streams do not wait behind somebody's bulk; of the large
+//    messages of RegisterStreams one at a time may stay where it was read;
 //  * streams whose clients have stopped reading or renewing are ended, by a periodic task on the
 //    wheel;
 //  * a Registry that throws, or drops a callback, fails that call with INTERNAL;

@@ -1,9 +1,12 @@
 #include "registry/register_encoder.h"
 
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
+#include "registry/encoded_registrar.h"
 #include "registry/store/encoded_batch.h"
 
 namespace failback {
@@ -53,6 +56,44 @@ TEST(RegisterEncoderTest, WritesWhatTheMessageWouldAndWhatStoresTake) {
       EXPECT_EQ(spelled->batch.intents.size(), 5u);
     }
   }
+}
+
+// Takes what is not empty, and answers with messages.
+class Plain final : public EncodedRegistrar {
+ public:
+  bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override {
+    if (request.empty()) return false;
+    if (request == "bad") {
+      std::move (*done)(absl::AbortedError("bad"));
+      return true;
+    }
+    RegisterResponse response;
+    response.set_revision(7);
+    response.add_results()->set_generation(3);
+    std::move (*done)(std::move(response));
+    return true;
+  }
+};
+
+TEST(EncodedRegistrarTest, WhoAnswersWithMessagesAnswersInBytesToo) {
+  Plain plain;
+  absl::StatusOr<std::string> answer = absl::DataLossError("no answer");
+  const auto ask = [&](std::string_view request) {
+    Callback<std::string> done = [&](auto bytes) { answer = std::move(bytes); };
+    const bool taken =
+        plain.RegisterToBytes(request, EncodedRegistrar::Results::kUnlessAsAsked, &done);
+    EXPECT_EQ(taken, !done) << "what is not taken still has its callback";
+    return taken;
+  };
+  EXPECT_FALSE(ask(""));
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(ask("good"));
+  RegisterResponse response;
+  ASSERT_TRUE(answer.ok() && response.ParseFromString(*answer));
+  EXPECT_EQ(response.revision(), 7u);
+  EXPECT_EQ(response.results_size(), 1);
+  EXPECT_TRUE(ask("bad"));
+  EXPECT_EQ(answer.status(), absl::AbortedError("bad"));
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/fake_registry.h"
 #include "tests/registry/registry_calls.h"
+#include "tests/registry/wire/register_stream_client.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -334,6 +335,47 @@ TEST_F(AccessTest, ABatchIsJudgedItemByItem) {
   request.set_session_id("none");
   EXPECT_EQ(ReasonOf(Call("orders", &RegistryService::Stub::Register, request, &response)),
             ERROR_REASON_SESSION_UNKNOWN);
+}
+
+TEST_F(AccessTest, AStreamOfRegistersIsJudgedMessageByMessage) {
+  OpenSessionResponse session;
+  ASSERT_TRUE(Open("orders", "i", &session).ok());
+  RegisterRequest request;
+  request.set_session_id(session.session_id());
+  AddTo(&request, "orders");
+  RegisterStreamClient owner(server_->addresses()[0], {{"authorization", "Bearer orders"}});
+  owner.Send(request);
+  auto answer = owner.Read();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_FALSE(answer->has_status());
+  ASSERT_EQ(answer->results_size(), 1);
+  EXPECT_FALSE(answer->results(0).has_status());
+  AddTo(&request, "other");
+  owner.Send(request);
+  answer = owner.Read();
+  ASSERT_TRUE(answer.has_value());
+  ASSERT_EQ(answer->results_size(), 2);
+  EXPECT_FALSE(answer->results(0).has_status());
+  ExpectReason(StatusFromProto(answer->results(1).status()), ERROR_REASON_ACCESS_DENIED, "other");
+  // The session of another.
+  RegisterStreamClient other(server_->addresses()[0], {{"authorization", "Bearer other"}});
+  other.Send(request);
+  answer = other.Read();
+  ASSERT_TRUE(answer.has_value());
+  ExpectReason(StatusFromProto(answer->status()), ERROR_REASON_SESSION_NOT_OWNED, "session");
+  // New rules count for the next message.
+  access_->Update(MakeRules({MakeRule("reader", {kRead}, "*")}, {"orders", "other", "reader"}));
+  owner.Send(request);
+  answer = owner.Read();
+  ASSERT_TRUE(answer.has_value());
+  ExpectReason(StatusFromProto(answer->status()), ERROR_REASON_ACCESS_DENIED, "new rules");
+  // Who is not known is not let in.
+  for (const char* token : {"Bearer wrong", "Basic x"}) {
+    RegisterStreamClient unknown(server_->addresses()[0], {{"authorization", token}});
+    unknown.Send(request);
+    ExpectReason(unknown.Finish(), ERROR_REASON_CREDENTIALS_NEEDED, token);
+  }
+  EXPECT_EQ(store_->Stats().instances, 1);
 }
 
 TEST_F(AccessTest, AListingShowsWhatMayBeRead) {

@@ -40,12 +40,18 @@ Scale QuickScale() {
   return scale;
 }
 
+// Whether `name` is asked for; nothing asked for means everything.
+bool Among(const std::vector<std::string>& wanted, const std::string& name) {
+  return wanted.empty() || std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+}
+
 int Main(int argc, char** argv) {
   Report::Options options;
   options.name = "registry";
   int rounds = 5;
   bool quick = false;
   std::vector<std::string> only;
+  std::vector<std::string> subjects;
   CLI::App app("Measures failback-registry against bare gRPC.");
   app.add_option("--json", options.json_path, "file for JSON lines");
   app.add_option("--revision", options.revision, "what is measured, as git names it");
@@ -53,6 +59,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_option("--workload", only, "only these; several with commas")->delimiter(',');
+  app.add_option("--subject", subjects, "only these; several with commas")->delimiter(',');
   app.add_flag("--quick", quick, "one small round: shows that it works, not how fast");
   CLI11_PARSE(app, argc, argv);
   for (const std::string& name : only) {
@@ -68,14 +75,14 @@ int Main(int argc, char** argv) {
   Report report(options);
   const Scale scale = quick ? QuickScale() : Scale();
   for (const Workload& workload : Workloads()) {
-    if (!only.empty() && std::find(only.begin(), only.end(), workload.name) == only.end()) continue;
+    if (!Among(only, workload.name)) continue;
     const double began = NowSeconds();
     const int most = quick ? 1 : std::min(rounds, workload.most_rounds);
     for (int round = 0; round < most; ++round) {
       // Each round in another order, so that none profits from its place.
       for (size_t i = 0; i < workload.subjects.size(); ++i) {
-        const size_t at = (i + round) % workload.subjects.size();
-        workload.run(scale, workload.subjects[at], &report);
+        const std::string& subject = workload.subjects[(i + round) % workload.subjects.size()];
+        if (Among(subjects, subject)) workload.run(scale, subject, &report);
       }
     }
     for (const std::string& metric : workload.ratios) {

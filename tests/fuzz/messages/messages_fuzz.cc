@@ -192,6 +192,17 @@ class FuzzSession {
     Callback<RegisterResponse> done = [&](const absl::StatusOr<RegisterResponse>&) { ++answers; };
     const bool taken = store_->RegisterEncoded(bytes, &done);
     if (answers != (taken ? 1 : 0)) Die("an encoded Register was not answered once");
+    Callback<std::string> to_bytes = [&](const absl::StatusOr<std::string>& answer) {
+      --answers;
+      if (answer.ok() && !RegisterResponse().ParseFromString(*answer)) {
+        Die("the bytes of an answer are no RegisterResponse");
+      }
+    };
+    if (store_->RegisterToBytes(bytes, EncodedRegistrar::Results::kUnlessAsAsked, &to_bytes) !=
+            taken ||
+        answers != 0) {
+      Die("a Register is taken in bytes as it is else, and answered once");
+    }
   }
 
   void Subscribe(Registry* registry, FuzzInput* input) {

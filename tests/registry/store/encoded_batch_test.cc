@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/unknown_field_set.h"
@@ -203,6 +204,26 @@ TEST(EncodedBatch, UnusualSpellingsOfAValidRequestAreNotTaken) {
   }
   EXPECT_FALSE(SpellEncodedRegister(request(key + address + port) + Field('\x0a', "s"), 1));
   EXPECT_FALSE(SpellEncodedRegister("", 1).has_value());
+}
+
+TEST(EncodedRegisterResponse, HasTheBytesOfTheMessage) {
+  std::mt19937_64 random(Seed());
+  for (int i = 0; i < 1000; ++i) {
+    std::vector<IntentOutcome> outcomes(random() % 5);
+    for (IntentOutcome& outcome : outcomes) {
+      if (random() % 4 == 0) {
+        outcome.status = Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
+                                 std::string(random() % 300, 'x'), {{"rank", "7"}});
+      } else if (random() % 8 > 0) {
+        outcome.generation = random() >> (random() % 64);
+      }
+    }
+    const uint64_t epoch = random() % 8 == 0 ? 0 : random() >> (random() % 64);
+    const uint64_t revision = random() % 8 == 0 ? 0 : random() >> (random() % 64);
+    EXPECT_EQ(EncodedRegisterResponse(outcomes, epoch, revision),
+              BatchResponse<RegisterResponse>(outcomes, epoch, revision).SerializeAsString())
+        << "seed " << Seed() << ", round " << i;
+  }
 }
 
 }  // namespace
