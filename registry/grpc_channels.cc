@@ -53,8 +53,10 @@ std::string Target(const std::string& address) {
   if (absl::StartsWith(address, "unix:")) return address;
   if (const auto parsed = ParseAddress(address); parsed.ok()) {
     in6_addr number;
-    if (inet_pton(AF_INET, parsed->host.c_str(), &number) == 1) return absl::StrCat("ipv4:", address);
-    if (inet_pton(AF_INET6, parsed->host.c_str(), &number) == 1) return absl::StrCat("ipv6:", address);
+    if (inet_pton(AF_INET, parsed->host.c_str(), &number) == 1)
+      return absl::StrCat("ipv4:", address);
+    if (inet_pton(AF_INET6, parsed->host.c_str(), &number) == 1)
+      return absl::StrCat("ipv6:", address);
   }
   return absl::StrCat("dns:///", address);
 }
