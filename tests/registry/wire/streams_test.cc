@@ -26,6 +26,10 @@ const absl::Duration kPeriod = kStalled / 4;
 class StreamsTest : public WireTest {
  protected:
   using Renewals = grpc::ClientReaderWriter<KeepAliveRequest, KeepAliveResponse>;
+  // So that a stream that should end, and does not, fails a test.
+  struct Context : grpc::ClientContext {
+    Context() { set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(30))); }
+  };
 
   void SetUp() override {
     HashedWheelTimer::Options wheel;
@@ -46,7 +50,7 @@ class StreamsTest : public WireTest {
     OpenSessionRequest request;
     request.set_incarnation(incarnation);
     request.set_ends_with_stream(true);
-    grpc::ClientContext context;
+    Context context;
     OpenSessionResponse response;
     EXPECT_TRUE(stub_->OpenSession(&context, request, &response).ok());
     return response.session_id();
@@ -76,7 +80,7 @@ class StreamsTest : public WireTest {
   // Whatever the server had begun before is done after some calls there and back.
   void SomeCalls() {
     for (int i = 0; i < 20; ++i) {
-      grpc::ClientContext context;
+      Context context;
       ListResponse response;
       EXPECT_TRUE(stub_->List(&context, ListRequest(), &response).ok());
     }
@@ -96,7 +100,7 @@ TEST_F(StreamsTest, ASubscriberThatTakesNothingIsCancelledAndAnIdleOneIsNot) {
   idle_source->Push(Snapshot(1));
   ASSERT_TRUE(idle->WaitForEvents(1));
 
-  grpc::ClientContext context;
+  Context context;
   const auto stopped = stub_->Subscribe(&context, SubscribeRequest());
   const auto source = fake_.WaitForSubscription(1);
   ASSERT_NE(source, nullptr);
@@ -121,7 +125,7 @@ TEST_F(StreamsTest, ASubscriberThatTakesNothingIsCancelledAndAnIdleOneIsNot) {
 
 TEST_F(StreamsTest, ASilentRenewalStreamIsEndedAndItsSessionsAreNot) {
   const std::string silent_session = OpenBound("silent");
-  grpc::ClientContext context;
+  Context context;
   const auto silent = stub_->KeepAlive(&context);
   ASSERT_TRUE(Renew(*silent, silent_session));
   clock_.Advance(kSilent - kPeriod);
@@ -136,7 +140,7 @@ TEST_F(StreamsTest, ASilentRenewalStreamIsEndedAndItsSessionsAreNot) {
 
   // One that breaks takes its session along.
   const std::string broken_session = OpenBound("broken");
-  grpc::ClientContext second;
+  Context second;
   const auto broken = stub_->KeepAlive(&second);
   ASSERT_TRUE(Renew(*broken, broken_session));
   second.TryCancel();
@@ -146,7 +150,7 @@ TEST_F(StreamsTest, ASilentRenewalStreamIsEndedAndItsSessionsAreNot) {
 
 TEST_F(StreamsTest, RenewalsKeepTheirStreamOpen) {
   const std::string session = OpenBound("a");
-  grpc::ClientContext context;
+  Context context;
   const auto stream = stub_->KeepAlive(&context);
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(Renew(*stream, session)) << i;
@@ -158,11 +162,11 @@ TEST_F(StreamsTest, RenewalsKeepTheirStreamOpen) {
 
 TEST_F(StreamsTest, ARenewalThatIsRefusedDoesNotTakeTheSessionOver) {
   const std::string session = OpenBound("a");
-  grpc::ClientContext owners;
+  Context owners;
   const auto owner = stub_->KeepAlive(&owners);
   ASSERT_TRUE(Renew(*owner, session));
   fake_.keep_alives.Answer(absl::PermissionDeniedError("not yours"));
-  grpc::ClientContext others;
+  Context others;
   const auto other = stub_->KeepAlive(&others);
   KeepAliveResponse refused;
   ASSERT_TRUE(Renew(*other, session, &refused));
@@ -180,7 +184,7 @@ TEST_F(StreamsTest, RenewalsWithoutAnswersAreNotReadWithoutEnd) {
   constexpr size_t kOpen = 1024;
   constexpr size_t kMore = 100;
   fake_.keep_alives.Hold();
-  grpc::ClientContext context;
+  Context context;
   const auto stream = stub_->KeepAlive(&context);
   for (size_t i = 0; i < kOpen + kMore; ++i) ASSERT_TRUE(stream->Write(RenewalOf("a")));
   ASSERT_TRUE(fake_.keep_alives.WaitForRequests(kOpen));
