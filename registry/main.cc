@@ -1,5 +1,6 @@
 // failback-registry: the registry itself, over an embedded store or over etcd.
 
+#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -174,6 +175,18 @@ void RegistryDaemon::Stop() {
   admin_.reset();
 }
 
+// glibc gives each thread a heap of its own, which grows by a page at a time, with a system call
+// for each. Instances are kept for long and come by the thousand: one heap for all, which grows in
+// large steps, saves a tenth of what a streamed Register costs. Threads have caches in front of it
+// all the same.
+void UseOneHeap() {
+  mallopt(M_ARENA_MAX, 1);
+  mallopt(M_TOP_PAD, 4 << 20);
+  // Would no longer adapt by themselves.
+  mallopt(M_TRIM_THRESHOLD, 16 << 20);
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+}
+
 int Main(int argc, char** argv) {
   if (const std::optional<int> status = RunStoreCommand(argc, argv)) return *status;
   const absl::Time start_time = absl::Now();
@@ -192,6 +205,7 @@ int Main(int argc, char** argv) {
     return loaded.status();
   };
   if (const auto status = LoadConfiguration(argc, argv, &loader, &config, check)) return *status;
+  UseOneHeap();
   PrepareProcess(config.log());
   RaiseFileLimit();
   signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is a full disk to the store

@@ -204,8 +204,9 @@ class RegistryServer::Service final : public ServiceBase {
                                       silent = sweeps(options.silent_stream_timeout)] {
                                        for (const auto& state : subscribe_streams_.Open())
                                          state->Sweep(stalled);
+                                       // An answer may wait as long as a session may live.
                                        for (const auto& state : renewal_streams_.Open())
-                                         state->Sweep(stalled, silent);
+                                         state->Sweep(silent, silent);
                                        for (const auto& state : register_streams_.Open())
                                          state->Sweep(stalled, silent);
                                      });

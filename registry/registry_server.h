@@ -91,7 +91,7 @@ class RegistryServer {
     absl::Duration idle_connection_timeout = absl::InfiniteDuration();
     // Looks after the streams; it outlives the server. Null: nobody does.
     HashedWheelTimer* timer = nullptr;
-    // A stream whose client takes nothing of what is sent to it for so long is cancelled.
+    // A Subscribe stream or RegisterStream whose client takes nothing for so long is cancelled.
     absl::Duration stalled_stream_timeout = absl::Seconds(30);
     // A KeepAlive or RegisterStream on which nothing comes for so long is ended, but not its
     // sessions. At least the longest TTL: then none of its sessions is alive.
