@@ -173,20 +173,20 @@ class ExchangeReactor<Request, Response>::State {
     Advance();
   }
 
-  // Called at intervals: ends the stream when nothing has come for `silent` of them while nothing
-  // was open, and cancels it when one write has been under way for `stalled` of them.
+  // Called at intervals: ends the stream when nothing has come for `silent` of them and no answer
+  // is still to be given, and cancels it when one write has been under way for `stalled` of them.
   void Sweep(int stalled, int silent) {
     MutexLock lock(&mu_);
     if (reactor_ == nullptr) return;
     ++sweeps_since_read_;
-    if (writing_ && ++sweeps_since_write_ > stalled) {
-      swept_ = true;
-      SetEnd(absl::CancelledError("the client has stopped reading"));
-      options_.context->TryCancel();  // OnWriteDone follows
-    } else if (open_ == 0 && !writing_ && sweeps_since_read_ > silent) {
+    if (!end_.has_value() && open_ == ready_.size() && sweeps_since_read_ > silent) {
       swept_ = true;
       SetEnd(absl::UnavailableError("nothing has come for long: open the stream again"));
       Advance();
+    } else if (writing_ && ++sweeps_since_write_ > stalled) {
+      swept_ = true;
+      SetEnd(absl::CancelledError("the client has stopped reading"));
+      options_.context->TryCancel();  // OnWriteDone follows
     }
   }
 

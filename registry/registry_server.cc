@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <set>
 #include <thread>
 #include <utility>
@@ -204,9 +205,9 @@ class RegistryServer::Service final : public ServiceBase {
                                       silent = sweeps(options.silent_stream_timeout)] {
                                        for (const auto& state : subscribe_streams_.Open())
                                          state->Sweep(stalled);
-                                       // An answer may wait as long as a session may live.
+                                       // Answers to renewals are small, and few at a time.
                                        for (const auto& state : renewal_streams_.Open())
-                                         state->Sweep(silent, silent);
+                                         state->Sweep(INT_MAX, silent);
                                        for (const auto& state : register_streams_.Open())
                                          state->Sweep(stalled, silent);
                                      });
