@@ -21,6 +21,7 @@ Scale QuickScale() {
   scale.unary_calls = 300;
   scale.serial_calls = 30;
   scale.batch_instances = 2000;
+  scale.many_instances = 2000;
   scale.sessions = 200;
   scale.renewal_streams = 4;
   scale.renewal_connections = 2;
@@ -94,6 +95,7 @@ int Main(int argc, char** argv) {
                  NowSeconds() - began);
   }
   report.Ratio("register-serial", "p50_us", "failback-sqlite-full", "fdatasync");
+  report.Ratio("register-serial", "p50_us", "failback-sqlite-full", "fdatasync-append");
   return report.Finish() ? 0 : 1;
 }
 

@@ -19,6 +19,7 @@ struct Scale {
   int64_t unary_calls = 30000;
   int64_t serial_calls = 1000;
   int64_t batch_instances = 200000;
+  int64_t many_instances = 1000000;
   int batch = 100;
   int agent_batch = 250;
   int unary_in_flight = 100;
