@@ -107,6 +107,16 @@ Conflator::Conflator(uint64_t epoch, uint64_t revision) : order_(epoch, revision
   written_.revision = revision;
 }
 
+absl::Status Conflator::CheckForward(const SubscribeResponse& snapshot) const {
+  if (!written_.known || snapshot.epoch() != written_.epoch ||
+      snapshot.revision() >= written_.revision) {
+    return absl::OkStatus();
+  }
+  return absl::AbortedError(absl::StrCat("the source is back in epoch ", written_.epoch,
+                                         " at revision ", snapshot.revision(), ", and revision ",
+                                         written_.revision, " was told"));
+}
+
 void Conflator::BeginSnapshot() {
   rest_.reset();
   next_ = std::make_unique<NextSnapshot>();
@@ -119,7 +129,10 @@ absl::Status Conflator::Add(Event event, Changes changes) {
   if (changes == nullptr) changes = ChangesOf(*event);
   if (!event->has_snapshot()) return AddToRest(std::move(event), std::move(changes));
 
-  if (!continues) BeginSnapshot();
+  if (!continues) {
+    if (absl::Status status = CheckForward(*event); !status.ok()) return status;
+    BeginSnapshot();
+  }
   next_->after.MoveTo(*event);
   next_->after.Apply(changes->changes);
   next_->whole = !event->snapshot().more();
@@ -134,6 +147,7 @@ absl::Status Conflator::Add(Snapshot snapshot, Changes changes) {
   position.mutable_snapshot();
   if (order_.in_snapshot()) return absl::AbortedError("a snapshot came within another");
   if (absl::Status status = order_.Check(position); !status.ok()) return status;
+  if (absl::Status status = CheckForward(position); !status.ok()) return status;
   if (changes == nullptr) changes = ChangesOf(*snapshot);
   BeginSnapshot();
   next_->after.MoveTo(position);

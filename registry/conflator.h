@@ -150,6 +150,9 @@ class Conflator {
 
   // What the operations of rest_ are relative to.
   const State& Base() const { return next_ != nullptr ? next_->after : written_; }
+  // Whether a snapshot may follow what was told. A source that has left an epoch and come back to
+  // it is in order by itself, but what it said between may never have been told.
+  absl::Status CheckForward(const SubscribeResponse& snapshot) const;
   // A new snapshot begins: it takes the place of all that waits.
   void BeginSnapshot();
   absl::Status AddToRest(Event event, Changes changes);

@@ -50,6 +50,8 @@ TEST(AddressTest, Forms) {
            {"registry.example:7070", "registry.example", 7070, "", "registry.example:7070", false},
            {"unix:/run/x.sock", "", 0, "/run/x.sock", "unix:/run/x.sock", true},
            {"unix:///run/x.sock", "", 0, "/run/x.sock", "unix:/run/x.sock", true},
+           {"unix:////run/x.sock", "", 0, "/run/x.sock", "unix:/run/x.sock", true},
+           {"unix:////", "", 0, "/", "unix:/", true},
            {"unix:x.sock", "", 0, "x.sock", "unix:x.sock", true},
        }) {
     const absl::StatusOr<Address> address = ParseAddress(c.text, 0);

@@ -385,6 +385,21 @@ TEST_F(ConflatorTest, ASourceThatSkipsIsNotHidden) {
   EXPECT_EQ(conflator_.Add(Delta(1, 8, 9, {{"b", 1}})).code(), absl::StatusCode::kAborted);
 }
 
+// What a source says between leaving an epoch and coming back to it is never told to one who was
+// slow: to him it would just go back.
+TEST_F(ConflatorTest, ASourceThatGoesBackByWayOfAnotherEpochIsNotFollowed) {
+  for (const bool lazy : {false, true}) {
+    Conflator conflator(1, 3);
+    ASSERT_TRUE(conflator.Add(Snapshot(2, 1, {{"a", 1}})).ok());
+    EXPECT_EQ((lazy ? conflator.Add(Lazy(1, 2, {})) : conflator.Add(Snapshot(1, 2, {}))).code(),
+              absl::StatusCode::kAborted);
+    Conflator forward(1, 3);
+    ASSERT_TRUE(forward.Add(Snapshot(2, 1, {{"a", 1}})).ok());
+    EXPECT_TRUE((lazy ? forward.Add(Lazy(1, 3, {})) : forward.Add(Snapshot(1, 3, {}))).ok());
+    EXPECT_TRUE(forward.Take());
+  }
+}
+
 TEST_F(ConflatorTest, WhatIsUnknownIsBounded) {
   Conflator resumed(1, 1);
   absl::Status status;

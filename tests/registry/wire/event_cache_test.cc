@@ -22,7 +22,7 @@ Conflator::Event MakeEvent(uint64_t revision) {
   return std::make_shared<const SubscribeResponse>(std::move(event));
 }
 
-const uint8_t* MemoryOf(grpc::ByteBuffer bytes) {
+const uint8_t* MemoryOf(const grpc::ByteBuffer& bytes) {
   grpc::Slice slice;
   EXPECT_TRUE(bytes.TrySingleSlice(&slice).ok());
   return slice.begin();
@@ -39,9 +39,8 @@ TEST(EventCacheTest, AnEventIsEncodedAndDigestedOnce) {
       << "the same memory for everybody";
   EXPECT_EQ(cache.ChangesOf(event), changes);
 
-  grpc::ByteBuffer bytes = first;
   grpc::Slice slice;
-  ASSERT_TRUE(bytes.TrySingleSlice(&slice).ok());
+  ASSERT_TRUE(first.TrySingleSlice(&slice).ok());
   EXPECT_EQ(std::string(slice.begin(), slice.end()), event->SerializeAsString());
 }
 
