@@ -13,8 +13,8 @@ using registry::v1::RegisterStreamResponse;
 
 // The bytes of a RegisterResponse are those of a RegisterStreamResponse.
 template <typename Response>
-constexpr int kFields[] = {Response::kResultsFieldNumber, Response::kEpochFieldNumber,
-                           Response::kRevisionFieldNumber};
+constexpr int kFields[3] = {Response::kResultsFieldNumber, Response::kEpochFieldNumber,
+                            Response::kRevisionFieldNumber};
 static_assert(kFields<RegisterResponse>[0] == kFields<RegisterStreamResponse>[0] &&
               kFields<RegisterResponse>[1] == kFields<RegisterStreamResponse>[1] &&
               kFields<RegisterResponse>[2] == kFields<RegisterStreamResponse>[2]);
