@@ -163,6 +163,12 @@ TEST(StoreRegistry, ResultsAreLeftOutOnlyWhenEachIsAsAsked) {
   *request.mutable_registrations(0)->mutable_instance() = MakeInstance("orders", "3");
   request.mutable_registrations(0)->set_generation(0);
   EXPECT_EQ(RegisterToBytes(store, request, Results::kUnlessAsAsked)->results_size(), 0);
+  // Refused, and of generation 0 as well.
+  ASSERT_TRUE(store.Register(store.Session("later"), MakeInstance("orders", "3", 81), 1).ok());
+  response = RegisterToBytes(store, request, Results::kUnlessAsAsked);
+  ASSERT_EQ(response->results_size(), 2);
+  EXPECT_EQ(ReasonOf(StatusFromProto(response->results(0).status())),
+            registry::v1::ERROR_REASON_SUPERSEDED);
   request.set_session_id("nobody");
   EXPECT_EQ(ReasonOf(RegisterToBytes(store, request, Results::kUnlessAsAsked).status()),
             kSessionUnknown);
