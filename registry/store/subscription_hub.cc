@@ -110,12 +110,12 @@ class SubscriptionHub::Message {
 
   uint64_t revision() const { return revision_; }
 
-  static Told Get(const std::shared_ptr<Message>& message) {
-    MutexLock lock(&message->mu_);
-    if (message->make_) message->told_ = std::exchange(message->make_, nullptr)();
-    const Told& told = message->told_;
-    if (told.event != nullptr) return {Event(message, told.event.get()), nullptr};
-    return {nullptr, SerialNotifier::Snapshot(message, told.snapshot.get())};
+  // What is told, sharing ownership of this message, which `self` is.
+  Told Get(const std::shared_ptr<Message>& self) {
+    MutexLock lock(&mu_);
+    if (make_) told_ = std::exchange(make_, nullptr)();
+    if (told_.event != nullptr) return {Event(self, told_.event.get()), nullptr};
+    return {nullptr, SerialNotifier::Snapshot(self, told_.snapshot.get())};
   }
 
  private:
@@ -130,7 +130,7 @@ class SubscriptionHub::Member {
   explicit Member(std::shared_ptr<NotifyListener> listener) : notifier(std::move(listener)) {}
 
   void Push(std::shared_ptr<Message> message) {
-    notifier.PostDeferred([message = std::move(message)] { return Message::Get(message); });
+    notifier.PostDeferred([message = std::move(message)] { return message->Get(message); });
   }
 
   SerialNotifier notifier;
