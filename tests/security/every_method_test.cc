@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
 #include "gtest/gtest.h"
 #include "tests/registry/admin/http_client.h"
 #include "tests/util/daemons.h"
@@ -20,6 +21,8 @@
 
 namespace failback {
 namespace {
+
+constexpr char kRegisterStream[] = "/failback.registry.v1.RegistryService/RegisterStream";
 
 // Calls a method, of whatever kind, with one empty message.
 grpc::StatusCode CallEmpty(const std::string& address, const std::string& method,
@@ -43,12 +46,18 @@ grpc::StatusCode CallEmpty(const std::string& address, const std::string& method
   wait();
   // A stream may answer, as the renewals of one that is not renewed; the end tells.
   grpc::ByteBuffer answer;
-  do {
-    call->Read(&answer, nullptr);
-  } while (wait());
+  grpc::ByteBuffer last;
+  for (call->Read(&answer, nullptr); wait(); call->Read(&answer, nullptr)) last.Swap(&answer);
   grpc::Status status;
   call->Finish(&status, nullptr);
   wait();
+  // Each message of this stream has a status of its own.
+  registry::v1::RegisterStreamResponse response;
+  if (status.ok() && method == kRegisterStream &&
+      grpc::SerializationTraits<registry::v1::RegisterStreamResponse>::Deserialize(&last, &response)
+          .ok()) {
+    return static_cast<grpc::StatusCode>(response.status().code());
+  }
   return status.error_code();
 }
 
