@@ -27,7 +27,7 @@ struct Growth {
   bool too_much() const { return kib > allowed_kib; }
 };
 
-// Of samples in order of time. Over 160 s, as in ten minutes of soak, 15 KiB a second are noticed.
+// Of samples in order of time. Over 160 s, as in ten minutes of soak, 20 KiB a second are noticed.
 Growth GrowthOf(const std::vector<MemorySample>& samples);
 
 }  // namespace failback

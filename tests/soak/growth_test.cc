@@ -27,7 +27,7 @@ TEST(GrowthTest, ALeakOfThirtyKibASecondIsNoticed) {
   EXPECT_TRUE(growth.too_much());
 }
 
-TEST(GrowthTest, FifteenKibASecondAreAbout) {
+TEST(GrowthTest, TwentyKibASecondAreTooMuchAndEightAreNot) {
   EXPECT_FALSE(GrowthOf(Samples(240, [](int i) { return 40000 + 8 * i; })).too_much());
   EXPECT_TRUE(GrowthOf(Samples(240, [](int i) { return 40000 + 20 * i; })).too_much());
 }
