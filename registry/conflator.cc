@@ -26,8 +26,13 @@ constexpr size_t kOldListBytes = 320;
 // the stream of one who is just busy reading it.
 constexpr size_t kMostSharedBytes = 256 << 10;
 
+// Of an instance's canonical bytes; 0 is kept for those that go.
+uint64_t ContentDigest(const std::string& canonical) {
+  return std::max<uint64_t>(1, Digest64(canonical));
+}
+
 uint64_t ContentDigest(const ServiceInstance& instance) {
-  return std::max<uint64_t>(1, Digest64(CanonicalInstance(instance)));
+  return ContentDigest(CanonicalInstance(instance));
 }
 
 }  // namespace
@@ -59,7 +64,7 @@ Conflator::Changes Conflator::ChangesOf(const LazySnapshot& snapshot) {
       encoded.WriteCanonical(canonical.data());
       list->changes.push_back(
           {Digest64(CanonicalKey(view.name_space, view.service, view.instance_id)),
-           std::max<uint64_t>(1, Digest64(canonical))});
+           ContentDigest(canonical)});
     } else {
       parsed.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
       list->changes.push_back({KeyDigest(parsed.key()), ContentDigest(parsed)});

@@ -243,13 +243,8 @@ class State {
   const Session* FindSession(std::string_view session_id) const;
   std::vector<const Session*> Sessions() const;
 
-  // The instances of a service, sorted by instance id.
-  std::vector<Blob> Instances(std::string_view service_key) const;
-
-  // The services of a namespace that have instances, sorted by name, as MakeServiceEntry.
-  std::vector<Blob> Services(std::string_view name_space) const;
-
-  // One or the other: of `namespace NUL service`, or of `namespace NUL`.
+  // What there is of `namespace NUL service`: its instances, sorted by instance id; or of
+  // `namespace NUL`: its services that have instances, sorted by name, as MakeServiceEntry.
   std::vector<Blob> ContentsOf(std::string_view topic) const {
     return topic.back() == '\0' ? Services(topic.substr(0, topic.size() - 1)) : Instances(topic);
   }
@@ -284,6 +279,9 @@ class State {
 
  private:
   class Loader;
+
+  std::vector<Blob> Instances(std::string_view service_key) const;
+  std::vector<Blob> Services(std::string_view name_space) const;
 
   struct HashOfKey {
     using is_transparent = void;

@@ -15,6 +15,7 @@
 #include "retry/simulated_clock.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/wire/register_stream_client.h"
+#include "tests/registry/wire/simulated_sweep.h"
 #include "tests/registry/wire/wire_fixture.h"
 
 namespace failback {
@@ -473,23 +474,13 @@ TEST_F(RegisterStreamTest, AMessageThatIsTooLargeEndsTheStream) {
 // Time is simulated; the streams are real.
 class SweepTest : public RegisterStreamTest {
  protected:
-  static constexpr absl::Duration kStalled = absl::Seconds(30);
-  static constexpr absl::Duration kSilent = absl::Minutes(10);
+  static constexpr absl::Duration kStalled = SimulatedSweep::kStalled;
+  static constexpr absl::Duration kSilent = SimulatedSweep::kSilent;
 
-  void SetUp() override {
-    HashedWheelTimer::Options wheel;
-    wheel.clock = &clock_;
-    timer_ = HashedWheelTimer::Create(wheel).value();
-    RegistryServer::Options options;
-    options.timer = timer_.get();
-    options.stalled_stream_timeout = kStalled;
-    options.silent_stream_timeout = kSilent;
-    StartServer(ListenOn(Transport::kUnix), options);
-  }
+  void SetUp() override { StartServer(ListenOn(Transport::kUnix), sweep_.options()); }
   void TearDown() override { server_.reset(); }
 
-  SimulatedClock clock_;
-  std::unique_ptr<HashedWheelTimer> timer_;
+  SimulatedSweep sweep_;
 };
 
 TEST_F(SweepTest, ASilentStreamIsEndedAndNotOneThatWaitsForTheRegistry) {
@@ -499,15 +490,15 @@ TEST_F(SweepTest, ASilentStreamIsEndedAndNotOneThatWaitsForTheRegistry) {
   ASSERT_TRUE(fake_.registers.WaitForRequests(1));
   RegisterStreamClient silent(address_);
   ASSERT_TRUE(WaitFor([&] { return server_->Stats().register_streams == 2; }));
-  clock_.Advance(kSilent - kStalled);
+  sweep_.Advance(kSilent - kStalled);
   EXPECT_EQ(server_->Stats().register_streams, 2);
-  clock_.Advance(2 * kStalled);
+  sweep_.Advance(2 * kStalled);
   EXPECT_EQ(silent.Finish().code(), absl::StatusCode::kUnavailable);
-  clock_.Advance(kSilent);
+  sweep_.Advance(kSilent);
   fake_.registers.Release();
   EXPECT_EQ(ReadNumbers(&waiting, 1), Numbers(0, 1));
   EXPECT_TRUE(WaitFor([&] {
-    clock_.Advance(kStalled);
+    sweep_.Advance(kStalled);
     return server_->Stats().register_streams == 0;
   })) << "it is silent now";
 }
@@ -521,11 +512,11 @@ TEST_F(SweepTest, AStreamWhoseClientTakesNoAnswersIsCancelled) {
   RegisterStreamClient client(address_);
   for (int i = 0; i < 40; ++i) client.Send(RequestOf(i));
   ASSERT_TRUE(fake_.registers.WaitForRequests(4));
-  clock_.Advance(kStalled / 2);
+  sweep_.Advance(kStalled / 2);
   EXPECT_EQ(server_->Stats().register_streams, 1);
   // Some sweeps after the last write has come to a halt.
   EXPECT_TRUE(WaitFor([&] {
-    clock_.Advance(kStalled / 4);
+    sweep_.Advance(kStalled / 4);
     return server_->Stats().register_streams == 0;
   }));
   EXPECT_EQ(Ended(CallStats::Method::kRegisterStream, absl::StatusCode::kCancelled), 1);

@@ -10,8 +10,7 @@
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "registry/registry_server.h"
-#include "retry/hashed_wheel_timer.h"
-#include "retry/simulated_clock.h"
+#include "tests/registry/wire/simulated_sweep.h"
 #include "tests/registry/wire/wire_fixture.h"
 
 namespace failback {
@@ -19,8 +18,8 @@ namespace {
 
 using registry::v1::RegistryService;
 
-constexpr absl::Duration kStalled = absl::Seconds(30);
-constexpr absl::Duration kSilent = absl::Minutes(10);
+constexpr absl::Duration kStalled = SimulatedSweep::kStalled;
+constexpr absl::Duration kSilent = SimulatedSweep::kSilent;
 const absl::Duration kPeriod = kStalled / 4;
 
 class StreamsTest : public WireTest {
@@ -32,14 +31,7 @@ class StreamsTest : public WireTest {
   };
 
   void SetUp() override {
-    HashedWheelTimer::Options wheel;
-    wheel.clock = &clock_;
-    timer_ = HashedWheelTimer::Create(wheel).value();
-    RegistryServer::Options options;
-    options.timer = timer_.get();
-    options.stalled_stream_timeout = kStalled;
-    options.silent_stream_timeout = kSilent;
-    StartServer(ListenOn(Transport::kUnix), options);
+    StartServer(ListenOn(Transport::kUnix), sweep_.options());
     stub_ =
         RegistryService::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
   }
@@ -86,8 +78,7 @@ class StreamsTest : public WireTest {
     }
   }
 
-  SimulatedClock clock_;
-  std::unique_ptr<HashedWheelTimer> timer_;
+  SimulatedSweep sweep_;
   std::unique_ptr<RegistryService::Stub> stub_;
 };
 
@@ -109,16 +100,16 @@ TEST_F(StreamsTest, ASubscriberThatTakesNothingIsCancelledAndAnIdleOneIsNot) {
   (*large.mutable_snapshot()->add_instances()->mutable_metadata())["k"] =
       std::string(32 << 20, 'v');
   source->Push(large);
-  clock_.Advance(kStalled - kPeriod);
+  sweep_.Advance(kStalled - kPeriod);
   EXPECT_EQ(server_->Stats().subscriptions, 2);
-  clock_.Advance(2 * kPeriod);
+  sweep_.Advance(2 * kPeriod);
   // Nobody reads: the server lets go by itself.
   EXPECT_TRUE(Eventually([&] { return server_->Stats().subscriptions == 1; }));
   SubscribeResponse message;
   while (stopped->Read(&message)) {
   }
   EXPECT_EQ(stopped->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  clock_.Advance(kSilent);
+  sweep_.Advance(kSilent);
   EXPECT_EQ(server_->Stats().subscriptions, 1);
   EXPECT_FALSE(idle->end().has_value());
 }
@@ -128,9 +119,9 @@ TEST_F(StreamsTest, ASilentRenewalStreamIsEndedAndItsSessionsAreNot) {
   Context context;
   const auto silent = stub_->KeepAlive(&context);
   ASSERT_TRUE(Renew(*silent, silent_session));
-  clock_.Advance(kSilent - kPeriod);
+  sweep_.Advance(kSilent - kPeriod);
   EXPECT_EQ(server_->Stats().renewal_streams, 1);
-  clock_.Advance(2 * kPeriod);
+  sweep_.Advance(2 * kPeriod);
   KeepAliveResponse response;
   EXPECT_FALSE(silent->Read(&response));
   EXPECT_EQ(silent->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -154,7 +145,7 @@ TEST_F(StreamsTest, RenewalsKeepTheirStreamOpen) {
   const auto stream = stub_->KeepAlive(&context);
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(Renew(*stream, session)) << i;
-    clock_.Advance(kSilent * 3 / 4);
+    sweep_.Advance(kSilent * 3 / 4);
   }
   EXPECT_TRUE(Renew(*stream, session));
   EXPECT_EQ(server_->Stats().renewal_streams, 1);
