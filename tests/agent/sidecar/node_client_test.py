@@ -21,6 +21,7 @@ class Program:
                                         stderr=subprocess.STDOUT, text=True)
         self.lines = queue.Queue()
         self.seen = []
+        self.unmatched = []
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
@@ -28,15 +29,20 @@ class Program:
             self.lines.put(line.rstrip("\n"))
 
     def expect(self, text):
+        """The first line with `text` that no earlier call took. Lines may come in any order: what a program
+        is told by its subscription and what it is answered have none between them."""
         deadline = time.monotonic() + PATIENCE
         while True:
+            for line in self.unmatched:
+                if text in line:
+                    self.unmatched.remove(line)
+                    return line
             try:
                 line = self.lines.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 raise AssertionError("%r did not come; there was:\n%s" % (text, "\n".join(self.seen)))
             self.seen.append(line)
-            if text in line:
-                return line
+            self.unmatched.append(line)
 
     def tell(self, line):
         self.process.stdin.write(line + "\n")
