@@ -94,7 +94,7 @@ class Collector {
     changed_.SignalAll();
   }
   bool WaitFor(const std::function<bool(const std::vector<T>&)>& condition) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
     MutexLock lock(&mu_);
     while (!condition(values_)) {
       if (absl::Now() >= deadline) return false;
@@ -160,7 +160,7 @@ class AgentTest : public ::testing::Test {
 
 // Whether `condition` becomes true, for what nothing tells of.
 bool Eventually(const std::function<bool()>& condition) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (!condition()) {
     if (absl::Now() >= deadline) return false;
     absl::SleepFor(absl::Milliseconds(1));

@@ -7,12 +7,16 @@ import { join } from "node:path";
 import axe from "axe-core";
 import { chromium } from "playwright-core";
 
-export const PATIENCE_MS = 30_000;
+export const PATIENCE_MS = 60_000;
 export const DESKTOP = { width: 1280, height: 800 };
 export const PHONE = { width: 360, height: 740 };
 
 export const launch = () =>
-  chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--disable-gpu"] });
+  chromium.launch({
+    executablePath: "/usr/bin/chromium",
+    args: ["--disable-gpu"],
+    timeout: PATIENCE_MS,
+  });
 
 // A page of its own profile at `url`. `allowed` tells of a console error that is part of the test.
 export async function openPage(

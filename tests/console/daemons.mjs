@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
 
-const PATIENCE_MS = 30_000;
+const PATIENCE_MS = 60_000;
 export const TOKEN = "a-token-of-the-test";
 
 // A process whose output is kept; its ready line tells where it serves.
@@ -91,7 +91,7 @@ export class Fleet {
   async ctl(target, ...args) {
     const { stdout } = await promisify(execFile)(
       "agent/failbackctl",
-      ["--target", target.address, ...args],
+      ["--target", target.address, "--timeout", "30s", ...args],
       { timeout: PATIENCE_MS },
     );
     return stdout;

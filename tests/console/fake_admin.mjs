@@ -227,7 +227,7 @@ async function answer(state, request, path, search) {
 }
 
 // Serves `state`, made by one of SCENARIOS, until `stop()`; `change()` lets a test alter it. `asked` has the
-// paths that were answered in full.
+// paths that were answered in full. Between `hangUp()` and `comeBack()` whoever connects is hung up on.
 export async function startFakeAdmin(state, port = 0) {
   state.revision ??= 1;
   const asked = [];
@@ -246,17 +246,23 @@ export async function startFakeAdmin(state, port = 0) {
     const [status, body] = await answer(state, request, pathname, searchParams);
     send(status, "application/json", JSON.stringify(body), etag && status === 200 ? { etag } : {});
   });
+  let away = false;
+  server.on("connection", (socket) => away && socket.resetAndDestroy());
   await new Promise((resolve) => server.listen(port, "127.0.0.1", resolve));
   const chosen = server.address().port;
   return {
     url: `http://127.0.0.1:${chosen}/`,
-    port: chosen,
     state,
     asked,
     change: (alter) => {
       alter(state);
       state.revision++;
     },
+    hangUp: () => {
+      away = true;
+      server.closeAllConnections();
+    },
+    comeBack: () => (away = false),
     stop: () =>
       new Promise((resolve) => {
         server.close(resolve);

@@ -229,10 +229,10 @@ test("what has not changed is not sent again", async () => {
 test("a daemon that cannot be reached is told at once, and so is its return", async () => {
   const fake = await startFakeAdmin(SCENARIOS.registry());
   const page = await openPage(browser, fake.url, {
-    allowed: (text) => text.includes("ERR_CONNECTION_REFUSED"),
+    allowed: (text) => /ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE/.test(text),
   });
   await shows(page, "catalog");
-  await fake.stop();
+  fake.hangUp();
   await shows(page, "This registry cannot be reached", "#banners");
   await shows(page, "cannot be reached", "#announcer");
   await shows(page, "unreachable", "#top");
@@ -241,11 +241,11 @@ test("a daemon that cannot be reached is told at once, and so is its return", as
   await assertAccessible(page, "an unreachable daemon");
   await page.getByRole("button", { name: "Try now" }).click();
   await shows(page, "This registry cannot be reached", "#banners");
-  const again = await startFakeAdmin(fake.state, fake.port);
+  fake.comeBack();
   await until(page, () => document.querySelector("#banners").childElementCount === 0);
   await shows(page, "Connected again", "#announcer");
   await closePage(page);
-  await again.stop();
+  await fake.stop();
 });
 
 test("offline and back: a reason, a confirmation, the token once and in no address", async () => {

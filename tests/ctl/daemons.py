@@ -12,7 +12,9 @@ import tempfile
 import termios
 import time
 
-TIMEOUT = 30  # reached only when something is broken
+from ports import reserved_address
+
+TIMEOUT = 60  # reached only when something is broken
 CTL = os.path.abspath("agent/failbackctl")
 
 
@@ -40,13 +42,14 @@ class Daemon:
         self._process.wait()
 
 
-def registry(*args, listen="127.0.0.1:0"):
-    return Daemon("failback-registry", "--store", "memory:", "--listen", listen, *args)
+def registry(*args, listen=None):
+    return Daemon("failback-registry", "--store", "memory:", "--listen", listen or reserved_address(),
+                  "--admin", "", *args)
 
 
 def agent(upstream, *args):
     return Daemon("failback-agent", "--registry", "grpc://" + upstream.address, "--listen",
-                  "127.0.0.1:0", *args)
+                  reserved_address(), "--admin", "", *args)
 
 
 def wait_for(condition, describe=lambda: ""):
@@ -63,7 +66,7 @@ def wait_for(condition, describe=lambda: ""):
 
 def ctl(target, *args, stdin=None, env=None):
     """(exit status, stdout, stderr)"""
-    done = subprocess.run([CTL, "--target", target, *args], input=stdin, capture_output=True,
+    done = subprocess.run([CTL, "--target", target, "--timeout", "30s", *args], input=stdin, capture_output=True,
                           text=True, timeout=TIMEOUT, env=dict(os.environ, **(env or {})),
                           check=False)
     return done.returncode, done.stdout, done.stderr

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
 # run_test.sh FILE: a test in Python over the real programs.
-exec /usr/bin/python3 -B "$1"
+PYTHONPATH=tests/util exec /usr/bin/python3 -B "$1"

@@ -4,17 +4,10 @@ probes that its manifest has. Only places are replaced: mount paths by folders, 
 
 import os
 import signal
-import socket
 import subprocess
 import time
 
-PATIENCE = 30.0
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+PATIENCE = 60.0
 
 
 def eventually(condition, what):

@@ -17,6 +17,7 @@ import urllib.request
 
 import cluster
 import manifests
+from ports import reserved_address
 
 ROOT = "deploy/kubernetes"
 PROGRAMS = {
@@ -139,7 +140,7 @@ class Cluster(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory(prefix="fb-")
         self.addCleanup(self.folder.cleanup)
         # Where clients find the registry: one address, or those of several pods.
-        self.address = "127.0.0.1:%d" % cluster.free_port()
+        self.address = reserved_address()
         self.etcd = ""
         self.app = App()
         self.addCleanup(self.app.stop)
@@ -177,7 +178,7 @@ class Cluster(unittest.TestCase):
 
     def listed(self):
         out = subprocess.run([PROGRAMS["failbackctl"], "--target", self.address.split(",")[-1],
-                              *self.credentials, "list", "orders", "--namespace", "shop", "-o", "json"],
+                              "--timeout", "30s", *self.credentials, "list", "orders", "--namespace", "shop", "-o", "json"],
                              capture_output=True, text=True, timeout=cluster.PATIENCE, check=False)
         return json.loads(out.stdout) if out.returncode == 0 else []
 
@@ -266,7 +267,7 @@ class Story(Cluster):
         config["agent.yaml"] = config["agent.yaml"].replace("- name: orders\n",
                                                             "- name: orders\n  weight: 7\n")
         other.publish("failback-config", config)
-        cluster.eventually(lambda: self.listed()[0]["instance"].get("weight") == 7, "the weight")
+        cluster.eventually(lambda: [record["instance"].get("weight") for record in self.listed()] == [7], "the weight")
 
         # The service fails, and the list says so.
         self.app.well = False
@@ -372,9 +373,8 @@ def knows_etcd():
                      "etcd is not installed, or not a store of this registry")
 class StoryOverEtcd(Cluster):
     def start_etcd(self):
-        client, peer = cluster.free_port(), cluster.free_port()
-        self.etcd = "127.0.0.1:%d" % client
-        urls = {"client": "http://" + self.etcd, "peer": "http://127.0.0.1:%d" % peer}
+        self.etcd, peer = reserved_address(), reserved_address()
+        urls = {"client": "http://" + self.etcd, "peer": "http://" + peer}
         process = subprocess.Popen(
             ["etcd", "--data-dir", os.path.join(self.folder.name, "etcd"), "--unsafe-no-fsync",
              "--listen-client-urls", urls["client"], "--advertise-client-urls", urls["client"],
@@ -387,7 +387,7 @@ class StoryOverEtcd(Cluster):
     def test_any_registry_may_go(self):
         self.start_etcd()
         objects = manifests.build(ROOT + "/registry-etcd")
-        addresses = ["127.0.0.1:%d" % cluster.free_port() for _ in range(2)]
+        addresses = [reserved_address() for _ in range(2)]
         self.address = ",".join(addresses)
         registries = []
         for i, address in enumerate(addresses):

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
 # Every manifest in deploy/, parsed, checked and run.
-exec /usr/bin/python3 -B tests/deploy/manifests_test.py -v
+PYTHONPATH=tests/util exec /usr/bin/python3 -B tests/deploy/manifests_test.py -v

@@ -11,11 +11,7 @@ import tempfile
 import threading
 import time
 
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from ports import reserved_address
 
 
 def wait_until_open(address):
@@ -74,7 +70,7 @@ def main():
     bin_folders = [os.path.abspath("agent"), os.path.abspath("registry")]
     failures = 0
     with tempfile.TemporaryDirectory(prefix="fb-") as folder:
-        registry = "127.0.0.1:%d" % free_port()
+        registry = reserved_address()
         places = {"/run/failback": folder, "127.0.0.1:7070": registry,
                   "port: 8080": "port: %d" % app.server_address[1]}
 
@@ -85,7 +81,7 @@ def main():
 
         environment = dict(os.environ, PATH=":".join(bin_folders + [os.environ["PATH"]]))
         daemon = subprocess.Popen(
-            ["failback-registry", "--listen", registry, "--store", "memory:"], env=environment,
+            ["failback-registry", "--listen", registry, "--store", "memory:", "--admin", ""], env=environment,
             executable=os.path.abspath("registry/failback-registry"), stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL)
         wait_until_open(registry)

@@ -72,7 +72,7 @@ class Client {
     EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
   }
   // What comes until `size` bytes are there, the stream ends or fails, or the time is over.
-  std::string Receive(size_t size, absl::Duration timeout = absl::Seconds(20)) {
+  std::string Receive(size_t size, absl::Duration timeout = kProcessTimeout) {
     std::string text;
     const absl::Time deadline = absl::Now() + timeout;
     while (text.size() < size) {

@@ -88,6 +88,13 @@ std::vector<std::string> Ids(int count) {
   return ids;
 }
 
+// Calls of the test's own may have to wait for a machine that is busy with other things.
+GrpcRegistryOptions Patient() {
+  GrpcRegistryOptions options;
+  options.call_timeout = kProcessTimeout;
+  return options;
+}
+
 // AgentService on a connection of its own: an earlier one's backoff does not count.
 class Operator {
  public:
@@ -104,7 +111,7 @@ class Operator {
                                                                           Response*),
                     const Request& request, Response* response) {
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kConvergence));
     return StatusFromGrpc((stub_.get()->*method)(&context, request, response));
   }
 
@@ -213,8 +220,7 @@ Fleet::Fleet(Options options) : options_(std::move(options)) {
   }
   StartRegistry();
   proxy_ = FaultProxy::Start(RegistrySocket());
-  truth_ = std::make_unique<GrpcRegistry>(std::vector<std::string>{RegistrySocket()},
-                                          GrpcRegistryOptions());
+  truth_ = std::make_unique<GrpcRegistry>(std::vector<std::string>{RegistrySocket()}, Patient());
   StartAgent();
   if (options_.watched) watcher_ = std::make_unique<Watcher>(client_);
 }
@@ -313,8 +319,8 @@ void Fleet::StartAgent() {
   args.insert(args.end(), options_.agent_args.begin(), options_.agent_args.end());
   agent_ = std::make_unique<Daemon>(Daemon::Agent(upstream, args));
   if (agent_client_ == nullptr) {
-    agent_client_ = std::make_unique<GrpcRegistry>(std::vector<std::string>{AgentSocket()},
-                                                   GrpcRegistryOptions());
+    agent_client_ =
+        std::make_unique<GrpcRegistry>(std::vector<std::string>{AgentSocket()}, Patient());
   }
   client_ = agent_client_.get();
 }
@@ -482,9 +488,13 @@ void Fleet::WaitForASessionToRunOut(absl::Duration ttl) {
   EXPECT_TRUE(Eventually([&] { return witness->Stats().expired_sessions == 1; }, kConvergence));
 }
 
-std::string Fleet::Difference() {
+Fleet::Difference Fleet::Compare() {
+  const auto content = [](const std::string& text) { return Difference{text, ""}; };
+  const auto unsettled = [](const std::string& text) { return Difference{"", text}; };
   const auto listed = Listed();
-  if (!listed.ok()) return absl::StrCat("the registry cannot list: ", listed.status().ToString());
+  if (!listed.ok()) {
+    return unsettled(absl::StrCat("the registry cannot list: ", listed.status().ToString()));
+  }
   std::map<std::string, std::string> intents;
   {
     MutexLock lock(&mu_);
@@ -492,43 +502,47 @@ std::string Fleet::Difference() {
   }
   for (const auto& [id, record] : *listed) {
     const auto intent = intents.find(id);
-    if (intent == intents.end()) return absl::StrCat(id, " is listed and should be gone");
+    if (intent == intents.end()) return content(id + " is listed and should be gone");
     if (intent->second != CanonicalInstance(record.instance())) {
-      return absl::StrCat(id, " is not as intended: ", record.ShortDebugString());
+      return content(absl::StrCat(id, " is not as intended: ", record.ShortDebugString()));
     }
   }
   for (const auto& [id, bytes] : intents) {
-    if (listed->count(id) == 0) return absl::StrCat(id, " is missing at the registry");
+    if (listed->count(id) == 0) return content(id + " is missing at the registry");
   }
   const auto pending = Pending();
   if (!pending.empty()) {
-    return absl::StrCat(pending.size(), " pending, the first: ", pending[0].id(), " in state ",
-                        agent::v1::PendingState_Name(pending[0].state()), ", last status ",
-                        pending[0].last_status().code());
+    return unsettled(absl::StrCat(pending.size(), " pending, the first: ", pending[0].id(),
+                                  " in state ", agent::v1::PendingState_Name(pending[0].state()),
+                                  ", last status ", pending[0].last_status().code()));
   }
-  if (watcher_ == nullptr) return "";
+  if (watcher_ == nullptr) return Difference();
   watcher_->EnsureOpen();
   const auto seen = watcher_->Newest();
-  if (!seen.has_value()) return "the watcher has seen nothing";
-  if (seen->stale) return "the watcher sees a stale state";
+  if (!seen.has_value()) return unsettled("the watcher has seen nothing");
+  if (seen->stale) return unsettled("the watcher sees a stale state");
   if (seen->instances != intents) {
-    return absl::StrCat("the watcher sees ", seen->instances.size(), " instances that differ from ",
-                        intents.size(), " intents");
+    return content(absl::StrCat("the watcher sees ", seen->instances.size(),
+                                " instances that differ from ", intents.size(), " intents"));
   }
-  return "";
+  return Difference();
 }
 
 ::testing::AssertionResult Fleet::Converged(absl::Duration timeout) {
-  // Once reached it has to stay: nothing that is still on its way may change it.
+  // Once reached it has to stay: nothing that is still on its way may change it. (An agent on a
+  // machine that stalls may find its registry away for a moment, and state everything again.)
   constexpr int kLooks = 5;
-  std::string difference;
-  int reached = 0;
+  Difference difference;
+  bool reached = false;
+  int looks = 0;
   Eventually(
       [&] {
-        difference = Difference();
-        if (difference.empty()) return ++reached == kLooks;
-        if (reached > 0) difference = absl::StrCat("reached and lost: ", difference);
-        return reached > 0;
+        difference = Compare();
+        looks = difference.none() ? looks + 1 : 0;
+        const bool lost = reached && !difference.content.empty();
+        if (lost) difference.content = absl::StrCat("reached and lost: ", difference.content);
+        reached = reached || difference.none();
+        return lost || looks == kLooks;
       },
       timeout);
   absl::Status seen;
@@ -536,9 +550,9 @@ std::string Fleet::Difference() {
     MutexLock lock(&mu_);
     seen = watcher_->Check(history_);
   }
-  if (difference.empty() && seen.ok()) return ::testing::AssertionSuccess();
+  if (difference.none() && seen.ok()) return ::testing::AssertionSuccess();
   auto failure = ::testing::AssertionFailure();
-  if (!difference.empty()) failure << difference << "\n";
+  if (!difference.none()) failure << difference.content << difference.unsettled << "\n";
   if (!seen.ok()) failure << "the watcher: " << seen << "\n";
   const auto upstream = Upstream();
   if (upstream.ok()) failure << upstream->ShortDebugString() << "\n";

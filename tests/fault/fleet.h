@@ -100,6 +100,10 @@ class Fleet {
     // A FailbackRegistry in this process, with `call_timeout`.
     kLibrary,
   };
+  // Of a session that is to run out while the test waits: longer than a busy machine may keep an
+  // agent from renewing.
+  static constexpr absl::Duration kShortTtl = absl::Seconds(4);
+
   struct Options {
     RegistryKind registry = RegistryKind::kProcess;
     AgentKind agent = AgentKind::kProcess;
@@ -172,8 +176,14 @@ class Fleet {
  private:
   std::string RegistrySocket() const { return "unix:" + dir_.File("r.sock"); }
   std::string AgentSocket() const { return "unix:" + dir_.File("a.sock"); }
-  // What is wrong; empty when all is as intended.
-  std::string Difference();
+  struct Difference {
+    // All is as intended, and nothing is owed.
+    bool none() const { return content.empty() && unsettled.empty(); }
+
+    std::string content;    // what the registry lists, or the watcher sees, that was not intended
+    std::string unsettled;  // what cannot be told yet, or is still owed
+  };
+  Difference Compare();
   void State(const std::map<std::string, std::optional<int>>& ports);
   absl::StatusOr<agent::v1::UpstreamStatus> Upstream();
 

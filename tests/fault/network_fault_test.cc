@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(NetworkFaultTest, BlackHoleUntilTheSessionHasEnded) {
   Fleet::Options options;
-  options.ttl = absl::Seconds(1);
+  options.ttl = Fleet::kShortTtl;
   Fleet fleet(options);
   fleet.MayLapse();
   fleet.RegisterMany(10);

@@ -70,7 +70,7 @@ TEST(OutageFaultTest, RegistryStoppedForLessThanTheTtl) {
 
 TEST(OutageFaultTest, RegistryStoppedForLongerThanTheTtlBlamesNobody) {
   Fleet::Options options;
-  options.ttl = absl::Seconds(1);
+  options.ttl = Fleet::kShortTtl;
   Fleet fleet(options);
   fleet.RegisterMany(20);
   ASSERT_TRUE(fleet.Converged());
@@ -90,7 +90,7 @@ TEST(OutageFaultTest, RegistryStoppedForLongerThanTheTtlBlamesNobody) {
 
 TEST(OutageFaultTest, IntentsOfALongStopArrive) {
   Fleet::Options options;
-  options.ttl = absl::Seconds(1);
+  options.ttl = Fleet::kShortTtl;
   Fleet fleet(options);
   fleet.MayLapse();
   BeginWith(&fleet);

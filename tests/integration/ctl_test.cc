@@ -28,13 +28,13 @@ class CtlTest : public ::testing::Test {
   }
 
   Daemon registry_ = Daemon::Registry({"--store", "memory:"});
-  Daemon agent_ = Daemon::Agent(registry_.address(), {"--session-ttl", "1s"});
+  Daemon agent_ = Daemon::Agent(registry_.address(), {});
 };
 
 TEST_F(CtlTest, WhereNobodyAnswersTheStatusIs3) {
   registry_.Kill();
   const std::vector<std::vector<std::string>> commands = {
-      {"list"}, {"pending"}, {"subscribe", "orders"}, {"wait-ready", "--deadline", "200ms"}};
+      {"list"}, {"pending"}, {"subscribe", "orders"}, {"wait-ready", "--deadline", "1s"}};
   for (const auto& command : commands) {
     const RunResult result = Ctl(registry_.address(), command);
     EXPECT_EQ(result.status, 3);
@@ -179,7 +179,7 @@ TEST_F(CtlTest, PendingOperationsAreRetriedAndCancelled) {
   // With --wait the deadline bounds the wait, not the intent.
   const RunResult waited =
       Ctl(agent_.address(), {"register", "orders", "--id", "c", "--address", "h", "--port", "1",
-                             "--wait", "acknowledged", "--timeout", "200ms"});
+                             "--wait", "acknowledged", "--timeout", "1s"});
   EXPECT_EQ(waited.status, 1);
   EXPECT_EQ(waited.err,
             "failbackctl: register: DEADLINE_EXCEEDED: Deadline Exceeded; give it more "
@@ -195,7 +195,7 @@ TEST_F(CtlTest, PendingOperationsAreRetriedAndCancelled) {
     for (const auto& row : PendingAt(agent_.address())) result.push_back(row.id());
     return result;
   };
-  EXPECT_THAT(ids(), ElementsAre("register default/orders/a", "register default/orders/b",
+  ASSERT_THAT(ids(), ElementsAre("register default/orders/a", "register default/orders/b",
                                  "register default/orders/c"));
   EXPECT_EQ(Ctl(agent_.address(), {"retry", "register default/orders/a"}).out, "retried 1\n");
   const RunResult unknown = Ctl(agent_.address(), {"retry", "register default/orders/x"});

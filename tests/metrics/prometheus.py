@@ -3,12 +3,13 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+
+from ports import reserved_address
 
 PROMETHEUS = "/usr/bin/prometheus"
 PROMTOOL = "/usr/bin/promtool"
@@ -32,12 +33,6 @@ def get(url):
         return response.read().decode(), response.headers
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def shortened(rules):
     """The rules with every `for:` gone: what they wait for is tested with `promtool test rules`."""
     text, count = re.subn(r"(?m)^( +)for: \w+$", r"\1for: 0s", rules)
@@ -48,7 +43,7 @@ def shortened(rules):
 class Prometheus:
     def __init__(self, folder, targets, rules):
         """`targets`: addresses by job."""
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = reserved_address()
         with open(os.path.join(folder, "rules.yaml"), "w") as file:
             file.write(shortened(rules))
         config = {

@@ -11,7 +11,8 @@ import unittest
 
 import yaml
 
-from prometheus import DEADLINE, PROMTOOL, Prometheus, eventually, free_port, get
+from ports import reserved_address
+from prometheus import DEADLINE, PROMTOOL, Prometheus, eventually, get
 from shipped import (RULES, families, filled_in, metrics_in, panel_expressions, read, rules,
                      series_names)
 
@@ -35,7 +36,7 @@ class Daemon:
     """A daemon that has told where it serves."""
 
     def __init__(self, program, *args):
-        self.args = [program, "--admin", "127.0.0.1:0", *args]
+        self.args = [program, "--admin", reserved_address(), *args]
         self.start()
 
     def start(self):
@@ -46,8 +47,6 @@ class Daemon:
         if said is None:
             raise AssertionError(f"{self.args}: {line!r} {self.process.stderr.read()}")
         self.address, self.admin = said.groups()
-        # Ports stay as they are over a restart.
-        self.args[2] = self.admin
 
     def kill(self):
         self.process.kill()
@@ -63,7 +62,7 @@ class Daemon:
         return page
 
     def ctl(self, *args):
-        result = subprocess.run([CTL, "--target", self.address, *args], capture_output=True,
+        result = subprocess.run([CTL, "--target", self.address, "--timeout", "30s", *args], capture_output=True,
                                 text=True, timeout=DEADLINE)
         assert result.returncode == 0, (args, result.stdout, result.stderr)
         return result.stdout
@@ -79,14 +78,14 @@ class Scraped(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.registry = self.start(REGISTRY, "--listen", f"127.0.0.1:{free_port()}", "--store",
+        self.registry = self.start(REGISTRY, "--listen", reserved_address(), "--store",
                                    f"sqlite://{self.folder}/registry.db", "--limits-max-instances", "3")
         self.config = os.path.join(self.folder, "agent.yaml")
         self.write_config("8080")
         self.agent = self.start(AGENT, "--config", self.config)
         # One that has never found a registry.
         self.lost = self.start(AGENT, "--listen", f"unix:{self.folder}/lost.sock", "--registry",
-                               f"main=grpc://127.0.0.1:{free_port()}")
+                               f"main=grpc://{reserved_address()}")
         self.agent.register("orders-1")
         self.lost.register("orders-lost")
         self.prometheus = Prometheus(

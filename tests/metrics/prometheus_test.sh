@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
 # A real Prometheus scrapes both daemons.
-exec /usr/bin/python3 -B tests/metrics/prometheus_test.py -v
+PYTHONPATH=tests/util exec /usr/bin/python3 -B tests/metrics/prometheus_test.py -v

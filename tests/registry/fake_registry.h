@@ -119,7 +119,7 @@ class FakeMethod {
   }
 
   // Waits until `count` requests have come (and are held, if on hold). False after `timeout`.
-  bool WaitForRequests(size_t count, absl::Duration timeout = absl::Seconds(10)) {
+  bool WaitForRequests(size_t count, absl::Duration timeout = absl::Seconds(30)) {
     const absl::Time deadline = absl::Now() + timeout;
     MutexLock lock(&mu_);
     while (requests_.size() < count) {
@@ -208,7 +208,7 @@ class FakeSubscription {
 
   // Whether the subscriber has destroyed its SubscribeStream.
   bool cancelled() const;
-  bool WaitForCancel(absl::Duration timeout = absl::Seconds(10)) const;
+  bool WaitForCancel(absl::Duration timeout = absl::Seconds(30)) const;
 
  private:
   friend class FakeRegistry;
@@ -243,7 +243,7 @@ class FakeRegistry : public Registry {
 
   // The `index`-th Subscribe, from 0, waiting for it; null after `timeout`.
   std::shared_ptr<FakeSubscription> WaitForSubscription(
-      size_t index, absl::Duration timeout = absl::Seconds(10)) const;
+      size_t index, absl::Duration timeout = absl::Seconds(30)) const;
 
   // Ends every Subscribe that comes from now on with `status` at once; nullopt lets them live.
   void EndSubscriptionsWith(std::optional<absl::Status> status);
@@ -283,8 +283,8 @@ class RecordingListener : public NotifyListener {
   std::optional<absl::Status> end() const;
 
   // False after `timeout`.
-  bool WaitForEvents(size_t count, absl::Duration timeout = absl::Seconds(10)) const;
-  bool WaitForEnd(absl::Duration timeout = absl::Seconds(10)) const;
+  bool WaitForEvents(size_t count, absl::Duration timeout = absl::Seconds(30)) const;
+  bool WaitForEnd(absl::Duration timeout = absl::Seconds(30)) const;
 
  private:
   const std::function<void(const Event&)> on_notify_;

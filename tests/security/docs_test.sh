@@ -6,7 +6,12 @@ PATH=$root/registry:$root/agent:$PATH
 work=$(mktemp -d)
 cd "$work"
 trap 'jobs -p | xargs -r kill; rm -rf "$work"' EXIT
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+# Keeps the port for this test until it ends.
+coproc HOLDER {
+  PYTHONPATH=$root/tests/util exec python3 -Bc \
+    'import ports, sys; print(ports.reserved_port(), flush=True); sys.stdin.read()'
+}
+read -r port <&"${HOLDER[0]}"
 
 failback-registry() { command failback-registry "$@" > ready; }
 failbackctl() {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "google/protobuf/util/json_util.h"
+#include "tests/util/ports.h"
 
 namespace failback {
 namespace {
@@ -51,7 +52,7 @@ Daemon::Daemon(const std::string& name, const std::vector<std::string>& args)
 
 Daemon Daemon::Registry(std::vector<std::string> args) {
   args.insert(args.begin(), RegistryBinary());
-  if (!Has(args, "--listen")) args.insert(args.end(), {"--listen", "127.0.0.1:0"});
+  if (!Has(args, "--listen")) args.insert(args.end(), {"--listen", ReservedAddress()});
   if (!Has(args, "--admin")) args.insert(args.end(), {"--admin", ""});
   return Daemon("failback-registry", args);
 }
@@ -60,7 +61,7 @@ Daemon Daemon::Agent(const std::string& registry, std::vector<std::string> args)
   args.insert(args.begin(), AgentBinary());
   const bool is_uri = absl::StrContains(registry, "://") || absl::StartsWith(registry, "unix:");
   args.insert(args.end(), {"--registry", is_uri ? registry : absl::StrCat("grpc://", registry)});
-  if (!Has(args, "--listen")) args.insert(args.end(), {"--listen", "127.0.0.1:0"});
+  if (!Has(args, "--listen")) args.insert(args.end(), {"--listen", ReservedAddress()});
   if (!Has(args, "--admin")) args.insert(args.end(), {"--admin", ""});
   return Daemon("failback-agent", args);
 }
@@ -72,8 +73,12 @@ int Daemon::Stop() {
 
 RunResult Ctl(const std::string& target, const std::vector<std::string>& args) {
   std::vector<std::string> all = {CtlBinary(), "--target", target};
+  // Far above its own default: a test of what happens when time is over names the time.
+  if (!Has(args, "--timeout")) {
+    all.insert(all.end(), {"--timeout", absl::FormatDuration(kProcessTimeout)});
+  }
   all.insert(all.end(), args.begin(), args.end());
-  return RunProcess(all);
+  return RunProcess(all, {}, 2 * kProcessTimeout);
 }
 
 std::vector<std::string> ListedIds(const std::string& target, const std::string& service) {

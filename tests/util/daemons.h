@@ -32,8 +32,8 @@ std::string CtlBinary();
 // A daemon that has told that it serves.
 class Daemon {
  public:
-  // On a free port of 127.0.0.1 unless `args` have --listen; without an admin endpoint unless they
-  // have --admin.
+  // On a port of 127.0.0.1 that stays reserved (ReservedPort), unless `args` have --listen; without
+  // an admin endpoint unless they have --admin.
   static Daemon Registry(std::vector<std::string> args);
   // With `registry` as upstream address, host:port or a whole URI.
   static Daemon Agent(const std::string& registry, std::vector<std::string> args);

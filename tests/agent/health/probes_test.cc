@@ -19,6 +19,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "gtest/gtest.h"
 #include "tests/security/test_authority.h"
+#include "tests/util/ports.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -185,12 +186,6 @@ class ProbesTest : public ::testing::Test {
     return check;
   }
 
-  static std::string UnusedAddress() {
-    boost::asio::io_context context;
-    tcp::acceptor acceptor(context, tcp::endpoint(tcp::v4(), 0));
-    return absl::StrCat("127.0.0.1:", acceptor.local_endpoint().port());
-  }
-
   const TempDir dir_;
   IoThread io_;
 };
@@ -270,7 +265,7 @@ TEST_F(ProbesTest, TcpPassesWhenAConnectionIsAccepted) {
 }
 
 TEST_F(ProbesTest, TcpTellsWhyNot) {
-  const std::string nobody = UnusedAddress();
+  const std::string nobody = ReservedAddress();
   EXPECT_EQ(Ask(Tcp(nobody)).message(), nobody + ": connect: Connection refused");
   EXPECT_THAT(std::string(Ask(Tcp("no-such-host.invalid:80")).message()),
               HasSubstr("no-such-host.invalid:80: resolve: "));
@@ -356,11 +351,10 @@ TEST_F(ProbesTest, GrpcAsksTheHealthService) {
   grpc::ServerBuilder builder;
   grpc::CallbackGenericService others;  // a server has to have a service
   builder.RegisterCallbackGenericService(&others);
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  const std::string address = ReservedAddress();
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
   const auto server = builder.BuildAndStart();
   HealthCheck check;
-  const std::string address = absl::StrCat("127.0.0.1:", port);
   check.mutable_grpc()->set_address(address);
   EXPECT_EQ(Ask(check), absl::OkStatus());
   server->GetHealthCheckService()->SetServingStatus("orders", false);

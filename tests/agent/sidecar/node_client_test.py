@@ -10,6 +10,8 @@ import threading
 import time
 import unittest
 
+from ports import reserved_address
+
 PATIENCE = 30.0
 
 
@@ -59,20 +61,20 @@ class NodeClient(unittest.TestCase):
         self.addCleanup(program.kill)
         return program
 
-    def start_registry(self, address="127.0.0.1:0"):
-        self.registry = self.start("registry/failback-registry", "--listen", address, "--store",
-                                   "sqlite://" + os.path.join(self.folder, "registry.db"))
-        line = self.registry.expect("listening on ")
-        self.address = line.split("listening on ")[1].split(",")[0]
+    def start_registry(self):
+        self.registry = self.start("registry/failback-registry", "--listen", self.address, "--admin", "",
+                                   "--store", "sqlite://" + os.path.join(self.folder, "registry.db"))
+        self.registry.expect("listening on ")
 
     def test_a_service_in_node_keeps_itself_registered(self):
         folder = tempfile.TemporaryDirectory(prefix="fb-")
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
+        self.address = reserved_address()
         self.start_registry()
         socket = "unix:" + os.path.join(self.folder, "agent.sock")
         agent = self.start("agent/failback-agent", "--registry", "grpc://" + self.address, "--listen",
-                           socket)
+                           socket, "--admin", "")
         agent.expect("listening on ")
         script = "tests/xds/node/sidecar_client.js"
         carts = self.start("node", script, socket, os.path.abspath("proto"))
@@ -93,7 +95,7 @@ class NodeClient(unittest.TestCase):
         carts.expect("register default/carts/c2")
 
         # It comes back, and everything arrives.
-        self.start_registry(self.address)
+        self.start_registry()
         carts.expect("sees [c2] current")
 
         # Another service sees this one until it is killed: its stream breaks, and its instance goes.

@@ -26,7 +26,7 @@ class PodLifeTest : public SidecarTest {
                                     std::vector<std::string> args = {}) {
     const std::string config =
         dir_.Write("agent.yaml", "services:\n- {name: orders, port: 8080}\n");
-    args.insert(args.begin(), {AgentBinary(), "--config", config});
+    args.insert(args.begin(), {AgentBinary(), "--config", config, "--admin", ""});
     auto process = Process::Start(args, {{"FAILBACK_REGISTRY", "grpc://" + registry_.address()},
                                          {"FAILBACK_LISTEN", "unix:" + dir_.File(socket_name)},
                                          {"FAILBACK_POD_NAME", name},
@@ -105,7 +105,7 @@ TEST_F(PodLifeTest, ProbesAskGrpcHealth) {
   }));
   EXPECT_EQ(At("a.sock", {"health", "readiness"}).status, 0);
   // A drain does, and does not end it: that is for SIGTERM.
-  At("a.sock", {"drain", "--deadline", "100ms"});
+  EXPECT_THAT(At("a.sock", {"drain", "--deadline", "100ms"}).out, HasSubstr("remaining 1"));
   EXPECT_EQ(At("a.sock", {"health", "readiness"}).status, 1);
   EXPECT_EQ(At("a.sock", {"health", "liveness"}).status, 0);
   EXPECT_EQ(Ctl("unix:" + dir_.File("none.sock"), {"health"}).status, 3);

@@ -31,7 +31,7 @@ using registry::v1::ServiceInstance;
 using Ids = std::vector<std::string>;
 
 // What handing an intent in may take, with the start of the process that does it.
-constexpr absl::Duration kAtOnce = absl::Seconds(2);
+constexpr absl::Duration kAtOnce = absl::Seconds(5);
 // How long the registry keeps a service that died without a word; the shortest that it allows by
 // default is 1 s.
 constexpr int kTtlSeconds = 3;
@@ -137,7 +137,7 @@ class Demo {
     const absl::Duration took = absl::Now() - start;
     // It was renewed up to a third of its length before the end; a busy machine renews later.
     const absl::Duration least = absl::Seconds(kTtlSeconds) / 3;
-    return timeline_.Check(took >= least && took < absl::Seconds(kTtlSeconds + 5),
+    return timeline_.Check(took >= least && took < absl::Seconds(kTtlSeconds) + kDemoPatience,
                            absl::StrCat("orders-1 vanished when its lease ended, after ",
                                         Milliseconds(took))) &&
            subscriber_->ExpectSeen({expected.begin(), expected.end()});

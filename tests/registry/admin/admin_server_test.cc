@@ -245,7 +245,7 @@ TEST_F(AdminServerTest, LargeBodiesAndHeadersAndJunkAreRefused) {
 TEST_F(AdminServerTest, ClientsThatDripDoNotKeepTheirPlaces) {
   AdminServer::Options options;
   options.max_connections = 2;
-  options.request_timeout = absl::Milliseconds(300);
+  options.request_timeout = absl::Seconds(1);
   Serve(options);
   // Both places are taken by clients that go on sending, and never end.
   HttpConnection slow(address()), slower(address());

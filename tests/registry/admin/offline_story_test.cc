@@ -15,6 +15,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/admin/http_client.h"
 #include "tests/util/daemons.h"
+#include "tests/util/ports.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -55,7 +56,7 @@ class OfflineStoryTest : public ::testing::Test {
 };
 
 TEST_F(OfflineStoryTest, OutOfRotationAndBackWithItsMetadata) {
-  Daemon registry = StartRegistry("127.0.0.1:0");
+  Daemon registry = StartRegistry(ReservedAddress());
   Daemon agent = Daemon::Agent(
       registry.address(), {"--admin", "127.0.0.1:0", "--admin-token-file", dir_.File("token")});
   ASSERT_NE(registry.admin(), "");
@@ -120,13 +121,15 @@ TEST_F(OfflineStoryTest, OutOfRotationAndBackWithItsMetadata) {
 }
 
 TEST_F(OfflineStoryTest, AnAgentWithoutItsRegistrySaysSo) {
-  Daemon registry = StartRegistry("127.0.0.1:0");
+  Daemon registry = StartRegistry(ReservedAddress());
   Daemon agent = Daemon::Agent(
       registry.address(), {"--admin", "127.0.0.1:0", "--admin-token-file", dir_.File("token")});
   ASSERT_EQ(Ctl(agent.address(), {"register", "orders", "--id", "orders-1", "--address", "10.0.0.7",
                                   "--port", "8080", "--wait", "acknowledged"})
                 .status,
             0);
+  // The agent looks for itself, now and then, until it finds that it is ready.
+  ASSERT_TRUE(Eventually([&] { return Http(agent.admin(), "GET", "/ready").status == 200; }));
   registry.Kill();
   const HttpAnswer refused = SetOffline(agent.admin(), true);
   EXPECT_EQ(refused.status, 503) << refused.body;
@@ -148,7 +151,7 @@ TEST_F(OfflineStoryTest, AnAgentWithoutItsRegistrySaysSo) {
 }
 
 TEST_F(OfflineStoryTest, APortThatIsTakenIsAnErrorOnlyWhereItIsNamed) {
-  Daemon registry = StartRegistry("127.0.0.1:0");
+  Daemon registry = StartRegistry(ReservedAddress());
   const RunResult named = RunProcess({RegistryBinary(), "--store", "memory:", "--listen",
                                       "127.0.0.1:0", "--admin", registry.admin()});
   EXPECT_EQ(named.status, 2);

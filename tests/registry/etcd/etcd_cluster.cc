@@ -1,15 +1,11 @@
 #include "tests/registry/etcd/etcd_cluster.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,40 +14,10 @@
 #include "etcd/rpc.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/errors.h"
+#include "tests/util/ports.h"
 
 namespace failback {
 namespace {
-
-// Below what Linux gives to those who do not choose (32768 and up).
-constexpr int kFirstPort = 20000;
-constexpr int kPorts = 10000;
-
-int Bind(int type, int port) {
-  const int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return fd;
-  close(fd);
-  return -1;
-}
-
-// A TCP port that nobody uses, held by a UDP socket.
-std::pair<int, int> ReservePort() {
-  std::random_device random;
-  for (int tries = 0; tries < 1000; ++tries) {
-    const int port = kFirstPort + static_cast<int>(random() % kPorts);
-    const int reservation = Bind(SOCK_DGRAM, port);
-    if (reservation < 0) continue;
-    if (const int probe = Bind(SOCK_STREAM, port); probe >= 0) {
-      close(probe);
-      return {port, reservation};
-    }
-    close(reservation);
-  }
-  Fatal("no free port for etcd");
-}
 
 std::string NewFolder() {
   std::string folder =
@@ -65,11 +31,8 @@ std::string NewFolder() {
 EtcdCluster::EtcdCluster(Options options) : options_(std::move(options)), folder_(NewFolder()) {
   members_.resize(static_cast<size_t>(options_.members));
   for (Member& member : members_) {
-    for (int* port : {&member.client_port, &member.peer_port}) {
-      const auto [free, reservation] = ReservePort();
-      *port = free;
-      member.reservations.push_back(reservation);
-    }
+    member.client_port = ReservedPort();
+    member.peer_port = ReservedPort();
   }
   for (int i = 0; i < size(); ++i) Start(i);
   WaitUntilServing();
@@ -78,7 +41,6 @@ EtcdCluster::EtcdCluster(Options options) : options_(std::move(options)), folder
 EtcdCluster::~EtcdCluster() {
   for (Member& member : members_) {
     if (member.process != nullptr) member.process->Kill();
-    for (const int reservation : member.reservations) close(reservation);
   }
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
@@ -171,7 +133,7 @@ absl::StatusOr<etcdserverpb::StatusResponse> EtcdCluster::Status(int index) cons
                                            grpc::InsecureChannelCredentials());
   const auto stub = etcdserverpb::Maintenance::NewStub(channel);
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(5)));
   etcdserverpb::StatusResponse response;
   const grpc::Status status = stub->Status(&context, {}, &response);
   if (!status.ok()) return StatusFromGrpc(status);
@@ -183,7 +145,7 @@ absl::StatusOr<int64_t> EtcdCluster::Put(const std::string& key, const std::stri
                                            grpc::InsecureChannelCredentials());
   const auto stub = etcdserverpb::KV::NewStub(channel);
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kProcessTimeout));
   etcdserverpb::PutRequest request;
   request.set_key(key);
   request.set_value(value);
@@ -211,7 +173,7 @@ int EtcdCluster::WaitForLeader() const {
 
 void EtcdCluster::WaitUntilServing() const {
   const absl::Time deadline = absl::Now() + kProcessTimeout;
-  while (Ctl({"--dial-timeout=1s", "--command-timeout=1s", "get", "nothing"}).status != 0) {
+  while (Ctl({"get", "nothing"}).status != 0) {
     if (absl::Now() > deadline) {
       for (const Member& member : members_) {
         if (member.process != nullptr) Fatal(member.process->Describe());
@@ -229,7 +191,8 @@ RunResult EtcdCluster::Ctl(const std::vector<std::string>& args) const {
     }
   }
   std::vector<std::string> command = {"/usr/bin/etcdctl", "--endpoints",
-                                      absl::StrJoin(running_endpoints, ",")};
+                                      absl::StrJoin(running_endpoints, ","), "--dial-timeout=5s",
+                                      "--command-timeout=30s"};
   if (!options_.tls.empty()) {
     for (const auto& [flag, file] : {std::pair<const char*, const char*>{"--cert", "client.crt"},
                                      {"--key", "client.key"},
@@ -239,7 +202,7 @@ RunResult EtcdCluster::Ctl(const std::vector<std::string>& args) const {
     }
   }
   command.insert(command.end(), args.begin(), args.end());
-  return RunProcess(command, {{"ETCDCTL_API", "3"}});
+  return RunProcess(command, {{"ETCDCTL_API", "3"}}, 2 * kProcessTimeout);
 }
 
 }  // namespace failback

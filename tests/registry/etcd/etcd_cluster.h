@@ -1,9 +1,7 @@
 // Real etcd on loopback, for tests, the demo and the benchmarks: one member or several, on ports
 // that stay theirs while they are down.
 //
-// Members are processes of their own, with their data in memory (/dev/shm). Ports are outside of
-// the range that the system gives away, and reserved among tests by UDP sockets of the same
-// numbers.
+// Members are processes of their own, with their data in memory (/dev/shm).
 //
 //   EtcdCluster etcd(EtcdCluster::Options{3});
 //   const int leader = etcd.WaitForLeader();
@@ -71,7 +69,6 @@ class EtcdCluster {
   struct Member {
     int client_port = 0;
     int peer_port = 0;
-    std::vector<int> reservations;
     std::unique_ptr<Process> process;
   };
 

@@ -63,7 +63,7 @@ class World {
  public:
   explicit World(const EtcdCluster& etcd, absl::Duration ttl = absl::Seconds(3))
       : etcd_(etcd), prefix_(NewPrefix()), timer_(NewTestTimer()), judge_(etcd, prefix_) {
-    judge_.options().client.call_timeout = absl::Seconds(20);
+    judge_.options().client.call_timeout = kProcessTimeout;
     judge_.Open();
     agent_ = NewCore("agent", ttl);
     reader_ = NewCore("reader", ttl);
@@ -268,7 +268,7 @@ TEST_F(EtcdFaultTest, MemberStoppedForLongerThanTheTtl) {
   etcd().Signal(stopped, SIGSTOP);
   world.Churn();
   // The session is renewed at another member: a lease of one that is not renewed ends meanwhile.
-  const std::string witness = world.judge().Session("witness", absl::Seconds(2));
+  const std::string witness = world.judge().Session("witness", absl::Seconds(5));
   EXPECT_TRUE(world.judge().Register(witness, MakeInstance("w", "1"), 1).ok());
   EXPECT_TRUE(Eventually([&] { return world.judge().Ids("w").empty(); }));
   world.ExpectLastIntents();

@@ -35,7 +35,7 @@ inline EtcdRegistry::Options EtcdTestOptions(const EtcdCluster& etcd, const std:
   EtcdRegistry::Options options = ParseEtcdUri(etcd.Uri(prefix), timer).value();
   // A member that is away is given up sooner, a busy machine is borne longer.
   options.client.attempt_timeout = absl::Seconds(1);
-  options.client.call_timeout = absl::Seconds(10);
+  options.client.call_timeout = kProcessTimeout;
   return options;
 }
 

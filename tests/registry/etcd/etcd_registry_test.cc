@@ -141,7 +141,7 @@ TEST_F(EtcdRegistryTest, ASessionThatIsNotRenewedEndsWithItsInstances) {
   registry.Open();
   auto subscriber = std::make_shared<FakeSubscriber>();
   const auto stream = registry.Subscribe(subscriber, "s");
-  const std::string session = registry.Session("a", absl::Seconds(1));
+  const std::string session = registry.Session("a", absl::Seconds(4));
   ServiceInstance stays = MakeInstance("s", "stays");
   stays.set_persistent(true);
   ASSERT_TRUE(registry.Register(session, MakeInstance("s", "goes"), 1).ok());

@@ -67,7 +67,7 @@ class BackupTest : public ::testing::Test {
 TEST_F(BackupTest, ABackupOfABusyStoreIsOneMomentOfIt) {
   Daemon daemon = Start();
   RegistryClient client(daemon.address());
-  const std::string session = client.Open("filler")->session_id();
+  const std::string session = client.Open("filler", absl::Hours(1))->session_id();
   // Some size, so that the copy takes more than a step.
   std::vector<ServiceInstance> many;
   for (int i = 0; i < 1000; ++i) {
@@ -86,7 +86,7 @@ TEST_F(BackupTest, ABackupOfABusyStoreIsOneMomentOfIt) {
   std::atomic<uint32_t> acknowledged = 0;
   std::thread writer([&] {
     RegistryClient busy(daemon.address());
-    const std::string own = busy.Open("writer")->session_id();
+    const std::string own = busy.Open("writer", absl::Hours(1))->session_id();
     for (uint32_t port = 1; !stop; ++port) {
       std::vector<ServiceInstance> four;
       for (int i = 0; i < 4; ++i) four.push_back(MakeInstance("four", absl::StrCat(i), port));

@@ -192,7 +192,7 @@ TEST_F(ListenTest, AServerListensBesideWhatKeepsItsPort) {
   const auto server = RegistryServer::Start(&registry, options);
   ASSERT_TRUE(server.ok()) << server.status();
   const std::string port = (*server)->addresses()[0].substr(std::string("localhost").size());
-  GrpcRegistry client({"127.0.0.1" + port}, GrpcRegistryOptions());
+  GrpcRegistry client({"127.0.0.1" + port}, Patient());
   EXPECT_TRUE(CallAndWait(client, &Registry::List, ListRequest()).ok());
 }
 

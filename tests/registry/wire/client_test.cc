@@ -45,13 +45,13 @@ TEST_F(ClientTest, ReachesNamesAndNumbersOfBothFamilies) {
 
 TEST_F(ClientTest, AnUnreachableRegistryFailsAtOnceAndSaysWhy) {
   KillServer();
-  const auto client = NewClient();
+  GrpcRegistryOptions options;
+  options.call_timeout = absl::Hours(1);  // it does not take that long
+  const auto client = NewClient(options);
   for (int i = 0; i < 3; ++i) {
-    const absl::Time start = absl::Now();
     const absl::Status status = ListStatus(*client);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("Connection refused"));
-    EXPECT_LT(absl::Now() - start, absl::Seconds(2)) << "well below the call's deadline";
   }
 }
 
@@ -117,8 +117,7 @@ TEST_F(ClientTest, AnotherStoreAtAnotherAddressIsRefusedByNameAndBelievedAfterAW
   RegistryServer::Options options;
   options.listen = {ListenOn(Transport::kTcp)};
   const auto second = RegistryServer::Start(&other, options).value();
-  const GrpcRegistryOptions client_options;
-  GrpcRegistry client({first, second->addresses()[0]}, client_options);
+  GrpcRegistry client({first, second->addresses()[0]}, Patient());
   ASSERT_TRUE(CallAndWait(client, &Registry::OpenSession, OpenSessionRequest()).ok());
   // The same address may begin a new store: it was wiped.
   fake_.opens.AnswerWith([](const auto&) { return OpenedAt("store-a2"); });
@@ -154,7 +153,7 @@ TEST_F(ClientTest, ABrokenIdleConnectionIsToldAtOnce) {
   // Its KeepAlive stream is open then, though nothing was renewed.
   ASSERT_TRUE(CallAndWait(*client, &Registry::KeepAlive, RenewalOf("s")).ok());
   KillServer();
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  const absl::Time deadline = absl::Now() + kProcessTimeout;
   MutexLock lock(&mu);
   while (told.empty() && absl::Now() < deadline) changed.WaitFor(&mu, absl::Seconds(1));
   ASSERT_EQ(told.size(), 1);
@@ -177,7 +176,7 @@ TEST_F(ClientTest, WithSeveralAddressesCallsMoveToOneThatWorks) {
   const std::string dead = address_;
   KillServer();
   StartServer(ListenOn(Transport::kUnix));
-  GrpcRegistry client({dead, address_}, GrpcRegistryOptions());
+  GrpcRegistry client({dead, address_}, Patient());
   EXPECT_EQ(ListStatus(client).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(ListStatus(client).ok());
   EXPECT_TRUE(ListStatus(client).ok()) << "and stay there";
@@ -287,7 +286,7 @@ TEST_F(ClientTest, DestructionFromWithinACallback) {
     client.reset();
     destroyed.Notify();
   });
-  EXPECT_TRUE(destroyed.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_TRUE(destroyed.WaitForNotificationWithTimeout(kProcessTimeout));
 
   auto renewing = NewClient();
   absl::Notification renewed;
@@ -295,7 +294,7 @@ TEST_F(ClientTest, DestructionFromWithinACallback) {
     renewing.reset();
     renewed.Notify();
   });
-  EXPECT_TRUE(renewed.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_TRUE(renewed.WaitForNotificationWithTimeout(kProcessTimeout));
 
   auto subscribing = NewClient();
   std::unique_ptr<SubscribeStream> stream;
@@ -309,7 +308,7 @@ TEST_F(ClientTest, DestructionFromWithinACallback) {
   auto subscription = fake_.WaitForSubscription(0);
   ASSERT_NE(subscription, nullptr);
   subscription->Push(Snapshot(1));
-  EXPECT_TRUE(heard.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_TRUE(heard.WaitForNotificationWithTimeout(kProcessTimeout));
   EXPECT_TRUE(subscription->WaitForCancel());
   EXPECT_FALSE(listener->end().has_value());
 }
@@ -386,7 +385,7 @@ TEST_F(ClientTest, AGapEndsTheStreamBeforeItIsHeard) {
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&losing);
   const auto server = builder.BuildAndStart();
-  GrpcRegistry client({absl::StrCat("127.0.0.1:", port)}, GrpcRegistryOptions());
+  GrpcRegistry client({absl::StrCat("127.0.0.1:", port)}, Patient());
   auto listener = std::make_shared<RecordingListener>();
   const auto stream = client.Subscribe({}, listener);
   ASSERT_TRUE(listener->WaitForEnd());

@@ -32,9 +32,9 @@ class ProcessTest : public testing::Test {
 };
 
 TEST_F(ProcessTest, KilledInTheMiddleOfACall) {
-  auto process = StartServer("127.0.0.1:0", "silent");
+  auto process = StartServer(ReservedAddress(), "silent");
   const std::string address = AddressOf(*process);
-  GrpcRegistry client({address}, GrpcRegistryOptions());
+  GrpcRegistry client({address}, Patient());
   auto listener = std::make_shared<RecordingListener>();
   const auto stream = client.Subscribe({}, listener);
   ASSERT_TRUE(CallAndWait(client, &Registry::List, ListRequest()).ok());
@@ -66,7 +66,7 @@ TEST_F(ProcessTest, ASocketBelongsToOneProcess) {
   EXPECT_EQ(second->WaitForExit(), 2);
   EXPECT_EQ(second->err(), absl::StrCat("wire_server: ", address, " is in use: ", socket_,
                                         ".lock is locked by process ", first->pid(), "\n"));
-  GrpcRegistry client({address}, GrpcRegistryOptions());
+  GrpcRegistry client({address}, Patient());
   EXPECT_TRUE(CallAndWait(client, &Registry::List, ListRequest()).ok())
       << "the first has kept its socket";
 
@@ -91,8 +91,7 @@ TEST_F(ProcessTest, AClientThatIsKilledLosesItsBoundSession) {
   // The client is this process: its stream breaks as a killed one's does, by its connection.
   auto process = StartServer("unix:" + socket_, "memory");
   const std::string address = AddressOf(*process);
-  auto bound =
-      std::make_unique<GrpcRegistry>(std::vector<std::string>{address}, GrpcRegistryOptions());
+  auto bound = std::make_unique<GrpcRegistry>(std::vector<std::string>{address}, Patient());
   OpenSessionRequest open;
   open.set_incarnation("bound");
   open.set_ends_with_stream(true);
@@ -111,7 +110,7 @@ TEST_F(ProcessTest, AClientThatIsKilledLosesItsBoundSession) {
   instance->set_port(8080);
   ASSERT_TRUE(CallAndWait(*bound, &Registry::Register, request).ok());
 
-  GrpcRegistry watching({address}, GrpcRegistryOptions());
+  GrpcRegistry watching({address}, Patient());
   auto listener = std::make_shared<RecordingListener>();
   SubscribeRequest subscribe;
   subscribe.mutable_selector()->set_service("orders");

@@ -14,7 +14,7 @@ from failback.rpc.v1 import status_pb2
 
 AGENT = sys.argv.pop()
 REGISTRY = sys.argv.pop()
-TIMEOUT = 20
+TIMEOUT = 60  # reached only when something is broken
 
 
 def instance(instance_id, port=8080, service="orders"):

@@ -41,7 +41,7 @@ class Subject {
     server.listen = {listen};
     if (encoded) server.encoded = store_.get();
     server_ = RegistryServer::Start(store_.get(), server).value();
-    client_ = std::make_unique<GrpcRegistry>(server_->addresses(), GrpcRegistryOptions());
+    client_ = std::make_unique<GrpcRegistry>(server_->addresses(), Patient());
     stream_ = std::make_unique<RegisterStreamClient>(server_->addresses()[0]);
     for (const char* name : {"a", "b"}) {
       OpenSessionRequest open;

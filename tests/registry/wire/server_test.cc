@@ -126,13 +126,6 @@ RegisterRequest BatchOf(int count) {
   return request;
 }
 
-// Calls may have to wait for a machine that is busy with other things.
-GrpcRegistryOptions Patient() {
-  GrpcRegistryOptions options;
-  options.call_timeout = absl::Minutes(1);
-  return options;
-}
-
 TEST_F(ServerTest, SmallCallsDoNotWaitBehindLargeOnes) {
   StartServer(ListenOn(Transport::kTcp));
   absl::Notification go_on;
@@ -140,14 +133,14 @@ TEST_F(ServerTest, SmallCallsDoNotWaitBehindLargeOnes) {
     if (request.registrations_size() > 1) go_on.WaitForNotification();
     return RegisterResponse();
   });
-  const auto client = NewClient(Patient());
+  const auto client = NewClient();
   // More than there may be threads.
   std::vector<Answered<RegisterResponse>> large;
   for (int i = 0; i < 100; ++i) {
     large.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
   }
   ASSERT_TRUE(fake_.registers.WaitForRequests(1));
-  const auto neighbour = NewClient(Patient());
+  const auto neighbour = NewClient();
   EXPECT_TRUE(CallAndWait(*neighbour, &Registry::Register, BatchOf(1)).ok());
   EXPECT_TRUE(CallAndWait(*client, &Registry::Register, BatchOf(1)).ok());
   EXPECT_TRUE(CallAndWait(*client, &Registry::KeepAlive, RenewalOf("s")).ok());
@@ -165,13 +158,13 @@ TEST_F(ServerTest, LargeCallsBeyondTheLimitAreRefusedWithADelay) {
     if (request.registrations_size() > 1) go_on.WaitForNotification();
     return RegisterResponse();
   });
-  const auto client = NewClient(Patient());
+  const auto client = NewClient();
   std::vector<Answered<RegisterResponse>> answers;
   for (int i = 0; i < 100; ++i) {
     answers.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
   }
   // Whoever waits keeps it from the rest, which are answered at once.
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  const absl::Time deadline = absl::Now() + kProcessTimeout;
   while (std::none_of(answers.begin(), answers.end(),
                       [](const auto& answer) { return answer.has_come(); })) {
     ASSERT_LT(absl::Now(), deadline) << "nothing was refused";
@@ -198,14 +191,14 @@ TEST_F(ServerTest, ShutdownDropsLargeCallsThatWait) {
     go_on.WaitForNotification();
     return RegisterResponse();
   });
-  const auto client = NewClient(Patient());
+  const auto client = NewClient();
   std::vector<Answered<RegisterResponse>> answers;
   for (int i = 0; i < 50; ++i) {
     answers.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
   }
   ASSERT_TRUE(fake_.registers.WaitForRequests(1));
   std::thread shutdown([&] { server_->Shutdown(absl::ZeroDuration()); });
-  for (const auto& answer : answers) EXPECT_FALSE(answer.Get(absl::Minutes(1)).ok());
+  for (const auto& answer : answers) EXPECT_FALSE(answer.Get().ok());
   go_on.Notify();
   shutdown.join();
   const size_t served = fake_.registers.request_count();
@@ -227,8 +220,9 @@ TEST_F(ServerTest, SubscriptionsBeyondTheLimitAreRefusedWithADelay) {
   stream.reset();
   ASSERT_TRUE(fake_.WaitForSubscription(0)->WaitForCancel());
   // The place is free when the server has seen the stream go.
-  for (int attempt = 0; fake_.subscriptions().size() == 1; ++attempt) {
-    ASSERT_LT(attempt, 1000);
+  const absl::Time deadline = absl::Now() + kProcessTimeout;
+  while (fake_.subscriptions().size() == 1) {
+    ASSERT_LT(absl::Now(), deadline);
     auto again = std::make_shared<RecordingListener>();
     stream = client->Subscribe({}, again);
     while (fake_.subscriptions().size() == 1 && !again->end().has_value()) {
@@ -309,7 +303,7 @@ TEST_F(ServerTest, ASlowSubscriberIsConflatedAndSlowsNobody) {
     push(std::move(delta));
     // The fast one keeps up: nothing of the slow one's is in its way.
     if (i % 100 == 0) {
-      const absl::Time deadline = absl::Now() + absl::Seconds(20);
+      const absl::Time deadline = absl::Now() + kProcessTimeout;
       while (fast->events().empty() ||
              fast->events().back()->revision() != static_cast<uint64_t>(i + 1)) {
         ASSERT_LT(absl::Now(), deadline);
@@ -411,7 +405,7 @@ TEST_F(ServerTest, ShutdownLetsCallsFinishWithinTheGrace) {
   const auto client = NewClient();
   const auto call = CallAsync(*client, &Registry::Register, RegisterRequest());
   ASSERT_TRUE(fake_.registers.WaitForRequests(1));
-  std::thread shutdown([&] { server_->Shutdown(absl::Seconds(20)); });
+  std::thread shutdown([&] { server_->Shutdown(kProcessTimeout); });
   while (Health("") == 1) std::this_thread::yield();
   EXPECT_TRUE(fake_.registers.Complete(RegisterResponse()));
   EXPECT_TRUE(call.Get().ok()) << call.Get().status();

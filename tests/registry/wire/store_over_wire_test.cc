@@ -34,7 +34,7 @@ class StoreOverWireTest : public testing::TestWithParam<Transport> {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     client_ = std::make_unique<GrpcRegistry>(std::vector<std::string>{server_->addresses()[0]},
-                                             GrpcRegistryOptions());
+                                             Patient());
     OpenSessionRequest open;
     open.set_incarnation("test");
     const auto session = CallAndWait(*client_, &Registry::OpenSession, open);

@@ -17,6 +17,7 @@
 #include "registry/registry_server.h"
 #include "retry/mutex.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/util/ports.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -41,7 +42,7 @@ class Answered {
   }
 
   // Waits. DATA_LOSS, which no test uses, when nothing comes.
-  absl::StatusOr<Response> Get(absl::Duration timeout = absl::Seconds(20)) const {
+  absl::StatusOr<Response> Get(absl::Duration timeout = 2 * kProcessTimeout) const {
     const absl::Time deadline = absl::Now() + timeout;
     MutexLock lock(&state_->mu);
     while (!state_->response.has_value()) {
@@ -64,6 +65,13 @@ class Answered {
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
+
+// Calls may have to wait for a machine that is busy with other things.
+inline GrpcRegistryOptions Patient() {
+  GrpcRegistryOptions options;
+  options.call_timeout = kProcessTimeout;
+  return options;
+}
 
 // Calls a method of `registry` and waits for the answer.
 template <typename Request, typename Response>
@@ -101,9 +109,9 @@ inline SubscribeResponse Snapshot(uint64_t revision) {
 
 class WireTest : public testing::Test {
  protected:
-  // An address to listen on: a free port, or a socket in the test's folder.
+  // An address to listen on, again and again: a reserved port, or a socket in the test's folder.
   std::string ListenOn(Transport transport) {
-    if (transport == Transport::kTcp) return "127.0.0.1:0";
+    if (transport == Transport::kTcp) return ReservedAddress();
     return absl::StrCat("unix:", folder_.File(absl::StrCat(++sockets_, ".sock")));
   }
 
@@ -117,7 +125,7 @@ class WireTest : public testing::Test {
     address_ = server_->addresses()[0];
   }
 
-  std::unique_ptr<GrpcRegistry> NewClient(GrpcRegistryOptions options = GrpcRegistryOptions()) {
+  std::unique_ptr<GrpcRegistry> NewClient(GrpcRegistryOptions options = Patient()) {
     return std::make_unique<GrpcRegistry>(std::vector<std::string>{address_}, std::move(options));
   }
 
