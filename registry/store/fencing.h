@@ -28,6 +28,11 @@ struct Fence {
   uint64_t generation = 0;
   uint64_t digest = 0;  // of the instance; 0 for a deregistration
   bool registers = false;
+
+  friend bool operator==(const Fence& a, const Fence& b) {
+    return a.rank == b.rank && a.generation == b.generation && a.digest == b.digest &&
+           a.registers == b.registers;
+  }
 };
 
 // A wish for one key, as checked and spelled by the caller.

@@ -40,10 +40,13 @@ int64_t Checksum(const IncarnationRow& row) {
 
 int64_t Checksum(const StoreHead& head) {
   const StoreIdentity& identity = head.identity;
-  return static_cast<int64_t>(
+  uint64_t sum =
       SumOf({identity.epoch, identity.revision, identity.next_rank, head.writes,
              uint64_t{head.clean}, static_cast<uint64_t>(DurabilityNumber(head.durability)),
-             Digest64(identity.store_id), Digest64(head.boot_id)}));
+             Digest64(identity.store_id), Digest64(head.boot_id)});
+  // A head without the count has the sum that it had before there was one.
+  if (head.sessions.has_value()) sum ^= SumOf({static_cast<uint64_t>(*head.sessions)});
+  return static_cast<int64_t>(sum);
 }
 
 }  // namespace failback

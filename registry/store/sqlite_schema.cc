@@ -70,6 +70,10 @@ constexpr const char* kMigrations[] = {
       ALTER TABLE incarnations ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
       ALTER TABLE sessions ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
     )sql",
+    // 4 -> 5: an instance goes with the row of its session, so a session that is lost would take
+    // its
+    // instances along: they are counted. NULL: not yet.
+    "ALTER TABLE store ADD COLUMN sessions INTEGER",
 };
 static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion);
 
@@ -172,8 +176,8 @@ absl::Status ReadRecords(SqliteDatabase& db, bool restarted, StoreReader* reader
 
 absl::StatusOr<StoreHead> ReadHead(SqliteDatabase& db, Seal seal) {
   auto select = db.Prepare(
-      "SELECT store_id, epoch, revision, next_rank, boot_id, clean, durability, writes, checksum"
-      " FROM store");
+      "SELECT store_id, epoch, revision, next_rank, boot_id, clean, durability, writes, checksum,"
+      " sessions FROM store");
   if (!select.ok()) return select.status();
   const int code = (*select)->Step();
   if (code == SQLITE_DONE) {
@@ -189,6 +193,7 @@ absl::StatusOr<StoreHead> ReadHead(SqliteDatabase& db, Seal seal) {
   head.clean = (*select)->Int(5) != 0;
   head.durability = DurabilityOf((*select)->Int(6));
   head.writes = (*select)->Uint(7);
+  if (!(*select)->IsNull(9)) head.sessions = (*select)->Int(9);
   if (seal == Seal::kRequired && (*select)->Int(8) != Checksum(head)) {
     return db.Damaged("its identity has a wrong checksum");
   }
@@ -197,6 +202,14 @@ absl::StatusOr<StoreHead> ReadHead(SqliteDatabase& db, Seal seal) {
     return db.Damaged("its identity is not possible");
   }
   return head;
+}
+
+void BindSessions(int index, const StoreHead& head, SqliteStatement* statement) {
+  if (head.sessions.has_value()) {
+    statement->Bind(index, *head.sessions);
+  } else {
+    statement->BindNull(index);
+  }
 }
 
 // Gives the rows of a file from before kFirstSealedVersion their checksums.
@@ -275,7 +288,7 @@ absl::StatusOr<StoreHead> ReadStoreHead(SqliteDatabase& db) {
 }
 
 absl::Status WriteStoreHead(SqliteDatabase& db, const StoreHead& head) {
-  auto put = db.Prepare("INSERT OR REPLACE INTO store VALUES (1,?1,?2,?3,?4,?5,?6,?7,?8,?9)");
+  auto put = db.Prepare("INSERT OR REPLACE INTO store VALUES (1,?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)");
   if (!put.ok()) return put.status();
   (*put)->BindText(1, head.identity.store_id);
   (*put)->Bind(2, head.identity.epoch);
@@ -286,6 +299,7 @@ absl::Status WriteStoreHead(SqliteDatabase& db, const StoreHead& head) {
   (*put)->Bind(7, int64_t{DurabilityNumber(head.durability)});
   (*put)->Bind(8, head.writes);
   (*put)->Bind(9, Checksum(head));
+  BindSessions(10, head, put->get());
   const int code = (*put)->Run();
   return code == SQLITE_OK ? absl::OkStatus() : db.Error(code);
 }
@@ -294,7 +308,8 @@ absl::Status RestartRevisions(SqliteDatabase& db) {
   return db.Execute("UPDATE records SET create_revision = 1, modify_revision = 1");
 }
 
-absl::Status ReadStoreRows(SqliteDatabase& db, bool restarted, StoreReader* reader) {
+absl::Status ReadStoreRows(SqliteDatabase& db, const StoreHead& head, bool restarted,
+                           StoreReader* reader) {
   // Adds the path to what is said about a row; SQLite's own errors have it.
   const auto told = [&](const absl::Status& status) {
     if (!absl::IsDataLoss(status) || absl::StrContains(status.message(), db.path())) return status;
@@ -303,12 +318,19 @@ absl::Status ReadStoreRows(SqliteDatabase& db, bool restarted, StoreReader* read
   const auto on_incarnation = [&](IncarnationRow row) {
     return reader->OnIncarnation(std::move(row));
   };
-  const auto on_session = [&](SessionRow row) { return reader->OnSession(std::move(row)); };
+  int64_t sessions = 0;
+  const auto on_session = [&](SessionRow row) {
+    ++sessions;
+    return reader->OnSession(std::move(row));
+  };
   if (auto status = ReadIncarnations(db, Seal::kRequired, on_incarnation); !status.ok()) {
     return told(status);
   }
   if (auto status = ReadSessions(db, Seal::kRequired, on_session); !status.ok()) {
     return told(status);
+  }
+  if (head.sessions.value_or(sessions) != sessions) {
+    return db.Damaged(absl::StrCat("of ", *head.sessions, " sessions ", sessions, " are there"));
   }
   return told(ReadRecords(db, restarted, reader));
 }
@@ -317,12 +339,12 @@ absl::StatusOr<std::unique_ptr<StoreRowWriter>> StoreRowWriter::Create(SqliteDat
   std::unique_ptr<StoreRowWriter> writer(new StoreRowWriter(db));
   const std::pair<const char*, std::unique_ptr<SqliteStatement>*> statements[] = {
       {kPutRecord, &writer->put_record_},
-      {"DELETE FROM records WHERE id = ?1", &writer->remove_record_},
+      {"DELETE FROM records WHERE id BETWEEN ?1 AND ?2", &writer->remove_records_},
       {"INSERT OR REPLACE INTO sessions VALUES (?1,?2,?3,?4,?5,?6)", &writer->put_session_},
-      {"DELETE FROM sessions WHERE id = ?1", &writer->remove_session_},
+      {"DELETE FROM sessions WHERE id BETWEEN ?1 AND ?2", &writer->remove_sessions_},
       {"INSERT OR REPLACE INTO incarnations VALUES (?1,?2,?3,?4,?5)", &writer->put_incarnation_},
       {"DELETE FROM incarnations WHERE rank = ?1", &writer->remove_incarnation_},
-      {"UPDATE store SET revision = ?1, next_rank = ?2, writes = ?3, checksum = ?4",
+      {"UPDATE store SET revision = ?1, next_rank = ?2, writes = ?3, checksum = ?4, sessions = ?5",
        &writer->put_position_},
   };
   for (const auto& [sql, statement] : statements) {
@@ -363,6 +385,19 @@ int StoreRowWriter::PutRecord(const RecordRow& row) {
   return put.Run();
 }
 
+int StoreRowWriter::Remove(const std::vector<int64_t>& ids, SqliteStatement* remove) {
+  int code = SQLITE_OK;
+  for (auto first = ids.begin(); first != ids.end() && code == SQLITE_OK;) {
+    auto last = first;
+    while (last + 1 != ids.end() && *(last + 1) == *last + 1) ++last;
+    remove->Bind(1, *first);
+    remove->Bind(2, *last);
+    code = remove->Run();
+    first = last + 1;
+  }
+  return code;
+}
+
 absl::Status StoreRowWriter::Write(const WriteSet& writes, const StoreHead& head) {
   int code = SQLITE_OK;
   for (const IncarnationRow& row : writes.incarnations) {
@@ -385,16 +420,9 @@ absl::Status StoreRowWriter::Write(const WriteSet& writes, const StoreHead& head
   for (const RecordRow& row : writes.records) {
     if ((code = PutRecord(row)) != SQLITE_OK) return db_->Error(code);
   }
-  const std::pair<const std::vector<int64_t>*, SqliteStatement*> removals[] = {
-      {&writes.removed_records, remove_record_.get()},
-      {&writes.removed_sessions, remove_session_.get()},
-  };
-  for (const auto& [ids, statement] : removals) {
-    for (const int64_t id : *ids) {
-      statement->Bind(1, id);
-      if ((code = statement->Run()) != SQLITE_OK) return db_->Error(code);
-    }
-  }
+  code = Remove(writes.removed_records, remove_records_.get());
+  if (code == SQLITE_OK) code = Remove(writes.removed_sessions, remove_sessions_.get());
+  if (code != SQLITE_OK) return db_->Error(code);
   for (const uint64_t rank : writes.removed_incarnations) {
     remove_incarnation_->Bind(1, rank);
     if ((code = remove_incarnation_->Run()) != SQLITE_OK) return db_->Error(code);
@@ -403,6 +431,7 @@ absl::Status StoreRowWriter::Write(const WriteSet& writes, const StoreHead& head
   put_position_->Bind(2, head.identity.next_rank);
   put_position_->Bind(3, head.writes);
   put_position_->Bind(4, Checksum(head));
+  BindSessions(5, head, put_position_.get());
   code = put_position_->Run();
   return code == SQLITE_OK ? absl::OkStatus() : db_->Error(code);
 }

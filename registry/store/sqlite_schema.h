@@ -5,8 +5,10 @@
 #ifndef FAILBACK_REGISTRY_STORE_SQLITE_SCHEMA_H_
 #define FAILBACK_REGISTRY_STORE_SQLITE_SCHEMA_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,7 +20,7 @@ namespace failback {
 
 // The version of the tables that this program writes, in PRAGMA user_version. Older files are
 // migrated when they are opened, newer ones refused.
-inline constexpr int kStoreSchemaVersion = 4;
+inline constexpr int kStoreSchemaVersion = 5;
 // PRAGMA application_id: "FBRS".
 inline constexpr int kStoreApplicationId = 0x46425253;
 
@@ -41,9 +43,11 @@ absl::Status WriteStoreHead(SqliteDatabase& db, const StoreHead& head);
 // Sets the revisions of all records to 1, the first of an epoch; in the caller's transaction.
 absl::Status RestartRevisions(SqliteDatabase& db);
 
-// Incarnations, sessions, records. DATA_LOSS when a row cannot be believed, or the reader says so.
-// With `restarted` revisions are told as after RestartRevisions.
-absl::Status ReadStoreRows(SqliteDatabase& db, bool restarted, StoreReader* reader);
+// Incarnations, sessions, records. DATA_LOSS when a row cannot be believed, sessions are missing by
+// the count in `head`, or the reader says so. With `restarted` revisions are told as after
+// RestartRevisions.
+absl::Status ReadStoreRows(SqliteDatabase& db, const StoreHead& head, bool restarted,
+                           StoreReader* reader);
 
 // Writes groups of rows with prepared statements.
 class StoreRowWriter {
@@ -56,12 +60,14 @@ class StoreRowWriter {
  private:
   explicit StoreRowWriter(SqliteDatabase* db) : db_(db) {}
   int PutRecord(const RecordRow& row);
+  // Sorted ids; those that follow each other go with one statement.
+  static int Remove(const std::vector<int64_t>& ids, SqliteStatement* remove);
 
   SqliteDatabase* const db_;
   std::unique_ptr<SqliteStatement> put_record_;
-  std::unique_ptr<SqliteStatement> remove_record_;
+  std::unique_ptr<SqliteStatement> remove_records_;
   std::unique_ptr<SqliteStatement> put_session_;
-  std::unique_ptr<SqliteStatement> remove_session_;
+  std::unique_ptr<SqliteStatement> remove_sessions_;
   std::unique_ptr<SqliteStatement> put_incarnation_;
   std::unique_ptr<SqliteStatement> remove_incarnation_;
   std::unique_ptr<SqliteStatement> put_position_;

@@ -196,7 +196,7 @@ absl::Status SqliteStorage::CheckInPlace() const {
 }
 
 absl::Status SqliteStorage::Read(StoreReader* reader) {
-  return ReadStoreRows(*db_, minted_, reader);
+  return ReadStoreRows(*db_, head_, minted_, reader);
 }
 
 absl::Status SqliteStorage::Write(const WriteSet& writes) {
@@ -207,6 +207,7 @@ absl::Status SqliteStorage::Write(const WriteSet& writes) {
   StoreHead head = head_;
   head.identity.revision = writes.revision;
   head.identity.next_rank = writes.next_rank;
+  head.sessions = writes.session_count;
   ++head.writes;
   absl::Status status = db_->InTransaction([&] { return rows_->Write(writes, head); });
   if (!status.ok()) return status;

@@ -70,6 +70,14 @@ std::string_view ServiceKeyOf(std::string_view canonical_key) {
   return end == std::string_view::npos ? std::string_view() : canonical_key.substr(0, end);
 }
 
+Version Version::WithoutInstance() const {
+  Version left;
+  left.offline = offline;
+  left.fence = fence;
+  left.retention_ms = retention_ms;
+  return left;
+}
+
 Blob Version::Shown() const {
   if (!offline || !instance) return instance;
   // The bytes of a message with one more field are those without, and the field.
@@ -424,7 +432,7 @@ class State::Loader : public StoreReader {
       version.owner = owner->second.get();
       if (!version.persistent &&
           (version.owner->session == nullptr || version.owner->session->row != version.session)) {
-        return Bad("record", row.id, "lives in a session that is not there");
+        version = version.WithoutInstance();  // it went with its session
       }
     }
     state_->next_session_row_ = std::max(state_->next_session_row_, row.session + 1);

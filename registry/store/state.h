@@ -95,6 +95,8 @@ struct Version {
   bool empty() const { return !instance && fence.rank == 0 && !offline; }
   // As listed and told: the instance, with the mark. Null when absent.
   Blob Shown() const;
+  // What is left when the instance goes with its session.
+  Version WithoutInstance() const;
 };
 
 struct Service;
@@ -419,6 +421,8 @@ class State::Transaction {
   // Whether what the storage knows of when it was seen is too old.
   bool MustStoreSeen(const Incarnation& incarnation) const;
   ChangeLog::Entry ChangeOf(const Version& before, const Version& after) const;
+  // Whether a record's row in the storage says `after` too, without the row of its session.
+  static bool GoesWithSession(const Version& before, const Version& after);
   void PutInstance(Version& version, Intent& intent, Incarnation* owner, int64_t session_row);
   void Finish();
 

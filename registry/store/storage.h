@@ -22,7 +22,9 @@
 
 namespace failback {
 
-// What the registry holds for one key.
+// What the registry holds for one key. An instance with an owner that is not persistent is there as
+// long as the row of its session is: with that row it goes, and its fence and its mark are left, so
+// that the end of a session need not write its records.
 struct RecordRow {
   int64_t id = 0;           // from 1, never used twice
   std::string_view key;     // canonical
@@ -69,6 +71,7 @@ struct StoreIdentity {
 struct WriteSet {
   uint64_t revision = 0;
   uint64_t next_rank = 0;
+  int64_t session_count = 0;  // rows of sessions with this group in the store
   std::vector<IncarnationRow> incarnations;
   std::vector<uint64_t> removed_incarnations;  // ranks
   std::vector<SessionRow> sessions;

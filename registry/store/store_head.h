@@ -4,6 +4,7 @@
 #define FAILBACK_REGISTRY_STORE_STORE_HEAD_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "registry/store/durability.h"
@@ -17,6 +18,7 @@ struct StoreHead {
   bool clean = true;                          // closed in good order
   Durability durability = Durability::kFull;  // of the last life
   uint64_t writes = 0;                        // groups of rows written, over all lives
+  std::optional<int64_t> sessions;            // rows of sessions; none: not counted yet
 };
 
 // How a durability is kept in the file; other numbers mean kOff.

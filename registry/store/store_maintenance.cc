@@ -120,7 +120,7 @@ class SnapshotStorage : public Storage {
   StoreIdentity identity() const override { return head_.identity; }
   absl::Status Read(StoreReader* reader) override {
     Decoder decoder(reader);
-    return ReadStoreRows(*db_, /*restarted=*/false, &decoder);
+    return ReadStoreRows(*db_, head_, /*restarted=*/false, &decoder);
   }
   absl::Status Write(const WriteSet& writes) override {
     return absl::FailedPreconditionError("a snapshot is not written");

@@ -258,7 +258,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   std::unique_ptr<Group> queue_ ABSL_GUARDED_BY(queue_mu_);
   // A thread commits what it has taken; others queue up.
   bool committing_ ABSL_GUARDED_BY(queue_mu_) = false;
-  bool upkeep_ ABSL_GUARDED_BY(queue_mu_) = false;  // the storage wants it
+  bool upkeep_ ABSL_GUARDED_BY(queue_mu_) = false;     // the storage wants it
+  int upkeep_put_off_ ABSL_GUARDED_BY(queue_mu_) = 0;  // groups that went before it
   bool stopping_ ABSL_GUARDED_BY(queue_mu_) = false;
 
   Mutex purge_mu_;

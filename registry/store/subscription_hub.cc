@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/instance_view.h"
 #include "registry/selector.h"
 #include "registry/serial_notifier.h"
 
@@ -41,6 +42,17 @@ InstanceChange Seen(const Selector& selector, const InstanceChange& change) {
   return {seen(change.before), seen(change.after)};
 }
 
+void SetKey(const Blob& bytes, InstanceKey* key) {
+  EncodedInstance encoded;
+  if (!ReadInstance(bytes.view(), &encoded)) {
+    *key = Parse(bytes).key();
+    return;
+  }
+  key->set_namespace_(std::string(encoded.view.name_space));
+  key->set_service(std::string(encoded.view.service));
+  key->set_instance_id(std::string(encoded.view.instance_id));
+}
+
 Event MakeDelta(uint64_t epoch, uint64_t base, uint64_t revision,
                 const std::vector<InstanceChange>& changes) {
   auto event = std::make_shared<SubscribeResponse>();
@@ -53,7 +65,7 @@ Event MakeDelta(uint64_t epoch, uint64_t base, uint64_t revision,
       delta->add_upserts()->ParseFromArray(change.after.data(),
                                            static_cast<int>(change.after.size()));
     } else {
-      *delta->add_removals() = Parse(change.before).key();
+      SetKey(change.before, delta->add_removals());
     }
   }
   return event;

@@ -85,12 +85,8 @@ void State::Transaction::SetOwner(Version& version, Incarnation* owner) {
 
 void State::Transaction::RemoveInstance(Version& version) {
   if (version.instance) --instances_more_;
-  version.instance = Blob();
   SetOwner(version, nullptr);
-  version.session = 0;
-  version.persistent = false;
-  version.create_revision = version.modify_revision = 0;
-  version.create_ms = version.modify_ms = 0;
+  version = version.WithoutInstance();
 }
 
 void State::Transaction::PutInstance(Version& version, Intent& intent, Incarnation* owner,
@@ -366,10 +362,22 @@ ChangeLog::Entry State::Transaction::ChangeOf(const Version& before, const Versi
   return entry;
 }
 
+bool State::Transaction::GoesWithSession(const Version& before, const Version& after) {
+  if (!before.instance || after.instance || before.persistent || before.owner == nullptr) {
+    return false;
+  }
+  const Session* const session = before.owner->session;
+  return session != nullptr && session->ending && session->row == before.session &&
+         after.fence == before.fence && after.offline == before.offline &&
+         after.retention_ms == before.retention_ms;
+}
+
 WriteSet State::Transaction::MakeWrites() const {
   WriteSet writes;
   writes.revision = revision();
   writes.next_rank = next_rank_;
+  writes.session_count =
+      static_cast<int64_t>(state_->sessions_.size() - ended_.size() + opened_.size());
   const auto add_incarnation = [&](const Incarnation& incarnation, const std::string& client_name) {
     writes.incarnations.push_back({incarnation.rank, incarnation.name, client_name, now_.unix_ms});
   };
@@ -403,14 +411,16 @@ WriteSet State::Transaction::MakeWrites() const {
   // group is to be read and written once.
   std::vector<const Staged*> staged;
   staged.reserve(staged_.size());
-  for (const Staged& one : staged_) staged.push_back(&one);
+  for (const Staged& one : staged_) {
+    if (!GoesWithSession(one.record->version, one.version)) staged.push_back(&one);
+  }
   const auto by_row = [](const Staged* a, const Staged* b) {
     return a->record->row < b->record->row;
   };
   if (!std::is_sorted(staged.begin(), staged.end(), by_row)) {
     std::sort(staged.begin(), staged.end(), by_row);
   }
-  writes.records.reserve(staged_.size());
+  writes.records.reserve(staged.size());
   for (const Staged* one : staged) {
     const auto& [record, version] = *one;
     if (version.empty()) {

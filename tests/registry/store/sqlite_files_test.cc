@@ -9,6 +9,7 @@
 #include <fstream>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -42,8 +43,8 @@ TEST(SqliteFiles, NewerSchemaIsRefused) {
   const absl::Status status = OpenError(path);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("was written by a newer version: schema 99 found, up to 4 supported"));
-  Sql(path, "PRAGMA user_version=4");
+              HasSubstr("was written by a newer version: schema 99 found, up to 5 supported"));
+  Sql(path, "PRAGMA user_version=5");
   StoreHarness again((On(path)));
 }
 
@@ -127,7 +128,7 @@ TEST(SqliteFiles, RowsThatContradictEachOtherAreNoticed) {
   CopyFile(path, folder.File("sessionless.db"));
   Sql(folder.File("sessionless.db"), "DELETE FROM sessions");
   EXPECT_THAT(std::string(OpenError(folder.File("sessionless.db")).message()),
-              HasSubstr("is damaged: record 1 lives in a session that is not there"));
+              HasSubstr("is damaged: of 1 sessions 0 are there"));
   CopyFile(path, folder.File("rankless.db"));
   Sql(folder.File("rankless.db"), "DELETE FROM incarnations");
   EXPECT_THAT(std::string(OpenError(folder.File("rankless.db")).message()),
@@ -136,6 +137,37 @@ TEST(SqliteFiles, RowsThatContradictEachOtherAreNoticed) {
   Sql(folder.File("nobody.db"), "DELETE FROM store");
   EXPECT_THAT(std::string(OpenError(folder.File("nobody.db")).message()),
               HasSubstr("has no identity"));
+}
+
+// Sessions leave the file in runs of their rows, and take their instances along.
+TEST(SqliteFiles, WhatIsLeftWhenSomeOfManySessionsHaveEnded) {
+  TempDir folder;
+  const std::string path = folder.File("registry.db");
+  StoreHarness store((On(path)));
+  std::vector<std::string> sessions;
+  for (int i = 0; i < 8; ++i) {
+    const std::string id = std::to_string(i);
+    // 2 and 5 live longer than the others, 3 is closed.
+    sessions.push_back(store.Session(id, absl::Seconds(i == 2 || i == 5 ? 100 : 10)));
+    ASSERT_TRUE(store.Register(sessions.back(), MakeInstance("orders", id), 7).ok());
+  }
+  ASSERT_EQ(store.CloseSession(sessions[3]), absl::OkStatus());
+  store.clock().Advance(absl::Seconds(11));
+  EXPECT_THAT(store.Ids(), ElementsAre("2", "5"));
+  store.Reopen();
+  EXPECT_THAT(store.Ids(), ElementsAre("2", "5"));
+  EXPECT_TRUE(store.KeepAlive(sessions[2]).ok());
+  EXPECT_EQ(store->Stats().tombstones, 5);
+  EXPECT_EQ(ReasonOf(store.Register(store.Session("0"), MakeInstance("orders", "0"), 6).status),
+            registry::v1::ERROR_REASON_SUPERSEDED)
+      << "a fence is left";
+  EXPECT_TRUE(store.Register(store.Session("6"), MakeInstance("orders", "6"), 8).ok());
+  store.Close();
+  const auto summary = CheckStore(path);
+  ASSERT_EQ(summary.status(), absl::OkStatus());
+  EXPECT_EQ(summary->instances, 3);
+  EXPECT_EQ(summary->sessions, 4);
+  EXPECT_EQ(summary->tombstones, 4);
 }
 
 // ---- Damage, row by row.
@@ -190,7 +222,9 @@ INSTANTIATE_TEST_SUITE_P(
         Change{"UPDATE store SET boot_id = 'another'", "its identity has a wrong checksum"},
         Change{"UPDATE store SET clean = 1 - clean", "its identity has a wrong checksum"},
         Change{"UPDATE store SET durability = 0", "its identity has a wrong checksum"},
-        Change{"UPDATE store SET writes = writes + 1", "its identity has a wrong checksum"}));
+        Change{"UPDATE store SET writes = writes + 1", "its identity has a wrong checksum"},
+        Change{"UPDATE store SET sessions = 0", "its identity has a wrong checksum"},
+        Change{"UPDATE store SET sessions = NULL", "its identity has a wrong checksum"}));
 
 TEST_P(ChangedRowTest, IsNoticedByStartCheckBackupAndRestore) {
   TempDir folder;
@@ -219,7 +253,7 @@ TEST(SqliteFiles, DamageThatIsFoundByAWriteRefusesWritesAndReadsGoOn) {
   }
   store.Reopen();
   // Another connection's commit makes this one read its pages again.
-  Sql(path, "PRAGMA user_version=1; PRAGMA user_version=4; PRAGMA wal_checkpoint(TRUNCATE)");
+  Sql(path, "PRAGMA user_version=1; PRAGMA user_version=5; PRAGMA wal_checkpoint(TRUNCATE)");
   {
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
     file.seekg(0, std::ios::end);
@@ -331,12 +365,24 @@ COMMIT;
 PRAGMA application_id=1178751571;
 )sql";
 
+// What version 4 made of it.
+constexpr char kToSchema4[] = R"sql(
+ALTER TABLE store ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE incarnations ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+UPDATE store SET epoch = 3666737326891897, revision = 1, next_rank = 1000002,
+  checksum = 2900390858363606879;
+UPDATE incarnations SET checksum = 106763794713031848;
+UPDATE sessions SET checksum = 7161205236518776762;
+)sql";
+
 class OlderSchemaTest : public ::testing::TestWithParam<int> {
  protected:
   OlderSchemaTest() {
     Sql(path_, kSchema3);
     if (GetParam() < 3) Sql(path_, "ALTER TABLE records DROP COLUMN offline");
     if (GetParam() < 2) Sql(path_, "ALTER TABLE store DROP COLUMN writes");
+    if (GetParam() == 4) Sql(path_, kToSchema4);
     Sql(path_, "PRAGMA user_version=" + std::to_string(GetParam()));
   }
 
@@ -344,7 +390,7 @@ class OlderSchemaTest : public ::testing::TestWithParam<int> {
   const std::string path_ = folder_.File("registry.db");
 };
 
-INSTANTIATE_TEST_SUITE_P(Schemas, OlderSchemaTest, ::testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Schemas, OlderSchemaTest, ::testing::Values(1, 2, 3, 4));
 
 TEST_P(OlderSchemaTest, IsMigratedWithAllThatItHolds) {
   const auto before = CheckStore(path_);

@@ -1,6 +1,8 @@
 #include "registry/store/state.h"
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -530,6 +532,125 @@ TEST(StateLoadTest, ARestartDoesNotForgetAnIncarnationEarly) {
   };
   EXPECT_EQ(purge(until - 1), 1);
   EXPECT_EQ(purge(until), 0);
+}
+
+// A state with rows behind it.
+class StoredStateTest : public ::testing::Test {
+ protected:
+  StoredStateTest() { Restart(); }
+
+  void Restart() {
+    state_ = std::make_unique<State>(State::Options());
+    ASSERT_EQ(state_->Load(&storage_, Now()), absl::OkStatus());
+    ASSERT_EQ(state_->CheckInvariants(), absl::OkStatus());
+  }
+  Moment Now() const { return {1700000000000 + now_ms_, now_ms_}; }
+
+  // Commits what `decide` does, and returns what was written.
+  WriteSet Write(const std::function<void(State::Transaction*)>& decide) {
+    State::Transaction transaction(state_.get(), Now());
+    decide(&transaction);
+    const WriteSet writes = transaction.MakeWrites();
+    EXPECT_EQ(storage_.Write(writes), absl::OkStatus());
+    transaction.Commit();
+    EXPECT_EQ(writes.session_count, state_->sessions());
+    return writes;
+  }
+  void Open(const std::string& id, int64_t ttl_ms = kTtlMs) {
+    Write([&](State::Transaction* transaction) {
+      State::Transaction::Opening opening;
+      opening.incarnation = "a";
+      opening.ttl_ms = ttl_ms;
+      opening.new_session_id = id;
+      EXPECT_TRUE(transaction->OpenSession(opening).status.ok());
+    });
+  }
+  absl::Status Apply(const std::string& session, const Intent& intent) {
+    absl::Status status;
+    Write([&](State::Transaction* transaction) {
+      status = transaction->Apply(transaction->FindSession(session), intent).status;
+    });
+    return status;
+  }
+  WriteSet Expire(const std::string& session) {
+    return Write([&](State::Transaction* transaction) {
+      EXPECT_TRUE(transaction->EndSession(session, State::Transaction::End::kExpired));
+    });
+  }
+  bool IsPresent(const std::string& id) const {
+    const Record* const record = state_->Find(Key(id));
+    return record != nullptr && record->version.instance;
+  }
+
+  int64_t now_ms_ = 1;
+  FakeRows rows_;
+  FakeStorage storage_{&rows_};
+  std::unique_ptr<State> state_;
+};
+
+// A hundred thousand sessions that end together would be as many records to write.
+TEST_F(StoredStateTest, InstancesGoWithTheRowOfTheirSession) {
+  Open("a-1");
+  ASSERT_EQ(Apply("a-1", Put("1", "1:x", 5)), absl::OkStatus());
+  ASSERT_EQ(Apply("a-1", Put("2", "2:x", 5, true)), absl::OkStatus());
+  const WriteSet writes = Expire("a-1");
+  EXPECT_THAT(writes.records, IsEmpty());
+  EXPECT_THAT(writes.removed_records, IsEmpty());
+  EXPECT_THAT(writes.removed_sessions, ElementsAre(1));
+  for (int life = 0; life < 2; ++life) {
+    SCOPED_TRACE(life);
+    EXPECT_FALSE(IsPresent("1"));
+    EXPECT_TRUE(IsPresent("2"));
+    EXPECT_EQ(state_->tombstones(), 1);
+    Restart();
+  }
+  Open("a-2");
+  EXPECT_EQ(ReasonOf(Apply("a-2", Put("1", "1:x", 4))), kSuperseded);
+  EXPECT_FALSE(IsPresent("1")) << "another session of the same incarnation";
+  EXPECT_EQ(Apply("a-2", Put("1", "1:x", 5)), absl::OkStatus());
+  EXPECT_TRUE(IsPresent("1"));
+}
+
+// What the row does not say is written.
+TEST_F(StoredStateTest, RecordsThatAreLeftOtherwiseThanTheirRowsSayAreWritten) {
+  constexpr int64_t kLongTtlMs = int64_t{10} * 60 * 1000;
+  registry::v1::OfflineMark mark;
+  mark.set_reason("disk");
+  Open("a-1");
+  ASSERT_EQ(Apply("a-1", Put("1", "1:x", 5)), absl::OkStatus());
+  Write([&](State::Transaction* transaction) { transaction->SetOffline(Key("1"), &mark); });
+  EXPECT_EQ(Expire("a-1").records.size(), 1u) << "a mark is kept for a day";
+  Restart();
+  EXPECT_TRUE(state_->Find(Key("1"))->version.offline);
+  now_ms_ += kLongTtlMs;
+  Write([](State::Transaction* transaction) { transaction->Purge(false); });
+  EXPECT_EQ(state_->tombstones(), 1);
+
+  Open("a-2");
+  ASSERT_EQ(Apply("a-2", Put("2", "2:x", 5)), absl::OkStatus());
+  Open("a-2", kLongTtlMs);
+  EXPECT_EQ(Expire("a-2").records.size(), 1u) << "a longer TTL, a longer retention";
+  Restart();
+  now_ms_ += kLongTtlMs - 1;
+  Write([](State::Transaction* transaction) { transaction->Purge(false); });
+  Open("a-3");
+  EXPECT_EQ(ReasonOf(Apply("a-3", Put("2", "2:x", 4))), kSuperseded);
+
+  ASSERT_EQ(Apply("a-3", Put("3", "3:x", 5)), absl::OkStatus());
+  const WriteSet closed = Write([](State::Transaction* transaction) {
+    EXPECT_TRUE(transaction->EndSession("a-3", State::Transaction::End::kClosed));
+  });
+  EXPECT_EQ(closed.removed_records.size(), 1u) << "no fence is left";
+
+  Open("a-4");
+  ASSERT_EQ(Apply("a-4", Put("4", "4:x", 5)), absl::OkStatus());
+  const WriteSet taken = Write([](State::Transaction* transaction) {
+    EXPECT_TRUE(transaction->EndSession("a-4", State::Transaction::End::kExpired));
+    EXPECT_TRUE(transaction->Apply(nullptr, Put("4", "4:y")).status.ok());
+  });
+  EXPECT_EQ(taken.records.size(), 1u) << "taken over in the same group";
+  Restart();
+  EXPECT_TRUE(IsPresent("4"));
 }
 
 // ---- Transactions.
