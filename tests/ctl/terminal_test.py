@@ -116,7 +116,7 @@ class TerminalTest(unittest.TestCase):
     def test_a_drain_has_a_bar_too(self):
         daemons.register(self.agent.address, "orders", "orders-1")
         self.registry.signal(signal.SIGSTOP)
-        drain = self.at_terminal("drain", "--deadline", "1s")
+        drain = self.at_terminal("drain", "--deadline", "3s")
         drain.wait_for("draining  [")
         self.assertEqual(drain.wait(), 1)
         self.assertTrue(drain.output.endswith("\r\x1b[Kunregistered 0, remaining 1\r\n"),
