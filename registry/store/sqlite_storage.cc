@@ -1,7 +1,9 @@
 #include "registry/store/sqlite_storage.h"
 
+#include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -180,8 +182,11 @@ absl::Status SqliteStorage::MarkOpen() {
 }
 
 SqliteStorage::FileId SqliteStorage::FileId::At(const std::string& path) {
-  struct stat info;
-  return stat(path.c_str(), &info) == 0 ? FileId{info.st_dev, info.st_ino} : FileId();
+  // Not stat: a file whose times have been asked for gets another time with the next write, and a
+  // sync then writes its inode too (Linux 6.13, multigrain timestamps).
+  struct statx info;
+  if (statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_INO, &info) != 0) return FileId();
+  return {makedev(info.stx_dev_major, info.stx_dev_minor), info.stx_ino};
 }
 
 absl::Status SqliteStorage::CheckInPlace() const {

@@ -2,10 +2,11 @@
 // and does nothing of what a registry is for. No checks, no fences, no sessions, no commits.
 //
 // Register puts each instance in a map (or not even that, with --no-map), and writes it, encoded
-// once, to every open Subscribe stream. Each method is served in the way that is fastest with this
+// once, to every open Subscribe stream; with --sync it first writes a page to a file and syncs it,
+// on the thread that has read the call. Each method is served in the way that is fastest with this
 // library, the callback API.
 //
-//   bare_server --listen 127.0.0.1:0 [--no-map]
+//   bare_server --listen 127.0.0.1:0 [--no-map] [--sync FILE]
 //
 // Ends with SIGTERM.
 
@@ -30,6 +31,7 @@
 #include "grpcpp/grpcpp.h"
 #include "retry/mutex.h"
 #include "tests/bench/instances.h"
+#include "tests/bench/synced_file.h"
 
 namespace failback {
 namespace {
@@ -127,7 +129,8 @@ using ServiceBase =
 
 class BareRegistry final : public ServiceBase {
  public:
-  explicit BareRegistry(Map* map) : map_(map) {}
+  // `synced` may be null.
+  BareRegistry(Map* map, SyncedFile* synced) : map_(map), synced_(synced) {}
 
   grpc::ServerUnaryReactor* OpenSession(CallbackServerContext* context, const OpenSessionRequest*,
                                         OpenSessionResponse* response) override {
@@ -152,6 +155,11 @@ class BareRegistry final : public ServiceBase {
     }
     response->set_epoch(kEpoch);
     response->set_revision(revision);
+    if (synced_ != nullptr && !Sync()) {
+      grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+      reactor->Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the file cannot be written"));
+      return reactor;
+    }
     FanOut(*request, revision);
     return Ok(context);
   }
@@ -199,6 +207,11 @@ class BareRegistry final : public ServiceBase {
     return reactor;
   }
 
+  bool Sync() {
+    MutexLock lock(&mu_);
+    return synced_->Write();
+  }
+
   void FanOut(const RegisterRequest& request, uint64_t revision) {
     MutexLock lock(&mu_);
     if (followers_.empty()) return;
@@ -214,6 +227,7 @@ class BareRegistry final : public ServiceBase {
   }
 
   Map* const map_;
+  SyncedFile* const synced_ ABSL_PT_GUARDED_BY(mu_);
   std::atomic<uint64_t> revision_{0};
   Mutex mu_;
   std::unordered_set<Follower*> followers_ ABSL_GUARDED_BY(mu_);
@@ -241,13 +255,16 @@ int Main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   std::string listen = "127.0.0.1:0";
   bool with_map = true;
+  std::unique_ptr<SyncedFile> synced;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--no-map") == 0) {
       with_map = false;
     } else if (std::strcmp(argv[i], "--listen") == 0 && i + 1 < argc) {
       listen = argv[++i];
+    } else if (std::strcmp(argv[i], "--sync") == 0 && i + 1 < argc) {
+      synced = std::make_unique<SyncedFile>(argv[++i], SyncedFile::Sync::kInPlace);
     } else {
-      std::fprintf(stderr, "usage: bare_server [--listen ADDRESS] [--no-map]\n");
+      std::fprintf(stderr, "usage: bare_server [--listen ADDRESS] [--no-map] [--sync FILE]\n");
       return 2;
     }
   }
@@ -258,7 +275,7 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &stop, nullptr);
 
   Map map(with_map);
-  BareRegistry registry(&map);
+  BareRegistry registry(&map, synced.get());
   BareStream stream(&map);
   grpc::ServerBuilder builder;
   int port = 0;

@@ -16,9 +16,10 @@ namespace {
 std::vector<std::string> Command(const std::string& name, const std::string& dir,
                                  const Subject::Options& options) {
   std::vector<std::string> args;
-  if (name == kBareGrpc) {
+  if (name == kBareGrpc || name == kBareGrpcSynced) {
     args = {RunfilePath("tests/bench/bare_server"), "--listen", options.listen};
     if (!options.map) args.push_back("--no-map");
+    if (name == kBareGrpcSynced) args.insert(args.end(), {"--sync", absl::StrCat(dir, "/synced")});
     return args;
   }
   args = {RunfilePath("registry/failback-registry"), "--listen", options.listen, "--store"};

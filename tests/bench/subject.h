@@ -18,6 +18,8 @@
 namespace failback {
 
 inline constexpr char kBareGrpc[] = "bare-grpc";
+// The same, which writes a page and syncs it before it answers a Register.
+inline constexpr char kBareGrpcSynced[] = "bare-grpc-fdatasync";
 inline constexpr char kFailbackMemory[] = "failback-memory";
 inline constexpr char kFailbackNormal[] = "failback-sqlite-normal";
 inline constexpr char kFailbackFull[] = "failback-sqlite-full";

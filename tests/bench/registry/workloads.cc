@@ -1,8 +1,5 @@
 #include "tests/bench/registry/workloads.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -17,6 +14,7 @@
 #include "tests/bench/instances.h"
 #include "tests/bench/load.h"
 #include "tests/bench/subject.h"
+#include "tests/bench/synced_file.h"
 
 namespace failback {
 namespace {
@@ -118,27 +116,22 @@ void RegisterUnary(const Scale& scale, const std::string& subject, Report* repor
               (server.CpuSeconds() - cpu) / requests.size() * 1e6, "us");
 }
 
-// What it costs to write a page where the stores are, and to sync it: within a file whose blocks
-// are there, or at the end of a file that grows.
-double SyncMedianMicroseconds(int64_t count, bool append) {
-  constexpr int64_t kPages = 256;
+// What a durable call is set against, where the stores are.
+constexpr std::pair<const char*, SyncedFile::Sync> kSyncs[] = {
+    {"fdatasync", SyncedFile::Sync::kInPlace},
+    {"fdatasync-append", SyncedFile::Sync::kAppend},
+    {"fsync-append", SyncedFile::Sync::kFsync},
+};
+
+double SyncMedianMicroseconds(int64_t count, SyncedFile::Sync sync) {
   const TempDir dir;
-  const int fd = open(dir.File("sync").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-  const std::string page(4096, 'x');
-  const auto write_page = [&](int64_t number) {
-    return pwrite(fd, page.data(), page.size(), number * 4096) > 0;
-  };
+  SyncedFile file(dir.File("synced"), sync);
   std::vector<double> times;
-  bool fine = fd >= 0;
-  for (int64_t i = 0; fine && i < kPages; ++i) fine = write_page(i);
-  fine = fine && fsync(fd) == 0;
-  for (int64_t i = 0; fine && i < count; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     const double began = NowSeconds();
-    fine = write_page(append ? kPages + i : i % kPages) && fdatasync(fd) == 0;
+    if (!file.Write()) Die("cannot write and sync a file in the temporary folder");
     times.push_back((NowSeconds() - began) * 1e6);
   }
-  if (fd >= 0) close(fd);
-  if (!fine) Die("cannot write and sync a file in the temporary folder");
   return Median(times);
 }
 
@@ -152,9 +145,9 @@ void RegisterSerial(const Scale& scale, const std::string& subject, Report* repo
   report->Add(name, subject, "p50_us", Percentile(load.latencies_us, 0.5), "us");
   report->Add(name, subject, "p99_us", Percentile(load.latencies_us, 0.99), "us");
   if (subject == kFailbackFull) {
-    for (const bool append : {false, true}) {
-      report->Add(name, append ? "fdatasync-append" : "fdatasync", "p50_us",
-                  SyncMedianMicroseconds(scale.serial_calls, append), "us");
+    for (const auto& [reference, sync] : kSyncs) {
+      report->Add(name, reference, "p50_us", SyncMedianMicroseconds(scale.serial_calls, sync),
+                  "us");
     }
   }
 }
@@ -685,7 +678,7 @@ const std::vector<Workload>& Workloads() {
        RegisterStreamLong,
        {"instances_per_s", "server_cpu_us_per_instance"}},
       {"register-serial",
-       {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
+       {kBareGrpc, kBareGrpcSynced, kFailbackMemory, kFailbackNormal, kFailbackFull},
        RegisterSerial,
        {"p50_us"}},
       {"renew",
