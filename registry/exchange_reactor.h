@@ -1,17 +1,19 @@
 // A stream of requests, each answered by one message: what KeepAlive and RegisterStream have in
 // common. Internal to the server.
 //
-//   class Doubler : public ExchangeReactor<Number, Number> {
+//   class Doubler : public ExchangeReactor {
 //    public:
 //     explicit Doubler(Options options) : ExchangeReactor(std::move(options)) { Begin(); }
 //
 //    private:
-//     void OnRequest(Number* request, const Ticket& ticket) override {
-//       later_([state = state(), ticket, n = request->n()] { state->Answer(ticket, Made(2 * n));
-//       });
+//     void OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) override {
+//       auto asked = std::make_unique<Asked<EncodeNumber>>(state(), ticket, EncodeNumber());
+//       later_([asked = std::move(asked), n = Parsed(*request)] { asked->Answer(2 * n); });
 //     }
 //     void OnEnd() override {}
 //   };
+//
+// Messages are bytes: gRPC ends a stream of parsed ones without a word when one cannot be parsed.
 //
 // Flow: what has been read and not been answered, or not been taken by the client, is open. While
 // too much is open nothing more is read, and gRPC's flow control stops the client: a client that
@@ -33,23 +35,16 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "registry/call_stats.h"
-#include "registry/errors.h"
-#include "retry/clock.h"
 #include "retry/mutex.h"
 
 namespace failback {
 
-inline size_t WireSize(const grpc::ByteBuffer& message) { return message.Length(); }
-template <typename Message>
-size_t WireSize(const Message& message) {
-  return message.ByteSizeLong();
-}
-
-template <typename Request, typename Response>
-class ExchangeReactor : public grpc::ServerBidiReactor<Request, Response> {
+class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   enum class Order { kAsAnswered, kAsAsked };
 
@@ -79,122 +74,48 @@ class ExchangeReactor : public grpc::ServerBidiReactor<Request, Response> {
   const std::shared_ptr<State>& state() const { return state_; }
 
  protected:
-  explicit ExchangeReactor(Options options)
-      : state_(std::make_shared<State>(this, std::move(options))) {}
+  explicit ExchangeReactor(Options options);
 
   // Starts reading: at the end of the derived class's constructor.
-  void Begin() {
-    MutexLock lock(&state_->mu_);
-    state_->Advance();
-  }
+  void Begin();
 
-  // A message has come. Sees to it that state()->Answer is called once, now or later. It may take
-  // the message out of `*request`.
-  virtual void OnRequest(Request* request, const Ticket& ticket) = 0;
+  // A message has come. Sees to it that state()->Answer is called once, now or later, or ends the
+  // stream. It may take the message out of `*request`.
+  virtual void OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) = 0;
 
   // gRPC is done with the stream; the reactor goes.
   virtual void OnEnd() = 0;
 
  private:
-  void OnReadDone(bool ok) final {
-    Ticket ticket;
-    {
-      MutexLock lock(&state_->mu_);
-      if (!ok || !state_->MayRead()) {
-        state_->reading_ = false;
-        if (!state_->last_words_.has_value()) state_->last_words_ = absl::OkStatus();
-        return state_->Advance();
-      }
-      ticket = state_->Take(WireSize(request_));
-    }
-    OnRequest(&request_, ticket);
-    MutexLock lock(&state_->mu_);
-    state_->reading_ = false;
-    state_->Advance();
-  }
+  void OnReadDone(bool ok) final;
+  void OnWriteDone(bool ok) final;
+  void OnCancel() final;
+  void OnDone() final;
 
-  void OnWriteDone(bool ok) final {
-    MutexLock lock(&state_->mu_);
-    state_->writing_ = false;
-    if (!ok) state_->SetEnd(absl::CancelledError("the client has gone"));
-    state_->Advance();
-  }
-
-  void OnCancel() final { state_->End(absl::CancelledError("the client has gone")); }
-
-  void OnDone() final {
-    OnEnd();
-    delete this;
-  }
-
-  Request request_;
+  grpc::ByteBuffer request_;
   const std::shared_ptr<State> state_;
 };
 
-template <typename Request, typename Response>
-class ExchangeReactor<Request, Response>::State {
+class ExchangeReactor::State {
  public:
   State(ExchangeReactor* reactor, Options options)
       : options_(std::move(options)), reactor_(reactor) {}
 
   // Answers a message: once. `code` is what it is counted as.
-  void Answer(const Ticket& ticket, Response response, absl::StatusCode code) {
-    MutexLock lock(&mu_);
-    if (reactor_ == nullptr) return;
-    if (options_.message_method.has_value()) {
-      options_.stats->Ended(*options_.message_method, code,
-                            Clock::Real()->NowNanos() - ticket.begin_nanos);
-    }
-    if (end_.has_value()) return;
-    open_bytes_ += WireSize(response) - ticket.bytes;
-    if (options_.order == Order::kAsAnswered) {
-      ready_.push_back(std::move(response));
-    } else {
-      waiting_[ticket.number - first_waiting_] = std::move(response);
-      for (; !waiting_.empty() && waiting_.front().has_value(); ++first_waiting_) {
-        ready_.push_back(*std::move(waiting_.front()));
-        waiting_.pop_front();
-      }
-    }
-    Advance();
-  }
+  void Answer(const Ticket& ticket, grpc::ByteBuffer response, absl::StatusCode code);
 
   // Ends the stream when the write under way is done; what is open is dropped.
-  void End(const absl::Status& status) {
-    MutexLock lock(&mu_);
-    SetEnd(status);
-    Advance();
-  }
+  void End(const absl::Status& status);
 
   // Reads no more, and ends the stream when what is open has been answered.
-  void Drain(const absl::Status& status) {
-    MutexLock lock(&mu_);
-    if (!last_words_.has_value()) last_words_ = status;
-    Advance();
-  }
+  void Drain(const absl::Status& status);
 
   // Called at intervals: ends the stream when nothing has come for `silent` of them and no answer
   // is still to be given, and cancels it when one write has been under way for `stalled` of them.
-  void Sweep(int stalled, int silent) {
-    MutexLock lock(&mu_);
-    if (reactor_ == nullptr) return;
-    ++sweeps_since_read_;
-    if (!end_.has_value() && open_ == ready_.size() && sweeps_since_read_ > silent) {
-      swept_ = true;
-      SetEnd(absl::UnavailableError("nothing has come for long: open the stream again"));
-      Advance();
-    } else if (writing_ && ++sweeps_since_write_ > stalled) {
-      swept_ = true;
-      SetEnd(absl::CancelledError("the client has stopped reading"));
-      options_.context->TryCancel();  // OnWriteDone follows
-    }
-  }
+  void Sweep(int stalled, int silent);
 
   // Whether Sweep has ended it.
-  bool swept() {
-    MutexLock lock(&mu_);
-    return swept_;
-  }
+  bool swept();
 
  private:
   friend class ExchangeReactor;
@@ -202,43 +123,10 @@ class ExchangeReactor<Request, Response>::State {
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !end_.has_value() && !last_words_.has_value();
   }
-
-  Ticket Take(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    sweeps_since_read_ = 0;
-    ++open_;
-    open_bytes_ += bytes;
-    if (options_.order == Order::kAsAsked) waiting_.emplace_back();
-    return {next_++, bytes, Clock::Real()->NowNanos()};
-  }
-
-  void SetEnd(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (end_.has_value()) return;
-    end_ = status;
-    waiting_.clear();
-    ready_.clear();
-  }
-
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (reactor_ == nullptr) return;
-    if (!writing_ && !ready_.empty()) {
-      written_ = std::move(ready_.front());
-      ready_.pop_front();
-      --open_;
-      open_bytes_ -= WireSize(written_);
-      writing_ = true;
-      sweeps_since_write_ = 0;
-      reactor_->StartWrite(&written_);
-    }
-    if (last_words_.has_value() && open_ == 0) SetEnd(*last_words_);
-    if (!reading_ && MayRead() && open_ < options_.max_open &&
-        open_bytes_ < options_.max_open_bytes) {
-      reading_ = true;
-      reactor_->StartRead(&reactor_->request_);
-    }
-    if (writing_ || !end_.has_value()) return;
-    options_.stats->Ended(options_.method, end_->code());
-    std::exchange(reactor_, nullptr)->Finish(StatusToGrpc(*end_));
-  }
+  Ticket Take(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Put(const Ticket& ticket, grpc::ByteBuffer response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetEnd(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;  // pointers in it: as long as there is a reactor_
   Mutex mu_;
@@ -249,16 +137,47 @@ class ExchangeReactor<Request, Response>::State {
   size_t open_ ABSL_GUARDED_BY(mu_) = 0;
   size_t open_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   // Places for the answers from number first_waiting_ on; those in turn go to ready_.
-  std::deque<std::optional<Response>> waiting_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::optional<grpc::ByteBuffer>> waiting_ ABSL_GUARDED_BY(mu_);
   uint64_t first_waiting_ ABSL_GUARDED_BY(mu_) = 0;
-  std::deque<Response> ready_ ABSL_GUARDED_BY(mu_);
-  Response written_ ABSL_GUARDED_BY(mu_);
+  std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mu_);
+  grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);
   int sweeps_since_read_ ABSL_GUARDED_BY(mu_) = 0;
   int sweeps_since_write_ ABSL_GUARDED_BY(mu_) = 0;  // since the write under way began
   bool swept_ ABSL_GUARDED_BY(mu_) = false;
   // Nothing more is read: the status when all is answered.
   std::optional<absl::Status> last_words_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+};
+
+// A message to be answered, once. One that is let go, as by a registry that throws or drops its
+// callback, is answered INTERNAL.
+//
+// `Encode` makes the answer's bytes of an absl::StatusOr<Encode::Response>.
+template <typename Encode>
+class Asked {
+ public:
+  using Result = absl::StatusOr<typename Encode::Response>;
+
+  Asked(std::shared_ptr<ExchangeReactor::State> state, const ExchangeReactor::Ticket& ticket,
+        Encode encode)
+      : state_(std::move(state)), ticket_(ticket), encode_(std::move(encode)) {}
+  Asked(const Asked&) = delete;
+  ~Asked() {
+    if (state_ != nullptr) Answer(absl::InternalError("the registry dropped the call"));
+  }
+
+  const Encode& encode() const { return encode_; }
+
+  void Answer(Result result) {
+    const absl::StatusCode code = result.status().code();
+    grpc::ByteBuffer bytes = encode_(std::move(result));
+    std::exchange(state_, nullptr)->Answer(ticket_, std::move(bytes), code);
+  }
+
+ private:
+  std::shared_ptr<ExchangeReactor::State> state_;  // null once answered
+  const ExchangeReactor::Ticket ticket_;
+  const Encode encode_;
 };
 
 }  // namespace failback

@@ -22,7 +22,7 @@
 
 namespace failback {
 
-class RegisterStreamReactor final : public ExchangeReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class RegisterStreamReactor final : public ExchangeReactor {
  public:
   // Carries out one encoded RegisterRequest. The answer is the bytes of a RegisterResponse, whose
   // results may be left out as RegisterStreamResponse says.
@@ -36,8 +36,6 @@ class RegisterStreamReactor final : public ExchangeReactor<grpc::ByteBuffer, grp
                         std::function<void()> on_end);
 
  private:
-  struct Asked;
-
   void OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) override;
   void OnEnd() override { on_end_(); }
 

@@ -35,7 +35,7 @@ using UnaryMethods = RegistryService::WithCallbackMethod_OpenSession<
             RegistryService::WithRawCallbackMethod_Unregister<
                 RegistryService::WithCallbackMethod_Unsubscribe<
                     RegistryService::WithCallbackMethod_List<Base>>>>>>;
-using ServiceBase = UnaryMethods<RegistryService::WithCallbackMethod_KeepAlive<
+using ServiceBase = UnaryMethods<RegistryService::WithRawCallbackMethod_KeepAlive<
     RegistryService::WithRawCallbackMethod_RegisterStream<
         RegistryService::WithRawCallbackMethod_Subscribe<RegistryService::Service>>>>;
 
@@ -48,10 +48,6 @@ constexpr size_t kLargestMessageHere = 256 << 10;
 
 // Threads for bulk: they leave room for those that serve the connections.
 int BulkThreads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2); }
-
-absl::Status NoRequest(const std::string& name) {
-  return absl::InvalidArgumentError(absl::StrCat("the request is no ", name));
-}
 
 // The bytes of a message in one piece.
 class Contiguous {
@@ -316,7 +312,7 @@ class RegistryServer::Service final : public ServiceBase {
     return Unary(*context, Method::kList, request, response, &Registry::List);
   }
 
-  grpc::ServerBidiReactor<KeepAliveRequest, KeepAliveResponse>* KeepAlive(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KeepAlive(
       grpc::CallbackServerContext* context) override {
     absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
     // The state is known only when the reactor is; OnDone comes after both.

@@ -6,19 +6,11 @@ namespace failback {
 
 namespace {
 
-// A renewal that has been read. Answers also when the registry throws or drops the callback.
-struct Asked {
-  using Stream = ExchangeReactor<KeepAliveRequest, KeepAliveResponse>;
+// A renewal's answer.
+struct EncodeRenewal {
+  using Response = KeepAliveResponse;
 
-  Asked(std::shared_ptr<Stream::State> state, const Stream::Ticket& ticket,
-        const std::string& session_id)
-      : state(std::move(state)), ticket(ticket), session_id(session_id) {}
-  Asked(const Asked&) = delete;
-  ~Asked() {
-    if (state != nullptr) Answer(absl::InternalError("the registry dropped the renewal"));
-  }
-
-  void Answer(absl::StatusOr<KeepAliveResponse> result) {
+  grpc::ByteBuffer operator()(absl::StatusOr<KeepAliveResponse> result) const {
     KeepAliveResponse response;
     if (result.ok()) {
       response = *std::move(result);
@@ -26,15 +18,19 @@ struct Asked {
       *response.mutable_status() = StatusToProto(result.status());
     }
     response.set_session_id(session_id);
-    std::exchange(state, nullptr)->Answer(ticket, std::move(response), result.status().code());
+    grpc::ByteBuffer bytes;
+    PutResponse(std::move(response), &bytes);
+    return bytes;
   }
 
-  std::shared_ptr<Stream::State> state;  // null once answered
-  const Stream::Ticket ticket;
-  const std::string session_id;
+  std::string session_id;
 };
 
 }  // namespace
+
+absl::Status NoRequest(const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat("the request is no ", name));
+}
 
 RenewalReactor::RenewalReactor(grpc::CallbackServerContext* context,
                                std::shared_ptr<Registry> registry,
@@ -48,13 +44,18 @@ RenewalReactor::RenewalReactor(grpc::CallbackServerContext* context,
   Begin();
 }
 
-void RenewalReactor::OnRequest(KeepAliveRequest* request, const Ticket& ticket) {
-  auto asked = std::make_unique<Asked>(state(), ticket, request->session_id());
+void RenewalReactor::OnRequest(grpc::ByteBuffer* bytes, const Ticket& ticket) {
+  KeepAliveRequest request;
+  if (!grpc::SerializationTraits<KeepAliveRequest>::Deserialize(bytes, &request).ok()) {
+    return state()->End(NoRequest(KeepAliveRequest::descriptor()->name()));
+  }
+  auto asked =
+      std::make_unique<Asked<EncodeRenewal>>(state(), ticket, EncodeRenewal{request.session_id()});
   Guarded([&] {
-    registry_->KeepAlive(*request, [asked = std::move(asked), sessions = sessions_,
-                                    id = id_](absl::StatusOr<KeepAliveResponse> result) {
+    registry_->KeepAlive(request, [asked = std::move(asked), sessions = sessions_,
+                                   id = id_](absl::StatusOr<KeepAliveResponse> result) {
       // Not of a session that the caller may not renew.
-      if (result.ok()) sessions->Renewed(asked->session_id, id);
+      if (result.ok()) sessions->Renewed(asked->encode().session_id, id);
       asked->Answer(std::move(result));
     });
   }).IgnoreError();  // the callback's end has answered

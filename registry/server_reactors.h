@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "failback/registry/v1/registry.grpc.pb.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "registry/call_stats.h"
@@ -47,6 +48,9 @@ absl::Status Guarded(Function call) {
   }
   return absl::OkStatus();
 }
+
+// The answer to bytes that are no message of this name.
+absl::Status NoRequest(const std::string& name);
 
 // Where the end of a call is counted, which is alive as long as the call.
 struct CountedCall {
@@ -173,7 +177,8 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
 };
 
 // A stream of renewals. Answers come in the order in which the registry gives them.
-class RenewalReactor final : public ExchangeReactor<KeepAliveRequest, KeepAliveResponse> {
+// A message that is no KeepAliveRequest ends it.
+class RenewalReactor final : public ExchangeReactor {
  public:
   // Called at the end of the stream with the sessions that end with it.
   using OnStreamEnd = std::function<void(StreamSessions::StreamId)>;
@@ -183,7 +188,7 @@ class RenewalReactor final : public ExchangeReactor<KeepAliveRequest, KeepAliveR
                  StreamSessions::StreamId id, OnStreamEnd on_end);
 
  private:
-  void OnRequest(KeepAliveRequest* request, const Ticket& ticket) override;
+  void OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) override;
   void OnEnd() override { on_end_(id_); }
 
   const std::shared_ptr<Registry> registry_;

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "registry/registry_server.h"
 #include "tests/registry/wire/simulated_sweep.h"
 #include "tests/registry/wire/wire_fixture.h"
@@ -112,6 +113,36 @@ TEST_F(StreamsTest, ASubscriberThatTakesNothingIsCancelledAndAnIdleOneIsNot) {
   sweep_.Advance(kSilent);
   EXPECT_EQ(server_->Stats().subscriptions, 1);
   EXPECT_FALSE(idle->end().has_value());
+}
+
+TEST_F(StreamsTest, WhatIsNoRenewalEndsItsStreamAndSaysWhatWasExpected) {
+  const std::string session = OpenBound("confused");
+  Context context;
+  grpc::GenericStub stub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+  grpc::CompletionQueue queue;
+  const auto stream =
+      stub.PrepareCall(&context, "/failback.registry.v1.RegistryService/KeepAlive", &queue);
+  const auto done = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  stream->StartCall(nullptr);
+  ASSERT_TRUE(done());
+  for (const std::string& bytes : {RenewalOf(session).SerializeAsString(), std::string("\xff")}) {
+    const grpc::Slice slice(bytes);
+    stream->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    ASSERT_TRUE(done());
+    grpc::ByteBuffer answer;
+    stream->Read(&answer, nullptr);
+    ASSERT_EQ(done(), bytes != "\xff");
+  }
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  ASSERT_TRUE(done());
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "the request is no KeepAliveRequest");
+  ASSERT_TRUE(fake_.closes.WaitForRequests(1)) << "the session ends with its stream";
 }
 
 TEST_F(StreamsTest, ASilentRenewalStreamIsEndedAndItsSessionsAreNot) {
