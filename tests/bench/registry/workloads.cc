@@ -100,20 +100,46 @@ void RegisterAll(const std::shared_ptr<grpc::Channel>& channel, const std::strin
            Acknowledged(kBatch));
 }
 
-void RegisterUnary(const Scale& scale, const std::string& subject, Report* report) {
-  Subject server(subject, {});
-  const auto channel = NewChannel(server.address());
-  const std::string session = OpenSession(channel, "bench");
-  const auto requests = EncodedRegisters(session, "orders", scale.unary_calls, 1);
+// Unary calls as fast as they go.
+void MeasureUnary(const std::string& name, const std::string& subject, Subject& server,
+                  const std::shared_ptr<grpc::Channel>& channel, const char* method,
+                  const std::vector<grpc::ByteBuffer>& requests, int in_flight,
+                  const std::function<bool(const grpc::ByteBuffer&)>& accept, Report* report) {
   const double cpu = server.CpuSeconds();
-  const LoadResult load =
-      RunUnary(channel, kRegisterMethod, requests, scale.unary_in_flight, Acknowledged(1));
-  const std::string name = "register-unary";
+  const LoadResult load = RunUnary(channel, method, requests, in_flight, accept);
   report->Add(name, subject, "calls_per_s", requests.size() / load.seconds, "1/s");
   report->Add(name, subject, "p50_us", Percentile(load.latencies_us, 0.5), "us");
   report->Add(name, subject, "p99_us", Percentile(load.latencies_us, 0.99), "us");
   report->Add(name, subject, "server_cpu_us_per_call",
               (server.CpuSeconds() - cpu) / requests.size() * 1e6, "us");
+}
+
+void RegisterUnary(const Scale& scale, const std::string& subject, Report* report) {
+  Subject server(subject, {});
+  const auto channel = NewChannel(server.address());
+  const std::string session = OpenSession(channel, "bench");
+  MeasureUnary("register-unary", subject, server, channel, kRegisterMethod,
+               EncodedRegisters(session, "orders", scale.unary_calls, 1), scale.unary_in_flight,
+               Acknowledged(1), report);
+}
+
+// Each of another incarnation, as a fleet comes back.
+void OpenSessions(const Scale& scale, const std::string& subject, Report* report) {
+  Subject server(subject, {});
+  std::vector<grpc::ByteBuffer> requests;
+  for (int64_t i = 0; i < scale.unary_calls; ++i) {
+    OpenSessionRequest request;
+    request.set_incarnation(absl::StrCat("agent-", i));
+    request.mutable_ttl()->set_seconds(600);
+    requests.push_back(Encode(request));
+  }
+  MeasureUnary(
+      "open-session", subject, server, NewChannel(server.address()), kOpenSessionMethod, requests,
+      scale.unary_in_flight,
+      [](const grpc::ByteBuffer& bytes) {
+        return !Parsed<OpenSessionResponse>(bytes).session_id().empty();
+      },
+      report);
 }
 
 // What a durable call is set against, where the stores are.
@@ -656,6 +682,10 @@ const std::vector<Workload>& Workloads() {
       {"register-unary",
        {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
        RegisterUnary,
+       {"calls_per_s", "p99_us", "server_cpu_us_per_call"}},
+      {"open-session",
+       {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
+       OpenSessions,
        {"calls_per_s", "p99_us", "server_cpu_us_per_call"}},
       {"register-batch",
        {kBareGrpc, kBareUnary, kFailbackMemory, kFailbackNormal, kFailbackFull},
