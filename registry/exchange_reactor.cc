@@ -107,7 +107,7 @@ ExchangeReactor::Ticket ExchangeReactor::State::Take(size_t bytes) {
   ++open_;
   open_bytes_ += bytes;
   if (options_.order == Order::kAsAsked) waiting_.emplace_back();
-  return {next_++, bytes, Clock::Real()->NowNanos()};
+  return {next_++, bytes, options_.message_method.has_value() ? Clock::Real()->NowNanos() : 0};
 }
 
 void ExchangeReactor::State::SetEnd(const absl::Status& status) {

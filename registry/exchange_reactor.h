@@ -67,7 +67,7 @@ class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   struct Ticket {
     uint64_t number = 0;  // from 0
     size_t bytes = 0;
-    int64_t begin_nanos = 0;
+    int64_t begin_nanos = 0;  // where messages are counted
   };
 
   class State;
