@@ -627,6 +627,16 @@ TEST_F(StoredStateTest, RecordsThatAreLeftOtherwiseThanTheirRowsSayAreWritten) {
   EXPECT_EQ(state_->tombstones(), 1);
 
   Open("a-2");
+  ASSERT_EQ(Apply("a-2", Put("1", "1:x", 6)), absl::OkStatus());
+  const WriteSet unmarked = Write([](State::Transaction* transaction) {
+    EXPECT_TRUE(transaction->EndSession("a-2", State::Transaction::End::kExpired));
+    transaction->SetOffline(Key("1"), nullptr);
+  });
+  EXPECT_EQ(unmarked.records.size(), 1u) << "the mark goes in the same group";
+  Restart();
+  EXPECT_FALSE(state_->Find(Key("1"))->version.offline);
+
+  Open("a-2");
   ASSERT_EQ(Apply("a-2", Put("2", "2:x", 5)), absl::OkStatus());
   Open("a-2", kLongTtlMs);
   EXPECT_EQ(Expire("a-2").records.size(), 1u) << "a longer TTL, a longer retention";
