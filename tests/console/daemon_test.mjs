@@ -28,7 +28,8 @@ beforeEach(async () => {
 afterEach(() => fleet.stop());
 
 // What a browser says of its own accord of answers that are part of the test.
-const allowed = (text) => /401|ERR_CONNECTION_(REFUSED|RESET)|ERR_EMPTY_RESPONSE/.test(text);
+// Of a daemon that is away: what the browser calls it depends on how far it has come.
+const allowed = (text) => /401|net::ERR_/.test(text);
 
 // A shop: an agent that registers what its configuration says. One instance fails its health check.
 const SHOP = { catalog: 9, checkout: 6, ledger: 4, mail: 3, orders: 12, payments: 8, search: 5 };
