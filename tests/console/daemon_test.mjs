@@ -27,8 +27,8 @@ beforeEach(async () => {
 });
 afterEach(() => fleet.stop());
 
-// What a browser says of its own accord of answers that are part of the test.
-// Of a daemon that is away: what the browser calls it depends on how far it has come.
+// What a browser says of its own accord of answers that are part of the test, and of a daemon that is away: that
+// has several names, by how far the browser has come.
 const allowed = (text) => /401|net::ERR_/.test(text);
 
 // A shop: an agent that registers what its configuration says. One instance fails its health check.
