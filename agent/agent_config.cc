@@ -73,6 +73,23 @@ absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& l
   return absl::OkStatus();
 }
 
+// The namespace and zone that services and xds clients have by default.
+absl::Status ValidatePlace(const AgentConfig& config, const ConfigLoader& loader) {
+  registry::v1::Selector any;
+  any.set_namespace_(config.namespace_());
+  if (auto status = ValidateSelector(FieldPath(), any); !status.ok()) {
+    return ErrorInField(loader, status);
+  }
+  registry::v1::ServiceInstance instance;
+  instance.mutable_key()->set_service("any");
+  instance.mutable_key()->set_instance_id("any");
+  instance.set_address("any");
+  instance.set_port(1);
+  instance.set_zone(config.zone());
+  const absl::Status status = ValidateInstance(FieldPath(), instance);
+  return status.ok() ? status : ErrorInField(loader, status);
+}
+
 }  // namespace
 
 absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& loader) {
@@ -95,6 +112,7 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
   if (absl::Status status = ValidateOpenSession(session); !status.ok()) {
     return ErrorInField(loader, status);
   }
+  if (absl::Status status = ValidatePlace(config, loader); !status.ok()) return status;
   const RetryPolicy retry = ToFailbackOptions(config).retry;
   if (retry.backoff.max < retry.backoff.initial) {
     return loader.ErrorAt(

@@ -60,6 +60,10 @@ void AddGlobalFlags(CLI::App* app, CtlContext* context) {
                   absl::StrCat("the agent or registry: HOST:PORT or unix:/PATH [unix:",
                                kDefaultSocket, " if there, else ", kDefaultPort, "]"))
       ->type_name("ADDRESS")
+      ->check([](const std::string& text) {
+        // As `--target "$REGISTRY"` without that variable: not for the agent on this machine.
+        return text.empty() ? "'' is no address" : "";
+      })
       ->envname("FAILBACK_TARGET");
   app->add_option_function<std::string>(
          "--output,-o",
@@ -147,7 +151,7 @@ int Main(int argc, char** argv) {
     return kCtlOk;
   }
   try {
-    app.parse(argc, argv);
+    ParseArguments(&app, argc, argv);
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {

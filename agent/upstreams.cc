@@ -11,10 +11,11 @@ absl::StatusOr<std::vector<FailbackGroup::Upstream>> NewUpstreams(
   options.grpc.timer = timer;
   std::vector<FailbackGroup::Upstream> upstreams;
   for (const std::string& text : texts) {
-    const NamedUri named = ParseNamedUri(text);
-    auto registry = NewUpstream(named.uri, options);
+    const absl::StatusOr<NamedUri> named = ParseNamedUri(text);
+    if (!named.ok()) return named.status();
+    auto registry = NewUpstream(named->uri, options);
     if (!registry.ok()) return registry.status();
-    upstreams.push_back({named.name, named.uri, *std::move(registry)});
+    upstreams.push_back({named->name, named->uri, *std::move(registry)});
   }
   return upstreams;
 }

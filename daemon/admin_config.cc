@@ -14,6 +14,11 @@ constexpr char kKey[] = "admin.listen";
 }  // namespace
 
 absl::Status ValidateAdminConfig(const config::v1::Admin& config, const ConfigLoader& loader) {
+  if (!config.token_file().empty()) {
+    if (auto token = ReadAdminToken(config.token_file()); !token.ok()) {
+      return loader.ErrorAt("admin.token_file", std::string(token.status().message()));
+    }
+  }
   if (config.listen().empty()) return absl::OkStatus();
   const absl::StatusOr<Address> address = ParseAddress(config.listen(), /*min_port=*/0);
   if (!address.ok()) return loader.ErrorAt(kKey, std::string(address.status().message()));

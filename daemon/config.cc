@@ -62,14 +62,11 @@ std::optional<int> ConfigLoader::ParseCommandLine(int argc, const char* const* a
   app.add_flag("--validate-config", validate_only_, "check the configuration and exit");
   std::map<std::string, std::vector<std::string>> flags;
   for (const ConfigKey& key : keys_) {
-    app.add_option(key.flag, flags[key.path], HelpText(key))
-        ->type_name(ValueName(key.field()))
-        ->type_size(1)
-        ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    MakeRepeated(app.add_option(key.flag, flags[key.path], HelpText(key))
+                     ->type_name(ValueName(key.field())));
   }
   try {
-    app.parse(argc, argv);
+    ParseArguments(&app, argc, argv);
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {

@@ -81,6 +81,11 @@ bool ParseDuration(const std::string& text, absl::Duration* value) {
          *value < absl::InfiniteDuration();
 }
 
+// Too many digits for its type, which is out of range like any other number.
+bool IsHuge(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
 template <typename T>
 bool ParseInteger(const std::string& text, T* value) {
   return absl::SimpleAtoi(text, value);
@@ -103,6 +108,11 @@ absl::Status StoreInteger(Message* parent, const FieldDescriptor* field, const s
                           void (Reflection::*set)(Message*, const FieldDescriptor*, T) const,
                           void (Reflection::*add)(Message*, const FieldDescriptor*, T) const) {
   T value;
+  if (IsHuge(text) && !ParseInteger(text, &value)) {
+    config::v1::Key key = field->options().GetExtension(config::v1::key);
+    if (key.max().empty()) key.set_max(absl::StrCat(std::numeric_limits<T>::max()));
+    return OutOfRange(text, key);
+  }
   const char* const kind =
       std::numeric_limits<T>::is_signed ? "a whole number" : "a whole number from 0 up";
   absl::Status status = ParseBounded(text, field, kind, ParseInteger<T>, &value);

@@ -59,6 +59,11 @@ bool Address::is_local() const {
 
 absl::StatusOr<Address> ParseAddress(const std::string& text, int min_port) {
   if (absl::StartsWith(text, kUnixScheme)) return ParseUnix(text);
+  if (text.empty()) return Invalid(text, "it is empty");
+  if (const size_t scheme = text.find("://"); scheme != std::string::npos) {
+    return Invalid(text, absl::StrCat("it begins with '",
+                                      absl::Utf8SafeCEscape(text.substr(0, scheme)), "://'"));
+  }
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return Invalid(text, "the port is missing");
   Address address;

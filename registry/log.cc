@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_replace.h"
 #include "registry/trace_context.h"
 #include "retry/mutex.h"
 
@@ -100,7 +101,9 @@ std::string FormatLogLine(const std::string& event, const LogFields& fields) {
     line += "=";
     if (NeedsQuotes(value)) {
       line += "\"";
-      line += absl::Utf8SafeCEscape(value);
+      // Between double quotes a single one needs nothing.
+      line +=
+          absl::StrReplaceAll(absl::Utf8SafeCEscape(value), {{R"(\\)", R"(\\)"}, {R"(\')", "'"}});
       line += "\"";
     } else {
       line += value;

@@ -27,10 +27,37 @@ Durability ToDurability(registry::v1::Durability durability) {
   }
 }
 
+bool IsEtcd(const RegistryConfig& config) {
+  return absl::StartsWith(config.store(), absl::StrCat(kEtcdScheme, ":"));
+}
+
+absl::Status NoStore(const RegistryConfig& config, const ConfigLoader& loader,
+                     const absl::Status& problem, const std::string& help) {
+  return loader.ErrorAt(
+      "store", absl::StrCat("'", config.store(), "' is no store: ", problem.message(), help));
+}
+
+absl::StatusOr<EtcdRegistry::Options> ParseEtcd(const RegistryConfig& config,
+                                                const ConfigLoader& loader,
+                                                HashedWheelTimer* timer) {
+  absl::StatusOr<EtcdRegistry::Options> options = ParseEtcdUri(config.store(), timer);
+  if (options.ok()) return options;
+  return NoStore(config, loader, options.status(), absl::StrCat("; allowed is ", kEtcdForm));
+}
+
+absl::Status ValidateStore(const RegistryConfig& config, const ConfigLoader& loader) {
+  if (IsEtcd(config)) return ParseEtcd(config, loader, /*timer=*/nullptr).status();
+  const absl::Status status = StoreRegistry::CheckUri(config.store());
+  if (status.ok()) return status;
+  const bool is_file = absl::StartsWith(config.store(), "sqlite:///");
+  return NoStore(config, loader, status, is_file ? "" : absl::StrCat("; or ", kEtcdForm));
+}
+
 // The store is elsewhere, and may be away now: nothing to open.
 absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const RegistryConfig& config,
-                                                   HashedWheelTimer* timer) {
-  absl::StatusOr<EtcdRegistry::Options> options = ParseEtcdUri(config.store(), timer);
+                                                   HashedWheelTimer* timer,
+                                                   const ConfigLoader& loader) {
+  absl::StatusOr<EtcdRegistry::Options> options = ParseEtcd(config, loader, timer);
   if (!options.ok()) return options.status();
   options->default_ttl = FromProto(config.session().default_ttl());
   options->min_ttl = FromProto(config.session().min_ttl());
@@ -51,6 +78,7 @@ absl::Status ValidateRegistryConfig(const RegistryConfig& config, const ConfigLo
     return socket.status();
   }
   if (auto status = ValidateAdminConfig(config.admin(), loader); !status.ok()) return status;
+  if (auto status = ValidateStore(config, loader); !status.ok()) return status;
   const absl::Duration min = FromProto(config.session().min_ttl());
   const absl::Duration max = FromProto(config.session().max_ttl());
   const absl::Duration chosen = FromProto(config.session().default_ttl());
@@ -112,14 +140,8 @@ RegistryServer::Options ToServerOptions(const RegistryConfig& config, HashedWhee
 absl::StatusOr<std::unique_ptr<Registry>> OpenStore(const RegistryConfig& config,
                                                     HashedWheelTimer* timer,
                                                     const ConfigLoader& loader) {
-  if (!absl::StartsWith(config.store(), absl::StrCat(kEtcdScheme, ":"))) {
-    return StoreRegistry::Open(ToStoreOptions(config, timer));
-  }
-  absl::StatusOr<std::unique_ptr<Registry>> registry = OpenEtcd(config, timer);
-  if (registry.ok()) return registry;
-  return loader.ErrorAt("store",
-                        absl::StrCat("'", config.store(), "': ", registry.status().message(),
-                                     "; allowed is ", kEtcdForm));
+  if (IsEtcd(config)) return OpenEtcd(config, timer, loader);
+  return StoreRegistry::Open(ToStoreOptions(config, timer));
 }
 
 }  // namespace failback

@@ -173,11 +173,12 @@ std::optional<int> RunStoreCommand(int argc, const char* const* argv) {
       "not "
       "a\nstore, in use).");
   try {
-    app.parse(argc, argv);
+    ParseArguments(&app, argc, argv);
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    return Fail(command, absl::InvalidArgumentError(DescribeUsageError(app, e)));
+    std::fprintf(stderr, "%s: %s\n", kProgram, DescribeUsageError(app, e).c_str());
+    return kBadInput;
   }
   const absl::StatusOr<std::string> store = StorePath(arguments);
   if (!store.ok()) return Fail(command, store.status());

@@ -52,11 +52,15 @@ std::vector<UpstreamScheme> AllSchemes(const UpstreamOptions& options) {
 
 }  // namespace
 
-NamedUri ParseNamedUri(const std::string& text) {
+absl::StatusOr<NamedUri> ParseNamedUri(const std::string& text) {
   // A scheme ends with a colon, so an equals sign before the first one ends a name.
   const size_t equals = text.find('=');
-  if (equals == std::string::npos || equals > text.find(':')) return {text, text};
-  return {text.substr(0, equals), text.substr(equals + 1)};
+  if (equals == std::string::npos || equals > text.find(':')) return NamedUri{text, text};
+  if (equals == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "': the name before '=' is missing; allowed are NAME=URI and URI"));
+  }
+  return NamedUri{text.substr(0, equals), text.substr(equals + 1)};
 }
 
 absl::StatusOr<std::unique_ptr<Registry>> NewUpstream(const std::string& uri,

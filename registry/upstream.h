@@ -52,7 +52,8 @@ struct NamedUri {
   std::string name;
   std::string uri;
 };
-NamedUri ParseNamedUri(const std::string& text);
+// INVALID_ARGUMENT for an empty name.
+absl::StatusOr<NamedUri> ParseNamedUri(const std::string& text);
 
 // Connects lazily: a registry that is away is no error here. A URI that is wrong is an
 // INVALID_ARGUMENT of one line that names it, what is wrong, and what is allowed.

@@ -3,8 +3,10 @@
 #ifndef FAILBACK_AGENT_CTL_FLAGS_H_
 #define FAILBACK_AGENT_CTL_FLAGS_H_
 
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -12,14 +14,19 @@
 
 namespace failback {
 
-using KeyValues = std::vector<std::pair<std::string, std::string>>;
+using KeyValues = std::map<std::string, std::string>;
 
 // `name` VALUE, any number of times; each takes one argument. All targets outlive the command.
 void AddRepeated(CLI::App* command, const std::string& name, const std::string& type_name,
                  std::vector<std::string>* values, const std::string& help);
 
-// `--meta KEY=VALUE`, any number of times.
+// `--meta KEY=VALUE`, any number of times, each key once.
 void AddMetadata(CLI::App* command, KeyValues* metadata, const std::string& help);
+
+// `name` NUMBER. `allowed` completes "is not …" for what the type cannot hold; the daemon decides
+// which of the others it takes, and says so in its words.
+void AddNumber(CLI::App* command, const std::string& name, const std::string& type_name,
+               const std::string& allowed, std::optional<uint32_t>* value, const std::string& help);
 
 // `name` DURATION, as 10s or 500ms; positive.
 void AddDuration(CLI::App* command, const std::string& name, absl::Duration* value,

@@ -37,6 +37,13 @@ void AddHealth(CLI::App* app, CtlAction* action) {
       HealthCheckResponse response;
       const grpc::Status status =
           Health::NewStub(context->channel())->Check(context->NewCall().get(), request, &response);
+      if (status.error_code() == grpc::StatusCode::NOT_FOUND) {
+        return context->Report(
+            "health", absl::NotFoundError(
+                          absl::StrCat("'", *name,
+                                       "' is not known there; an agent has liveness, "
+                                       "readiness and startup, a registry goes without a name")));
+      }
       if (!status.ok()) return context->Report("health", StatusFromGrpc(status));
       PrintResult(
           context->format,

@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,16 +83,16 @@ int ReportIntent(const CtlContext& context, const std::string& command, const st
 
 struct RegisterFlags : IntentFlags {
   ServiceInstance instance;
-  int64_t port = 0;
-  int64_t weight = -1;
+  std::optional<uint32_t> port;
+  std::optional<uint32_t> weight;
   KeyValues metadata;
   std::string file;
 
   // The instance that the flags tell of.
   ServiceInstance Instance() const {
     ServiceInstance result = instance;
-    result.set_port(static_cast<uint32_t>(port));
-    if (weight >= 0) result.set_weight(static_cast<uint32_t>(weight));
+    result.set_port(port.value_or(0));
+    if (weight.has_value()) result.set_weight(*weight);
     for (const auto& [name, value] : metadata) (*result.mutable_metadata())[name] = value;
     if (result.key().instance_id().empty()) {
       result.mutable_key()->set_instance_id(absl::StrCat(result.address(), ":", result.port()));
@@ -154,14 +155,6 @@ void CheckRegisterFlags(const CLI::App& command, const RegisterFlags& flags) {
   for (const char* const flag : {"SERVICE", "--address", "--port"}) {
     if (command.count(flag) == 0) throw CLI::RequiredError(flag);
   }
-  // The daemon decides what is in range, and says so in its words; only what its message
-  // cannot carry is refused here.
-  if (flags.port < 0 || flags.port > UINT32_MAX) {
-    throw CLI::ValidationError("--port", absl::StrCat(flags.port, " is not in 1..65535"));
-  }
-  if (flags.weight < -1 || flags.weight > UINT32_MAX) {
-    throw CLI::ValidationError("--weight", absl::StrCat(flags.weight, " is not in 0..65535"));
-  }
 }
 
 void AddRegister(CLI::App* app, CtlAction* action) {
@@ -188,12 +181,12 @@ void AddRegister(CLI::App* app, CtlAction* action) {
       ->type_name("FILE");
   command->add_option("--address", *flags->instance.mutable_address(), "host name or IP address")
       ->type_name("HOST");
-  command->add_option("--port", flags->port, "1 to 65535")->type_name("PORT");
+  AddNumber(command, "--port", "PORT", "in 1..65535", &flags->port, "1 to 65535");
   command->add_option("--id", *key->mutable_instance_id(), "unique in the service [HOST:PORT]")
       ->type_name("NEW-ID");
   AddNamespace(command, key->mutable_namespace_());
-  command->add_option("--weight", flags->weight, "share of the load, 0 to 65535 [100]")
-      ->type_name("NUMBER");
+  AddNumber(command, "--weight", "NUMBER", "in 0..65535", &flags->weight,
+            "share of the load, 0 to 65535 [100]");
   command->add_option("--zone", *flags->instance.mutable_zone(), "failure domain")
       ->type_name("ZONE");
   AddMetadata(command, &flags->metadata, "metadata of the instance; may be repeated");

@@ -32,7 +32,7 @@ using registry::v1::SubscribeResponse;
 constexpr absl::Duration kReconnectDelay = absl::Milliseconds(200);
 
 struct Flags : SelectorFlags {
-  int64_t count = 0;
+  std::optional<uint32_t> count;
   bool watch = false;
   std::string exec;
 
@@ -89,7 +89,7 @@ class Follower {
     } else if (!live_) {
       PrintMessage(message);
     }
-    enough_ = flags_.count > 0 && ++told_ >= flags_.count;
+    enough_ = flags_.count.value_or(0) > 0 && ++told_ >= flags_.count;
   }
 
   void Execute(const SubscribeResponse& change) const {
@@ -139,7 +139,7 @@ class Follower {
   FollowedSet set_;
   Screen screen_;
   bool away_ = false;
-  int64_t told_ = 0;
+  uint32_t told_ = 0;
   bool enough_ = false;
 };
 
@@ -168,9 +168,8 @@ void AddSubscribeCommand(CLI::App* app, CtlAction* action) {
       ->add_option("SERVICE", *flags->selector.mutable_service(),
                    "the service's name [the list of services]")
       ->type_name("SERVICE");
-  command->add_option("--count", flags->count, "exit after so many messages; 0: never [0]")
-      ->type_name("NUMBER")
-      ->check(CLI::NonNegativeNumber);
+  AddNumber(command, "--count", "NUMBER", "a whole number from 0 up", &flags->count,
+            "exit after so many messages; 0: never [0]");
   command->add_flag("--watch,-w", flags->watch,
                     "stay when the target goes away; on a terminal show the list, drawn anew");
   command->add_option("--exec", flags->exec, "run this for each change, and stay as with --watch")

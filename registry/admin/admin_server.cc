@@ -127,20 +127,6 @@ bool SameBytes(const std::string& a, const std::string& b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-absl::StatusOr<std::string> ReadToken(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (file.is_open()) text << file.rdbuf();
-  std::string token = text.str();
-  absl::StripAsciiWhitespace(&token);
-  if (token.empty()) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("admin.token_file: ", path, file.is_open() ? " is empty" : " cannot be read",
-                     "; nothing can be changed without its token"));
-  }
-  return token;
-}
-
 AdminResponse NotAuthorized(int status, const std::string& code, const std::string& message) {
   AdminResponse response = ErrorWith(status, code, message);
   if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
@@ -478,8 +464,11 @@ std::optional<AdminResponse> AdminServer::Impl::RefuseChange(const HttpRequest& 
         "changes need a token, and none is configured: put `token_file: "
         "/etc/failback/admin.token` under `admin:`, a file with a secret of your own");
   }
-  const absl::StatusOr<std::string> token = ReadToken(options_.token_file);
-  if (!token.ok()) return AdminResponse::Error(token.status());
+  const absl::StatusOr<std::string> token = ReadAdminToken(options_.token_file);
+  if (!token.ok()) {
+    return AdminResponse::Error(absl::PermissionDeniedError(absl::StrCat(
+        "admin.token_file: ", token.status().message(), "; nothing can be changed without it")));
+  }
   std::string_view shown = View(request[http::field::authorization]);
   constexpr std::string_view kBearer = "Bearer ";
   const bool bearer = absl::StartsWithIgnoreCase(absl::string_view(shown.data(), shown.size()),
@@ -542,6 +531,17 @@ std::optional<AdminResponse> AdminServer::Impl::Dispatch(const HttpRequest& requ
 AdminServer::AdminServer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 AdminServer::~AdminServer() { Stop(); }
+
+absl::StatusOr<std::string> ReadAdminToken(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  if (file.is_open()) text << file.rdbuf();
+  std::string token = text.str();
+  absl::StripAsciiWhitespace(&token);
+  if (!token.empty()) return token;
+  return absl::PermissionDeniedError(
+      absl::StrCat("'", path, file.is_open() ? "' holds no token" : "' cannot be read"));
+}
 
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Bind(Options options) {
   if (options.timer == nullptr) return absl::InvalidArgumentError("timer: is required");

@@ -85,6 +85,10 @@ struct AdminResponse {
   static AdminResponse Error(const absl::Status& status);
 };
 
+// The token in a file, without space around it. PERMISSION_DENIED, which names the file, when there
+// is none.
+absl::StatusOr<std::string> ReadAdminToken(const std::string& path);
+
 class AdminServer {
  public:
   struct Options {

@@ -44,6 +44,11 @@ bool AccessRules::Pattern::Matches(std::string_view value) const {
   return prefix ? value.substr(0, text.size()) == text : value == text;
 }
 
+bool AccessRules::HasEverything(const Patterns& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [](const Pattern& pattern) { return pattern.everything(); });
+}
+
 bool AccessRules::Rule::IsFor(const Identity& who) const {
   if (who.kind == Identity::Kind::kAnonymous) return anonymous;
   const Patterns& patterns = who.kind == Identity::Kind::kToken ? tokens : certificates;
@@ -93,6 +98,12 @@ absl::StatusOr<AccessRules::Rule> AccessRules::MakeRule(const std::string& path,
   for (const int permission : rule.allow()) made.permissions |= Bit(Permission(permission));
   if (made.permissions == 0) {
     return Bad(absl::StrCat(path, ".allow"), "is required; allowed are register, read, administer");
+  }
+  // Whoever administers sees and changes every service.
+  if ((made.permissions & Bit(config::v1::PERMISSION_ADMINISTER)) != 0 &&
+      !(HasEverything(made.namespaces) && HasEverything(made.services))) {
+    return Bad(absl::StrCat(path, ".allow"),
+               "administer needs '*' in namespaces and services; make it a rule of its own");
   }
   return made;
 }
@@ -204,18 +215,14 @@ absl::Status AccessRules::Judge(const Identity& who, Permission what, std::strin
 
 absl::Status AccessRules::JudgeAll(const Identity& who, Permission what,
                                    std::optional<std::string_view> ns) const {
-  const auto everything = [](const Patterns& patterns) {
-    return std::any_of(patterns.begin(), patterns.end(),
-                       [](const Pattern& pattern) { return pattern.everything(); });
-  };
   return Find(
       who,
       [&](const Rule& rule) {
         const bool namespaces =
-            everything(rule.namespaces) ||
+            HasEverything(rule.namespaces) ||
             (ns.has_value() && std::any_of(rule.namespaces.begin(), rule.namespaces.end(),
                                            [&](const Pattern& p) { return p.Matches(*ns); }));
-        return (rule.permissions & Bit(what)) != 0 && namespaces && everything(rule.services);
+        return (rule.permissions & Bit(what)) != 0 && namespaces && HasEverything(rule.services);
       },
       [&] {
         return absl::StrCat(PermissionName(what), " every service of ",

@@ -66,6 +66,7 @@ class AccessRules {
     bool everything() const { return prefix && text.empty(); }
   };
   using Patterns = std::vector<Pattern>;
+  static bool HasEverything(const Patterns& patterns);
 
   struct Rule {
     Patterns certificates;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
@@ -22,28 +23,34 @@ constexpr char kSqliteScheme[] = "sqlite://";
 
 }  // namespace
 
+absl::Status StoreRegistry::CheckUri(const std::string& uri) {
+  if (uri == kMemoryUri) return absl::OkStatus();
+  if (!absl::StartsWith(uri, kSqliteScheme)) {
+    return absl::InvalidArgumentError("allowed are memory: and sqlite:///PATH");
+  }
+  const size_t path = sizeof(kSqliteScheme) - 1;
+  if (uri.size() < path + 2 || uri[path] != '/' || uri.back() == '/') {
+    return absl::InvalidArgumentError(
+        "a file is named by its absolute path, as sqlite:///var/lib/failback/registry.db");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<StoreRegistry>> StoreRegistry::Open(Options options) {
   const std::string& uri = options.uri;
+  if (absl::Status status = CheckUri(uri); !status.ok()) {
+    return InvalidField("store", absl::StrCat("'", uri, "' is no store: ", status.message()));
+  }
   std::unique_ptr<Storage> storage;
   if (uri == kMemoryUri) {
     storage = std::make_unique<MemoryStorage>();
-  } else if (uri.rfind(kSqliteScheme, 0) == 0) {
-    const std::string path = uri.substr(sizeof(kSqliteScheme) - 1);
-    if (path.size() < 2 || path.front() != '/' || path.back() == '/') {
-      return InvalidField("store",
-                          absl::StrCat("\"", uri, "\" names no file by its absolute path: ",
-                                       "sqlite:///var/lib/failback/registry.db"));
-    }
+  } else {
     SqliteStorage::Options sqlite;
-    sqlite.path = path;
+    sqlite.path = uri.substr(sizeof(kSqliteScheme) - 1);
     sqlite.durability = options.durability;
     auto opened = SqliteStorage::Open(std::move(sqlite));
     if (!opened.ok()) return opened.status();
     storage = *std::move(opened);
-  } else {
-    return InvalidField("store", absl::StrCat("\"", uri,
-                                              "\" is neither memory: nor "
-                                              "sqlite:///absolute/path"));
   }
   return OpenOn(std::move(options), std::move(storage));
 }

@@ -130,6 +130,9 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
     std::vector<Storage::File> files;
   };
 
+  // INVALID_ARGUMENT, which tells what is allowed, for a URI that Open does not know.
+  static absl::Status CheckUri(const std::string& uri);
+
   // INVALID_ARGUMENT for a bad option or URI; FAILED_PRECONDITION for a store that is in use or of
   // a newer version; PERMISSION_DENIED, NOT_FOUND or UNAVAILABLE for a path that cannot be used;
   // DATA_LOSS for a file that is damaged. The message is one line and names the path.

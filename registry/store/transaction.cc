@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/ids.h"
 #include "registry/store/state.h"
@@ -319,7 +320,11 @@ State::Transaction::Marked State::Transaction::SetOffline(std::string_view key,
     (current.instance ? Edit(record) : EditQuietly(record)).offline = Blob();
     return {absl::OkStatus(), Blob(), true};
   }
-  if (!current.instance) return {absl::NotFoundError("key: no such instance is registered")};
+  if (!current.instance) {
+    registry::v1::InstanceKey unknown;
+    ParseCanonicalKey(std::string(key), &unknown);
+    return {absl::NotFoundError(absl::StrCat("key: ", KeyText(unknown), " is not registered"))};
+  }
   registry::v1::OfflineMark before;
   if (current.offline &&
       before.ParseFromArray(current.offline.data(), static_cast<int>(current.offline.size())) &&

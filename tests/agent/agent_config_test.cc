@@ -107,6 +107,10 @@ TEST_F(AgentConfigTest, BadValuesNameTheLineAndTheKey) {
   EXPECT_EQ(Load("registry: [grpc://a:1, grpc://a:2, grpc://a:3, grpc://a:4, grpc://a:5, "
                  "grpc://a:6]\n"),
             "agent.yaml:1: registry: names 6 registries, at most 5 are allowed");
+  EXPECT_EQ(Load(ok + "namespace: a/b\n"),
+            "agent.yaml:2: namespace: \"a/b\" may hold letters, digits and . _ - only");
+  EXPECT_EQ(Load(ok + "zone: " + std::string(64, 'z') + "\n"),
+            "agent.yaml:2: zone: is 64 characters long, at most 63 are allowed");
   EXPECT_EQ(Load(ok + "limits: {sessions: 0}\n"),
             "agent.yaml:2: limits.sessions: '0' is less than 1");
   EXPECT_EQ(Load("registry: [a=grpc://a:1, 'grpc://b:1,c:1']\n"), "");

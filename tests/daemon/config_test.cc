@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"retry: {retry_times: 1.5}",
                 "agent.yaml:1: retry.retry_times: '1.5' is not a whole number"},
         BadFile{"retry: {retry_times: 3000000000}",
-                "agent.yaml:1: retry.retry_times: '3000000000' is not a whole number"},
+                "agent.yaml:1: retry.retry_times: '3000000000' is not in -1..2147483647"},
         BadFile{"retry: {retry_times: -2}",
                 "agent.yaml:1: retry.retry_times: '-2' is less than -1"},
         BadFile{"retry: {backoff: {jitter: 1.1}}",
@@ -269,6 +269,14 @@ TEST_F(ConfigLoaderTest, AListFlagMayBeRepeated) {
   EXPECT_THAT(config_.listen(), ElementsAre("a:1", "c:1"));
 }
 
+TEST_F(ConfigLoaderTest, AFlagMayBeGivenAnEmptyValue) {
+  ASSERT_EQ(Parse({"--admin=", "--zone", "x", "--client-name="}), std::nullopt) << err_;
+  ASSERT_EQ(LoadError(), "");
+  EXPECT_TRUE(config_.admin().has_listen());
+  EXPECT_EQ(config_.admin().listen(), "");
+  EXPECT_EQ(config_.zone(), "x");
+}
+
 TEST_F(ConfigLoaderTest, LoadsAgainWhenTheFileHasChanged) {
   const std::string file = dir_.Write("agent.yaml", "zone: a\n");
   ASSERT_EQ(Parse({"--config", file, "--client-name", "c"}), std::nullopt);
@@ -297,7 +305,11 @@ TEST_F(ConfigLoaderTest, BadCommandLinesAreOneLineAndStatus2) {
       {{"-x"}, "failback-agent: -x: unknown flag; see failback-agent --help\n"},
       {{"start"}, "failback-agent: start: unexpected argument; see failback-agent --help\n"},
       {{"--zone", "a", "--zone", "b"}, "failback-agent: --zone: given twice\n"},
-      {{"--zone"}, "failback-agent: --zone: 1 required TEXT missing; see failback-agent --help\n"},
+      {{"--zone"},
+       "failback-agent: --zone: its value is missing: TEXT; see failback-agent --help\n"},
+      {{"--zone", "a", "b"}, "failback-agent: b: unexpected argument; see failback-agent --help\n"},
+      {{"--listen", "a:1", "b:1"},
+       "failback-agent: b:1: unexpected argument; see failback-agent --help\n"},
   };
   for (const auto& [args, error] : cases) {
     EXPECT_EQ(Parse(args), 2) << args[0];

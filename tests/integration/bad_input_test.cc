@@ -124,20 +124,67 @@ TEST(BadInputTest, ValidateConfigStartsNothing) {
                 {bad + ":3: services[0].port: 70000 is not in 1..65535"});
 }
 
+TEST(BadInputTest, ArgumentsOfFailbackctl) {
+  const auto refused = [](std::vector<std::string> args, const std::string& problem) {
+    args.insert(args.begin(), {CtlBinary(), "--target", "127.0.0.1:1"});
+    ExpectRefused(RunProcess(args), {"failbackctl: " + problem});
+  };
+  const auto registering = [](const std::string& flag, const std::string& value) {
+    return std::vector<std::string>{"register", "a", "--address", "h", "--port", "1", flag, value};
+  };
+  refused({}, "a command is missing; see failbackctl --help");
+  refused({"list", "--zone", "a", "orders", "b"}, "list: b: unexpected argument");
+  refused({"list", "--namespace"}, "list: --namespace: its value is missing: NAMESPACE");
+  refused({"list", "--namespace", "a", "--namespace", "b"}, "list: --namespace: given twice");
+  refused({"register", "a", "--address", "h", "--port", "x"},
+          "register: --port: 'x' is not in 1..65535");
+  refused(registering("--weight", "-1"), "register: --weight: '-1' is not in 0..65535");
+  refused(registering("--meta", "k"), "register: --meta: 'k' is not KEY=VALUE");
+  std::vector<std::string> twice = registering("--meta", "k=1");
+  twice.insert(twice.end(), {"--meta", "k=2"});
+  refused(twice, "register: --meta: 'k' is given twice");
+  refused({"subscribe", "--count", "-1"},
+          "subscribe: --count: '-1' is not a whole number from 0 up");
+}
+
+TEST(BadInputTest, ArgumentsOfStoreCommands) {
+  ExpectRefused(
+      RunProcess({RegistryBinary(), "backup"}),
+      {"failback-registry: backup: --to is required; see failback-registry backup --help"});
+  ExpectRefused(RunProcess({RegistryBinary(), "check", "--store=", "x"}),
+                {"failback-registry: check: x: unexpected argument"});
+}
+
+TEST(BadInputTest, AdminTokensThatAreNone) {
+  const TempDir dir;
+  const std::string empty = dir.Write("empty", " \n");
+  const auto refused = [](const std::string& file, const std::string& problem) {
+    ExpectRefused(RunProcess({RegistryBinary(), "--store", "memory:", "--listen", "127.0.0.1:0",
+                              "--admin-token-file", file}),
+                  {"failback-registry: --admin-token-file: '" + file + "' " + problem});
+  };
+  refused(empty, "holds no token");
+  refused(dir.File("none"), "cannot be read");
+}
+
 TEST(BadInputTest, BadUris) {
-  for (const std::string uri :
-       {"http://a:1", "grpc://", "grpc://a", "grpc://a:70000", "grpc://a:1,", "a:1"}) {
+  for (const std::string uri : {"http://a:1", "grpc://", "grpc://a", "grpc://a:70000",
+                                "grpc://a:1,", "a:1", "=grpc://a:1"}) {
     ExpectRefused(RunProcess({AgentBinary(), "--registry", uri}),
                   {"failback-agent: --registry: ", uri});
   }
-  for (const std::string uri : {"postgres://x", "sqlite://relative.db", "sqlite:", ""}) {
-    ExpectRefused(RunDaemon({RegistryBinary(), "--listen", "127.0.0.1:0", "--store", uri}),
-                  {"failback-registry: ", "\"" + uri + "\"", "sqlite:///"});
+  for (const std::string uri :
+       {"postgres://x", "sqlite://relative.db", "sqlite:", "sqlite:///", "etcd:/a:1", ""}) {
+    const std::string allowed = uri[0] == 'e' ? "etcd://host:port" : "sqlite:///";
+    ExpectRefused(RunDaemon({RegistryBinary(), "--store", uri, "--validate-config"}),
+                  {"failback-registry: --store: '" + uri + "' is no store: ", allowed});
   }
   ExpectRefused(RunDaemon({RegistryBinary(), "--store", "memory:", "--listen", "nowhere"}),
                 {"failback-registry: --listen: ", "nowhere"});
-  ExpectRefused(RunProcess({CtlBinary(), "--target", "nowhere", "list"}),
-                {"failbackctl: --target: ", "nowhere"});
+  for (const std::string target : {"nowhere", "", "http://a:1"}) {
+    ExpectRefused(RunProcess({CtlBinary(), "--target", target, "list"}),
+                  {"--target: '" + target + "' is no address"});
+  }
 }
 
 TEST(BadInputTest, PortInUse) {

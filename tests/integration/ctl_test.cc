@@ -88,6 +88,22 @@ TEST_F(CtlTest, ListSelectsAndFormats) {
   EXPECT_THAT(Ctl(target, {"list", "nothing"}).out, StartsWith("SERVICE  ID  ENDPOINT"));
 }
 
+TEST_F(CtlTest, ARepeatedFlagTakesOneWordEach) {
+  Register("a", {"--zone", "z"});
+  Register("b");
+  const RunResult listed = Ctl(agent_.address(), {"list", "--zone", "z", "--zone=y", "orders"});
+  EXPECT_EQ(listed.status, 0) << listed.err;
+  EXPECT_THAT(listed.out, ::testing::AllOf(HasSubstr(" a "), Not(HasSubstr(" b "))));
+  EXPECT_THAT(Ctl(agent_.address(), {"list", "--zone", "z", "others"}).out, Not(HasSubstr(" a ")));
+}
+
+TEST_F(CtlTest, AnUnknownNameIsNotServing) {
+  const RunResult unknown = Ctl(agent_.address(), {"health", "alive"});
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("health: NOT_FOUND: 'alive' is not known there; an agent has "
+                                     "liveness, readiness and startup"));
+}
+
 TEST_F(CtlTest, DescribeShowsAnInstanceAndWhatHappenedToIt) {
   Register("a", {"--meta", "version=1.10"});
   for (const std::string& target : {registry_.address(), agent_.address()}) {
@@ -119,6 +135,8 @@ TEST_F(CtlTest, AnInstanceIsTakenOutOfRotationAndBack) {
             "default/orders/a is online already\n");
   EXPECT_THAT(Ctl(target, {"list", "orders"}).out, HasSubstr("a   10.0.0.1:80  healthy  100"));
   EXPECT_EQ(Ctl(target, {"offline", "orders", "--id", "nobody"}).status, 1);
+  EXPECT_THAT(Ctl(registry_.address(), {"offline", "orders", "--id", "none"}).err,
+              HasSubstr("NOT_FOUND: key: default/orders/none is not registered"));
 }
 
 TEST_F(CtlTest, SubscribeEndsAfterItsCount) {

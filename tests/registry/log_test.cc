@@ -53,6 +53,8 @@ TEST_F(LogTest, ValuesThatWouldBreakTheLineAreQuoted) {
             "event plain=a/b:1 empty=\"\" space=\"a b\"");
   EXPECT_EQ(FormatLogLine("event", {{"lines", "a\nb"}, {"quote", "\"x\""}, {"utf8", "ä ö"}}),
             "event lines=\"a\\nb\" quote=\"\\\"x\\\"\" utf8=\"ä ö\"");
+  EXPECT_EQ(FormatLogLine("event", {{"single", "'' it's"}, {"slashes", "\\' \\\\'"}}),
+            "event single=\"'' it's\" slashes=\"\\\\' \\\\\\\\'\"");
 }
 
 TEST_F(LogTest, SinkMayReplaceItselfWhileItRuns) {

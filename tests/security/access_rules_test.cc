@@ -185,6 +185,11 @@ TEST(AccessRulesTest, BadPoliciesNameTheField) {
               HasSubstr("rules[0].tokens[0]: 'a*b' has a '*' before its end"));
   EXPECT_THAT(PolicyError("rules:\n- {tokens: [''], allow: read, namespaces: b, services: c}"),
               HasSubstr("rules[0].tokens[0]: is empty"));
+  for (const std::string limited :
+       {"namespaces: a, services: '*'", "namespaces: '*', services: a"}) {
+    EXPECT_THAT(PolicyError("rules:\n- {tokens: a, allow: [read, administer], " + limited + "}"),
+                HasSubstr("rules[0].allow: administer needs '*' in namespaces and services"));
+  }
 }
 
 TEST(AccessRulesTest, BadTokensNameTheFieldAndNotTheToken) {

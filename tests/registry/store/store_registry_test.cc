@@ -710,7 +710,7 @@ TEST(StoreRegistry, BadOptionsAreNamed) {
                           "sqlite:///", "sqlite:///folder/"}) {
     const absl::Status status = open(uri);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << uri;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("store: \"" + std::string(uri) + "\""));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("store: '" + std::string(uri) + "'"));
   }
   EXPECT_TRUE(open("memory:").ok());
 }

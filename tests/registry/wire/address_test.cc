@@ -66,7 +66,8 @@ TEST(AddressTest, Forms) {
 
 TEST(AddressTest, ErrorsNameTheAddressAndWhatIsWrong) {
   const std::pair<std::string, std::string> cases[] = {
-      {"", "the port is missing"},
+      {"", "it is empty"},
+      {"http://a:1", "it begins with 'http://'"},
       {"localhost", "the port is missing"},
       {"localhost:70000", "port '70000' is not in 1..65535"},
       {"localhost:0", "port '0' is not in 1..65535"},
@@ -102,11 +103,11 @@ TEST(UpstreamTest, ErrorsNameTheUriWhatIsWrongAndWhatIsAllowed) {
       {"127.0.0.1:7070", "the scheme is not known"},
       {"http://127.0.0.1:7070", "the scheme is not known"},
       {"grpc:127.0.0.1:7070", "'//' is missing"},
-      {"grpc://", "the port is missing"},
+      {"grpc://", "it is empty"},
       {"grpc://localhost", "the port is missing"},
       {"grpc://localhost:70000", "port '70000'"},
       {"grpc://localhost:1,localhost:1", "there twice"},
-      {"grpc://localhost:1,", "the port is missing"},
+      {"grpc://localhost:1,", "it is empty"},
       {"unix:", "the path is missing"},
   };
   for (const auto& [uri, what] : cases) {
