@@ -75,6 +75,12 @@ void AgentService::SetConfigStatus(std::function<agent::v1::ConfigStatus()> stat
 
 void AgentService::OnDrain(std::function<void()> on_drain) { on_drain_ = std::move(on_drain); }
 
+int64_t AgentService::local_sessions() const {
+  const StaticServiceSet* const services = static_services_;
+  const int64_t own = services != nullptr && services->has_session() ? 1 : 0;
+  return std::max<int64_t>(0, registry_->local_sessions() - own);
+}
+
 GetStatusResponse AgentService::Status() const {
   GetStatusResponse response;
   response.set_version(kVersion);
@@ -83,7 +89,7 @@ GetStatusResponse AgentService::Status() const {
   for (auto& upstream : registry_->UpstreamStatuses()) {
     *response.add_upstreams() = std::move(upstream);
   }
-  response.set_local_sessions(static_cast<uint64_t>(registry_->local_sessions()));
+  response.set_local_sessions(static_cast<uint64_t>(local_sessions()));
   response.set_draining(registry_->draining());
   if (const StaticServiceSet* services = static_services_; services != nullptr) {
     for (auto& status : services->Status()) {

@@ -54,6 +54,9 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   // Runs once when a drain begins; set before the first call.
   void OnDrain(std::function<void()> on_drain);
 
+  // Sessions of local programs; that of the static services is none.
+  int64_t local_sessions() const;
+
   // The calls themselves, for whoever has found that the caller may make them.
   agent::v1::GetStatusResponse Status() const;
   absl::StatusOr<agent::v1::ListPendingResponse> Pending(

@@ -274,7 +274,7 @@ void AgentDaemon::AddMetrics() {
       &metrics_);
   metrics_.Add([this](MetricFamilies* out) {
     for (const FailbackStatistics& stats : registry_->Stats()) CollectFailback(stats, out);
-    CollectAgent({registry_->local_sessions(), registry_->draining(), static_services_->Status(),
+    CollectAgent({service_->local_sessions(), registry_->draining(), static_services_->Status(),
                   static_services_->Counters(), reload_.Status()},
                  out);
   });

@@ -141,6 +141,11 @@ void ServiceIntents::Lost(const std::string& session_id) {
   OpenSession();
 }
 
+bool ServiceIntents::has_session() const {
+  MutexLock lock(&mu_);
+  return !session_id_.empty();
+}
+
 // --- Telling the registry.
 
 void ServiceIntents::Flush() {

@@ -47,6 +47,9 @@ class ServiceIntents : public std::enable_shared_from_this<ServiceIntents> {
   // Tells the registry what is due.
   void Flush();
 
+  // Whether the session is open.
+  bool has_session() const;
+
  private:
   enum class Progress {
     kDue,      // to be told to the registry
@@ -88,7 +91,7 @@ class ServiceIntents : public std::enable_shared_from_this<ServiceIntents> {
   Registry* const registry_;
   const std::string incarnation_;
 
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar idle_;
   // Empty: not open.
   std::string session_id_ ABSL_GUARDED_BY(mu_);

@@ -232,6 +232,8 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
     return all;
   }
 
+  bool has_session() const { return intents_->has_session(); }
+
   StaticServiceSet::CheckCounters Counters() const {
     MutexLock lock(&mu_);
     StaticServiceSet::CheckCounters counters = retired_;
@@ -421,6 +423,8 @@ absl::StatusOr<agent::v1::CheckState> StaticServiceSet::Report(const ReportHealt
                                                                const MayReport& may_report) {
   return core_->Report(request, may_report);
 }
+
+bool StaticServiceSet::has_session() const { return core_->has_session(); }
 
 StaticServiceSet::CheckCounters StaticServiceSet::Counters() const { return core_->Counters(); }
 

@@ -73,6 +73,9 @@ class StaticServiceSet {
   // The services that have checks, in the order of the configuration.
   std::vector<agent::v1::StaticServiceStatus> Status() const;
 
+  // Whether they hold a local session, which is then one of the registry's.
+  bool has_session() const;
+
   // Tries by the kind of check, those of checks that are no more included.
   struct CheckCounter {
     uint64_t passes = 0;

@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <memory>
@@ -191,7 +192,12 @@ void ShareHeaps() {
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
 }
 
+// What the store and its backups hold is not for every user of the machine: a session's id proves
+// who one is.
+void KeepFilesPrivate() { umask(umask(0) | 027); }
+
 int Main(int argc, char** argv) {
+  KeepFilesPrivate();
   if (const std::optional<int> status = RunStoreCommand(argc, argv)) return *status;
   const absl::Time start_time = absl::Now();
   StopSignals signals;

@@ -80,9 +80,9 @@ std::string FormatHistory(const google::protobuf::RepeatedPtrField<InstanceChang
   for (const InstanceChange& change : history) {
     rows.push_back({FormatRelative(change.time(), now),
                     FormatEnum(admin::v1::ChangeKind_descriptor(), change.kind()), change.by(),
-                    absl::StrCat(change.generation()),
+                    change.generation() == 0 ? "" : absl::StrCat(change.generation()),
                     change.revision() == 0 ? "" : absl::StrCat(change.revision()),
-                    change.detail()});
+                    FormatMessage(change.detail())});
   }
   return FormatTable({"WHEN", "WHAT", "BY", "GENERATION", "REVISION", "DETAIL"}, rows);
 }
@@ -91,17 +91,20 @@ std::string FormatHistory(const google::protobuf::RepeatedPtrField<InstanceChang
 
 std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const Palette& palette) {
   const RegistryOverview& registry = overview.registry();
-  std::string text =
-      Row("registry", absl::StrCat("version ", overview.version(), ", started ",
-                                   FormatRelative(overview.start_time(), now))) +
-      Row("state", overview.readiness().ready()
-                       ? palette.State("ready")
-                       : palette.Paint("not ready", Tone::kBad) + ": " +
-                             absl::StrJoin(overview.readiness().reasons(), "; ")) +
-      Row("store", absl::StrCat(registry.store(), ", id ", registry.store_id())) +
-      Row("epoch", absl::StrCat(registry.epoch(), ", revision ", registry.revision())) +
-      Row("instances", FormatCounts(overview.instances())) +
-      Row("services", absl::StrCat(overview.services()));
+  std::string text = Row("registry", absl::StrCat("version ", overview.version(), ", started ",
+                                                  FormatRelative(overview.start_time(), now))) +
+                     Row("state", overview.readiness().ready()
+                                      ? palette.State("ready")
+                                      : palette.Paint("not ready", Tone::kBad) + ": " +
+                                            absl::StrJoin(overview.readiness().reasons(), "; "));
+  if (registry.has_write_status()) {
+    text += Row("writes", palette.Paint("refused", Tone::kBad) + ": " +
+                              FormatStatus(registry.write_status()));
+  }
+  text += Row("store", absl::StrCat(registry.store(), ", id ", registry.store_id())) +
+          Row("epoch", absl::StrCat(registry.epoch(), ", revision ", registry.revision())) +
+          Row("instances", FormatCounts(overview.instances())) +
+          Row("services", absl::StrCat(overview.services()));
   if (registry.complete()) {
     text += Row("sessions", absl::StrCat(registry.sessions(), ", ", registry.expired_sessions(),
                                          " expired since the start, ", registry.held_back_leases(),
@@ -109,9 +112,6 @@ std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const
             Row("subscribers", absl::StrCat(registry.subscribers())) +
             Row("guard",
                 FormatEnum(admin::v1::EvictionGuardState_descriptor(), registry.eviction_guard()));
-  }
-  if (registry.has_write_status()) {
-    text += Row("writes", palette.Paint(FormatStatus(registry.write_status()), Tone::kBad));
   }
   return text;
 }

@@ -99,7 +99,7 @@ bool CtlContext::connected() const {
 
 int CtlContext::Report(const std::string& command, const absl::Status& status) const {
   int exit_status = kCtlFailed;
-  std::string text = status.ToString(absl::StatusToStringMode::kWithNoExtraData);
+  std::string text = FormatMessage(status.ToString(absl::StatusToStringMode::kWithNoExtraData));
   std::string advice = Advice(status);
   const bool plain = ReasonOf(status) == registry::v1::ERROR_REASON_UNSPECIFIED;
   if (plain && !connected() && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {

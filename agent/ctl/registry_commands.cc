@@ -101,11 +101,25 @@ struct RegisterFlags : IntentFlags {
   }
 };
 
+// The error of a call without an answer. Its deadline bounds the wait for the registry, not the
+// intent.
+template <typename Request>
+absl::Status Unanswered(const CtlContext& context, const Request& request,
+                        const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && context.connected() &&
+      request.wait_for() == registry::v1::INTENT_STATE_ACKNOWLEDGED) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("not acknowledged within ", absl::FormatDuration(context.timeout),
+                     "; an agent goes on trying, `failbackctl pending` shows how far it is"));
+  }
+  return StatusFromGrpc(status);
+}
+
 absl::StatusOr<RegisterResponse> CallRegister(CtlContext* context, const RegisterRequest& request) {
   RegisterResponse response;
   const grpc::Status status =
       context->registry().Register(context->NewCall().get(), request, &response);
-  if (!status.ok()) return StatusFromGrpc(status);
+  if (!status.ok()) return Unanswered(*context, request, status);
   return response;
 }
 
@@ -114,7 +128,7 @@ absl::StatusOr<UnregisterResponse> CallUnregister(CtlContext* context,
   UnregisterResponse response;
   const grpc::Status status =
       context->registry().Unregister(context->NewCall().get(), request, &response);
-  if (!status.ok()) return StatusFromGrpc(status);
+  if (!status.ok()) return Unanswered(*context, request, status);
   return response;
 }
 

@@ -33,7 +33,8 @@ export function statusView({ overview, kind }, now) {
         ],
         ["Version", overview.version],
         ["Running", overview.startTime ? passed(overview.startTime, now) : null],
-        ["Services", count(overview.services)],
+        // An agent counts its instances, not the services they are of.
+        ["Services", kind === "agent" ? null : count(overview.services)],
         [kind === "agent" ? "Registered here" : "Instances", count(overview.instances?.total)],
         ...(registry ? registryFacts(registry) : agentFacts(agent)),
       ]),

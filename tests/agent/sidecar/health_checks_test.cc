@@ -55,6 +55,7 @@ TEST_F(SidecarTest, TcpAndCommandFollowTheProgram) {
            absl::StrContains(status, "127.0.0.1:" + port + ": connect: Connection refused") &&
            absl::StrContains(status, "  check       command: passing, ");
   })) << status;
+  EXPECT_TRUE(absl::StrContains(status, "\nlocal clients 0 sessions\n")) << status;
   EXPECT_TRUE(BecomesListed("payments", {}));  // critical for too long
   program = Listen(&context, endpoint);
   EXPECT_TRUE(BecomesListed("orders", {"o1 127.0.0.1:" + port + " HEALTHY"}));

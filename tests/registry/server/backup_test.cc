@@ -1,5 +1,7 @@
 // `failback-registry backup`, `restore` and `check` on real processes.
 
+#include <sys/stat.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -121,6 +123,28 @@ TEST_F(BackupTest, ABackupOfABusyStoreIsOneMomentOfIt) {
   stop = true;
   writer.join();
   EXPECT_THAT(FilesLike(dir_.path(), "partial"), IsEmpty());
+}
+
+TEST_F(BackupTest, FilesAreForTheirUserAndGroup) {
+  const mode_t before = umask(0);
+  {
+    const Daemon daemon = Start();
+    ASSERT_EQ(
+        RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("backup.db")}).status, 0);
+    const std::vector<std::string> files = FilesLike(dir_.path(), ".db");
+    EXPECT_THAT(files, ::testing::Contains("registry.db-wal"));
+    EXPECT_THAT(files, ::testing::Contains("registry.db.mark"));
+  }
+  ASSERT_EQ(
+      RegistryCommand({"restore", "--store", dir_.File("new.db"), "--from", dir_.File("backup.db")})
+          .status,
+      0);
+  umask(before);
+  for (const std::string& name : FilesLike(dir_.path(), ".db")) {
+    struct stat info;
+    ASSERT_EQ(stat(dir_.File(name).c_str(), &info), 0) << name;
+    EXPECT_EQ(info.st_mode & 0027, 0u) << name;
+  }
 }
 
 TEST_F(BackupTest, ARestoredStoreBeginsANewEpochAndKeepsWhatWasThere) {
