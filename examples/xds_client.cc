@@ -1,7 +1,7 @@
 // A client that finds the orders service through xDS: gRPC, and nothing of Failback's.
 //
-//   failback-agent --registry grpc://127.0.0.1:7070 --listen 127.0.0.1:7060 --xds-bootstrap
-//   xds.json GRPC_XDS_BOOTSTRAP=xds.json xds_client 4
+//   failback-agent --registry grpc://127.0.0.1:7070 --listen 127.0.0.1:7060 --xds-bootstrap x.json
+//   GRPC_XDS_BOOTSTRAP=x.json xds_client 4
 
 #include <cstdlib>
 #include <iostream>

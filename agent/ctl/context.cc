@@ -1,3 +1,9 @@
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
@@ -35,6 +41,38 @@ std::string Advice(const absl::Status& status) {
 bool IsAgentCommand(const std::string& command) {
   static const char* const kCommands[] = {"pending", "retry", "cancel", "drain", "report-health"};
   return std::find(std::begin(kCommands), std::end(kCommands), command) != std::end(kCommands);
+}
+
+bool Connects(const addrinfo& to) {
+  const int fd = socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  connect(fd, to.ai_addr, to.ai_addrlen);
+  pollfd wait = {fd, POLLOUT, 0};
+  int error = 0;
+  socklen_t size = sizeof(error);
+  constexpr int kPatienceMillis = 500;
+  const bool done = poll(&wait, 1, kPatienceMillis) == 1 &&
+                    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
+  close(fd);
+  return done;
+}
+
+// Whether somebody takes TCP connections there, whatever it speaks.
+bool Listens(const Address& address) {
+  if (address.is_unix()) return false;
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) !=
+      0) {
+    return false;
+  }
+  bool listens = false;
+  for (const addrinfo* to = found; to != nullptr && !listens; to = to->ai_next) {
+    listens = Connects(*to);
+  }
+  freeaddrinfo(found);
+  return listens;
 }
 
 // An error of ClientSecurity, "option: problem", by the name of the flag.
@@ -104,9 +142,18 @@ int CtlContext::Report(const std::string& command, const absl::Status& status) c
   const bool plain = ReasonOf(status) == registry::v1::ERROR_REASON_UNSPECIFIED;
   if (plain && !connected() && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
     exit_status = kCtlUnreachable;
-    text = absl::StrCat("UNAVAILABLE: nobody answers at ", target, " (",
-                        FormatMessage(std::string(status.message())), ")");
-    advice = "is failback-agent or failback-registry running there? --target says where to look";
+    const std::string why = absl::StrCat(" (", FormatMessage(std::string(status.message())), ")");
+    if (absl::IsUnavailable(status) && Listens(*ParseAddress(target))) {
+      text = absl::StrCat("UNAVAILABLE: ", target, " takes no such connection", why);
+      advice = security_->encrypted()
+                   ? "does it speak TLS, under that name, with a certificate of --tls-ca, and does "
+                     "it ask for --tls-cert?"
+                   : "is it the gRPC address of an agent or a registry, and does it ask for TLS, "
+                     "that is --tls-ca?";
+    } else {
+      text = absl::StrCat("UNAVAILABLE: nobody answers at ", target, why);
+      advice = "is failback-agent or failback-registry running there? --target says where to look";
+    }
   } else if (absl::IsUnimplemented(status) && IsAgentCommand(command)) {
     text = absl::StrCat("UNIMPLEMENTED: ", target, " is a registry, not an agent");
     advice = absl::StrCat("`failbackctl ", command, "` asks an agent; name one with --target");
