@@ -36,6 +36,8 @@ const char* CallStats::LimitName(Limit limit) {
       return "subscriptions";
     case Limit::kSubscriptionsPerConnection:
       return "subscriptions_per_connection";
+    case Limit::kConnections:
+      return "connections";
   }
   return "";
 }

@@ -37,8 +37,14 @@ class CallStats {
   static const char* MethodName(Method method);
 
   // What there may be too many of.
-  enum class Limit { kCalls, kBulkBytes, kSubscriptions, kSubscriptionsPerConnection };
-  static constexpr size_t kLimits = 4;
+  enum class Limit {
+    kCalls,
+    kBulkBytes,
+    kSubscriptions,
+    kSubscriptionsPerConnection,
+    kConnections,
+  };
+  static constexpr size_t kLimits = 5;
   static const char* LimitName(Limit limit);
 
   // gRPC's codes are 0 to 16.

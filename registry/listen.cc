@@ -22,10 +22,16 @@ namespace {
 // How often a port is looked for that is free at each address of a name.
 constexpr int kPortAttempts = 100;
 
-// A socket bound to `info`, at `port` if that is not 0. Nobody can connect to it, and a server can
-// bind and listen beside it.
-absl::StatusOr<PlaceHolder> Bind(const addrinfo& info, int port, const std::string& text) {
-  PlaceHolder place(socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+absl::Status CannotListen(const std::string& text, int error) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot listen on ", text, ": ", std::generic_category().message(error)));
+}
+
+constexpr int kSocketFlags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+
+// A socket bound to `info`, at `port` if that is not 0. Nobody can connect to it yet.
+absl::StatusOr<BoundSocket> Bind(const addrinfo& info, int port, const std::string& text) {
+  BoundSocket place(socket(info.ai_family, kSocketFlags, 0));
   if (place.fd() < 0) return absl::UnimplementedError(std::generic_category().message(errno));
   const int on = 1;
   setsockopt(place.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -42,8 +48,7 @@ absl::StatusOr<PlaceHolder> Bind(const addrinfo& info, int port, const std::stri
     return absl::FailedPreconditionError(
         absl::StrCat(text, " is in use: another process listens there"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("cannot listen on ", text, ": ", std::generic_category().message(error)));
+  return CannotListen(text, error);
 }
 
 int PortOf(int fd) {
@@ -54,11 +59,9 @@ int PortOf(int fd) {
                                            : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
 }
 
-// Checks that the address can be bound, and returns what keeps it until a server has it. A port
-// that is left to the system is chosen here: gRPC would take one that is free at the first address
-// of a name, and leave out the others when it is not free there, where whoever has it
-// would then be taken for the server.
-absl::StatusOr<std::vector<PlaceHolder>> BindTcp(Address* address) {
+// Sockets bound to all that the address stands for. A port that is left to the system is one that
+// is free at each of them: where it is not, whoever has it would be taken for the server.
+absl::StatusOr<std::vector<BoundSocket>> BindTcp(Address* address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
@@ -74,10 +77,10 @@ absl::StatusOr<std::vector<PlaceHolder>> BindTcp(Address* address) {
   // A name may stand for several addresses. One that works will do, but none may be taken.
   for (int attempt = 1;; ++attempt) {
     absl::Status first_error;
-    std::vector<PlaceHolder> places;
+    std::vector<BoundSocket> places;
     int port = address->port;
     for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
-      absl::StatusOr<PlaceHolder> place = Bind(*info, port, text);
+      absl::StatusOr<BoundSocket> place = Bind(*info, port, text);
       first_error.Update(place.status());
       if (absl::IsFailedPrecondition(place.status())) break;
       if (!place.ok()) continue;
@@ -119,10 +122,13 @@ absl::Status RemoveStaleSocket(const std::string& path) {
 
 }  // namespace
 
-PlaceHolder::PlaceHolder(PlaceHolder&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+BoundSocket::BoundSocket(BoundSocket&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(other.path_) {}
 
-PlaceHolder::~PlaceHolder() {
-  if (fd_ >= 0) close(fd_);
+BoundSocket::~BoundSocket() {
+  if (fd_ < 0) return;
+  close(fd_);
+  if (!path_.empty()) unlink(path_.c_str());
 }
 
 absl::StatusOr<ListenAddress> ListenAddress::Prepare(const std::string& text,
@@ -140,9 +146,9 @@ absl::StatusOr<ListenAddress> ListenAddress::Prepare(const std::string& text,
                      "remote plain text"));
   }
   if (!listen.address_.is_unix()) {
-    absl::StatusOr<std::vector<PlaceHolder>> places = BindTcp(&listen.address_);
-    if (!places.ok()) return places.status();
-    listen.places_ = *std::move(places);
+    absl::StatusOr<std::vector<BoundSocket>> sockets = BindTcp(&listen.address_);
+    if (!sockets.ok()) return sockets.status();
+    listen.sockets_ = *std::move(sockets);
     return listen;
   }
   absl::StatusOr<FileLock> lock = FileLock::Acquire(listen.address_.path + ".lock");
@@ -159,11 +165,31 @@ absl::StatusOr<ListenAddress> ListenAddress::Prepare(const std::string& text,
   return listen;
 }
 
-absl::Status ListenAddress::Started(int port) {
-  places_.clear();
-  if (port == 0) return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", text()));
-  if (address_.is_unix()) return GiveSocket();
-  address_.port = port;
+absl::StatusOr<std::vector<int>> ListenAddress::Listen() {
+  if (address_.is_unix()) {
+    if (auto status = BindUnix(); !status.ok()) return status;
+    if (auto status = GiveSocket(); !status.ok()) return status;
+  }
+  std::vector<int> listening;
+  for (const BoundSocket& socket : sockets_) {
+    if (listen(socket.fd(), SOMAXCONN) != 0) return CannotListen(text(), errno);
+    listening.push_back(socket.fd());
+  }
+  return listening;
+}
+
+absl::Status ListenAddress::BindUnix() {
+  const int fd = socket(AF_UNIX, kSocketFlags, 0);
+  if (fd < 0) return CannotListen(text(), errno);
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  address_.path.copy(name.sun_path, sizeof(name.sun_path) - 1);
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) {
+    const int error = errno;
+    close(fd);
+    return CannotListen(text(), error);
+  }
+  sockets_.emplace_back(fd, address_.path);
   return absl::OkStatus();
 }
 

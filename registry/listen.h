@@ -1,14 +1,12 @@
-// Addresses to listen on, made safe before gRPC gets them.
+// Addresses to listen on, and the sockets that do.
 //
 // gRPC by itself shares a TCP port that is in use, takes over the Unix socket of a running process
 // without a word, and reports a failure to bind as "no". A ListenAddress checks first, says what is
-// wrong, and holds a lock file beside a Unix socket (`<path>.lock`) for as long as the server
-// lives.
+// wrong, and holds a lock file beside a Unix socket (`<path>.lock`) for as long as it lives.
 //
 //   absl::StatusOr<ListenAddress> listen = ListenAddress::Prepare("127.0.0.1:0", ListenOptions());
-//   builder.AddListeningPort(listen->grpc_address(), credentials, &port);
-//   server = builder.BuildAndStart();
-//   absl::Status status = listen->Started(port);
+//   ... nobody can connect yet, and nobody else can take the address ...
+//   absl::StatusOr<std::vector<int>> sockets = listen->Listen();
 //   Say("listening on ", listen->text());
 //
 // Thread safety: thread-compatible.
@@ -20,6 +18,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -38,18 +37,20 @@ struct ListenOptions {
   std::optional<gid_t> socket_group;
 };
 
-// A socket that keeps a port from others until a server listens there. Owns the descriptor.
-class PlaceHolder {
+// A socket that is bound to an address. Owns the descriptor, and the name of a Unix socket.
+class BoundSocket {
  public:
-  explicit PlaceHolder(int fd) : fd_(fd) {}
-  PlaceHolder(PlaceHolder&& other) noexcept;
-  PlaceHolder& operator=(PlaceHolder&&) = delete;
-  ~PlaceHolder();
+  // `path` is removed when the socket is closed; empty: none.
+  explicit BoundSocket(int fd, std::string path = "") : fd_(fd), path_(std::move(path)) {}
+  BoundSocket(BoundSocket&& other) noexcept;
+  BoundSocket& operator=(BoundSocket&&) = delete;
+  ~BoundSocket();
 
   int fd() const { return fd_; }
 
  private:
   int fd_;
+  const std::string path_;
 };
 
 class ListenAddress {
@@ -61,24 +62,26 @@ class ListenAddress {
   static absl::StatusOr<ListenAddress> Prepare(const std::string& text,
                                                const ListenOptions& options);
 
-  // What gRPC takes.
-  std::string grpc_address() const { return address_.ToString(); }
+  // Lets clients connect, a Unix socket's after its owner, group and mode are set. To be called
+  // once. Returns what listens: one non-blocking socket for each address that a name stands for,
+  // open until Close().
+  absl::StatusOr<std::vector<int>> Listen();
 
-  // The server listens, and `port` is what gRPC told (0: it could not). Sets a socket's owner,
-  // group and mode.
-  absl::Status Started(int port);
+  // Lets nobody connect any more. The destructor does so too.
+  void Close() { sockets_.clear(); }
 
   // With the port that was chosen, as clients take it.
   std::string text() const { return address_.ToString(); }
   const Address& address() const { return address_; }
 
  private:
+  absl::Status BindUnix();
   absl::Status GiveSocket() const;
 
   Address address_;
   ListenOptions options_;
-  std::vector<PlaceHolder> places_;  // until the server has started
-  std::optional<FileLock> lock_;
+  std::optional<FileLock> lock_;  // longer than the socket that it guards
+  std::vector<BoundSocket> sockets_;
 };
 
 }  // namespace failback

@@ -129,6 +129,8 @@ RegistryServer::Options ToServerOptions(const RegistryConfig& config, HashedWhee
   options.max_subscriptions = static_cast<int>(config.limits().max_subscriptions());
   options.max_subscriptions_per_connection =
       static_cast<int>(config.limits().max_subscriptions_per_connection());
+  options.max_streams_per_connection =
+      static_cast<int>(config.limits().max_streams_per_connection());
   options.ping_interval = FromProto(config.connections().ping_interval());
   options.idle_connection_timeout = FromProto(config.connections().idle_timeout());
   options.timer = timer;

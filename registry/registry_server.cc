@@ -128,6 +128,8 @@ const char* TextOf(CallStats::Limit limit) {
       return "subscriptions";
     case CallStats::Limit::kSubscriptionsPerConnection:
       return "subscriptions on one connection";
+    case CallStats::Limit::kConnections:
+      return "connections";
   }
   return "";
 }
@@ -231,6 +233,9 @@ class RegistryServer::Service final : public ServiceBase {
     stats.bulk_bytes = bulk_bytes_;
     return stats;
   }
+
+  // A connection was closed for want of descriptors.
+  void ConnectionRefused() { call_stats_.Refused(Limit::kConnections); }
 
   // To be called when gRPC has ended all calls: from the return on the registry is not called.
   void Finish() { bulk_.reset(); }
@@ -537,7 +542,6 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(
       new RegistryServer(std::make_unique<Service>(registry, options), std::move(claimed)));
   const int ping_ms = static_cast<int>(absl::ToInt64Milliseconds(options.ping_interval));
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, ping_ms);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ping_ms);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -548,15 +552,18 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(
         GRPC_ARG_MAX_CONNECTION_IDLE_MS,
         static_cast<int>(absl::ToInt64Milliseconds(options.idle_connection_timeout)));
   }
+  if (options.max_streams_per_connection > 0) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
+  }
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
   builder.SetMaxSendMessageSize(-1);
-  std::vector<int> ports(server->listen_.size(), 0);
-  for (size_t i = 0; i < ports.size(); ++i) {
+  std::vector<std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor>> doors;
+  for (const ListenAddress& listen : server->listen_) {
     // A Unix socket does not leave the machine; its mode says who may connect.
-    const bool tls = options.credentials != nullptr && !server->listen_[i].address().is_unix();
-    builder.AddListeningPort(server->listen_[i].grpc_address(),
-                             tls ? options.credentials : grpc::InsecureServerCredentials(),
-                             &ports[i]);
+    const bool tls = options.credentials != nullptr && !listen.address().is_unix();
+    doors.push_back(builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        tls ? options.credentials : grpc::InsecureServerCredentials()));
   }
   builder.RegisterService(server->service_.get());
   server->health_names_ = {"", RegistryService::service_full_name()};
@@ -565,15 +572,29 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(
     server->health_names_.push_back(extra.name);
   }
   server->server_ = builder.BuildAndStart();
-  for (size_t i = 0; i < ports.size(); ++i) {
-    if (absl::Status status = server->listen_[i].Started(server->server_ ? ports[i] : 0);
-        !status.ok()) {
-      return status;
+  if (server->server_ == nullptr) return absl::InternalError("gRPC does not start a server");
+  ConnectionAcceptor::Options acceptor;
+  acceptor.unacknowledged_timeout = options.ping_interval;
+  acceptor.on_refused = [service = server->service_.get()] { service->ConnectionRefused(); };
+  for (size_t i = 0; i < doors.size(); ++i) {
+    auto sockets = server->listen_[i].Listen();
+    if (!sockets.ok()) return sockets.status();
+    for (const int socket : *sockets) {
+      acceptor.listeners.push_back(
+          {socket, [door = doors[i]](int listener, int fd) {
+             grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+             connection.listener_fd = listener;
+             connection.fd = fd;
+             door->HandleNewConnection(&connection);
+           }});
     }
     server->addresses_.push_back(server->listen_[i].text());
   }
   if (auto status = server->service_->StartSweep(options); !status.ok()) return status;
   server->SetServing(true);
+  auto accepting = ConnectionAcceptor::Start(std::move(acceptor));
+  if (!accepting.ok()) return accepting.status();
+  server->acceptor_ = *std::move(accepting);
   return server;
 }
 
@@ -597,6 +618,8 @@ void RegistryServer::SetServing(const std::string& name, bool serving) {
 void RegistryServer::Shutdown(absl::Duration grace) {
   if (server_ == nullptr) return;
   SetServing(false);
+  acceptor_.reset();
+  for (ListenAddress& listen : listen_) listen.Close();
   service_->Stop();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
   service_->Finish();

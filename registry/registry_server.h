@@ -16,7 +16,8 @@
 //    wheel;
 //  * a Registry that throws, or drops a callback, fails that call with INTERNAL;
 //  * gRPC reflection, and grpc.health.v1 for "", RegistryService and each extra service;
-//  * addresses are checked and locked before use (registry/listen.h).
+//  * addresses are checked and locked before use (registry/listen.h), and connections beyond the
+//    process's descriptors are closed (registry/connection_acceptor.h).
 //
 // Example:
 //
@@ -42,6 +43,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/call_stats.h"
+#include "registry/connection_acceptor.h"
 #include "registry/encoded_registrar.h"
 #include "registry/listen.h"
 #include "registry/registry.h"
@@ -82,6 +84,10 @@ class RegistryServer {
     // Open Subscribe streams, in all and on one TCP connection; likewise.
     int max_subscriptions = 100000;
     int max_subscriptions_per_connection = 0;
+    // Calls and streams of any kind on one connection, those that are only begun included. What a
+    // client has beyond it waits at the client; one that sends it all the same is cut off. 0: no
+    // limit.
+    int max_streams_per_connection = 20000;
     // What a refused client is asked to wait.
     absl::Duration overload_delay = absl::Seconds(1);
     // A connection that is silent for so long is pinged, and closed if it does not answer in as
@@ -151,6 +157,7 @@ class RegistryServer {
   std::vector<std::string> addresses_;
   std::vector<std::string> health_names_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ConnectionAcceptor> acceptor_;
 };
 
 }  // namespace failback

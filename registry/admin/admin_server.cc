@@ -375,7 +375,6 @@ absl::Status AdminServer::Impl::Bind() {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot listen on ", listen->text(), ": ", error.message()));
   }
-  if (auto status = listen->Started(listen->address().port); !status.ok()) return status;
   address_ = listen->text();
   return absl::OkStatus();
 }

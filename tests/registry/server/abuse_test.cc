@@ -27,6 +27,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/fault/fault_proxy.h"
+#include "tests/registry/admin/http_client.h"
 #include "tests/registry/server/bystander.h"
 #include "tests/registry/server/registry_client.h"
 #include "tests/util/daemons.h"
@@ -35,13 +36,49 @@ namespace failback {
 namespace {
 
 using registry::v1::RegistryService;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // HTTP/2: the client's preface and an empty SETTINGS frame.
 const std::string& Preface() {
   static const auto* const preface = new std::string(
       std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\4\0\0\0\0\0", 9));
   return *preface;
+}
+
+// A frame with a right header and `payload` inside.
+std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
+  std::string bytes = {static_cast<char>(payload.size() >> 16),
+                       static_cast<char>(payload.size() >> 8),
+                       static_cast<char>(payload.size()),
+                       static_cast<char>(type),
+                       static_cast<char>(flags),
+                       static_cast<char>(stream >> 24),
+                       static_cast<char>(stream >> 16),
+                       static_cast<char>(stream >> 8),
+                       static_cast<char>(stream)};
+  return bytes + payload;
+}
+
+// The client keeps to the server's SETTINGS from now on.
+std::string SettingsTaken() { return Frame(4, 1, 0, ""); }
+
+// The beginning of a call of RegistryService, which ends with nothing.
+std::string CallHeaders(uint32_t stream, const std::string& method) {
+  constexpr uint8_t kHeaders = 1;
+  constexpr uint8_t kEndHeaders = 4;
+  // HPACK: a name and a value as they are.
+  const auto literal = [](const std::string& name, const std::string& value) {
+    return absl::StrCat(std::string(1, '\0'), std::string(1, static_cast<char>(name.size())), name,
+                        std::string(1, static_cast<char>(value.size())), value);
+  };
+  const std::string post_over_http = "\x83\x86";
+  return Frame(kHeaders, kEndHeaders, stream,
+               absl::StrCat(post_over_http,
+                            literal(":path", "/failback.registry.v1.RegistryService/" + method),
+                            literal(":authority", "x"), literal("te", "trailers"),
+                            literal("content-type", "application/grpc")));
 }
 
 // A TCP connection that says what it is told.
@@ -116,7 +153,9 @@ std::mt19937_64 Seeded() {
 class AbuseTest : public ::testing::Test {
  protected:
   void Start(std::vector<std::string> args = {}) {
-    args.insert(args.end(), {"--store", "memory:"});
+    if (std::find(args.begin(), args.end(), "--store") == args.end()) {
+      args.insert(args.end(), {"--store", "memory:"});
+    }
     daemon_ = std::make_unique<Daemon>(Daemon::Registry(args));
     bystander_ = std::make_unique<Bystander>(daemon_->address());
     ASSERT_TRUE(bystander_->Prospers()) << bystander_->failure();
@@ -167,19 +206,6 @@ TEST_F(AbuseTest, Garbage) {
     for (char& byte : bytes) byte = static_cast<char>(random());
     return bytes;
   };
-  // A frame with a right header and whatever inside.
-  const auto frame = [&](uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
-    std::string bytes = {static_cast<char>(payload.size() >> 16),
-                         static_cast<char>(payload.size() >> 8),
-                         static_cast<char>(payload.size()),
-                         static_cast<char>(type),
-                         static_cast<char>(flags),
-                         static_cast<char>(stream >> 24),
-                         static_cast<char>(stream >> 16),
-                         static_cast<char>(stream >> 8),
-                         static_cast<char>(stream)};
-    return bytes + payload;
-  };
   const int64_t before = memory();
   for (int round = 0; round < 40; ++round) {
     std::vector<std::unique_ptr<RawConnection>> open;
@@ -192,11 +218,11 @@ TEST_F(AbuseTest, Garbage) {
     say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     say("\x16\x03\x01\x02" + noise(500));                         // as TLS
     say(Preface() + noise(random() % 5000));                      // broken frames
-    say(Preface() + frame(1, 4, 1, noise(200)));                  // HEADERS, no valid HPACK
-    say(Preface() + frame(0, 0, 1, noise(3000)));                 // DATA of no stream
+    say(Preface() + Frame(1, 4, 1, noise(200)));                  // HEADERS, no valid HPACK
+    say(Preface() + Frame(0, 0, 1, noise(3000)));                 // DATA of no stream
     say(Preface() + std::string("\xff\xff\xff\0\0\0\0\0\1", 9));  // a frame of 16 MiB
     for (int i = 0; i < 20; ++i) {
-      open.back()->Send(frame(random() % 16, static_cast<uint8_t>(random()),
+      open.back()->Send(Frame(random() % 16, static_cast<uint8_t>(random()),
                               static_cast<uint32_t>(random() % 5), noise(random() % 100)));
     }
     say(Preface().substr(0, random() % Preface().size()));  // and then nothing
@@ -263,6 +289,69 @@ TEST_F(AbuseTest, TenThousandConnections) {
     EXPECT_LT(each, 64 << 10);
   }
   EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+  EXPECT_EQ(daemon_->Stop(), 0);
+}
+
+// Calls that are begun and never made, as many as one connection may have.
+TEST_F(AbuseTest, HalfOpenStreams) {
+  constexpr uint32_t kEach = 5000;               // a quarter of the limit's default
+  Start({"--connections-ping-interval", "1h"});  // it is not for its silence that it is cut off
+  const int64_t before = memory();
+  RawConnection half_open(daemon_->address());
+  half_open.Send(Preface() + SettingsTaken());
+  uint32_t stream = 1;
+  for (const char* method : {"Register", "Subscribe", "KeepAlive", "RegisterStream"}) {
+    for (uint32_t i = 0; i < kEach; ++i, stream += 2) {
+      half_open.Send(CallHeaders(stream, method));
+    }
+  }
+  EXPECT_TRUE(bystander_->Prospers(10)) << bystander_->failure();
+  EXPECT_THAT(Ctl(daemon_->address(), {"status"}).out, HasSubstr("subscribers   0\n"));
+  EXPECT_LT(memory() - before, int64_t{512} << 20);
+  // One more is too many.
+  half_open.Send(CallHeaders(stream, "Register"));
+  EXPECT_TRUE(half_open.WaitForGoodbye());
+  EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+  EXPECT_EQ(daemon_->Stop(), 0);
+}
+
+// The registry may have this many files, and is filled up with connections.
+TEST_F(AbuseTest, OutOfDescriptorsItRefusesAndRecovers) {
+  constexpr rlim_t kFiles = 100;
+  TempDir dir;
+  Start({"--admin", "127.0.0.1:0", "--store", "sqlite://" + dir.File("registry.db")});
+  const auto limit_files = [&](rlim_t files) {
+    const rlimit limit{files, kFiles};
+    ASSERT_EQ(prlimit(daemon_->process().pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
+  };
+  limit_files(kFiles);
+  std::vector<std::unique_ptr<RawConnection>> connections;
+  const auto fill = [&] {
+    for (rlim_t i = 0; i < 2 * kFiles; ++i) {
+      connections.push_back(std::make_unique<RawConnection>(daemon_->address()));
+      connections.back()->Send(Preface());
+    }
+  };
+  const auto refused = [&] { return Http(daemon_->admin(), "GET", "/metrics").body; };
+  const std::string kNone = "failback_server_refused_total{limit=\"connections\"} 0\n";
+  EXPECT_THAT(refused(), HasSubstr(kNone));
+  fill();
+  // Others are served, the store and the admin endpoint have descriptors.
+  EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+  EXPECT_TRUE(daemon_->process().WaitForLine("connections are refused").has_value());
+  EXPECT_THAT(refused(), AllOf(HasSubstr("limit=\"connections\"}"), Not(HasSubstr(kNone))));
+  // Who comes now is told at once.
+  EXPECT_EQ(RegistryClient(daemon_->address()).List("x").status().code(),
+            absl::StatusCode::kUnavailable);
+  connections.clear();
+  EXPECT_TRUE(Eventually([&] { return RegistryClient(daemon_->address()).List("x").ok(); }));
+
+  // Not even what is kept for others is there.
+  limit_files(3);
+  RawConnection waits(daemon_->address());
+  EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
+  limit_files(kFiles);
+  EXPECT_TRUE(Eventually([&] { return RegistryClient(daemon_->address()).List("x").ok(); }));
   EXPECT_EQ(daemon_->Stop(), 0);
 }
 

@@ -233,6 +233,22 @@ TEST_F(ListenTest, ASocketHasOneOwner) {
   EXPECT_TRUE(ListenAddress::Prepare(text, ListenOptions()).ok());
 }
 
+TEST_F(ListenTest, ASocketIsThereWithItsModeWhileItListens) {
+  ListenOptions options;
+  options.socket_mode = 0600;
+  auto listen = ListenAddress::Prepare("unix:" + folder_ + "/s", options);
+  ASSERT_TRUE(listen.ok()) << listen.status();
+  struct stat info;
+  EXPECT_NE(stat((folder_ + "/s").c_str(), &info), 0);
+  const auto sockets = listen->Listen();
+  ASSERT_TRUE(sockets.ok()) << sockets.status();
+  EXPECT_EQ(sockets->size(), 1u);
+  ASSERT_EQ(stat((folder_ + "/s").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, mode_t{0600});
+  listen->Close();
+  EXPECT_NE(stat((folder_ + "/s").c_str(), &info), 0);
+}
+
 TEST_F(ListenTest, AStaleSocketIsRemovedAndALiveOneIsNot) {
   const std::string text = "unix:" + folder_ + "/s";
   const int fd = ListeningOnSocket();
