@@ -1,5 +1,7 @@
 #include "daemon/start.h"
 
+#include <signal.h>
+
 #include <cstdio>
 #include <utility>
 
@@ -31,6 +33,7 @@ absl::StatusOr<std::unique_ptr<HashedWheelTimer>> NewWheel(const std::string& na
 void PrepareProcess(const config::v1::Log& log) {
   // Debian's Abseil looks for lock cycles, at a tenth of the CPU.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is a full disk to a store or a journal
   InstallLogging(log);
 }
 

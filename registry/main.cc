@@ -1,7 +1,6 @@
 // failback-registry: the registry itself, over an embedded store or over etcd.
 
 #include <malloc.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -218,7 +217,6 @@ int Main(int argc, char** argv) {
   ShareHeaps();
   PrepareProcess(config.log());
   RaiseFileLimit();
-  signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is a full disk to the store
 
   RegistryDaemon daemon(config, std::move(security), loader, start_time);
   if (auto status = daemon.Start(); !status.ok()) return loader.Fail(status);

@@ -1,9 +1,12 @@
 #include "registry/store_commands.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
@@ -73,7 +76,10 @@ absl::StatusOr<std::string> StorePath(const Arguments& arguments) {
     return absl::InvalidArgumentError(
         absl::StrCat("--store: \"", uri, "\" is neither sqlite:///PATH nor a path"));
   }
-  return std::string(path);
+  // What is beside the store is found by its folder.
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(std::string(path), error);
+  return error ? std::string(path) : absolute.string();
 }
 
 // Says every tenth part on stderr.
@@ -142,6 +148,7 @@ std::optional<int> RunStoreCommand(int argc, const char* const* argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   if (command != "backup" && command != "restore" && command != "check") return std::nullopt;
 
+  signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is a full disk
   Arguments arguments;
   CLI::App app("", kProgram);
   app.require_subcommand(1);

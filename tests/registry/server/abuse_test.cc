@@ -105,32 +105,37 @@ class RawConnection {
   }
   // Reads until the other side says that it will take no more streams (GOAWAY), or closes; false
   // after the deadline.
-  bool WaitForGoodbye() {
+  bool WaitForGoodbye() { return ReadUntil(7); }
+  // Until the other side has told how many streams it takes, and more.
+  bool WaitForSettings() { return ReadUntil(4); }
+
+ private:
+  // Reads up to a frame of this type, or the end; false after the deadline.
+  bool ReadUntil(char type) {
     constexpr size_t kHeader = 9;
-    constexpr char kGoaway = 7;
     const absl::Time deadline = absl::Now() + kProcessTimeout;
-    std::string frames;
     char buffer[4096];
     while (absl::Now() < deadline) {
+      while (frames_.size() >= kHeader) {
+        const auto byte = [&](size_t at) { return static_cast<unsigned char>(frames_[at]); };
+        const size_t length = kHeader + (byte(0) << 16 | byte(1) << 8 | byte(2));
+        if (frames_.size() < length) break;
+        const bool found = frames_[3] == type;
+        frames_.erase(0, length);
+        if (found) return true;
+      }
       pollfd wait{fd_, POLLIN, 0};
       if (poll(&wait, 1, 100) <= 0) continue;
       const ssize_t size = read(fd_, buffer, sizeof(buffer));
       if (size <= 0) return true;
-      frames.append(buffer, static_cast<size_t>(size));
-      while (frames.size() >= kHeader) {
-        const auto byte = [&](size_t at) { return static_cast<unsigned char>(frames[at]); };
-        const size_t length = kHeader + (byte(0) << 16 | byte(1) << 8 | byte(2));
-        if (frames.size() < length) break;
-        if (frames[3] == kGoaway) return true;
-        frames.erase(0, length);
-      }
+      frames_.append(buffer, static_cast<size_t>(size));
     }
     return false;
   }
 
- private:
   const int fd_;
   bool ok_ = false;
+  std::string frames_;  // read, and not looked at
 };
 
 int64_t ResidentBytes(pid_t pid) {
@@ -298,7 +303,9 @@ TEST_F(AbuseTest, HalfOpenStreams) {
   Start({"--connections-ping-interval", "1h"});  // it is not for its silence that it is cut off
   const int64_t before = memory();
   RawConnection half_open(daemon_->address());
-  half_open.Send(Preface() + SettingsTaken());
+  half_open.Send(Preface());
+  ASSERT_TRUE(half_open.WaitForSettings());
+  half_open.Send(SettingsTaken());
   uint32_t stream = 1;
   for (const char* method : {"Register", "Subscribe", "KeepAlive", "RegisterStream"}) {
     for (uint32_t i = 0; i < kEach; ++i, stream += 2) {

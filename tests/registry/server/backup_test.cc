@@ -1,14 +1,17 @@
 // `failback-registry backup`, `restore` and `check` on real processes.
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -18,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/registry/server/registry_client.h"
+#include "tests/registry/store/sqlite_files.h"
 #include "tests/util/daemons.h"
 #include "tests/util/process.h"
 
@@ -34,6 +38,10 @@ using ::testing::StartsWith;
 RunResult RegistryCommand(std::vector<std::string> args) {
   args.insert(args.begin(), RegistryBinary());
   return RunProcess(args);
+}
+
+std::string AbsolutePath(const std::string& path) {
+  return std::filesystem::absolute(path).string();
 }
 
 // The value that a summary has for `name`.
@@ -305,6 +313,83 @@ TEST_F(BackupTest, BadInputIsNamed) {
   // The store may be named in the configuration file.
   const std::string config = dir_.Write("registry.yaml", "store: " + Store() + "\n");
   EXPECT_EQ(RegistryCommand({"check", "--config", config}).status, 0);
+}
+
+// What is no store of this program's, wherever it is named.
+TEST_F(BackupTest, OtherFilesAreNeitherCheckedNorCopiedNorPutInPlace) {
+  { EXPECT_EQ(Start().Stop(), 0); }
+  const std::string good = dir_.File("good.db");
+  ASSERT_EQ(RegistryCommand({"backup", "--store", Store(), "--to", good}).status, 0);
+  const std::string folder = dir_.File("folder");
+  ASSERT_EQ(mkdir(folder.c_str(), 0755), 0);
+  const std::string newer = dir_.File("newer.db");
+  CopyFile(good, newer);
+  Sql(newer, "PRAGMA user_version = 1000");
+  const std::string other = dir_.File("other.db");
+  Sql(other, "CREATE TABLE t(x)");
+  const std::pair<std::string, std::string> cases[] = {
+      {dir_.File("missing.db"), "No such file"},
+      {folder, "is not a file"},
+      {newer, "schema 1000 found, up to"},
+      {other, "another program"},
+  };
+  const std::string to = dir_.File("to.db");
+  for (const auto& [file, text] : cases) {
+    SCOPED_TRACE(file);
+    for (const RunResult& result :
+         {RegistryCommand({"check", "--store", file}),
+          RegistryCommand({"backup", "--store", file, "--to", to}),
+          RegistryCommand({"restore", "--store", Store(), "--from", file}),
+          RegistryCommand({"restore", "--store", to, "--from", file})}) {
+      EXPECT_EQ(result.status, 2);
+      EXPECT_THAT(result.err, AllOf(HasSubstr(file), HasSubstr(text)));
+    }
+    EXPECT_NE(access(to.c_str(), F_OK), 0);
+  }
+  // A folder is not written over either, nor is a backup onto the store itself.
+  EXPECT_EQ(RegistryCommand({"backup", "--store", Store(), "--to", folder}).status, 2);
+  EXPECT_EQ(RegistryCommand({"restore", "--store", folder, "--from", good}).status, 2);
+  EXPECT_EQ(
+      RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("registry.db")}).status, 2);
+  EXPECT_EQ(RegistryCommand({"check", "--store", Store()}).status, 0);
+  EXPECT_THAT(FilesLike(dir_.path(), "replaced"), IsEmpty());
+}
+
+TEST_F(BackupTest, PathsMayBeRelative) {
+  { EXPECT_EQ(Start().Stop(), 0); }
+  const auto here = [&](const std::string& command) {
+    return RunProcess({"/bin/sh", "-c",
+                       absl::StrCat("cd ", dir_.path(), " && exec ", AbsolutePath(RegistryBinary()),
+                                    " ", command)});
+  };
+  EXPECT_EQ(here("backup --store registry.db --to b.db").status, 0);
+  const RunResult restore = here("restore --store registry.db --from b.db");
+  EXPECT_EQ(restore.status, 0) << restore.err;
+  EXPECT_EQ(here("check --store registry.db").status, 0);
+  // A store may be restored from itself: a new epoch begins.
+  const RunResult again = here("restore --store registry.db --from registry.db");
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_NE(Field(again.out, "epoch"), Field(restore.out, "epoch"));
+  EXPECT_THAT(FilesLike(dir_.path(), "replaced"), SizeIs(2));
+}
+
+TEST_F(BackupTest, WithoutRoomThereIsNoBackupAndNothingIsReplaced) {
+  auto daemon = std::make_unique<Daemon>(Start());
+  ASSERT_EQ(RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("b.db")}).status, 0);
+  const auto limited = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), {"/usr/bin/prlimit", "--fsize=8192", RegistryBinary()});
+    return RunProcess(args);
+  };
+  const RunResult backup = limited({"backup", "--store", Store(), "--to", dir_.File("no.db")});
+  EXPECT_EQ(backup.status, 1);
+  EXPECT_THAT(backup.err, HasSubstr(dir_.File("no.db")));
+  EXPECT_EQ(daemon->Stop(), 0);
+  const RunResult restore = limited({"restore", "--store", Store(), "--from", dir_.File("b.db")});
+  EXPECT_EQ(restore.status, 1);
+  for (const char* left : {"no.db", "replaced", "restoring"}) {
+    EXPECT_THAT(FilesLike(dir_.path(), left), IsEmpty());
+  }
+  EXPECT_EQ(RegistryCommand({"check", "--store", Store()}).status, 0);
 }
 
 // A backup that is killed leaves no file with its name, or a good one.
