@@ -1,0 +1,274 @@
+// Sessions of StoreRegistry: leases, their end, the eviction guard, what is remembered afterwards.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/registry/store/harness.h"
+
+namespace failback {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr auto kSessionUnknown = registry::v1::ERROR_REASON_SESSION_UNKNOWN;
+
+TEST(StoreRegistry, SessionAnswersWhatAClientNeeds) {
+  StoreRegistry::Options options;
+  options.max_instances_per_session = 42;
+  StoreHarness store(std::move(options));
+  const auto opened = store.OpenSession("a");
+  EXPECT_EQ(opened.ttl().seconds(), 10);
+  EXPECT_EQ(opened.rank(), 1u);
+  EXPECT_EQ(opened.store_id(), store->store_id());
+  EXPECT_EQ(opened.epoch(), store->epoch());
+  EXPECT_FALSE(opened.resumed());
+  EXPECT_EQ(opened.limits().max_batch(), 1000u);
+  EXPECT_EQ(opened.limits().max_instances_per_session(), 42u);
+  EXPECT_GE(opened.session_id().size(), 32u);
+
+  const auto again = store.OpenSession("a");
+  EXPECT_TRUE(again.resumed());
+  EXPECT_EQ(again.session_id(), opened.session_id());
+  EXPECT_EQ(store.OpenSession("short", absl::Milliseconds(1)).ttl().seconds(), 10);  // 0 s: unset
+  EXPECT_EQ(store.OpenSession("long", absl::Hours(9)).ttl().seconds(), 3600);
+  OpenSessionRequest brief;
+  brief.set_incarnation("brief");
+  brief.mutable_ttl()->set_nanos(1000);
+  EXPECT_EQ(CallAndWait(*store, &Registry::OpenSession, brief)->ttl().seconds(), 1);
+}
+
+TEST(StoreRegistry, RankIsTakenOverOnlyForThisStore) {
+  StoreHarness store;
+  OpenSessionRequest request;
+  request.set_incarnation("a");
+  request.set_rank(12);
+  request.set_store_id("another");
+  EXPECT_EQ(CallAndWait(*store, &Registry::OpenSession, request)->rank(), 1u);
+  request.set_incarnation("b");
+  request.set_store_id(store->store_id());
+  EXPECT_EQ(CallAndWait(*store, &Registry::OpenSession, request)->rank(), 12u);
+}
+
+TEST(StoreRegistry, LeaseNeverEndsEarlyAndEndsWithinATick) {
+  StoreHarness store;
+  const std::string session = store.Session("a");
+  ASSERT_TRUE(store.Register(session, MakeInstance("orders", "1")).ok());
+  store.clock().Advance(absl::Seconds(10) - absl::Nanoseconds(1));
+  EXPECT_THAT(store.Ids(), SizeIs(1));
+  store.clock().Advance(absl::Milliseconds(10));
+  EXPECT_THAT(store.Ids(), IsEmpty());
+  EXPECT_EQ(ReasonOf(store.KeepAlive(session)), kSessionUnknown);
+  EXPECT_EQ(store->Stats().expired_sessions, 1);
+}
+
+TEST(StoreRegistry, RenewalsKeepASessionAlive) {
+  StoreHarness store;
+  const std::string session = store.Session("a");
+  ASSERT_TRUE(store.Register(session, MakeInstance("orders", "1")).ok());
+  for (int i = 0; i < 100; ++i) {
+    store.clock().Advance(absl::Seconds(9));
+    KeepAliveRequest request;
+    request.set_session_id(session);
+    const auto response = CallAndWait(*store, &Registry::KeepAlive, request);
+    ASSERT_TRUE(response.ok()) << response.status();
+    EXPECT_EQ(response->session_id(), session);
+    EXPECT_EQ(response->ttl().seconds(), 10);
+    EXPECT_EQ(response->epoch(), store->epoch());
+    EXPECT_EQ(response->revision(), 1u);
+  }
+  EXPECT_THAT(store.Ids(), SizeIs(1));
+  store.clock().Advance(absl::Seconds(11));
+  EXPECT_THAT(store.Ids(), IsEmpty());
+}
+
+TEST(StoreRegistry, OpeningAgainRenewsAndTakesTheNewTtl) {
+  StoreHarness store;
+  const std::string session = store.Session("a", absl::Seconds(10));
+  store.clock().Advance(absl::Seconds(9));
+  EXPECT_EQ(store.Session("a", absl::Seconds(30)), session);
+  store.clock().Advance(absl::Seconds(29));
+  EXPECT_TRUE(store.KeepAlive(session).ok());
+  store.clock().Advance(absl::Seconds(31));
+  EXPECT_FALSE(store.KeepAlive(session).ok());
+}
+
+TEST(StoreRegistry, ExpiryIsOneRevisionAndOneDelta) {
+  StoreHarness store;
+  const std::string session = store.Session("a");
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(store.Register(session, MakeInstance("orders", std::to_string(i))).ok());
+  }
+  ServiceInstance persistent = MakeInstance("orders", "stays");
+  persistent.set_persistent(true);
+  ASSERT_TRUE(store.Register(session, persistent).ok());
+  auto subscriber = std::make_shared<FakeSubscriber>();
+  const auto stream = store.Subscribe(subscriber, "orders");
+  ASSERT_THAT(subscriber->ids(), SizeIs(51));
+  const uint64_t before = store->revision();
+  store.clock().Advance(absl::Seconds(11));
+  EXPECT_EQ(store->revision(), before + 1);
+  EXPECT_THAT(subscriber->ids(), ElementsAre("stays"));
+  ASSERT_THAT(subscriber->events(), SizeIs(2));
+  EXPECT_EQ(subscriber->events()[1]->delta().removals_size(), 50);
+}
+
+TEST(StoreRegistry, CloseTakesTheInstancesAtOnce) {
+  StoreHarness store;
+  const std::string session = store.Session("a");
+  ASSERT_TRUE(store.Register(session, MakeInstance("orders", "1"), 5).ok());
+  EXPECT_TRUE(store.CloseSession(session).ok());
+  EXPECT_THAT(store.Ids(), IsEmpty());
+  EXPECT_TRUE(store.CloseSession(session).ok());
+  const std::string again = store.Session("a");
+  EXPECT_NE(again, session);
+  EXPECT_TRUE(store.Register(again, MakeInstance("orders", "1"), 5).ok());
+}
+
+TEST(StoreRegistry, OwnPauseIsNotBlamedOnClients) {
+  StoreHarness store;
+  const std::string a = store.Session("a", absl::Seconds(10));
+  const std::string b = store.Session("b", absl::Seconds(30));
+  ASSERT_TRUE(store.Register(a, MakeInstance("orders", "a")).ok());
+  ASSERT_TRUE(store.Register(b, MakeInstance("orders", "b")).ok());
+  store.clock().Advance(absl::Seconds(5));
+  store.clock().Jump(absl::Seconds(100));
+  store.clock().Advance(absl::ZeroDuration());
+  EXPECT_THAT(store.Ids(), SizeIs(2));
+  EXPECT_EQ(store->Stats().leases.pauses, 1);
+  // Full leases from here on, no more and no less.
+  store.clock().Advance(absl::Seconds(9));
+  EXPECT_THAT(store.Ids(), SizeIs(2));
+  store.clock().Advance(absl::Seconds(2));
+  EXPECT_THAT(store.Ids(), ElementsAre("b"));
+  store.clock().Advance(absl::Seconds(20));
+  EXPECT_THAT(store.Ids(), IsEmpty());
+  EXPECT_EQ(store->Stats().leases.pauses, 1);
+}
+
+TEST(StoreRegistry, PauseThatEndsJustAfterADeadlineIsNoticedByTheHeartbeat) {
+  StoreHarness store;
+  const std::string session = store.Session("a", absl::Seconds(10));
+  store.clock().Advance(absl::Seconds(1));
+  // Away for nearly the whole TTL; the lease itself fires in time.
+  store.clock().Jump(absl::Milliseconds(8999));
+  store.clock().Advance(absl::Milliseconds(20));
+  EXPECT_TRUE(store.KeepAlive(session).ok());
+  EXPECT_EQ(store->Stats().leases.pauses, 1);
+}
+
+// Sessions renewed every third of their TTL, some of which fall silent.
+class GuardTest : public ::testing::Test {
+ protected:
+  void Open(StoreHarness& store, int n) {
+    for (int i = 0; i < n; ++i) {
+      sessions_.push_back(store.Session("incarnation-" + std::to_string(i)));
+      EXPECT_TRUE(store.Register(sessions_.back(), MakeInstance("orders", std::to_string(i))).ok());
+    }
+  }
+  // All but the first `silent` renew, for as long as given.
+  void Live(StoreHarness& store, absl::Duration time, int silent) {
+    for (absl::Duration passed; passed < time; passed += absl::Seconds(1)) {
+      store.clock().Advance(absl::Seconds(1));
+      if (++seconds_ % 3 != 0) continue;
+      for (size_t i = silent; i < sessions_.size(); ++i) {
+        EXPECT_TRUE(store.KeepAlive(sessions_[i]).ok());
+      }
+    }
+  }
+  std::vector<std::string> sessions_;
+  int seconds_ = 0;
+};
+
+TEST_F(GuardTest, FewLossesAreBelieved) {
+  StoreHarness store;
+  Open(store, 20);
+  Live(store, absl::Seconds(30), 0);
+  Live(store, absl::Seconds(30), 3);  // 15 %
+  EXPECT_THAT(store.Ids(), SizeIs(17));
+  EXPECT_EQ(store->Stats().leases.held, 0);
+  EXPECT_EQ(store->Stats().leases.holds, 0) << "not for a moment";
+}
+
+TEST_F(GuardTest, ManyLossesAtOnceAreHeldUntilTheyComeBack) {
+  StoreHarness store;
+  Open(store, 20);
+  Live(store, absl::Seconds(30), 0);
+  Live(store, absl::Seconds(60), 4);
+  EXPECT_THAT(store.Ids(), SizeIs(20)) << "not one of them is ended";
+  EXPECT_EQ(store->Stats().leases.held, 4);
+  EXPECT_EQ(store->Stats().leases.holds, 4);
+  Live(store, absl::Seconds(60), 0);  // they renew
+  EXPECT_THAT(store.Ids(), SizeIs(20));
+  EXPECT_EQ(store->Stats().leases.held, 0);
+  Live(store, absl::Seconds(30), 1);
+  EXPECT_THAT(store.Ids(), SizeIs(19)) << "one alone is believed again";
+}
+
+TEST_F(GuardTest, HeldSessionsGoWhenTheShareIsSmallerOrTheGuardIsSwitchedOff) {
+  StoreHarness store;
+  Open(store, 20);
+  Live(store, absl::Seconds(30), 0);
+  Live(store, absl::Seconds(30), 10);
+  EXPECT_EQ(store->Stats().leases.held, 10);
+  store->SetEvictionGuard(false);
+  EXPECT_THAT(store.Ids(), SizeIs(10));
+  EXPECT_EQ(store->Stats().leases.held, 0);
+  store->SetEvictionGuard(true);
+
+  StoreHarness other;
+  sessions_.clear();
+  Open(other, 20);
+  Live(other, absl::Seconds(30), 4);
+  EXPECT_EQ(other->Stats().leases.held, 4);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(other.CloseSession(sessions_[i]).ok());
+  sessions_.erase(sessions_.begin(), sessions_.begin() + 2);
+  Live(other, absl::Seconds(5), 2);
+  EXPECT_THAT(other.Ids(), SizeIs(16)) << "two of eighteen are few enough";
+}
+
+TEST_F(GuardTest, BelowTheNumberThereIsNoGuard) {
+  StoreHarness store;
+  Open(store, 19);
+  store.clock().Advance(absl::Seconds(11));
+  EXPECT_THAT(store.Ids(), IsEmpty());
+}
+
+TEST_F(GuardTest, SlowRenewersAreNotTakenForDead) {
+  StoreHarness store;
+  Open(store, 30);
+  // All renew at eight tenths of the TTL; one dies.
+  for (int round = 0; round < 6; ++round) {
+    store.clock().Advance(absl::Seconds(8));
+    for (size_t i = round < 3 ? 0 : 1; i < sessions_.size(); ++i) {
+      EXPECT_TRUE(store.KeepAlive(sessions_[i]).ok());
+    }
+  }
+  EXPECT_THAT(store.Ids(), SizeIs(29));
+}
+
+TEST(StoreRegistry, TombstonesGoByThemselvesAndThenNothingIsPending) {
+  StoreHarness store;
+  const std::string session = store.Session("a");
+  ASSERT_TRUE(store.Register(session, MakeInstance("orders", "1"), 1).ok());
+  ASSERT_TRUE(store.Unregister(session, MakeInstance("orders", "1").key(), 2).ok());
+  EXPECT_EQ(store->Stats().tombstones, 1);
+  for (int i = 0; i < 59; ++i) {
+    store.clock().Advance(absl::Seconds(1));
+    ASSERT_TRUE(store.KeepAlive(session).ok());
+  }
+  EXPECT_EQ(store->Stats().tombstones, 1);
+  store.clock().Advance(absl::Seconds(2));
+  EXPECT_EQ(store->Stats().tombstones, 0);
+  ASSERT_TRUE(store.CloseSession(session).ok());
+  store.clock().Advance(absl::Hours(30));
+  EXPECT_EQ(store->Stats().incarnations, 0) << "forgotten after a day";
+}
+
+}  // namespace
+}  // namespace failback
