@@ -34,6 +34,8 @@ class Gauge {
         count.get(), [count](void*) { count->fetch_sub(1, std::memory_order_relaxed); });
   }
 
+  int limit() const { return limit_; }
+
   // Places that are held now.
   int count() const { return count_->load(std::memory_order_relaxed); }
 
@@ -62,6 +64,8 @@ class KeyedGauge {
       if (--it->second == 0) counts->by_key.erase(it);
     });
   }
+
+  int limit() const { return limit_; }
 
  private:
   struct Counts {

@@ -46,6 +46,9 @@ constexpr size_t kLargestSmallRequest = 4096;
 // where it was read.
 constexpr size_t kLargestMessageHere = 256 << 10;
 
+// For so long calls are told that the server stops, before it does.
+constexpr absl::Duration kFarewell = absl::Milliseconds(100);
+
 // Threads for bulk: they leave room for those that serve the connections.
 int BulkThreads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2); }
 
@@ -353,9 +356,10 @@ class RegistryServer::Service final : public ServiceBase {
     } else if (!parsed) {
       (*state)->Abort(NoRequest(SubscribeRequest::descriptor()->name()));
     } else if (places.first == nullptr) {
-      (*state)->Abort(Overloaded(Limit::kSubscriptions));
+      (*state)->Abort(Overloaded(Limit::kSubscriptions, subscriptions_.limit()));
     } else if (places.second == nullptr) {
-      (*state)->Abort(Overloaded(Limit::kSubscriptionsPerConnection));
+      (*state)->Abort(
+          Overloaded(Limit::kSubscriptionsPerConnection, subscriptions_per_connection_.limit()));
     } else if (!subscribe_streams_.Add(*state)) {
       (*state)->Abort(ShuttingDown());
     } else {
@@ -373,7 +377,7 @@ class RegistryServer::Service final : public ServiceBase {
     const ScopedTrace trace(TraceParentOf(context.client_metadata()));
     std::shared_ptr<void> token = calls_.Enter();
     absl::Status refusal;
-    if (token == nullptr) refusal = Overloaded(Limit::kCalls);
+    if (token == nullptr) refusal = Overloaded(Limit::kCalls, calls_.limit());
     if (stopping_) refusal = ShuttingDown();
     const std::shared_ptr<Registry> registry = RegistryFor(context, &refusal);
     return UnaryReactor<Response>::Run(
@@ -412,9 +416,9 @@ class RegistryServer::Service final : public ServiceBase {
 
   Place Admit(const grpc::ByteBuffer& request) {
     Place place{calls_.Enter(), absl::OkStatus()};
-    if (place.token == nullptr) place.refusal = Overloaded(Limit::kCalls);
+    if (place.token == nullptr) place.refusal = Overloaded(Limit::kCalls, calls_.limit());
     if (IsBulk(request) && bulk_bytes_ + static_cast<int64_t>(request.Length()) > max_bulk_bytes_) {
-      place.refusal = Overloaded(Limit::kBulkBytes);
+      place.refusal = Overloaded(Limit::kBulkBytes, max_bulk_bytes_);
     }
     if (stopping_) place.refusal = ShuttingDown();
     return place;
@@ -444,12 +448,14 @@ class RegistryServer::Service final : public ServiceBase {
     });
   }
 
-  absl::Status Overloaded(Limit limit) {
+  // `most`: how many there may be.
+  absl::Status Overloaded(Limit limit, int64_t most) {
     call_stats_.Refused(limit);
     return WithRetryDelay(
         Refusal(registry::v1::ERROR_REASON_OVERLOADED,
-                absl::StrCat("too many ", TextOf(limit), " at once; try again in ",
-                             absl::FormatDuration(overload_delay_))),
+                absl::StrCat("too many ", TextOf(limit), " at once, at most ", most,
+                             " are allowed; try again in ", absl::FormatDuration(overload_delay_)),
+                {{"limit", absl::StrCat(most)}}),
         overload_delay_);
   }
 
@@ -621,6 +627,9 @@ void RegistryServer::Shutdown(absl::Duration grace) {
   acceptor_.reset();
   for (ListenAddress& listen : listen_) listen.Close();
   service_->Stop();
+  // gRPC will end calls that come with CANCELLED, from which a client learns nothing. First they
+  // are told to go elsewhere.
+  absl::SleepFor(std::min(grace, kFarewell));
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
   service_->Finish();
 }

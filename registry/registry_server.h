@@ -141,10 +141,11 @@ class RegistryServer {
   // The same for a name of the caller's own, until Shutdown.
   void SetServing(const std::string& name, bool serving);
 
-  // Stops: health says NOT_SERVING, streams end and new calls fail with SHUTTING_DOWN, a
-  // RegisterStream after the answers under way, calls under way have `grace` to finish and are then
-  // cancelled. Blocks until all have ended; the registry is not called after. Must not be called
-  // from a callback of the registry. Later calls do nothing.
+  // Stops: health says NOT_SERVING, streams end and new calls fail with SHUTTING_DOWN (for a moment
+  // within `grace`, later with what gRPC says), a RegisterStream after the answers under way, calls
+  // under way have `grace` to finish and are then cancelled. Blocks until all have ended; the
+  // registry is not called after. Must not be called from a callback of the registry. Later calls
+  // do nothing.
   void Shutdown(absl::Duration grace);
 
  private:

@@ -377,10 +377,11 @@ absl::Status SubscriptionHub::Claim(const SubscribeRequest& request,
                                     const std::shared_ptr<Member>& member, Deliveries* deliveries) {
   Name* const name = GetName(request.session_id(), request.subscription_id());
   if (name == nullptr) {
-    return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
-                   absl::StrCat("subscriptions in one session: at most ",
-                                options_.max_names_per_session, " are allowed"),
-                   {{"limit", absl::StrCat(options_.max_names_per_session)}});
+    return Refusal(
+        registry::v1::ERROR_REASON_LIMIT_REACHED,
+        absl::StrCat("subscriptions in one session: at most ", options_.max_names_per_session,
+                     " are allowed; end some, or have the registry's limit raised"),
+        {{"limit", absl::StrCat(options_.max_names_per_session)}});
   }
   const uint64_t generation = request.generation();
   if (generation != 0 &&

@@ -16,7 +16,8 @@ constexpr uint64_t kMostRanksLost = 1000000;
 
 absl::Status LimitReached(const std::string& what, int64_t limit) {
   return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
-                 absl::StrCat(what, ": at most ", limit, " are allowed"),
+                 absl::StrCat(what, ": at most ", limit,
+                              " are allowed; remove some, or have the registry's limit raised"),
                  {{"limit", absl::StrCat(limit)}});
 }
 

@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/security/identity.h"
+#include "tests/registry/admin/http_client.h"
 #include "tests/security/test_authority.h"
 #include "tests/util/daemons.h"
 
@@ -269,7 +270,9 @@ TEST_F(SecurityProcessTest, APolicyIsFollowedAndABadOneRefused) {
       "services: 'orders*'}\n";
   dir_.Write("policy.yaml", Policy(may_read + may_register));
   Daemon registry = Daemon::Registry(
-      Args{"--store", "memory:", "--policy-file", File("policy.yaml")} + ServerTls() + ClientCa());
+      Args{"--store", "memory:", "--policy-file", File("policy.yaml"), "--admin", "127.0.0.1:0"} +
+      ServerTls() + ClientCa());
+  const auto metrics = [&] { return Http(registry.admin(), "GET", "/metrics").body; };
   EXPECT_EQ(Ctl(registry.address(), Show("orders") + kRegisterOrders).status, 0);
   const RunResult denied = Ctl(registry.address(), Show("reader") + kRegisterOrders);
   EXPECT_EQ(denied.status, 1);
@@ -277,6 +280,8 @@ TEST_F(SecurityProcessTest, APolicyIsFollowedAndABadOneRefused) {
               HasSubstr("PERMISSION_DENIED: certificate spiffe://test/reader may not register "
                         "default/orders; the server's policy file says who may"));
   EXPECT_TRUE(registry.process().WaitForLine("denied caller=").has_value());
+  EXPECT_THAT(metrics(), AllOf(HasSubstr("failback_server_denied_total{missing=\"register\"} 1\n"),
+                               HasSubstr("failback_server_denied_total{missing=\"read\"} 0\n")));
 
   const auto subscriber =
       Process::Start(Args{CtlBinary(), "--target", registry.address(), "-o", "json"} +
@@ -287,12 +292,15 @@ TEST_F(SecurityProcessTest, APolicyIsFollowedAndABadOneRefused) {
   const auto refused = registry.process().WaitForLine("reload refused");
   ASSERT_TRUE(refused.has_value());
   EXPECT_THAT(*refused, AllOf(HasSubstr("policy.yaml:2"), HasSubstr("register, read, administer")));
+  EXPECT_THAT(metrics(), HasSubstr("failback_config_refused_total{source=\"security\"} 1\n"));
   EXPECT_EQ(Ctl(registry.address(), Show("reader") + Args{"list", "orders"}).status, 0);
   // A good one takes the right to read back, from the subscription that is open too.
   Replace("policy.yaml", Policy(may_register));
   EXPECT_EQ(subscriber->WaitForExit(), 1);
   EXPECT_THAT(subscriber->Describe(), HasSubstr("PERMISSION_DENIED"));
   EXPECT_EQ(Ctl(registry.address(), Show("reader") + Args{"list", "orders"}).status, 1);
+  EXPECT_THAT(metrics(), HasSubstr("failback_server_denied_total{missing=\"read\"} 2\n"))
+      << "the subscription, and the list";
 }
 
 TEST_F(SecurityProcessTest, TheAgentsOwnListener) {

@@ -1,7 +1,9 @@
 // How a registry stops and starts again, as its clients see it.
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -9,12 +11,15 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/registry/admin/http_client.h"
 #include "tests/registry/server/registry_client.h"
 #include "tests/util/daemons.h"
 
 namespace failback {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -66,6 +71,62 @@ TEST_F(LifeTest, AGracefulStopTellsSubscribersToGoElsewhereAndKeepsSessions) {
   stream = (*client).Subscribe(request, subscriber);
   ASSERT_TRUE(Eventually([&] { return subscriber->events().size() == 1; }));
   EXPECT_TRUE(subscriber->events()[0]->has_delta());
+}
+
+// Whoever calls while it stops is told something that it can go on from, and what it was told to be
+// registered is.
+TEST_F(LifeTest, AGracefulStopAnswersWhoIsCalling) {
+  constexpr int kCallers = 6;
+  struct Caller {
+    std::string session;
+    uint64_t acknowledged = 0;  // generation
+    absl::Status end;
+  };
+  Start();
+  int told = 0;
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Caller> callers(kCallers);
+    std::atomic<int> calls = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kCallers; ++i) {
+      threads.emplace_back([&, i] {
+        RegistryClient client(daemon_->address());
+        Caller& caller = callers[i];
+        const auto session = client.Open(absl::StrCat(round, "-", i), absl::Hours(1));
+        ASSERT_TRUE(session.ok()) << session.status();
+        caller.session = session->session_id();
+        while (caller.end.ok()) {
+          const auto instance = MakeInstance(absl::StrCat("orders-", round), absl::StrCat(i));
+          caller.end =
+              client.Register(caller.session, {instance}, caller.acknowledged + 1).status();
+          if (caller.end.ok()) ++caller.acknowledged;
+          ++calls;
+        }
+      });
+    }
+    EXPECT_TRUE(Eventually([&] { return calls > 50 * kCallers; }));
+    EXPECT_EQ(daemon_->Stop(), 0);
+    for (auto& thread : threads) thread.join();
+
+    Start();
+    RegistryClient client(daemon_->address());
+    const auto records = client.List(absl::StrCat("orders-", round));
+    ASSERT_TRUE(records.ok()) << records.status();
+    ASSERT_THAT(*records, SizeIs(kCallers));
+    for (int i = 0; i < kCallers; ++i) {
+      // SHUTTING_DOWN, but for one that was slow: gRPC's word to it is its own.
+      if (ReasonOf(callers[i].end) == registry::v1::ERROR_REASON_SHUTTING_DOWN) ++told;
+      EXPECT_THAT(callers[i].end.code(),
+                  AnyOf(absl::StatusCode::kUnavailable, absl::StatusCode::kCancelled))
+          << callers[i].end;
+      // The last one may have been carried out, and not told.
+      EXPECT_GE((*records)[i].generation(), callers[i].acknowledged);
+      EXPECT_LE((*records)[i].generation(), callers[i].acknowledged + 1);
+      EXPECT_TRUE(client.KeepAlive(callers[i].session).ok());
+    }
+  }
+  std::cout << told << " of " << 3 * kCallers << " were told why" << std::endl;
+  EXPECT_GT(told, 0);
 }
 
 // Through an agent: the registry is stopped and killed while registrations come in, and nobody is
@@ -167,7 +228,7 @@ TEST(EvictionGuardTest, IsAsConfigured) {
   };
   std::vector<Daemon> daemons;
   for (const Case& each : cases) {
-    std::vector<std::string> args = {"--store", "memory:"};
+    std::vector<std::string> args = {"--store", "memory:", "--admin", "127.0.0.1:0"};
     args.insert(args.end(), each.args.begin(), each.args.end());
     daemons.push_back(Daemon::Registry(args));
     RegistryClient client(daemons.back().address());
@@ -187,6 +248,10 @@ TEST(EvictionGuardTest, IsAsConfigured) {
     const auto status = [&] { return Ctl(daemons[i].address(), {"status"}).out; };
     EXPECT_TRUE(Eventually([&] { return absl::StrContains(status(), "3 held back"); })) << status();
     EXPECT_THAT(client.Ids("orders"), SizeIs(3));
+    EXPECT_TRUE(daemons[i].process().WaitForLine("too many sessions would expire at once"));
+    EXPECT_THAT(Http(daemons[i].admin(), "GET", "/metrics").body,
+                AllOf(HasSubstr("\nfailback_registry_sessions_held 3\n"),
+                      HasSubstr("\nfailback_registry_eviction_guard_active 1\n")));
   }
 }
 

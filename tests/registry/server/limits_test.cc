@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/registry/server/registry_client.h"
 #include "tests/util/daemons.h"
@@ -21,6 +22,7 @@ namespace {
 using registry::v1::ERROR_REASON_LIMIT_REACHED;
 using registry::v1::ERROR_REASON_OVERLOADED;
 using registry::v1::ERROR_REASON_TOO_LARGE;
+using ::testing::HasSubstr;
 
 class LimitsTest : public ::testing::Test {
  protected:
@@ -38,12 +40,14 @@ class LimitsTest : public ::testing::Test {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     EXPECT_EQ(ReasonOf(status), ERROR_REASON_LIMIT_REACHED) << status;
     EXPECT_EQ(ReasonMetadata(status, "limit"), limit);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("at most " + limit + " are allowed; "));
     EXPECT_FALSE(RetryDelayOf(status).has_value());
   }
-  // A limit that passes by itself.
-  static void ExpectOverload(const absl::Status& status) {
+  // A limit that passes by itself; `text` tells which.
+  static void ExpectOverload(const absl::Status& status, const std::string& text) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     EXPECT_EQ(ReasonOf(status), ERROR_REASON_OVERLOADED) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
     EXPECT_TRUE(RetryDelayOf(status).has_value());
   }
 
@@ -62,7 +66,8 @@ class LimitsTest : public ::testing::Test {
   }
 
   // Calls many times at once while the store is locked for writing by another program.
-  void ExpectOverloadWhileTheStoreIsStuck(const std::string& path, int instances) {
+  void ExpectOverloadWhileTheStoreIsStuck(const std::string& path, int instances,
+                                          const std::string& text) {
     sqlite3* other = nullptr;
     ASSERT_EQ(sqlite3_open(path.c_str(), &other), SQLITE_OK);
     sqlite3_busy_timeout(other, 5000);
@@ -80,7 +85,7 @@ class LimitsTest : public ::testing::Test {
         while (overloaded == 0 && absl::Now() < deadline) {
           const absl::Status status = caller.Register("", batch).status();
           if (ReasonOf(status) != ERROR_REASON_OVERLOADED) continue;
-          ExpectOverload(status);
+          ExpectOverload(status, text);
           ++overloaded;
         }
       });
@@ -149,7 +154,8 @@ TEST_F(LimitsTest, SizesOfACall) {
 TEST_F(LimitsTest, SubscriptionsInAll) {
   Start({"--limits-max-subscriptions", "1"});
   EXPECT_TRUE(Subscribe(*client_).ok());
-  ExpectOverload(Subscribe(*NewClient()));
+  ExpectOverload(Subscribe(*NewClient()),
+                 "too many subscriptions at once, at most 1 are allowed; try again in 1s");
   streams_.clear();
   EXPECT_TRUE(Eventually([&] { return Subscribe(*client_).ok(); })) << "the place is free again";
 }
@@ -158,7 +164,7 @@ TEST_F(LimitsTest, SubscriptionsOfOneConnection) {
   Start({"--limits-max-subscriptions-per-connection", "1"});
   const auto other = NewClient();
   EXPECT_TRUE(Subscribe(*client_).ok());
-  ExpectOverload(Subscribe(*client_));
+  ExpectOverload(Subscribe(*client_), "subscriptions on one connection at once, at most 1 are");
   EXPECT_TRUE(Subscribe(*other).ok());
   EXPECT_TRUE(client_->List().ok());
 }
@@ -173,12 +179,12 @@ TEST_F(LimitsTest, SubscriptionsOfOneSession) {
 
 TEST_F(LimitsTest, CallsInFlight) {
   Start({"--limits-max-calls-in-flight", "2"}, "sqlite://" + dir_.File("r.db"));
-  ExpectOverloadWhileTheStoreIsStuck(dir_.File("r.db"), 1);
+  ExpectOverloadWhileTheStoreIsStuck(dir_.File("r.db"), 1, "calls at once, at most 2 are");
 }
 
 TEST_F(LimitsTest, RegistrationsThatWaitForTheDisk) {
   Start({"--limits-max-queued", "5"}, "sqlite://" + dir_.File("r.db"));
-  ExpectOverloadWhileTheStoreIsStuck(dir_.File("r.db"), 10);
+  ExpectOverloadWhileTheStoreIsStuck(dir_.File("r.db"), 10, "intents wait for their commit");
 }
 
 }  // namespace
