@@ -1,0 +1,189 @@
+// Registrations, one by one, in batches, and on streams.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "bare.pb.h"
+#include "failback/registry/v1/registry.pb.h"
+#include "tests/bench/instances.h"
+#include "tests/bench/load.h"
+#include "tests/bench/registry/calls.h"
+#include "tests/bench/registry/workload_groups.h"
+#include "tests/bench/subject.h"
+#include "tests/bench/synced_file.h"
+
+namespace failback {
+namespace {
+
+using registry::v1::RegisterStreamResponse;
+using registry::v1::ServiceInstance;
+
+// Whether all items of a streamed Register have been: results may be left out.
+bool StreamAcknowledged(const grpc::ByteBuffer& bytes) {
+  const auto response = Parsed<RegisterStreamResponse>(bytes);
+  return !response.has_status() && response.revision() > 0 && NoneRefused(response);
+}
+
+bool NotEmpty(const grpc::ByteBuffer& bytes) { return bytes.Length() > 0; }
+
+void RegisterUnary(const Scale& scale, const std::string& subject, Report* report) {
+  Subject server(subject, {});
+  const auto channel = NewChannel(server.address());
+  const std::string session = OpenSession(channel, "bench");
+  MeasureUnary("register-unary", subject, server, channel, kRegisterMethod,
+               EncodedRegisters(session, "orders", scale.unary_calls, 1), scale.unary_in_flight,
+               Acknowledged(1), report);
+}
+
+// What a durable call is set against, where the stores are.
+constexpr std::pair<const char*, SyncedFile::Sync> kSyncs[] = {
+    {"fdatasync", SyncedFile::Sync::kInPlace},
+    {"fdatasync-append", SyncedFile::Sync::kAppend},
+    {"fsync-append", SyncedFile::Sync::kFsync},
+};
+
+double SyncMedianMicroseconds(int64_t count, SyncedFile::Sync sync) {
+  const TempDir dir;
+  SyncedFile file(dir.File("synced"), sync);
+  std::vector<double> times;
+  for (int64_t i = 0; i < count; ++i) {
+    const double began = NowSeconds();
+    if (!file.Write()) Die("cannot write and sync a file in the temporary folder");
+    times.push_back((NowSeconds() - began) * 1e6);
+  }
+  return Median(times);
+}
+
+void RegisterSerial(const Scale& scale, const std::string& subject, Report* report) {
+  Subject server(subject, {});
+  const auto channel = NewChannel(server.address());
+  const std::string session = OpenSession(channel, "bench");
+  const auto requests = EncodedRegisters(session, "orders", scale.serial_calls, 1);
+  const LoadResult load = RunUnary(channel, kRegisterMethod, requests, 1, Acknowledged(1));
+  const std::string name = "register-serial";
+  report->Add(name, subject, "p50_us", Percentile(load.latencies_us, 0.5), "us");
+  report->Add(name, subject, "p99_us", Percentile(load.latencies_us, 0.99), "us");
+  if (subject == kFailbackFull) {
+    for (const auto& [reference, sync] : kSyncs) {
+      report->Add(name, reference, "p50_us", SyncMedianMicroseconds(scale.serial_calls, sync),
+                  "us");
+    }
+  }
+}
+
+constexpr char kBareUnary[] = "bare-grpc-unary";
+
+// The same instances as opaque items.
+std::vector<grpc::ByteBuffer> EncodedCarries(int64_t count, int batch) {
+  std::vector<grpc::ByteBuffer> requests;
+  for (int64_t begin = 0; begin < count; begin += batch) {
+    bench::CarryRequest request;
+    for (int64_t i = begin; i < std::min(count, begin + batch); ++i) {
+      const ServiceInstance instance = MakeInstance("orders", i);
+      bench::Item& item = *request.add_items();
+      item.set_key(
+          absl::StrCat("default/", instance.key().service(), "/", instance.key().instance_id()));
+      item.set_value(instance.SerializeAsString());
+    }
+    requests.push_back(Encode(request));
+  }
+  return requests;
+}
+
+// Whether the registry gets its batches in calls or on a stream.
+enum class Way { kCalls, kStream };
+
+// bare-grpc is one stream of opaque items into a map; bare-grpc-unary the very calls of the
+// registry, parsed and put in a map.
+void RegisterInBatches(const std::string& name, Way way, int64_t instances, int batch,
+                       const Scale& scale, const std::string& subject, Report* report) {
+  const bool bare_stream = subject == kBareGrpc;
+  Subject server(subject == kBareUnary ? kBareGrpc : subject, {});
+  const auto channel = NewChannel(server.address());
+  const std::string session = OpenSession(channel, "bench");
+  const std::vector<grpc::ByteBuffer> requests =
+      bare_stream ? EncodedCarries(instances, batch)
+                  : EncodedRegisters(session, "orders", instances, batch);
+  const double cpu = server.CpuSeconds();
+  const int window = scale.batches_in_flight;
+  const LoadResult load =
+      bare_stream ? RunStreams(channel, kCarryMethod, requests, 1, window, NotEmpty)
+      : way == Way::kStream
+          ? RunStreams(channel, kRegisterStreamMethod, requests, 1, window, StreamAcknowledged)
+          : RunUnary(channel, kRegisterMethod, requests, window, Acknowledged(batch));
+  const auto count = static_cast<double>(instances);
+  report->Add(name, subject, "instances_per_s", count / load.seconds, "1/s");
+  report->Add(name, subject, "p99_us", Percentile(load.latencies_us, 0.99), "us");
+  report->Add(name, subject, "server_cpu_us_per_instance",
+              (server.CpuSeconds() - cpu) / count * 1e6, "us");
+}
+
+void RegisterBatch(const Scale& scale, const std::string& subject, Report* report) {
+  RegisterInBatches("register-batch", Way::kCalls, scale.batch_instances, scale.batch, scale,
+                    subject, report);
+}
+
+// As many to a call as an agent sends.
+void RegisterBatch250(const Scale& scale, const std::string& subject, Report* report) {
+  RegisterInBatches("register-batch-250", Way::kCalls, scale.batch_instances, scale.agent_batch,
+                    scale, subject, report);
+}
+
+void RegisterStream(const Scale& scale, const std::string& subject, Report* report) {
+  RegisterInBatches("register-stream", Way::kStream, scale.batch_instances, scale.batch, scale,
+                    subject, report);
+}
+
+// The two for seconds instead of a third of one: more of what is registered is out of the caches,
+// and less of the time is the start's.
+void RegisterBatchLong(const Scale& scale, const std::string& subject, Report* report) {
+  RegisterInBatches("register-batch-1m", Way::kCalls, scale.many_instances, scale.batch, scale,
+                    subject, report);
+}
+
+void RegisterStreamLong(const Scale& scale, const std::string& subject, Report* report) {
+  RegisterInBatches("register-stream-1m", Way::kStream, scale.many_instances, scale.batch, scale,
+                    subject, report);
+}
+
+}  // namespace
+
+std::vector<Workload> RegisterWorkloads() {
+  return {
+      {"register-unary",
+       {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
+       RegisterUnary,
+       {"calls_per_s", "p99_us", "server_cpu_us_per_call"}},
+      {"register-batch",
+       {kBareGrpc, kBareUnary, kFailbackMemory, kFailbackNormal, kFailbackFull},
+       RegisterBatch,
+       {"instances_per_s", "server_cpu_us_per_instance"}},
+      {"register-batch-250",
+       {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
+       RegisterBatch250,
+       {"instances_per_s", "server_cpu_us_per_instance"}},
+      {"register-stream",
+       {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
+       RegisterStream,
+       {"instances_per_s", "server_cpu_us_per_instance"}},
+      {"register-batch-1m",
+       {kBareGrpc, kFailbackMemory, kFailbackNormal},
+       RegisterBatchLong,
+       {"instances_per_s", "server_cpu_us_per_instance"}},
+      {"register-stream-1m",
+       {kBareGrpc, kFailbackMemory, kFailbackNormal},
+       RegisterStreamLong,
+       {"instances_per_s", "server_cpu_us_per_instance"}},
+      {"register-serial",
+       {kBareGrpc, kBareGrpcSynced, kFailbackMemory, kFailbackNormal, kFailbackFull},
+       RegisterSerial,
+       {"p50_us"}},
+  };
+}
+
+}  // namespace failback
