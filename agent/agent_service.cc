@@ -170,8 +170,9 @@ grpc::ServerUnaryReactor* AgentService::Administer(grpc::CallbackServerContext* 
                                                    Response* response, Call call) const {
   if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
   absl::StatusOr<Response> result = call();
-  if (result.ok()) *response = *std::move(result);
-  return Finish(context, result.status());
+  const absl::Status status = result.status();
+  if (status.ok()) *response = *std::move(result);
+  return Finish(context, status);
 }
 
 grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext* context,

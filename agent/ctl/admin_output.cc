@@ -101,26 +101,27 @@ std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const
     text += Row("writes", palette.Paint("refused", Tone::kBad) + ": " +
                               FormatStatus(registry.write_status()));
   }
-  text += Row("store", absl::StrCat(registry.store(), ", id ", registry.store_id())) +
-          Row("epoch", absl::StrCat(registry.epoch(), ", revision ", registry.revision())) +
-          Row("instances", FormatCounts(overview.instances())) +
-          Row("services", absl::StrCat(overview.services()));
-  if (registry.complete()) {
-    text += Row("sessions", absl::StrCat(registry.sessions(), ", ", registry.expired_sessions(),
-                                         " expired since the start, ", registry.held_back_leases(),
-                                         " held back")) +
-            Row("subscribers", absl::StrCat(registry.subscribers())) +
-            Row("guard",
-                FormatEnum(admin::v1::EvictionGuardState_descriptor(), registry.eviction_guard()));
-  }
-  return text;
+  // etcd's counts are etcd's.
+  if (!registry.complete()) return text + Row("store", registry.store());
+  return text + Row("store", absl::StrCat(registry.store(), ", id ", registry.store_id())) +
+         Row("epoch", absl::StrCat(registry.epoch(), ", revision ", registry.revision())) +
+         Row("instances", FormatCounts(overview.instances())) +
+         Row("services", absl::StrCat(overview.services())) +
+         Row("sessions", absl::StrCat(registry.sessions(), ", ", registry.expired_sessions(),
+                                      " expired since the start, ", registry.held_back_leases(),
+                                      " held back")) +
+         Row("subscribers", absl::StrCat(registry.subscribers())) +
+         Row("guard",
+             FormatEnum(admin::v1::EvictionGuardState_descriptor(), registry.eviction_guard()));
 }
 
 std::string FormatRegistryLine(const Overview& overview) {
   const RegistryOverview& registry = overview.registry();
-  return absl::StrCat(overview.readiness().ready() ? "ready" : "not ready", "  revision ",
-                      registry.revision(), ", ", overview.instances().total(), " instances, ",
-                      registry.sessions(), " sessions, ", registry.held_back_leases(), " held back",
+  const std::string ready = overview.readiness().ready() ? "ready" : "not ready";
+  if (!registry.complete()) return ready;
+  return absl::StrCat(ready, "  revision ", registry.revision(), ", ", overview.instances().total(),
+                      " instances, ", registry.sessions(), " sessions, ",
+                      registry.held_back_leases(), " held back",
                       registry.has_write_status() ? "  cannot write" : "");
 }
 

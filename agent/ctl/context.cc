@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <iterator>
 
@@ -46,12 +47,12 @@ bool IsAgentCommand(const std::string& command) {
 bool Connects(const addrinfo& to) {
   const int fd = socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
-  connect(fd, to.ai_addr, to.ai_addrlen);
   pollfd wait = {fd, POLLOUT, 0};
   int error = 0;
   socklen_t size = sizeof(error);
   constexpr int kPatienceMillis = 500;
-  const bool done = poll(&wait, 1, kPatienceMillis) == 1 &&
+  const bool done = (connect(fd, to.ai_addr, to.ai_addrlen) == 0 || errno == EINPROGRESS) &&
+                    poll(&wait, 1, kPatienceMillis) == 1 &&
                     getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
   close(fd);
   return done;

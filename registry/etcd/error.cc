@@ -92,7 +92,10 @@ absl::Status MakeMarked(Error error, const std::string& text) {
 absl::Status FromEtcd(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   const Error error = Find(status.error_message());
-  return error == Error::kNone ? StatusFromGrpc(status) : MakeMarked(error, status.error_message());
+  if (error != Error::kNone) return MakeMarked(error, status.error_message());
+  // Of the connection, or of nobody's list: whoever reads it should know whose it is.
+  return StatusFromGrpc(grpc::Status(
+      status.error_code(), absl::StrCat("etcd: ", status.error_message()), status.error_details()));
 }
 
 absl::Status FromEtcdText(const std::string& text) {

@@ -87,6 +87,7 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> OpenSnapshot(const std::string& 
   if (!S_ISREG(info.st_mode)) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": is not a file"));
   }
+  if (access(path.c_str(), R_OK) != 0) return SystemError(path, "cannot be read");
   auto db = SqliteDatabase::Open(path, SqliteDatabase::Mode::kReadOnly);
   if (!db.ok()) return db.status();
   if (auto status = (*db)->Execute("BEGIN"); !status.ok()) return status;
@@ -274,6 +275,7 @@ absl::StatusOr<StoreSummary> BackUpStore(const std::string& from, const std::str
   if (Exists(to)) {
     return absl::FailedPreconditionError(absl::StrCat(to, ": is there already; give a new name"));
   }
+  if (access(FolderOf(to).c_str(), W_OK | X_OK) != 0) return SystemError(to, "cannot be made");
   auto source = OpenSnapshot(from);
   if (!source.ok()) return source.status();
   const Unfinished unfinished(absl::StrCat(to, ".partial-", getpid()));

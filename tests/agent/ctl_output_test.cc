@@ -1,6 +1,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/ctl/admin_output.h"
 #include "agent/ctl/output.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/struct.pb.h"
@@ -25,6 +26,26 @@ TEST(CtlOutputTest, TablesAreAlignedAndOneLineARow) {
             "A        LONG       C\n"
             "x        -          1\n"
             "ähnlich  two lines  22\n");
+}
+
+TEST(CtlOutputTest, ARegistryTellsWhatItKnows) {
+  admin::v1::Overview overview;
+  overview.mutable_readiness()->set_ready(true);
+  overview.mutable_registry()->set_store("etcd://a:1/p");
+  EXPECT_EQ(FormatRegistryStatus(overview, kNow, Palette()),
+            "registry      version , started -\n"
+            "state         ready\n"
+            "store         etcd://a:1/p\n")
+      << "zeros would be mistaken for counts";
+  EXPECT_EQ(FormatRegistryLine(overview), "ready");
+  overview.mutable_registry()->set_complete(true);
+  overview.mutable_registry()->mutable_write_status()->set_code(14);
+  overview.mutable_registry()->mutable_write_status()->set_message("disk is full");
+  EXPECT_THAT(FormatRegistryStatus(overview, kNow, Palette()),
+              HasSubstr("state         ready\nwrites        refused: UNAVAILABLE: disk is full\n"
+                        "store         etcd://a:1/p, id "));
+  EXPECT_EQ(FormatRegistryLine(overview),
+            "ready  revision 0, 0 instances, 0 sessions, 0 held back  cannot write");
 }
 
 TEST(CtlOutputTest, Spans) {

@@ -149,6 +149,18 @@ export const SCENARIOS = {
     pending: pending(5, { parked: 1 }),
     stale: true,
   }),
+  etcd: () => ({
+    overview: REGISTRY({
+      store: "etcd://10.0.0.1:2379/failback",
+      storeId: "",
+      epoch: "0",
+      revision: "0",
+      sessions: 0,
+      complete: false,
+    }),
+    rows: FLEET(),
+    pending: [],
+  }),
   empty: () => ({
     overview: REGISTRY({ sessions: 0, subscribers: 0, revision: "0" }),
     rows: [],

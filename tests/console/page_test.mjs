@@ -172,6 +172,14 @@ test("by keyboard alone: filter, rows, details, and back where one was", async (
   });
 });
 
+test("what a registry over etcd does not know is not shown as zero", async () => {
+  await withPage("etcd", "#/status", {}, async (page) => {
+    await shows(page, "which does not count them");
+    const text = await page.textContent("main");
+    for (const word of ["Epoch", "Instances", "Writes", "Eviction"]) assert.ok(!text.includes(word), word);
+  });
+});
+
 test("a link shows a colleague the same", async () => {
   const hash =
     "#/services/default/catalog?q=version%3D2.3.0&status=unhealthy&sort=-zone&instance=catalog-8";

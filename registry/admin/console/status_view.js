@@ -19,6 +19,8 @@ const mono = (text) => (text ? h("span", { class: "mono breakable" }, text) : nu
 export function statusView({ overview, kind }, now) {
   if (!overview) return null;
   const { registry, agent } = overview;
+  // An agent counts its instances, not the services they are of; etcd's counts are etcd's.
+  const known = registry && registry.complete !== false;
   return h(
     "div",
     { class: "cards" },
@@ -33,13 +35,15 @@ export function statusView({ overview, kind }, now) {
         ],
         ["Version", overview.version],
         ["Running", overview.startTime ? passed(overview.startTime, now) : null],
-        // An agent counts its instances, not the services they are of.
-        ["Services", kind === "agent" ? null : count(overview.services)],
-        [kind === "agent" ? "Registered here" : "Instances", count(overview.instances?.total)],
+        ["Services", known ? count(overview.services) : null],
+        [
+          kind === "agent" ? "Registered here" : "Instances",
+          kind === "agent" || known ? count(overview.instances?.total) : null,
+        ],
         ...(registry ? registryFacts(registry) : agentFacts(agent)),
       ]),
     ),
-    registry ? card("Sessions", sessions(registry)) : null,
+    registry ? card("Sessions", known ? sessions(registry) : elsewhere()) : null,
     (agent?.upstreams ?? []).map((upstream) => upstreamCard(upstream, now)),
     agent?.staticServices?.length
       ? card(
@@ -52,8 +56,14 @@ export function statusView({ overview, kind }, now) {
   );
 }
 
+const elsewhere = () => h("p", { class: "muted" }, "In the store, which does not count them.");
+
 const registryFacts = (registry) => [
   ["Store", mono(registry.store)],
+  ...(registry.complete === false ? [] : storeFacts(registry)),
+];
+
+const storeFacts = (registry) => [
   [
     "Store id",
     registry.storeId
@@ -91,13 +101,6 @@ function sessions(registry) {
         badge({ holding: "draining", watching: "healthy" }[guard] ?? "offline", guard || "unknown"),
       ],
     ]),
-    registry.complete === false
-      ? h(
-          "p",
-          { class: "muted" },
-          "The store keeps what it does not tell here: zeros mean unknown.",
-        )
-      : null,
   ];
 }
 

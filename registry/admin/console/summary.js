@@ -5,7 +5,8 @@ import { count, enumName } from "./format.js";
 import { badge, bar, STATES } from "./parts.js";
 
 export function summary({ overview, kind }) {
-  if (!overview) return null;
+  // Of a store that counts nothing there is nothing to sum up.
+  if (!overview || overview.registry?.complete === false) return null;
   return h(
     "dl",
     { class: "summary", "aria-label": "Summary" },

@@ -304,7 +304,8 @@ TEST_F(BackupTest, BadInputIsNamed) {
   { EXPECT_EQ(Start().Stop(), 0); }
   expect(RegistryCommand({"backup", "--store", Store(), "--to", text}),
          text + ": is there already");
-  expect(RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("no/b.db")}), "b.db");
+  expect(RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("no/b.db")}),
+         "no/b.db: cannot be made: No such file or directory");
   EXPECT_EQ(RegistryCommand({"check", "--store", text}).status,
             1);  // damaged, as far as one can tell
   const RunResult help = RegistryCommand({"backup", "--help"});
