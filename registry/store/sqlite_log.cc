@@ -33,6 +33,13 @@ std::string Ask(sqlite3* db, const char* pragma) {
 
 }  // namespace
 
+int64_t FoldLog(sqlite3* db) {
+  int folded = -1;
+  const int code =
+      sqlite3_wal_checkpoint_v2(db, "main", SQLITE_CHECKPOINT_PASSIVE, nullptr, &folded);
+  return code == SQLITE_OK ? folded : -1;
+}
+
 void SqliteLog::Attach(sqlite3* db, bool keep_room) {
   // In other modes the journal is another file, with rules of its own.
   if (Ask(db, "PRAGMA journal_mode") != "wal") return;
@@ -46,11 +53,6 @@ int SqliteLog::OnCommit(void* self, sqlite3* /*db*/, const char* /*schema*/, int
   if (pages < log->pages_) log->size_ = 0;  // it has begun anew, and may have been cut
   log->pages_ = pages;
   return SQLITE_OK;
-}
-
-void SqliteLog::Checkpoint() {
-  if (db_ == nullptr) return;
-  sqlite3_wal_checkpoint_v2(db_, "main", SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
 }
 
 void SqliteLog::Reserve() {

@@ -2,8 +2,8 @@
 // and room ahead of its end.
 //
 // Checkpoints. SQLite makes an automatic one within the commit that finds the log long, and whoever
-// waits for that commit waits for all of it: tens of milliseconds for 16 MB. Here it is the
-// caller's to make, once those who wait have been answered.
+// waits for that commit waits for all of it. Here it is the caller's to make
+// (registry/store/sqlite_checkpointer.h).
 //
 // Room, where every commit is synced. A sync of a file that has grown writes what the file system
 // knows of the file as well, its size and its blocks: on ext4 a commit took 550 us so, and 115 us
@@ -16,7 +16,6 @@
 //   SqliteLog log;                             // goes after the connection does
 //   log.Attach(db, /*keep_room=*/true);
 //   ... BEGIN IMMEDIATE; INSERT ...; log.Reserve(); COMMIT;
-//   ... answer ...
 //   if (log.pages() >= 4000) log.Checkpoint();
 //
 // Thread safety: that of the connection.
@@ -29,6 +28,10 @@
 struct sqlite3;
 
 namespace failback {
+
+// Folds what no reader needs of the log of `db` into the database: how many of its pages are there
+// now, -1 if it cannot be said. What is left stays in the log, as durable as it was.
+int64_t FoldLog(sqlite3* db);
 
 class SqliteLog {
  public:
@@ -48,9 +51,8 @@ class SqliteLog {
   // Pages in the log after the last commit.
   int64_t pages() const { return pages_; }
 
-  // Folds what no reader needs into the database; the log begins anew with the next commit. What
-  // cannot be folded in now stays in the log, as durable as it was.
-  void Checkpoint();
+  // FoldLog. If that was all, the log begins anew with the next commit.
+  int64_t Checkpoint() { return db_ == nullptr ? -1 : FoldLog(db_); }
 
  private:
   static int OnCommit(void* self, sqlite3* db, const char* schema, int pages);

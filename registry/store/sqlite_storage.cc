@@ -26,9 +26,6 @@ std::string KernelBootId() {
   return id;
 }
 
-// Of the log, when it is to be folded into the file: 16 MB.
-constexpr int64_t kCheckpointPages = 4000;
-
 const char* SynchronousPragma(Durability durability) {
   switch (durability) {
     case Durability::kFull:
@@ -104,6 +101,7 @@ absl::Status SqliteStorage::OpenDatabase() {
     // A full disk has no room for the -shm file. Alone with the store one can do without.
     if (auto status = Connect(); !status.ok()) return status;
     if (auto status = db_->Execute("PRAGMA locking_mode=EXCLUSIVE"); !status.ok()) return status;
+    alone_ = true;
     version = StoreSchemaVersion(*db_);
   }
   if (!version.ok()) return version.status();
@@ -129,7 +127,29 @@ absl::Status SqliteStorage::OpenDatabase() {
   auto rows = StoreRowWriter::Create(db_.get());
   if (!rows.ok()) return rows.status();
   rows_ = *std::move(rows);
+  auto beside = ConnectBeside();
+  if (!beside.ok()) {
+    Log(LogLevel::kWarning, "checkpoints of the store will hold up its commits",
+        {{"store", options_.path}, {"error", std::string(beside.status().message())}});
+  }
+  checkpointer_ = std::make_unique<SqliteCheckpointer>(
+      db_.get(), beside.ok() ? *std::move(beside) : nullptr, options_.checkpoint_pages);
   return absl::OkStatus();
+}
+
+// A second connection, for checkpoints; null if there can be none.
+absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteStorage::ConnectBeside() const {
+  if (alone_) return nullptr;
+  auto db = SqliteDatabase::Open(options_.path, SqliteDatabase::Mode::kReadWrite);
+  if (!db.ok()) return db.status();
+  if (auto status = (*db)->Execute(SynchronousPragma(options_.durability)); !status.ok()) {
+    return status;
+  }
+  // A connection that has read nothing does not know that there is a log.
+  if (auto tables = (*db)->QueryInt("SELECT count(*) FROM sqlite_master"); !tables.ok()) {
+    return tables.status();
+  }
+  return db;
 }
 
 // The store's head, with a new epoch if commits that clients know of may be missing.
@@ -223,12 +243,9 @@ absl::Status SqliteStorage::Write(const WriteSet& writes) {
         {{"error", std::string(marked.message())}});
   }
   mark_failed_ = !marked.ok();
+  checkpointer_->AfterCommit();
   return absl::OkStatus();
 }
-
-bool SqliteStorage::wants_upkeep() const { return db_->log().pages() >= kCheckpointPages; }
-
-void SqliteStorage::Upkeep() { db_->log().Checkpoint(); }
 
 std::vector<Storage::File> SqliteStorage::Files() const {
   const auto size_of = [](const std::string& path) {

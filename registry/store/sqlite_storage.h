@@ -35,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "registry/file_lock.h"
 #include "registry/store/durability.h"
+#include "registry/store/sqlite_checkpointer.h"
 #include "registry/store/sqlite_database.h"
 #include "registry/store/sqlite_schema.h"
 #include "registry/store/storage.h"
@@ -51,6 +52,7 @@ class SqliteStorage final : public Storage {
   struct Options {
     std::string path;  // absolute; the folder exists
     Durability durability = Durability::kFull;
+    int64_t checkpoint_pages = 4000;  // of 4 KiB, before the log is folded into the file
     // Names this start of the machine; empty: as the kernel says.
     std::string boot_id;
   };
@@ -69,8 +71,8 @@ class SqliteStorage final : public Storage {
   absl::Status Read(StoreReader* reader) override;
   absl::Status Write(const WriteSet& writes) override;
   bool blocks() const override { return true; }
-  bool wants_upkeep() const override;
-  void Upkeep() override;
+  bool wants_upkeep() const override { return checkpointer_->wants_finish(); }
+  void Upkeep() override { checkpointer_->Finish(); }
   std::vector<File> Files() const override;
 
  private:
@@ -79,6 +81,7 @@ class SqliteStorage final : public Storage {
   absl::Status OpenDatabase();
   absl::Status ReadStore(bool created);
   absl::Status MarkOpen();
+  absl::StatusOr<std::unique_ptr<SqliteDatabase>> ConnectBeside() const;
   absl::Status CheckInPlace() const;
 
   // Which file a path leads to; no file: both 0.
@@ -101,7 +104,9 @@ class SqliteStorage final : public Storage {
   bool mark_failed_ = false;  // the last commit could not be marked
   FileId store_file_;         // as they were when it was marked
   FileId log_file_;
-  std::unique_ptr<StoreRowWriter> rows_;  // goes before db_
+  bool alone_ = false;                                // no other connection can use the file
+  std::unique_ptr<StoreRowWriter> rows_;              // goes before db_
+  std::unique_ptr<SqliteCheckpointer> checkpointer_;  // likewise
 };
 
 }  // namespace failback

@@ -114,8 +114,8 @@ class Storage {
   virtual bool blocks() const = 0;
 
   // Whether there is work that Write has left, such as moving what it has appended to its place.
-  // Upkeep does it, when those who waited for a Write have been answered; it may take long, and
-  // what it cannot do is asked for again after the next Write.
+  // Upkeep does it, between two calls of Write and when those who waited for the first have been
+  // answered; what it cannot do is asked for again after a later Write.
   virtual bool wants_upkeep() const { return false; }
   virtual void Upkeep() {}
 

@@ -21,9 +21,6 @@ namespace {
 constexpr int64_t kMostIntentsPerCommit = 2000;
 // Calls of no more intents than this go before the others.
 constexpr size_t kSmallCall = 20;
-// Who waits for a commit is not made to wait for upkeep too, but callers that never pause do not
-// put it off for ever.
-constexpr int kMostGroupsBeforeUpkeep = 16;
 constexpr absl::Duration kOverloadDelay = absl::Milliseconds(200);
 constexpr int64_t kPurgeIncarnationsEveryMs = int64_t{3600} * 1000;
 
@@ -124,9 +121,7 @@ void StoreRegistry::CommitLoop() {
       }
       if (stopping_) return;
       committing_ = true;
-      const bool put_off = queue_ != nullptr && upkeep_put_off_ < kMostGroupsBeforeUpkeep;
-      if (!upkeep_ || put_off) {
-        if (upkeep_) ++upkeep_put_off_;
+      if (!upkeep_) {
         group = std::move(queue_);
         queue_ = group->SplitOff();
       }
@@ -167,7 +162,6 @@ void StoreRegistry::Upkeep() {
   }
   MutexLock lock(&queue_mu_);
   upkeep_ = false;
-  upkeep_put_off_ = 0;
   committing_ = false;
 }
 

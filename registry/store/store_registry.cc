@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<StoreRegistry>> StoreRegistry::Open(Options optio
     SqliteStorage::Options sqlite;
     sqlite.path = uri.substr(sizeof(kSqliteScheme) - 1);
     sqlite.durability = options.durability;
+    sqlite.checkpoint_pages = options.checkpoint_pages;
     auto opened = SqliteStorage::Open(std::move(sqlite));
     if (!opened.ok()) return opened.status();
     storage = *std::move(opened);

@@ -102,6 +102,10 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
     // Zero: never. A server's threads wait that long instead of serving others.
     absl::Duration quick_write = absl::Milliseconds(1);
 
+    // How long the log of an SQLite store becomes, in pages of 4 KiB, before it is folded into the
+    // file.
+    int64_t checkpoint_pages = 4000;
+
     // Commit on the calling thread even when the store waits for a disk: for tests and tools.
     bool commit_inline = false;
 
@@ -261,8 +265,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   std::unique_ptr<Group> queue_ ABSL_GUARDED_BY(queue_mu_);
   // A thread commits what it has taken; others queue up.
   bool committing_ ABSL_GUARDED_BY(queue_mu_) = false;
-  bool upkeep_ ABSL_GUARDED_BY(queue_mu_) = false;     // the storage wants it
-  int upkeep_put_off_ ABSL_GUARDED_BY(queue_mu_) = 0;  // groups that went before it
+  bool upkeep_ ABSL_GUARDED_BY(queue_mu_) = false;  // the storage wants it
   bool stopping_ ABSL_GUARDED_BY(queue_mu_) = false;
 
   Mutex purge_mu_;

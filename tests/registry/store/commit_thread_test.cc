@@ -56,7 +56,6 @@ class FakeDisk : public FakeStorage {
     Event* upkeep = nullptr;    // runs when it is done
     Event* answered = nullptr;  // and waits for this
     std::thread::id kept_by;
-    size_t writes_before_upkeep = 0;
   };
 
   FakeDisk(FakeRows* rows, Control* control) : FakeStorage(rows), control_(control) {}
@@ -74,7 +73,6 @@ class FakeDisk : public FakeStorage {
   void Upkeep() override {
     control_->wants_upkeep = false;
     control_->kept_by = std::this_thread::get_id();
-    control_->writes_before_upkeep = control_->writers.size();
     EXPECT_TRUE(control_->answered->Wait());
     control_->upkeep->Notify();
   }
@@ -237,40 +235,6 @@ TEST_F(CommitThreadTest, UpkeepComesAfterTheAnswer) {
     EXPECT_NE(control_.kept_by, std::this_thread::get_id());
   }
   EXPECT_EQ(registry_->CheckInvariants(), absl::OkStatus());
-}
-
-// Who waits for a commit goes first, and those who never stop do not put upkeep off for ever.
-TEST_F(CommitThreadTest, UpkeepIsPutOffWhileOthersWaitButNotForEver) {
-  Open(absl::Milliseconds(5));
-  ASSERT_FALSE(WritesHere(1));
-  for (int time = 0; time < 2; ++time) {
-    SCOPED_TRACE(time);
-    Event upkeep;
-    Event answered;
-    answered.Notify();
-    control_.upkeep = &upkeep;
-    control_.answered = &answered;
-    control_.wants_upkeep = true;
-    const size_t before = control_.writers.size();
-    int left = 100;
-    Event done;
-    std::function<void()> next = [&] {
-      registry_->Register(Request(), [&](const auto& response) {
-        EXPECT_TRUE(response.ok());
-        if (--left > 0) {
-          next();
-        } else {
-          done.Notify();
-        }
-      });
-    };
-    next();
-    ASSERT_TRUE(done.Wait());
-    ASSERT_TRUE(upkeep.Wait());
-    EXPECT_EQ(control_.writers.size(), before + 100);
-    EXPECT_GT(control_.writes_before_upkeep, before + 1);
-    EXPECT_LE(control_.writes_before_upkeep, before + 17);
-  }
 }
 
 // A callback that calls again is not committed within itself.

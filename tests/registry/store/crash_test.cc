@@ -55,9 +55,11 @@ TEST(Crash, NothingAcknowledgedIsLostAndNoBatchIsTorn) {
   for (uint64_t round = 0; round < kills; ++round) {
     SCOPED_TRACE(absl::StrCat("round ", round));
     const char* const durability = (const char*[]){"full", "normal", "off"}[random() % 3];
-    auto writer =
-        Process::Start({RunfilePath("tests/registry/store/crash_writer"), path, durability,
-                        std::to_string(1 + round * 1000000), std::to_string(random())});
+    // Of few pages: many a kill meets a checkpoint.
+    const char* const checkpoint_pages = (const char*[]){"20", "200", "4000"}[random() % 3];
+    auto writer = Process::Start({RunfilePath("tests/registry/store/crash_writer"), path,
+                                  durability, checkpoint_pages, std::to_string(1 + round * 1000000),
+                                  std::to_string(random())});
     ASSERT_TRUE(writer->WaitForLine("ack").has_value()) << writer->Describe();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 60000));
     writer->Kill();

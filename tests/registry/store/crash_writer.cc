@@ -1,5 +1,6 @@
 // Writes to a store until it is killed, and says on stdout what it is about to do and what was
-// acknowledged. Arguments: PATH DURABILITY(full|normal|off) FIRST_GENERATION SEED.
+// acknowledged. Arguments: PATH DURABILITY(full|normal|off) CHECKPOINT_PAGES FIRST_GENERATION
+// SEED.
 //
 //   try THREAD GENERATION register|unregister KEY,KEY,...
 //   ack THREAD GENERATION REVISION
@@ -95,7 +96,7 @@ void Write(Registry& registry, int number, uint64_t generation, uint64_t seed) {
 }
 
 int Main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 6) return 2;
   auto timer = HashedWheelTimer::Create({}).value();
   StoreRegistry::Options options;
   options.uri = absl::StrCat("sqlite://", argv[1]);
@@ -103,6 +104,7 @@ int Main(int argc, char** argv) {
   options.durability = durability == "full"     ? Durability::kFull
                        : durability == "normal" ? Durability::kNormal
                                                 : Durability::kOff;
+  options.checkpoint_pages = std::strtoll(argv[3], nullptr, 10);
   options.timer = timer.get();
   auto registry = StoreRegistry::Open(options);
   if (!registry.ok()) {
@@ -112,8 +114,8 @@ int Main(int argc, char** argv) {
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
-      Write(**registry, i, std::strtoull(argv[3], nullptr, 10),
-            std::strtoull(argv[4], nullptr, 10));
+      Write(**registry, i, std::strtoull(argv[4], nullptr, 10),
+            std::strtoull(argv[5], nullptr, 10));
     });
   }
   for (auto& thread : threads) thread.join();
