@@ -23,11 +23,6 @@ class EncodedRegistrar {
  public:
   virtual ~EncodedRegistrar() = default;
 
-  // Carries out `request`, an encoded RegisterRequest, as Registry::Register would. False: it is
-  // not taken, nothing has happened and `done` is as it was: parse it, and call Register. `request`
-  // need not live on after the return.
-  virtual bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) = 0;
-
   enum class Results {
     kAll,
     // They may be left out when each registration is ACKNOWLEDGED under the generation that it came
@@ -35,16 +30,22 @@ class EncodedRegistrar {
     kUnlessAsAsked,
   };
 
+  // Carries out `request`, an encoded RegisterRequest, as Registry::Register would. False: it is
+  // not taken, nothing has happened and `done` is as it was: parse it, and call Register. `request`
+  // need not live on after the return.
+  virtual bool RegisterEncoded(std::string_view request, Results results,
+                               Callback<RegisterResponse>* done) = 0;
+
   // As RegisterEncoded; the answer is an encoded RegisterResponse. Override it where that spares
   // the message.
-  virtual bool RegisterToBytes(std::string_view request, Results /*results*/,
+  virtual bool RegisterToBytes(std::string_view request, Results results,
                                Callback<std::string>* done) {
     const auto kept = std::make_shared<Callback<std::string>>(std::move(*done));
     Callback<RegisterResponse> parsed = [kept](absl::StatusOr<RegisterResponse> response) {
       if (!response.ok()) return std::move(*kept)(response.status());
       std::move (*kept)(response->SerializeAsString());
     };
-    if (RegisterEncoded(request, &parsed)) return true;
+    if (RegisterEncoded(request, results, &parsed)) return true;
     *done = std::move(*kept);
     return false;
   }

@@ -179,7 +179,10 @@ void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Defe
 void FailbackRegistry::Core::SendRegister(const std::string& encoded, Registry* upstream,
                                           Callback<RegisterResponse> done) {
   EncodedRegistrar* const registrar = upstream->encoded();
-  if (registrar != nullptr && registrar->RegisterEncoded(encoded, &done)) return;
+  if (registrar != nullptr &&
+      registrar->RegisterEncoded(encoded, EncodedRegistrar::Results::kUnlessAsAsked, &done)) {
+    return;
+  }
   // On an arena, as it has many small parts.
   google::protobuf::Arena arena;
   auto* const request = google::protobuf::Arena::CreateMessage<RegisterRequest>(&arena);
@@ -207,7 +210,8 @@ void FailbackRegistry::Core::Send(Call call) {
       const RegisterEncoder encoded = std::exchange(call.register_request, RegisterEncoder());
       Callback<RegisterResponse> done = [done = complete(std::move(call)),
                                          results_of](absl::StatusOr<RegisterResponse> response) {
-        if (!response.ok()) return done(response.status(), nullptr);
+        // Without results all is as asked.
+        if (!response.ok() || response->results().empty()) return done(response.status(), nullptr);
         const Results results = results_of(*response);
         done(absl::OkStatus(), &results);
       };

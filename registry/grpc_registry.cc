@@ -1,10 +1,12 @@
 #include "registry/grpc_registry.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -12,6 +14,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/client_callback.h"
+#include "registry/client_exchange.h"
 #include "registry/errors.h"
 #include "registry/event_order.h"
 #include "registry/serial_notifier.h"
@@ -28,6 +31,8 @@ std::chrono::system_clock::time_point After(absl::Duration timeout) {
 
 // Sessions at another store, in a row, until it is believed to be the registry now.
 constexpr int kStoreIsBelieved = 5;
+
+using registry::v1::RegisterStreamResponse;
 
 absl::Status Destroyed() { return absl::CancelledError("the registry client is destroyed"); }
 
@@ -97,12 +102,27 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
     return absl::OkStatus();
   }
 
-  // The stream for renewals; a new one if there is none, or null after Close().
-  std::shared_ptr<KeepAliveStream> RenewalStream();
-  // `renewal` was not answered in time: fails it, and ends the stream that it waits on.
-  void GiveUp(const std::shared_ptr<Renewal>& renewal);
-  // `stream` takes no more renewals.
-  void Drop(const KeepAliveStream* stream);
+  // The stream of its kind; a new one if there is none, or null after Close().
+  template <typename Stream>
+  std::shared_ptr<Stream> StreamOf();
+  // Sends `asked` on that stream, with the deadline of a call.
+  template <typename Stream>
+  void Ask(const std::shared_ptr<typename Stream::AskType>& asked);
+  // `asked` was not answered in time: fails it, and ends the stream that it waits on.
+  template <typename Stream>
+  void GiveUp(const std::shared_ptr<typename Stream::AskType>& asked);
+  // `stream` takes no more.
+  template <typename Stream>
+  void Drop(const Stream* stream);
+
+  // Whether Registers of `size` bytes go on a stream: what a call costs the registry is little
+  // beside a larger one, and a small one is not to wait behind others' answers.
+  bool Streams(size_t size) const {
+    return size > kLargestCall && size <= static_cast<size_t>(options.channel.max_message_bytes) &&
+           streams_ && CurrentTrace().empty();
+  }
+  // The registry knows no RegisterStream: takes a call for this and all that follow.
+  void CallInstead(const std::shared_ptr<StreamedRegister>& asked);
 
   // False after Close().
   bool Add(const std::shared_ptr<Subscription>& subscription);
@@ -121,9 +141,12 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   GrpcChannels channels;
 
  private:
+  static constexpr size_t kLargestCall = 4096;
+
   bool Claim(const Pending* pending);
   void Release();
 
+  std::atomic<bool> streams_{true};
   const std::vector<std::string> addresses_;
 
   Mutex mu_;
@@ -136,7 +159,8 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   absl::flat_hash_map<const Pending*, std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<const Subscription*, std::shared_ptr<Subscription>> subscriptions_
       ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<KeepAliveStream> renewal_stream_ ABSL_GUARDED_BY(mu_);
+  std::tuple<std::shared_ptr<KeepAliveStream>, std::shared_ptr<RegisterStream>> streams_open_
+      ABSL_GUARDED_BY(mu_);
   std::function<void(const absl::Status&)> disconnect_listener_ ABSL_GUARDED_BY(mu_);
   // Threads in a callback, once per callback.
   std::vector<std::thread::id> running_ ABSL_GUARDED_BY(mu_);
@@ -154,8 +178,11 @@ struct GrpcRegistry::UnaryCall : PendingOf<Response> {
   GrpcChannels::Picked channel;
 };
 
-// A renewal on its way.
-struct GrpcRegistry::Renewal : PendingOf<KeepAliveResponse> {
+// A message on its way, on a stream.
+template <typename Request, typename Response>
+struct GrpcRegistry::Asked : PendingOf<Response> {
+  using ResponseType = Response;
+
   // Calls `late` after `timeout`, unless cancelled. An error: the timer is stopped.
   absl::Status SetDeadline(HashedWheelTimer* timer, absl::Duration timeout, TimerTask late) {
     MutexLock lock(&mu);
@@ -171,7 +198,7 @@ struct GrpcRegistry::Renewal : PendingOf<KeepAliveResponse> {
     deadline.Cancel();
   }
 
-  KeepAliveRequest request;
+  Request request;
 
  private:
   Mutex mu;
@@ -179,77 +206,28 @@ struct GrpcRegistry::Renewal : PendingOf<KeepAliveResponse> {
   bool cancelled ABSL_GUARDED_BY(mu) = false;
 };
 
-// The KeepAlive stream. Keeps itself alive until gRPC has ended it.
+// The KeepAlive stream.
 class GrpcRegistry::KeepAliveStream
-    : public grpc::ClientBidiReactor<KeepAliveRequest, KeepAliveResponse>,
+    : public ClientExchange<Renewal, KeepAliveRequest, KeepAliveResponse>,
       public std::enable_shared_from_this<KeepAliveStream> {
  public:
+  static constexpr char kAsked[] = "renewal";
+
   explicit KeepAliveStream(std::shared_ptr<Core> core)
-      : core_(std::move(core)), channel_(core_->channels.Pick()) {}
+      : ClientExchange(WhenIdle::kStay), core_(std::move(core)), channel_(core_->channels.Pick()) {}
 
   void Start() {
-    self_ = shared_from_this();
-    const absl::Status status = core_->channels.Authenticate(&context_);
-    channel_.stub->async()->KeepAlive(&context_, this);
-    AddHold();  // for Send; removed when the stream is over
-    StartRead(&response_);
-    if (!status.ok()) {
-      MutexLock lock(&mu_);
-      reason_ = status;
-      context_.TryCancel();
-    }
-    StartCall();
-  }
-
-  // False when the stream is over: take another.
-  bool Send(const std::shared_ptr<Renewal>& renewal) {
-    MutexLock lock(&mu_);
-    if (over_) return false;
-    waiting_.push_back(renewal);
-    unsent_.push_back(renewal);
-    Write();
-    return true;
-  }
-
-  bool HasWaiting(const Renewal* renewal) {
-    MutexLock lock(&mu_);
-    return std::any_of(waiting_.begin(), waiting_.end(),
-                       [&](const auto& waiting) { return waiting.get() == renewal; });
-  }
-
-  // Ends the stream; what waits fails with `status`.
-  void Abandon(const absl::Status& status) {
-    {
-      MutexLock lock(&mu_);
-      if (reason_.ok()) reason_ = status;
-    }
-    core_->Drop(this);
-    context_.TryCancel();
+    const absl::Status ready = core_->channels.Authenticate(context());
+    channel_.stub->async()->KeepAlive(context(), this);
+    Begin(shared_from_this(), ready);
   }
 
  private:
-  void OnWriteDone(bool ok) override {
-    MutexLock lock(&mu_);
-    writing_.reset();
-    if (ok) Write();  // if not, the read fails too
+  bool Answers(const KeepAliveResponse& response, const Renewal& renewal) const override {
+    return response.session_id() == renewal.request.session_id();
   }
 
-  void OnReadDone(bool ok) override {
-    if (!ok) {
-      {
-        MutexLock lock(&mu_);
-        over_ = true;
-      }
-      core_->Drop(this);
-      RemoveHold();
-      return;
-    }
-    KeepAliveResponse response = std::move(response_);
-    response_.Clear();
-    // Matched before the next is read, which another thread may hear.
-    std::shared_ptr<Renewal> renewal = Answered(response.session_id());
-    StartRead(&response_);
-    if (renewal == nullptr) return;
+  void OnAnswer(const std::shared_ptr<Renewal>& renewal, KeepAliveResponse response) override {
     renewal->Cancel();
     if (response.has_status() && response.status().code() != 0) {
       core_->Complete<KeepAliveResponse>(renewal, StatusFromProto(response.status()));
@@ -258,60 +236,82 @@ class GrpcRegistry::KeepAliveStream
     }
   }
 
-  void OnDone(const grpc::Status& grpc_status) override {
-    const std::shared_ptr<KeepAliveStream> self = std::move(self_);
-    std::deque<std::shared_ptr<Renewal>> waiting;
-    bool abandoned = false;
-    absl::Status status = StatusFromGrpc(grpc_status);
-    core_->channels.Report(channel_, status);
-    {
-      MutexLock lock(&mu_);
-      waiting.swap(waiting_);
-      unsent_.clear();
-      if (!reason_.ok()) status = reason_;
-      abandoned = !reason_.ok();
+  void OnOver() override { core_->Drop(this); }
+
+  void OnEnd(End end) override {
+    core_->channels.Report(channel_, end.told);
+    if (end.status.ok()) {
+      end.status = absl::UnavailableError("the registry has ended the keep-alive stream");
     }
-    if (status.ok())
-      status = absl::UnavailableError("the registry has ended the keep-alive stream");
-    for (const auto& renewal : waiting) {
+    for (const auto& renewal : end.waiting) {
       renewal->Cancel();
-      core_->Complete<KeepAliveResponse>(renewal, status);
+      core_->Complete<KeepAliveResponse>(renewal, end.status);
     }
-    if (waiting.empty() && !abandoned) core_->Disconnected(status);
-  }
-
-  // Takes the renewal that an answer for `session_id` belongs to: the oldest.
-  std::shared_ptr<Renewal> Answered(const std::string& session_id) {
-    MutexLock lock(&mu_);
-    const auto it = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& renewal) {
-      return renewal->request.session_id() == session_id;
-    });
-    if (it == waiting_.end()) return nullptr;
-    std::shared_ptr<Renewal> renewal = std::move(*it);
-    waiting_.erase(it);
-    return renewal;
-  }
-
-  void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (writing_ != nullptr || over_ || unsent_.empty()) return;
-    writing_ = std::move(unsent_.front());
-    unsent_.pop_front();
-    StartWrite(&writing_->request);
+    if (end.waiting.empty() && !end.abandoned) core_->Disconnected(end.status);
   }
 
   const std::shared_ptr<Core> core_;
   const GrpcChannels::Picked channel_;
-  std::shared_ptr<KeepAliveStream> self_;
-  grpc::ClientContext context_;
-  KeepAliveResponse response_;
+};
 
-  Mutex mu_;
-  bool over_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status reason_ ABSL_GUARDED_BY(mu_);  // why it was abandoned
-  std::shared_ptr<Renewal> writing_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::shared_ptr<Renewal>> unsent_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::shared_ptr<Renewal>> waiting_
-      ABSL_GUARDED_BY(mu_);  // for an answer, oldest first
+// A RegisterStream. It ends when nothing waits: who holds no stream costs the registry nothing, and
+// the next one shows the credentials of its day.
+class GrpcRegistry::RegisterStream
+    : public ClientExchange<StreamedRegister, grpc::ByteBuffer, RegisterStreamResponse>,
+      public std::enable_shared_from_this<RegisterStream> {
+ public:
+  static constexpr char kAsked[] = "Register";
+
+  explicit RegisterStream(std::shared_ptr<Core> core)
+      : ClientExchange(WhenIdle::kEnd),
+        core_(std::move(core)),
+        channel_(core_->channels.Pick()),
+        stub_(channel_.channel) {}
+
+  void Start() {
+    const absl::Status ready = core_->channels.Authenticate(context());
+    stub_.PrepareBidiStreamingCall(context(), Core::PathOf("RegisterStream"), grpc::StubOptions(),
+                                   this);
+    Begin(shared_from_this(), ready);
+  }
+
+ private:
+  void OnAnswer(const std::shared_ptr<StreamedRegister>& asked,
+                RegisterStreamResponse response) override {
+    asked->Cancel();
+    if (response.has_status() && response.status().code() != 0) {
+      const absl::Status status = StatusFromProto(response.status());
+      if (absl::IsUnauthenticated(status)) Retire();
+      return core_->Complete<RegisterResponse>(asked, status);
+    }
+    RegisterResponse plain;
+    plain.mutable_results()->Swap(response.mutable_results());
+    plain.set_epoch(response.epoch());
+    plain.set_revision(response.revision());
+    core_->Complete<RegisterResponse>(asked, std::move(plain));
+  }
+
+  void OnOver() override { core_->Drop(this); }
+
+  void OnEnd(End end) override {
+    core_->channels.Report(channel_, end.told);
+    if (end.status.ok()) {
+      end.status = absl::UnavailableError("the registry has ended the register stream");
+    }
+    const bool unknown = absl::IsUnimplemented(end.told);
+    for (const auto& asked : end.waiting) {
+      asked->Cancel();
+      if (unknown) {
+        core_->CallInstead(asked);
+      } else {
+        core_->Complete<RegisterResponse>(asked, end.status);
+      }
+    }
+  }
+
+  const std::shared_ptr<Core> core_;
+  const GrpcChannels::Picked channel_;
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, RegisterStreamResponse> stub_;
 };
 
 // A Subscribe stream. Keeps itself alive until gRPC has ended it.
@@ -493,34 +493,68 @@ absl::Status GrpcRegistry::Core::CheckStore(const GrpcChannels::Picked& channel,
   return refused;
 }
 
-std::shared_ptr<GrpcRegistry::KeepAliveStream> GrpcRegistry::Core::RenewalStream() {
+template <typename Stream>
+std::shared_ptr<Stream> GrpcRegistry::Core::StreamOf() {
   MutexLock lock(&mu_);
   if (closed_) return nullptr;
-  if (renewal_stream_ == nullptr) {
-    renewal_stream_ = std::make_shared<KeepAliveStream>(shared_from_this());
-    renewal_stream_->Start();
+  auto& stream = std::get<std::shared_ptr<Stream>>(streams_open_);
+  if (stream == nullptr) {
+    stream = std::make_shared<Stream>(shared_from_this());
+    stream->Start();
   }
-  return renewal_stream_;
+  return stream;
 }
 
-void GrpcRegistry::Core::GiveUp(const std::shared_ptr<Renewal>& renewal) {
-  std::shared_ptr<KeepAliveStream> stream;
+template <typename Stream>
+void GrpcRegistry::Core::Ask(const std::shared_ptr<typename Stream::AskType>& asked) {
+  if (!Begin(asked)) return;
+  const absl::Status set = asked->SetDeadline(
+      options.timer, options.call_timeout,
+      [core = weak_from_this(), late = std::weak_ptr<typename Stream::AskType>(asked)] {
+        const auto asked = late.lock();
+        const auto self = core.lock();
+        if (asked != nullptr && self != nullptr) self->template GiveUp<Stream>(asked);
+      });
+  using Response = typename Stream::AskType::ResponseType;
+  if (!set.ok()) return Complete<Response>(asked, set);
+  while (const auto stream = StreamOf<Stream>()) {
+    if (stream->Send(asked)) return;
+    Drop(stream.get());
+  }
+  // Closed, which has completed it.
+}
+
+template <typename Stream>
+void GrpcRegistry::Core::GiveUp(const std::shared_ptr<typename Stream::AskType>& asked) {
+  std::shared_ptr<Stream> stream;
   {
     MutexLock lock(&mu_);
-    stream = renewal_stream_;
+    stream = std::get<std::shared_ptr<Stream>>(streams_open_);
   }
-  Complete<KeepAliveResponse>(renewal, absl::DeadlineExceededError(absl::StrCat(
-                                           "a renewal was not answered within ",
-                                           absl::FormatDuration(options.call_timeout))));
-  if (stream != nullptr && stream->HasWaiting(renewal.get())) {
-    stream->Abandon(absl::UnavailableError("the keep-alive stream does not answer"));
+  Complete<typename Stream::AskType::ResponseType>(
+      asked,
+      absl::DeadlineExceededError(absl::StrCat("a ", Stream::kAsked, " was not answered within ",
+                                               absl::FormatDuration(options.call_timeout))));
+  if (stream != nullptr && stream->HasWaiting(asked.get())) {
+    stream->Abandon(
+        absl::UnavailableError(absl::StrCat("the stream does not answer a ", Stream::kAsked)));
   }
 }
 
-void GrpcRegistry::Core::Drop(const KeepAliveStream* stream) {
-  std::shared_ptr<KeepAliveStream> dropped;
+template <typename Stream>
+void GrpcRegistry::Core::Drop(const Stream* stream) {
+  std::shared_ptr<Stream> dropped;
   MutexLock lock(&mu_);
-  if (renewal_stream_.get() == stream) dropped = std::move(renewal_stream_);
+  auto& open = std::get<std::shared_ptr<Stream>>(streams_open_);
+  if (open.get() == stream) dropped = std::move(open);
+}
+
+void GrpcRegistry::Core::CallInstead(const std::shared_ptr<StreamedRegister>& asked) {
+  streams_ = false;
+  if (!Claim(asked.get())) return;
+  CallEncoded(PathOf("Register"), asked->request.Length(), std::move(asked->done),
+              [&asked](grpc::ByteBuffer* buffer) { buffer->Swap(&asked->request); });
+  Release();
 }
 
 void GrpcRegistry::Core::Disconnected(const absl::Status& status) {
@@ -555,20 +589,23 @@ void GrpcRegistry::Core::Remove(const Subscription* subscription) {
 void GrpcRegistry::Core::Close() {
   absl::flat_hash_map<const Pending*, std::shared_ptr<Pending>> pending;
   absl::flat_hash_map<const Subscription*, std::shared_ptr<Subscription>> subscriptions;
-  std::shared_ptr<KeepAliveStream> renewal_stream;
+  decltype(streams_open_) streams;
   {
     MutexLock lock(&mu_);
     closed_ = true;
     pending.swap(pending_);
     subscriptions.swap(subscriptions_);
-    renewal_stream = std::move(renewal_stream_);
+    streams = std::move(streams_open_);
   }
   // gRPC is not waited for: this may be one of its threads. It holds on to this object.
   for (auto& [key, call] : pending) {
     call->Cancel();
     call->Fail(Destroyed());
   }
-  if (renewal_stream != nullptr) renewal_stream->Abandon(Destroyed());
+  const auto abandon = [](const auto& stream) {
+    if (stream != nullptr) stream->Abandon(Destroyed());
+  };
+  std::apply([&](const auto&... open) { (abandon(open), ...); }, streams);
   for (auto& [key, subscription] : subscriptions) subscription->Terminate(Destroyed());
   MutexLock lock(&mu_);
   const auto self = std::this_thread::get_id();
@@ -588,7 +625,8 @@ void GrpcRegistry::OpenSession(const OpenSessionRequest& request,
       [weak = std::weak_ptr<Core>(core_),
        caller = std::move(caller)](absl::StatusOr<OpenSessionResponse> response) mutable {
         // The stream is there before the first renewal is due, and tells if the connection breaks.
-        if (auto core = weak.lock(); core != nullptr && response.ok()) core->RenewalStream();
+        if (auto core = weak.lock(); core != nullptr && response.ok())
+          core->StreamOf<KeepAliveStream>();
         std::move(caller)(std::move(response));
       };
   core_->Call("OpenSession", request, std::move(done));
@@ -607,12 +645,28 @@ void GrpcRegistry::Register(const RegisterRequest& request, Callback<RegisterRes
   core_->Call("Register", request, std::move(done));
 }
 
-bool GrpcRegistry::RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) {
-  core_->CallEncoded(Core::PathOf("Register"), request.size(), std::move(*done),
-                     [request](grpc::ByteBuffer* buffer) {
-                       const grpc::Slice slice(request.data(), request.size());
-                       *buffer = grpc::ByteBuffer(&slice, 1);
-                     });
+bool GrpcRegistry::RegisterEncoded(std::string_view request, Results results,
+                                   Callback<RegisterResponse>* done) {
+  const auto encode = [request](grpc::ByteBuffer* buffer) {
+    const grpc::Slice slice(request.data(), request.size());
+    *buffer = grpc::ByteBuffer(&slice, 1);
+  };
+  if (results == Results::kAll || !core_->Streams(request.size())) {
+    // Who lets results be left out takes none for all: a call's answer has them.
+    Callback<RegisterResponse> checked =
+        [done = std::move(*done)](absl::StatusOr<RegisterResponse> response) mutable {
+          if (response.ok() && response->results().empty()) {
+            response = absl::InternalError("the registry's answer has no results");
+          }
+          std::move(done)(std::move(response));
+        };
+    core_->CallEncoded(Core::PathOf("Register"), request.size(), std::move(checked), encode);
+    return true;
+  }
+  auto asked = std::make_shared<StreamedRegister>();
+  asked->done = std::move(*done);
+  encode(&asked->request);
+  core_->Ask<RegisterStream>(asked);
   return true;
 }
 
@@ -638,20 +692,7 @@ void GrpcRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAlive
   auto renewal = std::make_shared<Renewal>();
   renewal->done = std::move(done);
   renewal->request = request;
-  if (!core_->Begin(renewal)) return;
-  const absl::Status set = renewal->SetDeadline(
-      core_->options.timer, core_->options.call_timeout,
-      [core = std::weak_ptr<Core>(core_), late = std::weak_ptr<Renewal>(renewal)] {
-        const auto renewal = late.lock();
-        const auto self = core.lock();
-        if (renewal != nullptr && self != nullptr) self->GiveUp(renewal);
-      });
-  if (!set.ok()) return core_->Complete<KeepAliveResponse>(renewal, set);
-  while (const auto stream = core_->RenewalStream()) {
-    if (stream->Send(renewal)) return;
-    core_->Drop(stream.get());
-  }
-  // Closed, which has completed the renewal.
+  core_->Ask<KeepAliveStream>(renewal);
 }
 
 std::unique_ptr<SubscribeStream> GrpcRegistry::Subscribe(const SubscribeRequest& request,

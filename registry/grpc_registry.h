@@ -6,9 +6,10 @@
 // cannot be reached each makes one connection attempt and returns UNAVAILABLE with its error, and
 // the first one after the registry is back succeeds (registry/grpc_channels.h tells how).
 //
-// All renewals share one KeepAlive stream, opened at the first and again after it broke. A stream
-// that breaks fails the renewals that wait on it; a renewal that is not answered in time ends its
-// stream, so that the next one tries another.
+// All renewals share one KeepAlive stream, opened at the first and again after it broke. What an
+// agent has much of to register goes on one RegisterStream, open as long as answers are waited for;
+// a registry that has no such stream gets calls. A stream that breaks fails what waits on it; what
+// is not answered in time ends its stream, so that the next one tries another.
 //
 // Subscriptions are checked as they come (registry/event_order.h): what does not follow from what
 // came before is not handed on, and the stream ends with ABORTED. A caller that hears ABORTED
@@ -26,7 +27,7 @@
 //  1. Each `done` runs once; after the destructor has returned none runs, nor any listener, but
 //     the one that called the destructor.
 //  2. A listener is told no message that does not follow from the one before.
-//  3. At most one KeepAlive stream is open.
+//  3. At most one KeepAlive stream is open, and one RegisterStream takes requests.
 
 #ifndef FAILBACK_REGISTRY_GRPC_REGISTRY_H_
 #define FAILBACK_REGISTRY_GRPC_REGISTRY_H_
@@ -38,6 +39,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "registry/encoded_registrar.h"
 #include "registry/grpc_channels.h"
 #include "registry/registry.h"
@@ -75,17 +77,22 @@ class GrpcRegistry final : public Registry, public EncodedRegistrar {
   void List(const ListRequest& request, Callback<ListResponse> done) override;
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
   EncodedRegistrar* encoded() override { return this; }
-  // Sends the bytes as they are; takes all.
-  bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override;
+  // Sends the bytes as they are; takes all. With kUnlessAsAsked large ones go on a RegisterStream.
+  bool RegisterEncoded(std::string_view request, Results results,
+                       Callback<RegisterResponse>* done) override;
   // Told by the end of the KeepAlive stream, which is open from the first session on.
   void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
 
  private:
   class Core;
   class KeepAliveStream;
+  class RegisterStream;
   class Subscription;
   class SubscriptionHandle;
-  struct Renewal;
+  template <typename Request, typename Response>
+  struct Asked;
+  using Renewal = Asked<KeepAliveRequest, KeepAliveResponse>;
+  using StreamedRegister = Asked<grpc::ByteBuffer, RegisterResponse>;
   template <typename Response>
   struct UnaryCall;
 

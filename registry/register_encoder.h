@@ -4,7 +4,7 @@
 //   RegisterEncoder request;
 //   request.SetSession(session_id);
 //   for (const auto& record : records) request.Add(record->payload, record->generation);
-//   registrar->RegisterEncoded(request.bytes(), &done);
+//   registrar->RegisterEncoded(request.bytes(), EncodedRegistrar::Results::kAll, &done);
 //
 // Thread safety: none.
 

@@ -225,7 +225,8 @@ void EtcdRegistry::Register(const RegisterRequest& request, Callback<RegisterRes
   core_->Write(request.session_id(), SpellBatch(request), core_->calls.Add(std::move(done)));
 }
 
-bool EtcdRegistry::RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) {
+bool EtcdRegistry::RegisterEncoded(std::string_view request, Results /*results*/,
+                                   Callback<RegisterResponse>* done) {
   std::optional<EncodedBatch> spelled = SpellEncodedRegister(request, core_->options.max_batch);
   if (!spelled.has_value()) return false;
   core_->Write(std::move(spelled->session_id), std::move(spelled->batch),

@@ -108,7 +108,8 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
 
   EncodedRegistrar* encoded() override { return this; }
   // A Register that is spelled as usual needs no messages.
-  bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override;
+  bool RegisterEncoded(std::string_view request, Results results,
+                       Callback<RegisterResponse>* done) override;
 
   Statistics Stats() const;
 

@@ -218,7 +218,8 @@ void StoreRegistry::Register(const RegisterRequest& request, Callback<RegisterRe
   SubmitBatch(request.session_id(), SpellBatch(request), std::move(done));
 }
 
-bool StoreRegistry::RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) {
+bool StoreRegistry::RegisterEncoded(std::string_view request, Results /*results*/,
+                                    Callback<RegisterResponse>* done) {
   std::optional<EncodedBatch> spelled = SpellEncodedRegister(request, options_.max_batch);
   if (!spelled.has_value()) return false;
   SubmitBatch(std::move(spelled->session_id), std::move(spelled->batch), std::move(*done));

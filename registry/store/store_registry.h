@@ -156,7 +156,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
                     Callback<CloseSessionResponse> done) override;
   void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
   EncodedRegistrar* encoded() override { return this; }
-  bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override;
+  bool RegisterEncoded(std::string_view request, Results results,
+                       Callback<RegisterResponse>* done) override;
   bool RegisterToBytes(std::string_view request, Results results,
                        Callback<std::string>* done) override;
   void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;

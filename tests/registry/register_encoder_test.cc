@@ -61,7 +61,8 @@ TEST(RegisterEncoderTest, WritesWhatTheMessageWouldAndWhatStoresTake) {
 // Takes what is not empty, and answers with messages.
 class Plain final : public EncodedRegistrar {
  public:
-  bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override {
+  bool RegisterEncoded(std::string_view request, Results /*results*/,
+                       Callback<RegisterResponse>* done) override {
     if (request.empty()) return false;
     if (request == "bad") {
       std::move (*done)(absl::AbortedError("bad"));

@@ -15,6 +15,8 @@
 #include <string_view>
 #include <utility>
 
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
 #include "registry/encoded_registrar.h"
 #include "registry/registry.h"
 #include "tests/bench/load.h"
@@ -72,12 +74,13 @@ class WatchedUpstream final : public Registry, public EncodedRegistrar {
     upstream_->CloseSession(request, std::move(done));
   }
   void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override {
-    upstream_->Register(request, Watched(std::move(done)));
+    upstream_->Register(request, Watched(request.registrations_size(), std::move(done)));
   }
   EncodedRegistrar* encoded() override { return upstream_->encoded() == nullptr ? nullptr : this; }
-  bool RegisterEncoded(std::string_view request, Callback<RegisterResponse>* done) override {
-    Callback<RegisterResponse> watched = Watched(std::move(*done));
-    if (!upstream_->encoded()->RegisterEncoded(request, &watched)) {
+  bool RegisterEncoded(std::string_view request, Results results,
+                       Callback<RegisterResponse>* done) override {
+    Callback<RegisterResponse> watched = Watched(RegistrationsIn(request), std::move(*done));
+    if (!upstream_->encoded()->RegisterEncoded(request, results, &watched)) {
       RegisterRequest parsed;
       parsed.ParseFromArray(request.data(), static_cast<int>(request.size()));
       upstream_->Register(parsed, std::move(watched));
@@ -106,24 +109,37 @@ class WatchedUpstream final : public Registry, public EncodedRegistrar {
   }
 
  private:
-  // Begins a Register, whose answer is counted and goes to `done`.
-  Callback<RegisterResponse> Watched(Callback<RegisterResponse> done) {
+  static int64_t RegistrationsIn(std::string_view request) {
+    using google::protobuf::internal::WireFormatLite;
+    google::protobuf::io::CodedInputStream bytes(reinterpret_cast<const uint8_t*>(request.data()),
+                                                 static_cast<int>(request.size()));
+    int64_t count = 0;
+    while (const uint32_t tag = bytes.ReadTag()) {
+      count += WireFormatLite::GetTagFieldNumber(tag) == RegisterRequest::kRegistrationsFieldNumber;
+      if (!WireFormatLite::SkipField(&bytes, tag)) break;
+    }
+    return count;
+  }
+
+  // Begins a Register of `count`, whose answer is counted and goes to `done`.
+  Callback<RegisterResponse> Watched(int64_t count, Callback<RegisterResponse> done) {
     ++traffic_->attempts;
     ++traffic_->registers;
     const int64_t now = ++traffic_->in_flight;
     int64_t peak = traffic_->peak_in_flight;
     while (now > peak && !traffic_->peak_in_flight.compare_exchange_weak(peak, now)) {
     }
-    return [traffic = traffic_, own = own_,
+    return [count, traffic = traffic_, own = own_,
             done = std::move(done)](absl::StatusOr<RegisterResponse> response) mutable {
       --traffic->in_flight;
       if (response.ok()) {
-        int64_t fine = 0;
+        // Without results all is as asked.
+        int64_t fine = response->results().empty() ? count : 0;
         for (const auto& result : response->results()) {
           fine += result.status().code() == 0 ? 1 : 0;
         }
         traffic->acknowledged += fine;
-        traffic->refused += response->results_size() - fine;
+        traffic->refused += count - fine;
         if (own != nullptr) *own += fine;
       }
       std::move(done)(std::move(response));

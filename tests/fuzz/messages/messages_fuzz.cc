@@ -190,7 +190,7 @@ class FuzzSession {
     }
     int answers = 0;
     Callback<RegisterResponse> done = [&](const absl::StatusOr<RegisterResponse>&) { ++answers; };
-    const bool taken = store_->RegisterEncoded(bytes, &done);
+    const bool taken = store_->RegisterEncoded(bytes, EncodedRegistrar::Results::kAll, &done);
     if (answers != (taken ? 1 : 0)) Die("an encoded Register was not answered once");
     Callback<std::string> to_bytes = [&](const absl::StatusOr<std::string>& answer) {
       --answers;

@@ -95,7 +95,8 @@ TEST(StoreRegistry, EncodedRegisterIsDecidedLikeAParsedOne) {
   ASSERT_TRUE(store.Register(request.session_id(), MakeInstance("orders", "old"), 9).ok());
   absl::StatusOr<RegisterResponse> response;
   Callback<RegisterResponse> done = [&](auto answer) { response = std::move(answer); };
-  ASSERT_TRUE(store->RegisterEncoded(request.SerializeAsString(), &done));
+  ASSERT_TRUE(
+      store->RegisterEncoded(request.SerializeAsString(), EncodedRegistrar::Results::kAll, &done));
   ASSERT_TRUE(response.ok()) << response.status();
   ASSERT_EQ(response->results_size(), 3);
   EXPECT_EQ(response->results(0).state(), registry::v1::INTENT_STATE_ACKNOWLEDGED);
@@ -176,11 +177,12 @@ TEST(StoreRegistry, EncodedRegisterThatIsToBeRefusedIsNotTaken) {
   StoreHarness store;
   int answers = 0;
   Callback<RegisterResponse> done = [&](const auto&) { ++answers; };
-  EXPECT_FALSE(store->RegisterEncoded("\xff\xff", &done));
+  EXPECT_FALSE(store->RegisterEncoded("\xff\xff", EncodedRegistrar::Results::kAll, &done));
   RegisterRequest request;
   *request.add_registrations()->mutable_instance() = MakeInstance("orders", "1");
   request.mutable_registrations(0)->mutable_instance()->set_port(70000);
-  EXPECT_FALSE(store->RegisterEncoded(request.SerializeAsString(), &done));
+  EXPECT_FALSE(
+      store->RegisterEncoded(request.SerializeAsString(), EncodedRegistrar::Results::kAll, &done));
   EXPECT_TRUE(done);
   Callback<std::string> to_bytes = [&](const auto&) { ++answers; };
   EXPECT_FALSE(store->RegisterToBytes(request.SerializeAsString(),
