@@ -374,6 +374,31 @@ TEST_F(BackupTest, PathsMayBeRelative) {
   EXPECT_THAT(FilesLike(dir_.path(), "replaced"), SizeIs(2));
 }
 
+// What is newest in it is in its log only, which is folded in or kept too.
+TEST_F(BackupTest, AReplacedStoreThatIsDamagedIsKeptWithItsNewest) {
+  {
+    Daemon daemon = Start();
+    RegistryClient client(daemon.address());
+    ASSERT_TRUE(client.Register("", {MakeInstance("orders", "1")}).ok());
+    ASSERT_EQ(RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("b.db")}).status, 0);
+    ASSERT_TRUE(client.Register("", {MakeInstance("orders", "newest-one")}).ok());
+    daemon.Kill();
+  }
+  std::fstream(dir_.File("registry.db"), std::ios::in | std::ios::out | std::ios::binary)
+      << std::string(100, 'x');
+  ASSERT_EQ(RegistryCommand({"restore", "--store", Store(), "--from", dir_.File("b.db")}).status,
+            0);
+  std::string kept;
+  for (const std::string& name : FilesLike(dir_.path(), "registry.db.replaced-")) {
+    std::ifstream file(dir_.File(name), std::ios::binary);
+    kept.append(std::istreambuf_iterator<char>(file), {});
+  }
+  EXPECT_THAT(kept, HasSubstr("newest-one"));
+  // It is not taken for the log of what is there now.
+  Daemon daemon = Start();
+  EXPECT_THAT(RegistryClient(daemon.address()).Ids(), ElementsAre("1"));
+}
+
 TEST_F(BackupTest, WithoutRoomThereIsNoBackupAndNothingIsReplaced) {
   auto daemon = std::make_unique<Daemon>(Start());
   ASSERT_EQ(RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("b.db")}).status, 0);

@@ -151,6 +151,23 @@ TEST(StoreRegistry, OwnPauseIsNotBlamedOnClients) {
   EXPECT_EQ(store->Stats().leases.pauses, 1);
 }
 
+TEST(StoreRegistry, AfterAPauseALeaseThatHadNotRunOutIsAFullOneToo) {
+  StoreHarness store;
+  const std::string a = store.Session("a", absl::Seconds(10));
+  ASSERT_TRUE(store.Register(a, MakeInstance("orders", "a")).ok());
+  store.clock().Advance(absl::Seconds(4));
+  const std::string b = store.Session("b", absl::Seconds(10));
+  ASSERT_TRUE(store.Register(b, MakeInstance("orders", "b")).ok());
+  store.clock().Advance(absl::Seconds(1));
+  store.clock().Jump(absl::Seconds(8));  // to a second before the end of the second one
+  store.clock().Advance(absl::ZeroDuration());
+  EXPECT_EQ(store->Stats().leases.pauses, 1);
+  store.clock().Advance(absl::Milliseconds(9900));
+  EXPECT_THAT(store.Ids(), SizeIs(2));
+  store.clock().Advance(absl::Milliseconds(200));
+  EXPECT_THAT(store.Ids(), IsEmpty());
+}
+
 TEST(StoreRegistry, PauseThatEndsJustAfterADeadlineIsNoticedByTheHeartbeat) {
   StoreHarness store;
   const std::string session = store.Session("a", absl::Seconds(10));
