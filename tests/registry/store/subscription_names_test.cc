@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/store/subscription_hub.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {
@@ -109,6 +110,27 @@ TEST_F(NamedTest, TheSessionsEndEndsItsStreams) {
   const auto late_stream = Subscribe(late, 9);
   EXPECT_EQ(EndReason(late), registry::v1::ERROR_REASON_SESSION_UNKNOWN);
   EXPECT_TRUE(Unsubscribe(9).ok()) << "what went with the session is gone";
+}
+
+// Or memory would grow with each session that there ever was.
+TEST(SubscriptionHub, TheNamesOfASessionGoWithIt) {
+  const auto hub = SubscriptionHub::Create({}, /*epoch=*/7, /*revision=*/1);
+  const auto nothing = [](const std::string&) { return std::vector<Blob>(); };
+  SubscribeRequest request;
+  request.set_session_id("a");
+  request.set_subscription_id("s");
+  request.mutable_selector()->set_service("orders");
+  auto subscriber = NewSubscriber();
+  SubscriptionHub::Deliveries deliveries;
+  const auto stream = hub->Subscribe(request, 1, nothing, subscriber, &deliveries);
+  EXPECT_THAT(hub->Sessions(), ElementsAre("a"));
+  CommitResult commit;
+  commit.revision = 2;
+  commit.ended_sessions = {"a"};
+  hub->Publish(std::move(commit), nothing, &deliveries);
+  EXPECT_THAT(hub->Sessions(), IsEmpty());
+  SubscriptionHub::Deliver(deliveries);
+  EXPECT_TRUE(subscriber->ended().has_value());
 }
 
 TEST_F(NamedTest, NamesAreBounded) {
