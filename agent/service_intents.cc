@@ -165,15 +165,17 @@ void ServiceIntents::Flush() {
       }
     }
     if (batch->deregistrations.deregistrations().empty()) {
-      registry_->Register(batch->registrations, [weak = weak_from_this(),
-                                                 batch](absl::StatusOr<RegisterResponse> answer) {
-        if (auto self = weak.lock()) self->Answered(*batch, answer);
-      });
+      registry_->Register(
+          batch->registrations,
+          [weak = weak_from_this(), batch](const absl::StatusOr<RegisterResponse>& answer) {
+            if (auto self = weak.lock()) self->Answered(*batch, answer);
+          });
     } else {
-      registry_->Unregister(batch->deregistrations, [weak = weak_from_this(), batch](
-                                                        absl::StatusOr<UnregisterResponse> answer) {
-        if (auto self = weak.lock()) self->Answered(*batch, answer);
-      });
+      registry_->Unregister(
+          batch->deregistrations,
+          [weak = weak_from_this(), batch](const absl::StatusOr<UnregisterResponse>& answer) {
+            if (auto self = weak.lock()) self->Answered(*batch, answer);
+          });
     }
   }
 }

@@ -6,7 +6,7 @@
 namespace failback {
 
 ExchangeReactor::ExchangeReactor(Options options)
-    : state_(std::make_shared<State>(this, std::move(options))) {}
+    : state_(std::make_shared<State>(this, options)) {}
 
 void ExchangeReactor::Begin() {
   MutexLock lock(&state_->mu_);
@@ -44,7 +44,7 @@ void ExchangeReactor::OnDone() {
   delete this;
 }
 
-void ExchangeReactor::State::Answer(const Ticket& ticket, grpc::ByteBuffer response,
+void ExchangeReactor::State::Answer(const Ticket& ticket, const grpc::ByteBuffer& response,
                                     absl::StatusCode code) {
   MutexLock lock(&mu_);
   if (reactor_ == nullptr) return;
@@ -53,19 +53,19 @@ void ExchangeReactor::State::Answer(const Ticket& ticket, grpc::ByteBuffer respo
                           Clock::Real()->NowNanos() - ticket.begin_nanos);
   }
   if (end_.has_value()) return;
-  Put(ticket, std::move(response));
+  Put(ticket, response);
   Advance();
 }
 
-void ExchangeReactor::State::Put(const Ticket& ticket, grpc::ByteBuffer response) {
+void ExchangeReactor::State::Put(const Ticket& ticket, const grpc::ByteBuffer& response) {
   open_bytes_ += response.Length() - ticket.bytes;
   if (options_.order == Order::kAsAnswered) {
-    ready_.push_back(std::move(response));
+    ready_.push_back(response);
     return;
   }
-  waiting_[ticket.number - first_waiting_] = std::move(response);
+  waiting_[ticket.number - first_waiting_] = response;
   for (; !waiting_.empty() && waiting_.front().has_value(); ++first_waiting_) {
-    ready_.push_back(*std::move(waiting_.front()));
+    ready_.emplace_back().Swap(&*waiting_.front());
     waiting_.pop_front();
   }
 }
@@ -120,7 +120,7 @@ void ExchangeReactor::State::SetEnd(const absl::Status& status) {
 void ExchangeReactor::State::Advance() {
   if (reactor_ == nullptr) return;
   if (!writing_ && !ready_.empty()) {
-    written_ = std::move(ready_.front());
+    written_.Swap(&ready_.front());
     ready_.pop_front();
     --open_;
     open_bytes_ -= written_.Length();

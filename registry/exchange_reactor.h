@@ -98,11 +98,10 @@ class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
 
 class ExchangeReactor::State {
  public:
-  State(ExchangeReactor* reactor, Options options)
-      : options_(std::move(options)), reactor_(reactor) {}
+  State(ExchangeReactor* reactor, Options options) : options_(options), reactor_(reactor) {}
 
   // Answers a message: once. `code` is what it is counted as.
-  void Answer(const Ticket& ticket, grpc::ByteBuffer response, absl::StatusCode code);
+  void Answer(const Ticket& ticket, const grpc::ByteBuffer& response, absl::StatusCode code);
 
   // Ends the stream when the write under way is done; what is open is dropped.
   void End(const absl::Status& status);
@@ -124,7 +123,8 @@ class ExchangeReactor::State {
     return !end_.has_value() && !last_words_.has_value();
   }
   Ticket Take(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Put(const Ticket& ticket, grpc::ByteBuffer response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Put(const Ticket& ticket, const grpc::ByteBuffer& response)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetEnd(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -170,8 +170,8 @@ class Asked {
 
   void Answer(Result result) {
     const absl::StatusCode code = result.status().code();
-    grpc::ByteBuffer bytes = encode_(std::move(result));
-    std::exchange(state_, nullptr)->Answer(ticket_, std::move(bytes), code);
+    const grpc::ByteBuffer bytes = encode_(std::move(result));
+    std::exchange(state_, nullptr)->Answer(ticket_, bytes, code);
   }
 
  private:

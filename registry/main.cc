@@ -210,8 +210,9 @@ int Main(int argc, char** argv) {
   const auto check = [&]() -> absl::Status {
     if (auto status = ValidateRegistryConfig(config, loader); !status.ok()) return status;
     auto loaded = ServerSecurity::Load(ServerSecurity::KeysOf(config), loader);
-    if (loaded.ok()) security = *std::move(loaded);
-    return loaded.status();
+    if (!loaded.ok()) return loaded.status();
+    security = *std::move(loaded);
+    return absl::OkStatus();
   };
   if (const auto status = LoadConfiguration(argc, argv, &loader, &config, check)) return *status;
   ShareHeaps();

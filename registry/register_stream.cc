@@ -51,7 +51,7 @@ void RegisterStreamReactor::OnRequest(grpc::ByteBuffer* request, const Ticket& t
   taken.Swap(request);
   auto asked = std::make_unique<Asked<EncodeAnswer>>(state(), ticket, EncodeAnswer());
   Guarded([&] {
-    carry_out_(std::move(taken), [asked = std::move(asked)](absl::StatusOr<std::string> response) {
+    carry_out_(taken, [asked = std::move(asked)](absl::StatusOr<std::string> response) {
       asked->Answer(std::move(response));
     });
   }).IgnoreError();  // the callback's end has answered

@@ -26,7 +26,7 @@ class RegisterStreamReactor final : public ExchangeReactor {
  public:
   // Carries out one encoded RegisterRequest. The answer is the bytes of a RegisterResponse, whose
   // results may be left out as RegisterStreamResponse says.
-  using CarryOut = std::function<void(grpc::ByteBuffer request, Callback<std::string> done)>;
+  using CarryOut = std::function<void(const grpc::ByteBuffer& request, Callback<std::string> done)>;
 
   static constexpr size_t kMaxOpen = 32;
   static constexpr size_t kMaxOpenBytes = size_t{4} << 20;

@@ -47,7 +47,7 @@ absl::StatusOr<EtcdRegistry::Options> ParseEtcd(const RegistryConfig& config,
 
 absl::Status ValidateStore(const RegistryConfig& config, const ConfigLoader& loader) {
   if (IsEtcd(config)) return ParseEtcd(config, loader, /*timer=*/nullptr).status();
-  const absl::Status status = StoreRegistry::CheckUri(config.store());
+  absl::Status status = StoreRegistry::CheckUri(config.store());
   if (status.ok()) return status;
   const bool is_file = absl::StartsWith(config.store(), "sqlite:///");
   return NoStore(config, loader, status, is_file ? "" : absl::StrCat("; or ", kEtcdForm));

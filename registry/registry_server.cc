@@ -278,13 +278,13 @@ class RegistryServer::Service final : public ServiceBase {
     auto* reactor = new RegisterStreamReactor(
         context, &call_stats_,
         [this, registry = registry.value_or(registry_),
-         parent = TraceParentOf(context->client_metadata())](grpc::ByteBuffer request,
+         parent = TraceParentOf(context->client_metadata())](const grpc::ByteBuffer& request,
                                                              Callback<std::string> done) {
           const ScopedTrace trace(parent);
           Place place = Admit(request);
           if (!place.refusal.ok()) return std::move(done)(place.refusal);
           CarryOut<std::string>(
-              registry, std::move(request),
+              registry, request,
               RegisterInBytes{encoded_, EncodedRegistrar::Results::kUnlessAsAsked},
               [token = std::move(place.token),
                done = std::move(done)](absl::StatusOr<std::string> response) mutable {
@@ -429,7 +429,7 @@ class RegistryServer::Service final : public ServiceBase {
   // large: to change threads costs as much as to store many instances. So at most one thread that
   // serves connections is with bulk.
   template <typename Response, typename Call>
-  void CarryOut(std::shared_ptr<Registry> registry, grpc::ByteBuffer request, Call call,
+  void CarryOut(std::shared_ptr<Registry> registry, const grpc::ByteBuffer& request, Call call,
                 Callback<Response> done, bool stay = false) {
     if (!IsBulk(request)) return call(registry.get(), request, std::move(done));
     const auto size = static_cast<int64_t>(request.Length());
@@ -438,9 +438,9 @@ class RegistryServer::Service final : public ServiceBase {
       return call(registry.get(), request, std::move(done));
     }
     bulk_bytes_ += size;
-    bulk_->Execute([this, under_way = std::move(under_way), registry = std::move(registry),
-                    request = std::move(request), size, call = std::move(call),
-                    parent = CurrentTrace(), done = std::move(done)]() mutable {
+    bulk_->Execute([this, under_way = std::move(under_way), registry = std::move(registry), request,
+                    size, call = std::move(call), parent = CurrentTrace(),
+                    done = std::move(done)]() mutable {
       const ScopedTrace trace(std::move(parent));
       bulk_bytes_ -= size;
       if (stopping_) return std::move(done)(ShuttingDown());

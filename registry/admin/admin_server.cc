@@ -193,7 +193,8 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   // What is wrong with a request before it has reached a handler; nothing: it may go on.
   std::optional<AdminResponse> Refuse(const HttpRequest& request) const;
   std::optional<AdminResponse> RefuseChange(const HttpRequest& request) const;
-  std::optional<AdminResponse> Dispatch(const HttpRequest& request, std::shared_ptr<Answer> answer);
+  std::optional<AdminResponse> Dispatch(const HttpRequest& request,
+                                        const std::shared_ptr<Answer>& answer);
 
   const Options options_;
   std::string address_;
@@ -486,7 +487,7 @@ std::optional<AdminResponse> AdminServer::Impl::RefuseChange(const HttpRequest& 
 }
 
 std::optional<AdminResponse> AdminServer::Impl::Dispatch(const HttpRequest& request,
-                                                         std::shared_ptr<Answer> answer) {
+                                                         const std::shared_ptr<Answer>& answer) {
   const std::string target(View(request.target()));
   const size_t mark = target.find('?');
   AdminRequest call;
