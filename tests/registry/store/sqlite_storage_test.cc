@@ -107,6 +107,37 @@ TEST(SqliteStorage, LeasesAreFullAgainAfterAReopenAndThenEnd) {
   EXPECT_EQ(store->Stats().tombstones, 1) << "the fence of what went with its session";
 }
 
+TEST(SqliteStorage, APersistentInstanceOutlivesItsSessionAndAReopenUntilItIsUnregistered) {
+  TempDir folder;
+  StoreHarness store(On(folder.File("registry.db")));
+  const auto persistent = [](const std::string& id) {
+    ServiceInstance instance = MakeInstance("orders", id);
+    instance.set_persistent(true);
+    return instance;
+  };
+  const std::string expires = store.Session("a", absl::Seconds(10));
+  ASSERT_TRUE(store.Register(expires, persistent("of-expired"), 1).ok());
+  ASSERT_TRUE(store.Register(expires, MakeInstance("orders", "goes"), 1).ok());
+  const std::string closes = store.Session("b", absl::Seconds(10));
+  ASSERT_TRUE(store.Register(closes, persistent("of-closed"), 1).ok());
+  ASSERT_TRUE(store.CloseSession(closes).ok());
+  store.clock().Advance(absl::Seconds(11));
+  EXPECT_THAT(store.Ids(), ElementsAre("of-closed", "of-expired"));
+  store.Reopen();
+  EXPECT_THAT(store.Ids(), ElementsAre("of-closed", "of-expired"));
+  store.clock().Advance(absl::Hours(48));
+  EXPECT_THAT(store.Ids(), ElementsAre("of-closed", "of-expired"));
+
+  // By its owner, who comes back, or by hand.
+  const auto again = store.OpenSession("a");
+  EXPECT_EQ(again.rank(), 1u) << "what it owns keeps its rank in memory";
+  EXPECT_TRUE(store.Unregister(again.session_id(), persistent("of-expired").key(), 2).ok());
+  EXPECT_TRUE(store.Unregister("", persistent("of-closed").key()).ok());
+  EXPECT_THAT(store.Ids(), IsEmpty());
+  store.Reopen();
+  EXPECT_THAT(store.Ids(), IsEmpty());
+}
+
 TEST(SqliteStorage, RemovedRowsAreRemoved) {
   TempDir folder;
   StoreHarness store(On(folder.File("registry.db")));
