@@ -57,7 +57,7 @@ std::string FolderOf(const std::string& path) {
 absl::Status Sync(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return SystemError(path, "cannot open");
-  const absl::Status status = fsync(fd) == 0 ? absl::OkStatus() : SystemError(path, "cannot sync");
+  absl::Status status = fsync(fd) == 0 ? absl::OkStatus() : SystemError(path, "cannot sync");
   close(fd);
   return status;
 }

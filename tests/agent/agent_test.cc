@@ -145,7 +145,7 @@ class AgentTest : public ::testing::Test {
     request.mutable_selector()->set_service(service);
     Collector<absl::StatusOr<ListResponse>> answer;
     registry_.store()->List(
-        request, [&](absl::StatusOr<ListResponse> response) { answer.Add(std::move(response)); });
+        request, [&](const absl::StatusOr<ListResponse>& response) { answer.Add(response); });
     EXPECT_TRUE(answer.WaitFor([](const auto& values) { return !values.empty(); }));
     std::vector<std::string> ids;
     const ListResponse listed = answer.values()[0].value();
@@ -444,7 +444,7 @@ TEST_F(AgentTest, SeveralRegistriesAtOnce) {
   selector.set_service("orders");
   auto one = (*agent)->Subscribe(
       selector, [&](const ServiceSnapshot& snapshot) { old_only.Add(Ids(snapshot)); }, "old");
-  const auto are = [](std::vector<std::string> ids) {
+  const auto are = [](const std::vector<std::string>& ids) {
     return [ids](const auto& values) { return !values.empty() && values.back() == ids; };
   };
   EXPECT_TRUE(merged.WaitFor(are({"a", "b"})));

@@ -53,7 +53,7 @@ template <typename Response>
 absl::Status Outcome(const absl::StatusOr<Response>& response) {
   if (!response.ok()) return response.status();
   for (const auto& result : response->results()) {
-    const absl::Status status = StatusFromProto(result.status());
+    absl::Status status = StatusFromProto(result.status());
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -84,6 +84,7 @@ Selector WholeService() {
 
 std::vector<std::string> Ids(int count) {
   std::vector<std::string> ids;
+  ids.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) ids.push_back(absl::StrCat("i-", i));
   return ids;
 }
@@ -191,7 +192,7 @@ absl::Status Watcher::Check(const DesiredHistory& desired) const {
   for (const auto& stream : streams_) {
     MutexLock lock(&stream->mu);
     if (!stream->broken.ok()) return stream->broken;
-    const absl::Status explained = desired.Explains(stream->observed.states());
+    absl::Status explained = desired.Explains(stream->observed.states());
     if (!explained.ok()) return explained;
   }
   return absl::OkStatus();

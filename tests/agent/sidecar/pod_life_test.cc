@@ -13,10 +13,8 @@
 namespace failback {
 namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 class PodLifeTest : public SidecarTest {
  protected:
