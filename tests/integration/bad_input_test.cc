@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sqlite3.h"
@@ -99,7 +100,7 @@ TEST(BadInputTest, ASocketIsGivenToWhoItIsForAndBadKeysAreNamed) {
       ExpectRefused(
           RunProcess({binary, "--listen", "unix:" + path, flag, value},
                      {{"FAILBACK_REGISTRY", "grpc://127.0.0.1:1"}, {"FAILBACK_STORE", "memory:"}}),
-          {flag + ": '" + value + "' is not a " + problem});
+          {absl::StrCat(flag, ": '", value, "' is not a ", problem)});
     }
   };
   refused("--socket-mode", "0x1", "file mode from 0 to 0777, as 0660");

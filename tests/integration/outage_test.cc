@@ -18,7 +18,6 @@ namespace {
 
 using agent::v1::PendingOperation;
 using registry::v1::ServiceInstance;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 

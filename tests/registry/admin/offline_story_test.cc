@@ -169,8 +169,9 @@ TEST_F(OfflineStoryTest, APortThatIsTakenIsAnErrorOnlyWhereItIsNamed) {
   std::unique_ptr<AdminServer> holder;
   ASSERT_TRUE(Eventually([&] {
     auto bound = AdminServer::Bind(options);
-    if (bound.ok()) holder = *std::move(bound);
-    return bound.ok();
+    if (!bound.ok()) return false;
+    holder = *std::move(bound);
+    return true;
   }));
   const auto second =
       Process::Start({RegistryBinary(), "--store", "memory:", "--listen", "127.0.0.1:0"});

@@ -65,6 +65,7 @@ std::string EtcdCluster::Uri(const std::string& path) const {
 void EtcdCluster::Start(int index) {
   Member& member = members_[static_cast<size_t>(index)];
   std::vector<std::string> cluster;
+  cluster.reserve(members_.size());
   for (int i = 0; i < size(); ++i) {
     cluster.push_back(
         absl::StrCat("m", i, "=", Url(members_[static_cast<size_t>(i)].peer_port, false)));
