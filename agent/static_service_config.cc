@@ -1,6 +1,10 @@
 #include "agent/static_service_config.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -105,6 +109,11 @@ absl::Status ValidateHttp(const std::string& path, const agent::v1::HttpCheck& h
   }
   if (http.tls().skip_verify() && !http.tls().ca().empty()) {
     return loader.ErrorAt(path + ".tls.ca", "is not looked at with skip_verify; leave one out");
+  }
+  // Without it every try fails, as if the service were ill.
+  if (const std::string& ca = http.tls().ca(); !ca.empty() && access(ca.c_str(), R_OK) != 0) {
+    return loader.ErrorAt(path + ".tls.ca",
+                          absl::StrCat("'", ca, "' cannot be read: ", std::strerror(errno)));
   }
   for (const auto& [name, value] : http.headers()) {
     const std::string place = absl::StrCat(path, ".headers[\"", name, "\"]");

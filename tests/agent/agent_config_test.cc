@@ -202,6 +202,11 @@ TEST_F(AgentConfigTest, ChecksAreReadStrictly) {
   EXPECT_EQ(bad("{http: {path: healthz}}"),
             "agent.yaml:7: services[0].checks[0].http.path: 'healthz' is not a path; as "
             "/healthz?full=1");
+  EXPECT_EQ(bad("{http: {tls: {ca: " + dir_.Write("ca.crt", "") + "}}}"), "");
+  EXPECT_EQ(
+      bad("{http: {tls: {ca: /none/ca.crt}}}"),
+      "agent.yaml:7: services[0].checks[0].http.tls.ca: '/none/ca.crt' cannot be read: No such "
+      "file or directory");
   EXPECT_EQ(bad("{http: {headers: {\"X: y\": z}}}"),
             "agent.yaml:7: services[0].checks[0].http.headers[\"X: y\"]: is not the name of a "
             "header");

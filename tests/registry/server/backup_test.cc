@@ -99,6 +99,7 @@ TEST_F(BackupTest, ABackupOfABusyStoreIsOneMomentOfIt) {
     const std::string own = busy.Open("writer", absl::Hours(1))->session_id();
     for (uint32_t port = 1; !stop; ++port) {
       std::vector<ServiceInstance> four;
+      four.reserve(4);
       for (int i = 0; i < 4; ++i) four.push_back(MakeInstance("four", absl::StrCat(i), port));
       ASSERT_TRUE(busy.Register(own, four, port).ok());
       acknowledged = port;

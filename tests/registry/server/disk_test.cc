@@ -104,7 +104,7 @@ class DiskTest : public ::testing::Test {
         (*batch.back().mutable_metadata())[absl::StrCat(k)] = std::string(1000, 'x');
       }
     }
-    const absl::Status status = client_->Register(session_, batch, port_ + 1).status();
+    absl::Status status = client_->Register(session_, batch, port_ + 1).status();
     if (status.ok()) ++port_;
     return status;
   }

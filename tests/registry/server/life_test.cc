@@ -88,6 +88,7 @@ TEST_F(LifeTest, AGracefulStopAnswersWhoIsCalling) {
     std::vector<Caller> callers(kCallers);
     std::atomic<int> calls = 0;
     std::vector<std::thread> threads;
+    threads.reserve(kCallers);
     for (int i = 0; i < kCallers; ++i) {
       threads.emplace_back([&, i] {
         RegistryClient client(daemon_->address());
@@ -136,6 +137,7 @@ TEST_F(LifeTest, RestartsUnderLoadPushNoEmptyListToAnyone) {
   RegistryClient filler(daemon_->address());
   const std::string session = filler.Open("filler", absl::Hours(1))->session_id();
   std::vector<ServiceInstance> many;
+  many.reserve(200);
   for (int i = 0; i < 200; ++i) many.push_back(MakeInstance("orders", absl::StrCat("base-", i)));
   ASSERT_TRUE(filler.Register(session, many, 1).ok());
   Daemon agent = Daemon::Agent(daemon_->address(), {"--listen", "unix:" + dir_.File("agent.sock")});
