@@ -299,8 +299,9 @@ TEST_F(AbuseTest, TenThousandConnections) {
 
 // Calls that are begun and never made, as many as one connection may have.
 TEST_F(AbuseTest, HalfOpenStreams) {
-  constexpr uint32_t kEach = 5000;               // a quarter of the limit's default
-  Start({"--connections-ping-interval", "1h"});  // it is not for its silence that it is cut off
+  constexpr uint32_t kEach = 1000;
+  Start({"--limits-max-streams-per-connection", absl::StrCat(4 * kEach),
+         "--connections-ping-interval", "1h"});  // it is not for its silence that it is cut off
   const int64_t before = memory();
   RawConnection half_open(daemon_->address());
   half_open.Send(Preface());
@@ -314,7 +315,7 @@ TEST_F(AbuseTest, HalfOpenStreams) {
   }
   EXPECT_TRUE(bystander_->Prospers(10)) << bystander_->failure();
   EXPECT_THAT(Ctl(daemon_->address(), {"status"}).out, HasSubstr("subscribers   0\n"));
-  EXPECT_LT(memory() - before, int64_t{512} << 20);
+  EXPECT_LT(memory() - before, 128 << 20);
   // One more is too many.
   half_open.Send(CallHeaders(stream, "Register"));
   EXPECT_TRUE(half_open.WaitForGoodbye());
