@@ -74,11 +74,13 @@ class LimitsTest : public ::testing::Test {
     ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
     const absl::Time deadline = absl::Now() + kProcessTimeout;
     std::vector<std::thread> callers;
+    callers.reserve(20);
     std::atomic<int> overloaded = 0;
     for (int i = 0; i < 20; ++i) {
       callers.emplace_back([&, i] {
         RegistryClient caller(daemon_->address());
         std::vector<ServiceInstance> batch;
+        batch.reserve(static_cast<size_t>(instances));
         for (int k = 0; k < instances; ++k) {
           batch.push_back(MakeInstance("orders", absl::StrCat(i, "-", k)));
         }

@@ -550,7 +550,7 @@ class StoredStateTest : public ::testing::Test {
   WriteSet Write(const std::function<void(State::Transaction*)>& decide) {
     State::Transaction transaction(state_.get(), Now());
     decide(&transaction);
-    const WriteSet writes = transaction.MakeWrites();
+    WriteSet writes = transaction.MakeWrites();
     EXPECT_EQ(storage_.Write(writes), absl::OkStatus());
     transaction.Commit();
     EXPECT_EQ(writes.session_count, state_->sessions());

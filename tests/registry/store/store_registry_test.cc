@@ -307,7 +307,7 @@ TEST(StoreRegistry, CallbacksMayCallBack) {
   std::function<void(int)> next = [&](int left) {
     RegisterRequest request;
     *request.add_registrations()->mutable_instance() = MakeInstance("orders", std::to_string(left));
-    store->Register(request, [&, left](absl::StatusOr<RegisterResponse> response) {
+    store->Register(request, [&, left](const absl::StatusOr<RegisterResponse>& response) {
       EXPECT_TRUE(response.ok());
       ++depth;
       if (left > 0) next(left - 1);

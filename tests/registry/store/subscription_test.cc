@@ -206,6 +206,7 @@ TEST(Subscription, AMassChangeIsASnapshot) {
   options.subscriptions.max_delta_bytes = 1000;
   StoreHarness store(std::move(options));
   std::vector<ServiceInstance> fleet;
+  fleet.reserve(90);
   for (int i = 0; i < 90; ++i) fleet.push_back(MakeInstance("orders", std::to_string(100 + i)));
   ASSERT_TRUE(store.Register("", fleet[0]).ok());
   auto first = NewSubscriber();
@@ -304,6 +305,7 @@ TEST(Subscription, ManyThreadsKeepEveryStreamInOrder) {
 
   constexpr int kWriters = 3;
   std::vector<std::thread> threads;
+  threads.reserve(kWriters);
   std::atomic<bool> stop{false};
   for (int w = 0; w < kWriters; ++w) {
     threads.emplace_back([&, w] {

@@ -261,6 +261,7 @@ TEST_F(ClientTest, DestructionCompletesWhatIsUnderWay) {
   fake_.keep_alives.Hold();
   auto client = NewClient();
   std::vector<Answered<RegisterResponse>> calls;
+  calls.reserve(50);
   for (int i = 0; i < 50; ++i) {
     calls.push_back(CallAsync(*client, &Registry::Register, RegisterRequest()));
   }
@@ -341,7 +342,7 @@ TEST_F(ClientTest, CallsMadeInCallbacksDuringDestructionAreCancelled) {
   ASSERT_TRUE(fake_.registers.WaitForRequests(1));
   // Not through the unique_ptr, which would be null in the callback already.
   client.get_deleter()(client.get());
-  client.release();
+  static_cast<void>(client.release());
   EXPECT_EQ(inner.code(), absl::StatusCode::kCancelled);
 }
 

@@ -12,8 +12,6 @@
 namespace failback {
 namespace {
 
-using testing::HasSubstr;
-
 class ProcessTest : public testing::Test {
  protected:
   // Where the process listens, or "" when it does not.

@@ -64,7 +64,8 @@ class RegisterStreamClient : private grpc::ClientBidiReactor<grpc::ByteBuffer, g
   // Waits until all has left, as far as gRPC's windows allow. False: it has not.
   bool WaitSent() {
     MutexLock lock(&mu_);
-    return Wait([this] { return unsent_.empty() && !writing_; });
+    return Wait([this]()
+                    ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return unsent_.empty() && !writing_; });
   }
 
   // Nothing more will be sent.
@@ -79,7 +80,8 @@ class RegisterStreamClient : private grpc::ClientBidiReactor<grpc::ByteBuffer, g
     MutexLock lock(&mu_);
     reading_ = true;
     StartRead(&answer_);
-    if (!Wait([this] { return !reading_; }) || !read_ok_) return std::nullopt;
+    if (!Wait([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !reading_; }) || !read_ok_)
+      return std::nullopt;
     Response response;
     grpc::ByteBuffer bytes = answer_;
     if (!grpc::SerializationTraits<Response>::Deserialize(&bytes, &response).ok()) {
@@ -94,7 +96,9 @@ class RegisterStreamClient : private grpc::ClientBidiReactor<grpc::ByteBuffer, g
   absl::Status Finish() {
     MutexLock lock(&mu_);
     if (std::exchange(held_, false)) RemoveHold();
-    if (!Wait([this] { return status_.has_value(); })) return absl::DataLossError("no end came");
+    if (!Wait([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return status_.has_value(); })) {
+      return absl::DataLossError("no end came");
+    }
     return *status_;
   }
 

@@ -51,7 +51,7 @@ class Subject {
   }
   ~Subject() { EXPECT_EQ(store_->CheckInvariants(), absl::OkStatus()); }
 
-  absl::StatusOr<RegisterResponse> Call(RegisterRequest request) {
+  absl::StatusOr<RegisterResponse> Call(const RegisterRequest& request) {
     return WithoutEpoch(CallAndWait(*client_, &Registry::Register, Owned(request)));
   }
 
@@ -232,6 +232,7 @@ TEST_F(RegisterWaysTest, ManyStreamsFillOneStore) {
     return request;
   };
   std::vector<std::thread> threads;
+  threads.reserve(kStreams);
   for (int s = 0; s < kStreams; ++s) {
     threads.emplace_back([&, s] {
       RegisterStreamClient client(server->addresses()[0]);

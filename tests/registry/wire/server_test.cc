@@ -136,6 +136,7 @@ TEST_F(ServerTest, SmallCallsDoNotWaitBehindLargeOnes) {
   const auto client = NewClient();
   // More than there may be threads.
   std::vector<Answered<RegisterResponse>> large;
+  large.reserve(100);
   for (int i = 0; i < 100; ++i) {
     large.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
   }
@@ -160,6 +161,7 @@ TEST_F(ServerTest, LargeCallsBeyondTheLimitAreRefusedWithADelay) {
   });
   const auto client = NewClient();
   std::vector<Answered<RegisterResponse>> answers;
+  answers.reserve(100);
   for (int i = 0; i < 100; ++i) {
     answers.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
   }
@@ -193,6 +195,7 @@ TEST_F(ServerTest, ShutdownDropsLargeCallsThatWait) {
   });
   const auto client = NewClient();
   std::vector<Answered<RegisterResponse>> answers;
+  answers.reserve(50);
   for (int i = 0; i < 50; ++i) {
     answers.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
   }
@@ -305,7 +308,7 @@ TEST_F(ServerTest, ASlowSubscriberIsConflatedAndSlowsNobody) {
     if (i % 100 == 0) {
       const absl::Time deadline = absl::Now() + kProcessTimeout;
       while (fast->events().empty() ||
-             fast->events().back()->revision() != static_cast<uint64_t>(i + 1)) {
+             fast->events().back()->revision() != static_cast<uint64_t>(i) + 1) {
         ASSERT_LT(absl::Now(), deadline);
         std::this_thread::yield();
       }
