@@ -24,7 +24,6 @@ namespace failback {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 using Args = std::vector<std::string>;
