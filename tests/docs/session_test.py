@@ -95,7 +95,7 @@ def main():
                 background = command.endswith("&")
                 line = here(command)
                 if background:
-                    line = line[:-1] + ">daemon.log 2>&1 &"
+                    line = ": >daemon.log\n" + line[:-1] + ">>daemon.log 2>&1 &"
                     line += "\njobs_started=\"$jobs_started $!\""
                     line += "\nfor i in $(seq 300); do grep -q 'listening on' daemon.log && break; sleep 0.1; done"
                 shell.stdin.write(line + "\necho \"--- end\"\n")
