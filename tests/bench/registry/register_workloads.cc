@@ -95,7 +95,7 @@ std::vector<grpc::ByteBuffer> EncodedCarries(int64_t count, int batch) {
   return requests;
 }
 
-// Whether the registry gets its batches in calls or on a stream.
+// Whether the registry gets its batches on a RegisterStream or in calls.
 enum class Way { kCalls, kStream };
 
 // bare-grpc is one stream of opaque items into a map; bare-grpc-unary the very calls of the
@@ -123,31 +123,27 @@ void RegisterInBatches(const std::string& name, Way way, int64_t instances, int 
               (server.CpuSeconds() - cpu) / count * 1e6, "us");
 }
 
+// As an agent sends what is large.
 void RegisterBatch(const Scale& scale, const std::string& subject, Report* report) {
-  RegisterInBatches("register-batch", Way::kCalls, scale.batch_instances, scale.batch, scale,
+  RegisterInBatches("register-batch", Way::kStream, scale.batch_instances, scale.batch, scale,
                     subject, report);
 }
 
-// As many to a call as an agent sends.
+// And as many to a message.
 void RegisterBatch250(const Scale& scale, const std::string& subject, Report* report) {
-  RegisterInBatches("register-batch-250", Way::kCalls, scale.batch_instances, scale.agent_batch,
+  RegisterInBatches("register-batch-250", Way::kStream, scale.batch_instances, scale.agent_batch,
                     scale, subject, report);
 }
 
-void RegisterStream(const Scale& scale, const std::string& subject, Report* report) {
-  RegisterInBatches("register-stream", Way::kStream, scale.batch_instances, scale.batch, scale,
-                    subject, report);
-}
-
-// The two for seconds instead of a third of one: more of what is registered is out of the caches,
-// and less of the time is the start's.
+// For seconds instead of a third of one: more of what is registered is out of the caches, and less
+// of the time is the start's.
 void RegisterBatchLong(const Scale& scale, const std::string& subject, Report* report) {
-  RegisterInBatches("register-batch-1m", Way::kCalls, scale.many_instances, scale.batch, scale,
+  RegisterInBatches("register-batch-1m", Way::kStream, scale.many_instances, scale.batch, scale,
                     subject, report);
 }
 
-void RegisterStreamLong(const Scale& scale, const std::string& subject, Report* report) {
-  RegisterInBatches("register-stream-1m", Way::kStream, scale.many_instances, scale.batch, scale,
+void RegisterCalls(const Scale& scale, const std::string& subject, Report* report) {
+  RegisterInBatches("register-calls", Way::kCalls, scale.batch_instances, scale.batch, scale,
                     subject, report);
 }
 
@@ -160,24 +156,20 @@ std::vector<Workload> RegisterWorkloads() {
        RegisterUnary,
        {"calls_per_s", "p99_us", "server_cpu_us_per_call"}},
       {"register-batch",
-       {kBareGrpc, kBareUnary, kFailbackMemory, kFailbackNormal, kFailbackFull},
+       {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
        RegisterBatch,
        {"instances_per_s", "server_cpu_us_per_instance"}},
       {"register-batch-250",
        {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
        RegisterBatch250,
        {"instances_per_s", "server_cpu_us_per_instance"}},
-      {"register-stream",
-       {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
-       RegisterStream,
-       {"instances_per_s", "server_cpu_us_per_instance"}},
       {"register-batch-1m",
        {kBareGrpc, kFailbackMemory, kFailbackNormal},
        RegisterBatchLong,
        {"instances_per_s", "server_cpu_us_per_instance"}},
-      {"register-stream-1m",
-       {kBareGrpc, kFailbackMemory, kFailbackNormal},
-       RegisterStreamLong,
+      {"register-calls",
+       {kBareGrpc, kBareUnary, kFailbackMemory, kFailbackNormal, kFailbackFull},
+       RegisterCalls,
        {"instances_per_s", "server_cpu_us_per_instance"}},
       {"register-serial",
        {kBareGrpc, kBareGrpcSynced, kFailbackMemory, kFailbackNormal, kFailbackFull},
