@@ -115,12 +115,16 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   template <typename Stream>
   void Drop(const Stream* stream);
 
-  // Whether Registers of `size` bytes go on a stream: what a call costs the registry is little
-  // beside a larger one, and a small one is not to wait behind others' answers.
-  bool Streams(size_t size) const {
-    return size > kLargestCall && size <= static_cast<size_t>(options.channel.max_message_bytes) &&
-           streams_ && CurrentTrace().empty();
+  // Whether a Register of `size` bytes may go on a stream: a small one is not to wait behind
+  // others' answers, and a trace belongs to a call.
+  bool IsLarge(size_t size) const {
+    return size > kLargestSmall && size <= static_cast<size_t>(options.channel.max_message_bytes) &&
+           CurrentTrace().empty();
   }
+  // Large Registers under way.
+  std::atomic<int> large{0};
+  // Whether the registry has a RegisterStream, as far as is known.
+  bool streams() const { return streams_; }
   // The registry knows no RegisterStream: takes a call for this and all that follow.
   void CallInstead(const std::shared_ptr<StreamedRegister>& asked);
 
@@ -141,7 +145,7 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   GrpcChannels channels;
 
  private:
-  static constexpr size_t kLargestCall = 4096;
+  static constexpr size_t kLargestSmall = 4096;
 
   bool Claim(const Pending* pending);
   void Release();
@@ -651,22 +655,27 @@ bool GrpcRegistry::RegisterEncoded(std::string_view request, Results results,
     const grpc::Slice slice(request.data(), request.size());
     *buffer = grpc::ByteBuffer(&slice, 1);
   };
-  if (results == Results::kAll || !core_->Streams(request.size())) {
-    // Who lets results be left out takes none for all: a call's answer has them.
-    Callback<RegisterResponse> checked =
-        [done = std::move(*done)](absl::StatusOr<RegisterResponse> response) mutable {
-          if (response.ok() && response->results().empty()) {
-            response = absl::InternalError("the registry's answer has no results");
-          }
-          std::move(done)(std::move(response));
-        };
+  const bool large = results == Results::kUnlessAsAsked && core_->IsLarge(request.size());
+  // One that is alone costs less as a call.
+  const bool streamed = large && ++core_->large > 1 && core_->streams();
+  Callback<RegisterResponse> checked =
+      [core = std::weak_ptr<Core>(core_), large, streamed,
+       done = std::move(*done)](absl::StatusOr<RegisterResponse> response) mutable {
+        if (const auto self = core.lock(); large && self != nullptr) --self->large;
+        // Who lets results be left out takes none for all: a call's answer has them.
+        if (!streamed && response.ok() && response->results().empty()) {
+          response = absl::InternalError("the registry's answer has no results");
+        }
+        std::move(done)(std::move(response));
+      };
+  if (streamed) {
+    auto asked = std::make_shared<StreamedRegister>();
+    asked->done = std::move(checked);
+    encode(&asked->request);
+    core_->Ask<RegisterStream>(asked);
+  } else {
     core_->CallEncoded(Core::PathOf("Register"), request.size(), std::move(checked), encode);
-    return true;
   }
-  auto asked = std::make_shared<StreamedRegister>();
-  asked->done = std::move(*done);
-  encode(&asked->request);
-  core_->Ask<RegisterStream>(asked);
   return true;
 }
 

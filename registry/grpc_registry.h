@@ -8,7 +8,7 @@
 //
 // All renewals share one KeepAlive stream, opened at the first and again after it broke. What an
 // agent has much of to register goes on one RegisterStream, open as long as answers are waited for;
-// a registry that has no such stream gets calls. A stream that breaks fails what waits on it; what
+// what is small or alone, and all at a registry that has no such stream, goes as calls. A stream that breaks fails what waits on it; what
 // is not answered in time ends its stream, so that the next one tries another.
 //
 // Subscriptions are checked as they come (registry/event_order.h): what does not follow from what
@@ -77,7 +77,8 @@ class GrpcRegistry final : public Registry, public EncodedRegistrar {
   void List(const ListRequest& request, Callback<ListResponse> done) override;
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
   EncodedRegistrar* encoded() override { return this; }
-  // Sends the bytes as they are; takes all. With kUnlessAsAsked large ones go on a RegisterStream.
+  // Sends the bytes as they are; takes all. With kUnlessAsAsked large ones go on a RegisterStream
+  // while others are under way.
   bool RegisterEncoded(std::string_view request, Results results,
                        Callback<RegisterResponse>* done) override;
   // Told by the end of the KeepAlive stream, which is open from the first session on.

@@ -74,6 +74,15 @@ class RegisterClientTest : public WireTest {
     return answer;
   }
 
+  // Holds the registry and sends a large one, which is a call: those after it go on a stream.
+  Answered<RegisterResponse> Occupy(GrpcRegistry& client) {
+    const size_t before = fake_.registers.request_count();
+    fake_.registers.Hold();
+    auto first = Send(client, RequestOf(1000));
+    EXPECT_TRUE(fake_.registers.WaitForRequests(before + 1));
+    return first;
+  }
+
   int64_t Ended(Method method, absl::StatusCode code = absl::StatusCode::kOk) const {
     return server_->Stats().calls.methods[static_cast<size_t>(method)].ended[static_cast<int>(
         code)];
@@ -87,41 +96,55 @@ class RegisterClientTest : public WireTest {
 
 TEST_F(RegisterClientTest, LargeOnesGoOnOneStreamThatEndsWithTheLastAnswer) {
   const auto client = NewClient();
-  fake_.registers.Hold();
+  const auto first = Occupy(*client);
+  EXPECT_EQ(server_->Stats().register_streams, 0) << "one that is alone is a call";
   std::vector<Answered<RegisterResponse>> answers;
   for (int i = 0; i < 20; ++i) answers.push_back(Send(*client, RequestOf(i)));
-  ASSERT_TRUE(fake_.registers.WaitForRequests(20));
+  ASSERT_TRUE(fake_.registers.WaitForRequests(21));
   EXPECT_EQ(server_->Stats().register_streams, 1);
   // The store may have done with them in another order.
-  for (int i = 19; i >= 0; --i) fake_.registers.CompleteAt(i, Numbered(RequestOf(i)));
+  for (int i = 19; i >= 0; --i) fake_.registers.CompleteAt(i + 1, Numbered(RequestOf(i)));
   for (int i = 0; i < 20; ++i) {
     const auto answer = answers[i].Get();
     ASSERT_TRUE(answer.ok()) << answer.status();
     EXPECT_EQ(answer->revision(), i);
   }
   EXPECT_TRUE(StreamsEnd(1));
+  EXPECT_FALSE(first.has_come());
+  const auto next = Send(*client, RequestOf(7));
+  ASSERT_TRUE(fake_.registers.WaitForRequests(22));
   fake_.registers.Release();
-  EXPECT_EQ(Send(*client, RequestOf(7)).Get()->revision(), 7);
+  EXPECT_EQ(next.Get()->revision(), 7);
+  EXPECT_EQ(first.Get()->revision(), 1000);
   EXPECT_TRUE(StreamsEnd(2));
+  EXPECT_EQ(Send(*client, RequestOf(8)).Get()->revision(), 8);
+  EXPECT_TRUE(StreamsEnd(2)) << "it is alone again";
 }
 
 TEST_F(RegisterClientTest, OthersAreCalls) {
   const auto client = NewClient();
-  EXPECT_EQ(Send(*client, RequestOf(1, /*bytes=*/100)).Get()->revision(), 1);
-  EXPECT_EQ(Send(*client, RequestOf(2), Results::kAll).Get()->revision(), 2);
-  EXPECT_EQ(CallAndWait(*client, &Registry::Register, RequestOf(3))->revision(), 3);
+  const auto first = Occupy(*client);
+  std::vector<Answered<RegisterResponse>> answers;
+  answers.push_back(Send(*client, RequestOf(0, /*bytes=*/100)));
+  answers.push_back(Send(*client, RequestOf(1), Results::kAll));
+  answers.push_back(CallAsync(*client, &Registry::Register, RequestOf(2)));
   {
     const ScopedTrace trace("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
-    EXPECT_EQ(Send(*client, RequestOf(4)).Get()->revision(), 4);
+    answers.push_back(Send(*client, RequestOf(3)));
   }
-  EXPECT_EQ(Send(*client, RequestOf(5, size_t{20} << 20)).Get().status().code(),
+  EXPECT_EQ(Send(*client, RequestOf(4, size_t{20} << 20)).Get().status().code(),
             absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(fake_.registers.WaitForRequests(5));
+  fake_.registers.Release();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(answers[i].Get()->revision(), i);
+  ASSERT_TRUE(first.Get().ok());
+  EXPECT_TRUE(WaitFor([&] { return Ended(Method::kRegister) == 5; }));
   EXPECT_EQ(Ended(Method::kRegisterStream), 0);
-  EXPECT_EQ(Ended(Method::kRegister), 4);
 }
 
 TEST_F(RegisterClientTest, WhatIsNotAsAskedIsTold) {
   const auto client = NewClient();
+  const auto first = Occupy(*client);
   fake_.registers.AnswerWith([](const RegisterRequest&) {
     RegisterResponse response;
     response.set_epoch(3);
@@ -131,8 +154,12 @@ TEST_F(RegisterClientTest, WhatIsNotAsAskedIsTold) {
         StatusToProto(Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "later"));
     return response;
   });
-  const auto answer = Send(*client, RequestOf(1)).Get();
+  const auto asked = Send(*client, RequestOf(1));
+  ASSERT_TRUE(fake_.registers.WaitForRequests(2));
+  fake_.registers.Release();
+  const auto answer = asked.Get();
   ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_TRUE(StreamsEnd(1));
   EXPECT_EQ(answer->epoch(), 3);
   EXPECT_EQ(answer->revision(), 4);
   ASSERT_EQ(answer->results_size(), 2);
@@ -143,10 +170,11 @@ TEST_F(RegisterClientTest, WhatIsNotAsAskedIsTold) {
 
 TEST_F(RegisterClientTest, OneThatIsRefusedIsToldSoAndTheStreamGoesOn) {
   const auto client = NewClient();
-  fake_.registers.Hold();
+  const auto first = Occupy(*client);
   std::vector<Answered<RegisterResponse>> answers;
   for (int i = 0; i < 3; ++i) answers.push_back(Send(*client, RequestOf(i)));
-  ASSERT_TRUE(fake_.registers.WaitForRequests(3));
+  ASSERT_TRUE(fake_.registers.WaitForRequests(4));
+  fake_.registers.Complete(Numbered(RequestOf(1000)));
   const absl::Status refusal = WithRetryDelay(
       Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"), absl::Milliseconds(70));
   fake_.registers.Complete(Numbered(RequestOf(0)));
@@ -163,14 +191,14 @@ TEST_F(RegisterClientTest, OneThatIsRefusedIsToldSoAndTheStreamGoesOn) {
 // A token that was rotated: what comes next shows the new one.
 TEST_F(RegisterClientTest, AStreamWhoseCredentialsAreNotAcceptedTakesNoMore) {
   const auto client = NewClient();
-  fake_.registers.Hold();
+  const auto first = Occupy(*client);
   const auto refused = Send(*client, RequestOf(0));
   const auto waiting = Send(*client, RequestOf(1));
-  ASSERT_TRUE(fake_.registers.WaitForRequests(2));
-  fake_.registers.Complete(absl::UnauthenticatedError("the token is no longer accepted"));
+  ASSERT_TRUE(fake_.registers.WaitForRequests(3));
+  fake_.registers.CompleteAt(1, absl::UnauthenticatedError("the token is no longer accepted"));
   EXPECT_EQ(refused.Get().status().code(), absl::StatusCode::kUnauthenticated);
   const auto next = Send(*client, RequestOf(2));
-  ASSERT_TRUE(fake_.registers.WaitForRequests(3));
+  ASSERT_TRUE(fake_.registers.WaitForRequests(4));
   EXPECT_EQ(server_->Stats().register_streams, 2);
   fake_.registers.Release();
   EXPECT_EQ(waiting.Get()->revision(), 1);
@@ -185,20 +213,25 @@ TEST_F(RegisterClientTest, OneWithoutAnswerEndsItsStreamAndTheNextTakesAnother) 
   const auto timer = HashedWheelTimer::Create(timer_options).value();
   GrpcRegistryOptions options;
   options.timer = timer.get();
-  fake_.registers.Hold();
+  options.call_timeout = absl::Hours(1);  // on that clock; calls have the real one
   auto client = NewClient(options);
+  const auto first = Occupy(*client);
   const auto stuck = Send(*client, RequestOf(0));
-  ASSERT_TRUE(fake_.registers.WaitForRequests(1));
+  ASSERT_TRUE(fake_.registers.WaitForRequests(2));
   clock.Advance(options.call_timeout / 2);
   const auto behind = Send(*client, RequestOf(1));
-  ASSERT_TRUE(fake_.registers.WaitForRequests(2));
+  ASSERT_TRUE(fake_.registers.WaitForRequests(3));
   clock.Advance(options.call_timeout / 2 + absl::Milliseconds(101));  // a tick later at most
   ASSERT_TRUE(stuck.has_come());
   EXPECT_EQ(stuck.Get().status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(stuck.Get().status().message()), HasSubstr("Register"));
   EXPECT_EQ(behind.Get().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(first.has_come()) << "a call has a deadline of its own";
+  const auto next = Send(*client, RequestOf(2));
+  ASSERT_TRUE(fake_.registers.WaitForRequests(4));
+  EXPECT_EQ(timer->pending(), 1);
   fake_.registers.Release();
-  EXPECT_EQ(Send(*client, RequestOf(2)).Get()->revision(), 2);
+  EXPECT_EQ(next.Get()->revision(), 2);
   EXPECT_EQ(timer->pending(), 0) << "what is answered has no deadline any more";
 }
 
@@ -224,6 +257,7 @@ TEST_F(RegisterClientTest, ARegistryWithoutSuchAStreamGetsCalls) {
    public:
     grpc::Status Register(grpc::ServerContext*, const RegisterRequest* request,
                           RegisterResponse* response) override {
+      go_on.WaitForNotification();
       *response = *Numbered(*request);
       return grpc::Status::OK;
     }
@@ -234,6 +268,7 @@ TEST_F(RegisterClientTest, ARegistryWithoutSuchAStreamGetsCalls) {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
     }
     std::atomic<int> streams{0};
+    absl::Notification go_on;
   };
   server_.reset();
   Earlier service;
@@ -245,14 +280,17 @@ TEST_F(RegisterClientTest, ARegistryWithoutSuchAStreamGetsCalls) {
   const auto client = NewClient();
   std::vector<Answered<RegisterResponse>> answers;
   for (int i = 0; i < 10; ++i) answers.push_back(Send(*client, RequestOf(i)));
+  EXPECT_TRUE(WaitFor([&] { return service.streams > 0; }));
+  service.go_on.Notify();
   for (int i = 0; i < 10; ++i) {
     const auto answer = answers[i].Get();
     ASSERT_TRUE(answer.ok()) << answer.status();
     EXPECT_EQ(answer->revision(), i);
   }
   const int streams = service.streams;
-  EXPECT_GE(streams, 1);
-  EXPECT_EQ(Send(*client, RequestOf(11)).Get()->revision(), 11);
+  answers.clear();
+  for (int i = 0; i < 10; ++i) answers.push_back(Send(*client, RequestOf(i)));
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(answers[i].Get()->revision(), i);
   EXPECT_EQ(service.streams, streams) << "it is asked again and again";
 }
 
