@@ -1,6 +1,7 @@
 #include "registry/store/sqlite_log.h"
 
 #include <sqlite3.h>
+#include <sys/statvfs.h>
 
 #include <limits>
 #include <string>
@@ -17,6 +18,13 @@ constexpr int64_t kPagesAhead = 16;
 constexpr int64_t kStep = 1 << 20;
 // Written at once: SQLite's own files take less than 128 KB.
 constexpr int kPiece = 1 << 16;
+
+// Whether a step more leaves the disk of `file` some room for what is no zeros.
+bool HasSpace(const char* file) {
+  struct statvfs disk;
+  if (file == nullptr || statvfs(file, &disk) != 0) return true;
+  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize) >= 16 * kStep;
+}
 
 // What a pragma without argument answers; empty when it does not.
 std::string Ask(sqlite3* db, const char* pragma) {
@@ -68,6 +76,10 @@ void SqliteLog::Reserve() {
   if (log->pMethods->xFileSize(log, &size) != SQLITE_OK) return;
   size_ = size;
   if (size_ >= wanted) return;
+  if (!HasSpace(sqlite3_db_filename(db_, "main"))) {
+    size_ = wanted + kStep;  // asked again when the log has grown by as much
+    return;
+  }
   static const std::string* const zeros = new std::string(kPiece, '\0');
   for (const int64_t end = size_ + kStep; size_ < end; size_ += kPiece) {
     if (log->pMethods->xWrite(log, zeros->data(), kPiece, size_) != SQLITE_OK) {

@@ -13,6 +13,8 @@
 // of an earlier turn of the log are: a frame counts only if its salt and its running checksum fit
 // (https://sqlite.org/fileformat2.html#the_write_ahead_log).
 //
+// A disk that is nearly full keeps what room it has for what is no zeros.
+//
 //   SqliteLog log;                             // goes after the connection does
 //   log.Attach(db, /*keep_room=*/true);
 //   ... BEGIN IMMEDIATE; INSERT ...; log.Reserve(); COMMIT;

@@ -344,8 +344,8 @@ class State::Transaction {
 
   enum class End { kExpired, kClosed };
   // Ends a session, and removes its instances that are not persistent. Expiry leaves their fences,
-  // closing leaves none. False when the session is not known.
-  bool EndSession(std::string_view session_id, End end);
+  // closing leaves none. False when the session is not known. Adds how many go to `*removed`.
+  bool EndSession(std::string_view session_id, End end, int64_t* removed = nullptr);
 
   struct Opening {
     std::string incarnation;

@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "registry/errors.h"
 #include "registry/log.h"
 #include "registry/proto_time.h"
@@ -23,14 +24,19 @@ constexpr int64_t kMostIntentsPerCommit = 2000;
 constexpr size_t kSmallCall = 20;
 constexpr absl::Duration kOverloadDelay = absl::Milliseconds(200);
 constexpr int64_t kPurgeIncarnationsEveryMs = int64_t{3600} * 1000;
+// In the log's line about sessions that expired together.
+constexpr size_t kMostClientsNamed = 5;
 
 // This thread runs callbacks of a commit: what they submit is not committed on top of them.
 thread_local bool answering = false;
 
-absl::Status Overloaded(int64_t queued) {
-  return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED,
-                                absl::StrCat(queued, " intents wait for their commit")),
-                        kOverloadDelay);
+absl::Status Overloaded(int64_t queued, int64_t most) {
+  return WithRetryDelay(
+      Refusal(registry::v1::ERROR_REASON_OVERLOADED,
+              absl::StrCat(queued, " intents wait for their commit, at most ", most,
+                           " may; try again in ", absl::FormatDuration(kOverloadDelay)),
+              {{"limit", absl::StrCat(most)}}),
+      kOverloadDelay);
 }
 
 }  // namespace
@@ -89,7 +95,7 @@ void StoreRegistry::Submit(Operation operation) {
     if (stopping_) {
       refused = RegistryGone();
     } else if (std::is_same_v<Operation, Batch> && queued > options_.max_queued_intents) {
-      refused = Overloaded(queued);
+      refused = Overloaded(queued, options_.max_queued_intents);
     } else if (MayCommitHere(operation)) {
       committing_ = true;
     } else {
@@ -167,7 +173,9 @@ void StoreRegistry::Upkeep() {
 
 // What has become of the operations of a group, each in the order of its kind.
 struct StoreRegistry::Decided {
-  std::vector<std::string> expiring;  // sessions
+  std::vector<std::string> expiring;          // sessions
+  std::vector<std::string> expiring_clients;  // of some of them
+  int64_t expiring_instances = 0;
   std::vector<State::Transaction::Opened> opened;
   std::vector<absl::Status> batches;  // of calls as a whole
   std::vector<State::Transaction::Marked> marked;
@@ -190,8 +198,16 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
   intents_ += group.intents;
   if (!decided.expiring.empty()) {
     expired_sessions_ += static_cast<int64_t>(decided.expiring.size());
-    aftermath->Call([sessions = decided.expiring.size()] {
-      Log(LogLevel::kInfo, "sessions expired", {{"sessions", absl::StrCat(sessions)}});
+    std::string clients = absl::StrJoin(decided.expiring_clients, ", ");
+    if (const size_t more = decided.expiring.size() - decided.expiring_clients.size(); more > 0) {
+      absl::StrAppend(&clients, " and ", more, " more");
+    }
+    aftermath->Call([sessions = decided.expiring.size(), instances = decided.expiring_instances,
+                     clients = std::move(clients)] {
+      Log(LogLevel::kInfo, "sessions expired",
+          {{"sessions", absl::StrCat(sessions)},
+           {"instances", absl::StrCat(instances)},
+           {"clients", clients}});
     });
   }
   SchedulePurge();
@@ -207,7 +223,13 @@ StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* t
       if (ending.end == State::Transaction::End::kClosed) {
         transaction->EndSession(id, ending.end);
       } else if (leases_->BeginEnd(id)) {
-        transaction->EndSession(id, ending.end);
+        const Session* const session = transaction->FindSession(id);
+        if (session != nullptr && decided.expiring_clients.size() < kMostClientsNamed) {
+          const Incarnation& client = *session->incarnation;
+          decided.expiring_clients.push_back(client.client_name.empty() ? client.name
+                                                                        : client.client_name);
+        }
+        transaction->EndSession(id, ending.end, &decided.expiring_instances);
         decided.expiring.push_back(std::move(id));
       }
     }

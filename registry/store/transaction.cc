@@ -132,7 +132,7 @@ void State::Transaction::InOrderOfOpening(std::vector<std::string>* session_ids)
   for (size_t i = 0; i < rows.size(); ++i) (*session_ids)[i] = std::move(rows[i].second);
 }
 
-bool State::Transaction::EndSession(std::string_view session_id, End end) {
+bool State::Transaction::EndSession(std::string_view session_id, End end, int64_t* removed) {
   Session* const session = FindSession(session_id);
   if (session == nullptr) return false;
   session->ending = true;
@@ -140,6 +140,7 @@ bool State::Transaction::EndSession(std::string_view session_id, End end) {
   for (Record* record = session->incarnation->first_owned; record != nullptr;
        record = record->next_owned) {
     if (record->version.persistent) continue;
+    if (removed != nullptr) ++*removed;
     Version& version = Edit(record);
     RemoveInstance(version);
     if (end == End::kClosed) version.fence = Fence();

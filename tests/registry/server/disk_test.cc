@@ -2,6 +2,7 @@
 // store's life. What was acknowledged is there afterwards, and it needs no restart when there is
 // room again.
 
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -166,6 +167,18 @@ TEST_F(DiskTest, FullWhenACommitIsWrittenAndWhenItIsOpened) {
   Start();
   ExpectAll(100);
   EXPECT_EQ(Command({"check", "--store", Store()}).status, 0);
+}
+
+// What is left is for what is written, not for room ahead of it.
+TEST_F(DiskTest, ANearlyFullDiskIsNotFilledWithZeros) {
+  disk_.FillUp(4 * kMiB);
+  Start();
+  OpenSession();
+  ASSERT_TRUE(Write(1).ok());
+  struct stat log;
+  ASSERT_EQ(stat(disk_.Seen("registry.db-wal").c_str(), &log), 0);
+  EXPECT_LT(log.st_size, kMiB);
+  EXPECT_GT(disk_.Free(), 3 * kMiB);
 }
 
 // The log is folded into a file that cannot grow.

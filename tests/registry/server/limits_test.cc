@@ -186,7 +186,7 @@ TEST_F(LimitsTest, CallsInFlight) {
 
 TEST_F(LimitsTest, RegistrationsThatWaitForTheDisk) {
   Start({"--limits-max-queued", "5"}, "sqlite://" + dir_.File("r.db"));
-  ExpectOverloadWhileTheStoreIsStuck(dir_.File("r.db"), 10, "intents wait for their commit");
+  ExpectOverloadWhileTheStoreIsStuck(dir_.File("r.db"), 10, "wait for their commit, at most 5 may");
 }
 
 }  // namespace

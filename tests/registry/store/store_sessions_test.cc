@@ -5,8 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/log.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {
@@ -14,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::SizeIs;
 
 constexpr auto kSessionUnknown = registry::v1::ERROR_REASON_SESSION_UNKNOWN;
@@ -116,6 +120,32 @@ TEST(StoreRegistry, ExpiryIsOneRevisionAndOneDelta) {
   EXPECT_THAT(subscriber->ids(), ElementsAre("stays"));
   ASSERT_THAT(subscriber->events(), SizeIs(2));
   EXPECT_EQ(subscriber->events()[1]->delta().removals_size(), 50);
+}
+
+// Who is paged for an instance that has gone finds out whose it was.
+TEST(StoreRegistry, TheLogTellsWhoseSessionsExpired) {
+  std::vector<LogFields> lines;
+  SetLogSink(LogLevel::kInfo, [&](LogLevel, const std::string& event, const LogFields& fields) {
+    if (event == "sessions expired") lines.push_back(fields);
+  });
+  const absl::Cleanup reset = [] { SetLogSink(LogLevel::kWarning, nullptr); };
+  StoreHarness store;
+  for (int i = 0; i < 7; ++i) {
+    const std::string session = store.Session(absl::StrCat("agent-", i));
+    ASSERT_TRUE(store.Register(session, MakeInstance("orders", std::to_string(i))).ok());
+    ServiceInstance persistent = MakeInstance("kept", std::to_string(i));
+    persistent.set_persistent(true);
+    ASSERT_TRUE(store.Register(session, persistent).ok());
+  }
+  store.clock().Advance(absl::Seconds(11));
+  // The first was due a moment before the others.
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_THAT(lines[0], ElementsAre(Pair("sessions", "1"), Pair("instances", "1"),
+                                    Pair("clients", "client of agent-0")));
+  EXPECT_THAT(lines[1], ElementsAre(Pair("sessions", "6"), Pair("instances", "6"),
+                                    Pair("clients",
+                                         "client of agent-1, client of agent-2, client of agent-3,"
+                                         " client of agent-4, client of agent-5 and 1 more")));
 }
 
 TEST(StoreRegistry, CloseTakesTheInstancesAtOnce) {
