@@ -98,6 +98,7 @@ absl::Status RegistryDaemon::Start() {
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
   admin_ = std::make_unique<RegistryAdmin>(registry_.get(), config_.store(), start_time_);
+  if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) etcd->Connect();
   if (auto status = ServeAdmin(); !status.ok()) return status;
   if (auto status = Serve(); !status.ok()) return status;
   if (auto status = security_->Watch(timer_.get()); !status.ok()) return status;

@@ -6,9 +6,11 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "registry/etcd/error.h"
+#include "registry/log.h"
 #include "retry/clock.h"
 
 namespace failback {
@@ -73,7 +75,7 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
 
   void Finish(absl::StatusOr<Response> result) {
     // What the callback holds goes with it, while the call still counts as under way.
-    client->Ended(result.status().code(), Clock::Real()->NowNanos() - begin_nanos);
+    client->Ended(result.status(), Clock::Real()->NowNanos() - begin_nanos);
     Done<Response> taken = std::move(done);
     std::move(taken)(std::move(result));
   }
@@ -147,10 +149,26 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
   }
 };
 
-void Client::Ended(absl::StatusCode code, int64_t nanos) {
-  const auto place = static_cast<size_t>(code);
+void Client::Ended(const absl::Status& status, int64_t nanos) {
+  if (!absl::IsCancelled(status)) NoteAnswer(status);
+  const auto place = static_cast<size_t>(status.code());
   ended_[place < ended_.size() ? place : 2].fetch_add(1, std::memory_order_relaxed);  // 2: UNKNOWN
   duration_nanos_.Observe(nanos);
+}
+
+void Client::NoteAnswer(const absl::Status& status) {
+  const bool answers = !absl::IsUnavailable(status);
+  if (answers_.load(std::memory_order_relaxed) == answers ||
+      answers_.exchange(answers) == answers) {
+    return;
+  }
+  if (answers) {
+    Log(LogLevel::kInfo, "etcd answers again");
+  } else {
+    Log(LogLevel::kError, "etcd does not answer: calls are refused until it does",
+        {{"members", absl::StrJoin(options_.endpoints, ",")},
+         {"error", std::string(status.message())}});
+  }
 }
 
 Client::Statistics Client::Stats() const {

@@ -153,7 +153,9 @@ class Client {
   void Unary(Request request, Done<Response> done, Start start);
   void FetchToken();
   void OnToken(absl::StatusOr<std::string> token);
-  void Ended(absl::StatusCode code, int64_t nanos);
+  void Ended(const absl::Status& status, int64_t nanos);
+  // Tells the log when etcd does not answer any more, and when it does again.
+  void NoteAnswer(const absl::Status& status);
   void EnterFrame(int change);
   int64_t KnownRevision();
   void NoteHeader(int64_t known_at_start, const etcdserverpb::ResponseHeader& header);
@@ -161,6 +163,7 @@ class Client {
   const Options options_;
   GrpcChannels channels_;
   std::array<std::atomic<int64_t>, 17> ended_{};
+  std::atomic<bool> answers_{true};  // as far as the log has been told
   AtomicHistogram duration_nanos_{kLatencyBoundsNanos};
 
   mutable Mutex mu_;

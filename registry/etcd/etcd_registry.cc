@@ -33,6 +33,7 @@ using etcdserverpb::TxnResponse;
 
 // Sessions looked up in one transaction.
 constexpr size_t kSweepSessions = 100;
+constexpr absl::Duration kConnectAgain = absl::Seconds(1);
 
 etcd::Sessions::Options SessionOptions(const EtcdRegistry::Options& options) {
   etcd::Sessions::Options sessions;
@@ -78,6 +79,15 @@ class EtcdRegistry::Core {
         services(&client, &keys, &identity, ServiceOptions(options)),
         lister(&client, &keys, &identity) {
     ScheduleSweep();
+  }
+
+  void Connect() {
+    identity.Ensure([this](const absl::StatusOr<Store>& store) {
+      if (store.ok() || client.closed()) return;
+      client.After(kConnectAgain, [this] {
+        if (!client.closed()) Connect();
+      });
+    });
   }
 
   // Answers everybody, and cancels what is under way.
@@ -165,6 +175,8 @@ void EtcdRegistry::Core::Write(std::string session_id, IntentBatch intents,
 }
 
 EtcdRegistry::EtcdRegistry(Options options) : core_(std::make_unique<Core>(std::move(options))) {}
+
+void EtcdRegistry::Connect() { core_->Connect(); }
 
 EtcdRegistry::~EtcdRegistry() {
   core_->Shutdown();

@@ -88,6 +88,10 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
   // Connects at the first call: a cluster that is away is no error here.
   explicit EtcdRegistry(Options options);
 
+  // Asks etcd which store it is, until it answers: what there is to be said of a cluster that is
+  // away is in the log then before anybody calls.
+  void Connect();
+
   // Runs every callback not yet run with CANCELLED and ends every stream so. Sessions stay in etcd
   // until their leases end. In a callback or listener of its own it does not wait for other
   // threads.

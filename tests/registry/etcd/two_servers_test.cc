@@ -84,5 +84,20 @@ TEST(TwoServersTest, AgentsFailOverWithoutAGapAndWithoutWritingAnythingAgain) {
   }
 }
 
+TEST(OneServerTest, TheLogTellsThatEtcdIsAwayAndBack) {
+  EtcdCluster etcd(EtcdCluster::Options{});
+  etcd.Kill(0);
+  Daemon server = Daemon::Registry({"--store", etcd.Uri("/log")});
+  // Nobody has called yet.
+  const auto away = server.process().WaitForLine("etcd does not answer");
+  ASSERT_TRUE(away.has_value()) << server.process().Describe();
+  EXPECT_NE(away->find(etcd.endpoints()[0]), std::string::npos) << *away;
+  EXPECT_EQ(server.process().err().find("etcd answers again"), std::string::npos);
+  etcd.Start(0);
+  EXPECT_TRUE(server.process().WaitForLine("etcd answers again").has_value());
+  EXPECT_TRUE(ListedIds(server.address(), "s").empty());
+  EXPECT_EQ(server.Stop(), 0);
+}
+
 }  // namespace
 }  // namespace failback
