@@ -87,6 +87,7 @@ TEST_F(LifeTest, AGracefulStopAnswersWhoIsCalling) {
   for (int round = 0; round < 3; ++round) {
     std::vector<Caller> callers(kCallers);
     std::atomic<int> calls = 0;
+    std::atomic<int> begun = 0;  // callers that have registered
     std::vector<std::thread> threads;
     threads.reserve(kCallers);
     for (int i = 0; i < kCallers; ++i) {
@@ -100,12 +101,12 @@ TEST_F(LifeTest, AGracefulStopAnswersWhoIsCalling) {
           const auto instance = MakeInstance(absl::StrCat("orders-", round), absl::StrCat(i));
           caller.end =
               client.Register(caller.session, {instance}, caller.acknowledged + 1).status();
-          if (caller.end.ok()) ++caller.acknowledged;
+          if (caller.end.ok() && ++caller.acknowledged == 1) ++begun;
           ++calls;
         }
       });
     }
-    EXPECT_TRUE(Eventually([&] { return calls > 50 * kCallers; }));
+    EXPECT_TRUE(Eventually([&] { return begun == kCallers && calls > 50 * kCallers; }));
     EXPECT_EQ(daemon_->Stop(), 0);
     for (auto& thread : threads) thread.join();
 
