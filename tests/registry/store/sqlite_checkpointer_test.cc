@@ -318,7 +318,13 @@ TEST_F(SqliteCheckpointerTest, NothingIsLostHoweverTheyMeet) {
   }
   done = true;
   reader.join();
-  EXPECT_LT(writer_->log().pages(), 1000) << "the log never began anew";
+  // What may have kept the log from beginning anew has gone.
+  while (writer_->log().pages() > 3) {
+    if (checkpointer_->wants_finish()) checkpointer_->Finish();
+    Add();
+    ASSERT_LT(count_, 4000);
+    checkpointer_->WaitForPass();
+  }
   checkpointer_.reset();
   CopyFile(path_, dir_.File("copy.db"));
   CopyFile(path_ + "-wal", dir_.File("copy.db-wal"));
