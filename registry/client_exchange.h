@@ -111,7 +111,7 @@ class ClientExchange : public grpc::ClientBidiReactor<Request, Response> {
 
   // Whether `response` may be the answer to `ask`.
   virtual bool Answers(const Response& /*response*/, const Ask& /*ask*/) const { return true; }
-  // By one thread at a time, in the order of the answers, or nearly so: the next is read meanwhile.
+  // The next answer is read meanwhile, and may be told by another thread before this returns.
   virtual void OnAnswer(const AskPtr& ask, Response response) = 0;
   // It takes no more. May be called again.
   virtual void OnOver() = 0;

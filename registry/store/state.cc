@@ -342,8 +342,7 @@ StateCounts State::CountOf(std::string_view service_key) const {
 
 std::string State::NameOf(uint64_t rank) const {
   const auto it = by_rank_.find(rank);
-  if (it == by_rank_.end()) return "";
-  return it->second->client_name.empty() ? it->second->name : it->second->client_name;
+  return it == by_rank_.end() ? "" : it->second->DisplayName();
 }
 
 int64_t State::NextPurgeMs() const {

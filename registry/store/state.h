@@ -64,6 +64,9 @@ struct Session {
 };
 
 struct Incarnation {
+  // As people are told of it.
+  const std::string& DisplayName() const { return client_name.empty() ? name : client_name; }
+
   uint64_t rank = 0;
   std::string name;
   std::string client_name;

@@ -225,9 +225,7 @@ StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* t
       } else if (leases_->BeginEnd(id)) {
         const Session* const session = transaction->FindSession(id);
         if (session != nullptr && decided.expiring_clients.size() < kMostClientsNamed) {
-          const Incarnation& client = *session->incarnation;
-          decided.expiring_clients.push_back(client.client_name.empty() ? client.name
-                                                                        : client.client_name);
+          decided.expiring_clients.push_back(session->incarnation->DisplayName());
         }
         transaction->EndSession(id, ending.end, &decided.expiring_instances);
         decided.expiring.push_back(std::move(id));

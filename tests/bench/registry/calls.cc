@@ -28,6 +28,18 @@ std::string OpenSession(const std::shared_ptr<grpc::Channel>& channel,
       .session_id();
 }
 
+std::vector<grpc::ByteBuffer> EncodedOpens(const std::string& prefix, int64_t first, int64_t count,
+                                           int64_t ttl_seconds) {
+  std::vector<grpc::ByteBuffer> requests;
+  for (int64_t i = first; i < first + count; ++i) {
+    OpenSessionRequest request;
+    request.set_incarnation(absl::StrCat(prefix, i));
+    request.mutable_ttl()->set_seconds(ttl_seconds);
+    requests.push_back(Encode(request));
+  }
+  return requests;
+}
+
 AnswerCheck Acknowledged(int batch) {
   return [batch, results = std::string()](const grpc::ByteBuffer& bytes) mutable {
     grpc::Slice answer;

@@ -31,6 +31,10 @@ Response Parsed(const grpc::ByteBuffer& bytes) {
 std::string OpenSession(const std::shared_ptr<grpc::Channel>& channel,
                         const std::string& incarnation, int64_t ttl_seconds = 600);
 
+// OpenSessions of `count` incarnations, numbered from `first` on.
+std::vector<grpc::ByteBuffer> EncodedOpens(const std::string& prefix, int64_t first, int64_t count,
+                                           int64_t ttl_seconds);
+
 template <typename Response>
 bool NoneRefused(const Response& response) {
   for (const registry::v1::IntentResult& result : response.results()) {

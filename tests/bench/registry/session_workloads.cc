@@ -30,13 +30,7 @@ using registry::v1::SubscribeResponse;
 // Each of another incarnation, as a fleet comes back.
 void OpenSessions(const Scale& scale, const std::string& subject, Report* report) {
   Subject server(subject, {});
-  std::vector<grpc::ByteBuffer> requests;
-  for (int64_t i = 0; i < scale.unary_calls; ++i) {
-    OpenSessionRequest request;
-    request.set_incarnation(absl::StrCat("agent-", i));
-    request.mutable_ttl()->set_seconds(600);
-    requests.push_back(Encode(request));
-  }
+  const std::vector<grpc::ByteBuffer> requests = EncodedOpens("agent-", 0, scale.unary_calls, 600);
   MeasureUnary(
       "open-session", subject, server, NewChannel(server.address()), kOpenSessionMethod, requests,
       scale.unary_in_flight,
@@ -51,13 +45,8 @@ void Renew(const Scale& scale, const std::string& subject, Report* report) {
   constexpr double kRenewalsPerSessionAndSecond = 0.3;
   Subject server(subject, {});
   const auto channel = NewChannel(server.address());
-  std::vector<grpc::ByteBuffer> opens;
-  for (int64_t i = 0; i < scale.sessions; ++i) {
-    OpenSessionRequest request;
-    request.set_incarnation(absl::StrCat("3f6b2c1e-8a47-4c55-9d10-", 100000000000 + i));
-    request.mutable_ttl()->set_seconds(600);
-    opens.push_back(Encode(request));
-  }
+  const std::vector<grpc::ByteBuffer> opens =
+      EncodedOpens("3f6b2c1e-8a47-4c55-9d10-", 100000000000, scale.sessions, 600);
   std::vector<grpc::ByteBuffer> renewals;
   RunUnary(channel, kOpenSessionMethod, opens, scale.unary_in_flight,
            [&renewals](const grpc::ByteBuffer& bytes) {
@@ -124,14 +113,9 @@ bool TryExpire(const Scale& scale, const std::string& subject, Report* report) {
   Subject server(subject, options);
   const auto channel = NewChannel(server.address());
 
-  std::vector<grpc::ByteBuffer> opens;
-  for (int64_t i = 0; i < scale.expiring; ++i) {
-    OpenSessionRequest request;
-    request.set_incarnation(absl::StrCat("expiring-", i));
-    // Long enough to register everything before the last renewal.
-    request.mutable_ttl()->set_seconds(scale.expiry_ttl_seconds);
-    opens.push_back(Encode(request));
-  }
+  // Long enough to register everything before the last renewal.
+  const std::vector<grpc::ByteBuffer> opens =
+      EncodedOpens("expiring-", 0, scale.expiring, scale.expiry_ttl_seconds);
   std::vector<std::string> sessions;
   const double opened = NowSeconds();
   RunUnary(channel, kOpenSessionMethod, opens, scale.unary_in_flight,
@@ -267,13 +251,8 @@ void ExpireAtOnce(const Scale& scale, const std::string& subject, Report* report
   {
     Subject server(subject, options);
     const auto channel = NewChannel(server.address());
-    std::vector<grpc::ByteBuffer> opens;
-    for (int64_t i = 0; i < scale.expiring_at_once; ++i) {
-      OpenSessionRequest request;
-      request.set_incarnation(absl::StrCat("expiring-", i));
-      request.mutable_ttl()->set_seconds(scale.at_once_ttl_seconds);
-      opens.push_back(Encode(request));
-    }
+    const std::vector<grpc::ByteBuffer> opens =
+        EncodedOpens("expiring-", 0, scale.expiring_at_once, scale.at_once_ttl_seconds);
     std::vector<grpc::ByteBuffer> registers;
     RunUnary(channel, kOpenSessionMethod, opens, scale.unary_in_flight,
              [&](const grpc::ByteBuffer& bytes) {

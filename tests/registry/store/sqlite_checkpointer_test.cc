@@ -1,12 +1,10 @@
 #include "registry/store/sqlite_checkpointer.h"
 
 #include <sqlite3.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -20,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "registry/store/sqlite_database.h"
 #include "retry/mutex.h"
+#include "tests/registry/store/files.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -70,16 +69,6 @@ thread_local bool own = false;
 ssize_t StuckWrite(int file, const void* bytes, size_t size, off64_t at) {
   if (!own && stuck != nullptr) stuck->Pass();
   return pwrite64(file, bytes, size, at);
-}
-
-int64_t SizeOf(const std::string& path) {
-  struct stat info;
-  return stat(path.c_str(), &info) == 0 ? int64_t{info.st_size} : -1;
-}
-
-void CopyFile(const std::string& from, const std::string& to) {
-  std::ifstream in(from, std::ios::binary);
-  std::ofstream(to, std::ios::binary) << in.rdbuf();
 }
 
 std::unique_ptr<SqliteDatabase> Connect(const std::string& path) {

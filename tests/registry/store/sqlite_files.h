@@ -5,7 +5,6 @@
 
 #include <sqlite3.h>
 
-#include <fstream>
 #include <memory>
 #include <string>
 
@@ -14,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
+#include "tests/registry/store/files.h"
 
 namespace failback {
 
@@ -34,12 +34,6 @@ inline void Sql(const std::string& path, const std::string& sql) {
       << (error == nullptr ? "" : error);
   sqlite3_free(error);
   sqlite3_close(db);
-}
-
-inline void CopyFile(const std::string& from, const std::string& to) {
-  std::ifstream in(from, std::ios::binary);
-  std::ofstream out(to, std::ios::binary);
-  if (in.peek() != std::ifstream::traits_type::eof()) out << in.rdbuf();
 }
 
 // The error of opening `path`, which must be one line that names it.

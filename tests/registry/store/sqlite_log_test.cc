@@ -1,29 +1,18 @@
 #include "registry/store/sqlite_log.h"
 
 #include <sqlite3.h>
-#include <sys/stat.h>
 
-#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/registry/store/files.h"
 #include "tests/util/process.h"
 
 namespace failback {
 namespace {
 
 constexpr int64_t kFrame = 4096 + 24;
-
-int64_t SizeOf(const std::string& path) {
-  struct stat info;
-  return stat(path.c_str(), &info) == 0 ? int64_t{info.st_size} : -1;
-}
-
-void CopyFile(const std::string& from, const std::string& to) {
-  std::ifstream in(from, std::ios::binary);
-  std::ofstream(to, std::ios::binary) << in.rdbuf();
-}
 
 // A table of numbers in a file of its own.
 class Numbers {

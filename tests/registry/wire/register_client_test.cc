@@ -51,16 +51,6 @@ absl::StatusOr<RegisterResponse> Numbered(const RegisterRequest& request) {
   return response;
 }
 
-template <typename Condition>
-bool WaitFor(Condition condition) {
-  const absl::Time deadline = absl::Now() + kProcessTimeout;
-  while (!condition()) {
-    if (absl::Now() >= deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
 class RegisterClientTest : public WireTest {
  protected:
   RegisterClientTest() { fake_.registers.AnswerWith(Numbered); }

@@ -75,16 +75,6 @@ class RegisterStreamTest : public WireTest {
     return numbers;
   }
 
-  template <typename Condition>
-  static bool WaitFor(Condition condition) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(30);
-    while (!condition()) {
-      if (absl::Now() >= deadline) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
-
   int64_t Ended(CallStats::Method method, absl::StatusCode code) const {
     return server_->Stats().calls.methods[static_cast<size_t>(method)].ended[static_cast<int>(
         code)];

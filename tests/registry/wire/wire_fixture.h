@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,17 @@ class Answered {
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
+
+// False when it does not come to that.
+template <typename Condition>
+bool WaitFor(Condition condition) {
+  const absl::Time deadline = absl::Now() + kProcessTimeout;
+  while (!condition()) {
+    if (absl::Now() >= deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
 
 // Calls may have to wait for a machine that is busy with other things.
 inline GrpcRegistryOptions Patient() {
