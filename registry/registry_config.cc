@@ -107,6 +107,7 @@ StoreRegistry::Options ToStoreOptions(const RegistryConfig& config, HashedWheelT
   options.guard = config.eviction_guard().enabled();
   options.guard_share = config.eviction_guard().share();
   options.guard_min_sessions = config.eviction_guard().min_sessions();
+  options.guard_longest_hold = FromProto(config.eviction_guard().longest_hold());
   options.max_instances = static_cast<int64_t>(config.limits().max_instances());
   options.max_instances_per_session =
       static_cast<int64_t>(config.limits().max_instances_per_session());

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <string_view>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "registry/ids.h"
 #include "registry/log.h"
+#include "registry/store/eviction_vote.h"
 #include "retry/clock.h"
 #include "retry/mutex.h"
 
@@ -19,6 +22,11 @@ namespace {
 constexpr int64_t kCountEveryNanos = 50 * 1000 * 1000;
 // A client is late when it has been silent for this many of its usual intervals.
 constexpr double kLateIntervals = 1.5;
+// Counts of one moment, for different TTLs. Further ones take that of the nearest.
+constexpr size_t kMostCounts = 8;
+// Unless the configuration says otherwise a lease is held for so many TTLs at most, and so long.
+constexpr int64_t kHeldTtls = 10;
+constexpr int64_t kHeldNanos = int64_t{300} * 1000 * 1000 * 1000;
 
 void LogPause() {
   Log(LogLevel::kWarning, "this process was away: every session has its full time again");
@@ -26,6 +34,7 @@ void LogPause() {
 
 struct Lease {
   std::string session_id;
+  std::string owner;
   int64_t ttl = 0;  // nanoseconds, as all times here
   int64_t deadline = 0;
   int64_t renewed = 0;   // when
@@ -33,7 +42,14 @@ struct Lease {
   Timeout timeout;
   bool armed = false;  // the timeout's task is to run, or runs now
   bool held = false;
+  bool let_go = false;  // not to be held until it has been renewed
   bool ending = false;
+};
+
+// A session that was ended by its lease.
+struct Ended {
+  int64_t at;
+  std::string owner;
 };
 
 }  // namespace
@@ -49,7 +65,8 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   bool BeginEnd(const std::string& session_id);
   void Retry(const std::string& session_id, int64_t delay);
   void Drop(const std::string& session_id);
-  void SetGuard(bool on);
+  int64_t SetGuard(bool on);
+  int64_t Release();
   void Stop();
 
   // Timer tasks.
@@ -63,7 +80,12 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   void StartHeartbeat() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // True, and every lease is a full one again, when this process has been away.
   bool NoticePause(int64_t due, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  bool MayEnd(int64_t window, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  bool MayEnd(const Lease& lease, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // What a lease with the TTL `window` is judged by.
+  const EvictionVote& Vote(int64_t window, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  bool HeldForLong(const Lease& lease, int64_t now) const;
+  // Lets go of all that is held, and tells who they are.
+  std::vector<std::string> LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Hold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Unhold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ScheduleRecheck() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -89,9 +111,9 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   bool recheck_armed ABSL_GUARDED_BY(mu) = false;
   bool gathering ABSL_GUARDED_BY(mu) = false;
   std::vector<std::string> gathered ABSL_GUARDED_BY(mu);
-  std::deque<int64_t> ended ABSL_GUARDED_BY(mu);  // when sessions were ended by their leases
+  std::deque<Ended> ended ABSL_GUARDED_BY(mu);  // in order
   int64_t counted_at ABSL_GUARDED_BY(mu) = INT64_MIN;
-  int64_t late ABSL_GUARDED_BY(mu) = 0;  // sessions that miss renewals, as counted then
+  std::map<int64_t, EvictionVote> votes ABSL_GUARDED_BY(mu);  // counted then, by TTL
   Statistics stats ABSL_GUARDED_BY(mu);
 };
 
@@ -112,6 +134,7 @@ void Leases::Core::Arm(Lease* lease, int64_t delay) {
 // A full TTL from `now`.
 void Leases::Core::Extend(Lease* lease, int64_t now) {
   lease->deadline = now + lease->ttl;
+  lease->let_go = false;
   Unhold(lease);
   if (lease->armed) {
     // If the task has started it waits for the lock, and will see the new deadline.
@@ -142,6 +165,7 @@ void Leases::Core::Grant(const std::string& session_id, int64_t ttl) {
     auto made = std::make_unique<Lease>();
     lease = made.get();
     lease->session_id = session_id;
+    lease->owner = SessionOwner(session_id);
     leases.emplace(lease->session_id, std::move(made));
   }
   const int64_t now = Now();
@@ -172,8 +196,6 @@ bool Leases::Core::BeginEnd(const std::string& session_id) {
   const int64_t now = Now();
   if (lease == nullptr || lease->ending || lease->held || lease->deadline > now) return false;
   lease->ending = true;
-  ended.push_back(now);
-  if (late > 0) --late;
   return true;
 }
 
@@ -182,7 +204,6 @@ void Leases::Core::Retry(const std::string& session_id, int64_t delay) {
   Lease* const lease = Find(session_id);
   if (lease == nullptr || !lease->ending) return;
   lease->ending = false;
-  if (!ended.empty()) ended.pop_back();
   lease->deadline = Now() + delay;
   if (!lease->armed) Arm(lease, delay);
 }
@@ -195,6 +216,7 @@ void Leases::Core::Drop(const std::string& session_id) {
   dropped = std::move(it->second);
   leases.erase(it);
   Unhold(dropped.get());
+  if (dropped->ending) ended.push_back({Now(), dropped->owner});
   dropped->timeout.Cancel();
   if (leases.empty()) {
     smallest_ttl = INT64_MAX;
@@ -202,20 +224,43 @@ void Leases::Core::Drop(const std::string& session_id) {
   }
 }
 
-void Leases::Core::SetGuard(bool on) {
+int64_t Leases::Core::SetGuard(bool on) {
   std::vector<std::string> released;
   {
     MutexLock lock(&mu);
     guard = on;
-    if (on) return;
-    released = Held();
-    for (const std::string& id : released) Unhold(Find(id));
+    if (on) return 0;
+    released = LetGo();
   }
+  const auto count = static_cast<int64_t>(released.size());
   TellDue(std::move(released));
+  return count;
+}
+
+int64_t Leases::Core::Release() {
+  std::vector<std::string> released;
+  {
+    MutexLock lock(&mu);
+    released = LetGo();
+  }
+  const auto count = static_cast<int64_t>(released.size());
+  TellDue(std::move(released));
+  return count;
+}
+
+std::vector<std::string> Leases::Core::LetGo() {
+  std::vector<std::string> released = Held();
+  for (const std::string& id : released) {
+    Lease* const lease = Find(id);
+    Unhold(lease);
+    lease->let_go = true;
+  }
+  return released;
 }
 
 std::vector<std::string> Leases::Core::Held() const {
   std::vector<std::string> held;
+  if (stats.held == 0) return held;
   for (const auto& [id, lease] : leases) {
     if (lease->held) held.push_back(lease->session_id);
   }
@@ -258,7 +303,7 @@ void Leases::Core::OnTimeout(const std::string& session_id) {
       return;
     }
     was_away = NoticePause(lease->deadline, now);
-    if (!was_away && !MayEnd(lease->ttl, now)) {
+    if (!was_away && !MayEnd(*lease, now)) {
       first_hold = stats.held == 0;
       Hold(lease);
       ScheduleRecheck();
@@ -308,24 +353,40 @@ bool Leases::Core::NoticePause(int64_t due, int64_t now) {
   return true;
 }
 
-// Whether a lease that has run out may end its session, `window` being the TTL.
-bool Leases::Core::MayEnd(int64_t window, int64_t now) {
-  while (!ended.empty() && ended.front() <= now - largest_ttl) ended.pop_front();
-  if (!guard) return true;
-  const auto recent = static_cast<int64_t>(
-      ended.end() - std::upper_bound(ended.begin(), ended.end(), now - window));
-  const int64_t all = static_cast<int64_t>(leases.size()) + recent;
-  if (all < options.guard_min_sessions) return true;
+// Whether a lease that has run out may end its session.
+bool Leases::Core::MayEnd(const Lease& lease, int64_t now) {
+  return !guard || lease.let_go || HeldForLong(lease, now) ||
+         Vote(lease.ttl, now).MayEnd(lease.owner);
+}
+
+bool Leases::Core::HeldForLong(const Lease& lease, int64_t now) const {
+  int64_t longest = absl::ToInt64Nanoseconds(options.guard_longest_hold);
+  if (longest == 0) longest = std::min(kHeldTtls * lease.ttl, kHeldNanos);
+  return now - lease.renewed - lease.ttl >= longest;
+}
+
+const EvictionVote& Leases::Core::Vote(int64_t window, int64_t now) {
   if (counted_at == INT64_MIN || now - counted_at >= kCountEveryNanos) {
     counted_at = now;
-    late = 0;
-    for (const auto& [id, lease] : leases) {
-      const auto usual = static_cast<double>(std::max(lease->interval, lease->ttl / 3));
-      const bool silent = static_cast<double>(now - lease->renewed) > kLateIntervals * usual;
-      if (!lease->ending && (silent || lease->deadline <= now)) ++late;
-    }
+    votes.clear();
   }
-  return static_cast<double>(recent + late) <= options.guard_share * static_cast<double>(all);
+  if (const auto it = votes.find(window); it != votes.end()) return it->second;
+  if (votes.size() >= kMostCounts) {
+    const auto nearest = votes.lower_bound(window);
+    return nearest == votes.end() ? votes.rbegin()->second : nearest->second;
+  }
+  while (!ended.empty() && ended.front().at <= now - largest_ttl) ended.pop_front();
+  EvictionVote::Owners owners;
+  for (const auto& [id, lease] : leases) {
+    const auto usual = static_cast<double>(std::max(lease->interval, lease->ttl / 3));
+    const bool silent = static_cast<double>(now - lease->renewed) > kLateIntervals * usual;
+    owners[lease->owner].Add(silent || lease->ending || lease->deadline <= now);
+  }
+  for (auto it = ended.rbegin(); it != ended.rend() && it->at > now - window; ++it) {
+    owners[it->owner].Add(true);
+  }
+  const EvictionVote::Rule rule = {options.guard_min_sessions, options.guard_share};
+  return votes.emplace(window, EvictionVote(rule, owners)).first->second;
 }
 
 void Leases::Core::ScheduleRecheck() {
@@ -339,24 +400,25 @@ void Leases::Core::ScheduleRecheck() {
 
 void Leases::Core::OnRecheck() {
   std::vector<std::string> released;
+  int64_t held_for_long = 0;
   {
     MutexLock lock(&mu);
     recheck_armed = false;
     if (stopped || stats.held == 0) return;
     counted_at = INT64_MIN;
-    int64_t window = 0;
+    const int64_t now = Now();
     for (const auto& [id, lease] : leases) {
-      if (lease->held) window = std::max(window, lease->ttl);
+      if (!lease->held || !MayEnd(*lease, now)) continue;
+      if (HeldForLong(*lease, now)) ++held_for_long;
+      released.push_back(lease->session_id);
+      Unhold(lease.get());
     }
-    if (!MayEnd(window, Now())) {
-      ScheduleRecheck();
-      return;
-    }
-    released = Held();
-    for (const std::string& id : released) Unhold(Find(id));
+    if (stats.held > 0) ScheduleRecheck();
   }
+  if (released.empty()) return;
   Log(LogLevel::kWarning, "held sessions are let go",
-      {{"sessions", absl::StrCat(released.size())}});
+      {{"sessions", absl::StrCat(released.size())},
+       {"held_for_the_longest_time", absl::StrCat(held_for_long)}});
   TellDue(std::move(released));
 }
 
@@ -407,7 +469,14 @@ void Leases::Drop(const std::string& session_id) { core_->Drop(session_id); }
 
 void Leases::Stop() { core_->Stop(); }
 
-void Leases::SetGuard(bool on) { core_->SetGuard(on); }
+int64_t Leases::SetGuard(bool on) { return core_->SetGuard(on); }
+
+int64_t Leases::Release() { return core_->Release(); }
+
+std::vector<std::string> Leases::Held() const {
+  MutexLock lock(&core_->mu);
+  return core_->Held();
+}
 
 Leases::Statistics Leases::Stats() const {
   MutexLock lock(&core_->mu);

@@ -8,8 +8,9 @@
 //   comes late by half a TTL or more), nobody could renew: every lease gets a full TTL again.
 // * Eviction guard. From `guard_min_sessions` up, when more than `guard_share` of the sessions
 //   have run out, miss their renewals, or have been ended within one TTL, the fault is more likely
-//   the network's: leases that have run out are held, until they are renewed or the share is
-//   smaller.
+//   the network's: leases that have run out are held, until they are renewed, the share is smaller,
+//   or they have been held for `guard_longest_hold`. No owner of sessions can make it hold those of
+//   others (eviction_vote.h).
 //
 // The first lease that runs out is told of at once; those that follow within a tick of the timer
 // are told of together, so that sessions which end together can end in one commit.
@@ -46,6 +47,8 @@ class Leases {
     bool guard = true;
     int64_t guard_min_sessions = 20;
     double guard_share = 0.15;
+    // Zero: ten times the lease's TTL, at most five minutes.
+    absl::Duration guard_longest_hold;
   };
 
   struct Statistics {
@@ -86,8 +89,15 @@ class Leases {
   // running.
   void Stop();
 
-  // Switches the eviction guard. Off: what is held is due at once.
-  void SetGuard(bool on);
+  // Switches the eviction guard. Off: what is held is due at once; how many that are is returned.
+  int64_t SetGuard(bool on);
+
+  // What is held now is due at once, and is not held again until it has been renewed; how many that
+  // are. The guard goes on.
+  int64_t Release();
+
+  // The sessions whose leases are held.
+  std::vector<std::string> Held() const;
 
   Statistics Stats() const;
 

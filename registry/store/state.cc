@@ -250,6 +250,13 @@ std::vector<Blob> State::Services(std::string_view name_space) const {
   return services;
 }
 
+const Record* State::FindInstance(std::string_view key) const {
+  const auto service = listed_services_.find(ServiceKeyOf(key));
+  if (service == listed_services_.end()) return nullptr;
+  const auto it = service->second->present.find(key);
+  return it == service->second->present.end() ? nullptr : *it;
+}
+
 ListItem State::MakeItem(const Record& record) {
   const Version& version = record.version;
   ListItem item;
@@ -278,6 +285,10 @@ ListPage State::List(const ListQuery& query) const {
     }
     bytes += record.version.instance.size();
     page.items.push_back(MakeItem(record));
+    const Incarnation* const owner = record.version.owner;
+    if (query.with_sessions && owner != nullptr && owner->session != nullptr) {
+      page.items.back().session_id = owner->session->id;
+    }
     page.next_after = std::string(record.key());
     return true;
   };

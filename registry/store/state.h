@@ -15,7 +15,8 @@
 //   }
 //
 // Thread safety: one transaction at a time. Const methods may run beside a transaction that is
-// deciding, but not beside its Commit.
+// deciding, but not beside its Commit (CheckInvariants beside neither): they look at nothing that
+// deciding changes, the table of keys above all.
 //
 // Invariants (CheckInvariants tests them):
 // 1. A record has an instance, a fence or a mark; a record with none of them is not kept.
@@ -200,6 +201,7 @@ struct ListItem {
   uint64_t modify_revision = 0;
   int64_t create_ms = 0;
   int64_t modify_ms = 0;
+  std::string session_id;  // of its owner, if that was asked for
 };
 struct ListQuery {
   std::string services;      // `namespace NUL service`; or, as a prefix, `namespace NUL` or nothing
@@ -208,6 +210,7 @@ struct ListQuery {
   std::string after;         // canonical keys after this one
   size_t max_items = 1000;
   size_t max_bytes = 2 << 20;
+  bool with_sessions = false;
 };
 struct ListPage {
   std::vector<ListItem> items;
@@ -256,8 +259,8 @@ class State {
 
   ListPage List(const ListQuery& query) const;
 
-  // Null when nothing is kept under this key.
-  const Record* Find(std::string_view key) const { return FindRecord(HashedKey(key)); }
+  // The record of an instance; null when there is none under this key.
+  const Record* FindInstance(std::string_view key) const;
   static ListItem MakeItem(const Record& record);
 
   // The services that have instances, sorted, and their counts, by readers that take turns.
@@ -272,7 +275,7 @@ class State {
   int64_t instances() const { return instances_; }
   int64_t services() const { return static_cast<int64_t>(listed_services_.size()); }
   int64_t sessions() const { return static_cast<int64_t>(sessions_.size()); }
-  int64_t records() const { return static_cast<int64_t>(by_key_.size()); }
+  int64_t records() const { return instances_ + tombstones(); }
   int64_t tombstones() const { return static_cast<int64_t>(tombstones_.size()); }
   int64_t incarnations() const { return static_cast<int64_t>(by_rank_.size()); }
 
@@ -323,13 +326,13 @@ class State {
   absl::flat_hash_map<std::string_view, Incarnation*> by_name_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Incarnation>> by_rank_;
   int64_t instances_ = 0;
+  std::set<std::pair<int64_t, Record*>> tombstones_;  // by purge_at_ms
   ChangeLog changes_;
 
-  // What only transactions look at.
+  // What only transactions look at: they change it while they decide, beside readers.
   absl::flat_hash_set<Record*, HashOfKey, SameKey> by_key_;
   absl::flat_hash_map<std::string_view, std::unique_ptr<Service>> services_;
   Service* last_service_ = nullptr;  // that was asked for; keys of one call are mostly of one
-  std::set<std::pair<int64_t, Record*>> tombstones_;  // by purge_at_ms
   uint64_t next_rank_ = 1;
   int64_t next_record_row_ = 1;
   int64_t next_session_row_ = 1;
@@ -369,6 +372,9 @@ class State::Transaction {
 
   // Forgets fences whose time has passed, and incarnations that nothing refers to.
   void Purge(bool incarnations_too);
+
+  // What is kept under a key, as it was before the transaction; null when that is nothing.
+  const Record* Find(std::string_view key) const { return state_->FindRecord(HashedKey(key)); }
 
   // The session with this id, if it is alive; SESSION_UNKNOWN is the caller's answer otherwise.
   Session* FindSession(std::string_view session_id) const;

@@ -90,8 +90,8 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
   std::vector<std::pair<ChangeLog::Entry, std::string>> changes;
   {
     MutexLock lock(&mu_);
-    const Record* const record = state_->Find(canonical);
-    if (record != nullptr && record->version.instance) {
+    const Record* const record = state_->FindInstance(canonical);
+    if (record != nullptr) {
       const ListItem item = State::MakeItem(*record);
       auto instance = Parse<ServiceInstance>(item.instance);
       description.mutable_instance()->set_state(StateOf(instance));
@@ -131,7 +131,9 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
   }
   if (const auto lease = leases_->Look(session_id); lease.has_value()) {
     description.mutable_session()->set_held_back(lease->held);
-    if (!lease->held) {
+    if (lease->held) {
+      description.mutable_instance()->mutable_record()->set_held(true);
+    } else {
       *description.mutable_session()->mutable_expire_time() =
           failback::ToProto(options_.timer->clock()->WallNow() + lease->remaining);
     }

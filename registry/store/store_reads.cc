@@ -103,6 +103,7 @@ void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done
   }
   const auto page_size = static_cast<size_t>(
       request.page_size() == 0 ? kMaxPageSize : std::min(request.page_size(), kMaxPageSize));
+  query.with_sessions = leases_->Stats().held > 0;
   query.max_items = filtered ? kMaxFiltered : page_size;
   if (filtered) query.max_bytes = std::numeric_limits<size_t>::max();
 
@@ -131,12 +132,19 @@ void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done
       last = instance.key();
     }
     *response.add_records() = ToRecord(item, std::move(instance));
+    if (item.session_id.empty()) continue;
+    const auto lease = leases_->Look(item.session_id);
+    if (lease.has_value() && lease->held) {
+      response.mutable_records()->rbegin()->set_held(true);
+    }
   }
   if (!next.empty()) response.set_next_page_token(absl::WebSafeBase64Escape(next));
   std::move(done)(std::move(response));
 }
 
-void StoreRegistry::SetEvictionGuard(bool on) { leases_->SetGuard(on); }
+int64_t StoreRegistry::SetEvictionGuard(bool on) { return leases_->SetGuard(on); }
+
+int64_t StoreRegistry::ReleaseHeldSessions() { return leases_->Release(); }
 
 StoreRegistry::Statistics StoreRegistry::Stats() const {
   Statistics stats;

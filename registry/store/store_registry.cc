@@ -90,6 +90,7 @@ StoreRegistry::StoreRegistry(Options options, std::unique_ptr<Storage> storage)
   leases.guard = options_.guard;
   leases.guard_min_sessions = options_.guard_min_sessions;
   leases.guard_share = options_.guard_share;
+  leases.guard_longest_hold = options_.guard_longest_hold;
   leases_ = std::make_unique<Leases>(leases, [this](std::vector<std::string> session_ids) {
     OnLeasesDue(std::move(session_ids));
   });

@@ -84,11 +84,14 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
     bool guard = true;
     int64_t guard_min_sessions = 20;
     double guard_share = 0.15;
+    absl::Duration guard_longest_hold;  // zero: ten times the TTL, at most five minutes
 
     // 0: no limit.
     int64_t max_instances = 0;
     int64_t max_instances_per_session = 0;
     int64_t max_sessions = 0;
+    int64_t max_incarnations = 0;
+    int64_t max_tombstones = 0;
     uint32_t max_batch = kDefaultMaxBatch;
     // Told to clients; the server adapter enforces it.
     uint32_t max_request_bytes = 4 << 20;
@@ -175,8 +178,12 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   // the stream that renewed it last ends.
   bool EndsWithStream(const std::string& session_id) const;
 
-  // Switches the eviction guard. Off: what it holds is ended at once.
-  void SetEvictionGuard(bool on);
+  // Switches the eviction guard, until the registry starts again. Off: what it holds is ended at
+  // once; how many sessions those are is returned.
+  int64_t SetEvictionGuard(bool on);
+  // Ends at once what the eviction guard holds now; how many sessions those are is returned. The
+  // guard goes on.
+  int64_t ReleaseHeldSessions();
 
   // Does not wait for a disk.
   Statistics Stats() const;

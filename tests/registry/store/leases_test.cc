@@ -145,6 +145,78 @@ TEST_F(LeasesTest, WhatTheGuardHoldsIsNotEnded) {
   EXPECT_TRUE(leases_->BeginEnd("7"));
 }
 
+TEST_F(LeasesTest, NothingIsHeldForLongerThanTheLongestHold) {
+  for (int i = 0; i < 40; ++i) leases_->Grant(absl::StrCat(i), kTtl);
+  // Ten of forty stop for good.
+  const auto live = [&](absl::Duration time) {
+    for (absl::Duration passed; passed < time; passed += absl::Seconds(1)) {
+      clock_.Advance(absl::Seconds(1));
+      for (int i = 10; i < 40; ++i) leases_->Renew(absl::StrCat(i));
+    }
+  };
+  live(kTtl + absl::Seconds(1));
+  EXPECT_EQ(leases_->Stats().held, 10);
+  live(10 * kTtl - absl::Seconds(2));
+  EXPECT_EQ(leases_->Stats().held, 10);
+  EXPECT_THAT(due_, IsEmpty());
+  live(absl::Seconds(3));
+  EXPECT_EQ(leases_->Stats().held, 0) << "after ten TTLs the session ends whatever the share";
+  EXPECT_THAT(due_, SizeIs(10));
+  for (const std::string& id : due_) EXPECT_TRUE(leases_->BeginEnd(id));
+}
+
+TEST_F(LeasesTest, TheLongestHoldIsAtMostFiveMinutesUnlessConfigured) {
+  for (int i = 0; i < 20; ++i) leases_->Grant(absl::StrCat(i), absl::Minutes(10));
+  clock_.Advance(absl::Minutes(14));
+  EXPECT_EQ(leases_->Stats().held, 20);
+  clock_.Advance(absl::Minutes(3));
+  EXPECT_EQ(leases_->Stats().held, 0);
+
+  Leases::Options options;
+  options.timer = timer_.get();
+  options.guard_longest_hold = absl::Seconds(1);
+  std::vector<std::string> due;
+  Leases other(options, [&](std::vector<std::string> ids) {
+    due.insert(due.end(), ids.begin(), ids.end());
+  });
+  for (int i = 0; i < 20; ++i) other.Grant(absl::StrCat(i), absl::Minutes(10));
+  clock_.Advance(absl::Minutes(10) + absl::Milliseconds(500));
+  EXPECT_EQ(other.Stats().held, 20);
+  clock_.Advance(absl::Minutes(2));
+  EXPECT_EQ(other.Stats().held, 0);
+  EXPECT_THAT(due, SizeIs(20));
+}
+
+TEST_F(LeasesTest, NoOwnerMakesItHoldForOthers) {
+  for (int i = 0; i < 20; ++i) leases_->Grant(absl::StrCat(i, ".fleet"), kTtl);
+  for (int i = 0; i < 300; ++i) leases_->Grant(absl::StrCat(i, ".idler"), kTtl);
+  for (int second = 0; second < 15; ++second) {
+    clock_.Advance(absl::Seconds(1));
+    for (int i = 2; i < 20; ++i) leases_->Renew(absl::StrCat(i, ".fleet"));
+  }
+  EXPECT_THAT(due_, ::testing::UnorderedElementsAre("0.fleet", "1.fleet"));
+  EXPECT_EQ(leases_->Stats().held, 300) << "its own are held";
+}
+
+TEST_F(LeasesTest, ReleaseEndsWhatIsHeldNowAndTheGuardGoesOn) {
+  for (int i = 0; i < 20; ++i) leases_->Grant(absl::StrCat(i), kTtl);
+  clock_.Advance(kTtl + absl::Milliseconds(20));
+  ASSERT_EQ(leases_->Stats().held, 20);
+  EXPECT_THAT(leases_->Held(), SizeIs(20));
+  EXPECT_EQ(leases_->Renew("3"), kTtl);
+  EXPECT_EQ(leases_->Release(), 19);
+  EXPECT_THAT(due_, SizeIs(19));
+  EXPECT_EQ(leases_->Release(), 0);
+  // One whose end could not be written is not held again.
+  EXPECT_TRUE(leases_->BeginEnd("7"));
+  leases_->Retry("7", absl::Seconds(1));
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_TRUE(leases_->BeginEnd("7"));
+  EXPECT_TRUE(leases_->Stats().guard);
+  clock_.Advance(kTtl);
+  EXPECT_EQ(leases_->Stats().held, 1) << "3, which runs out among so many that do";
+}
+
 // Losses that follow one another within a TTL are as many as if they came at once.
 TEST_F(LeasesTest, TheGuardCountsWhatHasEndedWithinATtl) {
   for (int i = 0; i < 20; ++i) leases_->Grant(absl::StrCat(i), kTtl);

@@ -281,6 +281,24 @@ TEST_F(GuardTest, HeldSessionsGoWhenTheShareIsSmallerOrTheGuardIsSwitchedOff) {
   EXPECT_THAT(other.Ids(), SizeIs(16)) << "two of eighteen are few enough";
 }
 
+TEST_F(GuardTest, WhatIsHeldIsMarkedAndEndsWhenItIsReleased) {
+  StoreHarness store;
+  Open(store, 20);
+  Live(store, absl::Seconds(30), 10);
+  const auto held = [&] {
+    int count = 0;
+    const auto listed = CallAndWait<ListResponse>(*store, &Registry::List, ListRequest());
+    for (const InstanceRecord& record : listed->records()) count += record.held() ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(held(), 10);
+  EXPECT_TRUE(store->Describe(MakeInstance("orders", "3").key())->instance().record().held());
+  EXPECT_FALSE(store->Describe(MakeInstance("orders", "13").key())->instance().record().held());
+  EXPECT_EQ(store->ReleaseHeldSessions(), 10);
+  EXPECT_THAT(store.Ids(), SizeIs(10));
+  EXPECT_EQ(held(), 0);
+}
+
 TEST_F(GuardTest, BelowTheNumberThereIsNoGuard) {
   StoreHarness store;
   Open(store, 19);
