@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "registry/errors.h"
 #include "google/protobuf/message_lite.h"
 #include "registry/canonical.h"
 #include "registry/instance_view.h"
@@ -117,9 +118,10 @@ absl::Status Conflator::CheckForward(const SubscribeResponse& snapshot) const {
       snapshot.revision() >= written_.revision) {
     return absl::OkStatus();
   }
-  return absl::AbortedError(absl::StrCat("the source is back in epoch ", written_.epoch,
-                                         " at revision ", snapshot.revision(), ", and revision ",
-                                         written_.revision, " was told"));
+  return Refusal(registry::v1::ERROR_REASON_POSITION_LOST,
+                 absl::StrCat("the source is back in epoch ", written_.epoch, " at revision ",
+                              snapshot.revision(), ", and revision ", written_.revision,
+                              " was sent: subscribe again without a position"));
 }
 
 void Conflator::BeginSnapshot() {
@@ -150,7 +152,9 @@ absl::Status Conflator::Add(Snapshot snapshot, Changes changes) {
   position.set_epoch(snapshot->epoch());
   position.set_revision(snapshot->revision());
   position.mutable_snapshot();
-  if (order_.in_snapshot()) return absl::AbortedError("a snapshot came within another");
+  if (order_.in_snapshot()) {
+    return Refusal(registry::v1::ERROR_REASON_POSITION_LOST, "a snapshot came within another");
+  }
   if (absl::Status status = order_.Check(position); !status.ok()) return status;
   if (absl::Status status = CheckForward(position); !status.ok()) return status;
   if (changes == nullptr) changes = ChangesOf(*snapshot);
@@ -177,8 +181,9 @@ absl::Status Conflator::AddToRest(Event event, Changes changes) {
     Merge(*event, changes->changes);
   }
   if (bytes() > kMaxBytes) {
-    return absl::AbortedError(absl::StrCat("the subscriber is ", rest_->operations.size(),
-                                           " changes behind: a snapshot is shorter"));
+    return Refusal(registry::v1::ERROR_REASON_SUBSCRIBER_SLOW,
+                   absl::StrCat("the subscriber is ", rest_->operations.size(),
+                                " changes behind: a snapshot is shorter"));
   }
   return absl::OkStatus();
 }

@@ -32,7 +32,13 @@ absl::StatusCode CodeOf(ErrorReason reason) {
       return absl::StatusCode::kFailedPrecondition;
     case registry::v1::ERROR_REASON_GENERATION_REUSED:
     case registry::v1::ERROR_REASON_REPLACED:
+    case registry::v1::ERROR_REASON_SUBSCRIBER_SLOW:
+    case registry::v1::ERROR_REASON_POSITION_LOST:
       return absl::StatusCode::kAborted;
+    case registry::v1::ERROR_REASON_NOT_FOUND:
+      return absl::StatusCode::kNotFound;
+    case registry::v1::ERROR_REASON_UNSUPPORTED:
+      return absl::StatusCode::kUnimplemented;
     case registry::v1::ERROR_REASON_CREDENTIALS_NEEDED:
       return absl::StatusCode::kUnauthenticated;
     case registry::v1::ERROR_REASON_ACCESS_DENIED:
@@ -43,6 +49,8 @@ absl::StatusCode CodeOf(ErrorReason reason) {
       return absl::StatusCode::kResourceExhausted;
     case registry::v1::ERROR_REASON_STORE_READ_ONLY:
     case registry::v1::ERROR_REASON_SHUTTING_DOWN:
+    case registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE:
+    case registry::v1::ERROR_REASON_IDLE:
       return absl::StatusCode::kUnavailable;
     default:
       return absl::StatusCode::kInternal;

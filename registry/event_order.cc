@@ -3,12 +3,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "registry/errors.h"
 
 namespace failback {
 namespace {
 
 absl::Status Gap(const std::string& what) {
-  return absl::AbortedError(absl::StrCat("gap in the subscription: ", what));
+  return Refusal(registry::v1::ERROR_REASON_POSITION_LOST,
+                 absl::StrCat("gap in the subscription: ", what));
 }
 
 std::string Position(uint64_t epoch, uint64_t revision) {

@@ -88,7 +88,8 @@ void ExchangeReactor::State::Sweep(int stalled, int silent) {
   ++sweeps_since_read_;
   if (!end_.has_value() && open_ == ready_.size() && sweeps_since_read_ > silent) {
     swept_ = true;
-    SetEnd(absl::UnavailableError("nothing has come for long: open the stream again"));
+    SetEnd(Refusal(registry::v1::ERROR_REASON_IDLE,
+                   "nothing has come for long: open the stream again"));
     Advance();
   } else if (writing_ && ++sweeps_since_write_ > stalled) {
     swept_ = true;

@@ -541,8 +541,9 @@ absl::StatusOr<int64_t> FailbackGroup::ForPending(
     }
   }
   if (!unknown.empty()) {
-    return absl::NotFoundError(absl::StrCat("\"", *unknown.begin(), "\" is not pending; ",
-                                            "`failbackctl pending` lists what is"));
+    return Refusal(registry::v1::ERROR_REASON_NOT_FOUND,
+                   absl::StrCat("\"", *unknown.begin(),
+                                "\" is not pending; `failbackctl pending` lists what is"));
   }
   int64_t sum = 0;
   for (size_t i = 0; i < members->size(); ++i) {

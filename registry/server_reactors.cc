@@ -29,7 +29,8 @@ struct EncodeRenewal {
 }  // namespace
 
 absl::Status NoRequest(const std::string& name) {
-  return absl::InvalidArgumentError(absl::StrCat("the request is no ", name));
+  return Refusal(registry::v1::ERROR_REASON_INVALID_FIELD,
+                 absl::StrCat("the request is no ", name));
 }
 
 RenewalReactor::RenewalReactor(grpc::CallbackServerContext* context,

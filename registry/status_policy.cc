@@ -97,7 +97,11 @@ bool IsConnectionFailure(const absl::Status& status) {
 }
 
 bool MayHaveLanded(const absl::Status& status) {
-  if (ReasonOf(status) != registry::v1::ERROR_REASON_UNSPECIFIED) return false;
+  const ErrorReason reason = ReasonOf(status);
+  if (reason != registry::v1::ERROR_REASON_UNSPECIFIED &&
+      reason != registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE) {
+    return false;
+  }
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:

@@ -78,7 +78,7 @@ absl::Status Make(Error error, const std::string& text) {
     case Error::kNone:
       break;
   }
-  return absl::UnavailableError(message);
+  return Refusal(registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE, message);
 }
 
 absl::Status MakeMarked(Error error, const std::string& text) {
@@ -93,9 +93,12 @@ absl::Status FromEtcd(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   const Error error = Find(status.error_message());
   if (error != Error::kNone) return MakeMarked(error, status.error_message());
-  // Of the connection, or of nobody's list: whoever reads it should know whose it is.
-  return StatusFromGrpc(grpc::Status(
-      status.error_code(), absl::StrCat("etcd: ", status.error_message()), status.error_details()));
+  // Of the connection, or one that is not in the list: the message says that it is etcd's.
+  const std::string message = absl::StrCat("etcd: ", status.error_message());
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    return Refusal(registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE, message);
+  }
+  return StatusFromGrpc(grpc::Status(status.error_code(), message, status.error_details()));
 }
 
 absl::Status FromEtcdText(const std::string& text) {

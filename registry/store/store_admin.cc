@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "registry/admin/instance_query.h"
 #include "registry/canonical.h"
+#include "registry/errors.h"
 #include "registry/proto_time.h"
 #include "registry/store/store_registry.h"
 
@@ -113,7 +114,8 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
     });
   }
   if (!description.has_instance() && changes.empty()) {
-    return absl::NotFoundError(
+    return Refusal(
+        registry::v1::ERROR_REASON_NOT_FOUND,
         absl::StrCat("key: ", KeyText(key), " is not registered, and nothing is remembered of it"));
   }
   for (const auto& [entry, name] : changes) {

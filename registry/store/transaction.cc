@@ -325,7 +325,8 @@ State::Transaction::Marked State::Transaction::SetOffline(std::string_view key,
   if (!current.instance) {
     registry::v1::InstanceKey unknown;
     ParseCanonicalKey(std::string(key), &unknown);
-    return {absl::NotFoundError(absl::StrCat("key: ", KeyText(unknown), " is not registered"))};
+    return {Refusal(registry::v1::ERROR_REASON_NOT_FOUND,
+                    absl::StrCat("key: ", KeyText(unknown), " is not registered"))};
   }
   registry::v1::OfflineMark before;
   if (current.offline &&

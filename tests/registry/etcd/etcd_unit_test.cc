@@ -148,12 +148,13 @@ TEST(ErrorTest, EtcdsErrorsSayWhatToDoNext) {
   };
   using E = etcd::Error;
   constexpr auto kNone = registry::v1::ERROR_REASON_UNSPECIFIED;
+  constexpr auto kUpstream = registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE;
   const Case cases[] = {
       {grpc::UNAVAILABLE, "etcdserver: no leader", E::kUnavailable, absl::StatusCode::kUnavailable,
-       kNone, NextStep::kRetry, true},
+       kUpstream, NextStep::kRetry, true},
       {grpc::UNAVAILABLE, "etcdserver: request timed out", E::kUnavailable,
-       absl::StatusCode::kUnavailable, kNone, NextStep::kRetry, true},
-      {grpc::UNAVAILABLE, "Socket closed", E::kNone, absl::StatusCode::kUnavailable, kNone,
+       absl::StatusCode::kUnavailable, kUpstream, NextStep::kRetry, true},
+      {grpc::UNAVAILABLE, "Socket closed", E::kNone, absl::StatusCode::kUnavailable, kUpstream,
        NextStep::kRetry, true},
       {grpc::RESOURCE_EXHAUSTED, "etcdserver: too many requests", E::kTooManyRequests,
        absl::StatusCode::kResourceExhausted, registry::v1::ERROR_REASON_OVERLOADED,

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
+#include "registry/errors.h"
 #include "registry/store/stored_snapshot.h"
 
 namespace failback {
@@ -290,7 +291,8 @@ TEST_F(ConflatorTest, ALazySnapshotOfWhatTheSubscriberHasIsNotTold) {
 
 TEST_F(ConflatorTest, ASnapshotWithinAnotherIsNotTaken) {
   Add(Snapshot(1, 7, {{"a", 1}}, /*more=*/true));
-  EXPECT_EQ(conflator_.Add(Lazy(1, 7, {{"b", 1}})).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ReasonOf(conflator_.Add(Lazy(1, 7, {{"b", 1}}))),
+            registry::v1::ERROR_REASON_POSITION_LOST);
 }
 
 // One who stops in the middle of a large snapshot holds neither its messages nor the changes that
@@ -314,7 +316,7 @@ TEST_F(ConflatorTest, AStoppedSubscriberOfALargeSetIsBounded) {
       ++revision;
       ASSERT_LT(revision, 20000u);
     }
-    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_EQ(ReasonOf(status), registry::v1::ERROR_REASON_SUBSCRIBER_SLOW) << status;
     // Each change keeps a list of some 32 that nobody else may have.
     if (changes <= 100) {
       EXPECT_LT(revision * changes * 32 * sizeof(Blob), Conflator::kMaxBytes);
@@ -382,7 +384,8 @@ TEST_F(ConflatorTest, AResumedSubscriberIsToldItsPositionEvenIfNothingChanged) {
 
 TEST_F(ConflatorTest, ASourceThatSkipsIsNotHidden) {
   Add(Snapshot(1, 7, {{"a", 1}}));
-  EXPECT_EQ(conflator_.Add(Delta(1, 8, 9, {{"b", 1}})).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ReasonOf(conflator_.Add(Delta(1, 8, 9, {{"b", 1}}))),
+            registry::v1::ERROR_REASON_POSITION_LOST);
 }
 
 // What a source says between leaving an epoch and coming back to it is never told to one who was
@@ -391,8 +394,9 @@ TEST_F(ConflatorTest, ASourceThatGoesBackByWayOfAnotherEpochIsNotFollowed) {
   for (const bool lazy : {false, true}) {
     Conflator conflator(1, 3);
     ASSERT_TRUE(conflator.Add(Snapshot(2, 1, {{"a", 1}})).ok());
-    EXPECT_EQ((lazy ? conflator.Add(Lazy(1, 2, {})) : conflator.Add(Snapshot(1, 2, {}))).code(),
-              absl::StatusCode::kAborted);
+    EXPECT_EQ(
+        ReasonOf(lazy ? conflator.Add(Lazy(1, 2, {})) : conflator.Add(Snapshot(1, 2, {}))),
+        registry::v1::ERROR_REASON_POSITION_LOST);
     Conflator forward(1, 3);
     ASSERT_TRUE(forward.Add(Snapshot(2, 1, {{"a", 1}})).ok());
     EXPECT_TRUE((lazy ? forward.Add(Lazy(1, 3, {})) : forward.Add(Snapshot(1, 3, {}))).ok());
@@ -409,7 +413,7 @@ TEST_F(ConflatorTest, WhatIsUnknownIsBounded) {
     status = resumed.Add(Delta(1, revision, revision + 1, {}, {absl::StrCat("gone-", revision)}));
     ++revision;
   }
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ReasonOf(status), registry::v1::ERROR_REASON_SUBSCRIBER_SLOW);
 }
 
 TEST_F(ConflatorTest, MemoryIsBoundedHoweverLargeTheSet) {
@@ -442,7 +446,7 @@ TEST_F(ConflatorTest, MemoryIsBoundedHoweverLargeTheSet) {
   ASSERT_TRUE(stopped.Add(large(1, 20000)).ok());
   ASSERT_NE(Next(stopped), nullptr);
   EXPECT_LT(stopped.bytes(), Conflator::kMaxBytes / 100) << "its contents are not remembered";
-  EXPECT_EQ(stopped.Add(large(2, 20000)).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ReasonOf(stopped.Add(large(2, 20000))), registry::v1::ERROR_REASON_SUBSCRIBER_SLOW);
   // One who has read all takes it as it came.
   Conflator reader(0, 0);
   ASSERT_TRUE(reader.Add(large(1, 20000)).ok());

@@ -1,6 +1,7 @@
 #include "registry/event_order.h"
 
 #include "gtest/gtest.h"
+#include "registry/errors.h"
 
 namespace failback {
 namespace {
@@ -31,7 +32,8 @@ SubscribeResponse Stale() {
 
 void ExpectGap(EventOrder& order, const SubscribeResponse& message) {
   const uint64_t revision = order.revision();
-  EXPECT_EQ(order.Check(message).code(), absl::StatusCode::kAborted) << message.DebugString();
+  EXPECT_EQ(ReasonOf(order.Check(message)), registry::v1::ERROR_REASON_POSITION_LOST)
+      << message.DebugString();
   EXPECT_EQ(order.revision(), revision) << "a message out of order does not count";
 }
 

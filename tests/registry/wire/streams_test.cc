@@ -10,6 +10,7 @@
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "registry/errors.h"
 #include "registry/registry_server.h"
 #include "tests/registry/wire/simulated_sweep.h"
 #include "tests/registry/wire/wire_fixture.h"
@@ -155,7 +156,7 @@ TEST_F(StreamsTest, ASilentRenewalStreamIsEndedAndItsSessionsAreNot) {
   sweep_.Advance(2 * kPeriod);
   KeepAliveResponse response;
   EXPECT_FALSE(silent->Read(&response));
-  EXPECT_EQ(silent->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ReasonOf(StatusFromGrpc(silent->Finish())), registry::v1::ERROR_REASON_IDLE);
   ASSERT_TRUE(WaitForRenewalStreams(0));
   SomeCalls();
   EXPECT_EQ(fake_.closes.request_count(), 0u);
