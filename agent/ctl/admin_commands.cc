@@ -48,9 +48,8 @@ void AddDescribe(CLI::App* app, CtlAction* action) {
       const grpc::Status status =
           context->admin().DescribeInstance(context->NewCall().get(), request, &response);
       if (!status.ok()) return context->Report("describe", StatusFromGrpc(status));
-      PrintResult(context->format, FormatDescription(response, *key, absl::Now(), context->palette),
-                  response);
-      return kCtlOk;
+      return context->Show(
+          "describe", FormatDescription(response, *key, absl::Now(), context->palette), response);
     };
   });
 }
@@ -84,11 +83,10 @@ void AddMark(CLI::App* app, CtlAction* action, const std::string& name, bool off
       const grpc::Status status =
           context->admin().SetOffline(context->NewCall().get(), *request, &response);
       if (!status.ok()) return context->Report(name, StatusFromGrpc(status));
-      PrintResult(context->format,
-                  absl::StrCat(FormatKey(request->key()), " is ", name,
-                               response.unchanged() ? " already\n" : "\n"),
-                  response);
-      return kCtlOk;
+      return context->Show(name,
+                           absl::StrCat(FormatKey(request->key()), " is ", name,
+                                        response.unchanged() ? " already\n" : "\n"),
+                           response);
     };
   });
 }

@@ -67,13 +67,11 @@ void AddPending(CLI::App* app, CtlAction* action) {
       const absl::StatusOr<std::vector<PendingOperation>> listed = ListPending(context);
       if (!listed.ok()) return context->Report("pending", listed.status());
       const std::vector<PendingOperation>& operations = *listed;
-      if (context->format == OutputFormat::kTable) {
-        Print(operations.empty() ? "nothing pending\n"
-                                 : FormatPending(operations, absl::Now(), context->palette));
-      } else {
-        Print(FormatList(context->format, MessagePointers(operations)));
-      }
-      return kCtlOk;
+      return context->ShowList("pending",
+                               operations.empty()
+                                   ? "nothing pending\n"
+                                   : FormatPending(operations, absl::Now(), context->palette),
+                               operations);
     };
   });
 }
@@ -102,8 +100,7 @@ void AddRetry(CLI::App* app, CtlAction* action) {
       const grpc::Status status =
           context->agent().Retry(context->NewCall().get(), request, &response);
       if (!status.ok()) return context->Report("retry", StatusFromGrpc(status));
-      PrintResult(context->format, absl::StrCat("retried ", response.retried(), "\n"), response);
-      return kCtlOk;
+      return context->Show("retry", absl::StrCat("retried ", response.retried(), "\n"), response);
     };
   });
 }
@@ -138,9 +135,8 @@ void AddCancel(CLI::App* app, CtlAction* action) {
       const grpc::Status status =
           context->agent().Cancel(context->NewCall().get(), request, &response);
       if (!status.ok()) return context->Report("cancel", StatusFromGrpc(status));
-      PrintResult(context->format, absl::StrCat("cancelled ", response.cancelled(), "\n"),
-                  response);
-      return kCtlOk;
+      return context->Show("cancel", absl::StrCat("cancelled ", response.cancelled(), "\n"),
+                           response);
     };
   });
 }
@@ -195,11 +191,11 @@ void AddDrain(CLI::App* app, CtlAction* action) {
       DrainResponse response;
       const grpc::Status status = Drain(context, *deadline, &response);
       if (!status.ok()) return context->Report("drain", StatusFromGrpc(status));
-      PrintResult(context->format,
-                  absl::StrCat("unregistered ", response.unregistered(), ", remaining ",
-                               response.remaining(), "\n"),
-                  response);
-      return response.remaining() == 0 ? kCtlOk : kCtlFailed;
+      const int shown = context->Show("drain",
+                                      absl::StrCat("unregistered ", response.unregistered(),
+                                                   ", remaining ", response.remaining(), "\n"),
+                                      response);
+      return response.remaining() == 0 ? shown : kCtlFailed;
     };
   });
 }

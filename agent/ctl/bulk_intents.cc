@@ -81,14 +81,13 @@ int RunBulk(const BulkWork& work, const SendBatch& send, CtlContext* context) {
   Bulk bulk(work, *instances);
   const absl::Status status = bulk.Send(send);
   const int refused = bulk.TellRefusals();
-  if (context->format == OutputFormat::kTable) {
-    Print(absl::StrCat(work.done, " ", bulk.results().size() - refused, " of ", instances->size(),
-                       instances->size() == 1 ? " instance\n" : " instances\n"));
-  } else {
-    Print(FormatList(context->format, MessagePointers(bulk.results())));
-  }
+  const int shown = context->ShowList(
+      work.command,
+      absl::StrCat(work.done, " ", bulk.results().size() - refused, " of ", instances->size(),
+                   instances->size() == 1 ? " instance\n" : " instances\n"),
+      bulk.results());
   if (!status.ok()) return context->Report(work.command, status);
-  return refused == 0 ? kCtlOk : kCtlFailed;
+  return refused == 0 ? shown : kCtlFailed;
 }
 
 }  // namespace failback

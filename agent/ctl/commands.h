@@ -59,6 +59,20 @@ class CtlContext {
   // Whether the connection stands, to tell a slow target from one that is not there.
   bool connected() const;
 
+  // Prints what a command found, as --output wants it, and returns the exit status: a failure when
+  // it has no such form.
+  int Show(const std::string& command, const std::string& table,
+           const google::protobuf::Message& message) const;
+  template <typename M>
+  int ShowList(const std::string& command, const std::string& table,
+               const std::vector<M>& messages) const {
+    return Shown(command, format == OutputFormat::kTable
+                              ? absl::StatusOr<std::string>(table)
+                              : FormatList(format, MessagePointers(messages)));
+  }
+  // Prints the text; the exit status.
+  int Shown(const std::string& command, const absl::StatusOr<std::string>& text) const;
+
   // Prints `failbackctl: COMMAND: …` for a failed call, with what to do next where that helps, and
   // returns the exit status.
   int Report(const std::string& command, const absl::Status& status) const;

@@ -136,6 +136,17 @@ bool CtlContext::connected() const {
   return channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
 }
 
+int CtlContext::Show(const std::string& command, const std::string& table,
+                     const google::protobuf::Message& message) const {
+  const absl::Status status = PrintResult(format, table, message);
+  return status.ok() ? kCtlOk : Report(command, status);
+}
+
+int CtlContext::Shown(const std::string& command, const absl::StatusOr<std::string>& text) const {
+  const absl::Status status = PrintText(text);
+  return status.ok() ? kCtlOk : Report(command, status);
+}
+
 int CtlContext::Report(const std::string& command, const absl::Status& status) const {
   int exit_status = kCtlFailed;
   std::string text = FormatMessage(status.ToString(absl::StatusToStringMode::kWithNoExtraData));

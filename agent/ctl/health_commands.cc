@@ -45,11 +45,11 @@ void AddHealth(CLI::App* app, CtlAction* action) {
                                        "readiness and startup, a registry goes without a name")));
       }
       if (!status.ok()) return context->Report("health", StatusFromGrpc(status));
-      PrintResult(
-          context->format,
+      const int shown = context->Show(
+          "health",
           absl::AsciiStrToLower(HealthCheckResponse::ServingStatus_Name(response.status())) + "\n",
           response);
-      return response.status() == HealthCheckResponse::SERVING ? kCtlOk : kCtlFailed;
+      return response.status() == HealthCheckResponse::SERVING ? shown : kCtlFailed;
     };
   });
 }
@@ -89,12 +89,11 @@ void AddReportHealth(CLI::App* app, CtlAction* action) {
       const grpc::Status status =
           context->agent().ReportHealth(context->NewCall().get(), request, &response);
       if (!status.ok()) return context->Report("report-health", StatusFromGrpc(status));
-      PrintResult(
-          context->format,
+      return context->Show(
+          "report-health",
           absl::StrCat(flags->service, " is ",
                        FormatEnum(agent::v1::CheckState_descriptor(), response.state()), "\n"),
           response);
-      return kCtlOk;
     };
   });
 }

@@ -12,7 +12,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "agent/ctl/service_output.h"
-#include "google/protobuf/util/json_util.h"
 #include "registry/proto_time.h"
 #include "yaml-cpp/yaml.h"
 
@@ -228,35 +227,34 @@ std::string FormatEnum(const google::protobuf::EnumDescriptor* type, int value) 
   return absl::StrReplaceAll(absl::AsciiStrToLower(found->name().substr(prefix)), {{"_", " "}});
 }
 
-std::string FormatJson(const google::protobuf::Message& message, JsonStyle style) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = style == JsonStyle::kPretty;
-  options.always_print_primitive_fields = true;
-  std::string json;
-  const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
-  // Only a message that holds text which is not UTF-8, or an unknown Any, has no JSON.
-  if (!status.ok())
-    return absl::StrCat("{\"error\":\"no JSON form: ", message.GetTypeName(), "\"}");
-  while (!json.empty() && json.back() == '\n') json.pop_back();
-  return json;
+absl::StatusOr<std::string> FormatYaml(const google::protobuf::Message& message) {
+  const absl::StatusOr<std::string> json = MessageJson(message);
+  if (!json.ok()) return json.status();
+  return JsonToYaml(*json);
 }
 
-std::string FormatYaml(const google::protobuf::Message& message) {
-  return JsonToYaml(FormatJson(message, JsonStyle::kLine));
+absl::StatusOr<std::string> FormatOne(OutputFormat format,
+                                      const google::protobuf::Message& message) {
+  absl::StatusOr<std::string> text =
+      format == OutputFormat::kYaml ? FormatYaml(message) : MessageJson(message);
+  if (!text.ok()) return text.status();
+  return format == OutputFormat::kYaml ? absl::StrCat("---\n", *text) : absl::StrCat(*text, "\n");
 }
 
-std::string FormatList(OutputFormat format,
-                       const std::vector<const google::protobuf::Message*>& messages) {
-  const auto join = [&](JsonStyle style, const char* separator) {
-    return absl::StrJoin(messages, separator,
-                         [style](std::string* out, const google::protobuf::Message* message) {
-                           out->append(FormatJson(*message, style));
-                         });
-  };
-  if (format == OutputFormat::kYaml)
-    return JsonToYaml(absl::StrCat("[", join(JsonStyle::kLine, ","), "]"));
-  if (messages.empty()) return "[]\n";
-  return absl::StrCat("[\n", join(JsonStyle::kPretty, ",\n"), "\n]\n");
+absl::StatusOr<std::string> FormatList(
+    OutputFormat format, const std::vector<const google::protobuf::Message*>& messages) {
+  const bool yaml = format == OutputFormat::kYaml;
+  std::vector<std::string> items;
+  items.reserve(messages.size());
+  for (const google::protobuf::Message* message : messages) {
+    absl::StatusOr<std::string> json =
+        MessageJson(*message, yaml ? JsonStyle::kLine : JsonStyle::kPretty);
+    if (!json.ok()) return json.status();
+    items.push_back(*std::move(json));
+  }
+  if (yaml) return JsonToYaml(absl::StrCat("[", absl::StrJoin(items, ","), "]"));
+  if (items.empty()) return "[]\n";
+  return absl::StrCat("[\n", absl::StrJoin(items, ",\n"), "\n]\n");
 }
 
 void Print(const std::string& text) {
@@ -264,16 +262,27 @@ void Print(const std::string& text) {
   std::fflush(stdout);
 }
 
-void PrintResult(OutputFormat format, const std::string& table,
-                 const google::protobuf::Message& message) {
+absl::Status PrintText(const absl::StatusOr<std::string>& text) {
+  if (text.ok()) Print(*text);
+  return text.status();
+}
+
+absl::Status PrintResult(OutputFormat format, const std::string& table,
+                         const google::protobuf::Message& message) {
   switch (format) {
     case OutputFormat::kTable:
-      return Print(table);
-    case OutputFormat::kJson:
-      return Print(FormatJson(message, JsonStyle::kPretty) + "\n");
+      break;
+    case OutputFormat::kJson: {
+      const absl::StatusOr<std::string> json = MessageJson(message, JsonStyle::kPretty);
+      if (!json.ok()) return json.status();
+      Print(*json + "\n");
+      return absl::OkStatus();
+    }
     case OutputFormat::kYaml:
-      return Print(FormatYaml(message));
+      return PrintText(FormatYaml(message));
   }
+  Print(table);
+  return absl::OkStatus();
 }
 
 std::string FormatRecords(const std::vector<InstanceRecord>& records, absl::Time now,

@@ -1,6 +1,6 @@
 // What failbackctl prints: tables for people, protobuf JSON and YAML for programs.
 //
-// Thread safety: all functions but Print and PrintResult are pure.
+// Thread safety: all functions but those that print are pure.
 
 #ifndef FAILBACK_AGENT_CTL_OUTPUT_H_
 #define FAILBACK_AGENT_CTL_OUTPUT_H_
@@ -8,11 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "agent/ctl/terminal.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "google/protobuf/message.h"
+#include "registry/message_json.h"
 
 namespace failback {
 
@@ -41,16 +44,16 @@ std::string FormatKey(const registry::v1::InstanceKey& key);
 // The name of an enum value without prefix, in lower case: PENDING_STATE_IN_FLIGHT is "in flight".
 std::string FormatEnum(const google::protobuf::EnumDescriptor* type, int value);
 
-// Protobuf JSON with all fields that have a value or a default: on one line, or indented.
-enum class JsonStyle { kLine, kPretty };
-std::string FormatJson(const google::protobuf::Message& message, JsonStyle style);
+// As MessageJson, in YAML.
+absl::StatusOr<std::string> FormatYaml(const google::protobuf::Message& message);
 
-// The same as YAML.
-std::string FormatYaml(const google::protobuf::Message& message);
+// JSON on one line, or a YAML document, with a newline at the end.
+absl::StatusOr<std::string> FormatOne(OutputFormat format,
+                                      const google::protobuf::Message& message);
 
 // Each message, as a JSON array or a YAML list, with a newline at the end.
-std::string FormatList(OutputFormat format,
-                       const std::vector<const google::protobuf::Message*>& messages);
+absl::StatusOr<std::string> FormatList(
+    OutputFormat format, const std::vector<const google::protobuf::Message*>& messages);
 
 // "healthy" when nothing is said of it; "offline" when an operator has marked it.
 std::string FormatHealth(const registry::v1::ServiceInstance& instance);
@@ -65,9 +68,11 @@ std::vector<const google::protobuf::Message*> MessagePointers(const std::vector<
 
 // To stdout, and not later.
 void Print(const std::string& text);
-// Prints the table, or the message as JSON or YAML.
-void PrintResult(OutputFormat format, const std::string& table,
-                 const google::protobuf::Message& message);
+// The same; an error, of a message without a JSON form, is the caller's to report.
+absl::Status PrintText(const absl::StatusOr<std::string>& text);
+// Prints the table, or the message as JSON or YAML. The error of a message without a JSON form.
+absl::Status PrintResult(OutputFormat format, const std::string& table,
+                         const google::protobuf::Message& message);
 
 // "10.0.0.7:8080", "[::1]:8080".
 std::string FormatEndpoint(const registry::v1::ServiceInstance& instance);

@@ -73,12 +73,11 @@ int ReportIntent(const CtlContext& context, const std::string& command, const st
   const IntentResult& result = response.results(0);
   const absl::Status status = StatusFromProto(result.status());
   if (!status.ok()) return context.Report(command, status);
-  PrintResult(
-      context.format,
+  return context.Show(
+      command,
       absl::StrCat(done, " ", FormatKey(key), ": ",
                    FormatEnum(registry::v1::IntentState_descriptor(), result.state()), "\n"),
       response);
-  return kCtlOk;
 }
 
 struct RegisterFlags : IntentFlags {
@@ -316,12 +315,8 @@ void AddList(CLI::App* app, CtlAction* action) {
                      "failbackctl: list: the agent cannot reach the registry; this is the last it "
                      "knew\n");
       }
-      if (context->format == OutputFormat::kTable) {
-        Print(FormatRecords(records, absl::Now(), context->palette));
-      } else {
-        Print(FormatList(context->format, MessagePointers(records)));
-      }
-      return kCtlOk;
+      return context->ShowList("list", FormatRecords(records, absl::Now(), context->palette),
+                               records);
     };
   });
 }

@@ -91,7 +91,9 @@ class StatusWatch {
     while (true) {
       const absl::StatusOr<Look> look = TakeLook(context_);
       if (look.ok()) {
-        Tell(*look);
+        if (const absl::Status status = Tell(*look); !status.ok()) {
+          return context_->Report("status", status);
+        }
       } else if (!seen_) {
         return context_->Report("status", look.status());
       } else {
@@ -102,22 +104,23 @@ class StatusWatch {
   }
 
  private:
-  void Tell(const Look& look) {
+  absl::Status Tell(const Look& look) {
     seen_ = true;
     away_ = false;
-    if (live_) return Draw(ScreenOf(look));
+    if (live_) {
+      Draw(ScreenOf(look));
+      return absl::OkStatus();
+    }
     const std::vector<std::string> lines = look.Lines();
     for (const std::string& line : lines) {
       if (context_->format != OutputFormat::kTable) break;
       const bool known = std::find(told_.begin(), told_.end(), line) != told_.end();
       if (!known) Print(absl::StrCat(ClockTime(absl::Now()), "  ", line, "\n"));
     }
-    if (context_->format != OutputFormat::kTable && lines != told_) {
-      Print(context_->format == OutputFormat::kJson
-                ? FormatJson(look.message(), JsonStyle::kLine) + "\n"
-                : "---\n" + FormatYaml(look.message()));
-    }
+    const bool changed = lines != told_;
     told_ = lines;
+    if (context_->format == OutputFormat::kTable || !changed) return absl::OkStatus();
+    return PrintText(FormatOne(context_->format, look.message()));
   }
 
   std::string ScreenOf(const Look& look) {
@@ -171,8 +174,7 @@ void AddStatus(CLI::App* app, CtlAction* action) {
       if (flags->watch) return StatusWatch(context, flags->interval).Run();
       const absl::StatusOr<Look> look = TakeLook(context);
       if (!look.ok()) return context->Report("status", look.status());
-      PrintResult(context->format, FormatLook(*look, context->palette), look->message());
-      return kCtlOk;
+      return context->Show("status", FormatLook(*look, context->palette), look->message());
     };
   });
 }

@@ -54,6 +54,7 @@ class Follower {
   int Run() {
     while (true) {
       const absl::Status status = FollowOneStream();
+      if (!unprintable_.ok()) return context_->Report("subscribe", unprintable_);
       if (enough_) return kCtlOk;
       const bool passes = DecideNextStep(OperationKind::kSubscribe, status) == NextStep::kRetry;
       if (!flags_.stays() || !set_.known() || !passes) {
@@ -73,8 +74,8 @@ class Follower {
     const auto stream = context_->registry().Subscribe(call.get(), request_);
     set_.Restart();
     SubscribeResponse message;
-    while (!enough_ && stream->Read(&message)) Take(message);
-    if (enough_) call->TryCancel();
+    while (!enough_ && unprintable_.ok() && stream->Read(&message)) Take(message);
+    if (enough_ || !unprintable_.ok()) call->TryCancel();
     return StatusFromGrpc(stream->Finish());
   }
 
@@ -85,31 +86,30 @@ class Follower {
     if (live_ && (change.has_value() || was_away)) Draw("");
     if (whole && !change.has_value()) return;
     if (!flags_.exec.empty()) {
-      Execute(*change);
+      unprintable_ = Execute(*change);
     } else if (!live_) {
-      PrintMessage(message);
+      unprintable_ = PrintMessage(message);
     }
     enough_ = flags_.count.value_or(0) > 0 && ++told_ >= flags_.count;
   }
 
-  void Execute(const SubscribeResponse& change) const {
-    const absl::Status status =
-        RunShellCommand(flags_.exec, FormatJson(change, JsonStyle::kLine) + "\n",
-                        ChangeEnvironment(context_->target, request_.selector(), change, set_));
-    if (status.ok()) return;
+  absl::Status Execute(const SubscribeResponse& change) const {
+    const absl::StatusOr<std::string> json = FormatOne(OutputFormat::kJson, change);
+    if (!json.ok()) return json.status();
+    const absl::Status status = RunShellCommand(
+        flags_.exec, *json, ChangeEnvironment(context_->target, request_.selector(), change, set_));
+    if (status.ok()) return absl::OkStatus();
     std::fprintf(stderr, "failbackctl: subscribe: --exec, at revision %s: the command %s\n",
                  absl::StrCat(change.revision()).c_str(), std::string(status.message()).c_str());
+    return absl::OkStatus();
   }
 
-  void PrintMessage(const SubscribeResponse& message) const {
-    switch (context_->format) {
-      case OutputFormat::kTable:
-        return Print(FormatEvent(message, absl::Now(), context_->palette));
-      case OutputFormat::kJson:
-        return Print(FormatJson(message, JsonStyle::kLine) + "\n");
-      case OutputFormat::kYaml:
-        return Print("---\n" + FormatYaml(message));
+  absl::Status PrintMessage(const SubscribeResponse& message) const {
+    if (context_->format != OutputFormat::kTable) {
+      return PrintText(FormatOne(context_->format, message));
     }
+    Print(FormatEvent(message, absl::Now(), context_->palette));
+    return absl::OkStatus();
   }
 
   // Once for each time that the target goes away.
@@ -141,6 +141,8 @@ class Follower {
   bool away_ = false;
   uint32_t told_ = 0;
   bool enough_ = false;
+  // Not OK: a message that cannot be printed, which ends it.
+  absl::Status unprintable_;
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/log.h"
+#include "registry/message_json.h"
 #include "registry/proto_time.h"
 
 namespace failback {
@@ -31,14 +32,6 @@ using admin::v1::ListServicesResponse;
 using admin::v1::SetOfflineRequest;
 using admin::v1::SetOfflineResponse;
 using google::protobuf::Message;
-
-std::string ToJson(const Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.always_print_primitive_fields = true;
-  std::string json;
-  (void)google::protobuf::util::MessageToJsonString(message, &json, options);
-  return json;
-}
 
 absl::Status ReadStates(const AdminRequest& request, ListInstancesRequest* list) {
   for (const auto& [key, text] : request.query) {
@@ -214,8 +207,14 @@ std::string ContentTag(const Message& message) {
 
 AdminResponse MessageResponse(const AdminRequest& request, const Message& message) {
   const bool text = request.wants_text();
-  AdminResponse response =
-      text ? AdminResponse::Text(MessageText(message)) : AdminResponse::Json(ToJson(message));
+  AdminResponse response;
+  if (text) {
+    response = AdminResponse::Text(MessageText(message));
+  } else {
+    absl::StatusOr<std::string> json = MessageJson(message);
+    if (!json.ok()) return AdminResponse::Error(json.status());
+    response = AdminResponse::Json(*std::move(json));
+  }
   response.etag = absl::StrCat(ContentTag(message), text ? ".text" : ".json");
   return response;
 }

@@ -140,15 +140,26 @@ TEST(CtlOutputTest, EventsAreOneLineEach) {
 }
 
 TEST(CtlOutputTest, JsonListsAreArrays) {
-  EXPECT_EQ(FormatList(OutputFormat::kJson, {}), "[]\n");
+  EXPECT_EQ(FormatList(OutputFormat::kJson, {}).value(), "[]\n");
   const std::vector<PendingOperation> operations = {WaitingOperation(), WaitingOperation()};
   google::protobuf::ListValue list;
-  const std::string json = FormatList(OutputFormat::kJson, MessagePointers(operations));
+  const std::string json = FormatList(OutputFormat::kJson, MessagePointers(operations)).value();
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(json, &list).ok()) << json;
   ASSERT_EQ(list.values_size(), 2);
   EXPECT_EQ(list.values(1).struct_value().fields().at("generation").string_value(), "7");
   // A default value is there, for programs that look for it.
   EXPECT_EQ(list.values(1).struct_value().fields().at("subscriptionId").string_value(), "");
+}
+
+TEST(CtlOutputTest, MessageWithoutJsonForm_IsAnError) {
+  PendingOperation operation;
+  operation.mutable_since()->set_seconds(int64_t{1} << 60);  // no year that JSON can write
+  for (const OutputFormat format : {OutputFormat::kJson, OutputFormat::kYaml}) {
+    const absl::StatusOr<std::string> text = FormatList(format, {&operation});
+    EXPECT_EQ(text.status().code(), absl::StatusCode::kInternal);
+    EXPECT_FALSE(FormatOne(format, operation).ok());
+    EXPECT_FALSE(PrintResult(format, "table", operation).ok());
+  }
 }
 
 // Strings that a YAML reader could take for something else keep their quotes.
@@ -159,7 +170,7 @@ TEST(CtlOutputTest, YamlKeepsStringsStrings) {
     (*instance.mutable_metadata())["k" + value] = value;
   }
   instance.set_port(80);
-  const YAML::Node read = YAML::Load(FormatYaml(instance));
+  const YAML::Node read = YAML::Load(FormatYaml(instance).value());
   ASSERT_EQ(read["metadata"].size(), static_cast<size_t>(instance.metadata_size()));
   for (const auto& [key, value] : instance.metadata()) {
     EXPECT_EQ(read["metadata"][key].Scalar(), value);

@@ -1,6 +1,7 @@
 // The real daemons and failbackctl, on free ports of loopback.
 
 import { execFile, spawn } from "node:child_process";
+import { createHash } from "node:crypto";
 import { once } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -53,7 +54,7 @@ export class Fleet {
   }
 
   // On a Unix socket, which it gets again after a kill.
-  async startRegistry() {
+  async startRegistry(...options) {
     this.registryAddress = `unix:${join(this.folder, "registry.sock")}`;
     this.registry = await Daemon.start(
       "registry/failback-registry",
@@ -65,11 +66,28 @@ export class Fleet {
       "127.0.0.1:0",
       "--admin-token-file",
       this.tokenFile,
+      ...options,
     );
   }
 
+  // Flags of a registry that knows the fleet's token by the name `fleet`, and goes by these rules.
+  policyFlags(rules) {
+    const write = (name, content) => {
+      const file = join(this.folder, name);
+      writeFileSync(file, JSON.stringify(content), { mode: 0o600 }); // which is YAML
+      return file;
+    };
+    const sha256 = createHash("sha256").update(TOKEN).digest("hex");
+    return [
+      "--known-tokens-file",
+      write("tokens.yaml", { tokens: [{ name: "fleet", sha256 }] }),
+      "--policy-file",
+      write("policy.yaml", { rules }),
+    ];
+  }
+
   // With `services`, as in a configuration file, of its own.
-  async startAgent(services) {
+  async startAgent(services, ...options) {
     const config = join(this.folder, "agent.yaml");
     writeFileSync(config, JSON.stringify({ services })); // which is YAML
     this.agent = await Daemon.start(
@@ -84,6 +102,7 @@ export class Fleet {
       "127.0.0.1:0",
       "--admin-token-file",
       this.tokenFile,
+      ...options,
     );
   }
 

@@ -172,6 +172,27 @@ test("by keyboard alone: filter, rows, details, and back where one was", async (
   });
 });
 
+test("a pending row opens by click and by Enter, and tells all that is known of it", async () => {
+  await withPage("outage", "#/pending", {}, async (page) => {
+    await shows(page, "orders-1", ".grid-body");
+    await page.locator(".grid-body [role=row] .cell-reason").first().click();
+    await shows(page, "Generation", "#drawer .facts");
+    await shows(page, "UNAVAILABLE", "#drawer");
+    await assertAccessible(page, "an open intent");
+    await page.keyboard.press("Escape");
+    await until(page, () => document.querySelector("#drawer").hidden);
+    // The row that was open has the keyboard again.
+    await until(page, () => document.activeElement?.getAttribute("role") === "row");
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("Enter");
+    await until(page, () => !document.querySelector("#drawer").hidden);
+    await page.reload();
+    await shows(page, "Generation", "#drawer .facts");
+    await page.goto(`${page.url().split("#")[0]}#/pending?row=main%20register%20default%2Fx%2Fy`);
+    await shows(page, "It is not pending", "#drawer");
+  });
+});
+
 test("what a registry over etcd does not know is not shown as zero", async () => {
   await withPage("etcd", "#/status", {}, async (page) => {
     await shows(page, "which does not count them");

@@ -26,7 +26,7 @@ export function listenToKeys({ grid, closeDrawer }) {
 
 function escape(typing, closeDrawer) {
   const route = currentRoute();
-  if (route.instance) closeDrawer();
+  if (route.instance || route.row) closeDrawer();
   else if (typing?.value) {
     typing.value = "";
     goWith({ q: "" }, { replace: true });

@@ -97,7 +97,7 @@ export class ListPage {
     const holder = main.querySelector(".grid-holder");
     if (!holder.contains(this.#grid.element)) holder.replaceChildren(this.#grid.element);
     this.#fill(main.querySelector("#filter"), route.q ?? "");
-    this.#grid.show(this.#rows, { sort: route.sort ?? "", selected: route.instance ?? null });
+    this.#grid.show(this.#rows, { sort: route.sort ?? "", selected: route.instance ?? route.row ?? null });
   }
 
   #heading(route) {
@@ -122,7 +122,7 @@ export class ListPage {
 
   // Sorts and filters only when there is something new to sort and filter.
   #choose() {
-    const from = [this.listing?.rows, JSON.stringify(this.route)];
+    const from = [this.listing?.rows, JSON.stringify({ ...this.route, row: "", instance: "" })];
     if (from.every((part, i) => part === this.#madeFrom[i])) return;
     this.#madeFrom = from;
     this.#rows = this.listing ? this.#view.rows(this.listing, this.route) : [];

@@ -10,10 +10,11 @@ import { byId, h, morph, onAction } from "./dom.js";
 import { plural } from "./format.js";
 import { header, kindOf } from "./header.js";
 import { instanceDrawer } from "./instance_drawer.js";
+import { intentDrawer } from "./intent_drawer.js";
 import { instancesView } from "./instances_view.js";
 import { listenToKeys } from "./keyboard.js";
 import { ListPage } from "./list_page.js";
-import { pendingView } from "./pending_view.js";
+import { keyOf as rowKeyOf, pendingView } from "./pending_view.js";
 import { Poller } from "./poller.js";
 import { banners, problems } from "./problems.js";
 import { currentRoute, goWith } from "./router.js";
@@ -127,25 +128,37 @@ function drawMain(route, now) {
 
 function drawDrawer(route, now) {
   const drawer = byId("drawer");
-  const open = Boolean(route.instance);
+  const open = Boolean(openIn(route));
   const opens = open && drawer.hidden;
   drawer.hidden = !open;
   document.body.classList.toggle("has-drawer", open);
   if (!open) return;
-  const description =
-    state.instance?.path === instancePath(keyOf(route)) ? state.instance.description : null;
   drawer.setAttribute("aria-labelledby", "drawer-title");
-  morph(drawer, instanceDrawer(route, description, now));
+  morph(drawer, route.instance ? describedInstance(route, now) : openRow(route, now));
   if (opens) {
     drawer.scrollTop = 0;
     byId("drawer-title").focus({ preventScroll: true });
   }
 }
 
+// The row whose details are open.
+const openIn = ({ instance, row }) => instance || row;
+
+function describedInstance(route, now) {
+  const description =
+    state.instance?.path === instancePath(keyOf(route)) ? state.instance.description : null;
+  return instanceDrawer(route, description, now);
+}
+
+function openRow({ row: key }, now) {
+  const row = state.listing?.rows.find((row) => rowKeyOf(row) === key);
+  return intentDrawer(key.slice(key.indexOf(" ") + 1), row, !state.listing?.complete, now);
+}
+
 function closeDrawer() {
-  const { instance } = state.route;
-  goWith({ instance: "" });
-  page?.grid.focus(instance);
+  const key = openIn(state.route);
+  goWith({ instance: "", row: "" });
+  page?.grid.focus(key);
 }
 
 // Tells those who do not see it what has changed by itself, or by their filter.

@@ -5,10 +5,11 @@ import { codeName, count, countdown, enumName, plural, since } from "./format.js
 import { icon } from "./icons.js";
 import { Listing } from "./listing.js";
 import { badge, chips, searchField, shortMessage, statusText } from "./parts.js";
-import { formatRoute } from "./router.js";
+import { formatRoute, goWith } from "./router.js";
 import { sortRows } from "./sorting.js";
 
-const keyOf = (row) => `${row.upstream} ${row.id}`;
+// Row and registry; a registry's name has no space in it.
+export const keyOf = (row) => `${row.upstream} ${row.id}`;
 const stateOf = (row) => enumName(row.state, "PENDING_STATE");
 // What a row waits for, in the words of its last status; groups thousands of rows into a few reasons.
 const reasonOf = ({ lastStatus }) =>
@@ -94,6 +95,7 @@ const button = (action, row, text, name) =>
 export const pendingView = {
   title: () => "Pending",
   keyOf,
+  open: (row) => goWith({ row: keyOf(row) }),
   live: true,
 
   listing: (route, { kind }) => (kind === "agent" ? new Listing("/pending", "operations") : null),

@@ -1,0 +1,92 @@
+// The console of a real agent whose registry refuses: what is parked is shown with the reason, in the table, in the
+// row's details, at the instance, and by failbackctl as JSON.
+
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, test } from "node:test";
+import { assertAccessible, closePage, launch, openPage, screenshot, shows } from "./browser.mjs";
+import { Fleet } from "./daemons.mjs";
+
+let browser;
+let fleet;
+before(async () => {
+  browser = await launch();
+});
+after(() => browser?.close());
+beforeEach(() => {
+  fleet = new Fleet();
+});
+afterEach(() => fleet.stop());
+
+const service = (name, number) => ({
+  name,
+  id: `${name}-${number}`,
+  address: "10.0.0.1",
+  port: 8000 + number,
+});
+const jsonOf = async (path) => {
+  const response = await fetch(fleet.agent.url + path);
+  assert.equal(response.status, 200, path);
+  return response.json();
+};
+
+// Until the agent's table has a row of `id` with an ErrorInfo, which is returned with it.
+async function refused(id) {
+  const deadline = Date.now() + 60_000;
+  for (;;) {
+    const { operations } = await jsonOf("pending");
+    const row = operations.find((row) => row.id === id);
+    const info = row?.lastStatus?.details?.find(({ "@type": type }) => type.endsWith("ErrorInfo"));
+    if (info) return { row, info };
+    assert.ok(Date.now() < deadline, `no refusal of ${id}: ${JSON.stringify(operations)}`);
+  }
+}
+
+async function assertToldEverywhere(id, info, name) {
+  const page = await openPage(browser, `${fleet.agent.url}#/pending`);
+  await shows(page, id.split("/").pop(), ".grid-body");
+  await page.locator(".grid-body [role=row] .cell-reason").first().click();
+  await shows(page, info.reason, "#drawer");
+  for (const value of Object.values(info.metadata)) await shows(page, value, "#drawer");
+  await assertAccessible(page, "a refusal");
+  await screenshot(page, name);
+  await page.getByRole("link", { name: "The instance" }).click();
+  await shows(page, "register at main", "#drawer .owed");
+  await closePage(page);
+
+  const [row] = JSON.parse(await fleet.ctl(fleet.agent, "pending", "-o", "json"));
+  assert.equal(row.id, id);
+  assert.equal(row.lastStatus.details[0].reason, info.reason);
+  assert.match(await fleet.ctl(fleet.agent, "pending", "-o", "yaml"), new RegExp(info.reason));
+  const [, namespace, key, instance] = id.match(/ (.*)\/(.*)\/(.*)/);
+  const described = JSON.parse(
+    await fleet.ctl(fleet.agent, "describe", key, "--id", instance, "-o", "json"),
+  );
+  assert.equal(described.pending[0].lastStatus.details[0].reason, info.reason, namespace);
+}
+
+test("denied by the policy: parked, with the permission that is missing", async () => {
+  const policy = fleet.policyFlags([
+    { tokens: ["fleet"], allow: ["register"], namespaces: ["default"], services: ["orders"] },
+    { tokens: ["fleet"], allow: ["read"], namespaces: "*", services: "*" },
+  ]);
+  await fleet.startRegistry(...policy);
+  await fleet.startAgent(
+    [service("orders", 1), service("billing", 1)],
+    "--token-file",
+    fleet.tokenFile,
+  );
+  const { row, info } = await refused("register default/billing/billing-1");
+  assert.equal(row.state, "PENDING_STATE_PARKED");
+  assert.equal(info.reason, "ACCESS_DENIED");
+  await assertToldEverywhere(row.id, info, "console-denied");
+});
+
+test("beyond the registry's limit: with the limit", async () => {
+  await fleet.startRegistry("--limits-max-instances", "1");
+  await fleet.startAgent([service("orders", 1)]);
+  await fleet.ctl(fleet.agent, "wait-ready");
+  await fleet.ctl(fleet.agent, "register", "late", "--id", "late-1", "--address", "h", "--port", "1");
+  const { row, info } = await refused("register default/late/late-1");
+  assert.equal(info.reason, "LIMIT_REACHED");
+  await assertToldEverywhere(row.id, info, "console-limit");
+});
