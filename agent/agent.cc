@@ -239,6 +239,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     failback.incarnation = options_.incarnation;
     failback.session_ttl = options_.session_ttl;
     failback.retry = options_.retry;
+    failback.superseded_period = options_.superseded_period;
     failback.timer = timer_.get();
     failback.on_event = [weak = weak_from_this()](const IntentEvent& event) {
       if (auto self = weak.lock()) self->OnEvent(event);

@@ -158,6 +158,8 @@ class Agent {
     // How long the registry keeps the instances of this process after it died.
     absl::Duration session_ttl = absl::Seconds(10);
     RetryPolicy retry;
+    // How often a registration that a later incarnation holds is tried again; zero: never.
+    absl::Duration superseded_period = absl::Seconds(30);
     // How long the destructor waits for what is still owed; zero: not at all.
     absl::Duration drain_deadline = absl::Seconds(2);
     // Optional; outlives the agent. Where callbacks run. Default: one thread of the agent's own.

@@ -141,6 +141,7 @@ FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {
   options.max_sessions = config.limits().sessions();
   const agent::v1::Retry& retry = config.retry();
   options.retry.retry_times = retry.retry_times();
+  options.superseded_period = FromProto(retry.superseded_period());
   if (retry.has_retry_period()) options.retry.retry_period = FromProto(retry.retry_period());
   options.retry.backoff.initial = FromProto(retry.backoff().initial());
   options.retry.backoff.multiplier = retry.backoff().multiplier();

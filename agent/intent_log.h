@@ -1,11 +1,11 @@
 // What becomes of intents, as events in the log: one for each change of a key's state, and never a
 // flood.
 //
-// The core tells once when an intent's first attempt failed, once when it is parked or superseded,
-// and once when the registry has it, and nothing for the attempts between. Where many keys change
-// at once (a fleet's registry goes away, and comes back) the log has so many lines of each kind of
-// event in a window of time; the rest is counted, told by one line when the window ends, and to be
-// seen at level debug:
+// The core tells once when an intent's first attempt failed, once when it is parked or becomes
+// superseded, and once when the registry has it, and nothing for the attempts between. Where many
+// keys change at once (a fleet's registry goes away, and comes back) the log has so many lines of
+// each kind of event in a window of time; the rest is counted, told by one line when the window
+// ends, and to be seen at level debug:
 //
 //   retrying operation=register namespace=default service=orders instance=orders-1 upstream=…
 //   left out of=retrying count=9900

@@ -29,7 +29,8 @@ absl::Status Readiness(const agent::v1::GetStatusResponse& status) {
           absl::StrCat(NameOf(upstream), " is ", StateText(upstream.state()),
                        last.ok() ? "" : absl::StrCat(" (", std::string(last.message()), ")")));
     }
-    if (upstream.acknowledged() < upstream.desired()) {
+    // What a later incarnation holds is that one's to serve: a standby is ready.
+    if (upstream.acknowledged() + upstream.superseded() < upstream.desired()) {
       return absl::UnavailableError(absl::StrCat(NameOf(upstream), " has acknowledged ",
                                                  upstream.acknowledged(), " of ",
                                                  upstream.desired(), " instances"));

@@ -115,7 +115,7 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
   int64_t missing = 0, different = 0, extra = 0;
   for (const auto& [key, record] : records_) {
     const bool idle = !record->pending() && record->in_flight == 0 && !record->queued &&
-                      !record->given_up && record->touched < audit.serial;
+                      !record->given_up && !record->superseded && record->touched < audit.serial;
     if (!idle) continue;
     const auto it = audit.listed.find(record->key);
     if (record->present) {

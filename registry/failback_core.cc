@@ -19,6 +19,7 @@ constexpr absl::Duration kBriefAbsence = absl::Milliseconds(500);
 
 using registry::v1::INTENT_STATE_ACCEPTED;
 using registry::v1::INTENT_STATE_ACKNOWLEDGED;
+using registry::v1::INTENT_STATE_SUPERSEDED;
 using registry::v1::IntentState;
 
 absl::Status Cancelled() { return absl::CancelledError("the registry client was shut down"); }
@@ -90,6 +91,8 @@ void FailbackRegistry::Core::Shutdown() {
     records.swap(records_);
     watches.swap(watches_);
     checked_.clear();
+    superseded_.clear();
+    superseded_timer_.Cancel();
     audit_timer_.Cancel();
     for (auto& queue : ready_) queue.clear();
     tombstones_.clear();
@@ -215,7 +218,8 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
         return Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
                        absl::StrCat(KeyText(intent.key), ": generation ", intent.owner_generation,
                                     " is older than ", record.owner_generation),
-                       {{"generation", absl::StrCat(record.owner_generation)}});
+                       {{"rank", absl::StrCat(session->serial)},
+                        {"generation", absl::StrCat(record.owner_generation)}});
       }
       if (intent.owner_generation == record.owner_generation && !same_content) {
         return Refusal(registry::v1::ERROR_REASON_GENERATION_REUSED,
@@ -232,7 +236,7 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
   RecordPtr record = existed ? it->second : std::make_shared<Record>();
   const bool same = existed && record->present == intent.present &&
                     record->payload == intent.payload && !record->parked() && !record->given_up &&
-                    record->check == nullptr;
+                    !record->superseded && record->check == nullptr;
   const uint64_t owner_generation = session == nullptr ? 0 : intent.owner_generation;
   if (!same && !record->pending() && (intent.present || !existed)) {
     absl::Status room = CheckRoom(totals_.pending(), options_.max_pending, "pending operations");
@@ -318,6 +322,7 @@ void FailbackRegistry::Core::NewGeneration(const RecordPtr& record) {
 void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
   record->touched = audit_serial_;
   record->generation = ++last_generation_;
+  SetSuperseded(record, false);
   record->retry.reset();
   record->last_status = absl::OkStatus();
   record->given_up = false;
@@ -345,11 +350,17 @@ Standing FailbackRegistry::Core::StandingOf(const Record& record) {
   standing.kind = record.kind();
   standing.pending = record.pending();
   standing.parked = standing.pending && record.parked();
+  standing.superseded = record.superseded;
   standing.desired = record.watch == nullptr && record.present && !record.given_up;
   standing.followed = record.watch != nullptr && record.present;
   standing.stale = standing.followed && record.watch->set.stale();
   if (standing.pending) standing.since_nanos = record.since_nanos;
   return standing;
+}
+
+IntentState FailbackRegistry::Core::StateOf(const Record& record) const {
+  if (record.superseded) return INTENT_STATE_SUPERSEDED;
+  return record.pending() ? INTENT_STATE_ACCEPTED : INTENT_STATE_ACKNOWLEDGED;
 }
 
 absl::Status FailbackRegistry::Core::CheckRoom(int64_t count, int64_t limit,
@@ -378,6 +389,7 @@ void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& 
   if (record->erased) return;
   Resolve(record, status, deferred);
   SetOwner(record.get(), nullptr, 0);
+  SetSuperseded(record, false);
   Forget(record.get());
   record->erased = true;
   Count(record.get());
@@ -398,6 +410,7 @@ void FailbackRegistry::Core::Resolve(const RecordPtr& record, const absl::Status
     if (status.ok()) {
       result.set_state(INTENT_STATE_ACKNOWLEDGED);
     } else {
+      if (record->superseded) result.set_state(INTENT_STATE_SUPERSEDED);
       *result.mutable_status() = StatusToProto(status);
     }
     if (--waiter.reply->remaining == 0) {
@@ -518,7 +531,10 @@ void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
       forgotten.push_back(record);  // the old session's end has unsubscribed it
       return;
     }
-    if (lost && !record->pending()) record->acknowledged = 0;
+    if (lost && !record->pending()) {
+      record->acknowledged = 0;
+      SetSuperseded(record, false);  // what was refused before says nothing of what is there now
+    }
     record->retry.reset();
     Enqueue(record);
   };

@@ -2,6 +2,7 @@
 //
 // failback_core.cc         intents: stated, queued; the upstream session, resync
 // failback_sending.cc      what is queued leaves in batches, and what comes of it
+// failback_superseded.cc   registrations that a later incarnation holds
 // failback_local_sessions.cc  whether clients on this machine are alive
 // failback_subscriptions.cc   watches and their local subscribers
 // failback_journal.cc      what survives the process
@@ -146,7 +147,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       }
       return present ? OperationKind::kRegister : OperationKind::kUnregister;
     }
-    bool pending() const { return acknowledged != generation && !given_up; }
+    bool pending() const { return acknowledged != generation && !given_up && !superseded; }
     bool parked() const { return retry != nullptr && retry->state() == RetryTask::State::kParked; }
 
     // Canonical key of the instance; the watch's name for a subscription.
@@ -173,6 +174,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     bool erased = false;
     // An operator has cancelled it: neither tried again nor repaired, until a new intent.
     bool given_up = false;
+    // A later incarnation holds the key (SetSuperseded).
+    bool superseded = false;
     // The number of this intent was refused and taken anew; twice in a row waits.
     bool renumbered = false;
     // The audit during which it changed last.
@@ -303,6 +306,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // Keeps totals_ in step with `record`, which may have changed.
   void Count(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static Standing StandingOf(const Record& record);
+  // How far the intent of an instance has come.
+  registry::v1::IntentState StateOf(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // OK, or why there is no room for one more of something of which there are `count`.
   absl::Status CheckRoom(int64_t count, int64_t limit, const char* what) const;
   // Takes `record` out of the table. Who still waits for it is answered with `status`.
@@ -348,6 +353,14 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void Due(const RecordPtr& record);
   // Due once more, after waiting for its token.
   void DueWithToken(const RecordPtr& record);
+
+  // --- Superseded registrations (failback_superseded.cc).
+  void SetSuperseded(const RecordPtr& record, bool superseded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // An attempt for `record` was refused, as a later incarnation holds its key.
+  void Superseded(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // All of them are tried again after a while.
+  void ArmSuperseded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void OnSessionChange();
   // Queues every intent again, in place of what was queued. `lost`: the upstream has none of them.
@@ -460,6 +473,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   Records records_ ABSL_GUARDED_BY(mu_);
   // Those whose intent is a checked one, by key.
   std::map<std::string_view, RecordPtr> checked_ ABSL_GUARDED_BY(mu_);
+  // Those that are superseded, by key; and when they are tried again.
+  std::map<std::string_view, RecordPtr> superseded_ ABSL_GUARDED_BY(mu_);
+  Timeout superseded_timer_ ABSL_GUARDED_BY(mu_);
+  int64_t superseded_due_nanos_ ABSL_GUARDED_BY(mu_) = 0;
   // By kind, so that a batch need not end where the kinds alternate.
   std::array<std::deque<RecordPtr>, 4> ready_ ABSL_GUARDED_BY(mu_);
   size_t next_kind_ ABSL_GUARDED_BY(mu_) = 0;

@@ -327,7 +327,7 @@ Response FailbackGroup::MergeResults(const Members& members, std::vector<Respons
       target.set_generation(own.generation());
       target.set_state(own.state());
       if (own.has_status()) *target.mutable_status() = own.status();
-      result.set_state(i == 0 ? own.state() : std::min(result.state(), own.state()));
+      result.set_state(i == 0 ? own.state() : LesserState(result.state(), own.state()));
       if (result.has_status() || own.status().code() == 0) continue;
       *result.mutable_status() = own.status();
       result.mutable_status()->set_message(

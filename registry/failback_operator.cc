@@ -47,11 +47,11 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const
   std::vector<agent::v1::PendingOperation> rows;
   {
     MutexLock lock(&mu_);
-    if (totals_.pending() == 0) return rows;
+    if (totals_.pending() + totals_.superseded() == 0) return rows;
     const int64_t now = NowNanos();
     const absl::Time wall = options_.timer->clock()->WallNow();
     const auto add = [&](const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      if (!record.pending()) return;
+      if (!record.pending() && !record.superseded) return;
       agent::v1::PendingOperation& row = rows.emplace_back();
       row.set_id(PendingId(record));
       row.set_kind(ToProto(record.kind()));
@@ -62,12 +62,18 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const
         ParseCanonicalKey(record.key, row.mutable_key());
       }
       row.set_generation(record.generation);
-      row.set_retry_times(options_.retry.retry_times);
+      if (!record.superseded) row.set_retry_times(options_.retry.retry_times);
       row.set_upstream(options_.upstream_name);
       SetTime(wall - absl::Nanoseconds(now - record.since_nanos), row.mutable_since());
       if (record.retry != nullptr) row.set_times(record.retry->times());
       if (!record.last_status.ok()) *row.mutable_last_status() = StatusToProto(record.last_status);
-      if (record.in_flight != 0) {
+      if (record.superseded) {
+        row.set_state(agent::v1::PENDING_STATE_SUPERSEDED);
+        if (IsArmed(superseded_timer_)) {
+          SetTime(wall + absl::Nanoseconds(superseded_due_nanos_ - now),
+                  row.mutable_next_attempt());
+        }
+      } else if (record.in_flight != 0) {
         row.set_state(agent::v1::PENDING_STATE_IN_FLIGHT);
       } else if (record.parked()) {
         row.set_state(agent::v1::PENDING_STATE_PARKED);
@@ -103,6 +109,7 @@ agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
   status.set_acknowledged(static_cast<uint64_t>(stats.acknowledged));
   status.set_pending(total(stats.pending));
   status.set_parked(total(stats.parked));
+  status.set_superseded(static_cast<uint64_t>(stats.superseded));
   status.set_subscriptions(static_cast<uint64_t>(stats.subscriptions));
   status.set_state(stats.state);
   if (session.phase == UpstreamSession::Phase::kDown) {
@@ -126,7 +133,7 @@ absl::StatusOr<std::vector<FailbackRegistry::Core::RecordPtr>> FailbackRegistry:
   absl::flat_hash_set<std::string> wanted(ids.begin(), ids.end());
   std::vector<RecordPtr> found;
   const auto look = [&](const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (!record->pending()) return;
+    if (!record->pending() && !record->superseded) return;
     if (ids.empty() || wanted.erase(PendingId(*record)) > 0) found.push_back(record);
   };
   for (const auto& [key, record] : records_) look(record);
@@ -179,6 +186,7 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
         // call in flight is still the only one.
         Resolve(record, given_up, &deferred);
         record->retry.reset();
+        SetSuperseded(record, false);
         EndCheck(record.get());
         record->given_up = true;
         Count(record.get());
@@ -227,6 +235,13 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
     if ((record.check != nullptr) != (checked_.count(record.key) > 0)) {
       fail("is a checked intent and not listed as one, or the other way round");
     }
+    if (record.superseded && (!record.present || record.watch != nullptr || record.given_up ||
+                              record.check != nullptr || record.acknowledged != 0)) {
+      fail("is superseded, and something else");
+    }
+    if (record.superseded != (superseded_.count(record.key) > 0)) {
+      fail("is superseded and not listed as that, or the other way round");
+    }
     if (record.owner != nullptr) {
       ++owned;
       if (!record.owner->records.contains(&record)) fail("is not listed by its owner");
@@ -268,6 +283,10 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
     absl::StrAppend(&wrong, listeners_, " listeners are counted, not ", listeners, "\n");
   for (const auto& [id, session] : sessions_) owned -= session->records.size();
   if (owned != 0) absl::StrAppend(&wrong, "a session lists records that it does not own\n");
+  if (!superseded_.empty() && !IsArmed(superseded_timer_) && !draining_ &&
+      options_.superseded_period > absl::ZeroDuration()) {
+    absl::StrAppend(&wrong, superseded_.size(), " are superseded, and not tried again\n");
+  }
   if (calls_in_flight_ < 0 || calls_in_flight_ > options_.max_calls_in_flight) {
     absl::StrAppend(&wrong, calls_in_flight_, " calls are in flight\n");
   }
@@ -288,6 +307,7 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
     MutexLock lock(&mu_);
     if (!draining_ && !closed_) {
       draining_ = true;
+      superseded_timer_.Cancel();
       drain_ = std::move(drain);
       drain_->deadline = After(deadline, [](Core* core, Deferred* deferred) {
         core->mu_.AssertHeld();
@@ -340,6 +360,7 @@ void FailbackRegistry::Core::FinishDrain(bool closed, Deferred* deferred) {
   agent::v1::DrainResponse response;
   for (const auto& [key, record] : records_) {
     if (record->persistent && record->present) continue;  // meant to stay
+    if (record->superseded) continue;                     // nothing of ours is there
     if (record->present ? closed : !record->pending()) {
       response.set_unregistered(response.unregistered() + (record->present ? 1 : 0));
     } else {

@@ -36,6 +36,7 @@ absl::Status ValidateOptions(const FailbackRegistry::Options& options) {
         at_least("retries_per_second", options.retries_per_second, 1),
         at_least("retry_burst", options.retry_burst, 1),
         not_negative("session_ttl", options.session_ttl),
+        not_negative("superseded_period", options.superseded_period),
         not_negative("stale_grace", options.stale_grace),
         not_negative("empty_snapshot_hold", options.empty_snapshot_hold),
         not_negative("anti_entropy_interval", options.anti_entropy_interval),

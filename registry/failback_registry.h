@@ -9,8 +9,10 @@
 // Dubbo's four maps of failures): desired state, generation, what is in flight, the retry task if
 // the last attempt failed. A new intent takes a higher generation, replaces the desired state and
 // cancels the waiting retry; a completion that is not of the newest generation acknowledges
-// nothing. Instances and subscriptions are the same kind of record; they differ in which call
-// carries them. Calls leave from one queue, in batches, with a bounded number in flight.
+// nothing. A registration whose key a later incarnation holds is kept, and tried again slowly: it
+// claims the key when that one has gone. Instances and subscriptions are the same kind of record;
+// they differ in which call carries them. Calls leave from one queue, in batches, with a bounded
+// number in flight.
 //
 // One prober watches the upstream: it opens the session, renews it at TTL/3, and while
 // the upstream is away tries about once a second. Attempts made meanwhile fail at once with the
@@ -36,8 +38,9 @@
 //  1. Per key, the last intent wins: once faults stop, the upstream holds exactly the last intents.
 //  2. At most one call per key is in flight.
 //  3. A completion of an older generation changes no state.
-//  4. An intent that is not acknowledged is in flight, queued, on the wheel, or parked: never in
-//     none of them. Parked ones are shown and re-armed by reconnect, a new intent or Retry().
+//  4. An intent that is not acknowledged is in flight, queued, on the wheel, parked or superseded:
+//     never in none of them. The last two are shown, and re-armed by reconnect, a new intent or
+//     Retry().
 //  5. A subscriber sees no state twice in a row within an epoch, and no older one after a newer.
 //  6. Nothing runs after the destructor has returned. From inside a callback it returns without
 //  waiting
@@ -73,7 +76,9 @@ struct IntentEvent {
     kAcknowledged,  // the upstream has it
     kRetrying,      // the first attempt of this intent failed, it is on the wheel
     kParked,        // out of retries, or refused for good
-    kSuperseded,    // a newer incarnation holds the key; the intent is dropped
+    // A later incarnation holds the key. A registration is kept, and claims the key when that one
+    // has gone; an unregister is done.
+    kSuperseded,
   };
   Kind kind;
   OperationKind operation;
@@ -104,6 +109,9 @@ class FailbackRegistry final : public Registry {
     absl::Duration session_ttl = absl::Seconds(10);
     // Retries of single operations.
     RetryPolicy retry;
+    // How often registrations that a later incarnation holds are tried again, give or take 15 %;
+    // zero: only after a reconnect, by a new intent, or by Retry().
+    absl::Duration superseded_period = absl::Seconds(30);
     // Probes while the upstream is away.
     BackoffOptions reconnect{absl::Milliseconds(100), 2.0, absl::Milliseconds(1030), 0.2};
     // Retries of single operations that may leave in a second, over all, and at once. What is sent
@@ -180,12 +188,12 @@ class FailbackRegistry final : public Registry {
   FailbackStatistics Stats() const;
   int64_t local_sessions() const;
   bool draining() const;
-  // Every intent that is not acknowledged, by id.
+  // Every intent that is not acknowledged, superseded ones included, by id.
   std::vector<agent::v1::PendingOperation> Pending() const;
-  // Tries the pending operations named (none named: all) now, and re-arms parked ones. Returns how
-  // many; NOT_FOUND names an id that is not pending, and nothing is done.
+  // Tries those of Pending() that are named (none named: all) now, and re-arms parked ones. Returns
+  // how many; NOT_FOUND names an id that is not pending, and nothing is done.
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
-  // Gives the pending operations named (none named: all) up.
+  // Gives those of Pending() that are named (none named: all) up.
   absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
 
   // What is desired to be there now, as the journal would have it: for another registry's

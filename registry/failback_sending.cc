@@ -269,9 +269,12 @@ void FailbackRegistry::Core::Completed(const Call& call, const absl::Status& sta
                    : absl::InternalError("the registry's answer has too few results");
       }
       CountAttempt(call.kind, item);
-      lost = lost || DecideNextStep(call.kind, item) == NextStep::kResync;
-      if ((older_session && item.ok()) || split) {
-        // A session that was lost after the registry answered took with it what that acknowledged.
+      const NextStep step = DecideNextStep(call.kind, item);
+      lost = lost || step == NextStep::kResync;
+      const bool decided = step == NextStep::kDone || step == NextStep::kSuperseded;
+      if ((older_session && decided) || split) {
+        // A session that was lost after the registry answered took with it what that acknowledged,
+        // and what it refused may pass in the next.
         record->in_flight = 0;
         record->alone = split;
         Enqueue(record);
@@ -319,8 +322,15 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
       Enqueue(record);
       return;
     case NextStep::kSuperseded:
-      Emit(IntentEvent::Kind::kSuperseded, *record, status, deferred);
-      Erase(record, status, deferred);
+      if (!record->present) {
+        // Nothing of ours is there any more, as was wanted.
+        Emit(IntentEvent::Kind::kSuperseded, *record, status, deferred);
+        Erase(record, status, deferred);
+      } else if (record->check != nullptr) {
+        Revert(record, status, sent, deferred);
+      } else {
+        Superseded(record, status, deferred);
+      }
       return;
     case NextStep::kNewGeneration:
       Renumber(record, status, deferred);
@@ -329,6 +339,9 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
     case NextStep::kPark:
       if (record->check != nullptr) {
         Revert(record, status, sent, deferred);
+      } else if (record->superseded && step == NextStep::kRetry) {
+        // As it was, as far as anybody knows; the next attempt comes with those of its kind.
+        if (sent) record->last_status = status;
       } else {
         AttemptFailed(record, status, step, sent, deferred);
       }
@@ -338,6 +351,7 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
 
 void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* deferred) {
   record->retry.reset();
+  SetSuperseded(record, false);
   if (EndCheck(record.get()) != nullptr) Persist(record);
   if (record->failing_since_nanos != Record::kNotFailing) {
     counters_.recovery_nanos.Observe(NowNanos() - record->failing_since_nanos);
@@ -387,6 +401,7 @@ void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::
                                            NextStep step, bool sent, Deferred* deferred) {
   record->acknowledged = 0;
   record->last_status = status;
+  SetSuperseded(record, false);
   const int64_t now = NowNanos();
   if (record->failing_since_nanos == Record::kNotFailing) record->failing_since_nanos = now;
   const bool first = record->retry == nullptr;

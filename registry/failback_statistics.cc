@@ -25,6 +25,7 @@ FailbackStatistics FailbackRegistry::Core::Stats() const {
   stats.counters = counters_;
   stats.desired = totals_.desired();
   stats.acknowledged = totals_.acknowledged();
+  stats.superseded = totals_.superseded();
   stats.pending = totals_.waiting();
   stats.parked = totals_.parked();
   stats.subscriptions = totals_.followed();

@@ -48,10 +48,12 @@ struct FailbackStatistics {
   int64_t sessions_opened = 0;
   int64_t reconnects = 0;
 
-  // Instances that should be there, and how many of them the upstream has acknowledged.
+  // Instances that should be there, how many of them the upstream has acknowledged, and how many a
+  // later incarnation holds.
   int64_t desired = 0;
   int64_t acknowledged = 0;
-  // Intents that are not acknowledged; parked ones are not among the pending.
+  int64_t superseded = 0;
+  // Other intents that are not acknowledged; parked ones are not among the pending.
   ByOperation<int64_t> pending{};
   ByOperation<int64_t> parked{};
   // For how long the oldest of both has not been.

@@ -471,6 +471,8 @@ ListResponse FailbackRegistry::Core::ListFromMemory(const ListRequest& request,
         found.erase(key);
         continue;
       }
+      // The instance that is there is the winner's.
+      if (record->superseded && found.count(key) > 0) continue;
       ServiceInstance instance;
       instance.ParseFromString(record->payload);
       if (!all && !SelectorMatches(request.selector(), instance)) continue;
@@ -479,8 +481,7 @@ ListResponse FailbackRegistry::Core::ListFromMemory(const ListRequest& request,
       row.set_incarnation(owner != nullptr ? owner->incarnation : options_.incarnation);
       row.set_client_name(options_.client_name);
       row.set_generation(owner != nullptr ? record->owner_generation : record->generation);
-      row.set_state(record->pending() ? registry::v1::INTENT_STATE_ACCEPTED
-                                      : registry::v1::INTENT_STATE_ACKNOWLEDGED);
+      row.set_state(StateOf(*record));
     }
   }
   ListResponse response;

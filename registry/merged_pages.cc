@@ -25,7 +25,27 @@ struct Choice {
   registry::v1::IntentState state;
 };
 
+// The further, the higher; nothing is known of one that failed.
+int Progress(registry::v1::IntentState state) {
+  switch (state) {
+    case registry::v1::INTENT_STATE_SUPERSEDED:
+      return 1;
+    case registry::v1::INTENT_STATE_ACCEPTED:
+      return 2;
+    case registry::v1::INTENT_STATE_LAPSED:
+      return 3;
+    case registry::v1::INTENT_STATE_ACKNOWLEDGED:
+      return 4;
+    default:
+      return 0;
+  }
+}
+
 }  // namespace
+
+registry::v1::IntentState LesserState(registry::v1::IntentState a, registry::v1::IntentState b) {
+  return Progress(b) < Progress(a) ? b : a;
+}
 
 absl::StatusOr<MergedPlace> MergedPlace::Parse(const std::string& token, size_t registries) {
   MergedPlace place;
@@ -76,7 +96,7 @@ ListResponse MergePages(int page_size, const MergedPlace& place,
       if (inserted) continue;
       Choice& choice = it->second;
       if (choice.stale && !page.stale()) choice = {&record, false, choice.state};
-      choice.state = std::min(choice.state, record.state());
+      choice.state = LesserState(choice.state, record.state());
     }
   }
   MergedPlace next = place;

@@ -39,6 +39,9 @@ struct MergedPlace {
   std::vector<std::optional<std::string>> tokens;
 };
 
+// Of two states of one intent at two registries, the one that is less far.
+registry::v1::IntentState LesserState(registry::v1::IntentState a, registry::v1::IntentState b);
+
 // The page after `place`; `pages` has one for each registry, empty where the listing has ended.
 // At most `page_size` records; 0: as many as there are.
 ListResponse MergePages(int page_size, const MergedPlace& place,

@@ -23,16 +23,17 @@ struct Standing {
   OperationKind kind = OperationKind::kRegister;
   bool pending = false;  // not acknowledged, parked or not
   bool parked = false;
-  bool desired = false;   // an instance that is to be there
-  bool followed = false;  // a selector that is
-  bool stale = false;     // whose subscribers have been told so
+  bool superseded = false;  // a later incarnation holds the key; not pending
+  bool desired = false;     // an instance that is to be there
+  bool followed = false;    // a selector that is
+  bool stale = false;       // whose subscribers have been told so
   // When it began to be pending.
   int64_t since_nanos = 0;
 
   friend bool operator==(const Standing& a, const Standing& b) {
     return a.kind == b.kind && a.pending == b.pending && a.parked == b.parked &&
-           a.desired == b.desired && a.followed == b.followed && a.stale == b.stale &&
-           a.since_nanos == b.since_nanos;
+           a.superseded == b.superseded && a.desired == b.desired && a.followed == b.followed &&
+           a.stale == b.stale && a.since_nanos == b.since_nanos;
   }
 };
 
@@ -51,6 +52,7 @@ class RecordTotals {
   const ByOperation& parked() const { return parked_; }
   // Both, of all kinds.
   int64_t pending() const { return pending_; }
+  int64_t superseded() const { return superseded_; }
   int64_t desired() const { return desired_; }
   int64_t acknowledged() const { return acknowledged_; }
   int64_t followed() const { return followed_; }
@@ -63,9 +65,9 @@ class RecordTotals {
 
   friend bool operator==(const RecordTotals& a, const RecordTotals& b) {
     return a.waiting_ == b.waiting_ && a.parked_ == b.parked_ && a.pending_ == b.pending_ &&
-           a.desired_ == b.desired_ && a.acknowledged_ == b.acknowledged_ &&
-           a.followed_ == b.followed_ && a.stale_ == b.stale_ &&
-           a.pending_since_ == b.pending_since_;
+           a.superseded_ == b.superseded_ && a.desired_ == b.desired_ &&
+           a.acknowledged_ == b.acknowledged_ && a.followed_ == b.followed_ &&
+           a.stale_ == b.stale_ && a.pending_since_ == b.pending_since_;
   }
 
  private:
@@ -74,8 +76,9 @@ class RecordTotals {
   void Add(const Standing& standing, int64_t sign) {
     if (standing.desired) {
       desired_ += sign;
-      if (!standing.pending) acknowledged_ += sign;
+      if (!standing.pending && !standing.superseded) acknowledged_ += sign;
     }
+    if (standing.superseded) superseded_ += sign;
     if (standing.followed) followed_ += sign;
     if (standing.stale) stale_ += sign;
     if (!standing.pending) return;
@@ -89,6 +92,7 @@ class RecordTotals {
   ByOperation waiting_{};
   ByOperation parked_{};
   int64_t pending_ = 0;
+  int64_t superseded_ = 0;
   int64_t desired_ = 0;
   int64_t acknowledged_ = 0;
   int64_t followed_ = 0;

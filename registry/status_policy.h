@@ -25,7 +25,7 @@ enum class NextStep {
   kRetry,          // back on the wheel
   kPark,           // the same request will never pass: keep it, show it, do not repeat it
   kResync,         // the session is lost: open one, send everything again
-  kSuperseded,     // a newer intent holds the key: tell the owner, forget the intent
+  kSuperseded,     // a newer intent holds the key: a deregistration is done, a registration waits
   kNewGeneration,  // take a higher generation, send again
 };
 

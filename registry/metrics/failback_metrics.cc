@@ -40,6 +40,9 @@ void CollectIntents(const FailbackStatistics& stats, MetricFamilies* out) {
   out->Gauge("failback_agent_registrations_acknowledged",
              "Instances that should be registered and that the upstream has acknowledged.",
              stats.acknowledged, labels);
+  out->Gauge("failback_agent_superseded",
+             "Instances that should be registered and whose key a later incarnation holds.",
+             stats.superseded, labels);
   out->Gauge("failback_agent_oldest_pending_seconds",
              "For how long the oldest intent has not been acknowledged, parked ones included.",
              absl::ToDoubleSeconds(stats.oldest_pending), labels);

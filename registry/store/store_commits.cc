@@ -391,16 +391,21 @@ void StoreRegistry::OnLeasesDue(std::vector<std::string> session_ids) {
 // Wakes when the next fence without instance is due, and not more often than once a second.
 void StoreRegistry::SchedulePurge() {
   MutexLock lock(&purge_mu_);
-  if (purge_armed_ || purge_stopped_) return;
+  if (purge_stopped_) return;
   const int64_t now = Now().monotonic_ms;
   int64_t due = state_->NextPurgeMs();
   if (state_->incarnations() > state_->sessions()) {
     due = std::min(due, now + kPurgeIncarnationsEveryMs);
   }
   if (due == std::numeric_limits<int64_t>::max()) return;
-  const int64_t delay = std::max<int64_t>(due - now + 1, 1000);
-  auto timeout = options_.timer->NewTimeout([this] { OnPurgeDue(); }, absl::Milliseconds(delay));
+  due = std::max(due + 1, now + 1000);
+  // One that is armed may be for later, as for an incarnation; one that is under way comes back.
+  if (purge_armed_ && (purge_due_ms_ <= due || !purge_.Cancel())) return;
+  purge_armed_ = false;
+  auto timeout =
+      options_.timer->NewTimeout([this] { OnPurgeDue(); }, absl::Milliseconds(due - now));
   if (!timeout.ok()) return;
+  purge_due_ms_ = due;
   purge_ = *std::move(timeout);
   purge_armed_ = true;
 }

@@ -72,7 +72,7 @@ registry: grpc://127.0.0.1:7070
 client_name: me
 session_ttl: 3s
 limits: {instances: 1, pending: 2, subscriptions: 3, listeners: 4, sessions: 5}
-retry: {retry_times: 2, retry_period: 250ms, backoff: {initial: 1s, max: 2s, jitter: 0.5}}
+retry: {retry_times: 2, retry_period: 250ms, superseded_period: 0s, backoff: {initial: 1s, max: 2s, jitter: 0.5}}
 )"),
             "");
   const FailbackRegistry::Options options = ToFailbackOptions(config_);
@@ -85,6 +85,7 @@ retry: {retry_times: 2, retry_period: 250ms, backoff: {initial: 1s, max: 2s, jit
   EXPECT_EQ(options.max_sessions, 5);
   EXPECT_EQ(options.retry.retry_times, 2);
   EXPECT_EQ(options.retry.retry_period, absl::Milliseconds(250));
+  EXPECT_EQ(options.superseded_period, absl::ZeroDuration());
   EXPECT_EQ(options.retry.backoff.initial, absl::Seconds(1));
   EXPECT_EQ(options.retry.backoff.multiplier, 2);
   EXPECT_EQ(options.retry.backoff.max, absl::Seconds(2));
@@ -92,6 +93,8 @@ retry: {retry_times: 2, retry_period: 250ms, backoff: {initial: 1s, max: 2s, jit
   ASSERT_EQ(Load("registry: grpc://127.0.0.1:7070\n"), "");
   EXPECT_THAT(ToFailbackOptions(config_).client_name, ::testing::StartsWith("failback-agent@"));
   EXPECT_FALSE(ToFailbackOptions(config_).retry.retry_period.has_value());
+  EXPECT_EQ(ToFailbackOptions(config_).superseded_period,
+            FailbackRegistry::Options().superseded_period);
   EXPECT_EQ(ToFailbackOptions(config_).max_listeners, FailbackRegistry::Options().max_listeners);
 }
 

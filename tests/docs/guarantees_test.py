@@ -4,8 +4,8 @@ import glob
 import re
 import sys
 
-FOLDERS = ["tests/registry", "tests/registry/store", "tests/registry/server", "tests/registry/wire",
-           "tests/security", "tests/fault", "tests/integration"]
+FOLDERS = ["tests/registry", "tests/registry/failback", "tests/registry/store",
+           "tests/registry/server", "tests/registry/wire", "tests/security", "tests/fault", "tests/integration"]
 
 
 def promises(text):

@@ -192,6 +192,7 @@ TEST(FailbackMetricsTest, EachUpstreamHasItsSeries) {
   new_one.desired = 5;
   new_one.pending = {3, 1, 0, 0};
   new_one.parked = {1, 0, 0, 0};
+  new_one.superseded = 1;
   new_one.oldest_pending = absl::Seconds(90);
   new_one.counters.attempts[0][14] = 8;
   const std::string page = Render([&](MetricFamilies* out) {
@@ -207,6 +208,7 @@ TEST(FailbackMetricsTest, EachUpstreamHasItsSeries) {
                     HasSubstr("operations_pending{upstream=\"new\",operation=\"register\"} 3\n"),
                     HasSubstr("operations_pending{upstream=\"new\",operation=\"unregister\"} 1\n"),
                     HasSubstr("operations_parked{upstream=\"new\",operation=\"register\"} 1\n"),
+                    HasSubstr("failback_agent_superseded{upstream=\"new\"} 1\n"),
                     HasSubstr("failback_agent_oldest_pending_seconds{upstream=\"new\"} 90\n"),
                     HasSubstr("attempts_total{upstream=\"new\",operation=\"register\","
                               "code=\"UNAVAILABLE\"} 8\n"),

@@ -3,7 +3,8 @@
 // time.
 //
 // Each seed is one story on simulated time. In some the agent has a journal, and is killed and
-// started again; in some a rival incarnation wants the same keys. FAILBACK_SEED=n runs one seed;
+// started again; in some a rival incarnation wants the same keys, and may go in the end: then they
+// are the agent's again. FAILBACK_SEED=n runs one seed;
 // FAILBACK_SEEDS=n as many from FAILBACK_FIRST_SEED (default 1); `./dev model` does it for you.
 
 #include <stdlib.h>
@@ -20,11 +21,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
+#include "registry/errors.h"
 #include "registry/log.h"
 #include "registry/store/store_registry.h"
 #include "retry/simulated_clock.h"
@@ -69,19 +70,15 @@ class Target {
   virtual void BreakStreams(const absl::Status& status) = 0;
   virtual void HandRemove(const InstanceKey& key) = 0;
   virtual void HandChange(const InstanceKey& key, uint32_t port) = 0;
+  // Fences of keys without an instance have been kept for long enough.
+  virtual void ForgetFences() = 0;
   // Ports by canonical key; of all, or of what one incarnation holds.
   virtual std::map<std::string, uint32_t> Ports(const std::string& incarnation = "") = 0;
 
   // Another incarnation registers the instance, or unregisters it (port 0). Whether it may is the
   // registry's to decide.
   void Rival(const ServiceInstance& instance, uint64_t generation) {
-    OpenSessionRequest open;
-    open.set_incarnation(kRival);
-    open.mutable_ttl()->set_seconds(3600);
-    std::string session;
-    registry()->OpenSession(open, [&](absl::StatusOr<OpenSessionResponse> response) {
-      if (response.ok()) session = response->session_id();
-    });
+    const std::string session = RenewRival();
     if (instance.port() != 0) {
       RegisterRequest request = MakeRegister({instance});
       request.set_session_id(session);
@@ -95,6 +92,25 @@ class Target {
       registry()->Unregister(request, [](absl::StatusOr<UnregisterResponse>) {});
     }
   }
+
+  // Its session, opened or renewed.
+  std::string RenewRival() {
+    OpenSessionRequest open;
+    open.set_incarnation(kRival);
+    open.mutable_ttl()->set_seconds(60);
+    std::string session;
+    registry()->OpenSession(open, [&](absl::StatusOr<OpenSessionResponse> response) {
+      if (response.ok()) session = response->session_id();
+    });
+    return session;
+  }
+
+  // It goes, with all that it holds.
+  void EndRival() {
+    CloseSessionRequest close;
+    close.set_session_id(RenewRival());
+    registry()->CloseSession(close, [](absl::StatusOr<CloseSessionResponse>) {});
+  }
 };
 
 class ModelTarget final : public Target {
@@ -105,6 +121,7 @@ class ModelTarget final : public Target {
   void Backup() override { model_.Backup(); }
   void Restore() override { model_.Restore(); }
   void BreakStreams(const absl::Status& status) override { model_.BreakStreams(status); }
+  void ForgetFences() override { model_.ForgetFences(); }
   void HandRemove(const InstanceKey& key) override { model_.HandRemove(CanonicalKey(key)); }
   void HandChange(const InstanceKey& key, uint32_t port) override {
     model_.HandChange(CanonicalKey(key), port);
@@ -153,6 +170,7 @@ class StoreTarget final : public Target {
   void Backup() override {}
   void Restore() override {}
   void BreakStreams(const absl::Status&) override {}
+  void ForgetFences() override {}  // does so in time
   void HandRemove(const InstanceKey& key) override {
     UnregisterRequest request;
     *request.add_deregistrations()->mutable_key() = key;
@@ -257,12 +275,15 @@ class Story {
     }
     world_.down = Pick(4) == 0;
     rivals_ = Pick(4) == 0;
+    if (rivals_ && Pick(2) == 0) options_.superseded_period = absl::Seconds(2);
     if (Pick(12) == 0) {
       options_.state_dir = dir_.emplace().path();
       options_.manual_journal = true;
     }
     options_.on_event = [this](const IntentEvent& event) {
-      if (event.kind == IntentEvent::Kind::kSuperseded) Superseded(event);
+      if (event.kind != IntentEvent::Kind::kSuperseded) return;
+      Tell(absl::StrCat("  superseded: ", event.id));
+      EXPECT_TRUE(rivals_) << event.id << " lost to nobody";
     };
     Start();
   }
@@ -282,12 +303,16 @@ class Story {
     Tell("faults stop");
     world_.fault_percent = 0;
     world_.down = false;
+    rival_gone_ = rivals_ && Pick(2) == 0;
+    if (rival_gone_) target_->EndRival();
     registry_->Retry({}).IgnoreError();
     // Late calls land for 20 s, a stream is retried after at most 30 s, the comparison comes every
     // 12.5 s at the latest; what parked while the faults still echoed is asked for once more.
-    clock_.Advance(absl::Seconds(30));
+    Settle(absl::Seconds(30));
     registry_->Retry({}).IgnoreError();
-    clock_.Advance(absl::Seconds(70));
+    target_->ForgetFences();
+    // A rival's fence is there for a minute, and what it has refused is tried again within 35 s.
+    Settle(absl::Seconds(rivals_ ? 110 : 70));
     CheckInvariants();
     CheckConverged();
     if (Pick(4) == 0) {
@@ -306,6 +331,13 @@ class Story {
 
  private:
   int Pick(int n) { return static_cast<int>(random_() % n); }
+
+  void Settle(absl::Duration duration) {
+    for (; duration > absl::ZeroDuration(); duration -= absl::Seconds(10)) {
+      if (rivals_ && !rival_gone_) target_->RenewRival();
+      clock_.Advance(absl::Seconds(10));
+    }
+  }
 
   void CheckInvariants() {
     const std::string wrong = FailbackRegistryPeer::CheckInvariants(*registry_);
@@ -411,17 +443,6 @@ class Story {
     for (auto& [number, id] : sessions_) id = OpenSession(number);
   }
 
-  // A newer incarnation holds the key: the intent is dropped, and its owner told.
-  void Superseded(const IntentEvent& event) {
-    Tell(absl::StrCat("  superseded: ", event.id));
-    EXPECT_TRUE(rivals_) << event.id << " lost to nobody";
-    for (auto& [key, want] : wants_) {
-      if (!absl::EndsWith(event.id, absl::StrCat(" ", KeyText(Instance(key, 1).key())))) continue;
-      want = Want();
-      want.version = ++last_version_;
-    }
-  }
-
   // Registers with `port`, or unregisters.
   void State(const std::vector<int>& keys, std::optional<uint32_t> port) {
     int owner = 0;
@@ -460,7 +481,10 @@ class Story {
         Want& want = wants_[keys[i]];
         if (want.version != versions[i] || !want.checking) continue;
         want.checking = false;
-        if (StatusFromProto(results[i].status()).ok()) continue;
+        const absl::Status status = StatusFromProto(results[i].status());
+        // An unregister of what a rival holds is done.
+        const bool gone = !want.port && ReasonOf(status) == registry::v1::ERROR_REASON_SUPERSEDED;
+        if (status.ok() || gone) continue;
         const bool orphan = want.before_owner != 0 && sessions_.count(want.before_owner) == 0;
         want.port = orphan ? std::nullopt : want.before;
         want.owner = orphan ? 0 : want.before_owner;
@@ -550,14 +574,21 @@ class Story {
     for (const auto& [key, want] : wants_) {
       if (want.port.has_value()) wanted[CanonicalKey(Instance(key, 1).key())] = *want.port;
     }
-    // What a rival holds is the rival's; a key of ours that it holds would be a lost fence.
-    for (const auto& [key, port] : target_->Ports(kRival)) {
-      EXPECT_EQ(wanted.count(key), 0) << key << " is wanted, and a rival holds it";
+    // What a rival holds is the rival's, and waited for by those of ours who lost it.
+    const auto rivals = target_->Ports(kRival);
+    if (rival_gone_) EXPECT_TRUE(rivals.empty());
+    std::set<std::string> lost;
+    for (const auto& [key, port] : rivals) {
+      if (wanted.count(key) > 0) lost.insert(key);
       wanted[key] = port;
     }
     EXPECT_EQ(target_->Ports(), wanted);
-    const auto pending = registry_->Pending();
-    for (const auto& row : pending) ADD_FAILURE() << "pending: " << row.ShortDebugString();
+    for (const auto& row : registry_->Pending()) {
+      const bool superseded = row.state() == agent::v1::PENDING_STATE_SUPERSEDED &&
+                              lost.erase(CanonicalKey(row.key())) > 0;
+      EXPECT_TRUE(superseded) << "pending: " << row.ShortDebugString();
+    }
+    for (const auto& key : lost) ADD_FAILURE() << key << " is a rival's, and not waited for";
     EXPECT_EQ(waiting_, 0) << "callbacks that never ran";
     for (const auto& subscription : subscriptions_) {
       if (subscription.stream == nullptr) continue;
@@ -589,6 +620,7 @@ class Story {
   uint64_t client_generation_ = 0;
   uint64_t last_version_ = 0;
   bool rivals_ = false;
+  bool rival_gone_ = false;
   uint64_t rival_generation_ = 0;
   int waiting_ = 0;
   std::vector<Subscription> subscriptions_;

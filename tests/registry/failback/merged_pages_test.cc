@@ -30,6 +30,16 @@ ListResponse Page(const std::map<std::string, uint32_t>& held, const std::string
   return response;
 }
 
+TEST(MergedPagesTest, OfTwoStatesTheOneThatIsLessFar) {
+  using namespace registry::v1;  // NOLINT
+  const IntentState order[] = {INTENT_STATE_UNSPECIFIED, INTENT_STATE_SUPERSEDED,
+                               INTENT_STATE_ACCEPTED, INTENT_STATE_LAPSED,
+                               INTENT_STATE_ACKNOWLEDGED};
+  for (int i = 0; i < 5; ++i) {
+    for (int j = 0; j < 5; ++j) EXPECT_EQ(LesserState(order[i], order[j]), order[std::min(i, j)]);
+  }
+}
+
 TEST(MergedPagesTest, TokensAreCheckedAndReadBack) {
   MergedPlace place;
   place.after = std::string("a\0b", 3);

@@ -1,6 +1,7 @@
 #include "tests/registry/failback/model_registry.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -330,6 +331,12 @@ void ModelRegistry::Restore() {
 void ModelRegistry::BreakStreams(const absl::Status& status) {
   const auto streams = streams_;
   for (Stream* stream : streams) stream->End(status);
+}
+
+void ModelRegistry::ForgetFences() {
+  for (auto it = state_.fences.begin(); it != state_.fences.end();) {
+    it = state_.instances.count(it->first) == 0 ? state_.fences.erase(it) : std::next(it);
+  }
 }
 
 void ModelRegistry::HandRemove(const std::string& key) {

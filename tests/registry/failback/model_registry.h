@@ -50,6 +50,8 @@ class ModelRegistry final : public Registry {
   // A new life of the store from the last Backup(), if there was one.
   void Restore();
   void BreakStreams(const absl::Status& status);
+  // Fences of keys without an instance have been kept for long enough.
+  void ForgetFences();
   // Another hand, that knows nothing of fences.
   void HandRemove(const std::string& key);
   void HandChange(const std::string& key, uint32_t port);

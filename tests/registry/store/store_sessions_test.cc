@@ -71,6 +71,21 @@ TEST(StoreRegistry, LeaseNeverEndsEarlyAndEndsWithinATick) {
   EXPECT_EQ(store->Stats().expired_sessions, 1);
 }
 
+// Ended incarnations are looked at once an hour, which must not make fences wait.
+TEST(StoreRegistry, AFenceIsForgottenInTimeAlsoBesideAnEndedIncarnation) {
+  StoreHarness store;
+  ASSERT_TRUE(store.CloseSession(store.Session("ended")).ok());
+  const std::string older = store.Session("older", absl::Hours(1));
+  const std::string newer = store.Session("newer");
+  ASSERT_TRUE(store.Register(newer, MakeInstance("orders", "1")).ok());
+  store.clock().Advance(absl::Seconds(11));  // its lease runs out
+  EXPECT_EQ(ReasonOf(store.Register(older, MakeInstance("orders", "1")).status),
+            registry::v1::ERROR_REASON_SUPERSEDED);
+  store.clock().Advance(absl::Seconds(60));
+  EXPECT_EQ(store->Stats().tombstones, 0);
+  EXPECT_TRUE(store.Register(older, MakeInstance("orders", "1")).ok());
+}
+
 TEST(StoreRegistry, RenewalsKeepASessionAlive) {
   StoreHarness store;
   const std::string session = store.Session("a");
