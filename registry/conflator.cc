@@ -108,12 +108,16 @@ size_t Conflator::State::bytes() const {
 }
 
 Conflator::Conflator(uint64_t epoch, uint64_t revision) : order_(epoch, revision) {
-  written_.known = order_.known();
+  written_.known = resuming_ = order_.known();
   written_.epoch = epoch;
   written_.revision = revision;
 }
 
-absl::Status Conflator::CheckForward(const SubscribeResponse& snapshot) const {
+absl::Status Conflator::CheckForward(const SubscribeResponse& snapshot) {
+  if (std::exchange(resuming_, false) && snapshot.epoch() == written_.epoch &&
+      snapshot.revision() < written_.revision) {
+    written_.known = false;
+  }
   if (!written_.known || snapshot.epoch() != written_.epoch ||
       snapshot.revision() >= written_.revision) {
     return absl::OkStatus();
@@ -151,6 +155,7 @@ absl::Status Conflator::Add(Snapshot snapshot, Changes changes) {
   SubscribeResponse position;
   position.set_epoch(snapshot->epoch());
   position.set_revision(snapshot->revision());
+  position.set_stale(snapshot->stale());
   position.mutable_snapshot();
   if (order_.in_snapshot()) {
     return Refusal(registry::v1::ERROR_REASON_POSITION_LOST, "a snapshot came within another");
@@ -168,6 +173,7 @@ absl::Status Conflator::Add(Snapshot snapshot, Changes changes) {
 }
 
 absl::Status Conflator::AddToRest(Event event, Changes changes) {
+  if (event->has_delta()) resuming_ = false;
   if (rest_ == nullptr) {
     rest_ = std::make_unique<Rest>();
     rest_->revision = event->has_delta() ? event->revision() : Base().revision;

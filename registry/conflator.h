@@ -151,8 +151,9 @@ class Conflator {
   // What the operations of rest_ are relative to.
   const State& Base() const { return next_ != nullptr ? next_->after : written_; }
   // Whether a snapshot may follow what was told. A source that has left an epoch and come back to
-  // it is in order by itself, but what it said between may never have been told.
-  absl::Status CheckForward(const SubscribeResponse& snapshot) const;
+  // it is in order by itself, but what it said between may never have been told. The first one may
+  // be of an earlier revision than the subscriber resumes from, which then counts for nothing.
+  absl::Status CheckForward(const SubscribeResponse& snapshot);
   // A new snapshot begins: it takes the place of all that waits.
   void BeginSnapshot();
   absl::Status AddToRest(Event event, Changes changes);
@@ -168,8 +169,9 @@ class Conflator {
   bool in_snapshot() const { return !parts_.empty() || lazy_ != nullptr; }
 
   EventOrder order_;
-  bool told_ = false;       // Take has returned something
-  bool busy_ = false;       // and it was not nothing, the last time
+  bool told_ = false;      // Take has returned something
+  bool resuming_ = false;  // nothing of the set has come yet: the position is the subscriber's word
+  bool busy_ = false;      // and it was not nothing, the last time
   size_t taken_bytes_ = 0;  // what that takes
   // After all that has been taken, and what is left of the snapshot.
   State written_;

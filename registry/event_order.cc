@@ -27,7 +27,7 @@ absl::Status EventOrder::Check(const registry::v1::SubscribeResponse& message) {
       return Gap(absl::StrCat("a part of a snapshot is of ", Position(epoch, revision),
                               ", the part before of ", Position(epoch_, revision_)));
     }
-    if (known_ && epoch == epoch_ && revision < revision_) {
+    if (known_ && !resuming_ && epoch == epoch_ && revision < revision_) {
       return Gap(absl::StrCat("a snapshot of revision ", revision, " after revision ", revision_,
                               " of the same epoch"));
     }
@@ -45,6 +45,7 @@ absl::Status EventOrder::Check(const registry::v1::SubscribeResponse& message) {
   } else {
     return absl::OkStatus();  // only `stale` changed
   }
+  resuming_ = false;
   epoch_ = epoch;
   revision_ = revision;
   return absl::OkStatus();

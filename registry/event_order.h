@@ -1,6 +1,8 @@
 // Checks that the messages of one subscription follow from each other, as docs/protocol.md
 // ("Subscriptions") asks: a snapshot first (or one delta from where the subscriber resumes), whole
-// snapshots, deltas that start where the message before ended, no way back within an epoch.
+// snapshots, deltas that start where the message before ended, no way back within an epoch. Only
+// the first message of a stream that resumes may be a snapshot of an earlier revision: the server
+// does not know the position.
 //
 // Example: a reader that stops before it stores something out of order.
 //
@@ -28,7 +30,10 @@ class EventOrder {
   EventOrder() = default;
   // A stream that resumes after (`epoch`, `revision`), or with both 0 one that does not.
   EventOrder(uint64_t epoch, uint64_t revision)
-      : known_(epoch != 0 || revision != 0), epoch_(epoch), revision_(revision) {}
+      : known_(epoch != 0 || revision != 0),
+        resuming_(known_),
+        epoch_(epoch),
+        revision_(revision) {}
 
   // OK when `message` may follow, and then it counts as the last. Otherwise ABORTED, which tells
   // what is wrong: something was lost between the two, and nothing more of this stream may be used.
@@ -43,6 +48,7 @@ class EventOrder {
 
  private:
   bool known_ = false;
+  bool resuming_ = false;  // the position is the subscriber's word
   bool in_snapshot_ = false;
   uint64_t epoch_ = 0;
   uint64_t revision_ = 0;

@@ -56,6 +56,10 @@ void FailbackRegistry::Core::Start() {
 void FailbackRegistry::Core::Shutdown() {
   session_->Stop();
   gate_.Close();
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [selector, record] : watches_) WriteSnapshot(record->watch.get());
+  }
   // What was accepted becomes durable, and is answered so.
   const absl::Status journalled = journal_ == nullptr ? absl::OkStatus() : journal_->Stop();
   std::shared_ptr<Registry> upstream;

@@ -5,6 +5,7 @@
 // failback_superseded.cc   registrations that a later incarnation holds
 // failback_local_sessions.cc  whether clients on this machine are alive
 // failback_subscriptions.cc   watches and their local subscribers
+// failback_list.cc         listings
 // failback_journal.cc      what survives the process
 // failback_operator.cc     what an operator sees and does; drain
 // failback_statistics.cc   what is counted
@@ -32,6 +33,7 @@
 #include "registry/call_gate.h"
 #include "registry/failback_registry.h"
 #include "registry/intent_journal.h"
+#include "registry/last_known_sets.h"
 #include "registry/record_totals.h"
 #include "registry/register_encoder.h"
 #include "registry/serial_notifier.h"
@@ -69,6 +71,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   Core(Options options, std::shared_ptr<IntentJournal> journal)
       : options_(std::move(options)),
         journal_(std::move(journal)),
+        last_known_(static_cast<size_t>(options_.max_subscriptions), kMaxLastKnownBytes),
         retry_tokens_(options_.retries_per_second, options_.retry_burst) {}
 
   void Start();
@@ -103,6 +106,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   std::string CheckInvariants() const;
 
  private:
+  // Of the sets that no subscriber follows at the moment.
+  static constexpr size_t kMaxLastKnownBytes = 64 << 20;
+
   struct Audit;
   struct Record;
   struct Watch;
@@ -244,6 +250,22 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     std::string session_id;
     std::string subscription_id;
     uint64_t generation = 0;
+    // Where it resumes; 0 and 0: nowhere.
+    uint64_t epoch = 0;
+    uint64_t revision = 0;
+    // It may have seen more than is known here: it is told nothing of the set until MayHear(), but
+    // once that its own is stale.
+    bool apart = false;
+    bool told_stale = false;
+
+    bool IsAt(const WatchedSet& set) const {
+      return epoch == set.told_epoch() && revision == set.told_revision();
+    }
+    // The set is what the registry says now, or not older than the position.
+    bool MayHear(const WatchedSet& set) const {
+      if (!set.known()) return false;
+      return !set.stale() || (epoch == set.told_epoch() && revision <= set.told_revision());
+    }
   };
 
   // One selector followed at the upstream, for any number of local subscribers.
@@ -368,8 +390,6 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   // --- Local sessions (failback_core.cc).
   LocalSession* NewSession(const OpenSessionRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void OwnFormerSession(LocalSession* session, const std::string& owner)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LocalSession* FindSession(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RenewSession(LocalSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `lease_serial` of the timeout that ends it; 0: whoever asks.
@@ -381,6 +401,14 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // OK, or which bound one more subscriber of `selector` would exceed.
   absl::Status RoomToFollow(Selector selector) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   RecordPtr FindOrCreateWatch(const Selector& selector) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Tells subscribers that are apart that what they have is stale.
+  static void TellApart(const Watch& watch, Deferred* deferred);
+  // What a new subscriber is told at once.
+  void TellFirst(LocalSubscription* subscription) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The set of a watch without subscribers is kept for the next one, within bounds.
+  void KeepLastKnown(const Watch& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // False when there is none.
+  bool RestoreLastKnown(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes a subscriber off its watch; the last one unsubscribes it.
   void Detach(const std::shared_ptr<LocalSubscription>& subscription, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -392,7 +420,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
                     const SubscribeResponse& event);
   void OnWatchEnd(const std::shared_ptr<Watch>& watch, uint64_t stream_serial,
                   const absl::Status& status);
-  void Tell(const std::shared_ptr<Watch>& watch, const WatchedSet::Event& event, Deferred* deferred)
+  void Tell(const std::shared_ptr<Watch>& watch, const WatchedSet::Told& told, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends the watch's stream, if it has one, and the call that opens it; nothing that it still says
   // is heard. It is destroyed without the lock.
@@ -408,16 +436,24 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void ArmOpening(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Runs `work` under the lock after `delay`, unless the core is shut down.
   Timeout After(absl::Duration delay, std::function<void(Core*, Deferred*)> work);
-  // With `owner`: only what that local session has stated.
-  ListResponse ListFromMemory(const ListRequest& request, const LocalSession* owner) const
+  // --- List (failback_list.cc).
+  struct Known;
+  // What is known of what `request` asks for. With `owner`: only what that local session has
+  // stated, which is all that there is.
+  Known CollectKnown(const ListRequest& request, const LocalSession* owner) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A page of that. `away` is why the registry was not asked.
+  static absl::StatusOr<ListResponse> ListKnown(const ListRequest& request, const Known& known,
+                                                const absl::Status& away);
+  absl::Status ListUnavailable(const ListRequest& request, const absl::Status& why) const;
 
   // --- The journal (failback_journal.cc). Without one they do nothing.
   void Restore() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes the intents those that another registry of this process holds.
   void Adopt(const std::vector<IntentJournal::Intent>& intents) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The session in which a client of an earlier process finds what is its own.
-  LocalSession* FormerSession(const std::string& incarnation, absl::Duration ttl)
+  // The session in which a client of an earlier process finds what is its own. `owner` is that of a
+  // journalled intent.
+  LocalSession* FormerSession(const std::string& owner, absl::Duration ttl)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   IntentJournal::Intent ToIntent(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What checked intents stand in for, and a local session had stated, ends with that session.
@@ -431,6 +467,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void ReleaseReplies(uint64_t sequence, const absl::Status& status, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PersistSnapshot(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Now, if it is due.
+  void WriteSnapshot(Watch* watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DropFromJournal(const std::vector<std::string>& selectors)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Anti-entropy (failback_anti_entropy.cc).
   void ArmAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -509,8 +549,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   uint64_t durable_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<std::pair<uint64_t, RecordPtr>> unwritten_ ABSL_GUARDED_BY(mu_);
   std::deque<std::pair<uint64_t, std::shared_ptr<BatchReply>>> unanswered_ ABSL_GUARDED_BY(mu_);
-  // Last good snapshots of an earlier process, by selector.
-  std::map<std::string, std::string> cached_snapshots_ ABSL_GUARDED_BY(mu_);
+  // Of selectors that have no subscriber now, and those of an earlier process.
+  LastKnownSets last_known_ ABSL_GUARDED_BY(mu_);
 
   FailbackStatistics::Counters counters_ ABSL_GUARDED_BY(mu_);
   TokenBucket retry_tokens_ ABSL_GUARDED_BY(mu_);

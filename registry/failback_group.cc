@@ -16,6 +16,8 @@
 #include "registry/merged_pages.h"
 #include "registry/merged_set.h"
 #include "registry/serial_notifier.h"
+#include "registry/set_snapshot.h"
+#include "registry/status_policy.h"
 #include "registry/validation.h"
 #include "retry/mutex.h"
 
@@ -77,8 +79,13 @@ absl::Status ValidateName(const std::string& name) {
 // One subscription at every member, told as one.
 class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
  public:
-  Merged(size_t members, std::shared_ptr<NotifyListener> listener)
-      : notifier_(std::move(listener)), set_(members, FirstEpoch()) {}
+  // The subscriber resumes from the position of `request`, if that has one.
+  Merged(size_t members, const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener)
+      : notifier_(std::move(listener)),
+        epoch_(request.epoch()),
+        revision_(request.revision()),
+        set_(members, FirstEpoch()),
+        apart_(epoch_ != 0 || revision_ != 0) {}
 
   // Hears one member.
   class Source final : public NotifyListener {
@@ -139,7 +146,7 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
   void Hear(size_t member, const MergedSet::Event& event) {
     {
       MutexLock lock(&mu_);
-      if (auto told = set_.Apply(member, event); told != nullptr) notifier_.Post(std::move(told));
+      Tell(set_.Apply(member, event));
     }
     notifier_.Deliver();
   }
@@ -147,9 +154,27 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
   void Begin() {
     {
       MutexLock lock(&mu_);
-      if (auto told = set_.Begin(); told != nullptr) notifier_.Post(std::move(told));
+      if (MergedSet::Told told = set_.Begin(); told || !apart_) {
+        Tell(std::move(told));
+      } else if (!std::exchange(told_stale_, true)) {  // nothing is known anywhere
+        notifier_.Post(StaleAt(epoch_, revision_));
+      }
     }
     notifier_.Deliver();
+  }
+
+  // One who resumes may have seen more than was known here when every upstream became unavailable:
+  // it is told only that its set is stale, until an upstream has told what is so now.
+  void Tell(MergedSet::Told told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!told) return;
+    if (!apart_) {
+      notifier_.Post(std::move(told));
+    } else if (set_.AnyFresh()) {
+      apart_ = false;
+      notifier_.Post(set_.Current());
+    } else if (!std::exchange(told_stale_, true)) {
+      notifier_.Post(StaleAt(epoch_, revision_));
+    }
   }
 
   void Close() {
@@ -162,8 +187,12 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
   }
 
   SerialNotifier notifier_;
+  const uint64_t epoch_;
+  const uint64_t revision_;
   Mutex mu_;
   MergedSet set_ ABSL_GUARDED_BY(mu_);
+  bool apart_ ABSL_GUARDED_BY(mu_);
+  bool told_stale_ ABSL_GUARDED_BY(mu_) = false;
   Timeout begin_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };
@@ -370,7 +399,7 @@ absl::Status FailbackGroup::CheckUpstream(const std::string& field,
 std::unique_ptr<SubscribeStream> FailbackGroup::Subscribe(
     const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener) {
   const auto members = members_;
-  auto merged = std::make_shared<Merged>(members->size(), listener);
+  auto merged = std::make_shared<Merged>(members->size(), request, listener);
   auto stream = std::make_unique<Merged::Stream>(merged);
   if (absl::Status status = CheckUpstream("upstream", request.upstream()); !status.ok()) {
     merged->End(status);
@@ -379,8 +408,15 @@ std::unique_ptr<SubscribeStream> FailbackGroup::Subscribe(
   if (members->size() == 1) {
     return members->front().registry->Subscribe(request, std::move(listener));
   }
-  const std::vector<SubscribeRequest> requests = Split(request);
-  if (request.upstream().empty()) merged->BeginAfter(timer_, begin_grace_);
+  std::vector<SubscribeRequest> requests = Split(request);
+  if (request.upstream().empty()) {
+    merged->BeginAfter(timer_, begin_grace_);
+    // The position is one of the merged stream.
+    for (SubscribeRequest& own : requests) {
+      own.clear_epoch();
+      own.clear_revision();
+    }
+  }
   std::unique_ptr<SubscribeStream> only;
   for (size_t i = 0; i < members->size(); ++i) {
     FailbackRegistry& member = *(*members)[i].registry;
@@ -454,10 +490,23 @@ void FailbackGroup::List(const ListRequest& request, Callback<ListResponse> done
   auto gather = std::make_shared<Gather<ListResponse>>(
       members->size(), [page_size = request.page_size(), place = *place, done = std::move(done)](
                            std::vector<absl::StatusOr<ListResponse>> answers) mutable {
+        // What the others know is the answer while one upstream is unavailable and this agent knows
+        // nothing of what it has.
+        const auto unavailable = [](const absl::StatusOr<ListResponse>& answer) {
+          return IsConnectionFailure(answer.status());
+        };
+        if (std::all_of(answers.begin(), answers.end(), unavailable)) {
+          return std::move(done)(answers.front().status());
+        }
         std::vector<ListResponse> pages;
         for (auto& answer : answers) {
-          if (!answer.ok()) return std::move(done)(answer.status());
-          pages.push_back(*std::move(answer));
+          if (unavailable(answer)) {
+            pages.emplace_back().set_stale(true);
+          } else if (!answer.ok()) {
+            return std::move(done)(answer.status());
+          } else {
+            pages.push_back(*std::move(answer));
+          }
         }
         std::move(done)(MergePages(page_size, place, pages));
       });

@@ -2,6 +2,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "registry/errors.h"
 #include "registry/failback_core.h"
 #include "registry/ids.h"
@@ -11,6 +12,23 @@ namespace {
 
 // A set that changes often is written this often.
 constexpr absl::Duration kSnapshotPeriod = absl::Seconds(1);
+
+// The owner of an intent as it is journalled: the incarnation of the local session and, where
+// callers are told apart, who opened it. No incarnation has a control character.
+constexpr char kOpenedBy = '\x1f';
+
+std::string JournalledOwner(const std::string& incarnation, const std::string& opened_by) {
+  return opened_by.empty() ? incarnation
+                           : absl::StrCat(incarnation, std::string(1, kOpenedBy), opened_by);
+}
+
+OpenSessionRequest OpenerOf(const std::string& owner) {
+  OpenSessionRequest request;
+  const size_t mark = owner.find(kOpenedBy);
+  request.set_incarnation(owner.substr(0, mark));
+  if (mark != std::string::npos) request.set_owner(owner.substr(mark + 1));
+  return request;
+}
 
 }  // namespace
 
@@ -33,7 +51,7 @@ void FailbackRegistry::Core::Restore() {
       Enqueue(record);
     }
     for (IntentJournal::Snapshot& snapshot : journal_->TakeSnapshots()) {
-      cached_snapshots_[std::move(snapshot.selector)] = std::move(snapshot.event);
+      DropFromJournal(last_known_.Put(snapshot.selector, std::move(snapshot.event)));
     }
     journal_->Start([weak = weak_from_this()](uint64_t sequence, const absl::Status& status) {
       if (auto self = weak.lock()) self->OnJournal(sequence, status);
@@ -43,13 +61,13 @@ void FailbackRegistry::Core::Restore() {
 }
 
 FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::FormerSession(
-    const std::string& incarnation, absl::Duration ttl) {
+    const std::string& owner, absl::Duration ttl) {
+  const OpenSessionRequest request = OpenerOf(owner);
   for (const auto& [id, session] : sessions_) {
-    if (session->incarnation == incarnation) return session.get();
+    if (session->incarnation == request.incarnation()) return session.get();
   }
-  // The client has a full TTL to come back, with the same incarnation, to what is its own.
-  OpenSessionRequest request;
-  request.set_incarnation(incarnation);
+  // The client has a full TTL to come back, with the same incarnation, to what is its own. Nobody
+  // else has a claim to it, in another life of the process either.
   LocalSession* const session = NewSession(request);
   session->ttl = ttl;
   RenewSession(session);
@@ -96,7 +114,7 @@ IntentJournal::Intent FailbackRegistry::Core::ToIntent(const Record& record) con
   intent.payload = record.payload;
   intent.generation = record.generation;
   if (record.owner != nullptr) {
-    intent.owner = record.owner->incarnation;
+    intent.owner = JournalledOwner(record.owner->incarnation, SessionOwner(record.owner->id));
     intent.owner_ttl = record.owner->ttl;
     intent.owner_generation = record.owner_generation;
   }
@@ -194,11 +212,23 @@ void FailbackRegistry::Core::PersistSnapshot(const std::shared_ptr<Watch>& watch
   watch->snapshot_timer = After(kSnapshotPeriod, [watch](Core* core, Deferred*) {
     core->mu_.AssertHeld();
     const RecordPtr record = watch->record.lock();
-    const auto event = watch->set.Current();
-    if (record == nullptr || record->erased || event == nullptr || watch->set.stale()) return;
+    if (record == nullptr || record->erased || !watch->set.known() || watch->set.stale()) return;
     core->last_write_ =
-        core->journal_->PutSnapshot({watch->canonical_selector, event->SerializeAsString()});
+        core->journal_->PutSnapshot({watch->canonical_selector, watch->set.Whole()});
   });
+}
+
+void FailbackRegistry::Core::WriteSnapshot(Watch* watch) {
+  if (!IsArmed(watch->snapshot_timer)) return;
+  watch->snapshot_timer.Cancel();
+  last_write_ = journal_->PutSnapshot({watch->canonical_selector, watch->set.Whole()});
+}
+
+void FailbackRegistry::Core::DropFromJournal(const std::vector<std::string>& selectors) {
+  if (journal_ == nullptr || closed_) return;
+  for (const std::string& selector : selectors) {
+    last_write_ = journal_->PutSnapshot({selector, ""});
+  }
 }
 
 }  // namespace failback

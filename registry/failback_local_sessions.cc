@@ -38,18 +38,6 @@ FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::NewSession(
   return opened;
 }
 
-// One that the journal has left has an id that nobody was told, and no owner: it is that of the
-// first who comes for it.
-void FailbackRegistry::Core::OwnFormerSession(LocalSession* session, const std::string& owner) {
-  const auto it = sessions_.find(session->id);
-  std::unique_ptr<LocalSession> owned = std::move(it->second);
-  sessions_.erase(it);
-  owned->lease.Cancel();
-  owned->lease = Timeout();  // the next knows it by its new id
-  owned->id = NewSessionId(owner);
-  sessions_.emplace(session->id, std::move(owned));
-}
-
 void FailbackRegistry::Core::RenewSession(LocalSession* session) {
   if (session->lease.Reschedule(session->ttl)) return;
   auto lease = options_.timer->PutBack(
@@ -84,8 +72,6 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
     if (known == nullptr) {
       refused = CheckRoom(static_cast<int64_t>(sessions_.size()), options_.max_sessions,
                           "local sessions");
-    } else if (SessionOwner(known->id).empty() && !request.owner().empty()) {
-      OwnFormerSession(known, request.owner());
     } else if (!MayResumeSession(known->id, request.owner())) {
       refused = SessionNotOwned();
     }

@@ -6,6 +6,7 @@
 #include "registry/errors.h"
 #include "registry/failback_core.h"
 #include "registry/selector.h"
+#include "registry/set_snapshot.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -82,6 +83,8 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
   subscription->session_id = request.session_id();
   subscription->subscription_id = request.subscription_id();
   subscription->generation = request.generation();
+  subscription->epoch = request.epoch();
+  subscription->revision = request.revision();
   auto stream = std::make_unique<LocalStream>(weak_from_this(), subscription);
   absl::Status refused = ValidateSubscribe(request);
   Entry entry(this);
@@ -127,9 +130,7 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
       subscription->serial = ++last_subscription_;
       subscription->watch->subscribers.emplace(subscription->serial, subscription);
       ++listeners_;
-      if (auto event = subscription->watch->set.Current(); event != nullptr) {
-        subscription->notifier->Post(std::move(event));
-      }
+      TellFirst(subscription.get());
     }
   }
   if (!refused.ok()) subscription->notifier->PostEnd(refused);
@@ -137,6 +138,33 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
   subscription->notifier->Deliver();
   Pump();
   return stream;
+}
+
+void FailbackRegistry::Core::TellFirst(LocalSubscription* subscription) {
+  WatchedSet& set = subscription->watch->set;
+  const bool resumes = subscription->epoch != 0 || subscription->revision != 0;
+  if (resumes && set.known() && subscription->IsAt(set)) {
+    // Nothing has changed: a delta confirms the position.
+    auto same = std::make_shared<SubscribeResponse>();
+    same->set_epoch(subscription->epoch);
+    same->set_revision(subscription->revision);
+    same->set_stale(set.stale());
+    same->mutable_delta()->set_base_revision(subscription->revision);
+    subscription->notifier->Post(SerialNotifier::Event(std::move(same)));
+    return;
+  }
+  if (resumes && !subscription->MayHear(set)) {
+    // It may have seen more than is known here. What it has is not to go back.
+    subscription->apart = true;
+    if (set.known()) {
+      subscription->told_stale = true;
+      subscription->notifier->Post(StaleAt(subscription->epoch, subscription->revision));
+    } else {
+      ArmStale(subscription->watch);
+    }
+    return;
+  }
+  if (set.known()) subscription->notifier->Post(set.Current());
 }
 
 void FailbackRegistry::Core::Unsubscribe(const UnsubscribeRequest& request,
@@ -209,7 +237,8 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
   CloseStream(watch, deferred);
   watch->stale_timer.Cancel();
   watch->hold_timer.Cancel();
-  watch->snapshot_timer.Cancel();
+  WriteSnapshot(watch.get());
+  KeepLastKnown(*watch);
   watch->set = WatchedSet(options_.empty_snapshot_hold > absl::ZeroDuration());
   record->present = false;
   if (never_sent) {
@@ -240,19 +269,30 @@ FailbackRegistry::Core::RecordPtr FailbackRegistry::Core::FindOrCreateWatch(
     watch->name = absl::StrCat(selector.namespace_(), "/", selector.service(), "#", ++last_watch_);
     watch->record = record;
     watch->canonical_selector = key;
-    if (const auto cached = cached_snapshots_.find(key); cached != cached_snapshots_.end()) {
-      SubscribeResponse event;
-      if (event.ParseFromString(cached->second)) watch->set.Restore(event);
-      cached_snapshots_.erase(cached);
-    }
     record->key = watch->name;
     record->watch = std::move(watch);
   }
   if (!record->present) {
+    // A registry that is there says within moments what is so now.
+    if (session_->state().phase != UpstreamSession::Phase::kUp) RestoreLastKnown(record->watch);
+    ArmStale(record->watch);
     record->present = true;
     NewGeneration(record);
   }
   return record;
+}
+
+void FailbackRegistry::Core::KeepLastKnown(const Watch& watch) {
+  if (!watch.set.known()) return;
+  DropFromJournal(last_known_.Put(watch.canonical_selector, watch.set.Whole()));
+}
+
+bool FailbackRegistry::Core::RestoreLastKnown(const std::shared_ptr<Watch>& watch) {
+  const LastKnownSets::Set set = last_known_.Take(watch->canonical_selector);
+  SubscribeResponse event;
+  if (set == nullptr || !event.ParseFromString(*set)) return false;
+  watch->set.Restore(event);
+  return true;
 }
 
 // --- The upstream's streams.
@@ -312,8 +352,7 @@ void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch, uin
   if (!entry.ok()) return;
   Deferred deferred;
   // While the subscription is wanted, any end of its stream is a failure.
-  const absl::Status status =
-      end.ok() ? absl::UnavailableError("the registry ended the stream") : end;
+  absl::Status status = end.ok() ? absl::UnavailableError("the registry ended the stream") : end;
   std::string session_id;
   {
     MutexLock lock(&mu_);
@@ -321,6 +360,13 @@ void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch, uin
     if (record == nullptr || record->erased || watch->stream_serial != stream_serial) return;
     session_id = watch->session_id;
     if (watch->phase != Watch::Phase::kStreaming) CountAttempt(OperationKind::kSubscribe, status);
+    const bool lost = ReasonOf(status) == registry::v1::ERROR_REASON_POSITION_LOST;
+    if ((lost || IsTooLargeToReceive(status)) && watch->set.epoch() != 0) {
+      // What is followed began again; or a delta is too large, where a snapshot comes in parts.
+      watch->set.DropPosition();
+      status = absl::AbortedError(
+          absl::StrCat("subscribing again without a position: ", std::string(status.message())));
+    }
     CloseStream(watch, &deferred);
     ArmStale(watch);
     AttemptDone(record, record->generation, status, /*sent=*/true, &deferred);
@@ -334,11 +380,23 @@ void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch, uin
 }
 
 void FailbackRegistry::Core::ArmStale(const std::shared_ptr<Watch>& watch) {
-  if (IsArmed(watch->stale_timer) || !watch->set.known() || watch->set.stale()) return;
+  if (IsArmed(watch->stale_timer)) return;
+  const bool known = watch->set.known();
+  const bool resumed = std::any_of(watch->subscribers.begin(), watch->subscribers.end(),
+                                   [](const auto& subscriber) { return subscriber.second->apart; });
+  if (known ? watch->set.stale() : !resumed && !last_known_.Contains(watch->canonical_selector)) {
+    return;
+  }
   watch->stale_timer = After(options_.stale_grace, [watch](Core* core, Deferred* deferred) {
     core->mu_.AssertHeld();
     const bool streaming = watch->phase == Watch::Phase::kStreaming;
     if (streaming && !core->session_down_) return;
+    if (!watch->set.known()) {
+      // The registry has not said anything in time: what was known last is better than nothing.
+      if (core->RestoreLastKnown(watch)) core->Tell(watch, watch->set.Current(), deferred);
+      TellApart(*watch, deferred);
+      return;
+    }
     watch->silenced = streaming;
     core->Tell(watch, watch->set.MarkStale(), deferred);
   });
@@ -383,13 +441,28 @@ void FailbackRegistry::Core::ArmOpening(const std::shared_ptr<Watch>& watch) {
       });
 }
 
-void FailbackRegistry::Core::Tell(const std::shared_ptr<Watch>& watch,
-                                  const WatchedSet::Event& event, Deferred* deferred) {
-  if (event == nullptr) return;
+void FailbackRegistry::Core::Tell(const std::shared_ptr<Watch>& watch, const WatchedSet::Told& told,
+                                  Deferred* deferred) {
+  if (!told) return;
   if (const RecordPtr record = watch->record.lock(); record != nullptr) Count(record.get());
   PersistSnapshot(watch);
   for (const auto& [serial, subscriber] : watch->subscribers) {
-    subscriber->notifier->Post(event);
+    if (!subscriber->apart) {
+      subscriber->notifier->Post(told);
+    } else if (subscriber->MayHear(watch->set)) {
+      subscriber->apart = false;
+      subscriber->notifier->Post(watch->set.Current());
+    } else {
+      continue;
+    }
+    deferred->Add([notifier = subscriber->notifier] { notifier->Deliver(); });
+  }
+}
+
+void FailbackRegistry::Core::TellApart(const Watch& watch, Deferred* deferred) {
+  for (const auto& [serial, subscriber] : watch.subscribers) {
+    if (!subscriber->apart || std::exchange(subscriber->told_stale, true)) continue;
+    subscriber->notifier->Post(StaleAt(subscriber->epoch, subscriber->revision));
     deferred->Add([notifier = subscriber->notifier] { notifier->Deliver(); });
   }
 }
@@ -406,99 +479,6 @@ void FailbackRegistry::Core::CloseStream(const std::shared_ptr<Watch>& watch, De
   watch->set.StreamEnded();
   if (watch->stream == nullptr) return;
   deferred->Add([stream = std::shared_ptr<SubscribeStream>(std::move(watch->stream))] {});
-}
-
-// --- List.
-
-void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListResponse> done) {
-  if (absl::Status status = ValidateList(request); !status.ok()) return std::move(done)(status);
-  Entry entry(this);
-  if (!entry.ok()) {
-    return std::move(done)(absl::CancelledError("the registry client was shut down"));
-  }
-  std::shared_ptr<Registry> upstream;
-  ListResponse known;
-  bool away;
-  {
-    MutexLock lock(&mu_);
-    upstream = upstream_;
-    const auto local = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& session) {
-      return !request.incarnation().empty() && session.second->incarnation == request.incarnation();
-    });
-    away = local != sessions_.end() || session_->state().phase == UpstreamSession::Phase::kDown;
-    if (local != sessions_.end()) {
-      known = ListFromMemory(request, local->second.get());
-    } else if (away) {
-      known = ListFromMemory(request, nullptr);
-    }
-  }
-  if (away) return std::move(done)(std::move(known));
-  upstream->List(request, [weak = weak_from_this(), request,
-                           done = std::move(done)](absl::StatusOr<ListResponse> response) mutable {
-    auto self = weak.lock();
-    if (self == nullptr || response.ok() || !IsConnectionFailure(response.status())) {
-      return std::move(done)(std::move(response));
-    }
-    ListResponse known;
-    {
-      MutexLock lock(&self->mu_);
-      known = self->ListFromMemory(request, nullptr);
-    }
-    std::move(done)(std::move(known));
-  });
-}
-
-ListResponse FailbackRegistry::Core::ListFromMemory(const ListRequest& request,
-                                                    const LocalSession* owner) const {
-  // What subscriptions have shown last, and this agent's own intents over it; or, for a local
-  // client that compares, what it has stated itself.
-  std::map<std::string, InstanceRecord> found;
-  const bool all = !request.incarnation().empty() && !request.has_selector();
-  if (request.incarnation().empty()) {
-    for (const auto& [selector, record] : watches_) {
-      for (const auto& [key, instance] : record->watch->set.instances()) {
-        if (SelectorMatches(request.selector(), *instance))
-          *found[key].mutable_instance() = *instance;
-      }
-    }
-  }
-  if (owner != nullptr || request.incarnation().empty() ||
-      request.incarnation() == options_.incarnation) {
-    for (const auto& [view, record] : records_) {
-      const std::string& key = record->key;
-      if (owner != nullptr && record->owner != owner) continue;
-      if (!record->present) {
-        found.erase(key);
-        continue;
-      }
-      // The instance that is there is the winner's.
-      if (record->superseded && found.count(key) > 0) continue;
-      ServiceInstance instance;
-      instance.ParseFromString(record->payload);
-      if (!all && !SelectorMatches(request.selector(), instance)) continue;
-      InstanceRecord& row = found[key];
-      *row.mutable_instance() = std::move(instance);
-      row.set_incarnation(owner != nullptr ? owner->incarnation : options_.incarnation);
-      row.set_client_name(options_.client_name);
-      row.set_generation(owner != nullptr ? record->owner_generation : record->generation);
-      row.set_state(StateOf(*record));
-    }
-  }
-  ListResponse response;
-  response.set_stale(owner == nullptr);
-  const size_t page = request.page_size() == 0 ? kMaxPageSize : request.page_size();
-  InstanceKey after;
-  for (auto it = request.page_token().empty() ? found.begin()
-                                              : found.upper_bound(request.page_token());
-       it != found.end(); ++it) {
-    if (response.records_size() == static_cast<int>(page)) {
-      response.set_next_page_token(
-          CanonicalKey(response.records(response.records_size() - 1).instance().key()));
-      break;
-    }
-    *response.add_records() = std::move(it->second);
-  }
-  return response;
 }
 
 }  // namespace failback

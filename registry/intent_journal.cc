@@ -240,7 +240,7 @@ absl::Status IntentJournal::Load() {
     const int64_t oldest = absl::ToUnixSeconds(absl::Now() - absl::Hours(24 * kSnapshotDays));
     Statement old(db_, "DELETE FROM snapshots WHERE written < ?");
     if (absl::Status status = old.Int(oldest).Run(); !status.ok()) return status;
-    Statement rows(db_, "SELECT selector, event, checksum FROM snapshots");
+    Statement rows(db_, "SELECT selector, event, checksum FROM snapshots ORDER BY written");
     for (auto row = rows.Step();; row = rows.Step()) {
       if (!row.ok()) return row.status();
       if (!*row) break;
@@ -471,8 +471,13 @@ absl::Status IntentJournal::WriteRows(const Batch& batch) {
   Statement snapshot(db_,
                      "INSERT OR REPLACE INTO snapshots (selector, event, written, checksum)"
                      " VALUES (?, ?, ?, ?)");
+  Statement drop(db_, "DELETE FROM snapshots WHERE selector = ?");
   const int64_t now = absl::ToUnixSeconds(absl::Now());
   for (const auto& [selector, event] : batch.snapshots) {
+    if (event.empty()) {
+      if (absl::Status status = drop.Blob(selector).Run(); !status.ok()) return status;
+      continue;
+    }
     absl::Status status = snapshot.Blob(selector)
                               .Blob(event)
                               .Int(now)

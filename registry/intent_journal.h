@@ -78,7 +78,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
     // Serialized ServiceInstance; empty when gone.
     std::string payload;
     uint64_t generation = 0;
-    // Incarnation of the local session that owns it, its TTL and its own number; empty: none.
+    // The local session that owns it (its incarnation, and who opened it), its TTL and its own
+    // number; empty: none.
     std::string owner;
     absl::Duration owner_ttl;
     uint64_t owner_generation = 0;
@@ -87,7 +88,7 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   struct Snapshot {
     // Canonical.
     std::string selector;
-    // Serialized SubscribeResponse with the whole set.
+    // Serialized SubscribeResponse with the whole set; empty in PutSnapshot(): there is none.
     std::string event;
   };
 
@@ -112,6 +113,7 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
 
   // What was there when it was opened; the second call has nothing.
   std::vector<Intent> TakeIntents();
+  // Oldest first.
   std::vector<Snapshot> TakeSnapshots();
   const std::string& incarnation() const { return incarnation_; }
   uint64_t last_generation() const { return last_generation_; }

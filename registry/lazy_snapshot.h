@@ -33,6 +33,8 @@ class LazySnapshot {
 
   virtual uint64_t epoch() const = 0;
   virtual uint64_t revision() const = 0;
+  // As SubscribeResponse.stale, in each part.
+  virtual bool stale() const { return false; }
   virtual size_t instances() const = 0;
   virtual size_t parts() const = 0;
 
@@ -47,7 +49,7 @@ class LazySnapshot {
   virtual size_t bytes() const = 0;
 
   // A part as a message.
-  std::shared_ptr<const registry::v1::SubscribeResponse> Part(size_t part) const {
+  virtual std::shared_ptr<const registry::v1::SubscribeResponse> Part(size_t part) const {
     auto message = std::make_shared<registry::v1::SubscribeResponse>();
     message->ParseFromString(EncodedPart(part));
     return message;

@@ -144,6 +144,9 @@ absl::Status RegistryDaemon::Serve() {
   options.credentials = security_->credentials();
   options.access = security_->access();
   options.encoded = registry_->encoded();
+  if (const auto* store = dynamic_cast<const StoreRegistry*>(registry_.get())) {
+    options.stream_sessions = store->StreamSessions();
+  }
   options.extra_services = {{xds_service_.get(), xds::AdsService::kName},
                             {admin_service_.get(), AdminService::kName}};
   auto server = RegistryServer::Start(registry_.get(), options);

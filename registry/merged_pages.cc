@@ -100,9 +100,12 @@ ListResponse MergePages(int page_size, const MergedPlace& place,
     }
   }
   MergedPlace next = place;
+  size_t bytes = 0;
   for (const auto& [key, choice] : found) {
     if (end.has_value() && key > *end) break;
-    if (page_size > 0 && merged.records_size() == page_size) {
+    bytes += choice.record->ByteSizeLong();
+    if ((page_size > 0 && merged.records_size() == page_size) ||
+        (merged.records_size() > 0 && bytes > kPageBytes)) {
       end = next.after;
       break;
     }

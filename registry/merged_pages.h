@@ -26,6 +26,9 @@
 
 namespace failback {
 
+// A page is closed when its records have so many bytes: gRPC clients take 4 MiB.
+inline constexpr size_t kPageBytes = 2 << 20;
+
 // How far a merged listing has come.
 struct MergedPlace {
   // The beginning for an empty token. INVALID_ARGUMENT names `page_token`.
@@ -43,7 +46,7 @@ struct MergedPlace {
 registry::v1::IntentState LesserState(registry::v1::IntentState a, registry::v1::IntentState b);
 
 // The page after `place`; `pages` has one for each registry, empty where the listing has ended.
-// At most `page_size` records; 0: as many as there are.
+// At most `page_size` records, 0: as many as there are, and about kPageBytes.
 ListResponse MergePages(int page_size, const MergedPlace& place,
                         const std::vector<ListResponse>& pages);
 

@@ -27,23 +27,23 @@ MergedSet::Instance MergedSet::Source::Find(const std::string& key) const {
   return it->second;
 }
 
-MergedSet::Event MergedSet::Apply(size_t upstream, const Event& message) {
+MergedSet::Told MergedSet::Apply(size_t upstream, const Event& message) {
   Change change;
   const std::set<std::string> touched = Take(upstream, message, &change);
   if (!begun_) {
     const bool all = std::all_of(sources_.begin(), sources_.end(),
                                  [](const Source& source) { return source.known; });
-    return all || !waiting_ ? Begin() : nullptr;
+    return all || !waiting_ ? Begin() : Told();
   }
   for (const std::string& key : touched) Update(key, &change);
   return Tell(change);
 }
 
-MergedSet::Event MergedSet::Begin() {
+MergedSet::Told MergedSet::Begin() {
   waiting_ = false;
   const bool any = std::any_of(sources_.begin(), sources_.end(),
                                [](const Source& source) { return source.known; });
-  if (begun_ || !any) return nullptr;
+  if (begun_ || !any) return {};
   begun_ = true;
   Change change;
   for (const Source& source : sources_) {
@@ -56,6 +56,13 @@ MergedSet::Event MergedSet::Begin() {
 std::set<std::string> MergedSet::Take(size_t upstream, const Event& message, Change* change) {
   Source& source = sources_[upstream];
   std::set<std::string> touched;
+  if (message->has_snapshot()) {
+    if (!source.parts.has_value()) source.parts.emplace();
+    for (const ServiceInstance& instance : message->snapshot().instances()) {
+      (*source.parts)[CanonicalKey(instance.key())] = Instance(message, &instance);
+    }
+    if (message->snapshot().more()) return touched;
+  }
   const auto put = [&](const ServiceInstance& instance) {
     const std::string key = CanonicalKey(instance.key());
     source.instances[key] = Instance(message, &instance);
@@ -70,8 +77,8 @@ std::set<std::string> MergedSet::Take(size_t upstream, const Event& message, Cha
   if (message->has_snapshot()) {
     change->new_epoch = source.known && source.epoch != message->epoch();
     touch_all();
-    source.instances.clear();
-    for (const ServiceInstance& instance : message->snapshot().instances()) put(instance);
+    source.instances = *std::exchange(source.parts, std::nullopt);
+    touch_all();
   } else if (message->has_delta()) {
     for (const InstanceKey& removal : message->delta().removals()) {
       const std::string key = CanonicalKey(removal);
@@ -135,14 +142,14 @@ void MergedSet::Update(const std::string& key, Change* change) {
   shown->second = {*source, instance};
 }
 
-MergedSet::Event MergedSet::Tell(const Change& change) {
+MergedSet::Told MergedSet::Tell(const Change& change) {
   const bool stale_changed = stale_ != AnyStale();
   stale_ = AnyStale();
   if (change.new_epoch) {
     NewEpoch();
     return Snapshot();
   }
-  if (change.upserts.empty() && change.removals.empty() && !stale_changed) return nullptr;
+  if (change.upserts.empty() && change.removals.empty() && !stale_changed) return {};
   auto event = std::make_shared<SubscribeResponse>();
   event->set_epoch(epoch_);
   event->set_stale(stale_);
@@ -153,19 +160,27 @@ MergedSet::Event MergedSet::Tell(const Change& change) {
     for (const std::string& key : change.removals) ParseCanonicalKey(key, delta->add_removals());
   }
   event->set_revision(revision_);
-  return event;
+  if (TellsAsSnapshot(event->delta(), shown_.size())) return Current();
+  return {std::move(event), nullptr};
 }
 
-MergedSet::Event MergedSet::Snapshot() {
-  auto event = std::make_shared<SubscribeResponse>();
-  event->set_epoch(epoch_);
-  event->set_revision(++revision_);
-  event->set_stale(stale_);
-  event->mutable_snapshot();
-  for (const auto& [key, shown] : shown_) {
-    *event->mutable_snapshot()->add_instances() = *shown.instance;
-  }
-  return event;
+MergedSet::Told MergedSet::Snapshot() {
+  ++revision_;
+  return Current();
+}
+
+MergedSet::Told MergedSet::Current() const {
+  if (!begun_) return {};
+  std::vector<SetSnapshot::Instance> instances;
+  instances.reserve(shown_.size());
+  for (const auto& [key, shown] : shown_) instances.push_back(shown.instance);
+  return {nullptr,
+          std::make_shared<const SetSnapshot>(epoch_, revision_, stale_, std::move(instances))};
+}
+
+bool MergedSet::AnyFresh() const {
+  return std::any_of(sources_.begin(), sources_.end(),
+                     [](const Source& source) { return source.fresh(); });
 }
 
 bool MergedSet::AnyStale() const {

@@ -1,6 +1,6 @@
 // The instances of one selector as several upstreams tell them, merged by key into one stream.
 //
-// Takes the streams of several FailbackRegistries (whole snapshots, deltas that follow on one
+// Takes the streams of several FailbackRegistries (snapshots in parts, deltas that follow on one
 // another) and gives one stream of the same kind. It is pure: no lock, no clock, no thread.
 //
 // The merged set is the union: an instance is there while any upstream has it. What is told of a
@@ -16,8 +16,8 @@
 // upstream begins a new epoch) it begins a new epoch, with a snapshot; that is what epochs are for.
 //
 //   MergedSet set(2, first_epoch);
-//   auto event = set.Apply(0, message);    // null: nothing to tell yet
-//   event = set.Begin();                   // do not wait for the second one any longer
+//   auto told = set.Apply(0, message);     // false: nothing to tell yet
+//   told = set.Begin();                    // do not wait for the second one any longer
 //
 // The set is stale while any upstream is stale or has not told anything: part of it may be old.
 //
@@ -42,23 +42,33 @@
 #include <vector>
 
 #include "registry/registry.h"
+#include "registry/serial_notifier.h"
+#include "registry/set_snapshot.h"
 
 namespace failback {
 
 class MergedSet {
  public:
   using Event = std::shared_ptr<const SubscribeResponse>;
+  // A delta, a change of `stale`, or a snapshot, which has parts.
+  using Told = SerialNotifier::Told;
 
   // `upstreams`, at least one; `first_epoch` not zero.
   MergedSet(size_t upstreams, uint64_t first_epoch);
 
-  // The next message of the upstream's stream; what to tell the subscriber, or null.
-  Event Apply(size_t upstream, const Event& message);
+  // The next message of the upstream's stream; what to tell the subscriber.
+  Told Apply(size_t upstream, const Event& message);
 
   // Nothing is told until every upstream has told its first state, so that a subscriber does not
   // take one upstream's part for the whole. This ends the wait: what is known is told now, and if
-  // that is nothing, the first that comes. Null when there is nothing to tell.
-  Event Begin();
+  // that is nothing, the first that comes.
+  Told Begin();
+
+  // All that has been told; nothing before the first snapshot.
+  Told Current() const;
+
+  // Whether any upstream has told what is so now.
+  bool AnyFresh() const;
 
  private:
   // An instance lives in the message that brought it, which it keeps.
@@ -69,6 +79,8 @@ class MergedSet {
     bool stale = false;
     uint64_t epoch = 0;
     std::map<std::string, Instance> instances;  // by canonical key
+    // Of a snapshot whose last part has not come.
+    std::optional<std::map<std::string, Instance>> parts;
     // Removed by a fresh upstream while this one was stale.
     std::set<std::string> buried;
 
@@ -93,8 +105,8 @@ class MergedSet {
   // Which upstream's word on `key` counts now; nullopt when none has it.
   std::optional<size_t> Choose(const std::string& key) const;
   void Update(const std::string& key, Change* change);
-  Event Tell(const Change& change);
-  Event Snapshot();
+  Told Tell(const Change& change);
+  Told Snapshot();
   bool AnyStale() const;
   void NewEpoch();
 

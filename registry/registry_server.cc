@@ -46,6 +46,12 @@ constexpr size_t kLargestSmallRequest = 4096;
 // where it was read.
 constexpr size_t kLargestMessageHere = 256 << 10;
 
+// No session lives for longer without a renewal.
+constexpr absl::Duration kLongestTtl = absl::Hours(1);
+
+// Of a clock that nobody sets.
+absl::Time Monotonic() { return absl::FromUnixNanos(Clock::Real()->NowNanos()); }
+
 // For so long calls are told that the server stops, before it does.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
 
@@ -190,7 +196,12 @@ class RegistryServer::Service final : public ServiceBase {
         max_bulk_bytes_(options.max_bulk_bytes),
         calls_(options.max_calls_in_flight),
         subscriptions_(options.max_subscriptions),
-        subscriptions_per_connection_(options.max_subscriptions_per_connection) {}
+        subscriptions_per_connection_(options.max_subscriptions_per_connection) {
+    for (const std::string& session_id : options.stream_sessions) {
+      sessions_->Opened(session_id, /*ends_with_stream=*/true, Monotonic(),
+                        Monotonic() + kLongestTtl);
+    }
+  }
 
   // Ends streams whose clients have stopped: looks four times in each timeout.
   absl::Status StartSweep(const Options& options) {
@@ -249,7 +260,7 @@ class RegistryServer::Service final : public ServiceBase {
     const bool ends_with_stream = request->ends_with_stream();
     return Unary(*context, Method::kOpenSession, request, response, &Registry::OpenSession,
                  [sessions = sessions_, ends_with_stream](const OpenSessionResponse& opened) {
-                   const absl::Time now = absl::Now();
+                   const absl::Time now = Monotonic();
                    sessions->Opened(opened.session_id(), ends_with_stream, now,
                                     now + absl::Seconds(opened.ttl().seconds()) +
                                         absl::Nanoseconds(opened.ttl().nanos()));

@@ -73,6 +73,9 @@ class RegistryServer {
     // see what is in them.
     EncodedRegistrar* encoded = nullptr;
     std::vector<ExtraService> extra_services;
+    // Sessions that the registry has from an earlier life and that end with their stream, as those
+    // opened here with `ends_with_stream` do.
+    std::vector<std::string> stream_sessions;
     // Largest request.
     int max_message_bytes = 16 << 20;
     // Unary calls, and messages of RegisterStreams, that may be under way at once; beyond it they

@@ -43,6 +43,9 @@ class SerialNotifier {
   struct Told {
     Event event;
     Snapshot snapshot;
+
+    // False: there is nothing to tell.
+    explicit operator bool() const { return event != nullptr || snapshot != nullptr; }
   };
 
   explicit SerialNotifier(std::shared_ptr<NotifyListener> listener)
@@ -55,6 +58,9 @@ class SerialNotifier {
 
   // As Post, of a snapshot: as it is for a listener that takes it so, else part by part.
   bool Post(Snapshot snapshot) { return Post(Item{{nullptr, std::move(snapshot)}}); }
+
+  // As Post, of either.
+  bool Post(Told told) { return Post(Item{std::move(told), nullptr}); }
 
   // As Post, of what is made on delivery, without a lock held: for what is costly to make under the
   // poster's lock, or nobody may come to hear.

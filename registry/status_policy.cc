@@ -96,6 +96,12 @@ bool IsConnectionFailure(const absl::Status& status) {
          ReasonOf(status) != registry::v1::ERROR_REASON_STORE_READ_ONLY;
 }
 
+bool IsTooLargeToReceive(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kResourceExhausted &&
+         ReasonOf(status) == registry::v1::ERROR_REASON_UNSPECIFIED &&
+         !RetryDelayOf(status).has_value();
+}
+
 bool MayHaveLanded(const absl::Status& status) {
   const ErrorReason reason = ReasonOf(status);
   if (reason != registry::v1::ERROR_REASON_UNSPECIFIED &&

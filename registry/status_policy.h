@@ -43,6 +43,9 @@ bool IsAboutContent(const absl::Status& status);
 // that can: probe the connection before anything else is sent.
 bool IsConnectionFailure(const absl::Status& status);
 
+// A message of the stream is larger than gRPC takes here, or so it seems: the status is gRPC's own.
+bool IsTooLargeToReceive(const absl::Status& status);
+
 // The attempt may have reached the registry all the same.
 bool MayHaveLanded(const absl::Status& status);
 

@@ -13,7 +13,7 @@ bool SameInstance(const ServiceInstance& a, const ServiceInstance& b) {
 
 }  // namespace
 
-WatchedSet::Event WatchedSet::Apply(const SubscribeResponse& message) {
+WatchedSet::Told WatchedSet::Apply(const SubscribeResponse& message) {
   gap_ = false;
   if (message.has_snapshot()) {
     if (!parts_.has_value()) {
@@ -26,7 +26,7 @@ WatchedSet::Event WatchedSet::Apply(const SubscribeResponse& message) {
     for (const ServiceInstance& instance : message.snapshot().instances()) {
       (*parts_)[CanonicalKey(instance.key())] = std::make_shared<const ServiceInstance>(instance);
     }
-    if (message.snapshot().more()) return nullptr;
+    if (message.snapshot().more()) return {};
     Instances next = std::move(*parts_);
     parts_.reset();
     if (known_ && message.epoch() == told_epoch_ && message.revision() < told_revision_) {
@@ -43,7 +43,7 @@ WatchedSet::Event WatchedSet::Apply(const SubscribeResponse& message) {
   }
   if (parts_.has_value()) return Gap();
   if (!message.has_delta()) {
-    if (!known_ || held_.has_value() || epoch_ != told_epoch_) return nullptr;
+    if (!known_ || held_.has_value() || epoch_ != told_epoch_) return {};
     return Commit(instances_, epoch_, revision_, message.stale());
   }
   if (!known_ || message.epoch() != epoch_ || message.delta().base_revision() != revision_ ||
@@ -53,7 +53,7 @@ WatchedSet::Event WatchedSet::Apply(const SubscribeResponse& message) {
   if (held_.has_value()) {
     ApplyDelta(message.delta(), &held_->instances);
     revision_ = message.revision();
-    if (held_->instances.empty()) return nullptr;
+    if (held_->instances.empty()) return {};
     Instances next = std::move(held_->instances);
     held_.reset();
     return Commit(std::move(next), epoch_, revision_, message.stale());
@@ -61,53 +61,72 @@ WatchedSet::Event WatchedSet::Apply(const SubscribeResponse& message) {
   return CommitDelta(message);
 }
 
-WatchedSet::Event WatchedSet::Gap() {
+WatchedSet::Told WatchedSet::Gap() {
   gap_ = true;
+  DropPosition();
+  return {};
+}
+
+void WatchedSet::DropPosition() {
   parts_.reset();
   held_.reset();
   epoch_ = 0;
   revision_ = 0;
-  return nullptr;
 }
 
-WatchedSet::Event WatchedSet::MarkStale() { return SetStale(true); }
+WatchedSet::Told WatchedSet::MarkStale() { return SetStale(true); }
 
-WatchedSet::Event WatchedSet::MarkFresh() {
+WatchedSet::Told WatchedSet::MarkFresh() {
   // An empty snapshot that is held is newer than what was told.
-  return held_.has_value() ? nullptr : SetStale(false);
+  return held_.has_value() ? Told() : SetStale(false);
 }
 
-WatchedSet::Event WatchedSet::SetStale(bool stale) {
-  if (!known_ || stale_ == stale) return nullptr;
+WatchedSet::Told WatchedSet::SetStale(bool stale) {
+  if (!known_ || stale_ == stale) return {};
   stale_ = stale;
+  snapshot_.reset();
   auto event = std::make_shared<SubscribeResponse>();
   event->set_epoch(told_epoch_);
   event->set_revision(told_revision_);
   event->set_stale(stale);
-  return event;
+  return {std::move(event), nullptr};
 }
 
-WatchedSet::Event WatchedSet::Release() {
-  if (!held_.has_value()) return nullptr;
+WatchedSet::Told WatchedSet::Release() {
+  if (!held_.has_value()) return {};
   Instances next = std::move(held_->instances);
   held_.reset();
   return Commit(std::move(next), epoch_, revision_, false);
 }
 
-WatchedSet::Event WatchedSet::Current() const {
-  if (!known_) return nullptr;
-  auto event = std::make_shared<SubscribeResponse>();
-  event->set_epoch(told_epoch_);
-  event->set_revision(told_revision_);
-  event->set_stale(stale_);
-  event->mutable_snapshot();
-  for (const auto& [key, instance] : instances_) {
-    *event->mutable_snapshot()->add_instances() = *instance;
+WatchedSet::Told WatchedSet::Current() {
+  if (!known_) return {};
+  std::shared_ptr<const SetSnapshot> snapshot = snapshot_.lock();
+  if (snapshot == nullptr) {
+    std::vector<SetSnapshot::Instance> instances;
+    instances.reserve(instances_.size());
+    for (const auto& [key, instance] : instances_) instances.push_back(instance);
+    snapshot = std::make_shared<const SetSnapshot>(told_epoch_, told_revision_, stale_,
+                                                   std::move(instances));
+    snapshot_ = snapshot;
   }
-  return event;
+  return {nullptr, std::move(snapshot)};
+}
+
+std::string WatchedSet::Whole() const {
+  SubscribeResponse event;
+  event.set_epoch(told_epoch_);
+  event.set_revision(told_revision_);
+  event.set_stale(stale_);
+  event.mutable_snapshot();
+  for (const auto& [key, instance] : instances_) {
+    *event.mutable_snapshot()->add_instances() = *instance;
+  }
+  return event.SerializeAsString();
 }
 
 void WatchedSet::Restore(const SubscribeResponse& snapshot) {
+  snapshot_.reset();
   for (const ServiceInstance& instance : snapshot.snapshot().instances()) {
     instances_[CanonicalKey(instance.key())] = std::make_shared<const ServiceInstance>(instance);
   }
@@ -117,43 +136,43 @@ void WatchedSet::Restore(const SubscribeResponse& snapshot) {
   revision_ = told_revision_ = snapshot.revision();
 }
 
-WatchedSet::Event WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t revision,
-                                     bool stale) {
+WatchedSet::Told WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t revision, bool stale) {
   epoch_ = epoch;
   revision_ = revision;
+  snapshot_.reset();
+  if (!known_ || told_epoch_ != epoch) {
+    known_ = true;
+    stale_ = stale;
+    told_epoch_ = epoch;
+    told_revision_ = revision;
+    instances_ = std::move(next);
+    return Current();
+  }
   auto event = std::make_shared<SubscribeResponse>();
   event->set_epoch(epoch);
   event->set_revision(revision);
   event->set_stale(stale);
-  const bool whole = !known_ || told_epoch_ != epoch;
-  auto* delta = whole ? nullptr : event->mutable_delta();
-  if (whole) {
-    for (const auto& [key, instance] : next) {
-      *event->mutable_snapshot()->add_instances() = *instance;
+  auto* delta = event->mutable_delta();
+  delta->set_base_revision(told_revision_);
+  for (const auto& [key, instance] : next) {
+    const auto it = instances_.find(key);
+    if (it != instances_.end() &&
+        (it->second == instance || SameInstance(*it->second, *instance))) {
+      continue;
     }
-    event->mutable_snapshot();
-  } else {
-    delta->set_base_revision(told_revision_);
-    for (const auto& [key, instance] : next) {
-      const auto it = instances_.find(key);
-      if (it != instances_.end() &&
-          (it->second == instance || SameInstance(*it->second, *instance))) {
-        continue;
-      }
-      *delta->add_upserts() = *instance;
-    }
-    for (const auto& [key, instance] : instances_) {
-      if (next.find(key) == next.end()) *delta->add_removals() = instance->key();
-    }
+    *delta->add_upserts() = *instance;
   }
-  known_ = true;
+  for (const auto& [key, instance] : instances_) {
+    if (next.find(key) == next.end()) *delta->add_removals() = instance->key();
+  }
   instances_ = std::move(next);
-  return Told(std::move(event));
+  return TellDelta(std::move(event));
 }
 
-WatchedSet::Event WatchedSet::CommitDelta(const SubscribeResponse& message) {
+WatchedSet::Told WatchedSet::CommitDelta(const SubscribeResponse& message) {
   epoch_ = message.epoch();
   revision_ = message.revision();
+  snapshot_.reset();
   auto event = std::make_shared<SubscribeResponse>();
   event->set_epoch(message.epoch());
   event->set_revision(message.revision());
@@ -169,21 +188,22 @@ WatchedSet::Event WatchedSet::CommitDelta(const SubscribeResponse& message) {
     known = std::make_shared<const ServiceInstance>(instance);
     *delta->add_upserts() = instance;
   }
-  return Told(std::move(event));
+  return TellDelta(std::move(event));
 }
 
-WatchedSet::Event WatchedSet::Told(std::shared_ptr<SubscribeResponse> event) {
+WatchedSet::Told WatchedSet::TellDelta(std::shared_ptr<SubscribeResponse> event) {
   const bool stale_changed = event->stale() != stale_;
   stale_ = event->stale();
-  if (event->has_delta() && event->delta().upserts().empty() && event->delta().removals().empty()) {
-    if (!stale_changed) return nullptr;
+  if (event->delta().upserts().empty() && event->delta().removals().empty()) {
+    if (!stale_changed) return {};
     event->clear_delta();
     event->set_revision(told_revision_);
-    return event;
+    return {std::move(event), nullptr};
   }
   told_epoch_ = event->epoch();
   told_revision_ = event->revision();
-  return event;
+  if (TellsAsSnapshot(event->delta(), instances_.size())) return Current();
+  return {std::move(event), nullptr};
 }
 
 void WatchedSet::ApplyDelta(const registry::v1::Delta& delta, Instances* instances) {

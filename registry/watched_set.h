@@ -2,9 +2,10 @@
 //
 // Takes the messages of an upstream stream, whatever breaks and resumes in between, and turns them
 // into a clean stream of its own: a snapshot first, then only deltas that change something, each
-// with the base that the one before left. It is pure: no lock, no clock, no thread. The owner
-// holds its lock around every call, hands what comes back to the subscribers, and runs the two
-// timers (the grace before "stale", the hold of an empty snapshot).
+// with the base that the one before left; a snapshot again where a delta would be long. It is pure:
+// no lock, no clock, no thread. The owner holds its lock around every call, hands what comes back
+// to the subscribers, and runs the two timers (the grace before "stale", the hold of an empty
+// snapshot).
 //
 // It checks before it stores: a delta that does not follow on the message before, or a part of a
 // snapshot that never ended, is a gap: nothing is stored, the position is dropped, and the owner
@@ -32,39 +33,49 @@
 #include <vector>
 
 #include "registry/registry.h"
+#include "registry/serial_notifier.h"
+#include "registry/set_snapshot.h"
 
 namespace failback {
 
 class WatchedSet {
  public:
   using Event = std::shared_ptr<const SubscribeResponse>;
+  // A delta, a change of `stale`, or a snapshot, which has parts.
+  using Told = SerialNotifier::Told;
 
   // Whether an empty snapshot after a non-empty state is held back.
   explicit WatchedSet(bool hold_empty) : hold_empty_(hold_empty) {}
 
-  // The next message of the upstream stream, and what to tell the subscribers (null: nothing).
-  Event Apply(const SubscribeResponse& message);
+  // The next message of the upstream stream, and what to tell the subscribers.
+  Told Apply(const SubscribeResponse& message);
 
   // The last message did not fit: open the stream anew, from epoch() and revision(), which are 0.
   bool gap() const { return gap_; }
 
   // Marks the state stale: the upstream is away. A message that arrives ends it.
-  Event MarkStale();
+  Told MarkStale();
 
   // Ends MarkStale() while the stream goes on without a new message.
-  Event MarkFresh();
+  Told MarkFresh();
 
   // Believes the empty snapshot that is held.
-  Event Release();
+  Told Release();
 
   // A stream broke: parts of a snapshot that came so far are dropped.
   void StreamEnded() { parts_.reset(); }
 
-  // Begins with what another process knew last, marked stale.
+  // The next stream starts with a snapshot.
+  void DropPosition();
+
+  // Begins with what was known earlier, as Whole() told it, marked stale.
   void Restore(const SubscribeResponse& snapshot);
 
-  // All that is known now, for a new subscriber; null before the first snapshot.
-  Event Current() const;
+  // All that is known now, for a new subscriber; nothing before the first snapshot. Subscribers
+  // that come at the same state share it.
+  Told Current();
+  // The same as one message, serialized, to be kept.
+  std::string Whole() const;
 
   bool known() const { return known_; }
   bool holding() const { return held_.has_value(); }
@@ -73,6 +84,10 @@ class WatchedSet {
   const std::map<std::string, std::shared_ptr<const ServiceInstance>>& instances() const {
     return instances_;
   }
+
+  // Where subscribers are that have heard all.
+  uint64_t told_epoch() const { return told_epoch_; }
+  uint64_t told_revision() const { return told_revision_; }
 
   // Where a new stream may resume; zero when it must start with a snapshot.
   uint64_t epoch() const { return epoch_; }
@@ -86,14 +101,14 @@ class WatchedSet {
     Instances instances;
   };
 
-  Event Gap();
-  Event SetStale(bool stale);
+  Told Gap();
+  Told SetStale(bool stale);
   // Makes `next` the state, and tells the difference.
-  Event Commit(Instances next, uint64_t epoch, uint64_t revision, bool stale);
+  Told Commit(Instances next, uint64_t epoch, uint64_t revision, bool stale);
   // Applies a delta of the epoch told last in place, and tells what it changed.
-  Event CommitDelta(const SubscribeResponse& message);
-  // Notes `event` as told; null when it says nothing new.
-  Event Told(std::shared_ptr<SubscribeResponse> event);
+  Told CommitDelta(const SubscribeResponse& message);
+  // Notes `event`, a delta, as told; nothing when it says nothing new.
+  Told TellDelta(std::shared_ptr<SubscribeResponse> event);
   static void ApplyDelta(const registry::v1::Delta& delta, Instances* instances);
 
   bool hold_empty_;
@@ -112,6 +127,8 @@ class WatchedSet {
   uint64_t parts_epoch_ = 0;
   uint64_t parts_revision_ = 0;
   std::optional<Held> held_;
+  // Of the present state, as long as a subscriber has yet to read it.
+  std::weak_ptr<const SetSnapshot> snapshot_;
 };
 
 }  // namespace failback

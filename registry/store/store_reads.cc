@@ -35,10 +35,13 @@ InstanceRecord StoreRegistry::ToRecord(const ListItem& item, ServiceInstance ins
   return record;
 }
 
-bool StoreRegistry::EndsWithStream(const std::string& session_id) const {
+std::vector<std::string> StoreRegistry::StreamSessions() const {
+  std::vector<std::string> ids;
   MutexLock lock(&mu_);
-  const Session* const session = state_->FindSession(session_id);
-  return session != nullptr && session->ends_with_stream;
+  for (const Session* session : state_->Sessions()) {
+    if (session->ends_with_stream) ids.push_back(session->id);
+  }
+  return ids;
 }
 
 std::unique_ptr<SubscribeStream> StoreRegistry::Subscribe(

@@ -174,9 +174,9 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   uint64_t revision() const { return revision_.load(std::memory_order_acquire); }
   const std::string& store_id() const { return store_id_; }
 
-  // Whether the session was opened with ends_with_stream: the server adapter then closes it when
+  // The sessions that were opened with ends_with_stream: the server adapter then closes them when
   // the stream that renewed it last ends.
-  bool EndsWithStream(const std::string& session_id) const;
+  std::vector<std::string> StreamSessions() const;
 
   // Switches the eviction guard, until the registry starts again. Off: what it holds is ended at
   // once; how many sessions those are is returned.

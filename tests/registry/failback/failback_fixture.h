@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "registry/errors.h"
 #include "registry/failback_registry.h"
+#include "registry/serial_notifier.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"
@@ -237,6 +238,17 @@ class FailbackTest : public testing::Test {
   std::unique_ptr<Registry> upstream_;
   std::unique_ptr<FailbackRegistry> registry_;
 };
+
+// What is told as one message, however many parts it has; null when it is nothing.
+inline std::shared_ptr<const SubscribeResponse> AsOne(const SerialNotifier::Told& told) {
+  if (told.snapshot == nullptr) return told.event;
+  auto whole = std::make_shared<SubscribeResponse>();
+  for (size_t i = 0; i < told.snapshot->parts(); ++i) {
+    whole->MergeFrom(*told.snapshot->Part(i));
+  }
+  whole->mutable_snapshot()->set_more(false);
+  return whole;
+}
 
 // Messages of an upstream's stream.
 inline SubscribeResponse SnapshotEvent(uint64_t revision,

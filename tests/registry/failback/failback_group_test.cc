@@ -368,6 +368,73 @@ TEST_F(FailbackGroupTest, Rule14_ListMergesOrNamesOne) {
   EXPECT_THAT(list("none"), ElementsAre(HasSubstr("'none' is not an upstream")));
 }
 
+// One of them is unavailable, and nothing is known of it: the others' is the answer, marked stale.
+TEST_F(FailbackGroupTest, Rule14_AMergedListHasWhatIsKnownAndSaysWhenThatIsNothing) {
+  away_ = {"new"};
+  ASSERT_EQ(Start({"old", "new"}), absl::OkStatus());
+  fakes_["new"]->lists.AnswerWith([](const auto&) { return Away(); });
+  fakes_["old"]->lists.AnswerWith([](const auto&) {
+    ListResponse response;
+    *response.add_records()->mutable_instance() = MakeInstance("a", 1);
+    return response;
+  });
+  const auto list = [this] {
+    ListRequest request;
+    request.mutable_selector()->set_service("orders");
+    Answer<ListResponse> answer;
+    group_->List(request, answer.Catch());
+    return answer.get();
+  };
+  const auto some = list();
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_TRUE(some->stale());
+  EXPECT_EQ(some->records_size(), 1);
+  fakes_["old"]->lists.AnswerWith([](const auto&) { return Away(); });
+  const auto none = list();
+  EXPECT_EQ(ReasonOf(none.status()), registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE)
+      << none.status();
+  fakes_["old"]->lists.AnswerWith([](const auto&) { return absl::PermissionDeniedError("no"); });
+  EXPECT_EQ(list().status().code(), absl::StatusCode::kPermissionDenied);
+}
+
+// A position of a merged stream is that of no upstream.
+TEST_F(FailbackGroupTest, Rule14_AMergedSubscriptionThatResumesIsNotToldWhatMayBeOlder) {
+  ASSERT_EQ(Start({"old", "new"}), absl::OkStatus());
+  for (const char* name : {"old", "new"}) {
+    auto stream = Subscribe(std::make_shared<ModelListener>());
+    for (const auto& [fake, instance] :
+         {std::pair<const char*, const char*>{"old", "a"}, {"new", "b"}}) {
+      fakes_[fake]->subscriptions().back()->Push(SnapshotEvent(1, {MakeInstance(instance, 1)}));
+    }
+    GoAway(name);
+    for (const auto& subscription : fakes_[name]->subscriptions()) subscription->End(Away());
+    clock_.Advance(absl::Seconds(5));
+  }
+  SubscribeRequest request;
+  request.mutable_selector()->set_service("orders");
+  request.set_epoch(77);
+  request.set_revision(5);
+  auto listener = std::make_shared<RecordingListener>();
+  auto stream = group_->Subscribe(request, listener);
+  clock_.Advance(options_.stale_grace);
+  ASSERT_EQ(listener->events().size(), 1);
+  EXPECT_EQ(listener->events()[0]->event_case(), SubscribeResponse::EVENT_NOT_SET);
+  EXPECT_TRUE(listener->events()[0]->stale());
+  EXPECT_EQ(listener->events()[0]->epoch(), 77);
+  fakes_["old"]->opens.AnswerWith([](const auto&) {
+    OpenSessionResponse opened;
+    opened.set_session_id("session");
+    return opened;
+  });
+  fakes_["old"]->EndSubscriptionsWith(std::nullopt);
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_NE(fakes_["old"]->subscriptions().back()->request().epoch(), 77);
+  fakes_["old"]->subscriptions().back()->Push(SnapshotEvent(2, {MakeInstance("a", 2)}));
+  ASSERT_EQ(listener->events().size(), 2);
+  EXPECT_EQ(listener->events()[1]->snapshot().instances_size(), 2);
+  EXPECT_TRUE(listener->events()[1]->stale()) << "the other is still away";
+}
+
 TEST_F(FailbackGroupTest, DrainIsAtAllAndItsNumbersAreSums) {
   ASSERT_EQ(Start({"old", "new"}), absl::OkStatus());
   Register("a");

@@ -233,6 +233,40 @@ TEST_F(FailbackJournalTest, Rule11_OwnedIntentsHaveAFullTtlToBeClaimed) {
   EXPECT_EQ(registry_->UpstreamStatus().desired(), 0);
 }
 
+// Whoever comes first after a restart must not end what another program has registered.
+TEST_F(FailbackJournalTest, Rule11_OnlyTheOwnerOfALocalSessionResumesItInTheNextLife) {
+  Start();
+  const auto open = [this](const std::string& incarnation, const std::string& owner) {
+    OpenSessionRequest request;
+    request.set_incarnation(incarnation);
+    request.set_owner(owner);
+    Answer<OpenSessionResponse> answer;
+    registry_->OpenSession(request, answer.Catch());
+    return answer.get();
+  };
+  for (const char* owner : {"shop", ""}) {
+    RegisterRequest request = MakeRegister({MakeInstance(absl::StrCat("of-", owner))});
+    request.set_session_id(open(absl::StrCat("app-", owner), owner)->session_id());
+    Register(request);
+  }
+  for (int life = 0; life < 2; ++life) {
+    Restart();
+    for (const char* incarnation : {"app-shop", "app-"}) {
+      EXPECT_EQ(ReasonOf(open(incarnation, "thief").status()),
+                registry::v1::ERROR_REASON_SESSION_NOT_OWNED)
+          << incarnation;
+    }
+    EXPECT_EQ(registry_->UpstreamStatus().desired(), 2);
+    const auto resumed = open("app-shop", "shop");
+    ASSERT_TRUE(resumed.ok()) << resumed.status();
+    EXPECT_TRUE(resumed->resumed());
+    const auto unowned = open("app-", "");
+    ASSERT_TRUE(unowned.ok()) << unowned.status();
+    EXPECT_TRUE(unowned->resumed()) << "callers were not told apart";
+  }
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+}
+
 TEST_F(FailbackJournalTest, Rule11_ACheckedIntentIsNotReplayed) {
   Start();
   Register("b", 1);

@@ -19,6 +19,16 @@ namespace {
 
 using Ports = std::map<std::string, uint32_t>;
 
+// A set that tells snapshots in one piece.
+class TestedSet : public MergedSet {
+ public:
+  using MergedSet::MergedSet;
+  Event Apply(size_t upstream, const Event& message) {
+    return AsOne(MergedSet::Apply(upstream, message));
+  }
+  Event Begin() { return AsOne(MergedSet::Begin()); }
+};
+
 // A merged set of two upstreams, "old" and "new", and a subscriber that checks what it is told.
 class MergedSetTest : public testing::Test {
  protected:
@@ -58,7 +68,7 @@ class MergedSetTest : public testing::Test {
     Apply(kNew, SnapshotEvent(1, new_ones));
   }
 
-  MergedSet set_{2, 100};
+  TestedSet set_{2, 100};
   SubscriberModel subscriber_;
   SubscribeResponse last_;
 };
@@ -170,7 +180,7 @@ TEST_F(MergedSetTest, ManyRemovalsAreForgottenWithANewEpoch) {
 }
 
 TEST_F(MergedSetTest, NoEpochIsZero) {
-  MergedSet set(1, UINT64_MAX);
+  TestedSet set(1, UINT64_MAX);
   set.Apply(0, std::make_shared<SubscribeResponse>(SnapshotEvent(1, {MakeInstance("a")}, 1)));
   const auto event =
       set.Apply(0, std::make_shared<SubscribeResponse>(SnapshotEvent(1, {MakeInstance("a")}, 2)));
@@ -194,7 +204,7 @@ TEST(MergedSetRandomTest, ShowsTheUnionInOrder) {
     std::vector<Upstream> upstreams(3);
     // Who buried what the stale ones have, by upstream.
     std::vector<std::map<std::string, bool>> buried(3);
-    MergedSet set(3, 1);
+    TestedSet set(3, 1);
     SubscriberModel subscriber;
     for (int step = 0; step < 60; ++step) {
       const size_t i = pick(3);

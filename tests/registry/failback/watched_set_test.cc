@@ -49,8 +49,26 @@ class Subscriber {
   std::map<std::string, uint32_t> state_;
 };
 
+// A set that tells snapshots in one piece.
+class TestedSet : public WatchedSet {
+ public:
+  using WatchedSet::WatchedSet;
+  Event Apply(const SubscribeResponse& message) { return AsOne(WatchedSet::Apply(message)); }
+  Event MarkStale() { return AsOne(WatchedSet::MarkStale()); }
+  Event MarkFresh() { return AsOne(WatchedSet::MarkFresh()); }
+  Event Release() { return AsOne(WatchedSet::Release()); }
+  Event Current() { return AsOne(WatchedSet::Current()); }
+};
+
+// About `bytes` long.
+ServiceInstance LongInstance(const std::string& id, size_t bytes) {
+  ServiceInstance instance = MakeInstance(id);
+  (*instance.mutable_metadata())["text"] = std::string(bytes, 'x');
+  return instance;
+}
+
 TEST(WatchedSetTest, NothingIsKnownBeforeTheFirstSnapshot) {
-  WatchedSet set(true);
+  TestedSet set(true);
   EXPECT_FALSE(set.known());
   EXPECT_EQ(set.Current(), nullptr);
   EXPECT_EQ(set.MarkStale(), nullptr);
@@ -59,7 +77,7 @@ TEST(WatchedSetTest, NothingIsKnownBeforeTheFirstSnapshot) {
 }
 
 TEST(WatchedSetTest, AnEmptyFirstSnapshotIsToldAtOnce) {
-  WatchedSet set(true);
+  TestedSet set(true);
   const auto event = set.Apply(SnapshotEvent(3, {}));
   ASSERT_NE(event, nullptr);
   EXPECT_TRUE(event->has_snapshot());
@@ -67,7 +85,7 @@ TEST(WatchedSetTest, AnEmptyFirstSnapshotIsToldAtOnce) {
 }
 
 TEST(WatchedSetTest, PartsAreAppliedTogether) {
-  WatchedSet set(true);
+  TestedSet set(true);
   EXPECT_EQ(set.Apply(SnapshotEvent(3, {MakeInstance("a")}, 1, true)), nullptr);
   EXPECT_EQ(set.Apply(SnapshotEvent(3, {MakeInstance("b")}, 1, true)), nullptr);
   EXPECT_FALSE(set.known());
@@ -77,7 +95,7 @@ TEST(WatchedSetTest, PartsAreAppliedTogether) {
 }
 
 TEST(WatchedSetTest, PartsOfABrokenStreamAreDropped) {
-  WatchedSet set(true);
+  TestedSet set(true);
   EXPECT_EQ(set.Apply(SnapshotEvent(3, {MakeInstance("a")}, 1, true)), nullptr);
   set.StreamEnded();
   const auto event = set.Apply(SnapshotEvent(4, {MakeInstance("b")}));
@@ -87,7 +105,7 @@ TEST(WatchedSetTest, PartsOfABrokenStreamAreDropped) {
 
 TEST(WatchedSetTest, ADeltaAmidThePartsOfASnapshotIsAGap) {
   for (const bool known : {false, true}) {
-    WatchedSet set(true);
+    TestedSet set(true);
     if (known) set.Apply(SnapshotEvent(3, {MakeInstance("x")}));
     set.Apply(SnapshotEvent(5, {MakeInstance("a")}, 1, true));
     EXPECT_EQ(set.Apply(DeltaEvent(3, 4, {MakeInstance("b")})), nullptr);
@@ -100,7 +118,7 @@ TEST(WatchedSetTest, ADeltaAmidThePartsOfASnapshotIsAGap) {
 TEST(WatchedSetTest, PartsOfTwoSnapshotsAreAGap) {
   for (const auto& other :
        {SnapshotEvent(4, {MakeInstance("b")}), SnapshotEvent(3, {MakeInstance("b")}, 2)}) {
-    WatchedSet set(true);
+    TestedSet set(true);
     set.Apply(SnapshotEvent(3, {MakeInstance("a")}, 1, true));
     EXPECT_EQ(set.Apply(other), nullptr);
     EXPECT_TRUE(set.gap());
@@ -109,7 +127,7 @@ TEST(WatchedSetTest, PartsOfTwoSnapshotsAreAGap) {
 }
 
 TEST(WatchedSetTest, ASnapshotOfTheSameEpochIsToldAsADelta) {
-  WatchedSet set(true);
+  TestedSet set(true);
   set.Apply(SnapshotEvent(3, {MakeInstance("a"), MakeInstance("b")}));
   const auto event = set.Apply(SnapshotEvent(9, {MakeInstance("b", 9), MakeInstance("c")}));
   ASSERT_NE(event, nullptr);
@@ -121,7 +139,7 @@ TEST(WatchedSetTest, ASnapshotOfTheSameEpochIsToldAsADelta) {
 }
 
 TEST(WatchedSetTest, ANewEpochIsToldAsASnapshotEvenIfNothingChanged) {
-  WatchedSet set(true);
+  TestedSet set(true);
   set.Apply(SnapshotEvent(30, {MakeInstance("a")}));
   const auto event = set.Apply(SnapshotEvent(1, {MakeInstance("a")}, 2));
   ASSERT_NE(event, nullptr);
@@ -131,7 +149,7 @@ TEST(WatchedSetTest, ANewEpochIsToldAsASnapshotEvenIfNothingChanged) {
 }
 
 TEST(WatchedSetTest, AnOlderSnapshotOfTheSameEpochIsAGap) {
-  WatchedSet set(true);
+  TestedSet set(true);
   set.Apply(SnapshotEvent(30, {MakeInstance("a")}));
   EXPECT_EQ(set.Apply(SnapshotEvent(29, {MakeInstance("b")})), nullptr);
   EXPECT_TRUE(set.gap());
@@ -143,7 +161,7 @@ TEST(WatchedSetTest, ADeltaWithAnotherBaseOrEpochIsAGap) {
   for (const auto& bad :
        {DeltaEvent(29, 31, {MakeInstance("b")}), DeltaEvent(31, 32, {MakeInstance("b")}),
         DeltaEvent(30, 31, {MakeInstance("b")}, {}, 2), DeltaEvent(30, 29, {MakeInstance("b")})}) {
-    WatchedSet set(true);
+    TestedSet set(true);
     set.Apply(SnapshotEvent(30, {MakeInstance("a")}));
     EXPECT_EQ(set.Apply(bad), nullptr) << bad.ShortDebugString();
     EXPECT_TRUE(set.gap()) << bad.ShortDebugString();
@@ -154,7 +172,7 @@ TEST(WatchedSetTest, ADeltaWithAnotherBaseOrEpochIsAGap) {
 }
 
 TEST(WatchedSetTest, ADeltaThatChangesNothingIsNotTold) {
-  WatchedSet set(true);
+  TestedSet set(true);
   set.Apply(SnapshotEvent(1, {MakeInstance("a")}));
   EXPECT_EQ(set.Apply(DeltaEvent(1, 2, {MakeInstance("a")}, {"x"})), nullptr);
   const auto event = set.Apply(DeltaEvent(2, 3, {MakeInstance("b")}));
@@ -163,7 +181,7 @@ TEST(WatchedSetTest, ADeltaThatChangesNothingIsNotTold) {
 }
 
 TEST(WatchedSetTest, StaleIsPartOfTheState) {
-  WatchedSet set(true);
+  TestedSet set(true);
   set.Apply(SnapshotEvent(1, {MakeInstance("a")}));
   const auto stale = set.MarkStale();
   ASSERT_NE(stale, nullptr);
@@ -178,7 +196,7 @@ TEST(WatchedSetTest, StaleIsPartOfTheState) {
 }
 
 TEST(WatchedSetTest, AnUpstreamAgentsStalenessIsPassedOn) {
-  WatchedSet set(true);
+  TestedSet set(true);
   set.Apply(SnapshotEvent(1, {MakeInstance("a")}));
   SubscribeResponse stale;
   stale.set_epoch(1);
@@ -190,7 +208,7 @@ TEST(WatchedSetTest, AnUpstreamAgentsStalenessIsPassedOn) {
 }
 
 TEST(WatchedSetTest, AnEmptySnapshotIsHeldUntilReleased) {
-  WatchedSet set(true);
+  TestedSet set(true);
   set.Apply(SnapshotEvent(5, {MakeInstance("a")}));
   const auto held = set.Apply(SnapshotEvent(1, {}, 2));
   ASSERT_NE(held, nullptr);
@@ -215,7 +233,7 @@ TEST(WatchedSetTest, AnEmptySnapshotIsHeldUntilReleased) {
 }
 
 TEST(WatchedSetTest, AGapEndsTheHoldAndNothingIsToldOfWhatWasLost) {
-  WatchedSet set(true);
+  TestedSet set(true);
   set.Apply(SnapshotEvent(5, {MakeInstance("a")}));
   set.Apply(SnapshotEvent(1, {}, 2));
   EXPECT_EQ(set.Apply(DeltaEvent(7, 8, {MakeInstance("b")}, {}, 2)), nullptr);
@@ -231,7 +249,7 @@ TEST(WatchedSetTest, AGapEndsTheHoldAndNothingIsToldOfWhatWasLost) {
 }
 
 TEST(WatchedSetTest, InstancesThatComeBackEndTheHold) {
-  WatchedSet set(true);
+  TestedSet set(true);
   set.Apply(SnapshotEvent(5, {MakeInstance("a"), MakeInstance("b")}));
   set.Apply(SnapshotEvent(1, {}, 2));
   EXPECT_EQ(set.Apply(DeltaEvent(1, 2, {}, {}, 2)), nullptr);
@@ -243,7 +261,7 @@ TEST(WatchedSetTest, InstancesThatComeBackEndTheHold) {
 }
 
 TEST(WatchedSetTest, ADeltaThatNamesItsRemovalsIsBelieved) {
-  WatchedSet set(true);
+  TestedSet set(true);
   set.Apply(SnapshotEvent(5, {MakeInstance("a")}));
   const auto event = set.Apply(DeltaEvent(5, 6, {}, {"a"}));
   ASSERT_NE(event, nullptr);
@@ -252,10 +270,60 @@ TEST(WatchedSetTest, ADeltaThatNamesItsRemovalsIsBelieved) {
 }
 
 TEST(WatchedSetTest, WithoutTheHoldEmptyIsBelieved) {
-  WatchedSet set(false);
+  TestedSet set(false);
   set.Apply(SnapshotEvent(5, {MakeInstance("a")}));
   ASSERT_NE(set.Apply(SnapshotEvent(6, {})), nullptr);
   EXPECT_EQ(set.size(), 0);
+}
+
+// Every part can be read by a client that takes 4 MiB, whatever the size of the set.
+TEST(WatchedSetTest, ALargeSetIsToldInParts) {
+  std::vector<ServiceInstance> instances;
+  for (int i = 0; i < 1000; ++i) instances.push_back(LongInstance(absl::StrCat(i), 8000));
+  WatchedSet set(true);
+  const WatchedSet::Told told = set.Apply(SnapshotEvent(5, instances));
+  ASSERT_NE(told.snapshot, nullptr);
+  EXPECT_GT(told.snapshot->parts(), 30);
+  EXPECT_EQ(told.snapshot->instances(), 1000);
+  EXPECT_EQ(set.Current().snapshot, told.snapshot) << "shared by those who come at the same state";
+  const WatchedSet::Told stale = set.MarkStale();
+  EXPECT_NE(stale.event, nullptr);
+  const WatchedSet::Told again = set.Current();
+  ASSERT_NE(again.snapshot, nullptr);
+  int received = 0;
+  for (size_t i = 0; i < again.snapshot->parts(); ++i) {
+    const std::string encoded = again.snapshot->EncodedPart(i);
+    EXPECT_LE(encoded.size(), 300 << 10);
+    EXPECT_EQ(encoded.size(), again.snapshot->PartBytes(i));
+    const auto part = again.snapshot->Part(i);
+    SubscribeResponse parsed;
+    ASSERT_TRUE(parsed.ParseFromString(encoded));
+    EXPECT_EQ(parsed.SerializeAsString(), part->SerializeAsString());
+    EXPECT_TRUE(parsed.stale());
+    EXPECT_EQ(parsed.revision(), 5);
+    EXPECT_EQ(parsed.snapshot().more(), i + 1 < again.snapshot->parts());
+    received += parsed.snapshot().instances_size();
+  }
+  EXPECT_EQ(received, 1000);
+}
+
+TEST(WatchedSetTest, ALongDeltaIsToldAsASnapshot) {
+  std::vector<ServiceInstance> instances;
+  for (int i = 0; i < 500; ++i) instances.push_back(MakeInstance(absl::StrCat(i)));
+  WatchedSet set(true);
+  set.Apply(SnapshotEvent(5, instances));
+  for (auto& instance : instances) instance = LongInstance(instance.key().instance_id(), 1000);
+  const WatchedSet::Told told = set.Apply(DeltaEvent(5, 6, instances));
+  ASSERT_NE(told.snapshot, nullptr);
+  EXPECT_EQ(told.snapshot->revision(), 6);
+  // One that is short beside its set stays a delta, up to a size that any client reads.
+  for (int i = 500; i < 5000; ++i) instances.push_back(MakeInstance(absl::StrCat(i)));
+  set.Apply(SnapshotEvent(7, instances));
+  std::vector<ServiceInstance> few;
+  for (int i = 0; i < 500; ++i) few.push_back(LongInstance(absl::StrCat(i), 1001));
+  EXPECT_NE(set.Apply(DeltaEvent(7, 8, few)).event, nullptr);
+  for (auto& instance : few) instance = LongInstance(instance.key().instance_id(), 3000);
+  EXPECT_NE(set.Apply(DeltaEvent(8, 9, few)).snapshot, nullptr);
 }
 
 // A registry whose stream breaks, resumes, restarts, conflates and cheats, against the model of a
@@ -265,7 +333,7 @@ TEST(WatchedSetTest, RandomizedAgainstAModel) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937 random(seed);
     const auto pick = [&](int n) { return static_cast<int>(random() % n); };
-    WatchedSet set(pick(2) == 0);
+    TestedSet set(pick(2) == 0);
     Subscriber subscriber;
     uint64_t epoch = 1, revision = 1;
     std::map<std::string, uint32_t> truth, sent;

@@ -37,6 +37,34 @@ class LifeTest : public ::testing::Test {
   std::unique_ptr<Daemon> daemon_;
 };
 
+// A local client's death is told by its broken stream, also to a registry that has started since.
+TEST_F(LifeTest, AfterARestartASessionStillEndsWithItsStream) {
+  Start();
+  RegistryClient watcher(daemon_->address());
+  std::string session_id;
+  {
+    GrpcRegistry opener({daemon_->address()}, GrpcRegistryOptions());
+    OpenSessionRequest open;
+    open.set_incarnation("local");
+    open.mutable_ttl()->set_seconds(3600);
+    open.set_ends_with_stream(true);
+    const auto session = CallAndWait(opener, &Registry::OpenSession, open);
+    ASSERT_TRUE(session.ok()) << session.status();
+    session_id = session->session_id();
+    ASSERT_TRUE(watcher.Register(session_id, {MakeInstance("orders", "1")}, 1).ok());
+    // Killed, so that the stream's end is the registry's and not the client's.
+    daemon_->Kill();
+  }
+  Start();
+  {
+    // It does not open the session again, as nothing has told it to.
+    RegistryClient client(daemon_->address());
+    ASSERT_TRUE(Eventually([&] { return client.KeepAlive(session_id).ok(); }));
+    EXPECT_THAT(watcher.Ids("orders"), ElementsAre("1"));
+  }
+  EXPECT_TRUE(Eventually([&] { return watcher.Ids("orders").empty(); }));
+}
+
 TEST_F(LifeTest, AGracefulStopTellsSubscribersToGoElsewhereAndKeepsSessions) {
   Start();
   RegistryClient client(daemon_->address());

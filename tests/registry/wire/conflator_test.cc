@@ -159,6 +159,32 @@ TEST_F(ConflatorTest, AFastSubscriberGetsTheSharedMessages) {
   }
 }
 
+// The position that a subscriber gives may be one that the source does not know, such as a later
+// one.
+TEST_F(ConflatorTest, ASubscriberThatIsAheadOfItsSourceGetsASnapshot) {
+  for (const bool lazy : {false, true}) {
+    Conflator ahead(1, 12);
+    EventOrder order(1, 12);
+    const auto add = [&](auto told) {
+      const absl::Status status = ahead.Add(std::move(told));
+      EXPECT_TRUE(status.ok()) << status;
+    };
+    add(Stale(1, 12, true));
+    EXPECT_TRUE(order.Check(*Next(ahead)).ok());
+    if (lazy) {
+      add(Lazy(1, 7, {{"a", 1}}));
+    } else {
+      add(Snapshot(1, 7, {{"a", 1}}));
+    }
+    add(Delta(1, 7, 8, {{"b", 1}}));
+    const std::vector<Event> events = Drain(ahead);
+    ASSERT_EQ(events.size(), 2u);
+    EXPECT_TRUE(events[0]->has_snapshot());
+    for (const Event& event : events) EXPECT_TRUE(order.Check(*event).ok());
+    EXPECT_FALSE(ahead.Add(Snapshot(1, 7, {})).ok()) << "it has a set now";
+  }
+}
+
 TEST_F(ConflatorTest, DeltasAreMergedPerKeyFromTheLastBase) {
   Add(Snapshot(1, 7, {{"a", 1}, {"b", 1}}));
   Drain(conflator_);

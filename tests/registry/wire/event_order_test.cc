@@ -50,6 +50,19 @@ TEST(EventOrderTest, SnapshotThenDeltasEachFromTheOneBefore) {
   EXPECT_EQ(order.revision(), 1u);
 }
 
+// A server that does not know the position sends what there is.
+TEST(EventOrderTest, AResumedStreamMayBeginWithAnEarlierSnapshot) {
+  EventOrder order(5, 12);
+  EXPECT_TRUE(order.Check(Stale()).ok());
+  ExpectGap(order, Delta(5, 4, 5));
+  EXPECT_TRUE(order.Check(Snapshot(5, 4)).ok());
+  EXPECT_EQ(order.revision(), 4u);
+  ExpectGap(order, Snapshot(5, 3));
+  EventOrder confirmed(5, 12);
+  EXPECT_TRUE(confirmed.Check(Delta(5, 12, 12)).ok());
+  ExpectGap(confirmed, Snapshot(5, 11));
+}
+
 TEST(EventOrderTest, ADeltaThatDoesNotFollowIsAGap) {
   EventOrder order;
   ExpectGap(order, Delta(5, 0, 1));

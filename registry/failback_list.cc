@@ -1,0 +1,185 @@
+// Listings at an agent: asked of the registry, and of what is known here while that is unavailable.
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/failback_core.h"
+#include "registry/merged_pages.h"
+#include "registry/selector.h"
+#include "registry/validation.h"
+
+namespace failback {
+
+// What is known of what a List asks for, the later over the earlier. Collected under the lock, and
+// read without it.
+struct FailbackRegistry::Core::Known {
+  // Sets that no subscriber follows now.
+  std::vector<LastKnownSets::Set> kept;
+  // What subscriptions show. By canonical key, as what follows.
+  std::map<std::string, std::shared_ptr<const ServiceInstance>> followed;
+  // Own intents; nullopt: the instance is to be gone.
+  std::map<std::string, std::optional<InstanceRecord>> own;
+  // There is a set, or an own intent, of what is asked for.
+  bool any = false;
+  // There is nothing else: what a local session, or this agent, has stated.
+  bool complete = false;
+  // Of a local session, which is never behind.
+  bool stale = true;
+};
+
+void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListResponse> done) {
+  if (absl::Status status = ValidateList(request); !status.ok()) return std::move(done)(status);
+  Entry entry(this);
+  if (!entry.ok()) {
+    return std::move(done)(absl::CancelledError("the registry client was shut down"));
+  }
+  std::shared_ptr<Registry> upstream;
+  std::optional<Known> known;
+  absl::Status away;
+  {
+    MutexLock lock(&mu_);
+    upstream = upstream_;
+    const auto local = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& session) {
+      return !request.incarnation().empty() && session.second->incarnation == request.incarnation();
+    });
+    const UpstreamSession::State session = session_->state();
+    if (local != sessions_.end()) {
+      known = CollectKnown(request, local->second.get());
+    } else if (session.phase == UpstreamSession::Phase::kDown) {
+      away = session.last_error;
+      known = CollectKnown(request, nullptr);
+    }
+  }
+  if (known.has_value()) {
+    return std::move(done)(ListKnown(request, *known, ListUnavailable(request, away)));
+  }
+  upstream->List(request, [weak = weak_from_this(), request,
+                           done = std::move(done)](absl::StatusOr<ListResponse> response) mutable {
+    auto self = weak.lock();
+    if (self == nullptr || response.ok() || !IsConnectionFailure(response.status())) {
+      return std::move(done)(std::move(response));
+    }
+    std::optional<Known> known;
+    {
+      MutexLock lock(&self->mu_);
+      known = self->CollectKnown(request, nullptr);
+    }
+    std::move(done)(ListKnown(request, *known, self->ListUnavailable(request, response.status())));
+  });
+}
+
+absl::Status FailbackRegistry::Core::ListUnavailable(const ListRequest& request,
+                                                     const absl::Status& why) const {
+  const Selector& selector = request.selector();
+  return Refusal(
+      registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE,
+      absl::StrCat(options_.upstream_name, " is unavailable (", std::string(why.message()),
+                   "), and nothing is known here of ",
+                   selector.namespace_().empty() ? kDefaultNamespace : selector.namespace_(), "/",
+                   selector.service().empty() ? "*" : selector.service()));
+}
+
+FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
+    const ListRequest& request, const LocalSession* owner) const {
+  Known known;
+  known.stale = owner == nullptr;
+  known.complete = !request.incarnation().empty() &&
+                   (owner != nullptr || request.incarnation() == options_.incarnation);
+  const bool all = !request.incarnation().empty() && !request.has_selector();
+  if (request.incarnation().empty()) {
+    Selector asked = request.selector();
+    NormalizeSelector(&asked);
+    // Whether instances of this set may be among those asked for.
+    const auto concerns = [&](const Selector& set) {
+      return !set.service().empty() && set.namespace_() == asked.namespace_() &&
+             (asked.service().empty() || set.service() == asked.service());
+    };
+    for (const LastKnownSets::Entry& entry : last_known_.entries()) {
+      Selector set;
+      if (!set.ParseFromString(entry.selector) || !concerns(set)) continue;
+      known.any = true;
+      known.kept.push_back(entry.set);
+    }
+    for (const auto& [selector, record] : watches_) {
+      const WatchedSet& set = record->watch->set;
+      if (!set.known() || !concerns(record->watch->selector)) continue;
+      known.any = true;
+      for (const auto& [key, instance] : set.instances()) {
+        if (SelectorMatches(asked, *instance)) known.followed[key] = instance;
+      }
+    }
+  }
+  if (!known.complete && !request.incarnation().empty()) return known;
+  for (const auto& [view, record] : records_) {
+    const std::string& key = record->key;
+    if (owner != nullptr && record->owner != owner) continue;
+    if (!record->present) {
+      known.own[key] = std::nullopt;
+      continue;
+    }
+    InstanceRecord row;
+    row.mutable_instance()->ParseFromString(record->payload);
+    if (!all && !SelectorMatches(request.selector(), row.instance())) continue;
+    row.set_incarnation(owner != nullptr ? owner->incarnation : options_.incarnation);
+    row.set_client_name(options_.client_name);
+    row.set_generation(owner != nullptr ? record->owner_generation : record->generation);
+    row.set_state(StateOf(*record));
+    known.own[key] = std::move(row);
+    known.any = true;
+  }
+  return known;
+}
+
+absl::StatusOr<ListResponse> FailbackRegistry::Core::ListKnown(const ListRequest& request,
+                                                               const Known& known,
+                                                               const absl::Status& away) {
+  if (!known.any && !known.complete) return away;
+  std::string after;
+  if (!request.page_token().empty() && !absl::WebSafeBase64Unescape(request.page_token(), &after)) {
+    return InvalidField("page_token", "is not a token of an earlier page");
+  }
+  std::map<std::string, InstanceRecord> found;
+  for (const LastKnownSets::Set& set : known.kept) {
+    SubscribeResponse event;
+    event.ParseFromString(*set);
+    for (ServiceInstance& instance : *event.mutable_snapshot()->mutable_instances()) {
+      if (!SelectorMatches(request.selector(), instance)) continue;
+      const std::string key = CanonicalKey(instance.key());
+      if (key > after) *found[key].mutable_instance() = std::move(instance);
+    }
+  }
+  for (auto it = known.followed.upper_bound(after); it != known.followed.end(); ++it) {
+    *found[it->first].mutable_instance() = *it->second;
+  }
+  for (auto it = known.own.upper_bound(after); it != known.own.end(); ++it) {
+    if (!it->second.has_value()) {
+      found.erase(it->first);
+    } else if (it->second->state() != registry::v1::INTENT_STATE_SUPERSEDED ||
+               found.count(it->first) == 0) {  // else the instance that is there is the winner's
+      found[it->first] = *it->second;
+    }
+  }
+  ListResponse response;
+  response.set_stale(known.stale);
+  const int page =
+      request.page_size() == 0 ? kMaxPageSize : std::min(request.page_size(), kMaxPageSize);
+  size_t bytes = 0;
+  for (auto& [key, record] : found) {
+    bytes += record.ByteSizeLong();
+    if (response.records_size() == page || (response.records_size() > 0 && bytes > kPageBytes)) {
+      response.set_next_page_token(absl::WebSafeBase64Escape(
+          CanonicalKey(response.records(response.records_size() - 1).instance().key())));
+      break;
+    }
+    *response.add_records() = std::move(record);
+  }
+  return response;
+}
+
+}  // namespace failback
