@@ -365,13 +365,15 @@ class Client:
             wait = random.uniform(0.2, 1.0)
             try:
                 with self._stream(self._stub.Subscribe(request, metadata=self._metadata)) as events:
-                    parts = None
+                    parts, began = None, False
                     for event in events:
                         kind = event.WhichOneof("event")
                         if kind is None:  # only `stale` has changed
                             listener(dict(known), event.stale)
                             continue
-                        if event.epoch == epoch and event.revision < revision:
+                        # A stream that begins with an older snapshot does not know the position.
+                        if (event.epoch == epoch and event.revision < revision and
+                                (began or kind != "snapshot")):
                             break  # a server that is behind another: later, from the same position
                         if kind == "delta" and (event.epoch != epoch or
                                                 event.delta.base_revision != revision):
@@ -388,7 +390,7 @@ class Client:
                             known.update((_name(i.key), i) for i in event.delta.upserts)
                             for key in event.delta.removals:
                                 known.pop(_name(key), None)
-                        epoch, revision = event.epoch, event.revision
+                        epoch, revision, began = event.epoch, event.revision, True
                         listener(dict(known), event.stale)
             except grpc.RpcError as error:
                 refusal = Refusal.of(error)
