@@ -1,6 +1,7 @@
 // failback-agent: the sidecar. Local clients state their intents here; it carries them to the
 // registry.
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <future>
@@ -163,6 +164,7 @@ class AgentDaemon {
   RegistryServer::Options serve_;
   std::vector<ListenAddress> claimed_;  // until it serves
   std::string client_name_;
+  int64_t max_subscriptions_ = 0;
   IntentHistory history_;
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<IntentLog> intent_log_;
@@ -200,6 +202,7 @@ absl::Status AgentDaemon::OpenUpstreams() {
   options.timer = timer_.get();
   options.on_event = [this](const IntentEvent& event) { OnEvent(event); };
   client_name_ = options.client_name;
+  max_subscriptions_ = options.max_subscriptions;
   auto registry = FailbackGroup::Create(*std::move(upstreams), std::move(options));
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
@@ -212,6 +215,8 @@ void AgentDaemon::MakeServices() {
   xds_options.cache.timer = timer_.get();
   xds_options.access = access;
   xds_options.cache.zone_aware = config_.xds().zone_aware();
+  // The rest is for programs that speak the registry's own protocol.
+  xds_options.cache.max_services = std::max<int64_t>(1, max_subscriptions_ / 2);
   xds_service_ = std::make_unique<xds::AdsService>(registry_.get(), xds_options);
   service_ = std::make_unique<AgentService>(
       registry_.get(), start_time_, access, [this](GetStatusResponse* status) {

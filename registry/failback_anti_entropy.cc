@@ -60,7 +60,7 @@ void FailbackRegistry::Core::BeginAudit(Deferred* deferred) {
   if (session.phase != UpstreamSession::Phase::kUp || resyncing_) return ArmAudit();
   auto audit = std::make_shared<Audit>();
   audit->serial = ++audit_serial_;
-  audit->request.set_incarnation(options_.incarnation);
+  audit->request.set_incarnation(incarnation_);
   audit->request.set_page_size(kMaxPageSize);
   deferred->Add([this, audit] { ListPage(audit); });
 }

@@ -102,6 +102,7 @@ void FailbackRegistry::Core::Shutdown() {
     tombstones_.clear();
     totals_ = RecordTotals();
     listeners_ = 0;
+    ended_names_ = 0;
     upstream = std::move(upstream_);
   }
   deferred.Run();
@@ -478,6 +479,7 @@ void FailbackRegistry::Core::OnSessionChange() {
       if (state.phase == UpstreamSession::Phase::kClosed && drain_ != nullptr) {
         FinishDrain(/*closed=*/true, &deferred);
       }
+      if (state.incarnation != incarnation_) TakeIncarnation(state, &deferred);
       const bool lost = state.session_serial != seen_session_serial_;
       const bool down = state.phase == UpstreamSession::Phase::kDown;
       if (down || state.phase == UpstreamSession::Phase::kUp) {
@@ -493,6 +495,24 @@ void FailbackRegistry::Core::OnSessionChange() {
     deferred.Run();
   }
   Pump();
+}
+
+void FailbackRegistry::Core::TakeIncarnation(const UpstreamSession::State& state,
+                                             Deferred* deferred) {
+  const LogFields fields = {{"upstream", options_.upstream_name},
+                            {"refused", incarnation_},
+                            {"incarnation", state.incarnation},
+                            {"message", std::string(state.last_error.message())}};
+  deferred->Add([fields] {
+    Log(LogLevel::kError,
+        "the registry keeps this agent's incarnation for another caller, and a new one is taken: "
+        "find out who has opened a session under it",
+        fields);
+  });
+  incarnation_ = state.incarnation;
+  if (journal_ != nullptr && !closed_) {
+    last_write_ = journal_->ReplaceIncarnation(options_.incarnation, incarnation_);
+  }
 }
 
 void FailbackRegistry::Core::LogSession(const UpstreamSession::State& state, bool lost,

@@ -71,6 +71,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   Core(Options options, std::shared_ptr<IntentJournal> journal)
       : options_(std::move(options)),
         journal_(std::move(journal)),
+        incarnation_(options_.incarnation),
         last_known_(static_cast<size_t>(options_.max_subscriptions), kMaxLastKnownBytes),
         retry_tokens_(options_.retries_per_second, options_.retry_burst) {}
 
@@ -91,7 +92,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done);
 
   // Operator.
-  const std::string& incarnation() const { return options_.incarnation; }
+  std::string incarnation() const {
+    MutexLock lock(&mu_);
+    return incarnation_;
+  }
   agent::v1::UpstreamStatus UpstreamStatus() const;
   FailbackStatistics Stats() const;
   int64_t local_sessions() const;
@@ -385,6 +389,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void ArmSuperseded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void OnSessionChange();
+  // The upstream keeps the incarnation that this agent had for another caller.
+  void TakeIncarnation(const UpstreamSession::State& state, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Queues every intent again, in place of what was queued. `lost`: the upstream has none of them.
   void Resync(bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -523,6 +530,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   int calls_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
   bool pumping_ ABSL_GUARDED_BY(mu_) = false;
   bool pump_again_ ABSL_GUARDED_BY(mu_) = false;
+  // The one of the options, or that which took its place at the upstream.
+  std::string incarnation_ ABSL_GUARDED_BY(mu_);
   uint64_t last_generation_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t seen_session_serial_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t seen_connection_serial_ ABSL_GUARDED_BY(mu_) = 0;
@@ -533,6 +542,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   RecordTotals totals_ ABSL_GUARDED_BY(mu_);
   int64_t listeners_ ABSL_GUARDED_BY(mu_) = 0;  // local subscribers of all watches
+  // Ended subscriptions that all local sessions remember.
+  int64_t ended_names_ ABSL_GUARDED_BY(mu_) = 0;
 
   // Records gone and acknowledged whose owner numbers its intents: kept while a late call may live.
   std::deque<std::pair<int64_t, RecordPtr>> tombstones_ ABSL_GUARDED_BY(mu_);

@@ -523,9 +523,7 @@ void FailbackGroup::List(const ListRequest& request, Callback<ListResponse> done
 
 // --- Operator.
 
-const std::string& FailbackGroup::incarnation() const {
-  return members_->front().registry->incarnation();
-}
+std::string FailbackGroup::incarnation() const { return members_->front().registry->incarnation(); }
 
 std::vector<agent::v1::UpstreamStatus> FailbackGroup::UpstreamStatuses() const {
   std::vector<agent::v1::UpstreamStatus> statuses;

@@ -92,7 +92,7 @@ class FailbackGroup final : public Registry {
 
   // What an operator sees and does; as the calls of AgentService.
   // At the first upstream.
-  const std::string& incarnation() const;
+  std::string incarnation() const;
   std::vector<agent::v1::UpstreamStatus> UpstreamStatuses() const;
   std::vector<FailbackStatistics> Stats() const;
   int64_t local_sessions() const;

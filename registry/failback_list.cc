@@ -89,8 +89,8 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
     const ListRequest& request, const LocalSession* owner) const {
   Known known;
   known.stale = owner == nullptr;
-  known.complete = !request.incarnation().empty() &&
-                   (owner != nullptr || request.incarnation() == options_.incarnation);
+  known.complete =
+      !request.incarnation().empty() && (owner != nullptr || request.incarnation() == incarnation_);
   const bool all = !request.incarnation().empty() && !request.has_selector();
   if (request.incarnation().empty()) {
     Selector asked = request.selector();
@@ -126,7 +126,7 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
     InstanceRecord row;
     row.mutable_instance()->ParseFromString(record->payload);
     if (!all && !SelectorMatches(request.selector(), row.instance())) continue;
-    row.set_incarnation(owner != nullptr ? owner->incarnation : options_.incarnation);
+    row.set_incarnation(owner != nullptr ? owner->incarnation : incarnation_);
     row.set_client_name(options_.client_name);
     row.set_generation(owner != nullptr ? record->owner_generation : record->generation);
     row.set_state(StateOf(*record));

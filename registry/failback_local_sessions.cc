@@ -16,7 +16,9 @@ namespace {
 
 constexpr absl::Duration kDefaultLocalTtl = absl::Seconds(10);
 constexpr absl::Duration kMinLocalTtl = absl::Seconds(1);
-constexpr absl::Duration kMaxLocalTtl = absl::Hours(1);
+
+// Of all sessions, those that one owner may have, where callers are told apart: a quarter.
+constexpr int64_t kOwnersShare = 4;
 
 absl::Status Cancelled() { return absl::CancelledError("the registry client was shut down"); }
 
@@ -72,14 +74,22 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
     if (known == nullptr) {
       refused = CheckRoom(static_cast<int64_t>(sessions_.size()), options_.max_sessions,
                           "local sessions");
+      if (refused.ok() && !request.owner().empty()) {
+        const auto own = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+          return SessionOwner(entry.first) == request.owner();
+        });
+        refused = CheckRoom(own, std::max<int64_t>(1, options_.max_sessions / kOwnersShare),
+                            "local sessions of this caller");
+      }
     } else if (!MayResumeSession(known->id, request.owner())) {
       refused = SessionNotOwned();
     }
     if (refused.ok()) {
       LocalSession* const session = known != nullptr ? known : NewSession(request);
       const absl::Duration asked = FromProto(request.ttl());
-      session->ttl = asked == absl::ZeroDuration() ? kDefaultLocalTtl
-                                                   : std::clamp(asked, kMinLocalTtl, kMaxLocalTtl);
+      session->ttl = asked == absl::ZeroDuration()
+                         ? kDefaultLocalTtl
+                         : std::clamp(asked, kMinLocalTtl, options_.max_local_ttl);
       RenewSession(session);
       response.set_session_id(session->id);
       response.set_rank(session->serial);
@@ -161,6 +171,7 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
       const std::unique_ptr<LocalSession> session = std::move(it->second);
       sessions_.erase(it);
       session->lease.Cancel();
+      ended_names_ -= static_cast<int64_t>(session->unsubscribed.size());
       std::vector<Record*> owned(session->records.begin(), session->records.end());
       std::sort(owned.begin(), owned.end(),
                 [](const Record* a, const Record* b) { return a->key < b->key; });

@@ -287,6 +287,11 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
       options_.superseded_period > absl::ZeroDuration()) {
     absl::StrAppend(&wrong, superseded_.size(), " are superseded, and not tried again\n");
   }
+  int64_t ended = 0;
+  for (const auto& [id, session] : sessions_) {
+    ended += static_cast<int64_t>(session->unsubscribed.size());
+  }
+  if (ended != ended_names_) absl::StrAppend(&wrong, ended_names_, " ended names are counted\n");
   if (calls_in_flight_ < 0 || calls_in_flight_ > options_.max_calls_in_flight) {
     absl::StrAppend(&wrong, calls_in_flight_, " calls are in flight\n");
   }

@@ -37,6 +37,7 @@ absl::Status ValidateOptions(const FailbackRegistry::Options& options) {
         at_least("retry_burst", options.retry_burst, 1),
         not_negative("session_ttl", options.session_ttl),
         not_negative("superseded_period", options.superseded_period),
+        at_least("max_local_ttl", absl::ToDoubleSeconds(options.max_local_ttl), 1),
         not_negative("stale_grace", options.stale_grace),
         not_negative("empty_snapshot_hold", options.empty_snapshot_hold),
         not_negative("anti_entropy_interval", options.anti_entropy_interval),
@@ -127,7 +128,7 @@ void FailbackRegistry::SetOffline(const SetOfflineRequest& request,
   core_->SetOffline(request, std::move(done));
 }
 
-const std::string& FailbackRegistry::incarnation() const { return core_->incarnation(); }
+std::string FailbackRegistry::incarnation() const { return core_->incarnation(); }
 
 agent::v1::UpstreamStatus FailbackRegistry::UpstreamStatus() const {
   return core_->UpstreamStatus();

@@ -101,7 +101,8 @@ class FailbackRegistry final : public Registry {
     // How the upstream is called in listings and messages.
     std::string upstream_name;
     // Names this life of the process to the upstream; empty: the one in `state_dir`, or a new
-    // random one. A pod's UID is a good one.
+    // random one. A pod's UID is a good one. One that the upstream keeps for another caller is
+    // replaced by a random one, for good with `state_dir`.
     std::string incarnation;
     // For people: shown at the registry.
     std::string client_name;
@@ -130,8 +131,10 @@ class FailbackRegistry final : public Registry {
     // Selectors followed at the upstream, and local subscribers of all of them.
     int64_t max_subscriptions = 10000;
     int64_t max_listeners = 100000;
-    // Local sessions that are open at once.
+    // Local sessions that are open at once; where callers are told apart, one of them has a quarter
+    // at most. And their longest TTL: one that is left open takes its place for so long.
     int64_t max_sessions = 10000;
+    absl::Duration max_local_ttl = absl::Minutes(10);
     // How long subscribers are spared the news that the upstream is away.
     absl::Duration stale_grace = absl::Seconds(1);
     // How long an empty snapshot after a non-empty one is held back before it is believed.
@@ -183,7 +186,7 @@ class FailbackRegistry final : public Registry {
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
 
   // What an operator sees and does; as the calls of AgentService.
-  const std::string& incarnation() const;
+  std::string incarnation() const;
   agent::v1::UpstreamStatus UpstreamStatus() const;
   FailbackStatistics Stats() const;
   int64_t local_sessions() const;

@@ -15,6 +15,8 @@ namespace {
 // Ended subscriptions that a local session remembers, so that a late Subscribe does not bring one
 // back.
 constexpr size_t kMaxEnded = 1000;
+// The same over all sessions; beyond it those that come are not remembered.
+constexpr int64_t kMaxEndedInAll = 100000;
 
 // How long a stream may take with its first message and count as a call in flight.
 constexpr absl::Duration kOpeningPatience = absl::Seconds(2);
@@ -190,10 +192,14 @@ void FailbackRegistry::Core::Unsubscribe(const UnsubscribeRequest& request,
                           "a newer Subscribe with this id is there",
                           {{"generation", absl::StrCat(it->second->generation)}});
       } else {
-        if (request.generation() != 0) {
-          auto& ended = session->unsubscribed[request.subscription_id()];
+        auto& names = session->unsubscribed;
+        const bool known = names.count(request.subscription_id()) > 0;
+        if (request.generation() != 0 && (known || ended_names_ < kMaxEndedInAll)) {
+          ended_names_ -= static_cast<int64_t>(names.size());
+          auto& ended = names[request.subscription_id()];
           ended = std::max(ended, request.generation());
-          if (session->unsubscribed.size() > kMaxEnded) ForgetOldest(&session->unsubscribed);
+          if (names.size() > kMaxEnded) ForgetOldest(&names);
+          ended_names_ += static_cast<int64_t>(names.size());
         }
         if (it != session->subscriptions.end()) {
           EndSubscription(it->second, absl::OkStatus(), &deferred);

@@ -22,6 +22,8 @@ namespace {
 constexpr int kSchemaVersion = 1;
 constexpr int kApplicationId = 0x4642494a;  // "FBIJ"
 constexpr absl::Duration kTryAgain = absl::Seconds(1);
+// An incarnation of the options that a registry keeps for another caller.
+constexpr char kRefused[] = "refused_incarnation";
 // Snapshots that nobody has subscribed to for so long are dropped.
 constexpr int kSnapshotDays = 7;
 
@@ -198,12 +200,14 @@ absl::Status IntentJournal::Load() {
   incarnation_.clear();
   last_generation_ = 0;
   int64_t last_row = 0;
+  std::string refused;
   {
     Statement meta(db_, "SELECT name, value FROM meta");
     for (auto row = meta.Step();; row = meta.Step()) {
       if (!row.ok()) return row.status();
       if (!*row) break;
       if (meta.Column(0) == "incarnation") incarnation_ = meta.Column(1);
+      if (meta.Column(0) == kRefused) refused = meta.Column(1);
       if (meta.Column(0) == "generation") {
         last_generation_ = static_cast<uint64_t>(meta.ColumnInt(1));
       }
@@ -251,7 +255,9 @@ absl::Status IntentJournal::Load() {
     }
   }
   const std::string before = incarnation_;
-  if (!options_.incarnation.empty()) incarnation_ = options_.incarnation;
+  if (!options_.incarnation.empty() && options_.incarnation != refused) {
+    incarnation_ = options_.incarnation;
+  }
   if (incarnation_.empty()) incarnation_ = RandomId();
   if (incarnation_ == before) return absl::OkStatus();
   return SetMeta("incarnation", incarnation_);
@@ -313,6 +319,15 @@ uint64_t IntentJournal::Remove(int64_t row) {
   return queued_.sequence = ++sequence_;
 }
 
+uint64_t IntentJournal::ReplaceIncarnation(const std::string& refused,
+                                           const std::string& incarnation) {
+  MutexLock lock(&mu_);
+  queued_.meta["incarnation"] = incarnation;
+  queued_.meta[kRefused] = refused;
+  changed_.Signal();
+  return queued_.sequence = ++sequence_;
+}
+
 uint64_t IntentJournal::PutSnapshot(Snapshot snapshot) {
   MutexLock lock(&mu_);
   queued_.snapshots[std::move(snapshot.selector)] = std::move(snapshot.event);
@@ -332,6 +347,7 @@ bool IntentJournal::TakeBatch() {
     // What could not be written before goes along; the newer state of a row wins.
     for (auto& [row, intent] : batch.rows) writing_.rows[row] = std::move(intent);
     for (auto& [selector, event] : batch.snapshots) writing_.snapshots[selector] = std::move(event);
+    for (auto& [name, value] : batch.meta) writing_.meta[name] = std::move(value);
     writing_.generation = std::max(writing_.generation, batch.generation);
     writing_.sequence = std::max(writing_.sequence, batch.sequence);
   }
@@ -467,6 +483,9 @@ absl::Status IntentJournal::WriteRows(const Batch& batch) {
     Statement meta(db_, "INSERT OR REPLACE INTO meta (name, value) VALUES ('generation', ?)");
     absl::Status status = meta.Int(static_cast<int64_t>(batch.generation)).Run();
     if (!status.ok()) return status;
+  }
+  for (const auto& [name, value] : batch.meta) {
+    if (absl::Status status = SetMeta(name.c_str(), value); !status.ok()) return status;
   }
   Statement snapshot(db_,
                      "INSERT OR REPLACE INTO snapshots (selector, event, written, checksum)"

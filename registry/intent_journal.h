@@ -127,6 +127,9 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   uint64_t Put(Intent intent);
   uint64_t Remove(int64_t row);
   uint64_t PutSnapshot(Snapshot snapshot);
+  // From the next start on `incarnation` is the one of this journal, also where the options name
+  // `refused`, which it takes the place of.
+  uint64_t ReplaceIncarnation(const std::string& refused, const std::string& incarnation);
 
   Statistics Stats() const;
 
@@ -142,9 +145,10 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   struct Batch {
     std::map<int64_t, std::optional<Intent>> rows;  // nullopt: removed
     std::map<std::string, std::string> snapshots;
+    std::map<std::string, std::string> meta;
     uint64_t generation = 0;
     uint64_t sequence = 0;
-    bool empty() const { return rows.empty() && snapshots.empty(); }
+    bool empty() const { return rows.empty() && snapshots.empty() && meta.empty(); }
   };
 
   explicit IntentJournal(Options options);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "registry/errors.h"
+#include "registry/ids.h"
 #include "registry/proto_time.h"
 #include "registry/status_policy.h"
 
@@ -39,6 +40,7 @@ UpstreamSession::UpstreamSession(std::shared_ptr<Registry> upstream, Options opt
       on_change_(std::move(on_change)),
       upstream_(std::move(upstream)) {
   state_.since = options_.timer->clock()->WallNow();
+  state_.incarnation = options_.incarnation;
 }
 
 void UpstreamSession::Start() {
@@ -134,7 +136,7 @@ void UpstreamSession::Step() {
     session_id = state_.session_id;
     opens = session_id.empty() || phase == Phase::kDown;
     if (opens) {
-      open.set_incarnation(options_.incarnation);
+      open.set_incarnation(state_.incarnation);
       open.set_client_name(options_.client_name);
       const int64_t nanos = absl::ToInt64Nanoseconds(options_.ttl);
       open.mutable_ttl()->set_seconds(nanos / 1000000000);
@@ -206,6 +208,11 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
       opened_nanos_ = options_.timer->clock()->NowNanos();
       Succeeded();
     } else {
+      if (ReasonOf(status) == registry::v1::ERROR_REASON_SESSION_NOT_OWNED) {
+        state_.incarnation = RandomId();
+        state_.session_id.clear();
+        state_.info.clear_rank();
+      }
       Failed(status);
     }
   }

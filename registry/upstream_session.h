@@ -14,6 +14,9 @@
 // that was there before the present one is refused with an error that says so, unless it keeps
 // coming (a store that was put back).
 //
+// An incarnation that the upstream keeps for another caller is lost to this one, as that caller may
+// hold it for as long as it likes: a new random one is taken, and tried with the next attempt.
+//
 // The owner is told that something changed and reads the state; two counters tell what happened in
 // between, so no news is lost when several come at once:
 //   session_serial     grows with each new session and each new epoch: everything was lost
@@ -66,6 +69,8 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
     absl::Time since = absl::InfinitePast();
     uint64_t session_serial = 0;
     uint64_t connection_serial = 0;
+    // The one of the options, or that which took its place.
+    std::string incarnation;
     // Empty when there is none.
     std::string session_id;
     OpenSessionResponse info;

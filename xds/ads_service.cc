@@ -27,6 +27,14 @@ bool Parse(const grpc::ByteBuffer& bytes, DiscoveryRequest* request) {
   return grpc::SerializationTraits<DiscoveryRequest>::Deserialize(&copy, request).ok();
 }
 
+// Who a stream's names are charged to: the caller, or, where callers are not told apart, where it
+// comes from.
+std::string ClientOf(const grpc::CallbackServerContext& context, const Identity& caller) {
+  if (std::string tag = caller.OwnerTag(); !tag.empty()) return tag;
+  std::string peer = context.peer();
+  return peer.rfind("unix:", 0) == 0 ? "unix" : peer.substr(0, peer.rfind(':'));
+}
+
 ServiceCache::Options WithExecutor(ServiceCache::Options options, Executor* executor) {
   options.executor = executor;
   return options;
@@ -38,9 +46,10 @@ ServiceCache::Options WithExecutor(ServiceCache::Options options, Executor* exec
 class AdsService::Stream final : public ServiceCache::Follower,
                                  public std::enable_shared_from_this<Stream> {
  public:
-  Stream(AdsService* service, Reactor* reactor, Identity caller)
+  Stream(AdsService* service, Reactor* reactor, Identity caller, std::string client)
       : service_(service),
         caller_(std::move(caller)),
+        client_(std::move(client)),
         reactor_(reactor),
         state_(service->version_prefix_) {}
 
@@ -65,8 +74,9 @@ class AdsService::Stream final : public ServiceCache::Follower,
     }
     // Not under the lock: the cache may tell at once.
     for (const std::string& name : step.follow) {
-      if (absl::Status status = Guard(name); !status.ok()) return End(status);
-      service_->cache_.Follow(name, shared_from_this());
+      absl::Status status = Guard(name);
+      if (status.ok()) status = service_->cache_.Follow(name, shared_from_this());
+      if (!status.ok()) return End(status);
     }
     for (const std::string& name : step.unfollow) {
       service_->cache_.Unfollow(name, shared_from_this());
@@ -110,6 +120,7 @@ class AdsService::Stream final : public ServiceCache::Follower,
   // Notes that `name` is followed, unless the caller may not read it. The stream ends when new
   // rules take that back.
   absl::Status Guard(const std::string& name) {
+    if (absl::Status status = service_->Count(client_); !status.ok()) return status;
     AccessControl::WatchId& watch = followed_[name];
     AccessControl* const access = service_->options_.access.get();
     const absl::StatusOr<Selector> selector = ParseServiceName(name);
@@ -133,12 +144,14 @@ class AdsService::Stream final : public ServiceCache::Follower,
     if (found == followed_.end()) return;
     if (found->second != 0) service_->options_.access->Unwatch(found->second);
     followed_.erase(found);
+    service_->Uncount(client_);
   }
 
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   AdsService* const service_;
   const Identity caller_;
+  const std::string client_;
   // With the watch of each, or 0. Used by one read at a time, and after the last.
   std::map<std::string, AccessControl::WatchId> followed_;
   Mutex mu_;
@@ -153,8 +166,9 @@ class AdsService::Stream final : public ServiceCache::Follower,
 class AdsService::Reactor final
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  Reactor(AdsService* service, Identity caller)
-      : service_(service), stream_(std::make_shared<Stream>(service, this, std::move(caller))) {}
+  Reactor(AdsService* service, Identity caller, std::string client)
+      : service_(service),
+        stream_(std::make_shared<Stream>(service, this, std::move(caller), std::move(client))) {}
 
   const std::shared_ptr<Stream>& stream() const { return stream_; }
   grpc::ByteBuffer* read_buffer() { return &read_; }
@@ -164,11 +178,11 @@ class AdsService::Reactor final
   void OnWriteDone(bool ok) override { stream_->OnWritten(ok); }
   void OnCancel() override { stream_->End(absl::CancelledError("the client has gone")); }
   void OnDone() override {
+    stream_->Done();
     {
       MutexLock lock(&service_->mu_);
       service_->streams_.erase(stream_);
     }
-    stream_->Done();
     delete this;
   }
 
@@ -239,7 +253,8 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AdsService::StreamA
     grpc::CallbackServerContext* context) {
   absl::StatusOr<Identity> caller = Identity();
   if (options_.access != nullptr) caller = options_.access->Identify(*context);
-  auto* reactor = new Reactor(this, caller.value_or(Identity()));
+  const Identity known = caller.value_or(Identity());
+  auto* reactor = new Reactor(this, known, ClientOf(*context, known));
   const std::shared_ptr<Stream> stream = reactor->stream();
   absl::Status refusal = caller.status();
   if (refusal.ok() && options_.access != nullptr) refusal = options_.access->CheckAny(*context);
@@ -264,6 +279,26 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AdsService::StreamA
     stream->End(refusal);
   }
   return reactor;
+}
+
+absl::Status AdsService::Count(const std::string& client) {
+  const size_t most = options_.max_names_per_client();
+  MutexLock lock(&mu_);
+  size_t& names = names_[client];
+  if (names < most) {
+    ++names;
+    return absl::OkStatus();
+  }
+  return Refusal(
+      registry::v1::ERROR_REASON_LIMIT_REACHED,
+      absl::StrCat("this client follows ", most, " services over xDS, the most that one may"),
+      {{"limit", absl::StrCat(most)}});
+}
+
+void AdsService::Uncount(const std::string& client) {
+  MutexLock lock(&mu_);
+  const auto it = names_.find(client);
+  if (--it->second == 0) names_.erase(it);
 }
 
 void AdsService::Note(const StreamState& state, const DiscoveryRequest& request,

@@ -18,8 +18,10 @@
 #ifndef FAILBACK_XDS_ADS_SERVICE_H_
 #define FAILBACK_XDS_ADS_SERVICE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -49,6 +51,10 @@ class AdsService final
     ServiceCache::Options cache;
     // Beyond it a new stream is refused with RESOURCE_EXHAUSTED.
     size_t max_streams = 10000;
+    // Names that one client follows over all its streams, where callers are told apart by their
+    // credentials, else that one address does: half of cache.max_services, so that no client takes
+    // all. Beyond it the stream ends with LIMIT_REACHED.
+    size_t max_names_per_client() const { return std::max<size_t>(1, cache.max_services / 2); }
     // Who may read what: a client that asks for a service that it may not read, or not any more,
     // loses its stream. Null: everybody everything.
     std::shared_ptr<AccessControl> access;
@@ -95,6 +101,10 @@ class AdsService final
   void Note(const StreamState& state, const StreamState::DiscoveryRequest& request,
             StreamState::Kind kind);
 
+  // One more name, or one less, that `client` follows.
+  absl::Status Count(const std::string& client);
+  void Uncount(const std::string& client);
+
   const Options options_;
   const std::string version_prefix_;
   // Tells streams of changes, so that the registry's threads go on.
@@ -105,6 +115,7 @@ class AdsService final
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
   Statistics statistics_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, size_t> names_ ABSL_GUARDED_BY(mu_);  // by client
 };
 
 }  // namespace failback::xds

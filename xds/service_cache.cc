@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "registry/errors.h"
 #include "retry/mutex.h"
 #include "xds/service_watch.h"
 
@@ -15,7 +17,7 @@ struct ServiceCache::Shared : std::enable_shared_from_this<Shared> {
 
   struct Entry {
     std::shared_ptr<ServiceWatch> watch;
-    // Counts the times that it was left without followers.
+    // Which departure of a last follower it was that left it without any; 0: it has followers.
     uint64_t left = 0;
   };
 
@@ -32,16 +34,30 @@ struct ServiceCache::Shared : std::enable_shared_from_this<Shared> {
       MutexLock lock(&mu);
       const auto it = entries.find(name);
       if (it == entries.end() || it->second.left != left) return;
-      if (it->second.watch->follower_count() > 0) return;
-      ended = std::move(it->second.watch);
-      entries.erase(it);
+      ended = Remove(it);
     }
     ended->Stop();
+  }
+
+  std::shared_ptr<ServiceWatch> Remove(std::map<std::string, Entry>::iterator it)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    std::shared_ptr<ServiceWatch> ended = std::move(it->second.watch);
+    lingering.erase(it->second.left);
+    entries.erase(it);
+    return ended;
+  }
+
+  // Ends the one that has been without followers for the longest time; null when there is none.
+  std::shared_ptr<ServiceWatch> RemoveOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return lingering.empty() ? nullptr : Remove(entries.find(lingering.begin()->second));
   }
 
   const std::shared_ptr<WatchContext> context;
   Mutex mu;
   std::map<std::string, Entry> entries ABSL_GUARDED_BY(mu);
+  // Names of those without followers, by Entry::left.
+  std::map<uint64_t, std::string> lingering ABSL_GUARDED_BY(mu);
+  uint64_t last_left ABSL_GUARDED_BY(mu) = 0;
 };
 
 ServiceCache::ServiceCache(Registry* registry, Options options)
@@ -56,28 +72,51 @@ ServiceCache::~ServiceCache() {
   for (const auto& [name, entry] : entries) entry.watch->Stop();
 }
 
-void ServiceCache::Follow(const std::string& name, const std::shared_ptr<Follower>& follower) {
+absl::Status ServiceCache::Follow(const std::string& name,
+                                  const std::shared_ptr<Follower>& follower) {
   std::shared_ptr<ServiceWatch> fresh;
+  std::shared_ptr<ServiceWatch> ended;
   {
     MutexLock lock(&shared_->mu);
-    std::shared_ptr<ServiceWatch>& watch = shared_->entries[name].watch;
-    if (watch == nullptr) {
-      watch = std::make_shared<ServiceWatch>(shared_->context, name);
-      fresh = watch;
+    const size_t most = shared_->context->options.max_services;
+    if (shared_->entries.count(name) == 0 && shared_->entries.size() >= most) {
+      ended = shared_->RemoveOldest();
+      if (ended == nullptr) {
+        return Refusal(
+            registry::v1::ERROR_REASON_LIMIT_REACHED,
+            absl::StrCat("xDS clients follow ", most, " services here, the most that they may"),
+            {{"limit", absl::StrCat(most)}});
+      }
     }
-    watch->Add(follower);
+    Shared::Entry& entry = shared_->entries[name];
+    if (entry.watch == nullptr) {
+      entry.watch = std::make_shared<ServiceWatch>(shared_->context, name);
+      fresh = entry.watch;
+    }
+    shared_->lingering.erase(entry.left);
+    entry.left = 0;
+    entry.watch->Add(follower);
   }
+  if (ended != nullptr) ended->Stop();
   if (fresh != nullptr) fresh->Start();
+  return absl::OkStatus();
 }
 
 void ServiceCache::Unfollow(const std::string& name, const std::shared_ptr<Follower>& follower) {
   uint64_t left = 0;
+  std::shared_ptr<ServiceWatch> ended;
   {
     MutexLock lock(&shared_->mu);
     const auto it = shared_->entries.find(name);
     if (it == shared_->entries.end() || it->second.watch->Remove(follower) > 0) return;
-    left = ++it->second.left;
+    if (it->second.left != 0) return;  // it was not followed
+    left = it->second.left = ++shared_->last_left;
+    shared_->lingering[left] = name;
+    if (shared_->lingering.size() > shared_->context->options.max_lingering) {
+      ended = shared_->RemoveOldest();
+    }
   }
+  if (ended != nullptr) ended->Stop();
   shared_->context->options.timer
       ->NewTimeout(
           [weak = std::weak_ptr<Shared>(shared_), name, left] {

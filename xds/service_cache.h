@@ -28,6 +28,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "registry/registry.h"
 #include "retry/executor.h"
@@ -57,8 +58,11 @@ class ServiceCache {
     bool zone_aware = false;
     // How long a client waits for a service of which nothing is known.
     absl::Duration first_wait = absl::Seconds(2);
-    // How long a service is kept that nobody follows.
+    // How long a service without followers is kept, and how many of them.
     absl::Duration linger = absl::Minutes(5);
+    size_t max_lingering = 1000;
+    // Services that are followed at once, those that linger included; these make room.
+    size_t max_services = 20000;
     // Between two attempts to subscribe.
     absl::Duration resubscribe_delay = absl::Seconds(1);
     // Between two changes of a service that followers are told, for each of its instances.
@@ -82,8 +86,9 @@ class ServiceCache {
   ServiceCache& operator=(const ServiceCache&) = delete;
 
   // From now on `follower` is told of changes of the service; at most once for each of both. Must
-  // not be called with a lock held that the follower takes.
-  void Follow(const std::string& name, const std::shared_ptr<Follower>& follower);
+  // not be called with a lock held that the follower takes. LIMIT_REACHED: there are as many
+  // services as there may be, and nothing was done.
+  absl::Status Follow(const std::string& name, const std::shared_ptr<Follower>& follower);
   void Unfollow(const std::string& name, const std::shared_ptr<Follower>& follower);
 
   // A resource of a service that is followed; nothing of one that is not. `zone` is the client's.

@@ -98,7 +98,7 @@ class StreamState {
   const std::string& zone() const { return zone_; }
 
   // Names that a stream may subscribe to, of one type, and bytes of one name.
-  static constexpr size_t kMaxNames = 10000;
+  static constexpr size_t kMaxNames = 1000;
   static constexpr size_t kMaxNameBytes = 1024;
   // A partial response is ended when it has this many bytes; the rest follows in the next. gRPC
   // clients take 4 MiB.

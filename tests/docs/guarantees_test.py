@@ -5,7 +5,8 @@ import re
 import sys
 
 FOLDERS = ["tests/registry", "tests/registry/failback", "tests/registry/store",
-           "tests/registry/server", "tests/registry/wire", "tests/security", "tests/fault", "tests/integration"]
+           "tests/registry/server", "tests/registry/wire", "tests/xds", "tests/security", "tests/fault",
+           "tests/integration"]
 
 
 def promises(text):

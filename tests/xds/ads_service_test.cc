@@ -99,12 +99,13 @@ class RawClient {
 
 class AdsServiceTest : public ::testing::Test {
  protected:
-  void Start(size_t max_streams = 100) {
+  void Start(size_t max_streams = 100, size_t max_services = 1000) {
     timer_ = HashedWheelTimer::Create({}).value();
     AdsService::Options options;
     options.cache.timer = timer_.get();
     options.cache.linger = absl::ZeroDuration();
     options.max_streams = max_streams;
+    options.cache.max_services = max_services;
     ads_ = std::make_unique<AdsService>(&registry_, options);
     RegistryServer::Options server_options;
     server_options.listen = {absl::StrCat("unix:", dir_.File("ads.sock"))};
@@ -158,6 +159,25 @@ TEST_F(AdsServiceTest, LargeResourcesAreSharedByStreams) {
   for (const auto& client : clients) EXPECT_EQ(client->ReadEndpoints(), 5000);
   EXPECT_EQ(ads_->Stats().cache.builds, 1);
   EXPECT_EQ(registry_.subscriptions().size(), 1u);
+}
+
+// Over all its streams; what it leaves is there for others.
+TEST_F(AdsServiceTest, OneClientDoesNotTakeEveryName) {
+  Start(/*max_streams=*/100, /*max_services=*/10);
+  RawClient some(channel_);
+  some.Subscribe(ResourceType::kListener, {"a", "b", "c"});
+  ASSERT_TRUE(some.Read());
+  RawClient more(channel_);
+  more.Subscribe(ResourceType::kListener, {"c", "d", "e"});
+  while (more.Read()) {
+  }
+  const grpc::Status refused = more.Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("5 services over xDS"));
+  ASSERT_TRUE(Eventually([&] { return ads_->Stats().streams == 1; }));
+  RawClient fewer(channel_);
+  fewer.Subscribe(ResourceType::kListener, {"c", "d"});
+  EXPECT_TRUE(fewer.Read()) << fewer.Finish().error_message();
 }
 
 TEST_F(AdsServiceTest, ASlowReaderGetsTheNewestState) {

@@ -17,6 +17,7 @@ namespace {
 using envoy::config::endpoint::v3::ClusterLoadAssignment;
 using envoy::service::discovery::v3::DiscoveryResponse;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class RecordingFollower : public ServiceCache::Follower {
@@ -68,7 +69,7 @@ class ServiceCacheTest : public ::testing::Test {
 
   std::shared_ptr<RecordingFollower> Follow(const std::string& name = "orders") {
     auto follower = std::make_shared<RecordingFollower>();
-    cache_->Follow(name, follower);
+    EXPECT_TRUE(cache_->Follow(name, follower).ok());
     return follower;
   }
 
@@ -226,6 +227,38 @@ TEST_F(ServiceCacheTest, ANameThatIsNoServiceIsEmptyAtOnce) {
   EXPECT_THAT(registry_.subscriptions(), IsEmpty());
   EXPECT_THAT(follower->told, ElementsAre("or ders"));
   EXPECT_EQ(Addresses("or ders"), "");
+}
+
+TEST_F(ServiceCacheTest, ServicesAreBoundedAndThoseThatLingerMakeRoom) {
+  options_.max_services = 3;
+  options_.max_lingering = 2;
+  cache_ = std::make_unique<ServiceCache>(&registry_, options_);
+  const auto follower = Follow("a");
+  const auto follow = [&](const std::string& name) { return cache_->Follow(name, follower); };
+  EXPECT_TRUE(follow("b").ok());
+  EXPECT_TRUE(follow("c").ok());
+  const absl::Status refused = follow("d");
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("3 services"));
+  EXPECT_EQ(registry_.subscriptions().size(), 3u);
+  EXPECT_TRUE(cache_->Follow("a", std::make_shared<RecordingFollower>()).ok()) << "it is there";
+  cache_->Unfollow("b", follower);
+  EXPECT_FALSE(Subscription(1)->cancelled()) << "it lingers";
+  EXPECT_TRUE(follow("d").ok());
+  EXPECT_TRUE(Subscription(1)->cancelled());
+  // A client that leaves many names leaves few behind.
+  cache_->Unfollow("c", follower);
+  cache_->Unfollow("d", follower);
+  EXPECT_EQ(cache_->Stats().services, 3);
+  EXPECT_TRUE(follow("c").ok());
+  cache_->Unfollow("c", follower);
+  EXPECT_EQ(cache_->Stats().services, 3) << "lingers once";
+  EXPECT_TRUE(follow("e").ok());
+  EXPECT_TRUE(Subscription(3)->cancelled()) << "d was left first";
+  cache_->Unfollow("e", follower);
+  EXPECT_EQ(cache_->Stats().services, 3);
+  clock_.Advance(options_.linger + absl::Seconds(1));
+  EXPECT_EQ(cache_->Stats().services, 1);
 }
 
 TEST_F(ServiceCacheTest, AServiceLingersForTheNextFollower) {

@@ -288,7 +288,7 @@ TEST_F(StreamStateTest, NamesAreBounded) {
   names.emplace_back("one more");
   const StreamState::Step step = Request(kLds, names);
   EXPECT_EQ(step.error.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(step.error.message()), HasSubstr("10001 of Listener, more than 10000"));
+  EXPECT_THAT(std::string(step.error.message()), HasSubstr("1001 of Listener, more than 1000"));
 }
 
 TEST_F(StreamStateTest, APlaceholderIsForClientsThatHaveNothing) {

@@ -279,6 +279,60 @@ TEST_F(FailbackBoundsTest, Rule13_TheBoundOfLocalSessionsIsAnErrorToTheCaller) {
   EXPECT_NE(OpenLocal("app-2"), "");
 }
 
+// Callers who are told apart do not take each other's places.
+TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotTakeEveryLocalSession) {
+  options_.max_sessions = 8;
+  Start();
+  const auto open = [this](const std::string& incarnation, const std::string& owner) {
+    OpenSessionRequest request;
+    request.set_incarnation(incarnation);
+    request.set_owner(owner);
+    request.mutable_ttl()->set_seconds(3600);
+    Answer<OpenSessionResponse> answer;
+    registry_->OpenSession(request, answer.Catch());
+    return answer.get();
+  };
+  EXPECT_EQ(open("a-1", "a")->ttl().seconds(), 600) << "nor for long";
+  EXPECT_TRUE(open("a-2", "a").ok());
+  const absl::Status refused = open("a-3", "a").status();
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  EXPECT_NE(refused.message().find("2 local sessions of this caller"), std::string::npos)
+      << refused;
+  EXPECT_TRUE(open("a-2", "a").ok()) << "resumed";
+  EXPECT_TRUE(open("b-1", "b").ok());
+}
+
+// Also over many sessions.
+TEST_F(FailbackBoundsTest, Rule13_EndedSubscriptionsOfAllSessionsAreBounded) {
+  options_.max_sessions = 200;
+  Start();
+  std::string session;
+  const auto unsubscribe = [&](int i) {
+    UnsubscribeRequest request;
+    request.set_session_id(session);
+    request.set_subscription_id(absl::StrCat("s", i));
+    request.set_generation(7);
+    Answer<UnsubscribeResponse> answer;
+    registry_->Unsubscribe(request, answer.Catch());
+    EXPECT_TRUE(answer.get().ok());
+  };
+  // Whether a Subscribe of this name that comes late is refused.
+  const auto remembered = [&](int i) {
+    auto listener = std::make_shared<RecordingListener>();
+    auto stream = Subscribe(listener, "orders", session, absl::StrCat("s", i), 7);
+    return listener->end().has_value();
+  };
+  for (int n = 0; n < 101; ++n) {
+    session = OpenLocal(absl::StrCat("app-", n), 60);
+    for (int i = 0; i < 1000; ++i) unsubscribe(i);
+    EXPECT_EQ(remembered(999), n < 100) << n;
+  }
+  Advance(absl::Seconds(61));
+  session = OpenLocal("later", 60);
+  unsubscribe(1);
+  EXPECT_TRUE(remembered(1)) << "those of ended sessions are forgotten";
+}
+
 TEST_F(FailbackBoundsTest, Rule13_EndedSubscriptionsAreNotRememberedWithoutBound) {
   Start();
   const std::string session = OpenLocal("app", 3600);

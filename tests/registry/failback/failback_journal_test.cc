@@ -267,6 +267,42 @@ TEST_F(FailbackJournalTest, Rule11_OnlyTheOwnerOfALocalSessionResumesItInTheNext
   EXPECT_EQ(fake_->unregisters.request_count(), 0);
 }
 
+// Another caller has opened a session under this agent's name, and may keep it for ever.
+TEST_F(FailbackJournalTest, AnIncarnationThatIsKeptForAnotherIsReplacedForGood) {
+  for (const char* configured : {"", "pod-uid"}) {
+    registry_.reset();
+    options_.state_dir = dir_.File(absl::StrCat("state", configured));
+    options_.incarnation = configured;
+    std::string taken;
+    const auto refuse =
+        [&taken](const OpenSessionRequest& request) -> absl::StatusOr<OpenSessionResponse> {
+      if (taken.empty()) taken = request.incarnation();
+      if (request.incarnation() == taken) return SessionNotOwned();
+      return Opened("session-2");
+    };
+    const auto start = [&] {
+      auto fake = std::make_unique<FakeRegistry>();
+      fake_ = fake.get();
+      upstream_ = std::move(fake);
+      fake_->opens.AnswerWith(refuse);
+      Start();
+    };
+    start();
+    Register("a");
+    Advance(absl::Seconds(2));
+    const std::string replacement = registry_->incarnation();
+    EXPECT_NE(replacement, taken);
+    EXPECT_EQ(fake_->opens.last_request().incarnation(), replacement);
+    EXPECT_EQ(fake_->opens.last_request().rank(), 0);
+    EXPECT_EQ(registry_->UpstreamStatus().acknowledged(), 1);
+    CheckInvariants();
+    registry_.reset();
+    start();
+    EXPECT_EQ(registry_->incarnation(), replacement) << "also where the other one is configured";
+    EXPECT_EQ(fake_->opens.request_count(), 1);
+  }
+}
+
 TEST_F(FailbackJournalTest, Rule11_ACheckedIntentIsNotReplayed) {
   Start();
   Register("b", 1);

@@ -258,6 +258,7 @@ class Story {
     if (traced_) world_.trace = [this](const std::string& line) { Tell(line); };
     options_.upstream_name = "model";
     options_.incarnation = "inc";
+    options_.max_local_ttl = absl::Hours(1);
     options_.timer = timer_.get();
     options_.random = [this] { return static_cast<double>(Pick(1000)) / 1000; };
     options_.max_calls_in_flight = 1 + Pick(4);
