@@ -14,6 +14,7 @@
 #include "registry/etcd/etcd_uri.h"
 #include "registry/failback_group.h"
 #include "registry/proto_time.h"
+#include "registry/utf8.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -127,12 +128,12 @@ FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {
   FailbackRegistry::Options options;
   options.incarnation = IncarnationOf(config);
   options.state_dir = config.state_dir();
-  options.client_name =
-      config.client_name().empty()
-          ? absl::StrCat("failback-agent@",
-                         config.pod().name().empty() ? Hostname() : config.pod().name())
-                .substr(0, kMaxClientNameLength)
-          : config.client_name();
+  options.client_name = config.client_name();
+  if (options.client_name.empty()) {
+    options.client_name = MadeUtf8(absl::StrCat(
+        "failback-agent@", config.pod().name().empty() ? Hostname() : config.pod().name()));
+    CutUtf8(kMaxClientNameLength, &options.client_name);
+  }
   options.session_ttl = FromProto(config.session_ttl());
   options.max_records = config.limits().instances();
   options.max_pending = config.limits().pending();

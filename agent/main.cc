@@ -93,14 +93,16 @@ void DrainAndLog(AgentService* service, absl::Duration deadline) {
   drained.get_future().wait();
 }
 
-// Waits for the signal to stop, and takes new configuration files meanwhile.
-int WaitForStop(StopSignals* signals, ConfigReload* reload) {
+// Waits for the signal to stop, and takes new configuration files meanwhile; asked to by SIGHUP,
+// also what `security` has of files.
+int WaitForStop(StopSignals* signals, ConfigReload* reload, ServerSecurity* security) {
   FileWatch watch(reload->files());
   reload->Reload(/*always=*/false);  // what has changed since it was loaded
   while (true) {
-    const int signal = signals->WaitWith(watch.fd());
+    const int signal = signals->Wait(watch.fd());
     if (signal == SIGHUP) {
       reload->Reload(/*always=*/true);
+      security->LookNow();
     } else if (signal != 0) {
       return signal;
     } else if (watch.Changed()) {
@@ -142,7 +144,7 @@ class AgentDaemon {
   // Serves, and carries what it is told to. An error is of the configuration, and names the place.
   absl::Status Start();
   // The signal that ended it.
-  int Run(StopSignals* signals) { return WaitForStop(signals, &reload_); }
+  int Run(StopSignals* signals) { return WaitForStop(signals, &reload_, security_.server.get()); }
   void Stop();
 
  private:
@@ -241,6 +243,9 @@ absl::Status AgentDaemon::Claim() {
       ToListenOptions(config_.socket(), config_.allow_remote_plaintext(), loader_).value();
   serve_.credentials = security_.server->credentials();
   serve_.timer = timer_.get();
+  for (const std::string& address : config_.listen()) {
+    MakeDefaultFolder(config_, "listen", address, 0755);
+  }
   auto claimed = RegistryServer::Claim(serve_);
   if (!claimed.ok()) return loader_.ErrorAt("listen", std::string(claimed.status().message()));
   claimed_ = *std::move(claimed);
@@ -339,7 +344,7 @@ void AgentDaemon::Stop() {
 
 int Main(int argc, char** argv) {
   const absl::Time start_time = absl::Now();
-  StopSignals signals(/*reload=*/true);
+  StopSignals signals;
   ConfigLoader loader({"failback-agent",
                        "Keeps services registered: takes intents from local programs and carries "
                        "them to a registry, through its outages.",

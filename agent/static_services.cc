@@ -17,6 +17,7 @@
 #include "registry/errors.h"
 #include "registry/log.h"
 #include "registry/proto_time.h"
+#include "registry/utf8.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -224,7 +225,7 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
         out.set_kind(CheckKind(check->spec));
         out.set_state(ToProto(now.state));
         *out.mutable_since() = failback::ToProto(now.since);
-        out.set_last_error(now.last_error);
+        out.set_last_error(MadeUtf8(now.last_error));
         out.set_passes(now.passes);
         out.set_failures(now.failures);
       }

@@ -1,6 +1,7 @@
 #include "daemon/config_file.h"
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -215,6 +217,21 @@ std::optional<int> SecondDocument(const std::string& text) {
   return counter.second_line();
 }
 
+// The bytes of `\ud83d`.
+constexpr size_t kUnit = 6;
+
+// The number in such an escape at `at`.
+std::optional<uint32_t> UnitAt(const std::string& text, size_t at) {
+  if (at + kUnit > text.size() || text[at] != '\\' || text[at + 1] != 'u') return std::nullopt;
+  uint32_t unit = 0;
+  for (size_t i = at + 2; i < at + kUnit; ++i) {
+    if (!absl::ascii_isxdigit(static_cast<unsigned char>(text[i]))) return std::nullopt;
+    const char digit = absl::ascii_tolower(static_cast<unsigned char>(text[i]));
+    unit = unit << 4 | static_cast<uint32_t>(digit <= '9' ? digit - '0' : digit - 'a' + 10);
+  }
+  return unit;
+}
+
 // An error is one line, also where it repeats what the file says.
 absl::Status OnOneLine(const absl::Status& status) {
   if (status.ok()) return status;
@@ -224,8 +241,37 @@ absl::Status OnOneLine(const absl::Status& status) {
 
 }  // namespace
 
-absl::Status ParseYaml(const std::string& name, const std::string& text, Message* config,
+std::string JoinSurrogates(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos || (text[begin] != '[' && text[begin] != '{')) return text;
+  std::string joined;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') quoted = !quoted;
+    if (!quoted || text[i] != '\\') {
+      joined += text[i];
+      continue;
+    }
+    const std::optional<uint32_t> high = UnitAt(text, i);
+    const std::optional<uint32_t> low = high.has_value() ? UnitAt(text, i + kUnit) : std::nullopt;
+    if (low.has_value() && *high >= 0xd800 && *high < 0xdc00 && *low >= 0xdc00 && *low < 0xe000) {
+      const uint32_t code = 0x10000 + ((*high - 0xd800) << 10 | (*low - 0xdc00));
+      for (const int shift : {18, 12, 6, 0}) {
+        const uint32_t bits = code >> shift & (shift == 18 ? 0x07 : 0x3f);
+        joined += static_cast<char>((shift == 18 ? 0xf0 : 0x80) | bits);
+      }
+      i += 2 * kUnit - 1;
+    } else {
+      joined += text[i];  // and what it escapes, which may be a quote
+      if (++i < text.size()) joined += text[i];
+    }
+  }
+  return joined;
+}
+
+absl::Status ParseYaml(const std::string& name, const std::string& raw, Message* config,
                        ConfigOrigins* origins) {
+  const std::string text = JoinSurrogates(raw);
   try {
     if (const std::optional<int> line = SecondDocument(text)) {
       return absl::InvalidArgumentError(

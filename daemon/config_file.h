@@ -40,6 +40,11 @@ absl::Status ParseYaml(const std::string& name, const std::string& text,
 absl::Status ParseYamlFile(const std::string& path, google::protobuf::Message* config,
                            ConfigOrigins* origins);
 
+// YAML has no pairs of escapes for one character, which JSON writes for all beyond the first 65,536
+// (`\ud83d\ude00`): a text that is a list or a map in brackets, as JSON is, with such pairs as the
+// characters that they are.
+std::string JoinSurrogates(const std::string& text);
+
 // Reads one node of a text that the caller has loaded. Throws what yaml-cpp throws.
 absl::Status ParseYamlNode(const std::string& name, const YAML::Node& node,
                            google::protobuf::Message* message);

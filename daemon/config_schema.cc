@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "registry/proto_time.h"
+#include "registry/utf8.h"
 
 namespace failback {
 namespace {
@@ -186,6 +187,10 @@ absl::Status SetFromText(Message* parent, const FieldDescriptor* field, const st
   const Reflection* const reflection = parent->GetReflection();
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_STRING:
+      if (!IsUtf8(text)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("'", absl::CHexEscape(text), "' is not UTF-8"));
+      }
       if (field->is_repeated()) {
         reflection->AddString(parent, field, text);
       } else {

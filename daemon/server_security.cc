@@ -116,6 +116,7 @@ absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Load(Keys keys,
     security->tls_ = *std::move(made);
   }
   if (!asks && RulePaths(set).empty()) return security;
+  MutexLock lock(&security->look_mu_);
   security->rule_changes_.Check();
   absl::StatusOr<AccessRules> rules = security->ReadRules(&security->rules_content_);
   if (!rules.ok()) {
@@ -133,12 +134,13 @@ std::shared_ptr<grpc::ServerCredentials> ServerSecurity::credentials() const {
 
 absl::Status ServerSecurity::Watch(HashedWheelTimer* timer) {
   if (tls_ == nullptr && RulePaths(keys_).empty()) return absl::OkStatus();
-  auto task = PeriodicTask::Start(timer, keys_.reload_interval, [this] { LookAgain(); });
+  auto task = PeriodicTask::Start(timer, keys_.reload_interval, [this] { LookNow(); });
   if (task.ok()) task_ = *std::move(task);
   return task.status();
 }
 
-void ServerSecurity::LookAgain() {
+void ServerSecurity::LookNow() {
+  MutexLock lock(&look_mu_);
   if (tls_ != nullptr) {
     const absl::StatusOr<bool> taken = tls_->Reload();
     if (!taken.ok() || *taken) Tell("certificate", taken.status());

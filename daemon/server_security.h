@@ -1,8 +1,9 @@
 // What protects a daemon's listeners, from its configuration: TLS, known tokens, a policy; and the
 // task that follows changes of their files.
 //
-// Every `reload_interval` a periodic task on the wheel looks at the files. What has changed and is
-// good is taken, what is not is refused: the old stays, the event is logged once and counted.
+// Every `reload_interval` a periodic task on the wheel looks at the files, and at once when it is
+// asked to. What has changed and is good is taken, what is not is refused: the old stays, the event
+// is logged once and counted.
 //
 //   absl::StatusOr<std::unique_ptr<ServerSecurity>> security =
 //       ServerSecurity::Load(ServerSecurity::KeysOf(config), loader);
@@ -13,8 +14,8 @@
 //   …
 //   absl::Status status = (*security)->Watch(timer);
 //
-// Thread safety: none but for counters() and certificate_not_after(); it belongs to main(), which
-// destroys it before the timer.
+// Thread safety: none but for LookNow(), counters() and certificate_not_after(); it belongs to
+// main(), which destroys it before the timer.
 
 #ifndef FAILBACK_DAEMON_SERVER_SECURITY_H_
 #define FAILBACK_DAEMON_SERVER_SECURITY_H_
@@ -35,6 +36,7 @@
 #include "registry/security/file_changes.h"
 #include "registry/security/server_tls.h"
 #include "retry/hashed_wheel_timer.h"
+#include "retry/mutex.h"
 #include "retry/periodic_task.h"
 
 namespace failback {
@@ -74,6 +76,9 @@ class ServerSecurity {
   // Begins to follow changes, on `timer`, which outlives this. Nothing to follow: does nothing.
   absl::Status Watch(HashedWheelTimer* timer);
 
+  // Looks at the files now.
+  void LookNow();
+
   Counters counters() const;
 
   // When the certificate that is shown ends; infinite future without TLS.
@@ -83,15 +88,15 @@ class ServerSecurity {
   explicit ServerSecurity(Keys keys);
   // Also tells what the files say, to compare.
   absl::StatusOr<AccessRules> ReadRules(std::string* content) const;
-  void LookAgain();
   void Tell(const char* what, const absl::Status& status);
 
   const Keys keys_;
   std::shared_ptr<ServerTls> tls_;
   std::shared_ptr<AccessControl> access_;
-  FileChanges rule_changes_;    // used by one run of the task at a time, as the next two
-  absl::Status refused_rules_;  // what is there now, and has been told
-  std::string rules_content_;   // of those in force
+  Mutex look_mu_;  // held for a look
+  FileChanges rule_changes_ ABSL_GUARDED_BY(look_mu_);
+  absl::Status refused_rules_ ABSL_GUARDED_BY(look_mu_);  // what is there now, and has been told
+  std::string rules_content_ ABSL_GUARDED_BY(look_mu_);   // of those in force
   std::atomic<int64_t> reloads_{0};
   std::atomic<int64_t> refused_reloads_{0};
   std::unique_ptr<PeriodicTask> task_;

@@ -18,41 +18,36 @@ sigset_t StopSet() {
   return set;
 }
 
+sigset_t AllSet() {
+  sigset_t set = StopSet();
+  sigaddset(&set, SIGHUP);
+  return set;
+}
+
 }  // namespace
 
-StopSignals::StopSignals(bool reload) : reload_(reload) {
-  sigset_t set = StopSet();
-  if (reload) sigaddset(&set, SIGHUP);
+StopSignals::StopSignals() {
+  const sigset_t set = AllSet();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  // Now, as there may be no descriptor left when it is needed.
+  fd_ = signalfd(-1, &set, SFD_CLOEXEC);
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-int StopSignals::Wait() {
-  const sigset_t set = StopSet();
-  int signal = 0;
-  while (sigwait(&set, &signal) != 0) {
-  }
-  // One thread that takes the signal is enough for the default action to end the process.
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-  return signal;
-}
+StopSignals::~StopSignals() { close(fd_); }
 
-int StopSignals::WaitWith(int fd) {
-  sigset_t set = StopSet();
-  if (reload_) sigaddset(&set, SIGHUP);
-  const int signals = signalfd(-1, &set, SFD_CLOEXEC);
-  pollfd polled[] = {{signals, POLLIN, 0}, {fd, POLLIN, 0}};
+int StopSignals::Wait(int fd) {
+  pollfd polled[] = {{fd_, POLLIN, 0}, {fd, POLLIN, 0}};
   while (poll(polled, 2, -1) < 0) {
   }
   int signal = 0;
   if (polled[0].revents != 0) {
     signalfd_siginfo info = {};
-    if (read(signals, &info, sizeof(info)) == sizeof(info))
-      signal = static_cast<int>(info.ssi_signo);
+    if (read(fd_, &info, sizeof(info)) == sizeof(info)) signal = static_cast<int>(info.ssi_signo);
   }
-  close(signals);
   if (signal == SIGTERM || signal == SIGINT) {
     const sigset_t stop = StopSet();
+    // One thread that takes the signal is enough for the default action to end the process.
     pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
   }
   return signal;

@@ -1,10 +1,13 @@
 #include "daemon/start.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/logging.h"
@@ -21,6 +24,22 @@ std::optional<int> LoadConfiguration(int argc, char** argv, ConfigLoader* loader
   if (!loader->validate_only()) return std::nullopt;
   std::printf("the configuration is valid\n");
   return 0;
+}
+
+void MakeFolderOf(const std::string& place, mode_t mode) {
+  absl::string_view path = place;
+  if (!absl::ConsumePrefix(&path, "unix:")) absl::ConsumePrefix(&path, "sqlite://");
+  const size_t slash = path.rfind('/');
+  if (slash == absl::string_view::npos || slash == 0) return;
+  mkdir(std::string(path.substr(0, slash)).c_str(), mode);
+}
+
+void MakeDefaultFolder(const google::protobuf::Message& config, const std::string& key,
+                       const std::string& place, mode_t mode) {
+  const auto* const field = config.GetDescriptor()->FindFieldByName(key);
+  if (field != nullptr && field->options().GetExtension(config::v1::key).default_() == place) {
+    MakeFolderOf(place, mode);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<HashedWheelTimer>> NewWheel(const std::string& name) {

@@ -5,6 +5,8 @@
 #ifndef FAILBACK_DAEMON_START_H_
 #define FAILBACK_DAEMON_START_H_
 
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,6 +27,15 @@ namespace failback {
 std::optional<int> LoadConfiguration(int argc, char** argv, ConfigLoader* loader,
                                      google::protobuf::Message* config,
                                      const std::function<absl::Status()>& check);
+
+// Makes the folder of `place`, "unix:/run/failback/agent.sock" or "sqlite:///var/lib/x/y.db", if it
+// is not there and its parent is. Where it cannot, whoever uses the place says what is missing.
+void MakeFolderOf(const std::string& place, mode_t mode);
+
+// The same of `place` if it is the default of `key` in the configuration: what an operator has
+// written may be misspelled, and is not made.
+void MakeDefaultFolder(const google::protobuf::Message& config, const std::string& key,
+                       const std::string& place, mode_t mode);
 
 // The wheel that everything in a daemon waits on.
 absl::StatusOr<std::unique_ptr<HashedWheelTimer>> NewWheel(const std::string& name);

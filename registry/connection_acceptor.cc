@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "registry/log.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 namespace {
@@ -105,7 +105,7 @@ bool ConnectionAcceptor::AcceptAll(const Listener& listener) {
 void ConnectionAcceptor::Refuse(int fd) {
   close(fd);
   options_.on_refused();
-  if (const absl::Time now = absl::Now(); now - logged_ >= kLogPause) {
+  if (const SteadyTime now = SteadyNow(); now - logged_ >= kLogPause) {
     logged_ = now;
     Log(LogLevel::kWarning,
         "connections are refused: too few file descriptors are left; raise the limit on open files",

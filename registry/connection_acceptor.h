@@ -25,6 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 
@@ -64,7 +65,7 @@ class ConnectionAcceptor {
 
   const Options options_;
   const int stop_fd_;
-  absl::Time logged_ = absl::InfinitePast();
+  SteadyTime logged_ = SteadyPast();
   std::thread thread_;
 };
 

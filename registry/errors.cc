@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "grpcpp/support/status.h"
+#include "registry/utf8.h"
 
 namespace failback {
 namespace {
@@ -141,7 +142,8 @@ std::optional<absl::Duration> RetryDelayOf(const absl::Status& status) {
 rpc::v1::Status StatusToProto(const absl::Status& status) {
   rpc::v1::Status proto;
   proto.set_code(static_cast<int32_t>(status.code()));
-  proto.set_message(std::string(status.message()));
+  // A message that came over the wire may be any bytes.
+  proto.set_message(MadeUtf8(std::string(status.message())));
   status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
     auto* detail = proto.add_details();
     detail->set_type_url(std::string(url));

@@ -245,7 +245,11 @@ absl::Status FailbackGroup::Open(std::vector<Upstream> upstreams,
       if (state.has_value()) {
         own.state_dir = state->Folder(upstream.name);
         if (!former) {
-          if (!held.has_value()) held = state->TakeOver();
+          if (!held.has_value()) {
+            auto taken = state->TakeOver();
+            if (!taken.ok()) return taken.status();
+            held = *std::move(taken);
+          }
           own.adopt = held;
         }
       }

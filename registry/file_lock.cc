@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,12 +15,19 @@
 namespace failback {
 
 absl::StatusOr<FileLock> FileLock::Acquire(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0660);
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0660);
   if (fd < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot create ", path, ": ", std::generic_category().message(errno)));
+    const std::string why =
+        errno == ELOOP ? "is a symbolic link" : std::generic_category().message(errno);
+    return absl::InvalidArgumentError(absl::StrCat("cannot create ", path, ": ", why));
   }
   FileLock lock(fd);
+  struct stat info;
+  // Of a file that has another name too the content may be somebody's.
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot create ", path, ": something else is there"));
+  }
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     char text[16] = {};
     int64_t pid = 0;

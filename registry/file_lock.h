@@ -19,8 +19,8 @@ namespace failback {
 class FileLock {
  public:
   // Creates the file if needed. FAILED_PRECONDITION when another process (or another FileLock of
-  // this one) holds the lock, INVALID_ARGUMENT when the file cannot be created; the message names
-  // the path.
+  // this one) holds the lock, INVALID_ARGUMENT when the file cannot be created, or is a link to
+  // another; the message names the path.
   static absl::StatusOr<FileLock> Acquire(const std::string& path);
 
   FileLock(FileLock&& other) noexcept;

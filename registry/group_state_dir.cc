@@ -4,15 +4,16 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "registry/canonical.h"
 #include "registry/log.h"
+#include "registry/small_file.h"
 
 namespace failback {
 namespace {
@@ -38,10 +39,12 @@ absl::StatusOr<GroupStateDir> GroupStateDir::Open(const std::string& dir) {
   if (!lock.ok()) return Unusable(dir, std::string(lock.status().message()));
   GroupStateDir state(dir);
   state.lock_ = std::make_unique<FileLock>(*std::move(lock));
-  std::ifstream names(absl::StrCat(dir, "/upstreams"));
-  for (std::string name; std::getline(names, name);) {
-    if (!name.empty()) state.former_.push_back(name);
+  // Read as empty, what its upstreams are owed would be forgotten.
+  const auto names = ReadFile(absl::StrCat(dir, "/upstreams"));
+  if (!names.ok() && !absl::IsNotFound(names.status())) {
+    return Unusable(dir, std::string(names.status().message()));
   }
+  if (names.ok()) state.former_ = absl::StrSplit(*names, '\n', absl::SkipEmpty());
   return state;
 }
 
@@ -59,16 +62,20 @@ std::string GroupStateDir::Folder(const std::string& name) const {
   return absl::StrCat(dir_, "/upstream-", folder);
 }
 
-std::optional<std::vector<IntentJournal::Intent>> GroupStateDir::TakeOver() const {
+absl::StatusOr<std::optional<std::vector<IntentJournal::Intent>>> GroupStateDir::TakeOver() const {
+  absl::Status unreadable;
   for (const std::string& name : former_) {
     IntentJournal::Options options;
     options.dir = Folder(name);
     options.manual = true;
     auto journal = IntentJournal::Open(options);
-    if (journal.ok()) return (*journal)->TakeIntents();
+    if (journal.ok()) return std::make_optional((*journal)->TakeIntents());
+    unreadable = journal.status();
     Log(LogLevel::kError, "what a former upstream held cannot be read",
-        {{"upstream", name}, {"error", std::string(journal.status().message())}});
+        {{"upstream", name}, {"error", std::string(unreadable.message())}});
   }
+  // Each of them held the same; beginning with nothing would lose it.
+  if (!unreadable.ok()) return unreadable;
   return std::nullopt;
 }
 
@@ -82,14 +89,8 @@ absl::Status GroupStateDir::Keep(const std::vector<std::string>& names) const {
   }
   if (names == former_) return absl::OkStatus();
   const std::string path = absl::StrCat(dir_, "/upstreams");
-  const std::string next = absl::StrCat(path, ".next");
-  std::ofstream file(next, std::ios::trunc);
-  for (const std::string& name : names) file << name << "\n";
-  file.close();
-  if (!file || std::rename(next.c_str(), path.c_str()) != 0) {
-    return Unusable(dir_, absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
-  }
-  return absl::OkStatus();
+  const absl::Status kept = ReplaceFile(path, absl::StrCat(absl::StrJoin(names, "\n"), "\n"), 0600);
+  return kept.ok() ? kept : Unusable(dir_, std::string(kept.message()));
 }
 
 }  // namespace failback

@@ -32,8 +32,9 @@ class GroupStateDir {
   std::string Folder(const std::string& name) const;
 
   // What new upstreams begin with when none of the former ones is left: what the first of those
-  // held, owed unregisters included. Nullopt when there were none.
-  std::optional<std::vector<IntentJournal::Intent>> TakeOver() const;
+  // held, owed unregisters included. Nullopt when there were none; an error when none of them can
+  // be read.
+  absl::StatusOr<std::optional<std::vector<IntentJournal::Intent>>> TakeOver() const;
 
   // Notes the upstreams that the agent has now, and warns of those that it has no more.
   absl::Status Keep(const std::vector<std::string>& names) const;

@@ -6,12 +6,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "registry/address.h"
 #include "registry/grpc_threads.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 namespace {
@@ -118,7 +118,7 @@ GrpcChannels::Slot GrpcChannels::NewSlot(const std::string& address) const {
       Target(address), is_unix ? grpc::InsecureChannelCredentials() : credentials_.credentials,
       Arguments(options_));
   slot.stub = RegistryService::NewStub(slot.channel);
-  slot.created = absl::Now();
+  slot.created = SteadyNow();
   return slot;
 }
 

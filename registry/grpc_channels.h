@@ -26,6 +26,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "registry/security/client_security.h"
+#include "registry/steady_time.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -76,7 +77,7 @@ class GrpcChannels {
   struct Slot {
     std::shared_ptr<grpc::Channel> channel;
     std::shared_ptr<Stub> stub;
-    absl::Time created = absl::InfinitePast();
+    SteadyTime created = SteadyPast();
   };
 
   Slot NewSlot(const std::string& address) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

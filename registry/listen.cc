@@ -1,6 +1,7 @@
 #include "registry/listen.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -15,6 +16,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "registry/small_file.h"
 
 namespace failback {
 namespace {
@@ -157,8 +159,13 @@ absl::StatusOr<ListenAddress> ListenAddress::Prepare(const std::string& text,
         absl::StrCat(text, " is in use: ", std::string(lock.status().message())));
   }
   if (!lock.ok()) {
-    return absl::Status(lock.status().code(), absl::StrCat("cannot listen on ", text, ": ",
-                                                           std::string(lock.status().message())));
+    const std::string& path = listen.address_.path;
+    const std::string folder = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+    const bool missing = path.rfind('/') != std::string::npos && access(folder.c_str(), F_OK) != 0;
+    return absl::Status(
+        lock.status().code(),
+        absl::StrCat("cannot listen on ", text, ": ", std::string(lock.status().message()),
+                     missing ? "; make its folder: " + HowToMakeFolder(folder) : ""));
   }
   listen.lock_ = *std::move(lock);
   if (absl::Status status = RemoveStaleSocket(listen.address_.path); !status.ok()) return status;
@@ -200,11 +207,14 @@ absl::Status ListenAddress::GiveSocket() const {
   };
   const bool given = options_.socket_owner.has_value() || options_.socket_group.has_value();
   constexpr auto kSame = static_cast<uid_t>(-1);
-  if (given && chown(address_.path.c_str(), options_.socket_owner.value_or(kSame),
-                     options_.socket_group.value_or(kSame)) != 0) {
+  // No link is followed that somebody put in the socket's place.
+  if (given && lchown(address_.path.c_str(), options_.socket_owner.value_or(kSame),
+                      options_.socket_group.value_or(kSame)) != 0) {
     return error("owner");
   }
-  if (chmod(address_.path.c_str(), options_.socket_mode) != 0) return error("mode");
+  if (fchmodat(AT_FDCWD, address_.path.c_str(), options_.socket_mode, AT_SYMLINK_NOFOLLOW) != 0) {
+    return error("mode");
+  }
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <csignal>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,6 +69,8 @@ class RegistryDaemon {
 
   // Opens the store and serves. An error is of the configuration, and names the place.
   absl::Status Start();
+  // Waits for the signal to stop, and returns it. SIGHUP looks at certificates, tokens and policy.
+  int Run(StopSignals* signals);
   void Stop();
 
  private:
@@ -94,6 +97,7 @@ absl::Status RegistryDaemon::Start() {
   absl::StatusOr<std::unique_ptr<HashedWheelTimer>> timer = NewWheel("registry");
   if (!timer.ok()) return timer.status();
   timer_ = *std::move(timer);
+  MakeDefaultFolder(config_, "store", config_.store(), 0750);
   absl::StatusOr<std::unique_ptr<Registry>> registry = OpenStore(config_, timer_.get(), loader_);
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
@@ -168,6 +172,17 @@ void RegistryDaemon::Announce() const {
                 absl::StrCat("store ", config_.store()));
 }
 
+int RegistryDaemon::Run(StopSignals* signals) {
+  while (true) {
+    const int signal = signals->Wait();
+    if (signal != SIGHUP) return signal;
+    Log(LogLevel::kInfo,
+        "looking at certificates, tokens and policy; other settings need a restart",
+        {{"signal", absl::StrCat(signal)}});
+    security_->LookNow();
+  }
+}
+
 void RegistryDaemon::Stop() {
   admin_->Stopping();
   xds_service_->Stop();
@@ -225,7 +240,7 @@ int Main(int argc, char** argv) {
 
   RegistryDaemon daemon(config, std::move(security), loader, start_time);
   if (auto status = daemon.Start(); !status.ok()) return loader.Fail(status);
-  const int signal = signals.Wait();
+  const int signal = daemon.Run(&signals);
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
   daemon.Stop();
   Log(LogLevel::kInfo, "stopped");

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/utf8.h"
 
 namespace failback {
 namespace {
@@ -73,58 +73,6 @@ absl::Status ValidateName(const FieldPath& path, std::string_view name, size_t m
     return Invalid(path, absl::StrCat(Quoted(name), " must begin and end with a letter or digit"));
   }
   return absl::OkStatus();
-}
-
-bool IsAscii(std::string_view text) {
-  const auto has_high_bit = [](const char* from) {
-    uint64_t word;
-    std::memcpy(&word, from, sizeof(word));
-    return (word & 0x8080808080808080u) != 0;
-  };
-  constexpr size_t kWord = sizeof(uint64_t);
-  const char* next = text.data();
-  const char* const end = next + text.size();
-  if (text.size() < kWord) {
-    unsigned char all = 0;
-    for (; next != end; ++next) all |= static_cast<unsigned char>(*next);
-    return all < 0x80;
-  }
-  for (; end - next > static_cast<ptrdiff_t>(kWord); next += kWord) {
-    if (has_high_bit(next)) return false;
-  }
-  return !has_high_bit(end - kWord);  // overlaps the last one
-}
-
-// How many characters `text` has, or -1 when it is not UTF-8.
-int Utf8Length(std::string_view text) {
-  if (IsAscii(text)) return static_cast<int>(text.size());
-  int length = 0;
-  for (size_t i = 0; i < text.size(); ++length) {
-    const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
-    const unsigned char lead = byte(i);
-    size_t more = 0;
-    uint32_t code = lead;
-    uint32_t least = 0;
-    if (lead >= 0x80) {
-      if (lead >= 0xc2 && lead <= 0xdf) {
-        more = 1, code = lead & 0x1f, least = 0x80;
-      } else if (lead >= 0xe0 && lead <= 0xef) {
-        more = 2, code = lead & 0x0f, least = 0x800;
-      } else if (lead >= 0xf0 && lead <= 0xf4) {
-        more = 3, code = lead & 0x07, least = 0x10000;
-      } else {
-        return -1;
-      }
-    }
-    if (more >= text.size() - i) return -1;
-    for (size_t k = 1; k <= more; ++k) {
-      if ((byte(i + k) & 0xc0) != 0x80) return -1;
-      code = code << 6 | (byte(i + k) & 0x3f);
-    }
-    if (code < least || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return -1;
-    i += more + 1;
-  }
-  return length;
 }
 
 // UTF-8 without control characters, at most `max` characters.
@@ -522,6 +470,7 @@ absl::Status ValidateSetOffline(const SetOfflineRequest& request) {
       return InvalidField(
           name, absl::StrCat("has ", text->size(), " bytes; at most ", limit, " are allowed"));
     }
+    if (!IsUtf8(*text)) return InvalidField(name, absl::StrCat(Quoted(*text), " is not UTF-8"));
   }
   return absl::OkStatus();
 }

@@ -1,12 +1,5 @@
 #include "xds/bootstrap.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -14,13 +7,10 @@
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "registry/address.h"
+#include "registry/small_file.h"
 
 namespace failback::xds {
 namespace {
-
-absl::Status FileError(const std::string& path) {
-  return absl::FailedPreconditionError(absl::StrCat(path, ": ", std::strerror(errno)));
-}
 
 // As a JSON string.
 std::string Quoted(const std::string& text) {
@@ -30,25 +20,6 @@ std::string Quoted(const std::string& text) {
   // Fails only for text that is not UTF-8, which the configuration does not let in.
   static_cast<void>(google::protobuf::util::MessageToJsonString(value, &json));
   return json;
-}
-
-// Writes all of `text` to a new file and to the disk.
-bool WriteFile(const std::string& path, const std::string& text) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return false;
-  size_t written = 0;
-  bool ok = fchmod(fd, 0644) == 0;
-  while (ok && written < text.size()) {
-    const ssize_t count = write(fd, text.data() + written, text.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    ok = count >= 0;
-    if (ok) written += static_cast<size_t>(count);
-  }
-  ok = ok && fsync(fd) == 0;
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return ok;
 }
 
 }  // namespace
@@ -96,14 +67,7 @@ std::string BootstrapJson(const Bootstrap& bootstrap) {
 }
 
 absl::Status WriteBootstrap(const Bootstrap& bootstrap, const std::string& path) {
-  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
-  if (!WriteFile(temporary, BootstrapJson(bootstrap)) ||
-      std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const absl::Status status = FileError(path);
-    unlink(temporary.c_str());
-    return status;
-  }
-  return absl::OkStatus();
+  return ReplaceFile(path, BootstrapJson(bootstrap), 0644);
 }
 
 }  // namespace failback::xds

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "registry/errors.h"
+#include "registry/utf8.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -82,7 +83,7 @@ ServerUnaryReactor* AdminService::SetOffline(CallbackServerContext* context,
   if (const auto who = access_->Identify(*context); who.ok()) {
     told.set_by(told.by().empty() ? who->ToString()
                                   : absl::StrCat(told.by(), " by ", who->ToString()));
-    told.mutable_by()->resize(std::min(told.by().size(), kMaxOfflineByBytes));
+    CutUtf8(kMaxOfflineByBytes, told.mutable_by());
   }
   return Serve(context, told, response, &Admin::SetOffline);
 }

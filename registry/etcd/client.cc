@@ -11,6 +11,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "registry/etcd/error.h"
 #include "registry/log.h"
+#include "registry/steady_time.h"
 #include "retry/clock.h"
 
 namespace failback {
@@ -65,7 +66,7 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
   bool authenticates = false;  // the call that fetches a token needs none
 
   const int64_t begin_nanos = Clock::Real()->NowNanos();
-  absl::Time deadline;
+  SteadyTime deadline;
   std::unique_ptr<grpc::ClientContext> context;
   std::shared_ptr<const Member> member;
   std::string token;
@@ -93,7 +94,7 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
     ++attempts;
     auto next = std::make_unique<grpc::ClientContext>();
     Prepare(token, next.get());
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - SteadyNow();
     next->set_deadline(absl::ToChronoTime(
         absl::Now() + std::clamp(client->options_.attempt_timeout, absl::Milliseconds(1),
                                  std::max(left, absl::Milliseconds(1)))));
@@ -135,7 +136,7 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
     const size_t members = client->options_.endpoints.size();
     const bool round = attempts % members == 0;
     const absl::Duration pause = round ? client->options_.round_delay : absl::ZeroDuration();
-    if (!IsTransient(status) || client->closed() || absl::Now() + pause >= deadline) {
+    if (!IsTransient(status) || client->closed() || SteadyNow() + pause >= deadline) {
       if (absl::IsDeadlineExceeded(status)) {
         return Finish(absl::UnavailableError(
             absl::StrCat("no member of etcd has answered within ",
@@ -197,7 +198,7 @@ void Client::Unary(Request request, Done<Response> done, Start start) {
   call->done = std::move(done);
   call->start = start;
   call->authenticates = std::is_same_v<Request, AuthenticateRequest>;
-  call->deadline = absl::Now() + options_.call_timeout;
+  call->deadline = SteadyNow() + options_.call_timeout;
   call->Attempt();
 }
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {
@@ -26,7 +26,7 @@ void LeaseRenewer::Renew(int64_t lease, Client::Done<int64_t> done) {
   std::shared_ptr<RenewalStream> opened;
   {
     MutexLock lock(&mu_);
-    const absl::Time now = absl::Now();
+    const SteadyTime now = SteadyNow();
     Lease& entry = leases_[lease];
     entry.waiters.push_back({now + client_->options().call_timeout, std::move(done)});
     if (entry.waiters.size() > 1) return;  // its answer serves this one too
@@ -65,7 +65,7 @@ std::shared_ptr<LeaseRenewer::RenewalStream> LeaseRenewer::NewStream() {
        [this](const LeaseKeepAliveResponse& response) { OnAnswer(response); },
        [this](const absl::Status& status) { OnStreamEnd(status); }});
   for (auto& [lease, entry] : leases_) {
-    entry.sent = absl::Now();
+    entry.sent = SteadyNow();
     stream_->Send(RequestFor(lease));
   }
   return stream_;
@@ -107,7 +107,7 @@ void LeaseRenewer::OnStreamEnd(const absl::Status& status) {
     for (auto it = leases_.begin(); it != leases_.end();) {
       auto& waiters = it->second.waiters;
       for (auto waiter = waiters.begin(); waiter != waiters.end();) {
-        if (again && absl::Now() < waiter->deadline) {
+        if (again && SteadyNow() < waiter->deadline) {
           ++waiter;
           continue;
         }
@@ -133,7 +133,7 @@ void LeaseRenewer::Check() {
   {
     MutexLock lock(&mu_);
     checking_ = false;
-    const absl::Time limit = absl::Now() - client_->options().attempt_timeout;
+    const SteadyTime limit = SteadyNow() - client_->options().attempt_timeout;
     for (const auto& [lease, entry] : leases_) {
       if (entry.sent < limit) stuck = stream_;
     }

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "registry/etcd/client.h"
 #include "registry/etcd/stream.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {
@@ -40,11 +41,11 @@ class LeaseRenewer {
   using RenewalStream =
       Stream<etcdserverpb::LeaseKeepAliveRequest, etcdserverpb::LeaseKeepAliveResponse>;
   struct Waiter {
-    absl::Time deadline;
+    SteadyTime deadline;
     Client::Done<int64_t> done;
   };
   struct Lease {
-    absl::Time sent;
+    SteadyTime sent;
     std::vector<Waiter> waiters;
   };
 

@@ -5,7 +5,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "failback/etcd/v1/stored.pb.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
@@ -14,6 +13,7 @@
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
 #include "registry/selector.h"
+#include "registry/steady_time.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -237,7 +237,7 @@ void Lister::ReadKeys(std::shared_ptr<Listing> listing) {
     {
       MutexLock lock(&mu_);
       if (more) {
-        remembered_[listing->request.incarnation()] = {listing->keys, absl::Now() + kRememberKeys};
+        remembered_[listing->request.incarnation()] = {listing->keys, SteadyNow() + kRememberKeys};
       } else {
         remembered_.erase(listing->request.incarnation());
       }
@@ -264,7 +264,7 @@ void Lister::ReadKeys(std::shared_ptr<Listing> listing) {
 }
 
 void Lister::Sweep() {
-  const absl::Time now = absl::Now();
+  const SteadyTime now = SteadyNow();
   MutexLock lock(&mu_);
   absl::erase_if(remembered_, [&](const auto& entry) { return entry.second.until < now; });
 }

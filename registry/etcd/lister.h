@@ -19,6 +19,7 @@
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
 #include "registry/registry.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {
@@ -50,7 +51,7 @@ class Lister {
 
   struct Remembered {
     CanonicalKeys keys;
-    absl::Time until;
+    SteadyTime until;
   };
   Mutex mu_;
   absl::flat_hash_map<std::string, Remembered> remembered_ ABSL_GUARDED_BY(mu_);  // by incarnation

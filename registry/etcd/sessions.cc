@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "absl/random/random.h"
-#include "absl/time/clock.h"
 #include "registry/errors.h"
 #include "registry/etcd/error.h"
 #include "registry/etcd/gather.h"
 #include "registry/etcd/txn.h"
 #include "registry/ids.h"
 #include "registry/proto_time.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {
@@ -204,7 +204,7 @@ void Sessions::Create(std::shared_ptr<Opening> opening) {
                  {
                    MutexLock lock(&opened.session->mu);
                    opened.session->leases.front().keys = 1;  // the session's own
-                   opened.session->incarnation_renewed = absl::Now();
+                   opened.session->incarnation_renewed = SteadyNow();
                  }
                  Finish(opening.get(), std::move(opened));
                });
@@ -242,7 +242,7 @@ SessionPtr Sessions::Adopt(const std::string& session_id, const mvccpb::KeyValue
     session = entry;
   }
   MutexLock lock(&session->mu);
-  session->last_used = absl::Now();
+  session->last_used = SteadyNow();
   if (kv.mod_revision() <= session->mod_revision) return session;
   session->mod_revision = kv.mod_revision();
   std::vector<Session::Lease> leases;
@@ -264,7 +264,7 @@ void Sessions::Find(const std::string& session_id, Client::Done<SessionPtr> done
   if (known != nullptr) {
     {
       MutexLock lock(&known->mu);
-      known->last_used = absl::Now();
+      known->last_used = SteadyNow();
     }
     return std::move(done)(std::move(known));
   }
@@ -306,8 +306,8 @@ void Sessions::RenewLeases(SessionPtr session, Store store, uint64_t revision,
   {
     MutexLock lock(&session->mu);
     for (const Session::Lease& lease : session->leases) leases.push_back(lease.id);
-    if (absl::Now() - session->incarnation_renewed > kIncarnationRenewal) {
-      session->incarnation_renewed = absl::Now();
+    if (SteadyNow() - session->incarnation_renewed > kIncarnationRenewal) {
+      session->incarnation_renewed = SteadyNow();
       renew_incarnation = session->incarnation_lease != 0;
     }
   }
@@ -404,7 +404,7 @@ void Sessions::Close(const std::string& session_id, Client::Done<uint64_t> done)
 }
 
 void Sessions::Sweep() {
-  const absl::Time now = absl::Now();
+  const SteadyTime now = SteadyNow();
   MutexLock lock(&mu_);
   absl::erase_if(sessions_, [&](const auto& entry) {
     MutexLock session(&entry.second->mu);

@@ -30,6 +30,7 @@
 #include "registry/etcd/keys.h"
 #include "registry/etcd/lease_renewer.h"
 #include "registry/registry.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {
@@ -64,8 +65,8 @@ struct Session {
   // Most registrations of a young session are of keys that are not there. When that was wrong the
   // keys are read first.
   bool expects_absent ABSL_GUARDED_BY(mu) = true;
-  absl::Time last_used ABSL_GUARDED_BY(mu);
-  absl::Time incarnation_renewed ABSL_GUARDED_BY(mu) = absl::InfinitePast();
+  SteadyTime last_used ABSL_GUARDED_BY(mu);
+  SteadyTime incarnation_renewed ABSL_GUARDED_BY(mu) = SteadyPast();
 
   bool Has(int64_t lease) const;
 };

@@ -7,6 +7,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "registry/canonical.h"
 #include "registry/proto_time.h"
+#include "registry/stored_text.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -51,7 +52,8 @@ std::string EncodeStored(const StoredRecord& record) {
 StoredRecord DecodeStored(std::string_view canonical, const std::string& value) {
   StoredRecord record;
   if (const size_t begin = ReadMeta(value, &record.meta); begin > 0) {
-    if (value.size() > begin) record.instance = Blob(std::string_view(value).substr(begin));
+    const std::string_view instance = std::string_view(value).substr(begin);
+    if (!instance.empty() && IsReadableInstance(instance)) record.instance = Blob(instance);
     return record;
   }
   record.meta.Clear();

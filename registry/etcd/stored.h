@@ -37,7 +37,7 @@ std::string EncodeStored(const StoredRecord& record);
 
 // What a key with canonical spelling `canonical` holds. A value that another hand has put there
 // counts as an instance without a fence if it is a ServiceInstance of that key, else as
-// nothing.
+// nothing; an instance with text that no client can read counts as nothing too.
 StoredRecord DecodeStored(std::string_view canonical, const std::string& value);
 
 // The line of a listing for a key that holds an instance.

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {
@@ -17,7 +17,7 @@ void TombstoneLeases::Take(absl::Duration retention, int64_t keys, Client::Done<
   {
     MutexLock lock(&mu_);
     Class& entry = classes_[seconds];
-    if (entry.lease != 0 && absl::Now() < entry.until && entry.keys + keys <= keys_per_lease_) {
+    if (entry.lease != 0 && SteadyNow() < entry.until && entry.keys + keys <= keys_per_lease_) {
       entry.keys += keys;
       lease = entry.lease;
     } else {
@@ -31,7 +31,7 @@ void TombstoneLeases::Take(absl::Duration retention, int64_t keys, Client::Done<
 
 void TombstoneLeases::Grant(int64_t seconds) {
   // Counted from before the call: the lease is younger than that.
-  const absl::Time until = absl::Now() + absl::Seconds(seconds);
+  const SteadyTime until = SteadyNow() + absl::Seconds(seconds);
   LeaseGrantRequest request;
   request.set_ttl(2 * seconds);
   client_->LeaseGrant(

@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "registry/etcd/client.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {
@@ -39,7 +40,7 @@ class TombstoneLeases {
   struct Class {
     int64_t lease = 0;
     int64_t keys = 0;
-    absl::Time until;
+    SteadyTime until;
     bool granting = false;
     std::vector<Waiter> waiting;
   };

@@ -4,8 +4,8 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "registry/etcd/error.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {
@@ -41,7 +41,7 @@ int64_t Watcher::Watch(std::string key, std::string range_end, int64_t start_rev
   {
     MutexLock lock(&mu_);
     check = !std::exchange(checking_, true);
-    if (check) last_heard_ = absl::Now();
+    if (check) last_heard_ = SteadyNow();
     id = ++last_id_;
     const Entry& entry =
         entries_
@@ -79,7 +79,7 @@ std::shared_ptr<Watcher::WatchStream> Watcher::NewStream() {
                    WatchStream* reactor) { member.watch->async()->Watch(context, reactor); },
                 [this](WatchResponse response) { OnMessage(std::move(response)); },
                 [this](const absl::Status& status) { OnStreamEnd(status); }});
-  asked_ = absl::InfinitePast();
+  asked_ = SteadyPast();
   unanswered_.clear();
   for (auto& [id, entry] : entries_) {
     entry.parts.clear();
@@ -106,8 +106,8 @@ void Watcher::OnMessage(WatchResponse response) {
   int64_t revision = 0;
   {
     MutexLock lock(&mu_);
-    last_heard_ = absl::Now();
-    asked_ = absl::InfinitePast();
+    last_heard_ = SteadyNow();
+    asked_ = SteadyPast();
     int64_t id = response.watch_id();
     if (id == kNoWatch && !response.canceled()) return;  // a sign of life
     if ((response.created() || id == kNoWatch) && !unanswered_.empty()) {
@@ -173,7 +173,7 @@ void Watcher::OnStreamEnd(const absl::Status& status) {
     MutexLock lock(&mu_);
     stream_ = nullptr;
     const bool again = IsTransient(status) || ErrorOf(status) == Error::kInvalidToken;
-    if (closed || !again || absl::Now() - last_heard_ > outage_limit_) over.swap(entries_);
+    if (closed || !again || SteadyNow() - last_heard_ > outage_limit_) over.swap(entries_);
     reopen = !entries_.empty() && !std::exchange(reopening_, true);
   }
   for (auto& [id, entry] : over) entry.sink->OnEnd(status);
@@ -185,13 +185,13 @@ void Watcher::CheckLife() {
   std::shared_ptr<WatchStream> stuck;
   {
     MutexLock lock(&mu_);
-    const absl::Time now = absl::Now();
+    const SteadyTime now = SteadyNow();
     const absl::Duration limit = client_->options().attempt_timeout;
     checking_ = !entries_.empty() && !client_->closed();
     if (stream_ != nullptr && checking_) {
-      if (asked_ != absl::InfinitePast() && now - asked_ > limit) {
+      if (asked_ != SteadyPast() && now - asked_ > limit) {
         stuck = stream_;
-      } else if (asked_ == absl::InfinitePast() && now - last_heard_ > limit) {
+      } else if (asked_ == SteadyPast() && now - last_heard_ > limit) {
         asked_ = now;
         WatchRequest request;
         request.mutable_progress_request();

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "registry/etcd/client.h"
 #include "registry/etcd/stream.h"
+#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {
@@ -73,8 +74,8 @@ class Watcher {
   std::deque<int64_t> unanswered_ ABSL_GUARDED_BY(mu_);
   bool reopening_ ABSL_GUARDED_BY(mu_) = false;  // in a moment
   bool checking_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Time last_heard_ ABSL_GUARDED_BY(mu_);
-  absl::Time asked_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  SteadyTime last_heard_ ABSL_GUARDED_BY(mu_);
+  SteadyTime asked_ ABSL_GUARDED_BY(mu_) = SteadyPast();
 };
 
 }  // namespace etcd

@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "registry/errors.h"
 #include "registry/ids.h"
+#include "registry/utf8.h"
 
 namespace failback {
 namespace {
@@ -110,6 +111,7 @@ absl::StatusOr<AccessRules::Rule> AccessRules::MakeRule(const std::string& path,
 
 absl::Status AccessRules::AddToken(const std::string& path, const config::v1::Token& token) {
   if (token.name().empty()) return Bad(absl::StrCat(path, ".name"), "is required");
+  if (!IsUtf8(token.name())) return Bad(absl::StrCat(path, ".name"), "is not UTF-8");
   const std::string& hex = token.sha256();
   if (hex.size() != 64 || !std::all_of(hex.begin(), hex.end(), absl::ascii_isxdigit)) {
     // What is there may be the token itself: it is not repeated.

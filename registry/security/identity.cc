@@ -2,9 +2,12 @@
 
 #include <openssl/sha.h>
 
+#include <string_view>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "grpc/grpc_security_constants.h"
+#include "registry/utf8.h"
 
 namespace failback {
 
@@ -34,7 +37,8 @@ Identity IdentityOfPeer(const grpc::AuthContext& context) {
   Identity identity;
   const auto add = [&](const char* property) {
     for (const grpc::string_ref& value : context.FindPropertyValues(property)) {
-      if (!value.empty()) identity.names.emplace_back(value.data(), value.size());
+      const std::string_view name(value.data(), value.size());
+      if (!name.empty() && IsUtf8(name)) identity.names.emplace_back(name);
     }
   };
   add(GRPC_PEER_URI_PROPERTY_NAME);

@@ -3,7 +3,8 @@
 //
 // A token that comes with a call decides, as it is the program's own; a certificate may be that of
 // the machine. A certificate's names are the URIs and DNS names among its subject alternative
-// names, or its common name if it has neither.
+// names, or its common name if it has neither. A name that is not UTF-8 is none: no message could
+// carry it.
 //
 // Thread safety: plain values.
 

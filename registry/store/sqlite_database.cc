@@ -3,9 +3,11 @@
 #include <sqlite3.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace failback {
@@ -23,6 +25,35 @@ int OpenFlags(SqliteDatabase::Mode mode) {
       return SQLITE_OPEN_READONLY;
   }
   return SQLITE_OPEN_READONLY;
+}
+
+// Whether what cannot be opened now may be later: the process or the machine is short of something.
+bool MayPass(int error) {
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOSPC:
+    case EDQUOT:
+    case EIO:
+    case EINTR:
+    case ESTALE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The code in what a check of the structure says of a page that it could not read, "…: unable to
+// get the page. error code=522"; SQLITE_CORRUPT when it says something else.
+int CodeInCheck(const std::string& found) {
+  constexpr absl::string_view kMark = "error code=";
+  const size_t at = found.find(std::string(kMark));
+  if (at == std::string::npos) return SQLITE_CORRUPT;
+  const std::string text = found.substr(at + kMark.size());
+  int code = 0;
+  const size_t end = std::min(text.find_first_not_of("0123456789"), text.size());
+  return absl::SimpleAtoi(text.substr(0, end), &code) ? code : SQLITE_CORRUPT;
 }
 
 }  // namespace
@@ -64,18 +95,19 @@ std::string_view SqliteStatement::Bytes(int column) const {
 }
 
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::string& path,
-                                                                     Mode mode) {
+                                                                     Mode mode, const char* kind) {
   sqlite3* db = nullptr;
   const int code =
       sqlite3_open_v2(path.c_str(), &db, OpenFlags(mode) | SQLITE_OPEN_NOMUTEX, nullptr);
-  std::unique_ptr<SqliteDatabase> database(new SqliteDatabase(path, db));
+  std::unique_ptr<SqliteDatabase> database(new SqliteDatabase(path, db, kind));
   if (code != SQLITE_OK) return database->Error(code);
   sqlite3_extended_result_codes(db, 1);
   sqlite3_busy_timeout(db, kBusyTimeoutMs);
   return database;
 }
 
-SqliteDatabase::SqliteDatabase(std::string path, sqlite3* db) : path_(std::move(path)), db_(db) {}
+SqliteDatabase::SqliteDatabase(std::string path, sqlite3* db, const char* kind)
+    : path_(std::move(path)), db_(db), kind_(kind) {}
 
 SqliteDatabase::~SqliteDatabase() {
   begin_.reset();
@@ -90,20 +122,24 @@ std::string OnOneLine(std::string text) {
 }
 
 absl::Status SqliteDatabase::Damaged(const std::string& what) const {
-  return absl::DataLossError(OnOneLine(absl::StrCat("store ", path_, ": is damaged: ", what)));
+  return absl::DataLossError(OnOneLine(absl::StrCat(kind_, " ", path_, ": is damaged: ", what)));
 }
 
 absl::Status SqliteDatabase::Error(int code) const {
   const std::string message = OnOneLine(absl::StrCat(
-      "store ", path_, ": ", db_ == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(db_),
+      kind_, " ", path_, ": ", db_ == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(db_),
       " (SQLite ", db_ == nullptr ? code : sqlite3_extended_errcode(db_), ")"));
   switch (code & 0xff) {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return absl::DataLossError(message);
+    case SQLITE_CANTOPEN:
+      if (db_ != nullptr && MayPass(sqlite3_system_errno(db_))) {
+        return absl::UnavailableError(message);
+      }
+      return absl::PermissionDeniedError(message);
     case SQLITE_PERM:
     case SQLITE_AUTH:
-    case SQLITE_CANTOPEN:
       return absl::PermissionDeniedError(message);
     default:  // full, read-only, busy, I/O: may pass
       return absl::UnavailableError(message);
@@ -130,6 +166,24 @@ absl::StatusOr<int64_t> SqliteDatabase::QueryInt(const char* sql) {
   const int code = (*statement)->Step();
   if (code != SQLITE_ROW) return Error(code);
   return (*statement)->Int(0);
+}
+
+absl::Status SqliteDatabase::CheckStructure(const char* check) {
+  auto statement = Prepare(absl::StrCat("PRAGMA ", check, "(1)").c_str());
+  if (!statement.ok()) return statement.status();
+  const int code = (*statement)->Step();
+  if (code != SQLITE_ROW) return Error(code);
+  const std::string found((*statement)->Bytes(0));
+  if (found == "ok") return absl::OkStatus();
+  switch (CodeInCheck(found) & 0xff) {
+    case SQLITE_IOERR:
+    case SQLITE_NOMEM:
+    case SQLITE_BUSY:
+    case SQLITE_CANTOPEN:
+      return absl::UnavailableError(OnOneLine(absl::StrCat(kind_, " ", path_, ": ", found)));
+    default:
+      return Damaged(found);
+  }
 }
 
 absl::Status SqliteDatabase::RunKept(const char* sql, std::unique_ptr<SqliteStatement>* statement) {

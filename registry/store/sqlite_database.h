@@ -1,8 +1,9 @@
 // One connection to an SQLite file, with errors as statuses.
 //
-// Every error names the file, says what SQLite says, and has the code that the store's errors have:
-// DATA_LOSS for a damaged file, PERMISSION_DENIED for one that may not be used, UNAVAILABLE for
-// what may pass (disk full, read-only, locked).
+// Every error names the file, says what SQLite says, and has one of three codes, for the store and
+// for the intent journal: DATA_LOSS for a damaged file (what SQLite calls corrupt or no database,
+// and nothing else), PERMISSION_DENIED for one that may not be used, UNAVAILABLE for what may pass
+// (disk full, read-only, locked, out of descriptors, an I/O error).
 //
 // Thread safety: one call at a time.
 
@@ -66,7 +67,9 @@ class SqliteDatabase {
     kReadOnly,   // likewise
   };
 
-  static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(const std::string& path, Mode mode);
+  // `kind` says in errors what the file is.
+  static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(const std::string& path, Mode mode,
+                                                              const char* kind = "store");
   ~SqliteDatabase();
   SqliteDatabase(const SqliteDatabase&) = delete;
   SqliteDatabase& operator=(const SqliteDatabase&) = delete;
@@ -78,6 +81,10 @@ class SqliteDatabase {
   absl::StatusOr<std::unique_ptr<SqliteStatement>> Prepare(const char* sql);
   // The first column of the only row.
   absl::StatusOr<int64_t> QueryInt(const char* sql);
+
+  // Reads the structure of the whole file with "quick_check" or "integrity_check". DATA_LOSS says
+  // what is wrong with it; a page that could not be read now is no damage.
+  absl::Status CheckStructure(const char* check);
 
   // The log of this connection, which is SQLite's own business until it is attached.
   void AttachLog(bool keep_room) { log_.Attach(db_, keep_room); }
@@ -101,7 +108,7 @@ class SqliteDatabase {
   int last_error() const;
 
  private:
-  SqliteDatabase(std::string path, sqlite3* db);
+  SqliteDatabase(std::string path, sqlite3* db, const char* kind);
   absl::Status Begin();
   absl::Status Commit();
   // Runs `sql`, prepared at the first use and kept in `statement`.
@@ -110,6 +117,7 @@ class SqliteDatabase {
 
   const std::string path_;
   sqlite3* const db_;
+  const char* const kind_;
   SqliteLog log_;
   std::unique_ptr<SqliteStatement> begin_;
   std::unique_ptr<SqliteStatement> commit_;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "registry/ids.h"
 #include "registry/log.h"
+#include "registry/small_file.h"
 #include "registry/store/epoch.h"
 
 namespace failback {
@@ -44,8 +45,9 @@ absl::StatusOr<FileLock> LockStore(const std::string& path) {
   const std::string folder = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
   struct stat info;
   if (stat(folder.c_str(), &info) != 0) {
-    return absl::NotFoundError(
-        absl::StrCat("store ", path, ": folder ", folder, ": ", std::strerror(errno)));
+    return absl::NotFoundError(absl::StrCat("store ", path, ": folder ", folder, ": ",
+                                            std::strerror(errno),
+                                            "; make it: ", HowToMakeFolder(folder)));
   }
   if (!S_ISDIR(info.st_mode)) {
     return absl::NotFoundError(absl::StrCat("store ", path, ": ", folder, " is not a folder"));
@@ -165,13 +167,7 @@ absl::Status SqliteStorage::ReadStore(bool created) {
   if (!why.has_value()) return absl::OkStatus();
   if (lossy && head_.durability == Durability::kOff) {
     // Nothing was synced: the file itself may have been torn.
-    auto check = db_->Prepare("PRAGMA quick_check(1)");
-    if (!check.ok()) return check.status();
-    const int found = (*check)->Step();
-    if (found != SQLITE_ROW) return db_->Error(found);
-    if ((*check)->Bytes(0) != "ok") {
-      return db_->Damaged(std::string((*check)->Bytes(0)));
-    }
+    if (auto status = db_->CheckStructure("quick_check"); !status.ok()) return status;
   }
   minted_ = true;
   BeginNewEpoch(&head_);

@@ -11,6 +11,9 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "registry/canonical.h"
+#include "registry/log.h"
+#include "registry/stored_text.h"
+#include "registry/utf8.h"
 
 namespace failback {
 namespace {
@@ -376,7 +379,7 @@ class State::Loader : public StoreReader {
       return Bad("incarnation", row.rank, "is there twice");
     }
     Incarnation* const incarnation = state_->AddIncarnation(row.rank, std::move(row.name));
-    incarnation->client_name = std::move(row.client_name);
+    incarnation->client_name = MadeUtf8(std::move(row.client_name));
     incarnation->stored_ms = row.last_seen_ms;
     incarnation->last_seen_ms = row.last_seen_ms + state_->options_.seen_slack_ms;
     state_->next_rank_ = std::max(state_->next_rank_, row.rank + 1);
@@ -429,6 +432,7 @@ class State::Loader : public StoreReader {
     version.persistent = row.persistent;
     if (version.empty())
       return Bad("record", row.id, "has neither an instance nor a fence nor a mark");
+    if (version.offline) version.offline = MendMark(row.key, version.offline);
     if (version.fence.rank != 0 && !state_->by_rank_.contains(version.fence.rank)) {
       return Bad("record", row.id,
                  absl::StrCat("is of rank ", version.fence.rank, ", which is not there"));
@@ -445,8 +449,13 @@ class State::Loader : public StoreReader {
         version = version.WithoutInstance();  // it went with its session
       }
     }
+    if (version.instance && !IsReadableInstance(version.instance.view())) {
+      Tell("left out", row.key);
+      version = version.WithoutInstance();
+    }
     state_->next_session_row_ = std::max(state_->next_session_row_, row.session + 1);
     state_->next_record_row_ = std::max(state_->next_record_row_, row.id + 1);
+    if (version.empty()) return absl::OkStatus();
     Record* const record = state_->NewRecord(key);
     record->row = row.id;
     state_->SetVersion(record, std::move(version), now_.monotonic_ms);
@@ -458,6 +467,21 @@ class State::Loader : public StoreReader {
   static constexpr int64_t kMost = int64_t{1} << 53;
   static constexpr int64_t kLongestTtlMs = int64_t{366} * 24 * 3600 * 1000;
 
+  // One record that no client can parse would make every listing with it unreadable.
+  void Tell(const char* what, std::string_view key) {
+    constexpr int kMostTold = 20;
+    if (++unreadable_ > kMostTold) return;
+    Log(LogLevel::kError, "a stored record holds text that is not UTF-8",
+        {{"instance", Readable(key)}, {"what", what}});
+  }
+
+  Blob MendMark(std::string_view key, const Blob& mark) {
+    const std::string mended = ReadableMark(mark.view());
+    if (mended == mark.view()) return mark;
+    Tell("mark mended", key);
+    return Blob(mended);
+  }
+
   template <typename Id>
   static absl::Status Bad(const char* what, Id id, const std::string& why) {
     return absl::DataLossError(absl::StrCat(what, " ", id, " ", why));
@@ -465,6 +489,7 @@ class State::Loader : public StoreReader {
 
   State* const state_;
   const Moment now_;
+  int unreadable_ = 0;
 };
 
 absl::Status State::Load(Storage* storage, Moment now) {

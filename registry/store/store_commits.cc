@@ -277,9 +277,9 @@ absl::Status StoreRegistry::DecideBatch(Batch* batch, State::Transaction* transa
 void StoreRegistry::Publish(State::Transaction* transaction, int64_t intents,
                             Aftermath* aftermath) {
   MutexLock lock(&mu_);
-  if (!write_status_.ok()) {
+  write_status_ = absl::OkStatus();
+  if (write_outage_.Worked(options_.timer->clock()->NowNanos())) {
     aftermath->Call([] { Log(LogLevel::kInfo, "the store can be written again"); });
-    write_status_ = absl::OkStatus();
   }
   if (intents > 0) group_intents_.Observe(intents);
   CommitResult result = transaction->Commit();
@@ -371,7 +371,7 @@ absl::Status StoreRegistry::Write(const State::Transaction& transaction, Moment 
   if (status.ok()) return absl::OkStatus();
   write_again_ms_ = Now().monotonic_ms + absl::ToInt64Milliseconds(options_.write_retry);
   MutexLock lock(&mu_);
-  if (write_status_.ok()) {
+  if (write_outage_.Failed(options_.timer->clock()->NowNanos())) {
     aftermath->Call([status] {
       Log(LogLevel::kError, "the store cannot be written: reads go on",
           {{"error", std::string(status.message())}});

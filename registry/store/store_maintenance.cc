@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "registry/canonical.h"
+#include "registry/instance_view.h"
 #include "registry/store/sqlite_database.h"
 #include "registry/store/sqlite_storage.h"
 #include "registry/store/state.h"
@@ -137,10 +138,7 @@ class SnapshotStorage : public Storage {
     }
     absl::Status OnSession(SessionRow row) override { return next_->OnSession(std::move(row)); }
     absl::Status OnRecord(RecordRow row) override {
-      registry::v1::ServiceInstance instance;
-      if (row.instance &&
-          (!instance.ParseFromArray(row.instance.data(), static_cast<int>(row.instance.size())) ||
-           CanonicalKey(instance.key()) != row.key)) {
+      if (row.instance && !HoldsInstance(row)) {
         return absl::DataLossError(
             absl::StrCat("record ", row.id, " holds no instance of its key"));
       }
@@ -148,22 +146,22 @@ class SnapshotStorage : public Storage {
     }
 
    private:
+    static bool HoldsInstance(const RecordRow& row) {
+      registry::v1::ServiceInstance instance;
+      if (instance.ParseFromArray(row.instance.data(), static_cast<int>(row.instance.size()))) {
+        return CanonicalKey(instance.key()) == row.key;
+      }
+      // One whose text is not UTF-8 is left out by who loads the store, and no damage.
+      EncodedInstance encoded;
+      return ReadInstance(row.instance.view(), &encoded);
+    }
+
     StoreReader* const next_;
   };
 
   SqliteDatabase* const db_;
   const StoreHead head_;
 };
-
-absl::Status CheckStructure(SqliteDatabase& db) {
-  auto check = db.Prepare("PRAGMA integrity_check(1)");
-  if (!check.ok()) return check.status();
-  const int code = (*check)->Step();
-  if (code != SQLITE_ROW) return db.Error(code);
-  const std::string found((*check)->Bytes(0));
-  if (found == "ok") return absl::OkStatus();
-  return db.Damaged(found);
-}
 
 absl::Status CheckRows(SqliteDatabase& db, StoreSummary* summary) {
   auto head = ReadStoreHead(db);
@@ -242,7 +240,18 @@ void TakeOwner(const std::string& from, const std::string& to) {
   struct stat info;
   if (stat(from.c_str(), &info) != 0) return;
   chmod(to.c_str(), info.st_mode & 07777);
-  if (chown(to.c_str(), info.st_uid, info.st_gid) != 0) return;  // not root: it is ours already
+  if (lchown(to.c_str(), info.st_uid, info.st_gid) != 0) return;  // not root: it is ours already
+}
+
+// What root has made for a store in somebody's folder is that user's, who is to run the registry.
+void GiveToOwnerOfFolder(const std::string& store) {
+  struct stat info;
+  if (geteuid() != 0 || stat(FolderOf(store).c_str(), &info) != 0) return;
+  for (const std::string& path : {store, StoreMark::PathOf(store), store + ".lock"}) {
+    struct stat file;
+    if (lstat(path.c_str(), &file) != 0 || file.st_uid != 0) continue;
+    if (lchown(path.c_str(), info.st_uid, info.st_gid) != 0) return;
+  }
 }
 
 }  // namespace
@@ -256,7 +265,7 @@ absl::StatusOr<StoreSummary> CheckStore(const std::string& path) {
   summary.schema = *version;
   struct stat info;
   if (stat(path.c_str(), &info) == 0) summary.bytes = info.st_size;
-  if (auto status = CheckStructure(**db); !status.ok()) return status;
+  if (auto status = (*db)->CheckStructure("integrity_check"); !status.ok()) return status;
   if (*version == kStoreSchemaVersion) {
     if (auto status = CheckRows(**db, &summary); !status.ok()) return status;
     return summary;
@@ -311,16 +320,18 @@ absl::StatusOr<RestoredStore> RestoreStore(const std::string& from, const std::s
   auto summary = CheckStore(unfinished.path());
   if (!summary.ok()) return summary.status();
   restored.store = *std::move(summary);
+  // Before the old one is touched.
+  if (auto status = Sync(unfinished.path()); !status.ok()) return status;
   if (Exists(to)) {
     TakeOwner(to, unfinished.path());
     auto aside = PutAside(to);
     if (!aside.ok()) return aside.status();
     restored.replaced = *std::move(aside);
   }
-  if (auto status = Sync(unfinished.path()); !status.ok()) return status;
   if (rename(unfinished.path().c_str(), to.c_str()) != 0) return SystemError(to, "cannot replace");
   if (auto status = Sync(FolderOf(to)); !status.ok()) return status;
   if (auto status = MarkContinued(to); !status.ok()) return status;
+  GiveToOwnerOfFolder(to);
   return restored;
 }
 

@@ -43,11 +43,12 @@ struct StoreMark::Block {
 
 std::string StoreMark::PathOf(const std::string& store_path) { return store_path + ".mark"; }
 
-absl::StatusOr<StoreMark> StoreMark::Open(const std::string& store_path) {
+absl::StatusOr<StoreMark> StoreMark::Open(const std::string& store_path, const char* kind) {
   static_assert(sizeof(Block) == 64);
   const std::string path = PathOf(store_path);
   const bool existed = access(path.c_str(), F_OK) == 0;
-  StoreMark mark(store_path, open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  StoreMark mark(store_path, kind,
+                 open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
   if (mark.fd_ < 0) return mark.Error("cannot be opened");
   if (!existed) SyncFolderOf(path);
   if (auto status = mark.Identify(); !status.ok()) return status;
@@ -64,6 +65,7 @@ absl::StatusOr<StoreMark> StoreMark::Open(const std::string& store_path) {
 
 StoreMark::StoreMark(StoreMark&& other) noexcept
     : store_path_(other.store_path_),
+      kind_(other.kind_),
       fd_(std::exchange(other.fd_, -1)),
       inode_(other.inode_),
       born_(other.born_),
@@ -77,7 +79,7 @@ StoreMark::~StoreMark() {
 }
 
 absl::Status StoreMark::Error(const char* what) const {
-  return absl::UnavailableError(absl::StrCat("store ", store_path_, ": its mark ",
+  return absl::UnavailableError(absl::StrCat(kind_, " ", store_path_, ": its mark ",
                                              PathOf(store_path_), " ", what, ": ",
                                              std::strerror(errno)));
 }

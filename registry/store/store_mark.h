@@ -1,4 +1,5 @@
-// A mark beside a store's file that tells whether the file is still the one that was written last.
+// A mark beside a store's file (or an intent journal's) that tells whether the file is still the
+// one that was written last.
 //
 // A database file that is put back from a backup looks in every way like the store it once was:
 // nothing in it can say that newer commits existed. So how far the store has come is also kept
@@ -50,12 +51,16 @@ class StoreMark {
   static std::string PathOf(const std::string& store_path);
 
   // Reads the mark of the store at `store_path`, whose file exists, and makes an empty one if there
-  // is none. Errors, each one line that names the path: UNAVAILABLE.
-  static absl::StatusOr<StoreMark> Open(const std::string& store_path);
+  // is none. `kind` says in errors what the file is. Errors, each one line that names the path:
+  // UNAVAILABLE.
+  static absl::StatusOr<StoreMark> Open(const std::string& store_path, const char* kind = "store");
 
   StoreMark(StoreMark&& other) noexcept;
   StoreMark& operator=(StoreMark&&) = delete;
   ~StoreMark();
+
+  // Whether there was a mark.
+  bool marked() const { return marked_; }
 
   // Nullopt when a store at `position` is the one that was marked; else, for a log, why it is not.
   std::optional<std::string> WhyNotContinued(const Position& position) const;
@@ -70,12 +75,14 @@ class StoreMark {
  private:
   struct Block;
 
-  StoreMark(std::string store_path, int fd) : store_path_(std::move(store_path)), fd_(fd) {}
+  StoreMark(std::string store_path, const char* kind, int fd)
+      : store_path_(std::move(store_path)), kind_(kind), fd_(fd) {}
   absl::Status Error(const char* what) const;
   // Which file the store is in now.
   absl::Status Identify();
 
   const std::string store_path_;
+  const char* const kind_;
   int fd_ = -1;
   uint64_t inode_ = 0;   // of the store's file, as the next four
   uint64_t born_ = 0;    // nanoseconds since the Unix epoch; 0: the file system does not say

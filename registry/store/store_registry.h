@@ -49,6 +49,7 @@
 #include "absl/time/time.h"
 #include "failback/admin/v1/admin.pb.h"
 #include "registry/encoded_registrar.h"
+#include "registry/outage_log.h"
 #include "registry/registry.h"
 #include "registry/store/batch.h"
 #include "registry/store/durability.h"
@@ -258,6 +259,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   // One group is decided and written at a time. Held before mu_.
   mutable Mutex writer_mu_;
   absl::Status write_status_ ABSL_GUARDED_BY(mu_);
+  OutageLog write_outage_ ABSL_GUARDED_BY(mu_);
   Histogram write_nanos_ ABSL_GUARDED_BY(mu_){kLatencyBoundsNanos};
   Histogram group_intents_ ABSL_GUARDED_BY(mu_){kBatchBounds};
   int64_t write_again_ms_ ABSL_GUARDED_BY(writer_mu_) = 0;

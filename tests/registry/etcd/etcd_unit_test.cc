@@ -136,6 +136,18 @@ TEST(StoredTest, TombstonesAndForeignValues) {
   }
 }
 
+// Written by an earlier version, or by hand: its neighbours stay readable.
+TEST(StoredTest, TextThatNoClientCanReadIsNoInstance) {
+  ServiceInstance instance = MakeInstance("s", "1");
+  etcd::StoredRecord record;
+  record.set_fence({7, 3, 99, true});
+  instance.set_zone("\xe9");
+  record.instance = Blob(CanonicalInstance(instance));
+  const auto read = etcd::DecodeStored(CanonicalKey(instance.key()), etcd::EncodeStored(record));
+  EXPECT_FALSE(read.instance);
+  EXPECT_EQ(read.fence().generation, 3u) << "its fence holds";
+}
+
 TEST(ErrorTest, EtcdsErrorsSayWhatToDoNext) {
   struct Case {
     grpc::StatusCode code;

@@ -65,6 +65,7 @@ TEST(SqliteFiles, FoldersThatCannotBeUsedAreNamed) {
   const absl::Status missing = OpenError(folder.File("none/registry.db"));
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.message()), HasSubstr("No such file or directory"));
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("; make it: sudo install -d -o "));
   folder.Write("file", "");
   EXPECT_THAT(std::string(OpenError(folder.File("file/registry.db")).message()),
               HasSubstr("is not a folder"));
@@ -272,6 +273,25 @@ TEST(SqliteFiles, DamageThatIsFoundByAWriteRefusesWritesAndReadsGoOn) {
   EXPECT_EQ(store.Ids().size(), 300u);
   store.Close();
   EXPECT_EQ(OpenError(path).code(), absl::StatusCode::kDataLoss);
+}
+
+// As `sudo failback-registry restore` makes it, for a registry that runs as another user.
+TEST(SqliteFiles, WhatRootRestoresIsTheFoldersOwners) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  TempDir folder;
+  const std::string backup = folder.File("backup.db");
+  { StoreHarness store((On(backup))); }
+  constexpr uid_t kNobody = 65534;
+  const std::string place = folder.File("place");
+  ASSERT_EQ(mkdir(place.c_str(), 0750), 0);
+  ASSERT_EQ(chown(place.c_str(), kNobody, kNobody), 0);
+  const std::string path = place + "/registry.db";
+  ASSERT_EQ(RestoreStore(backup, path, nullptr).status(), absl::OkStatus());
+  for (const char* suffix : {"", ".mark", ".lock"}) {
+    struct stat info;
+    ASSERT_EQ(stat((path + suffix).c_str(), &info), 0) << suffix;
+    EXPECT_EQ(info.st_uid, kNobody) << suffix;
+  }
 }
 
 TEST(SqliteFiles, ARestoredStoreBeginsANewEpoch) {

@@ -1,0 +1,31 @@
+// Text that every client can read.
+//
+// A protobuf string is UTF-8, and a message with one that is not cannot be parsed: one such name
+// makes a whole listing unreadable. So text from outside is checked or mended before it becomes a
+// part of a message, and cut only between characters.
+//
+// Thread safety: all functions are pure.
+
+#ifndef FAILBACK_REGISTRY_UTF8_H_
+#define FAILBACK_REGISTRY_UTF8_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace failback {
+
+// How many characters `text` has, or -1 when it is not UTF-8.
+int Utf8Length(std::string_view text);
+
+inline bool IsUtf8(std::string_view text) { return Utf8Length(text) >= 0; }
+
+// Cuts `text` to at most `max_bytes`, between two characters.
+void CutUtf8(size_t max_bytes, std::string* text);
+
+// `text`, with a '?' in the place of each byte that belongs to no character.
+std::string MadeUtf8(std::string text);
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_UTF8_H_

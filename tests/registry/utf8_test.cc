@@ -1,0 +1,87 @@
+#include "registry/utf8.h"
+
+#include <string>
+
+#include "failback/registry/v1/registry.pb.h"
+#include "gtest/gtest.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/stored_text.h"
+
+namespace failback {
+namespace {
+
+TEST(Utf8Test, CountsCharactersAndRefusesWhatIsNone) {
+  EXPECT_EQ(Utf8Length(""), 0);
+  EXPECT_EQ(Utf8Length("token"), 5);
+  EXPECT_EQ(Utf8Length("é€😀"), 3);
+  for (const char* bad : {"\xe9", "a\xc3", "\xe2\x82", "\xf0\x9f\x98", "\x80", "\xc0\x80",
+                          "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff"}) {
+    EXPECT_EQ(Utf8Length(bad), -1) << bad;
+    EXPECT_FALSE(IsUtf8(std::string("longer than a word ") + bad));
+  }
+}
+
+TEST(Utf8Test, ACutIsBetweenCharacters) {
+  const std::string text = "aé€😀z";  // 1, 2, 3, 4 and 1 bytes
+  const size_t expected[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11, 11};
+  for (size_t max = 0; max <= 12; ++max) {
+    std::string cut = text;
+    CutUtf8(max, &cut);
+    EXPECT_EQ(cut.size(), expected[max]) << max;
+    EXPECT_TRUE(IsUtf8(cut)) << max;
+    EXPECT_EQ(text.substr(0, cut.size()), cut);
+  }
+}
+
+TEST(Utf8Test, EachByteThatIsNoCharacterIsMended) {
+  EXPECT_EQ(MadeUtf8("fine é"), "fine é");
+  EXPECT_EQ(MadeUtf8("token \xe9"), "token ?");
+  EXPECT_EQ(MadeUtf8("cut \xe2\x82"), "cut ??");
+  EXPECT_EQ(MadeUtf8("\xffé\x80"), "?é?");
+}
+
+TEST(Utf8Test, AMessageFromTheWireMakesNoStatusUnreadable) {
+  const auto proto = StatusToProto(absl::UnavailableError("proxy says \xe9"));
+  EXPECT_EQ(proto.message(), "proxy says ?");
+}
+
+registry::v1::ServiceInstance Instance(const std::string& zone, const std::string& value) {
+  registry::v1::ServiceInstance instance;
+  instance.mutable_key()->set_namespace_("default");
+  instance.mutable_key()->set_service("orders");
+  instance.mutable_key()->set_instance_id("1");
+  instance.set_address("10.0.0.1");
+  instance.set_port(8080);
+  instance.set_zone(zone);
+  (*instance.mutable_metadata())["who"] = value;
+  return instance;
+}
+
+TEST(StoredTextTest, AnInstanceIsReadableWhenItsTextIs) {
+  EXPECT_TRUE(IsReadableInstance(CanonicalInstance(Instance("é", "€"))));
+  EXPECT_FALSE(IsReadableInstance(CanonicalInstance(Instance("\xe9", "a"))));
+  EXPECT_FALSE(IsReadableInstance(CanonicalInstance(Instance("a", "cut \xe2\x82"))));
+  EXPECT_FALSE(IsReadableInstance("rubbish"));
+}
+
+TEST(StoredTextTest, AMarkKeepsWhatCanBeRead) {
+  registry::v1::OfflineMark mark;
+  mark.set_reason("disk \xc3");
+  mark.set_by("token \xe9");
+  mark.mutable_time()->set_seconds(77);
+  const std::string stored = mark.SerializeAsString();
+  ASSERT_FALSE(registry::v1::OfflineMark().ParseFromString(stored));
+  registry::v1::OfflineMark mended;
+  ASSERT_TRUE(mended.ParseFromString(ReadableMark(stored)));
+  EXPECT_EQ(mended.reason(), "disk ?");
+  EXPECT_EQ(mended.by(), "token ?");
+  EXPECT_EQ(mended.time().seconds(), 77);
+  mark.set_reason("disk");
+  mark.set_by("é");
+  EXPECT_EQ(ReadableMark(mark.SerializeAsString()), mark.SerializeAsString());
+  EXPECT_EQ(ReadableMark("\xff\xff"), "") << "a mark all the same";
+}
+
+}  // namespace
+}  // namespace failback
