@@ -15,6 +15,8 @@ namespace {
 // fleet that was sent away together lists neither amid its own recovery nor together.
 constexpr absl::Duration kSettling = absl::Seconds(2);
 constexpr absl::Duration kSpread = absl::Seconds(4);
+// When the registry could not be asked about a journal that was put back.
+constexpr absl::Duration kAskAgain = absl::Seconds(1);
 
 }  // namespace
 
@@ -22,9 +24,16 @@ constexpr absl::Duration kSpread = absl::Seconds(4);
 struct FailbackRegistry::Core::Audit {
   uint64_t serial = 0;
   uint64_t epoch = 0;
+  // Asked for what a journal that was put back cannot know.
+  bool about_doubted = false;
   ListRequest request;
-  // Canonical instances by canonical key.
-  absl::flat_hash_map<std::string, std::string> listed;
+  struct Listed {
+    std::string instance;  // canonical
+    uint64_t generation = 0;
+    bool persistent = false;
+  };
+  // By canonical key.
+  absl::flat_hash_map<std::string, Listed> listed;
 };
 
 void FailbackRegistry::Core::AuditSoon() {
@@ -91,16 +100,21 @@ void FailbackRegistry::Core::OnPage(const std::shared_ptr<Audit>& audit,
     const bool usable = response.ok() && !response->stale() && !draining_ &&
                         (audit->epoch == 0 || audit->epoch == response->epoch());
     if (!usable) {
-      ArmAudit();
+      audit->about_doubted ? AskAgainLater() : ArmAudit();
       return;
     }
     audit->epoch = response->epoch();
     for (const InstanceRecord& row : response->records()) {
-      audit->listed[CanonicalKey(row.instance().key())] = CanonicalRegistration(row.instance());
+      audit->listed[CanonicalKey(row.instance().key())] = {
+          CanonicalRegistration(row.instance()), row.generation(), row.instance().persistent()};
     }
     if (response->next_page_token().empty() ||
         response->next_page_token() == audit->request.page_token()) {
-      Repair(*audit, &deferred);
+      if (audit->about_doubted) {
+        SettleDoubted(*audit, &deferred);
+      } else {
+        Repair(*audit, &deferred);
+      }
       ArmAudit();
     } else {
       audit->request.set_page_token(response->next_page_token());
@@ -119,7 +133,7 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
     if (!idle) continue;
     const auto it = audit.listed.find(record->key);
     if (record->present) {
-      if (it != audit.listed.end() && it->second == record->payload) continue;
+      if (it != audit.listed.end() && it->second.instance == record->payload) continue;
       ++(it == audit.listed.end() ? missing : different);
       // The same intent again, under its number: the registry applies it to what another hand left.
       record->acknowledged = 0;
@@ -129,8 +143,8 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
       NewGeneration(record);
     }
   }
-  for (const auto& [key, payload] : audit.listed) {
-    if (records_.find(key) != records_.end()) continue;
+  for (const auto& [key, listed] : audit.listed) {
+    if (records_.find(key) != records_.end() || ask_ || NowNanos() < spare_until_nanos_) continue;
     ++extra;
     RecordPtr record = std::make_shared<Record>();
     record->key = key;
@@ -144,6 +158,70 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
          {"missing", absl::StrCat(missing)},
          {"different", absl::StrCat(different)},
          {"extra", absl::StrCat(extra)}});
+  });
+}
+
+void FailbackRegistry::Core::AskAboutDoubted(Deferred* deferred) {
+  if (!ask_ || asking_ || closed_ || session_->state().phase != UpstreamSession::Phase::kUp) {
+    return;
+  }
+  asking_ = true;
+  auto audit = std::make_shared<Audit>();
+  audit->about_doubted = true;
+  audit->request.set_incarnation(incarnation_);
+  audit->request.set_page_size(kMaxPageSize);
+  deferred->Add([this, audit] { ListPage(audit); });
+}
+
+void FailbackRegistry::Core::AskAgainLater() {
+  asking_ = false;
+  ask_timer_ = After(kAskAgain, [](Core* core, Deferred* deferred) {
+    core->mu_.AssertHeld();
+    core->AskAboutDoubted(deferred);
+  });
+}
+
+void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferred) {
+  ask_ = asking_ = false;
+  spare_until_nanos_ =
+      NowNanos() + absl::ToInt64Nanoseconds(FromProto(session_->state().info.ttl()));
+  int64_t taken = 0, parked = 0;
+  std::vector<RecordPtr> doubted;
+  for (const auto& [key, record] : records_) {
+    if (record->doubted) doubted.push_back(record);
+  }
+  for (const RecordPtr& record : doubted) {
+    const auto it = audit.listed.find(record->key);
+    const bool listed = it != audit.listed.end();
+    if (listed) last_generation_ = std::max(last_generation_, it->second.generation);
+    if (record->present && !listed) {
+      // Unregistered since, or never registered, or gone with its session: nobody here knows.
+      ++parked;
+      AttemptFailed(record,
+                    absl::FailedPreconditionError(
+                        "the journal was put back to an earlier moment, and the registry does not "
+                        "hold this instance: state it again, retry or cancel it"),
+                    NextStep::kPark, /*sent=*/false, deferred);
+      continue;
+    }
+    EndDoubt(record.get());
+    if (listed && it->second.generation > record->generation) {
+      // Said later than what the journal has.
+      ++taken;
+      record->present = true;
+      record->persistent = it->second.persistent;
+      record->payload = it->second.instance;
+      NewGeneration(record);
+    } else {
+      Enqueue(record);
+    }
+  }
+  deferred->Add([name = options_.upstream_name, known = doubted.size(), taken, parked] {
+    Log(LogLevel::kError, "the registry has said what of a journal that was put back still holds",
+        {{"upstream", name},
+         {"intents", absl::StrCat(known)},
+         {"newer_at_the_registry", absl::StrCat(taken)},
+         {"parked", absl::StrCat(parked)}});
   });
 }
 

@@ -98,6 +98,7 @@ void FailbackRegistry::Core::Shutdown() {
     superseded_.clear();
     superseded_timer_.Cancel();
     audit_timer_.Cancel();
+    ask_timer_.Cancel();
     for (auto& queue : ready_) queue.clear();
     tombstones_.clear();
     totals_ = RecordTotals();
@@ -241,7 +242,7 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
   RecordPtr record = existed ? it->second : std::make_shared<Record>();
   const bool same = existed && record->present == intent.present &&
                     record->payload == intent.payload && !record->parked() && !record->given_up &&
-                    !record->superseded && record->check == nullptr;
+                    !record->superseded && !record->doubted && record->check == nullptr;
   const uint64_t owner_generation = session == nullptr ? 0 : intent.owner_generation;
   if (!same && !record->pending() && (intent.present || !existed)) {
     absl::Status room = CheckRoom(totals_.pending(), options_.max_pending, "pending operations");
@@ -325,6 +326,7 @@ void FailbackRegistry::Core::NewGeneration(const RecordPtr& record) {
 }
 
 void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
+  EndDoubt(record.get());
   record->touched = audit_serial_;
   record->generation = ++last_generation_;
   SetSuperseded(record, false);
@@ -380,7 +382,10 @@ absl::Status FailbackRegistry::Core::CheckRoom(int64_t count, int64_t limit,
 void FailbackRegistry::Core::Enqueue(const RecordPtr& record) {
   record->touched = audit_serial_;
   Count(record.get());
-  if (record->erased || record->queued || record->in_flight != 0 || record->given_up) return;
+  if (record->erased || record->queued || record->in_flight != 0 || record->given_up ||
+      record->doubted) {
+    return;
+  }
   record->queued = true;
   ready_[static_cast<size_t>(record->kind())].push_back(record);
 }
@@ -393,6 +398,7 @@ void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& 
                                    Deferred* deferred) {
   if (record->erased) return;
   Resolve(record, status, deferred);
+  EndDoubt(record.get());
   SetOwner(record.get(), nullptr, 0);
   SetSuperseded(record, false);
   Forget(record.get());
@@ -491,6 +497,7 @@ void FailbackRegistry::Core::OnSessionChange() {
         seen_connection_serial_ = state.connection_serial;
         Resync(lost, &deferred);
       }
+      AskAboutDoubted(&deferred);
     }
     deferred.Run();
   }
@@ -545,7 +552,7 @@ void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
   resyncing_ = resyncing_ || lost;
   std::vector<RecordPtr> forgotten;
   const auto again = [&](const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (record->given_up) return;
+    if (record->given_up || record->doubted) return;
     if (!record->present && !record->pending()) return;  // a tombstone
     if (record->watch != nullptr && (record->watch->phase == Watch::Phase::kOpening ||
                                      record->watch->phase == Watch::Phase::kQuiet)) {

@@ -182,6 +182,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     bool held_back = false;
     // No longer in the table; completions change nothing.
     bool erased = false;
+    // From a journal that was put back, and the registry has not said yet whether it still holds:
+    // not sent, until its owner states it again or an operator retries it.
+    bool doubted = false;
     // An operator has cancelled it: neither tried again nor repaired, until a new intent.
     bool given_up = false;
     // A later incarnation holds the key (SetSuperseded).
@@ -471,6 +474,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // Answers `reply` once all that was persisted so far is durable.
   void AwaitJournal(const std::shared_ptr<BatchReply>& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnJournal(uint64_t sequence, const absl::Status& status);
+  // The intent of `record` is what it says, whatever the journal was.
+  void EndDoubt(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReleaseReplies(uint64_t sequence, const absl::Status& status, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PersistSnapshot(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -488,6 +493,11 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void ListPage(const std::shared_ptr<Audit>& audit);
   void OnPage(const std::shared_ptr<Audit>& audit, absl::StatusOr<ListResponse> response);
   void Repair(const Audit& audit, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // After a journal was put back: asks the registry what this incarnation has there.
+  void AskAboutDoubted(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AskAgainLater() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes the registry's word for it.
+  void SettleDoubted(const Audit& audit, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Operator (failback_operator.cc).
   std::string PendingId(const Record& record) const;
@@ -562,6 +572,13 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   std::deque<std::pair<uint64_t, std::shared_ptr<BatchReply>>> unanswered_ ABSL_GUARDED_BY(mu_);
   // Of selectors that have no subscriber now, and those of an earlier process.
   LastKnownSets last_known_ ABSL_GUARDED_BY(mu_);
+  // Records whose `doubted` is set; whether the registry is yet to be asked, and is being asked.
+  int64_t doubted_ ABSL_GUARDED_BY(mu_) = 0;
+  bool ask_ ABSL_GUARDED_BY(mu_) = false;
+  bool asking_ ABSL_GUARDED_BY(mu_) = false;
+  Timeout ask_timer_ ABSL_GUARDED_BY(mu_);
+  // Until then the audit leaves alone what it does not know: its owner may state it again.
+  int64_t spare_until_nanos_ ABSL_GUARDED_BY(mu_) = INT64_MIN;
 
   FailbackStatistics::Counters counters_ ABSL_GUARDED_BY(mu_);
   TokenBucket retry_tokens_ ABSL_GUARDED_BY(mu_);

@@ -48,8 +48,12 @@ void FailbackRegistry::Core::Restore() {
         SetOwner(record.get(), FormerSession(intent.owner, intent.owner_ttl),
                  intent.owner_generation);
       }
+      record->doubted = journal_->was_put_back();
+      if (record->doubted) ++doubted_;
       Enqueue(record);
     }
+    ask_ = journal_->was_put_back();
+    if (ask_ && doubted_ == 0) journal_->Settle();
     for (IntentJournal::Snapshot& snapshot : journal_->TakeSnapshots()) {
       DropFromJournal(last_known_.Put(snapshot.selector, std::move(snapshot.event)));
     }
@@ -155,6 +159,11 @@ void FailbackRegistry::Core::EndBeforeChecks(uint64_t session_serial) {
     intent.generation = ++last_generation_;
     last_write_ = journal_->Put(std::move(intent));
   }
+}
+
+void FailbackRegistry::Core::EndDoubt(Record* record) {
+  if (!std::exchange(record->doubted, false)) return;
+  if (--doubted_ == 0) journal_->Settle();
 }
 
 void FailbackRegistry::Core::Forget(Record* record) {

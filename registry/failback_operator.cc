@@ -155,6 +155,7 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Retry(const std::vector<std::str
     auto found = FindPending(ids);
     if (!found.ok()) return found.status();
     for (const RecordPtr& record : *found) {
+      EndDoubt(record.get());
       if (record->retry != nullptr) record->retry->RunNow();
       Enqueue(record);
       ++retried;
@@ -189,6 +190,7 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
         SetSuperseded(record, false);
         EndCheck(record.get());
         record->given_up = true;
+        EndDoubt(record.get());
         Count(record.get());
         Forget(record.get());
       }
@@ -222,12 +224,13 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
         record.generation > last_generation_) {
       fail("has numbers out of order");
     }
+    if (record.queued && record.doubted) fail("is queued and in doubt");
     if (record.queued && record.in_flight != 0) fail("is queued while a call is in flight");
     const bool on_wheel =
         record.retry != nullptr && record.retry->state() != RetryTask::State::kDue;
     if (record.held_back && record.unwritten <= durable_) fail("waits for a journal that is done");
     if (record.pending() && record.in_flight == 0 && !record.queued && !on_wheel &&
-        !record.held_back && !Suspended(record)) {
+        !record.held_back && !record.doubted && !Suspended(record)) {
       fail("is pending, and neither in flight, queued, on the wheel nor parked");
     }
     if (!record.pending() && !record.waiters.empty()) fail("is done, and somebody waits for it");

@@ -21,9 +21,13 @@ namespace {
 
 constexpr int kSchemaVersion = 1;
 constexpr int kApplicationId = 0x4642494a;  // "FBIJ"
+constexpr char kKind[] = "intent journal";
 constexpr absl::Duration kTryAgain = absl::Seconds(1);
 // An incarnation of the options that a registry keeps for another caller.
 constexpr char kRefused[] = "refused_incarnation";
+constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+// After a journal was put back, so that new numbers are above those of the life that is not in it.
+constexpr uint64_t kNumbersLeftOut = 1000000;
 // Snapshots that nobody has subscribed to for so long are dropped.
 constexpr int kSnapshotDays = 7;
 
@@ -45,62 +49,6 @@ int64_t Checksum(const IntentJournal::Intent& intent) {
 
 }  // namespace
 
-// A prepared statement for one use after the other.
-class IntentJournal::Statement {
- public:
-  Statement(sqlite3* db, const char* sql) : db_(db) {
-    sqlite3_prepare_v2(db, sql, -1, &statement_, nullptr);
-  }
-  ~Statement() { sqlite3_finalize(statement_); }
-  Statement(const Statement&) = delete;
-  Statement& operator=(const Statement&) = delete;
-
-  Statement& Int(int64_t value) {
-    if (statement_ != nullptr) sqlite3_bind_int64(statement_, ++bound_, value);
-    return *this;
-  }
-  // The bytes outlive the step.
-  Statement& Blob(const std::string& bytes) {
-    if (statement_ != nullptr) {
-      sqlite3_bind_blob64(statement_, ++bound_, bytes.data() == nullptr ? "" : bytes.data(),
-                          bytes.size(), SQLITE_STATIC);
-    }
-    return *this;
-  }
-  Statement& Text(const std::string& text) {
-    if (statement_ != nullptr) {
-      sqlite3_bind_text(statement_, ++bound_, text.data(), static_cast<int>(text.size()),
-                        SQLITE_STATIC);
-    }
-    return *this;
-  }
-  // True when there is a row.
-  absl::StatusOr<bool> Step() {
-    const int code = statement_ == nullptr ? sqlite3_errcode(db_) : sqlite3_step(statement_);
-    if (code == SQLITE_ROW) return true;
-    if (code == SQLITE_DONE) return false;
-    return absl::DataLossError(sqlite3_errmsg(db_));
-  }
-  // Steps to the end and makes ready for the next use.
-  absl::Status Run() {
-    auto row = Step();
-    if (statement_ != nullptr) sqlite3_reset(statement_);
-    bound_ = 0;
-    return row.status();
-  }
-  int64_t ColumnInt(int i) const { return sqlite3_column_int64(statement_, i); }
-  std::string Column(int i) const {
-    const auto* bytes = static_cast<const char*>(sqlite3_column_blob(statement_, i));
-    return bytes == nullptr ? std::string()
-                            : std::string(bytes, sqlite3_column_bytes(statement_, i));
-  }
-
- private:
-  sqlite3* const db_;
-  sqlite3_stmt* statement_ = nullptr;
-  int bound_ = 0;
-};
-
 IntentJournal::IntentJournal(Options options) : options_(std::move(options)) {}
 
 absl::StatusOr<std::shared_ptr<IntentJournal>> IntentJournal::Open(Options options) {
@@ -121,19 +69,19 @@ absl::StatusOr<std::shared_ptr<IntentJournal>> IntentJournal::Open(Options optio
   }
   std::shared_ptr<IntentJournal> journal(new IntentJournal(std::move(options)));
   journal->lock_ = *std::move(lock);
-  absl::Status opened = journal->OpenDatabase();
-  if (!opened.ok() && opened.code() != absl::StatusCode::kFailedPrecondition) {
+  absl::Status opened = journal->WaitForDatabase();
+  if (absl::IsDataLoss(opened)) {
     auto aside = journal->MoveAside();
     if (!aside.ok()) return aside.status();
-    Log(LogLevel::kError, "the intent journal cannot be used, and a new one is begun",
+    Log(LogLevel::kError, "the intent journal is damaged, and a new one is begun",
         {{"journal", journal->Path()},
          {"kept_as", *aside},
          {"error", std::string(opened.message())}});
-    opened = journal->OpenDatabase();
+    opened = journal->WaitForDatabase();
   }
   if (!opened.ok()) {
-    return absl::FailedPreconditionError(absl::StrCat("state directory ", journal->options_.dir,
-                                                      ": ", std::string(opened.message())));
+    return absl::Status(opened.code(), absl::StrCat("state directory ", journal->options_.dir, ": ",
+                                                    std::string(opened.message())));
   }
   return journal;
 }
@@ -144,128 +92,224 @@ IntentJournal::~IntentJournal() {
 }
 
 void IntentJournal::Close() {
-  sqlite3_close_v2(db_);
-  db_ = nullptr;
+  for (auto* statement : {&put_, &remove_, &put_meta_, &put_snapshot_, &drop_snapshot_})
+    statement->reset();
+  db_.reset();
+  mark_.reset();
 }
 
-absl::Status IntentJournal::Execute(const char* sql) {
-  if (sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) == SQLITE_OK) return absl::OkStatus();
-  return absl::DataLossError(sqlite3_errmsg(db_));
+absl::Status IntentJournal::WaitForDatabase() {
+  const Clock* const clock = Clock::Real();
+  const int64_t end = clock->NowNanos() + absl::ToInt64Nanoseconds(options_.patience);
+  bool told = false;
+  while (true) {
+    const absl::Status status = OpenDatabase();
+    if (status.ok()) return status;
+    Close();
+    const absl::Duration left = absl::Nanoseconds(end - clock->NowNanos());
+    if (!absl::IsUnavailable(status) || left <= absl::ZeroDuration()) return status;
+    if (!std::exchange(told, true)) {
+      Log(LogLevel::kWarning, "the intent journal cannot be read yet, waiting",
+          {{"journal", Path()},
+           {"error", std::string(status.message())},
+           {"at_most", absl::FormatDuration(options_.patience)}});
+    }
+    MutexLock lock(&mu_);
+    changed_.WaitFor(&mu_, std::min(left, kLookAgain));
+  }
 }
 
 absl::Status IntentJournal::OpenDatabase() {
-  if (sqlite3_open_v2(Path().c_str(), &db_,
-                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
-                      nullptr) != SQLITE_OK) {
-    return absl::DataLossError(db_ == nullptr ? "out of memory" : sqlite3_errmsg(db_));
+  struct stat info;
+  if (stat(Path().c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return absl::DataLossError(absl::StrCat(Path(), " is not a file"));
   }
+  auto db = SqliteDatabase::Open(Path(), SqliteDatabase::Mode::kCreate, kKind);
+  if (!db.ok()) return db.status();
+  db_ = *std::move(db);
   for (const char* sql :
        {"PRAGMA journal_mode = WAL", "PRAGMA wal_autocheckpoint = 4000",
         options_.full_sync ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL"}) {
-    if (absl::Status status = Execute(sql); !status.ok()) return status;
+    if (absl::Status status = db_->Execute(sql); !status.ok()) return status;
   }
-  const auto pragma = [this](const char* sql) -> absl::StatusOr<std::string> {
-    Statement statement(db_, sql);
-    auto row = statement.Step();
-    if (!row.ok()) return row.status();
-    return *row ? statement.Column(0) : std::string();
-  };
-  const auto version = pragma("PRAGMA user_version");
-  const auto id = pragma("PRAGMA application_id");
-  const auto tables = pragma("SELECT count(*) FROM sqlite_master");
-  if (!version.ok()) return version.status();
-  if (!id.ok()) return id.status();
+  if (absl::Status status = CheckSchema(); !status.ok()) return status;
+  if (absl::Status status = db_->CheckStructure("quick_check"); !status.ok()) return status;
+  if (absl::Status status = Load(); !status.ok()) return status;
+  if (absl::Status status = PrepareWrites(); !status.ok()) return status;
+  if (absl::Status status = FindOutWhetherPutBack(); !status.ok()) return status;
+  return KeepIncarnation();
+}
+
+absl::Status IntentJournal::CheckSchema() {
+  const auto tables = db_->QueryInt("SELECT count(*) FROM sqlite_master");
   if (!tables.ok()) return tables.status();
-  if (*tables == "0") {
-    const std::string create =
-        absl::StrCat("BEGIN IMMEDIATE;", kCreate, "PRAGMA application_id = ", kApplicationId,
-                     ";PRAGMA user_version = ", kSchemaVersion, ";COMMIT;");
-    if (absl::Status status = Execute(create.c_str()); !status.ok()) return status;
-  } else if (*id != absl::StrCat(kApplicationId)) {
-    return absl::DataLossError("is another program's file");
-  } else if (*version != absl::StrCat(kSchemaVersion)) {
+  created_ = *tables == 0;
+  if (created_) {
+    return db_->InTransaction([&]() -> absl::Status {
+      return db_->Execute(absl::StrCat(kCreate, "PRAGMA application_id = ", kApplicationId,
+                                       ";PRAGMA user_version = ", kSchemaVersion));
+    });
+  }
+  const auto id = db_->QueryInt("PRAGMA application_id");
+  if (!id.ok()) return id.status();
+  if (*id != kApplicationId) return db_->Damaged("it is another program's file");
+  const auto version = db_->QueryInt("PRAGMA user_version");
+  if (!version.ok()) return version.status();
+  if (*version != kSchemaVersion) {
     return absl::FailedPreconditionError(absl::StrCat(Path(), " has version ", *version,
                                                       ", and this program knows ", kSchemaVersion,
                                                       " at most"));
   }
-  const auto check = pragma("PRAGMA quick_check(1)");
-  if (!check.ok()) return check.status();
-  if (*check != "ok") return absl::DataLossError(*check);
-  return Load();
+  const auto known = db_->QueryInt(
+      "SELECT count(*) FROM sqlite_master WHERE name IN ('meta', 'intents', 'snapshots')");
+  if (!known.ok()) return known.status();
+  return *known == 3 ? absl::OkStatus() : db_->Damaged("its tables are not there");
 }
 
 absl::Status IntentJournal::Load() {
-  intents_.clear();
-  snapshots_.clear();
+  if (absl::Status status = LoadMeta(); !status.ok()) return status;
+  if (absl::Status status = LoadIntents(); !status.ok()) return status;
+  return LoadSnapshots();
+}
+
+absl::Status IntentJournal::LoadMeta() {
   incarnation_.clear();
+  refused_.clear();
   last_generation_ = 0;
-  int64_t last_row = 0;
-  std::string refused;
-  {
-    Statement meta(db_, "SELECT name, value FROM meta");
-    for (auto row = meta.Step();; row = meta.Step()) {
-      if (!row.ok()) return row.status();
-      if (!*row) break;
-      if (meta.Column(0) == "incarnation") incarnation_ = meta.Column(1);
-      if (meta.Column(0) == kRefused) refused = meta.Column(1);
-      if (meta.Column(0) == "generation") {
-        last_generation_ = static_cast<uint64_t>(meta.ColumnInt(1));
-      }
-    }
+  writes_ = 0;
+  auto meta = db_->Prepare("SELECT name, value FROM meta");
+  if (!meta.ok()) return meta.status();
+  int code;
+  while ((code = (*meta)->Step()) == SQLITE_ROW) {
+    const std::string_view name = (*meta)->Bytes(0);
+    if (name == "incarnation") incarnation_ = std::string((*meta)->Bytes(1));
+    if (name == kRefused) refused_ = std::string((*meta)->Bytes(1));
+    if (name == "generation") last_generation_ = (*meta)->Uint(1);
+    if (name == "writes") writes_ = (*meta)->Uint(1);
   }
-  {
-    Statement rows(db_,
-                   "SELECT row, key, present, persistent, payload, generation, owner,"
-                   " owner_ttl_nanos, owner_generation, checksum FROM intents ORDER BY row");
-    for (auto row = rows.Step();; row = rows.Step()) {
-      if (!row.ok()) return row.status();
-      if (!*row) break;
-      Intent& intent = intents_.emplace_back();
-      intent.row = rows.ColumnInt(0);
-      intent.key = rows.Column(1);
-      intent.present = rows.ColumnInt(2) != 0;
-      intent.persistent = rows.ColumnInt(3) != 0;
-      intent.payload = rows.Column(4);
-      intent.generation = static_cast<uint64_t>(rows.ColumnInt(5));
-      intent.owner = rows.Column(6);
-      intent.owner_ttl = absl::Nanoseconds(rows.ColumnInt(7));
-      intent.owner_generation = static_cast<uint64_t>(rows.ColumnInt(8));
-      registry::v1::InstanceKey key;
-      if (Checksum(intent) != rows.ColumnInt(9) || !ParseCanonicalKey(intent.key, &key)) {
-        return absl::DataLossError(absl::StrCat("row ", intent.row, " is damaged"));
-      }
-      last_row = std::max(last_row, intent.row);
-      last_generation_ = std::max(last_generation_, intent.generation);
+  return code == SQLITE_DONE ? absl::OkStatus() : db_->Error(code);
+}
+
+absl::Status IntentJournal::LoadIntents() {
+  intents_.clear();
+  int64_t last_row = 0;
+  auto rows = db_->Prepare(
+      "SELECT row, key, present, persistent, payload, generation, owner,"
+      " owner_ttl_nanos, owner_generation, checksum FROM intents ORDER BY row");
+  if (!rows.ok()) return rows.status();
+  int code;
+  while ((code = (*rows)->Step()) == SQLITE_ROW) {
+    const SqliteStatement& row = **rows;
+    Intent& intent = intents_.emplace_back();
+    intent.row = row.Int(0);
+    intent.key = std::string(row.Bytes(1));
+    intent.present = row.Int(2) != 0;
+    intent.persistent = row.Int(3) != 0;
+    intent.payload = std::string(row.Bytes(4));
+    intent.generation = row.Uint(5);
+    intent.owner = std::string(row.Bytes(6));
+    intent.owner_ttl = absl::Nanoseconds(row.Int(7));
+    intent.owner_generation = row.Uint(8);
+    registry::v1::InstanceKey key;
+    if (Checksum(intent) != row.Int(9) || !ParseCanonicalKey(intent.key, &key)) {
+      return absl::DataLossError(absl::StrCat("row ", intent.row, " is damaged"));
     }
+    last_row = std::max(last_row, intent.row);
+    last_generation_ = std::max(last_generation_, intent.generation);
   }
   last_row_ = last_row;
   written_generation_ = last_generation_;
-  {
-    const int64_t oldest = absl::ToUnixSeconds(absl::Now() - absl::Hours(24 * kSnapshotDays));
-    Statement old(db_, "DELETE FROM snapshots WHERE written < ?");
-    if (absl::Status status = old.Int(oldest).Run(); !status.ok()) return status;
-    Statement rows(db_, "SELECT selector, event, checksum FROM snapshots ORDER BY written");
-    for (auto row = rows.Step();; row = rows.Step()) {
-      if (!row.ok()) return row.status();
-      if (!*row) break;
-      Snapshot snapshot{rows.Column(0), rows.Column(1)};
-      // A cache: what is damaged is not there.
-      if (static_cast<int64_t>(Digest64(snapshot.event)) != rows.ColumnInt(2)) continue;
-      snapshots_.push_back(std::move(snapshot));
-    }
+  return code == SQLITE_DONE ? absl::OkStatus() : db_->Error(code);
+}
+
+absl::Status IntentJournal::LoadSnapshots() {
+  snapshots_.clear();
+  const int64_t oldest = absl::ToUnixSeconds(absl::Now() - absl::Hours(24 * kSnapshotDays));
+  auto rows = db_->Prepare(
+      "SELECT selector, event, checksum FROM snapshots WHERE written >= ? ORDER BY written");
+  if (!rows.ok()) return rows.status();
+  (*rows)->Bind(1, oldest);
+  int code;
+  while ((code = (*rows)->Step()) == SQLITE_ROW) {
+    Snapshot snapshot{std::string((*rows)->Bytes(0)), std::string((*rows)->Bytes(1))};
+    // A cache: what is damaged is not there.
+    if (static_cast<int64_t>(Digest64(snapshot.event)) != (*rows)->Int(2)) continue;
+    snapshots_.push_back(std::move(snapshot));
   }
+  if (code != SQLITE_DONE) return db_->Error(code);
+  auto old = db_->Prepare("DELETE FROM snapshots WHERE written < ?");
+  if (!old.ok()) return old.status();
+  (*old)->Bind(1, oldest);
+  // A file that is only read for now is read all the same.
+  code = (*old)->Run();
+  Tell(code == SQLITE_OK ? absl::OkStatus() : db_->Error(code));
+  return absl::OkStatus();
+}
+
+absl::Status IntentJournal::PrepareWrites() {
+  const std::pair<const char*, std::unique_ptr<SqliteStatement>*> statements[] = {
+      {"INSERT OR REPLACE INTO intents (row, key, present, persistent, payload, generation,"
+       " owner, owner_ttl_nanos, owner_generation, checksum)"
+       " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+       &put_},
+      {"DELETE FROM intents WHERE row = ?", &remove_},
+      {"INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", &put_meta_},
+      {"INSERT OR REPLACE INTO snapshots (selector, event, written, checksum)"
+       " VALUES (?, ?, ?, ?)",
+       &put_snapshot_},
+      {"DELETE FROM snapshots WHERE selector = ?", &drop_snapshot_},
+  };
+  for (const auto& [sql, statement] : statements) {
+    auto prepared = db_->Prepare(sql);
+    if (!prepared.ok()) return prepared.status();
+    *statement = *std::move(prepared);
+  }
+  return absl::OkStatus();
+}
+
+StoreMark::Position IntentJournal::Position() const {
+  // A journal has one incarnation for as long as its numbers mean something.
+  return {Digest64(named_), writes_};
+}
+
+absl::Status IntentJournal::FindOutWhetherPutBack() {
+  auto mark = StoreMark::Open(Path(), kKind);
+  if (!mark.ok()) return mark.status();
+  mark_.emplace(*std::move(mark));
+  was_put_back_ = false;
+  if (created_) return absl::OkStatus();
+  // An earlier version kept neither count nor mark.
+  if (writes_ == 0 && !mark_->marked()) return absl::OkStatus();
+  named_ = incarnation_;
+  const std::optional<std::string> why = mark_->WhyNotContinued(Position());
+  if (!why.has_value()) return absl::OkStatus();
+  was_put_back_ = true;
+  last_generation_ += kNumbersLeftOut;
+  Log(LogLevel::kError,
+      "the intent journal is not as it was last: the registry decides what of it still holds",
+      {{"journal", Path()}, {"reason", *why}, {"intents", absl::StrCat(intents_.size())}});
+  return absl::OkStatus();
+}
+
+absl::Status IntentJournal::KeepIncarnation() {
   const std::string before = incarnation_;
-  if (!options_.incarnation.empty() && options_.incarnation != refused) {
+  if (!options_.incarnation.empty() && options_.incarnation != refused_) {
     incarnation_ = options_.incarnation;
   }
   if (incarnation_.empty()) incarnation_ = RandomId();
-  if (incarnation_ == before) return absl::OkStatus();
-  return SetMeta("incarnation", incarnation_);
-}
-
-absl::Status IntentJournal::SetMeta(const char* name, const std::string& value) {
-  Statement statement(db_, "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)");
-  return statement.Text(name).Text(value).Run();
+  if (incarnation_ != before) {
+    const std::string name = "incarnation";
+    put_meta_->BindText(1, name);
+    put_meta_->BindText(2, incarnation_);
+    const int code = put_meta_->Run();
+    if (code != SQLITE_OK) return db_->Error(code);
+  }
+  named_ = incarnation_;
+  // As long as what it holds is in doubt the mark is one that fits nothing, so that the next start
+  // doubts it too.
+  marks_ = !was_put_back_;
+  TellMark(mark_->PutDurably(was_put_back_ ? StoreMark::Position() : Position()));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> IntentJournal::MoveAside() {
@@ -371,12 +415,14 @@ void IntentJournal::Work() {
     {
       MutexLock lock(&mu_);
       try_again_ = false;
-      if (!writing_.empty() && !stopping_ && options_.timer != nullptr) TryAgainLater();
+      const bool unwritten = failing_ || !writing_.empty();
+      if (unwritten && !stopping_ && options_.timer != nullptr) TryAgainLater();
       while (queued_.empty() && !try_again_ && !stopping_) changed_.Wait(&mu_);
       retry_.Cancel();
       if (stopping_) return;
     }
-    if (!TakeBatch()) continue;
+    // One that could not be written is tried without anything to write too: it tells that it can.
+    if (!TakeBatch() && !failing_) continue;
     const uint64_t sequence = writing_.sequence;
     const absl::Status status = Write(writing_);
     if (status.ok()) writing_ = Batch();
@@ -424,85 +470,93 @@ IntentJournal::Statistics IntentJournal::Stats() const {
 
 absl::Status IntentJournal::Write(const Batch& batch) {
   const int64_t begin = Clock::Real()->NowNanos();
-  const absl::Status status = WriteInTransaction(batch);
+  absl::Status status = db_->InTransaction([&] { return WriteRows(batch); });
+  if (status.ok()) {
+    ++writes_;
+    written_generation_ = std::max(written_generation_, batch.generation);
+    if (const auto it = batch.meta.find("incarnation"); it != batch.meta.end()) named_ = it->second;
+    if (marks_.load(std::memory_order_relaxed)) TellMark(mark_->Put(Position()));
+  } else {
+    status = absl::UnavailableError(
+        absl::StrCat(Path(), " cannot be written: ", std::string(status.message())));
+  }
+  Tell(status);
   MutexLock lock(&mu_);
   stats_.write_nanos.Observe(Clock::Real()->NowNanos() - begin);
   if (!batch.rows.empty()) stats_.group_intents.Observe(static_cast<int64_t>(batch.rows.size()));
-  stats_.failing = !status.ok();
   return status;
 }
 
-absl::Status IntentJournal::WriteInTransaction(const Batch& batch) {
-  absl::Status status = Execute("BEGIN IMMEDIATE");
-  if (status.ok()) status = WriteRows(batch);
-  if (status.ok()) status = Execute("COMMIT");
-  if (!status.ok()) {
-    if (sqlite3_get_autocommit(db_) == 0) Execute("ROLLBACK").IgnoreError();
-    if (!failing_) {
-      Log(LogLevel::kError, "the intent journal cannot be written, trying on",
-          {{"journal", Path()}, {"error", std::string(status.message())}});
-    }
-    failing_ = true;
-    return absl::UnavailableError(
-        absl::StrCat(Path(), " cannot be written: ", std::string(status.message())));
-  }
-  written_generation_ = std::max(written_generation_, batch.generation);
-  if (std::exchange(failing_, false)) {
+void IntentJournal::Tell(const absl::Status& status) {
+  const int64_t now = Clock::Real()->NowNanos();
+  if (!status.ok() && outage_.Failed(now)) {
+    Log(LogLevel::kError, "the intent journal cannot be written, trying on",
+        {{"journal", Path()}, {"error", std::string(status.message())}});
+  } else if (status.ok() && outage_.Worked(now)) {
     Log(LogLevel::kWarning, "the intent journal is written again", {{"journal", Path()}});
   }
-  return absl::OkStatus();
+  failing_ = !status.ok();
+  MutexLock lock(&mu_);
+  stats_.failing = failing_;
+}
+
+void IntentJournal::TellMark(const absl::Status& status) {
+  if (!status.ok() && !mark_failed_) {
+    Log(LogLevel::kWarning, "a journal that is put back may not be noticed",
+        {{"error", std::string(status.message())}});
+  }
+  mark_failed_ = !status.ok();
 }
 
 absl::Status IntentJournal::WriteRows(const Batch& batch) {
-  Statement put(
-      db_,
-      "INSERT OR REPLACE INTO intents (row, key, present, persistent, payload, generation,"
-      " owner, owner_ttl_nanos, owner_generation, checksum)"
-      " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
-  Statement remove(db_, "DELETE FROM intents WHERE row = ?");
+  int code;
   for (const auto& [row, intent] : batch.rows) {
-    absl::Status status;
     if (intent.has_value()) {
-      status = put.Int(row)
-                   .Blob(intent->key)
-                   .Int(intent->present)
-                   .Int(intent->persistent)
-                   .Blob(intent->payload)
-                   .Int(static_cast<int64_t>(intent->generation))
-                   .Text(intent->owner)
-                   .Int(absl::ToInt64Nanoseconds(intent->owner_ttl))
-                   .Int(static_cast<int64_t>(intent->owner_generation))
-                   .Int(Checksum(*intent))
-                   .Run();
+      put_->Bind(1, row);
+      put_->BindBlob(2, intent->key);
+      put_->Bind(3, int64_t{intent->present});
+      put_->Bind(4, int64_t{intent->persistent});
+      put_->BindBlob(5, intent->payload);
+      put_->Bind(6, intent->generation);
+      put_->BindText(7, intent->owner);
+      put_->Bind(8, absl::ToInt64Nanoseconds(intent->owner_ttl));
+      put_->Bind(9, intent->owner_generation);
+      put_->Bind(10, Checksum(*intent));
+      code = put_->Run();
     } else {
-      status = remove.Int(row).Run();
+      remove_->Bind(1, row);
+      code = remove_->Run();
     }
-    if (!status.ok()) return status;
+    if (code != SQLITE_OK) return db_->Error(code);
   }
-  if (batch.generation > written_generation_) {
-    Statement meta(db_, "INSERT OR REPLACE INTO meta (name, value) VALUES ('generation', ?)");
-    absl::Status status = meta.Int(static_cast<int64_t>(batch.generation)).Run();
-    if (!status.ok()) return status;
+  const auto put_number = [this](const char* name, uint64_t value) {
+    const std::string text = name;
+    put_meta_->BindText(1, text);
+    put_meta_->Bind(2, value);
+    return put_meta_->Run();
+  };
+  if ((code = put_number("writes", writes_ + 1)) != SQLITE_OK) return db_->Error(code);
+  if (batch.generation > written_generation_ &&
+      (code = put_number("generation", batch.generation)) != SQLITE_OK) {
+    return db_->Error(code);
   }
   for (const auto& [name, value] : batch.meta) {
-    if (absl::Status status = SetMeta(name.c_str(), value); !status.ok()) return status;
+    put_meta_->BindText(1, name);
+    put_meta_->BindText(2, value);
+    if ((code = put_meta_->Run()) != SQLITE_OK) return db_->Error(code);
   }
-  Statement snapshot(db_,
-                     "INSERT OR REPLACE INTO snapshots (selector, event, written, checksum)"
-                     " VALUES (?, ?, ?, ?)");
-  Statement drop(db_, "DELETE FROM snapshots WHERE selector = ?");
   const int64_t now = absl::ToUnixSeconds(absl::Now());
   for (const auto& [selector, event] : batch.snapshots) {
     if (event.empty()) {
-      if (absl::Status status = drop.Blob(selector).Run(); !status.ok()) return status;
+      drop_snapshot_->BindBlob(1, selector);
+      if ((code = drop_snapshot_->Run()) != SQLITE_OK) return db_->Error(code);
       continue;
     }
-    absl::Status status = snapshot.Blob(selector)
-                              .Blob(event)
-                              .Int(now)
-                              .Int(static_cast<int64_t>(Digest64(event)))
-                              .Run();
-    if (!status.ok()) return status;
+    put_snapshot_->BindBlob(1, selector);
+    put_snapshot_->BindBlob(2, event);
+    put_snapshot_->Bind(3, now);
+    put_snapshot_->Bind(4, static_cast<int64_t>(Digest64(event)));
+    if ((code = put_snapshot_->Run()) != SQLITE_OK) return db_->Error(code);
   }
   return absl::OkStatus();
 }

@@ -9,10 +9,17 @@
 // because an append to an integer table is an order of magnitude faster than an insert into a text
 // index.
 //
-// The folder is locked against a second process. A file that is damaged or cannot be written is
-// moved aside, kept as `journal.db.corrupt-<n>`, and a new one begun: an agent that starts without
-// its memory is better than one that does not start. That costs the incarnation too, since the
-// numbers that it has used are not known any more.
+// The folder is locked against a second process. A file that is damaged is moved aside, kept as
+// `journal.db.corrupt-<n>`, and a new one begun: an agent that starts without its memory is better
+// than one that does not start. That costs the incarnation too, since the numbers that it has used
+// are not known any more. Damaged is what SQLite calls corrupt or no database, and what fails the
+// checks made here; nothing else moves a file. One that cannot be read now (locked, no descriptors,
+// an I/O error) is waited for, and then Open() fails. One that can be read and not written is
+// opened: what is in it is carried on, and what is new is told as not written.
+//
+// Beside the file is a mark of how far it has come (registry/store/store_mark.h), by which a file
+// that was put back to an earlier moment is noticed; was_put_back() tells. What it holds is then
+// no longer the last word, and the numbers that follow keep clear of those that it cannot know.
 //
 //   auto journal = IntentJournal::Open(options);
 //   for (auto& intent : (*journal)->TakeIntents()) …
@@ -44,12 +51,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "registry/file_lock.h"
+#include "registry/outage_log.h"
+#include "registry/store/sqlite_database.h"
+#include "registry/store/store_mark.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/histogram.h"
 #include "retry/mutex.h"
-
-struct sqlite3;
-struct sqlite3_stmt;
 
 namespace failback {
 
@@ -67,6 +74,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
     HashedWheelTimer* timer = nullptr;
     // No thread: Flush() writes. For tests on simulated time.
     bool manual = false;
+    // How long Open() waits for a file that cannot be read now, on the thread that calls it.
+    absl::Duration patience = absl::Seconds(10);
   };
 
   struct Intent {
@@ -103,7 +112,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   using OnCommit = std::function<void(uint64_t sequence, const absl::Status& status)>;
 
   // FAILED_PRECONDITION: the folder cannot be used, is in use by another process, or was written by
-  // a newer version; the message names it.
+  // a newer version. UNAVAILABLE, PERMISSION_DENIED: the file cannot be read, and was left as it
+  // is. The message names the folder.
   static absl::StatusOr<std::shared_ptr<IntentJournal>> Open(Options options);
 
   // As Stop().
@@ -117,6 +127,11 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   std::vector<Snapshot> TakeSnapshots();
   const std::string& incarnation() const { return incarnation_; }
   uint64_t last_generation() const { return last_generation_; }
+  // The file is not as it was last: intents may be older than what their owners said last, and
+  // others may be missing. So it is taken at each start, until Settle().
+  bool was_put_back() const { return was_put_back_; }
+  // Nothing of before this life is in doubt any more.
+  void Settle() { marks_.store(true, std::memory_order_relaxed); }
 
   // Begins to write. `on_commit` hears of each attempt: all up to `sequence` is written, or, with
   // an error, is not yet; then it is tried again with the next change, and after a second.
@@ -141,7 +156,6 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   absl::Status Stop();
 
  private:
-  class Statement;
   struct Batch {
     std::map<int64_t, std::optional<Intent>> rows;  // nullopt: removed
     std::map<std::string, std::string> snapshots;
@@ -153,28 +167,45 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
 
   explicit IntentJournal(Options options);
   std::string Path() const { return options_.dir + "/journal.db"; }
+  // OpenDatabase(), again and again while the file cannot be read.
+  absl::Status WaitForDatabase();
   absl::Status OpenDatabase();
+  absl::Status CheckSchema();
   absl::Status Load();
-  absl::Status SetMeta(const char* name, const std::string& value);
-  absl::Status Execute(const char* sql);
+  absl::Status LoadMeta();
+  absl::Status LoadIntents();
+  absl::Status LoadSnapshots();
+  absl::Status FindOutWhetherPutBack();
+  absl::Status PrepareWrites();
+  absl::Status KeepIncarnation();
   // Moves the files aside and says where to.
   absl::StatusOr<std::string> MoveAside();
   void Close();
+  // How far the file has come.
+  StoreMark::Position Position() const;
+  // Notes, and logs when it is news, whether the file can be written.
+  void Tell(const absl::Status& status);
+  // The same of its mark.
+  void TellMark(const absl::Status& status);
   void Work();
   // Wakes the writer up in a while.
   void TryAgainLater() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes one batch as one transaction.
   absl::Status Write(const Batch& batch);
-  absl::Status WriteInTransaction(const Batch& batch);
   absl::Status WriteRows(const Batch& batch);
   // Takes what is queued, with what could not be written before.
   bool TakeBatch();
 
   const Options options_;
   std::optional<FileLock> lock_;
-  sqlite3* db_ = nullptr;
+  std::unique_ptr<SqliteDatabase> db_;
+  std::optional<StoreMark> mark_;
+  bool created_ = false;  // by this life
   std::string incarnation_;
+  std::string refused_;  // in its place, when the options name this one
   uint64_t last_generation_ = 0;
+  bool was_put_back_ = false;
+  std::atomic<bool> marks_{true};
   std::vector<Intent> intents_;
   std::vector<Snapshot> snapshots_;
   std::atomic<int64_t> last_row_{0};
@@ -182,8 +213,17 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
 
   // The writer's own.
   uint64_t written_generation_ = 0;
+  uint64_t writes_ = 0;  // transactions, since the file was made
   Batch writing_;
   bool failing_ = false;
+  OutageLog outage_;
+  bool mark_failed_ = false;
+  std::string named_;                     // the incarnation in the file
+  std::unique_ptr<SqliteStatement> put_;  // go before db_, as the next four
+  std::unique_ptr<SqliteStatement> remove_;
+  std::unique_ptr<SqliteStatement> put_meta_;
+  std::unique_ptr<SqliteStatement> put_snapshot_;
+  std::unique_ptr<SqliteStatement> drop_snapshot_;
 
   mutable Mutex mu_;
   CondVar changed_;

@@ -24,6 +24,7 @@ allowed() {
     retry/hashed_wheel_timer.cc: WaitFor: the driver of the wheel: the one thread that sleeps
     registry/store/sqlite_database.cc: busy_timeout: SQLite's wait for a file that another process has locked
     agent/discovery_channel.cc: WaitFor: a call of the application that waits, until its own deadline, on its own thread
+    registry/intent_journal.cc: WaitFor: Open, on its caller's thread, waits for a file that another process has locked
     registry/connection_acceptor.cc: poll(: the thread that accepts, out of descriptors, waits to be stopped or to try again
     registry/registry_server.cc: SleepFor: the end of a server, on the thread that ends it: callers hear of it first
     agent/ctl/context.cc: poll(: failbackctl in the foreground looks whether somebody listens at its target

@@ -1,9 +1,12 @@
 #include "registry/intent_journal.h"
 
+#include <fcntl.h>
 #include <sqlite3.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
 
@@ -25,6 +28,7 @@ class IntentJournalTest : public testing::Test {
   IntentJournalTest() {
     options_.dir = dir_.File("state");
     SetLogSink(LogLevel::kWarning, [this](LogLevel, const std::string& event, const LogFields& f) {
+      if (on_log_) on_log_(event);
       MutexLock lock(&mu_);
       log_ += FormatLogLine(event, f) + "\n";
     });
@@ -71,6 +75,18 @@ class IntentJournalTest : public testing::Test {
     sqlite3_close(other_);
   }
 
+  // Until UnlockFile() it cannot even be read.
+  void LockReadersOut() {
+    ASSERT_EQ(sqlite3_open(File().c_str(), &other_), SQLITE_OK);
+    ASSERT_EQ(sqlite3_exec(other_,
+                           "PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE;"
+                           "DELETE FROM intents WHERE row = -1",
+                           nullptr, nullptr, nullptr),
+              SQLITE_OK);
+  }
+  std::string File() const { return options_.dir + "/journal.db"; }
+  bool MovedAside() const { return access((File() + ".corrupt-1").c_str(), F_OK) == 0; }
+
   // A timer on simulated time, for the journal to wait on.
   HashedWheelTimer* UseTimer() {
     HashedWheelTimer::Options options;
@@ -90,6 +106,7 @@ class IntentJournalTest : public testing::Test {
   std::unique_ptr<HashedWheelTimer> timer_;
   sqlite3* other_ = nullptr;
   IntentJournal::Options options_;
+  std::function<void(const std::string& event)> on_log_;
   Mutex mu_;
   std::string log_;
 };
@@ -210,6 +227,187 @@ TEST_F(IntentJournalTest, SomethingElseInItsPlaceIsMovedAside) {
   ASSERT_EQ(mkdir((options_.dir + "/journal.db").c_str(), 0700), 0);
   Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
   Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 1); });
+}
+
+// Another process reads or copies the file, or has it open in a shell: nothing of it is wrong.
+TEST_F(IntentJournalTest, AFileThatAnotherProcessWritesIsOpenedAndWrittenLater) {
+  const std::string incarnation =
+      Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  LockFile();
+  options_.manual = true;
+  auto journal = IntentJournal::Open(options_).value();
+  std::vector<absl::Status> told;
+  journal->Start([&](uint64_t, const absl::Status& status) { told.push_back(status); });
+  EXPECT_EQ(journal->incarnation(), incarnation);
+  EXPECT_EQ(journal->TakeIntents().size(), 1);
+  EXPECT_TRUE(journal->Stats().failing) << "seen before anything is lost";
+  EXPECT_NE(log().find("the intent journal cannot be written"), std::string::npos) << log();
+  Put(journal.get(), MakeIntent("b", 2));
+  journal->Flush();
+  UnlockFile();
+  Put(journal.get(), MakeIntent("c", 3));
+  journal->Flush();
+  ASSERT_EQ(told.size(), 2);
+  EXPECT_EQ(told[0].code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(told[1], absl::OkStatus());
+  EXPECT_FALSE(journal->Stats().failing);
+  journal.reset();
+  EXPECT_FALSE(MovedAside());
+  Live([&](IntentJournal* again) { EXPECT_EQ(again->TakeIntents().size(), 3); });
+}
+
+TEST_F(IntentJournalTest, AnIdleJournalTellsThatItCanBeWrittenAgain) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  const HashedWheelTimer* const timer = UseTimer();
+  LockFile();
+  auto journal = IntentJournal::Open(options_).value();
+  Mutex mu;
+  CondVar changed;
+  int told = 0;
+  journal->Start([&](uint64_t, const absl::Status& status) {
+    EXPECT_EQ(status, absl::OkStatus());
+    MutexLock lock(&mu);
+    ++told;
+    changed.SignalAll();
+  });
+  EXPECT_TRUE(journal->Stats().failing);
+  ASSERT_EQ(WaitUntilPending(*timer), 1);
+  UnlockFile();
+  clock_.Advance(absl::Milliseconds(1100));
+  {
+    MutexLock lock(&mu);
+    while (told == 0) ASSERT_TRUE(changed.WaitFor(&mu, absl::Seconds(30)) || told > 0);
+  }
+  EXPECT_FALSE(journal->Stats().failing);
+}
+
+TEST_F(IntentJournalTest, AFileThatCannotBeReadNowIsWaitedFor) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  LockReadersOut();
+  on_log_ = [this](const std::string& event) {
+    if (event == "the intent journal cannot be read yet, waiting") UnlockFile();
+  };
+  Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 1); });
+  EXPECT_NE(log().find("database is locked"), std::string::npos) << log();
+  EXPECT_FALSE(MovedAside());
+}
+
+TEST_F(IntentJournalTest, AFileThatCannotBeReadForLongIsLeftAsItIs) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  LockReadersOut();
+  options_.patience = absl::Milliseconds(1);
+  const absl::Status refused = IntentJournal::Open(options_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
+  EXPECT_NE(refused.message().find(options_.dir), std::string::npos) << refused;
+  EXPECT_NE(refused.message().find("database is locked"), std::string::npos) << refused;
+  UnlockFile();
+  EXPECT_FALSE(MovedAside());
+  Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 1); });
+}
+
+TEST_F(IntentJournalTest, WithoutDescriptorsTheFileIsLeftAsItIs) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  options_.patience = absl::ZeroDuration();
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(next, 0);
+  close(next);
+  // The lock takes the first; the file, its log and its index need one each.
+  for (const rlim_t more : {1, 2, 3}) {
+    rlimit few = before;
+    few.rlim_cur = static_cast<rlim_t>(next) + more;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const absl::Status refused = IntentJournal::Open(options_).status();
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << more << ": " << refused;
+    EXPECT_FALSE(MovedAside());
+  }
+  Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 1); });
+}
+
+TEST_F(IntentJournalTest, AFileThatMayOnlyBeReadIsCarriedOn) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  options_.manual = true;
+  ASSERT_EQ(chmod(File().c_str(), 0400), 0);
+  constexpr uid_t kNobody = 65534;  // root may write all the same
+  const bool root = geteuid() == 0;
+  if (root) {
+    for (const std::string& path :
+         {dir_.path(), options_.dir, options_.dir + "/lock", File(), File() + ".mark"}) {
+      ASSERT_EQ(chown(path.c_str(), kNobody, kNobody), 0);
+    }
+    ASSERT_EQ(seteuid(kNobody), 0);
+  }
+  absl::Status put;
+  size_t found = 0;
+  auto journal = IntentJournal::Open(options_);
+  if (journal.ok()) {
+    found = (*journal)->TakeIntents().size();
+    (*journal)->Start([&](uint64_t, const absl::Status& status) { put = status; });
+    Put(journal->get(), MakeIntent("b", 2));
+    (*journal)->Flush();
+  }
+  const absl::Status opened = journal.status();
+  journal = absl::UnknownError("closed");
+  if (root) {
+    ASSERT_EQ(seteuid(0), 0);
+  }
+  EXPECT_EQ(opened, absl::OkStatus());
+  EXPECT_EQ(found, 1);
+  EXPECT_EQ(put.code(), absl::StatusCode::kUnavailable) << put;
+  EXPECT_NE(put.message().find("readonly"), std::string::npos) << put;
+  EXPECT_FALSE(MovedAside());
+}
+
+TEST_F(IntentJournalTest, AFileThatWentBackIsNoticedUntilNothingIsInDoubt) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  const std::string copy = dir_.File("copy.db");
+  std::filesystem::copy_file(File(), copy);
+  Live([&](IntentJournal* journal) {
+    EXPECT_FALSE(journal->was_put_back());
+    Put(journal, MakeIntent("b", 2));
+  });
+  {
+    std::ifstream from(copy, std::ios::binary);
+    std::ofstream(File(), std::ios::binary | std::ios::trunc) << from.rdbuf();  // the same file
+  }
+  for (const bool settle : {false, true}) {
+    Live([&](IntentJournal* journal) {
+      EXPECT_TRUE(journal->was_put_back());
+      EXPECT_EQ(journal->TakeIntents().size(), settle ? 2 : 1);
+      EXPECT_GT(journal->last_generation(), 1000)
+          << "clear of the numbers of the life that is gone";
+      if (settle) journal->Settle();
+      Put(journal, MakeIntent("c", journal->last_generation() + 1));
+    });
+  }
+  EXPECT_NE(log().find("it has gone back"), std::string::npos) << log();
+  Live([&](IntentJournal* journal) { EXPECT_FALSE(journal->was_put_back()); });
+}
+
+TEST_F(IntentJournalTest, ACopyInItsPlaceIsNoticed) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  std::filesystem::copy_file(File(), dir_.File("copy.db"));
+  std::filesystem::rename(dir_.File("copy.db"), File());
+  Live([&](IntentJournal* journal) { EXPECT_TRUE(journal->was_put_back()); });
+  EXPECT_NE(log().find("it is a copy"), std::string::npos) << log();
+}
+
+TEST_F(IntentJournalTest, AJournalOfAnEarlierVersionIsNoCopy) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  ASSERT_EQ(unlink((File() + ".mark").c_str()), 0);
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(File().c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "DELETE FROM meta WHERE name = 'writes'", nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(db);
+  Live([&](IntentJournal* journal) {
+    EXPECT_FALSE(journal->was_put_back());
+    Put(journal, MakeIntent("b", 2));
+  });
+  ASSERT_EQ(unlink((File() + ".mark").c_str()), 0);
+  Live([&](IntentJournal* journal) { EXPECT_TRUE(journal->was_put_back()); });
 }
 
 TEST_F(IntentJournalTest, ANewerVersionIsRefusedAndNotTouched) {

@@ -1,0 +1,201 @@
+// An agent whose journal was put back to an earlier moment, at a registry that knows better.
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "registry/log.h"
+#include "registry/store/store_registry.h"
+#include "retry/simulated_clock.h"
+#include "tests/registry/failback/failback_fixture.h"
+#include "tests/registry/failback/faulty_link.h"
+#include "tests/util/process.h"
+
+namespace failback {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+class JournalPutBackTest : public ::testing::Test {
+ protected:
+  JournalPutBackTest() {
+    SetLogSink(LogLevel::kWarning, [this](LogLevel, const std::string& event, const LogFields& f) {
+      log_ += FormatLogLine(event, f) + "\n";
+    });
+    HashedWheelTimer::Options timer;
+    timer.clock = &clock_;
+    timer_ = HashedWheelTimer::Create(timer).value();
+    StoreRegistry::Options store;
+    store.timer = timer_.get();
+    store.commit_inline = true;
+    store_ = StoreRegistry::Open(store).value();
+    world_.target = [this] { return store_.get(); };
+    world_.timer = timer_.get();
+    world_.random = &random_;
+    options_.upstream_name = "registry";
+    options_.timer = timer_.get();
+    options_.state_dir = dir_.File("state");
+    options_.manual_journal = true;
+    options_.session_ttl = absl::Seconds(10);
+    Start();
+  }
+  ~JournalPutBackTest() override {
+    Kill();
+    SetLogSink(LogLevel::kWarning, nullptr);
+  }
+
+  void Start() {
+    registry_ = FailbackRegistry::Create(std::make_unique<FaultyLink>(&world_), options_).value();
+    Advance(absl::Seconds(1));
+  }
+  void Kill() {
+    if (registry_ == nullptr) return;
+    EXPECT_EQ(FailbackRegistryPeer::CheckInvariants(*registry_), "");
+    registry_.reset();
+  }
+  void Save() {
+    std::filesystem::remove_all(dir_.File("saved"));
+    std::filesystem::copy(dir_.File("state"), dir_.File("saved"));
+  }
+  void PutBack() {
+    std::filesystem::remove_all(dir_.File("state"));
+    std::filesystem::copy(dir_.File("saved"), dir_.File("state"));
+  }
+  void Advance(absl::Duration time) { clock_.Advance(time); }
+
+  void Register(const std::string& id, uint32_t port = 8080) {
+    registry_->Register(MakeRegister({MakeInstance(id, port)}),
+                        [](const absl::StatusOr<RegisterResponse>& response) {
+                          EXPECT_TRUE(response.ok()) << response.status();
+                        });
+    Advance(absl::Seconds(1));
+  }
+  void Unregister(const std::string& id) {
+    registry_->Unregister(MakeUnregister(id), [](const absl::StatusOr<UnregisterResponse>& done) {
+      EXPECT_TRUE(done.ok()) << done.status();
+    });
+    Advance(absl::Seconds(1));
+  }
+
+  // What the registry holds: ports by id.
+  std::map<std::string, uint32_t> Held() {
+    std::map<std::string, uint32_t> held;
+    store_->List({}, [&](const absl::StatusOr<ListResponse>& response) {
+      ASSERT_TRUE(response.ok()) << response.status();
+      for (const InstanceRecord& record : response->records()) {
+        held[record.instance().key().instance_id()] = record.instance().port();
+      }
+    });
+    return held;
+  }
+  // Ids of what is parked.
+  std::vector<std::string> Parked() {
+    std::vector<std::string> ids;
+    for (const auto& operation : registry_->Pending()) {
+      if (operation.state() != agent::v1::PENDING_STATE_PARKED) continue;
+      EXPECT_THAT(operation.last_status().message(), HasSubstr("the journal was put back"));
+      ids.push_back(operation.key().instance_id());
+    }
+    return ids;
+  }
+
+  TempDir dir_;
+  std::string log_;
+  SimulatedClock clock_;
+  std::unique_ptr<HashedWheelTimer> timer_;
+  std::unique_ptr<StoreRegistry> store_;
+  std::mt19937 random_{1};
+  LinkWorld world_;
+  FailbackRegistry::Options options_;
+  std::unique_ptr<FailbackRegistry> registry_;
+};
+
+TEST_F(JournalPutBackTest, TheRegistrysWordHolds) {
+  Register("kept");
+  Register("gone");
+  Register("changed", 1);
+  Kill();
+  Save();
+  Start();
+  Unregister("gone");
+  Register("changed", 2);
+  Register("later");
+  ASSERT_THAT(Held(), ElementsAre(Pair("changed", 2), Pair("kept", 8080), Pair("later", 8080)));
+  Kill();
+  PutBack();
+  Start();
+  Advance(absl::Seconds(3));
+  EXPECT_THAT(Held(), ElementsAre(Pair("changed", 2), Pair("kept", 8080), Pair("later", 8080)))
+      << "neither is the unregistered one back, nor has the old payload won";
+  EXPECT_THAT(Parked(), ElementsAre("gone"));
+  EXPECT_THAT(log_, HasSubstr("the intent journal is not as it was last"));
+  EXPECT_THAT(log_, HasSubstr("newer_at_the_registry=1 parked=1"));
+
+  // What the journal does not know has a TTL to be stated again.
+  Advance(absl::Minutes(3));
+  EXPECT_THAT(Held(), ElementsAre(Pair("changed", 2), Pair("kept", 8080)));
+  // The next life is in doubt as long as something is.
+  Kill();
+  Start();
+  EXPECT_THAT(Parked(), ElementsAre("gone"));
+  Register("gone");
+  EXPECT_THAT(Parked(), ElementsAre());
+  Kill();
+  log_.clear();
+  Start();
+  EXPECT_EQ(log_, "");
+  EXPECT_THAT(Held(), ElementsAre(Pair("changed", 2), Pair("gone", 8080), Pair("kept", 8080)));
+}
+
+TEST_F(JournalPutBackTest, WhatIsStatedAfterwardsWins) {
+  Register("a", 1);
+  Kill();
+  Save();
+  Start();
+  for (uint32_t port = 2; port < 10; ++port) Register("a", port);
+  Register("b", 1);
+  Kill();
+  PutBack();
+  world_.down = true;
+  Start();
+  Register("a", 100);
+  Unregister("b");
+  world_.down = false;
+  Advance(absl::Seconds(10));
+  EXPECT_THAT(Held(), ElementsAre(Pair("a", 100)));
+  EXPECT_THAT(Parked(), ElementsAre());
+}
+
+TEST_F(JournalPutBackTest, WhatNobodyKnowsIsForAnOperatorToSay) {
+  Register("a");
+  Register("b");
+  Kill();
+  Save();
+  PutBack();
+  Advance(absl::Minutes(5));  // its session is over
+  ASSERT_THAT(Held(), ElementsAre());
+  Start();
+  Advance(absl::Seconds(5));
+  EXPECT_THAT(Held(), ElementsAre());
+  EXPECT_THAT(Parked(), ElementsAre("a", "b"));
+  for (const auto& operation : registry_->Pending()) {
+    const bool retry = operation.key().instance_id() == "a";
+    const auto done =
+        retry ? registry_->Retry({operation.id()}) : registry_->Cancel({operation.id()});
+    EXPECT_EQ(done.value_or(-1), 1) << done.status();
+  }
+  Advance(absl::Seconds(5));
+  EXPECT_THAT(Held(), ElementsAre(Pair("a", 8080)));
+  EXPECT_THAT(Parked(), ElementsAre());
+}
+
+}  // namespace
+}  // namespace failback
