@@ -1,6 +1,7 @@
 // A gRPC channel to a service that is discovered: it follows the instances as they come and go.
 //
 //   auto orders = failback::DiscoveryChannel::Create(agent.get(), "orders", {});
+//   (*orders)->WaitForChannel(deadline);                       // the first list takes a moment
 //   …
 //   auto channel = (*orders)->channel();                       // for each call, or each few
 //   if (!channel.ok()) return channel.status();                // UNAVAILABLE: nobody is registered

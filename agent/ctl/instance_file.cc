@@ -50,7 +50,7 @@ absl::StatusOr<std::vector<ServiceInstance>> ParseInstances(const std::string& n
                                                             const std::string& text,
                                                             const std::string& default_namespace) {
   try {
-    return ParseNode(name, YAML::Load(text), default_namespace);
+    return ParseNode(name, YAML::Load(JoinSurrogates(text)), default_namespace);
   } catch (const YAML::Exception& e) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ":", e.mark.line + 1, ": not YAML: ", e.msg));

@@ -122,5 +122,23 @@ TEST(InstanceFileTest, NamesAreThoseOfTheWireInBothSpellings) {
       HasSubstr("f.yaml:3: port: 'x' is not a whole number"));
 }
 
+TEST(InstanceFileTest, AnyJsonIsTaken) {
+  const auto instances = ParseInstances(
+      "f.json",
+      "[{\"key\":{\"service\":\"a\",\"instanceId\":\"1\"},\"address\":\"h\",\"port\":80,\n"
+      "\t\"metadata\":{\"mood\":\"\\ud83d\\ude00\\/\\u00e9\",\"quoted\":\"\\\"\\\\ud83d\\\"\",\n"
+      "\t\t\"both\":\"\\\\\\uD83D\\uDE00\"}}]",
+      "n");
+  ASSERT_TRUE(instances.ok()) << instances.status();
+  const auto& metadata = instances->at(0).metadata();
+  EXPECT_EQ(metadata.at("mood"), "😀/é");
+  EXPECT_EQ(metadata.at("quoted"), "\"\\ud83d\"");
+  EXPECT_EQ(metadata.at("both"), "\\😀");
+  EXPECT_THAT(
+      std::string(ParseInstances("f.json", "[\n{\"zone\": \"\\ud83d\"}]", "n").status().message()),
+      HasSubstr("f.json:2: not YAML"))
+      << "half a character";
+}
+
 }  // namespace
 }  // namespace failback

@@ -27,4 +27,6 @@ timeout 60 bash -c "until grep -q 'listening on' registry.out; do sleep 0.1; don
 for program in build/orders ./orders; do
   "$program" "unix:$sockets/r.sock" | tee orders.out
   grep -q '^registered orders-1, pending ' orders.out
+  # The page's client has waited for its channel.
+  [[ $program != ./orders ]] || grep -q ', channel OK$' orders.out
 done

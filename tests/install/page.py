@@ -12,6 +12,7 @@ add_executable(orders orders.cc)
 %s"""
 
 PROGRAM = """#include <iostream>
+#include "absl/time/clock.h"
 #include "agent/agent.h"
 #include "agent/discovery_channel.h"
 #include "grpcpp/grpcpp.h"
@@ -21,7 +22,7 @@ struct Orders {  // stands for a generated service
 int main(int argc, char** argv) {
 %s
 std::cout << "registered " << registration->instance().key().instance_id() << ", pending "
-          << (*agent)->Pending().size() << "\\n";
+          << (*agent)->Pending().size() << ", channel " << channel.status() << "\\n";
 }
 """
 

@@ -134,6 +134,35 @@ TEST_F(SecurityProcessTest, MutualTlsFromAgentToRegistry) {
               AllOf(HasSubstr("--tls-cert: '" + File("expired.crt")), HasSubstr("' ended on ")));
 }
 
+// As logrotate and people do it; it ended the registry.
+TEST_F(SecurityProcessTest, AHangUpTakesNewFilesAtOnceAndEndsNobody) {
+  dir_.Write("tokens.yaml", TokensOf({{"old", "ci"}}));
+  const Args tokens = {"--known-tokens-file", File("tokens.yaml")};
+  const Args hourly = {"--tls-cert",       File("server.crt"),  "--tls-key",
+                       File("server.key"), "--reload-interval", "1h"};
+  Daemon registry = Daemon::Registry(Args{"--store", "memory:"} + hourly + tokens);
+  Daemon agent = Daemon::Agent(registry.address(),
+                               hourly + tokens + Args{"--registry-tls-ca", File("ca.crt")});
+  WritePair("server", ca_.IssueServer());
+  Replace("tokens.yaml", TokensOf({{"new", "ci"}}));
+  dir_.Write("token", "new\n");
+  for (Daemon* daemon : {&registry, &agent}) {
+    daemon->process().Signal(SIGHUP);
+    for (const char* what : {"what=certificate", "what=\"access rules\""}) {
+      EXPECT_TRUE(daemon->process().WaitForLine(what).has_value()) << daemon->process().Describe();
+    }
+    EXPECT_THAT(daemon->process().err(), HasSubstr("reloaded"));
+  }
+  const RunResult list =
+      Ctl(registry.address(), Trust() + Args{"--token-file", File("token"), "list"});
+  EXPECT_EQ(list.status, 0) << list.err;
+  for (Daemon* daemon : {&registry, &agent}) {
+    daemon->process().Signal(SIGHUP);  // nothing has changed
+    daemon->process().Signal(SIGTERM);
+    EXPECT_EQ(daemon->process().WaitForExit(), 0) << daemon->process().Describe();
+  }
+}
+
 TEST_F(SecurityProcessTest, CertificatesAreRotatedUnderLoadWithoutAFailedCall) {
   const TestAuthority next_ca("next");
   dir_.Write("both.crt", ca_.cert() + next_ca.cert());
