@@ -78,6 +78,10 @@ std::string Keys::Incarnation(std::string_view name) const {
   return key;
 }
 
+KeyRange Keys::Incarnations() const { return Below(absl::StrCat(root_, ".incarnation/")); }
+
+std::string Keys::Rank(uint64_t rank) const { return absl::StrCat(root_, ".rank/", rank); }
+
 std::string Keys::Session(std::string_view session_id) const {
   std::string key = absl::StrCat(root_, ".session/");
   AppendEscaped(session_id, &key);

@@ -3,6 +3,7 @@
 //   <prefix>/v1/<namespace>/<service>/<instance id>      an instance, or its tombstone
 //   <prefix>/v1/.store, .epoch                           the store's identity
 //   <prefix>/v1/.incarnation/<incarnation>               ranks
+//   <prefix>/v1/.rank/<rank>                             whose a rank is that was claimed
 //   <prefix>/v1/.session/<session id>                    sessions
 //   <prefix>/v1/.persistent/<incarnation>/<n>/<s>/<id>   whose the instances without a lease are
 //
@@ -14,6 +15,7 @@
 #ifndef FAILBACK_REGISTRY_ETCD_KEYS_H_
 #define FAILBACK_REGISTRY_ETCD_KEYS_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,6 +37,8 @@ class Keys {
   std::string StoreId() const { return root_ + ".store"; }
   std::string Epoch() const { return root_ + ".epoch"; }
   std::string Incarnation(std::string_view name) const;
+  KeyRange Incarnations() const;
+  std::string Rank(uint64_t rank) const;
   std::string Session(std::string_view session_id) const;
 
   // `canonical` is a key as registry/canonical.h spells it.

@@ -56,6 +56,8 @@ struct Sessions::Opening {
   Store store;
   absl::Duration ttl;
   uint64_t rank = 0;             // 0: the revision that creates the incarnation
+  bool claimed = false;          // the rank is not that revision: it has a key of its own
+  bool claims = false;           // and gets it now
   int64_t incarnation_seen = 0;  // mod_revision of its key; 0: not there
   int64_t incarnation_lease = 0;
   int64_t replaced_lease = 0;  // that the incarnation had before
@@ -104,6 +106,7 @@ void Sessions::ReadIncarnation(std::shared_ptr<Opening> opening) {
     opening->incarnation_seen = 0;
     opening->replaced_lease = 0;
     opening->rank = 0;
+    opening->claimed = opening->claims = false;
     if (response->kvs_size() > 0) {
       const mvccpb::KeyValue& kv = response->kvs(0);
       record.ParseFromString(kv.value());
@@ -111,11 +114,42 @@ void Sessions::ReadIncarnation(std::shared_ptr<Opening> opening) {
       opening->replaced_lease = kv.lease();
       opening->rank =
           record.rank() != 0 ? record.rank() : static_cast<uint64_t>(kv.create_revision());
+      opening->claimed = opening->rank != static_cast<uint64_t>(kv.create_revision());
+      // It is its owner's as long as it is remembered.
+      const std::string owner = SessionOwner(record.session_id());
+      if (!owner.empty() && !opening->request.owner().empty() &&
+          owner != opening->request.owner()) {
+        return opening->Fail(SessionNotOwned());
+      }
       if (!record.session_id().empty()) return ReadSession(opening, record.session_id());
-    } else if (opening->request.store_id() == opening->store.store_id &&
+    } else if (opening->request.rank() > 0 &&
+               opening->request.store_id() == opening->store.store_id &&
                opening->request.rank() <= static_cast<uint64_t>(response->header().revision())) {
-      opening->rank = opening->request.rank();  // given by this store, and forgotten since
+      return CheckClaim(opening);  // given by this store, and forgotten since
     }
+    GrantLeases(opening);
+  });
+}
+
+// It may not when another incarnation has it: by claiming it, or as its key was created at that
+// revision.
+void Sessions::CheckClaim(std::shared_ptr<Opening> opening) {
+  const uint64_t rank = opening->request.rank();
+  TxnRequest read;
+  AddGet(keys_->Rank(rank), read.mutable_success());
+  const KeyRange incarnations = keys_->Incarnations();
+  auto* created = read.mutable_success()->Add()->mutable_request_range();
+  created->set_key(incarnations.begin);
+  created->set_range_end(incarnations.end);
+  created->set_min_create_revision(static_cast<int64_t>(rank));
+  created->set_max_create_revision(static_cast<int64_t>(rank));
+  created->set_keys_only(true);
+  created->set_limit(1);
+  client_->Txn(std::move(read), [this, opening, rank](absl::StatusOr<TxnResponse> response) {
+    if (!response.ok()) return opening->Fail(response.status());
+    opening->claimed = opening->claims =
+        Found(*response, 0) == nullptr && Found(*response, 1) == nullptr;
+    if (opening->claims) opening->rank = rank;
     GrantLeases(opening);
   });
 }
@@ -182,6 +216,12 @@ void Sessions::Create(std::shared_ptr<Opening> opening) {
          write.mutable_success());
   AddPut(incarnation_key, incarnation.SerializeAsString(), opening->incarnation_lease,
          write.mutable_success());
+  if (opening->claimed) {
+    const std::string rank_key = keys_->Rank(opening->rank);
+    if (opening->claims) CompareModified(rank_key, 0, &write);
+    AddPut(rank_key, opening->request.incarnation(), opening->incarnation_lease,
+           write.mutable_success());
+  }
   client_->Txn(std::move(write),
                [this, opening, session_id, session](absl::StatusOr<TxnResponse> response) {
                  if (!response.ok()) {

@@ -138,6 +138,8 @@ class Sessions {
 
   void Finish(Opening* opening, Opened opened);
   void ReadIncarnation(std::shared_ptr<Opening> opening);
+  // Whether the rank that the incarnation says it had may be its own again.
+  void CheckClaim(std::shared_ptr<Opening> opening);
   void ReadSession(std::shared_ptr<Opening> opening, const std::string& session_id);
   void GrantLeases(std::shared_ptr<Opening> opening);
   void Create(std::shared_ptr<Opening> opening);

@@ -115,6 +115,44 @@ TEST_F(EtcdRegistryTest, TheLaterIncarnationWins) {
   EXPECT_EQ(again.rank(), rank);
 }
 
+TEST_F(EtcdRegistryTest, ARankIsClaimedOnce) {
+  EtcdHarness registry(etcd(), NewPrefix());
+  OpenSessionRequest request;
+  request.set_incarnation("a");
+  const auto a = CallAndWait(*registry, &Registry::OpenSession, request);
+  ASSERT_TRUE(a.ok()) << a.status();
+  request.set_store_id(a->store_id());
+  const auto claim = [&](const std::string& incarnation, uint64_t rank) {
+    request.set_incarnation(incarnation);
+    request.set_rank(rank);
+    const auto opened = CallAndWait(*registry, &Registry::OpenSession, request);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    return opened.ok() ? *opened : OpenSessionResponse();
+  };
+  EXPECT_GT(claim("b", a->rank()).rank(), a->rank()) << "it is another's";
+  const auto c = claim("c", a->rank() - 1);
+  EXPECT_EQ(c.rank(), a->rank() - 1) << "nobody has it any more";
+  EXPECT_GT(claim("d", a->rank() - 1).rank(), a->rank());
+  ASSERT_TRUE(registry.CloseSession(c.session_id()).ok());
+  EXPECT_GT(claim("e", a->rank() - 1).rank(), a->rank()) << "it is remembered";
+  EXPECT_EQ(claim("c", a->rank() - 1).rank(), a->rank() - 1);
+}
+
+TEST_F(EtcdRegistryTest, AnIncarnationIsItsOwnersAsLongAsItIsRemembered) {
+  EtcdHarness registry(etcd(), NewPrefix());
+  OpenSessionRequest request;
+  request.set_incarnation("agent");
+  request.set_owner("alice");
+  const auto opened = CallAndWait(*registry, &Registry::OpenSession, request);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  ASSERT_TRUE(registry.CloseSession(opened->session_id()).ok());
+  request.set_owner("mallory");
+  EXPECT_EQ(ReasonOf(CallAndWait(*registry, &Registry::OpenSession, request).status()),
+            registry::v1::ERROR_REASON_SESSION_NOT_OWNED);
+  request.set_owner("alice");
+  EXPECT_TRUE(CallAndWait(*registry, &Registry::OpenSession, request).ok());
+}
+
 TEST_F(EtcdRegistryTest, ASessionIsTheSameThroughEveryServer) {
   EtcdHarness one(etcd(), NewPrefix());
   EtcdHarness two(etcd(), one.prefix());
