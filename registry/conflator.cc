@@ -10,11 +10,12 @@
 #include "google/protobuf/message_lite.h"
 #include "registry/canonical.h"
 #include "registry/instance_view.h"
+#include "registry/keyed_hash.h"
 
 namespace failback {
 namespace {
 
-uint64_t KeyDigest(const InstanceKey& key) { return Digest64(CanonicalKey(key)); }
+uint64_t KeyDigest(const InstanceKey& key) { return KeyedHash(CanonicalKey(key)); }
 
 // An operation's bytes beside themselves: their count, and the heap's own.
 constexpr size_t kBlobBytes = 24;
@@ -29,7 +30,7 @@ constexpr size_t kMostSharedBytes = 256 << 10;
 
 // Of an instance's canonical bytes; 0 is kept for those that go.
 uint64_t ContentDigest(const std::string& canonical) {
-  return std::max<uint64_t>(1, Digest64(canonical));
+  return std::max<uint64_t>(1, KeyedHash(canonical));
 }
 
 uint64_t ContentDigest(const ServiceInstance& instance) {
@@ -64,7 +65,7 @@ Conflator::Changes Conflator::ChangesOf(const LazySnapshot& snapshot) {
       canonical.resize(encoded.CanonicalSize());
       encoded.WriteCanonical(canonical.data());
       list->changes.push_back(
-          {Digest64(CanonicalKey(view.name_space, view.service, view.instance_id)),
+          {KeyedHash(CanonicalKey(view.name_space, view.service, view.instance_id)),
            ContentDigest(canonical)});
     } else {
       parsed.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));

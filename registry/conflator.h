@@ -14,9 +14,10 @@
 // encoded when they are written.
 //
 // To know that a change has turned back, the conflator remembers 64-bit digests of the keys and
-// contents that the subscriber has: some 20 bytes an instance, up to kMaxContents instances. Of a
-// larger set, and of what a subscriber had before it resumed, the contents are not known: such a
-// key that changed forth and back while the subscriber was behind may be told once without need.
+// contents that the subscriber has, which nobody can make to collide (registry/keyed_hash.h): some
+// 20 bytes an instance, up to kMaxContents instances. Of a larger set, and of what a subscriber had
+// before it resumed, the contents are not known: such a key that changed forth and back while the
+// subscriber was behind may be told once without need.
 //
 // Thread safety: none of its own.
 //

@@ -112,8 +112,11 @@ StoreRegistry::Options ToStoreOptions(const RegistryConfig& config, HashedWheelT
   options.max_instances_per_session =
       static_cast<int64_t>(config.limits().max_instances_per_session());
   options.max_sessions = static_cast<int64_t>(config.limits().max_sessions());
+  options.max_incarnations = static_cast<int64_t>(config.limits().max_incarnations());
+  options.max_tombstones = static_cast<int64_t>(config.limits().max_tombstones());
   options.max_batch = config.limits().max_batch();
   options.max_queued_intents = static_cast<int64_t>(config.limits().max_queued());
+  options.subscriptions.max_filters = config.limits().max_filters_per_service();
   options.subscriptions.max_names_per_session = config.limits().max_subscriptions_per_session();
   options.max_request_bytes = config.limits().max_request_bytes();
   return options;

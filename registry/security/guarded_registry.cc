@@ -7,6 +7,8 @@
 
 #include "registry/errors.h"
 #include "registry/ids.h"
+#include "registry/local_listing.h"
+#include "registry/security/visible_listing.h"
 #include "registry/serial_notifier.h"
 #include "registry/validation.h"
 
@@ -281,6 +283,19 @@ void GuardedRegistry::List(const ListRequest& request, Callback<ListResponse> do
         access_->Denied(caller_, "List", config::v1::PERMISSION_READ, std::move(status)));
   }
   if (one_service) return registry_->List(request, std::move(done));
+  const auto* const local = dynamic_cast<const LocalListing*>(registry_);
+  if (local != nullptr && !(own && local->IsOwner(request.incarnation(), caller_.OwnerTag()))) {
+    // The token of a whole page would be a place that may be hidden.
+    if (!own && JudgeRead(*rules, caller_, selector).ok()) {
+      return registry_->List(request, std::move(done));
+    }
+    return std::move(done)(ListVisible(
+        *local,
+        [&](std::string_view ns, std::string_view service) {
+          return rules->Judge(caller_, config::v1::PERMISSION_READ, ns, service).ok();
+        },
+        request));
+  }
   registry_->List(request, [rules, caller = caller_, own,
                             done = std::move(done)](absl::StatusOr<ListResponse> response) mutable {
     if (response.ok()) Filter(*rules, caller, own, &*response);

@@ -34,8 +34,11 @@ int64_t Checksum(const SessionRow& row) {
 }
 
 int64_t Checksum(const IncarnationRow& row) {
-  return static_cast<int64_t>(SumOf({row.rank, static_cast<uint64_t>(row.last_seen_ms),
-                                     Digest64(row.name), Digest64(row.client_name)}));
+  uint64_t sum = SumOf({row.rank, static_cast<uint64_t>(row.last_seen_ms), Digest64(row.name),
+                        Digest64(row.client_name)});
+  // A row without an owner has the sum that it had before there were owners.
+  if (!row.owner.empty()) sum ^= SumOf({Digest64(row.owner)});
+  return static_cast<int64_t>(sum);
 }
 
 int64_t Checksum(const StoreHead& head) {

@@ -74,6 +74,8 @@ constexpr const char* kMigrations[] = {
     // its
     // instances along: they are counted. NULL: not yet.
     "ALTER TABLE store ADD COLUMN sessions INTEGER",
+    // 5 -> 6: who opened an incarnation. Empty: callers were not told apart, or it is not known.
+    "ALTER TABLE incarnations ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
 };
 static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion);
 
@@ -121,7 +123,7 @@ enum class Seal { kRequired, kIgnored };
 absl::Status ReadIncarnations(SqliteDatabase& db, Seal seal,
                               const std::function<absl::Status(IncarnationRow)>& take) {
   auto select =
-      db.Prepare("SELECT rank, name, client_name, last_seen_ms, checksum FROM incarnations");
+      db.Prepare("SELECT rank, name, client_name, last_seen_ms, checksum, owner FROM incarnations");
   if (!select.ok()) return select.status();
   int code;
   while ((code = (*select)->Step()) == SQLITE_ROW) {
@@ -130,6 +132,7 @@ absl::Status ReadIncarnations(SqliteDatabase& db, Seal seal,
     row.name = std::string((*select)->Bytes(1));
     row.client_name = std::string((*select)->Bytes(2));
     row.last_seen_ms = (*select)->Int(3);
+    row.owner = std::string((*select)->Bytes(5));
     if (seal == Seal::kRequired && (*select)->Int(4) != Checksum(row)) {
       return WrongChecksum("incarnation", row.rank);
     }
@@ -342,7 +345,7 @@ absl::StatusOr<std::unique_ptr<StoreRowWriter>> StoreRowWriter::Create(SqliteDat
       {"DELETE FROM records WHERE id BETWEEN ?1 AND ?2", &writer->remove_records_},
       {"INSERT OR REPLACE INTO sessions VALUES (?1,?2,?3,?4,?5,?6)", &writer->put_session_},
       {"DELETE FROM sessions WHERE id BETWEEN ?1 AND ?2", &writer->remove_sessions_},
-      {"INSERT OR REPLACE INTO incarnations VALUES (?1,?2,?3,?4,?5)", &writer->put_incarnation_},
+      {"INSERT OR REPLACE INTO incarnations VALUES (?1,?2,?3,?4,?5,?6)", &writer->put_incarnation_},
       {"DELETE FROM incarnations WHERE rank = ?1", &writer->remove_incarnation_},
       {"UPDATE store SET revision = ?1, next_rank = ?2, writes = ?3, checksum = ?4, sessions = ?5",
        &writer->put_position_},
@@ -406,6 +409,7 @@ absl::Status StoreRowWriter::Write(const WriteSet& writes, const StoreHead& head
     put_incarnation_->BindText(3, row.client_name);
     put_incarnation_->Bind(4, row.last_seen_ms);
     put_incarnation_->Bind(5, Checksum(row));
+    put_incarnation_->BindText(6, row.owner);
     if ((code = put_incarnation_->Run()) != SQLITE_OK) return db_->Error(code);
   }
   for (const SessionRow& row : writes.sessions) {

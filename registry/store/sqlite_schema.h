@@ -20,7 +20,7 @@ namespace failback {
 
 // The version of the tables that this program writes, in PRAGMA user_version. Older files are
 // migrated when they are opened, newer ones refused.
-inline constexpr int kStoreSchemaVersion = 5;
+inline constexpr int kStoreSchemaVersion = 6;
 // PRAGMA application_id: "FBRS".
 inline constexpr int kStoreApplicationId = 0x46425253;
 

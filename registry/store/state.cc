@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "registry/canonical.h"
+#include "registry/ids.h"
 #include "registry/log.h"
 #include "registry/stored_text.h"
 #include "registry/utf8.h"
@@ -149,14 +151,48 @@ Service* State::GetService(std::string_view service_key) {
   return last_service_;
 }
 
-Incarnation* State::AddIncarnation(uint64_t rank, std::string name) {
-  auto incarnation = std::make_unique<Incarnation>();
-  incarnation->rank = rank;
-  incarnation->name = std::move(name);
-  Incarnation* const raw = incarnation.get();
-  by_name_.emplace(raw->name, raw);
+void State::AddIncarnation(std::unique_ptr<Incarnation> incarnation) {
+  const std::string owner = std::exchange(incarnation->owner, "");
+  SetOwner(incarnation.get(), owner);
+  by_name_.emplace(incarnation->name, incarnation.get());
+  const uint64_t rank = incarnation->rank;
   by_rank_.emplace(rank, std::move(incarnation));
-  return raw;
+}
+
+void State::Forget(Incarnation* incarnation) {
+  ended_.erase({incarnation->last_seen_ms, incarnation->rank});
+  by_name_.erase(incarnation->name);
+  if (OwnerTotals* const totals = incarnation->totals; totals != nullptr) {
+    if (--totals->incarnations == 0) owners_.erase(std::string(totals->name));
+  }
+  by_rank_.erase(uint64_t{incarnation->rank});
+}
+
+void State::SetOwner(Incarnation* incarnation, const std::string& owner) {
+  incarnation->owner = owner;
+  if (owner.empty()) return;
+  auto it = owners_.find(owner);
+  if (it == owners_.end()) {
+    auto made = std::make_unique<OwnerTotals>();
+    made->name = owner;
+    const absl::string_view name = made->name;
+    it = owners_.emplace(name, std::move(made)).first;
+  }
+  incarnation->totals = it->second.get();
+  ++incarnation->totals->incarnations;
+  incarnation->totals->tombstones += incarnation->tombstones;
+}
+
+const OwnerTotals* State::TotalsOf(const std::string& owner) const {
+  const auto it = owners_.find(owner);
+  return it == owners_.end() ? nullptr : it->second.get();
+}
+
+void State::CountTombstone(uint64_t rank, int64_t change) {
+  if (rank == 0) return;
+  Incarnation& incarnation = *by_rank_.find(rank)->second;
+  incarnation.tombstones += change;
+  if (incarnation.totals != nullptr) incarnation.totals->tombstones += change;
 }
 
 void State::AddReference(uint64_t rank, int64_t change) {
@@ -173,6 +209,10 @@ void State::SetVersion(Record* record, Version version, int64_t monotonic_ms) {
     if (old.owner != nullptr) {
       --old.owner->references;
       --old.owner->owned;
+      if (auto& sorted = old.owner->sorted_owned; sorted != nullptr) {
+        sorted->erase(record);
+        if (sorted->empty()) sorted.reset();
+      }
       (record->previous_owned != nullptr ? record->previous_owned->next_owned
                                          : old.owner->first_owned) = record->next_owned;
       if (record->next_owned != nullptr) {
@@ -187,11 +227,13 @@ void State::SetVersion(Record* record, Version version, int64_t monotonic_ms) {
       record->next_owned = version.owner->first_owned;
       if (record->next_owned != nullptr) record->next_owned->previous_owned = record;
       version.owner->first_owned = record;
+      if (version.owner->sorted_owned != nullptr) version.owner->sorted_owned->insert(record);
     }
   }
   if (record->purge_at_ms != 0) {
     tombstones_.erase({record->purge_at_ms, record});
     record->purge_at_ms = 0;
+    CountTombstone(old.fence.rank, -1);
   }
   Service* const service = record->service;
   service->counted = false;
@@ -207,6 +249,7 @@ void State::SetVersion(Record* record, Version version, int64_t monotonic_ms) {
   if (!version.instance && !version.empty()) {
     record->purge_at_ms = std::max<int64_t>(monotonic_ms + version.retention_ms, 1);
     tombstones_.insert({record->purge_at_ms, record});
+    CountTombstone(version.fence.rank, +1);
   }
   record->version = std::move(version);
 }
@@ -277,6 +320,20 @@ ListItem State::MakeItem(const Record& record) {
   return item;
 }
 
+const absl::btree_set<Record*, RecordById>* State::SortedOwned(
+    const Incarnation& incarnation) const {
+  auto& sorted = incarnation.sorted_owned;
+  if (sorted != nullptr || incarnation.first_owned == nullptr) return sorted.get();
+  std::vector<Record*> owned;
+  owned.reserve(static_cast<size_t>(incarnation.owned));
+  for (Record* record = incarnation.first_owned; record != nullptr; record = record->next_owned) {
+    owned.push_back(record);
+  }
+  std::sort(owned.begin(), owned.end(), RecordById());
+  sorted = std::make_unique<absl::btree_set<Record*, RecordById>>(owned.begin(), owned.end());
+  return sorted.get();
+}
+
 ListPage State::List(const ListQuery& query) const {
   ListPage page;
   size_t bytes = 0;
@@ -303,19 +360,18 @@ ListPage State::List(const ListQuery& query) const {
 
   if (!query.incarnation.empty()) {
     const auto it = by_name_.find(query.incarnation);
-    std::vector<const Record*> owned;
-    if (it != by_name_.end()) {
-      for (const Record* record = it->second->first_owned; record != nullptr;
-           record = record->next_owned) {
-        if (record->key() > query.after && is_meant(record->service->key)) {
-          owned.push_back(record);
-        }
+    if (it == by_name_.end()) return page;
+    const auto* const owned = SortedOwned(*it->second);
+    if (owned == nullptr) return page;
+    // The keys of a service begin with its own.
+    const std::string_view after = std::max<std::string_view>(query.after, query.services);
+    for (auto record = owned->upper_bound(after); record != owned->end(); ++record) {
+      const std::string_view service_key = (*record)->service->key;
+      if (!is_meant(service_key)) {
+        if (service_key > query.services) break;
+        continue;
       }
-    }
-    const size_t wanted = std::min(owned.size(), query.max_items);
-    std::partial_sort(owned.begin(), owned.begin() + wanted, owned.end(), RecordById());
-    for (const Record* record : owned) {
-      if (!take(*record)) return page;
+      if (!take(**record)) return page;
     }
     page.next_after.clear();
     return page;
@@ -335,10 +391,13 @@ ListPage State::List(const ListQuery& query) const {
   return page;
 }
 
-std::vector<std::string> State::ListedServices() const {
+std::vector<std::string> State::ListedServices(std::string_view prefix) const {
   std::vector<std::string> keys;
-  keys.reserve(listed_services_.size());
-  for (const auto& [key, service] : listed_services_) keys.emplace_back(key);
+  if (prefix.empty()) keys.reserve(listed_services_.size());
+  for (auto it = listed_services_.lower_bound(prefix);
+       it != listed_services_.end() && HasPrefix(it->first, prefix); ++it) {
+    keys.emplace_back(it->first);
+  }
   return keys;
 }
 
@@ -357,6 +416,11 @@ StateCounts State::CountOf(std::string_view service_key) const {
 std::string State::NameOf(uint64_t rank) const {
   const auto it = by_rank_.find(rank);
   return it == by_rank_.end() ? "" : it->second->DisplayName();
+}
+
+std::string State::OwnerOf(std::string_view incarnation) const {
+  const auto it = by_name_.find(incarnation);
+  return it == by_name_.end() ? "" : it->second->owner;
 }
 
 int64_t State::NextPurgeMs() const {
@@ -378,10 +442,14 @@ class State::Loader : public StoreReader {
     if (state_->by_rank_.contains(row.rank) || state_->by_name_.contains(row.name)) {
       return Bad("incarnation", row.rank, "is there twice");
     }
-    Incarnation* const incarnation = state_->AddIncarnation(row.rank, std::move(row.name));
+    auto incarnation = std::make_unique<Incarnation>();
+    incarnation->rank = row.rank;
+    incarnation->name = std::move(row.name);
     incarnation->client_name = MadeUtf8(std::move(row.client_name));
+    incarnation->owner = std::move(row.owner);
     incarnation->stored_ms = row.last_seen_ms;
     incarnation->last_seen_ms = row.last_seen_ms + state_->options_.seen_slack_ms;
+    state_->AddIncarnation(std::move(incarnation));
     state_->next_rank_ = std::max(state_->next_rank_, row.rank + 1);
     return absl::OkStatus();
   }
@@ -404,6 +472,11 @@ class State::Loader : public StoreReader {
     session->ttl_ms = std::min(row.ttl_ms, kLongestTtlMs);
     session->ends_with_stream = row.ends_with_stream;
     session->incarnation->session = session.get();
+    if (session->incarnation->owner.empty()) {
+      // From before the owner was kept with the incarnation; it is stored when the session ends.
+      state_->SetOwner(session->incarnation, SessionOwner(session->id));
+      session->incarnation->stored_ms = 0;
+    }
     const std::string_view id = session->id;
     state_->sessions_.emplace(id, std::move(session));
     state_->next_session_row_ = std::max(state_->next_session_row_, row.id + 1);
@@ -499,7 +572,11 @@ absl::Status State::Load(Storage* storage, Moment now) {
   revision_ = identity.revision;
   next_rank_ = std::max<uint64_t>(identity.next_rank, 1);
   Loader loader(this, now);
-  return storage->Read(&loader);
+  if (auto status = storage->Read(&loader); !status.ok()) return status;
+  for (const auto& [rank, incarnation] : by_rank_) {
+    if (incarnation->session == nullptr) ended_.emplace(incarnation->last_seen_ms, rank);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status State::CheckInvariants() const {
@@ -508,6 +585,7 @@ absl::Status State::CheckInvariants() const {
   };
   int64_t present = 0;
   absl::flat_hash_map<uint64_t, int64_t> references;
+  absl::flat_hash_map<uint64_t, int64_t> tombstones;
   absl::flat_hash_map<const Incarnation*, int64_t> owned;
   absl::flat_hash_map<const Service*, int64_t> records;
   for (const Record* record : by_key_) {
@@ -529,6 +607,7 @@ absl::Status State::CheckInvariants() const {
         return broken(record->key(), "absent, but not due to be purged");
       }
       if (version.owner != nullptr) return broken(record->key(), "absent, but owned");
+      ++tombstones[version.fence.rank];
     }
     if (version.owner != nullptr) {
       ++references[version.owner->rank];
@@ -551,9 +630,28 @@ absl::Status State::CheckInvariants() const {
   for (const auto& [key, service] : services_) {
     if (service->records != records[service.get()]) return absl::InternalError("service records");
   }
+  absl::flat_hash_map<const OwnerTotals*, OwnerTotals> by_owner;
   for (const auto& [rank, incarnation] : by_rank_) {
     if (rank != incarnation->rank || rank >= next_rank_) return absl::InternalError("rank");
     if (incarnation->references != references[rank]) return absl::InternalError("references");
+    if (incarnation->tombstones != tombstones[rank]) return absl::InternalError("tombstones");
+    if ((ended_.count({incarnation->last_seen_ms, rank}) == 1) !=
+        (incarnation->session == nullptr)) {
+      return absl::InternalError("list of ended incarnations");
+    }
+    const OwnerTotals* const totals = incarnation->totals;
+    if (incarnation->owner.empty() ? totals != nullptr : totals != TotalsOf(incarnation->owner)) {
+      return absl::InternalError("totals of an owner");
+    }
+    if (totals != nullptr) {
+      OwnerTotals& sum = by_owner[totals];
+      ++sum.incarnations;
+      sum.tombstones += incarnation->tombstones;
+    }
+    if (const auto* const sorted = incarnation->sorted_owned.get();
+        sorted != nullptr && static_cast<int64_t>(sorted->size()) != incarnation->owned) {
+      return absl::InternalError("instances of an incarnation by key");
+    }
     if (incarnation->owned_more != 0) return absl::InternalError("owned_more");
     int64_t length = 0;
     for (const Record* record = incarnation->first_owned; record != nullptr;
@@ -563,6 +661,13 @@ absl::Status State::CheckInvariants() const {
     }
     if (length != incarnation->owned || length != owned[incarnation.get()]) {
       return absl::InternalError("length of the list of owned instances");
+    }
+  }
+  if (by_owner.size() != owners_.size()) return absl::InternalError("owners");
+  for (const auto& [totals, sum] : by_owner) {
+    if (totals->incarnations != sum.incarnations || totals->tombstones != sum.tombstones ||
+        totals->tombstones_more != 0) {
+      return absl::InternalError("counts of an owner");
     }
   }
   for (const auto& [id, session] : sessions_) {

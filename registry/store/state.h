@@ -30,7 +30,9 @@
 #define FAILBACK_REGISTRY_STORE_STATE_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -64,6 +66,16 @@ struct Session {
   bool ending = false;  // in the transaction under way
 };
 
+// What one owner of incarnations has, where callers are told apart.
+struct OwnerTotals {
+  std::string name;
+  int64_t incarnations = 0;
+  int64_t tombstones = 0;
+  int64_t tombstones_more = 0;  // by the transaction under way
+};
+
+struct RecordById;
+
 struct Incarnation {
   // As people are told of it.
   const std::string& DisplayName() const { return client_name.empty() ? name : client_name; }
@@ -71,15 +83,20 @@ struct Incarnation {
   uint64_t rank = 0;
   std::string name;
   std::string client_name;
+  std::string owner;              // empty: whoever opens it; see State::Transaction::OpenSession
+  OwnerTotals* totals = nullptr;  // of the owner; null without one
   Session* session = nullptr;
   int64_t last_seen_ms = 0;
   int64_t stored_ms = 0;  // last_seen_ms as the storage has it, at most Options::seen_slack_ms ago
   // Records whose fence or instance refers to this rank.
   int64_t references = 0;
+  int64_t tombstones = 0;  // fences without an instance, of this rank
   // The instances that it owns, in a list through Record::next_owned.
   Record* first_owned = nullptr;
   int64_t owned = 0;
   int64_t owned_more = 0;  // by the transaction under way
+  // The same by key, from when somebody first lists them until there are none.
+  mutable std::unique_ptr<absl::btree_set<Record*, RecordById>> sorted_owned;
 };
 
 // What a record holds at one revision.
@@ -223,6 +240,10 @@ class State {
     int64_t max_instances_per_session = 0;  // 0: no limit
     int64_t max_instances = 0;              // 0: no limit
     int64_t max_sessions = 0;               // 0: no limit
+    // Incarnations that are remembered, and fences and marks without an instance; 0: no limit. An
+    // owner has half of them at most.
+    int64_t max_incarnations = 0;
+    int64_t max_tombstones = 0;
     // A fence without instance stays for the session's TTL, and at least this long.
     int64_t min_retention_ms = 60 * 1000;
     // An incarnation without session and records is remembered this long.
@@ -235,6 +256,8 @@ class State {
   };
 
   class Transaction;
+  // A place among the incarnations without a session: when one was last seen, and its rank.
+  using EndedPlace = std::pair<int64_t, uint64_t>;
 
   explicit State(Options options);
   ~State();
@@ -263,14 +286,17 @@ class State {
   const Record* FindInstance(std::string_view key) const;
   static ListItem MakeItem(const Record& record);
 
-  // The services that have instances, sorted, and their counts, by readers that take turns.
-  std::vector<std::string> ListedServices() const;
+  // The services that have instances and whose keys begin so, sorted, and their counts, by readers
+  // that take turns.
+  std::vector<std::string> ListedServices(std::string_view prefix = "") const;
   StateCounts CountOf(std::string_view service_key) const;
 
   // What happened last. Told of by readers, changed by Commit.
   const ChangeLog& changes() const { return changes_; }
   // How an incarnation is called; empty for one that is forgotten.
   std::string NameOf(uint64_t rank) const;
+  // Whose an incarnation is; empty for one that is nobody's, or forgotten.
+  std::string OwnerOf(std::string_view incarnation) const;
 
   int64_t instances() const { return instances_; }
   int64_t services() const { return static_cast<int64_t>(listed_services_.size()); }
@@ -288,6 +314,8 @@ class State {
  private:
   class Loader;
 
+  // Null: it has none.
+  const absl::btree_set<Record*, RecordById>* SortedOwned(const Incarnation& incarnation) const;
   std::vector<Blob> Instances(std::string_view service_key) const;
   std::vector<Blob> Services(std::string_view name_space) const;
 
@@ -311,8 +339,13 @@ class State {
   Record* NewRecord(const HashedKey& key);  // of which there is none
   void DeleteRecord(Record* record);
   Service* GetService(std::string_view service_key);
-  Incarnation* AddIncarnation(uint64_t rank, std::string name);
+  void AddIncarnation(std::unique_ptr<Incarnation> incarnation);
+  void Forget(Incarnation* incarnation);
+  // `incarnation` has none yet.
+  void SetOwner(Incarnation* incarnation, const std::string& owner);
+  const OwnerTotals* TotalsOf(const std::string& owner) const;
   void AddReference(uint64_t rank, int64_t change);
+  void CountTombstone(uint64_t rank, int64_t change);
   void SetVersion(Record* record, Version version, int64_t monotonic_ms);
 
   const Options options_;
@@ -325,6 +358,8 @@ class State {
   absl::btree_map<std::string_view, Service*> listed_services_;  // those with instances
   absl::flat_hash_map<std::string_view, Incarnation*> by_name_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Incarnation>> by_rank_;
+  std::set<EndedPlace> ended_;  // incarnations without a session
+  absl::flat_hash_map<absl::string_view, std::unique_ptr<OwnerTotals>> owners_;  // by name
   int64_t instances_ = 0;
   std::set<std::pair<int64_t, Record*>> tombstones_;  // by purge_at_ms
   ChangeLog changes_;
@@ -360,7 +395,9 @@ class State::Transaction {
     bool ends_with_stream = false;
     uint64_t claimed_rank = 0;  // of an earlier life of this store; 0: none
     std::string new_session_id;
-    std::string owner;  // see MayResumeSession
+    // Empty: nobody is told apart. Otherwise the incarnation is this owner's from now on, for as
+    // long as it is remembered; SESSION_NOT_OWNED when it is another's.
+    std::string owner;
   };
   struct Opened {
     absl::Status status;
@@ -370,8 +407,13 @@ class State::Transaction {
   };
   Opened OpenSession(Opening opening);
 
-  // Forgets fences whose time has passed, and incarnations that nothing refers to.
-  void Purge(bool incarnations_too);
+  // Forgets fences whose time has passed, `most` at most; how many.
+  size_t Purge(size_t most = std::numeric_limits<size_t>::max());
+  // Forgets incarnations whose time has passed and that nothing refers to. Looks at `most` at most,
+  // in order after `place`, and tells where it stopped; nullopt when all have been looked at.
+  std::optional<EndedPlace> PurgeIncarnations(
+      EndedPlace place = {std::numeric_limits<int64_t>::min(), 0},
+      size_t most = std::numeric_limits<size_t>::max());
 
   // What is kept under a key, as it was before the transaction; null when that is nothing.
   const Record* Find(std::string_view key) const { return state_->FindRecord(HashedKey(key)); }
@@ -426,6 +468,10 @@ class State::Transaction {
   // `record`, or, when it is null, a new one under `key`.
   Record* Made(Record* record, const HashedKey& key);
   absl::Status CheckLimits(const Version& current, const Incarnation* owner) const;
+  // Whether one incarnation more may be remembered; counts it.
+  absl::Status CheckRoom(const std::string& owner);
+  // Whether a key may be kept of which there is no record; counts a fence without an instance.
+  absl::Status CheckNewKey(const Incarnation& incarnation, bool registers);
   uint32_t RetentionOf(const Session& session, const Version& version) const;
   // Whether what the storage knows of when it was seen is too old.
   bool MustStoreSeen(const Incarnation& incarnation) const;
@@ -442,6 +488,8 @@ class State::Transaction {
   std::vector<Staged> staged_;
   std::vector<Record*> created_;
   std::vector<Incarnation*> touched_;  // have owned_more
+  std::vector<OwnerTotals*> touched_owners_;
+  int64_t new_tombstones_ = 0;  // of keys that were not known
   std::vector<std::unique_ptr<Session>> opened_;
   // Sessions that are alive and were opened again, with the settings of the newest opening.
   struct Resumed {
@@ -451,7 +499,15 @@ class State::Transaction {
   std::vector<Resumed> resumed_;
   absl::flat_hash_map<std::string, size_t> opened_by_incarnation_;  // index in opened_
   std::vector<std::unique_ptr<Incarnation>> new_incarnations_;
-  std::vector<std::pair<Incarnation*, std::string>> client_names_;  // as opened anew
+  absl::flat_hash_set<uint64_t> new_ranks_;
+  absl::flat_hash_map<std::string, int64_t> new_by_owner_;
+  // Incarnations that have sessions again, under these names.
+  struct Reopened {
+    Incarnation* incarnation;
+    std::string client_name;
+    std::string owner;
+  };
+  std::vector<Reopened> reopened_;
   std::vector<Session*> ended_;
   std::vector<Incarnation*> forgotten_;
   int64_t instances_more_ = 0;

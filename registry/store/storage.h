@@ -57,6 +57,7 @@ struct IncarnationRow {
   std::string name;
   std::string client_name;
   int64_t last_seen_ms = 0;
+  std::string owner;  // who opened it; empty: callers were not told apart
 };
 
 // The store as a whole.

@@ -24,6 +24,10 @@ constexpr int64_t kMostIntentsPerCommit = 2000;
 constexpr size_t kSmallCall = 20;
 constexpr absl::Duration kOverloadDelay = absl::Milliseconds(200);
 constexpr int64_t kPurgeIncarnationsEveryMs = int64_t{3600} * 1000;
+// A commit forgets no more than this, a few milliseconds of work; the next follows after a pause.
+constexpr size_t kMostPurgedPerCommit = 2000;
+constexpr int64_t kPurgePauseMs = 20;
+constexpr int64_t kPurgePeriodMs = 1000;
 // In the log's line about sessions that expired together.
 constexpr size_t kMostClientsNamed = 5;
 
@@ -237,10 +241,16 @@ StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* t
     decided.opened.push_back(transaction->OpenSession(opening.opening));
   }
   if (group->purge) {
-    const bool incarnations =
-        now.monotonic_ms >= incarnations_purged_ms_ + kPurgeIncarnationsEveryMs;
-    if (incarnations) incarnations_purged_ms_ = now.monotonic_ms;
-    transaction->Purge(incarnations);
+    if (!purged_to_.has_value() &&
+        now.monotonic_ms >= incarnations_purged_ms_ + kPurgeIncarnationsEveryMs) {
+      incarnations_purged_ms_ = now.monotonic_ms;
+      purged_to_ = State::EndedPlace(std::numeric_limits<int64_t>::min(), 0);
+    }
+    purge_on_ = transaction->Purge(kMostPurgedPerCommit) == kMostPurgedPerCommit;
+    if (purged_to_.has_value()) {
+      purged_to_ = transaction->PurgeIncarnations(*purged_to_, kMostPurgedPerCommit);
+      purge_on_ |= purged_to_.has_value();
+    }
   }
   transaction->Reserve(static_cast<size_t>(group->intents));
   decided.batches.reserve(group->batches.size());
@@ -388,7 +398,8 @@ void StoreRegistry::OnLeasesDue(std::vector<std::string> session_ids) {
   Submit(std::move(operation));
 }
 
-// Wakes when the next fence without instance is due, and not more often than once a second.
+// Wakes when the next fence without instance is due, and not more often than once a second; but
+// soon after a purge that has left something.
 void StoreRegistry::SchedulePurge() {
   MutexLock lock(&purge_mu_);
   if (purge_stopped_) return;
@@ -398,16 +409,30 @@ void StoreRegistry::SchedulePurge() {
     due = std::min(due, now + kPurgeIncarnationsEveryMs);
   }
   if (due == std::numeric_limits<int64_t>::max()) return;
+<<<<<<< HEAD
   due = std::max(due + 1, now + 1000);
   // One that is armed may be for later, as for an incarnation; one that is under way comes back.
   if (purge_armed_ && (purge_due_ms_ <= due || !purge_.Cancel())) return;
   purge_armed_ = false;
   auto timeout =
       options_.timer->NewTimeout([this] { OnPurgeDue(); }, absl::Milliseconds(due - now));
+=======
+  const int64_t delay =
+      purge_on_ ? kPurgePauseMs : std::max<int64_t>(due - now + 1, kPurgePeriodMs);
+  if (purge_armed_) {
+    // What has come since may be due earlier.
+    if (now + delay < purge_due_ms_ && purge_.Reschedule(absl::Milliseconds(delay))) {
+      purge_due_ms_ = now + delay;
+    }
+    return;
+  }
+  auto timeout = options_.timer->NewTimeout([this] { OnPurgeDue(); }, absl::Milliseconds(delay));
+>>>>>>> 35f80a9 (Store: owners of incarnations, bounds on what is remembered, filters by index, snapshots in place of long deltas, listings without hidden places)
   if (!timeout.ok()) return;
   purge_due_ms_ = due;
   purge_ = *std::move(timeout);
   purge_armed_ = true;
+  purge_due_ms_ = now + delay;
 }
 
 void StoreRegistry::OnPurgeDue() {

@@ -86,7 +86,27 @@ void StoreRegistry::Unsubscribe(const UnsubscribeRequest& request,
 }
 
 void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
-  if (auto status = ValidateList(request); !status.ok()) return std::move(done)(status);
+  std::move(done)(ListNow(request));
+}
+
+std::vector<std::string> StoreRegistry::ServicesOf(const std::string& name_space) const {
+  MutexLock lock(&mu_);
+  return state_->ListedServices(name_space.empty() ? "" : name_space + '\0');
+}
+
+bool StoreRegistry::IsOwner(const std::string& incarnation, const std::string& owner) const {
+  MutexLock lock(&mu_);
+  const std::string known = state_->OwnerOf(incarnation);
+  return known.empty() || known == owner;
+}
+
+void StoreRegistry::SetPosition(ListResponse* response) const {
+  response->set_epoch(epoch_);
+  response->set_revision(revision());
+}
+
+absl::StatusOr<ListResponse> StoreRegistry::ListNow(const ListRequest& request) const {
+  if (auto status = ValidateList(request); !status.ok()) return status;
   const Selector& selector = request.selector();
   const bool filtered = HasFilter(selector);
   ListQuery query;
@@ -101,7 +121,7 @@ void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done
     InstanceKey last;
     if (!absl::WebSafeBase64Unescape(request.page_token(), &query.after) ||
         !ParseCanonicalKey(query.after, &last)) {
-      return std::move(done)(InvalidField("page_token", "is not a token of an earlier page"));
+      return InvalidField("page_token", "is not a token of an earlier page");
     }
   }
   const auto page_size = static_cast<size_t>(
@@ -142,7 +162,7 @@ void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done
     }
   }
   if (!next.empty()) response.set_next_page_token(absl::WebSafeBase64Escape(next));
-  std::move(done)(std::move(response));
+  return response;
 }
 
 int64_t StoreRegistry::SetEvictionGuard(bool on) { return leases_->SetGuard(on); }

@@ -82,6 +82,8 @@ StoreRegistry::StoreRegistry(Options options, std::unique_ptr<Storage> storage)
   state.max_instances = options_.max_instances;
   state.max_instances_per_session = options_.max_instances_per_session;
   state.max_sessions = options_.max_sessions;
+  state.max_incarnations = options_.max_incarnations;
+  state.max_tombstones = options_.max_tombstones;
   state.min_retention_ms = absl::ToInt64Milliseconds(options_.min_fence_retention);
   state.incarnation_memory_ms = absl::ToInt64Milliseconds(options_.incarnation_memory);
   state_ = std::make_unique<State>(state);

@@ -49,6 +49,7 @@
 #include "absl/time/time.h"
 #include "failback/admin/v1/admin.pb.h"
 #include "registry/encoded_registrar.h"
+#include "registry/local_listing.h"
 #include "registry/outage_log.h"
 #include "registry/registry.h"
 #include "registry/store/batch.h"
@@ -64,7 +65,7 @@
 
 namespace failback {
 
-class StoreRegistry final : public Registry, public EncodedRegistrar {
+class StoreRegistry final : public Registry, public EncodedRegistrar, public LocalListing {
  public:
   struct Options {
     // `memory:` or `sqlite:///absolute/path`.
@@ -171,6 +172,11 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   void List(const ListRequest& request, Callback<ListResponse> done) override;
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
 
+  absl::StatusOr<ListResponse> ListNow(const ListRequest& request) const override;
+  std::vector<std::string> ServicesOf(const std::string& name_space) const override;
+  bool IsOwner(const std::string& incarnation, const std::string& owner) const override;
+  void SetPosition(ListResponse* response) const override;
+
   uint64_t epoch() const { return epoch_; }
   uint64_t revision() const { return revision_.load(std::memory_order_acquire); }
   const std::string& store_id() const { return store_id_; }
@@ -264,6 +270,9 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   Histogram group_intents_ ABSL_GUARDED_BY(mu_){kBatchBounds};
   int64_t write_again_ms_ ABSL_GUARDED_BY(writer_mu_) = 0;
   int64_t incarnations_purged_ms_ ABSL_GUARDED_BY(writer_mu_) = 0;
+  // How far the incarnations have been looked at, while that is under way.
+  std::optional<State::EndedPlace> purged_to_ ABSL_GUARDED_BY(writer_mu_);
+  bool purge_on_ ABSL_GUARDED_BY(writer_mu_) = false;  // the last purge has left something
 
   // Readers hold mu_; a commit holds writer_mu_ while it decides and both while it changes the
   // state, so that deciding needs no mu_.
@@ -281,6 +290,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   Mutex purge_mu_;
   Timeout purge_ ABSL_GUARDED_BY(purge_mu_);
   bool purge_armed_ ABSL_GUARDED_BY(purge_mu_) = false;
+  int64_t purge_due_ms_ ABSL_GUARDED_BY(purge_mu_) = 0;  // while it is armed
   int64_t purge_due_ms_ ABSL_GUARDED_BY(purge_mu_) = 0;
   bool purge_stopped_ ABSL_GUARDED_BY(purge_mu_) = false;
 

@@ -13,6 +13,7 @@
 #include "registry/instance_view.h"
 #include "registry/selector.h"
 #include "registry/serial_notifier.h"
+#include "registry/store/filter_index.h"
 
 namespace failback {
 namespace {
@@ -25,13 +26,23 @@ constexpr size_t kMaxIdleTopics = 10000;
 
 // A snapshot in place of a delta has at most so many instances for each change.
 constexpr size_t kSnapshotPerChange = 4;
-// About what a removal takes.
-constexpr size_t kKeyBytes = 64;
 
 ServiceInstance Parse(const Blob& bytes) {
   ServiceInstance instance;
   instance.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
   return instance;
+}
+
+// What the key of a removal takes: the first field of an instance's canonical bytes.
+size_t KeyBytes(const Blob& instance) {
+  const std::string_view bytes = instance.view();
+  if (bytes.size() < 3) return bytes.size();
+  const size_t first = static_cast<uint8_t>(bytes[1]);
+  return first < 0x80 ? first : (first & 0x7f) + (size_t{static_cast<uint8_t>(bytes[2])} << 7);
+}
+
+size_t DeltaBytes(const InstanceChange& change) {
+  return change.after ? change.after.size() : KeyBytes(change.before);
 }
 
 // What a follower with this filter sees of a change; both sides null when nothing.
@@ -98,7 +109,7 @@ std::vector<InstanceChange> Conflate(const std::vector<InstanceChange>& changes,
 bool IsLong(const std::vector<InstanceChange>& changes, size_t bytes) {
   size_t sum = 0;
   for (const InstanceChange& change : changes) {
-    sum += change.after ? change.after.size() : kKeyBytes;
+    sum += DeltaBytes(change);
     if (sum > bytes) return true;
   }
   return false;
@@ -109,6 +120,13 @@ absl::Status SupersededSubscription(const std::string& id, uint64_t generation) 
                  absl::StrCat("subscription ", id, ": a newer call has the name (generation ",
                               generation, ")"),
                  {{"generation", absl::StrCat(generation)}});
+}
+
+absl::Status TooManyFilters(size_t limit) {
+  return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
+                 absl::StrCat("filters of one service (limits.max_filters_per_service): at most ",
+                              limit, " are followed; end some, or have the limit raised"),
+                 {{"limit", absl::StrCat(limit)}});
 }
 
 }  // namespace
@@ -161,7 +179,11 @@ struct SubscriptionHub::Group {
   std::string name;  // the selector's canonical bytes
   Selector selector;
   bool filtered = false;
+  FilterIndex<Group>::Conditions conditions;  // in topic->filters
   std::vector<std::shared_ptr<Member>> members;
+  // While a commit is told: the change that was compared last, and what is seen of all.
+  uint64_t looked_at = 0;
+  std::shared_ptr<std::vector<InstanceChange>> seen;
   // The snapshot told last, as long as someone has it and it is still true.
   std::weak_ptr<Message> snapshot;
 };
@@ -177,7 +199,10 @@ struct SubscriptionHub::Topic {
   std::vector<Entry> log;
   uint64_t floor = 0;  // changes up to this revision may be missing
   uint64_t last_change = 0;
+  int64_t size = 0;  // instances after the last change
   absl::flat_hash_map<std::string, std::unique_ptr<Group>> groups;  // by name
+  FilterIndex<Group> filters;                                       // groups that have one
+  Group* unfiltered = nullptr;                                      // the one that has none
 
   bool is_namespace() const { return name.back() == '\0'; }
 };
@@ -187,6 +212,7 @@ struct SubscriptionHub::Name {
   uint64_t generation = 0;  // of the newest call
   bool unsubscribed = false;
   std::shared_ptr<Member> member;
+  bool unknown = true;  // there was no subscription
 };
 
 class SubscriptionHub::Stream : public SubscribeStream {
@@ -292,24 +318,39 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
   auto member = std::make_shared<Member>(std::move(listener));
   auto stream = std::make_unique<Stream>(weak_from_this(), member);
   deliveries->push_back(member);
+  const Selector& selector = request.selector();
+  const std::string topic_name =
+      absl::StrCat(selector.namespace_(), std::string(1, '\0'), selector.service());
+  std::string name = CanonicalSelector(selector);
+  const bool filtered = HasFilter(selector);
   MutexLock lock(&mu_);
+  if (filtered && options_.max_filters > 0) {
+    const auto it = topics_.find(topic_name);
+    if (it != topics_.end() && it->second->filters.size() >= options_.max_filters &&
+        !it->second->groups.contains(name)) {
+      member->notifier.PostEnd(TooManyFilters(options_.max_filters));
+      return stream;
+    }
+  }
   if (!request.session_id().empty()) {
     if (auto status = Claim(request, member, deliveries); !status.ok()) {
       member->notifier.PostEnd(status);
       return stream;
     }
   }
-  const Selector& selector = request.selector();
-  Topic* const topic = GetTopic(
-      absl::StrCat(selector.namespace_(), std::string(1, '\0'), selector.service()), revision);
-  std::string name = CanonicalSelector(selector);
+  Topic* const topic = GetTopic(topic_name, revision);
   auto& group = topic->groups[name];
   if (group == nullptr) {
     group = std::make_unique<Group>();
     group->topic = topic;
     group->name = std::move(name);
     group->selector = selector;
-    group->filtered = HasFilter(selector);
+    group->filtered = filtered;
+    if (filtered) {
+      group->conditions = topic->filters.Add(selector, group.get());
+    } else {
+      topic->unfiltered = group.get();
+    }
   }
   member->group = group.get();
   member->place = group->members.size();
@@ -317,12 +358,13 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
   ++subscribers_;
 
   std::shared_ptr<Message> first;
+  const auto newer = std::upper_bound(
+      topic->log.begin(), topic->log.end(), request.revision(),
+      [](uint64_t position, const Topic::Entry& entry) { return position < entry.revision; });
   if (request.epoch() == epoch_ && request.revision() >= topic->floor &&
-      request.revision() <= revision) {
+      request.revision() <= revision &&
+      !IsTooLong(*topic, static_cast<size_t>(newer - topic->log.begin()))) {
     std::vector<InstanceChange> missed;
-    const auto newer = std::upper_bound(
-        topic->log.begin(), topic->log.end(), request.revision(),
-        [](uint64_t position, const Topic::Entry& entry) { return position < entry.revision; });
     for (auto it = newer; it != topic->log.end(); ++it) missed.push_back(it->change);
     first = std::make_shared<Message>(
         revision,
@@ -337,6 +379,29 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
   member->position = first->revision();
   member->Push(std::move(first));
   return stream;
+}
+
+bool SubscriptionHub::IsTooLong(const Topic& topic, size_t newer) const {
+  size_t bytes = 0;
+  for (size_t i = newer; i < topic.log.size() && bytes <= options_.max_delta_bytes; ++i) {
+    bytes += DeltaBytes(topic.log[i].change);
+  }
+  if (bytes <= options_.max_delta_bytes) return false;
+  // Of each key the last change is told.
+  absl::flat_hash_map<std::string, size_t> by_key;
+  bytes = 0;
+  for (size_t i = newer; i < topic.log.size(); ++i) {
+    const InstanceChange& change = topic.log[i].change;
+    InstanceKey key;
+    SetKey(change.after ? change.after : change.before, &key);
+    size_t& counted = by_key[CanonicalKey(key)];
+    bytes -= counted;
+    counted = DeltaBytes(change);
+    bytes += counted;
+  }
+  return bytes > options_.longest_delta_bytes ||
+         (bytes > options_.max_delta_bytes &&
+          static_cast<size_t>(topic.size) <= kSnapshotPerChange * by_key.size());
 }
 
 std::shared_ptr<SubscriptionHub::Message> SubscriptionHub::MakeSnapshot(Group* group,
@@ -367,6 +432,7 @@ SubscriptionHub::Name* SubscriptionHub::GetName(const std::string& session_id,
       return entry.second.member == nullptr;
     });
     if (over == names.end()) return nullptr;
+    if (over->second.unknown) --unknown_names_;
     names.erase(over);
   }
   return &names[subscription_id];
@@ -395,7 +461,8 @@ absl::Status SubscriptionHub::Claim(const SubscribeRequest& request,
                              ": a newer stream has taken over")),
         deliveries);
   }
-  *name = {std::max(generation, name->generation), false, member};
+  if (name->unknown && name->unsubscribed) --unknown_names_;
+  *name = {std::max(generation, name->generation), false, member, false};
   member->session_id = request.session_id();
   member->subscription_id = request.subscription_id();
   return absl::OkStatus();
@@ -408,12 +475,15 @@ absl::Status SubscriptionHub::Unsubscribe(const UnsubscribeRequest& request,
   const auto session = names_.find(request.session_id());
   const bool known = session != names_.end() && session->second.contains(request.subscription_id());
   // Without a number there is nothing that a late Subscribe could be compared with.
-  if (!known && generation == 0) return absl::OkStatus();
+  if (!known && (generation == 0 || unknown_names_ >= options_.max_unknown_names)) {
+    return absl::OkStatus();
+  }
   Name* const name = GetName(request.session_id(), request.subscription_id());
   if (name == nullptr) return absl::OkStatus();
   if (generation != 0 && generation < name->generation) {
     return SupersededSubscription(request.subscription_id(), name->generation);
   }
+  if (!known) ++unknown_names_;
   name->generation = std::max(generation, name->generation);
   name->unsubscribed = true;
   if (name->member != nullptr) End(name->member, absl::OkStatus(), deliveries);
@@ -443,6 +513,11 @@ void SubscriptionHub::Leave(Member* member) {
   if (group->members.empty()) {
     Topic* const topic = group->topic;
     const std::string name = group->name;
+    if (group->filtered) {
+      topic->filters.Remove(group->selector, group->conditions, group);
+    } else {
+      topic->unfiltered = nullptr;
+    }
     topic->groups.erase(name);
     DropIfUnused(topic);
   }
@@ -465,6 +540,7 @@ template <typename Iterator>
 void SubscriptionHub::Log(Topic* topic, uint64_t revision, Iterator begin, Iterator end,
                           int64_t size) {
   topic->last_change = revision;
+  topic->size = size;
   const size_t bound = std::clamp(static_cast<size_t>(size), options_.min_log, options_.max_log);
   if (static_cast<size_t>(end - begin) > bound) {
     topic->log.clear();
@@ -481,21 +557,41 @@ void SubscriptionHub::Log(Topic* topic, uint64_t revision, Iterator begin, Itera
   }
 }
 
-void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& changes, int64_t size,
-                           Contents contents, Deliveries* deliveries) {
-  Changes seen = changes;
-  if (group->filtered) {
-    auto filtered = std::make_shared<std::vector<InstanceChange>>();
-    for (const InstanceChange& change : *changes) {
-      InstanceChange visible = Seen(group->selector, change);
-      if (visible.before != visible.after) filtered->push_back(std::move(visible));
-    }
-    seen = std::move(filtered);
+void SubscriptionHub::TellFiltered(Topic* topic, uint64_t revision,
+                                   const std::vector<InstanceChange>& changes, int64_t size,
+                                   Contents contents, Deliveries* deliveries) {
+  std::vector<Group*> seeing;
+  ServiceInstance before;
+  ServiceInstance after;
+  for (const InstanceChange& change : changes) {
+    ++looked_;
+    const auto look = [&](Group* group) {
+      if (std::exchange(group->looked_at, looked_) == looked_) return;
+      InstanceChange seen;
+      if (change.before && SelectorMatches(group->selector, before)) seen.before = change.before;
+      if (change.after && SelectorMatches(group->selector, after)) seen.after = change.after;
+      if (seen.before == seen.after) return;
+      if (group->seen == nullptr) {
+        group->seen = std::make_shared<std::vector<InstanceChange>>();
+        seeing.push_back(group);
+      }
+      group->seen->push_back(std::move(seen));
+    };
+    if (change.before) before = Parse(change.before);
+    if (change.after) after = Parse(change.after);
+    if (change.before) topic->filters.ForEachCandidate(before, look);
+    if (change.after) topic->filters.ForEachCandidate(after, look);
   }
-  if (seen->empty()) return;
+  for (Group* const group : seeing) {
+    Tell(group, revision, std::exchange(group->seen, nullptr), size, contents, deliveries);
+  }
+}
+
+void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& seen, int64_t size,
+                           Contents contents, Deliveries* deliveries) {
   group->snapshot.reset();
-  if (static_cast<size_t>(size) > kSnapshotPerChange * seen->size() ||
-      !IsLong(*seen, options_.max_delta_bytes)) {
+  const bool many = static_cast<size_t>(size) <= kSnapshotPerChange * seen->size();
+  if (!IsLong(*seen, many ? options_.max_delta_bytes : options_.longest_delta_bytes)) {
     return TellDelta(group, revision, seen, deliveries);
   }
   const std::shared_ptr<Message> message = MakeSnapshot(group, revision, contents);
@@ -576,8 +672,11 @@ void SubscriptionHub::Publish(CommitResult commit, Contents contents, Deliveries
     }
     Log(topic, commit.revision, instances.begin(), instances.end(), service.size_after);
     const auto changes = std::make_shared<const std::vector<InstanceChange>>(std::move(instances));
-    for (const auto& [name, group] : topic->groups) {
-      Tell(group.get(), commit.revision, changes, service.size_after, contents, deliveries);
+    if (topic->unfiltered != nullptr && !changes->empty()) {
+      Tell(topic->unfiltered, commit.revision, changes, service.size_after, contents, deliveries);
+    }
+    if (topic->filters.size() > 0) {
+      TellFiltered(topic, commit.revision, *changes, service.size_after, contents, deliveries);
     }
   }
   for (const std::string& session_id : commit.ended_sessions) EndSession(session_id, deliveries);
@@ -589,6 +688,7 @@ void SubscriptionHub::EndSession(const std::string& session_id, Deliveries* deli
   const auto names = std::move(it->second);
   names_.erase(it);
   for (const auto& [id, name] : names) {
+    if (name.unknown) --unknown_names_;
     if (name.member == nullptr) continue;
     End(name.member,
         Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,

@@ -56,11 +56,20 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
     // this is not many times as long: a delta is one message, and with one who stops at it stays
     // whole; a snapshot has parts, and they are shared.
     size_t max_delta_bytes = 256 << 10;
+    // However long the snapshot is: a client takes no message above 4 MiB by default. Likewise for
+    // what a subscriber has missed.
+    size_t longest_delta_bytes = 1 << 20;
+    // Filters under which one service is followed; 0: no limit.
+    size_t max_filters = 2000;
     // What changes for those who follow a namespace is found from the commits of its services; off:
     // it is published as a topic of its own.
     bool derive_namespaces = true;
     // Names of subscriptions that one session may have, ended ones included.
     size_t max_names_per_session = 10000;
+    // Names that are remembered in all whose subscription was ended before it began. Beyond it an
+    // Unsubscribe is answered and not remembered: a Subscribe that comes later than it then lives
+    // as long as its stream.
+    size_t max_unknown_names = 100000;
   };
 
   // One subscriber.
@@ -136,8 +145,15 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   void Log(Topic* topic, uint64_t revision, Iterator begin, Iterator end, int64_t size)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   using Changes = std::shared_ptr<const std::vector<InstanceChange>>;
-  void Tell(Group* group, uint64_t revision, const Changes& changes, int64_t size,
-            Contents contents, Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `seen` is not empty.
+  void Tell(Group* group, uint64_t revision, const Changes& seen, int64_t size, Contents contents,
+            Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Tells the groups of `topic` that have filters.
+  void TellFiltered(Topic* topic, uint64_t revision, const std::vector<InstanceChange>& changes,
+                    int64_t size, Contents contents, Deliveries* deliveries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether what came after `newer` of a topic's log is better told as a snapshot.
+  bool IsTooLong(const Topic& topic, size_t newer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellDelta(Group* group, uint64_t revision, const Changes& changes, Deliveries* deliveries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of what `group` sees of `contents`.
@@ -167,7 +183,9 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   // By session, by subscription id.
   absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, Name>> names_
       ABSL_GUARDED_BY(mu_);
+  size_t unknown_names_ ABSL_GUARDED_BY(mu_) = 0;  // that never had a subscription
   int64_t subscribers_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t looked_ ABSL_GUARDED_BY(mu_) = 0;  // changes that were compared with filters
 };
 
 }  // namespace failback

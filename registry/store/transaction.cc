@@ -21,6 +21,21 @@ absl::Status LimitReached(const std::string& what, int64_t limit) {
                  {{"limit", absl::StrCat(limit)}});
 }
 
+// They go by themselves.
+constexpr absl::Duration kTombstonesDelay = absl::Seconds(10);
+
+absl::Status TooManyTombstones(int64_t limit) {
+  return WithRetryDelay(
+      Refusal(registry::v1::ERROR_REASON_OVERLOADED,
+              absl::StrCat("keys whose instances are gone (limits.max_tombstones): at most ", limit,
+                           " are remembered; they are forgotten with time"),
+              {{"limit", absl::StrCat(limit)}}),
+      kTombstonesDelay);
+}
+
+// What one owner may have of what all may have.
+int64_t ShareOf(int64_t limit) { return std::max<int64_t>(limit / 2, 1); }
+
 }  // namespace
 
 State::Transaction::Transaction(State* state, Moment now)
@@ -39,6 +54,7 @@ State::Transaction::~Transaction() {
 
 void State::Transaction::Finish() {
   for (Incarnation* incarnation : touched_) incarnation->owned_more = 0;
+  for (OwnerTotals* totals : touched_owners_) totals->tombstones_more = 0;
   finished_ = true;
 }
 
@@ -166,6 +182,11 @@ State::Transaction::Opened State::Transaction::OpenSession(Opening opening) {
   }
   const auto known = state_->by_name_.find(opening.incarnation);
   Incarnation* incarnation = known == state_->by_name_.end() ? nullptr : known->second;
+  if (incarnation != nullptr && !opening.owner.empty() && !incarnation->owner.empty() &&
+      incarnation->owner != opening.owner) {
+    opened.status = SessionNotOwned();
+    return opened;
+  }
   if (incarnation != nullptr && incarnation->session != nullptr && !incarnation->session->ending) {
     Session* const session = incarnation->session;
     if (!MayResumeSession(session->id, opening.owner)) {
@@ -189,20 +210,23 @@ State::Transaction::Opened State::Transaction::OpenSession(Opening opening) {
     return opened;
   }
   if (incarnation == nullptr) {
+    opened.status = CheckRoom(opening.owner);
+    if (!opened.status.ok()) return opened;
     uint64_t rank = opening.claimed_rank;
     if (rank == 0 || rank >= next_rank_ + kMostRanksLost || state_->by_rank_.contains(rank) ||
-        std::any_of(new_incarnations_.begin(), new_incarnations_.end(),
-                    [&](const auto& other) { return other->rank == rank; })) {
+        new_ranks_.contains(rank)) {
       rank = next_rank_;
     }
+    new_ranks_.insert(rank);
     next_rank_ = std::max(next_rank_, rank + 1);
     new_incarnations_.push_back(std::make_unique<Incarnation>());
     incarnation = new_incarnations_.back().get();
     incarnation->rank = rank;
     incarnation->name = opening.incarnation;
     incarnation->client_name = opening.client_name;
+    incarnation->owner = opening.owner;
   } else {
-    client_names_.emplace_back(incarnation, opening.client_name);
+    reopened_.push_back({incarnation, opening.client_name, opening.owner});
   }
   auto session = std::make_unique<Session>();
   session->row = next_session_row_++;
@@ -217,21 +241,62 @@ State::Transaction::Opened State::Transaction::OpenSession(Opening opening) {
   return opened;
 }
 
-void State::Transaction::Purge(bool incarnations_too) {
+absl::Status State::Transaction::CheckRoom(const std::string& owner) {
+  const int64_t most = state_->options_.max_incarnations;
+  if (most == 0) return absl::OkStatus();
+  if (static_cast<int64_t>(state_->by_rank_.size() + new_incarnations_.size()) >= most) {
+    return LimitReached("clients that are remembered (limits.max_incarnations)", most);
+  }
+  if (owner.empty()) return absl::OkStatus();
+  const OwnerTotals* const totals = state_->TotalsOf(owner);
+  int64_t& more = new_by_owner_[owner];
+  if ((totals == nullptr ? 0 : totals->incarnations) + more >= ShareOf(most)) {
+    return LimitReached(
+        "clients of one owner that are remembered (half of limits.max_incarnations)",
+        ShareOf(most));
+  }
+  ++more;
+  return absl::OkStatus();
+}
+
+absl::Status State::Transaction::CheckNewKey(const Incarnation& incarnation, bool registers) {
+  const int64_t most = state_->options_.max_tombstones;
+  if (most == 0) return absl::OkStatus();
+  OwnerTotals* const totals = incarnation.totals;
+  if (state_->tombstones() + new_tombstones_ >= most) return TooManyTombstones(most);
+  if (totals != nullptr && totals->tombstones + totals->tombstones_more >= ShareOf(most)) {
+    return TooManyTombstones(ShareOf(most));
+  }
+  if (registers) return absl::OkStatus();
+  ++new_tombstones_;
+  if (totals != nullptr && totals->tombstones_more++ == 0) touched_owners_.push_back(totals);
+  return absl::OkStatus();
+}
+
+size_t State::Transaction::Purge(size_t most) {
+  size_t purged = 0;
   for (const auto& [purge_at, record] : state_->tombstones_) {
-    if (purge_at > now_.monotonic_ms) break;
+    if (purge_at > now_.monotonic_ms || purged == most) break;
     Version& version = EditQuietly(record);
     version.fence = Fence();
     version.offline = Blob();
+    ++purged;
   }
-  if (!incarnations_too) return;
-  for (const auto& [rank, incarnation] : state_->by_rank_) {
-    if (incarnation->session == nullptr && incarnation->references == 0 &&
-        incarnation->last_seen_ms + state_->options_.incarnation_memory_ms <= now_.unix_ms &&
-        !opened_by_incarnation_.contains(incarnation->name)) {
-      forgotten_.push_back(incarnation.get());
+  return purged;
+}
+
+std::optional<State::EndedPlace> State::Transaction::PurgeIncarnations(EndedPlace place,
+                                                                       size_t most) {
+  for (auto it = state_->ended_.upper_bound(place); it != state_->ended_.end(); ++it) {
+    if (it->first + state_->options_.incarnation_memory_ms > now_.unix_ms) break;
+    if (most-- == 0) return place;
+    place = *it;
+    Incarnation* const incarnation = state_->by_rank_.find(it->second)->second.get();
+    if (incarnation->references == 0 && !opened_by_incarnation_.contains(incarnation->name)) {
+      forgotten_.push_back(incarnation);
     }
   }
+  return std::nullopt;
 }
 
 Session* State::Transaction::FindSession(std::string_view session_id) const {
@@ -276,6 +341,10 @@ IntentOutcome State::Transaction::ApplyInSession(const Session& session, const H
                            : !current.instance;
   const Verdict verdict = Decide(current.fence, rank, intent, already);
   if (!verdict.applies) return {verdict.status, verdict.generation};
+  if (record == nullptr) {
+    auto status = CheckNewKey(*session.incarnation, intent.registers);
+    if (!status.ok()) return {status, 0};
+  }
   if (intent.registers) {
     if (auto status = CheckLimits(current, session.incarnation); !status.ok()) return {status, 0};
   }
@@ -386,8 +455,10 @@ WriteSet State::Transaction::MakeWrites() const {
   writes.next_rank = next_rank_;
   writes.session_count =
       static_cast<int64_t>(state_->sessions_.size() - ended_.size() + opened_.size());
-  const auto add_incarnation = [&](const Incarnation& incarnation, const std::string& client_name) {
-    writes.incarnations.push_back({incarnation.rank, incarnation.name, client_name, now_.unix_ms});
+  const auto add_incarnation = [&](const Incarnation& incarnation, const std::string& client_name,
+                                   const std::string& owner) {
+    writes.incarnations.push_back(
+        {incarnation.rank, incarnation.name, client_name, now_.unix_ms, owner});
   };
   const auto add_session = [&](const Session& session, int64_t ttl_ms, bool ends_with_stream) {
     writes.sessions.push_back(
@@ -396,17 +467,20 @@ WriteSet State::Transaction::MakeWrites() const {
   for (const Session* session : ended_) {
     writes.removed_sessions.push_back(session->row);
     if (MustStoreSeen(*session->incarnation)) {
-      add_incarnation(*session->incarnation, session->incarnation->client_name);
+      add_incarnation(*session->incarnation, session->incarnation->client_name,
+                      session->incarnation->owner);
     }
   }
   for (const auto& incarnation : new_incarnations_) {
-    add_incarnation(*incarnation, incarnation->client_name);
+    add_incarnation(*incarnation, incarnation->client_name, incarnation->owner);
   }
-  for (const auto& [incarnation, client_name] : client_names_) {
-    add_incarnation(*incarnation, client_name);
+  for (const auto& [incarnation, client_name, owner] : reopened_) {
+    add_incarnation(*incarnation, client_name,
+                    incarnation->owner.empty() ? owner : incarnation->owner);
   }
   for (const Resumed& resumed : resumed_) {
-    add_incarnation(*resumed.session->incarnation, resumed.settings.client_name);
+    add_incarnation(*resumed.session->incarnation, resumed.settings.client_name,
+                    resumed.session->incarnation->owner);
     add_session(*resumed.session, resumed.settings.ttl_ms, resumed.settings.ends_with_stream);
   }
   for (const auto& session : opened_) {
@@ -470,13 +544,13 @@ CommitResult State::Transaction::Commit() {
   state.next_session_row_ = next_session_row_;
 
   for (auto& incarnation : new_incarnations_) {
-    Incarnation* const raw = incarnation.get();
-    raw->last_seen_ms = raw->stored_ms = now_.unix_ms;
-    state.by_name_.emplace(raw->name, raw);
-    state.by_rank_.emplace(raw->rank, std::move(incarnation));
+    incarnation->last_seen_ms = incarnation->stored_ms = now_.unix_ms;
+    state.AddIncarnation(std::move(incarnation));
   }
-  for (const auto& [incarnation, client_name] : client_names_) {
+  for (const auto& [incarnation, client_name, owner] : reopened_) {
+    if (incarnation->owner.empty()) state.SetOwner(incarnation, owner);
     incarnation->client_name = client_name;
+    state.ended_.erase({incarnation->last_seen_ms, incarnation->rank});
     incarnation->last_seen_ms = incarnation->stored_ms = now_.unix_ms;
   }
   for (const Resumed& resumed : resumed_) {
@@ -521,18 +595,18 @@ CommitResult State::Transaction::Commit() {
     session->incarnation->session = nullptr;
     if (MustStoreSeen(*session->incarnation)) session->incarnation->stored_ms = now_.unix_ms;
     session->incarnation->last_seen_ms = now_.unix_ms;
+    state.ended_.emplace(now_.unix_ms, session->incarnation->rank);
     result.ended_sessions.push_back(session->id);
     state.sessions_.erase(result.ended_sessions.back());
   }
   for (auto& session : opened_) {
     session->incarnation->session = session.get();
+    state.ended_.erase({session->incarnation->last_seen_ms, session->incarnation->rank});
     const std::string_view id = session->id;
     state.sessions_.emplace(id, std::move(session));
   }
   for (Incarnation* incarnation : forgotten_) {
-    if (incarnation->references != 0) continue;
-    state.by_name_.erase(incarnation->name);
-    state.by_rank_.erase(uint64_t{incarnation->rank});
+    if (incarnation->references == 0) state.Forget(incarnation);
   }
   Finish();
   return result;

@@ -47,10 +47,11 @@ void Age(const std::string& path, int version) {
     ASSERT_TRUE(db.ok()) << db.status();
     auto head = ReadStoreHead(**db);
     ASSERT_TRUE(head.ok()) << head.status();
-    head->sessions.reset();
+    if (version < 5) head->sessions.reset();
     ASSERT_EQ(WriteStoreHead(**db, *head), absl::OkStatus());
   }
-  Sql(path, "ALTER TABLE store DROP COLUMN sessions");
+  Sql(path, "ALTER TABLE incarnations DROP COLUMN owner");
+  if (version < 5) Sql(path, "ALTER TABLE store DROP COLUMN sessions");
   if (version < 4) {
     for (const char* table : {"store", "incarnations", "sessions"}) {
       Sql(path, absl::StrCat("ALTER TABLE ", table, " DROP COLUMN checksum"));

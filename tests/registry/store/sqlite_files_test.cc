@@ -43,8 +43,8 @@ TEST(SqliteFiles, NewerSchemaIsRefused) {
   const absl::Status status = OpenError(path);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("was written by a newer version: schema 99 found, up to 5 supported"));
-  Sql(path, "PRAGMA user_version=5");
+              HasSubstr("was written by a newer version: schema 99 found, up to 6 supported"));
+  Sql(path, "PRAGMA user_version=6");
   StoreHarness again((On(path)));
 }
 
@@ -254,7 +254,7 @@ TEST(SqliteFiles, DamageThatIsFoundByAWriteRefusesWritesAndReadsGoOn) {
   }
   store.Reopen();
   // Another connection's commit makes this one read its pages again.
-  Sql(path, "PRAGMA user_version=1; PRAGMA user_version=5; PRAGMA wal_checkpoint(TRUNCATE)");
+  Sql(path, "PRAGMA user_version=1; PRAGMA user_version=6; PRAGMA wal_checkpoint(TRUNCATE)");
   {
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
     file.seekg(0, std::ios::end);
@@ -402,7 +402,8 @@ class OlderSchemaTest : public ::testing::TestWithParam<int> {
     Sql(path_, kSchema3);
     if (GetParam() < 3) Sql(path_, "ALTER TABLE records DROP COLUMN offline");
     if (GetParam() < 2) Sql(path_, "ALTER TABLE store DROP COLUMN writes");
-    if (GetParam() == 4) Sql(path_, kToSchema4);
+    if (GetParam() >= 4) Sql(path_, kToSchema4);
+    if (GetParam() >= 5) Sql(path_, "ALTER TABLE store ADD COLUMN sessions INTEGER");
     Sql(path_, "PRAGMA user_version=" + std::to_string(GetParam()));
   }
 
@@ -410,7 +411,7 @@ class OlderSchemaTest : public ::testing::TestWithParam<int> {
   const std::string path_ = folder_.File("registry.db");
 };
 
-INSTANTIATE_TEST_SUITE_P(Schemas, OlderSchemaTest, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Schemas, OlderSchemaTest, ::testing::Values(1, 2, 3, 4, 5));
 
 TEST_P(OlderSchemaTest, IsMigratedWithAllThatItHolds) {
   const auto before = CheckStore(path_);

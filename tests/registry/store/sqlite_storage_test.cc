@@ -613,5 +613,22 @@ TEST(SqliteStorage, OverloadIsRefusedEarly) {
   EXPECT_GT(overloaded, 0);
 }
 
+TEST(SqliteStorage, TheOwnerOfAnIncarnationSurvivesAReopen) {
+  TempDir folder;
+  StoreHarness store(On(folder.File("registry.db")));
+  OpenSessionRequest open;
+  open.set_incarnation("agent");
+  open.set_owner("alice");
+  const auto opened = CallAndWait(*store, &Registry::OpenSession, open);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  ASSERT_TRUE(store.CloseSession(opened->session_id()).ok());
+  store.Reopen();
+  open.set_owner("mallory");
+  EXPECT_EQ(ReasonOf(CallAndWait(*store, &Registry::OpenSession, open).status()),
+            registry::v1::ERROR_REASON_SESSION_NOT_OWNED);
+  open.set_owner("alice");
+  EXPECT_TRUE(CallAndWait(*store, &Registry::OpenSession, open).ok());
+}
+
 }  // namespace
 }  // namespace failback

@@ -235,7 +235,7 @@ TEST_P(StateModelTest, Agrees) {
       ASSERT_EQ(opened.rank, next.ranks.at(incarnation));
     }
     if (pick(4) == 0) {
-      transaction->Purge(false);
+      transaction->Purge();
       next.Purge(now);
     }
     for (int i = pick(4); i > 0; --i) {

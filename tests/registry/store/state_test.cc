@@ -1,6 +1,7 @@
 #include "registry/store/state.h"
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -75,7 +76,8 @@ class StateTest : public ::testing::Test {
   void Close(const std::string& session) { End(session, State::Transaction::End::kClosed); }
   void Purge(bool incarnations = false) {
     State::Transaction transaction(&state_, Now());
-    transaction.Purge(incarnations);
+    transaction.Purge();
+    if (incarnations) transaction.PurgeIncarnations();
     Commit(transaction);
   }
 
@@ -468,7 +470,8 @@ TEST_F(StateTest, AnIncarnationThatIsNeededAgainIsNotForgotten) {
   opening.ttl_ms = kTtlMs;
   opening.new_session_id = "again";
   EXPECT_EQ(transaction.OpenSession(opening).rank, last_rank_);
-  transaction.Purge(true);
+  transaction.Purge();
+  transaction.PurgeIncarnations();
   transaction.Commit();
   EXPECT_EQ(state_.incarnations(), 1);
   EXPECT_EQ(state_.CheckInvariants(), absl::OkStatus());
@@ -515,6 +518,56 @@ TEST_F(StateTest, WhenAnIncarnationWasSeenIsStoredOnceAnHour) {
   EXPECT_EQ(rows_at_end_of(second), 1u);
 }
 
+// Earlier versions had the owner in the session's id only.
+TEST(StateLoadTest, AnOwnerThatOnlyTheSessionNamesIsKept) {
+  const Moment now = {1700000000000, 0};
+  FakeRows rows;
+  rows.incarnations[1] = {1, "agent", "", now.unix_ms};
+  rows.sessions[1] = {1, "id.alice", 1, kTtlMs, false};
+  rows.identity.next_rank = 2;
+  for (int life = 0; life < 2; ++life) {
+    SCOPED_TRACE(life);
+    FakeStorage storage(&rows);
+    State state((State::Options()));
+    ASSERT_EQ(state.Load(&storage, now), absl::OkStatus());
+    EXPECT_EQ(state.CheckInvariants(), absl::OkStatus());
+    State::Transaction transaction(&state, now);
+    if (life == 0) {
+      EXPECT_TRUE(transaction.EndSession("id.alice", State::Transaction::End::kClosed));
+    }
+    State::Transaction::Opening opening;
+    opening.incarnation = "agent";
+    opening.ttl_ms = kTtlMs;
+    opening.new_session_id = "other.mallory";
+    opening.owner = "mallory";
+    EXPECT_EQ(ReasonOf(transaction.OpenSession(std::move(opening)).status),
+              registry::v1::ERROR_REASON_SESSION_NOT_OWNED);
+    ASSERT_EQ(storage.Write(transaction.MakeWrites()), absl::OkStatus());
+    transaction.Commit();
+  }
+  EXPECT_EQ(rows.incarnations[1].owner, "alice");
+}
+
+TEST_F(StateTest, IncarnationsArePurgedInSlices) {
+  for (int i = 0; i < 5; ++i) {
+    Close(Open(std::to_string(i)));
+    now_ms_ += 1;
+  }
+  now_ms_ += 25 * kHourMs;
+  const std::string alive = Open("0");
+  State::EndedPlace place = {std::numeric_limits<int64_t>::min(), 0};
+  std::vector<int64_t> left;
+  for (bool more = true; more;) {
+    State::Transaction transaction(&state_, Now());
+    const auto next = transaction.PurgeIncarnations(place, 3);
+    more = next.has_value();
+    if (more) place = *next;
+    Commit(transaction);
+    left.push_back(state_.incarnations());
+  }
+  EXPECT_THAT(left, ElementsAre(2, 1)) << "three, then the other one; who is back stays";
+}
+
 TEST(StateLoadTest, ARestartDoesNotForgetAnIncarnationEarly) {
   const int64_t stored_ms = 1700000000000;
   FakeRows rows;
@@ -526,7 +579,8 @@ TEST(StateLoadTest, ARestartDoesNotForgetAnIncarnationEarly) {
   ASSERT_EQ(state.Load(&storage, {until - 1, 0}), absl::OkStatus());
   const auto purge = [&](int64_t unix_ms) {
     State::Transaction transaction(&state, {unix_ms, 0});
-    transaction.Purge(true);
+    transaction.Purge();
+    transaction.PurgeIncarnations();
     transaction.Commit();
     return state.incarnations();
   };
@@ -624,7 +678,7 @@ TEST_F(StoredStateTest, RecordsThatAreLeftOtherwiseThanTheirRowsSayAreWritten) {
   Restart();
   EXPECT_TRUE(IsMarked("1"));
   now_ms_ += kLongTtlMs;
-  Write([](State::Transaction* transaction) { transaction->Purge(false); });
+  Write([](State::Transaction* transaction) { transaction->Purge(); });
   EXPECT_EQ(state_->tombstones(), 1);
 
   Open("a-2");
@@ -643,7 +697,7 @@ TEST_F(StoredStateTest, RecordsThatAreLeftOtherwiseThanTheirRowsSayAreWritten) {
   EXPECT_EQ(Expire("a-2").records.size(), 1u) << "a longer TTL, a longer retention";
   Restart();
   now_ms_ += kLongTtlMs - 1;
-  Write([](State::Transaction* transaction) { transaction->Purge(false); });
+  Write([](State::Transaction* transaction) { transaction->Purge(); });
   Open("a-3");
   EXPECT_EQ(ReasonOf(Apply("a-3", Put("2", "2:x", 4))), kSuperseded);
 

@@ -141,6 +141,55 @@ void BM_KeepAlive(benchmark::State& state) {
 }
 BENCHMARK(BM_KeepAlive);
 
+// One Register in a service that many follow under filters that it does not match.
+void BM_RegisterBesideFilters(benchmark::State& state) {
+  struct Ignore : NotifyListener {
+    void OnNotify(const std::shared_ptr<const SubscribeResponse>&) override {}
+    void OnEnd(const absl::Status& status) override { std::abort(); }
+  };
+  Store store(0);
+  std::vector<std::unique_ptr<SubscribeStream>> streams;
+  for (int i = 0; i < state.range(0); ++i) {
+    SubscribeRequest request;
+    request.mutable_selector()->set_service(Typical(0).key().service());
+    (*request.mutable_selector()->mutable_metadata())["shard"] = absl::StrCat(i);
+    streams.push_back(store.registry->Subscribe(request, std::make_shared<Ignore>()));
+  }
+  uint32_t port = 1;
+  for (auto _ : state) {
+    RegisterRequest request;
+    request.set_session_id(store.session);
+    ServiceInstance* const instance = request.add_registrations()->mutable_instance();
+    *instance = Typical(0);
+    instance->set_port(1 + port++ % 60000);
+    if (!CallAndWait(*store.registry, &Registry::Register, request).ok()) std::abort();
+  }
+}
+BENCHMARK(BM_RegisterBesideFilters)->Arg(0)->Arg(2000);
+
+// A page of one record from the middle of an incarnation with 100,000 instances.
+void BM_ListOneOfAnIncarnation(benchmark::State& state) {
+  Store store(0);
+  for (int64_t number = 0; number < 100000;) {
+    RegisterRequest request;
+    request.set_session_id(store.session);
+    for (int i = 0; i < 500; ++i) {
+      *request.add_registrations()->mutable_instance() = Typical(number++);
+    }
+    if (!CallAndWait(*store.registry, &Registry::Register, request).ok()) std::abort();
+  }
+  ListRequest list;
+  list.set_page_size(1);
+  list.set_incarnation(
+      CallAndWait(*store.registry, &Registry::List, list)->records(0).incarnation());
+  for (auto _ : state) {
+    const auto page = CallAndWait(*store.registry, &Registry::List, list);
+    if (page->records_size() != 1) std::abort();
+    list.set_page_token(page->next_page_token());
+  }
+}
+BENCHMARK(BM_ListOneOfAnIncarnation)->Iterations(1000);
+
 // Start of a store that holds 100,000 instances, up to the first page of a listing.
 void BM_Restart(benchmark::State& state) {
   Store store(1);

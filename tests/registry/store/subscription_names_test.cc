@@ -133,6 +133,44 @@ TEST(SubscriptionHub, TheNamesOfASessionGoWithIt) {
   EXPECT_TRUE(subscriber->ended().has_value());
 }
 
+// Names that only ever were ended are remembered up to a bound, whichever sessions they are in.
+TEST(SubscriptionHub, NamesThatNeverBeganAreBoundedInAll) {
+  SubscriptionHub::Options options;
+  options.max_unknown_names = 3;
+  const auto hub = SubscriptionHub::Create(options, /*epoch=*/7, /*revision=*/1);
+  const auto nothing = [](const std::string&) { return std::vector<Blob>(); };
+  SubscriptionHub::Deliveries deliveries;
+  const auto unsubscribe = [&](const std::string& session, const std::string& id) {
+    UnsubscribeRequest request;
+    request.set_session_id(session);
+    request.set_subscription_id(id);
+    request.set_generation(2);
+    EXPECT_EQ(hub->Unsubscribe(request, &deliveries), absl::OkStatus());
+  };
+  const auto begins = [&](const std::string& session, const std::string& id) {
+    SubscribeRequest request;
+    request.set_session_id(session);
+    request.set_subscription_id(id);
+    request.set_generation(1);
+    request.mutable_selector()->set_service("orders");
+    auto subscriber = NewSubscriber();
+    const auto stream = hub->Subscribe(request, 1, nothing, subscriber, &deliveries);
+    SubscriptionHub::Deliver(deliveries);
+    return !subscriber->ended().has_value();
+  };
+  for (const char* id : {"1", "2"}) unsubscribe("a", id);
+  for (const char* id : {"1", "2"}) unsubscribe("b", id);
+  EXPECT_FALSE(begins("a", "1"));
+  EXPECT_FALSE(begins("b", "1"));
+  EXPECT_TRUE(begins("b", "2")) << "not remembered";
+  CommitResult commit;
+  commit.revision = 2;
+  commit.ended_sessions = {"a"};
+  hub->Publish(std::move(commit), nothing, &deliveries);
+  unsubscribe("b", "3");
+  EXPECT_FALSE(begins("b", "3")) << "there is room again";
+}
+
 TEST_F(NamedTest, NamesAreBounded) {
   StoreRegistry::Options options;
   options.subscriptions.max_names_per_session = 2;

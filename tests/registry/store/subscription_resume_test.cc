@@ -1,8 +1,10 @@
 // Subscriptions of StoreRegistry that go on after a break.
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -105,6 +107,66 @@ TEST(Subscription, ALargeCommitIsNotKeptForThoseWhoComeBack) {
   stream = store.Subscribe(subscriber, "orders", /*go_on=*/true);
   EXPECT_TRUE(subscriber->events()[0]->has_snapshot());
   EXPECT_THAT(subscriber->ids(), SizeIs(100));
+}
+
+ServiceInstance Large(int id, const std::string& value) {
+  ServiceInstance instance = MakeInstance("orders", std::to_string(id));
+  for (int i = 0; i < 10; ++i) {
+    (*instance.mutable_metadata())["key" + std::to_string(i)] = value + std::string(1000, 'x');
+  }
+  return instance;
+}
+
+void RegisterLarge(StoreHarness& store, int from, int to, const std::string& value) {
+  RegisterRequest request;
+  for (int i = from; i < to; ++i) {
+    *request.add_registrations()->mutable_instance() = Large(i, value);
+  }
+  ASSERT_TRUE(CallAndWait(*store, &Registry::Register, request).ok());
+}
+
+size_t LongestMessage(const FakeSubscriber& subscriber) {
+  size_t longest = 0;
+  for (const auto& event : subscriber.events()) longest = std::max(longest, event->ByteSizeLong());
+  return longest;
+}
+
+TEST(Subscription, MuchThatWasMissedIsASnapshotInParts) {
+  StoreHarness store;
+  for (int i = 0; i < 600; i += 100) RegisterLarge(store, i, i + 100, "a");
+  auto subscriber = NewSubscriber();
+  auto stream = store.Subscribe(subscriber, "orders");
+  stream.reset();
+  // 2 MB of a set of 6.
+  for (int i = 0; i < 200; i += 10) RegisterLarge(store, i, i + 10, "b");
+  stream = store.Subscribe(subscriber, "orders", /*go_on=*/true);
+  EXPECT_TRUE(subscriber->events()[0]->has_snapshot());
+  EXPECT_LT(LongestMessage(*subscriber), size_t{512} << 10);
+  auto fresh = NewSubscriber();
+  const auto control = store.Subscribe(fresh, "orders");
+  EXPECT_EQ(subscriber->instances(), fresh->instances());
+
+  // Many changes of one instance are one.
+  stream.reset();
+  for (int i = 0; i < 200; ++i) RegisterLarge(store, 7, 8, std::to_string(i));
+  stream = store.Subscribe(subscriber, "orders", /*go_on=*/true);
+  ASSERT_THAT(subscriber->events(), SizeIs(1));
+  EXPECT_EQ(subscriber->events()[0]->delta().upserts_size(), 1);
+}
+
+TEST(Subscription, MuchThatOneCommitChangesIsASnapshotInPartsHoweverLargeTheSet) {
+  StoreHarness store;
+  for (int i = 0; i < 2000; i += 100) RegisterLarge(store, i, i + 100, "a");
+  auto subscriber = NewSubscriber();
+  const auto stream = store.Subscribe(subscriber, "orders");
+  subscriber->BeginAgain();
+  RegisterLarge(store, 0, 50, "b");
+  ASSERT_THAT(subscriber->events(), SizeIs(1));
+  EXPECT_TRUE(subscriber->events()[0]->has_delta()) << "half a megabyte is told as it is";
+  subscriber->BeginAgain();
+  RegisterLarge(store, 0, 200, "c");
+  EXPECT_TRUE(subscriber->events()[0]->has_snapshot());
+  EXPECT_LT(LongestMessage(*subscriber), size_t{512} << 10);
 }
 
 // Random changes, breaks and resumptions: whoever goes on has exactly what a fresh subscriber has.

@@ -1,6 +1,7 @@
 #include "registry/conflator.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <random>
 #include <string>
@@ -280,6 +281,42 @@ TEST_F(ConflatorTest, ALazySnapshotIsTakenPartByPart) {
   EXPECT_EQ(events[1]->delta().base_revision(), 7u);
   EXPECT_EQ(events[1]->delta().upserts_size(), 1);
   EXPECT_EQ(events[1]->delta().removals_size(), 0);
+}
+
+// The 8 bytes that make Digest64 forget a difference that the 8 bytes before them made.
+std::string Colliding(const std::string& bytes, size_t at) {
+  const auto mix = [](uint64_t word) {
+    word *= 0xc6a4a7935bd1e995u;
+    word ^= word >> 47;
+    return word * 0xc6a4a7935bd1e995u;
+  };
+  const auto unmix = [](uint64_t word) {
+    constexpr uint64_t kInverse = 0x5f7a0ea7e59b19bdu;  // of the multiplier
+    word *= kInverse;
+    word ^= word >> 47;
+    return word * kInverse;
+  };
+  std::string other = bytes;
+  for (const size_t place : {at, at + 8}) {
+    uint64_t word;
+    std::memcpy(&word, &other[place], sizeof(word));
+    word = unmix(mix(word) ^ (uint64_t{1} << 63));
+    std::memcpy(&other[place], &word, sizeof(word));
+  }
+  return other;
+}
+
+// Two keys that somebody has chosen to collide are two keys.
+TEST_F(ConflatorTest, KeysThatCollideInAPublicDigestAreNotMerged) {
+  // default NUL orders NUL is 15 bytes.
+  const std::string one = "-0123456789abcdef0123456789abcdef";
+  const std::string other = Colliding(one, 1);
+  ASSERT_NE(one, other);
+  ASSERT_EQ(Digest64(CanonicalKey("default", "orders", one)),
+            Digest64(CanonicalKey("default", "orders", other)));
+  const auto snapshot = Conflator::ChangesOf(*Snapshot(1, 1, {{one, 1}, {other, 2}}));
+  ASSERT_EQ(snapshot->changes.size(), 2u);
+  EXPECT_NE(snapshot->changes[0].key, snapshot->changes[1].key);
 }
 
 TEST_F(ConflatorTest, ALazySnapshotIsDigestedAsItsMessages) {

@@ -1,6 +1,11 @@
 // The registry itself, through gRPC: what a client sees of it is what the protocol page says.
 
+#include <string>
+
+#include "absl/strings/match.h"
+#include "failback/registry/v1/registry.grpc.pb.h"
 #include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
 #include "registry/errors.h"
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
@@ -193,6 +198,66 @@ TEST_P(StoreOverWireTest, ManyInstancesInBatches) {
     instances += event->snapshot().instances_size();
   }
   EXPECT_EQ(instances, kCalls * kBatch);
+}
+
+// A client as gRPC makes it takes no message above 4 MiB. What it has missed is 20 MB.
+TEST_P(StoreOverWireTest, AStockClientResumesAfterMuchHasChanged) {
+  constexpr int kInstances = 2000;
+  constexpr int kBatch = 100;
+  const auto register_all = [&](uint64_t generation, const std::string& version) {
+    for (int i = 0; i < kInstances; i += kBatch) {
+      RegisterRequest request;
+      request.set_session_id(session_.session_id());
+      for (int j = i; j < i + kBatch; ++j) {
+        auto* registration = request.add_registrations();
+        registration->set_generation(generation);
+        auto* instance = registration->mutable_instance();
+        *instance->mutable_key() = Key(absl::StrCat(j));
+        instance->set_address("10.0.0.7");
+        instance->set_port(8080);
+        for (int k = 0; k < 10; ++k) {
+          (*instance->mutable_metadata())[absl::StrCat("key", k)] =
+              absl::StrCat(version, std::string(1000, 'x'));
+        }
+      }
+      const auto response = CallAndWait(*client_, &Registry::Register, request);
+      ASSERT_TRUE(response.ok()) << response.status();
+    }
+  };
+  const auto stub = registry::v1::RegistryService::NewStub(
+      grpc::CreateChannel(server_->addresses()[0], grpc::InsecureChannelCredentials()));
+  SubscribeRequest request;
+  request.mutable_selector()->set_service("orders");
+  // Follows until a snapshot is whole or a delta has come; the instances of this version.
+  const auto follow = [&](const std::string& version) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kProcessTimeout));
+    const auto reader = stub->Subscribe(&context, request);
+    int instances = 0;
+    SubscribeResponse event;
+    bool whole = false;
+    while (!whole && reader->Read(&event)) {
+      const auto& told =
+          event.has_snapshot() ? event.snapshot().instances() : event.delta().upserts();
+      for (const ServiceInstance& instance : told) {
+        if (absl::StartsWith(instance.metadata().at("key0"), version)) ++instances;
+      }
+      whole = !event.snapshot().more();
+    }
+    EXPECT_TRUE(whole) << "the stream has ended";
+    request.set_epoch(event.epoch());
+    request.set_revision(event.revision());
+    context.TryCancel();
+    SubscribeResponse rest;
+    while (reader->Read(&rest)) {
+    }
+    reader->Finish();
+    return instances;
+  };
+  register_all(1, "before");
+  EXPECT_EQ(follow("before"), kInstances);
+  register_all(2, "after");
+  EXPECT_EQ(follow("after"), kInstances);
 }
 
 }  // namespace

@@ -1,0 +1,174 @@
+// Subscriptions of StoreRegistry under conditions.
+
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "registry/selector.h"
+#include "registry/store/filter_index.h"
+#include "tests/registry/store/harness.h"
+
+namespace failback {
+namespace {
+
+std::shared_ptr<FakeSubscriber> NewSubscriber() { return std::make_shared<FakeSubscriber>(); }
+
+constexpr registry::v1::HealthStatus kStatuses[] = {
+    registry::v1::HEALTH_STATUS_UNSPECIFIED, registry::v1::HEALTH_STATUS_HEALTHY,
+    registry::v1::HEALTH_STATUS_UNHEALTHY, registry::v1::HEALTH_STATUS_DRAINING};
+
+class Random {
+ public:
+  Random() {
+    const char* const given = std::getenv("FAILBACK_TEST_SEED");
+    seed_ = given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);
+    random_.seed(seed_);
+  }
+  int Pick(int n) { return static_cast<int>(random_() % n); }
+  std::string seed() const { return "replay with FAILBACK_TEST_SEED=" + std::to_string(seed_); }
+
+  std::string Letter() { return std::string(1, static_cast<char>('a' + Pick(3))); }
+  ServiceInstance Instance() {
+    ServiceInstance instance = MakeInstance("orders", std::to_string(Pick(8)), 1 + Pick(3));
+    instance.set_zone(Letter());
+    instance.set_status(kStatuses[Pick(4)]);
+    for (int i = Pick(3); i > 0; --i) (*instance.mutable_metadata())[Letter()] = Letter();
+    return instance;
+  }
+  Selector Filter() {
+    Selector selector;
+    selector.set_namespace_("default");
+    selector.set_service("orders");
+    for (int i = Pick(3); i > 0; --i) selector.add_zones(Letter());  // perhaps the same twice
+    for (int i = Pick(3); i > 0; --i) selector.add_statuses(kStatuses[Pick(4)]);
+    for (int i = Pick(3); i > 0; --i) (*selector.mutable_metadata())[Letter()] = Letter();
+    return selector;
+  }
+
+ private:
+  uint64_t seed_ = 0;
+  std::mt19937_64 random_;
+};
+
+TEST(FilterIndex, FindsAllThatMatch) {
+  Random random;
+  SCOPED_TRACE(random.seed());
+  struct Follower {
+    Selector selector;
+    std::vector<std::string> conditions;
+  };
+  FilterIndex<Follower> index;
+  std::vector<std::unique_ptr<Follower>> followers;
+  for (int step = 0; step < 5000; ++step) {
+    if (followers.size() > 20 || (!followers.empty() && random.Pick(3) == 0)) {
+      std::swap(followers[random.Pick(static_cast<int>(followers.size()))], followers.back());
+      index.Remove(followers.back()->selector, followers.back()->conditions,
+                   followers.back().get());
+      followers.pop_back();
+    }
+    auto follower = std::make_unique<Follower>();
+    follower->selector = random.Filter();
+    if (HasFilter(follower->selector)) {
+      follower->conditions = index.Add(follower->selector, follower.get());
+      followers.push_back(std::move(follower));
+    }
+    ASSERT_EQ(index.size(), followers.size());
+    ServiceInstance instance = random.Instance();
+    if (random.Pick(5) == 0) instance.mutable_offline()->set_reason("disk");
+    std::vector<Follower*> found;
+    index.ForEachCandidate(instance, [&](Follower* candidate) { found.push_back(candidate); });
+    for (const auto& each : followers) {
+      if (!SelectorMatches(each->selector, instance)) continue;
+      ASSERT_THAT(found, ::testing::Contains(each.get())) << each->selector.ShortDebugString();
+    }
+  }
+}
+
+TEST(FilterIndex, LooksAtFewOfMany) {
+  struct Follower {};
+  FilterIndex<Follower> index;
+  std::vector<Follower> followers(2000);
+  for (int i = 0; i < 2000; ++i) {
+    Selector selector;
+    selector.add_zones("a");
+    (*selector.mutable_metadata())["all"] = "same";
+    (*selector.mutable_metadata())["shard"] = std::to_string(i);
+    index.Add(selector, &followers[i]);
+  }
+  ServiceInstance instance;
+  instance.set_zone("a");
+  (*instance.mutable_metadata())["all"] = "same";
+  (*instance.mutable_metadata())["shard"] = "77";
+  int looked = 0;
+  index.ForEachCandidate(instance, [&](Follower*) { ++looked; });
+  EXPECT_LE(looked, 3) << "the one that matches, and those that came when there was no choice";
+}
+
+// Each subscriber has what a fresh one gets.
+TEST(Filters, AtRandomEachSeesWhatMatches) {
+  Random random;
+  SCOPED_TRACE(random.seed());
+  StoreHarness store;
+  struct Follower {
+    SubscribeRequest request;
+    std::shared_ptr<FakeSubscriber> subscriber = NewSubscriber();
+    std::unique_ptr<SubscribeStream> stream;
+  };
+  std::vector<Follower> followers(30);
+  for (Follower& follower : followers) {
+    *follower.request.mutable_selector() = random.Filter();
+    follower.stream = store->Subscribe(follower.request, follower.subscriber);
+  }
+  for (int step = 0; step < 500; ++step) {
+    const ServiceInstance instance = random.Instance();
+    if (random.Pick(4) == 0) {
+      ASSERT_TRUE(store.Unregister("", instance.key()).ok());
+    } else {
+      ASSERT_TRUE(store.Register("", instance).ok());
+    }
+    Follower& any = followers[random.Pick(30)];
+    auto fresh = NewSubscriber();
+    const auto stream = store->Subscribe(any.request, fresh);
+    ASSERT_EQ(any.subscriber->instances(), fresh->instances())
+        << "step " << step << " " << any.request.ShortDebugString();
+    if (random.Pick(10) == 0) {
+      any = Follower();
+      *any.request.mutable_selector() = random.Filter();
+      any.stream = store->Subscribe(any.request, any.subscriber);
+    }
+  }
+}
+
+TEST(Filters, AreBoundedForEachService) {
+  StoreRegistry::Options options;
+  options.subscriptions.max_filters = 2;
+  StoreHarness store(std::move(options));
+  std::vector<std::unique_ptr<SubscribeStream>> streams;
+  const auto follow = [&](const std::string& service, const std::string& zone) {
+    SubscribeRequest request;
+    request.mutable_selector()->set_service(service);
+    if (!zone.empty()) request.mutable_selector()->add_zones(zone);
+    auto subscriber = NewSubscriber();
+    streams.push_back(store->Subscribe(request, subscriber));
+    return subscriber->ended().value_or(absl::OkStatus());
+  };
+  EXPECT_EQ(follow("orders", "a"), absl::OkStatus());
+  EXPECT_EQ(follow("orders", "b"), absl::OkStatus());
+  const absl::Status refused = follow("orders", "c");
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_LIMIT_REACHED) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              ::testing::HasSubstr("limits.max_filters_per_service"));
+  EXPECT_EQ(follow("orders", "a"), absl::OkStatus()) << "one that is followed already";
+  EXPECT_EQ(follow("orders", ""), absl::OkStatus());
+  EXPECT_EQ(follow("users", "c"), absl::OkStatus());
+  streams.erase(streams.begin() + 1);
+  EXPECT_EQ(follow("orders", "c"), absl::OkStatus()) << "there is room again";
+}
+
+}  // namespace
+}  // namespace failback

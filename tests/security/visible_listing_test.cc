@@ -1,0 +1,197 @@
+// What a listing tells of services that the caller may not read: nothing.
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "registry/errors.h"
+#include "registry/security/access_control.h"
+#include "registry/security/guarded_registry.h"
+#include "tests/registry/store/harness.h"
+
+namespace failback {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+struct Allow {
+  std::string token;
+  config::v1::Permission what;
+  std::string services;
+};
+
+// Each name is its own token.
+AccessRules MakeRules(const std::vector<Allow>& all) {
+  config::v1::Policy policy;
+  config::v1::Tokens known;
+  std::set<std::string> names;
+  for (const Allow& allow : all) {
+    auto* const rule = policy.add_rules();
+    rule->add_tokens(allow.token);
+    rule->add_allow(allow.what);
+    rule->add_namespaces("default");
+    rule->add_services(allow.services);
+    names.insert(allow.token);
+  }
+  for (const std::string& name : names) {
+    auto* const token = known.add_tokens();
+    token->set_name(name);
+    token->set_sha256(absl::BytesToHexString(Sha256(name)));
+  }
+  auto rules = AccessRules::Make(&policy, &known);
+  EXPECT_TRUE(rules.ok()) << rules.status();
+  return rules.ok() ? *std::move(rules) : AccessRules();
+}
+
+constexpr auto kRead = config::v1::PERMISSION_READ;
+constexpr auto kRegister = config::v1::PERMISSION_REGISTER;
+
+class VisibleListingTest : public ::testing::Test {
+ protected:
+  Identity Token(const std::string& name) const {
+    auto identity = access_->rules()->BearerOf(name);
+    EXPECT_TRUE(identity.ok()) << identity.status();
+    return identity.ok() ? *identity : Identity();
+  }
+
+  // Many hidden ones, before, between and after those that are seen.
+  void Fill(StoreHarness& store) {
+    const std::string session = Open(store, "fleet", "agent");
+    for (const char* service : {"a-hidden", "seen-1", "seen-1-hidden", "seen-2", "z-hidden"}) {
+      for (int i = 0; i < 7; ++i) {
+        ServiceInstance instance = MakeInstance(service, absl::StrCat("id-", i));
+        (*instance.mutable_metadata())["secret"] = absl::StrCat(i % 2);
+        EXPECT_TRUE(store.Register(session, instance).ok());
+      }
+    }
+  }
+  std::string Open(StoreHarness& store, const std::string& who, const std::string& incarnation) {
+    GuardedRegistry guarded(&*store, access_, Token(who));
+    OpenSessionRequest request;
+    request.set_incarnation(incarnation);
+    const auto response =
+        CallAndWait<OpenSessionResponse>(guarded, &Registry::OpenSession, request);
+    EXPECT_TRUE(response.ok()) << response.status();
+    return response->session_id();
+  }
+
+  // Keys, page by page. Tokens are looked into.
+  std::vector<std::string> List(StoreHarness& store, const std::string& who, ListRequest request,
+                                int* pages = nullptr) {
+    GuardedRegistry guarded(&*store, access_, Token(who));
+    std::vector<std::string> keys;
+    do {
+      const auto response = CallAndWait<ListResponse>(guarded, &Registry::List, request);
+      EXPECT_TRUE(response.ok()) << response.status();
+      if (!response.ok()) break;
+      EXPECT_EQ(response->revision(), store->revision());
+      for (const auto& record : response->records())
+        keys.push_back(KeyText(record.instance().key()));
+      std::string token;
+      EXPECT_TRUE(absl::WebSafeBase64Unescape(response->next_page_token(), &token));
+      std::string inner;
+      absl::WebSafeBase64Unescape(token.substr(token.rfind('\0') + 1), &inner);
+      if (who == "reader") {
+        EXPECT_THAT(token, Not(::testing::HasSubstr("hidden")));
+        EXPECT_THAT(inner, Not(::testing::HasSubstr("hidden")));
+      }
+      if (pages != nullptr) ++*pages;
+      request.set_page_token(response->next_page_token());
+    } while (!request.page_token().empty());
+    return keys;
+  }
+
+  const std::shared_ptr<AccessControl> access_ =
+      std::make_shared<AccessControl>(MakeRules({{"reader", kRead, "seen-1"},
+                                                 {"reader", kRead, "seen-2"},
+                                                 {"fleet", kRegister, "*"},
+                                                 {"all", kRead, "*"}}));
+};
+
+TEST_F(VisibleListingTest, PagesHoldWhatMayBeReadAndTokensToo) {
+  StoreHarness store;
+  Fill(store);
+  std::vector<std::string> expected;
+  for (const char* service : {"seen-1", "seen-2"}) {
+    for (int i = 0; i < 7; ++i) expected.push_back(absl::StrCat("default/", service, "/id-", i));
+  }
+  for (const int size : {1, 2, 7, 14, 1000}) {
+    ListRequest request;
+    request.set_page_size(size);
+    int pages = 0;
+    EXPECT_THAT(List(store, "reader", request, &pages), ElementsAreArray(expected)) << size;
+    EXPECT_EQ(pages, std::max(1, 14 / size)) << "no page is short for what is hidden";
+  }
+}
+
+TEST_F(VisibleListingTest, FiltersMeetNothingThatIsHidden) {
+  StoreHarness store;
+  Fill(store);
+  const auto with = [&](const std::string& secret) {
+    ListRequest request;
+    (*request.mutable_selector()->mutable_metadata())["secret"] = secret;
+    request.set_page_size(3);
+    return request;
+  };
+  int pages = 0;
+  EXPECT_EQ(List(store, "reader", with("1"), &pages).size(), 6u);
+  EXPECT_EQ(pages, 2);
+  pages = 0;
+  EXPECT_THAT(List(store, "reader", with("2"), &pages), IsEmpty());
+  EXPECT_EQ(pages, 1);
+}
+
+// Registering is no reason to see what others have registered.
+TEST_F(VisibleListingTest, AnIncarnationOfOthersShowsWhatMayBeRead) {
+  StoreHarness store;
+  Fill(store);
+  ListRequest request;
+  request.set_incarnation("agent");
+  EXPECT_EQ(List(store, "fleet", request).size(), 35u) << "its own";
+  EXPECT_EQ(List(store, "reader", request).size(), 14u);
+  access_->Update(MakeRules({{"fleet", kRegister, "*"}, {"other", kRegister, "*"}}));
+  EXPECT_EQ(List(store, "fleet", request).size(), 35u);
+  EXPECT_THAT(List(store, "other", request), IsEmpty());
+  request.mutable_selector()->set_service("seen-1");
+  EXPECT_THAT(List(store, "other", request), IsEmpty());
+}
+
+TEST_F(VisibleListingTest, WhoMayReadAllListsAsEver) {
+  StoreHarness store;
+  Fill(store);
+  EXPECT_EQ(List(store, "all", ListRequest()).size(), 35u);
+}
+
+TEST_F(VisibleListingTest, TokensOfOthersAreOfNoUse) {
+  StoreHarness store;
+  Fill(store);
+  GuardedRegistry guarded(&*store, access_, Token("reader"));
+  ListRequest request;
+  for (const std::string& token :
+       {std::string("x"), std::string("default"), std::string("default\0a-hidden", 16)}) {
+    request.set_page_token(absl::WebSafeBase64Escape(token));
+    EXPECT_EQ(ReasonOf(CallAndWait<ListResponse>(guarded, &Registry::List, request).status()),
+              registry::v1::ERROR_REASON_INVALID_FIELD);
+  }
+  // A place in a hidden service is where the next one begins.
+  request.set_page_token(absl::WebSafeBase64Escape(
+      absl::StrCat(std::string("default\0a-hidden\0", 17),
+                   absl::WebSafeBase64Escape(CanonicalKey("default", "a-hidden", "id-3")))));
+  request.set_page_size(1);
+  const auto page = CallAndWait<ListResponse>(guarded, &Registry::List, request);
+  ASSERT_TRUE(page.ok()) << page.status();
+  ASSERT_EQ(page->records_size(), 1);
+  EXPECT_EQ(KeyText(page->records(0).instance().key()), "default/seen-1/id-0");
+}
+
+}  // namespace
+}  // namespace failback
