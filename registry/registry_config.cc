@@ -64,6 +64,7 @@ absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const RegistryConfig& config,
   options->max_ttl = FromProto(config.session().max_ttl());
   options->max_batch = config.limits().max_batch();
   options->max_request_bytes = config.limits().max_request_bytes();
+  options->subscriptions.max_filters = config.limits().max_filters_per_service();
   return std::make_unique<EtcdRegistry>(*std::move(options));
 }
 
