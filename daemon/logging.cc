@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "google/protobuf/struct.pb.h"
+#include "google/protobuf/stubs/logging.h"
 #include "google/protobuf/util/json_util.h"
 #include "grpc/support/log.h"
 #include "spdlog/logger.h"
@@ -60,6 +61,14 @@ void LogFromGrpc(gpr_log_func_args* args) {
        {"message", args->message}});
 }
 
+// As of a text that is no UTF-8, which a client can send as often as it likes.
+void LogFromProtobuf(google::protobuf::LogLevel /*level*/, const char* file, int line,
+                     const std::string& message) {
+  static auto* const throttle = new LogThrottle;
+  throttle->Log(LogLevel::kWarning, "protobuf",
+                {{"at", absl::StrCat(file, ":", line)}, {"message", message}});
+}
+
 }  // namespace
 
 std::string FormatLogJson(const std::string& time, LogLevel level, const std::string& event,
@@ -92,6 +101,7 @@ void InstallLogging(const config::v1::Log& config) {
                }
              });
   gpr_set_log_function(LogFromGrpc);
+  google::protobuf::SetLogHandler(LogFromProtobuf);
 }
 
 void SilenceGrpcLogging() {

@@ -1,5 +1,6 @@
 #include "registry/log.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "registry/trace_context.h"
 #include "retry/mutex.h"
@@ -32,6 +34,15 @@ struct Target {
 Target& GetTarget() {
   static Target* const target = new Target;
   return *target;
+}
+
+constexpr int kLinesPerSecond = 10;
+
+// A byte of a character that is not its first.
+bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+bool TooLong(const std::pair<std::string, std::string>& field) {
+  return field.second.size() > kMaxLogValue;
 }
 
 bool NeedsQuotes(const std::string& value) {
@@ -87,10 +98,45 @@ void Log(LogLevel level, const std::string& event, const LogFields& fields) {
     sink = target.sink;
   }
   const std::string& trace = CurrentTrace();
-  if (trace.empty()) return (*sink)(level, event, fields);
-  LogFields traced = fields;
-  traced.emplace_back(kTraceParent, trace);
-  (*sink)(level, event, traced);
+  if (trace.empty() && std::none_of(fields.begin(), fields.end(), TooLong)) {
+    return (*sink)(level, event, fields);
+  }
+  LogFields told = CutFields(fields);
+  if (!trace.empty()) told.emplace_back(kTraceParent, trace);
+  (*sink)(level, event, told);
+}
+
+LogFields CutFields(LogFields fields) {
+  for (auto& field : fields) {
+    if (!TooLong(field)) continue;
+    std::string& value = field.second;
+    size_t end = kMaxLogValue;
+    // What is no UTF-8 is cut where it is.
+    while (end > kMaxLogValue - 4 && Continues(value[end])) --end;
+    if (Continues(value[end])) end = kMaxLogValue;
+    value = absl::StrCat(value.substr(0, end), "… (", value.size(), " bytes)");
+  }
+  return fields;
+}
+
+void LogThrottle::Log(LogLevel level, const std::string& event, LogFields fields) {
+  if (!LogEnabled(level)) return;
+  const absl::Time now = now_();
+  {
+    MutexLock lock(&mu_);
+    if (now - second_ >= absl::Seconds(1) || now < second_) {
+      second_ = now;
+      lines_ = 0;
+    }
+    if (lines_ == kLinesPerSecond) {
+      ++left_out_;
+      return;
+    }
+    ++lines_;
+    const int64_t left_out = std::exchange(left_out_, 0);
+    if (left_out > 0) fields.emplace_back("left_out", absl::StrCat(left_out));
+  }
+  failback::Log(level, event, fields);
 }
 
 std::string FormatLogLine(const std::string& event, const LogFields& fields) {

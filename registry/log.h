@@ -7,6 +7,9 @@
 // An event that belongs to a call with a trace (registry/trace_context.h) has the field
 // `traceparent`.
 //
+// What others choose is bounded: a value is cut, and lines that others can cause go through a
+// LogThrottle.
+//
 // The sink is the one thing that all agents of a process share: what an event belongs to is in its
 // fields (`upstream`).
 //
@@ -23,10 +26,16 @@
 #ifndef FAILBACK_REGISTRY_LOG_H_
 #define FAILBACK_REGISTRY_LOG_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "retry/mutex.h"
 
 namespace failback {
 
@@ -52,9 +61,32 @@ LogLevel GetLogLevel();
 // Whether an event of this level goes anywhere: asked before fields that are costly to make.
 bool LogEnabled(LogLevel level);
 
+// Most bytes of a value in a line.
+inline constexpr size_t kMaxLogValue = 512;
+
+// With each value that is longer cut after a whole character: `orders… (1048576 bytes)`.
+LogFields CutFields(LogFields fields);
+
 // Tells the sink, if the level is enabled. `event` says what happened in a few words, the same
-// words each time; what varies goes into `fields`.
+// words each time; what varies goes into `fields`, of which the sink sees what CutFields leaves.
 void Log(LogLevel level, const std::string& event, const LogFields& fields = {});
+
+// For lines that a client can cause as often as it likes: lets ten a second through. The next one
+// then says in `left_out` how many were not.
+class LogThrottle {
+ public:
+  // `now`: for tests.
+  explicit LogThrottle(absl::Time (*now)() = absl::Now) : now_(now) {}
+
+  void Log(LogLevel level, const std::string& event, LogFields fields) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  absl::Time (*const now_)();
+  Mutex mu_;
+  absl::Time second_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // when it began
+  int lines_ ABSL_GUARDED_BY(mu_) = 0;                             // in that second
+  int64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;
+};
 
 // `event key=value key="a value"`: the line of the default sink, without level and newline.
 std::string FormatLogLine(const std::string& event, const LogFields& fields);

@@ -16,6 +16,12 @@ namespace {
 // Below this a pause between two changes is not worth a timer.
 constexpr absl::Duration kShortestPause = absl::Milliseconds(5);
 
+// Of names that clients choose.
+void Warn(const std::string& event, LogFields fields) {
+  static auto* const throttle = new LogThrottle;
+  throttle->Log(LogLevel::kWarning, event, std::move(fields));
+}
+
 }  // namespace
 
 ServiceWatch::ServiceWatch(std::shared_ptr<WatchContext> context, std::string name)
@@ -58,8 +64,8 @@ void ServiceWatch::Subscribe() {
   const absl::StatusOr<Selector> selector = ParseServiceName(name_);
   if (!selector.ok()) {
     // There is no such service, nor will there be: its clients' calls fail.
-    Log(LogLevel::kWarning, "xds name is no service",
-        {{"name", name_}, {"why", std::string(selector.status().message())}});
+    Warn("xds name is no service",
+         {{"name", name_}, {"why", std::string(selector.status().message())}});
     {
       MutexLock lock(&mu_);
       known_ = true;
@@ -164,8 +170,8 @@ bool ServiceWatch::Apply(const SubscribeResponse& event) {
     for (const ServiceInstance& instance : event.delta().upserts()) changed |= Put(instance);
   }
   if (unusable_ > 0 && !std::exchange(warned_, true)) {
-    Log(LogLevel::kWarning, "xds clients are not told of instances with host names",
-        {{"service", name_}, {"instances", absl::StrCat(unusable_)}});
+    Warn("xds clients are not told of instances with host names",
+         {{"service", name_}, {"instances", absl::StrCat(unusable_)}});
   }
   return changed;
 }
@@ -212,8 +218,7 @@ void ServiceWatch::OnEnd(const absl::Status& status) {
   }
   // What is known stays; the new subscription begins with a snapshot.
   if (ReasonOf(status) != registry::v1::ERROR_REASON_SHUTTING_DOWN) {
-    Log(LogLevel::kWarning, "xds subscription ended",
-        {{"name", name_}, {"status", status.ToString()}});
+    Warn("xds subscription ended", {{"name", name_}, {"status", status.ToString()}});
   }
   Later(context_->options.resubscribe_delay, &ServiceWatch::Subscribe);
 }
@@ -258,7 +263,7 @@ void ServiceWatch::FirstWaitOver() {
     if (known_ || stopped_) return;
     waited_ = true;
   }
-  Log(LogLevel::kWarning, "xds service is not known yet", {{"name", name_}});
+  Warn("xds service is not known yet", {{"name", name_}});
   TellSoon();
 }
 

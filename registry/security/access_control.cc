@@ -5,17 +5,13 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "registry/errors.h"
-#include "registry/log.h"
 
 namespace failback {
 namespace {
 
 using config::v1::Permission;
 
-constexpr int kLinesPerSecond = 10;
 constexpr char kScheme[] = "Bearer ";
 
 }  // namespace
@@ -93,31 +89,13 @@ absl::Status AccessControl::Denied(const Identity& who, const char* call, Permis
     default:
       by_permission_[what].fetch_add(1, std::memory_order_relaxed);
   }
-  int64_t left_out = 0;
-  if (!LogEnabled(LogLevel::kWarning) || !MayLog(&left_out)) return status;
-  LogFields fields = {{"caller", who.ToString()},
-                      {"call", call},
-                      {"status", absl::StatusCodeToString(status.code())},
-                      {"why", std::string(status.message())}};
-  if (left_out > 0) fields.emplace_back("left_out", absl::StrCat(left_out));
-  Log(LogLevel::kWarning, "denied", fields);
+  if (!LogEnabled(LogLevel::kWarning)) return status;
+  log_.Log(LogLevel::kWarning, "denied",
+           {{"caller", who.ToString()},
+            {"call", call},
+            {"status", absl::StatusCodeToString(status.code())},
+            {"why", std::string(status.message())}});
   return status;
-}
-
-bool AccessControl::MayLog(int64_t* left_out) {
-  const absl::Time now = absl::Now();
-  MutexLock lock(&log_mu_);
-  if (now - second_ >= absl::Seconds(1) || now < second_) {
-    second_ = now;
-    lines_ = 0;
-  }
-  if (lines_ == kLinesPerSecond) {
-    ++left_out_;
-    return false;
-  }
-  ++lines_;
-  *left_out = std::exchange(left_out_, 0);
-  return true;
 }
 
 AccessControl::WatchId AccessControl::Watch(Judge judge, End end) {

@@ -27,9 +27,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "failback/config/v1/access.pb.h"
 #include "grpcpp/server_context.h"
+#include "registry/log.h"
 #include "registry/security/access_rules.h"
 #include "registry/security/identity.h"
 #include "retry/mutex.h"
@@ -93,18 +93,12 @@ class AccessControl {
     End end;
   };
 
-  // Whether this line may be logged; how many were not since the last.
-  bool MayLog(int64_t* left_out);
-
   mutable Mutex mu_;
   std::shared_ptr<const AccessRules> rules_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<WatchId, std::shared_ptr<const Watcher>> watchers_ ABSL_GUARDED_BY(mu_);
   WatchId last_watch_ ABSL_GUARDED_BY(mu_) = 0;
 
-  Mutex log_mu_;
-  absl::Time second_ ABSL_GUARDED_BY(log_mu_) = absl::InfinitePast();
-  int lines_ ABSL_GUARDED_BY(log_mu_) = 0;
-  int64_t left_out_ ABSL_GUARDED_BY(log_mu_) = 0;
+  LogThrottle log_;
 
   std::atomic<int64_t> unauthenticated_{0};
   std::atomic<int64_t> by_permission_[config::v1::Permission_ARRAYSIZE] = {};

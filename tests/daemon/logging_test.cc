@@ -1,5 +1,7 @@
 #include "daemon/logging.h"
 
+#include <algorithm>
+
 #include "gmock/gmock.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
@@ -11,6 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 
 TEST(LoggingTest, JsonLinesHaveTheEventAndItsFields) {
   const std::string line = FormatLogJson("2026-01-31T12:00:00.000Z", LogLevel::kWarning, "parked",
@@ -44,6 +47,22 @@ TEST(LoggingTest, LinesGoToStderrInTheFormatAndFromTheLevelAskedFor) {
   gpr_log(GPR_ERROR, "from %s", "gRPC");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("\"level\":\"debug\",\"event\":\"grpc\",\"severity\":\"E\""));
+  SetLogSink(LogLevel::kWarning, nullptr);
+}
+
+TEST(LoggingTest, WhatLibprotobufSaysIsAWarningInMeasure) {
+  config::v1::Log config;
+  config.set_level(config::v1::LOG_LEVEL_INFO);
+  config.set_format(config::v1::LOG_FORMAT_TEXT);
+  ::testing::internal::CaptureStderr();
+  InstallLogging(config);
+  google::protobuf::Value no_utf8;
+  // A field of text with bytes that are none.
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(no_utf8.ParseFromString("\x1a\x01\xff"));
+  const std::string err = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(err, HasSubstr("warning protobuf"));
+  EXPECT_THAT(err, Not(HasSubstr("libprotobuf")));
+  EXPECT_LT(std::count(err.begin(), err.end(), '\n'), 40);
   SetLogSink(LogLevel::kWarning, nullptr);
 }
 

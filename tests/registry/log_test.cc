@@ -10,8 +10,11 @@
 namespace failback {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Pair;
+using ::testing::SizeIs;
 
 class LogTest : public ::testing::Test {
  protected:
@@ -55,6 +58,38 @@ TEST_F(LogTest, ValuesThatWouldBreakTheLineAreQuoted) {
             "event lines=\"a\\nb\" quote=\"\\\"x\\\"\" utf8=\"ä ö\"");
   EXPECT_EQ(FormatLogLine("event", {{"single", "'' it's"}, {"slashes", "\\' \\\\'"}}),
             "event single=\"'' it's\" slashes=\"\\\\' \\\\\\\\'\"");
+}
+
+TEST_F(LogTest, ValuesOfAnyLengthAreCutAfterAWholeCharacter) {
+  LogFields seen;
+  SetLogSink(LogLevel::kInfo,
+             [&](LogLevel, const std::string&, const LogFields& fields) { seen = fields; });
+  const std::string ascii(kMaxLogValue, 'x');
+  std::string umlauts = "x";  // its bytes at even places continue a character
+  while (umlauts.size() < 4 * kMaxLogValue) umlauts += "ä";
+  const std::string no_utf8(1 << 20, '\x80');
+  Log(LogLevel::kInfo, "event", {{"fits", ascii}, {"text", umlauts}, {"bytes", no_utf8}});
+  ASSERT_EQ(seen.size(), 3u);
+  EXPECT_EQ(seen[0].second, ascii);
+  EXPECT_EQ(seen[1].second, umlauts.substr(0, kMaxLogValue - 1) + "… (2049 bytes)");
+  EXPECT_EQ(seen[2].second, no_utf8.substr(0, kMaxLogValue) + "… (1048576 bytes)");
+}
+
+TEST_F(LogTest, AThrottleLetsTenLinesASecondThroughAndCountsTheOthers) {
+  static absl::Time now;
+  now = absl::UnixEpoch();
+  std::vector<LogFields> seen;
+  SetLogSink(LogLevel::kInfo, [&](LogLevel, const std::string&, const LogFields& fields) {
+    seen.push_back(fields);
+  });
+  LogThrottle throttle([] { return now; });
+  for (int i = 0; i < 1000; ++i) throttle.Log(LogLevel::kInfo, "event", {{"a", "b"}});
+  EXPECT_THAT(seen, AllOf(SizeIs(10), Each(ElementsAre(Pair("a", "b")))));
+  now += absl::Seconds(1);
+  throttle.Log(LogLevel::kInfo, "event", {{"a", "b"}});
+  EXPECT_THAT(seen.back(), ElementsAre(Pair("a", "b"), Pair("left_out", "990")));
+  throttle.Log(LogLevel::kInfo, "event", {{"a", "b"}});
+  EXPECT_THAT(seen.back(), ElementsAre(Pair("a", "b")));
 }
 
 TEST_F(LogTest, SinkMayReplaceItselfWhileItRuns) {
