@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <thread>
 #include <unordered_set>
@@ -123,6 +124,20 @@ AdminResponse ErrorWith(int http_status, const std::string& code, const std::str
 
 std::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
 
+// Why a proxy on the way may have read this request as another one, or as two; null: it has not.
+const char* Ambiguous(const HttpRequest& request) {
+  if (request.count(http::field::host) > 1) return "Host: there is more than one";
+  const auto coding = request.find(http::field::transfer_encoding);
+  if (coding == request.end()) return nullptr;
+  if (request.count(http::field::transfer_encoding) > 1 ||
+      !beast::iequals(coding->value(), "chunked") || request.version() != 11) {
+    return "Transfer-Encoding: only chunked is taken, once, in HTTP/1.1";
+  }
+  return request.count(http::field::content_length) > 0
+             ? "Content-Length: not together with Transfer-Encoding"
+             : nullptr;
+}
+
 bool SameBytes(const std::string& a, const std::string& b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
@@ -187,6 +202,8 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   class Answer;
 
   void Accept(tcp::acceptor* acceptor);
+  // Closes the connection that can best be spared; false when all are needed.
+  bool MakeRoom();
   // Accepts again after a while: at once it would fail again, and again.
   void AcceptLater(tcp::acceptor* acceptor, const error_code& error);
   void Ended(Connection* connection);
@@ -204,6 +221,7 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   std::vector<std::unique_ptr<tcp::acceptor>> acceptors_;
   std::vector<tcp::acceptor*> waiting_;  // for a place
   std::unordered_set<Connection*> connections_;
+  uint64_t accepted_ = 0;
   std::thread thread_;
   bool stopped_ = false;
   bool accepting_ = true;  // as far as was seen
@@ -230,8 +248,10 @@ class AdminServer::Impl::Answer {
 // All on the server's thread.
 class AdminServer::Impl::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(std::shared_ptr<Impl> impl, tcp::socket socket)
-      : impl_(std::move(impl)),
+  Connection(std::shared_ptr<Impl> impl, tcp::socket socket, uint64_t number)
+      : number_(number),
+        address_(AddressOf(socket)),
+        impl_(std::move(impl)),
         stream_(std::move(socket)),
         buffer_(impl_->options_.max_header_bytes) {}
   ~Connection() { impl_->Ended(this); }
@@ -249,7 +269,7 @@ class AdminServer::Impl::Connection : public std::enable_shared_from_this<Connec
 
   void Write(AdminResponse answer) {
     auto response = std::make_shared<HttpResponse>();
-    const bool whole = parser_->is_done();
+    const bool whole = parser_->is_done() && !ambiguous_;
     const HttpRequest& request = parser_->get();
     const auto if_none_match = request.find(http::field::if_none_match);
     if (!answer.etag.empty()) {
@@ -286,6 +306,12 @@ class AdminServer::Impl::Connection : public std::enable_shared_from_this<Connec
     }
   }
 
+  // In the order of their coming.
+  uint64_t number() const { return number_; }
+  const std::string& address() const { return address_; }
+  // It waits for its client, be it for a request or for the end of a response.
+  bool may_close() const { return pending_ == nullptr; }
+
   void Close() {
     error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
@@ -310,6 +336,10 @@ class AdminServer::Impl::Connection : public std::enable_shared_from_this<Connec
           ErrorWith(400, "INVALID_ARGUMENT", absl::StrCat("not HTTP/1.1: ", error.message())));
     }
     if (error) return Close();
+    if (const char* wrong = Ambiguous(parser_->get()); wrong != nullptr) {
+      ambiguous_ = true;
+      return Write(ErrorWith(400, "INVALID_ARGUMENT", wrong));
+    }
     // While the handler works nothing is awaited from the client.
     stream_.expires_never();
     auto answer = std::make_shared<Answer>(impl_, weak_from_this());
@@ -333,11 +363,20 @@ class AdminServer::Impl::Connection : public std::enable_shared_from_this<Connec
   }
 
  private:
+  static std::string AddressOf(const tcp::socket& socket) {
+    error_code error;
+    const auto peer = socket.remote_endpoint(error);
+    return error ? std::string() : peer.address().to_string();
+  }
+
+  const uint64_t number_;
+  const std::string address_;
   const std::shared_ptr<Impl> impl_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   std::shared_ptr<Connection> pending_;
+  bool ambiguous_ = false;  // where the next request begins is not certain
 };
 
 void AdminServer::Impl::Answer::Send(AdminResponse response) {
@@ -403,7 +442,7 @@ void AdminServer::Impl::Stop() {
 }
 
 void AdminServer::Impl::Accept(tcp::acceptor* acceptor) {
-  if (connections_.size() >= options_.max_connections) {
+  if (connections_.size() > options_.max_connections) {
     waiting_.push_back(acceptor);
     return;
   }
@@ -411,11 +450,29 @@ void AdminServer::Impl::Accept(tcp::acceptor* acceptor) {
     if (stopped_ || error == asio::error::operation_aborted) return;
     if (error) return AcceptLater(acceptor, error);
     accepting_ = true;
-    auto connection = std::make_shared<Connection>(shared_from_this(), std::move(socket));
+    if (connections_.size() >= options_.max_connections) MakeRoom();
+    auto connection =
+        std::make_shared<Connection>(shared_from_this(), std::move(socket), ++accepted_);
     connections_.insert(connection.get());
     connection->Read();
     Accept(acceptor);
   });
+}
+
+bool AdminServer::Impl::MakeRoom() {
+  std::map<std::string, int> of_address;
+  for (const Connection* connection : connections_) ++of_address[connection->address()];
+  Connection* spared = nullptr;
+  const auto rank = [&](const Connection* connection) {
+    return std::pair(-of_address[connection->address()], connection->number());
+  };
+  for (Connection* connection : connections_) {
+    if (!connection->may_close()) continue;
+    if (spared == nullptr || rank(connection) < rank(spared)) spared = connection;
+  }
+  if (spared == nullptr) return false;
+  spared->Close();
+  return true;
 }
 
 void AdminServer::Impl::AcceptLater(tcp::acceptor* acceptor, const error_code& error) {

@@ -7,10 +7,12 @@
 // One thread waits for all connections (Boost.Asio and Beast), and runs the handlers. A handler
 // that has to wait answers later, from any thread, and holds nothing up meanwhile. A connection
 // that has not sent a whole request within `request_timeout` is closed, however slowly it drips, so
-// it cannot keep its place; beyond `max_connections` new ones wait in the kernel until there is
-// one.
+// it cannot keep its place. Beyond `max_connections` a new one takes the place of another, on which
+// no handler is at work: the oldest of the address that has the most. So slow clients, however
+// many, do not keep out a probe.
 //
 // What is checked before a handler runs:
+// * There is one Host header, and at most one way to say how long the body is.
 // * The Host header is an IP address, `localhost`, or one of Options::hosts. So a page of another
 //   site cannot read anything by pointing its own name here (DNS rebinding).
 // * A POST has a JSON body, comes from no other site (Origin, Sec-Fetch-Site), and shows the token

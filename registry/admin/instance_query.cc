@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "registry/errors.h"
 #include "registry/proto_time.h"
+#include "registry/validation.h"
 
 namespace failback {
 namespace {
@@ -186,6 +187,10 @@ void Add(const admin::v1::InstanceCounts& part, admin::v1::InstanceCounts* whole
 absl::StatusOr<ListInstancesResponse> QueryInstances(const ListInstancesRequest& request,
                                                      std::vector<InstanceRecord> records) {
   if (auto status = CheckPage(request.page_size(), request.query()); !status.ok()) return status;
+  if (request.states_size() > kMaxSelectorValues) {
+    return InvalidField("states", absl::StrCat("has ", request.states_size(), " entries, at most ",
+                                               kMaxSelectorValues, " are allowed"));
+  }
   std::string field = request.order_by().empty() ? "instance_id" : request.order_by();
   const bool descending = absl::EndsWith(field, " desc");
   if (descending) field.resize(field.size() - sizeof(" desc") + 1);

@@ -261,6 +261,59 @@ TEST_F(AdminServerTest, ClientsThatDripDoNotKeepTheirPlaces) {
   dripping.join();
 }
 
+TEST_F(AdminServerTest, SlowClientsHoweverManyDoNotKeepOutAProbe) {
+  constexpr size_t kPlaces = 10;
+  AdminServer::Options options;
+  options.max_connections = kPlaces;
+  options.request_timeout = absl::Hours(1);
+  Serve(options);
+  // One is served for long, and older than all of them.
+  HttpConnection served(address());
+  served.Send(absl::StrCat("GET /kept HTTP/1.1\r\nHost: ", address(), "\r\n\r\n"));
+  while (Get("/tagged").status == 200 && kept_ == nullptr) {
+  }
+  std::vector<std::unique_ptr<HttpConnection>> slow;
+  for (size_t i = 0; i < 3 * kPlaces; ++i) {
+    slow.push_back(std::make_unique<HttpConnection>(address()));
+    slow.back()->Send("GET /tagged HTTP/1.1\r\nX-Header: ");
+  }
+  for (size_t i = 0; i < 2 * kPlaces; ++i) EXPECT_EQ(Get("/tagged").status, 200) << i;
+  EXPECT_TRUE(slow.front()->WaitForClose());
+  std::move (*kept_)(AdminResponse::Text("as asked"));
+  EXPECT_EQ(served.Read().body, "as asked");
+}
+
+// Where a proxy on the way may see another request, or two.
+TEST_F(AdminServerTest, RequestsThatCanBeReadInTwoWaysAreRefused) {
+  AdminServer::Options options;
+  options.token_file = WriteToken("t");
+  Serve(options);
+  const std::string get = "GET /tagged HTTP/1.1\r\nHost: localhost\r\n";
+  const std::string post =
+      "POST /change HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t\r\n"
+      "Content-Type: application/json\r\n";
+  for (const std::string& request :
+       {get + "Host: localhost\r\n\r\n", get + "Host: 127.0.0.1\r\n\r\n",
+        post + "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+        post + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        post + "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        post + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        post + "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        post + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        post + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n"}) {
+    HttpConnection connection(address());
+    ASSERT_TRUE(connection.Send(request));
+    EXPECT_EQ(connection.Read().status, 400) << request;
+    EXPECT_TRUE(connection.WaitForClose()) << request;
+  }
+  EXPECT_EQ(changes_, 0);
+  HttpConnection connection(address());
+  ASSERT_TRUE(connection.Send(post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"));
+  EXPECT_EQ(connection.Read().status, 200);
+  EXPECT_EQ(changes_, 1);
+}
+
 TEST_F(AdminServerTest, WithoutDescriptorsItPausesAndThenGoesOn) {
   Serve();
   std::vector<int> held;
