@@ -38,6 +38,8 @@ const char* CallStats::LimitName(Limit limit) {
       return "subscriptions_per_connection";
     case Limit::kConnections:
       return "connections";
+    case Limit::kSilentStreams:
+      return "silent_streams";
   }
   return "";
 }

@@ -43,8 +43,9 @@ class CallStats {
     kSubscriptions,
     kSubscriptionsPerConnection,
     kConnections,
+    kSilentStreams,
   };
-  static constexpr size_t kLimits = 5;
+  static constexpr size_t kLimits = 6;
   static const char* LimitName(Limit limit);
 
   // gRPC's codes are 0 to 16.

@@ -1,12 +1,21 @@
 #include "registry/exchange_reactor.h"
 
+#include <utility>
+
 #include "registry/errors.h"
 #include "retry/clock.h"
 
 namespace failback {
 
-ExchangeReactor::ExchangeReactor(Options options)
-    : state_(std::make_shared<State>(this, options)) {}
+absl::Status StreamIsOld() {
+  return Refusal(registry::v1::ERROR_REASON_IDLE,
+                 "the stream has been open for long: open it again");
+}
+
+ExchangeReactor::ExchangeReactor(Options options) {
+  std::shared_ptr<void> silent = std::exchange(options.silent, nullptr);
+  state_ = std::make_shared<State>(this, std::move(options), std::move(silent));
+}
 
 void ExchangeReactor::Begin() {
   MutexLock lock(&state_->mu_);
@@ -47,6 +56,7 @@ void ExchangeReactor::OnDone() {
 void ExchangeReactor::State::Answer(const Ticket& ticket, const grpc::ByteBuffer& response,
                                     absl::StatusCode code) {
   MutexLock lock(&mu_);
+  if (code == absl::StatusCode::kOk) silent_.reset();
   if (reactor_ == nullptr) return;
   if (options_.message_method.has_value()) {
     options_.stats->Ended(*options_.message_method, code,
@@ -82,10 +92,15 @@ void ExchangeReactor::State::Drain(const absl::Status& status) {
   Advance();
 }
 
-void ExchangeReactor::State::Sweep(int stalled, int silent) {
+void ExchangeReactor::State::Sweep(int stalled, int silent, int oldest) {
   MutexLock lock(&mu_);
   if (reactor_ == nullptr) return;
   ++sweeps_since_read_;
+  if (++sweeps_ >= oldest && !last_words_.has_value()) {
+    swept_ = true;
+    last_words_ = StreamIsOld();
+    return Advance();
+  }
   if (!end_.has_value() && open_ == ready_.size() && sweeps_since_read_ > silent) {
     swept_ = true;
     SetEnd(Refusal(registry::v1::ERROR_REASON_IDLE,
@@ -137,6 +152,7 @@ void ExchangeReactor::State::Advance() {
   }
   if (writing_ || !end_.has_value()) return;
   options_.stats->Ended(options_.method, end_->code());
+  silent_.reset();
   std::exchange(reactor_, nullptr)->Finish(StatusToGrpc(*end_));
 }
 

@@ -44,6 +44,10 @@
 
 namespace failback {
 
+// The end of a stream that has been open for long, so that its client connects with the certificates
+// of today.
+absl::Status StreamIsOld();
+
 class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   enum class Order { kAsAnswered, kAsAsked };
@@ -61,6 +65,8 @@ class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     // The last message read may go beyond the bytes.
     size_t max_open = 1024;
     size_t max_open_bytes = size_t{4} << 20;
+    // Let go when the first message is answered with OK.
+    std::shared_ptr<void> silent;
   };
 
   // A message that has been read, for its answer.
@@ -93,12 +99,13 @@ class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   void OnDone() final;
 
   grpc::ByteBuffer request_;
-  const std::shared_ptr<State> state_;
+  std::shared_ptr<State> state_;  // the same from the beginning on
 };
 
 class ExchangeReactor::State {
  public:
-  State(ExchangeReactor* reactor, Options options) : options_(options), reactor_(reactor) {}
+  State(ExchangeReactor* reactor, Options options, std::shared_ptr<void> silent)
+      : options_(std::move(options)), silent_(std::move(silent)), reactor_(reactor) {}
 
   // Answers a message: once. `code` is what it is counted as.
   void Answer(const Ticket& ticket, const grpc::ByteBuffer& response, absl::StatusCode code);
@@ -110,8 +117,9 @@ class ExchangeReactor::State {
   void Drain(const absl::Status& status);
 
   // Called at intervals: ends the stream when nothing has come for `silent` of them and no answer
-  // is still to be given, and cancels it when one write has been under way for `stalled` of them.
-  void Sweep(int stalled, int silent);
+  // is still to be given, or, after the answers under way, when it has been open for `oldest` of
+  // them; cancels it when one write has been under way for `stalled` of them.
+  void Sweep(int stalled, int silent, int oldest);
 
   // Whether Sweep has ended it.
   bool swept();
@@ -129,6 +137,7 @@ class ExchangeReactor::State {
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;  // pointers in it: as long as there is a reactor_
+  std::shared_ptr<void> silent_ ABSL_GUARDED_BY(mu_);  // null once it was not
   Mutex mu_;
   ExchangeReactor* reactor_ ABSL_GUARDED_BY(mu_);  // null once finished
   bool reading_ ABSL_GUARDED_BY(mu_) = false;      // or a message is being handed over
@@ -141,6 +150,7 @@ class ExchangeReactor::State {
   uint64_t first_waiting_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mu_);
   grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);
+  int sweeps_ ABSL_GUARDED_BY(mu_) = 0;
   int sweeps_since_read_ ABSL_GUARDED_BY(mu_) = 0;
   int sweeps_since_write_ ABSL_GUARDED_BY(mu_) = 0;  // since the write under way began
   bool swept_ ABSL_GUARDED_BY(mu_) = false;

@@ -10,6 +10,7 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "registry/address.h"
+#include "registry/errors.h"
 #include "registry/grpc_threads.h"
 #include "registry/steady_time.h"
 
@@ -26,6 +27,9 @@ grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
   arguments.SetUserAgentPrefix(options.user_agent);
   arguments.SetMaxReceiveMessageSize(options.max_message_bytes);
   arguments.SetMaxSendMessageSize(options.max_message_bytes);
+  // Nothing compressed is asked for, nor inflated: gRPC bounds a message before that, not after.
+  arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+  arguments.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, millis(options.ping_interval));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, millis(options.ping_timeout));
   // A subscription may be silent for hours; its pings go on.
@@ -105,6 +109,8 @@ absl::Status GrpcChannels::Authenticate(grpc::ClientContext* context) const {
 
 void GrpcChannels::Report(const Picked& picked, const absl::Status& status) {
   if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return;
+  // A server that ends a stream for its age is well.
+  if (ReasonOf(status) == registry::v1::ERROR_REASON_IDLE) return;
   MutexLock lock(&mu_);
   // A late report of a channel that is gone says nothing about the one that took its place.
   if (picked.index != current_ || picked.stub != slots_[current_].stub) return;

@@ -251,7 +251,9 @@ class GrpcRegistry::KeepAliveStream
       renewal->Cancel();
       core_->Complete<KeepAliveResponse>(renewal, end.status);
     }
-    if (end.waiting.empty() && !end.abandoned) core_->Disconnected(end.status);
+    // A stream that the server ends for its age is opened again with the next renewal.
+    const bool lost = ReasonOf(end.told) != registry::v1::ERROR_REASON_IDLE;
+    if (end.waiting.empty() && !end.abandoned && lost) core_->Disconnected(end.status);
   }
 
   const std::shared_ptr<Core> core_;

@@ -234,6 +234,7 @@ bool ReadInstance(std::string_view bytes, EncodedInstance* instance) {
   InstanceView& view = instance->view;
   view.Clear();
   view.bytes = bytes.size();
+  if (bytes.size() > static_cast<size_t>(kMaxInstanceBytes)) return false;
   FieldReader fields(bytes);
   const char* key_end = nullptr;
   const char* metadata_begin = nullptr;
@@ -270,6 +271,7 @@ bool ReadInstance(std::string_view bytes, EncodedInstance* instance) {
         break;
       case kMetadata: {
         std::string_view entry;
+        if (view.metadata.size() == static_cast<size_t>(kMaxMetadataEntries)) return false;
         view.metadata.emplace_back();
         if (!fields.ReadText(&entry) || !ReadEntry(entry, &view.metadata.back())) return false;
         metadata_end = fields.position();

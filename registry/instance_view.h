@@ -24,6 +24,11 @@
 
 namespace failback {
 
+// More metadata is never valid, nor are more bytes of a whole instance, fields that this version
+// does not know included: nothing is sorted, copied or stored beyond them.
+inline constexpr int kMaxMetadataEntries = 64;
+inline constexpr int kMaxInstanceBytes = 64 * 1024;
+
 struct InstanceView {
   struct Entry {
     std::string_view key;
@@ -66,7 +71,7 @@ struct EncodedInstance {
 
 // Reads `bytes`, a ServiceInstance, if it is spelled as protobuf's own serializers spell it: fields
 // in order, each once, none with its default, and only those that an owner sets. False for all
-// else, be it valid or not: parse it.
+// else, be it valid or not, and for what is larger than a valid one: parse it.
 bool ReadInstance(std::string_view bytes, EncodedInstance* instance);
 
 // One Registration.

@@ -38,9 +38,11 @@ struct EncodeAnswer {
 }  // namespace
 
 RegisterStreamReactor::RegisterStreamReactor(grpc::CallbackServerContext* context, CallStats* stats,
-                                             CarryOut carry_out, std::function<void()> on_end)
+                                             std::shared_ptr<void> silent, CarryOut carry_out,
+                                             std::function<void()> on_end)
     : ExchangeReactor({context, stats, CallStats::Method::kRegisterStream,
-                       CallStats::Method::kRegister, Order::kAsAsked, kMaxOpen, kMaxOpenBytes}),
+                       CallStats::Method::kRegister, Order::kAsAsked, kMaxOpen, kMaxOpenBytes,
+                       std::move(silent)}),
       carry_out_(std::move(carry_out)),
       on_end_(std::move(on_end)) {
   Begin();

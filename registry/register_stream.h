@@ -13,6 +13,7 @@
 #define FAILBACK_REGISTRY_REGISTER_STREAM_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -32,7 +33,8 @@ class RegisterStreamReactor final : public ExchangeReactor {
   static constexpr size_t kMaxOpenBytes = size_t{4} << 20;
 
   // `on_end` runs when gRPC is done with the stream.
-  RegisterStreamReactor(grpc::CallbackServerContext* context, CallStats* stats, CarryOut carry_out,
+  RegisterStreamReactor(grpc::CallbackServerContext* context, CallStats* stats,
+                        std::shared_ptr<void> silent, CarryOut carry_out,
                         std::function<void()> on_end);
 
  private:

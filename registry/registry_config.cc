@@ -130,6 +130,7 @@ RegistryServer::Options ToServerOptions(const RegistryConfig& config, HashedWhee
   options.listen_options =
       ToListenOptions(config.socket(), config.allow_remote_plaintext(), loader).value();
   options.max_message_bytes = static_cast<int>(config.limits().max_request_bytes());
+  options.max_batch = config.limits().max_batch();
   options.max_calls_in_flight = static_cast<int>(config.limits().max_calls_in_flight());
   options.max_subscriptions = static_cast<int>(config.limits().max_subscriptions());
   options.max_subscriptions_per_connection =
@@ -138,6 +139,7 @@ RegistryServer::Options ToServerOptions(const RegistryConfig& config, HashedWhee
       static_cast<int>(config.limits().max_streams_per_connection());
   options.ping_interval = FromProto(config.connections().ping_interval());
   options.idle_connection_timeout = FromProto(config.connections().idle_timeout());
+  options.longest_connection_age = FromProto(config.connections().longest_age());
   options.timer = timer;
   options.stalled_stream_timeout = FromProto(config.connections().stalled_timeout());
   options.silent_stream_timeout = FromProto(config.session().max_ttl());

@@ -3,16 +3,18 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
+#include <functional>
 #include <set>
 #include <thread>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "google/protobuf/arena.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
-#include "grpcpp/health_check_service_interface.h"
+#include "registry/bounded_parse.h"
 #include "registry/call_gauge.h"
 #include "registry/grpc_threads.h"
 #include "registry/register_stream.h"
@@ -27,14 +29,14 @@ namespace {
 
 using registry::v1::RegistryService;
 
-// Subscribe and what may be large are served on encoded messages, the rest on parsed ones.
+// All are served on encoded messages: registry/bounded_parse.h.
 template <typename Base>
-using UnaryMethods = RegistryService::WithCallbackMethod_OpenSession<
-    RegistryService::WithCallbackMethod_CloseSession<
+using UnaryMethods = RegistryService::WithRawCallbackMethod_OpenSession<
+    RegistryService::WithRawCallbackMethod_CloseSession<
         RegistryService::WithRawCallbackMethod_Register<
             RegistryService::WithRawCallbackMethod_Unregister<
-                RegistryService::WithCallbackMethod_Unsubscribe<
-                    RegistryService::WithCallbackMethod_List<Base>>>>>>;
+                RegistryService::WithRawCallbackMethod_Unsubscribe<
+                    RegistryService::WithRawCallbackMethod_List<Base>>>>>>;
 using ServiceBase = UnaryMethods<RegistryService::WithRawCallbackMethod_KeepAlive<
     RegistryService::WithRawCallbackMethod_RegisterStream<
         RegistryService::WithRawCallbackMethod_Subscribe<RegistryService::Service>>>>;
@@ -52,48 +54,36 @@ constexpr absl::Duration kLongestTtl = absl::Hours(1);
 // Of a clock that nobody sets.
 absl::Time Monotonic() { return absl::FromUnixNanos(Clock::Real()->NowNanos()); }
 
+// KeepAlives and RegisterStreams on one connection of which no message has been answered with OK.
+constexpr int kSilentStreamsPerConnection = 64;
+
 // For so long calls are told that the server stops, before it does.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
 
 // Threads for bulk: they leave room for those that serve the connections.
 int BulkThreads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2); }
 
-// The bytes of a message in one piece.
-class Contiguous {
- public:
-  explicit Contiguous(const grpc::ByteBuffer& bytes) {
-    if (!bytes.TrySingleSlice(&slice_).ok()) bytes.DumpToSingleSlice(&slice_).IgnoreError();
-  }
-  std::string_view view() const {
-    return {reinterpret_cast<const char*>(slice_.begin()), slice_.size()};
-  }
-
- private:
-  grpc::Slice slice_;
-};
-
 // Calls `use` with the message in `bytes`. Messages with many small parts are parsed onto an
 // arena, which costs a third less than the heap.
 template <typename Request, typename Use>
-absl::Status WithParsed(grpc::ByteBuffer bytes, Use use) {
+absl::Status WithParsed(const WireBounds& bounds, const grpc::ByteBuffer& bytes, Use use) {
   google::protobuf::ArenaOptions options;
   options.start_block_size = std::clamp<size_t>(4 * bytes.Length(), 1024, 64 << 10);
   options.max_block_size = 64 << 10;
   google::protobuf::Arena arena(options);
   auto* const request = google::protobuf::Arena::CreateMessage<Request>(&arena);
-  if (!grpc::SerializationTraits<Request>::Deserialize(&bytes, request).ok()) {
-    return NoRequest(Request::descriptor()->name());
-  }
+  if (auto status = ParseWithin(bounds, bytes, request); !status.ok()) return status;
   use(*request);
   return absl::OkStatus();
 }
 
 template <typename Request, typename Response>
-void CallParsed(Registry* registry, const grpc::ByteBuffer& bytes,
+void CallParsed(Registry* registry, const WireBounds& bounds, const grpc::ByteBuffer& bytes,
                 void (Registry::*method)(const Request&, Callback<Response>),
                 Callback<Response> done) {
-  const absl::Status parsed = WithParsed<Request>(
-      bytes, [&](const Request& request) { (registry->*method)(request, std::move(done)); });
+  const absl::Status parsed = WithParsed<Request>(bounds, bytes, [&](const Request& request) {
+    (registry->*method)(request, std::move(done));
+  });
   if (!parsed.ok()) std::move(done)(parsed);
 }
 
@@ -101,6 +91,7 @@ void CallParsed(Registry* registry, const grpc::ByteBuffer& bytes,
 struct RegisterInBytes {
   EncodedRegistrar* encoded;  // may be null
   EncodedRegistrar::Results results;
+  WireBounds bounds;
 
   void operator()(Registry* registry, const grpc::ByteBuffer& request,
                   Callback<std::string> done) const {
@@ -113,9 +104,29 @@ struct RegisterInBytes {
           if (!response.ok()) return std::move(done)(response.status());
           std::move(done)(response->SerializeAsString());
         };
-    CallParsed(registry, request, &Registry::Register, std::move(parsed));
+    CallParsed(registry, bounds, request, &Registry::Register, std::move(parsed));
   }
 };
+
+// Where TLS is on, connections end at longest_connection_age, and before that their streams, with a
+// status that tells the client to go on on a new one:
+//   at g (gRPC moves it by a tenth)  no more calls are taken on the connection (GOAWAY);
+//   when it is g old at most         each stream ends, on any connection;
+//   1.1 g after the first            what is left is cut off.
+// The three together are 2.1 g, give or take a tenth of g.
+absl::Duration LongestStream(const RegistryServer::Options& options) {
+  if (options.credentials == nullptr) return absl::InfiniteDuration();
+  return options.longest_connection_age / 2.1;
+}
+
+int Millis(absl::Duration duration) {
+  return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 1, INT_MAX));
+}
+
+// Up to a fifth less, always the same for a stream: not all end at once.
+int Jittered(int sweeps, const void* stream) {
+  return sweeps - static_cast<int>(absl::HashOf(stream) % (static_cast<size_t>(sweeps) / 5 + 1));
+}
 
 absl::Status ShuttingDown() {
   return Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping");
@@ -139,6 +150,8 @@ const char* TextOf(CallStats::Limit limit) {
       return "subscriptions on one connection";
     case CallStats::Limit::kConnections:
       return "connections";
+    case CallStats::Limit::kSilentStreams:
+      return "streams without a message on one connection";
   }
   return "";
 }
@@ -192,6 +205,7 @@ class RegistryServer::Service final : public ServiceBase {
       : registry_(std::shared_ptr<void>(), registry),
         access_(options.access),
         encoded_(options.access == nullptr ? options.encoded : nullptr),
+        batch_(BatchRequest(options.max_message_bytes, options.max_batch)),
         overload_delay_(options.overload_delay),
         max_bulk_bytes_(options.max_bulk_bytes),
         calls_(options.max_calls_in_flight),
@@ -203,26 +217,32 @@ class RegistryServer::Service final : public ServiceBase {
     }
   }
 
-  // Ends streams whose clients have stopped: looks four times in each timeout.
+  // Ends streams whose clients have stopped, and old ones: looks four times in each timeout.
   absl::Status StartSweep(const Options& options) {
     if (options.timer == nullptr) return absl::OkStatus();
+    const absl::Duration oldest = LongestStream(options);
     const absl::Duration period =
-        std::min(options.stalled_stream_timeout, options.silent_stream_timeout) / kSweeps;
+        std::min({options.stalled_stream_timeout / kSweeps, options.silent_stream_timeout / kSweeps,
+                  oldest / kSweepsOfAge});
     const auto sweeps = [period](absl::Duration timeout) {
       return static_cast<int>(
           std::clamp<int64_t>(absl::Ceil(timeout, period) / period, kSweeps, INT32_MAX));
     };
-    auto sweep = PeriodicTask::Start(options.timer, period,
-                                     [this, stalled = sweeps(options.stalled_stream_timeout),
-                                      silent = sweeps(options.silent_stream_timeout)] {
-                                       for (const auto& state : subscribe_streams_.Open())
-                                         state->Sweep(stalled);
-                                       // Answers to renewals are small, and few at a time.
-                                       for (const auto& state : renewal_streams_.Open())
-                                         state->Sweep(INT_MAX, silent);
-                                       for (const auto& state : register_streams_.Open())
-                                         state->Sweep(stalled, silent);
-                                     });
+    auto sweep = PeriodicTask::Start(
+        options.timer, period,
+        [this, stalled = sweeps(options.stalled_stream_timeout),
+         silent = sweeps(options.silent_stream_timeout), oldest = sweeps(oldest)] {
+          for (const auto& state : subscribe_streams_.Open()) {
+            state->Sweep(stalled, Jittered(oldest, state.get()));
+          }
+          // Answers to renewals are small, and few at a time.
+          for (const auto& state : renewal_streams_.Open()) {
+            state->Sweep(INT_MAX, silent, Jittered(oldest, state.get()));
+          }
+          for (const auto& state : register_streams_.Open()) {
+            state->Sweep(stalled, silent, Jittered(oldest, state.get()));
+          }
+        });
     if (!sweep.ok()) return sweep.status();
     sweep_ = *std::move(sweep);
     return absl::OkStatus();
@@ -255,48 +275,50 @@ class RegistryServer::Service final : public ServiceBase {
   void Finish() { bulk_.reset(); }
 
   grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext* context,
-                                        const OpenSessionRequest* request,
-                                        OpenSessionResponse* response) override {
-    const bool ends_with_stream = request->ends_with_stream();
-    return Unary(*context, Method::kOpenSession, request, response, &Registry::OpenSession,
-                 [sessions = sessions_, ends_with_stream](const OpenSessionResponse& opened) {
-                   const absl::Time now = Monotonic();
-                   sessions->Opened(opened.session_id(), ends_with_stream, now,
-                                    now + absl::Seconds(opened.ttl().seconds()) +
-                                        absl::Nanoseconds(opened.ttl().nanos()));
-                 });
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override {
+    return Unary<OpenSessionRequest, OpenSessionResponse>(
+        *context, Method::kOpenSession, *request, response, &Registry::OpenSession,
+        [sessions = sessions_](const OpenSessionRequest& request,
+                               const OpenSessionResponse& opened) {
+          const absl::Time now = Monotonic();
+          sessions->Opened(opened.session_id(), request.ends_with_stream(), now,
+                           now + absl::Seconds(opened.ttl().seconds()) +
+                               absl::Nanoseconds(opened.ttl().nanos()));
+        });
   }
 
   grpc::ServerUnaryReactor* CloseSession(grpc::CallbackServerContext* context,
-                                         const CloseSessionRequest* request,
-                                         CloseSessionResponse* response) override {
-    return Unary(*context, Method::kCloseSession, request, response, &Registry::CloseSession,
-                 [sessions = sessions_, session_id = request->session_id()](
-                     const CloseSessionResponse&) { sessions->Closed(session_id); });
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override {
+    return Unary<CloseSessionRequest, CloseSessionResponse>(
+        *context, Method::kCloseSession, *request, response, &Registry::CloseSession,
+        [sessions = sessions_](const CloseSessionRequest& request, const CloseSessionResponse&) {
+          sessions->Closed(request.session_id());
+        });
   }
 
   grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
     return Sized<std::string>(*context, Method::kRegister, request, response,
-                              RegisterInBytes{encoded_, EncodedRegistrar::Results::kAll});
+                              RegisterInBytes{encoded_, EncodedRegistrar::Results::kAll, batch_});
   }
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RegisterStream(
       grpc::CallbackServerContext* context) override {
-    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
+    const StreamPlace place = AdmitStream(*context);
     auto state = std::make_shared<std::shared_ptr<RegisterStreamReactor::State>>();
     auto* reactor = new RegisterStreamReactor(
-        context, &call_stats_,
-        [this, registry = registry.value_or(registry_),
-         parent = TraceParentOf(context->client_metadata())](const grpc::ByteBuffer& request,
-                                                             Callback<std::string> done) {
+        context, &call_stats_, place.silent,
+        [this, registry = place.registry, parent = TraceParentOf(context->client_metadata())](
+            const grpc::ByteBuffer& request, Callback<std::string> done) {
           const ScopedTrace trace(parent);
           Place place = Admit(request);
           if (!place.refusal.ok()) return std::move(done)(place.refusal);
           CarryOut<std::string>(
               registry, request,
-              RegisterInBytes{encoded_, EncodedRegistrar::Results::kUnlessAsAsked},
+              RegisterInBytes{encoded_, EncodedRegistrar::Results::kUnlessAsAsked, batch_},
               [token = std::move(place.token),
                done = std::move(done)](absl::StatusOr<std::string> response) mutable {
                 std::move(done)(std::move(response));
@@ -305,7 +327,7 @@ class RegistryServer::Service final : public ServiceBase {
         },
         [this, state] { register_streams_.Remove(*state); });
     *state = reactor->state();
-    if (!registry.ok()) (*state)->End(registry.status());
+    if (!place.refusal.ok()) (*state)->End(place.refusal);
     if (!register_streams_.Add(*state)) (*state)->End(ShuttingDown());
     return reactor;
   }
@@ -315,45 +337,49 @@ class RegistryServer::Service final : public ServiceBase {
                                        grpc::ByteBuffer* response) override {
     return Sized<UnregisterResponse>(
         *context, Method::kUnregister, request, response,
-        [](Registry* registry, const grpc::ByteBuffer& bytes, Callback<UnregisterResponse> done) {
-          CallParsed(registry, bytes, &Registry::Unregister, std::move(done));
+        [bounds = batch_](Registry* registry, const grpc::ByteBuffer& bytes,
+                          Callback<UnregisterResponse> done) {
+          CallParsed(registry, bounds, bytes, &Registry::Unregister, std::move(done));
         });
   }
 
   grpc::ServerUnaryReactor* Unsubscribe(grpc::CallbackServerContext* context,
-                                        const UnsubscribeRequest* request,
-                                        UnsubscribeResponse* response) override {
-    return Unary(*context, Method::kUnsubscribe, request, response, &Registry::Unsubscribe);
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override {
+    return Unary<UnsubscribeRequest, UnsubscribeResponse>(*context, Method::kUnsubscribe, *request,
+                                                          response, &Registry::Unsubscribe);
   }
 
-  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const ListRequest* request,
-                                 ListResponse* response) override {
-    return Unary(*context, Method::kList, request, response, &Registry::List);
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer* request,
+                                 grpc::ByteBuffer* response) override {
+    return Unary<ListRequest, ListResponse>(*context, Method::kList, *request, response,
+                                            &Registry::List);
   }
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KeepAlive(
       grpc::CallbackServerContext* context) override {
-    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
+    const StreamPlace place = AdmitStream(*context);
     // The state is known only when the reactor is; OnDone comes after both.
     auto state = std::make_shared<std::shared_ptr<RenewalReactor::State>>();
     auto* reactor =
-        new RenewalReactor(context, registry.value_or(registry_), sessions_, &call_stats_,
+        new RenewalReactor(context, place.registry, sessions_, &call_stats_, place.silent,
                            ++last_stream_, [this, state](StreamSessions::StreamId id) {
                              renewal_streams_.Remove(*state);
                              EndSessionsOf(id, (*state)->swept());
                            });
     *state = reactor->state();
-    if (!registry.ok()) (*state)->End(registry.status());
+    if (!place.refusal.ok()) (*state)->End(place.refusal);
     if (!renewal_streams_.Add(*state)) (*state)->End(ShuttingDown());
     return reactor;
   }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Subscribe(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* bytes) override {
+    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
+    absl::Status refusal = registry.status();
     SubscribeRequest request;
-    grpc::ByteBuffer copy = *bytes;
-    const bool parsed =
-        grpc::SerializationTraits<SubscribeRequest>::Deserialize(&copy, &request).ok();
+    if (refusal.ok()) refusal = ParseWithin(kSmallRequest, *bytes, &request);
     const std::pair<std::shared_ptr<void>, std::shared_ptr<void>> places = {
         subscriptions_.Enter(), subscriptions_per_connection_.Enter(ConnectionOf(*context))};
     auto state = std::make_shared<std::shared_ptr<SubscribeReactor::State>>();
@@ -361,11 +387,8 @@ class RegistryServer::Service final : public ServiceBase {
         new SubscribeReactor(context, request, cache_, &call_stats_,
                              [this, state, places] { subscribe_streams_.Remove(*state); });
     *state = reactor->state();
-    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
-    if (!registry.ok()) {
-      (*state)->Abort(registry.status());
-    } else if (!parsed) {
-      (*state)->Abort(NoRequest(SubscribeRequest::descriptor()->name()));
+    if (!refusal.ok()) {
+      (*state)->Abort(refusal);
     } else if (places.first == nullptr) {
       (*state)->Abort(Overloaded(Limit::kSubscriptions, subscriptions_.limit()));
     } else if (places.second == nullptr) {
@@ -380,24 +403,33 @@ class RegistryServer::Service final : public ServiceBase {
   }
 
  private:
+  // A small call. `on_success`, if given, sees the response before the client.
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* Unary(const grpc::CallbackServerContext& context, Method name,
-                                  const Request* request, Response* response,
-                                  void (Registry::*method)(const Request&, Callback<Response>),
-                                  typename UnaryReactor<Response>::Hook on_success = nullptr) {
+  grpc::ServerUnaryReactor* Unary(
+      const grpc::CallbackServerContext& context, Method name, const grpc::ByteBuffer& bytes,
+      grpc::ByteBuffer* response, void (Registry::*method)(const Request&, Callback<Response>),
+      std::function<void(const Request&, const Response&)> on_success = nullptr) {
     const ScopedTrace trace(TraceParentOf(context.client_metadata()));
     std::shared_ptr<void> token = calls_.Enter();
     absl::Status refusal;
     if (token == nullptr) refusal = Overloaded(Limit::kCalls, calls_.limit());
     if (stopping_) refusal = ShuttingDown();
     const std::shared_ptr<Registry> registry = RegistryFor(context, &refusal);
-    return UnaryReactor<Response>::Run(
+    Request request;
+    if (refusal.ok()) refusal = ParseWithin(kSmallRequest, bytes, &request);
+    typename UnaryReactor<Response, grpc::ByteBuffer>::Hook hook;
+    if (on_success != nullptr) {
+      hook = [request, on_success = std::move(on_success)](const Response& response) {
+        on_success(request, response);
+      };
+    }
+    return UnaryReactor<Response, grpc::ByteBuffer>::Run(
         response, std::move(token), {&call_stats_, name},
         [&](Callback<Response> done) {
           if (!refusal.ok()) return std::move(done)(refusal);
-          (registry.get()->*method)(*request, std::move(done));
+          (registry.get()->*method)(request, std::move(done));
         },
-        std::move(on_success));
+        std::move(hook));
   }
 
   // A call on encoded messages, carried out by `call(registry, request, done)`.
@@ -420,6 +452,27 @@ class RegistryServer::Service final : public ServiceBase {
     std::shared_ptr<void> token;
     absl::Status refusal;
   };
+
+  // What a stream begins with. Until it has been of use it takes one of few places that its
+  // connection has: what is only begun is kept small.
+  struct StreamPlace {
+    std::shared_ptr<Registry> registry;  // as the caller may use it; not used after a refusal
+    std::shared_ptr<void> silent;
+    absl::Status refusal;
+  };
+
+  StreamPlace AdmitStream(const grpc::CallbackServerContext& context) {
+    StreamPlace place{registry_, silent_streams_.Enter(ConnectionOf(context)), absl::OkStatus()};
+    if (place.silent == nullptr) {
+      place.refusal = Overloaded(Limit::kSilentStreams, silent_streams_.limit());
+    }
+    // Who may do nothing at all may not keep a stream either.
+    if (place.refusal.ok() && access_ != nullptr) place.refusal = access_->CheckAny(context);
+    if (auto registry = RegistryFor(context, &place.refusal); registry != nullptr) {
+      place.registry = std::move(registry);
+    }
+    return place;
+  }
 
   static bool IsBulk(const grpc::ByteBuffer& request) {
     return request.Length() > kLargestSmallRequest;
@@ -505,18 +558,21 @@ class RegistryServer::Service final : public ServiceBase {
   const std::shared_ptr<Registry> registry_;     // not owned
   const std::shared_ptr<AccessControl> access_;  // null: everybody may do everything
   EncodedRegistrar* const encoded_;              // null: calls are parsed
+  const WireBounds batch_;
   const absl::Duration overload_delay_;
   const int64_t max_bulk_bytes_;
   std::atomic<bool> stopping_ = false;
   std::atomic<int64_t> bulk_bytes_ = 0;
   std::atomic<StreamSessions::StreamId> last_stream_ = 0;
   static constexpr int kSweeps = 4;
+  static constexpr int kSweepsOfAge = 10;
 
   CallStats call_stats_;
   Gauge calls_;
   Gauge bulk_calls_{0};  // no limit; under way, as `call` has not returned
   Gauge subscriptions_;
   KeyedGauge subscriptions_per_connection_;
+  KeyedGauge silent_streams_{kSilentStreamsPerConnection};
   // Callbacks that the registry holds may outlive the server.
   const std::shared_ptr<StreamSessions> sessions_ = std::make_shared<StreamSessions>();
   const std::shared_ptr<EventCache> cache_ = std::make_shared<EventCache>();
@@ -553,7 +609,6 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* 
 absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(
     Registry* registry, const Options& options, std::vector<ListenAddress> claimed) {
   KeepGrpcCallbackThreads();
-  grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<RegistryServer> server(
       new RegistryServer(std::make_unique<Service>(registry, options), std::move(claimed)));
@@ -569,10 +624,18 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(
         GRPC_ARG_MAX_CONNECTION_IDLE_MS,
         static_cast<int>(absl::ToInt64Milliseconds(options.idle_connection_timeout)));
   }
+  if (const absl::Duration oldest = LongestStream(options); oldest < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Millis(oldest));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Millis(1.1 * oldest));
+  }
   if (options.max_streams_per_connection > 0) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
   }
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
+  // gRPC checks the size of a message before it inflates it, not after.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder.SetMaxSendMessageSize(-1);
   std::vector<std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor>> doors;
   for (const ListenAddress& listen : server->listen_) {
@@ -583,6 +646,7 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(
         tls ? options.credentials : grpc::InsecureServerCredentials()));
   }
   builder.RegisterService(server->service_.get());
+  builder.RegisterService(&server->health_);
   server->health_names_ = {"", RegistryService::service_full_name()};
   for (const ExtraService& extra : options.extra_services) {
     builder.RegisterService(extra.service);
@@ -623,18 +687,16 @@ RegistryServer::Statistics RegistryServer::Stats() const { return service_->Stat
 RegistryServer::~RegistryServer() { Shutdown(absl::ZeroDuration()); }
 
 void RegistryServer::SetServing(bool serving) {
-  for (const std::string& name : health_names_) {
-    server_->GetHealthCheckService()->SetServingStatus(name, serving);
-  }
+  for (const std::string& name : health_names_) health_.Set(name, serving);
 }
 
 void RegistryServer::SetServing(const std::string& name, bool serving) {
-  server_->GetHealthCheckService()->SetServingStatus(name, serving);
+  health_.Set(name, serving);
 }
 
 void RegistryServer::Shutdown(absl::Duration grace) {
   if (server_ == nullptr) return;
-  SetServing(false);
+  health_.Stop();
   acceptor_.reset();
   for (ListenAddress& listen : listen_) listen.Close();
   service_->Stop();

@@ -9,13 +9,19 @@
 //    ends, except by the server's own shutdown;
 //  * calls are made as far as the caller may make them (registry/security/guarded_registry.h);
 //  * calls beyond `max_calls_in_flight` are refused with OVERLOADED and a delay;
+//  * a request is parsed when its caller is known, and if what it holds is within bounds; one that
+//    is compressed is refused (UNIMPLEMENTED), as it may become a thousand times as large;
 //  * large Register and Unregister calls are parsed and carried out on threads of their own, so
 //    that small calls, renewals and streams do not wait behind somebody's bulk; of the large
 //    messages of RegisterStreams one at a time may stay where it was read;
 //  * streams whose clients have stopped reading or renewing are ended, by a periodic task on the
 //    wheel;
 //  * a Registry that throws, or drops a callback, fails that call with INTERNAL;
-//  * gRPC reflection, and grpc.health.v1 for "", RegistryService and each extra service;
+//  * streams on which nothing has been said yet are few on one connection, and none for callers who
+//    may do nothing;
+//  * gRPC reflection, and grpc.health.v1 (registry/health_service.h) for "", RegistryService and
+//  each
+//    extra service;
 //  * addresses are checked and locked before use (registry/listen.h), and connections beyond the
 //    process's descriptors are closed (registry/connection_acceptor.h).
 //
@@ -35,6 +41,7 @@
 #ifndef FAILBACK_REGISTRY_REGISTRY_SERVER_H_
 #define FAILBACK_REGISTRY_REGISTRY_SERVER_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +52,7 @@
 #include "registry/call_stats.h"
 #include "registry/connection_acceptor.h"
 #include "registry/encoded_registrar.h"
+#include "registry/health_service.h"
 #include "registry/listen.h"
 #include "registry/registry.h"
 #include "registry/security/access_control.h"
@@ -76,8 +84,10 @@ class RegistryServer {
     // Sessions that the registry has from an earlier life and that end with their stream, as those
     // opened here with `ends_with_stream` do.
     std::vector<std::string> stream_sessions;
-    // Largest request.
+    // Largest request, and most items of a Register or Unregister. What names no items is at most
+    // 128 KB; see registry/wire_bounds.h.
     int max_message_bytes = 16 << 20;
+    uint32_t max_batch = 1000;
     // Unary calls, and messages of RegisterStreams, that may be under way at once; beyond it they
     // are refused at once with OVERLOADED. 0: no limit. Calls that wait for an outage to end
     // (`wait_for` at an agent) count.
@@ -98,6 +108,10 @@ class RegistryServer {
     absl::Duration ping_interval = absl::Seconds(10);
     // A connection without calls for so long is closed.
     absl::Duration idle_connection_timeout = absl::InfiniteDuration();
+    // With `credentials`: a connection ends after so long, give or take a tenth, and its streams
+    // before it with UNAVAILABLE, so that no caller goes on for longer with a certificate that has
+    // expired or an authority that is not trusted any more. Streams of Unix sockets end as well.
+    absl::Duration longest_connection_age = absl::Hours(1);
     // Looks after the streams; it outlives the server. Null: nobody does.
     HashedWheelTimer* timer = nullptr;
     // A Subscribe stream or RegisterStream whose client takes nothing for so long is cancelled.
@@ -160,6 +174,7 @@ class RegistryServer {
   std::vector<ListenAddress> listen_;
   std::vector<std::string> addresses_;
   std::vector<std::string> health_names_;
+  HealthService health_{HealthService::Options()};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionAcceptor> acceptor_;
 };

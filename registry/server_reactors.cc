@@ -2,6 +2,8 @@
 
 #include <type_traits>
 
+#include "registry/bounded_parse.h"
+
 namespace failback {
 
 namespace {
@@ -26,18 +28,23 @@ struct EncodeRenewal {
   std::string session_id;
 };
 
-}  // namespace
-
-absl::Status NoRequest(const std::string& name) {
-  return Refusal(registry::v1::ERROR_REASON_INVALID_FIELD,
-                 absl::StrCat("the request is no ", name));
+ExchangeReactor::Options OptionsOf(grpc::CallbackServerContext* context, CallStats* stats,
+                                   std::shared_ptr<void> silent) {
+  ExchangeReactor::Options options;
+  options.context = context;
+  options.stats = stats;
+  options.silent = std::move(silent);
+  return options;
 }
+
+}  // namespace
 
 RenewalReactor::RenewalReactor(grpc::CallbackServerContext* context,
                                std::shared_ptr<Registry> registry,
                                std::shared_ptr<StreamSessions> sessions, CallStats* stats,
-                               StreamSessions::StreamId id, OnStreamEnd on_end)
-    : ExchangeReactor({context, stats, CallStats::Method::kKeepAlive}),
+                               std::shared_ptr<void> silent, StreamSessions::StreamId id,
+                               OnStreamEnd on_end)
+    : ExchangeReactor(OptionsOf(context, stats, std::move(silent))),
       registry_(std::move(registry)),
       sessions_(std::move(sessions)),
       id_(id),
@@ -47,8 +54,8 @@ RenewalReactor::RenewalReactor(grpc::CallbackServerContext* context,
 
 void RenewalReactor::OnRequest(grpc::ByteBuffer* bytes, const Ticket& ticket) {
   KeepAliveRequest request;
-  if (!grpc::SerializationTraits<KeepAliveRequest>::Deserialize(bytes, &request).ok()) {
-    return state()->End(NoRequest(KeepAliveRequest::descriptor()->name()));
+  if (absl::Status parsed = ParseWithin(kSmallRequest, *bytes, &request); !parsed.ok()) {
+    return state()->End(parsed);
   }
   auto asked =
       std::make_unique<Asked<EncodeRenewal>>(state(), ticket, EncodeRenewal{request.session_id()});
@@ -99,9 +106,13 @@ void SubscribeReactor::State::Abort(const absl::Status& status) {
   Advance();
 }
 
-void SubscribeReactor::State::Sweep(int sweeps) {
+void SubscribeReactor::State::Sweep(int stalled, int oldest) {
   MutexLock lock(&mu_);
-  if (!writing_ || reactor_ == nullptr || ++idle_sweeps_ <= sweeps) return;
+  if (reactor_ != nullptr && ++sweeps_ >= oldest && !end_.has_value()) {
+    end_ = StreamIsOld();
+    Advance();
+  }
+  if (!writing_ || reactor_ == nullptr || ++idle_sweeps_ <= stalled) return;
   // What waits is let go at once; OnWriteDone follows.
   conflator_.reset();
   if (!end_.has_value()) end_ = absl::CancelledError("the subscriber has stopped reading");

@@ -49,9 +49,6 @@ absl::Status Guarded(Function call) {
   return absl::OkStatus();
 }
 
-// The answer to bytes that are no message of this name.
-absl::Status NoRequest(const std::string& name);
-
 // Where the end of a call is counted, which is alive as long as the call.
 struct CountedCall {
   CallStats* stats;
@@ -185,7 +182,7 @@ class RenewalReactor final : public ExchangeReactor {
 
   RenewalReactor(grpc::CallbackServerContext* context, std::shared_ptr<Registry> registry,
                  std::shared_ptr<StreamSessions> sessions, CallStats* stats,
-                 StreamSessions::StreamId id, OnStreamEnd on_end);
+                 std::shared_ptr<void> silent, StreamSessions::StreamId id, OnStreamEnd on_end);
 
  private:
   void OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) override;
@@ -239,8 +236,9 @@ class SubscribeReactor::State : public NotifyListener {
   // The subscriber hears what it has not been told yet, then the end.
   void OnEnd(const absl::Status& status) override;
 
-  // Called at intervals: cancels the stream when one write has been under way for `sweeps` of them.
-  void Sweep(int sweeps);
+  // Called at intervals: cancels the stream when one write has been under way for `stalled` of them,
+  // and ends it, after what is still to be told, when it has been open for `oldest` of them.
+  void Sweep(int stalled, int oldest);
 
  private:
   friend class SubscribeReactor;
@@ -254,6 +252,7 @@ class SubscribeReactor::State : public NotifyListener {
   Mutex mu_;
   grpc::CallbackServerContext* context_ ABSL_GUARDED_BY(mu_);  // as reactor_
   SubscribeReactor* reactor_ ABSL_GUARDED_BY(mu_);             // null once finished
+  int sweeps_ ABSL_GUARDED_BY(mu_) = 0;
   int idle_sweeps_ ABSL_GUARDED_BY(mu_) = 0;                   // since the write under way began
   std::optional<Conflator> conflator_ ABSL_GUARDED_BY(mu_);    // nullopt: nothing more is told
   bool writing_ ABSL_GUARDED_BY(mu_) = false;

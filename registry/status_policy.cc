@@ -93,7 +93,8 @@ bool IsAboutContent(const absl::Status& status) {
 
 bool IsConnectionFailure(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable &&
-         ReasonOf(status) != registry::v1::ERROR_REASON_STORE_READ_ONLY;
+         ReasonOf(status) != registry::v1::ERROR_REASON_STORE_READ_ONLY &&
+         ReasonOf(status) != registry::v1::ERROR_REASON_IDLE;
 }
 
 bool IsTooLargeToReceive(const absl::Status& status) {

@@ -328,16 +328,18 @@ absl::Status ValidateSelector(const FieldPath& path, const Selector& selector) {
       return status;
     }
   }
+  for (const auto& [name, size] : {std::pair("statuses", selector.statuses_size()),
+                                   std::pair("zones", selector.zones_size())}) {
+    if (size > kMaxSelectorValues) {
+      return Invalid(FieldPath(path, name), absl::StrCat("has ", size, " entries, at most ",
+                                                         kMaxSelectorValues, " are allowed"));
+    }
+  }
   for (int i = 0; i < selector.statuses_size(); ++i) {
     if (auto status = ValidateHealth(FieldPath(path, "statuses", i), selector.statuses(i));
         !status.ok()) {
       return status;
     }
-  }
-  if (selector.zones_size() > kMaxSelectorValues) {
-    return Invalid(FieldPath(path, "zones"),
-                   absl::StrCat("has ", selector.zones_size(), " entries, at most ",
-                                kMaxSelectorValues, " are allowed"));
   }
   for (int i = 0; i < selector.zones_size(); ++i) {
     if (auto status = ValidateText(FieldPath(path, "zones", i), selector.zones(i), kMaxZoneLength);

@@ -31,24 +31,22 @@
 
 namespace failback {
 
+// Those of one instance are in registry/instance_view.h.
 inline constexpr char kDefaultNamespace[] = "default";
 inline constexpr int kMaxNamespaceLength = 63;
 inline constexpr int kMaxServiceLength = 253;
 inline constexpr int kMaxInstanceIdLength = 253;
 inline constexpr int kMaxAddressLength = 253;
 inline constexpr int kMaxZoneLength = 63;
-inline constexpr int kMaxMetadataEntries = 64;
 inline constexpr int kMaxMetadataKeyBytes = 128;
 inline constexpr int kMaxMetadataValueBytes = 1024;
 inline constexpr int kMaxMetadataBytes = 16 * 1024;
-// Of one serialized ServiceInstance, fields that this version does not know included.
-inline constexpr int kMaxInstanceBytes = 64 * 1024;
 inline constexpr int kMaxIdLength = 128;  // incarnation, subscription_id, session_id, store_id
 inline constexpr size_t kMaxOwnerLength = 16;
 inline constexpr int kMaxClientNameLength = 128;
 inline constexpr size_t kMaxOfflineReasonBytes = 256;
 inline constexpr size_t kMaxOfflineByBytes = 128;
-inline constexpr int kMaxSelectorValues = 64;  // zones, and metadata entries, of a selector
+inline constexpr int kMaxSelectorValues = 64;  // statuses, and zones, of a selector
 inline constexpr int kMaxPageSize = 1000;
 inline constexpr uint32_t kDefaultMaxBatch = 1000;
 

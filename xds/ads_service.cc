@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "registry/bounded_parse.h"
 #include "registry/errors.h"
 #include "registry/grpc_threads.h"
 #include "registry/ids.h"
@@ -22,10 +23,8 @@ using envoy::service::discovery::v3::DiscoveryRequest;
 // What a client is asked to wait when there are too many.
 constexpr absl::Duration kOverloadDelay = absl::Seconds(5);
 
-bool Parse(const grpc::ByteBuffer& bytes, DiscoveryRequest* request) {
-  grpc::ByteBuffer copy = bytes;
-  return grpc::SerializationTraits<DiscoveryRequest>::Deserialize(&copy, request).ok();
-}
+// Of one request: names, and what the client says of itself.
+constexpr WireBounds kRequest{4 << 20, 64 << 10};
 
 // Who a stream's names are charged to: the caller, or, where callers are not told apart, where it
 // comes from.
@@ -62,8 +61,8 @@ class AdsService::Stream final : public ServiceCache::Follower,
   void OnRead(bool ok, const grpc::ByteBuffer& bytes) {
     if (!ok) return End(absl::OkStatus());
     DiscoveryRequest request;
-    if (!Parse(bytes, &request)) {
-      return End(absl::InvalidArgumentError("the message is no DiscoveryRequest"));
+    if (absl::Status parsed = ParseWithin(kRequest, bytes, &request); !parsed.ok()) {
+      return End(parsed);
     }
     StreamState::Step step;
     {
@@ -314,12 +313,12 @@ void AdsService::Note(const StreamState& state, const DiscoveryRequest& request,
     }
   }
   if (kind == StreamState::Kind::kNack) {
-    Log(LogLevel::kError, "xds client refused a response",
-        {{"node", state.node_id()},
-         {"client", state.user_agent()},
-         {"type", TypeName(*type)},
-         {"kept", request.version_info()},
-         {"reason", request.error_detail().message()}});
+    refused_log_.Log(LogLevel::kError, "xds client refused a response",
+                     {{"node", state.node_id()},
+                      {"client", state.user_agent()},
+                      {"type", TypeName(*type)},
+                      {"kept", request.version_info()},
+                      {"reason", request.error_detail().message()}});
   }
 }
 

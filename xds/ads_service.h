@@ -31,6 +31,7 @@
 #include "absl/time/time.h"
 #include "failback/xds/discovery.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
+#include "registry/log.h"
 #include "registry/security/access_control.h"
 #include "retry/executor.h"
 #include "retry/mutex.h"
@@ -116,6 +117,7 @@ class AdsService final
   std::set<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
   Statistics statistics_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, size_t> names_ ABSL_GUARDED_BY(mu_);  // by client
+  LogThrottle refused_log_;
 };
 
 }  // namespace failback::xds

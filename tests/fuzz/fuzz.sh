@@ -15,6 +15,12 @@ bazel build --noshow_progress --ui_event_filters=-info "${generated[@]}" >&2
 
 out=.fuzz/$name
 objects=.fuzz/objects
+flags=() link=()
+if [[ -n ${FUZZ_COUNTED:-} ]]; then  # steps are counted: work/steps.h
+  objects=.fuzz/counted
+  flags=(-fsanitize-coverage=trace-pc) link=(-Wl,--wrap=__sanitizer_cov_trace_pc)
+fi
+export flags_text="${flags[*]}"
 mkdir -p "$out/corpus" "$objects"
 # Objects are made again when their source or any header is newer.
 newest_header=$({ git ls-files '*.h'; find -L bazel-bin/proto -name '*.pb.h'; } | xargs ls -t | sed -n 1p)
@@ -23,7 +29,7 @@ compile() {
   local source=$1 object=$2
   [[ $object -nt $source && $object -nt $newest_header ]] && return
   clang++ -std=c++17 -O1 -g -w -I. -Ibazel-bin/proto \
-    -fno-sanitize-recover=all -fsanitize=fuzzer-no-link,address,undefined \
+    -fno-sanitize-recover=all -fsanitize=fuzzer-no-link,address,undefined $flags_text \
     -c "$source" -o "$object.new.o"
   mv "$object.new.o" "$object"
 }
@@ -40,7 +46,7 @@ for label in "${labels[@]}"; do
 done
 printf '%s\n' "${commands[@]}" | xargs -P "$(nproc)" -n 2 bash -c 'compile "$0" "$1"'
 mapfile -t abseil < <(grep -o '"-labsl[^"]*"' third_party/failback_deps.BUILD | tr -d '"')
-clang++ -fsanitize=fuzzer,address,undefined "${linked[@]}" -o "$out/${name}_fuzz" \
+clang++ -fsanitize=fuzzer,address,undefined "${link[@]}" "${linked[@]}" -o "$out/${name}_fuzz" \
   -lgrpc++ -lgrpc -lgpr -lprotobuf -lsqlite3 -lyaml-cpp -lssl -lcrypto "${abseil[@]}" -lpthread
 exec "$out/${name}_fuzz" -max_total_time=60 -max_len=4096 -artifact_prefix="$out/" "$@" \
   "$out/corpus"

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
@@ -169,6 +170,81 @@ TEST_F(StreamsTest, ASilentRenewalStreamIsEndedAndItsSessionsAreNot) {
   second.TryCancel();
   ASSERT_TRUE(fake_.closes.WaitForRequests(1));
   EXPECT_EQ(fake_.closes.last_request().session_id(), broken_session);
+}
+
+// Where TLS is on. Their clients come again on a new connection, and have lost nothing.
+TEST_F(StreamsTest, AnOldStreamEndsAndItsSessionsDoNot) {
+  server_.reset();
+  RegistryServer::Options options = sweep_.options();
+  options.credentials = grpc::InsecureServerCredentials();  // the socket has none in any case
+  options.longest_connection_age = absl::Hours(1);
+  StartServer(ListenOn(Transport::kUnix), options);
+  stub_ =
+      RegistryService::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+  const std::string session = OpenBound("a");
+  Context renewal;
+  const auto renewals = stub_->KeepAlive(&renewal);
+  Context subscription;
+  const auto subscriber = stub_->Subscribe(&subscription, SubscribeRequest());
+  const auto source = fake_.WaitForSubscription(0);
+  ASSERT_NE(source, nullptr);
+  // For 20 minutes nothing ends; in less than half of the longest age everything does.
+  absl::Duration age;
+  for (; age < absl::Minutes(20); age += kPeriod) {
+    ASSERT_TRUE(Renew(*renewals, session)) << age;
+    sweep_.Advance(kPeriod);
+  }
+  source->Push(Snapshot(7));
+  SubscribeResponse told;
+  EXPECT_TRUE(subscriber->Read(&told));
+  sweep_.Advance(absl::Minutes(9));
+  KeepAliveResponse response;
+  EXPECT_FALSE(renewals->Read(&response));
+  EXPECT_FALSE(subscriber->Read(&told));
+  for (const grpc::Status& end : {renewals->Finish(), subscriber->Finish()}) {
+    EXPECT_EQ(end.error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_EQ(ReasonOf(StatusFromGrpc(end)), registry::v1::ERROR_REASON_IDLE);
+  }
+  ASSERT_TRUE(WaitForRenewalStreams(0));
+  SomeCalls();
+  EXPECT_EQ(fake_.closes.request_count(), 0u);
+}
+
+TEST_F(StreamsTest, StreamsThatSayNothingAreFewOnOneConnection) {
+  constexpr size_t kMost = 64;
+  server_.reset();
+  StartServer(ListenOn(Transport::kTcp), sweep_.options());  // of a Unix socket none can be told
+  const auto connect = [&] {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return RegistryService::NewStub(
+        grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
+  };
+  stub_ = connect();
+  const std::string session = OpenBound("a");
+  std::vector<std::unique_ptr<Context>> contexts;
+  const auto open = [&](RegistryService::Stub& stub) {
+    contexts.push_back(std::make_unique<Context>());
+    return stub.KeepAlive(contexts.back().get());
+  };
+  std::vector<std::unique_ptr<Renewals>> silent;
+  while (silent.size() < kMost) silent.push_back(open(*stub_));
+  ASSERT_TRUE(WaitForRenewalStreams(kMost));
+  const auto refused = [&] {
+    const auto one_more = open(*stub_);
+    KeepAliveResponse response;
+    EXPECT_FALSE(one_more->Read(&response));
+    return StatusFromGrpc(one_more->Finish());
+  };
+  EXPECT_EQ(ReasonOf(refused()), registry::v1::ERROR_REASON_OVERLOADED);
+  EXPECT_EQ(server_->Stats().calls.refused[static_cast<size_t>(CallStats::Limit::kSilentStreams)],
+            1);
+  // No other client is disturbed, and who is of use is not counted.
+  const auto other = connect();
+  EXPECT_TRUE(Renew(*open(*other), session));
+  EXPECT_TRUE(Renew(*silent[0], session));
+  EXPECT_TRUE(Renew(*open(*stub_), session));
+  for (const auto& context : contexts) context->TryCancel();
 }
 
 TEST_F(StreamsTest, RenewalsKeepTheirStreamOpen) {

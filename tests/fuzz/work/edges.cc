@@ -1,0 +1,105 @@
+#include "tests/fuzz/work/edges.h"
+
+#include "absl/strings/str_cat.h"
+#include "registry/log.h"
+#include "registry/merged_pages.h"
+#include "registry/selector.h"
+#include "registry/store/batch.h"
+#include "registry/store/encoded_batch.h"
+#include "registry/validation.h"
+#include "registry/wire_bounds.h"
+#include "tests/fuzz/work/steps.h"
+#include "xds/service_name.h"
+
+namespace failback {
+namespace {
+
+// As the largest that the server takes.
+constexpr size_t kMaxBytes = 16 << 20;
+
+template <typename Request>
+bool Parse(std::string_view bytes, const WireBounds& bounds, Request* request) {
+  return CheckWire(*Request::descriptor(), bytes, bounds).ok() &&
+         request->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+}
+
+void TakeRegister(std::string_view bytes) {
+  if (SpellEncodedRegister(bytes, kDefaultMaxBatch).has_value()) return;
+  RegisterRequest request;
+  if (!Parse(bytes, BatchRequest(kMaxBytes, kDefaultMaxBatch), &request)) return;
+  if (ValidateRegister(request).ok()) SpellBatch(request);
+}
+
+void TakeUnregister(std::string_view bytes) {
+  UnregisterRequest request;
+  if (!Parse(bytes, BatchRequest(kMaxBytes, kDefaultMaxBatch), &request)) return;
+  if (ValidateUnregister(request).ok()) SpellBatch(request);
+}
+
+// A filter is followed, and asked about an instance.
+void TakeSelector(const Selector& selector) {
+  CanonicalSelector(selector);
+  static const auto* const instance = new ServiceInstance;
+  SelectorMatches(selector, *instance);
+}
+
+template <typename Request>
+void TakeSmall(std::string_view bytes, absl::Status (*validate)(const Request&)) {
+  Request request;
+  if (Parse(bytes, kSmallRequest, &request)) validate(request).IgnoreError();
+}
+
+void Take(Edge edge, std::string_view bytes) {
+  switch (edge) {
+    case Edge::kOpenSession:
+      return TakeSmall<OpenSessionRequest>(bytes, ValidateOpenSession);
+    case Edge::kKeepAlive:
+      return TakeSmall<KeepAliveRequest>(bytes, ValidateKeepAlive);
+    case Edge::kSetOffline:
+      return TakeSmall<SetOfflineRequest>(bytes, ValidateSetOffline);
+    case Edge::kRegister:
+      return TakeRegister(bytes);
+    case Edge::kUnregister:
+      return TakeUnregister(bytes);
+    case Edge::kSubscribe: {
+      SubscribeRequest request;
+      if (Parse(bytes, kSmallRequest, &request) && ValidateSubscribe(request).ok()) {
+        TakeSelector(request.selector());
+      }
+      return;
+    }
+    case Edge::kList: {
+      ListRequest request;
+      if (Parse(bytes, kSmallRequest, &request) && ValidateList(request).ok()) {
+        TakeSelector(request.selector());
+      }
+      return;
+    }
+    case Edge::kPageToken:
+      return MergedPlace::Parse(std::string(bytes), 2).status().IgnoreError();
+    case Edge::kXdsName:
+      return xds::ParseServiceName(std::string(bytes)).status().IgnoreError();
+    case Edge::kLogLine:
+      FormatLogLine("event", CutFields({{"name", std::string(bytes)}}));
+      return;
+  }
+}
+
+}  // namespace
+
+int64_t WorkAt(Edge edge, std::string_view bytes) {
+  const int64_t before = Steps();
+  Take(edge, bytes);
+  return Steps() - before;
+}
+
+int64_t MostWork(size_t bytes) { return 50000 + 256 * static_cast<int64_t>(bytes); }
+
+std::string TooMuchWork(Edge edge, std::string_view bytes) {
+  const int64_t work = WorkAt(edge, bytes);
+  if (work <= MostWork(bytes.size())) return "";
+  return absl::StrCat("edge ", static_cast<int>(edge), ": ", bytes.size(), " bytes make ", work,
+                      " steps, at most ", MostWork(bytes.size()), " are allowed");
+}
+
+}  // namespace failback
