@@ -1,8 +1,13 @@
 #include "agent/agent_admin.h"
 
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "registry/admin/admin_routes.h"
 #include "registry/canonical.h"
@@ -16,9 +21,12 @@ using admin::v1::DescribeInstanceRequest;
 using admin::v1::InstanceDescription;
 using agent::v1::CancelRequest;
 using agent::v1::CancelResponse;
+using agent::v1::CarriedIntent;
 using agent::v1::DrainRequest;
 using agent::v1::DrainResponse;
 using agent::v1::GetStatusResponse;
+using agent::v1::ListIntentsRequest;
+using agent::v1::ListIntentsResponse;
 using agent::v1::ListPendingRequest;
 using agent::v1::ListPendingResponse;
 using agent::v1::PendingOperation;
@@ -30,6 +38,33 @@ using agent::v1::RetryResponse;
 GetStatusResponse WithoutSecrets(GetStatusResponse status) {
   for (auto& upstream : *status.mutable_upstreams()) upstream.clear_session_id();
   return status;
+}
+
+// Puts what the agent carries over what its registries list: how far it has come, and what is not
+// listed as it is not acknowledged; or all of it. Of several upstreams the first that has not
+// acknowledged an intent counts. Both are sorted by key, and stay so.
+void Overlay(const std::vector<CarriedIntent>& carried, bool all, const std::string& incarnation,
+             std::vector<InstanceRecord>* records) {
+  std::map<std::string, InstanceRecord> by_key;
+  for (InstanceRecord& record : *records) {
+    by_key.emplace(CanonicalKey(record.instance().key()), std::move(record));
+  }
+  std::set<std::string> unsettled;
+  for (const CarriedIntent& intent : carried) {
+    const std::string key = CanonicalKey(intent.instance().key());
+    const bool acknowledged = intent.state() == registry::v1::INTENT_STATE_ACKNOWLEDGED;
+    if (acknowledged && !all) continue;
+    const auto [it, is_new] = by_key.try_emplace(key);
+    InstanceRecord& record = it->second;
+    if (is_new) {
+      *record.mutable_instance() = intent.instance();
+      record.set_incarnation(incarnation);
+      record.set_generation(intent.generation());
+    }
+    if (is_new || (!acknowledged && unsettled.insert(key).second)) record.set_state(intent.state());
+  }
+  records->clear();
+  for (auto& [key, record] : by_key) records->push_back(std::move(record));
 }
 
 }  // namespace
@@ -62,12 +97,40 @@ void AgentAdmin::AddOverview(admin::v1::Overview* overview) const {
   }
   uint64_t pending = 0;
   uint64_t parked = 0;
+  uint64_t superseded = 0;
+  uint64_t acknowledged = status->upstreams_size() > 0 ? status->upstreams(0).acknowledged() +
+                                                             status->upstreams(0).superseded()
+                                                       : 0;
   for (const auto& upstream : status->upstreams()) {
-    pending += upstream.pending();
+    pending += upstream.pending() + upstream.parked();
     parked += upstream.parked();
+    superseded += upstream.superseded();
   }
+  overview->mutable_instances()->set_pending(
+      std::max(0, overview->instances().total() - static_cast<int32_t>(acknowledged)));
+  overview->mutable_instances()->set_superseded(static_cast<int32_t>(superseded));
+  overview->set_superseded(static_cast<int32_t>(superseded));
   overview->set_pending(static_cast<int32_t>(pending));
   overview->set_parked(static_cast<int32_t>(parked));
+}
+
+void AgentAdmin::ListAll(const Selector& selector, Callback<Listing> done) const {
+  Admin::ListAll(selector,
+                 [this, selector, done = std::move(done)](absl::StatusOr<Listing> listing) mutable {
+                   std::string begins = absl::StrCat(selector.namespace_(), std::string(1, '\0'));
+                   if (!selector.service().empty()) {
+                     absl::StrAppend(&begins, selector.service(), std::string(1, '\0'));
+                   }
+                   const std::vector<CarriedIntent> carried = group_->Carried(begins);
+                   const bool known = listing.ok();
+                   if (!known) {
+                     if (carried.empty()) return std::move(done)(listing.status());
+                     listing = Listing();
+                     listing->stale = true;
+                   }
+                   Overlay(carried, /*all=*/!known, group_->incarnation(), &listing->records);
+                   std::move(done)(std::move(listing));
+                 });
 }
 
 void AgentAdmin::DescribeInstance(const DescribeInstanceRequest& request,
@@ -102,12 +165,22 @@ void AddAgentRoutes(AgentService* service, AdminServer* server) {
     list.set_page_size(page_size);
     Responder<ListPendingResponse>(request, std::move(respond))(service->Pending(list));
   });
+  server->Handle("GET", "/intents", [service](const AdminRequest& request, auto respond) {
+    ListIntentsRequest list;
+    list.set_page_token(request.Query("page_token"));
+    int32_t page_size = 0;
+    if (auto status = ReadNumber(request, "page_size", &page_size); !status.ok()) {
+      return std::move(respond)(AdminResponse::Error(status));
+    }
+    list.set_page_size(page_size);
+    Responder<ListIntentsResponse>(request, std::move(respond))(service->Intents(list));
+  });
   server->Handle("POST", "/pending/retry", [service](const AdminRequest& request, auto respond) {
     RetryRequest retry;
     if (auto status = ParseBody(request, &retry); !status.ok()) {
       return std::move(respond)(AdminResponse::Error(status));
     }
-    Responder<RetryResponse>(request, std::move(respond))(service->RetryNow(retry));
+    service->RetryNow(retry, Responder<RetryResponse>(request, std::move(respond)));
   });
   server->Handle("POST", "/pending/cancel", [service](const AdminRequest& request, auto respond) {
     CancelRequest cancel;

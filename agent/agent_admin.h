@@ -25,6 +25,9 @@ class AgentAdmin final : public Admin {
                         Callback<admin::v1::InstanceDescription> done) const override;
 
  protected:
+  // As the registries list, with what this agent carries over it; that alone when they do not
+  // answer or deny it.
+  void ListAll(const Selector& selector, Callback<Listing> done) const override;
   void AddOverview(admin::v1::Overview* overview) const override;
 
  private:
@@ -34,7 +37,8 @@ class AgentAdmin final : public Admin {
   const IntentHistory* const history_;
 };
 
-// Adds the paths that only an agent has: /pending, /status, /drain. `service` outlives the server.
+// Adds the paths that only an agent has: /pending, /intents, /status, /drain. `service` outlives
+// the server.
 void AddAgentRoutes(AgentService* service, AdminServer* server);
 
 }  // namespace failback

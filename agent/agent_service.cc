@@ -4,7 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/proto_time.h"
 #include "registry/version.h"
@@ -14,10 +16,13 @@ namespace {
 
 using agent::v1::CancelRequest;
 using agent::v1::CancelResponse;
+using agent::v1::CarriedIntent;
 using agent::v1::DrainRequest;
 using agent::v1::DrainResponse;
 using agent::v1::GetStatusRequest;
 using agent::v1::GetStatusResponse;
+using agent::v1::ListIntentsRequest;
+using agent::v1::ListIntentsResponse;
 using agent::v1::ListPendingRequest;
 using agent::v1::ListPendingResponse;
 using agent::v1::PendingOperation;
@@ -27,6 +32,7 @@ using agent::v1::RetryRequest;
 using agent::v1::RetryResponse;
 
 constexpr absl::Duration kDefaultDrainDeadline = absl::Seconds(10);
+constexpr int kMaxIntents = 1000;
 constexpr absl::Duration kMaxDrainDeadline = absl::Hours(1);
 
 grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
@@ -40,14 +46,20 @@ std::string PageToken(const PendingOperation& row) {
   return absl::StrCat(row.id(), "\n", row.upstream());
 }
 
+// Where a page of intents ends.
+std::string IntentToken(const CarriedIntent& intent) {
+  return absl::StrCat(CanonicalKey(intent.instance().key()), "\n", intent.upstream());
+}
+
 }  // namespace
 
-AgentService::AgentService(FailbackGroup* registry, absl::Time start_time,
+AgentService::AgentService(FailbackGroup* registry, HashedWheelTimer* timer, absl::Time start_time,
                            std::shared_ptr<AccessControl> access, AddStatus add_status)
     : registry_(registry),
       start_time_(start_time),
       access_(std::move(access)),
-      add_status_(std::move(add_status)) {}
+      add_status_(std::move(add_status)),
+      retries_(registry, timer) {}
 
 AgentService::~AgentService() = default;
 
@@ -135,12 +147,51 @@ absl::StatusOr<ListPendingResponse> AgentService::Pending(const ListPendingReque
   return response;
 }
 
-absl::StatusOr<RetryResponse> AgentService::RetryNow(const RetryRequest& request) {
-  const absl::StatusOr<int64_t> retried = registry_->Retry(request.selector());
-  if (!retried.ok()) return retried.status();
-  RetryResponse response;
-  response.set_retried(*retried);
+absl::StatusOr<ListIntentsResponse> AgentService::Intents(const ListIntentsRequest& request) const {
+  if (request.page_size() < 0) {
+    return InvalidField("page_size", absl::StrCat(request.page_size(), " is negative"));
+  }
+  const int size =
+      request.page_size() == 0 ? kMaxIntents : std::min(request.page_size(), kMaxIntents);
+  std::string after;
+  if (!request.page_token().empty() && !absl::WebSafeBase64Unescape(request.page_token(), &after)) {
+    return InvalidField("page_token", "is not a token of an earlier page");
+  }
+  std::vector<CarriedIntent> intents = registry_->Carried();
+  if (!request.states().empty()) {
+    const auto unwanted = [&](const CarriedIntent& intent) {
+      return std::find(request.states().begin(), request.states().end(), intent.state()) ==
+             request.states().end();
+    };
+    intents.erase(std::remove_if(intents.begin(), intents.end(), unwanted), intents.end());
+  }
+  auto it = intents.begin();
+  if (!after.empty()) {
+    // After the row that ended the page before; if that has gone, after its key.
+    const std::string key = after.substr(0, after.find('\n'));
+    it = std::find_if(intents.begin(), intents.end(),
+                      [&](const CarriedIntent& intent) { return IntentToken(intent) == after; });
+    if (it != intents.end()) {
+      ++it;
+    } else {
+      it = std::find_if(intents.begin(), intents.end(), [&](const CarriedIntent& intent) {
+        return CanonicalKey(intent.instance().key()) > key;
+      });
+    }
+  }
+  ListIntentsResponse response;
+  for (; it != intents.end() && response.intents_size() < size; ++it) {
+    *response.add_intents() = std::move(*it);
+  }
+  if (it != intents.end()) {
+    response.set_next_page_token(
+        absl::WebSafeBase64Escape(IntentToken(*response.intents().rbegin())));
+  }
   return response;
+}
+
+void AgentService::RetryNow(const RetryRequest& request, Callback<RetryResponse> done) {
+  retries_.Retry(request, std::move(done));
 }
 
 absl::StatusOr<CancelResponse> AgentService::GiveUp(const CancelRequest& request) {
@@ -184,7 +235,20 @@ grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* AgentService::Retry(grpc::CallbackServerContext* context,
                                               const RetryRequest* request,
                                               RetryResponse* response) {
-  return Administer(context, response, [&] { return RetryNow(*request); });
+  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  // Finish may free the reactor and the response, so it comes last.
+  RetryNow(*request, [reactor, response](absl::StatusOr<RetryResponse> result) {
+    if (result.ok()) *response = *std::move(result);
+    reactor->Finish(StatusToGrpc(result.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AgentService::ListIntents(grpc::CallbackServerContext* context,
+                                                    const ListIntentsRequest* request,
+                                                    ListIntentsResponse* response) {
+  return Administer(context, response, [&] { return Intents(*request); });
 }
 
 grpc::ServerUnaryReactor* AgentService::Cancel(grpc::CallbackServerContext* context,
@@ -237,6 +301,7 @@ void AgentService::DrainOnce(absl::Duration deadline, const DrainCallback& done)
   }
   if (result.has_value()) return done(*result);
   if (!start) return;
+  retries_.Close();
   if (on_drain_ != nullptr) on_drain_();
   registry_->Drain(deadline, [drain = drain_](const absl::StatusOr<DrainResponse>& response) {
     std::vector<DrainCallback> waiting;

@@ -1,7 +1,8 @@
 // AgentService over gRPC: what an operator sees of a FailbackGroup, and does to it.
 //
-// Everything but Drain is answered from memory at once. A drain happens once in an agent's life:
-// who asks again, or stops the daemon meanwhile, is answered by the same drain.
+// Everything but Drain, and a Retry that waits, is answered from memory at once. A drain happens
+// once in an agent's life: who asks again, or stops the daemon meanwhile, is answered by the same
+// drain.
 //
 // Thread safety: all methods from any thread.
 
@@ -16,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "agent/retry_wait.h"
 #include "agent/static_services.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "registry/failback_group.h"
@@ -32,9 +34,10 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   // Fills in the status of what else the agent serves. From any thread; must not block.
   using AddStatus = std::function<void(agent::v1::GetStatusResponse*)>;
 
-  // `registry` outlives the service. `start_time` is the agent's. `access`, unless null, says who
-  // may ask: for the status whoever may do anything here, for the rest who may administer it.
-  AgentService(FailbackGroup* registry, absl::Time start_time,
+  // `registry` and `timer` outlive the service. `start_time` is the agent's. `access`, unless null,
+  // says who may ask: for the status whoever may do anything here, for the rest who may administer
+  // it.
+  AgentService(FailbackGroup* registry, HashedWheelTimer* timer, absl::Time start_time,
                std::shared_ptr<AccessControl> access = nullptr, AddStatus add_status = nullptr);
   ~AgentService() override;
 
@@ -61,7 +64,9 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   agent::v1::GetStatusResponse Status() const;
   absl::StatusOr<agent::v1::ListPendingResponse> Pending(
       const agent::v1::ListPendingRequest& request) const;
-  absl::StatusOr<agent::v1::RetryResponse> RetryNow(const agent::v1::RetryRequest& request);
+  absl::StatusOr<agent::v1::ListIntentsResponse> Intents(
+      const agent::v1::ListIntentsRequest& request) const;
+  void RetryNow(const agent::v1::RetryRequest& request, Callback<agent::v1::RetryResponse> done);
   absl::StatusOr<agent::v1::CancelResponse> GiveUp(const agent::v1::CancelRequest& request);
   // As DrainOnce; INVALID_ARGUMENT for a deadline out of bounds.
   void DrainWithin(const agent::v1::DrainRequest& request, const DrainCallback& done);
@@ -72,6 +77,9 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   grpc::ServerUnaryReactor* ListPending(grpc::CallbackServerContext* context,
                                         const agent::v1::ListPendingRequest* request,
                                         agent::v1::ListPendingResponse* response) override;
+  grpc::ServerUnaryReactor* ListIntents(grpc::CallbackServerContext* context,
+                                        const agent::v1::ListIntentsRequest* request,
+                                        agent::v1::ListIntentsResponse* response) override;
   grpc::ServerUnaryReactor* Retry(grpc::CallbackServerContext* context,
                                   const agent::v1::RetryRequest* request,
                                   agent::v1::RetryResponse* response) override;
@@ -110,6 +118,7 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   std::atomic<StaticServiceSet*> static_services_ = nullptr;
   std::function<agent::v1::ConfigStatus()> config_status_;
   std::function<void()> on_drain_;
+  RetryWaits retries_;
   const std::shared_ptr<DrainState> drain_ = std::make_shared<DrainState>();
 };
 

@@ -107,6 +107,7 @@ void AddCommands(CLI::App* app, CtlAction* action) {
   AddStatusCommands(app, action);
   AddHealthCommands(app, action);
   AddAdminCommands(app, action);
+  AddFleetCommands(app, action);
   AddCompletionCommand(app, action);
 }
 

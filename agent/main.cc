@@ -221,7 +221,7 @@ void AgentDaemon::MakeServices() {
   xds_options.cache.max_services = std::max<int64_t>(1, max_subscriptions_ / 2);
   xds_service_ = std::make_unique<xds::AdsService>(registry_.get(), xds_options);
   service_ = std::make_unique<AgentService>(
-      registry_.get(), start_time_, access, [this](GetStatusResponse* status) {
+      registry_.get(), timer_.get(), start_time_, access, [this](GetStatusResponse* status) {
         *status->mutable_xds() = XdsStatusOf(xds_service_->Stats());
       });
   service_->SetConfigStatus([this] { return reload_.Status(); });
@@ -234,6 +234,7 @@ void AgentDaemon::MakeServices() {
   service_->OnDrain([this] { readiness_->Draining(); });
   admin_ = std::make_unique<AgentAdmin>(registry_.get(), service_.get(), readiness_.get(),
                                         &history_, start_time_);
+  admin_->SetName(client_name_);
   admin_service_ = std::make_unique<AdminService>(admin_.get(), access);
 }
 

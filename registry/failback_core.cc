@@ -24,9 +24,10 @@ using registry::v1::IntentState;
 
 absl::Status Cancelled() { return absl::CancelledError("the registry client was shut down"); }
 
-UpstreamSession::Options SessionOptions(const FailbackRegistry::Options& options) {
-  return {options.incarnation, options.client_name, options.session_ttl,
-          options.reconnect,   options.timer,       options.random};
+UpstreamSession::Options SessionOptions(const FailbackRegistry::Options& options,
+                                        std::function<registry::v1::AgentReport()> report) {
+  return {options.incarnation, options.client_name, options.session_ttl, options.reconnect,
+          options.timer,       options.random,      std::move(report)};
 }
 
 }  // namespace
@@ -34,11 +35,16 @@ UpstreamSession::Options SessionOptions(const FailbackRegistry::Options& options
 std::shared_ptr<FailbackRegistry::Core> FailbackRegistry::Core::Create(
     std::unique_ptr<Registry> upstream, Options options, std::shared_ptr<IntentJournal> journal) {
   auto core = std::make_shared<Core>(std::move(options), std::move(journal));
-  core->session_ =
-      UpstreamSession::Create(std::shared_ptr<Registry>(std::move(upstream)),
-                              SessionOptions(core->options_), [weak = core->weak_from_this()] {
-                                if (auto self = weak.lock()) self->OnSessionChange();
-                              });
+  core->session_ = UpstreamSession::Create(
+      std::shared_ptr<Registry>(std::move(upstream)),
+      SessionOptions(core->options_,
+                     [weak = core->weak_from_this()] {
+                       auto self = weak.lock();
+                       return self == nullptr ? registry::v1::AgentReport() : self->Report();
+                     }),
+      [weak = core->weak_from_this()] {
+        if (auto self = weak.lock()) self->OnSessionChange();
+      });
   MutexLock lock(&core->mu_);
   core->upstream_ = core->session_->upstream();
   return core;

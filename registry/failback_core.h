@@ -102,6 +102,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   bool draining() const;
   std::vector<agent::v1::PendingOperation> Pending() const;
   std::vector<IntentJournal::Intent> PresentIntents() const;
+  std::vector<agent::v1::CarriedIntent> Carried(const std::string& begins) const;
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
   absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
   void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
@@ -508,6 +509,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   bool Suspended(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Statistics (failback_statistics.cc).
+  // For the registry, with a renewal.
+  registry::v1::AgentReport Report() const;
   void CountAttempt(OperationKind kind, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

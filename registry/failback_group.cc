@@ -568,6 +568,22 @@ std::vector<agent::v1::PendingOperation> FailbackGroup::Pending() const {
   return rows;
 }
 
+std::vector<agent::v1::CarriedIntent> FailbackGroup::Carried(const std::string& begins) const {
+  std::vector<std::pair<std::string, agent::v1::CarriedIntent>> rows;
+  for (const Member& member : *members_) {
+    for (agent::v1::CarriedIntent& intent : member.registry->Carried(begins)) {
+      intent.set_upstream(member.name);
+      rows.emplace_back(CanonicalKey(intent.instance().key()), std::move(intent));
+    }
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<agent::v1::CarriedIntent> intents;
+  intents.reserve(rows.size());
+  for (auto& [key, intent] : rows) intents.push_back(std::move(intent));
+  return intents;
+}
+
 absl::StatusOr<int64_t> FailbackGroup::ForPending(
     const agent::v1::PendingSelector& selector,
     absl::StatusOr<int64_t> (FailbackRegistry::*act)(const std::vector<std::string>&)) {

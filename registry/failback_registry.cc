@@ -81,6 +81,9 @@ FailbackRegistry::~FailbackRegistry() { core_->Shutdown(); }
 
 void FailbackRegistry::Shutdown() { core_->Shutdown(); }
 
+std::vector<agent::v1::CarriedIntent> FailbackRegistry::Carried(const std::string& begins) const {
+  return core_->Carried(begins);
+}
 std::vector<IntentJournal::Intent> FailbackRegistry::PresentIntents() const {
   return core_->PresentIntents();
 }

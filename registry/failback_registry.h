@@ -203,6 +203,10 @@ class FailbackRegistry final : public Registry {
   // Options::adopt.
   std::vector<IntentJournal::Intent> PresentIntents() const;
 
+  // The same for an operator, with how far each has come, in any order. Those whose canonical keys
+  // begin so.
+  std::vector<agent::v1::CarriedIntent> Carried(const std::string& begins) const;
+
   // What the destructor does first: answers every call under way, ends every subscription. Calls
   // that come later are answered with CANCELLED.
   void Shutdown();

@@ -2,7 +2,10 @@
 
 #include "registry/failback_statistics.h"
 
+#include <numeric>
+
 #include "registry/failback_core.h"
+#include "registry/version.h"
 
 namespace failback {
 
@@ -45,6 +48,27 @@ FailbackStatistics FailbackRegistry::Core::Stats() const {
         resyncing_ ? agent::v1::UPSTREAM_STATE_RESYNCING : agent::v1::UPSTREAM_STATE_READY;
   }
   return stats;
+}
+
+registry::v1::AgentReport FailbackRegistry::Core::Report() const {
+  const FailbackStatistics stats = Stats();
+  const auto total = [](const FailbackStatistics::ByOperation<int64_t>& counts) {
+    return static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  };
+  registry::v1::AgentReport report;
+  report.set_name(options_.client_name);
+  report.set_version(kVersion);
+  report.set_intents(static_cast<uint64_t>(stats.desired));
+  report.set_parked(total(stats.parked));
+  report.set_pending(total(stats.pending) + report.parked());
+  report.set_superseded(static_cast<uint64_t>(stats.superseded));
+  if (report.pending() > 0) {
+    // In whole seconds: the same until another one is the oldest.
+    const absl::Time since = options_.timer->clock()->WallNow() - stats.oldest_pending;
+    report.mutable_oldest_pending()->set_seconds(
+        absl::ToUnixSeconds(since + absl::Milliseconds(500)));
+  }
+  return report;
 }
 
 }  // namespace failback

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "daemon/admin_config.h"
 #include "daemon/config.h"
@@ -102,6 +103,7 @@ absl::Status RegistryDaemon::Start() {
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
   admin_ = std::make_unique<RegistryAdmin>(registry_.get(), config_.store(), start_time_);
+  admin_->SetName(absl::StrJoin(config_.listen(), ", "));
   if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) etcd->Connect();
   if (auto status = ServeAdmin(); !status.ok()) return status;
   if (auto status = Serve(); !status.ok()) return status;
@@ -130,7 +132,10 @@ void RegistryDaemon::AddMetrics() {
       {"failback-registry", timer_.get(), server_.get(), security_.get(), xds_service_.get()},
       &metrics_);
   if (const auto* store = dynamic_cast<const StoreRegistry*>(registry_.get())) {
-    metrics_.Add([store](MetricFamilies* out) { CollectStore(store->Stats(), out); });
+    metrics_.Add([store](MetricFamilies* out) {
+      CollectStore(store->Stats(), out);
+      CollectAgents(store->CountAgents(), out);
+    });
   }
   if (const auto* etcd = dynamic_cast<const EtcdRegistry*>(registry_.get())) {
     metrics_.Add([etcd](MetricFamilies* out) { CollectEtcd(etcd->Stats(), out); });

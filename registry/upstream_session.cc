@@ -159,12 +159,27 @@ void UpstreamSession::Step() {
       self->OnOpened(std::move(response));
     });
   } else {
-    KeepAliveRequest request;
-    request.set_session_id(session_id);
-    upstream->KeepAlive(request, [self, session_id](absl::StatusOr<KeepAliveResponse> response) {
-      self->OnRenewed(session_id, std::move(response));
-    });
+    Renew(upstream, session_id);
   }
+}
+
+void UpstreamSession::Renew(const std::shared_ptr<Registry>& upstream,
+                            const std::string& session_id) {
+  KeepAliveRequest request;
+  request.set_session_id(session_id);
+  if (options_.report != nullptr) {
+    registry::v1::AgentReport report = options_.report();
+    const std::string bytes = report.SerializeAsString();
+    MutexLock lock(&mu_);
+    if (bytes != reported_) {
+      *request.mutable_report() = std::move(report);
+      reported_ = bytes;
+    }
+  }
+  upstream->KeepAlive(
+      request, [self = shared_from_this(), session_id](absl::StatusOr<KeepAliveResponse> response) {
+        self->OnRenewed(session_id, std::move(response));
+      });
 }
 
 absl::Status UpstreamSession::CheckStore(const OpenSessionResponse& opened) {
@@ -205,6 +220,7 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
       if (!confirmed) ++state_.session_serial;
       state_.info = *std::move(response);
       state_.session_id = state_.info.session_id();
+      reported_.clear();
       opened_nanos_ = options_.timer->clock()->NowNanos();
       Succeeded();
     } else {
@@ -284,6 +300,7 @@ void UpstreamSession::Succeeded() {
 
 void UpstreamSession::Failed(const absl::Status& status) {
   state_.last_error = status;
+  reported_.clear();  // who answers next may be another process
   ++failures_;
   if (state_.phase != Phase::kClosing) {
     // A renewal that was slow once is not an outage; one that found nobody is.

@@ -53,6 +53,9 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
     BackoffOptions reconnect;
     HashedWheelTimer* timer;
     Random random;
+    // Optional. How the owner is, for the registry: goes with the first renewal of a session, with
+    // the first after an outage, and when it has changed. Called without locks.
+    std::function<registry::v1::AgentReport()> report = nullptr;
   };
 
   enum class Phase {
@@ -111,6 +114,7 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
 
   // Makes the next call, if none is in flight.
   void Step();
+  void Renew(const std::shared_ptr<Registry>& upstream, const std::string& session_id);
   // OK, or why the registry that answered is not taken for the one that was there before.
   absl::Status CheckStore(const OpenSessionResponse& opened) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnOpened(absl::StatusOr<OpenSessionResponse> response);
@@ -147,6 +151,8 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   // Store ids that were there before the present one.
   std::set<std::string> former_stores_ ABSL_GUARDED_BY(mu_);
   int refused_stores_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
+  // The report that the registry has; empty: none.
+  std::string reported_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace failback

@@ -11,6 +11,7 @@
 namespace failback {
 namespace {
 
+using admin::v1::AgentSummary;
 using admin::v1::InstanceChange;
 using admin::v1::InstanceCounts;
 using admin::v1::InstanceDescription;
@@ -32,6 +33,10 @@ std::string FormatCounts(const InstanceCounts& counts) {
   add(counts.unhealthy(), "unhealthy");
   add(counts.draining(), "draining");
   add(counts.offline(), "offline");
+  add(counts.pending(), "pending");
+  add(counts.superseded(), "superseded");
+  add(counts.lapsed(), "lapsed");
+  add(counts.held(), "held");
   add(counts.persistent(), "persistent");
   return absl::StrJoin(parts, ", ");
 }
@@ -47,7 +52,7 @@ std::string FormatSession(const SessionSummary& session, absl::Time now) {
 
 std::string FormatMark(const registry::v1::OfflineMark& mark, absl::Time now) {
   return absl::StrCat(mark.by().empty() ? "" : absl::StrCat(" by ", mark.by()), ", ",
-                      FormatRelative(mark.time(), now),
+                      FormatWhen(mark.time(), now),
                       mark.reason().empty() ? "" : absl::StrCat(": ", mark.reason()));
 }
 
@@ -68,8 +73,8 @@ std::string FormatInstance(const InstanceRecord& record, absl::Time now, const P
                        instance.persistent() ? ", persistent" : "")) +
       Row("generation", absl::StrCat(record.generation()));
   if (record.has_create_time()) {
-    text += Row("created", FormatRelative(record.create_time(), now)) +
-            Row("changed", FormatRelative(record.modify_time(), now));
+    text += Row("created", FormatWhen(record.create_time(), now)) +
+            Row("changed", FormatWhen(record.modify_time(), now));
   }
   return text;
 }
@@ -78,7 +83,7 @@ std::string FormatHistory(const google::protobuf::RepeatedPtrField<InstanceChang
                           absl::Time now) {
   std::vector<std::vector<std::string>> rows;
   for (const InstanceChange& change : history) {
-    rows.push_back({FormatRelative(change.time(), now),
+    rows.push_back({FormatWhen(change.time(), now),
                     FormatEnum(admin::v1::ChangeKind_descriptor(), change.kind()), change.by(),
                     change.generation() == 0 ? "" : absl::StrCat(change.generation()),
                     change.revision() == 0 ? "" : absl::StrCat(change.revision()),
@@ -110,6 +115,8 @@ std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const
          Row("sessions", absl::StrCat(registry.sessions(), ", ", registry.expired_sessions(),
                                       " expired since the start, ", registry.held_back_leases(),
                                       " held back")) +
+         Row("agents",
+             absl::StrCat(registry.agents(), ", ", registry.agents_in_trouble(), " in trouble")) +
          Row("subscribers", absl::StrCat(registry.subscribers())) +
          Row("guard",
              FormatEnum(admin::v1::EvictionGuardState_descriptor(), registry.eviction_guard()));
@@ -123,6 +130,36 @@ std::string FormatRegistryLine(const Overview& overview) {
                       " instances, ", registry.sessions(), " sessions, ",
                       registry.held_back_leases(), " held back",
                       registry.has_write_status() ? "  cannot write" : "");
+}
+
+std::string FormatSessions(const std::vector<SessionSummary>& sessions, absl::Time now,
+                           const Palette& palette) {
+  std::vector<std::vector<std::string>> rows;
+  rows.reserve(sessions.size());
+  for (const SessionSummary& session : sessions) {
+    rows.push_back({session.incarnation(), session.client_name(), absl::StrCat(session.rank()),
+                    absl::StrCat(session.instances()), FormatSpan(FromProto(session.ttl())),
+                    session.held_back() ? "held" : "alive",
+                    session.held_back() ? "" : FormatRelative(session.expire_time(), now)});
+  }
+  return FormatTable({"INCARNATION", "CLIENT", "RANK", "INSTANCES", "TTL", "STATE", "ENDS"}, rows,
+                     palette);
+}
+
+std::string FormatAgents(const std::vector<AgentSummary>& agents, absl::Time now,
+                         const Palette& palette) {
+  std::vector<std::vector<std::string>> rows;
+  rows.reserve(agents.size());
+  for (const AgentSummary& agent : agents) {
+    const registry::v1::AgentReport& report = agent.report();
+    rows.push_back({report.name(), report.version(), absl::StrCat(report.intents()),
+                    absl::StrCat(report.pending()), absl::StrCat(report.parked()),
+                    absl::StrCat(report.superseded()), FormatWhen(report.oldest_pending(), now),
+                    FormatWhen(agent.report_time(), now), absl::StrJoin(agent.troubles(), "; ")});
+  }
+  return FormatTable({"NAME", "VERSION", "INTENTS", "PENDING", "PARKED", "SUPERSEDED",
+                      "OLDEST PENDING", "REPORTED", "TROUBLE"},
+                     rows, palette);
 }
 
 std::string FormatDescription(const InstanceDescription& description,

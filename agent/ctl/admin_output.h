@@ -6,6 +6,7 @@
 #define FAILBACK_AGENT_CTL_ADMIN_OUTPUT_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "agent/ctl/terminal.h"
@@ -19,6 +20,11 @@ std::string FormatRegistryStatus(const admin::v1::Overview& overview, absl::Time
 
 // The same as one line, without anything that changes by itself.
 std::string FormatRegistryLine(const admin::v1::Overview& overview);
+
+std::string FormatSessions(const std::vector<admin::v1::SessionSummary>& sessions, absl::Time now,
+                           const Palette& palette);
+std::string FormatAgents(const std::vector<admin::v1::AgentSummary>& agents, absl::Time now,
+                         const Palette& palette);
 
 // An instance with its session and its last changes.
 std::string FormatDescription(const admin::v1::InstanceDescription& description,

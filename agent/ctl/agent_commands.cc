@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -23,6 +24,7 @@ namespace {
 
 using agent::v1::CancelRequest;
 using agent::v1::CancelResponse;
+using agent::v1::CarriedIntent;
 using agent::v1::DrainRequest;
 using agent::v1::DrainResponse;
 using agent::v1::GetStatusRequest;
@@ -76,31 +78,92 @@ void AddPending(CLI::App* app, CtlAction* action) {
   });
 }
 
+std::string FormatRetry(const RetryResponse& response, bool waited, const CtlContext& context) {
+  std::string text = absl::StrCat("retried ", response.retried());
+  if (!waited) return text + "\n";
+  absl::StrAppend(&text, ": ", response.done(), " done, ", response.retried() - response.done(),
+                  " not\n");
+  if (response.remaining_size() == 0) return text;
+  return text + FormatPending({response.remaining().begin(), response.remaining().end()},
+                              absl::Now(), context.palette);
+}
+
 void AddRetry(CLI::App* app, CtlAction* action) {
   struct Flags {
     std::vector<std::string> ids;
     std::string upstream;
+    absl::Duration wait = absl::ZeroDuration();
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* const command = app->add_subcommand(
       "retry", "try pending operations now; parked ones have all retries again");
   command->footer(
+      "With --wait it tells how the attempts ended; exit status 1 when one did not succeed.\n\n"
       "Examples:\n"
       "  failbackctl retry\n"
+      "  failbackctl retry --wait 10s\n"
       "  failbackctl retry 'register default/orders/orders-1'");
   command->add_option("ID", flags->ids, "operations, as `pending` shows them; none: all")
       ->type_name("OPERATION");
+  AddDuration(command, "--wait", &flags->wait, "until the attempts have ended, at most so long");
   AddUpstream(command, &flags->upstream);
   command->callback([action, flags] {
     *action = [flags](CtlContext* context) {
       RetryRequest request;
       for (const std::string& id : flags->ids) request.mutable_selector()->add_ids(id);
       request.mutable_selector()->set_upstream(flags->upstream);
+      const bool waits = flags->wait > absl::ZeroDuration();
+      if (waits) *request.mutable_wait() = ToProto(flags->wait);
+      // The way there needs time too.
+      context->timeout += flags->wait;
       RetryResponse response;
       const grpc::Status status =
           context->agent().Retry(context->NewCall().get(), request, &response);
       if (!status.ok()) return context->Report("retry", StatusFromGrpc(status));
-      return context->Show("retry", absl::StrCat("retried ", response.retried(), "\n"), response);
+      const int shown = context->Show("retry", FormatRetry(response, waits, *context), response);
+      return waits && response.done() < response.retried() ? kCtlFailed : shown;
+    };
+  });
+}
+
+void AddIntents(CLI::App* app, CtlAction* action) {
+  using registry::v1::IntentState;
+  auto states = std::make_shared<std::vector<std::string>>();
+  CLI::App* const command = app->add_subcommand(
+      "intents", "what an agent registers, and how far each registration has come");
+  command->footer(
+      "From the agent's memory: whatever its registries know, or allow to be read.\n\n"
+      "Examples:\n"
+      "  failbackctl intents\n"
+      "  failbackctl intents --state superseded --state lapsed -o json");
+  AddRepeated(command, "--state", "accepted|acknowledged|superseded|lapsed", states.get(),
+              "only in this state; may be repeated");
+  command->callback([action, states] {
+    agent::v1::ListIntentsRequest request;
+    for (const std::string& text : *states) {
+      IntentState state;
+      if (!registry::v1::IntentState_Parse(
+              absl::StrCat("INTENT_STATE_", absl::AsciiStrToUpper(text)), &state) ||
+          state == registry::v1::INTENT_STATE_UNSPECIFIED) {
+        throw CLI::ValidationError(
+            "--state",
+            absl::StrCat("'", text, "' is not accepted, acknowledged, superseded or lapsed"));
+      }
+      request.add_states(state);
+    }
+    *action = [request](CtlContext* context) mutable {
+      std::vector<CarriedIntent> intents;
+      do {
+        agent::v1::ListIntentsResponse response;
+        const grpc::Status status =
+            context->agent().ListIntents(context->NewCall().get(), request, &response);
+        if (!status.ok()) return context->Report("intents", StatusFromGrpc(status));
+        for (CarriedIntent& intent : *response.mutable_intents()) {
+          intents.push_back(std::move(intent));
+        }
+        request.set_page_token(response.next_page_token());
+      } while (!request.page_token().empty());
+      return context->ShowList("intents", FormatIntents(intents, context->palette), intents);
     };
   });
 }
@@ -204,6 +267,7 @@ void AddDrain(CLI::App* app, CtlAction* action) {
 
 void AddAgentCommands(CLI::App* app, CtlAction* action) {
   AddPending(app, action);
+  AddIntents(app, action);
   AddRetry(app, action);
   AddCancel(app, action);
   AddDrain(app, action);

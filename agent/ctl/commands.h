@@ -95,6 +95,8 @@ void AddSubscribeCommand(CLI::App* app, CtlAction* action);
 void AddAgentCommands(CLI::App* app, CtlAction* action);
 // status, wait-ready: at an agent or a registry.
 void AddStatusCommands(CLI::App* app, CtlAction* action);
+// sessions, agents, guard: at a registry.
+void AddFleetCommands(CLI::App* app, CtlAction* action);
 // describe, offline, online: at a registry or an agent.
 void AddAdminCommands(CLI::App* app, CtlAction* action);
 // health: at a registry or an agent; report-health: at an agent.

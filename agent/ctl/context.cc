@@ -40,7 +40,8 @@ std::string Advice(const absl::Status& status) {
 
 // Commands that only an agent knows.
 bool IsAgentCommand(const std::string& command) {
-  static const char* const kCommands[] = {"pending", "retry", "cancel", "drain", "report-health"};
+  static const char* const kCommands[] = {"pending", "intents", "retry",
+                                          "cancel",  "drain",   "report-health"};
   return std::find(std::begin(kCommands), std::end(kCommands), command) != std::end(kCommands);
 }
 

@@ -187,6 +187,15 @@ std::string FormatRelative(const google::protobuf::Timestamp& when, absl::Time n
   return absl::StrCat(FormatSpan(now - time), " ago");
 }
 
+std::string FormatWhen(const google::protobuf::Timestamp& when, absl::Time now) {
+  if (when.seconds() == 0 && when.nanos() == 0) return "-";
+  const absl::TimeZone zone = absl::LocalTimeZone();
+  const absl::Time time = FromProto(when);
+  const bool today = absl::ToCivilDay(time, zone) == absl::ToCivilDay(now, zone);
+  return absl::StrCat(absl::FormatTime(today ? "%H:%M:%S" : "%Y-%m-%d %H:%M:%S", time, zone), " (",
+                      FormatRelative(when, now), ")");
+}
+
 std::string FormatMessage(const std::string& message) {
   const size_t begin = message.find("failed to connect to all addresses");
   const size_t cause = message.rfind(": ");
@@ -286,7 +295,11 @@ absl::Status PrintResult(OutputFormat format, const std::string& table,
 }
 
 std::string FormatRecords(const std::vector<InstanceRecord>& records, absl::Time now,
-                          const Palette& palette) {
+                          const Palette& palette, NamespaceColumn namespaces) {
+  std::vector<std::string> header = {"SERVICE", "ID",    "ENDPOINT", "STATUS", "WEIGHT",
+                                     "ZONE",    "STATE", "OWNER",    "CHANGED"};
+  const bool show = namespaces == NamespaceColumn::kShow;
+  if (show) header.insert(header.begin(), "NAMESPACE");
   std::vector<std::vector<std::string>> rows;
   rows.reserve(records.size());
   for (const InstanceRecord& record : records) {
@@ -295,11 +308,10 @@ std::string FormatRecords(const std::vector<InstanceRecord>& records, absl::Time
                     FormatEndpoint(instance), FormatHealth(instance),
                     absl::StrCat(instance.has_weight() ? instance.weight() : 100), instance.zone(),
                     EnumText(record.state()), Owner(record),
-                    FormatRelative(record.modify_time(), now)});
+                    FormatWhen(record.modify_time(), now)});
+    if (show) rows.back().insert(rows.back().begin(), instance.key().namespace_());
   }
-  return FormatTable(
-      {"SERVICE", "ID", "ENDPOINT", "STATUS", "WEIGHT", "ZONE", "STATE", "OWNER", "CHANGED"}, rows,
-      palette);
+  return FormatTable(header, rows, palette);
 }
 
 std::string FormatPending(const std::vector<PendingOperation>& operations, absl::Time now,
@@ -312,12 +324,27 @@ std::string FormatPending(const std::vector<PendingOperation>& operations, absl:
                     operation.state() == agent::v1::PENDING_STATE_WAITING
                         ? FormatRelative(operation.next_attempt(), now)
                         : "-",
-                    FormatRelative(operation.since(), now), FormatStatus(operation.last_status()),
+                    FormatWhen(operation.since(), now), FormatStatus(operation.last_status()),
                     operation.upstream()});
   }
   return FormatTable(
       {"ID", "GENERATION", "STATE", "TIMES", "NEXT ATTEMPT", "SINCE", "LAST STATUS", "UPSTREAM"},
       rows, palette);
+}
+
+std::string FormatIntents(const std::vector<agent::v1::CarriedIntent>& intents,
+                          const Palette& palette) {
+  std::vector<std::vector<std::string>> rows;
+  rows.reserve(intents.size());
+  for (const agent::v1::CarriedIntent& intent : intents) {
+    rows.push_back({FormatKey(intent.instance().key()), FormatEndpoint(intent.instance()),
+                    FormatHealth(intent.instance()), EnumText(intent.state()),
+                    absl::StrCat(intent.generation()), FormatStatus(intent.last_status()),
+                    intent.upstream()});
+  }
+  return FormatTable(
+      {"INSTANCE", "ENDPOINT", "STATUS", "STATE", "GENERATION", "LAST STATUS", "UPSTREAM"}, rows,
+      palette);
 }
 
 std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now,
@@ -329,20 +356,25 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now,
       status.local_sessions() == 1 ? " session\n" : " sessions\n",
       FormatConfigStatus(status.config(), now));
   for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
-    absl::StrAppend(&text, "\n", "upstream      ",
-                    upstream.name().empty() || upstream.name() == upstream.uri()
-                        ? upstream.uri()
-                        : absl::StrCat(upstream.name(), ", ", upstream.uri()),
-                    "\n", "state         ", palette.State(EnumText(upstream.state())), " since ",
-                    FormatRelative(upstream.since(), now), "\n", "session       ",
-                    upstream.session_id().empty() ? "-" : upstream.session_id(), ", ttl ",
-                    FormatSpan(FromProto(upstream.session_ttl())), "\n", "store         ",
-                    upstream.store_id().empty() ? "-" : upstream.store_id(), ", epoch ",
-                    upstream.epoch(), "\n", "instances     ", upstream.desired(), " desired, ",
-                    upstream.acknowledged(), " acknowledged\n", "operations    ",
-                    upstream.pending(), " pending, ", upstream.parked(), " parked\n",
-                    "subscriptions ", upstream.subscriptions(), "\n", "last error    ",
-                    FormatStatus(upstream.last_error()), "\n");
+    absl::StrAppend(
+        &text, "\n", "upstream      ",
+        upstream.name().empty() || upstream.name() == upstream.uri()
+            ? upstream.uri()
+            : absl::StrCat(upstream.name(), ", ", upstream.uri()),
+        "\n", "state         ", palette.State(EnumText(upstream.state())), " since ",
+        FormatRelative(upstream.since(), now), "\n", "session       ",
+        upstream.session_id().empty() ? "-" : upstream.session_id(), ", ttl ",
+        FormatSpan(FromProto(upstream.session_ttl())), "\n", "store         ",
+        upstream.store_id().empty() ? "-" : upstream.store_id(), ", epoch ", upstream.epoch(), "\n",
+        "instances     ", upstream.desired(), " desired, ", upstream.acknowledged(),
+        " acknowledged",
+        upstream.superseded() > 0 ? absl::StrCat(", ", upstream.superseded(), " superseded") : "",
+        upstream.has_lapsed_since()
+            ? absl::StrCat(", lapsed since ", FormatWhen(upstream.lapsed_since(), now))
+            : "",
+        "\n", "operations    ", upstream.pending(), " pending, ", upstream.parked(), " parked\n",
+        "subscriptions ", upstream.subscriptions(), "\n", "last error    ",
+        FormatStatus(upstream.last_error()), "\n");
   }
   if (status.has_xds()) absl::StrAppend(&text, FormatXds(status.xds(), now));
   absl::StrAppend(&text, FormatStaticServices(status, now, palette));

@@ -31,6 +31,9 @@ std::string FormatTable(const std::vector<std::string>& header,
 std::string FormatSpan(absl::Duration duration);
 // "in 1.2s" or "3s ago", of a point of time that is set; "-" when it is not.
 std::string FormatRelative(const google::protobuf::Timestamp& when, absl::Time now);
+// The same behind the time by the clock here, with the date when it is another day's:
+// "14:03:07 (3s ago)", "2026-05-31 14:03:07 (4d3h ago)".
+std::string FormatWhen(const google::protobuf::Timestamp& when, absl::Time now);
 
 // What a person needs of a message: of gRPC's "failed to connect to all addresses; last error: …:
 // Connection refused" only the cause.
@@ -78,10 +81,14 @@ absl::Status PrintResult(OutputFormat format, const std::string& table,
 std::string FormatEndpoint(const registry::v1::ServiceInstance& instance);
 
 // Tables of what a registry and an agent tell.
+enum class NamespaceColumn { kHide, kShow };
 std::string FormatRecords(const std::vector<registry::v1::InstanceRecord>& records, absl::Time now,
-                          const Palette& palette = Palette());
+                          const Palette& palette = Palette(),
+                          NamespaceColumn namespaces = NamespaceColumn::kHide);
 std::string FormatPending(const std::vector<agent::v1::PendingOperation>& operations,
                           absl::Time now, const Palette& palette = Palette());
+std::string FormatIntents(const std::vector<agent::v1::CarriedIntent>& intents,
+                          const Palette& palette = Palette());
 std::string FormatAgentStatus(const agent::v1::GetStatusResponse& status, absl::Time now,
                               const Palette& palette = Palette());
 // One line for each message of a subscription, as "12:00:01.250  +3 -0  revision 7  …".

@@ -1,5 +1,7 @@
 #include "registry/admin/admin.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,10 +45,22 @@ std::vector<ServiceSummary> Summarize(const std::vector<InstanceRecord>& records
       services.back().set_namespace_(key.namespace_());
       services.back().set_name(key.service());
     }
-    Count(StateOf(record.instance()), record.instance().persistent(), +1,
-          services.back().mutable_instances());
+    Count(StateOf(record), record.instance().persistent(), +1, services.back().mutable_instances());
   }
   return services;
+}
+
+std::string HostName() {
+  char name[256] = "";
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+// The error of what only a registry on a store of its own can do.
+absl::Status OnlyAtRegistry(admin::v1::DaemonKind kind, const char* what) {
+  return absl::UnimplementedError(
+      kind == admin::v1::DAEMON_KIND_AGENT
+          ? absl::StrCat(what, " are a registry's: ask failback-registry, not the agent")
+          : absl::StrCat(what, " are known to a registry on a store of its own, not over etcd"));
 }
 
 }  // namespace
@@ -58,6 +72,8 @@ admin::v1::Overview Admin::GetOverview() const {
   admin::v1::Overview overview;
   overview.set_kind(kind_);
   overview.set_version(kVersion);
+  overview.set_name(name_);
+  overview.set_host(HostName());
   *overview.mutable_start_time() = ToProto(start_time_);
   *overview.mutable_time() = ToProto(absl::Now());
   *overview.mutable_readiness() = GetReadiness();
@@ -150,7 +166,7 @@ void Admin::FindInstance(const InstanceKey& named, Callback<InstanceDescription>
             description.set_stale(listing->stale);
             for (InstanceRecord& record : listing->records) {
               if (record.instance().key().instance_id() != key.instance_id()) continue;
-              description.mutable_instance()->set_state(StateOf(record.instance()));
+              description.mutable_instance()->set_state(StateOf(record));
               *description.mutable_instance()->mutable_record() = std::move(record);
             }
             std::move(done)(std::move(description));
@@ -159,6 +175,21 @@ void Admin::FindInstance(const InstanceKey& named, Callback<InstanceDescription>
 
 void Admin::SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) const {
   registry_->SetOffline(request, std::move(done));
+}
+
+void Admin::ListSessions(const admin::v1::ListSessionsRequest& request,
+                         Callback<admin::v1::ListSessionsResponse> done) const {
+  std::move(done)(OnlyAtRegistry(kind_, "sessions"));
+}
+
+void Admin::ListAgents(const admin::v1::ListAgentsRequest& request,
+                       Callback<admin::v1::ListAgentsResponse> done) const {
+  std::move(done)(OnlyAtRegistry(kind_, "agents"));
+}
+
+void Admin::SetEvictionGuard(const admin::v1::SetEvictionGuardRequest& request,
+                             Callback<admin::v1::SetEvictionGuardResponse> done) const {
+  std::move(done)(OnlyAtRegistry(kind_, "held sessions"));
 }
 
 }  // namespace failback

@@ -11,6 +11,7 @@
 #define FAILBACK_REGISTRY_ADMIN_ADMIN_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -34,6 +35,9 @@ class Admin {
   Admin& operator=(const Admin&) = delete;
 
   admin::v1::DaemonKind kind() const { return kind_; }
+
+  // How people call this daemon: in its overview. Before the first call.
+  void SetName(std::string name) { name_ = std::move(name); }
 
   // Whether clients should be sent here.
   virtual admin::v1::Readiness GetReadiness() const = 0;
@@ -59,6 +63,14 @@ class Admin {
   void SetOffline(const admin::v1::SetOfflineRequest& request,
                   Callback<admin::v1::SetOfflineResponse> done) const;
 
+  // A registry's own; here: UNIMPLEMENTED.
+  virtual void ListSessions(const admin::v1::ListSessionsRequest& request,
+                            Callback<admin::v1::ListSessionsResponse> done) const;
+  virtual void ListAgents(const admin::v1::ListAgentsRequest& request,
+                          Callback<admin::v1::ListAgentsResponse> done) const;
+  virtual void SetEvictionGuard(const admin::v1::SetEvictionGuardRequest& request,
+                                Callback<admin::v1::SetEvictionGuardResponse> done) const;
+
  protected:
   struct Listing {
     std::vector<InstanceRecord> records;
@@ -68,7 +80,7 @@ class Admin {
   void FindInstance(const InstanceKey& key, Callback<admin::v1::InstanceDescription> done) const;
 
   // Everything that `selector` means, on all pages.
-  void ListAll(const Selector& selector, Callback<Listing> done) const;
+  virtual void ListAll(const Selector& selector, Callback<Listing> done) const;
 
   // Adds what the daemon knows of itself.
   virtual void AddOverview(admin::v1::Overview* overview) const = 0;
@@ -81,6 +93,7 @@ class Admin {
   const admin::v1::DaemonKind kind_;
   Registry* const registry_;
   const absl::Time start_time_;
+  std::string name_;
 };
 
 }  // namespace failback

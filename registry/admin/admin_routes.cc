@@ -41,7 +41,9 @@ absl::Status ReadStates(const AdminRequest& request, ListInstancesRequest* list)
             absl::StrCat("INSTANCE_STATE_", absl::AsciiStrToUpper(text)), &state) ||
         state == admin::v1::INSTANCE_STATE_UNSPECIFIED) {
       return InvalidField(
-          key, absl::StrCat("'", text, "' is not one of healthy, unhealthy, draining, offline"));
+          key, absl::StrCat("'", text,
+                            "' is not one of healthy, unhealthy, draining, offline, pending, "
+                            "superseded, lapsed, held"));
     }
     list->add_states(state);
   }
@@ -155,6 +157,50 @@ void Services(const Admin& admin, AdminServer* server) {
                  });
 }
 
+// The pages of a list that is asked for with `page_size` and `page_token`.
+template <typename List>
+absl::Status ReadPage(const AdminRequest& request, List* list) {
+  list->set_page_token(request.Query("page_token"));
+  int32_t page_size = 0;
+  if (auto status = ReadNumber(request, "page_size", &page_size); !status.ok()) return status;
+  list->set_page_size(page_size);
+  return absl::OkStatus();
+}
+
+// Paths that only a registry has.
+void Fleet(const Admin& admin, AdminServer* server) {
+  server->Handle("GET", "/sessions", [&admin](const AdminRequest& request, auto respond) {
+    admin::v1::ListSessionsRequest list;
+    list.set_query(request.Query("query"));
+    if (auto status = ReadPage(request, &list); !status.ok()) {
+      return std::move(respond)(AdminResponse::Error(status));
+    }
+    admin.ListSessions(list,
+                       Responder<admin::v1::ListSessionsResponse>(request, std::move(respond)));
+  });
+  server->Handle("GET", "/agents", [&admin](const AdminRequest& request, auto respond) {
+    admin::v1::ListAgentsRequest list;
+    const std::string trouble = request.Query("trouble");
+    if (!trouble.empty() && trouble != "true" && trouble != "false") {
+      return std::move(respond)(AdminResponse::Error(
+          InvalidField("trouble", absl::StrCat("'", trouble, "' is not true or false"))));
+    }
+    list.set_trouble(trouble == "true");
+    if (auto status = ReadPage(request, &list); !status.ok()) {
+      return std::move(respond)(AdminResponse::Error(status));
+    }
+    admin.ListAgents(list, Responder<admin::v1::ListAgentsResponse>(request, std::move(respond)));
+  });
+  server->Handle("POST", "/guard", [&admin](const AdminRequest& request, auto respond) {
+    admin::v1::SetEvictionGuardRequest guard;
+    if (auto status = ParseBody(request, &guard); !status.ok()) {
+      return std::move(respond)(AdminResponse::Error(status));
+    }
+    admin.SetEvictionGuard(
+        guard, Responder<admin::v1::SetEvictionGuardResponse>(request, std::move(respond)));
+  });
+}
+
 admin::v1::WheelStatus WheelStatusOf(const HashedWheelTimer& timer) {
   const HashedWheelTimer::Statistics statistics = timer.Stats();
   admin::v1::WheelStatus status;
@@ -236,6 +282,7 @@ void AddAdminRoutes(const AdminSources& sources, AdminServer* server) {
   HandleConsole(server);
   Overview(*sources.admin, server);
   Services(*sources.admin, server);
+  if (sources.admin->kind() == admin::v1::DAEMON_KIND_REGISTRY) Fleet(*sources.admin, server);
   Logging(server);
   server->Handle("GET", "/config",
                  [config = sources.config](const AdminRequest& request, auto respond) {

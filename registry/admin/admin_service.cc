@@ -88,4 +88,22 @@ ServerUnaryReactor* AdminService::SetOffline(CallbackServerContext* context,
   return Serve(context, told, response, &Admin::SetOffline);
 }
 
+ServerUnaryReactor* AdminService::ListSessions(CallbackServerContext* context,
+                                               const admin::v1::ListSessionsRequest* request,
+                                               admin::v1::ListSessionsResponse* response) {
+  return Serve(context, *request, response, &Admin::ListSessions);
+}
+
+ServerUnaryReactor* AdminService::ListAgents(CallbackServerContext* context,
+                                             const admin::v1::ListAgentsRequest* request,
+                                             admin::v1::ListAgentsResponse* response) {
+  return Serve(context, *request, response, &Admin::ListAgents);
+}
+
+ServerUnaryReactor* AdminService::SetEvictionGuard(
+    CallbackServerContext* context, const admin::v1::SetEvictionGuardRequest* request,
+    admin::v1::SetEvictionGuardResponse* response) {
+  return Serve(context, *request, response, &Admin::SetEvictionGuard);
+}
+
 }  // namespace failback

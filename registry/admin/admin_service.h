@@ -36,6 +36,15 @@ class AdminService final : public admin::v1::AdminService::CallbackService {
   grpc::ServerUnaryReactor* SetOffline(grpc::CallbackServerContext* context,
                                        const admin::v1::SetOfflineRequest* request,
                                        admin::v1::SetOfflineResponse* response) override;
+  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
+                                         const admin::v1::ListSessionsRequest* request,
+                                         admin::v1::ListSessionsResponse* response) override;
+  grpc::ServerUnaryReactor* ListAgents(grpc::CallbackServerContext* context,
+                                       const admin::v1::ListAgentsRequest* request,
+                                       admin::v1::ListAgentsResponse* response) override;
+  grpc::ServerUnaryReactor* SetEvictionGuard(
+      grpc::CallbackServerContext* context, const admin::v1::SetEvictionGuardRequest* request,
+      admin::v1::SetEvictionGuardResponse* response) override;
 
  private:
   template <typename Request, typename Response>

@@ -156,6 +156,22 @@ InstanceState StateOf(const ServiceInstance& instance) {
   }
 }
 
+InstanceState StateOf(const InstanceRecord& record) {
+  switch (record.state()) {
+    case registry::v1::INTENT_STATE_ACCEPTED:
+      return admin::v1::INSTANCE_STATE_PENDING;
+    case registry::v1::INTENT_STATE_SUPERSEDED:
+      return admin::v1::INSTANCE_STATE_SUPERSEDED;
+    case registry::v1::INTENT_STATE_LAPSED:
+      return admin::v1::INSTANCE_STATE_LAPSED;
+    default:
+      break;
+  }
+  const InstanceState state = StateOf(record.instance());
+  const bool held = record.held() && state != admin::v1::INSTANCE_STATE_OFFLINE;
+  return held ? admin::v1::INSTANCE_STATE_HELD : state;
+}
+
 void Count(InstanceState state, bool persistent, int by, admin::v1::InstanceCounts* counts) {
   counts->set_total(counts->total() + by);
   switch (state) {
@@ -167,6 +183,18 @@ void Count(InstanceState state, bool persistent, int by, admin::v1::InstanceCoun
       break;
     case admin::v1::INSTANCE_STATE_DRAINING:
       counts->set_draining(counts->draining() + by);
+      break;
+    case admin::v1::INSTANCE_STATE_PENDING:
+      counts->set_pending(counts->pending() + by);
+      break;
+    case admin::v1::INSTANCE_STATE_SUPERSEDED:
+      counts->set_superseded(counts->superseded() + by);
+      break;
+    case admin::v1::INSTANCE_STATE_LAPSED:
+      counts->set_lapsed(counts->lapsed() + by);
+      break;
+    case admin::v1::INSTANCE_STATE_HELD:
+      counts->set_held(counts->held() + by);
       break;
     default:
       counts->set_healthy(counts->healthy() + by);
@@ -182,6 +210,10 @@ void Add(const admin::v1::InstanceCounts& part, admin::v1::InstanceCounts* whole
   whole->set_draining(whole->draining() + part.draining());
   whole->set_offline(whole->offline() + part.offline());
   whole->set_persistent(whole->persistent() + part.persistent());
+  whole->set_pending(whole->pending() + part.pending());
+  whole->set_superseded(whole->superseded() + part.superseded());
+  whole->set_lapsed(whole->lapsed() + part.lapsed());
+  whole->set_held(whole->held() + part.held());
 }
 
 absl::StatusOr<ListInstancesResponse> QueryInstances(const ListInstancesRequest& request,
@@ -219,7 +251,7 @@ absl::StatusOr<ListInstancesResponse> QueryInstances(const ListInstancesRequest&
     InstanceSummary& summary = summaries[i];
     *summary.mutable_record() = std::move(records[i]);
     const ServiceInstance& instance = summary.record().instance();
-    summary.set_state(StateOf(instance));
+    summary.set_state(StateOf(summary.record()));
     Count(summary.state(), instance.persistent(), +1, response.mutable_counts());
     if (!Wanted(request, words, summary)) continue;
     rows.push_back({sort_key(summary), instance.key().instance_id(), &summary});

@@ -14,6 +14,10 @@ namespace failback {
 // An operator's mark before the owner's word.
 admin::v1::InstanceState StateOf(const ServiceInstance& instance);
 
+// What speaks against it first: at an agent that its registries do not have it, then the mark, then
+// that its session is held, then the owner's word.
+admin::v1::InstanceState StateOf(const InstanceRecord& record);
+
 // One more, or one less, with `by` -1.
 void Count(admin::v1::InstanceState state, bool persistent, int by,
            admin::v1::InstanceCounts* counts);

@@ -28,12 +28,18 @@ class RegistryAdmin final : public Admin {
                     Callback<admin::v1::ListServicesResponse> done) const override;
   void DescribeInstance(const admin::v1::DescribeInstanceRequest& request,
                         Callback<admin::v1::InstanceDescription> done) const override;
+  void ListSessions(const admin::v1::ListSessionsRequest& request,
+                    Callback<admin::v1::ListSessionsResponse> done) const override;
+  void ListAgents(const admin::v1::ListAgentsRequest& request,
+                  Callback<admin::v1::ListAgentsResponse> done) const override;
+  void SetEvictionGuard(const admin::v1::SetEvictionGuardRequest& request,
+                        Callback<admin::v1::SetEvictionGuardResponse> done) const override;
 
  protected:
   void AddOverview(admin::v1::Overview* overview) const override;
 
  private:
-  const StoreRegistry* const store_registry_;  // null: the store is elsewhere
+  StoreRegistry* const store_registry_;  // null: the store is elsewhere
   const std::string store_;
   std::atomic<bool> stopping_ = false;
 };

@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "failback/admin/v1/admin.pb.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "google/protobuf/text_format.h"
@@ -17,6 +18,10 @@ using Rows = std::vector<std::vector<std::string>>;
 // `healthy` for INSTANCE_STATE_HEALTHY.
 std::string StateName(const std::string& name) {
   return absl::AsciiStrToLower(name.substr(name.rfind("STATE_") + sizeof("STATE_") - 1));
+}
+
+std::string Time(const google::protobuf::Timestamp& time) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", FromProto(time), absl::UTCTimeZone());
 }
 
 Rows ServiceRows(const admin::v1::ListServicesResponse& response) {
@@ -39,9 +44,7 @@ Rows InstanceRows(const admin::v1::ListInstancesResponse& response) {
     rows.push_back({instance.key().instance_id(),
                     absl::StrCat(instance.address(), ":", instance.port()),
                     StateName(admin::v1::InstanceState_Name(row.state())), instance.zone(),
-                    row.record().client_name(),
-                    absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", FromProto(row.record().modify_time()),
-                                     absl::UTCTimeZone())});
+                    row.record().client_name(), Time(row.record().modify_time())});
   }
   return rows;
 }
@@ -56,6 +59,29 @@ Rows PendingRows(const agent::v1::ListPendingResponse& response) {
              ? absl::FormatTime("%H:%M:%E3SZ", FromProto(row.next_attempt()), absl::UTCTimeZone())
              : "",
          row.last_status().message()});
+  }
+  return rows;
+}
+
+Rows SessionRows(const admin::v1::ListSessionsResponse& response) {
+  Rows rows = {{"INCARNATION", "CLIENT", "RANK", "INSTANCES", "TTL", "ENDS"}};
+  for (const auto& row : response.sessions()) {
+    rows.push_back({row.incarnation(), row.client_name(), absl::StrCat(row.rank()),
+                    absl::StrCat(row.instances()), absl::FormatDuration(FromProto(row.ttl())),
+                    row.held_back() ? "held back" : Time(row.expire_time())});
+  }
+  return rows;
+}
+
+Rows AgentRows(const admin::v1::ListAgentsResponse& response) {
+  Rows rows = {
+      {"NAME", "VERSION", "INTENTS", "PENDING", "PARKED", "SUPERSEDED", "REPORTED", "TROUBLE"}};
+  for (const auto& row : response.agents()) {
+    const auto& report = row.report();
+    rows.push_back({report.name(), report.version(), absl::StrCat(report.intents()),
+                    absl::StrCat(report.pending()), absl::StrCat(report.parked()),
+                    absl::StrCat(report.superseded()), Time(row.report_time()),
+                    absl::StrJoin(row.troubles(), "; ")});
   }
   return rows;
 }
@@ -92,6 +118,12 @@ std::string MessageText(const google::protobuf::Message& message) {
   }
   if (const auto* pending = dynamic_cast<const agent::v1::ListPendingResponse*>(&message)) {
     return FormatTable(PendingRows(*pending));
+  }
+  if (const auto* sessions = dynamic_cast<const admin::v1::ListSessionsResponse*>(&message)) {
+    return FormatTable(SessionRows(*sessions));
+  }
+  if (const auto* agents = dynamic_cast<const admin::v1::ListAgentsResponse*>(&message)) {
+    return FormatTable(AgentRows(*agents));
   }
   std::string text;
   google::protobuf::TextFormat::PrintToString(message, &text);

@@ -13,7 +13,7 @@ namespace failback {
 // Columns as wide as their widest cell; the first row is the head. Control characters become `?`.
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
 
-// Services, instances and pending operations as a table, anything else in protobuf's text format.
+// Lists as tables, anything else in protobuf's text format.
 std::string MessageText(const google::protobuf::Message& message);
 
 }  // namespace failback

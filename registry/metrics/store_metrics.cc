@@ -48,4 +48,11 @@ void CollectStore(const StoreRegistry::Statistics& stats, MetricFamilies* out) {
   }
 }
 
+void CollectAgents(const StoreRegistry::AgentCounts& agents, MetricFamilies* out) {
+  out->Gauge("failback_registry_agents", "Agents that report with their renewals.", agents.agents);
+  out->Gauge("failback_registry_agents_in_trouble",
+             "Of those: with something parked or superseded, pending for a minute, or overdue.",
+             agents.in_trouble);
+}
+
 }  // namespace failback

@@ -9,6 +9,7 @@
 namespace failback {
 
 void CollectStore(const StoreRegistry::Statistics& stats, MetricFamilies* out);
+void CollectAgents(const StoreRegistry::AgentCounts& agents, MetricFamilies* out);
 
 }  // namespace failback
 

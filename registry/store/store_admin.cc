@@ -47,6 +47,34 @@ Message Parse(const Blob& bytes) {
   return message;
 }
 
+std::string HealthName(const ServiceInstance& instance) {
+  switch (instance.status()) {
+    case registry::v1::HEALTH_STATUS_UNHEALTHY:
+      return "unhealthy";
+    case registry::v1::HEALTH_STATUS_DRAINING:
+      return "draining";
+    default:
+      return "healthy";
+  }
+}
+
+// An update after which the owner says something else of its health tells so; if it says nothing
+// else it is that and no update.
+void TellHealth(const Blob& before_bytes, const Blob& after_bytes,
+                admin::v1::InstanceChange* change) {
+  if (!before_bytes || !after_bytes) return;
+  auto before = Parse<ServiceInstance>(before_bytes);
+  auto after = Parse<ServiceInstance>(after_bytes);
+  const std::string was = HealthName(before), is = HealthName(after);
+  if (was == is) return;
+  change->set_detail(absl::StrCat(was, " → ", is));
+  before.clear_status();
+  after.clear_status();
+  if (CanonicalRegistration(before) == CanonicalRegistration(after)) {
+    change->set_kind(admin::v1::CHANGE_KIND_HEALTH);
+  }
+}
+
 }  // namespace
 
 std::vector<ServiceSummary> StoreRegistry::ServiceSummaries() const {
@@ -77,6 +105,7 @@ std::vector<ServiceSummary> StoreRegistry::ServiceSummaries() const {
     instances.set_offline(counts.offline);
     instances.set_persistent(counts.persistent);
   }
+  CountHeld(&services);
   return services;
 }
 
@@ -118,7 +147,8 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
         registry::v1::ERROR_REASON_NOT_FOUND,
         absl::StrCat("key: ", KeyText(key), " is not registered, and nothing is remembered of it"));
   }
-  for (const auto& [entry, name] : changes) {
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const auto& [entry, name] = changes[i];
     admin::v1::InstanceChange& change = *description.add_history();
     *change.mutable_time() = failback::ToProto(absl::FromUnixMillis(entry.unix_ms));
     change.set_kind(ToProto(entry.kind));
@@ -128,16 +158,17 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
       change.set_by(mark.by());
       change.set_detail(mark.reason());
     }
+    if (entry.kind == ChangeLog::Kind::kUpdated && i + 1 < changes.size()) {
+      TellHealth(changes[i + 1].first.instance, entry.instance, &change);
+    }
     change.set_revision(entry.revision);
     change.set_generation(entry.generation);
   }
-  if (const auto lease = leases_->Look(session_id); lease.has_value()) {
-    description.mutable_session()->set_held_back(lease->held);
-    if (lease->held) {
+  if (description.has_session()) {
+    AddLease(session_id, description.mutable_session());
+    if (description.session().held_back()) {
       description.mutable_instance()->mutable_record()->set_held(true);
-    } else {
-      *description.mutable_session()->mutable_expire_time() =
-          failback::ToProto(options_.timer->clock()->WallNow() + lease->remaining);
+      description.mutable_instance()->set_state(StateOf(description.instance().record()));
     }
   }
   return description;

@@ -294,7 +294,10 @@ void StoreRegistry::Publish(State::Transaction* transaction, int64_t intents,
   if (intents > 0) group_intents_.Observe(intents);
   CommitResult result = transaction->Commit();
   revision_.store(result.revision, std::memory_order_release);
-  for (const std::string& id : result.ended_sessions) leases_->Drop(id);
+  for (const std::string& id : result.ended_sessions) {
+    leases_->Drop(id);
+    agent_reports_.Drop(id);
+  }
   const auto contents = [this](const std::string& topic)
                             ABSL_NO_THREAD_SAFETY_ANALYSIS { return state_->ContentsOf(topic); };
   hub_->Publish(std::move(result), contents, aftermath->deliveries());

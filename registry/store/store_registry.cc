@@ -174,6 +174,13 @@ void StoreRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliv
   if (auto status = ValidateKeepAlive(request); !status.ok()) return std::move(done)(status);
   const absl::Duration ttl = leases_->Renew(request.session_id());
   if (ttl == absl::ZeroDuration()) return std::move(done)(SessionUnknown());
+  if (request.has_report()) {
+    agent_reports_.Take(request.session_id(), request.report(), options_.timer->clock()->WallNow());
+    // It may have ended meanwhile.
+    if (!leases_->Look(request.session_id()).has_value()) {
+      agent_reports_.Drop(request.session_id());
+    }
+  }
   KeepAliveResponse response;
   response.set_session_id(request.session_id());
   *response.mutable_ttl() = ToProto(ttl);

@@ -52,6 +52,7 @@
 #include "registry/local_listing.h"
 #include "registry/outage_log.h"
 #include "registry/registry.h"
+#include "registry/store/agent_reports.h"
 #include "registry/store/batch.h"
 #include "registry/store/durability.h"
 #include "registry/store/leases.h"
@@ -198,6 +199,19 @@ class StoreRegistry final : public Registry, public EncodedRegistrar, public Loc
   // What an operator is shown. Every service, sorted by namespace and name, with counts by state: a
   // service that has not changed since somebody asked last costs nothing.
   std::vector<admin::v1::ServiceSummary> ServiceSummaries() const;
+  // The sessions that are alive; what agents have reported of themselves with their renewals, since
+  // this process started.
+  absl::StatusOr<admin::v1::ListSessionsResponse> ListSessions(
+      const admin::v1::ListSessionsRequest& request) const;
+  absl::StatusOr<admin::v1::ListAgentsResponse> ListAgents(
+      const admin::v1::ListAgentsRequest& request) const;
+  struct AgentCounts {
+    int64_t agents = 0;
+    int64_t in_trouble = 0;
+  };
+  AgentCounts CountAgents() const;
+  // Another one whenever the eviction guard holds something else.
+  std::string hold_serial() const;
   // One instance with its session and what is remembered of it. NOT_FOUND when that is nothing.
   absl::StatusOr<admin::v1::InstanceDescription> Describe(const InstanceKey& key) const;
 
@@ -251,6 +265,12 @@ class StoreRegistry final : public Registry, public EncodedRegistrar, public Loc
   OpenSessionResponse OpenedResponse(const State::Transaction::Opened& opened,
                                      absl::Duration ttl) const;
   void OnLeasesDue(std::vector<std::string> session_ids);
+  // Of sessions that have ended: empty.
+  std::vector<admin::v1::SessionSummary> SummariesOf(
+      const std::vector<std::string>& session_ids) const;
+  void CountHeld(std::vector<admin::v1::ServiceSummary>* services) const;
+  void AddLease(const std::string& session_id, admin::v1::SessionSummary* session) const;
+  std::vector<admin::v1::AgentSummary> Agents() const;
   void SchedulePurge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   void OnPurgeDue();
 
@@ -301,6 +321,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar, public Loc
   std::atomic<int64_t> write_estimate_nanos_{int64_t{1000} * 1000 * 1000};
 
   std::unique_ptr<Leases> leases_;
+  AgentReports agent_reports_;
   std::thread committer_;
 };
 

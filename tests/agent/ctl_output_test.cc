@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -81,24 +82,35 @@ PendingOperation WaitingOperation() {
   return operation;
 }
 
+TEST(CtlOutputTest, When_HasTheDateOfAnotherDay) {
+  setenv("TZ", "UTC", 1);
+  EXPECT_EQ(FormatWhen(google::protobuf::Timestamp(), kNow), "-");
+  EXPECT_EQ(FormatWhen(ToProto(kNow - absl::Seconds(12)), kNow), "22:13:08 (12s ago)");
+  EXPECT_EQ(FormatWhen(ToProto(kNow - absl::Hours(99)), kNow), "2023-11-10 19:13:20 (4d3h ago)");
+}
+
 TEST(CtlOutputTest, PendingTable) {
+  setenv("TZ", "UTC", 1);
   PendingOperation parked = WaitingOperation();
   parked.set_id("unregister default/orders/o");
   parked.set_state(agent::v1::PENDING_STATE_PARKED);
   parked.set_retry_times(3);
   parked.mutable_last_status()->set_code(3);
   parked.mutable_last_status()->set_message("bad: x");
-  EXPECT_EQ(
-      FormatPending({WaitingOperation(), parked}, kNow),
-      "ID                                GENERATION  STATE    TIMES  NEXT ATTEMPT  SINCE    LAST "
-      "STATUS                      UPSTREAM\n"
-      "register default/orders/orders-1  7           waiting  3      in 1.2s       12s ago  "
-      "UNAVAILABLE: Connection refused  grpc://127.0.0.1:7070\n"
-      "unregister default/orders/o       7           parked   3/3    -             12s ago  "
-      "INVALID_ARGUMENT: bad: x         grpc://127.0.0.1:7070\n");
+  EXPECT_EQ(FormatPending({WaitingOperation(), parked}, kNow),
+            "ID                                GENERATION  STATE    TIMES  NEXT ATTEMPT  SINCE     "
+            "          LAST "
+            "STATUS                      UPSTREAM\n"
+            "register default/orders/orders-1  7           waiting  3      in 1.2s       22:13:08 "
+            "(12s ago)  "
+            "UNAVAILABLE: Connection refused  grpc://127.0.0.1:7070\n"
+            "unregister default/orders/o       7           parked   3/3    -             22:13:08 "
+            "(12s ago)  "
+            "INVALID_ARGUMENT: bad: x         grpc://127.0.0.1:7070\n");
 }
 
 TEST(CtlOutputTest, RecordsTable) {
+  setenv("TZ", "UTC", 1);
   InstanceRecord record;
   ServiceInstance& instance = *record.mutable_instance();
   instance.mutable_key()->set_service("orders");
@@ -110,10 +122,10 @@ TEST(CtlOutputTest, RecordsTable) {
   record.set_client_name("agent@host");
   record.set_state(registry::v1::INTENT_STATE_ACKNOWLEDGED);
   *record.mutable_modify_time() = ToProto(kNow - absl::Seconds(3));
-  EXPECT_EQ(
-      FormatRecords({record}, kNow),
-      "SERVICE  ID  ENDPOINT    STATUS    WEIGHT  ZONE  STATE         OWNER       CHANGED\n"
-      "orders   o1  [::1]:8080  draining  0       -     acknowledged  agent@host  3.0s ago\n");
+  EXPECT_EQ(FormatRecords({record}, kNow),
+            "SERVICE  ID  ENDPOINT    STATUS    WEIGHT  ZONE  STATE         OWNER       CHANGED\n"
+            "orders   o1  [::1]:8080  draining  0       -     acknowledged  agent@host  22:13:17 "
+            "(3.0s ago)\n");
 }
 
 TEST(CtlOutputTest, EventsAreOneLineEach) {

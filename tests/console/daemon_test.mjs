@@ -117,7 +117,7 @@ test("an outage: told at once, with what is owed, why, and until when; over by i
 
   await page.getByRole("button", { name: "Retry now: register default/orders/orders-13" }).click();
   await giveToken(page);
-  await shows(page, "Trying again: register default/orders/orders-13", "#notices");
+  await shows(page, "Still waiting: register default/orders/orders-13", "#notices");
   await shows(page, "orders-13", ".grid-body");
 
   await fleet.startRegistry();

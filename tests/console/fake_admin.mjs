@@ -154,6 +154,13 @@ function overview(state) {
 function answerGet(state, path, search) {
   if (path === "/services") return services(state, search);
   if (path === "/pending") return pageOf("operations", state.pending, search);
+  if (path === "/agents" && state.agents)
+    return pageOf("agents", state.agents, search, {
+      totalAgents: state.agents.length,
+      agentsInTrouble: state.agents.filter(({ troubles }) => troubles.length).length,
+    });
+  if (path === "/sessions" && state.sessions)
+    return pageOf("sessions", state.sessions, search, { totalSessions: state.sessions.length });
   const [, namespace, service, id] = path.slice(1).split("/").map(decodeURIComponent);
   if (!path.startsWith("/services/") || !service) return null;
   return id === undefined
@@ -217,6 +224,8 @@ async function answer(state, request, path, search) {
     for await (const chunk of request) text += chunk;
     if (request.headers.authorization !== `Bearer ${TOKEN}`) return [401, UNAUTHENTICATED];
     state.revision++;
+    if (path === "/guard")
+      return [200, { state: "EVICTION_GUARD_STATE_WATCHING", released: 2 }];
     return [200, answerPost(state, path, JSON.parse(text))];
   }
   if (path === "/overview") return [200, overview(state)];

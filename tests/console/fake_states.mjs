@@ -1,6 +1,15 @@
 // What a fake daemon may tell: fleets, pending tables, and whole scenarios.
 
-const STATES = ["healthy", "unhealthy", "draining", "offline"];
+const STATES = [
+  "healthy",
+  "unhealthy",
+  "draining",
+  "offline",
+  "pending",
+  "superseded",
+  "lapsed",
+  "held",
+];
 export const iso = (milliseconds) => new Date(milliseconds).toISOString();
 export const before = (seconds) => iso(Date.now() - seconds * 1000);
 
@@ -124,6 +133,40 @@ const REGISTRY = (fields = {}) => ({
     ...fields,
   },
 });
+// Agents of which every fourth is in trouble.
+const agents = (number) =>
+  Array.from({ length: number }, (_, i) => ({
+    session: session(i),
+    report: {
+      name: `failback-agent@node-${i + 1}`,
+      version: i % 3 ? "0.4.0" : "0.3.9",
+      intents: String(12 + i),
+      pending: i % 4 === 1 ? "3" : "0",
+      parked: i % 4 === 1 ? "2" : "0",
+      superseded: i % 8 === 5 ? "1" : "0",
+      ...(i % 4 === 1 ? { oldestPending: before(300 + i) } : {}),
+    },
+    reportTime: before(40 + i),
+    troubles:
+      i % 4 === 1
+        ? ["2 parked operations", ...(i % 8 === 5 ? ["1 superseded registration"] : [])]
+        : [],
+  }));
+const session = (i, held = false) => ({
+  incarnation: `0b6f7a3e-51c8-4f${10 + i}`,
+  clientName: `failback-agent@node-${i + 1}`,
+  rank: String(i + 1),
+  ...(held ? {} : { expireTime: iso(Date.now() + 8000) }),
+  heldBack: held,
+  ttl: "10s",
+  instances: 12 + i,
+});
+// Instances in states that only an agent knows.
+const unsettled = () =>
+  instances("orders", 9).map((row, i) => ({
+    ...row,
+    state: `INSTANCE_STATE_${["PENDING", "SUPERSEDED", "LAPSED"][i % 3]}`,
+  }));
 const FLEET = () => [
   ...instances("orders", 12),
   ...instances("payments", 64),
@@ -134,7 +177,18 @@ const FLEET = () => [
 ];
 
 export const SCENARIOS = {
-  registry: () => ({ overview: REGISTRY(), rows: FLEET(), pending: [] }),
+  registry: () => ({
+    overview: REGISTRY({ agents: 12, agentsInTrouble: 3 }),
+    rows: FLEET(),
+    pending: [],
+    agents: agents(12),
+    sessions: Array.from({ length: 14 }, (_, i) => session(i, i % 5 === 3)),
+  }),
+  unsettled: () => ({
+    overview: { ...AGENT({ pending: 3, superseded: 3 }), name: "failback-agent@web-7", host: "web-7" },
+    rows: unsettled(),
+    pending: pending(2),
+  }),
   agent: () => ({ overview: AGENT(), rows: FLEET(), pending: [] }),
   outage: () => ({
     overview: AGENT({ pending: 6, parked: 1 }, [

@@ -13,7 +13,7 @@ import {
   shows,
   until,
 } from "./browser.mjs";
-import { startFakeAdmin } from "./fake_admin.mjs";
+import { startFakeAdmin, TOKEN } from "./fake_admin.mjs";
 import { SCENARIOS } from "./fake_states.mjs";
 
 let browser;
@@ -42,6 +42,10 @@ const VIEWS = [
   ["agent", "#/services/default/catalog?instance=catalog-8", "Take offline", true],
   ["outage", "#/pending", "Retry now", true],
   ["outage", "#/status", "acknowledged", false],
+  ["registry", "#/agents", "In trouble", true],
+  ["registry", "#/sessions", "held", false],
+  ["registry", "#/status", "Guard off", false],
+  ["unsettled", "#/services/default/orders", "superseded", true],
   ["empty", "#/services", "Nothing is registered", false],
   ["registry", "#/services/default/orders?q=nobody", "No instance matches", false],
 ];
@@ -193,6 +197,41 @@ test("a pending row opens by click and by Enter, and tells all that is known of 
   });
 });
 
+test("the fleet: which agents are in trouble and why, and whose sessions are held", async () => {
+  const allowed = (text) => text.includes("401");
+  await withPage("registry", "#/agents", { allowed }, async (page) => {
+    await shows(page, "12 agents", "#count");
+    await page.getByRole("button", { name: "In trouble" }).click();
+    await shows(page, "3 agents of 12 match", "#count");
+    await shows(page, "2 parked operations; 1 superseded registration", ".grid-body");
+    await screenshot(page, "console-agents");
+    await page.keyboard.press("3");
+    await shows(page, "14 sessions", "#count");
+    await shows(page, "past its TTL", ".grid-body");
+    await screenshot(page, "console-sessions");
+    await page.keyboard.press("4");
+    await page.getByRole("button", { name: "Guard off" }).click();
+    await page.getByRole("button", { name: "Switch it off" }).click();
+    await page.getByLabel("Token", { exact: true }).fill(TOKEN);
+    await page.getByRole("button", { name: "Go on" }).click();
+    await shows(page, "2 sessions released", "#notices");
+  });
+});
+
+test("what no registry has acknowledged is not shown as healthy", async () => {
+  await withPage("unsettled", "#/services/default/orders", {}, async (page) => {
+    await shows(page, "9 instances", "#count");
+    assert.equal(await page.locator(".grid-body .badge.is-healthy").count(), 0);
+    await screenshot(page, "console-unsettled");
+    await page.getByRole("button", { name: "Lapsed" }).click();
+    await shows(page, "3 instances of 9 match", "#count");
+    assert.equal(await page.title(), "orders · failback-agent@web-7 · Failback agent");
+    await shows(page, "failback-agent@web-7", "#top");
+    await page.goto(`${page.url().split("#")[0]}#/services`);
+    await shows(page, "3 pending, 3 superseded, 3 lapsed", ".grid-body");
+  });
+});
+
 test("what a registry over etcd does not know is not shown as zero", async () => {
   await withPage("etcd", "#/status", {}, async (page) => {
     await shows(page, "which does not count them");
@@ -323,7 +362,7 @@ test("retry one, retry those of a reason, give one up", async () => {
         .click();
       await page.getByLabel("Token", { exact: true }).fill("let-me-in");
       await page.keyboard.press("Enter");
-      await shows(page, "Trying again: register default/orders/orders-1", "#notices");
+      await shows(page, "Done: register default/orders/orders-1", "#notices");
       await shows(page, "under way", "[aria-rowindex='2']");
       await page.locator(".reason", { hasText: "PERMISSION_DENIED" }).click();
       await shows(page, "1 intent of 6 match", "#count");

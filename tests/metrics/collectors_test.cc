@@ -164,6 +164,11 @@ TEST(StoreMetricsTest, AStoreThatCannotBeWrittenAndLeasesThatAreHeld) {
               AllOf(HasSubstr("failback_store_writable 0\n"),
                     HasSubstr("failback_registry_sessions_held 7\n"),
                     HasSubstr("failback_registry_eviction_guard_active 1\n")));
+  EXPECT_THAT(Render([&](MetricFamilies* out) {
+                CollectAgents({12, 3}, out);
+              }),
+              AllOf(HasSubstr("failback_registry_agents 12\n"),
+                    HasSubstr("failback_registry_agents_in_trouble 3\n")));
 }
 
 TEST(EtcdMetricsTest, CallsByCodeAndNoEpochBeforeTheFirstAnswer) {

@@ -3,7 +3,8 @@
 import { instancePath } from "./api.js";
 import { notify } from "./announce.js";
 import { act, ask } from "./dialogs.js";
-import { plural } from "./format.js";
+import { codeName, enumName, plural } from "./format.js";
+import { shortMessage } from "./parts.js";
 
 // Named in one request.
 const BATCH = 100;
@@ -22,10 +23,21 @@ async function carryOut(change, done) {
   }
 }
 
+// Long enough for an attempt, short enough to wait for.
+const RETRY_WAIT = "3s";
+
+// Tells how the attempt ended.
 export const retry = (id, upstream) =>
   carryOut(
-    () => act("/pending/retry", { selector: { ids: [id], upstream } }),
-    () => `Trying again: ${id}`,
+    () => act("/pending/retry", { selector: { ids: [id], upstream }, wait: RETRY_WAIT }),
+    ({ remaining = [] }) => {
+      if (remaining.length === 0) return `Done: ${id}`;
+      const [{ state, lastStatus }] = remaining;
+      const word = enumName(state, "PENDING_STATE");
+      return lastStatus?.code
+        ? `Still ${word}: ${id}: ${codeName(lastStatus.code)} ${shortMessage(lastStatus.message)}`
+        : `Still ${word}: ${id}`;
+    },
   );
 
 // All that is pending, or, where a filter is in force, the rows that it leaves.
@@ -60,6 +72,35 @@ export async function cancel(id, upstream) {
     )
   );
 }
+
+export async function setGuard(enabled) {
+  const sure = await ask({
+    title: enabled ? "Switch the eviction guard on?" : "Switch the eviction guard off?",
+    danger: !enabled,
+    confirm: enabled ? "Switch it on" : "Switch it off",
+    text: enabled
+      ? "Sessions are held when too many would expire at once."
+      : "What is held ends at once, and from now on each session ends with its TTL. Until the registry starts again.",
+  });
+  return sure !== null && changeGuard({ enabled });
+}
+
+export async function releaseHeld() {
+  const sure = await ask({
+    title: "End the held sessions?",
+    danger: true,
+    confirm: "End them",
+    text: "Sessions past their TTL end now, and their instances with them. The guard goes on.",
+  });
+  return sure !== null && changeGuard({ release: true });
+}
+
+const changeGuard = (change) =>
+  carryOut(
+    () => act("/guard", change),
+    ({ state, released }) =>
+      `The guard is ${enumName(state, "EVICTION_GUARD_STATE")}; ${plural(released, "session")} released.`,
+  );
 
 export async function setOffline(key, offline) {
   const answer = await ask(

@@ -88,7 +88,7 @@ export function showHelp() {
     ["Home End PageUp PageDown", "far rows"],
     ["Enter", "open the row"],
     ["Esc", "close what is open, clear the filter"],
-    ["1 2 3", "services, pending, status"],
+    ["1 2 3 4", "the views, in their order"],
     ["?", "this help"],
   ];
   morph(

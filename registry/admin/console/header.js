@@ -7,6 +7,30 @@ import { badge } from "./parts.js";
 
 export const kindOf = (overview) => enumName(overview?.kind, "DAEMON_KIND");
 
+// What this daemon has to show. Over etcd sessions, and the agents behind them, are etcd's.
+export function viewsOf(overview) {
+  if (kindOf(overview) !== "registry") return ["services", "pending", "status"];
+  return overview.registry?.complete === false
+    ? ["services", "status"]
+    : ["services", "agents", "sessions", "status"];
+}
+
+function tabOf(view, route, overview) {
+  const { registry } = overview ?? {};
+  switch (view) {
+    case "services":
+      return tab(route, view, "Services", ["services", "instances"]);
+    case "pending":
+      return tab(route, view, "Pending", [view], overview?.pending, overview?.parked);
+    case "agents":
+      return tab(route, view, "Agents", [view], registry?.agentsInTrouble, true);
+    case "sessions":
+      return tab(route, view, "Sessions", [view], registry?.heldBackLeases, true);
+    default:
+      return tab(route, view, "Status", [view]);
+  }
+}
+
 export function header({ overview, error, updated, route, theme }, now) {
   const kind = kindOf(overview);
   return [
@@ -17,17 +41,20 @@ export function header({ overview, error, updated, route, theme }, now) {
       h("span", {}, "Failback"),
     ),
     kind ? h("span", { class: "kind", title: `Version ${overview.version}` }, kind) : null,
+    overview?.name || overview?.host
+      ? h(
+          "span",
+          { class: "whose", title: `${overview.name} on ${overview.host}, ${location.host}` },
+          overview.name || overview.host,
+        )
+      : null,
     h(
       "nav",
       { "aria-label": "Views" },
       h(
         "ul",
         {},
-        tab(route, "services", "Services", ["services", "instances"]),
-        kind === "registry"
-          ? null
-          : tab(route, "pending", "Pending", ["pending"], overview?.pending, overview?.parked),
-        tab(route, "status", "Status", ["status"]),
+        viewsOf(overview).map((view) => tabOf(view, route, overview)),
       ),
     ),
     h("span", { class: "grow" }),
@@ -87,8 +114,18 @@ function tab(route, view, text, views, number, parked) {
   );
 }
 
-function readiness({ readiness: { ready, reasons = [] } = {} }, error) {
+function readiness({ agent, readiness: { ready, reasons = [] } = {} }, error) {
   if (error?.code === "UNREACHABLE") return badge("unhealthy", "unreachable");
+  // It was ready once, and clients need not be sent elsewhere; but nobody should take it for well.
+  const away = (agent?.upstreams ?? []).filter(
+    ({ state }) => enumName(state, "UPSTREAM_STATE") === "connecting",
+  );
+  if (ready && away.length)
+    return h(
+      "span",
+      { title: `Ready, without a session at ${away.map(({ name }) => name).join(", ")}` },
+      badge("draining", "no session"),
+    );
   return ready
     ? badge("healthy", "ready")
     : h("span", { title: reasons.join("; ") }, badge("draining", "not ready"));

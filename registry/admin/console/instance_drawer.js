@@ -28,7 +28,11 @@ const CHANGES = {
   acknowledged: "healthy",
   retrying: "pending",
   parked: "parked",
-  superseded: "draining",
+  superseded: "superseded",
+  health: "pending",
+  refused: "unhealthy",
+  lapsed: "lapsed",
+  cancelled: "offline",
 };
 const WORDS = {
   offline: "taken offline",
@@ -38,7 +42,15 @@ const WORDS = {
 };
 
 // What an agent tells happened at one of its registries; the rest was somebody's doing.
-const AT = new Set(["acknowledged", "retrying", "parked", "superseded"]);
+const AT = new Set([
+  "acknowledged",
+  "retrying",
+  "parked",
+  "superseded",
+  "refused",
+  "lapsed",
+  "cancelled",
+]);
 
 // `description` is an InstanceDescription, null while it is loaded, or {missing: why}.
 export function instanceDrawer({ namespace, service, instance: id }, description, now) {

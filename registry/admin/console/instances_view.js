@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { plural } from "./format.js";
 import { Listing, MAX_ROWS } from "./listing.js";
-import { age, badge, chips, searchField, stateOf, STATES, tags } from "./parts.js";
+import { age, ALL_STATES, badge, chips, searchField, stateOf, STATES, tags } from "./parts.js";
 import { currentRoute, formatRoute, goWith } from "./router.js";
 
 // The server looks through all instances for each page: a few large ones.
@@ -83,7 +83,9 @@ export const instancesView = {
       counts
         ? chips("State", "status", route.status, [
             { value: "", text: "All", number: counts.total },
-            ...STATES.map((state) => ({
+            ...ALL_STATES.filter(
+              (state) => STATES.includes(state) || counts[state] > 0 || route.status === state,
+            ).map((state) => ({
               value: state,
               text: state[0].toUpperCase() + state.slice(1),
               number: counts[state],

@@ -4,10 +4,8 @@ import { showHelp } from "./dialogs.js";
 import { byId } from "./dom.js";
 import { currentRoute, go, goWith } from "./router.js";
 
-const VIEWS = { 1: "services", 2: "pending", 3: "status" };
-
-// `grid()` is the one shown, if any; `closeDrawer()` closes the details.
-export function listenToKeys({ grid, closeDrawer }) {
+// `grid()` is the one shown, if any; `closeDrawer()` closes the details; `views()` names the daemon's views.
+export function listenToKeys({ grid, closeDrawer, views }) {
   addEventListener("keydown", (event) => {
     if (event.altKey || event.ctrlKey || event.metaKey || byId("dialog").open) return;
     const typing = event.target.closest("input, textarea, select");
@@ -18,7 +16,8 @@ export function listenToKeys({ grid, closeDrawer }) {
     else if (event.key === "/") byId("filter")?.focus();
     else if (event.key === "?") showHelp();
     else if ("jk".includes(event.key) || event.key === "ArrowDown") grid()?.focus();
-    else if (VIEWS[event.key]) go({ view: VIEWS[event.key] });
+    else if (/^[1-9]$/.test(event.key) && views()[event.key - 1])
+      go({ view: views()[event.key - 1] });
     else return;
     event.preventDefault();
   });

@@ -4,11 +4,12 @@
 // they are given, the grid knows rows, the poller knows time.
 
 import * as actions from "./actions.js";
+import { agentsView } from "./agents_view.js";
 import { announce } from "./announce.js";
 import { forget, get, instancePath } from "./api.js";
 import { byId, h, morph, onAction } from "./dom.js";
 import { plural } from "./format.js";
-import { header, kindOf } from "./header.js";
+import { header, kindOf, viewsOf } from "./header.js";
 import { instanceDrawer } from "./instance_drawer.js";
 import { intentDrawer } from "./intent_drawer.js";
 import { instancesView } from "./instances_view.js";
@@ -19,10 +20,17 @@ import { Poller } from "./poller.js";
 import { banners, problems } from "./problems.js";
 import { currentRoute, goWith } from "./router.js";
 import { servicesView } from "./services_view.js";
+import { sessionsView } from "./sessions_view.js";
 import { statusView } from "./status_view.js";
 import { showHelp } from "./dialogs.js";
 
-const LISTS = { services: servicesView, instances: instancesView, pending: pendingView };
+const LISTS = {
+  services: servicesView,
+  instances: instancesView,
+  pending: pendingView,
+  agents: agentsView,
+  sessions: sessionsView,
+};
 const TICK_MS = 250;
 
 const state = {
@@ -97,13 +105,18 @@ function draw() {
   const now = Date.now();
   const theirs = now + state.skew;
   const { route } = state;
-  document.title = `${titleOf(route)} · Failback${state.kind ? ` ${state.kind}` : ""}`;
+  document.title = [titleOf(route), whoseOf(state.overview), `Failback ${state.kind}`.trim()]
+    .filter(Boolean)
+    .join(" · ");
   morph(byId("top"), header({ ...state, theme: window.theme.current() }, now));
   morph(byId("banners"), banners(problems(state, now, theirs)));
   drawMain(route, theirs);
   drawDrawer(route, theirs);
   announceChanges();
 }
+
+// Which daemon this is, among the many whose tabs are open.
+const whoseOf = (overview) => overview?.name || overview?.host;
 
 const titleOf = (route) => LISTS[route.view]?.title(route) ?? "Status";
 
@@ -203,6 +216,9 @@ onAction(document.body, {
   retry: ({ dataset }) => thenRefresh(actions.retry(dataset.id, dataset.upstream)),
   "retry-all": () =>
     thenRefresh(actions.retryAll(page.rows, page.rows.length < state.listing.rows.length)),
+  "guard-release": () => thenRefresh(actions.releaseHeld()),
+  "guard-on": () => thenRefresh(actions.setGuard(true)),
+  "guard-off": () => thenRefresh(actions.setGuard(false)),
   cancel: ({ dataset }) => thenRefresh(actions.cancel(dataset.id, dataset.upstream)),
   offline: () => thenRefresh(actions.setOffline(keyOf(state.route), true)),
   online: () => thenRefresh(actions.setOffline(keyOf(state.route), false)),
@@ -214,7 +230,7 @@ byId("skip").addEventListener("click", (event) => {
   byId("content").focus();
 });
 
-listenToKeys({ grid: () => page?.grid, closeDrawer });
+listenToKeys({ grid: () => page?.grid, closeDrawer, views: () => viewsOf(state.overview) });
 
 // Ages each second, countdowns four times.
 let ticks = 0;

@@ -6,7 +6,13 @@ import { icon } from "./icons.js";
 
 // States of an instance, in the order in which they are counted and shown.
 export const STATES = ["healthy", "unhealthy", "draining", "offline"];
-const BAR = [...STATES, "pending"];
+// What is not as the others see it: not acknowledged, another's, or past its lease.
+const UNSETTLED = ["pending", "superseded", "lapsed", "held"];
+export const ALL_STATES = [...STATES, ...UNSETTLED];
+
+// Those states of which there are some; "3 pending, 2 held".
+export const unsettled = (counts) =>
+  UNSETTLED.filter((state) => counts[state] > 0).map((state) => `${count(counts[state])} ${state}`);
 
 export const stateOf = (summary) => enumName(summary.state, "INSTANCE_STATE") || "healthy";
 
@@ -16,7 +22,7 @@ export const badge = (kind, text = kind) =>
 
 // How many are in which state, as one bar. Its numbers are beside it, in words.
 export function bar(counts) {
-  const parts = BAR.filter((state) => counts[state] > 0);
+  const parts = ALL_STATES.filter((state) => counts[state] > 0);
   return h(
     "span",
     { class: "bar", "aria-hidden": "true" },

@@ -11,6 +11,8 @@ import { sortRows } from "./sorting.js";
 // Row and registry; a registry's name has no space in it.
 export const keyOf = (row) => `${row.upstream} ${row.id}`;
 const stateOf = (row) => enumName(row.state, "PENDING_STATE");
+const KINDS = { parked: "parked", superseded: "superseded" };
+const kindOf = (state) => KINDS[state] ?? "pending";
 // What a row waits for, in the words of its last status; groups thousands of rows into a few reasons.
 const reasonOf = ({ lastStatus }) =>
   lastStatus?.code
@@ -123,7 +125,7 @@ export const pendingView = {
       title: "State",
       sort: "state",
       class: "cell-badge",
-      cell: (row) => badge(stateOf(row) === "parked" ? "parked" : "pending", stateOf(row)),
+      cell: (row) => badge(kindOf(stateOf(row)), stateOf(row)),
     },
     {
       title: "Reason",
@@ -152,10 +154,10 @@ export const pendingView = {
     searchField("Filter what is pending", "Filter by key, reason or registry", route.q),
     chips("State", "state", route.state, [
       { value: "", text: "All", number: rows.length },
-      ...["waiting", "in flight", "queued", "parked"].map((state) => ({
+      ...["waiting", "in flight", "queued", "parked", "superseded"].map((state) => ({
         value: state,
         text: state[0].toUpperCase() + state.slice(1),
-        kind: state === "parked" ? "parked" : "pending",
+        kind: kindOf(state),
         number: rows.filter((row) => stateOf(row) === state).length,
       })),
     ]),

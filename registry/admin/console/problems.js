@@ -57,7 +57,7 @@ export function problems(
   return found;
 }
 
-function agentProblems({ agent, parked }, route, stale, now) {
+function agentProblems({ agent, parked, superseded }, route, stale, now) {
   const found = [];
   if (agent.draining)
     found.push({
@@ -87,7 +87,17 @@ function agentProblems({ agent, parked }, route, stale, now) {
             ? { href: "#/pending", text: "What is pending" }
             : null,
       });
-    } else if (state === "resyncing") {
+    }
+    if (upstream.lapsedSince)
+      found.push({
+        key: `lapsed ${upstream.name}`,
+        level: "bad",
+        text: [
+          h("strong", {}, `The session at ${upstream.name} has run out`),
+          ` ${since(upstream.lapsedSince, now)} ago: the registry may have removed what it had acknowledged.`,
+        ],
+      });
+    if (state === "resyncing") {
       found.push({
         key: `resync ${upstream.name}`,
         level: "info",
@@ -97,6 +107,21 @@ function agentProblems({ agent, parked }, route, stale, now) {
         ],
       });
     }
+  }
+  if (superseded) {
+    found.push({
+      key: "superseded",
+      level: "warn",
+      text: [
+        h(
+          "strong",
+          {},
+          plural(superseded, "registration is superseded", "registrations are superseded"),
+        ),
+        ": a later incarnation holds the key. Each is tried again until that one has gone.",
+      ],
+      action: { href: "#/pending?state=superseded", text: "Which" },
+    });
   }
   if (parked) {
     found.push({
@@ -132,6 +157,7 @@ function registryProblems(registry) {
         h("strong", {}, "Evictions are held back"),
         `: so many sessions are overdue at once that the network is the likely cause. ${plural(registry.heldBackLeases, "lease")} past ${registry.heldBackLeases === 1 ? "its" : "their"} TTL stay listed.`,
       ],
+      action: { href: "#/sessions?sort=-state", text: "Which" },
     });
   }
   return found;

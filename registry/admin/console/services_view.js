@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { count, plural } from "./format.js";
 import { Listing } from "./listing.js";
-import { chips, bar, searchField, STATES } from "./parts.js";
+import { chips, bar, searchField, STATES, unsettled } from "./parts.js";
 import { formatRoute } from "./router.js";
 import { sortRows } from "./sorting.js";
 
@@ -36,7 +36,7 @@ export const servicesView = {
       class: "cell-main",
       cell: (row) => [
         h("a", { href: linkTo(row), class: "row-title" }, row.name),
-        h("span", { class: "row-note" }, row.namespace),
+        h("span", { class: "row-note" }, [row.namespace, ...unsettled(row.instances)].join(", ")),
       ],
     },
     { title: "Health", class: "cell-bar", cell: ({ instances }) => bar(instances) },

@@ -33,6 +33,8 @@ export function statusView({ overview, kind }, now) {
             ? badge("healthy", "yes")
             : [badge("draining", "no"), " ", (overview.readiness?.reasons ?? []).join("; ")],
         ],
+        ["Name", overview.name],
+        ["Host", overview.host],
         ["Version", overview.version],
         ["Running", overview.startTime ? passed(overview.startTime, now) : null],
         ["Services", known ? count(overview.services) : null],
@@ -90,7 +92,16 @@ function sessions(registry) {
   const guard = enumName(registry.evictionGuard, "EVICTION_GUARD_STATE");
   return [
     facts([
-      ["Open", count(registry.sessions)],
+      ["Open", h("a", { href: "#/sessions" }, count(registry.sessions))],
+      [
+        "Agents",
+        [
+          h("a", { href: "#/agents" }, count(registry.agents)),
+          registry.agentsInTrouble
+            ? [", ", h("a", { href: "#/agents?state=trouble" }, `${count(registry.agentsInTrouble)} in trouble`)]
+            : "",
+        ],
+      ],
       ["Subscribers", count(registry.subscribers)],
       ["Incarnations", count(registry.incarnations)],
       ["Tombstones", count(registry.tombstones)],
@@ -101,6 +112,20 @@ function sessions(registry) {
         badge({ holding: "draining", watching: "healthy" }[guard] ?? "offline", guard || "unknown"),
       ],
     ]),
+    h(
+      "p",
+      { class: "guard" },
+      registry.heldBackLeases
+        ? h(
+            "button",
+            { type: "button", class: "small", "data-action": "guard-release" },
+            "End what is held…",
+          )
+        : null,
+      guard === "off"
+        ? h("button", { type: "button", class: "small", "data-action": "guard-on" }, "Guard on…")
+        : h("button", { type: "button", class: "small quiet", "data-action": "guard-off" }, "Guard off…"),
+    ),
   ];
 }
 

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { count, enumName } from "./format.js";
-import { badge, bar, STATES } from "./parts.js";
+import { ALL_STATES, badge, bar } from "./parts.js";
 
 export function summary({ overview, kind }) {
   // Of a store that counts nothing there is nothing to sum up.
@@ -20,10 +20,10 @@ const tile = (name, value, ...notes) =>
     { class: "tile" },
     h("dt", {}, name),
     h("dd", { class: "tile-value" }, value),
-    notes.map((note) => h("dd", { class: "tile-note" }, note)),
+    notes.filter(Boolean).map((note) => h("dd", { class: "tile-note" }, note)),
   );
 
-function agentTiles({ agent, pending, parked }) {
+function agentTiles({ agent, pending, parked, superseded }) {
   const upstreams = agent?.upstreams ?? [];
   const sum = (field) => upstreams.reduce((total, upstream) => total + Number(upstream[field]), 0);
   const desired = sum("desired");
@@ -41,11 +41,18 @@ function agentTiles({ agent, pending, parked }) {
         ? `all acknowledged${many ? ", over all registries" : ""}`
         : `${count(acknowledged)} acknowledged, ${count(desired - acknowledged)} not yet`,
     ),
-    tile("Pending", h("a", { href: "#/pending" }, count(pending)), "intents on their way"),
+    tile("Pending", h("a", { href: "#/pending" }, count(pending)), "intents not acknowledged"),
     tile(
       "Parked",
       h("a", { href: "#/pending?state=parked" }, count(parked)),
       parked ? badge("parked", "needs a hand") : "none needs a hand",
+      superseded
+        ? h(
+            "a",
+            { href: "#/pending?state=superseded" },
+            badge("superseded", `${count(superseded)} superseded`),
+          )
+        : null,
     ),
     tile(
       "Registries",
@@ -63,7 +70,7 @@ function registryTiles({ registry, instances = { total: 0 } }) {
       "Instances",
       count(instances.total),
       bar(instances),
-      STATES.filter((state) => instances[state] > 0)
+      ALL_STATES.filter((state) => instances[state] > 0)
         .map((state) => `${count(instances[state])} ${state}`)
         .join(", ") || "none yet",
     ),
@@ -73,6 +80,17 @@ function registryTiles({ registry, instances = { total: 0 } }) {
       registry?.heldBackLeases
         ? badge("draining", `${count(registry.heldBackLeases)} held back`)
         : "none held back",
+    ),
+    tile(
+      "Agents",
+      h("a", { href: "#/agents" }, count(registry?.agents)),
+      registry?.agentsInTrouble
+        ? h(
+            "a",
+            { href: "#/agents?state=trouble" },
+            badge("unhealthy", `${count(registry.agentsInTrouble)} in trouble`),
+          )
+        : "none in trouble",
     ),
     tile("Subscribers", count(registry?.subscribers), "following services"),
     tile(

@@ -70,6 +70,35 @@ TEST_F(UpstreamSessionTest, OpensAndRenewsAtAThirdOfTheTtl) {
   EXPECT_EQ(session_->state().connection_serial, 1);
 }
 
+TEST_F(UpstreamSessionTest, Report_GoesWithTheFirstRenewalWhenItHasChangedAndAfterAnOutage) {
+  registry::v1::AgentReport report;
+  report.set_intents(1);
+  session_ = UpstreamSession::Create(
+      fake_,
+      {"inc", "client", absl::Seconds(9),
+       BackoffOptions{absl::Milliseconds(100), 2.0, absl::Milliseconds(1100), 0.2}, timer_.get(),
+       [] { return 0.5; }, [&] { return report; }},
+      [] {});
+  session_->Start();
+  const auto sent = [this] { return fake_->keep_alives.last_request().has_report(); };
+  Advance(absl::Seconds(3));
+  EXPECT_TRUE(sent());
+  EXPECT_EQ(fake_->keep_alives.last_request().report().intents(), 1u);
+  Advance(absl::Seconds(3));
+  EXPECT_FALSE(sent()) << "nothing has changed";
+  report.set_parked(2);
+  EXPECT_EQ(fake_->keep_alives.request_count(), 2u) << "it waits for a renewal";
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(fake_->keep_alives.last_request().report().parked(), 2u);
+  // Another process may answer now, which knows nothing of it.
+  fake_->keep_alives.Answer(Away());
+  Advance(absl::Seconds(3));
+  ASSERT_FALSE(sent());
+  Advance(absl::Seconds(4));
+  EXPECT_EQ(phase(), Phase::kUp);
+  EXPECT_TRUE(sent());
+}
+
 TEST_F(UpstreamSessionTest, ProbesWithBackoffWhileAwayAndCountsTheReturn) {
   session_->Start();
   fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });

@@ -1,0 +1,101 @@
+// What an operator asks of a fleet: which agents are in trouble, whose sessions there are, what an
+// agent carries and how far it has come. Real daemons and failbackctl.
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/util/daemons.h"
+#include "tests/util/process.h"
+
+namespace failback {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RunResult Register(const std::string& target, const std::string& id,
+                   std::vector<std::string> more = {}) {
+  std::vector<std::string> args = {"register",  "orders",   "--id",   id,
+                                   "--address", "10.0.0.1", "--port", "80"};
+  args.insert(args.end(), more.begin(), more.end());
+  return Ctl(target, args);
+}
+
+class FleetTest : public ::testing::Test {
+ protected:
+  Daemon registry_ = Daemon::Registry({"--store", "memory:", "--limits-max-instances", "2"});
+  Daemon agent_ =
+      Daemon::Agent(registry_.address(), {"--session-ttl", "1s", "--client-name", "agent-7"});
+};
+
+TEST_F(FleetTest, AgentsInTrouble_AreListedWithTheReason) {
+  ASSERT_EQ(Register(agent_.address(), "a", {"--wait", "acknowledged"}).status, 0);
+  const auto agents = [&] { return Ctl(registry_.address(), {"agents"}).out; };
+  EXPECT_TRUE(Eventually([&] { return agents().find("agent-7") != std::string::npos; }))
+      << agents();
+  EXPECT_EQ(Ctl(registry_.address(), {"agents", "--trouble"}).out, "no agent is in trouble\n");
+  ASSERT_EQ(Register(agent_.address(), "b", {"--wait", "acknowledged"}).status, 0);
+  ASSERT_EQ(Register(agent_.address(), "beyond").status, 0);
+  const auto trouble = [&] { return Ctl(registry_.address(), {"agents", "--trouble"}).out; };
+  EXPECT_TRUE(Eventually([&] { return trouble().find("1 parked operation") != std::string::npos; }))
+      << trouble();
+  EXPECT_THAT(Ctl(registry_.address(), {"status"}).out, HasSubstr("agents        1, 1 in trouble"));
+  const std::string sessions = Ctl(registry_.address(), {"sessions", "agent-7"}).out;
+  EXPECT_THAT(sessions, AllOf(HasSubstr("agent-7"), HasSubstr("alive")));
+  EXPECT_EQ(Ctl(registry_.address(), {"sessions", "nobody", "-o", "json"}).out, "[]\n");
+  // One that has gone is not listed any more.
+  agent_.Kill();
+  EXPECT_TRUE(Eventually([&] { return agents().find("agent-7") == std::string::npos; }));
+  EXPECT_THAT(Ctl(registry_.address(), {"guard", "release"}).out, HasSubstr("released 0 sessions"));
+  EXPECT_THAT(Ctl(registry_.address(), {"guard", "off"}).out, HasSubstr("guard off"));
+  EXPECT_EQ(Ctl(registry_.address(), {"guard", "maybe"}).status, 2);
+}
+
+TEST_F(FleetTest, AnAgentSaysThatSessionsAreTheRegistrys) {
+  for (const std::string command : {"sessions", "agents"}) {
+    const RunResult result = Ctl(agent_.address(), {command});
+    EXPECT_EQ(result.status, 1);
+    EXPECT_THAT(result.err, HasSubstr("ask failback-registry, not the agent"));
+  }
+}
+
+TEST_F(FleetTest, Intents_AreListedWithHowFarTheyHaveCome) {
+  ASSERT_EQ(Register(agent_.address(), "a", {"--wait", "acknowledged"}).status, 0);
+  ASSERT_EQ(Register(agent_.address(), "b", {"--wait", "acknowledged"}).status, 0);
+  ASSERT_EQ(Register(agent_.address(), "beyond").status, 0);
+  const auto parked = [&] {
+    return Ctl(agent_.address(), {"pending"}).out.find("parked") != std::string::npos;
+  };
+  ASSERT_TRUE(Eventually(parked));
+  EXPECT_THAT(Ctl(agent_.address(), {"intents"}).out,
+              AllOf(HasSubstr("default/orders/a"), HasSubstr("default/orders/beyond"),
+                    HasSubstr("acknowledged"), HasSubstr("RESOURCE_EXHAUSTED")));
+  EXPECT_THAT(Ctl(agent_.address(), {"intents", "--state", "accepted"}).out,
+              AllOf(HasSubstr("beyond"), Not(HasSubstr("orders/a "))));
+  EXPECT_EQ(Ctl(agent_.address(), {"intents", "--state", "wrong"}).status, 2);
+  const RunResult refused = Ctl(agent_.address(), {"retry", "--wait", "10s"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.out, AllOf(HasSubstr("retried 1: 0 done, 1 not\n"), HasSubstr("parked")));
+  ASSERT_EQ(
+      Ctl(agent_.address(), {"unregister", "orders", "--id", "a", "--wait", "acknowledged"}).status,
+      0);
+  const RunResult done = Ctl(agent_.address(), {"retry", "--wait", "10s"});
+  EXPECT_EQ(done.status, 0) << done.out;
+  EXPECT_EQ(done.out, "retried 1: 1 done, 0 not\n");
+}
+
+TEST_F(FleetTest, ListOfAllNamespaces) {
+  ASSERT_EQ(Register(registry_.address(), "a").status, 0);
+  ASSERT_EQ(Register(registry_.address(), "b", {"--namespace", "test"}).status, 0);
+  const std::string all = Ctl(registry_.address(), {"list", "-A"}).out;
+  EXPECT_THAT(all, AllOf(HasSubstr("NAMESPACE"), HasSubstr("default    orders   a"),
+                         HasSubstr("test       orders   b")));
+  EXPECT_EQ(Ctl(registry_.address(), {"list", "-A", "--namespace", "test"}).status, 2);
+  EXPECT_EQ(Ctl(agent_.address(), {"list", "-A"}).status, 1);
+}
+
+}  // namespace
+}  // namespace failback
