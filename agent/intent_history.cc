@@ -1,5 +1,7 @@
 #include "agent/intent_history.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/proto_time.h"
@@ -17,12 +19,26 @@ admin::v1::ChangeKind KindOf(IntentEvent::Kind kind) {
       return admin::v1::CHANGE_KIND_PARKED;
     case IntentEvent::Kind::kSuperseded:
       return admin::v1::CHANGE_KIND_SUPERSEDED;
+    case IntentEvent::Kind::kLapsed:
+      return admin::v1::CHANGE_KIND_LAPSED;
+    case IntentEvent::Kind::kRenewed:
+      return admin::v1::CHANGE_KIND_ACKNOWLEDGED;
   }
   return admin::v1::CHANGE_KIND_UNSPECIFIED;
 }
 
 // `register default/orders/orders-1` is about `default/orders/orders-1`.
 std::string SubjectOf(const std::string& id) { return id.substr(id.find(' ') + 1); }
+
+std::string DetailOf(const IntentEvent& event) {
+  if (event.kind == IntentEvent::Kind::kRenewed) return "the lease is renewed";
+  const bool lapsed = event.kind == IntentEvent::Kind::kLapsed;
+  const std::string what =
+      lapsed ? "the lease has run out" : event.id.substr(0, event.id.find(' '));
+  if (event.status.ok()) return what;
+  return absl::StrCat(what, lapsed ? "" : absl::StrCat(", attempt ", event.times), ": ",
+                      absl::StatusCodeToString(event.status.code()), ": ", event.status.message());
+}
 
 }  // namespace
 
@@ -31,12 +47,7 @@ void IntentHistory::Add(const IntentEvent& event, absl::Time time) {
   *change.mutable_time() = ToProto(time);
   change.set_kind(KindOf(event.kind));
   change.set_by(event.upstream);
-  change.set_detail(event.id.substr(0, event.id.find(' ')));
-  if (!event.status.ok()) {
-    change.set_detail(absl::StrCat(change.detail(), ", attempt ", event.times, ": ",
-                                   absl::StatusCodeToString(event.status.code()), ": ",
-                                   event.status.message()));
-  }
+  change.set_detail(DetailOf(event));
   change.set_generation(event.generation);
   MutexLock lock(&mu_);
   events_.emplace_back(SubjectOf(event.id), std::move(change));
@@ -47,8 +58,14 @@ void IntentHistory::Tell(const InstanceKey& key,
                          admin::v1::InstanceDescription* description) const {
   const std::string subject = KeyText(key);
   MutexLock lock(&mu_);
+  // What befell the session befell this one too, from its first event on.
+  std::vector<const admin::v1::InstanceChange*> of_session;
   for (auto it = events_.rbegin(); it != events_.rend(); ++it) {
-    if (it->first == subject) *description->add_history() = it->second;
+    if (it->first.empty()) of_session.push_back(&it->second);
+    if (it->first != subject) continue;
+    for (const auto* change : of_session) *description->add_history() = *change;
+    of_session.clear();
+    *description->add_history() = it->second;
   }
 }
 

@@ -25,13 +25,13 @@ class IntentHistory {
 
   void Add(const IntentEvent& event, absl::Time time);
 
-  // Of one key: register and unregister. Newest first.
+  // Of one key: register and unregister, and its session's lease. Newest first.
   void Tell(const InstanceKey& key, admin::v1::InstanceDescription* description) const;
 
  private:
   const size_t max_events_;
   mutable Mutex mu_;
-  // By PendingOperation.id.
+  // By the key, or the subscription's id; empty: of the session.
   std::deque<std::pair<std::string, admin::v1::InstanceChange>> events_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -19,6 +19,9 @@ const char* NameOf(IntentEvent::Kind kind) {
       return "parked";
     case IntentEvent::Kind::kSuperseded:
       return "superseded";
+    case IntentEvent::Kind::kLapsed:
+    case IntentEvent::Kind::kRenewed:
+      break;  // the core's own lines
   }
   return "unknown";
 }
@@ -63,6 +66,7 @@ IntentLog::~IntentLog() {
 }
 
 void IntentLog::Tell(const IntentEvent& event) {
+  if (static_cast<size_t>(event.kind) >= kKinds) return;
   if (!LogEnabled(LevelOf(event.kind))) return;
   const LogLevel level = MayTell(event.kind) ? LevelOf(event.kind) : LogLevel::kDebug;
   const ScopedTrace trace(event.traceparent);

@@ -49,6 +49,7 @@ class IntentLog {
   void Tell(const IntentEvent& event);
 
  private:
+  // Those that are of an intent; the core logs itself what is of its session.
   static constexpr size_t kKinds = 4;
 
   struct Count {

@@ -23,6 +23,11 @@ const std::string& NameOf(const agent::v1::UpstreamStatus& upstream) {
 
 absl::Status Readiness(const agent::v1::GetStatusResponse& status) {
   for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
+    if (upstream.has_lapsed_since()) {
+      return absl::UnavailableError(
+          absl::StrCat("the lease at ", NameOf(upstream), " has run out (",
+                       std::string(StatusFromProto(upstream.last_error()).message()), ")"));
+    }
     if (upstream.state() != agent::v1::UPSTREAM_STATE_READY) {
       const absl::Status last = StatusFromProto(upstream.last_error());
       return absl::UnavailableError(

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
-#include "registry/log.h"
 #include "registry/selector.h"
 #include "registry/trace_context.h"
 #include "registry/validation.h"
@@ -14,11 +13,9 @@
 namespace failback {
 namespace {
 
-// A registry that is away for less is not worth a line.
-constexpr absl::Duration kBriefAbsence = absl::Milliseconds(500);
-
 using registry::v1::INTENT_STATE_ACCEPTED;
 using registry::v1::INTENT_STATE_ACKNOWLEDGED;
+using registry::v1::INTENT_STATE_LAPSED;
 using registry::v1::INTENT_STATE_SUPERSEDED;
 using registry::v1::IntentState;
 
@@ -250,6 +247,15 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
                     record->payload == intent.payload && !record->parked() && !record->given_up &&
                     !record->superseded && !record->doubted && record->check == nullptr;
   const uint64_t owner_generation = session == nullptr ? 0 : intent.owner_generation;
+  // What was acknowledged in a session that has lapsed is not any more, for those who ask.
+  bool lapsed = false;
+  if (same && wait && record->present && !record->pending()) {
+    const UpstreamSession::State upstream = session_->state();
+    lapsed = LapsedSince(upstream).has_value();
+    if (lapsed && check && upstream.phase == UpstreamSession::Phase::kDown) {
+      return NoSession(upstream);
+    }
+  }
   if (!same && !record->pending() && (intent.present || !existed)) {
     absl::Status room = CheckRoom(totals_.pending(), options_.max_pending, "pending operations");
     if (!room.ok()) return room;
@@ -290,9 +296,10 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
   result.set_generation(record->generation);
   if (!wait) {
     result.set_state(INTENT_STATE_ACCEPTED);
-  } else if (record->pending()) {
+  } else if (record->pending() || lapsed) {
     record->waiters.push_back({reply, index});
     ++reply->remaining;
+    lapse_waiters_ = lapse_waiters_ || !record->pending();
   } else {
     result.set_state(INTENT_STATE_ACKNOWLEDGED);
   }
@@ -371,9 +378,10 @@ Standing FailbackRegistry::Core::StandingOf(const Record& record) {
   return standing;
 }
 
-IntentState FailbackRegistry::Core::StateOf(const Record& record) const {
+IntentState FailbackRegistry::Core::StateOf(const Record& record, bool lapsed) {
   if (record.superseded) return INTENT_STATE_SUPERSEDED;
-  return record.pending() ? INTENT_STATE_ACCEPTED : INTENT_STATE_ACKNOWLEDGED;
+  if (record.pending()) return INTENT_STATE_ACCEPTED;
+  return lapsed ? INTENT_STATE_LAPSED : INTENT_STATE_ACKNOWLEDGED;
 }
 
 absl::Status FailbackRegistry::Core::CheckRoom(int64_t count, int64_t limit,
@@ -456,7 +464,7 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
   });
 }
 
-// --- The upstream session.
+// --- Time.
 
 Timeout FailbackRegistry::Core::After(absl::Duration delay,
                                       std::function<void(Core*, Deferred*)> work) {
@@ -478,115 +486,6 @@ Timeout FailbackRegistry::Core::After(absl::Duration delay,
       },
       delay);
   return timer.ok() ? *std::move(timer) : Timeout();
-}
-
-void FailbackRegistry::Core::OnSessionChange() {
-  {
-    Entry entry(this);
-    if (!entry.ok()) return;
-    Deferred deferred;
-    {
-      MutexLock lock(&mu_);
-      const UpstreamSession::State state = session_->state();
-      if (state.phase == UpstreamSession::Phase::kClosed && drain_ != nullptr) {
-        FinishDrain(/*closed=*/true, &deferred);
-      }
-      if (state.incarnation != incarnation_) TakeIncarnation(state, &deferred);
-      const bool lost = state.session_serial != seen_session_serial_;
-      const bool down = state.phase == UpstreamSession::Phase::kDown;
-      if (down || state.phase == UpstreamSession::Phase::kUp) {
-        LogSession(state, lost, &deferred);
-        WatchSession(down, lost, &deferred);
-      }
-      if (lost || state.connection_serial != seen_connection_serial_) {
-        seen_session_serial_ = state.session_serial;
-        seen_connection_serial_ = state.connection_serial;
-        Resync(lost, &deferred);
-      }
-      AskAboutDoubted(&deferred);
-    }
-    deferred.Run();
-  }
-  Pump();
-}
-
-void FailbackRegistry::Core::TakeIncarnation(const UpstreamSession::State& state,
-                                             Deferred* deferred) {
-  const LogFields fields = {{"upstream", options_.upstream_name},
-                            {"refused", incarnation_},
-                            {"incarnation", state.incarnation},
-                            {"message", std::string(state.last_error.message())}};
-  deferred->Add([fields] {
-    Log(LogLevel::kError,
-        "the registry keeps this agent's incarnation for another caller, and a new one is taken: "
-        "find out who has opened a session under it",
-        fields);
-  });
-  incarnation_ = state.incarnation;
-  if (journal_ != nullptr && !closed_) {
-    last_write_ = journal_->ReplaceIncarnation(options_.incarnation, incarnation_);
-  }
-}
-
-void FailbackRegistry::Core::LogSession(const UpstreamSession::State& state, bool lost,
-                                        Deferred* deferred) {
-  const int64_t now = NowNanos();
-  LogFields fields = {{"upstream", options_.upstream_name}};
-  if (state.phase == UpstreamSession::Phase::kDown) {
-    if (!session_down_) down_since_nanos_ = now;
-    const absl::Duration away = absl::Nanoseconds(now - down_since_nanos_);
-    if (away < kBriefAbsence || std::exchange(told_away_, true)) return;
-    fields.emplace_back("code", absl::StatusCodeToString(state.last_error.code()));
-    fields.emplace_back("message", std::string(state.last_error.message()));
-    deferred->Add([fields] { Log(LogLevel::kWarning, "registry away", fields); });
-    return;
-  }
-  const bool back = std::exchange(told_away_, false);
-  if (!back && !lost) return;
-  fields.emplace_back("session", lost ? "new" : "resumed");
-  fields.emplace_back("store_id", state.info.store_id());
-  fields.emplace_back("epoch", absl::StrCat(state.info.epoch()));
-  if (back) {
-    const absl::Duration away = absl::Nanoseconds(now - down_since_nanos_);
-    fields.emplace_back("away", absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(1))));
-  }
-  deferred->Add(
-      [fields, back] { Log(LogLevel::kInfo, back ? "registry back" : "session open", fields); });
-}
-
-void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
-  resyncing_ = resyncing_ || lost;
-  std::vector<RecordPtr> forgotten;
-  const auto again = [&](const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (record->given_up || record->doubted) return;
-    if (!record->present && !record->pending()) return;  // a tombstone
-    if (record->watch != nullptr && (record->watch->phase == Watch::Phase::kOpening ||
-                                     record->watch->phase == Watch::Phase::kQuiet)) {
-      CloseStream(record->watch, deferred);  // a stream that may never say anything
-    }
-    if (lost && record->watch != nullptr && !record->present) {
-      forgotten.push_back(record);  // the old session's end has unsubscribed it
-      return;
-    }
-    if (lost && !record->pending()) {
-      record->acknowledged = 0;
-      SetSuperseded(record, false);  // what was refused before says nothing of what is there now
-    }
-    record->retry.reset();
-    Enqueue(record);
-  };
-  // Deregistrations first: they are few, and free what registrations may need.
-  next_kind_ = static_cast<size_t>(OperationKind::kUnregister);
-  // In the order in which they were stated: neighbours in the registry's memory, and in ours, go
-  // together.
-  std::vector<RecordPtr> ordered;
-  ordered.reserve(records_.size());
-  for (const auto& [key, record] : records_) ordered.push_back(record);
-  std::sort(ordered.begin(), ordered.end(),
-            [](const RecordPtr& a, const RecordPtr& b) { return a->generation < b->generation; });
-  for (const RecordPtr& record : ordered) again(record);
-  for (const auto& [selector, record] : watches_) again(record);
-  for (const RecordPtr& record : forgotten) Erase(record, absl::OkStatus(), deferred);
 }
 
 }  // namespace failback

@@ -1,6 +1,7 @@
 // The inside of FailbackRegistry: one table of records, one queue, one sender.
 //
-// failback_core.cc         intents: stated, queued; the upstream session, resync
+// failback_core.cc         intents: stated, queued
+// failback_upstream.cc     the upstream session: lost, lapsed, back; resync
 // failback_sending.cc      what is queued leaves in batches, and what comes of it
 // failback_superseded.cc   registrations that a later incarnation holds
 // failback_local_sessions.cc  whether clients on this machine are alive
@@ -22,6 +23,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -97,7 +99,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     return incarnation_;
   }
   agent::v1::UpstreamStatus UpstreamStatus() const;
-  FailbackStatistics Stats() const;
+  // `session`, if any, is set to the session's state that they are of.
+  FailbackStatistics Stats(UpstreamSession::State* session = nullptr) const;
   int64_t local_sessions() const;
   bool draining() const;
   std::vector<agent::v1::PendingOperation> Pending() const;
@@ -337,7 +340,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void Count(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static Standing StandingOf(const Record& record);
   // How far the intent of an instance has come.
-  registry::v1::IntentState StateOf(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static registry::v1::IntentState StateOf(const Record& record, bool lapsed);
   // OK, or why there is no room for one more of something of which there are `count`.
   absl::Status CheckRoom(int64_t count, int64_t limit, const char* what) const;
   // Takes `record` out of the table. Who still waits for it is answered with `status`.
@@ -395,6 +398,20 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void OnSessionChange();
   // The upstream keeps the incarnation that this agent had for another caller.
   void TakeIncarnation(const UpstreamSession::State& state, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Since when what was acknowledged may be gone, by the session as it is now; nullopt: it is not.
+  // Holds until the session is renewed, or everything is queued again for another.
+  std::optional<absl::Time> LapsedSince(const UpstreamSession::State& session) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Lapsed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return LapsedSince(session_->state()).has_value();
+  }
+  static absl::Status LapseReason(const UpstreamSession::State& session);
+  // Why nothing can be sent.
+  absl::Status NoSession(const UpstreamSession::State& session) const;
+  // Tells once that the lease has run out, and once that it is over; then answers those who wait
+  // for what is acknowledged.
+  void FollowLapse(const UpstreamSession::State& session, bool lost, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Queues every intent again, in place of what was queued. `lost`: the upstream has none of them.
   void Resync(bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -552,6 +569,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   bool session_down_ ABSL_GUARDED_BY(mu_) = false;
   int64_t down_since_nanos_ ABSL_GUARDED_BY(mu_) = 0;
   bool told_away_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<absl::Time> told_lapsed_ ABSL_GUARDED_BY(mu_);
+  // An intent that was acknowledged before the session lapsed is waited for.
+  bool lapse_waiters_ ABSL_GUARDED_BY(mu_) = false;
 
   RecordTotals totals_ ABSL_GUARDED_BY(mu_);
   int64_t listeners_ ABSL_GUARDED_BY(mu_) = 0;  // local subscribers of all watches

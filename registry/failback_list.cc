@@ -116,6 +116,7 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
     }
   }
   if (!known.complete && !request.incarnation().empty()) return known;
+  const bool lapsed = Lapsed();
   for (const auto& [view, record] : records_) {
     const std::string& key = record->key;
     if (owner != nullptr && record->owner != owner) continue;
@@ -129,7 +130,7 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
     row.set_incarnation(owner != nullptr ? owner->incarnation : incarnation_);
     row.set_client_name(options_.client_name);
     row.set_generation(owner != nullptr ? record->owner_generation : record->generation);
-    row.set_state(StateOf(*record));
+    row.set_state(StateOf(*record, lapsed));
     known.own[key] = std::move(row);
     known.any = true;
   }

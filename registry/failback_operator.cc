@@ -94,14 +94,14 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const
 
 agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
   agent::v1::UpstreamStatus status;
-  const UpstreamSession::State session = session_->state();
+  UpstreamSession::State session;
+  const FailbackStatistics stats = Stats(&session);
   status.set_uri(options_.upstream_name);
   SetTime(session.since, status.mutable_since());
   status.set_session_id(session.session_id);
   *status.mutable_session_ttl() = session.info.ttl();
   status.set_epoch(session.info.epoch());
   status.set_store_id(session.info.store_id());
-  const FailbackStatistics stats = Stats();
   const auto total = [](const FailbackStatistics::ByOperation<int64_t>& counts) {
     return static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   };
@@ -112,7 +112,10 @@ agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
   status.set_superseded(static_cast<uint64_t>(stats.superseded));
   status.set_subscriptions(static_cast<uint64_t>(stats.subscriptions));
   status.set_state(stats.state);
-  if (session.phase == UpstreamSession::Phase::kDown) {
+  if (stats.lapsed_since.has_value()) {
+    SetTime(*stats.lapsed_since, status.mutable_lapsed_since());
+    *status.mutable_last_error() = StatusToProto(LapseReason(session));
+  } else if (session.phase == UpstreamSession::Phase::kDown) {
     *status.mutable_last_error() = StatusToProto(session.last_error);
   }
   return status;
@@ -233,7 +236,9 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
         !record.held_back && !record.doubted && !Suspended(record)) {
       fail("is pending, and neither in flight, queued, on the wheel nor parked");
     }
-    if (!record.pending() && !record.waiters.empty()) fail("is done, and somebody waits for it");
+    if (!record.pending() && !record.waiters.empty() && !lapse_waiters_) {
+      fail("is done, and somebody waits for it");
+    }
     if (record.parked() && !record.waiters.empty()) fail("is parked, and somebody waits for it");
     if ((record.check != nullptr) != (checked_.count(record.key) > 0)) {
       fail("is a checked intent and not listed as one, or the other way round");

@@ -79,6 +79,10 @@ struct IntentEvent {
     // A later incarnation holds the key. A registration is kept, and claims the key when that one
     // has gone; an unregister is done.
     kSuperseded,
+    // Of the session, not of an intent (`id` is empty): it was not renewed for its TTL, so what was
+    // acknowledged in it may be gone (`status`: why); and it is renewed, or another is open.
+    kLapsed,
+    kRenewed,
   };
   Kind kind;
   OperationKind operation;

@@ -104,9 +104,7 @@ FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferr
       if (session.phase == UpstreamSession::Phase::kDown) {
         queue.pop_front();
         record->queued = false;
-        absl::Status status(session.last_error.code(),
-                            absl::StrCat("no session at ", options_.upstream_name, ": ",
-                                         std::string(session.last_error.message())));
+        const absl::Status status = NoSession(session);
         ++counters_.unsent[static_cast<size_t>(kind)];
         AttemptDone(record, record->generation, status, /*sent=*/false, deferred);
         if (++failed == kMaxFailedAtOnce) return Next::kAgain;
@@ -340,7 +338,7 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
       if (record->check != nullptr) {
         Revert(record, status, sent, deferred);
       } else if (record->superseded && step == NextStep::kRetry) {
-        // As it was, as far as anybody knows; the next attempt comes with those of its kind.
+        // As it was, as far as is known; the next attempt comes with those of its kind.
         if (sent) record->last_status = status;
       } else {
         AttemptFailed(record, status, step, sent, deferred);

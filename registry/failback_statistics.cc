@@ -15,19 +15,21 @@ void FailbackRegistry::Core::CountAttempt(OperationKind kind, const absl::Status
   ++codes[code < codes.size() ? code : static_cast<size_t>(absl::StatusCode::kUnknown)];
 }
 
-FailbackStatistics FailbackRegistry::Core::Stats() const {
+FailbackStatistics FailbackRegistry::Core::Stats(UpstreamSession::State* state) const {
   FailbackStatistics stats;
   stats.upstream = options_.upstream_name;
-  const UpstreamSession::State session = session_->state();
-  stats.up = session.phase == UpstreamSession::Phase::kUp;
-  stats.sessions_opened = static_cast<int64_t>(session.session_serial);
-  stats.reconnects = static_cast<int64_t>(session.connection_serial);
   if (journal_ != nullptr) stats.journal = journal_->Stats();
 
   MutexLock lock(&mu_);
+  const UpstreamSession::State session = session_->state();
+  if (state != nullptr) *state = session;
+  stats.up = session.phase == UpstreamSession::Phase::kUp;
+  stats.sessions_opened = static_cast<int64_t>(session.session_serial);
+  stats.reconnects = static_cast<int64_t>(session.connection_serial);
+  stats.lapsed_since = LapsedSince(session);
   stats.counters = counters_;
   stats.desired = totals_.desired();
-  stats.acknowledged = totals_.acknowledged();
+  stats.acknowledged = stats.lapsed_since.has_value() ? 0 : totals_.acknowledged();
   stats.superseded = totals_.superseded();
   stats.pending = totals_.waiting();
   stats.parked = totals_.parked();

@@ -53,7 +53,16 @@ void UpstreamSession::Start() {
 
 UpstreamSession::State UpstreamSession::state() const {
   MutexLock lock(&mu_);
-  return state_;
+  State state = state_;
+  if (state.session_serial == 0 || state.phase == Phase::kClosed) return state;
+  const int64_t now = options_.timer->clock()->NowNanos();
+  state.overdue = now >= LeaseEnd();
+  const bool lost = state.session_id.empty();
+  if (state.overdue || lost) {
+    const int64_t since = lost ? std::min(lost_nanos_, LeaseEnd()) : LeaseEnd();
+    state.lapsed_since = options_.timer->clock()->WallNow() - absl::Nanoseconds(now - since);
+  }
+  return state;
 }
 
 void UpstreamSession::ReportFailure(const absl::Status& status) {
@@ -100,6 +109,7 @@ void UpstreamSession::Stop() {
     MutexLock lock(&mu_);
     stopped_ = true;
     next_.Cancel();
+    lapse_.Cancel();
   }
   gate_.Close();
 }
@@ -226,6 +236,7 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
     } else {
       if (ReasonOf(status) == registry::v1::ERROR_REASON_SESSION_NOT_OWNED) {
         state_.incarnation = RandomId();
+        if (!state_.session_id.empty()) lost_nanos_ = options_.timer->clock()->NowNanos();
         state_.session_id.clear();
         state_.info.clear_rank();
       }
@@ -287,6 +298,9 @@ void UpstreamSession::OnClosed(const absl::Status& status) {
 void UpstreamSession::Succeeded() {
   failures_ = 0;
   refusals_ = 0;
+  state_.last_error = absl::OkStatus();
+  confirmed_nanos_ = probed_nanos_;
+  ArmLapse();
   if (state_.phase == Phase::kClosing) {
     Schedule(absl::ZeroDuration());
     return;
@@ -295,7 +309,7 @@ void UpstreamSession::Succeeded() {
     if (state_.phase != Phase::kSuspect) ++state_.connection_serial;
     SetPhase(Phase::kUp);
   }
-  Schedule(RenewalPeriod());
+  Schedule(UntilRenewal());
 }
 
 void UpstreamSession::Failed(const absl::Status& status) {
@@ -319,6 +333,8 @@ void UpstreamSession::Failed(const absl::Status& status) {
 
 void UpstreamSession::Lost() {
   state_.session_id.clear();
+  state_.last_error = absl::FailedPreconditionError("the registry does not know the session");
+  lost_nanos_ = options_.timer->clock()->NowNanos();
   SetPhase(Phase::kConnecting);
   const absl::Duration age = absl::Nanoseconds(options_.timer->clock()->NowNanos() - opened_nanos_);
   losses_ = age < absl::Seconds(1) ? losses_ + 1 : 0;
@@ -350,10 +366,34 @@ void UpstreamSession::SetPhase(Phase phase) {
   state_.since = options_.timer->clock()->WallNow();
 }
 
-absl::Duration UpstreamSession::RenewalPeriod() const {
+absl::Duration UpstreamSession::Ttl() const {
   const absl::Duration granted = FromProto(state_.info.ttl());
-  if (granted > absl::ZeroDuration()) return granted / 3;
-  return (options_.ttl > absl::ZeroDuration() ? options_.ttl : kDefaultTtl) / 3;
+  if (granted > absl::ZeroDuration()) return granted;
+  return options_.ttl > absl::ZeroDuration() ? options_.ttl : kDefaultTtl;
+}
+
+absl::Duration UpstreamSession::UntilRenewal() const {
+  const int64_t since = options_.timer->clock()->NowNanos() - probed_nanos_;
+  return std::max(absl::ZeroDuration(), Ttl() / 3 - absl::Nanoseconds(since));
+}
+
+int64_t UpstreamSession::LeaseEnd() const {
+  return confirmed_nanos_ + absl::ToInt64Nanoseconds(Ttl());
+}
+
+void UpstreamSession::ArmLapse() {
+  const absl::Duration left = std::max(
+      absl::ZeroDuration(), absl::Nanoseconds(LeaseEnd() - options_.timer->clock()->NowNanos()));
+  if (lapse_.Reschedule(left)) return;
+  auto timeout = options_.timer->PutBack(
+      [weak = weak_from_this()] {
+        auto self = weak.lock();
+        if (self == nullptr) return;
+        CallGate::Pass pass(&self->gate_);
+        if (pass.ok()) self->on_change_();
+      },
+      left);
+  if (timeout.ok()) lapse_ = *std::move(timeout);
 }
 
 }  // namespace failback

@@ -10,6 +10,11 @@
 // the upstream suspect, and a probe decides. Only a failed probe counts as a loss, so that one
 // method that keeps failing behind a healthy connection does not set off a resync each time.
 //
+// The session's lease counts from when its last successful renewal was sent: once it has run out,
+// or the upstream has said that it does not know the session, what was acknowledged in it may be
+// gone, and the state says since when (`lapsed_since`) until the session is renewed or another is
+// opened.
+//
 // Two registries behind one address answer with two store ids in turn. An answer with a store id
 // that was there before the present one is refused with an error that says so, unless it keeps
 // coming (a store that was put back).
@@ -31,6 +36,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -77,8 +83,12 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
     // Empty when there is none.
     std::string session_id;
     OpenSessionResponse info;
-    // Why the phase is kDown; kept until the next failure.
+    // How the last call of its own that failed ended; OK when none has since the last success.
     absl::Status last_error;
+    // Unset while the session is renewed, before the first and after the last.
+    std::optional<absl::Time> lapsed_since;
+    // As it was not renewed for its TTL; else the upstream said that it does not know it.
+    bool overdue = false;
   };
 
   // Nothing is called before Start().
@@ -87,6 +97,7 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
 
   void Start();
 
+  // As it is at this moment. `on_change` follows when the lease runs out.
   State state() const;
 
   // A call of the owner's could not reach the upstream. Probes, at most once in
@@ -124,12 +135,17 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   // The upstream does not know the session: opens one anew; not at once when that was opened just
   // now, so that two registries behind one address do not make it spin.
   void Lost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Duration Ttl() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // When the lease runs out unless it is renewed.
+  int64_t LeaseEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ArmLapse() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The call in flight has ended, and the next is due after `delay`.
   void Schedule(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Succeeded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Failed(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetPhase(Phase phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Duration RenewalPeriod() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // From when the last call was sent.
+  absl::Duration UntilRenewal() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // How long to wait with a new session after the last was lost.
   absl::Duration ReopenDelay() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -147,7 +163,11 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   int refusals_ ABSL_GUARDED_BY(mu_) = 0;  // with a delay of the server's, in a row
   int losses_ ABSL_GUARDED_BY(mu_) = 0;    // of young sessions, in a row
   int64_t opened_nanos_ ABSL_GUARDED_BY(mu_) = 0;
+  // When the last call was made, and the last that succeeded; when the session was lost.
   int64_t probed_nanos_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t confirmed_nanos_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t lost_nanos_ ABSL_GUARDED_BY(mu_) = 0;
+  Timeout lapse_ ABSL_GUARDED_BY(mu_);
   // Store ids that were there before the present one.
   std::set<std::string> former_stores_ ABSL_GUARDED_BY(mu_);
   int refused_stores_ ABSL_GUARDED_BY(mu_) = 0;  // in a row

@@ -24,6 +24,9 @@ void CollectUpstream(const FailbackStatistics& stats, MetricFamilies* out) {
     out->Gauge("failback_agent_upstream_state", "1 for the state that the upstream is in.",
                stats.state == state ? 1 : 0, {{"upstream", stats.upstream}, {"state", name}});
   }
+  out->Gauge("failback_agent_session_lapsed",
+             "1 while the session has not been renewed for its TTL, or is lost.",
+             stats.lapsed_since.has_value() ? 1 : 0, labels);
   out->Counter("failback_agent_sessions_opened_total",
                "Sessions opened anew at the upstream; each leads to a resync.",
                stats.sessions_opened, labels);

@@ -201,6 +201,27 @@ TEST_F(OutageTest, ALaterAgentOwnsTheKeyAndTheEarlierCannotTakeItBack) {
   ExpectListed(second.address(), {"o1"});
 }
 
+TEST_F(OutageTest, TheEarlierAgentHasTheKeyAgainWhenTheLaterStops) {
+  StartRegistry(Store());
+  Daemon first = StartAgent("first", {"--retry-superseded-period", "300ms"});
+  Daemon second = StartAgent("second");
+  Register(first.address(), "o1", 8001, "acknowledged");
+  Register(second.address(), "o1", 8002, "acknowledged");
+  // It is refused when it has something to say, and keeps that.
+  const RunResult refused =
+      Ctl(first.address(), {"register", "orders", "--id", "o1", "--address", "10.0.0.1", "--port",
+                            "8003", "--wait", "acknowledged"});
+  EXPECT_NE(refused.status, 0);
+  EXPECT_THAT(refused.err, HasSubstr("FAILED_PRECONDITION"));
+  const auto rows = PendingAt(first.address());
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].state(), agent::v1::PENDING_STATE_SUPERSEDED);
+  EXPECT_THAT(Ctl(registry_address_, {"list", "orders"}).out, HasSubstr("10.0.0.1:8002"));
+  EXPECT_EQ(second.Stop(), 0);
+  EXPECT_TRUE(Eventually([&] { return PendingAt(first.address()).empty(); }));
+  EXPECT_THAT(Ctl(registry_address_, {"list", "orders"}).out, HasSubstr("10.0.0.1:8003"));
+}
+
 TEST_F(OutageTest, DrainEmptiesTheListAndTakesNothingNew) {
   StartRegistry(Store());
   Daemon agent = StartAgent("agent");

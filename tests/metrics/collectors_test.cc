@@ -198,6 +198,7 @@ TEST(FailbackMetricsTest, EachUpstreamHasItsSeries) {
   new_one.pending = {3, 1, 0, 0};
   new_one.parked = {1, 0, 0, 0};
   new_one.superseded = 1;
+  new_one.lapsed_since = absl::UnixEpoch();
   new_one.oldest_pending = absl::Seconds(90);
   new_one.counters.attempts[0][14] = 8;
   const std::string page = Render([&](MetricFamilies* out) {
@@ -214,6 +215,8 @@ TEST(FailbackMetricsTest, EachUpstreamHasItsSeries) {
                     HasSubstr("operations_pending{upstream=\"new\",operation=\"unregister\"} 1\n"),
                     HasSubstr("operations_parked{upstream=\"new\",operation=\"register\"} 1\n"),
                     HasSubstr("failback_agent_superseded{upstream=\"new\"} 1\n"),
+                    HasSubstr("failback_agent_session_lapsed{upstream=\"old\"} 0\n"),
+                    HasSubstr("failback_agent_session_lapsed{upstream=\"new\"} 1\n"),
                     HasSubstr("failback_agent_oldest_pending_seconds{upstream=\"new\"} 90\n"),
                     HasSubstr("attempts_total{upstream=\"new\",operation=\"register\","
                               "code=\"UNAVAILABLE\"} 8\n"),

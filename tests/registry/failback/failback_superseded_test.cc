@@ -41,7 +41,7 @@ class SupersededHostsTest : public testing::Test {
     StoreRegistry::Options store;
     store.timer = timer_.get();
     store_ = StoreRegistry::Open(store).value();
-    // Who has `a` from time to time, by port; 0: nobody.
+    // Who has `a` from time to time, by port; 0: none.
     listener_ = std::make_shared<RecordingListener>([this](const RecordingListener::Event& event) {
       for (const auto& instance : event->snapshot().instances()) seen_.push_back(instance.port());
       for (const auto& instance : event->delta().upserts()) seen_.push_back(instance.port());

@@ -1,0 +1,220 @@
+// A session that was not renewed for its TTL: what was acknowledged in it is not called so.
+
+#include <algorithm>
+
+#include "gmock/gmock.h"
+#include "registry/log.h"
+#include "registry/proto_time.h"
+#include "tests/registry/failback/failback_fixture.h"
+
+namespace failback {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// The TTL is 9 s, and the session renewed every 3.
+class FailbackLapseTest : public FailbackTest {
+ protected:
+  FailbackLapseTest() {
+    Back("session-1");
+    SetLogSink(LogLevel::kInfo, [this](LogLevel, const std::string& event, const LogFields& f) {
+      if (event.rfind("lease", 0) == 0) log_.push_back(FormatLogLine(event, f));
+    });
+  }
+  ~FailbackLapseTest() override { SetLogSink(LogLevel::kWarning, nullptr); }
+
+  // From now on the agent's token is not taken.
+  void Revoke() {
+    const absl::Status revoked = absl::UnauthenticatedError("the token was revoked");
+    fake_->keep_alives.AnswerWith([revoked](const auto&) { return revoked; });
+    fake_->opens.AnswerWith([revoked](const auto&) { return revoked; });
+  }
+  void RegisterAndRevoke() {
+    Start();
+    Register("a");
+    Register("b");
+    ASSERT_EQ(Acknowledged(), 2);
+    Revoke();
+  }
+
+  int64_t Acknowledged() const {
+    EXPECT_EQ(registry_->UpstreamStatus().acknowledged(), registry_->Stats().acknowledged);
+    return registry_->Stats().acknowledged;
+  }
+  Answer<RegisterResponse> RegisterAndWait(const std::string& id, bool check = false) {
+    RegisterRequest request = MakeRegister({MakeInstance(id)});
+    request.set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+    request.set_check(check);
+    return Register(request);
+  }
+  registry::v1::IntentState Listed() {
+    ListRequest request;
+    request.set_incarnation("inc");
+    Answer<ListResponse> answer;
+    registry_->List(request, answer.Catch());
+    return answer.get().ok() && answer.get()->records_size() > 0
+               ? answer.get()->records(0).state()
+               : registry::v1::INTENT_STATE_UNSPECIFIED;
+  }
+  // Of sessions.
+  std::vector<IntentEvent> Told() const {
+    std::vector<IntentEvent> told;
+    for (const IntentEvent& event : events_) {
+      if (event.id.empty()) told.push_back(event);
+    }
+    return told;
+  }
+
+  std::vector<std::string> log_;
+};
+
+TEST_F(FailbackLapseTest, ALeaseThatHasRunOutIsNotAcknowledged) {
+  RegisterAndRevoke();
+  const absl::Time opened = clock_.WallNow();
+  Advance(absl::Seconds(9) - absl::Milliseconds(1));
+  EXPECT_EQ(Acknowledged(), 2) << "it may live";
+  EXPECT_FALSE(registry_->UpstreamStatus().has_lapsed_since());
+  EXPECT_EQ(Listed(), registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  EXPECT_THAT(Told(), IsEmpty());
+  Advance(absl::Milliseconds(2));
+  EXPECT_EQ(Acknowledged(), 0);
+  EXPECT_EQ(Listed(), registry::v1::INTENT_STATE_LAPSED);
+  Advance(absl::Hours(1));
+  const agent::v1::UpstreamStatus status = registry_->UpstreamStatus();
+  EXPECT_EQ(status.desired(), 2);
+  EXPECT_EQ(status.pending(), 0);
+  EXPECT_EQ(FromProto(status.lapsed_since()), opened + absl::Seconds(9));
+  EXPECT_EQ(status.last_error().code(), static_cast<int>(absl::StatusCode::kUnauthenticated));
+  EXPECT_EQ(registry_->Stats().lapsed_since, opened + absl::Seconds(9));
+  EXPECT_THAT(registry_->Pending(), IsEmpty());
+  EXPECT_EQ(fake_->registers.request_count(), 2) << "nothing is sent again for it";
+  ASSERT_THAT(Told(), SizeIs(1)) << "one for all";
+  EXPECT_EQ(Told()[0].kind, IntentEvent::Kind::kLapsed);
+  EXPECT_EQ(Told()[0].status, absl::UnauthenticatedError("the token was revoked"));
+  EXPECT_THAT(log_, ElementsAre("lease lapsed upstream=grpc://fake code=UNAUTHENTICATED "
+                                "message=\"the token was revoked\""));
+}
+
+TEST_F(FailbackLapseTest, WhoWaitsIsAnsweredWhenTheSessionIsRenewed) {
+  RegisterAndRevoke();
+  Advance(absl::Minutes(1));
+  const auto waiting = RegisterAndWait("a");
+  const auto accepted = Register("b");
+  EXPECT_EQ(accepted.get()->results(0).state(), registry::v1::INTENT_STATE_ACCEPTED);
+  CheckInvariants();
+  Advance(absl::Minutes(1));
+  EXPECT_FALSE(waiting.done());
+  EXPECT_THAT(registry_->Pending(), IsEmpty());
+  Back("session-1");
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(waiting.get()->results(0).state(), registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  EXPECT_EQ(Acknowledged(), 2);
+  EXPECT_FALSE(registry_->UpstreamStatus().has_lapsed_since());
+  ASSERT_THAT(Told(), SizeIs(2));
+  EXPECT_EQ(Told()[1].kind, IntentEvent::Kind::kRenewed);
+  ASSERT_THAT(log_, SizeIs(2));
+  EXPECT_THAT(log_[1],
+              testing::HasSubstr("lease renewed upstream=grpc://fake session=\"the same\""));
+  CheckInvariants();
+}
+
+TEST_F(FailbackLapseTest, WhoWaitsIsAnsweredWhenItIsSentInAnotherSession) {
+  RegisterAndRevoke();
+  Advance(absl::Minutes(1));
+  const auto waiting = RegisterAndWait("a");
+  Back("session-2");
+  fake_->registers.Hold();
+  Advance(absl::Seconds(2));
+  EXPECT_FALSE(waiting.done()) << "the new session has nothing yet";
+  EXPECT_EQ(Acknowledged(), 0);
+  EXPECT_THAT(registry_->Pending(), SizeIs(2));
+  fake_->registers.Release();
+  EXPECT_EQ(waiting.get()->results(0).state(), registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  EXPECT_EQ(Acknowledged(), 2);
+}
+
+TEST_F(FailbackLapseTest, ACheckedIntentIsRefusedAtOnceAndChangesNothing) {
+  RegisterAndRevoke();
+  Advance(absl::Minutes(1));
+  EXPECT_EQ(RegisterAndWait("a", /*check=*/true).item(),
+            absl::UnauthenticatedError("no session at grpc://fake: the token was revoked"));
+  EXPECT_THAT(registry_->Pending(), IsEmpty());
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 2);
+}
+
+TEST_F(FailbackLapseTest, WhoWaitsIsAnsweredWhenTheIntentIsReplacedOrTheAgentDrains) {
+  RegisterAndRevoke();
+  Advance(absl::Minutes(1));
+  const auto replaced = RegisterAndWait("a");
+  const auto drained = RegisterAndWait("b");
+  Register("a", 9090);
+  EXPECT_EQ(ReasonOf(replaced.item()), registry::v1::ERROR_REASON_SUPERSEDED);
+  registry_->Drain(absl::Seconds(10), [](const absl::StatusOr<agent::v1::DrainResponse>&) {});
+  EXPECT_EQ(ReasonOf(drained.item()), registry::v1::ERROR_REASON_DRAINING);
+}
+
+TEST_F(FailbackLapseTest, ALeaseCountsFromWhenItsRenewalWasSent) {
+  Start();
+  Register("a");
+  fake_->keep_alives.Hold();
+  Advance(absl::Seconds(10));  // sent after 3
+  EXPECT_EQ(Acknowledged(), 0);
+  EXPECT_EQ(registry_->UpstreamStatus().last_error().code(),
+            static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  const auto waiting = RegisterAndWait("a");
+  EXPECT_FALSE(waiting.done());
+  fake_->keep_alives.Complete(Renewed(fake_->keep_alives.last_request()));
+  EXPECT_TRUE(waiting.item().ok());
+  EXPECT_EQ(Acknowledged(), 1);
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(fake_->keep_alives.request_count(), 2) << "the next was due long ago";
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(Acknowledged(), 0) << "9 s after the first was sent";
+  fake_->keep_alives.Release();
+  EXPECT_EQ(Acknowledged(), 1);
+}
+
+TEST_F(FailbackLapseTest, ASessionThatIsLostIsNoLeaseUntilEverythingIsSentAgain) {
+  Start();
+  Register("a");
+  fake_->keep_alives.Answer(SessionUnknown());
+  fake_->opens.Hold();
+  Advance(absl::Seconds(4));
+  EXPECT_EQ(Acknowledged(), 0) << "the registry has said that it knows nothing";
+  EXPECT_TRUE(registry_->UpstreamStatus().has_lapsed_since());
+  const auto waiting = RegisterAndWait("a");
+  fake_->registers.Hold();
+  fake_->opens.Complete(Opened("session-2"));
+  EXPECT_FALSE(waiting.done());
+  fake_->registers.Release();
+  EXPECT_TRUE(waiting.item().ok());
+  EXPECT_EQ(Acknowledged(), 1);
+  EXPECT_THAT(Told(), IsEmpty()) << "its lease had not run out";
+  EXPECT_THAT(log_, IsEmpty());
+}
+
+TEST_F(FailbackLapseTest, ABriefAbsenceIsNoLapse) {
+  Start();
+  Register("a");
+  GoAway();
+  Advance(absl::Seconds(7));
+  EXPECT_EQ(Acknowledged(), 1);
+  Back("session-1");
+  Advance(absl::Minutes(1));
+  EXPECT_EQ(Acknowledged(), 1);
+  EXPECT_THAT(Told(), IsEmpty());
+}
+
+TEST_F(FailbackLapseTest, NothingIsLapsedBeforeTheFirstSession) {
+  GoAway();
+  Start();
+  Register("a");
+  Advance(absl::Minutes(1));
+  EXPECT_FALSE(registry_->UpstreamStatus().has_lapsed_since());
+  EXPECT_THAT(Told(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace failback
