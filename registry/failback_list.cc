@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -19,7 +20,7 @@ namespace failback {
 // What is known of what a List asks for, the later over the earlier. Collected under the lock, and
 // read without it.
 struct FailbackRegistry::Core::Known {
-  // Sets that no subscriber follows now.
+  // Sets that no subscriber follows now, oldest first.
   std::vector<LastKnownSets::Set> kept;
   // What subscriptions show. By canonical key, as what follows.
   std::map<std::string, std::shared_ptr<const ServiceInstance>> followed;
@@ -100,20 +101,27 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
       return !set.service().empty() && set.namespace_() == asked.namespace_() &&
              (asked.service().empty() || set.service() == asked.service());
     };
-    for (const LastKnownSets::Entry& entry : last_known_.entries()) {
-      Selector set;
-      if (!set.ParseFromString(entry.selector) || !concerns(set)) continue;
-      known.any = true;
-      known.kept.push_back(entry.set);
-    }
+    // Services of which a set has every instance. An older one adds only what has gone since.
+    std::set<std::string> whole;
     for (const auto& [selector, record] : watches_) {
       const WatchedSet& set = record->watch->set;
       if (!set.known() || !concerns(record->watch->selector)) continue;
       known.any = true;
+      if (!HasFilter(record->watch->selector)) whole.insert(record->watch->selector.service());
       for (const auto& [key, instance] : set.instances()) {
         if (SelectorMatches(asked, *instance)) known.followed[key] = instance;
       }
     }
+    const auto& kept = last_known_.entries();
+    for (auto entry = kept.rbegin(); entry != kept.rend(); ++entry) {  // newest first
+      Selector set;
+      if (!set.ParseFromString(entry->selector) || !concerns(set)) continue;
+      known.any = true;
+      if (whole.count(set.service()) > 0) continue;
+      if (!HasFilter(set)) whole.insert(set.service());
+      known.kept.push_back(entry->set);
+    }
+    std::reverse(known.kept.begin(), known.kept.end());
   }
   if (!known.complete && !request.incarnation().empty()) return known;
   const bool lapsed = Lapsed();

@@ -452,6 +452,8 @@ void FailbackRegistry::Core::Tell(const std::shared_ptr<Watch>& watch, const Wat
   if (!told) return;
   if (const RecordPtr record = watch->record.lock(); record != nullptr) Count(record.get());
   PersistSnapshot(watch);
+  // What was kept of an earlier time is behind the set.
+  if (told.snapshot != nullptr) last_known_.Take(watch->canonical_selector);
   for (const auto& [serial, subscriber] : watch->subscribers) {
     if (!subscriber->apart) {
       subscriber->notifier->Post(told);

@@ -205,6 +205,27 @@ TEST_F(LastKnownTest, AListOfWhatIsNotKnownSaysSo) {
   EXPECT_EQ(List("").value().records_size(), 2) << "of the namespace, what is known";
 }
 
+// What has gone since must not come back from an older set.
+TEST_F(LastKnownTest, OfSeveralSetsTheNewestCounts) {
+  Start();
+  SubscribeRequest filtered;
+  filtered.mutable_selector()->set_service("orders");
+  filtered.mutable_selector()->add_zones("z");
+  {
+    auto stream = registry_->Subscribe(filtered, NewListener());
+    ServiceInstance gone = MakeInstance("gone");
+    gone.set_zone("z");
+    fake_->subscriptions().back()->Push(SnapshotEvent(1, {gone}));
+  }
+  Know({MakeInstance("gone"), MakeInstance("a")});
+  auto stream = Subscribe(NewListener());
+  fake_->subscriptions().back()->Push(SnapshotEvent(7, {MakeInstance("a")}));
+  Lose();
+  EXPECT_EQ(List("orders")->records_size(), 1) << "followed";
+  stream.reset();
+  EXPECT_EQ(List("orders")->records_size(), 1) << "kept";
+}
+
 TEST_F(LastKnownTest, OwnIntentsCountOverWhatWasKnown) {
   Start();
   Register("a", 1);
