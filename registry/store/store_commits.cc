@@ -412,14 +412,6 @@ void StoreRegistry::SchedulePurge() {
     due = std::min(due, now + kPurgeIncarnationsEveryMs);
   }
   if (due == std::numeric_limits<int64_t>::max()) return;
-<<<<<<< HEAD
-  due = std::max(due + 1, now + 1000);
-  // One that is armed may be for later, as for an incarnation; one that is under way comes back.
-  if (purge_armed_ && (purge_due_ms_ <= due || !purge_.Cancel())) return;
-  purge_armed_ = false;
-  auto timeout =
-      options_.timer->NewTimeout([this] { OnPurgeDue(); }, absl::Milliseconds(due - now));
-=======
   const int64_t delay =
       purge_on_ ? kPurgePauseMs : std::max<int64_t>(due - now + 1, kPurgePeriodMs);
   if (purge_armed_) {
@@ -430,9 +422,7 @@ void StoreRegistry::SchedulePurge() {
     return;
   }
   auto timeout = options_.timer->NewTimeout([this] { OnPurgeDue(); }, absl::Milliseconds(delay));
->>>>>>> 35f80a9 (Store: owners of incarnations, bounds on what is remembered, filters by index, snapshots in place of long deltas, listings without hidden places)
   if (!timeout.ok()) return;
-  purge_due_ms_ = due;
   purge_ = *std::move(timeout);
   purge_armed_ = true;
   purge_due_ms_ = now + delay;

@@ -311,7 +311,6 @@ class StoreRegistry final : public Registry, public EncodedRegistrar, public Loc
   Timeout purge_ ABSL_GUARDED_BY(purge_mu_);
   bool purge_armed_ ABSL_GUARDED_BY(purge_mu_) = false;
   int64_t purge_due_ms_ ABSL_GUARDED_BY(purge_mu_) = 0;  // while it is armed
-  int64_t purge_due_ms_ ABSL_GUARDED_BY(purge_mu_) = 0;
   bool purge_stopped_ ABSL_GUARDED_BY(purge_mu_) = false;
 
   std::atomic<int64_t> groups_{0};
