@@ -339,6 +339,13 @@ std::vector<IntentJournal::Snapshot> IntentJournal::TakeSnapshots() {
   return std::exchange(snapshots_, {});
 }
 
+void IntentJournal::Settle() {
+  marks_.store(true, std::memory_order_relaxed);
+  MutexLock lock(&mu_);
+  queued_.settled = true;
+  changed_.Signal();
+}
+
 void IntentJournal::Start(OnCommit on_commit) {
   on_commit_ = std::move(on_commit);
   if (!options_.manual) {
@@ -394,6 +401,7 @@ bool IntentJournal::TakeBatch() {
     for (auto& [name, value] : batch.meta) writing_.meta[name] = std::move(value);
     writing_.generation = std::max(writing_.generation, batch.generation);
     writing_.sequence = std::max(writing_.sequence, batch.sequence);
+    writing_.settled = writing_.settled || batch.settled;
   }
   return !writing_.empty();
 }

@@ -131,7 +131,7 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   // others may be missing. So it is taken at each start, until Settle().
   bool was_put_back() const { return was_put_back_; }
   // Nothing of before this life is in doubt any more.
-  void Settle() { marks_.store(true, std::memory_order_relaxed); }
+  void Settle();
 
   // Begins to write. `on_commit` hears of each attempt: all up to `sequence` is written, or, with
   // an error, is not yet; then it is tried again with the next change, and after a second.
@@ -162,7 +162,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
     std::map<std::string, std::string> meta;
     uint64_t generation = 0;
     uint64_t sequence = 0;
-    bool empty() const { return rows.empty() && snapshots.empty() && meta.empty(); }
+    bool settled = false;  // the mark is to be written again
+    bool empty() const { return rows.empty() && snapshots.empty() && meta.empty() && !settled; }
   };
 
   explicit IntentJournal(Options options);

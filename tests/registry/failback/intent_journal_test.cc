@@ -378,8 +378,11 @@ TEST_F(IntentJournalTest, AFileThatWentBackIsNoticedUntilNothingIsInDoubt) {
       EXPECT_EQ(journal->TakeIntents().size(), settle ? 2 : 1);
       EXPECT_GT(journal->last_generation(), 1000)
           << "clear of the numbers of the life that is gone";
-      if (settle) journal->Settle();
-      Put(journal, MakeIntent("c", journal->last_generation() + 1));
+      if (settle) {
+        journal->Settle();
+      } else {
+        Put(journal, MakeIntent("c", journal->last_generation() + 1));
+      }
     });
   }
   EXPECT_NE(log().find("it has gone back"), std::string::npos) << log();
