@@ -24,9 +24,10 @@ std::vector<CarriedIntent> FailbackRegistry::Core::Carried(const std::string& be
   std::vector<Found> found;
   {
     MutexLock lock(&mu_);
+    const bool lapsed = Lapsed();
     for (const auto& [key, record] : records_) {
       if (!record->present || record->given_up || !absl::StartsWith(record->key, begins)) continue;
-      const registry::v1::IntentState state = StateOf(*record);
+      const registry::v1::IntentState state = StateOf(*record, lapsed);
       const bool done = state == registry::v1::INTENT_STATE_ACKNOWLEDGED;
       found.push_back({record->key, record->payload, state, record->generation,
                        done ? absl::OkStatus() : record->last_status});
