@@ -80,7 +80,7 @@ void FailbackRegistry::Core::LogSession(const UpstreamSession::State& state, boo
   }
   const bool back = std::exchange(told_away_, false);
   if (!back && !lost) return;
-  fields.emplace_back("session", lost ? "new" : "resumed");
+  fields.emplace_back("session", lost && !state.info.resumed() ? "new" : "resumed");
   fields.emplace_back("store_id", state.info.store_id());
   fields.emplace_back("epoch", absl::StrCat(state.info.epoch()));
   if (back) {

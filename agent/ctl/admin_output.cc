@@ -168,6 +168,11 @@ std::string FormatDescription(const InstanceDescription& description,
   std::string text = Row("instance", FormatKey(key));
   text += description.has_instance() ? FormatInstance(description.instance().record(), now, palette)
                                      : Row("status", "not registered");
+  // What an agent, or a registry that holds sessions, knows beyond the owner's word.
+  if (description.instance().state() >= admin::v1::INSTANCE_STATE_PENDING) {
+    text += Row("state", palette.State(FormatEnum(admin::v1::InstanceState_descriptor(),
+                                                  description.instance().state())));
+  }
   if (description.has_session()) text += Row("session", FormatSession(description.session(), now));
   if (description.stale()) text += "\nthe registry is away; this is the last the agent knew\n";
   if (description.pending_size() > 0) {

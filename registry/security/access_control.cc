@@ -49,7 +49,9 @@ absl::StatusOr<Identity> AccessControl::Identify(const grpc::ServerContextBase& 
   const auto [begin, end] = metadata.equal_range("authorization");
   if (begin == end) {
     const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
-    return peer == nullptr ? Identity() : IdentityOfPeer(*peer);
+    Identity who = peer == nullptr ? Identity() : IdentityOfPeer(*peer);
+    who.peer = context.peer();
+    return who;
   }
   const std::string value(begin->second.data(), begin->second.size());
   absl::StatusOr<Identity> bearer = Refusal(registry::v1::ERROR_REASON_CREDENTIALS_NEEDED,
@@ -57,8 +59,13 @@ absl::StatusOr<Identity> AccessControl::Identify(const grpc::ServerContextBase& 
   if (absl::StartsWithIgnoreCase(value, kScheme) && std::next(begin) == end) {
     bearer = rules()->BearerOf(value.substr(sizeof(kScheme) - 1));
   }
-  if (bearer.ok()) return bearer;
-  return Denied(Identity(), "any", config::v1::PERMISSION_UNSPECIFIED, bearer.status());
+  if (bearer.ok()) {
+    bearer->peer = context.peer();
+    return bearer;
+  }
+  Identity nobody;
+  nobody.peer = context.peer();
+  return Denied(nobody, "any", config::v1::PERMISSION_UNSPECIFIED, bearer.status());
 }
 
 absl::Status AccessControl::Check(const grpc::ServerContextBase& context, Permission what) {
@@ -92,6 +99,7 @@ absl::Status AccessControl::Denied(const Identity& who, const char* call, Permis
   if (!LogEnabled(LogLevel::kWarning)) return status;
   log_.Log(LogLevel::kWarning, "denied",
            {{"caller", who.ToString()},
+            {"peer", who.peer},
             {"call", call},
             {"status", absl::StatusCodeToString(status.code())},
             {"why", std::string(status.message())}});

@@ -26,6 +26,8 @@ struct Identity {
   std::vector<std::string> names;
   // Of a token: its SHA-256 digest, to see later whether it is still accepted.
   std::string token_digest;
+  // Where the call came from, for the log: "ipv4:10.0.0.7:40112". Empty: not known.
+  std::string peer = {};
 
   // "certificate spiffe://prod/orders", "token ci", "anonymous".
   std::string ToString() const;

@@ -76,6 +76,8 @@ TEST_F(FleetTest, Intents_AreListedWithHowFarTheyHaveCome) {
   EXPECT_THAT(Ctl(agent_.address(), {"intents", "--state", "accepted"}).out,
               AllOf(HasSubstr("beyond"), Not(HasSubstr("orders/a "))));
   EXPECT_EQ(Ctl(agent_.address(), {"intents", "--state", "wrong"}).status, 2);
+  EXPECT_THAT(Ctl(agent_.address(), {"describe", "orders", "--id", "beyond"}).out,
+              HasSubstr("state         pending\n"));
   const RunResult refused = Ctl(agent_.address(), {"retry", "--wait", "10s"});
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(refused.out, AllOf(HasSubstr("retried 1: 0 done, 1 not\n"), HasSubstr("parked")));

@@ -535,6 +535,9 @@ TEST_F(AccessTest, DenialsAreLoggedInMeasure) {
       if (name == "caller") {
         EXPECT_EQ(value, "token other");
       }
+      if (name == "peer") {
+        EXPECT_NE(value, "") << "where it came from";
+      }
       EXPECT_EQ(value.find("Bearer"), std::string::npos);
     }
   });
