@@ -182,17 +182,6 @@ TEST(Purge, GoesInSlices) {
   EXPECT_LE(most, 2000);
 }
 
-// What is due earlier than what the timer waits for is forgotten in its time.
-TEST(Purge, AnEndedClientDoesNotPutOffFences) {
-  StoreHarness store;
-  const std::string ended = store.Session("ended");
-  ASSERT_TRUE(store.CloseSession(ended).ok());
-  const std::string session = store.Session("a", absl::Minutes(2));
-  ASSERT_TRUE(store.Unregister(session, MakeInstance("orders", "1").key(), 1).ok());
-  store.clock().Advance(absl::Seconds(125));
-  EXPECT_EQ(store->Stats().tombstones, 0);
-}
-
 // Pages of one incarnation, beside changes, are those of the whole listing.
 TEST(Listing, PagesOfAnIncarnationAreInOrderAndComplete) {
   StoreHarness store;
