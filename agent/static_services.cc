@@ -73,6 +73,38 @@ struct Service {
   std::optional<ServiceInstance> intent;
 };
 
+const char* NameOf(CheckState state) {
+  switch (state) {
+    case CheckState::kPassing:
+      return "passing";
+    case CheckState::kCritical:
+      return "critical";
+    case CheckState::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+// Of a service whose state was another: what it is now, and the first check's error that made it
+// so.
+LogFields HealthFields(const Service& service, CheckState before) {
+  const InstanceKey& key = service.spec.instance.key();
+  LogFields fields = {{"namespace", key.namespace_()},
+                      {"service", key.service()},
+                      {"instance", key.instance_id()},
+                      {"was", NameOf(before)},
+                      {"is", NameOf(service.state)}};
+  for (const auto& check : service.checks) {
+    const HealthChecker::Snapshot now = check->checker->snapshot();
+    if (now.state != CheckState::kCritical) continue;
+    fields.emplace_back("check",
+                        check->spec.name().empty() ? CheckKind(check->spec) : check->spec.name());
+    fields.emplace_back("why", now.last_error);
+    break;
+  }
+  return fields;
+}
+
 CheckState Worst(const Service& service) {
   CheckState worst = CheckState::kPassing;
   for (const auto& check : service.checks) {
@@ -293,13 +325,25 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
   }
 
   void Changed(const std::string& key) {
+    CheckState before;
+    CheckState after;
+    LogFields fields;
     {
       MutexLock lock(&mu_);
       const auto it = services_.find(key);
       if (it == services_.end()) return;
+      before = it->second.state;
       Evaluate(key, &it->second);
+      after = it->second.state;
+      if (before != after) fields = HealthFields(it->second, before);
     }
     intents_->Flush();
+    if (before == after) return;
+    // That a service is well at the start is as it should be.
+    const LogLevel level = after == CheckState::kCritical   ? LogLevel::kWarning
+                           : before == CheckState::kUnknown ? LogLevel::kDebug
+                                                            : LogLevel::kInfo;
+    health_log_.Log(level, "health", std::move(fields));
   }
 
   // Brings state, verdict and intent up to date with the checks.
@@ -395,6 +439,8 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
   Options options_;
   const std::shared_ptr<ServiceIntents> intents_;
   IoThread io_;
+
+  LogThrottle health_log_;
 
   mutable Mutex mu_;
   bool open_ ABSL_GUARDED_BY(mu_) = false;

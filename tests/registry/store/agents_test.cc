@@ -159,6 +159,35 @@ TEST_F(AgentsTest, Sessions_ArePagedAndFiltered) {
   EXPECT_FALSE(store_->ListSessions(request).ok());
 }
 
+TEST_F(AgentsTest, History_TellsChangesOfHealth) {
+  const std::string session = Open("a");
+  uint64_t generation = 0;
+  const auto put = [&](registry::v1::HealthStatus status, uint32_t weight) {
+    RegisterRequest request;
+    request.set_session_id(session);
+    auto& registration = *request.add_registrations();
+    *registration.mutable_instance() = MakeInstance("orders", "orders-1");
+    registration.mutable_instance()->set_status(status);
+    registration.mutable_instance()->set_weight(weight);
+    registration.set_generation(++generation);
+    ASSERT_TRUE(CallAndWait(*store_, &Registry::Register, request).ok());
+  };
+  put(registry::v1::HEALTH_STATUS_HEALTHY, 1);
+  put(registry::v1::HEALTH_STATUS_UNHEALTHY, 1);
+  put(registry::v1::HEALTH_STATUS_UNHEALTHY, 2);
+  put(registry::v1::HEALTH_STATUS_HEALTHY, 3);
+  const auto described = store_->Describe(MakeInstance("orders", "orders-1").key());
+  ASSERT_TRUE(described.ok()) << described.status();
+  ASSERT_EQ(described->history_size(), 4);
+  EXPECT_EQ(described->history(0).kind(), admin::v1::CHANGE_KIND_UPDATED);
+  EXPECT_EQ(described->history(0).detail(), "unhealthy → healthy");
+  EXPECT_EQ(described->history(1).kind(), admin::v1::CHANGE_KIND_UPDATED);
+  EXPECT_EQ(described->history(1).detail(), "");
+  EXPECT_EQ(described->history(2).kind(), admin::v1::CHANGE_KIND_HEALTH);
+  EXPECT_EQ(described->history(2).detail(), "healthy → unhealthy");
+  EXPECT_EQ(described->history(3).kind(), admin::v1::CHANGE_KIND_REGISTERED);
+}
+
 TEST_F(AgentsTest, HeldSessions_AreMarkedCountedAndReleased) {
   for (int i = 0; i < 20; ++i) {
     const std::string session = Open(absl::StrCat("inc-", i));
