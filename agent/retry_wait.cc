@@ -135,10 +135,16 @@ void RetryWaits::Retry(const RetryRequest& request, Callback<RetryResponse> done
 
 void RetryWaits::Close() {
   std::set<std::shared_ptr<Wait>> waits;
+  std::vector<Timeout> timeouts;
   {
     MutexLock lock(&core_->mu);
     core_->closed = true;
     waits = core_->waits;
+    for (const std::shared_ptr<Wait>& wait : waits) timeouts.push_back(std::move(wait->timeout));
+  }
+  // None looks at the group after this has returned.
+  for (Timeout& timeout : timeouts) {
+    if (timeout && !timeout.Cancel()) timeout.Wait();
   }
   for (const std::shared_ptr<Wait>& wait : waits) core_->Step(wait);
 }
