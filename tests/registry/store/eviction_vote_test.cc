@@ -41,7 +41,7 @@ bool MayEnd(const Case& each) {
 
 TEST(EvictionVote, Table) {
   const Case cases[] = {
-      // Nobody is told apart: the share decides.
+      // All have one owner: the share decides.
       {"19 of 19", {{"", 1, 19, 19}}, "0", true},
       {"3 of 20", {{"", 1, 20, 3}}, "0", true},
       {"4 of 20", {{"", 1, 20, 4}}, "0", false},
@@ -58,7 +58,7 @@ TEST(EvictionVote, Table) {
       {"500 of 1,000 owners, another's", {{"well", 500}, {"away", 500, 1, 1}}, "well3", false},
       {"2 of 4 owners with 25 each", {{"well", 2, 25}, {"away", 2, 25, 25}}, "away1", false},
 
-      // One owner abandons three hundred: its own are held, and nobody else's.
+      // One owner abandons three hundred: its own are held, and no other's.
       {"among 20", {{"one", 20, 1, 0}, {"bad", 1, 300, 300}}, "one3", true},
       {"among 20 with 3 lost",
        {{"one", 17}, {"away", 3, 1, 1}, {"bad", 1, 300, 300}},
