@@ -37,10 +37,12 @@ const char* Escape(Tone tone) {
 }
 
 Tone ToneOf(const std::string& state) {
-  static const char* const kGood[] = {"healthy", "ready", "acknowledged", "passing", "serving"};
+  static const char* const kGood[] = {"healthy", "ready",   "acknowledged",
+                                      "passing", "serving", "alive"};
   static const char* const kBusy[] = {"in flight", "waiting", "queued",     "accepted", "draining",
-                                      "resyncing", "offline", "connecting", "unknown"};
-  static const char* const kBad[] = {"unhealthy", "parked", "critical", "not_serving"};
+                                      "resyncing", "offline", "connecting", "unknown",  "pending"};
+  static const char* const kBad[] = {"unhealthy",  "parked", "critical", "not_serving",
+                                     "superseded", "lapsed", "held"};
   const auto has = [&state](const auto& words) {
     return std::find(std::begin(words), std::end(words), state) != std::end(words);
   };

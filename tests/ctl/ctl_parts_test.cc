@@ -25,6 +25,7 @@ TEST(TerminalTest, LinesAreCutByColumnsAndKeepTheirColours) {
   EXPECT_EQ(CutLine("abc", 3), "abc");
   EXPECT_EQ(Palette().Paint("x", Tone::kBad), "x");
   EXPECT_EQ(Palette::Coloured().State("parked"), "\x1b[31mparked\x1b[0m");
+  EXPECT_EQ(Palette::Coloured().State("lapsed"), "\x1b[31mlapsed\x1b[0m");
   EXPECT_EQ(Palette::Coloured().State("orders"), "orders");
 }
 
