@@ -45,7 +45,6 @@ DEPARTURES = {
         "an-incarnation-keeps-its-rank": (_AGENT_RANK, r"rank is"),
         "a-detached-instance-lives-without-a-session": (
             "an agent carries it in its own session", r"not ''"),
-        "a-lower-generation-is-superseded": (_AGENT_RANK, r"\('SUPERSEDED', None, '7'\)"),
         "a-later-incarnation-wins": (_AGENT_RANK, r"is \(2, "),
         "an-older-incarnation-does-not-touch-its-successor": (_AGENT_RANK, r"is \('', None\)"),
         "expiry-leaves-the-fence": (_AGENT_RANK, r"is '', not 'SUPERSEDED'"),
@@ -58,7 +57,6 @@ DEPARTURES = {
         "limits-are-refused-without-a-delay": (
             "sessions of an agent are its own, one at the registry", r"is not refused"),
         "who-comes-back-goes-on-with-one-delta": (_AGENT_SETS, r"no delta"),
-        "a-position-is-confirmed": (_AGENT_SETS, r"snapshot"),
         "a-position-holds-at-every-server": (_AGENT_SETS, r"no delta"),
         "a-position-survives-a-restart": ("without a state directory nothing survives the process", r"no delta"),
         "a-record-says-whose-it-is": (_AGENT_NUMBERS, r"failback-agent@"),
