@@ -535,10 +535,12 @@ def who_comes_back_goes_on_with_one_delta(w):
     w.registered(s, w.instance("a", 1), w.instance("b"), generation=1)
     before = w.subscribe()
     before.until(["a", "b"])
-    w.subscribe().until(["a", "b"])  # somebody goes on following the service
+    other = w.subscribe()  # goes on following the service
+    other.until(["a", "b"])
     before.cancel()
     w.registered(s, w.instance("a", 2), w.instance("c"), generation=2)
     w.unregistered(s, w.key("b"), generation=2)
+    other.until(["a", "c"])
     stream = w.subscribe(epoch=before.epoch, revision=before.revision)
     stream.set, stream.epoch, stream.revision = dict(before.set), before.epoch, before.revision
     message = stream.message()
