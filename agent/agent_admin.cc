@@ -12,7 +12,6 @@
 #include "registry/admin/admin_routes.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
-#include "registry/proto_time.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -33,7 +32,6 @@ using agent::v1::ListPendingResponse;
 using agent::v1::PendingOperation;
 using agent::v1::RetryRequest;
 using agent::v1::RetryResponse;
-using agent::v1::UpstreamStatus;
 
 // A session's id is what its owner proves itself with: for those who may administer, not for
 // whoever can connect to the machine's loopback.
@@ -67,29 +65,6 @@ void Overlay(const std::vector<CarriedIntent>& carried, bool all, const std::str
   }
   records->clear();
   for (auto& [key, record] : by_key) records->push_back(std::move(record));
-}
-
-// Tells in the history since when the sessions in which the instance was acknowledged have not been
-// renewed.
-void AddLapses(const std::vector<UpstreamStatus>& upstreams,
-               const std::vector<CarriedIntent>& carried, InstanceDescription* description) {
-  for (const UpstreamStatus& upstream : upstreams) {
-    const bool lapsed =
-        std::any_of(carried.begin(), carried.end(), [&](const CarriedIntent& intent) {
-          return intent.upstream() == upstream.name() &&
-                 intent.state() == registry::v1::INTENT_STATE_LAPSED;
-        });
-    if (!lapsed || !upstream.has_lapsed_since()) continue;
-    admin::v1::InstanceChange change;
-    *change.mutable_time() = upstream.lapsed_since();
-    change.set_kind(admin::v1::CHANGE_KIND_LAPSED);
-    change.set_by(upstream.name());
-    change.set_detail(upstream.last_error().message());
-    *description->add_history() = std::move(change);
-  }
-  std::stable_sort(
-      description->mutable_history()->begin(), description->mutable_history()->end(),
-      [](const auto& a, const auto& b) { return FromProto(a.time()) > FromProto(b.time()); });
 }
 
 }  // namespace
@@ -167,7 +142,6 @@ void AgentAdmin::DescribeInstance(const DescribeInstanceRequest& request,
         if (!found.ok()) return std::move(done)(found.status());
         history_->Tell(key, &*found);
         const std::string wanted = CanonicalKey(key);
-        AddLapses(group_->UpstreamStatuses(), group_->Carried(wanted), &*found);
         for (PendingOperation& row : group_->Pending()) {
           if (row.has_key() && CanonicalKey(row.key()) == wanted) {
             *found->add_pending() = std::move(row);
