@@ -82,13 +82,13 @@ TEST(Bounds, ClientsThatAreRememberedAreBounded) {
     ASSERT_TRUE(opened.ok()) << opened.status();
     ASSERT_TRUE(store.CloseSession(opened->session_id()).ok());
   }
-  const absl::Status refused = Open(store, "one more").status();
+  const absl::Status refused = Open(store, "one-more").status();
   EXPECT_EQ(ReasonOf(refused), kLimit) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("limits.max_incarnations"));
   EXPECT_TRUE(Open(store, "2").ok()) << "one that is remembered";
   store.clock().Advance(absl::Hours(30));
   EXPECT_EQ(store->Stats().incarnations, 0);
-  EXPECT_TRUE(Open(store, "one more").ok());
+  EXPECT_TRUE(Open(store, "one-more").ok());
 }
 
 TEST(Bounds, AnOwnerHasHalfOfTheClientsAtMost) {
