@@ -90,7 +90,7 @@ const ReasonRow kReasons[] = {
     {registry::v1::ERROR_REASON_POSITION_LOST, R, R, R, R, false},
     {registry::v1::ERROR_REASON_NOT_FOUND, P, D, P, D, false},
     {registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE, R, R, R, R, true, true},
-    {registry::v1::ERROR_REASON_IDLE, R, R, R, R, true},
+    {registry::v1::ERROR_REASON_IDLE, R, R, R, R, false},
     {registry::v1::ERROR_REASON_UNSUPPORTED, P, P, P, P, false},
     {registry::v1::ERROR_REASON_CREDENTIALS_NEEDED, R, R, R, R, false},
     {registry::v1::ERROR_REASON_ACCESS_DENIED, P, P, P, P, false},
