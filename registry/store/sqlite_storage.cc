@@ -45,8 +45,9 @@ absl::StatusOr<FileLock> LockStore(const std::string& path) {
   const std::string folder = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
   struct stat info;
   if (stat(folder.c_str(), &info) != 0) {
+    const int error = errno;
     return absl::NotFoundError(absl::StrCat("store ", path, ": folder ", folder, ": ",
-                                            std::strerror(errno),
+                                            std::strerror(error),
                                             "; make it: ", HowToMakeFolder(folder)));
   }
   if (!S_ISDIR(info.st_mode)) {
