@@ -84,10 +84,11 @@ class LargeSetsTest : public testing::Test {
  protected:
   LargeSetsTest() : timer_(HashedWheelTimer::Create(HashedWheelTimer::Options()).value()) {}
 
-  std::unique_ptr<StoreRegistry> NewStore() {
+  // Lives longer than the agent.
+  StoreRegistry* NewStore() {
     StoreRegistry::Options options;
     options.timer = timer_.get();
-    return StoreRegistry::Open(std::move(options)).value();
+    return stores_.emplace_back(StoreRegistry::Open(std::move(options)).value()).get();
   }
 
   // As an operator would: instances without an owner.
@@ -232,22 +233,23 @@ class LargeSetsTest : public testing::Test {
 
   const TempDir folder_;
   std::unique_ptr<HashedWheelTimer> timer_;
+  std::vector<std::unique_ptr<StoreRegistry>> stores_;
   std::unique_ptr<FailbackGroup> group_;
   std::unique_ptr<RegistryServer> server_;
   std::unique_ptr<RegistryService::Stub> stub_;
 };
 
 TEST_F(LargeSetsTest, OneUpstreamAndThenNoneAfterARestart) {
-  const auto store = NewStore();
-  Fill(store.get(), 1);
-  StartAgent({{"only", store.get()}});
+  StoreRegistry* const store = NewStore();
+  Fill(store, 1);
+  StartAgent({{"only", store}});
   {
     Reader reader(stub_.get());
     reader.ReadUntil(1, /*stale=*/false);
     EXPECT_LT(reader.largest(), 512 << 10);
     Reader late(stub_.get());
     late.ReadUntil(1, /*stale=*/false);
-    Fill(store.get(), 2);
+    Fill(store, 2);
     reader.ReadUntil(2, /*stale=*/false);
     late.ReadUntil(2, /*stale=*/false);
     EXPECT_LT(reader.largest(), 2 << 20);
@@ -262,14 +264,14 @@ TEST_F(LargeSetsTest, OneUpstreamAndThenNoneAfterARestart) {
 }
 
 TEST_F(LargeSetsTest, TwoUpstreamsMerged) {
-  const auto one = NewStore(), two = NewStore();
-  Fill(one.get(), 1);
-  Fill(two.get(), 1);
-  StartAgent({{"one", one.get()}, {"two", two.get()}});
+  StoreRegistry *const one = NewStore(), *const two = NewStore();
+  Fill(one, 1);
+  Fill(two, 1);
+  StartAgent({{"one", one}, {"two", two}});
   Reader reader(stub_.get());
   reader.ReadUntil(1, /*stale=*/false);
-  Fill(one.get(), 2);
-  Fill(two.get(), 2);
+  Fill(one, 2);
+  Fill(two, 2);
   reader.ReadUntil(2, /*stale=*/false);
   EXPECT_LT(reader.largest(), 2 << 20);
   ExpectListed(kInstances);
