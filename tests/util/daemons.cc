@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <csignal>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "google/protobuf/util/json_util.h"
+#include "google/protobuf/util/type_resolver.h"
+#include "google/protobuf/util/type_resolver_util.h"
 #include "tests/util/ports.h"
 
 namespace failback {
@@ -18,12 +22,40 @@ bool Has(const std::vector<std::string>& args, const std::string& flag) {
   return std::find(args.begin(), args.end(), flag) != args.end();
 }
 
+// Finds the details of a status, which have public names, under the names of this project.
+class DetailResolver final : public google::protobuf::util::TypeResolver {
+ public:
+  google::protobuf::util::Status ResolveMessageType(const std::string& url,
+                                                    google::protobuf::Type* type) override {
+    return pool_->ResolveMessageType(
+        absl::StrReplaceAll(url, {{"/google.rpc.", "/failback.rpc.v1."}}), type);
+  }
+  google::protobuf::util::Status ResolveEnumType(const std::string& url,
+                                                 google::protobuf::Enum* type) override {
+    return pool_->ResolveEnumType(url, type);
+  }
+
+ private:
+  const std::unique_ptr<google::protobuf::util::TypeResolver> pool_{
+      google::protobuf::util::NewTypeResolverForDescriptorPool(
+          "type.googleapis.com", google::protobuf::DescriptorPool::generated_pool())};
+};
+
+bool ParseJson(const std::string& json, google::protobuf::Message* message) {
+  DetailResolver resolver;
+  std::string bytes;
+  return google::protobuf::util::JsonToBinaryString(
+             &resolver, absl::StrCat("type.googleapis.com/", message->GetTypeName()), json, &bytes)
+             .ok() &&
+         message->ParseFromString(bytes);
+}
+
 // The field `list` of a message, from the JSON array that failbackctl prints.
 template <typename Message>
 Message ParseArray(const std::string& field, const std::string& array) {
   Message message;
   const std::string json = absl::StrCat("{\"", field, "\":", array, "}");
-  if (!google::protobuf::util::JsonStringToMessage(json, &message).ok()) {
+  if (!ParseJson(json, &message)) {
     Fatal(absl::StrCat("not the JSON of a list: ", array));
   }
   return message;
@@ -103,7 +135,7 @@ std::vector<registry::v1::SubscribeResponse> ParseEvents(const std::string& out)
   const std::string complete = out.substr(0, out.rfind('\n') + 1);
   const std::vector<std::string> lines = absl::StrSplit(complete, '\n', absl::SkipEmpty());
   for (const std::string& line : lines) {
-    if (!google::protobuf::util::JsonStringToMessage(line, &events.emplace_back()).ok()) {
+    if (!ParseJson(line, &events.emplace_back())) {
       Fatal(absl::StrCat("not the JSON of an event: ", line));
     }
   }
