@@ -9,13 +9,9 @@
 
 namespace failback {
 
-bool IsReadableInstance(std::string_view instance) {
-  EncodedInstance encoded;
-  if (!ReadInstance(instance, &encoded)) {
-    registry::v1::ServiceInstance parsed;
-    return parsed.ParseFromArray(instance.data(), static_cast<int>(instance.size()));
-  }
-  const InstanceView& view = encoded.view;
+namespace {
+
+bool IsText(const InstanceView& view) {
   for (const std::string_view text :
        {view.name_space, view.service, view.instance_id, view.address, view.zone}) {
     if (!IsUtf8(text)) return false;
@@ -23,6 +19,20 @@ bool IsReadableInstance(std::string_view instance) {
   return std::all_of(
       view.metadata.begin(), view.metadata.end(),
       [](const InstanceView::Entry& entry) { return IsUtf8(entry.key) && IsUtf8(entry.value); });
+}
+
+}  // namespace
+
+bool IsReadableInstance(std::string_view instance) {
+  EncodedInstance encoded;
+  if (ReadInstance(instance, &encoded)) return IsText(encoded.view);
+  registry::v1::ServiceInstance parsed;
+  return parsed.ParseFromArray(instance.data(), static_cast<int>(instance.size()));
+}
+
+bool HasUnreadableText(std::string_view instance) {
+  EncodedInstance encoded;
+  return ReadInstance(instance, &encoded) && !IsText(encoded.view);
 }
 
 std::string ReadableMark(std::string_view mark) {

@@ -14,9 +14,11 @@
 
 namespace failback {
 
-// Whether all text in `instance`, canonical bytes of a ServiceInstance, is UTF-8. Bytes that are
-// spelled otherwise have to parse.
+// Whether `instance`, the bytes of a ServiceInstance, parses: it is one, and all its text is UTF-8.
 bool IsReadableInstance(std::string_view instance);
+
+// Whether `instance` is a ServiceInstance in its canonical bytes, with text that is not UTF-8.
+bool HasUnreadableText(std::string_view instance);
 
 // `mark`, an encoded OfflineMark, with text that every client can read.
 std::string ReadableMark(std::string_view mark);

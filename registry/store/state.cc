@@ -522,7 +522,7 @@ class State::Loader : public StoreReader {
         version = version.WithoutInstance();  // it went with its session
       }
     }
-    if (version.instance && !IsReadableInstance(version.instance.view())) {
+    if (version.instance && HasUnreadableText(version.instance.view())) {
       Tell("left out", row.key);
       version = version.WithoutInstance();
     }

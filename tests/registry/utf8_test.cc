@@ -63,6 +63,8 @@ TEST(StoredTextTest, AnInstanceIsReadableWhenItsTextIs) {
   EXPECT_FALSE(IsReadableInstance(CanonicalInstance(Instance("\xe9", "a"))));
   EXPECT_FALSE(IsReadableInstance(CanonicalInstance(Instance("a", "cut \xe2\x82"))));
   EXPECT_FALSE(IsReadableInstance("rubbish"));
+  EXPECT_TRUE(HasUnreadableText(CanonicalInstance(Instance("\xe9", "a"))));
+  EXPECT_FALSE(HasUnreadableText(CanonicalInstance(Instance("é", "€"))));
 }
 
 TEST(StoredTextTest, AMarkKeepsWhatCanBeRead) {
