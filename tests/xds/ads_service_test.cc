@@ -99,7 +99,7 @@ class RawClient {
 
 class AdsServiceTest : public ::testing::Test {
  protected:
-  void Start(size_t max_streams = 100, size_t max_services = 1000) {
+  void Start(size_t max_streams = 100, size_t max_services = 10000) {
     timer_ = HashedWheelTimer::Create({}).value();
     AdsService::Options options;
     options.cache.timer = timer_.get();
