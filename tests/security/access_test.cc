@@ -462,9 +462,10 @@ TEST_F(AccessTest, ASessionIsNotStolenByItsIncarnation) {
   request.set_owner(mine.session_id().substr(mine.session_id().find('.') + 1));
   ExpectReason(Call("other", &RegistryService::Stub::OpenSession, request, &stolen),
                ERROR_REASON_SESSION_NOT_OWNED, "theft");
-  // Once it has ended there is nothing to steal.
+  // Also once it has ended: who has the incarnation keeps its owner out.
   ASSERT_TRUE(Close("orders", mine.session_id()).ok());
-  EXPECT_TRUE(Open("other", "known-to-all", &stolen).ok());
+  ExpectReason(Open("other", "known-to-all", &stolen), ERROR_REASON_SESSION_NOT_OWNED, "theft");
+  EXPECT_TRUE(Open("orders", "known-to-all", &again).ok());
 }
 
 // A registry that does not know owners may have opened it for anybody.

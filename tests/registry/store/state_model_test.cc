@@ -143,6 +143,19 @@ struct Model {
 
 class StateModelTest : public ::testing::TestWithParam<int> {};
 
+// A payload as an instance's bytes: what is read from a store has to parse.
+std::string Encoded(const std::string& payload) {
+  registry::v1::ServiceInstance instance;
+  instance.set_address(payload);
+  return instance.SerializeAsString();
+}
+
+std::string Decoded(const Blob& bytes) {
+  registry::v1::ServiceInstance instance;
+  EXPECT_TRUE(instance.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())));
+  return instance.address();
+}
+
 std::map<std::string, std::string> Present(const State& state) {
   std::map<std::string, std::string> present;
   ListQuery query;
@@ -150,7 +163,7 @@ std::map<std::string, std::string> Present(const State& state) {
   for (;;) {
     const ListPage page = state.List(query);
     for (const ListItem& item : page.items) {
-      const std::string payload(item.instance.view());
+      const std::string payload = Decoded(item.instance);
       const std::string key = payload.substr(0, payload.find('='));
       present[key] = payload + "|" + item.incarnation;
     }
@@ -163,12 +176,12 @@ std::map<std::string, std::string> Present(const State& state) {
 void Follow(const CommitResult& result, std::map<std::string, std::string>* followed) {
   for (const ServiceChange& service : result.services) {
     for (const InstanceChange& change : service.instances) {
-      const std::string payload((change.after ? change.after : change.before).view());
+      const std::string payload = Decoded(change.after ? change.after : change.before);
       const std::string key = payload.substr(0, payload.find('='));
       const auto it = followed->find(key);
       ASSERT_EQ(it != followed->end(), static_cast<bool>(change.before)) << key;
       if (change.before) {
-        ASSERT_EQ(it->second, change.before.view());
+        ASSERT_EQ(it->second, Decoded(change.before));
       }
       ASSERT_NE(change.before, change.after);
       if (change.after) {
@@ -260,8 +273,8 @@ TEST_P(StateModelTest, Agrees) {
       if (intent.registers) {
         intent.persistent = pick(4) == 0;
         payload = name + "=" + std::to_string(pick(3)) + (intent.persistent ? "p" : "");
-        intent.instance = Blob(*payload);
-        intent.digest = Digest64(*payload);
+        intent.instance = Blob(Encoded(*payload));
+        intent.digest = Digest64(Encoded(*payload));
       }
       uint64_t& highest = generations[name];
       switch (pick(4)) {

@@ -39,6 +39,13 @@ Intent Put(const std::string& id, const std::string& bytes, uint64_t generation 
   return intent;
 }
 
+// An instance that has nothing but this address: what is read from a store has to parse.
+std::string Address(const std::string& text) {
+  registry::v1::ServiceInstance instance;
+  instance.set_address(text);
+  return instance.SerializeAsString();
+}
+
 Intent Remove(const std::string& id, uint64_t generation = 0) {
   Intent intent;
   intent.key = Key(id);
@@ -646,8 +653,8 @@ class StoredStateTest : public ::testing::Test {
 // A hundred thousand sessions that end together would be as many records to write.
 TEST_F(StoredStateTest, InstancesGoWithTheRowOfTheirSession) {
   Open("a-1");
-  ASSERT_EQ(Apply("a-1", Put("1", "1:x", 5)), absl::OkStatus());
-  ASSERT_EQ(Apply("a-1", Put("2", "2:x", 5, true)), absl::OkStatus());
+  ASSERT_EQ(Apply("a-1", Put("1", Address("1:x"), 5)), absl::OkStatus());
+  ASSERT_EQ(Apply("a-1", Put("2", Address("2:x"), 5, true)), absl::OkStatus());
   const WriteSet writes = Expire("a-1");
   EXPECT_THAT(writes.records, IsEmpty());
   EXPECT_THAT(writes.removed_records, IsEmpty());
@@ -660,9 +667,9 @@ TEST_F(StoredStateTest, InstancesGoWithTheRowOfTheirSession) {
     Restart();
   }
   Open("a-2");
-  EXPECT_EQ(ReasonOf(Apply("a-2", Put("1", "1:x", 4))), kSuperseded);
+  EXPECT_EQ(ReasonOf(Apply("a-2", Put("1", Address("1:x"), 4))), kSuperseded);
   EXPECT_FALSE(IsPresent("1")) << "another session of the same incarnation";
-  EXPECT_EQ(Apply("a-2", Put("1", "1:x", 5)), absl::OkStatus());
+  EXPECT_EQ(Apply("a-2", Put("1", Address("1:x"), 5)), absl::OkStatus());
   EXPECT_TRUE(IsPresent("1"));
 }
 
@@ -672,7 +679,7 @@ TEST_F(StoredStateTest, RecordsThatAreLeftOtherwiseThanTheirRowsSayAreWritten) {
   registry::v1::OfflineMark mark;
   mark.set_reason("disk");
   Open("a-1");
-  ASSERT_EQ(Apply("a-1", Put("1", "1:x", 5)), absl::OkStatus());
+  ASSERT_EQ(Apply("a-1", Put("1", Address("1:x"), 5)), absl::OkStatus());
   Write([&](State::Transaction* transaction) { transaction->SetOffline(Key("1"), &mark); });
   EXPECT_EQ(Expire("a-1").records.size(), 1u) << "a mark is kept for a day";
   Restart();
@@ -682,7 +689,7 @@ TEST_F(StoredStateTest, RecordsThatAreLeftOtherwiseThanTheirRowsSayAreWritten) {
   EXPECT_EQ(state_->tombstones(), 1);
 
   Open("a-2");
-  ASSERT_EQ(Apply("a-2", Put("1", "1:x", 6)), absl::OkStatus());
+  ASSERT_EQ(Apply("a-2", Put("1", Address("1:x"), 6)), absl::OkStatus());
   const WriteSet unmarked = Write([](State::Transaction* transaction) {
     EXPECT_TRUE(transaction->EndSession("a-2", State::Transaction::End::kExpired));
     transaction->SetOffline(Key("1"), nullptr);
@@ -692,26 +699,26 @@ TEST_F(StoredStateTest, RecordsThatAreLeftOtherwiseThanTheirRowsSayAreWritten) {
   EXPECT_FALSE(IsMarked("1"));
 
   Open("a-2");
-  ASSERT_EQ(Apply("a-2", Put("2", "2:x", 5)), absl::OkStatus());
+  ASSERT_EQ(Apply("a-2", Put("2", Address("2:x"), 5)), absl::OkStatus());
   Open("a-2", kLongTtlMs);
   EXPECT_EQ(Expire("a-2").records.size(), 1u) << "a longer TTL, a longer retention";
   Restart();
   now_ms_ += kLongTtlMs - 1;
   Write([](State::Transaction* transaction) { transaction->Purge(); });
   Open("a-3");
-  EXPECT_EQ(ReasonOf(Apply("a-3", Put("2", "2:x", 4))), kSuperseded);
+  EXPECT_EQ(ReasonOf(Apply("a-3", Put("2", Address("2:x"), 4))), kSuperseded);
 
-  ASSERT_EQ(Apply("a-3", Put("3", "3:x", 5)), absl::OkStatus());
+  ASSERT_EQ(Apply("a-3", Put("3", Address("3:x"), 5)), absl::OkStatus());
   const WriteSet closed = Write([](State::Transaction* transaction) {
     EXPECT_TRUE(transaction->EndSession("a-3", State::Transaction::End::kClosed));
   });
   EXPECT_EQ(closed.removed_records.size(), 1u) << "no fence is left";
 
   Open("a-4");
-  ASSERT_EQ(Apply("a-4", Put("4", "4:x", 5)), absl::OkStatus());
+  ASSERT_EQ(Apply("a-4", Put("4", Address("4:x"), 5)), absl::OkStatus());
   const WriteSet taken = Write([](State::Transaction* transaction) {
     EXPECT_TRUE(transaction->EndSession("a-4", State::Transaction::End::kExpired));
-    EXPECT_TRUE(transaction->Apply(nullptr, Put("4", "4:y")).status.ok());
+    EXPECT_TRUE(transaction->Apply(nullptr, Put("4", Address("4:y"))).status.ok());
   });
   EXPECT_EQ(taken.records.size(), 1u) << "taken over in the same group";
   Restart();
