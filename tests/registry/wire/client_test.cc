@@ -391,7 +391,7 @@ TEST_F(ClientTest, AGapEndsTheStreamBeforeItIsHeard) {
   const auto stream = client.Subscribe({}, listener);
   ASSERT_TRUE(listener->WaitForEnd());
   EXPECT_EQ(listener->end()->code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(ReasonOf(*listener->end()), registry::v1::ERROR_REASON_UNSPECIFIED);
+  EXPECT_EQ(ReasonOf(*listener->end()), registry::v1::ERROR_REASON_POSITION_LOST);
   ASSERT_EQ(listener->events().size(), 1u);
   EXPECT_EQ(listener->events()[0]->revision(), 7u);
 }
