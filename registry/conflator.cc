@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "registry/errors.h"
 #include "google/protobuf/message_lite.h"
 #include "registry/canonical.h"
+#include "registry/errors.h"
 #include "registry/instance_view.h"
 #include "registry/keyed_hash.h"
 

@@ -44,8 +44,8 @@
 
 namespace failback {
 
-// The end of a stream that has been open for long, so that its client connects with the certificates
-// of today.
+// The end of a stream that has been open for long, so that its client connects with the
+// certificates of today.
 absl::Status StreamIsOld();
 
 class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {

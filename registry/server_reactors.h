@@ -236,8 +236,8 @@ class SubscribeReactor::State : public NotifyListener {
   // The subscriber hears what it has not been told yet, then the end.
   void OnEnd(const absl::Status& status) override;
 
-  // Called at intervals: cancels the stream when one write has been under way for `stalled` of them,
-  // and ends it, after what is still to be told, when it has been open for `oldest` of them.
+  // Called at intervals: cancels the stream when one write has been under way for `stalled` of
+  // them, and ends it, after what is still to be told, when it has been open for `oldest` of them.
   void Sweep(int stalled, int oldest);
 
  private:
@@ -253,8 +253,8 @@ class SubscribeReactor::State : public NotifyListener {
   grpc::CallbackServerContext* context_ ABSL_GUARDED_BY(mu_);  // as reactor_
   SubscribeReactor* reactor_ ABSL_GUARDED_BY(mu_);             // null once finished
   int sweeps_ ABSL_GUARDED_BY(mu_) = 0;
-  int idle_sweeps_ ABSL_GUARDED_BY(mu_) = 0;                   // since the write under way began
-  std::optional<Conflator> conflator_ ABSL_GUARDED_BY(mu_);    // nullopt: nothing more is told
+  int idle_sweeps_ ABSL_GUARDED_BY(mu_) = 0;                 // since the write under way began
+  std::optional<Conflator> conflator_ ABSL_GUARDED_BY(mu_);  // nullopt: nothing more is told
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);

@@ -31,8 +31,8 @@ struct AdminSources {
 // Adds the paths of both daemons.
 void AddAdminRoutes(const AdminSources& sources, AdminServer* server);
 
-// A message as this API writes it; or its table, or the message as text. 500 with the reason when it
-// has no JSON form.
+// A message as this API writes it; or its table, or the message as text. 500 with the reason when
+// it has no JSON form.
 AdminResponse MessageResponse(const AdminRequest& request,
                               const google::protobuf::Message& message);
 

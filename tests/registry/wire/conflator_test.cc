@@ -457,9 +457,8 @@ TEST_F(ConflatorTest, ASourceThatGoesBackByWayOfAnotherEpochIsNotFollowed) {
   for (const bool lazy : {false, true}) {
     Conflator conflator(1, 3);
     ASSERT_TRUE(conflator.Add(Snapshot(2, 1, {{"a", 1}})).ok());
-    EXPECT_EQ(
-        ReasonOf(lazy ? conflator.Add(Lazy(1, 2, {})) : conflator.Add(Snapshot(1, 2, {}))),
-        registry::v1::ERROR_REASON_POSITION_LOST);
+    EXPECT_EQ(ReasonOf(lazy ? conflator.Add(Lazy(1, 2, {})) : conflator.Add(Snapshot(1, 2, {}))),
+              registry::v1::ERROR_REASON_POSITION_LOST);
     Conflator forward(1, 3);
     ASSERT_TRUE(forward.Add(Snapshot(2, 1, {{"a", 1}})).ok());
     EXPECT_TRUE((lazy ? forward.Add(Lazy(1, 3, {})) : forward.Add(Snapshot(1, 3, {}))).ok());
