@@ -128,6 +128,8 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
   for (const auto& [view, record] : records_) {
     const std::string& key = record->key;
     if (owner != nullptr && record->owner != owner) continue;
+    // What the registry has under this key is no longer this agent's business.
+    if (record->given_up) continue;
     if (!record->present) {
       known.own[key] = std::nullopt;
       continue;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "registry/errors.h"
 #include "registry/failback_core.h"
 
 namespace failback {
@@ -40,7 +41,12 @@ void FailbackRegistry::Core::Superseded(const RecordPtr& record, const absl::Sta
     Emit(IntentEvent::Kind::kSuperseded, *record, status, deferred);
     record->trace.reset();
   }
-  Resolve(record, status, deferred);
+  // Without the winner's rank, which is the registry's: a caller of this agent would take it for
+  // one of the agent's own.
+  Resolve(record,
+          Refusal(registry::v1::ERROR_REASON_SUPERSEDED, std::string(status.message()),
+                  {{"generation", ReasonMetadata(status, "generation").value_or("0")}}),
+          deferred);
   ArmSuperseded();
 }
 

@@ -19,9 +19,8 @@
 //  * a Registry that throws, or drops a callback, fails that call with INTERNAL;
 //  * streams on which nothing has been said yet are few on one connection, and none for callers who
 //    may do nothing;
-//  * gRPC reflection, and grpc.health.v1 (registry/health_service.h) for "", RegistryService and
-//  each
-//    extra service;
+//  * grpc.health.v1 (registry/health_service.h) for "", RegistryService and each extra service, and
+//    gRPC reflection where callers are not told apart;
 //  * addresses are checked and locked before use (registry/listen.h), and connections beyond the
 //    process's descriptors are closed (registry/connection_acceptor.h).
 //

@@ -305,7 +305,7 @@ std::string FormatRecords(const std::vector<InstanceRecord>& records, absl::Time
   for (const InstanceRecord& record : records) {
     const ServiceInstance& instance = record.instance();
     rows.push_back({instance.key().service(), instance.key().instance_id(),
-                    FormatEndpoint(instance), FormatHealth(instance),
+                    FormatEndpoint(instance), record.held() ? "held" : FormatHealth(instance),
                     absl::StrCat(instance.has_weight() ? instance.weight() : 100), instance.zone(),
                     EnumText(record.state()), Owner(record),
                     FormatWhen(record.modify_time(), now)});
@@ -319,13 +319,12 @@ std::string FormatPending(const std::vector<PendingOperation>& operations, absl:
   std::vector<std::vector<std::string>> rows;
   rows.reserve(operations.size());
   for (const PendingOperation& operation : operations) {
-    rows.push_back({operation.id(), absl::StrCat(operation.generation()),
-                    EnumText(operation.state()), Times(operation),
-                    operation.state() == agent::v1::PENDING_STATE_WAITING
-                        ? FormatRelative(operation.next_attempt(), now)
-                        : "-",
-                    FormatWhen(operation.since(), now), FormatStatus(operation.last_status()),
-                    operation.upstream()});
+    rows.push_back(
+        {operation.id(), absl::StrCat(operation.generation()), EnumText(operation.state()),
+         Times(operation),
+         operation.has_next_attempt() ? FormatRelative(operation.next_attempt(), now) : "-",
+         FormatWhen(operation.since(), now), FormatStatus(operation.last_status()),
+         operation.upstream()});
   }
   return FormatTable(
       {"ID", "GENERATION", "STATE", "TIMES", "NEXT ATTEMPT", "SINCE", "LAST STATUS", "UPSTREAM"},

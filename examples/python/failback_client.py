@@ -95,7 +95,8 @@ class Client:
         self._channel = grpc.insecure_channel(address, [
             ("grpc.keepalive_time_ms", 10000), ("grpc.keepalive_timeout_ms", 10000),
             # The client's own backoff decides when to try again, not the channel's.
-            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000)])
+            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000)])
         self._stub = pb_grpc.RegistryServiceStub(self._channel)
         self._changed = threading.Condition()
         self._intents = {}  # by key
@@ -226,9 +227,12 @@ class Client:
         elif reason in ("SESSION_UNKNOWN", "SESSION_NOT_OWNED"):
             self._lose(session)
         elif reason == "GENERATION_REUSED" or (reason == "SUPERSEDED" and own):
-            # A number was lost: go on above the registry's.
+            # A number was lost: go on above the registry's; at once the first time, then with a wait.
             self._generation = max(self._generation, int(refusal.metadata["generation"])) + 1
             intent.generation = self._generation
+            intent.attempts += 1
+            if intent.attempts > 1:
+                intent.due = time.monotonic() + random.uniform(0, RETRY_FIRST)
         elif reason == "SUPERSEDED" and intent.instance is None:
             del self._intents[_name(intent.key)]  # a later incarnation's is not ours to remove
         elif reason == "SUPERSEDED":

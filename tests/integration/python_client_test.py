@@ -1,5 +1,7 @@
 """The client of examples/python, which is written from docs/protocol.md alone, against real registries."""
 
+import hashlib
+import os
 import signal
 import subprocess
 import sys
@@ -33,10 +35,11 @@ class PythonClientTest(unittest.TestCase):
         self.process = None
         self.addCleanup(self.kill)
 
-    def start(self, store="sqlite"):
+    def start(self, store="sqlite", *options):
         uri = "memory:" if store == "memory" else f"sqlite:///{self.folder.name}/registry.db"
         self.process = subprocess.Popen(
-            [REGISTRY, "--listen", self.address, "--store", uri, "--admin", "", "--log-level", "error"],
+            [REGISTRY, "--listen", self.address, "--store", uri, "--admin", "", "--log-level", "error",
+             *options],
             stdout=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
         self.assertRegex(line, r"^failback-registry listening on ")
@@ -167,6 +170,26 @@ class PythonClientTest(unittest.TestCase):
         seen = []
         client.follow(pb.Selector(service="orders"), lambda known, stale: seen.append(len(known)))
         self.until(lambda: seen[:1], [3000])
+
+    def test_reflection_is_served_where_callers_are_not_told_apart(self):
+        def reflected():
+            with grpc.insecure_channel(self.address) as channel:
+                call = channel.stream_stream(
+                    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+                try:  # list_services = 7
+                    return b"failback.registry.v1.RegistryService" in next(
+                        call(iter([b"\x3a\x01*"]), timeout=TIMEOUT, wait_for_ready=True))
+                except grpc.RpcError as error:
+                    return error.code()
+
+        self.start("memory")
+        self.assertEqual(reflected(), True)
+        self.kill()
+        tokens = os.path.join(self.folder.name, "tokens.yaml")
+        with open(tokens, "w", encoding="utf-8") as file:
+            file.write(f"tokens:\n- name: ci\n  sha256: {hashlib.sha256(b'secret').hexdigest()}\n")
+        self.start("memory", "--known-tokens-file", tokens)
+        self.assertEqual(reflected(), grpc.StatusCode.UNIMPLEMENTED)
 
     def test_who_leaves_takes_its_instances_along(self):
         self.start()

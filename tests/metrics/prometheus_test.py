@@ -163,7 +163,7 @@ class Scraped(unittest.TestCase):
         """What docs/operations.md tells who is paged to type."""
         page = read("docs/operations.md").split("## I am paged")[1].split("\n## ")[0]
         block = re.findall(r"(?m)^\$ failbackctl (.*?)(?: +#.*)?$", page)
-        self.assertEqual(len(block), 3)
+        self.assertEqual(len(block), 4)
         for command in block:
             words = command.replace("127.0.0.1:7070", self.registry.address).replace(
                 "127.0.0.1:7060", self.agent.address).split()

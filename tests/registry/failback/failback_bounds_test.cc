@@ -573,6 +573,20 @@ TEST_F(FailbackBoundsTest, CancelGivesUpUntilANewIntent) {
   EXPECT_EQ(fake_->registers.request_count(), 2);
 }
 
+TEST_F(FailbackBoundsTest, WhatWasCancelledIsNotListed) {
+  Start();
+  GoAway();
+  Advance(absl::Seconds(5));
+  Register("a");
+  Register("b");
+  ASSERT_EQ(*registry_->Cancel({"register default/orders/a"}), 1);
+  Answer<ListResponse> listed;
+  registry_->List(ListRequest(), listed.Catch());
+  ASSERT_TRUE(listed.get().ok()) << listed.get().status();
+  ASSERT_EQ(listed.get()->records_size(), 1);
+  EXPECT_EQ(listed.get()->records(0).instance().key().instance_id(), "b");
+}
+
 TEST_F(FailbackBoundsTest, CancelLetsACallInFlightFinishAndKeepsItTheOnlyOne) {
   Start();
   fake_->registers.Hold();

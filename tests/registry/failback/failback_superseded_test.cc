@@ -243,6 +243,8 @@ TEST_F(SupersededHostsTest, ANewIntentIsTriedAtOnce) {
   const auto refused = Register(older_.get(), 1, /*wait=*/true);
   Advance(absl::Seconds(1));
   EXPECT_EQ(ReasonOf(refused.item()), registry::v1::ERROR_REASON_SUPERSEDED);
+  EXPECT_EQ(ReasonMetadata(refused.item(), "rank"), std::nullopt)
+      << "a rank of the registry's, and no local session's";
   EXPECT_EQ(refused.get()->results(0).state(), registry::v1::INTENT_STATE_SUPERSEDED);
   EXPECT_EQ(older_->registry->UpstreamStatus().superseded(), 1) << "told, and kept";
   Drain(newer_.get());
