@@ -26,7 +26,7 @@ std::string Advice(const absl::Status& status) {
     case registry::v1::ERROR_REASON_DRAINING:
       return "the agent is stopping; use another, or wait for it to start again";
     case registry::v1::ERROR_REASON_STORE_READ_ONLY:
-      return "look at the disk of the registry's store";
+      return "look at the disk of what the message names";
     case registry::v1::ERROR_REASON_SHUTTING_DOWN:
       return "try again when it has started";
     case registry::v1::ERROR_REASON_CREDENTIALS_NEEDED:
