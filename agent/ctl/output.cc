@@ -319,12 +319,13 @@ std::string FormatPending(const std::vector<PendingOperation>& operations, absl:
   std::vector<std::vector<std::string>> rows;
   rows.reserve(operations.size());
   for (const PendingOperation& operation : operations) {
-    rows.push_back(
-        {operation.id(), absl::StrCat(operation.generation()), EnumText(operation.state()),
-         Times(operation),
-         operation.has_next_attempt() ? FormatRelative(operation.next_attempt(), now) : "-",
-         FormatWhen(operation.since(), now), FormatStatus(operation.last_status()),
-         operation.upstream()});
+    const bool due =
+        operation.has_next_attempt() && operation.state() != agent::v1::PENDING_STATE_PARKED;
+    rows.push_back({operation.id(), absl::StrCat(operation.generation()),
+                    EnumText(operation.state()), Times(operation),
+                    due ? FormatRelative(operation.next_attempt(), now) : "-",
+                    FormatWhen(operation.since(), now), FormatStatus(operation.last_status()),
+                    operation.upstream()});
   }
   return FormatTable(
       {"ID", "GENERATION", "STATE", "TIMES", "NEXT ATTEMPT", "SINCE", "LAST STATUS", "UPSTREAM"},

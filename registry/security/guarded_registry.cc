@@ -8,6 +8,7 @@
 #include "registry/errors.h"
 #include "registry/ids.h"
 #include "registry/local_listing.h"
+#include "registry/security/token_seal.h"
 #include "registry/security/visible_listing.h"
 #include "registry/serial_notifier.h"
 #include "registry/validation.h"
@@ -296,9 +297,24 @@ void GuardedRegistry::List(const ListRequest& request, Callback<ListResponse> do
         },
         request));
   }
-  registry_->List(request, [rules, caller = caller_, own,
-                            done = std::move(done)](absl::StatusOr<ListResponse> response) mutable {
-    if (response.ok()) Filter(*rules, caller, own, &*response);
+  if (!own && JudgeRead(*rules, caller_, selector).ok()) {
+    return registry_->List(request, std::move(done));
+  }
+  // A place in what that registry lists may be one that is hidden.
+  ListRequest inner = request;
+  if (!request.page_token().empty()) {
+    std::optional<std::string> token = OpenToken(request.page_token());
+    if (!token.has_value()) {
+      return std::move(done)(InvalidField("page_token", "is not a token of an earlier page"));
+    }
+    inner.set_page_token(*std::move(token));
+  }
+  registry_->List(inner, [rules, caller = caller_, own,
+                          done = std::move(done)](absl::StatusOr<ListResponse> response) mutable {
+    if (response.ok()) {
+      Filter(*rules, caller, own, &*response);
+      response->set_next_page_token(SealToken(response->next_page_token()));
+    }
     std::move(done)(std::move(response));
   });
 }

@@ -14,6 +14,7 @@
 #include "registry/errors.h"
 #include "registry/security/access_control.h"
 #include "registry/security/guarded_registry.h"
+#include "tests/registry/fake_registry.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {
@@ -169,6 +170,38 @@ TEST_F(VisibleListingTest, WhoMayReadAllListsAsEver) {
   StoreHarness store;
   Fill(store);
   EXPECT_EQ(List(store, "all", ListRequest()).size(), 35u);
+}
+
+// As an agent, or a registry over etcd: it lists everything, and its tokens are keys.
+TEST_F(VisibleListingTest, TokensOfARegistryElsewhereAreSealed) {
+  const std::string place("default\0a-hidden\0id-3", 21);
+  FakeRegistry elsewhere;
+  ListResponse everything;
+  *everything.add_records()->mutable_instance() = MakeInstance("a-hidden", "id-3");
+  everything.set_next_page_token(place);
+  elsewhere.lists.AnswerWith([&](const ListRequest&) { return everything; });
+  GuardedRegistry guarded(&elsewhere, access_, Token("reader"));
+  ListRequest request;
+  const auto page = CallAndWait<ListResponse>(guarded, &Registry::List, request);
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_EQ(page->records_size(), 0);
+  std::string token;
+  ASSERT_TRUE(absl::WebSafeBase64Unescape(page->next_page_token(), &token));
+  EXPECT_THAT(token, Not(::testing::HasSubstr("hidden")));
+  // It is good for the next page, and nothing else is.
+  request.set_page_token(page->next_page_token());
+  EXPECT_TRUE(CallAndWait<ListResponse>(guarded, &Registry::List, request).ok());
+  EXPECT_EQ(elsewhere.lists.last_request().page_token(), place);
+  token.back() = static_cast<char>(token.back() ^ 1);
+  for (const std::string& forged : {place, absl::WebSafeBase64Escape(place),
+                                    absl::WebSafeBase64Escape(token), std::string(10000, 'a')}) {
+    request.set_page_token(forged);
+    EXPECT_EQ(ReasonOf(CallAndWait<ListResponse>(guarded, &Registry::List, request).status()),
+              registry::v1::ERROR_REASON_INVALID_FIELD);
+  }
+  everything.clear_next_page_token();
+  const auto last = CallAndWait<ListResponse>(guarded, &Registry::List, ListRequest());
+  EXPECT_EQ(last->next_page_token(), "");
 }
 
 TEST_F(VisibleListingTest, TokensOfOthersAreOfNoUse) {
