@@ -13,7 +13,6 @@
 #include "absl/time/clock.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "google/protobuf/arena.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "registry/bounded_parse.h"
 #include "registry/call_gauge.h"
 #include "registry/grpc_threads.h"
@@ -609,9 +608,6 @@ absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(Registry* 
 absl::StatusOr<std::unique_ptr<RegistryServer>> RegistryServer::Start(
     Registry* registry, const Options& options, std::vector<ListenAddress> claimed) {
   KeepGrpcCallbackThreads();
-  // Where callers are told apart nobody has it: gRPC 1.51's keeps what it has answered on a stream
-  // and sends all of it again with each answer, and asks no token.
-  if (options.access == nullptr) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<RegistryServer> server(
       new RegistryServer(std::make_unique<Service>(registry, options), std::move(claimed)));
   const int ping_ms = static_cast<int>(absl::ToInt64Milliseconds(options.ping_interval));

@@ -19,8 +19,7 @@
 //  * a Registry that throws, or drops a callback, fails that call with INTERNAL;
 //  * streams on which nothing has been said yet are few on one connection, and none for callers who
 //    may do nothing;
-//  * grpc.health.v1 (registry/health_service.h) for "", RegistryService and each extra service, and
-//    gRPC reflection where callers are not told apart;
+//  * grpc.health.v1 (registry/health_service.h) for "", RegistryService and each extra service;
 //  * addresses are checked and locked before use (registry/listen.h), and connections beyond the
 //    process's descriptors are closed (registry/connection_acceptor.h).
 //
