@@ -169,14 +169,6 @@ class PythonClientTest(unittest.TestCase):
         client.follow(pb.Selector(service="orders"), lambda known, stale: seen.append(len(known)))
         self.until(lambda: seen[:1], [3000])
 
-    def test_reflection_is_not_served(self):
-        self.start("memory")
-        with grpc.insecure_channel(self.address) as channel:
-            call = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-            with self.assertRaises(grpc.RpcError) as raised:
-                next(call(iter([b"\x3a\x01*"]), timeout=TIMEOUT, wait_for_ready=True))
-            self.assertEqual(raised.exception.code(), grpc.StatusCode.UNIMPLEMENTED)
-
     def test_who_leaves_takes_its_instances_along(self):
         self.start()
         client = self.client()
