@@ -12,6 +12,7 @@
 #include "registry/errors.h"
 #include "registry/failback_core.h"
 #include "registry/trace_context.h"
+#include "registry/validation.h"
 
 namespace failback {
 namespace {
@@ -21,8 +22,6 @@ constexpr absl::Duration kTombstoneLife = absl::Seconds(60);
 constexpr size_t kMaxBatchBytes = 1 << 20;
 // Queued intents that fail under one hold of the lock, while the upstream is away.
 constexpr int kMaxFailedAtOnce = 1000;
-// No incarnation gets here by counting; room to go on from what a registry claims to know.
-constexpr uint64_t kMaxGeneration = uint64_t{1} << 62;
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <set>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "absl/hash/hash.h"
@@ -416,6 +417,10 @@ class RegistryServer::Service final : public ServiceBase {
     const std::shared_ptr<Registry> registry = RegistryFor(context, &refusal);
     Request request;
     if (refusal.ok()) refusal = ParseWithin(kSmallRequest, bytes, &request);
+    // Where callers have no names, none may take one.
+    if constexpr (std::is_same_v<Request, OpenSessionRequest>) {
+      if (access_ == nullptr) request.clear_owner();
+    }
     typename UnaryReactor<Response, grpc::ByteBuffer>::Hook hook;
     if (on_success != nullptr) {
       hook = [request, on_success = std::move(on_success)](const Response& response) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace failback {
 namespace {
@@ -53,6 +54,14 @@ size_t CharacterSize(std::string_view text) {
   return more + 1;
 }
 
+// How many bytes the control character at the beginning of `text`, which is UTF-8 and not empty,
+// has; 0: there is another one.
+size_t ControlSize(std::string_view text) {
+  const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
+  if (byte(0) < 0x20 || byte(0) == 0x7f) return 1;
+  return byte(0) == 0xc2 && text.size() > 1 && byte(1) < 0xa0 ? 2 : 0;
+}
+
 }  // namespace
 
 int Utf8Length(std::string_view text) {
@@ -82,6 +91,25 @@ std::string MadeUtf8(std::string text) {
     at += std::max<size_t>(size, 1);
   }
   return text;
+}
+
+bool HoldsControl(std::string_view text) {
+  for (; !text.empty(); text.remove_prefix(1)) {
+    if (ControlSize(text) > 0) return true;
+  }
+  return false;
+}
+
+std::string MadePrintable(std::string text, char instead) {
+  text = MadeUtf8(std::move(text));
+  if (!HoldsControl(text)) return text;
+  std::string shown;
+  for (std::string_view rest = text; !rest.empty();) {
+    const size_t control = ControlSize(rest);
+    shown += control > 0 ? instead : rest.front();
+    rest.remove_prefix(std::max<size_t>(control, 1));
+  }
+  return shown;
 }
 
 }  // namespace failback

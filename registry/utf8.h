@@ -26,6 +26,14 @@ void CutUtf8(size_t max_bytes, std::string* text);
 // `text`, with a '?' in the place of each byte that belongs to no character.
 std::string MadeUtf8(std::string text);
 
+// Whether UTF-8 `text` holds a control character: U+0000 to U+001F and U+007F to U+009F. A terminal
+// acts on them.
+bool HoldsControl(std::string_view text);
+
+// `text` as a terminal may be given it, on one line: UTF-8, with `instead` in the place of each
+// control character.
+std::string MadePrintable(std::string text, char instead);
+
 }  // namespace failback
 
 #endif  // FAILBACK_REGISTRY_UTF8_H_

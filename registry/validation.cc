@@ -80,12 +80,15 @@ absl::Status ValidateText(const FieldPath& path, std::string_view text, int max)
   const int length = Utf8Length(text);
   if (length < 0) return Invalid(path, absl::StrCat(Quoted(text), " is not UTF-8"));
   if (length > max) return TooLong(path, length, max, "characters");
-  for (const char c : text) {
-    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
-      return Invalid(path, absl::StrCat(Quoted(text), " holds a control character"));
-    }
+  if (HoldsControl(text)) {
+    return Invalid(path, absl::StrCat(Quoted(text), " holds a control character"));
   }
   return absl::OkStatus();
+}
+
+absl::Status ValidateGeneration(const FieldPath& path, uint64_t generation) {
+  if (generation <= kMaxGeneration) return absl::OkStatus();
+  return Invalid(path, absl::StrCat(generation, " is not in 0..", kMaxGeneration));
 }
 
 absl::Status ValidateNamespace(const FieldPath& path, std::string_view name) {
@@ -420,12 +423,21 @@ absl::Status ValidateSubscribe(const SubscribeRequest& request) {
       return status;
     }
   }
+  if (auto status = ValidateGeneration(FieldPath("generation"), request.generation());
+      !status.ok()) {
+    return status;
+  }
   return ValidateFollowed(FieldPath("selector"), request.selector());
 }
 
 absl::Status ValidateUnsubscribe(const UnsubscribeRequest& request) {
   if (auto status = ValidateSessionId(request.session_id()); !status.ok()) return status;
-  return ValidateId(FieldPath("subscription_id"), request.subscription_id(), kMaxIdLength);
+  if (auto status =
+          ValidateId(FieldPath("subscription_id"), request.subscription_id(), kMaxIdLength);
+      !status.ok()) {
+    return status;
+  }
+  return ValidateGeneration(FieldPath("generation"), request.generation());
 }
 
 absl::Status ValidateList(const ListRequest& request) {
@@ -447,7 +459,9 @@ std::vector<absl::Status> ValidateRegistrations(const RegisterRequest& request) 
   return ValidateItems(
       request.registrations(), "registrations", "instance.key",
       [](const FieldPath& path, const registry::v1::Registration& item) {
-        return ValidateInstance(FieldPath(path, "instance"), item.instance());
+        auto status = ValidateInstance(FieldPath(path, "instance"), item.instance());
+        if (!status.ok()) return status;
+        return ValidateGeneration(FieldPath(path, "generation"), item.generation());
       },
       [](const registry::v1::Registration& item) -> const InstanceKey& {
         return item.instance().key();
@@ -458,7 +472,9 @@ std::vector<absl::Status> ValidateDeregistrations(const UnregisterRequest& reque
   return ValidateItems(
       request.deregistrations(), "deregistrations", "key",
       [](const FieldPath& path, const registry::v1::Deregistration& item) {
-        return ValidateKey(FieldPath(path, "key"), item.key());
+        auto status = ValidateKey(FieldPath(path, "key"), item.key());
+        if (!status.ok()) return status;
+        return ValidateGeneration(FieldPath(path, "generation"), item.generation());
       },
       [](const registry::v1::Deregistration& item) -> const InstanceKey& { return item.key(); });
 }
@@ -473,6 +489,9 @@ absl::Status ValidateSetOffline(const SetOfflineRequest& request) {
           name, absl::StrCat("has ", text->size(), " bytes; at most ", limit, " are allowed"));
     }
     if (!IsUtf8(*text)) return InvalidField(name, absl::StrCat(Quoted(*text), " is not UTF-8"));
+    if (HoldsControl(*text)) {
+      return InvalidField(name, absl::StrCat(Quoted(*text), " holds a control character"));
+    }
   }
   return absl::OkStatus();
 }

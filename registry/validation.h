@@ -47,6 +47,8 @@ inline constexpr int kMaxClientNameLength = 128;
 inline constexpr size_t kMaxOfflineReasonBytes = 256;
 inline constexpr size_t kMaxOfflineByBytes = 128;
 inline constexpr int kMaxSelectorValues = 64;  // statuses, and zones, of a selector
+// Numbers above it are not taken, so that there is always a next one.
+inline constexpr uint64_t kMaxGeneration = uint64_t{1} << 62;
 inline constexpr int kMaxPageSize = 1000;
 inline constexpr uint32_t kDefaultMaxBatch = 1000;
 

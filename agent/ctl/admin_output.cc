@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "agent/ctl/output.h"
 #include "registry/proto_time.h"
+#include "registry/utf8.h"
 
 namespace failback {
 namespace {
@@ -51,9 +52,10 @@ std::string FormatSession(const SessionSummary& session, absl::Time now) {
 }
 
 std::string FormatMark(const registry::v1::OfflineMark& mark, absl::Time now) {
-  return absl::StrCat(mark.by().empty() ? "" : absl::StrCat(" by ", mark.by()), ", ",
-                      FormatWhen(mark.time(), now),
-                      mark.reason().empty() ? "" : absl::StrCat(": ", mark.reason()));
+  return absl::StrCat(
+      mark.by().empty() ? "" : absl::StrCat(" by ", MadePrintable(mark.by(), ' ')), ", ",
+      FormatWhen(mark.time(), now),
+      mark.reason().empty() ? "" : absl::StrCat(": ", MadePrintable(mark.reason(), ' ')));
 }
 
 std::string FormatInstance(const InstanceRecord& record, absl::Time now, const Palette& palette) {
@@ -67,7 +69,9 @@ std::string FormatInstance(const InstanceRecord& record, absl::Time now, const P
       Row("weight", absl::StrCat(instance.has_weight() ? instance.weight() : 100)) +
       Row("zone", instance.zone().empty() ? "-" : instance.zone()) +
       Row("metadata",
-          metadata.empty() ? "-" : absl::StrJoin(metadata, ", ", absl::PairFormatter("="))) +
+          metadata.empty()
+              ? "-"
+              : MadePrintable(absl::StrJoin(metadata, ", ", absl::PairFormatter("=")), ' ')) +
       Row("owner",
           absl::StrCat(record.incarnation().empty() ? "nobody: detached" : record.incarnation(),
                        instance.persistent() ? ", persistent" : "")) +

@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "agent/ctl/service_output.h"
 #include "registry/proto_time.h"
+#include "registry/utf8.h"
 #include "yaml-cpp/yaml.h"
 
 namespace failback {
@@ -25,14 +26,7 @@ using registry::v1::InstanceRecord;
 using registry::v1::ServiceInstance;
 using registry::v1::SubscribeResponse;
 
-std::string Cell(const std::string& text) {
-  if (text.empty()) return "-";
-  std::string cell = text;
-  for (char& c : cell) {
-    if (absl::ascii_iscntrl(c)) c = ' ';
-  }
-  return cell;
-}
+std::string Cell(const std::string& text) { return text.empty() ? "-" : MadePrintable(text, ' '); }
 
 using Painter = std::function<std::string(size_t column, const std::string& cell)>;
 
@@ -196,7 +190,8 @@ std::string FormatWhen(const google::protobuf::Timestamp& when, absl::Time now) 
                       FormatRelative(when, now), ")");
 }
 
-std::string FormatMessage(const std::string& message) {
+std::string FormatMessage(const std::string& raw) {
+  const std::string message = MadePrintable(raw, ' ');
   const size_t begin = message.find("failed to connect to all addresses");
   const size_t cause = message.rfind(": ");
   if (begin == std::string::npos || cause == std::string::npos || cause < begin) return message;

@@ -35,8 +35,8 @@ std::string FormatRelative(const google::protobuf::Timestamp& when, absl::Time n
 // "14:03:07 (3s ago)", "2026-05-31 14:03:07 (4d3h ago)".
 std::string FormatWhen(const google::protobuf::Timestamp& when, absl::Time now);
 
-// What a person needs of a message: of gRPC's "failed to connect to all addresses; last error: …:
-// Connection refused" only the cause.
+// What a person needs of a message, on one line: of gRPC's "failed to connect to all addresses;
+// last error: …: Connection refused" only the cause.
 std::string FormatMessage(const std::string& message);
 // "CODE" or "CODE: message"; "-" for a status that is not set.
 std::string FormatStatus(const rpc::v1::Status& status);

@@ -9,6 +9,7 @@
 #include "failback/agent/v1/agent.pb.h"
 #include "google/protobuf/text_format.h"
 #include "registry/proto_time.h"
+#include "registry/utf8.h"
 
 namespace failback {
 namespace {
@@ -98,8 +99,7 @@ std::string FormatTable(const Rows& rows) {
   for (const auto& row : rows) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
-      std::string cell = row[i];
-      std::replace_if(cell.begin(), cell.end(), absl::ascii_iscntrl, '?');
+      std::string cell = MadePrintable(row[i], '?');
       cell.resize(widths[i] + 2, ' ');
       line += cell;
     }

@@ -233,6 +233,12 @@ absl::Status AccessRules::JudgeAll(const Identity& who, Permission what,
       });
 }
 
+absl::Status AccessRules::JudgeSome(const Identity& who, Permission what) const {
+  return Find(
+      who, [&](const Rule& rule) { return (rule.permissions & Bit(what)) != 0; },
+      [&] { return absl::StrCat(PermissionName(what), " anything here"); });
+}
+
 absl::Status AccessRules::JudgeAny(const Identity& who) const {
   return Find(
       who, [](const Rule&) { return true; }, [] { return "do anything here"; });

@@ -53,6 +53,9 @@ class AccessRules {
   absl::Status JudgeAll(const Identity& who, config::v1::Permission what,
                         std::optional<std::string_view> ns) const;
 
+  // Whether `who` may do `what` with some service.
+  absl::Status JudgeSome(const Identity& who, config::v1::Permission what) const;
+
   // Whether `who` may do anything at all.
   absl::Status JudgeAny(const Identity& who) const;
 

@@ -146,7 +146,14 @@ void GuardedRegistry::OpenSession(const OpenSessionRequest& request,
 void GuardedRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
   absl::Status status = CheckSession("KeepAlive", request.session_id());
   if (!status.ok()) return std::move(done)(std::move(status));
-  registry_->KeepAlive(request, std::move(done));
+  if (!request.has_report() ||
+      access_->rules()->JudgeSome(caller_, config::v1::PERMISSION_REGISTER).ok()) {
+    return registry_->KeepAlive(request, std::move(done));
+  }
+  // Who may register nothing carries no intents.
+  KeepAliveRequest unreported = request;
+  unreported.clear_report();
+  registry_->KeepAlive(unreported, std::move(done));
 }
 
 void GuardedRegistry::CloseSession(const CloseSessionRequest& request,

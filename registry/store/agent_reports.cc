@@ -1,26 +1,17 @@
 #include "registry/store/agent_reports.h"
 
-#include <algorithm>
-
-#include "absl/strings/ascii.h"
-#include "google/protobuf/stubs/common.h"
+#include "registry/utf8.h"
 
 namespace failback {
 namespace {
 
-constexpr size_t kMaxName = 128;
-constexpr size_t kMaxVersion = 64;
+constexpr int kMaxName = 128;
+constexpr int kMaxVersion = 64;
 
 // UTF-8 without control characters, at most `max` characters.
-bool IsText(const std::string& text, size_t max) {
-  if (!google::protobuf::internal::IsStructurallyValidUTF8(text.data(),
-                                                           static_cast<int>(text.size()))) {
-    return false;
-  }
-  const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; };
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), begins)) <= max &&
-         std::none_of(text.begin(), text.end(),
-                      [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+bool IsText(const std::string& text, int max) {
+  const int length = Utf8Length(text);
+  return length >= 0 && length <= max && !HoldsControl(text);
 }
 
 }  // namespace

@@ -67,7 +67,8 @@ std::optional<EncodedBatch> SpellEncodedRegister(std::string_view request, uint3
   const FieldPath path("registrations");
   EncodedRegistration item;
   for (int i = 0; i < reader.size(); ++i) {
-    if (!reader.Next(&item) || !ValidateInstance(path, item.instance.view).ok()) {
+    if (!reader.Next(&item) || !ValidateInstance(path, item.instance.view).ok() ||
+        item.generation > kMaxGeneration) {
       return std::nullopt;
     }
     intents.push_back(SpellIntent(item));

@@ -29,6 +29,29 @@ TEST(CtlOutputTest, TablesAreAlignedAndOneLineARow) {
             "ähnlich  two lines  22\n");
 }
 
+TEST(CtlOutputTest, ATerminalHearsNothingOfWhatOthersRegister) {
+  EXPECT_EQ(FormatTable({"A", "B"}, {{"\x1b[2J",
+                                      "\xc2\x9b"
+                                      "2J"}}),
+            "A     B\n"
+            " [2J   2J\n");
+  admin::v1::InstanceDescription description;
+  auto* const record = description.mutable_instance()->mutable_record();
+  (*record->mutable_instance()->mutable_metadata())["\x1b]0;title\x07"] = "a\nb\xc2\x9b";
+  record->mutable_instance()->mutable_offline()->set_reason("broken\x1b[1A");
+  record->mutable_instance()->mutable_offline()->set_by("me\r");
+  const std::string text =
+      FormatDescription(description, record->instance().key(), kNow, Palette());
+  EXPECT_THAT(text, HasSubstr("metadata       ]0;title =a b \n"));
+  EXPECT_THAT(text, HasSubstr(": broken [1A\n"));
+  EXPECT_EQ(text.find('\x1b'), std::string::npos) << text;
+  EXPECT_EQ(text.find('\r'), std::string::npos) << text;
+  rpc::v1::Status status;
+  status.set_code(14);
+  status.set_message("no\x1b[2J\n");
+  EXPECT_EQ(FormatStatus(status), "UNAVAILABLE: no [2J ");
+}
+
 TEST(CtlOutputTest, ARegistryTellsWhatItKnows) {
   admin::v1::Overview overview;
   overview.mutable_readiness()->set_ready(true);

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
@@ -39,6 +41,20 @@ TEST(Utf8Test, EachByteThatIsNoCharacterIsMended) {
   EXPECT_EQ(MadeUtf8("token \xe9"), "token ?");
   EXPECT_EQ(MadeUtf8("cut \xe2\x82"), "cut ??");
   EXPECT_EQ(MadeUtf8("\xffé\x80"), "?é?");
+}
+
+TEST(Utf8Test, ATerminalIsGivenNoControls) {
+  for (const char* control : {"\n", "\x1b", "\x7f", "\xc2\x80", "\xc2\x9b", "\xc2\x9f"}) {
+    const std::string text = absl::StrCat("é", control, "z");
+    EXPECT_TRUE(HoldsControl(text)) << absl::CHexEscape(text);
+    EXPECT_EQ(MadePrintable(text, '?'), "é?z") << absl::CHexEscape(text);
+  }
+  EXPECT_EQ(MadePrintable("cut \xe2\x82\x1b", ' '), "cut ?? ");
+  EXPECT_EQ(MadePrintable("8-bit \x9b", ' '), "8-bit ?");
+  for (const char* fine : {"", "a b", "é€😀", "\xc2\xa0", "\xc3\x9b", "\xe2\x80\x9b"}) {
+    EXPECT_FALSE(HoldsControl(fine)) << fine;
+    EXPECT_EQ(MadePrintable(fine, '?'), fine);
+  }
 }
 
 TEST(Utf8Test, AMessageFromTheWireMakesNoStatusUnreadable) {

@@ -118,6 +118,8 @@ const std::vector<InstanceCase>& InstanceCases() {
       {"LongZone", [](I& i) { i.set_zone(Repeat("z", 64)); }, "at.zone", "is 64 characters long"},
       {"ZoneWithNewline", [](I& i) { i.set_zone("a\nb"); }, "at.zone",
        "\"a\\nb\" holds a control character"},
+      {"ZoneWithAnEscapeOfEightBits", [](I& i) { i.set_zone("a\xc2\x9b"); }, "at.zone",
+       "holds a control character"},
       {"ZoneNotUtf8", [](I& i) { i.set_zone("\xff"); }, "at.zone", "is not UTF-8"},
       {"ZoneOverlongUtf8", [](I& i) { i.set_zone("\xe0\x80\x80"); }, "at.zone", "is not UTF-8"},
       {"ZoneSurrogate", [](I& i) { i.set_zone("\xed\xa0\x80"); }, "at.zone", "is not UTF-8"},
@@ -194,6 +196,35 @@ TEST(Validation, BatchHasOneStatusPerItemAndNamesIt) {
   ExpectInvalid(statuses[3], "registrations[3].instance.port", "70000 is not in 1..65535");
   ExpectInvalid(statuses[4], "registrations[4].instance.key",
                 "default/orders/2 is in registrations[2] already");
+}
+
+TEST(Validation, ThereIsAlwaysANextGeneration) {
+  const std::string wrong = "is not in 0..4611686018427387904";
+  for (const uint64_t generation : {kMaxGeneration, kMaxGeneration + 1, ~uint64_t{0}}) {
+    RegisterRequest registers;
+    *registers.add_registrations()->mutable_instance() = Valid();
+    registers.mutable_registrations(0)->set_generation(generation);
+    UnregisterRequest unregisters;
+    *unregisters.add_deregistrations()->mutable_key() = Valid().key();
+    unregisters.mutable_deregistrations(0)->set_generation(generation);
+    SubscribeRequest subscribes;
+    subscribes.set_generation(generation);
+    UnsubscribeRequest unsubscribes;
+    unsubscribes.set_session_id("s");
+    unsubscribes.set_subscription_id("x");
+    unsubscribes.set_generation(generation);
+    if (generation <= kMaxGeneration) {
+      EXPECT_TRUE(ValidateRegistrations(registers)[0].ok());
+      EXPECT_TRUE(ValidateDeregistrations(unregisters)[0].ok());
+      EXPECT_TRUE(ValidateSubscribe(subscribes).ok());
+      EXPECT_TRUE(ValidateUnsubscribe(unsubscribes).ok());
+      continue;
+    }
+    ExpectInvalid(ValidateRegistrations(registers)[0], "registrations[0].generation", wrong);
+    ExpectInvalid(ValidateDeregistrations(unregisters)[0], "deregistrations[0].generation", wrong);
+    ExpectInvalid(ValidateSubscribe(subscribes), "generation", wrong);
+    ExpectInvalid(ValidateUnsubscribe(unsubscribes), "generation", wrong);
+  }
 }
 
 TEST(Validation, DeregistrationsLikewise) {

@@ -444,6 +444,27 @@ TEST_F(AccessTest, AnOpenStreamOfRenewalsIsJudgedByTheNewRules) {
   ExpectReason(StatusFromProto(response.status()), ERROR_REASON_ACCESS_DENIED, "renewal");
 }
 
+TEST_F(AccessTest, WhoMayRegisterNothingReportsNothing) {
+  for (const std::string token : {"reader", "orders"}) {
+    OpenSessionResponse session;
+    ASSERT_TRUE(Open(token, "i-" + token, &session).ok());
+    auto context = As(token);
+    auto stream = stub_->KeepAlive(context.get());
+    KeepAliveRequest request;
+    request.set_session_id(session.session_id());
+    request.mutable_report()->set_name("agent of " + token);
+    request.mutable_report()->set_parked(7);
+    KeepAliveResponse response;
+    ASSERT_TRUE(stream->Write(request));
+    ASSERT_TRUE(stream->Read(&response));
+    EXPECT_FALSE(response.has_status()) << "the session is renewed all the same";
+  }
+  const auto agents = store_->ListAgents(admin::v1::ListAgentsRequest());
+  ASSERT_TRUE(agents.ok());
+  ASSERT_EQ(agents->agents_size(), 1);
+  EXPECT_EQ(agents->agents(0).report().name(), "agent of orders");
+}
+
 // Incarnations are shown in listings: knowing one must not give its session away.
 TEST_F(AccessTest, ASessionIsNotStolenByItsIncarnation) {
   OpenSessionResponse mine;

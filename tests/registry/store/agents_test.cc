@@ -84,8 +84,8 @@ TEST_F(AgentsTest, ReportOfASessionThatExpires_GoesWithIt) {
 
 TEST_F(AgentsTest, ReportOutOfBounds_IsIgnoredAndTheSessionRenewed) {
   const std::string a = Open("a");
-  for (const std::string& name :
-       {std::string(600, 'x'), std::string(129, 'x'), std::string("a\nb"), std::string("\xff")}) {
+  for (const std::string& name : {std::string(600, 'x'), std::string(129, 'x'), std::string("a\nb"),
+                                  std::string("a\xc2\x9b"), std::string("\xff")}) {
     EXPECT_TRUE(Renew(a, Report(name)));
     EXPECT_EQ(Agents().agents_size(), 0) << name;
   }

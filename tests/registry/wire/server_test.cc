@@ -354,6 +354,15 @@ class SessionTest : public ServerTest {
   }
 };
 
+TEST_F(SessionTest, WhereCallersHaveNoNamesNoneTakesOne) {
+  OpenSessionRequest open;
+  open.set_incarnation("mine");
+  open.set_owner("somebody-else");
+  ASSERT_TRUE(CallAndWait(*NewClient(), &Registry::OpenSession, open).ok());
+  EXPECT_EQ(fake_.opens.last_request().incarnation(), "mine");
+  EXPECT_EQ(fake_.opens.last_request().owner(), "");
+}
+
 TEST_F(SessionTest, ABrokenStreamEndsTheSessionsThatAskForIt) {
   auto client = NewClient();
   OpenAndRenew(*client, "plain", false);
