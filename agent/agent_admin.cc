@@ -12,6 +12,8 @@
 #include "registry/admin/admin_routes.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/failback_statistics.h"
+#include "registry/status_policy.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -32,13 +34,6 @@ using agent::v1::ListPendingResponse;
 using agent::v1::PendingOperation;
 using agent::v1::RetryRequest;
 using agent::v1::RetryResponse;
-
-// A session's id is what its owner proves itself with: for those who may administer, not for
-// whoever can connect to the machine's loopback.
-GetStatusResponse WithoutSecrets(GetStatusResponse status) {
-  for (auto& upstream : *status.mutable_upstreams()) upstream.clear_session_id();
-  return status;
-}
 
 // Puts what the agent carries over what its registries list: how far it has come, and what is not
 // listed as it is not acknowledged; or all of it. Of several upstreams the first that has not
@@ -91,7 +86,7 @@ admin::v1::Readiness AgentAdmin::GetReadiness() const {
 
 void AgentAdmin::AddOverview(admin::v1::Overview* overview) const {
   GetStatusResponse* const status = overview->mutable_agent();
-  *status = WithoutSecrets(service_->Status());
+  *status = service_->Status();
   if (status->upstreams_size() > 0) {
     overview->mutable_instances()->set_total(static_cast<int32_t>(status->upstreams(0).desired()));
   }
@@ -102,12 +97,18 @@ void AgentAdmin::AddOverview(admin::v1::Overview* overview) const {
                                                              status->upstreams(0).superseded()
                                                        : 0;
   for (const auto& upstream : status->upstreams()) {
-    pending += upstream.pending() + upstream.parked();
+    pending += upstream.pending();
     parked += upstream.parked();
     superseded += upstream.superseded();
   }
-  overview->mutable_instances()->set_pending(
-      std::max(0, overview->instances().total() - static_cast<int32_t>(acknowledged)));
+  int32_t parked_instances = 0;
+  if (const auto stats = group_->Stats(); !stats.empty()) {
+    parked_instances =
+        static_cast<int32_t>(stats.front().parked[static_cast<size_t>(OperationKind::kRegister)]);
+  }
+  overview->mutable_instances()->set_parked(parked_instances);
+  overview->mutable_instances()->set_pending(std::max(
+      0, overview->instances().total() - static_cast<int32_t>(acknowledged) - parked_instances));
   overview->mutable_instances()->set_superseded(static_cast<int32_t>(superseded));
   overview->set_superseded(static_cast<int32_t>(superseded));
   overview->set_pending(static_cast<int32_t>(pending));
@@ -125,8 +126,10 @@ void AgentAdmin::ListAll(const Selector& selector, Callback<Listing> done) const
                    const bool known = listing.ok();
                    if (!known) {
                      if (carried.empty()) return std::move(done)(listing.status());
+                     const absl::Status why = listing.status();
                      listing = Listing();
-                     listing->stale = true;
+                     listing->stale = absl::IsUnavailable(why);
+                     if (!listing->stale) listing->unread = why;
                    }
                    Overlay(carried, /*all=*/!known, group_->incarnation(), &listing->records);
                    std::move(done)(std::move(listing));
@@ -153,7 +156,7 @@ void AgentAdmin::DescribeInstance(const DescribeInstanceRequest& request,
 
 void AddAgentRoutes(AgentService* service, AdminServer* server) {
   server->Handle("GET", "/status", [service](const AdminRequest& request, auto respond) {
-    std::move(respond)(MessageResponse(request, WithoutSecrets(service->Status())));
+    std::move(respond)(MessageResponse(request, service->Status()));
   });
   server->Handle("GET", "/pending", [service](const AdminRequest& request, auto respond) {
     ListPendingRequest list;

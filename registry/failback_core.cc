@@ -16,6 +16,7 @@ namespace {
 using registry::v1::INTENT_STATE_ACCEPTED;
 using registry::v1::INTENT_STATE_ACKNOWLEDGED;
 using registry::v1::INTENT_STATE_LAPSED;
+using registry::v1::INTENT_STATE_PARKED;
 using registry::v1::INTENT_STATE_SUPERSEDED;
 using registry::v1::IntentState;
 
@@ -380,7 +381,7 @@ Standing FailbackRegistry::Core::StandingOf(const Record& record) {
 
 IntentState FailbackRegistry::Core::StateOf(const Record& record, bool lapsed) {
   if (record.superseded) return INTENT_STATE_SUPERSEDED;
-  if (record.pending()) return INTENT_STATE_ACCEPTED;
+  if (record.pending()) return record.parked() ? INTENT_STATE_PARKED : INTENT_STATE_ACCEPTED;
   return lapsed ? INTENT_STATE_LAPSED : INTENT_STATE_ACKNOWLEDGED;
 }
 

@@ -98,7 +98,6 @@ agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
   const FailbackStatistics stats = Stats(&session);
   status.set_uri(options_.upstream_name);
   SetTime(session.since, status.mutable_since());
-  status.set_session_id(session.session_id);
   *status.mutable_session_ttl() = session.info.ttl();
   status.set_epoch(session.info.epoch());
   status.set_store_id(session.info.store_id());

@@ -62,9 +62,9 @@ registry::v1::AgentReport FailbackRegistry::Core::Report() const {
   report.set_version(kVersion);
   report.set_intents(static_cast<uint64_t>(stats.desired));
   report.set_parked(total(stats.parked));
-  report.set_pending(total(stats.pending) + report.parked());
+  report.set_pending(total(stats.pending));
   report.set_superseded(static_cast<uint64_t>(stats.superseded));
-  if (report.pending() > 0) {
+  if (report.pending() + report.parked() > 0) {
     // In whole seconds: the same until another one is the oldest.
     const absl::Time since = options_.timer->clock()->WallNow() - stats.oldest_pending;
     report.mutable_oldest_pending()->set_seconds(

@@ -28,14 +28,16 @@ struct Choice {
 // The further, the higher; nothing is known of one that failed.
 int Progress(registry::v1::IntentState state) {
   switch (state) {
-    case registry::v1::INTENT_STATE_SUPERSEDED:
+    case registry::v1::INTENT_STATE_PARKED:
       return 1;
-    case registry::v1::INTENT_STATE_ACCEPTED:
+    case registry::v1::INTENT_STATE_SUPERSEDED:
       return 2;
-    case registry::v1::INTENT_STATE_LAPSED:
+    case registry::v1::INTENT_STATE_ACCEPTED:
       return 3;
-    case registry::v1::INTENT_STATE_ACKNOWLEDGED:
+    case registry::v1::INTENT_STATE_LAPSED:
       return 4;
+    case registry::v1::INTENT_STATE_ACKNOWLEDGED:
+      return 5;
     default:
       return 0;
   }

@@ -136,7 +136,7 @@ void AddIntents(CLI::App* app, CtlAction* action) {
       "Examples:\n"
       "  failbackctl intents\n"
       "  failbackctl intents --state superseded --state lapsed -o json");
-  AddRepeated(command, "--state", "accepted|acknowledged|superseded|lapsed", states.get(),
+  AddRepeated(command, "--state", "accepted|acknowledged|parked|superseded|lapsed", states.get(),
               "only in this state; may be repeated");
   command->callback([action, states] {
     agent::v1::ListIntentsRequest request;
@@ -147,7 +147,8 @@ void AddIntents(CLI::App* app, CtlAction* action) {
           state == registry::v1::INTENT_STATE_UNSPECIFIED) {
         throw CLI::ValidationError(
             "--state",
-            absl::StrCat("'", text, "' is not accepted, acknowledged, superseded or lapsed"));
+            absl::StrCat("'", text,
+                         "' is not accepted, acknowledged, parked, superseded or lapsed"));
       }
       request.add_states(state);
     }

@@ -75,6 +75,8 @@ class Admin {
   struct Listing {
     std::vector<InstanceRecord> records;
     bool stale = false;
+    // Why it could not be read, when `records` are what the daemon knows itself.
+    absl::Status unread;
   };
   // The instance, if it is registered; otherwise an empty description.
   void FindInstance(const InstanceKey& key, Callback<admin::v1::InstanceDescription> done) const;
@@ -88,6 +90,8 @@ class Admin {
   Registry* registry() const { return registry_; }
 
  private:
+  template <typename Response>
+  static void Tell(const Listing& listing, Response* response);
   void ListPages(ListRequest request, Listing so_far, Callback<Listing> done) const;
 
   const admin::v1::DaemonKind kind_;

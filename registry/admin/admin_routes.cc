@@ -43,7 +43,7 @@ absl::Status ReadStates(const AdminRequest& request, ListInstancesRequest* list)
       return InvalidField(
           key, absl::StrCat("'", text,
                             "' is not one of healthy, unhealthy, draining, offline, pending, "
-                            "superseded, lapsed, held"));
+                            "parked, superseded, lapsed, held"));
     }
     list->add_states(state);
   }

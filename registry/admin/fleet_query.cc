@@ -82,10 +82,10 @@ std::vector<std::string> TroublesOf(const SessionSummary& session,
   if (report.superseded() > 0) {
     troubles.push_back(Counted(report.superseded(), "superseded registration"));
   }
-  if (report.pending() > report.parked() && report.has_oldest_pending()) {
+  if (report.pending() > 0 && report.has_oldest_pending()) {
     const absl::Duration since = now - FromProto(report.oldest_pending());
     if (since > kPatience) {
-      troubles.push_back(absl::StrCat(Counted(report.pending() - report.parked(), "operation"),
+      troubles.push_back(absl::StrCat(Counted(report.pending(), "operation"),
                                       " pending, the oldest for ",
                                       absl::FormatDuration(absl::Trunc(since, absl::Seconds(1)))));
     }

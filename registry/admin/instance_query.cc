@@ -164,6 +164,8 @@ InstanceState StateOf(const InstanceRecord& record) {
       return admin::v1::INSTANCE_STATE_SUPERSEDED;
     case registry::v1::INTENT_STATE_LAPSED:
       return admin::v1::INSTANCE_STATE_LAPSED;
+    case registry::v1::INTENT_STATE_PARKED:
+      return admin::v1::INSTANCE_STATE_PARKED;
     default:
       break;
   }
@@ -196,6 +198,9 @@ void Count(InstanceState state, bool persistent, int by, admin::v1::InstanceCoun
     case admin::v1::INSTANCE_STATE_HELD:
       counts->set_held(counts->held() + by);
       break;
+    case admin::v1::INSTANCE_STATE_PARKED:
+      counts->set_parked(counts->parked() + by);
+      break;
     default:
       counts->set_healthy(counts->healthy() + by);
       break;
@@ -214,6 +219,7 @@ void Add(const admin::v1::InstanceCounts& part, admin::v1::InstanceCounts* whole
   whole->set_superseded(whole->superseded() + part.superseded());
   whole->set_lapsed(whole->lapsed() + part.lapsed());
   whole->set_held(whole->held() + part.held());
+  whole->set_parked(whole->parked() + part.parked());
 }
 
 absl::StatusOr<ListInstancesResponse> QueryInstances(const ListInstancesRequest& request,

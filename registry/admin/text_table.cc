@@ -27,13 +27,15 @@ std::string Time(const google::protobuf::Timestamp& time) {
 
 Rows ServiceRows(const admin::v1::ListServicesResponse& response) {
   Rows rows = {{"NAMESPACE", "SERVICE", "INSTANCES", "HEALTHY", "UNHEALTHY", "DRAINING", "OFFLINE",
-                "PERSISTENT"}};
+                "PENDING", "PARKED", "SUPERSEDED", "LAPSED", "HELD", "PERSISTENT"}};
   for (const auto& service : response.services()) {
     const auto& counts = service.instances();
     rows.push_back({service.namespace_(), service.name(), absl::StrCat(counts.total()),
                     absl::StrCat(counts.healthy()), absl::StrCat(counts.unhealthy()),
                     absl::StrCat(counts.draining()), absl::StrCat(counts.offline()),
-                    absl::StrCat(counts.persistent())});
+                    absl::StrCat(counts.pending()), absl::StrCat(counts.parked()),
+                    absl::StrCat(counts.superseded()), absl::StrCat(counts.lapsed()),
+                    absl::StrCat(counts.held()), absl::StrCat(counts.persistent())});
   }
   return rows;
 }
@@ -64,12 +66,24 @@ Rows PendingRows(const agent::v1::ListPendingResponse& response) {
   return rows;
 }
 
+Rows IntentRows(const agent::v1::ListIntentsResponse& response) {
+  Rows rows = {{"NAMESPACE", "SERVICE", "ID", "UPSTREAM", "STATE", "LAST STATUS"}};
+  for (const auto& row : response.intents()) {
+    const auto& key = row.instance().key();
+    rows.push_back({key.namespace_(), key.service(), key.instance_id(), row.upstream(),
+                    StateName(registry::v1::IntentState_Name(row.state())),
+                    row.last_status().message()});
+  }
+  return rows;
+}
+
 Rows SessionRows(const admin::v1::ListSessionsResponse& response) {
   Rows rows = {{"INCARNATION", "CLIENT", "RANK", "INSTANCES", "TTL", "ENDS"}};
   for (const auto& row : response.sessions()) {
     rows.push_back({row.incarnation(), row.client_name(), absl::StrCat(row.rank()),
                     absl::StrCat(row.instances()), absl::FormatDuration(FromProto(row.ttl())),
-                    row.held_back() ? "held back" : Time(row.expire_time())});
+                    row.held_back() ? absl::StrCat("held until ", Time(row.hold_end_time()))
+                                    : Time(row.expire_time())});
   }
   return rows;
 }
@@ -118,6 +132,9 @@ std::string MessageText(const google::protobuf::Message& message) {
   }
   if (const auto* pending = dynamic_cast<const agent::v1::ListPendingResponse*>(&message)) {
     return FormatTable(PendingRows(*pending));
+  }
+  if (const auto* intents = dynamic_cast<const agent::v1::ListIntentsResponse*>(&message)) {
+    return FormatTable(IntentRows(*intents));
   }
   if (const auto* sessions = dynamic_cast<const admin::v1::ListSessionsResponse*>(&message)) {
     return FormatTable(SessionRows(*sessions));

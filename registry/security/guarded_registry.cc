@@ -58,6 +58,43 @@ void Filter(const AccessRules& rules, const Identity& caller, bool own, ListResp
   records->DeleteSubrange(kept, records->size() - kept);
 }
 
+// The answer to a batch without the names of those who hold keys of services that `caller` may not
+// read.
+template <typename Items, typename Key, typename Response>
+Callback<Response> WithoutHolders(const AccessRules& rules, const Identity& caller,
+                                  const Items& items, Key key, Callback<Response> done) {
+  std::vector<int> hidden;
+  const InstanceKey* last = nullptr;
+  bool may = false;
+  for (int i = 0; i < items.size(); ++i) {
+    const InstanceKey& one = key(items[i]);
+    if (last == nullptr || last->service() != one.service() ||
+        last->namespace_() != one.namespace_()) {
+      last = &one;
+      may = rules
+                .Judge(caller, config::v1::PERMISSION_READ, NamespaceOf(one.namespace_()),
+                       one.service())
+                .ok();
+    }
+    if (!may) hidden.push_back(i);
+  }
+  if (hidden.empty()) return done;
+  return [hidden = std::move(hidden),
+          done = std::move(done)](absl::StatusOr<Response> response) mutable {
+    for (const int i : hidden) {
+      if (!response.ok() || i >= response->results_size()) break;
+      if (response->results(i).status().code() == 0) continue;
+      const absl::Status status = StatusFromProto(response->results(i).status());
+      if (!ReasonMetadata(status, "holder").has_value()) continue;
+      *response->mutable_results(i)->mutable_status() = StatusToProto(
+          Refusal(ReasonOf(status), std::string(status.message()),
+                  {{"rank", ReasonMetadata(status, "rank").value_or("0")},
+                   {"generation", ReasonMetadata(status, "generation").value_or("0")}}));
+    }
+    std::move(done)(std::move(response));
+  };
+}
+
 // Passes on what a subscription hears, until new rules end it.
 class Gate final : public NotifyListener {
  public:
@@ -172,6 +209,7 @@ void GuardedRegistry::Batch(const char* call, const Request& request, Items item
   }
   const auto rules = access_->rules();
   const auto& all = items(request);
+  done = WithoutHolders(*rules, caller_, all, key, std::move(done));
   std::vector<absl::Status> denied(all.size());
   std::optional<absl::Status> first;
   for (int i = 0; i < all.size(); ++i) {

@@ -83,6 +83,8 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   bool MayEnd(const Lease& lease, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // What a lease with the TTL `window` is judged by.
   const EvictionVote& Vote(int64_t window, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // When a lease that is held is let go at the latest.
+  int64_t HoldEnds(const Lease& lease) const;
   bool HeldForLong(const Lease& lease, int64_t now) const;
   // Lets go of all that is held, and tells who they are.
   std::vector<std::string> LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -359,10 +361,14 @@ bool Leases::Core::MayEnd(const Lease& lease, int64_t now) {
          Vote(lease.ttl, now).MayEnd(lease.owner);
 }
 
-bool Leases::Core::HeldForLong(const Lease& lease, int64_t now) const {
+int64_t Leases::Core::HoldEnds(const Lease& lease) const {
   int64_t longest = absl::ToInt64Nanoseconds(options.guard_longest_hold);
   if (longest == 0) longest = std::min(kHeldTtls * lease.ttl, kHeldNanos);
-  return now - lease.renewed - lease.ttl >= longest;
+  return lease.renewed + lease.ttl + longest;
+}
+
+bool Leases::Core::HeldForLong(const Lease& lease, int64_t now) const {
+  return now >= HoldEnds(lease);
 }
 
 const EvictionVote& Leases::Core::Vote(int64_t window, int64_t now) {
@@ -490,7 +496,12 @@ std::optional<Leases::Standing> Leases::Look(const std::string& session_id) cons
   MutexLock lock(&core_->mu);
   const Lease* const lease = core_->Find(session_id);
   if (lease == nullptr) return std::nullopt;
-  return Standing{absl::Nanoseconds(lease->deadline - core_->Now()), lease->held};
+  const int64_t now = core_->Now();
+  Standing standing;
+  standing.remaining = absl::Nanoseconds(lease->deadline - now);
+  standing.held = lease->held;
+  if (lease->held) standing.longest_hold = absl::Nanoseconds(core_->HoldEnds(*lease) - now);
+  return standing;
 }
 
 }  // namespace failback

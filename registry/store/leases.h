@@ -105,6 +105,7 @@ class Leases {
   struct Standing {
     absl::Duration remaining;  // negative once it has run out
     bool held = false;
+    absl::Duration longest_hold;  // how much longer it is held at most, if it is
   };
   std::optional<Standing> Look(const std::string& session_id) const;
 

@@ -35,8 +35,12 @@ void StoreRegistry::AddLease(const std::string& session_id, SessionSummary* sess
   const auto lease = leases_->Look(session_id);
   if (!lease.has_value()) return;
   session->set_held_back(lease->held);
-  if (lease->held) return;
-  *session->mutable_expire_time() = ToProto(options_.timer->clock()->WallNow() + lease->remaining);
+  const absl::Time now = options_.timer->clock()->WallNow();
+  if (lease->held) {
+    *session->mutable_hold_end_time() = ToProto(now + lease->longest_hold);
+  } else {
+    *session->mutable_expire_time() = ToProto(now + lease->remaining);
+  }
 }
 
 std::vector<SessionSummary> StoreRegistry::SummariesOf(

@@ -33,6 +33,19 @@ absl::Status TooManyTombstones(int64_t limit) {
       kTombstonesDelay);
 }
 
+// A refusal for the sake of a later incarnation, with who holds the key: the client's name, else
+// the incarnation.
+absl::Status WithHolder(const absl::Status& status, const Version& current) {
+  if (ReasonOf(status) != registry::v1::ERROR_REASON_SUPERSEDED || current.owner == nullptr) {
+    return status;
+  }
+  const std::string& name = current.owner->client_name;
+  return Refusal(registry::v1::ERROR_REASON_SUPERSEDED, std::string(status.message()),
+                 {{"rank", ReasonMetadata(status, "rank").value_or("0")},
+                  {"generation", ReasonMetadata(status, "generation").value_or("0")},
+                  {"holder", name.empty() ? current.owner->name : name}});
+}
+
 // What one owner may have of what all may have.
 int64_t ShareOf(int64_t limit) { return std::max<int64_t>(limit / 2, 1); }
 
@@ -340,7 +353,7 @@ IntentOutcome State::Transaction::ApplyInSession(const Session& session, const H
                            ? current.session == session.row && current.instance == intent.instance
                            : !current.instance;
   const Verdict verdict = Decide(current.fence, rank, intent, already);
-  if (!verdict.applies) return {verdict.status, verdict.generation};
+  if (!verdict.applies) return {WithHolder(verdict.status, current), verdict.generation};
   if (record == nullptr) {
     auto status = CheckNewKey(*session.incarnation, intent.registers);
     if (!status.ok()) return {status, 0};

@@ -178,7 +178,8 @@ function answerPost(state, path, body) {
     else
       for (const row of chosen)
         Object.assign(row, { state: "PENDING_STATE_IN_FLIGHT", nextAttempt: undefined });
-    state.overview.pending = state.pending.length;
+    const parked = state.pending.filter((row) => row.state === "PENDING_STATE_PARKED").length;
+    Object.assign(state.overview, { pending: state.pending.length - parked, parked });
     return path.endsWith("cancel")
       ? { cancelled: String(chosen.length) }
       : { retried: String(chosen.length) };

@@ -83,7 +83,6 @@ const upstream = (state, fields = {}) => ({
   name: "main",
   state: `UPSTREAM_STATE_${state}`,
   since: before(12),
-  sessionId: "s",
   sessionTtl: "10s",
   epoch: "7391",
   storeId: "4be0a5c2",
@@ -191,10 +190,10 @@ export const SCENARIOS = {
   }),
   agent: () => ({ overview: AGENT(), rows: FLEET(), pending: [] }),
   outage: () => ({
-    overview: AGENT({ pending: 6, parked: 1 }, [
+    overview: AGENT({ pending: 5, parked: 1 }, [
       upstream("CONNECTING", {
         lastError: UNREACHABLE,
-        pending: "6",
+        pending: "5",
         parked: "1",
         acknowledged: "6",
       }),

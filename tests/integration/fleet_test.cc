@@ -73,11 +73,11 @@ TEST_F(FleetTest, Intents_AreListedWithHowFarTheyHaveCome) {
   EXPECT_THAT(Ctl(agent_.address(), {"intents"}).out,
               AllOf(HasSubstr("default/orders/a"), HasSubstr("default/orders/beyond"),
                     HasSubstr("acknowledged"), HasSubstr("RESOURCE_EXHAUSTED")));
-  EXPECT_THAT(Ctl(agent_.address(), {"intents", "--state", "accepted"}).out,
+  EXPECT_THAT(Ctl(agent_.address(), {"intents", "--state", "parked"}).out,
               AllOf(HasSubstr("beyond"), Not(HasSubstr("orders/a "))));
   EXPECT_EQ(Ctl(agent_.address(), {"intents", "--state", "wrong"}).status, 2);
   EXPECT_THAT(Ctl(agent_.address(), {"describe", "orders", "--id", "beyond"}).out,
-              HasSubstr("state         pending\n"));
+              HasSubstr("state         parked\n"));
   const RunResult refused = Ctl(agent_.address(), {"retry", "--wait", "10s"});
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(refused.out, AllOf(HasSubstr("retried 1: 0 done, 1 not\n"), HasSubstr("parked")));

@@ -15,13 +15,16 @@ export function viewsOf(overview) {
     : ["services", "agents", "sessions", "status"];
 }
 
+// Rows of the pending table to look at; superseded ones are normal at a standby.
+export const owed = (overview) => (overview?.pending ?? 0) + (overview?.parked ?? 0);
+
 function tabOf(view, route, overview) {
   const { registry } = overview ?? {};
   switch (view) {
     case "services":
       return tab(route, view, "Services", ["services", "instances"]);
     case "pending":
-      return tab(route, view, "Pending", [view], overview?.pending, overview?.parked);
+      return tab(route, view, "Pending", [view], owed(overview), overview?.parked);
     case "agents":
       return tab(route, view, "Agents", [view], registry?.agentsInTrouble, true);
     case "sessions":

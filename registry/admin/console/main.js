@@ -9,7 +9,7 @@ import { announce } from "./announce.js";
 import { forget, get, instancePath } from "./api.js";
 import { byId, h, morph, onAction } from "./dom.js";
 import { plural } from "./format.js";
-import { header, kindOf, viewsOf } from "./header.js";
+import { header, kindOf, owed, viewsOf } from "./header.js";
 import { instanceDrawer } from "./instance_drawer.js";
 import { intentDrawer } from "./intent_drawer.js";
 import { instancesView } from "./instances_view.js";
@@ -177,7 +177,7 @@ function closeDrawer() {
 // Tells those who do not see it what has changed by itself, or by their filter.
 let said = { pending: 0, hash: location.hash };
 function announceChanges() {
-  const pending = state.overview?.pending ?? 0;
+  const pending = owed(state.overview);
   if ((pending === 0) !== (said.pending === 0)) {
     announce(pending ? `${plural(pending, "intent")} pending.` : "Nothing is pending any more.");
   } else if (said.hash !== location.hash && page?.text && state.listing === state.wanted) {

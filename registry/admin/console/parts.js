@@ -7,7 +7,7 @@ import { icon } from "./icons.js";
 // States of an instance, in the order in which they are counted and shown.
 export const STATES = ["healthy", "unhealthy", "draining", "offline"];
 // What is not as the others see it: not acknowledged, another's, or past its lease.
-const UNSETTLED = ["pending", "superseded", "lapsed", "held"];
+const UNSETTLED = ["pending", "parked", "superseded", "lapsed", "held"];
 export const ALL_STATES = [...STATES, ...UNSETTLED];
 
 // Those states of which there are some; "3 pending, 2 held".

@@ -32,11 +32,11 @@ ListResponse Page(const std::map<std::string, uint32_t>& held, const std::string
 
 TEST(MergedPagesTest, OfTwoStatesTheOneThatIsLessFar) {
   using namespace registry::v1;  // NOLINT
-  const IntentState order[] = {INTENT_STATE_UNSPECIFIED, INTENT_STATE_SUPERSEDED,
-                               INTENT_STATE_ACCEPTED, INTENT_STATE_LAPSED,
-                               INTENT_STATE_ACKNOWLEDGED};
-  for (int i = 0; i < 5; ++i) {
-    for (int j = 0; j < 5; ++j) EXPECT_EQ(LesserState(order[i], order[j]), order[std::min(i, j)]);
+  const IntentState order[] = {INTENT_STATE_UNSPECIFIED, INTENT_STATE_PARKED,
+                               INTENT_STATE_SUPERSEDED,  INTENT_STATE_ACCEPTED,
+                               INTENT_STATE_LAPSED,      INTENT_STATE_ACKNOWLEDGED};
+  for (int i = 0; i < 6; ++i) {
+    for (int j = 0; j < 6; ++j) EXPECT_EQ(LesserState(order[i], order[j]), order[std::min(i, j)]);
   }
 }
 

@@ -95,8 +95,8 @@ TEST_F(AgentsTest, ReportOutOfBounds_IsIgnoredAndTheSessionRenewed) {
 
 TEST_F(AgentsTest, Troubles_AreParkedSupersededLongPendingAndOverdue) {
   registry::v1::AgentReport parked = Report("parked");
-  parked.set_pending(3);
   parked.set_parked(3);
+  *parked.mutable_oldest_pending() = ToProto(store_.clock().WallNow());
   registry::v1::AgentReport superseded = Report("superseded");
   superseded.set_superseded(1);
   registry::v1::AgentReport pending = Report("pending");
