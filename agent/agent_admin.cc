@@ -190,7 +190,7 @@ void AddAgentRoutes(AgentService* service, AdminServer* server) {
     if (auto status = ParseBody(request, &cancel); !status.ok()) {
       return std::move(respond)(AdminResponse::Error(status));
     }
-    Responder<CancelResponse>(request, std::move(respond))(service->GiveUp(cancel));
+    service->GiveUp(cancel, Responder<CancelResponse>(request, std::move(respond)));
   });
   server->Handle("POST", "/drain", [service](const AdminRequest& request, auto respond) {
     DrainRequest drain;

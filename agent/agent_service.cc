@@ -194,16 +194,20 @@ void AgentService::RetryNow(const RetryRequest& request, Callback<RetryResponse>
   retries_.Retry(request, std::move(done));
 }
 
-absl::StatusOr<CancelResponse> AgentService::GiveUp(const CancelRequest& request) {
+void AgentService::GiveUp(const CancelRequest& request, Callback<CancelResponse> done) {
   if (request.selector().ids().empty() != request.all()) {
-    return InvalidField("selector.ids", request.all() ? "must be empty when all is set"
-                                                      : "is required, unless all is set");
+    return std::move(done)(InvalidField("selector.ids", request.all()
+                                                            ? "must be empty when all is set"
+                                                            : "is required, unless all is set"));
   }
   const absl::StatusOr<int64_t> cancelled = registry_->Cancel(request.selector());
-  if (!cancelled.ok()) return cancelled.status();
-  CancelResponse response;
-  response.set_cancelled(*cancelled);
-  return response;
+  if (!cancelled.ok()) return std::move(done)(cancelled.status());
+  registry_->WhenDurable([done = std::move(done), cancelled](const absl::Status& status) mutable {
+    if (!status.ok()) return std::move(done)(status);
+    CancelResponse response;
+    response.set_cancelled(*cancelled);
+    std::move(done)(std::move(response));
+  });
 }
 
 void AgentService::DrainWithin(const DrainRequest& request, const DrainCallback& done) {
@@ -254,7 +258,14 @@ grpc::ServerUnaryReactor* AgentService::ListIntents(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* AgentService::Cancel(grpc::CallbackServerContext* context,
                                                const CancelRequest* request,
                                                CancelResponse* response) {
-  return Administer(context, response, [&] { return GiveUp(*request); });
+  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  // Finish may free the reactor and the response, so it comes last.
+  GiveUp(*request, [reactor, response](absl::StatusOr<CancelResponse> result) {
+    if (result.ok()) *response = *std::move(result);
+    reactor->Finish(StatusToGrpc(result.status()));
+  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* context,

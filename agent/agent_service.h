@@ -67,7 +67,7 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   absl::StatusOr<agent::v1::ListIntentsResponse> Intents(
       const agent::v1::ListIntentsRequest& request) const;
   void RetryNow(const agent::v1::RetryRequest& request, Callback<agent::v1::RetryResponse> done);
-  absl::StatusOr<agent::v1::CancelResponse> GiveUp(const agent::v1::CancelRequest& request);
+  void GiveUp(const agent::v1::CancelRequest& request, Callback<agent::v1::CancelResponse> done);
   // As DrainOnce; INVALID_ARGUMENT for a deadline out of bounds.
   void DrainWithin(const agent::v1::DrainRequest& request, const DrainCallback& done);
 

@@ -9,16 +9,18 @@
 namespace failback {
 namespace {
 
-admin::v1::ChangeKind KindOf(IntentEvent::Kind kind) {
-  switch (kind) {
+admin::v1::ChangeKind KindOf(const IntentEvent& event) {
+  switch (event.kind) {
     case IntentEvent::Kind::kAcknowledged:
       return admin::v1::CHANGE_KIND_ACKNOWLEDGED;
     case IntentEvent::Kind::kRetrying:
       return admin::v1::CHANGE_KIND_RETRYING;
     case IntentEvent::Kind::kParked:
-      return admin::v1::CHANGE_KIND_PARKED;
+      return event.refused ? admin::v1::CHANGE_KIND_REFUSED : admin::v1::CHANGE_KIND_PARKED;
     case IntentEvent::Kind::kSuperseded:
       return admin::v1::CHANGE_KIND_SUPERSEDED;
+    case IntentEvent::Kind::kCancelled:
+      return admin::v1::CHANGE_KIND_CANCELLED;
     case IntentEvent::Kind::kLapsed:
       return admin::v1::CHANGE_KIND_LAPSED;
     case IntentEvent::Kind::kRenewed:
@@ -34,7 +36,10 @@ std::string DetailOf(const IntentEvent& event) {
   if (event.kind == IntentEvent::Kind::kRenewed) return "the lease is renewed";
   const bool lapsed = event.kind == IntentEvent::Kind::kLapsed;
   const std::string what =
-      lapsed ? "the lease has run out" : event.id.substr(0, event.id.find(' '));
+      lapsed ? "the lease has run out"
+      : event.kind == IntentEvent::Kind::kCancelled
+          ? absl::StrCat(event.id.substr(0, event.id.find(' ')), ", given up by an operator")
+          : event.id.substr(0, event.id.find(' '));
   if (event.status.ok()) return what;
   return absl::StrCat(what, lapsed ? "" : absl::StrCat(", attempt ", event.times), ": ",
                       absl::StatusCodeToString(event.status.code()), ": ", event.status.message());
@@ -45,7 +50,7 @@ std::string DetailOf(const IntentEvent& event) {
 void IntentHistory::Add(const IntentEvent& event, absl::Time time) {
   admin::v1::InstanceChange change;
   *change.mutable_time() = ToProto(time);
-  change.set_kind(KindOf(event.kind));
+  change.set_kind(KindOf(event));
   change.set_by(event.upstream);
   change.set_detail(DetailOf(event));
   change.set_generation(event.generation);

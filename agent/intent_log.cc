@@ -19,6 +19,8 @@ const char* NameOf(IntentEvent::Kind kind) {
       return "parked";
     case IntentEvent::Kind::kSuperseded:
       return "superseded";
+    case IntentEvent::Kind::kCancelled:
+      return "cancelled";
     case IntentEvent::Kind::kLapsed:
     case IntentEvent::Kind::kRenewed:
       break;  // the core's own lines

@@ -50,7 +50,7 @@ class IntentLog {
 
  private:
   // Those that are of an intent; the core logs itself what is of its session.
-  static constexpr size_t kKinds = 4;
+  static constexpr size_t kKinds = 5;
 
   struct Count {
     int told = 0;

@@ -127,7 +127,13 @@ void FailbackRegistry::Core::OnPage(const std::shared_ptr<Audit>& audit,
 
 void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
   int64_t missing = 0, different = 0, extra = 0;
+  std::vector<RecordPtr> gone;
   for (const auto& [key, record] : records_) {
+    // What was cancelled is remembered for as long as the registry holds the key.
+    if (record->given_up && record->in_flight == 0 && record->touched < audit.serial &&
+        audit.listed.find(record->key) == audit.listed.end()) {
+      gone.push_back(record);
+    }
     const bool idle = !record->pending() && record->in_flight == 0 && !record->queued &&
                       !record->given_up && !record->superseded && record->touched < audit.serial;
     if (!idle) continue;
@@ -143,6 +149,7 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
       NewGeneration(record);
     }
   }
+  for (const RecordPtr& record : gone) Erase(record, absl::OkStatus(), deferred);
   for (const auto& [key, listed] : audit.listed) {
     if (records_.find(key) != records_.end() || ask_ || NowNanos() < spare_until_nanos_) continue;
     ++extra;
@@ -194,7 +201,7 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
     const auto it = audit.listed.find(record->key);
     const bool listed = it != audit.listed.end();
     if (listed) last_generation_ = std::max(last_generation_, it->second.generation);
-    if (record->present && !listed) {
+    if (record->present && !listed && !record->given_up) {
       // Unregistered since, or never registered, or gone with its session: nobody here knows.
       ++parked;
       AttemptFailed(record,

@@ -447,7 +447,7 @@ void FailbackRegistry::Core::Resolve(const RecordPtr& record, const absl::Status
 }
 
 void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
-                                  const absl::Status& status, Deferred* deferred) {
+                                  const absl::Status& status, Deferred* deferred, bool refused) {
   if (options_.on_event == nullptr) return;
   IntentEvent event;
   event.kind = kind;
@@ -458,6 +458,7 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
   event.generation = record.generation;
   event.times = record.retry == nullptr ? 0 : record.retry->times();
   event.status = status;
+  event.refused = refused;
   if (record.trace != nullptr) event.traceparent = *record.trace;
   deferred->Add([this, event] {
     // After a callback of the same news has destroyed the registry nobody listens.

@@ -108,6 +108,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   std::vector<agent::v1::CarriedIntent> Carried(const std::string& begins) const;
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
   absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
+  void WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done);
   void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
 
   // What is wrong with the state, by the invariants; empty when nothing is.
@@ -189,7 +190,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     // From a journal that was put back, and the registry has not said yet whether it still holds:
     // not sent, until its owner states it again or an operator retries it.
     bool doubted = false;
-    // An operator has cancelled it: neither tried again nor repaired, until a new intent.
+    // An operator has cancelled it: neither tried again nor repaired, until a new intent. It stays
+    // in the journal as that.
     bool given_up = false;
     // A later incarnation holds the key (SetSuperseded).
     bool superseded = false;
@@ -355,7 +357,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void Resolve(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Emit(IntentEvent::Kind kind, const Record& record, const absl::Status& status,
-            Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+            Deferred* deferred, bool refused = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Sends what is queued, as long as there is room for calls.
   void Pump();
@@ -588,8 +590,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   uint64_t last_subscription_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, RecordPtr> watches_ ABSL_GUARDED_BY(mu_);  // by selector
 
-  // What is queued in the journal, and what of that is durable.
+  // What is queued in the journal, what of that was tried to be written (and may be sent), and what
+  // is durable.
   uint64_t last_write_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t tried_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t durable_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<std::pair<uint64_t, RecordPtr>> unwritten_ ABSL_GUARDED_BY(mu_);
   std::deque<std::pair<uint64_t, std::shared_ptr<BatchReply>>> unanswered_ ABSL_GUARDED_BY(mu_);

@@ -635,6 +635,22 @@ absl::StatusOr<int64_t> FailbackGroup::Cancel(const agent::v1::PendingSelector& 
   return ForPending(selector, &FailbackRegistry::Cancel);
 }
 
+void FailbackGroup::WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done) {
+  const auto members = members_;
+  auto gather = std::make_shared<Gather<bool>>(
+      members->size(), [done = std::move(done)](std::vector<absl::StatusOr<bool>> answers) mutable {
+        for (const auto& answer : answers) {
+          if (!answer.ok()) return std::move(done)(answer.status());
+        }
+        std::move(done)(absl::OkStatus());
+      });
+  for (size_t i = 0; i < members->size(); ++i) {
+    (*members)[i].registry->WhenDurable([of = gather->Of(i)](const absl::Status& status) mutable {
+      std::move(of)(status.ok() ? absl::StatusOr<bool>(true) : status);
+    });
+  }
+}
+
 void FailbackGroup::Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done) {
   const auto members = members_;
   using agent::v1::DrainResponse;

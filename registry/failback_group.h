@@ -105,6 +105,8 @@ class FailbackGroup final : public Registry {
   // INVALID_ARGUMENT for an upstream that there is not.
   absl::StatusOr<int64_t> Retry(const agent::v1::PendingSelector& selector);
   absl::StatusOr<int64_t> Cancel(const agent::v1::PendingSelector& selector);
+  // As FailbackRegistry's, of all upstreams.
+  void WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done);
   // At all upstreams at once; the answer has the sums.
   void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
 

@@ -43,6 +43,7 @@ void FailbackRegistry::Core::Restore() {
       record->payload = std::move(intent.payload);
       record->generation = intent.generation;
       record->row = intent.row;
+      record->given_up = intent.given_up;
       if (!records_.emplace(record->key, record).second) continue;
       if (!intent.owner.empty()) {
         SetOwner(record.get(), FormerSession(intent.owner, intent.owner_ttl),
@@ -98,6 +99,7 @@ void FailbackRegistry::Core::Adopt(const std::vector<IntentJournal::Intent>& int
     const IntentJournal::Intent* const intent = it == adopted.end() ? nullptr : it->second;
     const bool present = intent != nullptr && intent->present;
     if (record->present == present && (!present || record->payload == intent->payload)) continue;
+    if (record->given_up && intent == nullptr) continue;
     state(record, intent);
   }
   for (const IntentJournal::Intent& intent : intents) {
@@ -117,6 +119,7 @@ IntentJournal::Intent FailbackRegistry::Core::ToIntent(const Record& record) con
   intent.persistent = record.persistent;
   intent.payload = record.payload;
   intent.generation = record.generation;
+  intent.given_up = record.given_up;
   if (record.owner != nullptr) {
     intent.owner = JournalledOwner(record.owner->incarnation, SessionOwner(record.owner->id));
     intent.owner_ttl = record.owner->ttl;
@@ -173,9 +176,30 @@ void FailbackRegistry::Core::Forget(Record* record) {
 }
 
 void FailbackRegistry::Core::AwaitJournal(const std::shared_ptr<BatchReply>& reply) {
+  // Also when it was tried to be written, in vain: the next attempt answers.
   if (journal_ == nullptr || last_write_ <= durable_) return;
   ++reply->remaining;
   unanswered_.emplace_back(last_write_, reply);
+}
+
+void FailbackRegistry::Core::WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done) {
+  Entry entry(this);
+  if (!entry.ok())
+    return std::move(done)(absl::CancelledError("the registry client was shut down"));
+  auto reply = std::make_shared<BatchReply>();
+  reply->results.resize(1);
+  reply->done = [done = std::move(done)](absl::StatusOr<Results> results) mutable {
+    std::move(done)(results.ok() ? StatusFromProto(results->front().status()) : results.status());
+  };
+  bool durable;
+  {
+    MutexLock lock(&mu_);
+    reply->remaining = 1;
+    AwaitJournal(reply);
+    durable = --reply->remaining == 0;
+  }
+  if (durable) std::move(reply->done)(std::move(reply->results));
+  Pump();
 }
 
 void FailbackRegistry::Core::OnJournal(uint64_t sequence, const absl::Status& status) {
@@ -185,7 +209,8 @@ void FailbackRegistry::Core::OnJournal(uint64_t sequence, const absl::Status& st
     Deferred deferred;
     {
       MutexLock lock(&mu_);
-      durable_ = std::max(durable_, sequence);
+      tried_ = std::max(tried_, sequence);
+      if (status.ok()) durable_ = std::max(durable_, sequence);
       ReleaseReplies(sequence, status, &deferred);
       while (!unwritten_.empty() && unwritten_.front().first <= sequence) {
         const RecordPtr record = std::move(unwritten_.front().second);

@@ -181,26 +181,30 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
       if (record->watch != nullptr) {
         CloseStream(record->watch, &deferred);
         const auto subscribers = record->watch->subscribers;
+        Emit(IntentEvent::Kind::kCancelled, *record, record->last_status, &deferred);
         Erase(record, given_up, &deferred);
         for (const auto& [serial, subscriber] : subscribers)
           EndSubscription(subscriber, given_up, &deferred);
       } else {
-        // The record stays, so that what the upstream holds under this key is left alone, and a
-        // call in flight is still the only one.
+        // The record stays, in the journal too, so that what the upstream holds under this key is
+        // left alone, and a call in flight is still the only one.
+        Emit(IntentEvent::Kind::kCancelled, *record, record->last_status, &deferred);
         Resolve(record, given_up, &deferred);
         record->retry.reset();
         SetSuperseded(record, false);
         EndCheck(record.get());
         record->given_up = true;
+        record->touched = audit_serial_;
         EndDoubt(record.get());
         Count(record.get());
-        Forget(record.get());
+        Persist(record);
       }
       ++cancelled;
     }
     AdvanceDrain(&deferred);
   }
   deferred.Run();
+  Pump();
   return cancelled;
 }
 
@@ -230,7 +234,7 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
     if (record.queued && record.in_flight != 0) fail("is queued while a call is in flight");
     const bool on_wheel =
         record.retry != nullptr && record.retry->state() != RetryTask::State::kDue;
-    if (record.held_back && record.unwritten <= durable_) fail("waits for a journal that is done");
+    if (record.held_back && record.unwritten <= tried_) fail("waits for a journal that is done");
     if (record.pending() && record.in_flight == 0 && !record.queued && !on_wheel &&
         !record.held_back && !record.doubted && !Suspended(record)) {
       fail("is pending, and neither in flight, queued, on the wheel nor parked");

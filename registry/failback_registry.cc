@@ -151,6 +151,10 @@ absl::StatusOr<int64_t> FailbackRegistry::Retry(const std::vector<std::string>& 
   return core_->Retry(ids);
 }
 
+void FailbackRegistry::WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done) {
+  core_->WhenDurable(std::move(done));
+}
+
 absl::StatusOr<int64_t> FailbackRegistry::Cancel(const std::vector<std::string>& ids) {
   return core_->Cancel(ids);
 }

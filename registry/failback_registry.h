@@ -56,6 +56,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -79,6 +80,7 @@ struct IntentEvent {
     // A later incarnation holds the key. A registration is kept, and claims the key when that one
     // has gone; an unregister is done.
     kSuperseded,
+    kCancelled,  // an operator gave it up; `status`: what it was pending for
     // Of the session, not of an intent (`id` is empty): it was not renewed for its TTL, so what was
     // acknowledged in it may be gone (`status`: why); and it is renewed, or another is open.
     kLapsed,
@@ -95,6 +97,8 @@ struct IntentEvent {
   uint64_t generation = 0;
   int times = 0;
   absl::Status status;
+  // Of kParked: the registry has refused it, and would again.
+  bool refused = false;
   // The trace of the call that stated the intent (registry/trace_context.h); empty: none.
   std::string traceparent;
 };
@@ -202,6 +206,9 @@ class FailbackRegistry final : public Registry {
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
   // Gives those of Pending() that are named (none named: all) up.
   absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
+  // Answers when all that was stated and cancelled so far would survive this process, at once
+  // without a state directory. UNAVAILABLE (STORE_READ_ONLY): it would not yet.
+  void WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done);
 
   // What is desired to be there now, as the journal would have it: for another registry's
   // Options::adopt.

@@ -94,7 +94,7 @@ FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferr
         record->queued = false;
         continue;
       }
-      if (record->unwritten > durable_) {
+      if (record->unwritten > tried_) {
         queue.pop_front();
         record->queued = false;
         record->held_back = true;
@@ -418,7 +418,7 @@ void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::
   }
   Count(record.get());
   if (record->parked()) {
-    Emit(IntentEvent::Kind::kParked, *record, status, deferred);
+    Emit(IntentEvent::Kind::kParked, *record, status, deferred, step == NextStep::kPark && sent);
     Resolve(record, status, deferred);
   } else if (first) {
     Emit(IntentEvent::Kind::kRetrying, *record, status, deferred);

@@ -19,7 +19,11 @@
 namespace failback {
 namespace {
 
-constexpr int kSchemaVersion = 1;
+// From the first intent on that an operator has cancelled; before, and where there is none, 1,
+// which earlier programs read too.
+constexpr int kSchemaVersion = 2;
+// In the column `present`: an operator has cancelled the intent.
+constexpr int64_t kGivenUp = 2;
 constexpr int kApplicationId = 0x4642494a;  // "FBIJ"
 constexpr char kKind[] = "intent journal";
 constexpr absl::Duration kTryAgain = absl::Seconds(1);
@@ -41,10 +45,10 @@ constexpr char kCreate[] =
     " written INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;";
 
 int64_t Checksum(const IntentJournal::Intent& intent) {
-  return static_cast<int64_t>(Digest64(
-      absl::StrCat(intent.row, " ", intent.key, " ", intent.present, " ", intent.persistent, " ",
-                   intent.payload, " ", intent.generation, " ", intent.owner, " ",
-                   absl::ToInt64Nanoseconds(intent.owner_ttl), " ", intent.owner_generation)));
+  return static_cast<int64_t>(Digest64(absl::StrCat(
+      intent.row, " ", intent.key, " ", intent.present, " ", intent.persistent, " ", intent.payload,
+      " ", intent.generation, " ", intent.owner, " ", absl::ToInt64Nanoseconds(intent.owner_ttl),
+      " ", intent.owner_generation, intent.given_up ? " given up" : "")));
 }
 
 }  // namespace
@@ -147,7 +151,7 @@ absl::Status IntentJournal::CheckSchema() {
   if (created_) {
     return db_->InTransaction([&]() -> absl::Status {
       return db_->Execute(absl::StrCat(kCreate, "PRAGMA application_id = ", kApplicationId,
-                                       ";PRAGMA user_version = ", kSchemaVersion));
+                                       ";PRAGMA user_version = 1"));
     });
   }
   const auto id = db_->QueryInt("PRAGMA application_id");
@@ -155,7 +159,7 @@ absl::Status IntentJournal::CheckSchema() {
   if (*id != kApplicationId) return db_->Damaged("it is another program's file");
   const auto version = db_->QueryInt("PRAGMA user_version");
   if (!version.ok()) return version.status();
-  if (*version != kSchemaVersion) {
+  if (*version < 1 || *version > kSchemaVersion) {
     return absl::FailedPreconditionError(absl::StrCat(Path(), " has version ", *version,
                                                       ", and this program knows ", kSchemaVersion,
                                                       " at most"));
@@ -203,7 +207,8 @@ absl::Status IntentJournal::LoadIntents() {
     Intent& intent = intents_.emplace_back();
     intent.row = row.Int(0);
     intent.key = std::string(row.Bytes(1));
-    intent.present = row.Int(2) != 0;
+    intent.present = (row.Int(2) & 1) != 0;
+    intent.given_up = (row.Int(2) & kGivenUp) != 0;
     intent.persistent = row.Int(3) != 0;
     intent.payload = std::string(row.Bytes(4));
     intent.generation = row.Uint(5);
@@ -503,9 +508,10 @@ void IntentJournal::Tell(const absl::Status& status) {
   } else if (status.ok() && outage_.Worked(now)) {
     Log(LogLevel::kWarning, "the intent journal is written again", {{"journal", Path()}});
   }
-  failing_ = !status.ok();
   MutexLock lock(&mu_);
-  stats_.failing = failing_;
+  if (!status.ok() && !failing_) stats_.error_since = absl::Now();
+  failing_ = !status.ok();
+  stats_.error = status;
 }
 
 void IntentJournal::TellMark(const absl::Status& status) {
@@ -518,11 +524,19 @@ void IntentJournal::TellMark(const absl::Status& status) {
 
 absl::Status IntentJournal::WriteRows(const Batch& batch) {
   int code;
+  const bool cancelled = std::any_of(batch.rows.begin(), batch.rows.end(), [](const auto& row) {
+    return row.second.has_value() && row.second->given_up;
+  });
+  if (cancelled) {
+    const absl::Status status =
+        db_->Execute(absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
+    if (!status.ok()) return status;
+  }
   for (const auto& [row, intent] : batch.rows) {
     if (intent.has_value()) {
       put_->Bind(1, row);
       put_->BindBlob(2, intent->key);
-      put_->Bind(3, int64_t{intent->present});
+      put_->Bind(3, int64_t{intent->present} | (intent->given_up ? kGivenUp : 0));
       put_->Bind(4, int64_t{intent->persistent});
       put_->BindBlob(5, intent->payload);
       put_->Bind(6, intent->generation);

@@ -92,6 +92,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
     std::string owner;
     absl::Duration owner_ttl;
     uint64_t owner_generation = 0;
+    // An operator has cancelled it: neither sent nor repaired.
+    bool given_up = false;
   };
 
   struct Snapshot {
@@ -102,8 +104,10 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   };
 
   struct Statistics {
-    int64_t bytes = 0;     // of its files
-    bool failing = false;  // it could last not be written
+    int64_t bytes = 0;  // of its files
+    // Why it could last not be written, and since when; OK when it can.
+    absl::Status error;
+    absl::Time error_since;
     // How long a group took to be written, in nanoseconds, and how many intents were in it.
     Histogram write_nanos{kLatencyBoundsNanos};
     Histogram group_intents{kBatchBounds};

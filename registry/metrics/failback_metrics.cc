@@ -90,7 +90,7 @@ void CollectJournal(const FailbackStatistics& stats, MetricFamilies* out) {
              stats.journal->bytes, labels);
   out->Gauge("failback_agent_journal_writable",
              "1, or 0 when the intent journal could last not be written.",
-             stats.journal->failing ? 0 : 1, labels);
+             stats.journal->error.ok() ? 1 : 0, labels);
   out->Histogram("failback_agent_journal_write_duration_seconds",
                  "How long a group of intents took to be journalled.", stats.journal->write_nanos,
                  MetricFamilies::kNanosPerSecond, labels);

@@ -62,5 +62,22 @@ TEST_F(IntentHistoryTest, TheLeaseIsAPartOfWhatBefellAnInstance) {
               ElementsAre("PARKED: register, attempt 1: ABORTED: no", "ACKNOWLEDGED: register"));
 }
 
+TEST_F(IntentHistoryTest, WhatIsRefusedAndWhatIsCancelledHasItsCause) {
+  IntentEvent event;
+  event.kind = IntentEvent::Kind::kParked;
+  event.id = "register default/orders/a";
+  event.times = 1;
+  event.refused = true;
+  event.status = absl::PermissionDeniedError("not yours");
+  history_.Add(event, absl::FromUnixSeconds(++seconds_));
+  Add(IntentEvent::Kind::kCancelled, "register default/orders/a",
+      absl::PermissionDeniedError("not yours"));
+  Add(IntentEvent::Kind::kCancelled, "register default/orders/b");
+  EXPECT_THAT(Of("a"), ElementsAre("CANCELLED: register, given up by an operator, attempt 1: "
+                                   "PERMISSION_DENIED: not yours",
+                                   "REFUSED: register, attempt 1: PERMISSION_DENIED: not yours"));
+  EXPECT_THAT(Of("b"), ElementsAre("CANCELLED: register, given up by an operator"));
+}
+
 }  // namespace
 }  // namespace failback

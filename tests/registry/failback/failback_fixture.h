@@ -221,8 +221,8 @@ class FailbackTest : public testing::Test {
   }
 
   std::vector<std::string> EventNames() const {
-    static const char* const kNames[] = {"acknowledged", "retrying", "parked",
-                                         "superseded",   "lapsed",   "renewed"};
+    static const char* const kNames[] = {"acknowledged", "retrying", "parked", "superseded",
+                                         "cancelled",    "lapsed",   "renewed"};
     std::vector<std::string> names;
     for (const auto& event : events_) {
       names.push_back(absl::StrCat(kNames[static_cast<int>(event.kind)], " ", event.id));

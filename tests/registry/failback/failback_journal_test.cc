@@ -93,6 +93,96 @@ TEST_F(FailbackJournalTest, Rule11_AcceptedAndSentOnlyWhenWritten) {
   sqlite3_close(other);
 }
 
+// The caller does as it was told, and states the same once more.
+TEST_F(FailbackJournalTest, Rule11_NorIsTheSameIntentAcceptedWhileItIsNotWritten) {
+  Start();
+  Register("a");
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open((options_.state_dir + "/journal.db").c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
+  GoAway();
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_EQ(ReasonOf(Unregister("a").item()), registry::v1::ERROR_REASON_STORE_READ_ONLY)
+        << "attempt " << attempt;
+  }
+  ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(other);
+  EXPECT_EQ(Unregister("a").item(), absl::OkStatus());
+  Restart();
+  EXPECT_EQ(fake_->unregisters.request_count(), 1) << "what was accepted is owed";
+}
+
+TEST_F(FailbackJournalTest, WhatWasCancelledStaysCancelledInTheNextLives) {
+  options_.anti_entropy_interval = absl::Seconds(60);
+  std::vector<ServiceInstance> held = {MakeInstance("there")};
+  const auto listing = [&held](const ListRequest&) -> absl::StatusOr<ListResponse> {
+    ListResponse response;
+    response.set_epoch(1);
+    for (const auto& instance : held) *response.add_records()->mutable_instance() = instance;
+    return response;
+  };
+  fake_->lists.AnswerWith(listing);
+  Start();
+  Register("there");
+  GoAway();
+  Unregister("there");
+  Register("never");
+  EXPECT_EQ(*registry_->Cancel({}), 2);
+  absl::Status durable = absl::UnknownError("no answer");
+  registry_->WhenDurable([&](const absl::Status& status) { durable = status; });
+  EXPECT_EQ(durable, absl::OkStatus());
+  EXPECT_EQ(EventNames().back().substr(0, 9), "cancelled");
+  for (int life = 0; life < 3; ++life) {
+    Restart();
+    fake_->lists.AnswerWith(listing);
+    EXPECT_EQ(registry_->Pending().size(), 0);
+    Advance(absl::Minutes(5));
+    EXPECT_GT(fake_->lists.request_count(), 3);
+    EXPECT_EQ(fake_->unregisters.request_count(), 0);
+    EXPECT_EQ(fake_->registers.request_count(), 0);
+    EXPECT_EQ(registry_->UpstreamStatus().desired(), 0);
+    CheckInvariants();
+  }
+  // A new intent is one.
+  Unregister("there");
+  EXPECT_EQ(fake_->unregisters.request_count(), 1);
+  held.clear();
+  Advance(absl::Minutes(3));
+  Restart();
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+}
+
+TEST_F(FailbackJournalTest, WhatWasCancelledIsForgottenWhenTheRegistryDoesNotHoldIt) {
+  options_.anti_entropy_interval = absl::Seconds(60);
+  options_.max_records = 1;
+  Start();
+  GoAway();
+  Advance(absl::Seconds(5));
+  Register("a");
+  EXPECT_EQ(*registry_->Cancel({}), 1);
+  EXPECT_EQ(ReasonOf(Register("b").item()), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  Back("session-1");
+  Advance(absl::Minutes(3));
+  EXPECT_EQ(Register("b").item(), absl::OkStatus());
+}
+
+TEST_F(FailbackJournalTest, ACancelIsNotDurableWhileTheJournalCannotBeWritten) {
+  GoAway();
+  Start();
+  Register("a");
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open((options_.state_dir + "/journal.db").c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
+  EXPECT_EQ(*registry_->Cancel({}), 1);
+  absl::Status durable;
+  registry_->WhenDurable([&](const absl::Status& status) { durable = status; });
+  EXPECT_EQ(ReasonOf(durable), registry::v1::ERROR_REASON_STORE_READ_ONLY);
+  ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(other);
+  registry_->WhenDurable([&](const absl::Status& status) { durable = status; });
+  EXPECT_EQ(durable, absl::OkStatus());
+}
+
 // A local session that closes takes back what it stated: that is an intent too.
 TEST_F(FailbackJournalTest, Rule11_AClosedSessionIsAnsweredWhenWritten) {
   options_.manual_journal = false;

@@ -201,7 +201,7 @@ TEST_F(FailbackStatisticsTest, TheJournalIsMeasuredWhereThereIsOne) {
   const FailbackStatistics stats = registry_->Stats();
   ASSERT_TRUE(stats.journal.has_value());
   EXPECT_GT(stats.journal->bytes, 0);
-  EXPECT_FALSE(stats.journal->failing);
+  EXPECT_EQ(stats.journal->error, absl::OkStatus());
   EXPECT_EQ(stats.journal->write_nanos.count(), 1);
   EXPECT_EQ(stats.journal->group_intents.sum(), 2);
 }

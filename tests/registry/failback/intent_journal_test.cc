@@ -240,7 +240,7 @@ TEST_F(IntentJournalTest, AFileThatAnotherProcessWritesIsOpenedAndWrittenLater) 
   journal->Start([&](uint64_t, const absl::Status& status) { told.push_back(status); });
   EXPECT_EQ(journal->incarnation(), incarnation);
   EXPECT_EQ(journal->TakeIntents().size(), 1);
-  EXPECT_TRUE(journal->Stats().failing) << "seen before anything is lost";
+  EXPECT_FALSE(journal->Stats().error.ok()) << "seen before anything is lost";
   EXPECT_NE(log().find("the intent journal cannot be written"), std::string::npos) << log();
   Put(journal.get(), MakeIntent("b", 2));
   journal->Flush();
@@ -250,7 +250,7 @@ TEST_F(IntentJournalTest, AFileThatAnotherProcessWritesIsOpenedAndWrittenLater) 
   ASSERT_EQ(told.size(), 2);
   EXPECT_EQ(told[0].code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(told[1], absl::OkStatus());
-  EXPECT_FALSE(journal->Stats().failing);
+  EXPECT_EQ(journal->Stats().error, absl::OkStatus());
   journal.reset();
   EXPECT_FALSE(MovedAside());
   Live([&](IntentJournal* again) { EXPECT_EQ(again->TakeIntents().size(), 3); });
@@ -270,7 +270,7 @@ TEST_F(IntentJournalTest, AnIdleJournalTellsThatItCanBeWrittenAgain) {
     ++told;
     changed.SignalAll();
   });
-  EXPECT_TRUE(journal->Stats().failing);
+  EXPECT_FALSE(journal->Stats().error.ok());
   ASSERT_EQ(WaitUntilPending(*timer), 1);
   UnlockFile();
   clock_.Advance(absl::Milliseconds(1100));
@@ -278,7 +278,7 @@ TEST_F(IntentJournalTest, AnIdleJournalTellsThatItCanBeWrittenAgain) {
     MutexLock lock(&mu);
     while (told == 0) ASSERT_TRUE(changed.WaitFor(&mu, absl::Seconds(30)) || told > 0);
   }
-  EXPECT_FALSE(journal->Stats().failing);
+  EXPECT_EQ(journal->Stats().error, absl::OkStatus());
 }
 
 TEST_F(IntentJournalTest, AFileThatCannotBeReadNowIsWaitedFor) {
@@ -417,10 +417,10 @@ TEST_F(IntentJournalTest, ANewerVersionIsRefusedAndNotTouched) {
   Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open((options_.dir + "/journal.db").c_str(), &db), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(db, "PRAGMA user_version = 2", nullptr, nullptr, nullptr), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "PRAGMA user_version = 3", nullptr, nullptr, nullptr), SQLITE_OK);
   const absl::Status refused = IntentJournal::Open(options_).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(refused.message().find("has version 2"), std::string::npos) << refused;
+  EXPECT_NE(refused.message().find("has version 3"), std::string::npos) << refused;
   ASSERT_EQ(sqlite3_exec(db, "PRAGMA user_version = 1", nullptr, nullptr, nullptr), SQLITE_OK);
   sqlite3_close(db);
   Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 1); });
