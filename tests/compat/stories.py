@@ -1,0 +1,207 @@
+"""What has to go well between programs of two versions. Each story is a function of a Stage and of Programs;
+it raises Failed, or returns a word for the table."""
+
+import re
+
+from programs import Ctl, check, eventually, same
+from subjects import Etcd
+
+# Sessions outlive every pause of a story, so what stays registered stays by what is stored.
+LONG = ("--session-ttl", "60s")
+
+
+def one_session(agent):
+    """An agent has opened one session and goes on in it, as its log tells."""
+    same(agent.log().count("session=new"), 1, "the number of sessions that the agent has opened")
+
+
+def refused_as_newer(daemon):
+    """It has not started, since what it was to open is of a newer version; and says so."""
+    same(daemon.status, 2, "the exit status of what is refused")
+    check(re.search(r"newer version|knows \d+ at most", daemon.log()), "refused with", daemon.log()[-500:])
+
+
+def everyday(stage, registry, agent, ctl):
+    """register, list, follow, unregister; an outage and the way back; drain"""
+    ctl_of, ctl = ctl, Ctl(ctl)
+    server = stage.registry(registry, stage.store()).serving()
+    sidecar = stage.agent(agent, server.address, options=("--state-dir", stage.file("state"), *LONG)).serving()
+    at = sidecar.address
+    ctl.register(at, "a", "--zone", "z1", "--meta", "version=1.10")
+    ctl.register(at, "b")
+    ctl.register(at, "p", "--persistent")
+    followers = [stage.follow(ctl_of, at), stage.follow(ctl_of, server.address)]
+    for target in (at, server.address):
+        same(ctl.ids(target), ["a", "b", "p"], "the list")
+        same([r["instance"]["key"]["instanceId"] for r in ctl.json(target, "list", "--meta", "version=1.10")], ["a"],
+             "the list by metadata")
+        status, out, err = ctl.run(target, "describe", "orders", "--id", "a", "-o", "json")
+        check(status == 0 and "1.10" in out, "describe:", status, err)
+        ctl.ok(target, "status")
+        ctl.ok(target, "health")
+    for follower in followers:
+        follower.until({"a", "b", "p"}, "orders")
+    ctl.unregister(at, "a")
+    ctl.register(at, "b", port=81)
+    for follower in followers:
+        follower.until({"b", "p"}, "orders")
+    same(ctl.ports(server.address), {"b": 81, "p": 80}, "the list")
+    same(len(ctl.json(at, "intents")), 2, "the number of intents")
+    same(len(ctl.json(server.address, "sessions")), 1, "the number of sessions")
+    ctl.ok(server.address, "agents")
+
+    ctl.ok(server.address, "offline", "orders", "--id", "b", "--reason", "compat")
+    check("offline" in ctl.json(at, "list", "orders")[0]["instance"], "the mark is not listed")
+    ctl.ok(server.address, "online", "orders", "--id", "b")
+
+    server.kill()
+    ctl.register(at, "c", wait="accepted")
+    ctl.unregister(at, "b", wait="accepted")
+    eventually(lambda: ctl.pending(at), ["register default/orders/c", "unregister default/orders/b"], "what is pending")
+    server = stage.registry(registry, stage.store(), server.address).serving()
+    eventually(lambda: ctl.ids(server.address), ["c", "p"], "the list after the outage")
+    eventually(lambda: ctl.pending(at), [], "what is pending after the outage")
+    for follower in followers:
+        follower.until({"c", "p"}, "orders after the outage")
+    ctl.ok(at, "wait-ready")
+    ctl.ok(at, "drain")
+    same(ctl.ids(server.address), ["p"], "the list after the drain")
+
+
+def registry_changes(stage, before, after, companion):
+    """a registry's store is opened by the other version: sessions, fences and positions go on; `companion` is the
+    version of the agent and of failbackctl"""
+    ctl = Ctl(companion)
+    server = stage.registry(before, stage.store()).serving()
+    address = server.address
+    sidecar = stage.agent(companion, address, options=LONG).serving()
+    at = sidecar.address
+    for instance_id in ("a", "b", "gone"):
+        ctl.register(at, instance_id)
+    ctl.register(at, "p", "--persistent")
+    ctl.register(address, "by-hand")
+    ctl.unregister(at, "gone")
+    ctl.ok(address, "offline", "orders", "--id", "b", "--reason", "compat")
+    then = ctl.ready(at)
+    records = ctl.json(address, "list", "orders")
+    follower = stage.follow(companion, at)
+    follower.until({"a", "b", "p", "by-hand"}, "orders")
+
+    for how in ("SIGTERM", "SIGKILL"):
+        server.stop() if how == "SIGTERM" else server.kill()
+        other = stage.registry(after, stage.store(), address)
+        if other.refused:
+            # The way back is a backup; what is there is left alone.
+            refused_as_newer(other)
+            server = stage.registry(before, stage.store(), address).serving()
+            same(ctl.json(address, "list", "orders"), records, "what the store holds after it was refused")
+            return "refused, with a word; the store is as it was"
+        server = other
+        now = ctl.ready(at)
+        same((now["storeId"], now["epoch"]), (then["storeId"], then["epoch"]), f"store and epoch after {how}")
+        same(ctl.json(address, "list", "orders"), records, f"what is registered after {how}")
+        before, after = after, before
+    server.kill()
+    server = stage.registry(after, stage.store(), address).serving()
+    ctl.ready(at)
+    ctl.register(at, "c")
+    ctl.unregister(at, "a")
+    follower.until({"b", "c", "p", "by-hand"}, "orders")
+    eventually(lambda: ctl.ids(address), ["b", "by-hand", "c", "p"], "the list")
+    one_session(sidecar)
+    return "both ways"
+
+
+def agent_changes(stage, before, after, companion):
+    """an agent's state directory is opened by the other version: what is accepted and owed arrives; `companion`
+    is the version of the registry and of failbackctl"""
+    ctl = Ctl(companion)
+    server = stage.registry(companion, stage.store()).serving()
+    options = ("--state-dir", stage.file("state"), *LONG)
+    sidecar = stage.agent(before, server.address, options=options).serving()
+    at = sidecar.address
+    for instance_id in ("a", "b", "c"):
+        ctl.register(at, instance_id)
+    ctl.register(at, "p", "--persistent")
+    follower = stage.follow(companion, at)
+    follower.until({"a", "b", "c", "p"}, "orders")
+    # The last known set is kept as its last subscriber leaves.
+    follower.stop()
+    eventually(lambda: ctl.upstream(at)["subscriptions"], "0", "the number of subscriptions")
+    incarnation = ctl.json(at, "status")["upstreams"][0]["incarnation"]
+    server.kill()
+    ctl.unregister(at, "a", wait="accepted")
+    ctl.register(at, "b", wait="accepted", port=81)
+    ctl.register(at, "d", wait="accepted")
+    sidecar.kill()
+    sidecar = stage.agent(after, server.address, at, options)
+    if sidecar.refused:
+        refused_as_newer(sidecar)
+        sidecar = stage.agent(before, server.address, at, options).serving()
+        told = "refused, with a word; the agent of before carries on"
+    else:
+        same(ctl.json(at, "status")["upstreams"][0]["incarnation"], incarnation, "the incarnation")
+        told = "carried on"
+    # What is known is told before the registry is back.
+    check(ctl.json(at, "subscribe", "orders", "--count", "1")["stale"], "the last known set is not there, or not stale")
+    server = stage.registry(companion, stage.store(), server.address).serving()
+    eventually(lambda: ctl.ids(server.address), ["b", "c", "d", "p"], "the list")
+    eventually(lambda: ctl.pending(at), [], "what is pending")
+    same(ctl.ports(server.address), {"b": 81, "c": 80, "d": 80, "p": 80}, "the list")
+    same({r["incarnation"] for r in ctl.json(server.address, "list", "orders")}, {incarnation}, "who registered them")
+    return told
+
+
+def over_etcd(stage, first, second, companion):
+    """registries of both versions over one etcd, and an agent that goes from one to the other in its session"""
+    ctl = Ctl(companion)
+    etcd = stage.own(Etcd(stage.folder))
+    store = f"etcd://127.0.0.1:{etcd.client}/compat"
+    one = stage.registry(first, store, log="first.log").serving()
+    two = stage.registry(second, store, log="second.log").serving()
+    sidecar = stage.agent(companion, f"{one.address},{two.address}", options=LONG).serving()
+    at = sidecar.address
+    ctl.register(at, "a")
+    ctl.register(at, "gone")
+    ctl.register(at, "p", "--persistent")
+    ctl.register(two.address, "by-hand")
+    followers = [stage.follow(companion, one.address), stage.follow(companion, two.address)]
+    for follower in followers:
+        follower.until({"a", "gone", "p", "by-hand"}, "orders")
+    ctl.unregister(at, "gone")
+    same(ctl.json(one.address, "list", "orders"), ctl.json(two.address, "list", "orders"), "the list at either")
+    one.kill()
+    ctl.register(at, "b", port=81)
+    ctl.unregister(two.address, "by-hand")
+    followers[1].until({"a", "b", "p"}, "orders")
+    one_session(sidecar)
+    one = stage.registry(first, store, one.address, log="first.log").serving()
+    eventually(lambda: ctl.ids(one.address), ["a", "b", "p"], "the list at the one that was away")
+    followers[0].until({"a", "b", "p"}, "orders")
+    two.kill()
+    ctl.register(at, "b", port=82)
+    ctl.unregister(at, "p")
+    followers[0].until({"a", "b"}, "orders")
+    same(ctl.ports(one.address), {"a": 80, "b": 82}, "the list")
+    one_session(sidecar)
+
+
+def agents_at_etcd(stage, first, second, companion):
+    """agents of both versions at one etcd without a registry between: the later takes the key of the earlier"""
+    ctl = Ctl(companion)
+    etcd = stage.own(Etcd(stage.folder))
+    store = f"etcd://127.0.0.1:{etcd.client}/compat"
+    one = stage.agent(first, store, options=LONG, log="first.log").serving()
+    ctl.register(one.address, "a")
+    ctl.register(one.address, "shared")
+    two = stage.agent(second, store, options=LONG, log="second.log").serving()
+    ctl.register(two.address, "b")
+    ctl.register(two.address, "shared", port=81)
+    for agent in (one, two):
+        eventually(lambda: ctl.ids(agent.address), ["a", "b", "shared"], "the list")  # pylint: disable=W0640
+    follower = stage.follow(companion, one.address)
+    follower.until({"a", "b", "shared"}, "orders")
+    ctl.unregister(one.address, "a")
+    ctl.unregister(two.address, "shared")
+    follower.until({"b"}, "orders")
+    same(ctl.ids(two.address), ["b"], "the list")
