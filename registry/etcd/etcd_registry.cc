@@ -10,6 +10,7 @@
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
 #include "registry/etcd/lister.h"
+#include "registry/etcd/marks.h"
 #include "registry/etcd/pending_calls.h"
 #include "registry/etcd/services.h"
 #include "registry/etcd/sessions.h"
@@ -77,7 +78,8 @@ class EtcdRegistry::Core {
                  [this](const std::string& session_id) { services.EndSession(session_id); }),
         writer(&client, &keys, &sessions, WriterOptions(options)),
         services(&client, &keys, &identity, ServiceOptions(options)),
-        lister(&client, &keys, &identity) {
+        lister(&client, &keys, &identity),
+        marks(&client, &keys, &identity) {
     ScheduleSweep();
   }
 
@@ -111,6 +113,7 @@ class EtcdRegistry::Core {
   etcd::Writer writer;
   etcd::Services services;
   etcd::Lister lister;
+  etcd::Marks marks;
   etcd::PendingCalls calls;
 
  private:
@@ -125,6 +128,7 @@ class EtcdRegistry::Core {
     client.After(options.sweep_interval, [this] {
       if (client.closed()) return;
       sessions.Sweep();
+      for (const std::string& key : services.StaleMarks(options.offline_memory)) marks.Drop(key);
       services.Sweep();
       lister.Sweep();
       EndLostSessions(services.Sessions());
@@ -292,6 +296,11 @@ void EtcdRegistry::Unsubscribe(const UnsubscribeRequest& request,
 void EtcdRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
   if (auto status = ValidateList(request); !status.ok()) return std::move(done)(status);
   core_->lister.List(request, core_->calls.Add(std::move(done)));
+}
+
+void EtcdRegistry::SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) {
+  if (auto status = ValidateSetOffline(request); !status.ok()) return std::move(done)(status);
+  core_->marks.Set(request, core_->calls.Add(std::move(done)));
 }
 
 void EtcdRegistry::SetDisconnectListener(std::function<void(const absl::Status&)> listener) {

@@ -53,6 +53,9 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
     absl::Duration default_ttl = absl::Seconds(10);
     absl::Duration min_ttl = absl::Seconds(1);
     absl::Duration max_ttl = absl::Hours(1);
+    // An operator's mark on an instance that has gone with its session is kept this long, in
+    // services that are followed here.
+    absl::Duration offline_memory = absl::Hours(24);
     // A tombstone is kept for the session's TTL, and at least this long.
     absl::Duration min_fence_retention = absl::Seconds(60);
     // An incarnation's rank is kept so long after its last session was opened or renewed.
@@ -107,6 +110,7 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
   void List(const ListRequest& request, Callback<ListResponse> done) override;
+  void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
   // To be set before the first session is opened.
   void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
 

@@ -8,6 +8,12 @@ namespace failback {
 namespace etcd {
 namespace {
 
+constexpr std::string_view kMark = " offline";
+
+bool IsMark(std::string_view key) {
+  return key.size() > kMark.size() && key.substr(key.size() - kMark.size()) == kMark;
+}
+
 void AppendEscaped(std::string_view part, std::string* out) {
   for (const char c : part) {
     if (c == '%') {
@@ -97,10 +103,31 @@ std::string Keys::Instance(std::string_view canonical) const {
 }
 
 std::optional<std::string> Keys::ParseInstance(std::string_view key) const {
+  if (IsMark(key)) return std::nullopt;
+  return ParseUnmarked(key);
+}
+
+std::optional<std::string> Keys::ParseUnmarked(std::string_view key) const {
   if (key.substr(0, root_.size()) != root_ || key.substr(root_.size(), 1) == ".") {
     return std::nullopt;
   }
   return ParseParts(key.substr(root_.size()));
+}
+
+std::string Keys::Mark(std::string_view canonical) const {
+  return Instance(canonical).append(kMark);
+}
+
+std::optional<std::string> Keys::ParseMark(std::string_view key) const {
+  if (!IsMark(key)) return std::nullopt;
+  return ParseUnmarked(key.substr(0, key.size() - kMark.size()));
+}
+
+KeyRange Keys::InstanceWithMark(std::string_view canonical) const {
+  std::string begin = Instance(canonical);
+  // The lowest character that an id may hold.
+  std::string end = begin + '!';
+  return {std::move(begin), std::move(end)};
 }
 
 KeyRange Keys::Service(std::string_view service_key) const {

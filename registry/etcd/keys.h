@@ -1,6 +1,7 @@
 // The names of etcd's keys. docs/etcd.md has the picture.
 //
 //   <prefix>/v1/<namespace>/<service>/<instance id>      an instance, or its tombstone
+//   <prefix>/v1/<namespace>/<service>/<id> offline       an operator's mark on it
 //   <prefix>/v1/.store, .epoch                           the store's identity
 //   <prefix>/v1/.incarnation/<incarnation>               ranks
 //   <prefix>/v1/.rank/<rank>                             whose a rank is that was claimed
@@ -8,7 +9,8 @@
 //   <prefix>/v1/.persistent/<incarnation>/<n>/<s>/<id>   whose the instances without a lease are
 //
 // In each part `%` and `/` are written as %25 and %2F. A namespace begins with a letter or a digit,
-// so no other key can be mistaken for one.
+// so no other key can be mistaken for one. No id holds a space, which is below all that one may
+// hold: a mark comes right behind its instance, and is read and watched with it.
 //
 // Thread safety: as a plain value.
 
@@ -46,6 +48,13 @@ class Keys {
   // Its canonical spelling again; nullopt for a key that is no instance's.
   std::optional<std::string> ParseInstance(std::string_view key) const;
 
+  // The operator's mark on an instance.
+  std::string Mark(std::string_view canonical) const;
+  // The canonical key of the instance that it is a mark on; nullopt for a key that is no mark's.
+  std::optional<std::string> ParseMark(std::string_view key) const;
+  // An instance with its mark; at most two keys.
+  KeyRange InstanceWithMark(std::string_view canonical) const;
+
   // `service_key` is `namespace NUL service`.
   KeyRange Service(std::string_view service_key) const;
   KeyRange Namespace(std::string_view name) const;
@@ -58,6 +67,8 @@ class Keys {
                                              std::string_view key) const;
 
  private:
+  std::optional<std::string> ParseUnmarked(std::string_view key) const;
+
   const std::string root_;
 };
 

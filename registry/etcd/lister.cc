@@ -36,6 +36,7 @@ struct Lister::Listing {
   Callback<ListResponse> done;
   bool by_selector = false;
   std::string after;  // canonical
+  std::string from;   // where the range begins, when not there
   size_t page_size = 0;
 
   // Of an incarnation.
@@ -58,14 +59,17 @@ struct Lister::Listing {
            SelectorMatches(selector, instance);
   }
 
-  // Adds what a key holds, if it is asked for. False when the page is full: the key is for the
-  // next.
-  bool Take(const std::string& canonical, const mvccpb::KeyValue& kv) {
+  // Adds what a key holds, with its mark (null: none), if it is asked for. False when the page is
+  // full: the key is for the next.
+  bool Take(const std::string& canonical, const mvccpb::KeyValue& kv,
+            const mvccpb::KeyValue* mark) {
     const StoredRecord stored = DecodeStored(canonical, kv.value());
     if (!stored.instance) return true;
     if (!request.incarnation().empty() && stored.meta.owner() != request.incarnation()) return true;
-    registry::v1::InstanceRecord record = MakeRecord(stored, kv);
+    registry::v1::InstanceRecord record =
+        MakeRecord(stored, kv, mark == nullptr ? Blob() : DecodeMark(mark->value()));
     if (!Wants(record.instance())) return true;
+    if (static_cast<size_t>(response.records_size()) == page_size) return false;
     if (response.records_size() > 0 && bytes + stored.instance.size() > kMaxPageBytes) return false;
     bytes += stored.instance.size();
     *response.add_records() = std::move(record);
@@ -108,11 +112,13 @@ void Lister::ListRange(std::shared_ptr<Listing> listing) {
   TxnRequest read;
   identity_->AddTo(&read);
   auto* get = read.mutable_success()->Add()->mutable_request_range();
-  get->set_key(listing->after.empty()
-                   ? range.begin
-                   : std::max(range.begin, keys_->Instance(listing->after) + '\0'));
+  if (listing->from.empty() && !listing->after.empty()) {
+    listing->from = keys_->InstanceWithMark(listing->after).end;
+  }
+  get->set_key(std::max(range.begin, listing->from));
   get->set_range_end(range.end);
-  get->set_limit(static_cast<int64_t>(listing->page_size));
+  // One more than asked for: whether the last one has a mark is in the key after it.
+  get->set_limit(static_cast<int64_t>(listing->page_size) + 1);
   if (get->key() >= range.end) get->set_range_end(get->key());  // an empty range
   client_->Txn(std::move(read), [this, listing](absl::StatusOr<TxnResponse> response) {
     if (!response.ok()) return listing->Fail(response.status());
@@ -121,16 +127,25 @@ void Lister::ListRange(std::shared_ptr<Listing> listing) {
     const auto& page = response->responses(Identity::kGets).response_range();
     std::string last;
     bool more = page.more();
-    for (const mvccpb::KeyValue& kv : page.kvs()) {
+    for (int i = 0; i < page.kvs_size(); ++i) {
+      const mvccpb::KeyValue& kv = page.kvs(i);
       const auto canonical = keys_->ParseInstance(kv.key());
-      // A key that is not one of ours cannot be the place where a page begins.
-      if (!canonical.has_value()) continue;
-      if (!listing->Take(*canonical, kv)) {
+      if (!canonical.has_value()) {
+        // A key that is not one of ours cannot be the place where a page begins.
+        if (auto marked = keys_->ParseMark(kv.key()); marked.has_value()) last = *marked;
+        listing->from = kv.key() + '\0';
+        continue;
+      }
+      if (page.more() && i + 1 == page.kvs_size()) break;
+      const mvccpb::KeyValue* mark = i + 1 < page.kvs_size() ? &page.kvs(i + 1) : nullptr;
+      if (mark != nullptr && mark->key() != keys_->Mark(*canonical)) mark = nullptr;
+      if (!listing->Take(*canonical, kv, mark)) {
         more = true;
         break;
       }
       last = *canonical;
     }
+    if (more && last.empty()) return ListRange(listing);  // all of it was another hand's
     Finish(listing, more ? last : std::string());
   });
 }
@@ -225,8 +240,10 @@ void Lister::ReadKeys(std::shared_ptr<Listing> listing) {
     size_t next = begin;
     for (; next < end && !full; ++next) {
       const TxnResponse& answer = (*answers)[(next - begin) / kKeysPerTxn];
-      const auto* kv = Found(answer, static_cast<int>((next - begin) % kKeysPerTxn));
-      if (kv != nullptr && !listing->Take(keys[next], *kv)) {
+      const auto place = static_cast<int>((next - begin) % kKeysPerTxn);
+      const auto* kv = Found(answer, place, keys_->Instance(keys[next]));
+      const auto* mark = Found(answer, place, keys_->Mark(keys[next]));
+      if (kv != nullptr && !listing->Take(keys[next], *kv, mark)) {
         full = true;
         --next;
       }
@@ -247,7 +264,7 @@ void Lister::ReadKeys(std::shared_ptr<Listing> listing) {
   for (size_t i = begin; i < end; i += kKeysPerTxn) {
     TxnRequest read;
     for (size_t k = i; k < std::min(end, i + kKeysPerTxn); ++k) {
-      AddGet(keys_->Instance(keys[k]), read.mutable_success());
+      AddGet(keys_->InstanceWithMark(keys[k]), read.mutable_success());
     }
     client_->Txn(std::move(read), [gather, answers, place = (i - begin) / kKeysPerTxn](
                                       absl::StatusOr<TxnResponse> response) {

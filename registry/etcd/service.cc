@@ -60,37 +60,41 @@ void Services::Service::Load() {
           });
         }
         const RangeResponse& page = response->responses(Identity::kGets).response_range();
-        auto copy = std::make_shared<Copy>();
-        for (const mvccpb::KeyValue& kv : page.kvs()) self->Take(kv, copy.get());
+        auto contents = std::make_shared<Contents>();
+        for (const mvccpb::KeyValue& kv : page.kvs()) self->Take(kv, contents.get());
         const int64_t revision = response->header().revision();
-        if (!page.more()) return self->OnLoaded(std::move(*copy), revision, store);
-        self->LoadMore(copy, revision, page.kvs(page.kvs_size() - 1).key(), store);
+        if (!page.more()) return self->OnLoaded(std::move(*contents), revision, store);
+        self->LoadMore(contents, revision, page.kvs(page.kvs_size() - 1).key(), store);
       });
 }
 
 // The pages after the first, of the same revision.
-void Services::Service::LoadMore(std::shared_ptr<Copy> copy, int64_t revision, std::string after,
-                                 Store store) {
+void Services::Service::LoadMore(std::shared_ptr<Contents> contents, int64_t revision,
+                                 std::string after, Store store) {
   RangeRequest read;
   read.set_key(after + '\0');
   read.set_range_end(range_.end);
   read.set_limit(services_->options_.page_size);
   read.set_revision(revision);
-  services_->client_->Range(std::move(read), [self = shared_from_this(), copy, revision,
+  services_->client_->Range(std::move(read), [self = shared_from_this(), contents, revision,
                                               store](absl::StatusOr<RangeResponse> page) mutable {
     if (ErrorOf(page.status()) == Error::kCompacted) return self->Load();
     if (!page.ok()) return self->OnLoadFailed(page.status());
-    for (const mvccpb::KeyValue& kv : page->kvs()) self->Take(kv, copy.get());
-    if (!page->more()) return self->OnLoaded(std::move(*copy), revision, store);
-    self->LoadMore(copy, revision, page->kvs(page->kvs_size() - 1).key(), store);
+    for (const mvccpb::KeyValue& kv : page->kvs()) self->Take(kv, contents.get());
+    if (!page->more()) return self->OnLoaded(std::move(*contents), revision, store);
+    self->LoadMore(contents, revision, page->kvs(page->kvs_size() - 1).key(), store);
   });
 }
 
-void Services::Service::Take(const mvccpb::KeyValue& kv, Copy* copy) const {
-  const auto canonical = services_->keys_->ParseInstance(kv.key());
-  if (!canonical.has_value()) return;
-  StoredRecord record = DecodeStored(*canonical, kv.value());
-  if (record.instance) copy->insert_or_assign(*canonical, Kept(std::move(record.instance)));
+void Services::Service::Take(const mvccpb::KeyValue& kv, Contents* contents) const {
+  if (const auto canonical = services_->keys_->ParseInstance(kv.key()); canonical.has_value()) {
+    StoredRecord record = DecodeStored(*canonical, kv.value());
+    if (!record.instance) return;
+    contents->instances.insert_or_assign(*canonical, Kept(std::move(record.instance)));
+  } else if (const auto marked = services_->keys_->ParseMark(kv.key());
+             marked.has_value() && !is_namespace_) {
+    contents->marks.insert_or_assign(*marked, DecodeMark(kv.value()));
+  }
 }
 
 Blob Services::Service::Kept(Blob instance) const {
@@ -98,7 +102,7 @@ Blob Services::Service::Kept(Blob instance) const {
   return instance && is_namespace_ ? *there : instance;
 }
 
-void Services::Service::OnLoaded(Copy copy, int64_t revision, const Store& store) {
+void Services::Service::OnLoaded(Contents contents, int64_t revision, const Store& store) {
   const std::shared_ptr<SubscriptionHub> hub = services_->Hub(store.epoch);
   if (hub == nullptr) return OnLoadFailed(absl::UnavailableError("etcd has begun a new epoch"));
   SubscriptionHub::Deliveries deliveries;
@@ -107,12 +111,19 @@ void Services::Service::OnLoaded(Copy copy, int64_t revision, const Store& store
     if (dropped_) return;
     // What was there and is not any more, and what is there now.
     Copy before;
-    std::vector<std::string> gone;
-    for (const auto& [key, instance] : copy_) {
-      if (!copy.contains(key)) gone.push_back(key);
+    const auto gone = [](const auto& known, const Copy& now) {
+      std::vector<std::string> keys;
+      for (const auto& [key, value] : known) {
+        if (!now.contains(key)) keys.push_back(key);
+      }
+      return keys;
+    };
+    for (const std::string& key : gone(copy_, contents.instances)) SetInstance(key, {}, &before);
+    for (const std::string& key : gone(marked_, contents.marks)) SetMark(key, {}, &before);
+    for (auto& [key, instance] : contents.instances) {
+      SetInstance(key, std::move(instance), &before);
     }
-    for (const std::string& key : gone) Set(key, Blob(), &before);
-    for (auto& [key, instance] : copy) Set(key, std::move(instance), &before);
+    for (auto& [key, mark] : contents.marks) SetMark(key, std::move(mark), &before);
     const bool first = hub_ == nullptr;
     hub_ = hub;
     if (first) {
@@ -140,13 +151,16 @@ void Services::Service::OnEvents(int64_t revision, std::vector<mvccpb::Event> ev
     if (dropped_) return;
     Copy before;
     for (const mvccpb::Event& event : events) {
-      const auto canonical = services_->keys_->ParseInstance(event.kv().key());
-      if (!canonical.has_value()) continue;
-      Blob now;
-      if (event.type() == mvccpb::Event::PUT) {
-        now = Kept(DecodeStored(*canonical, event.kv().value()).instance);
+      const bool put = event.type() == mvccpb::Event::PUT;
+      const std::string& key = event.kv().key();
+      if (const auto canonical = services_->keys_->ParseInstance(key); canonical.has_value()) {
+        SetInstance(*canonical,
+                    put ? Kept(DecodeStored(*canonical, event.kv().value()).instance) : Blob(),
+                    &before);
+      } else if (const auto marked = services_->keys_->ParseMark(key);
+                 marked.has_value() && !is_namespace_) {
+        SetMark(*marked, put ? DecodeMark(event.kv().value()) : Blob(), &before);
       }
-      Set(*canonical, std::move(now), &before);
     }
     Publish(static_cast<uint64_t>(revision), before, &deliveries);
   }
@@ -163,6 +177,45 @@ void Services::Service::OnEnd(const absl::Status& status) {
   if (ErrorOf(status) == Error::kCompacted) return Load();
   services_->client_->After(services_->client_->options().round_delay,
                             [self = shared_from_this()] { self->Load(); });
+}
+
+void Services::Service::SetInstance(const std::string& key, Blob instance, Copy* before) {
+  const auto it = marked_.find(key);
+  if (it == marked_.end()) return Set(key, std::move(instance), before);
+  Marked& marked = it->second;
+  if (marked.instance && !instance) marked.absent = SteadyNow();
+  marked.instance = std::move(instance);
+  Set(key, WithMark(marked.instance, marked.mark), before);
+}
+
+void Services::Service::SetMark(const std::string& key, Blob mark, Copy* before) {
+  const auto it = marked_.find(key);
+  if (!mark) {
+    if (it == marked_.end()) return;
+    Blob instance = std::move(it->second.instance);
+    marked_.erase(it);
+    return Set(key, std::move(instance), before);
+  }
+  Marked* marked = nullptr;
+  if (it != marked_.end()) {
+    marked = &it->second;
+  } else {
+    const auto known = copy_.find(key);
+    marked = &marked_[key];
+    marked->instance = known == copy_.end() ? Blob() : known->second;
+    marked->absent = SteadyNow();
+  }
+  marked->mark = std::move(mark);
+  Set(key, WithMark(marked->instance, marked->mark), before);
+}
+
+std::vector<std::string> Services::Service::StaleMarks(SteadyTime since) {
+  std::vector<std::string> stale;
+  MutexLock lock(&mu_);
+  for (const auto& [key, marked] : marked_) {
+    if (!marked.instance && marked.absent < since) stale.push_back(key);
+  }
+  return stale;
 }
 
 void Services::Service::Set(const std::string& key, Blob now, Copy* before) {

@@ -11,6 +11,7 @@
 
 #include "absl/container/btree_map.h"
 #include "registry/etcd/services.h"
+#include "registry/steady_time.h"
 #include "registry/store/blob.h"
 
 namespace failback {
@@ -57,6 +58,9 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   // Nothing more is told; who waits is refused with `status`, who follows hears it as the end.
   void Drop(const absl::Status& status);
 
+  // Instances (canonical) that have had a mark, and not been there, since before `since`.
+  std::vector<std::string> StaleMarks(SteadyTime since);
+
   // Drops the service if nobody has followed it since the call before; true if so.
   bool DropIfIdle();
 
@@ -65,13 +69,29 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
 
  private:
   using Copy = absl::btree_map<std::string, Blob>;  // by canonical key
+  // What a range holds.
+  struct Contents {
+    Copy instances;
+    Copy marks;
+  };
+  // An operator's mark, and what it is on.
+  struct Marked {
+    Blob mark;
+    Blob instance;      // as its owner said; null when it is not there
+    SteadyTime absent;  // since when, as far as is known here
+  };
 
-  void LoadMore(std::shared_ptr<Copy> copy, int64_t revision, std::string after, Store store);
-  void Take(const mvccpb::KeyValue& kv, Copy* copy) const;
+  void LoadMore(std::shared_ptr<Contents> contents, int64_t revision, std::string after,
+                Store store);
+  void Take(const mvccpb::KeyValue& kv, Contents* contents) const;
   // What the copy has of an instance: of a namespace only that it is there.
   Blob Kept(Blob instance) const;
-  void OnLoaded(Copy copy, int64_t revision, const Store& store);
+  void OnLoaded(Contents contents, int64_t revision, const Store& store);
   void OnLoadFailed(const absl::Status& status);
+  // An instance is as its owner said now, or its mark is; null: not there.
+  void SetInstance(const std::string& key, Blob instance, Copy* before)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetMark(const std::string& key, Blob mark, Copy* before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Puts `now` (null: nothing) in the copy; what was there goes to `before` unless it is there.
   void Set(const std::string& key, Blob now, Copy* before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Tells the difference between `before` and the copy, for the keys in `before`.
@@ -93,7 +113,8 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   bool dropped_ ABSL_GUARDED_BY(mu_) = false;
   bool idle_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<SubscriptionHub> hub_ ABSL_GUARDED_BY(mu_);  // null until loaded
-  Copy copy_ ABSL_GUARDED_BY(mu_);
+  Copy copy_ ABSL_GUARDED_BY(mu_);                             // with the marks
+  absl::btree_map<std::string, Marked> marked_ ABSL_GUARDED_BY(mu_);
   // Of a namespace: how many instances each service has.
   absl::btree_map<std::string, int64_t> counts_ ABSL_GUARDED_BY(mu_);
   uint64_t revision_ ABSL_GUARDED_BY(mu_) = 0;  // of the copy

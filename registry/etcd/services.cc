@@ -130,6 +130,21 @@ void Services::Drop(const std::shared_ptr<Service>& service) {
   if (it != services_.end() && it->second == service) services_.erase(it);
 }
 
+std::vector<std::string> Services::StaleMarks(absl::Duration memory) {
+  std::vector<std::shared_ptr<Service>> services;
+  {
+    MutexLock lock(&mu_);
+    services.reserve(services_.size());
+    for (const auto& [key, service] : services_) services.push_back(service);
+  }
+  const SteadyTime since = SteadyNow() - memory;
+  std::vector<std::string> stale;
+  for (const auto& service : services) {
+    for (std::string& key : service->StaleMarks(since)) stale.push_back(std::move(key));
+  }
+  return stale;
+}
+
 void Services::Sweep() {
   MutexLock lock(&mu_);
   absl::erase_if(services_, [](const auto& entry) { return entry.second->DropIfIdle(); });

@@ -64,6 +64,10 @@ class Services {
   // The store has begun a new life: all streams end, those who follow come again.
   void EndEpoch();
 
+  // Instances (canonical) of followed services that have a mark and have been gone for longer than
+  // `memory`, as far as is known here.
+  std::vector<std::string> StaleMarks(absl::Duration memory);
+
   // Lets go of what nobody has followed since the last Sweep.
   void Sweep();
 

@@ -7,6 +7,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "registry/canonical.h"
 #include "registry/proto_time.h"
+#include "registry/store/state.h"
 #include "registry/stored_text.h"
 #include "registry/validation.h"
 
@@ -66,10 +67,20 @@ StoredRecord DecodeStored(std::string_view canonical, const std::string& value) 
   return record;
 }
 
-registry::v1::InstanceRecord MakeRecord(const StoredRecord& stored, const mvccpb::KeyValue& kv) {
+Blob DecodeMark(const std::string& value) { return Blob(ReadableMark(value)); }
+
+Blob WithMark(const Blob& instance, const Blob& mark) {
+  Version version;
+  version.instance = instance;
+  version.offline = mark;
+  return version.Shown();
+}
+
+registry::v1::InstanceRecord MakeRecord(const StoredRecord& stored, const mvccpb::KeyValue& kv,
+                                        const Blob& mark) {
+  const Blob shown = WithMark(stored.instance, mark);
   registry::v1::InstanceRecord record;
-  record.mutable_instance()->ParseFromArray(stored.instance.data(),
-                                            static_cast<int>(stored.instance.size()));
+  record.mutable_instance()->ParseFromArray(shown.data(), static_cast<int>(shown.size()));
   if (!stored.meta.owner().empty()) {
     record.set_incarnation(stored.meta.owner());
     record.set_client_name(stored.meta.client_name());

@@ -40,8 +40,16 @@ std::string EncodeStored(const StoredRecord& record);
 // nothing; an instance with text that no client can read counts as nothing too.
 StoredRecord DecodeStored(std::string_view canonical, const std::string& value);
 
-// The line of a listing for a key that holds an instance.
-registry::v1::InstanceRecord MakeRecord(const StoredRecord& record, const mvccpb::KeyValue& kv);
+// What the key of an operator's mark holds, as the bytes of an OfflineMark that every client can
+// read.
+Blob DecodeMark(const std::string& value);
+
+// The instance as it is listed and told: with the mark, where both are there.
+Blob WithMark(const Blob& instance, const Blob& mark);
+
+// The line of a listing for a key that holds an instance. `mark` may be null.
+registry::v1::InstanceRecord MakeRecord(const StoredRecord& record, const mvccpb::KeyValue& kv,
+                                        const Blob& mark);
 
 }  // namespace etcd
 }  // namespace failback

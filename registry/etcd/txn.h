@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "etcd/rpc.pb.h"
+#include "registry/etcd/keys.h"
 
 namespace failback {
 namespace etcd {
@@ -16,6 +17,12 @@ using Operations = google::protobuf::RepeatedPtrField<etcdserverpb::RequestOp>;
 
 inline void AddGet(std::string key, Operations* operations) {
   operations->Add()->mutable_request_range()->set_key(std::move(key));
+}
+
+inline void AddGet(KeyRange range, Operations* operations) {
+  auto* get = operations->Add()->mutable_request_range();
+  get->set_key(std::move(range.begin));
+  get->set_range_end(std::move(range.end));
 }
 
 inline void AddPut(std::string key, std::string value, int64_t lease, Operations* operations) {
@@ -45,11 +52,21 @@ inline void CompareCreated(std::string key, int64_t revision, etcdserverpb::TxnR
   compare->set_create_revision(revision);
 }
 
-// What the get at `index` of the branch taken has found, or null.
+// What the get at `index` of the branch taken has found first, or null.
 inline const mvccpb::KeyValue* Found(const etcdserverpb::TxnResponse& response, int index) {
   if (index >= response.responses_size()) return nullptr;
   const auto& range = response.responses(index).response_range();
   return range.kvs_size() == 0 ? nullptr : &range.kvs(0);
+}
+
+// The same, of one of the keys that it has got.
+inline const mvccpb::KeyValue* Found(const etcdserverpb::TxnResponse& response, int index,
+                                     const std::string& key) {
+  if (index >= response.responses_size()) return nullptr;
+  for (const mvccpb::KeyValue& kv : response.responses(index).response_range().kvs()) {
+    if (kv.key() == key) return &kv;
+  }
+  return nullptr;
 }
 
 }  // namespace etcd

@@ -76,6 +76,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     int64_t create_revision = 0;
     int64_t lease = 0;
     StoredRecord current;
+    int64_t mark_revision = 0;  // of the operator's mark, which goes with a deregistration
     // What is to be done.
     Verdict verdict;
     bool over = false;
@@ -89,7 +90,12 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   void Read() {
     TxnRequest read;
     for (const Item& item : items_) {
-      if (!item.over) AddGet(item.key, read.mutable_success());
+      if (item.over) continue;
+      if (intent(item).registers) {
+        AddGet(item.key, read.mutable_success());
+      } else {
+        AddGet(writer_->keys_->InstanceWithMark(intent(item).key), read.mutable_success());
+      }
     }
     writer_->EnterWindow([self = shared_from_this(), read = std::move(read)]() mutable {
       self->writer_->client_->Txn(std::move(read), [self](absl::StatusOr<TxnResponse> response) {
@@ -106,7 +112,11 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     batch_->NoteRevision(response.header().revision());
     for (Item& item : items_) {
       if (item.over) continue;
-      const mvccpb::KeyValue* const kv = Found(response, first++);
+      if (!intent(item).registers) {
+        const auto* mark = Found(response, first, writer_->keys_->Mark(intent(item).key));
+        item.mark_revision = mark == nullptr ? 0 : mark->mod_revision();
+      }
+      const mvccpb::KeyValue* const kv = Found(response, first++, item.key);
       item.read = true;
       item.mod_revision = kv == nullptr ? 0 : kv->mod_revision();
       item.create_revision = kv == nullptr ? 0 : kv->create_revision();
@@ -211,21 +221,31 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
                               });
   }
 
-  // The index of instances without a lease follows the instance.
-  void AddPersistentIndex(const Item& item, TxnEncoder* txn) const {
-    const std::string& before =
-        item.current.instance && item.lease == 0 ? item.current.meta.owner() : std::string();
-    const std::string after =
-        batch_->session != nullptr && intent(item).registers && intent(item).persistent
-            ? batch_->session->incarnation
-            : std::string();
-    if (before == after) return;
-    const Keys& keys = *writer_->keys_;
-    // An index too many does no harm, an operation too many does.
-    if (!before.empty() && txn->operations() < kMostOperations) {
-      txn->Delete(keys.Persistent(before, intent(item).key));
-    }
-    if (!after.empty()) txn->Put(keys.Persistent(after, intent(item).key), "", 0);
+  // The index of instances without a lease follows the instance: what it was, and will be.
+  std::string IndexBefore(const Item& item) const {
+    return item.current.instance && item.lease == 0 ? item.current.meta.owner() : std::string();
+  }
+  std::string IndexAfter(const Item& item) const {
+    return batch_->session != nullptr && intent(item).registers && intent(item).persistent
+               ? batch_->session->incarnation
+               : std::string();
+  }
+  void AddIndex(const Item& item, TxnEncoder* txn) const {
+    const std::string after = IndexAfter(item);
+    if (after.empty() || after == IndexBefore(item)) return;
+    txn->Put(writer_->keys_->Persistent(after, intent(item).key), "", 0);
+  }
+  void DropIndex(const Item& item, TxnEncoder* txn) const {
+    const std::string before = IndexBefore(item);
+    if (before.empty() || before == IndexAfter(item)) return;
+    txn->Delete(writer_->keys_->Persistent(before, intent(item).key));
+  }
+
+  // A deregistration ends the operator's mark.
+  void DropMark(const Item& item, TxnEncoder* txn) const {
+    const std::string mark = writer_->keys_->Mark(intent(item).key);
+    txn->CompareModified(mark, item.mark_revision);
+    if (item.mark_revision != 0) txn->Delete(mark);
   }
 
   void AddWrite(const Item& item, TxnEncoder* txn) const {
@@ -239,8 +259,9 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     if (next.meta.has_fence()) {
       next.meta.set_retention_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(Retention())));
     }
-    AddPersistentIndex(item, txn);
+    AddIndex(item, txn);
     if (!wish.registers) {
+      DropMark(item, txn);
       if (LeavesTombstone(item)) {
         txn->Put(item.key, EncodeStored(next), tombstone_lease_);
       } else {
@@ -281,6 +302,10 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       if (item.over) continue;
       txn.CompareModified(item.key, item.mod_revision);
       AddWrite(item, &txn);
+    }
+    for (const Item& item : items_) {
+      // An index too many does no harm, an operation too many does.
+      if (!item.over && txn.operations() < kMostOperations) DropIndex(item, &txn);
     }
     writer_->EnterWindow([self = shared_from_this(), txn = std::move(txn)]() mutable {
       self->writer_->client_->EncodedTxn(std::move(txn).Take(),
@@ -367,7 +392,7 @@ void Writer::Write(SessionPtr session, IntentBatch intents, Client::Done<Written
   for (size_t i = 0; i < batch->intents.size(); ++i) {
     if (!batch->written.outcomes[i].status.ok()) continue;
     const Intent& intent = batch->intents[i];
-    // Two where there is, or may have been, an index of a persistent instance.
+    // Two where there is an index of a persistent instance, or may be a mark.
     const int cost = intent.registers && !intent.persistent ? 1 : 2;
     const size_t size = intent.instance.size() + kOverheadBytes;
     if (!chunk->empty() && (operations + cost > options_.operations_per_txn ||

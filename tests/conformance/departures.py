@@ -3,7 +3,6 @@ one fails the suite, as does a clause that fails otherwise."""
 
 _NO_CHANGES = (
     "a server keeps the changes of a service while somebody follows it there: else a snapshot", r"no delta")
-_MARKS = "marks are not kept"
 
 _ETCD = {
     "expiry-leaves-the-fence": (
@@ -13,9 +12,6 @@ _ETCD = {
         "a transaction of etcd has 128 operations at most (`--max-txn-ops`)", r"number of revisions is"),
     "limits-are-refused-without-a-delay": (
         "instances and sessions are not counted: etcd's quota bounds them", r"is not refused|not \('LIMIT"),
-    "what-is-not-there-is-not-found": (_MARKS, r"is \(12, "),
-    "a-mark-is-told-and-taken-back": (_MARKS, r"UNIMPLEMENTED"),
-    "a-mark-outlives-an-update": (_MARKS, r"UNIMPLEMENTED"),
     "a-position-survives-a-restart": _NO_CHANGES,
 }
 

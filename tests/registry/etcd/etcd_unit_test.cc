@@ -38,6 +38,24 @@ TEST(KeysTest, AreReadableAndComeBack) {
   const std::string odd = Canonical("a.b", "team/orders", "10.0.0.1:80/%2F%");
   EXPECT_EQ(keys.Instance(odd), "/failback/v1/a.b/team%2Forders/10.0.0.1:80%2F%252F%25");
   EXPECT_EQ(keys.ParseInstance(keys.Instance(odd)), odd);
+  EXPECT_EQ(keys.Mark(odd), keys.Instance(odd) + " offline");
+  EXPECT_EQ(keys.ParseMark(keys.Mark(odd)), odd);
+  EXPECT_FALSE(keys.ParseInstance(keys.Mark(odd)).has_value());
+  EXPECT_FALSE(keys.ParseMark(keys.Instance(odd)).has_value());
+}
+
+// Between an instance and its mark nothing fits.
+TEST(KeysTest, AMarkComesRightBehindItsInstance) {
+  const Keys keys("/p");
+  const std::string canonical = Canonical("n", "s", "i");
+  const etcd::KeyRange range = keys.InstanceWithMark(canonical);
+  EXPECT_EQ(range.begin, keys.Instance(canonical));
+  EXPECT_LT(range.begin, keys.Mark(canonical));
+  EXPECT_LT(keys.Mark(canonical), range.end);
+  for (char next = '!'; next <= '~'; ++next) {
+    const std::string longer = keys.Instance(Canonical("n", "s", std::string("i") + next));
+    EXPECT_FALSE(range.begin <= longer && longer < range.end) << next;
+  }
 }
 
 // Whatever the lengths and numbers, etcd reads what it would read from the messages.
