@@ -6,6 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "registry/bounded_call.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/proto_time.h"
@@ -35,12 +36,6 @@ constexpr absl::Duration kDefaultDrainDeadline = absl::Seconds(10);
 constexpr int kMaxIntents = 1000;
 constexpr absl::Duration kMaxDrainDeadline = absl::Hours(1);
 
-grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(StatusToGrpc(status));
-  return reactor;
-}
-
 // Where a page of the pending table ends: rows are sorted by id, then by upstream.
 std::string PageToken(const PendingOperation& row) {
   return absl::StrCat(row.id(), "\n", row.upstream());
@@ -62,6 +57,10 @@ AgentService::AgentService(FailbackGroup* registry, HashedWheelTimer* timer, abs
       retries_(registry, timer) {}
 
 AgentService::~AgentService() = default;
+
+absl::Status AgentService::MayAsk(const grpc::CallbackServerContext& context) const {
+  return access_ == nullptr ? absl::OkStatus() : access_->CheckAny(context);
+}
 
 absl::Status AgentService::MayAdminister(const grpc::CallbackServerContext& context) const {
   if (access_ == nullptr) return absl::OkStatus();
@@ -117,15 +116,13 @@ GetStatusResponse AgentService::Status() const {
 }
 
 grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* context,
-                                                  const GetStatusRequest* request,
-                                                  GetStatusResponse* response) {
-  if (access_ != nullptr) {
-    if (absl::Status status = access_->CheckAny(*context); !status.ok()) {
-      return Finish(context, status);
-    }
-  }
-  *response = Status();
-  return Finish(context, absl::OkStatus());
+                                                  const grpc::ByteBuffer* request,
+                                                  grpc::ByteBuffer* response) {
+  return BoundedCall<GetStatusRequest, GetStatusResponse>(
+      context, *request, response, MayAsk(*context),
+      [this](const GetStatusRequest&, Callback<GetStatusResponse> done) {
+        std::move(done)(Status());
+      });
 }
 
 absl::StatusOr<ListPendingResponse> AgentService::Pending(const ListPendingRequest& request) const {
@@ -220,83 +217,77 @@ void AgentService::DrainWithin(const DrainRequest& request, const DrainCallback&
   DrainOnce(deadline, done);
 }
 
-template <typename Response, typename Call>
-grpc::ServerUnaryReactor* AgentService::Administer(grpc::CallbackServerContext* context,
-                                                   Response* response, Call call) const {
-  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
-  absl::StatusOr<Response> result = call();
-  const absl::Status status = result.status();
-  if (status.ok()) *response = *std::move(result);
-  return Finish(context, status);
-}
-
 grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext* context,
-                                                    const ListPendingRequest* request,
-                                                    ListPendingResponse* response) {
-  return Administer(context, response, [&] { return Pending(*request); });
+                                                    const grpc::ByteBuffer* request,
+                                                    grpc::ByteBuffer* response) {
+  return BoundedCall<ListPendingRequest, ListPendingResponse>(
+      context, *request, response, MayAdminister(*context),
+      [this](const ListPendingRequest& request, Callback<ListPendingResponse> done) {
+        std::move(done)(Pending(request));
+      });
 }
 
 grpc::ServerUnaryReactor* AgentService::Retry(grpc::CallbackServerContext* context,
-                                              const RetryRequest* request,
-                                              RetryResponse* response) {
-  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  // Finish may free the reactor and the response, so it comes last.
-  RetryNow(*request, [reactor, response](absl::StatusOr<RetryResponse> result) {
-    if (result.ok()) *response = *std::move(result);
-    reactor->Finish(StatusToGrpc(result.status()));
-  });
-  return reactor;
+                                              const grpc::ByteBuffer* request,
+                                              grpc::ByteBuffer* response) {
+  return BoundedCall<RetryRequest, RetryResponse>(
+      context, *request, response, MayAdminister(*context),
+      [this](const RetryRequest& request, Callback<RetryResponse> done) {
+        RetryNow(request, std::move(done));
+      });
 }
 
 grpc::ServerUnaryReactor* AgentService::ListIntents(grpc::CallbackServerContext* context,
-                                                    const ListIntentsRequest* request,
-                                                    ListIntentsResponse* response) {
-  return Administer(context, response, [&] { return Intents(*request); });
+                                                    const grpc::ByteBuffer* request,
+                                                    grpc::ByteBuffer* response) {
+  return BoundedCall<ListIntentsRequest, ListIntentsResponse>(
+      context, *request, response, MayAdminister(*context),
+      [this](const ListIntentsRequest& request, Callback<ListIntentsResponse> done) {
+        std::move(done)(Intents(request));
+      });
 }
 
 grpc::ServerUnaryReactor* AgentService::Cancel(grpc::CallbackServerContext* context,
-                                               const CancelRequest* request,
-                                               CancelResponse* response) {
-  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  // Finish may free the reactor and the response, so it comes last.
-  GiveUp(*request, [reactor, response](absl::StatusOr<CancelResponse> result) {
-    if (result.ok()) *response = *std::move(result);
-    reactor->Finish(StatusToGrpc(result.status()));
-  });
-  return reactor;
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  return BoundedCall<CancelRequest, CancelResponse>(
+      context, *request, response, MayAdminister(*context),
+      [this](const CancelRequest& request, Callback<CancelResponse> done) {
+        GiveUp(request, std::move(done));
+      });
 }
 
 grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* context,
-                                              const DrainRequest* request,
-                                              DrainResponse* response) {
-  if (absl::Status status = MayAdminister(*context); !status.ok()) return Finish(context, status);
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  // Finish may free the reactor and the response, so it comes last.
-  DrainWithin(*request, [reactor, response](const absl::StatusOr<DrainResponse>& result) {
-    if (result.ok()) *response = *result;
-    reactor->Finish(StatusToGrpc(result.status()));
-  });
-  return reactor;
+                                              const grpc::ByteBuffer* request,
+                                              grpc::ByteBuffer* response) {
+  return BoundedCall<DrainRequest, DrainResponse>(
+      context, *request, response, MayAdminister(*context),
+      [this](const DrainRequest& request, Callback<DrainResponse> done) {
+        // It runs once, and is copied until then.
+        auto once = std::make_shared<Callback<DrainResponse>>(std::move(done));
+        DrainWithin(request, [once](const absl::StatusOr<DrainResponse>& result) {
+          std::move (*once)(result);
+        });
+      });
 }
 
 grpc::ServerUnaryReactor* AgentService::ReportHealth(grpc::CallbackServerContext* context,
-                                                     const ReportHealthRequest* request,
-                                                     ReportHealthResponse* response) {
-  if (access_ != nullptr) {
-    if (absl::Status status = access_->CheckAny(*context); !status.ok()) {
-      return Finish(context, status);
-    }
-  }
-  StaticServiceSet* const services = static_services_;
-  if (services == nullptr) {
-    return Finish(context, absl::NotFoundError("service: none is configured"));
-  }
-  const absl::StatusOr<agent::v1::CheckState> state = services->Report(
-      *request, [&](const InstanceKey& key) { return MayRegister(*context, key); });
-  if (state.ok()) response->set_state(*state);
-  return Finish(context, state.status());
+                                                     const grpc::ByteBuffer* request,
+                                                     grpc::ByteBuffer* response) {
+  return BoundedCall<ReportHealthRequest, ReportHealthResponse>(
+      context, *request, response, MayAsk(*context),
+      [&](const ReportHealthRequest& request, Callback<ReportHealthResponse> done) {
+        StaticServiceSet* const services = static_services_;
+        if (services == nullptr) {
+          return std::move(done)(absl::NotFoundError("service: none is configured"));
+        }
+        const absl::StatusOr<agent::v1::CheckState> state = services->Report(
+            request, [&](const InstanceKey& key) { return MayRegister(*context, key); });
+        if (!state.ok()) return std::move(done)(state.status());
+        ReportHealthResponse reported;
+        reported.set_state(*state);
+        std::move(done)(std::move(reported));
+      });
 }
 
 void AgentService::DrainOnce(absl::Duration deadline, const DrainCallback& done) {

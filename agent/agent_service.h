@@ -26,7 +26,17 @@
 
 namespace failback {
 
-class AgentService final : public agent::v1::AgentService::CallbackService {
+// All are served on encoded messages: registry/bounded_call.h.
+using AgentServiceBase = agent::v1::AgentService::WithRawCallbackMethod_GetStatus<
+    agent::v1::AgentService::WithRawCallbackMethod_ListPending<
+        agent::v1::AgentService::WithRawCallbackMethod_ListIntents<
+            agent::v1::AgentService::WithRawCallbackMethod_Retry<
+                agent::v1::AgentService::WithRawCallbackMethod_Cancel<
+                    agent::v1::AgentService::WithRawCallbackMethod_Drain<
+                        agent::v1::AgentService::WithRawCallbackMethod_ReportHealth<
+                            agent::v1::AgentService::Service>>>>>>>;
+
+class AgentService final : public AgentServiceBase {
  public:
   // For RegistryServer::Options::extra_services.
   static constexpr char kName[] = "failback.agent.v1.AgentService";
@@ -72,26 +82,26 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
   void DrainWithin(const agent::v1::DrainRequest& request, const DrainCallback& done);
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
-                                      const agent::v1::GetStatusRequest* request,
-                                      agent::v1::GetStatusResponse* response) override;
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListPending(grpc::CallbackServerContext* context,
-                                        const agent::v1::ListPendingRequest* request,
-                                        agent::v1::ListPendingResponse* response) override;
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListIntents(grpc::CallbackServerContext* context,
-                                        const agent::v1::ListIntentsRequest* request,
-                                        agent::v1::ListIntentsResponse* response) override;
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Retry(grpc::CallbackServerContext* context,
-                                  const agent::v1::RetryRequest* request,
-                                  agent::v1::RetryResponse* response) override;
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
-                                   const agent::v1::CancelRequest* request,
-                                   agent::v1::CancelResponse* response) override;
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
-                                  const agent::v1::DrainRequest* request,
-                                  agent::v1::DrainResponse* response) override;
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ReportHealth(grpc::CallbackServerContext* context,
-                                         const agent::v1::ReportHealthRequest* request,
-                                         agent::v1::ReportHealthResponse* response) override;
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
 
  private:
   // The one drain. Shared with its completion, which may come after the service is gone.
@@ -102,10 +112,7 @@ class AgentService final : public agent::v1::AgentService::CallbackService {
     std::vector<DrainCallback> waiting ABSL_GUARDED_BY(mu);
   };
 
-  // Finishes the call with what `call` makes of the request, if the caller may administer.
-  template <typename Response, typename Call>
-  grpc::ServerUnaryReactor* Administer(grpc::CallbackServerContext* context, Response* response,
-                                       Call call) const;
+  absl::Status MayAsk(const grpc::CallbackServerContext& context) const;
   absl::Status MayAdminister(const grpc::CallbackServerContext& context) const;
   // OK if the caller may register the instance, and so may tell how it is.
   absl::Status MayRegister(const grpc::CallbackServerContext& context,

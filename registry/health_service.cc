@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "registry/bounded_call.h"
+#include "registry/bounded_parse.h"
 #include "registry/errors.h"
 
 namespace failback {
@@ -30,10 +32,19 @@ std::string ConnectionOf(const std::string& peer) {
   return peer.rfind("unix:", 0) == 0 ? std::string() : peer;
 }
 
+grpc::ByteBuffer Encoded(HealthCheckResponse::ServingStatus state) {
+  HealthCheckResponse response;
+  response.set_status(state);
+  grpc::ByteBuffer bytes;
+  bool own_buffer;
+  grpc::SerializationTraits<HealthCheckResponse>::Serialize(response, &bytes, &own_buffer).ok();
+  return bytes;
+}
+
 }  // namespace
 
 // One Watch, which gRPC owns until OnDone: then it is let go here.
-class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheckResponse>,
+class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                                      public std::enable_shared_from_this<Watcher> {
  public:
   Watcher(HealthService* service, std::string name, std::vector<std::shared_ptr<void>> places)
@@ -82,7 +93,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
     if (writing_ || finished_) return;
     if (next_.has_value() && next_ != told_) {
       told_ = *next_;
-      response_.set_status(*std::exchange(next_, std::nullopt));
+      response_ = Encoded(*std::exchange(next_, std::nullopt));
       writing_ = true;
       return StartWrite(&response_);
     }
@@ -102,7 +113,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
   std::optional<State> next_ ABSL_GUARDED_BY(mu_);  // still to be told: the newest only
   std::optional<State> told_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
-  HealthCheckResponse response_;
+  grpc::ByteBuffer response_;
 };
 
 HealthService::HealthService(const Options& options)
@@ -148,28 +159,35 @@ void HealthService::Remove(const std::string& name, const std::shared_ptr<Watche
 }
 
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
-                                               const HealthCheckRequest* request,
-                                               HealthCheckResponse* response) {
-  absl::Status status = CheckName(request->service());
-  if (status.ok()) {
-    MutexLock lock(&mu_);
-    response->set_status(StateOf(request->service()));
-    if (response->status() == HealthCheckResponse::SERVICE_UNKNOWN) {
-      status = absl::NotFoundError("there is no such service");
-    }
-  }
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(StatusToGrpc(status));
-  return reactor;
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  return BoundedCall<HealthCheckRequest, HealthCheckResponse>(
+      context, *request, response, absl::OkStatus(),
+      [this](const HealthCheckRequest& request, Callback<HealthCheckResponse> done) {
+        if (auto status = CheckName(request.service()); !status.ok()) {
+          return std::move(done)(status);
+        }
+        HealthCheckResponse found;
+        {
+          MutexLock lock(&mu_);
+          found.set_status(StateOf(request.service()));
+        }
+        if (found.status() == HealthCheckResponse::SERVICE_UNKNOWN) {
+          return std::move(done)(absl::NotFoundError("there is no such service"));
+        }
+        std::move(done)(std::move(found));
+      });
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   const std::string peer = context->peer();
   std::vector<std::shared_ptr<void>> places = {watches_.Enter(),
                                                watches_of_addresses_.Enter(AddressOf(peer)),
                                                watches_of_connections_.Enter(ConnectionOf(peer))};
-  absl::Status status = CheckName(request->service());
+  HealthCheckRequest request;
+  absl::Status status = ParseWithin(kSmallRequest, *bytes, &request);
+  if (status.ok()) status = CheckName(request.service());
   const std::pair<const char*, int> limits[] = {
       {"", watches_.limit()},
       {" from one address", watches_of_addresses_.limit()},
@@ -185,7 +203,7 @@ grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
                             options_.overload_delay);
   }
   if (!status.ok()) places.clear();  // a refused one holds none
-  auto watcher = std::make_shared<Watcher>(this, status.ok() ? request->service() : std::string(),
+  auto watcher = std::make_shared<Watcher>(this, status.ok() ? request.service() : std::string(),
                                            std::move(places));
   watcher->Hold();
   if (!status.ok()) {
@@ -193,8 +211,8 @@ grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
     return watcher.get();
   }
   MutexLock lock(&mu_);
-  watchers_[request->service()].insert(watcher);
-  watcher->Tell(StateOf(request->service()));
+  watchers_[request.service()].insert(watcher);
+  watcher->Tell(StateOf(request.service()));
   if (stopped_) {
     watcher->End(Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping"));
   }

@@ -26,7 +26,9 @@
 
 namespace failback {
 
-class HealthService final : public grpc::health::v1::Health::CallbackService {
+class HealthService final : public grpc::health::v1::Health::WithRawCallbackMethod_Check<
+                                grpc::health::v1::Health::WithRawCallbackMethod_Watch<
+                                    grpc::health::v1::Health::Service>> {
  public:
   struct Options {
     // Watches at once; beyond them they are refused with OVERLOADED. Clients on a Unix socket look
@@ -48,11 +50,10 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   void Stop();
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
-                                  const grpc::health::v1::HealthCheckRequest* request,
-                                  grpc::health::v1::HealthCheckResponse* response) override;
-  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
-      grpc::CallbackServerContext* context,
-      const grpc::health::v1::HealthCheckRequest* request) override;
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override;
 
  private:
   using State = grpc::health::v1::HealthCheckResponse::ServingStatus;

@@ -1,26 +1,18 @@
 #include "registry/admin/admin_service.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "registry/errors.h"
+#include "registry/bounded_call.h"
 #include "registry/utf8.h"
 #include "registry/validation.h"
 
 namespace failback {
 namespace {
 
-using admin::v1::DescribeInstanceRequest;
-using admin::v1::GetOverviewRequest;
-using admin::v1::InstanceDescription;
-using admin::v1::ListInstancesRequest;
-using admin::v1::ListInstancesResponse;
-using admin::v1::ListServicesRequest;
-using admin::v1::ListServicesResponse;
-using admin::v1::Overview;
 using admin::v1::SetOfflineRequest;
 using admin::v1::SetOfflineResponse;
+using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
@@ -29,80 +21,73 @@ using grpc::ServerUnaryReactor;
 AdminService::AdminService(const Admin* admin, std::shared_ptr<AccessControl> access)
     : admin_(admin), access_(std::move(access)) {}
 
+absl::Status AdminService::MayAdminister(const CallbackServerContext& context) const {
+  if (access_ == nullptr) return absl::OkStatus();
+  return access_->Check(context, config::v1::PERMISSION_ADMINISTER);
+}
+
 template <typename Request, typename Response>
-ServerUnaryReactor* AdminService::Serve(CallbackServerContext* context, const Request& request,
-                                        Response* response,
+ServerUnaryReactor* AdminService::Serve(CallbackServerContext* context, const ByteBuffer& bytes,
+                                        ByteBuffer* response,
                                         void (Admin::*method)(const Request&, Callback<Response>)
                                             const) {
-  ServerUnaryReactor* const reactor = context->DefaultReactor();
-  if (access_ != nullptr) {
-    const absl::Status status = access_->Check(*context, config::v1::PERMISSION_ADMINISTER);
-    if (!status.ok()) {
-      reactor->Finish(StatusToGrpc(status));
-      return reactor;
-    }
-  }
-  // Finish may free the reactor and the response, so it comes last.
-  (admin_->*method)(request, [reactor, response](absl::StatusOr<Response> result) {
-    if (result.ok()) *response = *std::move(result);
-    reactor->Finish(StatusToGrpc(result.status()));
-  });
-  return reactor;
+  return BoundedCall<Request, Response>(context, bytes, response, MayAdminister(*context),
+                                        [&](const Request& request, Callback<Response> done) {
+                                          (admin_->*method)(request, std::move(done));
+                                        });
 }
 
 ServerUnaryReactor* AdminService::GetOverview(CallbackServerContext* context,
-                                              const GetOverviewRequest* request,
-                                              Overview* response) {
+                                              const ByteBuffer* request, ByteBuffer* response) {
   return Serve(context, *request, response, &Admin::AnswerOverview);
 }
 
 ServerUnaryReactor* AdminService::ListServices(CallbackServerContext* context,
-                                               const ListServicesRequest* request,
-                                               ListServicesResponse* response) {
+                                               const ByteBuffer* request, ByteBuffer* response) {
   return Serve(context, *request, response, &Admin::ListServices);
 }
 
 ServerUnaryReactor* AdminService::ListInstances(CallbackServerContext* context,
-                                                const ListInstancesRequest* request,
-                                                ListInstancesResponse* response) {
+                                                const ByteBuffer* request, ByteBuffer* response) {
   return Serve(context, *request, response, &Admin::ListInstances);
 }
 
 ServerUnaryReactor* AdminService::DescribeInstance(CallbackServerContext* context,
-                                                   const DescribeInstanceRequest* request,
-                                                   InstanceDescription* response) {
+                                                   const ByteBuffer* request,
+                                                   ByteBuffer* response) {
   return Serve(context, *request, response, &Admin::DescribeInstance);
 }
 
 ServerUnaryReactor* AdminService::SetOffline(CallbackServerContext* context,
-                                             const SetOfflineRequest* request,
-                                             SetOfflineResponse* response) {
-  if (access_ == nullptr) return Serve(context, *request, response, &Admin::SetOffline);
-  SetOfflineRequest told = *request;
-  // What the caller calls itself counts for no more than who it is.
-  if (const auto who = access_->Identify(*context); who.ok()) {
-    told.set_by(told.by().empty() ? who->ToString()
-                                  : absl::StrCat(told.by(), " by ", who->ToString()));
-    CutUtf8(kMaxOfflineByBytes, told.mutable_by());
-  }
-  return Serve(context, told, response, &Admin::SetOffline);
+                                             const ByteBuffer* request, ByteBuffer* response) {
+  return BoundedCall<SetOfflineRequest, SetOfflineResponse>(
+      context, *request, response, MayAdminister(*context),
+      [&](const SetOfflineRequest& request, Callback<SetOfflineResponse> done) {
+        if (access_ == nullptr) return admin_->SetOffline(request, std::move(done));
+        SetOfflineRequest told = request;
+        // What the caller calls itself counts for no more than who it is.
+        if (const auto who = access_->Identify(*context); who.ok()) {
+          told.set_by(told.by().empty() ? who->ToString()
+                                        : absl::StrCat(told.by(), " by ", who->ToString()));
+          CutUtf8(kMaxOfflineByBytes, told.mutable_by());
+        }
+        admin_->SetOffline(told, std::move(done));
+      });
 }
 
 ServerUnaryReactor* AdminService::ListSessions(CallbackServerContext* context,
-                                               const admin::v1::ListSessionsRequest* request,
-                                               admin::v1::ListSessionsResponse* response) {
+                                               const ByteBuffer* request, ByteBuffer* response) {
   return Serve(context, *request, response, &Admin::ListSessions);
 }
 
 ServerUnaryReactor* AdminService::ListAgents(CallbackServerContext* context,
-                                             const admin::v1::ListAgentsRequest* request,
-                                             admin::v1::ListAgentsResponse* response) {
+                                             const ByteBuffer* request, ByteBuffer* response) {
   return Serve(context, *request, response, &Admin::ListAgents);
 }
 
-ServerUnaryReactor* AdminService::SetEvictionGuard(
-    CallbackServerContext* context, const admin::v1::SetEvictionGuardRequest* request,
-    admin::v1::SetEvictionGuardResponse* response) {
+ServerUnaryReactor* AdminService::SetEvictionGuard(CallbackServerContext* context,
+                                                   const ByteBuffer* request,
+                                                   ByteBuffer* response) {
   return Serve(context, *request, response, &Admin::SetEvictionGuard);
 }
 

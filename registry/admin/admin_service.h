@@ -13,7 +13,18 @@
 
 namespace failback {
 
-class AdminService final : public admin::v1::AdminService::CallbackService {
+// All are served on encoded messages: registry/bounded_call.h.
+using AdminServiceBase = admin::v1::AdminService::WithRawCallbackMethod_GetOverview<
+    admin::v1::AdminService::WithRawCallbackMethod_ListServices<
+        admin::v1::AdminService::WithRawCallbackMethod_ListInstances<
+            admin::v1::AdminService::WithRawCallbackMethod_DescribeInstance<
+                admin::v1::AdminService::WithRawCallbackMethod_SetOffline<
+                    admin::v1::AdminService::WithRawCallbackMethod_ListSessions<
+                        admin::v1::AdminService::WithRawCallbackMethod_ListAgents<
+                            admin::v1::AdminService::WithRawCallbackMethod_SetEvictionGuard<
+                                admin::v1::AdminService::Service>>>>>>>>;
+
+class AdminService final : public AdminServiceBase {
  public:
   // For RegistryServer::Options::extra_services.
   static constexpr char kName[] = "failback.admin.v1.AdminService";
@@ -22,35 +33,36 @@ class AdminService final : public admin::v1::AdminService::CallbackService {
   AdminService(const Admin* admin, std::shared_ptr<AccessControl> access);
 
   grpc::ServerUnaryReactor* GetOverview(grpc::CallbackServerContext* context,
-                                        const admin::v1::GetOverviewRequest* request,
-                                        admin::v1::Overview* response) override;
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListServices(grpc::CallbackServerContext* context,
-                                         const admin::v1::ListServicesRequest* request,
-                                         admin::v1::ListServicesResponse* response) override;
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListInstances(grpc::CallbackServerContext* context,
-                                          const admin::v1::ListInstancesRequest* request,
-                                          admin::v1::ListInstancesResponse* response) override;
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* DescribeInstance(grpc::CallbackServerContext* context,
-                                             const admin::v1::DescribeInstanceRequest* request,
-                                             admin::v1::InstanceDescription* response) override;
+                                             const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* SetOffline(grpc::CallbackServerContext* context,
-                                       const admin::v1::SetOfflineRequest* request,
-                                       admin::v1::SetOfflineResponse* response) override;
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
-                                         const admin::v1::ListSessionsRequest* request,
-                                         admin::v1::ListSessionsResponse* response) override;
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListAgents(grpc::CallbackServerContext* context,
-                                       const admin::v1::ListAgentsRequest* request,
-                                       admin::v1::ListAgentsResponse* response) override;
-  grpc::ServerUnaryReactor* SetEvictionGuard(
-      grpc::CallbackServerContext* context, const admin::v1::SetEvictionGuardRequest* request,
-      admin::v1::SetEvictionGuardResponse* response) override;
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* SetEvictionGuard(grpc::CallbackServerContext* context,
+                                             const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) override;
 
  private:
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context, const Request& request,
-                                  Response* response,
+  grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response,
                                   void (Admin::*method)(const Request&, Callback<Response>) const);
+  absl::Status MayAdminister(const grpc::CallbackServerContext& context) const;
 
   const Admin* const admin_;
   const std::shared_ptr<AccessControl> access_;

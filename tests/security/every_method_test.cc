@@ -24,9 +24,9 @@ namespace {
 
 constexpr char kRegisterStream[] = "/failback.registry.v1.RegistryService/RegisterStream";
 
-// Calls a method, of whatever kind, with one empty message.
-grpc::StatusCode CallEmpty(const std::string& address, const std::string& method,
-                           const std::string& token) {
+// Calls a method, of whatever kind, with one message: an empty one, or no protobuf.
+grpc::StatusCode Call(const std::string& address, const std::string& method,
+                      const std::string& token, const std::string& bytes = "") {
   grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
@@ -41,8 +41,8 @@ grpc::StatusCode CallEmpty(const std::string& address, const std::string& method
   auto call = stub.PrepareCall(&context, method, &queue);
   call->StartCall(nullptr);
   wait();
-  const grpc::ByteBuffer empty(nullptr, 0);
-  call->WriteLast(empty, grpc::WriteOptions(), nullptr);
+  const grpc::Slice slice(bytes);
+  call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
   wait();
   // A stream may answer, as the renewals of one that is not renewed; the end tells.
   grpc::ByteBuffer answer;
@@ -90,16 +90,18 @@ class EveryMethodTest : public ::testing::Test {
       for (const std::string& method : MethodsOf(file)) {
         SCOPED_TRACE(method);
         ++methods;
-        EXPECT_EQ(CallEmpty(address, method, "wrong"), grpc::StatusCode::UNAUTHENTICATED);
+        EXPECT_EQ(Call(address, method, "wrong"), grpc::StatusCode::UNAUTHENTICATED);
+        EXPECT_EQ(Call(address, method, "wrong", "\xff"), grpc::StatusCode::UNAUTHENTICATED)
+            << "parsed for somebody unknown";
         // There each renewal has its own status.
         if (method == "/failback.registry.v1.RegistryService/KeepAlive") continue;
-        EXPECT_EQ(CallEmpty(address, method, ""), grpc::StatusCode::UNAUTHENTICATED);
-        EXPECT_EQ(CallEmpty(address, method, "secret"), grpc::StatusCode::PERMISSION_DENIED);
+        EXPECT_EQ(Call(address, method, ""), grpc::StatusCode::UNAUTHENTICATED);
+        EXPECT_EQ(Call(address, method, "secret"), grpc::StatusCode::PERMISSION_DENIED);
       }
     }
     EXPECT_GE(methods, 14);
     // Who starts or watches the daemon needs no credentials for it.
-    EXPECT_EQ(CallEmpty(address, "/grpc.health.v1.Health/Check", ""), grpc::StatusCode::OK);
+    EXPECT_EQ(Call(address, "/grpc.health.v1.Health/Check", ""), grpc::StatusCode::OK);
   }
 
   const TempDir dir_;

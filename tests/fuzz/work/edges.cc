@@ -1,6 +1,9 @@
 #include "tests/fuzz/work/edges.h"
 
 #include "absl/strings/str_cat.h"
+#include "failback/admin/v1/admin.pb.h"
+#include "failback/agent/v1/agent.pb.h"
+#include "grpc/health/v1/health.pb.h"
 #include "registry/log.h"
 #include "registry/merged_pages.h"
 #include "registry/selector.h"
@@ -46,7 +49,8 @@ void TakeSelector(const Selector& selector) {
 template <typename Request>
 void TakeSmall(std::string_view bytes, absl::Status (*validate)(const Request&)) {
   Request request;
-  if (Parse(bytes, kSmallRequest, &request)) validate(request).IgnoreError();
+  if (!Parse(bytes, kSmallRequest, &request) || validate == nullptr) return;
+  validate(request).IgnoreError();
 }
 
 void Take(Edge edge, std::string_view bytes) {
@@ -75,6 +79,12 @@ void Take(Edge edge, std::string_view bytes) {
       }
       return;
     }
+    case Edge::kAdmin:
+      return TakeSmall<admin::v1::ListInstancesRequest>(bytes, nullptr);
+    case Edge::kAgent:
+      return TakeSmall<agent::v1::RetryRequest>(bytes, nullptr);
+    case Edge::kHealth:
+      return TakeSmall<grpc::health::v1::HealthCheckRequest>(bytes, nullptr);
     case Edge::kPageToken:
       return MergedPlace::Parse(std::string(bytes), 2).status().IgnoreError();
     case Edge::kXdsName:

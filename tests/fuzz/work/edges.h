@@ -21,8 +21,11 @@ enum class Edge {
   kPageToken,
   kXdsName,
   kLogLine,
+  kAdmin,
+  kAgent,
+  kHealth,
 };
-inline constexpr int kEdges = static_cast<int>(Edge::kLogLine) + 1;
+inline constexpr int kEdges = static_cast<int>(Edge::kHealth) + 1;
 
 // Takes `bytes` as that edge does. The steps (tests/fuzz/work/steps.h) that it took.
 int64_t WorkAt(Edge edge, std::string_view bytes);

@@ -132,6 +132,12 @@ std::vector<Shape> Shapes() {
          return list(
              Many(n, [&](int i) { return Entry(selected, absl::StrFormat("%06d", n - i)); }));
        }},
+      {"names of an operator's filter", Edge::kAdmin,
+       [](int n) { return Many(n, [](int i) { return Field(1 + i % 8, "x"); }); }},
+      {"ids to try again", Edge::kAgent,
+       [](int n) { return Field(1, Many(n, [](int) { return Field(1, "x"); })); }},
+      {"unknown fields of a health check", Edge::kHealth,
+       [=](int n) { return Many(n, [&](int) { return Field(unknown, ""); }); }},
       {"a name of nothing but separators", Edge::kXdsName,
        [](int n) { return std::string(static_cast<size_t>(n), '/'); }},
       {"a page token", Edge::kPageToken,

@@ -27,6 +27,8 @@ namespace {
 using registry::v1::RegistryService;
 using ::testing::HasSubstr;
 
+constexpr char kService[] = "/failback.registry.v1.RegistryService/";
+
 // The most memory that the process has had.
 int64_t PeakBytes(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
@@ -59,7 +61,8 @@ class BoundsTest : public ::testing::TestWithParam<Which> {
   Daemon& daemon() { return agent_ != nullptr ? *agent_ : registry_; }
   int64_t peak() { return PeakBytes(daemon().process().pid()); }
 
-  // One message, as it is or compressed, on a call or a stream of that name.
+  // One message, as it is or compressed, on a call or a stream of that name, of RegistryService or
+  // with its service.
   grpc::Status Send(const std::string& method, const std::string& bytes,
                     grpc_compression_algorithm algorithm = GRPC_COMPRESS_NONE) {
     grpc::GenericStub stub(channel_);
@@ -73,8 +76,8 @@ class BoundsTest : public ::testing::TestWithParam<Which> {
       EXPECT_TRUE(queue.Next(&tag, &ok));
       return ok;
     };
-    auto call = stub.PrepareCall(
-        &context, absl::StrCat("/failback.registry.v1.RegistryService/", method), &queue);
+    const char* const service = absl::StartsWith(method, "/") ? "" : kService;
+    auto call = stub.PrepareCall(&context, absl::StrCat(service, method), &queue);
     call->StartCall(this);
     wait();
     grpc::Slice slice(bytes);
@@ -132,13 +135,22 @@ TEST_P(BoundsTest, AMessageOfManySmallPartsIsRefusedBeforeItIsParsed) {
     }
     return bytes + inside;
   };
-  for (const auto& [method, bytes] : std::vector<std::pair<std::string, std::string>>{
-           {"List", nested(ListRequest::kSelectorFieldNumber, zones)},
-           {"Subscribe", nested(SubscribeRequest::kSelectorFieldNumber, zones)},
-           {"Unregister", zones},
-           {"Register", zones},
-           {"KeepAlive", zones},
-           {"OpenSession", zones}}) {
+  std::vector<std::pair<std::string, std::string>> calls = {
+      {"List", nested(ListRequest::kSelectorFieldNumber, zones)},
+      {"Subscribe", nested(SubscribeRequest::kSelectorFieldNumber, zones)},
+      {"Unregister", zones},
+      {"Register", zones},
+      {"KeepAlive", zones},
+      {"OpenSession", zones},
+      {"/failback.admin.v1.AdminService/ListInstances", zones},
+      {"/failback.admin.v1.AdminService/GetOverview", zones},
+      {"/grpc.health.v1.Health/Check", zones},
+      {"/grpc.health.v1.Health/Watch", zones}};
+  if (GetParam() == Which::kAgent) {
+    calls.emplace_back("/failback.agent.v1.AgentService/Retry", nested(1, zones));
+    calls.emplace_back("/failback.agent.v1.AgentService/GetStatus", zones);
+  }
+  for (const auto& [method, bytes] : calls) {
     const grpc::Status status = Send(method, bytes);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
     EXPECT_EQ(ReasonOf(StatusFromGrpc(status)), registry::v1::ERROR_REASON_TOO_LARGE)
