@@ -11,6 +11,8 @@
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/failback_core.h"
+#include "registry/ids.h"
+#include "registry/list_scope.h"
 #include "registry/merged_pages.h"
 #include "registry/selector.h"
 #include "registry/validation.h"
@@ -93,13 +95,17 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
   known.complete =
       !request.incarnation().empty() && (owner != nullptr || request.incarnation() == incarnation_);
   const bool all = !request.incarnation().empty() && !request.has_selector();
+  // A local client's own are its owner's; this agent's are of many.
+  const ListScopes scopes(request,
+                          owner != nullptr ? std::optional(SessionOwner(owner->id)) : std::nullopt);
   if (request.incarnation().empty()) {
     Selector asked = request.selector();
     NormalizeSelector(&asked);
     // Whether instances of this set may be among those asked for.
     const auto concerns = [&](const Selector& set) {
       return !set.service().empty() && set.namespace_() == asked.namespace_() &&
-             (asked.service().empty() || set.service() == asked.service());
+             (asked.service().empty() || set.service() == asked.service()) &&
+             scopes.Shows(set.namespace_(), set.service());
     };
     // Services of which a set has every instance. An older one adds only what has gone since.
     std::set<std::string> whole;
@@ -136,6 +142,8 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
     }
     InstanceRecord row;
     row.mutable_instance()->ParseFromString(record->payload);
+    const InstanceKey& name = row.instance().key();
+    if (!scopes.Shows(name.namespace_(), name.service())) continue;
     if (!all && !SelectorMatches(request.selector(), row.instance())) continue;
     row.set_incarnation(owner != nullptr ? owner->incarnation : incarnation_);
     row.set_client_name(options_.client_name);

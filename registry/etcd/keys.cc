@@ -142,6 +142,15 @@ KeyRange Keys::Namespace(std::string_view name) const {
   return Below(key + "/");
 }
 
+KeyRange Keys::Beginning(std::string_view prefix) const {
+  if (prefix.empty()) return AllInstances();
+  std::string key = root_;
+  AppendParts(prefix, &key);
+  std::string end = key;
+  end.back() = static_cast<char>(static_cast<unsigned char>(end.back()) + 1);
+  return {std::move(key), std::move(end)};
+}
+
 KeyRange Keys::AllInstances() const { return {root_ + "0", root_ + "{"}; }
 
 std::string Keys::Persistent(std::string_view incarnation, std::string_view canonical) const {

@@ -59,6 +59,8 @@ class Keys {
   KeyRange Service(std::string_view service_key) const;
   KeyRange Namespace(std::string_view name) const;
   KeyRange AllInstances() const;
+  // Of the instances of all services whose `service_key` begins so.
+  KeyRange Beginning(std::string_view prefix) const;
 
   std::string Persistent(std::string_view incarnation, std::string_view canonical) const;
   KeyRange PersistentOf(std::string_view incarnation) const;

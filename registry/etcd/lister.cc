@@ -1,6 +1,7 @@
 #include "registry/etcd/lister.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -12,6 +13,8 @@
 #include "registry/etcd/gather.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
+#include "registry/ids.h"
+#include "registry/list_scope.h"
 #include "registry/selector.h"
 #include "registry/steady_time.h"
 #include "registry/validation.h"
@@ -27,6 +30,11 @@ using etcdserverpb::TxnResponse;
 
 constexpr size_t kMaxPageBytes = 2 << 20;
 constexpr size_t kKeysPerTxn = 100;
+constexpr size_t kRangesPerTxn = 16;
+// A page of a filtered listing looks at about so many instances; it may be shorter than asked for.
+constexpr size_t kMaxLooked = 5000;
+// And reads at least so many at a time.
+constexpr size_t kMostlyOthers = 500;
 constexpr absl::Duration kRememberKeys = absl::Seconds(30);
 
 }  // namespace
@@ -36,18 +44,28 @@ struct Lister::Listing {
   Callback<ListResponse> done;
   bool by_selector = false;
   std::string after;  // canonical
-  std::string from;   // where the range begins, when not there
   size_t page_size = 0;
+
+  // Of services. What of ranges[next_range] is before `from` has been read; `last` was told, or
+  // looked at, last.
+  std::vector<KeyRange> ranges;
+  size_t next_range = 0;
+  std::string from;
+  std::string last;
+  size_t looked = 0;
 
   // Of an incarnation.
   Mutex mu;
   std::vector<std::string> found ABSL_GUARDED_BY(mu);  // canonical
-  CanonicalKeys keys;
+  OwnedPtr owned;
 
   ListResponse response;
   size_t bytes = 0;
 
   void Fail(const absl::Status& status) { std::move(done)(status); }
+
+  size_t records() const { return static_cast<size_t>(response.records_size()); }
+  bool IsFull() const { return records() >= page_size || looked >= kMaxLooked; }
 
   bool Wants(const ServiceInstance& instance) const {
     if (!by_selector) return true;
@@ -91,8 +109,20 @@ void Lister::List(const ListRequest& request, Callback<ListResponse> done) {
       return listing->Fail(InvalidField("page_token", "is not a token of an earlier page"));
     }
   }
-  if (request.incarnation().empty()) return ListRange(std::move(listing));
-  ListIncarnation(std::move(listing));
+  if (!request.incarnation().empty()) return ListIncarnation(std::move(listing));
+  for (const ServiceRange& range : ListScopes(listing->request, std::nullopt).ranges()) {
+    listing->ranges.push_back(range.prefix ? keys_->Beginning(range.text)
+                                           : keys_->Service(range.text));
+  }
+  // A slash in a name sorts elsewhere in etcd.
+  std::sort(listing->ranges.begin(), listing->ranges.end(),
+            [](const KeyRange& a, const KeyRange& b) { return a.begin < b.begin; });
+  if (!listing->after.empty()) listing->from = keys_->InstanceWithMark(listing->after).end;
+  while (listing->next_range < listing->ranges.size() &&
+         listing->ranges[listing->next_range].end <= listing->from) {
+    ++listing->next_range;
+  }
+  ListRanges(std::move(listing));
 }
 
 void Lister::Finish(std::shared_ptr<Listing> listing, std::string next_after) {
@@ -102,51 +132,58 @@ void Lister::Finish(std::shared_ptr<Listing> listing, std::string next_after) {
   std::move(listing->done)(std::move(listing->response));
 }
 
-void Lister::ListRange(std::shared_ptr<Listing> listing) {
-  const Selector& selector = listing->request.selector();
-  const std::string ns = selector.namespace_().empty() ? kDefaultNamespace : selector.namespace_();
-  const KeyRange range =
-      selector.service().empty()
-          ? keys_->Namespace(ns)
-          : keys_->Service(absl::StrCat(ns, std::string(1, '\0'), selector.service()));
+void Lister::ListRanges(std::shared_ptr<Listing> listing) {
+  const auto& ranges = listing->ranges;
+  const size_t begin = listing->next_range;
+  const size_t end = std::min(ranges.size(), begin + kRangesPerTxn);
   TxnRequest read;
   identity_->AddTo(&read);
-  auto* get = read.mutable_success()->Add()->mutable_request_range();
-  if (listing->from.empty() && !listing->after.empty()) {
-    listing->from = keys_->InstanceWithMark(listing->after).end;
+  size_t room = std::max<size_t>(1, listing->page_size - listing->records());
+  if (HasFilter(listing->request.selector())) room = std::max(room, kMostlyOthers);
+  for (size_t i = begin; i < end; ++i) {
+    auto* get = read.mutable_success()->Add()->mutable_request_range();
+    get->set_key(std::max(ranges[i].begin, listing->from));
+    get->set_range_end(ranges[i].end);
+    // Where a range has more, what was read of those after it is read again. One more than is
+    // needed: whether the last one has a mark is in the key after it.
+    get->set_limit(static_cast<int64_t>(room / (end - begin) + (end - begin == 1 ? 1 : 2)));
   }
-  get->set_key(std::max(range.begin, listing->from));
-  get->set_range_end(range.end);
-  // One more than asked for: whether the last one has a mark is in the key after it.
-  get->set_limit(static_cast<int64_t>(listing->page_size) + 1);
-  if (get->key() >= range.end) get->set_range_end(get->key());  // an empty range
-  client_->Txn(std::move(read), [this, listing](absl::StatusOr<TxnResponse> response) {
+  client_->Txn(std::move(read), [this, listing, begin, end](absl::StatusOr<TxnResponse> response) {
     if (!response.ok()) return listing->Fail(response.status());
-    listing->response.set_epoch(identity_->Take(*response).epoch);
-    listing->response.set_revision(static_cast<uint64_t>(response->header().revision()));
-    const auto& page = response->responses(Identity::kGets).response_range();
-    std::string last;
-    bool more = page.more();
-    for (int i = 0; i < page.kvs_size(); ++i) {
-      const mvccpb::KeyValue& kv = page.kvs(i);
-      const auto canonical = keys_->ParseInstance(kv.key());
-      if (!canonical.has_value()) {
-        // A key that is not one of ours cannot be the place where a page begins.
-        if (auto marked = keys_->ParseMark(kv.key()); marked.has_value()) last = *marked;
-        listing->from = kv.key() + '\0';
-        continue;
-      }
-      if (page.more() && i + 1 == page.kvs_size()) break;
-      const mvccpb::KeyValue* mark = i + 1 < page.kvs_size() ? &page.kvs(i + 1) : nullptr;
-      if (mark != nullptr && mark->key() != keys_->Mark(*canonical)) mark = nullptr;
-      if (!listing->Take(*canonical, kv, mark)) {
-        more = true;
-        break;
-      }
-      last = *canonical;
+    const uint64_t epoch = identity_->Take(*response).epoch;
+    if (listing->response.epoch() == 0) {
+      listing->response.set_epoch(epoch);
+      listing->response.set_revision(static_cast<uint64_t>(response->header().revision()));
     }
-    if (more && last.empty()) return ListRange(listing);  // all of it was another hand's
-    Finish(listing, more ? last : std::string());
+    for (; listing->next_range < end; ++listing->next_range) {
+      const auto& part =
+          response->responses(Identity::kGets + static_cast<int>(listing->next_range - begin))
+              .response_range();
+      for (int k = 0; k < part.kvs_size(); ++k) {
+        const mvccpb::KeyValue& kv = part.kvs(k);
+        const auto canonical = keys_->ParseInstance(kv.key());
+        if (!canonical.has_value()) {
+          // A key that is not one of ours cannot be the place where a page begins.
+          if (auto marked = keys_->ParseMark(kv.key()); marked.has_value()) listing->last = *marked;
+          listing->from = kv.key() + '\0';
+          continue;
+        }
+        if (part.more() && k + 1 == part.kvs_size()) break;
+        if (listing->looked >= kMaxLooked && !listing->last.empty()) {
+          return Finish(listing, listing->last);
+        }
+        const mvccpb::KeyValue* mark = k + 1 < part.kvs_size() ? &part.kvs(k + 1) : nullptr;
+        if (mark != nullptr && mark->key() != keys_->Mark(*canonical)) mark = nullptr;
+        ++listing->looked;
+        if (!listing->Take(*canonical, kv, mark)) return Finish(listing, listing->last);
+        listing->last = *canonical;
+        listing->from = keys_->InstanceWithMark(*canonical).end;
+      }
+      if (part.more()) break;
+    }
+    if (listing->next_range == listing->ranges.size()) return Finish(listing, "");
+    if (listing->IsFull() && !listing->last.empty()) return Finish(listing, listing->last);
+    ListRanges(listing);
   });
 }
 
@@ -155,9 +192,9 @@ void Lister::ListIncarnation(std::shared_ptr<Listing> listing) {
   if (!listing->after.empty()) {
     MutexLock lock(&mu_);
     const auto it = remembered_.find(incarnation);
-    if (it != remembered_.end()) listing->keys = it->second.keys;
+    if (it != remembered_.end()) listing->owned = it->second.owned;
   }
-  if (listing->keys != nullptr) return ReadKeys(std::move(listing));
+  if (listing->owned != nullptr) return ReadKeys(std::move(listing));
   TxnRequest read;
   AddGet(keys_->Incarnation(incarnation), read.mutable_success());
   const KeyRange persistent = keys_->PersistentOf(incarnation);
@@ -187,22 +224,24 @@ void Lister::ReadLeases(std::shared_ptr<Listing> listing, const std::string& ses
   TxnRequest read;
   identity_->AddTo(&read);
   AddGet(keys_->Session(session_id), read.mutable_success());
-  client_->Txn(std::move(read), [this, listing](absl::StatusOr<TxnResponse> response) {
+  client_->Txn(std::move(read), [this, listing, session_id](absl::StatusOr<TxnResponse> response) {
     if (!response.ok()) return listing->Fail(response.status());
     identity_->Take(*response);
     failback::etcd::v1::SessionRecord record;
     const auto* kv = Found(*response, Identity::kGets);
     if (kv != nullptr) record.ParseFromString(kv->value());
-    auto gather = std::make_shared<Gather>([this, listing](const absl::Status& status) {
+    auto gather = std::make_shared<Gather>([this, listing, session_id](const absl::Status& status) {
       if (!status.ok()) return listing->Fail(status);
-      auto keys = std::make_shared<std::vector<std::string>>();
+      auto owned = std::make_shared<Owned>();
+      owned->owner = SessionOwner(session_id);
+      std::vector<std::string>& keys = owned->keys;
       {
         MutexLock lock(&listing->mu);
-        keys->swap(listing->found);
+        keys.swap(listing->found);
       }
-      std::sort(keys->begin(), keys->end());
-      keys->erase(std::unique(keys->begin(), keys->end()), keys->end());
-      listing->keys = std::move(keys);
+      std::sort(keys.begin(), keys.end());
+      keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+      listing->owned = std::move(owned);
       ReadKeys(listing);
     });
     for (const int64_t lease : record.leases()) {
@@ -224,53 +263,63 @@ void Lister::ReadLeases(std::shared_ptr<Listing> listing, const std::string& ses
   });
 }
 
-// One page of what is in listing->keys.
+// One page of what is in listing->owned.
 void Lister::ReadKeys(std::shared_ptr<Listing> listing) {
-  const std::vector<std::string>& keys = *listing->keys;
-  const auto begin = static_cast<size_t>(
-      std::upper_bound(keys.begin(), keys.end(), listing->after) - keys.begin());
-  const size_t end = std::min(keys.size(), begin + listing->page_size);
+  const ListScopes scopes(listing->request, listing->owned->owner);
+  const std::vector<std::string>& all = listing->owned->keys;
+  // Those that are shown, and whether there are more.
+  std::vector<std::string> keys;
+  bool more = false;
+  for (auto key = std::upper_bound(all.begin(), all.end(), listing->after);
+       key != all.end() && !more; ++key) {
+    InstanceKey parsed;
+    if (scopes.limited() && !(ParseCanonicalKey(*key, &parsed) &&
+                              scopes.Shows(parsed.namespace_(), parsed.service()))) {
+      continue;
+    }
+    more = keys.size() == listing->page_size;
+    if (!more) keys.push_back(*key);
+  }
+  const size_t end = keys.size();
   const auto answers =
-      std::make_shared<std::vector<TxnResponse>>((end - begin + kKeysPerTxn - 1) / kKeysPerTxn + 1);
-  auto gather = std::make_shared<Gather>([this, listing, answers, begin,
-                                          end](const absl::Status& status) {
+      std::make_shared<std::vector<TxnResponse>>((end + kKeysPerTxn - 1) / kKeysPerTxn + 1);
+  auto gather = std::make_shared<Gather>([this, listing, answers, keys,
+                                          more](const absl::Status& status) mutable {
     if (!status.ok()) return listing->Fail(status);
-    const std::vector<std::string>& keys = *listing->keys;
-    bool full = false;
-    size_t next = begin;
-    for (; next < end && !full; ++next) {
-      const TxnResponse& answer = (*answers)[(next - begin) / kKeysPerTxn];
-      const auto place = static_cast<int>((next - begin) % kKeysPerTxn);
+    std::string last = listing->after;
+    for (size_t next = 0; next < keys.size(); ++next) {
+      const TxnResponse& answer = (*answers)[next / kKeysPerTxn];
+      const auto place = static_cast<int>(next % kKeysPerTxn);
       const auto* kv = Found(answer, place, keys_->Instance(keys[next]));
       const auto* mark = Found(answer, place, keys_->Mark(keys[next]));
       if (kv != nullptr && !listing->Take(keys[next], *kv, mark)) {
-        full = true;
-        --next;
+        more = true;
+        break;
       }
+      last = keys[next];
     }
     listing->response.set_epoch(identity_->Take(answers->back()).epoch);
     listing->response.set_revision(static_cast<uint64_t>(answers->back().header().revision()));
-    const bool more = next < keys.size();
     {
       MutexLock lock(&mu_);
       if (more) {
-        remembered_[listing->request.incarnation()] = {listing->keys, SteadyNow() + kRememberKeys};
+        remembered_[listing->request.incarnation()] = {listing->owned, SteadyNow() + kRememberKeys};
       } else {
         remembered_.erase(listing->request.incarnation());
       }
     }
-    Finish(listing, more && next > 0 ? keys[next - 1] : std::string());
+    Finish(listing, more ? last : std::string());
   });
-  for (size_t i = begin; i < end; i += kKeysPerTxn) {
+  for (size_t i = 0; i < end; i += kKeysPerTxn) {
     TxnRequest read;
     for (size_t k = i; k < std::min(end, i + kKeysPerTxn); ++k) {
       AddGet(keys_->InstanceWithMark(keys[k]), read.mutable_success());
     }
-    client_->Txn(std::move(read), [gather, answers, place = (i - begin) / kKeysPerTxn](
-                                      absl::StatusOr<TxnResponse> response) {
-      gather->Note(response.status());
-      if (response.ok()) (*answers)[place] = *std::move(response);
-    });
+    client_->Txn(std::move(read),
+                 [gather, answers, place = i / kKeysPerTxn](absl::StatusOr<TxnResponse> response) {
+                   gather->Note(response.status());
+                   if (response.ok()) (*answers)[place] = *std::move(response);
+                 });
   }
   TxnRequest read;
   identity_->AddTo(&read);

@@ -1,7 +1,8 @@
 // Listings: ranges of keys, page by page, or what one incarnation has.
 //
-// A page of a service or a namespace is one range, in the order of etcd's keys. What an incarnation
-// has is found through its session's leases (etcd knows the keys of a lease) and the index of its
+// A page of services is made of ranges (registry/list_scope.h), in the order of etcd's keys, some
+// with each request until the page is full or much has been looked at. What an incarnation has is
+// found through its session's leases (etcd knows the keys of a lease) and the index of its
 // persistent instances, and sorted by key; the keys are remembered from one page to the next.
 //
 // Thread safety: all methods from any thread.
@@ -37,9 +38,15 @@ class Lister {
 
  private:
   struct Listing;
-  using CanonicalKeys = std::shared_ptr<const std::vector<std::string>>;
+  // What an incarnation has, and whose it is.
+  struct Owned {
+    std::vector<std::string> keys;  // canonical
+    std::string owner;
+  };
+  using OwnedPtr = std::shared_ptr<const Owned>;
 
-  void ListRange(std::shared_ptr<Listing> listing);
+  // Reads the ranges on, until the page is full.
+  void ListRanges(std::shared_ptr<Listing> listing);
   void ListIncarnation(std::shared_ptr<Listing> listing);
   void ReadLeases(std::shared_ptr<Listing> listing, const std::string& session_id);
   void ReadKeys(std::shared_ptr<Listing> listing);
@@ -50,7 +57,7 @@ class Lister {
   Identity* const identity_;
 
   struct Remembered {
-    CanonicalKeys keys;
+    OwnedPtr owned;
     SteadyTime until;
   };
   Mutex mu_;

@@ -9,7 +9,9 @@
 #include "absl/strings/strip.h"
 #include "registry/errors.h"
 #include "registry/ids.h"
+#include "registry/list_scope.h"
 #include "registry/utf8.h"
+#include "registry/validation.h"
 
 namespace failback {
 namespace {
@@ -43,6 +45,10 @@ const char* PermissionName(Permission permission) {
 
 bool AccessRules::Pattern::Matches(std::string_view value) const {
   return prefix ? value.substr(0, text.size()) == text : value == text;
+}
+
+bool AccessRules::Pattern::possible() const {
+  return text.size() <= static_cast<size_t>(kMaxServiceLength) && IsUtf8(text);
 }
 
 bool AccessRules::HasEverything(const Patterns& patterns) {
@@ -237,6 +243,42 @@ absl::Status AccessRules::JudgeSome(const Identity& who, Permission what) const 
   return Find(
       who, [&](const Rule& rule) { return (rule.permissions & Bit(what)) != 0; },
       [&] { return absl::StrCat(PermissionName(what), " anything here"); });
+}
+
+AccessRules::Grants AccessRules::GrantsOf(const Identity& who, Permission what,
+                                          std::optional<std::string_view> ns) const {
+  Grants grants;
+  if (!rules_.has_value()) return grants;
+  std::vector<ServiceRange> services;  // of `ns`, without it
+  for (const Rule& rule : *rules_) {
+    if ((rule.permissions & Bit(what)) == 0 || !rule.IsFor(who)) continue;
+    if (ns.has_value()) {
+      if (std::none_of(rule.namespaces.begin(), rule.namespaces.end(),
+                       [&](const Pattern& pattern) { return pattern.Matches(*ns); })) {
+        continue;
+      }
+      for (const Pattern& pattern : rule.services) {
+        if (pattern.possible()) services.push_back({pattern.text, pattern.prefix});
+      }
+      continue;
+    }
+    auto* const grant = grants.Add();
+    const auto spell = [](const Patterns& patterns, auto* texts) {
+      for (const Pattern& pattern : patterns) {
+        if (pattern.possible()) *texts->Add() = pattern.text + (pattern.prefix ? "*" : "");
+      }
+    };
+    spell(rule.namespaces, grant->mutable_namespaces());
+    spell(rule.services, grant->mutable_services());
+  }
+  if (!services.empty()) {
+    auto* const grant = grants.Add();
+    grant->add_namespaces(std::string(*ns));
+    for (const ServiceRange& service : Disjoint(std::move(services))) {
+      grant->add_services(service.text + (service.prefix ? "*" : ""));
+    }
+  }
+  return grants;
 }
 
 absl::Status AccessRules::JudgeAny(const Identity& who) const {

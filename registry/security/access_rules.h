@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "failback/config/v1/access.pb.h"
+#include "failback/registry/v1/registry.pb.h"
 #include "registry/security/identity.h"
 
 namespace failback {
@@ -56,6 +57,13 @@ class AccessRules {
   // Whether `who` may do `what` with some service.
   absl::Status JudgeSome(const Identity& who, config::v1::Permission what) const;
 
+  // With which services `who` may do `what`, as a scope of listings has it. Those of one namespace:
+  // one grant, whose services are sorted and disjoint; of all (nullopt): a grant for each rule.
+  // Not for who may do it with every service.
+  using Grants = google::protobuf::RepeatedPtrField<registry::v1::ListScope::Grant>;
+  Grants GrantsOf(const Identity& who, config::v1::Permission what,
+                  std::optional<std::string_view> ns) const;
+
   // Whether `who` may do anything at all.
   absl::Status JudgeAny(const Identity& who) const;
 
@@ -67,6 +75,8 @@ class AccessRules {
 
     bool Matches(std::string_view value) const;
     bool everything() const { return prefix && text.empty(); }
+    // Whether a name can be meant.
+    bool possible() const;
   };
   using Patterns = std::vector<Pattern>;
   static bool HasEverything(const Patterns& patterns);

@@ -1,15 +1,14 @@
 #include "registry/security/guarded_registry.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "registry/errors.h"
 #include "registry/ids.h"
-#include "registry/local_listing.h"
 #include "registry/security/token_seal.h"
-#include "registry/security/visible_listing.h"
 #include "registry/serial_notifier.h"
 #include "registry/validation.h"
 
@@ -17,6 +16,7 @@ namespace failback {
 namespace {
 
 using config::v1::Permission;
+using registry::v1::ListScope;
 
 const std::string& NamespaceOf(const std::string& ns) {
   static const auto* const kDefault = new std::string(kDefaultNamespace);
@@ -93,6 +93,38 @@ Callback<Response> WithoutHolders(const AccessRules& rules, const Identity& call
     }
     std::move(done)(std::move(response));
   };
+}
+
+// A scope goes to the registry with so many services at most: it looks for each, and others wait.
+constexpr int kMaxServices = 200;
+
+// Where a listing for a caller who may not read everything goes on.
+struct Place {
+  std::string first_service;  // of the part of the caller's services that is listed
+  std::string token;          // in its listing; empty: from its beginning
+
+  static Place Parse(const std::string& text) {
+    const size_t end = std::min(text.find('\0'), text.size());
+    return {text.substr(0, end), end == text.size() ? "" : text.substr(end + 1)};
+  }
+  // Empty for the beginning of the first part, where no listing goes on.
+  std::string Format() const {
+    if (first_service.empty() && token.empty()) return "";
+    return first_service + '\0' + token;
+  }
+};
+
+// Leaves those services of `scope`, which has one grant at most, that are listed in one go from
+// `first` on; which one comes after them, empty: none.
+std::string KeepPart(const std::string& first, ListScope* scope) {
+  if (scope->grants().empty()) return "";
+  auto* const services = scope->mutable_grants(0)->mutable_services();
+  const auto begin = std::lower_bound(services->begin(), services->end(), first);
+  const auto end = begin + std::min<ptrdiff_t>(kMaxServices, services->end() - begin);
+  std::string next = end == services->end() ? "" : *end;
+  services->erase(end, services->end());
+  services->erase(services->begin(), begin);
+  return next;
 }
 
 // Passes on what a subscription hears, until new rules end it.
@@ -329,39 +361,44 @@ void GuardedRegistry::List(const ListRequest& request, Callback<ListResponse> do
         access_->Denied(caller_, "List", config::v1::PERMISSION_READ, std::move(status)));
   }
   if (one_service) return registry_->List(request, std::move(done));
-  const auto* const local = dynamic_cast<const LocalListing*>(registry_);
-  if (local != nullptr && !(own && local->IsOwner(request.incarnation(), caller_.OwnerTag()))) {
-    // The token of a whole page would be a place that may be hidden.
-    if (!own && JudgeRead(*rules, caller_, selector).ok()) {
-      return registry_->List(request, std::move(done));
-    }
-    return std::move(done)(ListVisible(
-        *local,
-        [&](std::string_view ns, std::string_view service) {
-          return rules->Judge(caller_, config::v1::PERMISSION_READ, ns, service).ok();
-        },
-        request));
-  }
-  if (!own && JudgeRead(*rules, caller_, selector).ok()) {
+  // Of which namespace; nullopt: of all.
+  std::optional<std::string> ns;
+  if (!own || request.has_selector()) ns = NamespaceOf(selector.namespace_());
+  if (rules->JudgeAll(caller_, config::v1::PERMISSION_READ, ns).ok()) {
     return registry_->List(request, std::move(done));
   }
-  // A place in what that registry lists may be one that is hidden.
   ListRequest inner = request;
+  Place place;
   if (!request.page_token().empty()) {
-    std::optional<std::string> token = OpenToken(request.page_token());
+    const std::optional<std::string> token = OpenToken(request.page_token());
     if (!token.has_value()) {
       return std::move(done)(InvalidField("page_token", "is not a token of an earlier page"));
     }
-    inner.set_page_token(*std::move(token));
+    place = Place::Parse(*token);
+    inner.set_page_token(place.token);
   }
-  registry_->List(inner, [rules, caller = caller_, own,
-                          done = std::move(done)](absl::StatusOr<ListResponse> response) mutable {
-    if (response.ok()) {
-      Filter(*rules, caller, own, &*response);
-      response->set_next_page_token(SealToken(response->next_page_token()));
-    }
-    std::move(done)(std::move(response));
-  });
+  ListScope* const scope = inner.add_scopes();
+  *scope->mutable_grants() = rules->GrantsOf(caller_, config::v1::PERMISSION_READ, ns);
+  Place next;
+  if (own) {
+    scope->set_owner(caller_.OwnerTag());
+    *scope->mutable_own_grants() = rules->GrantsOf(caller_, config::v1::PERMISSION_REGISTER, ns);
+  } else {
+    next.first_service = KeepPart(place.first_service, scope);
+  }
+  registry_->List(inner,
+                  [rules, caller = caller_, own, place = std::move(place), next = std::move(next),
+                   done = std::move(done)](absl::StatusOr<ListResponse> response) mutable {
+                    if (response.ok()) {
+                      // A registry elsewhere may be of a version that knows no scopes.
+                      Filter(*rules, caller, own, &*response);
+                      if (!response->next_page_token().empty()) {
+                        next = {std::move(place.first_service), response->next_page_token()};
+                      }
+                      response->set_next_page_token(SealToken(next.Format()));
+                    }
+                    std::move(done)(std::move(response));
+                  });
 }
 
 }  // namespace failback

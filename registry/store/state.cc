@@ -339,6 +339,7 @@ ListPage State::List(const ListQuery& query) const {
   size_t bytes = 0;
   // Takes the record, or says that the page is full.
   const auto take = [&](const Record& record) {
+    ++page.looked;
     if (page.items.size() >= query.max_items ||
         (!page.items.empty() && bytes + record.version.instance.size() > query.max_bytes)) {
       return false;
@@ -353,49 +354,50 @@ ListPage State::List(const ListQuery& query) const {
     return true;
   };
 
-  const auto is_meant = [&](std::string_view service_key) {
-    return query.one_service ? service_key == query.services
-                             : HasPrefix(service_key, query.services);
-  };
-
   if (!query.incarnation.empty()) {
     const auto it = by_name_.find(query.incarnation);
     if (it == by_name_.end()) return page;
     const auto* const owned = SortedOwned(*it->second);
     if (owned == nullptr) return page;
-    // The keys of a service begin with its own.
-    const std::string_view after = std::max<std::string_view>(query.after, query.services);
-    for (auto record = owned->upper_bound(after); record != owned->end(); ++record) {
-      const std::string_view service_key = (*record)->service->key;
-      if (!is_meant(service_key)) {
-        if (service_key > query.services) break;
-        continue;
+    for (const ServiceRange& range : query.ranges) {
+      const std::string end = range.end();
+      if (query.after >= end) continue;
+      ++page.looked;
+      // The keys of a service begin with its own.
+      const std::string_view after = std::max<std::string_view>(query.after, range.begin());
+      for (auto record = owned->upper_bound(after); record != owned->end(); ++record) {
+        if ((*record)->service->key >= end) break;
+        if (!take(**record)) return page;
       }
-      if (!take(**record)) return page;
     }
     page.next_after.clear();
     return page;
   }
 
-  const std::string_view first =
-      std::max<std::string_view>(query.services, ServiceKeyOf(query.after));
-  for (auto it = listed_services_.lower_bound(first);
-       it != listed_services_.end() && is_meant(it->first); ++it) {
-    const auto& present = it->second->present;
-    for (auto record = present.upper_bound(std::string_view(query.after)); record != present.end();
-         ++record) {
-      if (!take(**record)) return page;
+  for (const ServiceRange& range : query.ranges) {
+    const std::string end = range.end();
+    if (query.after >= end) continue;
+    ++page.looked;
+    const std::string_view first =
+        std::max<std::string_view>(range.begin(), ServiceKeyOf(query.after));
+    for (auto it = listed_services_.lower_bound(first);
+         it != listed_services_.end() && it->first < end; ++it) {
+      ++page.looked;
+      const auto& present = it->second->present;
+      for (auto record = present.upper_bound(std::string_view(query.after));
+           record != present.end(); ++record) {
+        if (!take(**record)) return page;
+      }
     }
   }
   page.next_after.clear();
   return page;
 }
 
-std::vector<std::string> State::ListedServices(std::string_view prefix) const {
+std::vector<std::string> State::ListedServices(std::string_view after, size_t max) const {
   std::vector<std::string> keys;
-  if (prefix.empty()) keys.reserve(listed_services_.size());
-  for (auto it = listed_services_.lower_bound(prefix);
-       it != listed_services_.end() && HasPrefix(it->first, prefix); ++it) {
+  for (auto it = listed_services_.upper_bound(after);
+       it != listed_services_.end() && keys.size() < max; ++it) {
     keys.emplace_back(it->first);
   }
   return keys;

@@ -46,6 +46,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "failback/registry/v1/registry.pb.h"
+#include "registry/list_scope.h"
 #include "registry/store/blob.h"
 #include "registry/store/change_log.h"
 #include "registry/store/fencing.h"
@@ -221,10 +222,10 @@ struct ListItem {
   std::string session_id;  // of its owner, if that was asked for
 };
 struct ListQuery {
-  std::string services;      // `namespace NUL service`; or, as a prefix, `namespace NUL` or nothing
-  bool one_service = false;  // `services` is a whole key, not a prefix
-  std::string incarnation;   // empty: any
-  std::string after;         // canonical keys after this one
+  // Sorted and disjoint. Services outside are not looked at.
+  std::vector<ServiceRange> ranges = {ServiceRange::All()};
+  std::string incarnation;  // empty: any
+  std::string after;        // canonical keys after this one
   size_t max_items = 1000;
   size_t max_bytes = 2 << 20;
   bool with_sessions = false;
@@ -232,6 +233,8 @@ struct ListQuery {
 struct ListPage {
   std::vector<ListItem> items;
   std::string next_after;  // empty on the last page
+  // Ranges, services and instances that were looked at: the work of the page.
+  size_t looked = 0;
 };
 
 class State {
@@ -286,9 +289,9 @@ class State {
   const Record* FindInstance(std::string_view key) const;
   static ListItem MakeItem(const Record& record);
 
-  // The services that have instances and whose keys begin so, sorted, and their counts, by readers
-  // that take turns.
-  std::vector<std::string> ListedServices(std::string_view prefix = "") const;
+  // The first `max` services that have instances and whose keys are after `after`, sorted, and their
+  // counts, by readers that take turns.
+  std::vector<std::string> ListedServices(std::string_view after, size_t max) const;
   StateCounts CountOf(std::string_view service_key) const;
 
   // What happened last. Told of by readers, changed by Commit.

@@ -1,5 +1,6 @@
 // What StoreRegistry tells an operator.
 
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,10 +79,18 @@ void TellHealth(const Blob& before_bytes, const Blob& after_bytes,
 }  // namespace
 
 std::vector<ServiceSummary> StoreRegistry::ServiceSummaries() const {
+  // As many names as one may look at while others wait.
+  constexpr size_t kNames = 1000;
   std::vector<std::string> keys;
-  {
-    MutexLock lock(&mu_);
-    keys = state_->ListedServices();
+  for (size_t more = kNames; more == kNames;) {
+    std::vector<std::string> part;
+    {
+      MutexLock lock(&mu_);
+      part = state_->ListedServices(keys.empty() ? "" : keys.back(), kNames);
+    }
+    more = part.size();
+    keys.insert(keys.end(), std::make_move_iterator(part.begin()),
+                std::make_move_iterator(part.end()));
   }
   std::vector<ServiceSummary> services;
   services.reserve(keys.size());

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/list_scope.h"
 #include "registry/proto_time.h"
 #include "registry/selector.h"
 #include "registry/store/store_operations.h"
@@ -89,34 +91,20 @@ void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done
   std::move(done)(ListNow(request));
 }
 
-std::vector<std::string> StoreRegistry::ServicesOf(const std::string& name_space) const {
-  MutexLock lock(&mu_);
-  return state_->ListedServices(name_space.empty() ? "" : name_space + '\0');
-}
-
-bool StoreRegistry::IsOwner(const std::string& incarnation, const std::string& owner) const {
-  MutexLock lock(&mu_);
-  const std::string known = state_->OwnerOf(incarnation);
-  return known.empty() || known == owner;
-}
-
-void StoreRegistry::SetPosition(ListResponse* response) const {
-  response->set_epoch(epoch_);
-  response->set_revision(revision());
-}
-
 absl::StatusOr<ListResponse> StoreRegistry::ListNow(const ListRequest& request) const {
   if (auto status = ValidateList(request); !status.ok()) return status;
   const Selector& selector = request.selector();
-  const bool filtered = HasFilter(selector);
-  ListQuery query;
-  query.incarnation = request.incarnation();
-  if (request.has_selector() || request.incarnation().empty()) {
-    query.services = selector.namespace_().empty() ? kDefaultNamespace : selector.namespace_();
-    query.services += '\0';
-    query.services += selector.service();
-    query.one_service = !selector.service().empty();
+  std::optional<std::string> owner;
+  if (!request.incarnation().empty() && request.scopes_size() > 0) {
+    MutexLock lock(&mu_);
+    owner = state_->OwnerOf(request.incarnation());
   }
+  const ListScopes scopes(request, std::move(owner));
+  const bool has_filter = HasFilter(selector);
+  const bool filtered = has_filter || !scopes.exact();
+  ListQuery query;
+  query.ranges = scopes.ranges();
+  query.incarnation = request.incarnation();
   if (!request.page_token().empty()) {
     InstanceKey last;
     if (!absl::WebSafeBase64Unescape(request.page_token(), &query.after) ||
@@ -145,7 +133,8 @@ absl::StatusOr<ListResponse> StoreRegistry::ListNow(const ListRequest& request) 
     ServiceInstance instance;
     instance.ParseFromArray(item.instance.data(), static_cast<int>(item.instance.size()));
     if (filtered) {
-      if (!SelectorMatches(selector, instance)) continue;
+      if (has_filter && !SelectorMatches(selector, instance)) continue;
+      if (!scopes.Shows(instance.key().namespace_(), instance.key().service())) continue;
       bytes += item.instance.size();
       if (static_cast<size_t>(response.records_size()) == page_size ||
           (response.records_size() > 0 && bytes > ListQuery().max_bytes)) {

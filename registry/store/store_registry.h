@@ -49,7 +49,6 @@
 #include "absl/time/time.h"
 #include "failback/admin/v1/admin.pb.h"
 #include "registry/encoded_registrar.h"
-#include "registry/local_listing.h"
 #include "registry/outage_log.h"
 #include "registry/registry.h"
 #include "registry/store/agent_reports.h"
@@ -66,7 +65,7 @@
 
 namespace failback {
 
-class StoreRegistry final : public Registry, public EncodedRegistrar, public LocalListing {
+class StoreRegistry final : public Registry, public EncodedRegistrar {
  public:
   struct Options {
     // `memory:` or `sqlite:///absolute/path`.
@@ -173,11 +172,6 @@ class StoreRegistry final : public Registry, public EncodedRegistrar, public Loc
   void List(const ListRequest& request, Callback<ListResponse> done) override;
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
 
-  absl::StatusOr<ListResponse> ListNow(const ListRequest& request) const override;
-  std::vector<std::string> ServicesOf(const std::string& name_space) const override;
-  bool IsOwner(const std::string& incarnation, const std::string& owner) const override;
-  void SetPosition(ListResponse* response) const override;
-
   uint64_t epoch() const { return epoch_; }
   uint64_t revision() const { return revision_.load(std::memory_order_acquire); }
   const std::string& store_id() const { return store_id_; }
@@ -251,6 +245,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar, public Loc
   // By the thread that has set committing_.
   void CommitInTurn(Group group);
   void Upkeep();
+  absl::StatusOr<ListResponse> ListNow(const ListRequest& request) const;
   static InstanceRecord ToRecord(const ListItem& item, ServiceInstance instance);
   // Decides, writes and publishes a group; what it owes to callers goes to `aftermath`.
   void CommitGroup(Group group, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);

@@ -866,23 +866,69 @@ TEST_F(StateTest, ListChoosesByServiceNamespaceAndIncarnation) {
     ListQuery query;
     query.max_items = max_items;
     EXPECT_EQ(list(query), "o1 o2 p1 q1 r1 ");
-    query.services = std::string("default\0", 8);
+    query.ranges = {ServiceRange::Namespace("default")};
     EXPECT_EQ(list(query), "o1 o2 p1 ");
     query.incarnation = "a";
     EXPECT_EQ(list(query), "o1 p1 ");
-    query.services = "";
+    query.ranges = {ServiceRange::All()};
     EXPECT_EQ(list(query), "o1 p1 q1 ");
     query.incarnation = "";
-    query.services = std::string("default\0orders", 14);
-    query.one_service = true;
+    query.ranges = {ServiceRange::Service("default", "orders")};
     EXPECT_EQ(list(query), "o1 o2 ");
     query.incarnation = "b";
     EXPECT_EQ(list(query), "o2 ");
-    query.services = std::string("default\0none", 12);
+    query.ranges = {ServiceRange::Service("default", "none")};
     EXPECT_EQ(list(query), "");
     query.incarnation = "nobody";
     EXPECT_EQ(list(query), "");
   }
+}
+
+// Services outside of the ranges cost nothing: the work of a page is bounded by what it has and by
+// what is asked for, however many there are.
+TEST_F(StateTest, AListingLooksAtItsRangesOnly) {
+  const std::string a = Open("a");
+  const auto put = [&](const std::string& service, const std::string& id) {
+    Intent intent = Put(id, id);
+    intent.key = std::string("default") + '\0' + service + '\0' + id;
+    EXPECT_TRUE(Apply(a, std::move(intent)).status.ok());
+  };
+  ListQuery query;
+  query.ranges.clear();
+  for (int i = 0; i < 20; ++i) {
+    const std::string service = "s-" + std::to_string(100 + i);
+    query.ranges.push_back(ServiceRange::Service("default", service));
+    for (const char* id : {"1", "2", "3"}) put(service, id);
+  }
+  const auto looked = [&](size_t max_items, const std::string& incarnation) {
+    query.max_items = max_items;
+    query.incarnation = incarnation;
+    query.after.clear();
+    size_t items = 0;
+    size_t looked = 0;
+    for (int pages = 0; pages < 100; ++pages) {
+      const ListPage page = state_.List(query);
+      EXPECT_LE(page.looked, 2 * query.ranges.size() + page.items.size() + 1);
+      items += page.items.size();
+      looked += page.looked;
+      if (page.next_after.empty()) break;
+      query.after = page.next_after;
+    }
+    EXPECT_EQ(items, 60u);
+    return looked;
+  };
+  std::vector<size_t> before;
+  for (const size_t max_items : {1, 7, 1000}) {
+    for (const char* incarnation : {"", "a"}) before.push_back(looked(max_items, incarnation));
+  }
+  // Around each of them, and more than all of them.
+  for (int i = 0; i < 500; ++i)
+    put("s-" + std::to_string(100 + i % 20) + "-" + std::to_string(i), "1");
+  std::vector<size_t> after;
+  for (const size_t max_items : {1, 7, 1000}) {
+    for (const char* incarnation : {"", "a"}) after.push_back(looked(max_items, incarnation));
+  }
+  EXPECT_EQ(after, before);
 }
 
 }  // namespace
