@@ -26,7 +26,9 @@
 #include "failback/registry/v1/config.pb.h"
 #include "registry/admin/admin_routes.h"
 #include "registry/admin/admin_service.h"
+#include "registry/admin/etcd_admin.h"
 #include "registry/admin/registry_admin.h"
+#include "registry/admin/store_admin.h"
 #include "registry/encoded_registrar.h"
 #include "registry/etcd/etcd_registry.h"
 #include "registry/log.h"
@@ -102,9 +104,14 @@ absl::Status RegistryDaemon::Start() {
   absl::StatusOr<std::unique_ptr<Registry>> registry = OpenStore(config_, timer_.get(), loader_);
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
-  admin_ = std::make_unique<RegistryAdmin>(registry_.get(), config_.store(), start_time_);
+  if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) {
+    etcd->Connect();
+    admin_ = std::make_unique<EtcdAdmin>(etcd, config_.store(), start_time_);
+  } else {
+    admin_ = std::make_unique<StoreAdmin>(dynamic_cast<StoreRegistry*>(registry_.get()),
+                                          config_.store(), start_time_);
+  }
   admin_->SetName(absl::StrJoin(config_.listen(), ", "));
-  if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) etcd->Connect();
   if (auto status = ServeAdmin(); !status.ok()) return status;
   if (auto status = Serve(); !status.ok()) return status;
   if (auto status = security_->Watch(timer_.get()); !status.ok()) return status;

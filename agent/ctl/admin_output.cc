@@ -110,8 +110,15 @@ std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const
     text += Row("writes", palette.Paint("refused", Tone::kBad) + ": " +
                               FormatStatus(registry.write_status()));
   }
-  // etcd's counts are etcd's.
-  if (!registry.complete()) return text + Row("store", registry.store());
+  if (!registry.complete()) {
+    // Over etcd: instances are not counted, subscribers are each server's own.
+    text += Row("store", registry.store());
+    if (registry.epoch() == 0) return text;
+    return text + Row("epoch", absl::StrCat(registry.epoch(), ", revision ", registry.revision())) +
+           Row("sessions", absl::StrCat(registry.sessions())) +
+           Row("agents", absl::StrCat(registry.agents(), " that renew here, ",
+                                      registry.agents_in_trouble(), " in trouble"));
+  }
   return text + Row("store", absl::StrCat(registry.store(), ", id ", registry.store_id())) +
          Row("epoch", absl::StrCat(registry.epoch(), ", revision ", registry.revision())) +
          Row("instances", FormatCounts(overview.instances())) +

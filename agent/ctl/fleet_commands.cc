@@ -29,7 +29,7 @@ void AddSessions(CLI::App* app, CtlAction* action) {
   auto query = std::make_shared<std::vector<std::string>>();
   CLI::App* const command = app->add_subcommand("sessions", "the sessions of a registry");
   command->footer(
-      "A registry over etcd leaves its sessions to etcd, and has no list of them.\n\n"
+      "Registries over one etcd list the same sessions.\n\n"
       "Examples:\n"
       "  failbackctl sessions --target 127.0.0.1:7070\n"
       "  failbackctl sessions host-17 --target 127.0.0.1:7070");
@@ -65,7 +65,9 @@ void AddAgents(CLI::App* app, CtlAction* action) {
       "superseded,\n"
       "when an operation has been pending for a minute, or when its renewals are overdue. One "
       "whose\n"
-      "session has ended is not listed any more.\n\n"
+      "session has ended is not listed any more. A registry over etcd lists those that renew "
+      "there;\n"
+      "ask each.\n\n"
       "Examples:\n"
       "  failbackctl agents --target 127.0.0.1:7070\n"
       "  failbackctl agents --trouble -o json --target 127.0.0.1:7070");
@@ -99,7 +101,7 @@ void AddGuard(CLI::App* app, CtlAction* action) {
       app->add_subcommand("guard", "switch a registry's eviction guard, or end what it holds");
   command->footer(
       "on, off: until the registry starts again; off ends what is held. release: what is held now\n"
-      "ends, and the guard goes on.\n\n"
+      "ends, and the guard goes on. Over etcd there is no guard: etcd ends leases by itself.\n\n"
       "Examples:\n"
       "  failbackctl guard release --target 127.0.0.1:7070");
   command->add_option("WHAT", *what, "on, off or release")

@@ -55,12 +55,10 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
-// The error of what only a registry on a store of its own can do.
-absl::Status OnlyAtRegistry(admin::v1::DaemonKind kind, const char* what) {
+// The error of what only a registry knows.
+absl::Status OnlyAtRegistry(const char* what) {
   return absl::UnimplementedError(
-      kind == admin::v1::DAEMON_KIND_AGENT
-          ? absl::StrCat(what, " are a registry's: ask failback-registry, not the agent")
-          : absl::StrCat(what, " are known to a registry on a store of its own, not over etcd"));
+      absl::StrCat(what, " are a registry's: ask failback-registry, not the agent"));
 }
 
 }  // namespace
@@ -186,17 +184,17 @@ void Admin::SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResp
 
 void Admin::ListSessions(const admin::v1::ListSessionsRequest& request,
                          Callback<admin::v1::ListSessionsResponse> done) const {
-  std::move(done)(OnlyAtRegistry(kind_, "sessions"));
+  std::move(done)(OnlyAtRegistry("sessions"));
 }
 
 void Admin::ListAgents(const admin::v1::ListAgentsRequest& request,
                        Callback<admin::v1::ListAgentsResponse> done) const {
-  std::move(done)(OnlyAtRegistry(kind_, "agents"));
+  std::move(done)(OnlyAtRegistry("agents"));
 }
 
 void Admin::SetEvictionGuard(const admin::v1::SetEvictionGuardRequest& request,
                              Callback<admin::v1::SetEvictionGuardResponse> done) const {
-  std::move(done)(OnlyAtRegistry(kind_, "held sessions"));
+  std::move(done)(OnlyAtRegistry("held sessions"));
 }
 
 }  // namespace failback

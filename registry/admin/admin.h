@@ -2,7 +2,7 @@
 // paths and the console.
 //
 // This class answers from any Registry, by listing it. A daemon derives its own, and adds what it
-// knows better: how it is, its sessions, its history (StoreAdmin, AgentAdmin).
+// knows better: how it is, its sessions, its history (StoreAdmin, EtcdAdmin, AgentAdmin).
 //
 // Thread safety: all methods from any thread. Callbacks run once, on any thread, perhaps before the
 // method returns. The object outlives the calls under way.
@@ -43,9 +43,9 @@ class Admin {
   virtual admin::v1::Readiness GetReadiness() const = 0;
 
   admin::v1::Overview GetOverview() const;
-  // The same in the shape of the others.
-  void AnswerOverview(const admin::v1::GetOverviewRequest& request,
-                      Callback<admin::v1::Overview> done) const;
+  // The same in the shape of the others; what is not known without asking is asked for.
+  virtual void AnswerOverview(const admin::v1::GetOverviewRequest& request,
+                              Callback<admin::v1::Overview> done) const;
 
   // Another one whenever what is listed may be another; empty: not known without listing.
   virtual std::string ListVersion() const { return ""; }

@@ -109,7 +109,7 @@ void Overview(const Admin& admin, AdminServer* server) {
     std::move(respond)(std::move(response));
   });
   server->Handle("GET", "/overview", [&admin](const AdminRequest& request, auto respond) {
-    std::move(respond)(MessageResponse(request, admin.GetOverview()));
+    admin.AnswerOverview({}, Responder<admin::v1::Overview>(request, std::move(respond)));
   });
 }
 

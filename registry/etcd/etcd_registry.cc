@@ -11,6 +11,7 @@
 #include "registry/etcd/keys.h"
 #include "registry/etcd/lister.h"
 #include "registry/etcd/marks.h"
+#include "registry/etcd/operator_view.h"
 #include "registry/etcd/pending_calls.h"
 #include "registry/etcd/services.h"
 #include "registry/etcd/sessions.h"
@@ -75,11 +76,15 @@ class EtcdRegistry::Core {
         keys(options.prefix),
         identity(&client, &keys, [this](const Store&) { services.EndEpoch(); }),
         sessions(&client, &keys, &identity, SessionOptions(options),
-                 [this](const std::string& session_id) { services.EndSession(session_id); }),
+                 [this](const std::string& session_id) {
+                   services.EndSession(session_id);
+                   operators.agents().Drop(session_id);
+                 }),
         writer(&client, &keys, &sessions, WriterOptions(options)),
         services(&client, &keys, &identity, ServiceOptions(options)),
         lister(&client, &keys, &identity),
-        marks(&client, &keys, &identity) {
+        marks(&client, &keys, &identity),
+        operators(&client, &keys, &identity) {
     ScheduleSweep();
   }
 
@@ -114,6 +119,7 @@ class EtcdRegistry::Core {
   etcd::Services services;
   etcd::Lister lister;
   etcd::Marks marks;
+  etcd::OperatorView operators;
   etcd::PendingCalls calls;
 
  private:
@@ -131,6 +137,7 @@ class EtcdRegistry::Core {
       for (const std::string& key : services.StaleMarks(options.offline_memory)) marks.Drop(key);
       services.Sweep();
       lister.Sweep();
+      operators.agents().Sweep();
       EndLostSessions(services.Sessions());
       ScheduleSweep();
     });
@@ -211,9 +218,10 @@ void EtcdRegistry::OpenSession(const OpenSessionRequest& request,
 void EtcdRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
   if (auto status = ValidateKeepAlive(request); !status.ok()) return std::move(done)(status);
   core_->sessions.Renew(request.session_id(),
-                        [done = core_->calls.Add(std::move(done))](
+                        [core = core_.get(), request, done = core_->calls.Add(std::move(done))](
                             absl::StatusOr<etcd::Sessions::Renewed> renewed) mutable {
                           if (!renewed.ok()) return std::move(done)(renewed.status());
+                          core->operators.agents().Renewed(*renewed->session, request);
                           KeepAliveResponse response;
                           response.set_session_id(renewed->session->id);
                           *response.mutable_ttl() = ToProto(renewed->session->ttl);
@@ -315,6 +323,35 @@ EtcdRegistry::Statistics EtcdRegistry::Stats() const {
   stats.watched_services = core_->services.watched();
   stats.calls = core_->client.Stats();
   return stats;
+}
+
+void EtcdRegistry::ListServices(const admin::v1::ListServicesRequest& request,
+                                Callback<admin::v1::ListServicesResponse> done) {
+  core_->operators.ListServices(request, core_->calls.Add(std::move(done)));
+}
+
+void EtcdRegistry::ListSessions(const admin::v1::ListSessionsRequest& request,
+                                Callback<admin::v1::ListSessionsResponse> done) {
+  core_->operators.ListSessions(request, core_->calls.Add(std::move(done)));
+}
+
+void EtcdRegistry::ListAgents(const admin::v1::ListAgentsRequest& request,
+                              Callback<admin::v1::ListAgentsResponse> done) {
+  core_->operators.ListAgents(request, core_->calls.Add(std::move(done)));
+}
+
+void EtcdRegistry::Describe(const InstanceKey& named,
+                            Callback<admin::v1::InstanceDescription> done) {
+  InstanceKey key = named;
+  NormalizeKey(&key);
+  if (auto status = ValidateKey(FieldPath("key"), key); !status.ok()) {
+    return std::move(done)(status);
+  }
+  core_->operators.Describe(key, core_->calls.Add(std::move(done)));
+}
+
+void EtcdRegistry::Count(Callback<admin::v1::RegistryOverview> done) {
+  core_->operators.Count(core_->calls.Add(std::move(done)));
 }
 
 }  // namespace failback

@@ -33,6 +33,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "failback/admin/v1/admin.pb.h"
 #include "registry/encoded_registrar.h"
 #include "registry/etcd/client.h"
 #include "registry/registry.h"
@@ -120,6 +121,17 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
                        Callback<RegisterResponse>* done) override;
 
   Statistics Stats() const;
+
+  // What an operator is shown (registry/etcd/operator_view.h). The agents are those that renew
+  // through this registry.
+  void ListServices(const admin::v1::ListServicesRequest& request,
+                    Callback<admin::v1::ListServicesResponse> done);
+  void ListSessions(const admin::v1::ListSessionsRequest& request,
+                    Callback<admin::v1::ListSessionsResponse> done);
+  void ListAgents(const admin::v1::ListAgentsRequest& request,
+                  Callback<admin::v1::ListAgentsResponse> done);
+  void Describe(const InstanceKey& key, Callback<admin::v1::InstanceDescription> done);
+  void Count(Callback<admin::v1::RegistryOverview> done);
 
  private:
   class Core;

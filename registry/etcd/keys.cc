@@ -94,6 +94,8 @@ std::string Keys::Session(std::string_view session_id) const {
   return key;
 }
 
+KeyRange Keys::Sessions() const { return Below(absl::StrCat(root_, ".session/")); }
+
 std::string Keys::Instance(std::string_view canonical) const {
   std::string key;
   key.reserve(root_.size() + canonical.size() + 8);

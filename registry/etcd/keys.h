@@ -42,6 +42,7 @@ class Keys {
   KeyRange Incarnations() const;
   std::string Rank(uint64_t rank) const;
   std::string Session(std::string_view session_id) const;
+  KeyRange Sessions() const;
 
   // `canonical` is a key as registry/canonical.h spells it.
   std::string Instance(std::string_view canonical) const;

@@ -263,6 +263,9 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     if (!wish.registers) {
       DropMark(item, txn);
       if (LeavesTombstone(item)) {
+        // When and by whom, for an operator.
+        next.meta.set_modify_ms(absl::ToUnixMillis(absl::Now()));
+        if (batch_->session != nullptr) next.meta.set_client_name(batch_->session->client_name);
         txn->Put(item.key, EncodeStored(next), tombstone_lease_);
       } else {
         txn->Delete(item.key);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "registry/admin/health_change.h"
 #include "registry/admin/instance_query.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
@@ -46,34 +47,6 @@ Message Parse(const Blob& bytes) {
   Message message;
   message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
   return message;
-}
-
-std::string HealthName(const ServiceInstance& instance) {
-  switch (instance.status()) {
-    case registry::v1::HEALTH_STATUS_UNHEALTHY:
-      return "unhealthy";
-    case registry::v1::HEALTH_STATUS_DRAINING:
-      return "draining";
-    default:
-      return "healthy";
-  }
-}
-
-// An update after which the owner says something else of its health tells so; if it says nothing
-// else it is that and no update.
-void TellHealth(const Blob& before_bytes, const Blob& after_bytes,
-                admin::v1::InstanceChange* change) {
-  if (!before_bytes || !after_bytes) return;
-  auto before = Parse<ServiceInstance>(before_bytes);
-  auto after = Parse<ServiceInstance>(after_bytes);
-  const std::string was = HealthName(before), is = HealthName(after);
-  if (was == is) return;
-  change->set_detail(absl::StrCat(was, " → ", is));
-  before.clear_status();
-  after.clear_status();
-  if (CanonicalRegistration(before) == CanonicalRegistration(after)) {
-    change->set_kind(admin::v1::CHANGE_KIND_HEALTH);
-  }
 }
 
 }  // namespace
@@ -167,8 +140,10 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
       change.set_by(mark.by());
       change.set_detail(mark.reason());
     }
-    if (entry.kind == ChangeLog::Kind::kUpdated && i + 1 < changes.size()) {
-      TellHealth(changes[i + 1].first.instance, entry.instance, &change);
+    if (entry.kind == ChangeLog::Kind::kUpdated && i + 1 < changes.size() && entry.instance &&
+        changes[i + 1].first.instance) {
+      TellHealth(Parse<ServiceInstance>(changes[i + 1].first.instance),
+                 Parse<ServiceInstance>(entry.instance), &change);
     }
     change.set_revision(entry.revision);
     change.set_generation(entry.generation);

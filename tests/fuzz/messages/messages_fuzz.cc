@@ -12,7 +12,7 @@
 
 #include "failback/admin/v1/admin.pb.h"
 #include "failback/config/v1/access.pb.h"
-#include "registry/admin/registry_admin.h"
+#include "registry/admin/store_admin.h"
 #include "registry/errors.h"
 #include "registry/security/access_control.h"
 #include "registry/security/guarded_registry.h"
@@ -56,7 +56,7 @@ class FuzzSession {
     options.max_instances = 50;
     options.max_sessions = 10;
     store_ = *StoreRegistry::Open(std::move(options));
-    admin_ = std::make_unique<RegistryAdmin>(store_.get(), "memory:", absl::UnixEpoch());
+    admin_ = std::make_unique<StoreAdmin>(store_.get(), "memory:", absl::UnixEpoch());
     config::v1::Policy policy;
     auto* const rule = policy.add_rules();
     rule->add_certificates("a*");
@@ -216,7 +216,7 @@ class FuzzSession {
   SimulatedClock clock_;
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<StoreRegistry> store_;
-  std::unique_ptr<RegistryAdmin> admin_;
+  std::unique_ptr<StoreAdmin> admin_;
   std::shared_ptr<AccessControl> access_;
   std::vector<std::unique_ptr<GuardedRegistry>> guarded_;
   std::vector<std::string> session_ids_;
