@@ -120,6 +120,7 @@ template void StoreRegistry::Submit(Opening);
 template void StoreRegistry::Submit(Ending);
 template void StoreRegistry::Submit(Marking);
 template void StoreRegistry::Submit(Purging);
+template void StoreRegistry::Submit(Probing);
 
 void StoreRegistry::CommitLoop() {
   for (;;) {
@@ -189,7 +190,12 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
   const Moment now = Now();
   State::Transaction transaction(state_.get(), now);
   Decided decided = Decide(&group, &transaction, now);
-  if (!transaction.empty()) {
+  bool probe = false;
+  if (group.probe) {
+    MutexLock lock(&mu_);
+    probe = !write_status_.ok();
+  }
+  if (!transaction.empty() || probe) {
     if (auto status = Write(transaction, now, aftermath); !status.ok()) {
       for (const std::string& id : decided.expiring) leases_->Retry(id, options_.write_retry);
       aftermath->Call(
@@ -383,6 +389,7 @@ absl::Status StoreRegistry::Write(const State::Transaction& transaction, Moment 
   }
   if (status.ok()) return absl::OkStatus();
   write_again_ms_ = Now().monotonic_ms + absl::ToInt64Milliseconds(options_.write_retry);
+  ScheduleProbe();
   MutexLock lock(&mu_);
   if (write_outage_.Failed(options_.timer->clock()->NowNanos())) {
     aftermath->Call([status] {
@@ -404,8 +411,8 @@ void StoreRegistry::OnLeasesDue(std::vector<std::string> session_ids) {
 // Wakes when the next fence without instance is due, and not more often than once a second; but
 // soon after a purge that has left something.
 void StoreRegistry::SchedulePurge() {
-  MutexLock lock(&purge_mu_);
-  if (purge_stopped_) return;
+  MutexLock lock(&timeouts_mu_);
+  if (timeouts_stopped_) return;
   const int64_t now = Now().monotonic_ms;
   int64_t due = state_->NextPurgeMs();
   if (state_->incarnations() > state_->sessions()) {
@@ -430,11 +437,35 @@ void StoreRegistry::SchedulePurge() {
 
 void StoreRegistry::OnPurgeDue() {
   {
-    MutexLock lock(&purge_mu_);
-    if (purge_stopped_) return;
+    MutexLock lock(&timeouts_mu_);
+    if (timeouts_stopped_) return;
     purge_armed_ = false;
   }
   Submit(Purging());
+}
+
+// A write has failed. While others are tried no probe is needed.
+void StoreRegistry::ScheduleProbe() {
+  MutexLock lock(&timeouts_mu_);
+  if (timeouts_stopped_) return;
+  const absl::Duration delay = std::max(options_.write_probe, options_.write_retry);
+  if (probe_armed_) {
+    probe_.Reschedule(delay);
+    return;
+  }
+  auto timeout = options_.timer->NewTimeout([this] { OnProbeDue(); }, delay);
+  if (!timeout.ok()) return;
+  probe_ = *std::move(timeout);
+  probe_armed_ = true;
+}
+
+void StoreRegistry::OnProbeDue() {
+  {
+    MutexLock lock(&timeouts_mu_);
+    if (timeouts_stopped_) return;
+    probe_armed_ = false;
+  }
+  Submit(Probing());
 }
 
 }  // namespace failback

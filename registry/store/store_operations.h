@@ -75,12 +75,18 @@ struct StoreRegistry::Purging {
   void Fail(const absl::Status& status) && {}
 };
 
+// Finds out whether a store that could not be written can be.
+struct StoreRegistry::Probing {
+  void Fail(const absl::Status& status) && {}
+};
+
 struct StoreRegistry::Group {
   std::vector<Ending> endings;
   std::vector<Opening> openings;
   std::vector<Batch> batches;
   std::vector<Marking> markings;
   bool purge = false;
+  bool probe = false;
   int64_t intents = 0;
 
   void Add(Ending ending) { endings.push_back(std::move(ending)); }
@@ -91,6 +97,7 @@ struct StoreRegistry::Group {
   }
   void Add(Marking marking) { markings.push_back(std::move(marking)); }
   void Add(Purging) { purge = true; }
+  void Add(Probing) { probe = true; }
 
   // Puts small calls first, in order of arrival as the others, and takes off what is too much for
   // one commit; null if nothing is. At least one of the others stays, so that none waits for ever.

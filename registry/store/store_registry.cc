@@ -129,13 +129,15 @@ StoreRegistry::~StoreRegistry() {
   }
   if (committer_.joinable()) committer_.join();
   leases_->Stop();
-  Timeout purge;
+  Timeout purge, probe;
   {
-    MutexLock lock(&purge_mu_);
-    purge_stopped_ = true;
+    MutexLock lock(&timeouts_mu_);
+    timeouts_stopped_ = true;
     purge = std::move(purge_);
+    probe = std::move(probe_);
   }
   if (purge && !purge.Cancel()) purge.Wait();
+  if (probe && !probe.Cancel()) probe.Wait();
   if (left != nullptr) std::move(*left).Fail(RegistryGone());
   if (hub_ != nullptr) {
     SubscriptionHub::Deliveries deliveries;

@@ -103,6 +103,10 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
     // How long clients, and the registry itself, wait after the store could not be written.
     absl::Duration write_retry = absl::Seconds(1);
 
+    // A store that could not be written is tried again with a commit of nothing when nobody has
+    // written for so long, so that its return is noticed.
+    absl::Duration write_probe = absl::Seconds(5);
+
     // A small call may commit on its caller's thread while writes take less than this, on average.
     // Zero: never. A server's threads wait that long instead of serving others.
     absl::Duration quick_write = absl::Milliseconds(1);
@@ -218,6 +222,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   struct Ending;
   struct Marking;
   struct Purging;
+  struct Probing;
   struct Group;
   struct Decided;
   class Aftermath;
@@ -268,6 +273,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   std::vector<admin::v1::AgentSummary> Agents() const;
   void SchedulePurge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   void OnPurgeDue();
+  void ScheduleProbe();
+  void OnProbeDue();
 
   const Options options_;
   const std::unique_ptr<Storage> storage_;
@@ -302,11 +309,13 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   bool upkeep_ ABSL_GUARDED_BY(queue_mu_) = false;  // the storage wants it
   bool stopping_ ABSL_GUARDED_BY(queue_mu_) = false;
 
-  Mutex purge_mu_;
-  Timeout purge_ ABSL_GUARDED_BY(purge_mu_);
-  bool purge_armed_ ABSL_GUARDED_BY(purge_mu_) = false;
-  int64_t purge_due_ms_ ABSL_GUARDED_BY(purge_mu_) = 0;  // while it is armed
-  bool purge_stopped_ ABSL_GUARDED_BY(purge_mu_) = false;
+  Mutex timeouts_mu_;
+  Timeout purge_ ABSL_GUARDED_BY(timeouts_mu_);
+  bool purge_armed_ ABSL_GUARDED_BY(timeouts_mu_) = false;
+  int64_t purge_due_ms_ ABSL_GUARDED_BY(timeouts_mu_) = 0;  // while it is armed
+  Timeout probe_ ABSL_GUARDED_BY(timeouts_mu_);
+  bool probe_armed_ ABSL_GUARDED_BY(timeouts_mu_) = false;
+  bool timeouts_stopped_ ABSL_GUARDED_BY(timeouts_mu_) = false;
 
   std::atomic<int64_t> groups_{0};
   std::atomic<int64_t> intents_{0};

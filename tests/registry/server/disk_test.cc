@@ -169,6 +169,18 @@ TEST_F(DiskTest, FullWhenACommitIsWrittenAndWhenItIsOpened) {
   EXPECT_EQ(Command({"check", "--store", Store()}).status, 0);
 }
 
+TEST_F(DiskTest, RoomIsNoticedWhenNobodyWrites) {
+  disk_.FillUp(4 * kMiB);
+  Start();
+  OpenSession();
+  WriteUntilFull(100);
+  disk_.FillUp();
+  EXPECT_TRUE(process_->WaitForLine("the store cannot be written").has_value());
+  disk_.MakeRoom();
+  EXPECT_TRUE(process_->WaitForLine("the store can be written again").has_value());
+  ExpectAll(100);
+}
+
 // What is left is for what is written, not for room ahead of it.
 TEST_F(DiskTest, ANearlyFullDiskIsNotFilledWithZeros) {
   disk_.FillUp(4 * kMiB);

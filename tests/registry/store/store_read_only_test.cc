@@ -84,6 +84,25 @@ TEST_F(ReadOnlyTest, WritesAreRefusedReadsGoOnAndItRecovers) {
   EXPECT_EQ(registry_->CheckInvariants(), absl::OkStatus());
 }
 
+TEST_F(ReadOnlyTest, ItsReturnIsNoticedWhenNobodyWrites) {
+  rows_.write_status = absl::UnavailableError("disk full");
+  EXPECT_EQ(ReasonOf(OpenSession("a").status()), kReadOnly);
+  clock_.Advance(absl::Seconds(60));
+  EXPECT_FALSE(registry_->Stats().write_status.ok()) << "tried, and still full";
+  rows_.write_status = absl::OkStatus();
+  const uint64_t revision = registry_->revision();
+  clock_.Advance(absl::Seconds(4));
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_TRUE(registry_->Stats().write_status.ok());
+  EXPECT_EQ(rows_.writes, 1) << "one commit, of nothing";
+  EXPECT_EQ(registry_->revision(), revision);
+  EXPECT_TRUE(rows_.sessions.empty());
+  clock_.Advance(absl::Seconds(60));
+  EXPECT_EQ(rows_.writes, 1) << "no more than that";
+  EXPECT_TRUE(OpenSession("a").ok());
+  EXPECT_EQ(registry_->CheckInvariants(), absl::OkStatus());
+}
+
 TEST_F(ReadOnlyTest, SessionsThatCannotBeEndedLiveOnAndEndLater) {
   const std::string session = OpenSession("a")->session_id();
   ASSERT_TRUE(Register(session, MakeInstance("orders", "1")).ok());
