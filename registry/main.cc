@@ -105,7 +105,6 @@ absl::Status RegistryDaemon::Start() {
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
   if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) {
-    etcd->Connect();
     admin_ = std::make_unique<EtcdAdmin>(etcd, config_.store(), start_time_);
   } else {
     admin_ = std::make_unique<StoreAdmin>(dynamic_cast<StoreRegistry*>(registry_.get()),
@@ -115,6 +114,10 @@ absl::Status RegistryDaemon::Start() {
   if (auto status = ServeAdmin(); !status.ok()) return status;
   if (auto status = Serve(); !status.ok()) return status;
   if (auto status = security_->Watch(timer_.get()); !status.ok()) return status;
+  if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) {
+    server_->SetServing(false);
+    etcd->Connect([this](bool reachable) { server_->SetServing(reachable); });
+  }
   AddMetrics();
   if (admin_server_ != nullptr) admin_server_->Start();
   Announce();
@@ -197,6 +200,7 @@ int RegistryDaemon::Run(StopSignals* signals) {
 
 void RegistryDaemon::Stop() {
   admin_->Stopping();
+  if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) etcd->Disconnect();
   xds_service_->Stop();
   server_->Shutdown(kShutdownGrace);
   admin_server_.reset();

@@ -1,5 +1,6 @@
 #include "registry/admin/etcd_admin.h"
 
+#include <string>
 #include <utility>
 
 #include "registry/errors.h"
@@ -7,6 +8,15 @@
 namespace failback {
 
 using admin::v1::Overview;
+
+admin::v1::Readiness EtcdAdmin::GetReadiness() const {
+  admin::v1::Readiness readiness = RegistryAdmin::GetReadiness();
+  const absl::Status etcd = registry_->Reachable();
+  if (etcd.ok()) return readiness;
+  readiness.set_ready(false);
+  readiness.add_reasons(std::string(etcd.message()));
+  return readiness;
+}
 
 void EtcdAdmin::AnswerOverview(const admin::v1::GetOverviewRequest& request,
                                Callback<Overview> done) const {

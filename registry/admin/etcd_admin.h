@@ -19,6 +19,8 @@ class EtcdAdmin final : public RegistryAdmin {
   EtcdAdmin(EtcdRegistry* registry, std::string store, absl::Time start_time)
       : RegistryAdmin(registry, std::move(store), start_time), registry_(registry) {}
 
+  // Not ready either when etcd does not answer: nothing can be read.
+  admin::v1::Readiness GetReadiness() const override;
   // With what etcd tells of the store; without it, and with the error, when etcd does not answer.
   void AnswerOverview(const admin::v1::GetOverviewRequest& request,
                       Callback<admin::v1::Overview> done) const override;

@@ -13,6 +13,7 @@
 #include "registry/etcd/marks.h"
 #include "registry/etcd/operator_view.h"
 #include "registry/etcd/pending_calls.h"
+#include "registry/etcd/pulse.h"
 #include "registry/etcd/services.h"
 #include "registry/etcd/sessions.h"
 #include "registry/etcd/txn.h"
@@ -35,7 +36,6 @@ using etcdserverpb::TxnResponse;
 
 // Sessions looked up in one transaction.
 constexpr size_t kSweepSessions = 100;
-constexpr absl::Duration kConnectAgain = absl::Seconds(1);
 
 etcd::Sessions::Options SessionOptions(const EtcdRegistry::Options& options) {
   etcd::Sessions::Options sessions;
@@ -65,6 +65,12 @@ etcd::Services::Options ServiceOptions(const EtcdRegistry::Options& options) {
   return services;
 }
 
+etcd::Pulse::Options PulseOptions(const EtcdRegistry::Options& options) {
+  etcd::Pulse::Options pulse;
+  pulse.outage_limit = options.watch_outage_limit;
+  return pulse;
+}
+
 }  // namespace
 
 // The parts, and how they hang together.
@@ -84,17 +90,9 @@ class EtcdRegistry::Core {
         services(&client, &keys, &identity, ServiceOptions(options)),
         lister(&client, &keys, &identity),
         marks(&client, &keys, &identity),
-        operators(&client, &keys, &identity) {
+        operators(&client, &keys, &identity),
+        pulse(&client, &identity, PulseOptions(options)) {
     ScheduleSweep();
-  }
-
-  void Connect() {
-    identity.Ensure([this](const absl::StatusOr<Store>& store) {
-      if (store.ok() || client.closed()) return;
-      client.After(kConnectAgain, [this] {
-        if (!client.closed()) Connect();
-      });
-    });
   }
 
   // Answers everybody, and cancels what is under way.
@@ -120,6 +118,7 @@ class EtcdRegistry::Core {
   etcd::Lister lister;
   etcd::Marks marks;
   etcd::OperatorView operators;
+  etcd::Pulse pulse;
   etcd::PendingCalls calls;
 
  private:
@@ -187,7 +186,13 @@ void EtcdRegistry::Core::Write(std::string session_id, IntentBatch intents,
 
 EtcdRegistry::EtcdRegistry(Options options) : core_(std::make_unique<Core>(std::move(options))) {}
 
-void EtcdRegistry::Connect() { core_->Connect(); }
+void EtcdRegistry::Connect(std::function<void(bool reachable)> on_change) {
+  core_->pulse.Start(std::move(on_change));
+}
+
+void EtcdRegistry::Disconnect() { core_->pulse.Silence(); }
+
+absl::Status EtcdRegistry::Reachable() const { return core_->pulse.Look(); }
 
 EtcdRegistry::~EtcdRegistry() {
   core_->Shutdown();

@@ -75,7 +75,8 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
     // Told to clients; the server adapter enforces it.
     uint32_t max_request_bytes = 4 << 20;
 
-    // How long subscribers are not told that their watch has no stream.
+    // How long subscribers are not told that their watch has no stream, and Reachable that etcd
+    // does not answer.
     absl::Duration watch_outage_limit = absl::Seconds(10);
     // Services that nobody follows are let go after one to two of these.
     absl::Duration sweep_interval = absl::Seconds(30);
@@ -92,9 +93,14 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
   // Connects at the first call: a cluster that is away is no error here.
   explicit EtcdRegistry(Options options);
 
-  // Asks etcd which store it is, until it answers: what there is to be said of a cluster that is
-  // away is in the log then before anybody calls.
-  void Connect();
+  // For a server of many: asks etcd every two seconds from now on, so that what there is to be said
+  // of a cluster that is away is in the log, and in Reachable, before anybody calls. `on_change`
+  // hears when it begins to answer, and when it has not for `watch_outage_limit`.
+  void Connect(std::function<void(bool reachable)> on_change);
+  // `on_change` is not called any more when this has returned.
+  void Disconnect();
+  // OK, or since when etcd has not answered. OK without Connect, too.
+  absl::Status Reachable() const;
 
   // Runs every callback not yet run with CANCELLED and ends every stream so. Sessions stay in etcd
   // until their leases end. In a callback or listener of its own it does not wait for other

@@ -1,5 +1,6 @@
 // Two failback-registry over one etcd, interchangeable: real processes.
 
+#include <csignal>
 #include <map>
 #include <memory>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/registry/admin/http_client.h"
 #include "tests/registry/etcd/etcd_harness.h"
 #include "tests/util/daemons.h"
 
@@ -96,6 +98,35 @@ TEST(OneServerTest, TheLogTellsThatEtcdIsAwayAndBack) {
   etcd.Start(0);
   EXPECT_TRUE(server.process().WaitForLine("etcd answers again").has_value());
   EXPECT_TRUE(ListedIds(server.address(), "s").empty());
+  EXPECT_EQ(server.Stop(), 0);
+}
+
+// A load balancer's and an orchestrator's probes, while etcd hangs, is killed, and has not been
+// there at the start.
+TEST(OneServerTest, IsReadyWhileEtcdAnswers) {
+  EtcdCluster etcd(EtcdCluster::Options{});
+  etcd.Kill(0);
+  Daemon server = Daemon::Registry({"--store", etcd.Uri("/ready"), "--admin", "127.0.0.1:0"});
+  const auto ready = [&] { return Http(server.admin(), "GET", "/ready"); };
+  const auto probes = [&](int status) {
+    return ready().status == status &&
+           (Ctl(server.address(), {"health"}).status == 0) == (status == 200);
+  };
+  EXPECT_EQ(ready().status, 503);
+  EXPECT_NE(Ctl(server.address(), {"health"}).status, 0);
+  etcd.Start(0);
+  ASSERT_TRUE(Eventually([&] { return probes(200); }));
+
+  etcd.Signal(0, SIGSTOP);
+  ASSERT_TRUE(Eventually([&] { return probes(503); }));
+  EXPECT_NE(ready().body.find("etcd has not answered for 1"), std::string::npos) << ready().body;
+  etcd.Signal(0, SIGCONT);
+  ASSERT_TRUE(Eventually([&] { return probes(200); }));
+
+  etcd.Kill(0);
+  ASSERT_TRUE(Eventually([&] { return probes(503); }));
+  etcd.Start(0);
+  ASSERT_TRUE(Eventually([&] { return probes(200); }));
   EXPECT_EQ(server.Stop(), 0);
 }
 

@@ -1,0 +1,82 @@
+#include "registry/etcd/pulse.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace failback {
+namespace etcd {
+namespace {
+
+// How often it is looked whether the last answer is too old.
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(500);
+
+}  // namespace
+
+void Pulse::Start(std::function<void(bool answers)> listener) {
+  {
+    MutexLock lock(&listener_mu_);
+    listener_ = std::move(listener);
+  }
+  {
+    MutexLock lock(&mu_);
+    if (std::exchange(started_, true)) return;
+    begun_ = SteadyNow();
+  }
+  Beat();
+  Watch();
+}
+
+void Pulse::Silence() {
+  MutexLock lock(&listener_mu_);
+  listener_ = nullptr;
+}
+
+void Pulse::Beat() {
+  const SteadyTime asked = SteadyNow();
+  identity_->Ensure([this, asked](const absl::StatusOr<Store>& store) {
+    if (client_->closed()) return;
+    {
+      MutexLock lock(&mu_);
+      if (store.ok()) last_answer_ = std::max(last_answer_, asked);
+      last_error_ = store.status();
+    }
+    client_->After(options_.interval, [this] {
+      if (!client_->closed()) Beat();
+    });
+    Tell();
+  });
+}
+
+void Pulse::Watch() {
+  if (client_->closed()) return;
+  Tell();
+  client_->After(kWatchInterval, [this] { Watch(); });
+}
+
+// Tells the listener when it is not as it knows.
+void Pulse::Tell() {
+  MutexLock lock(&listener_mu_);
+  const bool answers = Look().ok();
+  if (listener_ == nullptr || answers == told_) return;
+  told_ = answers;
+  listener_(answers);
+}
+
+absl::Status Pulse::Look() const {
+  MutexLock lock(&mu_);
+  if (!started_) return absl::OkStatus();
+  const bool never = last_answer_ == SteadyPast();
+  const absl::Duration silent = SteadyNow() - (never ? begun_ : last_answer_);
+  if (!never && silent <= options_.outage_limit) return absl::OkStatus();
+  const std::string why =
+      last_error_.ok() ? std::string() : absl::StrCat(": ", std::string(last_error_.message()));
+  return absl::UnavailableError(
+      absl::StrCat("etcd has not answered for ",
+                   absl::FormatDuration(absl::Trunc(silent, absl::Seconds(1))), why));
+}
+
+}  // namespace etcd
+}  // namespace failback

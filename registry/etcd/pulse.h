@@ -1,0 +1,71 @@
+// Whether etcd answers, as it is asked every now and then also when nobody calls.
+//
+//   Pulse pulse(&client, &identity, options);
+//   pulse.Start([&](bool answers) { server.SetServing(answers); });
+//   pulse.Look();        // OK, or since when it does not answer, and why
+//
+// Asked is a linearizable read: a member that has lost the others does not answer it. Until the
+// first answer etcd counts as away; later when the last answer is older than `outage_limit`.
+//
+// Thread safety: all methods from any thread.
+
+#ifndef FAILBACK_REGISTRY_ETCD_PULSE_H_
+#define FAILBACK_REGISTRY_ETCD_PULSE_H_
+
+#include <functional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "registry/etcd/client.h"
+#include "registry/etcd/identity.h"
+#include "registry/steady_time.h"
+#include "retry/mutex.h"
+
+namespace failback {
+namespace etcd {
+
+class Pulse {
+ public:
+  struct Options {
+    // The pause between two questions.
+    absl::Duration interval = absl::Seconds(2);
+    absl::Duration outage_limit = absl::Seconds(10);
+  };
+
+  // Both outlive this; the client is closed before this goes.
+  Pulse(Client* client, Identity* identity, Options options)
+      : client_(client), identity_(identity), options_(options) {}
+
+  // Asks from now on. `listener` hears each change, and the first answer; null: nobody does.
+  void Start(std::function<void(bool answers)> listener);
+  // The listener is not called any more when this has returned. Not to be called from it.
+  void Silence();
+
+  // OK as well where nobody has started it.
+  absl::Status Look() const;
+
+ private:
+  void Beat();
+  void Watch();
+  void Tell();
+
+  Client* const client_;
+  Identity* const identity_;
+  const Options options_;
+
+  Mutex listener_mu_;  // before mu_
+  std::function<void(bool)> listener_ ABSL_GUARDED_BY(listener_mu_);
+  bool told_ ABSL_GUARDED_BY(listener_mu_) = false;  // what the listener knows
+
+  mutable Mutex mu_;
+  bool started_ ABSL_GUARDED_BY(mu_) = false;
+  SteadyTime begun_ ABSL_GUARDED_BY(mu_);
+  SteadyTime last_answer_ ABSL_GUARDED_BY(mu_) = SteadyPast();
+  absl::Status last_error_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace etcd
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_ETCD_PULSE_H_
