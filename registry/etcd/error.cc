@@ -20,6 +20,8 @@ struct Text {
   Error error;
 };
 
+constexpr std::string_view kNoUser = "etcdserver: user name is empty";
+
 // As in rpctypes/error.go of etcd 3.4, to which later versions have only added.
 constexpr Text kTexts[] = {
     {"etcdserver: no leader", Error::kUnavailable},
@@ -37,7 +39,7 @@ constexpr Text kTexts[] = {
     {"etcdserver: invalid auth token", Error::kInvalidToken},
     {"etcdserver: revision of auth store is old", Error::kInvalidToken},
     {"etcdserver: authentication failed, invalid user ID or password", Error::kAuthFailed},
-    {"etcdserver: user name is empty", Error::kAuthFailed},
+    {kNoUser, Error::kAuthFailed},
     {"etcdserver: user name not found", Error::kAuthFailed},
     {"etcdserver: authentication is not enabled", Error::kAuthNotEnabled},
     {"etcdserver: permission denied", Error::kPermissionDenied},
@@ -53,8 +55,24 @@ Error Find(std::string_view text) {
   return Error::kNone;
 }
 
+// What to do about it, for the person who runs the registry or the agent.
+const char* HintOf(Error error, std::string_view text) {
+  switch (error) {
+    case Error::kNoSpace:
+      return ": compact, defragment, then etcdctl alarm disarm";
+    case Error::kAuthFailed:
+      return text == kNoUser ? ": authentication is on: name user and password_file in the "
+                               "store's URI (etcd://HOSTS?user=U&password_file=F)"
+                             : ": see user and password_file in the store's URI";
+    case Error::kPermissionDenied:
+      return ": the user's role needs readwrite on all keys below the URI's prefix";
+    default:
+      return "";
+  }
+}
+
 absl::Status Make(Error error, const std::string& text) {
-  const std::string message = absl::StrCat("etcd: ", text);
+  const std::string message = absl::StrCat("etcd: ", text, HintOf(error, text));
   switch (error) {
     case Error::kTooManyRequests:
       return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, message), kTooManyDelay);

@@ -28,7 +28,8 @@ std::string NewFolder() {
 
 }  // namespace
 
-EtcdCluster::EtcdCluster(Options options) : options_(std::move(options)), folder_(NewFolder()) {
+EtcdCluster::EtcdCluster(Options options)
+    : options_(std::move(options)), folder_(NewFolder()), name_(folder_) {
   members_.resize(static_cast<size_t>(options_.members));
   for (Member& member : members_) {
     member.client_port = ReservedPort();
@@ -62,14 +63,18 @@ std::string EtcdCluster::Uri(const std::string& path) const {
   return absl::StrCat("etcd://", absl::StrJoin(endpoints(), ","), path);
 }
 
-void EtcdCluster::Start(int index) {
-  Member& member = members_[static_cast<size_t>(index)];
+std::string EtcdCluster::Members() const {
   std::vector<std::string> cluster;
   cluster.reserve(members_.size());
   for (int i = 0; i < size(); ++i) {
     cluster.push_back(
         absl::StrCat("m", i, "=", Url(members_[static_cast<size_t>(i)].peer_port, false)));
   }
+  return absl::StrJoin(cluster, ",");
+}
+
+void EtcdCluster::Start(int index) {
+  Member& member = members_[static_cast<size_t>(index)];
   const std::string client_url = Url(member.client_port, true);
   const std::string peer_url = Url(member.peer_port, false);
   std::vector<std::string> args = {"/usr/bin/etcd",
@@ -86,9 +91,9 @@ void EtcdCluster::Start(int index) {
                                    "--initial-advertise-peer-urls",
                                    peer_url,
                                    "--initial-cluster",
-                                   absl::StrJoin(cluster, ","),
+                                   Members(),
                                    "--initial-cluster-token",
-                                   folder_,
+                                   name_,
                                    "--heartbeat-interval",
                                    "50",
                                    "--election-timeout",
@@ -122,6 +127,32 @@ void EtcdCluster::Wipe() {
     std::error_code ignored;
     if (!running(i)) std::filesystem::remove_all(absl::StrCat(folder_, "/m", i), ignored);
   }
+}
+
+void EtcdCluster::Save(const std::string& file) const {
+  const RunResult saved = RunProcess({"/usr/bin/etcdctl", "--endpoints",
+                                      Url(members_[0].client_port, true), "snapshot", "save", file},
+                                     {{"ETCDCTL_API", "3"}}, 2 * kProcessTimeout);
+  if (saved.status != 0) Fatal(saved.err);
+}
+
+void EtcdCluster::Restore(const std::string& file, const std::string& name) {
+  for (int i = 0; i < size(); ++i) {
+    if (running(i)) Kill(i);
+  }
+  Wipe();
+  if (!name.empty()) name_ = name;
+  for (int i = 0; i < size(); ++i) {
+    const RunResult restored = RunProcess(
+        {"/usr/bin/etcdctl", "snapshot", "restore", file, "--name", absl::StrCat("m", i),
+         "--initial-cluster", Members(), "--initial-cluster-token", name_,
+         "--initial-advertise-peer-urls", Url(members_[static_cast<size_t>(i)].peer_port, false),
+         "--data-dir", absl::StrCat(folder_, "/m", i)},
+        {{"ETCDCTL_API", "3"}}, 2 * kProcessTimeout);
+    if (restored.status != 0) Fatal(restored.err);
+  }
+  for (int i = 0; i < size(); ++i) Start(i);
+  WaitUntilServing();
 }
 
 void EtcdCluster::Signal(int index, int signal) {

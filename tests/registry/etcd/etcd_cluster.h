@@ -50,6 +50,11 @@ class EtcdCluster {
   void Signal(int member, int signal);
   // Removes the data of members that do not run: those that start next are a new cluster.
   void Wipe();
+  // `etcdctl snapshot save` of one member.
+  void Save(const std::string& file) const;
+  // Kills all members, and starts them with what is in the file: as the cluster of that name
+  // (another name is another cluster to its clients; empty: the name that it has).
+  void Restore(const std::string& file, const std::string& name = "");
   pid_t pid(int member) const { return members_[static_cast<size_t>(member)].process->pid(); }
   bool running(int member) const { return members_[member].process != nullptr; }
 
@@ -73,9 +78,12 @@ class EtcdCluster {
   };
 
   std::string Url(int port, bool client) const;
+  // All members, as --initial-cluster takes them.
+  std::string Members() const;
 
   const Options options_;
   std::string folder_;
+  std::string name_;  // of the cluster: its token
   std::vector<Member> members_;
 };
 

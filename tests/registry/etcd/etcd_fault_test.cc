@@ -5,160 +5,18 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <random>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "registry/failback_registry.h"
 #include "registry/proto_time.h"
-#include "tests/registry/etcd/etcd_harness.h"
-#include "tests/util/daemons.h"
+#include "tests/registry/etcd/etcd_world.h"
 
 namespace failback {
 namespace {
-
-// What a subscriber of a FailbackRegistry knows: as FakeSubscriber, with "stale" and new epochs.
-class Follower : public NotifyListener {
- public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-    std::lock_guard<std::mutex> lock(mu_);
-    stale_ = event->stale();
-    if (event->has_snapshot()) {
-      if (!in_parts_) known_.clear();
-      in_parts_ = event->snapshot().more();
-      for (const auto& instance : event->snapshot().instances()) Put(instance);
-    } else if (event->has_delta()) {
-      for (const auto& instance : event->delta().upserts()) Put(instance);
-      for (const auto& key : event->delta().removals()) known_.erase(key.instance_id());
-    }
-  }
-  void OnEnd(const absl::Status& status) override { ADD_FAILURE() << "ended: " << status; }
-
-  std::map<std::string, uint32_t> known() const {
-    std::lock_guard<std::mutex> lock(mu_);
-    return stale_ ? std::map<std::string, uint32_t>{{"stale", 0}} : known_;
-  }
-
- private:
-  void Put(const ServiceInstance& instance) {
-    known_[instance.key().instance_id()] = instance.port();
-  }
-
-  mutable std::mutex mu_;
-  std::map<std::string, uint32_t> known_;
-  bool stale_ = false;
-  bool in_parts_ = false;
-};
-
-// An agent's core over etcd, with its intents; a second one that follows.
-class World {
- public:
-  explicit World(const EtcdCluster& etcd, absl::Duration ttl = absl::Seconds(3))
-      : etcd_(etcd), prefix_(NewPrefix()), timer_(NewTestTimer()), judge_(etcd, prefix_) {
-    judge_.options().client.call_timeout = kProcessTimeout;
-    judge_.Open();
-    agent_ = NewCore("agent", ttl);
-    reader_ = NewCore("reader", ttl);
-    SubscribeRequest request;
-    request.mutable_selector()->set_service("s");
-    stream_ = reader_->Subscribe(request, follower_);
-  }
-
-  const std::string& prefix() const { return prefix_; }
-  EtcdHarness& judge() { return judge_; }
-  FailbackRegistry& agent() { return *agent_; }
-
-  // States an intent.
-  void Register(const std::string& id, uint32_t port) {
-    RegisterRequest request;
-    *request.add_registrations()->mutable_instance() = MakeInstance("s", id, port);
-    agent_->Register(request, [](const absl::StatusOr<RegisterResponse>& response) {
-      EXPECT_TRUE(response.ok()) << response.status();
-    });
-    intents_[id] = port;
-  }
-  void Unregister(const std::string& id) {
-    UnregisterRequest request;
-    *request.add_deregistrations()->mutable_key() = MakeInstance("s", id).key();
-    agent_->Unregister(request, [](const absl::StatusOr<UnregisterResponse>& response) {
-      EXPECT_TRUE(response.ok()) << response.status();
-    });
-    intents_.erase(id);
-  }
-  void RegisterMany(int count) {
-    for (int i = 0; i < count; ++i) Register(absl::StrCat("i", i), 1000);
-  }
-  // A few intents of each kind, as happen at any time.
-  void Churn() {
-    for (int i = 0; i < 20; ++i) {
-      const std::string id = absl::StrCat("i", random_() % 60);
-      if (random_() % 3 == 0) {
-        Unregister(id);
-      } else {
-        Register(id, 1 + random_() % 60000);
-      }
-    }
-  }
-
-  // Etcd has the last intents and nothing else, and so has the subscriber.
-  void ExpectLastIntents() {
-    std::map<std::string, uint32_t> listed;
-    const auto as_intended = [&] {
-      ListRequest request;
-      request.mutable_selector()->set_service("s");
-      auto response = CallAndWait<ListResponse>(*judge_, &Registry::List, request);
-      if (!response.ok()) return false;
-      listed.clear();
-      for (const auto& record : response->records()) {
-        listed[record.instance().key().instance_id()] = record.instance().port();
-      }
-      return listed == intents_ && agent_->Pending().empty();
-    };
-    if (!Eventually(as_intended, absl::Seconds(60))) {
-      EXPECT_EQ(listed, intents_);
-      for (const auto& pending : agent_->Pending()) ADD_FAILURE() << pending.ShortDebugString();
-    }
-    if (!Eventually([&] { return follower_->known() == intents_; }, absl::Seconds(60))) {
-      EXPECT_EQ(follower_->known(), intents_);
-    }
-  }
-
- private:
-  std::unique_ptr<FailbackRegistry> NewCore(const std::string& name, absl::Duration ttl) {
-    FailbackRegistry::Options options;
-    options.upstream_name = "etcd";
-    options.client_name = name;
-    options.session_ttl = ttl;
-    options.anti_entropy_interval = absl::Milliseconds(500);
-    options.retry.backoff = {absl::Milliseconds(50), 2.0, absl::Seconds(1), 1.0};
-    options.timer = timer_.get();
-    EtcdRegistry::Options etcd = EtcdTestOptions(etcd_, prefix_, timer_.get());
-    etcd.client.call_timeout = absl::Seconds(3);
-    etcd.watch_outage_limit = absl::Seconds(3);
-    return FailbackRegistry::Create(std::make_unique<EtcdRegistry>(std::move(etcd)),
-                                    std::move(options))
-        .value();
-  }
-
-  const EtcdCluster& etcd_;
-  const std::string prefix_;
-  const std::unique_ptr<HashedWheelTimer> timer_;
-  EtcdHarness judge_;
-  std::mt19937 random_{std::random_device()()};
-  std::map<std::string, uint32_t> intents_;
-  const std::shared_ptr<Follower> follower_ = std::make_shared<Follower>();
-  std::unique_ptr<FailbackRegistry> agent_;
-  std::unique_ptr<FailbackRegistry> reader_;
-  std::unique_ptr<SubscribeStream> stream_;
-};
 
 class EtcdFaultTest : public testing::Test {
  protected:
@@ -191,7 +49,7 @@ class EtcdFaultTest : public testing::Test {
 EtcdCluster* EtcdFaultTest::etcd_ = nullptr;
 
 TEST_F(EtcdFaultTest, LeaderKilled) {
-  World world(etcd());
+  EtcdWorld world(etcd());
   world.RegisterMany(40);
   world.ExpectLastIntents();
   etcd().Kill(etcd().WaitForLeader());
@@ -200,7 +58,7 @@ TEST_F(EtcdFaultTest, LeaderKilled) {
 }
 
 TEST_F(EtcdFaultTest, FollowerKilled) {
-  World world(etcd());
+  EtcdWorld world(etcd());
   world.RegisterMany(40);
   world.ExpectLastIntents();
   etcd().Kill(AFollower());
@@ -209,7 +67,7 @@ TEST_F(EtcdFaultTest, FollowerKilled) {
 }
 
 TEST_F(EtcdFaultTest, MemberAfterMemberKilledInTheMiddleOfEverything) {
-  World world(etcd());
+  EtcdWorld world(etcd());
   world.RegisterMany(40);
   for (int member = 0; member < etcd().size(); ++member) {
     world.Churn();
@@ -223,7 +81,7 @@ TEST_F(EtcdFaultTest, MemberAfterMemberKilledInTheMiddleOfEverything) {
 }
 
 TEST_F(EtcdFaultTest, AllKilledAndRestarted) {
-  World world(etcd());
+  EtcdWorld world(etcd());
   world.RegisterMany(40);
   world.ExpectLastIntents();
   for (int i = 0; i < etcd().size(); ++i) etcd().Kill(i);
@@ -261,7 +119,7 @@ TEST_F(EtcdFaultTest, AConnectionThatBreaksWhileNothingIsAskedIsTold) {
 }
 
 TEST_F(EtcdFaultTest, MemberStoppedForLongerThanTheTtl) {
-  World world(etcd(), absl::Seconds(1));
+  EtcdWorld world(etcd(), absl::Seconds(1));
   world.RegisterMany(40);
   world.ExpectLastIntents();
   const int stopped = etcd().WaitForLeader();
@@ -278,7 +136,7 @@ TEST_F(EtcdFaultTest, MemberStoppedForLongerThanTheTtl) {
 }
 
 TEST_F(EtcdFaultTest, CompactionInTheMiddleOfAWatch) {
-  World world(etcd());
+  EtcdWorld world(etcd());
   world.RegisterMany(40);
   world.ExpectLastIntents();
   // Those who follow are away, what they have missed is compacted when they come again.
@@ -296,7 +154,7 @@ TEST_F(EtcdFaultTest, CompactionInTheMiddleOfAWatch) {
 }
 
 TEST_F(EtcdFaultTest, LeaseRevokedByAnotherHand) {
-  World world(etcd());
+  EtcdWorld world(etcd());
   world.RegisterMany(40);
   world.ExpectLastIntents();
   // Every lease that has instances of this test.
@@ -317,7 +175,7 @@ TEST_F(EtcdFaultTest, LeaseRevokedByAnotherHand) {
 }
 
 TEST_F(EtcdFaultTest, KeysDeletedAndOverwrittenByAnotherHand) {
-  World world(etcd());
+  EtcdWorld world(etcd());
   world.RegisterMany(40);
   world.ExpectLastIntents();
   const std::string key = world.prefix() + "/v1/default/s/i";
@@ -333,7 +191,7 @@ TEST_F(EtcdFaultTest, KeysDeletedAndOverwrittenByAnotherHand) {
 }
 
 TEST_F(EtcdFaultTest, QuotaAlarm) {
-  World world(etcd());
+  EtcdWorld world(etcd());
   world.RegisterMany(20);
   world.ExpectLastIntents();
   // Fill the quota of 16 MiB.
@@ -363,7 +221,7 @@ TEST_F(EtcdFaultTest, QuotaAlarm) {
 }
 
 TEST_F(EtcdFaultTest, AnEpochEndsWhenItIsToldTo) {
-  World world(etcd());
+  EtcdWorld world(etcd());
   world.RegisterMany(20);
   world.ExpectLastIntents();
   const uint64_t epoch = world.judge()->Stats().epoch;
