@@ -23,6 +23,11 @@ const std::string& NameOf(const agent::v1::UpstreamStatus& upstream) {
 
 absl::Status Readiness(const agent::v1::GetStatusResponse& status) {
   for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
+    if (upstream.has_journal_error()) {
+      return absl::UnavailableError(
+          absl::StrCat("what is stated now would not survive this agent: ",
+                       std::string(StatusFromProto(upstream.journal_error()).message())));
+    }
     if (upstream.has_lapsed_since()) {
       return absl::UnavailableError(
           absl::StrCat("the lease at ", NameOf(upstream), " has run out (",

@@ -42,9 +42,10 @@ void FailbackRegistry::Core::AuditSoon() {
   absl::Duration wait =
       std::min(kSettling + kSpread * options_.random(), options_.anti_entropy_interval);
   const UpstreamSession::State session = session_->state();
-  if (session.session_serial == 1 && session.info.resumed() && journal_ == nullptr) {
-    // An earlier process of this incarnation opened the session, and this one does not know what
-    // that was told. Whoever still wants it has as long to say so as a session lives unheard of.
+  if (session.session_serial == 1 && session.info.resumed()) {
+    // An earlier process of this incarnation opened the session, and without a journal this one
+    // does not know what that was told. Whoever still wants it has as long to say so as a session
+    // lives unheard of. With one, that process may be alive: until then it has noticed.
     wait += FromProto(session.info.ttl());
   }
   audit_timer_ = After(wait, [](Core* core, Deferred* deferred) {
@@ -67,6 +68,14 @@ void FailbackRegistry::Core::BeginAudit(Deferred* deferred) {
   const UpstreamSession::State session = session_->state();
   if (closed_ || draining_) return;
   if (session.phase != UpstreamSession::Phase::kUp || resyncing_) return ArmAudit();
+  if (session.contested) {
+    // What another process has stated under this incarnation is not ours to remove.
+    audit_timer_ = After(FromProto(session.info.ttl()), [](Core* core, Deferred* deferred) {
+      core->mu_.AssertHeld();
+      core->BeginAudit(deferred);
+    });
+    return;
+  }
   auto audit = std::make_shared<Audit>();
   audit->serial = ++audit_serial_;
   audit->request.set_incarnation(incarnation_);
@@ -129,9 +138,9 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
   int64_t missing = 0, different = 0, extra = 0;
   std::vector<RecordPtr> gone;
   for (const auto& [key, record] : records_) {
-    // What was cancelled is remembered for as long as the registry holds the key.
-    if (record->given_up && record->in_flight == 0 && record->touched < audit.serial &&
-        audit.listed.find(record->key) == audit.listed.end()) {
+    // What was cancelled, or is not known here, is kept for as long as the registry holds the key.
+    if ((record->given_up || record->kept) && record->in_flight == 0 &&
+        record->touched < audit.serial && audit.listed.find(record->key) == audit.listed.end()) {
       gone.push_back(record);
     }
     const bool idle = !record->pending() && record->in_flight == 0 && !record->queued &&
@@ -151,7 +160,7 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
   }
   for (const RecordPtr& record : gone) Erase(record, absl::OkStatus(), deferred);
   for (const auto& [key, listed] : audit.listed) {
-    if (records_.find(key) != records_.end() || ask_ || NowNanos() < spare_until_nanos_) continue;
+    if (records_.find(key) != records_.end() || ask_) continue;
     ++extra;
     RecordPtr record = std::make_shared<Record>();
     record->key = key;
@@ -190,17 +199,18 @@ void FailbackRegistry::Core::AskAgainLater() {
 
 void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferred) {
   ask_ = asking_ = false;
-  spare_until_nanos_ =
-      NowNanos() + absl::ToInt64Nanoseconds(FromProto(session_->state().info.ttl()));
   int64_t taken = 0, parked = 0;
   std::vector<RecordPtr> doubted;
   for (const auto& [key, record] : records_) {
     if (record->doubted) doubted.push_back(record);
   }
+  for (const auto& [key, listed] : audit.listed) {
+    last_generation_ = std::max(last_generation_, listed.generation);
+  }
+  const int64_t kept = KeepUnknown(audit, deferred);
   for (const RecordPtr& record : doubted) {
     const auto it = audit.listed.find(record->key);
     const bool listed = it != audit.listed.end();
-    if (listed) last_generation_ = std::max(last_generation_, it->second.generation);
     if (record->present && !listed && !record->given_up) {
       // Unregistered since, or never registered, or gone with its session: nobody here knows.
       ++parked;
@@ -223,13 +233,40 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
       Enqueue(record);
     }
   }
-  deferred->Add([name = options_.upstream_name, known = doubted.size(), taken, parked] {
+  if (doubted_ == 0) journal_->Settle();
+  deferred->Add([name = options_.upstream_name, known = doubted.size(), taken, parked, kept] {
     Log(LogLevel::kError, "the registry has said what of a journal that was put back still holds",
         {{"upstream", name},
          {"intents", absl::StrCat(known)},
          {"newer_at_the_registry", absl::StrCat(taken)},
-         {"parked", absl::StrCat(parked)}});
+         {"parked", absl::StrCat(parked)},
+         {"only_at_the_registry", absl::StrCat(kept)}});
   });
+}
+
+int64_t FailbackRegistry::Core::KeepUnknown(const Audit& audit, Deferred* deferred) {
+  int64_t kept = 0;
+  for (const auto& [key, listed] : audit.listed) {
+    if (records_.find(key) != records_.end()) continue;
+    ++kept;
+    auto record = std::make_shared<Record>();
+    record->key = key;
+    record->present = true;
+    record->persistent = listed.persistent;
+    record->payload = listed.instance;
+    record->generation = listed.generation;
+    record->touched = audit_serial_;
+    record->doubted = record->kept = true;
+    ++doubted_;
+    records_.emplace(record->key, record);
+    AttemptFailed(record,
+                  absl::FailedPreconditionError(
+                      "the journal was put back to an earlier moment and does not know this "
+                      "instance, which the registry holds and keeps: state it again, retry it to "
+                      "go on with it, unregister it, or cancel it to leave it as it is"),
+                  NextStep::kPark, /*sent=*/false, deferred);
+  }
+  return kept;
 }
 
 }  // namespace failback

@@ -190,6 +190,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     // From a journal that was put back, and the registry has not said yet whether it still holds:
     // not sent, until its owner states it again or an operator retries it.
     bool doubted = false;
+    // Doubted, and not in that journal: the registry holds it. Left there, and shown as parked.
+    bool kept = false;
     // An operator has cancelled it: neither tried again nor repaired, until a new intent. It stays
     // in the journal as that.
     bool given_up = false;
@@ -518,6 +520,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void AskAgainLater() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes the registry's word for it.
   void SettleDoubted(const Audit& audit, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What a journal that was put back does not know, and the registry holds, stays there and is
+  // shown. Returns how many that are.
+  int64_t KeepUnknown(const Audit& audit, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Operator (failback_operator.cc).
   std::string PendingId(const Record& record) const;
@@ -569,6 +574,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   uint64_t seen_connection_serial_ ABSL_GUARDED_BY(mu_) = 0;
   bool resyncing_ ABSL_GUARDED_BY(mu_) = false;
   bool session_down_ ABSL_GUARDED_BY(mu_) = false;
+  bool told_contested_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t seen_twins_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t down_since_nanos_ ABSL_GUARDED_BY(mu_) = 0;
   bool told_away_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Time> told_lapsed_ ABSL_GUARDED_BY(mu_);
@@ -604,8 +611,6 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   bool ask_ ABSL_GUARDED_BY(mu_) = false;
   bool asking_ ABSL_GUARDED_BY(mu_) = false;
   Timeout ask_timer_ ABSL_GUARDED_BY(mu_);
-  // Until then the audit leaves alone what it does not know: its owner may state it again.
-  int64_t spare_until_nanos_ ABSL_GUARDED_BY(mu_) = INT64_MIN;
 
   FailbackStatistics::Counters counters_ ABSL_GUARDED_BY(mu_);
   TokenBucket retry_tokens_ ABSL_GUARDED_BY(mu_);

@@ -54,7 +54,6 @@ void FailbackRegistry::Core::Restore() {
       Enqueue(record);
     }
     ask_ = journal_->was_put_back();
-    if (ask_ && doubted_ == 0) journal_->Settle();
     for (IntentJournal::Snapshot& snapshot : journal_->TakeSnapshots()) {
       DropFromJournal(last_known_.Put(snapshot.selector, std::move(snapshot.event)));
     }
@@ -166,7 +165,9 @@ void FailbackRegistry::Core::EndBeforeChecks(uint64_t session_serial) {
 
 void FailbackRegistry::Core::EndDoubt(Record* record) {
   if (!std::exchange(record->doubted, false)) return;
-  if (--doubted_ == 0) journal_->Settle();
+  record->kept = false;
+  // Before the registry was asked it may hold what is not known here.
+  if (--doubted_ == 0 && !ask_) journal_->Settle();
 }
 
 void FailbackRegistry::Core::Forget(Record* record) {

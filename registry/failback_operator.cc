@@ -111,6 +111,11 @@ agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
   status.set_superseded(static_cast<uint64_t>(stats.superseded));
   status.set_subscriptions(static_cast<uint64_t>(stats.subscriptions));
   status.set_state(stats.state);
+  if (stats.journal.has_value() && !stats.journal->error.ok()) {
+    *status.mutable_journal_error() = StatusToProto(stats.journal->error);
+    SetTime(stats.journal->error_since, status.mutable_journal_error_since());
+  }
+  if (stats.twins > 0) SetTime(stats.twin_time, status.mutable_twin_time());
   if (stats.lapsed_since.has_value()) {
     SetTime(*stats.lapsed_since, status.mutable_lapsed_since());
     *status.mutable_last_error() = StatusToProto(LapseReason(session));
@@ -157,10 +162,15 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Retry(const std::vector<std::str
     auto found = FindPending(ids);
     if (!found.ok()) return found.status();
     for (const RecordPtr& record : *found) {
+      ++retried;
+      if (record->kept) {
+        // An intent of this agent's from now on, in the journal too.
+        NewGeneration(record);
+        continue;
+      }
       EndDoubt(record.get());
       if (record->retry != nullptr) record->retry->RunNow();
       Enqueue(record);
-      ++retried;
     }
   }
   Pump();

@@ -5,9 +5,15 @@
 #include <numeric>
 
 #include "registry/failback_core.h"
+#include "registry/utf8.h"
 #include "registry/version.h"
 
 namespace failback {
+namespace {
+
+constexpr size_t kMaxReportedError = 128;
+
+}  // namespace
 
 void FailbackRegistry::Core::CountAttempt(OperationKind kind, const absl::Status& status) {
   FailbackStatistics::ByCode& codes = counters_.attempts[static_cast<size_t>(kind)];
@@ -26,6 +32,8 @@ FailbackStatistics FailbackRegistry::Core::Stats(UpstreamSession::State* state) 
   stats.up = session.phase == UpstreamSession::Phase::kUp;
   stats.sessions_opened = static_cast<int64_t>(session.session_serial);
   stats.reconnects = static_cast<int64_t>(session.connection_serial);
+  stats.twins = session.twins;
+  stats.twin_time = session.twin_time;
   stats.lapsed_since = LapsedSince(session);
   stats.counters = counters_;
   stats.desired = totals_.desired();
@@ -70,6 +78,13 @@ registry::v1::AgentReport FailbackRegistry::Core::Report() const {
     report.mutable_oldest_pending()->set_seconds(
         absl::ToUnixSeconds(since + absl::Milliseconds(500)));
   }
+  if (stats.journal.has_value() && !stats.journal->error.ok()) {
+    std::string error = MadePrintable(std::string(stats.journal->error.message()), ' ');
+    CutUtf8(kMaxReportedError, &error);
+    report.set_journal_error(std::move(error));
+  }
+  if (stats.twins > 0)
+    report.mutable_twin_time()->set_seconds(absl::ToUnixSeconds(stats.twin_time));
   return report;
 }
 

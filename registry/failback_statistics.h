@@ -50,6 +50,9 @@ struct FailbackStatistics {
   std::optional<absl::Time> lapsed_since;
   int64_t sessions_opened = 0;
   int64_t reconnects = 0;
+  // How often a new incarnation was taken as another process used the one before, and when last.
+  int64_t twins = 0;
+  absl::Time twin_time;
 
   // Instances that should be there, how many of them the upstream has acknowledged, and how many a
   // later incarnation holds.

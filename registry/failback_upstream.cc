@@ -28,6 +28,15 @@ void FailbackRegistry::Core::OnSessionChange() {
         FinishDrain(/*closed=*/true, &deferred);
       }
       if (state.incarnation != incarnation_) TakeIncarnation(state, &deferred);
+      if (state.contested && !std::exchange(told_contested_, state.contested)) {
+        deferred.Add([name = options_.upstream_name, incarnation = incarnation_] {
+          Log(LogLevel::kWarning,
+              "another process has opened this agent's session: is its state directory, or its "
+              "incarnation, in use elsewhere?",
+              {{"upstream", name}, {"incarnation", incarnation}});
+        });
+      }
+      told_contested_ = state.contested;
       const bool lost = state.session_serial != seen_session_serial_;
       const bool down = state.phase == UpstreamSession::Phase::kDown;
       if (down || state.phase == UpstreamSession::Phase::kUp) {
@@ -50,13 +59,16 @@ void FailbackRegistry::Core::OnSessionChange() {
 void FailbackRegistry::Core::TakeIncarnation(const UpstreamSession::State& state,
                                              Deferred* deferred) {
   const LogFields fields = {{"upstream", options_.upstream_name},
-                            {"refused", incarnation_},
+                            {"former", incarnation_},
                             {"incarnation", state.incarnation},
                             {"message", std::string(state.last_error.message())}};
-  deferred->Add([fields] {
+  const bool twin = std::exchange(seen_twins_, state.twins) != state.twins;
+  deferred->Add([fields, twin] {
     Log(LogLevel::kError,
-        "the registry keeps this agent's incarnation for another caller, and a new one is taken: "
-        "find out who has opened a session under it",
+        twin ? "another process runs under this agent's incarnation, and a new one is taken: find "
+               "the copy of its state directory, or who else is configured so"
+             : "the registry keeps this agent's incarnation for another caller, and a new one is "
+               "taken: find out who has opened a session under it",
         fields);
   });
   incarnation_ = state.incarnation;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "registry/canonical.h"
 #include "registry/ids.h"
 #include "registry/log.h"
@@ -491,7 +492,8 @@ absl::Status IntentJournal::Write(const Batch& batch) {
     if (marks_.load(std::memory_order_relaxed)) TellMark(mark_->Put(Position()));
   } else {
     status = absl::UnavailableError(
-        absl::StrCat(Path(), " cannot be written: ", std::string(status.message())));
+        absl::StrCat("the intent journal cannot be written: ",
+                     absl::StripPrefix(status.message(), absl::StrCat(kKind, " "))));
   }
   Tell(status);
   MutexLock lock(&mu_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/ids.h"
 #include "registry/proto_time.h"
@@ -14,6 +15,10 @@ namespace {
 
 // Answers of a store that was there before, in a row, until it is believed to be back for good.
 constexpr int kStoreIsBack = 5;
+
+// Renewals of a session that was opened again after which nobody else is taken to be in it: the
+// other one renews every third of a TTL.
+constexpr int kUndisturbed = 6;
 
 // When neither side names a TTL.
 constexpr absl::Duration kDefaultTtl = absl::Seconds(10);
@@ -38,6 +43,7 @@ UpstreamSession::UpstreamSession(std::shared_ptr<Registry> upstream, Options opt
                                  std::function<void()> on_change)
     : options_(std::move(options)),
       on_change_(std::move(on_change)),
+      process_(Digest64(RandomId()) | 1),
       upstream_(std::move(upstream)) {
   state_.since = options_.timer->clock()->WallNow();
   state_.incarnation = options_.incarnation;
@@ -144,7 +150,7 @@ void UpstreamSession::Step() {
     probed_nanos_ = options_.timer->clock()->NowNanos();
     next_.Cancel();
     session_id = state_.session_id;
-    opens = session_id.empty() || phase == Phase::kDown;
+    opens = session_id.empty() || phase == Phase::kDown || reopen_;
     if (opens) {
       open.set_incarnation(state_.incarnation);
       open.set_client_name(options_.client_name);
@@ -153,6 +159,7 @@ void UpstreamSession::Step() {
       open.mutable_ttl()->set_nanos(static_cast<int32_t>(nanos % 1000000000));
       open.set_rank(state_.info.rank());
       open.set_store_id(state_.info.store_id());
+      open.set_process(process_);
     }
   }
   auto self = shared_from_this();
@@ -177,6 +184,7 @@ void UpstreamSession::Renew(const std::shared_ptr<Registry>& upstream,
                             const std::string& session_id) {
   KeepAliveRequest request;
   request.set_session_id(session_id);
+  request.set_process(process_);
   if (options_.report != nullptr) {
     registry::v1::AgentReport report = options_.report();
     const std::string bytes = report.SerializeAsString();
@@ -228,6 +236,7 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
                              response->store_id() == state_.info.store_id() &&
                              response->epoch() == state_.info.epoch();
       if (!confirmed) ++state_.session_serial;
+      reopen_ = false;
       state_.info = *std::move(response);
       state_.session_id = state_.info.session_id();
       reported_.clear();
@@ -235,10 +244,7 @@ void UpstreamSession::OnOpened(absl::StatusOr<OpenSessionResponse> response) {
       Succeeded();
     } else {
       if (ReasonOf(status) == registry::v1::ERROR_REASON_SESSION_NOT_OWNED) {
-        state_.incarnation = RandomId();
-        if (!state_.session_id.empty()) lost_nanos_ = options_.timer->clock()->NowNanos();
-        state_.session_id.clear();
-        state_.info.clear_rank();
+        TakeIncarnation();
       }
       Failed(status);
     }
@@ -272,11 +278,42 @@ void UpstreamSession::OnRenewed(const std::string& session_id,
         *state_.info.mutable_ttl() = response->ttl();
       }
       Succeeded();
+      LookForTwin(response->process());
     } else {
       Failed(response.status());
     }
   }
   on_change_();
+}
+
+void UpstreamSession::LookForTwin(uint64_t process) {
+  if (process == 0 || process == process_) {
+    if (state_.contested && ++undisturbed_ >= kUndisturbed) state_.contested = false;
+    return;
+  }
+  if (state_.phase != Phase::kUp) return;
+  undisturbed_ = 0;
+  if (!std::exchange(state_.contested, true)) {
+    reopen_ = true;
+    Schedule(absl::ZeroDuration());
+    return;
+  }
+  state_.contested = false;
+  ++state_.twins;
+  state_.twin_time = options_.timer->clock()->WallNow();
+  TakeIncarnation();
+  state_.last_error = absl::FailedPreconditionError(
+      "another process runs under this agent's incarnation: a copy of its state directory, or one "
+      "incarnation configured twice");
+  SetPhase(Phase::kConnecting);
+  Schedule(absl::ZeroDuration());
+}
+
+void UpstreamSession::TakeIncarnation() {
+  state_.incarnation = RandomId();
+  if (!state_.session_id.empty()) lost_nanos_ = options_.timer->clock()->NowNanos();
+  state_.session_id.clear();
+  state_.info.clear_rank();
 }
 
 void UpstreamSession::OnClosed(const absl::Status& status) {

@@ -19,6 +19,13 @@
 // that was there before the present one is refused with an error that says so, unless it keeps
 // coming (a store that was put back).
 //
+// A process says which one it is, and a renewal tells which one has opened the session last
+// (KeepAliveResponse.process). Another one: a second process runs under this incarnation, from a
+// copy of its state directory, or configured so. Once it may be an OpenSession of a dead
+// predecessor that was long on its way, so the session is opened again, which tells the other one
+// too. The second time this process leaves the incarnation to that one, and takes a new one. So of
+// two, the one that was there before leaves: its rank is the later one then, and it keeps its keys.
+//
 // An incarnation that the upstream keeps for another caller is lost to this one, as that caller may
 // hold it for as long as it likes: a new random one is taken, and tried with the next attempt.
 //
@@ -89,6 +96,11 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
     std::optional<absl::Time> lapsed_since;
     // As it was not renewed for its TTL; else the upstream said that it does not know it.
     bool overdue = false;
+    // Another process was seen in the session not long ago. And how often this one has taken a new
+    // incarnation for that, and when it did last.
+    bool contested = false;
+    int64_t twins = 0;
+    absl::Time twin_time = absl::InfinitePast();
   };
 
   // Nothing is called before Start().
@@ -131,6 +143,10 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   void OnOpened(absl::StatusOr<OpenSessionResponse> response);
   void OnRenewed(const std::string& session_id, absl::StatusOr<KeepAliveResponse> response);
   void OnClosed(const absl::Status& status);
+  // A renewal tells that `process` has opened the session last.
+  void LookForTwin(uint64_t process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // This process has another name from now on, and no session.
+  void TakeIncarnation() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The upstream does not know the session: opens one anew; not at once when that was opened just
   // now, so that two registries behind one address do not make it spin.
@@ -151,6 +167,7 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
 
   const Options options_;
   const std::function<void()> on_change_;
+  const uint64_t process_;
 
   CallGate gate_;
   mutable Mutex mu_;
@@ -171,6 +188,9 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   // Store ids that were there before the present one.
   std::set<std::string> former_stores_ ABSL_GUARDED_BY(mu_);
   int refused_stores_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
+  // The session is to be opened once more, as another process has.
+  bool reopen_ ABSL_GUARDED_BY(mu_) = false;
+  int undisturbed_ ABSL_GUARDED_BY(mu_) = 0;  // renewals since then
   // The report that the registry has; empty: none.
   std::string reported_ ABSL_GUARDED_BY(mu_);
 };

@@ -369,6 +369,15 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now,
         "\n", "operations    ", upstream.pending(), " pending, ", upstream.parked(), " parked\n",
         "subscriptions ", upstream.subscriptions(), "\n", "last error    ",
         FormatStatus(upstream.last_error()), "\n");
+    if (upstream.has_journal_error()) {
+      absl::StrAppend(&text, "journal       cannot be written since ",
+                      FormatWhen(upstream.journal_error_since(), now), ": ",
+                      FormatStatus(upstream.journal_error()), "\n");
+    }
+    if (upstream.has_twin_time()) {
+      absl::StrAppend(&text, "incarnation   new since ", FormatWhen(upstream.twin_time(), now),
+                      ": another process uses the one before\n");
+    }
   }
   if (status.has_xds()) absl::StrAppend(&text, FormatXds(status.xds(), now));
   absl::StrAppend(&text, FormatStaticServices(status, now, palette));

@@ -25,6 +25,8 @@ constexpr int kMaxPage = 1000;
 constexpr size_t kMaxQuery = 1024;
 // For so long an operation may be under way before it is worth a look.
 constexpr absl::Duration kPatience = absl::Minutes(1);
+// For so long after an agent has met another process in its session.
+constexpr absl::Duration kTwinsAreTold = absl::Hours(24);
 
 std::string Counted(uint64_t number, const char* what) {
   return absl::StrCat(number, " ", what, number == 1 ? "" : "s");
@@ -75,6 +77,15 @@ std::vector<std::string> TroublesOf(const SessionSummary& session,
     troubles.push_back(absl::StrCat("its session was last renewed ",
                                     absl::FormatDuration(absl::Trunc(ttl - left, absl::Seconds(1))),
                                     " ago, of a TTL of ", absl::FormatDuration(ttl)));
+  }
+  if (!report.journal_error().empty()) {
+    troubles.push_back(absl::StrCat("its intent journal: ", report.journal_error()));
+  }
+  if (report.has_twin_time() && now - FromProto(report.twin_time()) < kTwinsAreTold) {
+    troubles.push_back(absl::StrCat(
+        "another process used its incarnation ",
+        absl::FormatDuration(absl::Trunc(now - FromProto(report.twin_time()), absl::Seconds(1))),
+        " ago, and may run still"));
   }
   if (report.parked() > 0) {
     troubles.push_back(Counted(report.parked(), "parked operation"));

@@ -32,6 +32,9 @@ void CollectUpstream(const FailbackStatistics& stats, MetricFamilies* out) {
                stats.sessions_opened, labels);
   out->Counter("failback_agent_reconnects_total", "Probes that succeeded after a failed one.",
                stats.reconnects, labels);
+  out->Counter("failback_agent_twins_total",
+               "How often a new incarnation was taken, as another process used the one before.",
+               stats.twins, labels);
   out->Gauge("failback_agent_calls_in_flight", "Calls to the upstream under way.",
              stats.calls_in_flight, labels);
 }

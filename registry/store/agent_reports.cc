@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kMaxName = 128;
 constexpr int kMaxVersion = 64;
+constexpr int kMaxError = 128;
 
 // UTF-8 without control characters, at most `max` characters.
 bool IsText(const std::string& text, int max) {
@@ -19,7 +20,7 @@ bool IsText(const std::string& text, int max) {
 bool AgentReports::Take(const std::string& session_id, const registry::v1::AgentReport& report,
                         absl::Time time) {
   if (report.ByteSizeLong() > kMaxBytes || !IsText(report.name(), kMaxName) ||
-      !IsText(report.version(), kMaxVersion)) {
+      !IsText(report.version(), kMaxVersion) || !IsText(report.journal_error(), kMaxError)) {
     return false;
   }
   MutexLock lock(&mu_);

@@ -38,12 +38,14 @@ struct Lease {
   int64_t ttl = 0;  // nanoseconds, as all times here
   int64_t deadline = 0;
   int64_t renewed = 0;   // when
+  uint64_t process = 0;  // that has opened it last; 0: not known
   int64_t interval = 0;  // between the last two renewals; 0: not known yet
   Timeout timeout;
   bool armed = false;  // the timeout's task is to run, or runs now
   bool held = false;
   bool let_go = false;  // not to be held until it has been renewed
   bool ending = false;
+  bool contested = false;  // another process than that has renewed it
 };
 
 // A session that was ended by its lease.
@@ -60,8 +62,8 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
 
   int64_t Now() const { return options.timer->clock()->NowNanos(); }
 
-  void Grant(const std::string& session_id, int64_t ttl);
-  int64_t Renew(const std::string& session_id);
+  void Grant(const std::string& session_id, int64_t ttl, uint64_t process);
+  Renewal Renew(const std::string& session_id, uint64_t process);
   bool BeginEnd(const std::string& session_id);
   void Retry(const std::string& session_id, int64_t delay);
   void Drop(const std::string& session_id);
@@ -159,7 +161,7 @@ void Leases::Core::Unhold(Lease* lease) {
   --stats.held;
 }
 
-void Leases::Core::Grant(const std::string& session_id, int64_t ttl) {
+void Leases::Core::Grant(const std::string& session_id, int64_t ttl, uint64_t process) {
   MutexLock lock(&mu);
   if (stopped) return;
   Lease* lease = Find(session_id);
@@ -172,6 +174,8 @@ void Leases::Core::Grant(const std::string& session_id, int64_t ttl) {
   }
   const int64_t now = Now();
   lease->ttl = ttl;
+  lease->process = process;
+  lease->contested = false;
   lease->renewed = now;
   lease->ending = false;
   smallest_ttl = std::min(smallest_ttl, ttl);
@@ -180,16 +184,19 @@ void Leases::Core::Grant(const std::string& session_id, int64_t ttl) {
   StartHeartbeat();
 }
 
-int64_t Leases::Core::Renew(const std::string& session_id) {
+Leases::Renewal Leases::Core::Renew(const std::string& session_id, uint64_t process) {
   MutexLock lock(&mu);
   Lease* const lease = Find(session_id);
-  if (lease == nullptr || lease->ending) return 0;
+  if (lease == nullptr || lease->ending) return {};
   const int64_t now = Now();
   lease->interval = now - lease->renewed;
   lease->renewed = now;
   ++stats.renewals;
   Extend(lease, now);
-  return lease->ttl;
+  if (lease->process == 0) lease->process = process;
+  const bool other = process != 0 && process != lease->process;
+  const bool contested = other && !std::exchange(lease->contested, true);
+  return {absl::Nanoseconds(lease->ttl), lease->process, contested};
 }
 
 bool Leases::Core::BeginEnd(const std::string& session_id) {
@@ -457,12 +464,12 @@ Leases::Leases(Options options, OnDue on_due)
 
 Leases::~Leases() { core_->Stop(); }
 
-void Leases::Grant(const std::string& session_id, absl::Duration ttl) {
-  core_->Grant(session_id, absl::ToInt64Nanoseconds(ttl));
+void Leases::Grant(const std::string& session_id, absl::Duration ttl, uint64_t process) {
+  core_->Grant(session_id, absl::ToInt64Nanoseconds(ttl), process);
 }
 
-absl::Duration Leases::Renew(const std::string& session_id) {
-  return absl::Nanoseconds(core_->Renew(session_id));
+Leases::Renewal Leases::Renew(const std::string& session_id, uint64_t process) {
+  return core_->Renew(session_id, process);
 }
 
 bool Leases::BeginEnd(const std::string& session_id) { return core_->BeginEnd(session_id); }

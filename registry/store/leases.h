@@ -68,12 +68,20 @@ class Leases {
   Leases(const Leases&) = delete;
   Leases& operator=(const Leases&) = delete;
 
-  // A full TTL from now, for a new session or for one that has a lease already.
-  void Grant(const std::string& session_id, absl::Duration ttl);
+  // A full TTL from now, for a new session or for one that has a lease already. `process`: who has
+  // opened it (OpenSessionRequest.process); 0: not known.
+  void Grant(const std::string& session_id, absl::Duration ttl, uint64_t process = 0);
 
-  // A full TTL from now, which is returned; zero for a session without a lease, or whose end
-  // has begun.
-  absl::Duration Renew(const std::string& session_id);
+  struct Renewal {
+    // From now; zero for a session without a lease, or whose end has begun.
+    absl::Duration ttl;
+    // Who has opened it last; 0: not known.
+    uint64_t process = 0;
+    // The first renewal by another one since it was opened.
+    bool contested = false;
+  };
+  // `process` renews; where it is not known who opened the session it is taken for that one.
+  Renewal Renew(const std::string& session_id, uint64_t process = 0);
 
   // Whether the session is to be ended now: its lease has run out and nothing speaks against it.
   // From then on it cannot be renewed; Drop or Retry follows.

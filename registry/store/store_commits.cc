@@ -322,7 +322,7 @@ void StoreRegistry::Answer(Group group, Decided decided, Aftermath* aftermath) {
   for (size_t i = 0; i < decided.opened.size(); ++i) {
     State::Transaction::Opened& opened = decided.opened[i];
     const absl::Duration ttl = absl::Milliseconds(group.openings[i].opening.ttl_ms);
-    if (opened.status.ok()) leases_->Grant(opened.session_id, ttl);
+    if (opened.status.ok()) leases_->Grant(opened.session_id, ttl, group.openings[i].process);
     aftermath->Call([this, done = std::move(group.openings[i].done), opened = std::move(opened),
                      ttl]() mutable {
       if (!opened.status.ok()) return std::move(done)(opened.status);

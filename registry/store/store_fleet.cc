@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "registry/admin/fleet_query.h"
 #include "registry/admin/instance_query.h"
+#include "registry/log.h"
 #include "registry/proto_time.h"
 #include "registry/store/store_registry.h"
 
@@ -41,6 +42,14 @@ void StoreRegistry::AddLease(const std::string& session_id, SessionSummary* sess
   } else {
     *session->mutable_expire_time() = ToProto(now + lease->remaining);
   }
+}
+
+void StoreRegistry::TellContested(const std::string& session_id) const {
+  const SessionSummary session = SummariesOf({session_id}).front();
+  Log(LogLevel::kWarning,
+      "two processes use one session: a copied state directory, or one incarnation configured "
+      "twice",
+      {{"incarnation", session.incarnation()}, {"client", session.client_name()}});
 }
 
 std::vector<SessionSummary> StoreRegistry::SummariesOf(

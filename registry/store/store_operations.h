@@ -46,6 +46,7 @@ struct StoreRegistry::Batch {
 
 struct StoreRegistry::Opening {
   State::Transaction::Opening opening;
+  uint64_t process = 0;
   Callback<OpenSessionResponse> done;
 
   void Fail(const absl::Status& status) && { std::move(done)(status); }

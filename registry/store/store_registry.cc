@@ -168,14 +168,16 @@ void StoreRegistry::OpenSession(const OpenSessionRequest& request,
   if (request.store_id() == store_id_) operation.opening.claimed_rank = request.rank();
   operation.opening.new_session_id = NewSessionId(request.owner());
   operation.opening.owner = request.owner();
+  operation.process = request.process();
   operation.done = std::move(done);
   Submit(std::move(operation));
 }
 
 void StoreRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
   if (auto status = ValidateKeepAlive(request); !status.ok()) return std::move(done)(status);
-  const absl::Duration ttl = leases_->Renew(request.session_id());
-  if (ttl == absl::ZeroDuration()) return std::move(done)(SessionUnknown());
+  const Leases::Renewal renewal = leases_->Renew(request.session_id(), request.process());
+  if (renewal.ttl == absl::ZeroDuration()) return std::move(done)(SessionUnknown());
+  if (renewal.contested) TellContested(request.session_id());
   if (request.has_report()) {
     agent_reports_.Take(request.session_id(), request.report(), options_.timer->clock()->WallNow());
     // It may have ended meanwhile.
@@ -185,9 +187,10 @@ void StoreRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliv
   }
   KeepAliveResponse response;
   response.set_session_id(request.session_id());
-  *response.mutable_ttl() = ToProto(ttl);
+  *response.mutable_ttl() = ToProto(renewal.ttl);
   response.set_epoch(epoch_);
   response.set_revision(revision());
+  response.set_process(renewal.process);
   std::move(done)(std::move(response));
 }
 

@@ -268,6 +268,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   // Of sessions that have ended: empty.
   std::vector<admin::v1::SessionSummary> SummariesOf(
       const std::vector<std::string>& session_ids) const;
+  // Two processes renew the session: one line in the log, for whoever runs them.
+  void TellContested(const std::string& session_id) const;
   void CountHeld(std::vector<admin::v1::ServiceSummary>* services) const;
   void AddLease(const std::string& session_id, admin::v1::SessionSummary* session) const;
   std::vector<admin::v1::AgentSummary> Agents() const;

@@ -88,6 +88,26 @@ function agentProblems({ agent, parked, superseded }, route, stale, now) {
             : null,
       });
     }
+    if (upstream.journalError)
+      found.push({
+        key: `journal ${upstream.name}`,
+        level: "bad",
+        text: [
+          h("strong", {}, "The intent journal cannot be written"),
+          ` for ${since(upstream.journalErrorSince, now)}: ${shortMessage(upstream.journalError.message)}. `,
+          "What is stated meanwhile is refused, and would not survive the agent.",
+        ],
+      });
+    if (upstream.twinTime)
+      found.push({
+        key: `twin ${upstream.name}`,
+        level: "warn",
+        text: [
+          h("strong", {}, `Another process used this agent's incarnation at ${upstream.name}`),
+          ` ${since(upstream.twinTime, now)} ago, and may run still: a copy of its state directory, or one `,
+          "incarnation configured twice. This agent has taken a new one.",
+        ],
+      });
     if (upstream.lapsedSince)
       found.push({
         key: `lapsed ${upstream.name}`,

@@ -135,17 +135,22 @@ TEST_F(JournalPutBackTest, TheRegistrysWordHolds) {
   Advance(absl::Seconds(3));
   EXPECT_THAT(Held(), ElementsAre(Pair("changed", 2), Pair("kept", 8080), Pair("later", 8080)))
       << "neither is the unregistered one back, nor has the old payload won";
-  EXPECT_THAT(Parked(), ElementsAre("gone"));
+  EXPECT_THAT(Parked(), ElementsAre("gone", "later"));
   EXPECT_THAT(log_, HasSubstr("the intent journal is not as it was last"));
-  EXPECT_THAT(log_, HasSubstr("newer_at_the_registry=1 parked=1"));
+  EXPECT_THAT(log_, HasSubstr("newer_at_the_registry=1 parked=1 only_at_the_registry=1"));
 
-  // What the journal does not know has a TTL to be stated again.
+  // What the journal does not know lives on, and is shown.
   Advance(absl::Minutes(3));
-  EXPECT_THAT(Held(), ElementsAre(Pair("changed", 2), Pair("kept", 8080)));
+  EXPECT_THAT(Held(), ElementsAre(Pair("changed", 2), Pair("kept", 8080), Pair("later", 8080)));
   // The next life is in doubt as long as something is.
   Kill();
   Start();
+  Advance(absl::Minutes(3));
+  EXPECT_THAT(Held(), ElementsAre(Pair("changed", 2), Pair("kept", 8080), Pair("later", 8080)));
+  EXPECT_THAT(Parked(), ElementsAre("gone", "later"));
+  Unregister("later");
   EXPECT_THAT(Parked(), ElementsAre("gone"));
+  EXPECT_THAT(Held(), ElementsAre(Pair("changed", 2), Pair("kept", 8080)));
   Register("gone");
   EXPECT_THAT(Parked(), ElementsAre());
   Kill();
@@ -153,6 +158,57 @@ TEST_F(JournalPutBackTest, TheRegistrysWordHolds) {
   Start();
   EXPECT_EQ(log_, "");
   EXPECT_THAT(Held(), ElementsAre(Pair("changed", 2), Pair("gone", 8080), Pair("kept", 8080)));
+}
+
+TEST_F(JournalPutBackTest, WhatTheJournalDoesNotKnowIsForItsOwnerOrAnOperatorToSay) {
+  Kill();
+  Save();
+  Start();
+  for (const char* id : {"cancelled", "ended", "owned", "retried"}) Register(id);
+  const auto four = ElementsAre("cancelled", "ended", "owned", "retried");
+  Kill();
+  PutBack();
+  for (int life = 0; life < 2; ++life) {
+    Start();
+    Advance(absl::Seconds(3));
+    EXPECT_THAT(Parked(), four) << "an empty journal, too, is in doubt, in life " << life;
+    Advance(absl::Minutes(3));
+    EXPECT_EQ(Held().size(), 4);
+    if (life == 0) Kill();
+  }
+  Register("owned", 2);
+  EXPECT_EQ(registry_->Retry({"register default/orders/retried"}).value_or(-1), 1);
+  EXPECT_EQ(registry_->Cancel({"register default/orders/cancelled"}).value_or(-1), 1);
+  Unregister("ended");
+  Advance(absl::Minutes(3));
+  EXPECT_THAT(Parked(), ElementsAre());
+  const auto three = ElementsAre(Pair("cancelled", 8080), Pair("owned", 2), Pair("retried", 8080));
+  EXPECT_THAT(Held(), three);
+  Kill();
+  log_.clear();
+  Start();
+  Advance(absl::Minutes(3));
+  EXPECT_EQ(log_, "") << "nothing is in doubt any more";
+  EXPECT_THAT(Held(), three);
+  // What has gone with its session is not brought back.
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 2);
+}
+
+TEST_F(JournalPutBackTest, WhatTheRegistryNoLongerHoldsIsNotKept) {
+  Kill();
+  Save();
+  Start();
+  Register("later");
+  Kill();
+  PutBack();
+  Start();
+  Advance(absl::Seconds(3));
+  ASSERT_THAT(Parked(), ElementsAre("later"));
+  UnregisterRequest by_hand = MakeUnregister("later");
+  store_->Unregister(by_hand, [](const absl::StatusOr<UnregisterResponse>&) {});
+  Advance(absl::Minutes(3));
+  EXPECT_THAT(Held(), ElementsAre());
+  EXPECT_THAT(Parked(), ElementsAre());
 }
 
 TEST_F(JournalPutBackTest, WhatIsStatedAfterwardsWins) {

@@ -214,6 +214,76 @@ TEST_F(UpstreamSessionTest, ASessionThatIsNoLongerOursIsOpenedAnew) {
   EXPECT_EQ(session_->state().session_id, "s2");
 }
 
+// A copy of this process's state directory runs elsewhere.
+TEST_F(UpstreamSessionTest, OfTwoProcessesInOneSessionThisOneTakesAnotherIncarnation) {
+  uint64_t opener = 0;
+  fake_->opens.AnswerWith([&](const OpenSessionRequest& request) {
+    opener = request.process();
+    OpenSessionResponse response = Opened();
+    response.set_session_id(absl::StrCat("of ", request.incarnation()));
+    return response;
+  });
+  fake_->keep_alives.AnswerWith([&](const KeepAliveRequest& request) {
+    KeepAliveResponse response;
+    response.set_session_id(request.session_id());
+    response.set_process(opener);
+    EXPECT_NE(request.process(), 0);
+    return response;
+  });
+  session_->Start();
+  ASSERT_NE(opener, 0);
+  const uint64_t own = opener;
+  Advance(absl::Minutes(1));
+  EXPECT_FALSE(session_->state().contested);
+
+  opener = 7;
+  Advance(absl::Seconds(3));
+  EXPECT_EQ(opener, own) << "it says once more that it is there";
+  EXPECT_TRUE(session_->state().contested);
+  EXPECT_EQ(session_->state().incarnation, "inc");
+  EXPECT_EQ(session_->state().session_serial, 1) << "nothing was lost";
+  EXPECT_EQ(phase(), Phase::kUp);
+  Advance(absl::Seconds(2));
+  opener = 7;  // which does the same
+  Advance(absl::Seconds(3));
+  EXPECT_NE(session_->state().incarnation, "inc");
+  EXPECT_EQ(fake_->opens.last_request().incarnation(), session_->state().incarnation);
+  EXPECT_EQ(fake_->opens.last_request().rank(), 0) << "a later rank";
+  EXPECT_EQ(fake_->closes.request_count(), 0) << "the session is the other one's";
+  EXPECT_EQ(session_->state().session_serial, 2);
+  EXPECT_EQ(session_->state().twins, 1);
+  EXPECT_EQ(session_->state().twin_time, clock_.WallNow());
+  EXPECT_EQ(phase(), Phase::kUp);
+  EXPECT_FALSE(session_->state().contested);
+}
+
+// An OpenSession of the process before, which was long on its way.
+TEST_F(UpstreamSessionTest, OneOpeningByAnotherProcessIsNoTwin) {
+  uint64_t opener = 0;
+  fake_->opens.AnswerWith([&](const OpenSessionRequest& request) {
+    opener = request.process();
+    OpenSessionResponse response = Opened();
+    response.set_session_id("s");
+    return response;
+  });
+  fake_->keep_alives.AnswerWith([&](const KeepAliveRequest& request) {
+    KeepAliveResponse response;
+    response.set_session_id(request.session_id());
+    response.set_process(opener);
+    return response;
+  });
+  session_->Start();
+  for (int round = 0; round < 3; ++round) {
+    opener = 7;
+    Advance(absl::Seconds(3));
+    EXPECT_TRUE(session_->state().contested);
+    Advance(absl::Seconds(19));
+    EXPECT_FALSE(session_->state().contested);
+  }
+  EXPECT_EQ(session_->state().incarnation, "inc");
+  EXPECT_EQ(session_->state().twins, 0);
+}
+
 TEST_F(UpstreamSessionTest, ASessionWithoutAnIdIsNone) {
   fake_->opens.Answer(OpenSessionResponse());
   session_->Start();

@@ -64,7 +64,7 @@ TEST_F(LeasesTest, ARenewalBetweenRunningOutAndTheEndCounts) {
   leases_->Grant("a", kTtl);
   clock_.Advance(absl::Seconds(11));
   EXPECT_THAT(due_, ElementsAre("a"));
-  EXPECT_EQ(leases_->Renew("a"), kTtl);
+  EXPECT_EQ(leases_->Renew("a").ttl, kTtl);
   EXPECT_FALSE(leases_->BeginEnd("a"));
   clock_.Advance(absl::Seconds(9));
   EXPECT_THAT(due_, ElementsAre("a"));
@@ -76,9 +76,9 @@ TEST_F(LeasesTest, NoRenewalOnceTheEndHasBegun) {
   leases_->Grant("a", kTtl);
   clock_.Advance(absl::Seconds(11));
   EXPECT_TRUE(leases_->BeginEnd("a"));
-  EXPECT_EQ(leases_->Renew("a"), absl::ZeroDuration());
+  EXPECT_EQ(leases_->Renew("a").ttl, absl::ZeroDuration());
   leases_->Retry("a", absl::Seconds(1));
-  EXPECT_EQ(leases_->Renew("a"), kTtl);
+  EXPECT_EQ(leases_->Renew("a").ttl, kTtl);
 }
 
 TEST_F(LeasesTest, RetryIsDueAgainAfterItsDelay) {
@@ -95,7 +95,7 @@ TEST_F(LeasesTest, RetryIsDueAgainAfterItsDelay) {
 }
 
 TEST_F(LeasesTest, UnknownSessionsAreNotRenewed) {
-  EXPECT_EQ(leases_->Renew("a"), absl::ZeroDuration());
+  EXPECT_EQ(leases_->Renew("a").ttl, absl::ZeroDuration());
   EXPECT_FALSE(leases_->BeginEnd("a"));
   leases_->Drop("a");
   leases_->Retry("a", absl::Seconds(1));
@@ -131,7 +131,7 @@ TEST_F(LeasesTest, NothingIsToldAfterStop) {
   leases_->Stop();
   clock_.Advance(absl::Hours(1));
   EXPECT_THAT(due_, IsEmpty());
-  EXPECT_EQ(leases_->Renew("a"), absl::ZeroDuration());
+  EXPECT_EQ(leases_->Renew("a").ttl, absl::ZeroDuration());
 }
 
 TEST_F(LeasesTest, WhatTheGuardHoldsIsNotEnded) {
@@ -203,7 +203,7 @@ TEST_F(LeasesTest, ReleaseEndsWhatIsHeldNowAndTheGuardGoesOn) {
   clock_.Advance(kTtl + absl::Milliseconds(20));
   ASSERT_EQ(leases_->Stats().held, 20);
   EXPECT_THAT(leases_->Held(), SizeIs(20));
-  EXPECT_EQ(leases_->Renew("3"), kTtl);
+  EXPECT_EQ(leases_->Renew("3").ttl, kTtl);
   EXPECT_EQ(leases_->Release(), 19);
   EXPECT_THAT(due_, SizeIs(19));
   EXPECT_EQ(leases_->Release(), 0);
@@ -283,7 +283,7 @@ TEST(Leases, ARenewalWhileItsTimeoutBeginsIsATtlLikeAnyOther) {
     const absl::Time deadline = absl::Now() + absl::Seconds(30);
     while (timer->Stats().fired == before && absl::Now() < deadline) std::this_thread::yield();
   });
-  EXPECT_EQ(leases.Renew("a"), kTtl);
+  EXPECT_EQ(leases.Renew("a").ttl, kTtl);
   time.join();
   EXPECT_GT(timer->Stats().fired, before);
   EXPECT_THAT(due, IsEmpty());
@@ -313,6 +313,23 @@ TEST(Leases, StopWaitsForWhoIsBeingTold) {
   leases.Stop();
   EXPECT_TRUE(left);
   release.join();
+}
+
+TEST_F(LeasesTest, WhoOpenedASessionIsRememberedAndAnotherProcessIsTold) {
+  leases_->Grant("a", kTtl, 1);
+  EXPECT_EQ(leases_->Renew("a", 1).process, 1);
+  EXPECT_FALSE(leases_->Renew("a", 1).contested);
+  EXPECT_EQ(leases_->Renew("a", 2).process, 1);
+  EXPECT_FALSE(leases_->Renew("a", 2).contested) << "once";
+  leases_->Grant("a", kTtl, 2);
+  EXPECT_TRUE(leases_->Renew("a", 1).contested);
+  EXPECT_EQ(leases_->Renew("a", 1).process, 2);
+  // Clients that do not say, and a registry that has started again.
+  EXPECT_FALSE(leases_->Renew("a").contested);
+  leases_->Grant("b", kTtl);
+  EXPECT_EQ(leases_->Renew("b").process, 0);
+  EXPECT_EQ(leases_->Renew("b", 3).process, 3);
+  EXPECT_EQ(leases_->Renew("b", 4).process, 3);
 }
 
 }  // namespace
