@@ -45,6 +45,10 @@ void CollectAgent(const AgentSnapshot& agent, MetricFamilies* out) {
   out->Gauge("failback_config_file_refused",
              "1 while the configuration file as it is now is refused, and an earlier one in force.",
              agent.config.error().empty() ? 0 : 1);
+  if (agent.certificate_not_after == absl::InfiniteFuture()) return;
+  out->Gauge("failback_agent_certificate_not_after_timestamp_seconds",
+             "When the certificate that the agent shows its registries ends, as Unix time.",
+             absl::ToDoubleSeconds(agent.certificate_not_after - absl::UnixEpoch()));
 }
 
 }  // namespace failback

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "agent/static_services.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "registry/metrics/metric_families.h"
@@ -20,6 +21,8 @@ struct AgentSnapshot {
   std::vector<agent::v1::StaticServiceStatus> services;
   StaticServiceSet::CheckCounters checks;
   agent::v1::ConfigStatus config;
+  // Of what the agent shows its registries; infinite: nothing.
+  absl::Time certificate_not_after = absl::InfiniteFuture();
 };
 void CollectAgent(const AgentSnapshot& agent, MetricFamilies* out);
 

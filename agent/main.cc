@@ -28,6 +28,7 @@
 #include "agent/upstreams.h"
 #include "agent/xds_status.h"
 #include "daemon/admin_config.h"
+#include "daemon/certificate_overview.h"
 #include "daemon/client_security_config.h"
 #include "daemon/config.h"
 #include "daemon/file_watch.h"
@@ -156,6 +157,11 @@ class AgentDaemon {
   absl::Status Serve();
   absl::Status StartStaticServices();
   void AddMetrics();
+  // When the certificate ends that registries are shown; infinite future: they are shown none.
+  absl::Time RegistryCertificateEnd() const {
+    return security_.client == nullptr ? absl::InfiniteFuture()
+                                       : security_.client->times().not_after;
+  }
   // Puts what can change live in force.
   absl::Status Apply(const AgentConfig& next);
   void OnEvent(const IntentEvent& event);
@@ -223,6 +229,9 @@ void AgentDaemon::MakeServices() {
   service_ = std::make_unique<AgentService>(
       registry_.get(), timer_.get(), start_time_, access, [this](GetStatusResponse* status) {
         *status->mutable_xds() = XdsStatusOf(xds_service_->Stats());
+        if (const absl::Time ends = RegistryCertificateEnd(); ends != absl::InfiniteFuture()) {
+          *status->mutable_registry_certificate_not_after() = ToProto(ends);
+        }
       });
   service_->SetConfigStatus([this] { return reload_.Status(); });
   readiness_ = std::make_unique<ReadinessWatch>([this] { return Readiness(service_->Status()); },
@@ -235,6 +244,9 @@ void AgentDaemon::MakeServices() {
   admin_ = std::make_unique<AgentAdmin>(registry_.get(), service_.get(), readiness_.get(),
                                         &history_, start_time_);
   admin_->SetName(client_name_);
+  admin_->OnOverview([security = security_.server.get()](admin::v1::Overview* overview) {
+    AddCertificates(*security, overview);
+  });
   admin_service_ = std::make_unique<AdminService>(admin_.get(), access);
 }
 
@@ -286,7 +298,7 @@ void AgentDaemon::AddMetrics() {
   metrics_.Add([this](MetricFamilies* out) {
     for (const FailbackStatistics& stats : registry_->Stats()) CollectFailback(stats, out);
     CollectAgent({service_->local_sessions(), registry_->draining(), static_services_->Status(),
-                  static_services_->Counters(), reload_.Status()},
+                  static_services_->Counters(), reload_.Status(), RegistryCertificateEnd()},
                  out);
   });
 }

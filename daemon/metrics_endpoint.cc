@@ -17,6 +17,9 @@ void AddCommonMetrics(const CommonMetricSources& sources, MetricsPage* page) {
     const ServerSecurity& security = *sources.security;
     if (security.access() != nullptr) CollectAccess(security.access()->counters(), out);
     CollectCertificate(security.certificate_not_after(), out);
+    if (security.asks_clients()) {
+      CollectClientCertificates(security.access()->certificates(), out);
+    }
     const ServerSecurity::Counters reloads = security.counters();
     CollectReloads("security", reloads.reloads, reloads.refused_reloads, out);
     xds::CollectXds(sources.xds->Stats(), out);

@@ -115,6 +115,7 @@ absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Load(Keys keys,
     }
     security->tls_ = *std::move(made);
   }
+  security->asks_clients_ = asks;
   if (!asks && RulePaths(set).empty()) return security;
   MutexLock lock(&security->look_mu_);
   security->rule_changes_.Check();
@@ -144,6 +145,7 @@ void ServerSecurity::LookNow() {
   if (tls_ != nullptr) {
     const absl::StatusOr<bool> taken = tls_->Reload();
     if (!taken.ok() || *taken) Tell("certificate", taken.status());
+    certificate_log_.Look(tls_->times(), absl::Now());
   }
   if (access_ == nullptr || RulePaths(keys_).empty() || !rule_changes_.Check()) return;
   std::string content;
@@ -173,7 +175,7 @@ ServerSecurity::Counters ServerSecurity::counters() const {
 }
 
 absl::Time ServerSecurity::certificate_not_after() const {
-  return tls_ == nullptr ? absl::InfiniteFuture() : tls_->not_after();
+  return tls_ == nullptr ? absl::InfiniteFuture() : tls_->times().not_after;
 }
 
 }  // namespace failback

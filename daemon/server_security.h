@@ -33,6 +33,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "registry/proto_time.h"
 #include "registry/security/access_control.h"
+#include "registry/security/certificate_expiry.h"
 #include "registry/security/file_changes.h"
 #include "registry/security/server_tls.h"
 #include "retry/hashed_wheel_timer.h"
@@ -68,6 +69,8 @@ class ServerSecurity {
 
   // Whether TCP addresses are encrypted.
   bool encrypted() const { return tls_ != nullptr; }
+  // Whether clients are asked for certificates; then access() is not null.
+  bool asks_clients() const { return asks_clients_; }
   // Null without TLS.
   std::shared_ptr<grpc::ServerCredentials> credentials() const;
   // Null when whoever can connect may do everything.
@@ -91,8 +94,10 @@ class ServerSecurity {
   void Tell(const char* what, const absl::Status& status);
 
   const Keys keys_;
+  bool asks_clients_ = false;
   std::shared_ptr<ServerTls> tls_;
   std::shared_ptr<AccessControl> access_;
+  OwnCertificateLog certificate_log_{"server"};
   Mutex look_mu_;  // held for a look
   FileChanges rule_changes_ ABSL_GUARDED_BY(look_mu_);
   absl::Status refused_rules_ ABSL_GUARDED_BY(look_mu_);  // what is there now, and has been told

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "daemon/admin_config.h"
+#include "daemon/certificate_overview.h"
 #include "daemon/config.h"
 #include "daemon/metrics_endpoint.h"
 #include "daemon/ready.h"
@@ -111,6 +112,9 @@ absl::Status RegistryDaemon::Start() {
                                           config_.store(), start_time_);
   }
   admin_->SetName(absl::StrJoin(config_.listen(), ", "));
+  admin_->OnOverview([security = security_.get()](admin::v1::Overview* overview) {
+    AddCertificates(*security, overview);
+  });
   if (auto status = ServeAdmin(); !status.ok()) return status;
   if (auto status = Serve(); !status.ok()) return status;
   if (auto status = security_->Watch(timer_.get()); !status.ok()) return status;

@@ -46,8 +46,10 @@ std::string FormatSession(const SessionSummary& session, absl::Time now) {
   return absl::StrCat(
       session.client_name().empty() ? session.incarnation() : session.client_name(), ", rank ",
       session.rank(), ", ttl ", FormatSpan(FromProto(session.ttl())), ", ",
-      session.held_back() ? "its end is held back"
-                          : absl::StrCat("ends ", FormatRelative(session.expire_time(), now)),
+      session.held_back()
+          ? absl::StrCat("past its TTL and held, ends ",
+                         FormatRelative(session.hold_end_time(), now), " at the latest")
+          : absl::StrCat("ends ", FormatRelative(session.expire_time(), now)),
       ", ", session.instances(), " instances");
 }
 
@@ -83,6 +85,22 @@ std::string FormatInstance(const InstanceRecord& record, absl::Time now, const P
   return text;
 }
 
+// The certificates of the server and of its clients.
+std::string FormatCertificates(const Overview& overview, absl::Time now) {
+  if (!overview.has_certificate_not_after()) return "";
+  std::string text =
+      Row("certificate", absl::StrCat("ends ", FormatWhen(overview.certificate_not_after(), now)));
+  if (!overview.has_client_certificates()) return text;
+  const admin::v1::ClientCertificates& clients = overview.client_certificates();
+  text += Row("clients'", absl::StrCat(clients.seen(), " certificates seen, ", clients.ending(),
+                                       clients.ending() == 1 ? " ends soon" : " end soon"));
+  for (const admin::v1::ClientCertificate& client : clients.soonest()) {
+    text += Row("", absl::StrCat(client.name(), " at ", client.host(), " ends ",
+                                 FormatWhen(client.not_after(), now)));
+  }
+  return text;
+}
+
 std::string FormatHistory(const google::protobuf::RepeatedPtrField<InstanceChange>& history,
                           absl::Time now) {
   std::vector<std::vector<std::string>> rows;
@@ -113,11 +131,12 @@ std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const
   if (!registry.complete()) {
     // Over etcd: instances are not counted, subscribers are each server's own.
     text += Row("store", registry.store());
-    if (registry.epoch() == 0) return text;
+    if (registry.epoch() == 0) return text + FormatCertificates(overview, now);
     return text + Row("epoch", absl::StrCat(registry.epoch(), ", revision ", registry.revision())) +
            Row("sessions", absl::StrCat(registry.sessions())) +
            Row("agents", absl::StrCat(registry.agents(), " that renew here, ",
-                                      registry.agents_in_trouble(), " in trouble"));
+                                      registry.agents_in_trouble(), " in trouble")) +
+           FormatCertificates(overview, now);
   }
   return text + Row("store", absl::StrCat(registry.store(), ", id ", registry.store_id())) +
          Row("epoch", absl::StrCat(registry.epoch(), ", revision ", registry.revision())) +
@@ -130,7 +149,8 @@ std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const
              absl::StrCat(registry.agents(), ", ", registry.agents_in_trouble(), " in trouble")) +
          Row("subscribers", absl::StrCat(registry.subscribers())) +
          Row("guard",
-             FormatEnum(admin::v1::EvictionGuardState_descriptor(), registry.eviction_guard()));
+             FormatEnum(admin::v1::EvictionGuardState_descriptor(), registry.eviction_guard())) +
+         FormatCertificates(overview, now);
 }
 
 std::string FormatRegistryLine(const Overview& overview) {
@@ -151,7 +171,9 @@ std::string FormatSessions(const std::vector<SessionSummary>& sessions, absl::Ti
     rows.push_back({session.incarnation(), session.client_name(), absl::StrCat(session.rank()),
                     absl::StrCat(session.instances()), FormatSpan(FromProto(session.ttl())),
                     session.held_back() ? "held" : "alive",
-                    session.held_back() ? "" : FormatRelative(session.expire_time(), now)});
+                    session.held_back() ? absl::StrCat(FormatRelative(session.hold_end_time(), now),
+                                                       " at the latest")
+                                        : FormatRelative(session.expire_time(), now)});
   }
   return FormatTable({"INCARNATION", "CLIENT", "RANK", "INSTANCES", "TTL", "STATE", "ENDS"}, rows,
                      palette);

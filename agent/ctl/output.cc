@@ -349,7 +349,11 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now,
       FormatRelative(status.start_time(), now), status.draining() ? ", draining" : "", "\n",
       "incarnation   ", status.incarnation(), "\n", "local clients ", status.local_sessions(),
       status.local_sessions() == 1 ? " session\n" : " sessions\n",
-      FormatConfigStatus(status.config(), now));
+      FormatConfigStatus(status.config(), now),
+      status.has_registry_certificate_not_after()
+          ? absl::StrCat("certificate   ends ",
+                         FormatWhen(status.registry_certificate_not_after(), now), "\n")
+          : "");
   for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
     absl::StrAppend(
         &text, "\n", "upstream      ",

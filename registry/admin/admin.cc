@@ -76,6 +76,7 @@ admin::v1::Overview Admin::GetOverview() const {
   *overview.mutable_time() = ToProto(absl::Now());
   *overview.mutable_readiness() = GetReadiness();
   AddOverview(&overview);
+  if (add_ != nullptr) add_(&overview);
   return overview;
 }
 

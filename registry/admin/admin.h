@@ -39,6 +39,9 @@ class Admin {
   // How people call this daemon: in its overview. Before the first call.
   void SetName(std::string name) { name_ = std::move(name); }
 
+  // Adds to the overview what the program knows beside the registry. Before the first call.
+  void OnOverview(std::function<void(admin::v1::Overview*)> add) { add_ = std::move(add); }
+
   // Whether clients should be sent here.
   virtual admin::v1::Readiness GetReadiness() const = 0;
 
@@ -98,6 +101,7 @@ class Admin {
   Registry* const registry_;
   const absl::Time start_time_;
   std::string name_;
+  std::function<void(admin::v1::Overview*)> add_;
 };
 
 }  // namespace failback

@@ -94,6 +94,20 @@ void CollectCertificate(absl::Time not_after, MetricFamilies* out) {
              absl::ToDoubleSeconds(not_after - absl::UnixEpoch()));
 }
 
+void CollectClientCertificates(const CertificateWatch::Summary& seen, MetricFamilies* out) {
+  out->Gauge("failback_server_client_certificates",
+             "Names and hosts of clients that have shown a certificate within two hours.",
+             seen.seen);
+  out->Gauge("failback_server_client_certificates_ending",
+             "Those of them whose certificate ends within 14 days, with less than a third of its "
+             "time left.",
+             seen.ending);
+  if (seen.first == absl::InfiniteFuture()) return;
+  out->Gauge("failback_server_client_certificate_not_after_timestamp_seconds",
+             "When the one that ends first ends, as Unix time.",
+             absl::ToDoubleSeconds(seen.first - absl::UnixEpoch()));
+}
+
 void CollectReloads(const std::string& source, int64_t taken, int64_t refused,
                     MetricFamilies* out) {
   out->Counter("failback_config_reloads_total", "Changed files that were put in force.", taken,

@@ -11,6 +11,7 @@
 #include "registry/metrics/metric_families.h"
 #include "registry/registry_server.h"
 #include "registry/security/access_control.h"
+#include "registry/security/certificate_expiry.h"
 #include "retry/hashed_wheel_timer.h"
 
 namespace failback {
@@ -23,6 +24,9 @@ void CollectAccess(const AccessControl::Counters& counters, MetricFamilies* out)
 
 // When the certificate that the server shows ends; infinite: it shows none, nothing is added.
 void CollectCertificate(absl::Time not_after, MetricFamilies* out);
+
+// What clients have shown lately.
+void CollectClientCertificates(const CertificateWatch::Summary& seen, MetricFamilies* out);
 
 // Changed files that were taken, and that were refused. `source` is what they are, as `config`.
 void CollectReloads(const std::string& source, int64_t taken, int64_t refused, MetricFamilies* out);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "grpc/grpc_security_constants.h"
 #include "registry/errors.h"
 
 namespace failback {
@@ -44,7 +45,19 @@ void AccessControl::Update(AccessRules rules) {
   }
 }
 
+void AccessControl::NoteCertificate(const grpc::ServerContextBase& context) {
+  const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
+  if (peer == nullptr) return;
+  const std::vector<grpc::string_ref> shown =
+      peer->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (shown.empty()) return;
+  const Identity who = IdentityOfPeer(*peer);
+  certificates_.Note(who.names.empty() ? "" : who.names.front(), context.peer(),
+                     {shown.front().data(), shown.front().size()}, absl::Now());
+}
+
 absl::StatusOr<Identity> AccessControl::Identify(const grpc::ServerContextBase& context) {
+  NoteCertificate(context);
   const auto& metadata = context.client_metadata();
   const auto [begin, end] = metadata.equal_range("authorization");
   if (begin == end) {

@@ -27,10 +27,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "failback/config/v1/access.pb.h"
 #include "grpcpp/server_context.h"
 #include "registry/log.h"
 #include "registry/security/access_rules.h"
+#include "registry/security/certificate_expiry.h"
 #include "registry/security/identity.h"
 #include "retry/mutex.h"
 
@@ -87,6 +89,9 @@ class AccessControl {
 
   Counters counters() const;
 
+  // What callers have shown of their certificates lately.
+  CertificateWatch::Summary certificates() const { return certificates_.Look(absl::Now()); }
+
  private:
   struct Watcher {
     Judge judge;
@@ -98,7 +103,11 @@ class AccessControl {
   absl::flat_hash_map<WatchId, std::shared_ptr<const Watcher>> watchers_ ABSL_GUARDED_BY(mu_);
   WatchId last_watch_ ABSL_GUARDED_BY(mu_) = 0;
 
+  // Sees the certificate of the connection that a call came on, if it has one.
+  void NoteCertificate(const grpc::ServerContextBase& context);
+
   LogThrottle log_;
+  CertificateWatch certificates_;
 
   std::atomic<int64_t> unauthenticated_{0};
   std::atomic<int64_t> by_permission_[config::v1::Permission_ARRAYSIZE] = {};

@@ -47,9 +47,10 @@ ClientSecurity::Credentials ClientSecurity::Current() {
   absl::Status refused;
   bool taken = false;
   Credentials current;
+  CertificateTimes times;
+  const absl::Time now = absl::Now();
   {
     MutexLock lock(&mu_);
-    const absl::Time now = absl::Now();
     if (encrypted() && (now - looked_ >= kLookInterval || now < looked_)) {
       looked_ = now;
       const uint64_t before = current_.version;
@@ -64,12 +65,14 @@ ClientSecurity::Credentials ClientSecurity::Current() {
       taken = current_.version != before;
     }
     current = current_;
+    times = material_.times;
   }
   if (!refused.ok()) {
     Log(LogLevel::kError, "certificate refused",
         {{"for", "upstream"}, {"problem", std::string(refused.message())}});
   }
   if (taken) Log(LogLevel::kInfo, "certificate taken", {{"for", "upstream"}});
+  certificate_log_.Look(times, now);
   return current;
 }
 
@@ -116,6 +119,11 @@ absl::Status ClientSecurity::Authenticate(grpc::ClientContext* context) const {
   if (!token.ok()) return token.status();
   context->AddMetadata("authorization", absl::StrCat("Bearer ", *token));
   return absl::OkStatus();
+}
+
+CertificateTimes ClientSecurity::times() const {
+  MutexLock lock(&mu_);
+  return material_.times;
 }
 
 int64_t ClientSecurity::refused() const {

@@ -33,6 +33,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/security/credentials.h"
+#include "registry/security/certificate_expiry.h"
 #include "registry/security/file_changes.h"
 #include "registry/security/tls_files.h"
 #include "retry/mutex.h"
@@ -74,6 +75,9 @@ class ClientSecurity {
   // How often changed files were refused.
   int64_t refused() const;
 
+  // Of the certificate that this client shows; without end when it shows none.
+  CertificateTimes times() const;
+
  private:
   explicit ClientSecurity(Options options);
   absl::StatusOr<std::string> ReadToken() const;
@@ -88,6 +92,7 @@ class ClientSecurity {
   absl::Status refused_ ABSL_GUARDED_BY(mu_);  // what is there now, and has been told
   int64_t refusals_ ABSL_GUARDED_BY(mu_) = 0;
   Credentials current_ ABSL_GUARDED_BY(mu_);
+  OwnCertificateLog certificate_log_{"upstream"};
 };
 
 }  // namespace failback

@@ -138,9 +138,9 @@ absl::StatusOr<bool> ServerTls::Reload() {
   return true;
 }
 
-absl::Time ServerTls::not_after() const {
+CertificateTimes ServerTls::times() const {
   MutexLock lock(&mu_);
-  return material_.not_after;
+  return material_.times;
 }
 
 }  // namespace failback

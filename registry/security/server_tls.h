@@ -56,8 +56,8 @@ class ServerTls {
   // stays; the same content is refused aloud once.
   absl::StatusOr<bool> Reload();
 
-  // When the certificate that is shown ends.
-  absl::Time not_after() const;
+  // Of the certificate that is shown.
+  CertificateTimes times() const;
 
  private:
   class Credentials;

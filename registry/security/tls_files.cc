@@ -18,6 +18,8 @@ namespace failback {
 namespace {
 
 constexpr size_t kMaxFileBytes = 1 << 20;
+// A certificate that ends later than this does not end soon.
+constexpr absl::Duration kSoon = absl::Hours(24 * 14);
 
 template <auto Free>
 struct Freer {
@@ -35,7 +37,7 @@ absl::Status Problem(const char* field, const std::string& path, const std::stri
   return absl::InvalidArgumentError(absl::StrCat(field, ": '", path, "' ", what));
 }
 
-BioPtr NewBio(const std::string& text) {
+BioPtr NewBio(std::string_view text) {
   return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
@@ -56,6 +58,10 @@ absl::Time FromAsn1(const ASN1_TIME* time) {
   std::tm parts = {};
   if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
   return absl::FromTM(parts, absl::UTCTimeZone());
+}
+
+CertificateTimes TimesOf(const X509* certificate) {
+  return {FromAsn1(X509_get0_notBefore(certificate)), FromAsn1(X509_get0_notAfter(certificate))};
 }
 
 std::string Written(absl::Time time) {
@@ -130,11 +136,25 @@ absl::Status CheckPair(const TlsFiles& files, TlsMaterial* material) {
       SSL_CTX_use_PrivateKey(context.get(), key.get()) != 1) {
     return Problem("cert", files.cert, absl::StrCat("cannot be used for TLS: ", TakeError()));
   }
-  material->not_after = FromAsn1(X509_get0_notAfter(chain[0].get()));
+  material->times = TimesOf(chain[0].get());
   return absl::OkStatus();
 }
 
 }  // namespace
+
+bool CertificateTimes::EndsSoon(absl::Time now) const {
+  if (not_after == absl::InfiniteFuture()) return false;
+  const absl::Duration left = not_after - now;
+  return left < kSoon && left < (not_after - not_before) / 3;
+}
+
+CertificateTimes TimesOfCertificate(std::string_view pem) {
+  const BioPtr bio = NewBio(pem);
+  const X509Ptr certificate(PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr));
+  ERR_clear_error();
+  return certificate == nullptr ? CertificateTimes{absl::InfinitePast(), absl::InfinitePast()}
+                                : TimesOf(certificate.get());
+}
 
 std::vector<std::string> TlsFiles::paths() const {
   std::vector<std::string> used;

@@ -17,6 +17,7 @@
 #define FAILBACK_REGISTRY_SECURITY_TLS_FILES_H_
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,13 +38,27 @@ struct TlsFiles {
   std::vector<std::string> paths() const;
 };
 
+// When a certificate is valid.
+struct CertificateTimes {
+  absl::Time not_before = absl::InfinitePast();
+  absl::Time not_after = absl::InfiniteFuture();
+
+  // Whether less than a third of its time is left, and less than 14 days. So one that lives for an
+  // hour and is replaced in time is no news, and one of a year is told of two weeks before.
+  bool EndsSoon(absl::Time now) const;
+
+  friend bool operator==(const CertificateTimes& a, const CertificateTimes& b) {
+    return a.not_before == b.not_before && a.not_after == b.not_after;
+  }
+};
+
 // The content of the files.
 struct TlsMaterial {
   std::string ca;
   std::string cert;
   std::string key;
-  // When the certificate in `cert` ends; infinite future without one.
-  absl::Time not_after = absl::InfiniteFuture();
+  // Of the certificate in `cert`.
+  CertificateTimes times;
 
   friend bool operator==(const TlsMaterial& a, const TlsMaterial& b) {
     return a.ca == b.ca && a.cert == b.cert && a.key == b.key;
@@ -53,6 +68,9 @@ struct TlsMaterial {
 // Reads the files that are named. INVALID_ARGUMENT opens with the field of TlsFiles, as
 // "cert: '/x.crt' ended on 2026-01-31 12:00:00 UTC; a certificate that is valid now is needed".
 absl::StatusOr<TlsMaterial> ReadTlsFiles(const TlsFiles& files);
+
+// Of the first certificate in `pem`; the infinite past for what is none.
+CertificateTimes TimesOfCertificate(std::string_view pem);
 
 // Reads a small file whole. The error says why not, without the path. At most 1 MiB.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path);

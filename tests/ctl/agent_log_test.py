@@ -1,6 +1,8 @@
 """The log of a real agent through an outage: JSON, few lines, and the trace of the call that stated an intent."""
 
 import json
+import os
+import tempfile
 import unittest
 
 import grpc
@@ -66,6 +68,43 @@ class AgentLogTest(unittest.TestCase):
         wait_for(lambda: len(self.events("acknowledged")) == 2, self.agent.log)
         self.assertEqual({line["instance"]: line.get("traceparent")
                           for line in self.events("acknowledged")}, {"traced": TRACE, "plain": None})
+
+
+class HealthLogTest(unittest.TestCase):
+    """A static service whose check turns is told of once at each turn."""
+
+    def test_a_change_of_health_says_which_check_made_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            mark = os.path.join(folder, "ill")
+            config = os.path.join(folder, "agent.yaml")
+            check = {"name": "probe", "interval": "100ms", "rise": 1, "fall": 1,
+                     "command": {"argv": ["/bin/sh", "-c", "test ! -e %s" % mark]}}
+            with open(config, "w", encoding="utf-8") as file:
+                json.dump({"services": [{"name": "orders", "id": "orders-1", "address": "10.0.0.1",
+                                         "port": 80, "checks": [check]}]}, file)
+            registry = daemons.registry()
+            self.addCleanup(registry.kill)
+            agent = daemons.agent(registry, "--log-format", "json", "--config", config)
+            self.addCleanup(agent.kill)
+            wait_for(lambda: "passing" in ctl(agent.address, "status")[1], agent.log)
+            self.assertNotIn('"health"', agent.log())
+            for ill in (True, False):
+                if ill:
+                    with open(mark, "w", encoding="utf-8"):
+                        pass
+                else:
+                    os.remove(mark)
+                lines = wait_for(lambda: self.health(agent, 1 if ill else 2), agent.log)
+            self.assertEqual([(line["level"], line["service"], line["instance"], line["was"], line["is"],
+                               line.get("check")) for line in lines],
+                             [("warning", "orders", "orders-1", "passing", "critical", "probe"),
+                              ("info", "orders", "orders-1", "critical", "passing", None)])
+            self.assertIn("exit", lines[0]["why"])
+
+    @staticmethod
+    def health(agent, number):
+        lines = [json.loads(line) for line in agent.log().splitlines() if '"health"' in line]
+        return lines if len(lines) == number else None
 
 
 if __name__ == "__main__":

@@ -121,6 +121,23 @@ TEST(ServerMetricsTest, WithoutACertificateThereIsNoEndOfOne) {
               HasSubstr("failback_server_certificate_not_after_timestamp_seconds 1800000000\n"));
 }
 
+TEST(ServerMetricsTest, CertificatesOfClients) {
+  CertificateWatch::Summary seen;
+  const auto collect = [&](MetricFamilies* out) { CollectClientCertificates(seen, out); };
+  EXPECT_THAT(Render(collect), AllOf(HasSubstr("failback_server_client_certificates 0\n"),
+                                     HasSubstr("failback_server_client_certificates_ending 0\n"),
+                                     Not(HasSubstr("not_after"))));
+  seen.seen = 3;
+  seen.ending = 2;
+  seen.first = absl::FromUnixSeconds(1800000000);
+  EXPECT_THAT(
+      Render(collect),
+      AllOf(HasSubstr("failback_server_client_certificates 3\n"),
+            HasSubstr("failback_server_client_certificates_ending 2\n"),
+            HasSubstr(
+                "failback_server_client_certificate_not_after_timestamp_seconds 1800000000\n")));
+}
+
 TEST(StoreMetricsTest, TellOfARealStore) {
   SimulatedClock clock;
   HashedWheelTimer::Options timer_options;

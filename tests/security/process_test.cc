@@ -289,6 +289,34 @@ TEST_F(SecurityProcessTest, TokensOnTheWayToTheRegistry) {
   }
 }
 
+TEST_F(SecurityProcessTest, CertificatesThatEndSoonAreToldByBothSides) {
+  TestAuthority::Request request;
+  request.uris = {"spiffe://test/late"};
+  request.begins = -absl::Hours(100);
+  request.ends = absl::Hours(10);
+  WritePair("late", ca_.Issue(request));
+  Daemon registry = Daemon::Registry(Args{"--store", "memory:", "--admin", "127.0.0.1:0"} +
+                                     ServerTls() + ClientCa());
+  Daemon agent =
+      Daemon::Agent(registry.address(), UpstreamTls("late") + Args{"--admin", "127.0.0.1:0"});
+  const auto told = registry.process().WaitForLine("a client's certificate ends soon");
+  ASSERT_TRUE(told.has_value());
+  EXPECT_THAT(*told, HasSubstr("client=spiffe://test/late host=127.0.0.1 ends=2"));
+  EXPECT_TRUE(agent.process().WaitForLine("certificate ends soon").has_value());
+  const auto metrics = [](const Daemon& daemon) {
+    return Http(daemon.admin(), "GET", "/metrics").body;
+  };
+  EXPECT_THAT(metrics(registry),
+              AllOf(HasSubstr("failback_server_client_certificates_ending 1\n"),
+                    HasSubstr("failback_server_client_certificate_not_after_timestamp_seconds ")));
+  EXPECT_THAT(metrics(agent), HasSubstr("failback_agent_certificate_not_after_timestamp_seconds "));
+  const RunResult status = Ctl(registry.address(), Show("reader") + Args{"status"});
+  EXPECT_THAT(status.out, AllOf(HasSubstr("certificate   ends "),
+                                HasSubstr("clients'      2 certificates seen, 1 ends soon\n"),
+                                HasSubstr("spiffe://test/late at 127.0.0.1 ends ")));
+  EXPECT_THAT(Ctl(agent.address(), {"status"}).out, HasSubstr("certificate   ends "));
+}
+
 TEST_F(SecurityProcessTest, APolicyIsFollowedAndABadOneRefused) {
   const std::string may_read =
       "- {certificates: ['spiffe://test/reader'], allow: read, namespaces: default, services: "

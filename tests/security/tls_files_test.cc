@@ -100,7 +100,7 @@ TEST_F(TlsFilesTest, AServerKeepsThePairThatItHas) {
   const auto tls = ServerTls::Create(options);
   ASSERT_TRUE(tls.ok()) << tls.status();
   EXPECT_THAT((*tls)->Reload(), ::testing::Eq(absl::StatusOr<bool>(false)));
-  const absl::Time first = (*tls)->not_after();
+  const absl::Time first = (*tls)->times().not_after;
   TestAuthority::Request request;
   request.ends = absl::Hours(5);
   const TestAuthority::Pair next = authority_.Issue(request);
@@ -108,10 +108,10 @@ TEST_F(TlsFilesTest, AServerKeepsThePairThatItHas) {
   const absl::StatusOr<bool> refused = (*tls)->Reload();
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("does not belong"));
   EXPECT_EQ((*tls)->Reload(), absl::StatusOr<bool>(false)) << "told once";
-  EXPECT_EQ((*tls)->not_after(), first);
+  EXPECT_EQ((*tls)->times().not_after, first);
   dir_.Write("tls.key", next.key);
   EXPECT_EQ((*tls)->Reload(), absl::StatusOr<bool>(true));
-  EXPECT_GT((*tls)->not_after(), first + absl::Hours(3));
+  EXPECT_GT((*tls)->times().not_after, first + absl::Hours(3));
 }
 
 TEST_F(TlsFilesTest, AServerNeedsAPairAndAuthoritiesForClients) {

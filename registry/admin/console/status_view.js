@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { count, durationMs, enumName, plural, span } from "./format.js";
-import { age, badge, copyButton, facts, passed, statusText } from "./parts.js";
+import { age, badge, clockTime, copyButton, facts, passed, statusText } from "./parts.js";
 
 const UPSTREAMS = {
   ready: "healthy",
@@ -42,9 +42,10 @@ export function statusView({ overview, kind }, now) {
           kind === "agent" ? "Registered here" : "Instances",
           kind === "agent" || known ? count(overview.instances?.total) : null,
         ],
-        ...(registry ? registryFacts(registry) : agentFacts(agent)),
+        ...(registry ? registryFacts(registry) : agentFacts(agent, now)),
       ]),
     ),
+    overview.certificateNotAfter ? card("Certificates", certificates(overview, now)) : null,
     registry ? card("Sessions", known ? sessions(registry) : elsewhere()) : null,
     (agent?.upstreams ?? []).map((upstream) => upstreamCard(upstream, now)),
     agent?.staticServices?.length
@@ -82,10 +83,47 @@ const storeFacts = (registry) => [
   ],
 ];
 
-const agentFacts = (agent) => [
+// When it ends, and how long that is from now.
+const ends = (time, now) => [clockTime(time, now), " ", h("span", { class: "muted" }, left(time, now))];
+const left = (time, now) =>
+  Date.parse(time) > now ? `in ${span(Date.parse(time) - now)}` : "it has ended";
+
+function certificates({ certificateNotAfter, clientCertificates: clients }, now) {
+  return [
+    facts([
+      ["This server's ends", ends(certificateNotAfter, now)],
+      ["Of clients seen", clients ? count(clients.seen) : null],
+      [
+        "Of these end soon",
+        clients?.ending ? badge("draining", count(clients.ending)) : clients ? "0" : null,
+      ],
+    ]),
+    clients?.soonest?.length
+      ? h(
+          "ul",
+          { class: "ending" },
+          clients.soonest.map(({ name, host, notAfter }) =>
+            h(
+              "li",
+              {},
+              h("span", { class: "mono breakable" }, name),
+              h("span", { class: "muted" }, ` at ${host}, ends `),
+              ends(notAfter, now),
+            ),
+          ),
+        )
+      : null,
+  ];
+}
+
+const agentFacts = (agent, now) => [
   ["Incarnation", mono(agent.incarnation)],
   ["Local sessions", count(agent.localSessions)],
   ["Denied calls", Number(agent.deniedCalls) ? count(agent.deniedCalls) : null],
+  [
+    "Certificate ends",
+    agent.registryCertificateNotAfter ? ends(agent.registryCertificateNotAfter, now) : null,
+  ],
 ];
 
 function sessions(registry) {
