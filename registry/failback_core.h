@@ -34,6 +34,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "registry/call_gate.h"
 #include "registry/failback_registry.h"
+#include "registry/former_owners.h"
 #include "registry/intent_journal.h"
 #include "registry/last_known_sets.h"
 #include "registry/record_totals.h"
@@ -74,6 +75,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       : options_(std::move(options)),
         journal_(std::move(journal)),
         incarnation_(options_.incarnation),
+        former_owners_(static_cast<size_t>(options_.max_sessions),
+                       absl::ToInt64Nanoseconds(kOwnersAreKept)),
         last_known_(static_cast<size_t>(options_.max_subscriptions), kMaxLastKnownBytes),
         retry_tokens_(options_.retries_per_second, options_.retry_burst) {}
 
@@ -117,6 +120,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
  private:
   // Of the sets that no subscriber follows at the moment.
   static constexpr size_t kMaxLastKnownBytes = 64 << 20;
+  // An incarnation stays that of the caller who had its last session, as at a registry.
+  static constexpr absl::Duration kOwnersAreKept = absl::Hours(24);
 
   struct Audit;
   struct Record;
@@ -592,6 +597,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   std::map<std::string, std::unique_ptr<LocalSession>> sessions_ ABSL_GUARDED_BY(mu_);
   uint64_t last_session_serial_ ABSL_GUARDED_BY(mu_) = 0;
+  FormerOwners former_owners_ ABSL_GUARDED_BY(mu_);
 
   uint64_t last_watch_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_subscription_ ABSL_GUARDED_BY(mu_) = 0;

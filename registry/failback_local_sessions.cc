@@ -71,7 +71,11 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
     });
     response.set_resumed(it != sessions_.end());
     LocalSession* const known = response.resumed() ? it->second.get() : nullptr;
-    if (known == nullptr) {
+    const std::string former =
+        known == nullptr ? former_owners_.OwnerOf(request.incarnation(), NowNanos()) : "";
+    if (!former.empty() && !request.owner().empty() && former != request.owner()) {
+      refused = SessionNotOwned();
+    } else if (known == nullptr) {
       refused = CheckRoom(static_cast<int64_t>(sessions_.size()), options_.max_sessions,
                           "local sessions");
       if (refused.ok() && !request.owner().empty()) {
@@ -91,6 +95,7 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
                          ? kDefaultLocalTtl
                          : std::clamp(asked, kMinLocalTtl, options_.max_local_ttl);
       RenewSession(session);
+      former_owners_.Take(request.incarnation());
       response.set_session_id(session->id);
       response.set_rank(session->serial);
       *response.mutable_ttl() = ToProto(session->ttl);
@@ -171,6 +176,7 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
       const std::unique_ptr<LocalSession> session = std::move(it->second);
       sessions_.erase(it);
       session->lease.Cancel();
+      former_owners_.Leave(session->incarnation, SessionOwner(session->id), NowNanos());
       ended_names_ -= static_cast<int64_t>(session->unsubscribed.size());
       std::vector<Record*> owned(session->records.begin(), session->records.end());
       std::sort(owned.begin(), owned.end(),

@@ -302,6 +302,30 @@ TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotTakeEveryLocalSession) {
   EXPECT_TRUE(open("b-1", "b").ok());
 }
 
+// A client that was away for longer than its TTL comes back to what is its own.
+TEST_F(FailbackBoundsTest, AnIncarnationStaysItsOwnersWhenTheSessionHasEnded) {
+  Start();
+  const auto open = [this](const std::string& owner) {
+    OpenSessionRequest request;
+    request.set_incarnation("app");
+    request.set_owner(owner);
+    Answer<OpenSessionResponse> answer;
+    registry_->OpenSession(request, answer.Catch());
+    return answer.get();
+  };
+  ASSERT_TRUE(open("shop").ok());
+  Advance(absl::Minutes(1));
+  EXPECT_EQ(registry_->local_sessions(), 0);
+  EXPECT_EQ(ReasonOf(open("thief").status()), registry::v1::ERROR_REASON_SESSION_NOT_OWNED);
+  const auto again = open("shop");
+  ASSERT_TRUE(again.ok()) << again.status();
+  CloseSessionRequest close;
+  close.set_session_id(again->session_id());
+  Answer<CloseSessionResponse> closed;
+  registry_->CloseSession(close, closed.Catch());
+  EXPECT_EQ(ReasonOf(open("thief").status()), registry::v1::ERROR_REASON_SESSION_NOT_OWNED);
+}
+
 // Also over many sessions.
 TEST_F(FailbackBoundsTest, Rule13_EndedSubscriptionsOfAllSessionsAreBounded) {
   options_.max_sessions = 200;
