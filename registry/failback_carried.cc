@@ -24,13 +24,15 @@ std::vector<CarriedIntent> FailbackRegistry::Core::Carried(const std::string& be
   std::vector<Found> found;
   {
     MutexLock lock(&mu_);
-    const bool lapsed = Lapsed();
+    const UpstreamSession::State session = session_->state();
+    const bool lapsed = LapsedSince(session).has_value();
     for (const auto& [key, record] : records_) {
       if (!record->present || record->given_up || !absl::StartsWith(record->key, begins)) continue;
       const registry::v1::IntentState state = StateOf(*record, lapsed);
-      const bool done = state == registry::v1::INTENT_STATE_ACKNOWLEDGED;
-      found.push_back({record->key, record->payload, state, record->generation,
-                       done ? absl::OkStatus() : record->last_status});
+      absl::Status why = record->last_status;
+      if (state == registry::v1::INTENT_STATE_ACKNOWLEDGED) why = absl::OkStatus();
+      if (state == registry::v1::INTENT_STATE_LAPSED) why = LapseReason(session);
+      found.push_back({record->key, record->payload, state, record->generation, std::move(why)});
     }
   }
   std::vector<CarriedIntent> intents;

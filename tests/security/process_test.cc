@@ -289,6 +289,66 @@ TEST_F(SecurityProcessTest, TokensOnTheWayToTheRegistry) {
   }
 }
 
+// The registry refuses the renewals of an agent whose token is gone: what it holds of that agent
+// goes after a TTL, and the agent must not call it acknowledged.
+TEST_F(SecurityProcessTest, ARevokedTokenLapsesTheLeaseAndIsToldWhereverAnOperatorLooks) {
+  const std::string reader = TokensOf({{"reader-secret", "reader"}});
+  const std::string both = TokensOf({{"agent-secret", "orders"}, {"reader-secret", "reader"}});
+  dir_.Write("tokens.yaml", both);
+  dir_.Write("policy.yaml", Policy("- {tokens: [orders], allow: [register, read], namespaces: '*', "
+                                   "services: '*'}\n"
+                                   "- {tokens: [reader], allow: read, namespaces: '*', services: "
+                                   "'*'}\n"));
+  Daemon registry =
+      Daemon::Registry(Args{"--store", "memory:", "--known-tokens-file", File("tokens.yaml"),
+                            "--policy-file", File("policy.yaml"), "--tls-cert", File("server.crt"),
+                            "--tls-key", File("server.key"), "--reload-interval", "1h"});
+  dir_.Write("token", "agent-secret");
+  Daemon agent = Daemon::Agent(registry.address(),
+                               {"--registry-tls-ca", File("ca.crt"), "--token-file", File("token"),
+                                "--session-ttl", "2s", "--admin", "127.0.0.1:0"});
+  const Args acknowledged = {"--wait", "acknowledged"};
+  ASSERT_EQ(Ctl(agent.address(), kRegisterOrders + acknowledged).status, 0);
+
+  Replace("tokens.yaml", reader);
+  registry.process().Signal(SIGHUP);
+  ASSERT_TRUE(registry.process().WaitForLine("reloaded").has_value());
+  const auto lapsed = agent.process().WaitForLine("lease lapsed");
+  ASSERT_TRUE(lapsed.has_value()) << agent.process().Describe();
+  EXPECT_THAT(*lapsed, HasSubstr("code=UNAUTHENTICATED"));
+  const std::string status = Ctl(agent.address(), {"status"}).out;
+  EXPECT_THAT(status, AllOf(HasSubstr("1 desired, 0 acknowledged, lapsed since "),
+                            HasSubstr("UNAUTHENTICATED")));
+  EXPECT_THAT(Ctl(agent.address(), {"intents"}).out,
+              AllOf(HasSubstr("lapsed"), HasSubstr("UNAUTHENTICATED")));
+  EXPECT_THAT(Http(agent.admin(), "GET", "/overview").body,
+              AllOf(HasSubstr("\"lapsedSince\""), HasSubstr("\"lastError\"")));
+  EXPECT_THAT(Http(agent.admin(), "GET", "/metrics").body,
+              AllOf(HasSubstr("failback_agent_session_lapsed{upstream=\""),
+                    HasSubstr("failback_agent_registrations_acknowledged{upstream=\"")));
+  const RunResult ready = Ctl(agent.address(), {"wait-ready", "--deadline", "100ms"});
+  EXPECT_NE(ready.status, 0);
+  EXPECT_THAT(ready.err, HasSubstr("has run out"));
+  // Who waits for an acknowledgement waits, also for what was acknowledged once.
+  const RunResult waited =
+      Ctl(agent.address(), kRegisterOrders + acknowledged + Args{"--timeout", "500ms"});
+  EXPECT_NE(waited.status, 0) << waited.out;
+  EXPECT_THAT(waited.err, HasSubstr("DEADLINE_EXCEEDED"));
+  dir_.Write("reader", "reader-secret");
+  const Args list = Trust() + Args{"--token-file", File("reader"), "list", "orders", "-o", "json"};
+  EXPECT_TRUE(Eventually([&] {
+    return !absl::StrContains(Ctl(registry.address(), list).out, "\"a\"");
+  })) << "its session has ended";
+
+  Replace("tokens.yaml", both);
+  registry.process().Signal(SIGHUP);
+  ASSERT_EQ(Ctl(agent.address(), kRegisterOrders + acknowledged + Args{"--timeout", "30s"}).status,
+            0);
+  EXPECT_THAT(Ctl(registry.address(), list).out, HasSubstr("\"a\""));
+  EXPECT_TRUE(agent.process().WaitForLine("lease renewed").has_value());
+  EXPECT_THAT(Ctl(agent.address(), {"status"}).out, HasSubstr("1 desired, 1 acknowledged\n"));
+}
+
 TEST_F(SecurityProcessTest, CertificatesThatEndSoonAreToldByBothSides) {
   TestAuthority::Request request;
   request.uris = {"spiffe://test/late"};
