@@ -44,6 +44,16 @@ class Gauge {
   const std::shared_ptr<std::atomic<int>> count_ = std::make_shared<std::atomic<int>>(0);
 };
 
+// What a call is charged to, of its peer: the connection. Empty on a Unix socket, whose clients
+// look all alike.
+inline std::string ConnectionOf(const std::string& peer) {
+  return peer.rfind("unix:", 0) == 0 ? std::string() : peer;
+}
+
+// Streams of one kind on one connection on which nothing has been said, or that tell next to
+// nothing: each is cheap to begin and to keep for its client.
+inline constexpr int kSilentStreamsPerConnection = 64;
+
 class KeyedGauge {
  public:
   // 0: no limit.

@@ -28,10 +28,6 @@ std::string AddressOf(const std::string& peer) {
   return peer.rfind("unix:", 0) == 0 ? peer : peer.substr(0, peer.rfind(':'));
 }
 
-std::string ConnectionOf(const std::string& peer) {
-  return peer.rfind("unix:", 0) == 0 ? std::string() : peer;
-}
-
 grpc::ByteBuffer Encoded(HealthCheckResponse::ServingStatus state) {
   HealthCheckResponse response;
   response.set_status(state);

@@ -35,7 +35,7 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
     // all alike: they are one address, and no connection.
     int max_watches = 10000;
     int max_watches_per_address = 1000;
-    int max_watches_per_connection = 64;
+    int max_watches_per_connection = kSilentStreamsPerConnection;
     // What a refused client is asked to wait.
     absl::Duration overload_delay = absl::Seconds(5);
   };

@@ -115,6 +115,7 @@ StoreRegistry::Options ToStoreOptions(const RegistryConfig& config, HashedWheelT
   options.max_sessions = static_cast<int64_t>(config.limits().max_sessions());
   options.max_incarnations = static_cast<int64_t>(config.limits().max_incarnations());
   options.max_tombstones = static_cast<int64_t>(config.limits().max_tombstones());
+  options.callers_have_names = !config.policy_file().empty() || !config.known_tokens_file().empty();
   options.max_batch = config.limits().max_batch();
   options.max_queued_intents = static_cast<int64_t>(config.limits().max_queued());
   options.subscriptions.max_filters = config.limits().max_filters_per_service();

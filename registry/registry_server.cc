@@ -1,6 +1,7 @@
 #include "registry/registry_server.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <climits>
 #include <functional>
@@ -20,6 +21,7 @@
 #include "registry/register_stream.h"
 #include "registry/security/guarded_registry.h"
 #include "registry/server_reactors.h"
+#include "registry/shared_limit.h"
 #include "registry/trace_context.h"
 #include "retry/executor.h"
 #include "retry/periodic_task.h"
@@ -53,9 +55,6 @@ constexpr absl::Duration kLongestTtl = absl::Hours(1);
 
 // Of a clock that nobody sets.
 absl::Time Monotonic() { return absl::FromUnixNanos(Clock::Real()->NowNanos()); }
-
-// KeepAlives and RegisterStreams on one connection of which no message has been answered with OK.
-constexpr int kSilentStreamsPerConnection = 64;
 
 // For so long calls are told that the server stops, before it does.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
@@ -132,12 +131,6 @@ absl::Status ShuttingDown() {
   return Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping");
 }
 
-// What a call is charged to; empty on a Unix socket, whose clients look all alike.
-std::string ConnectionOf(const grpc::CallbackServerContext& context) {
-  std::string peer = context.peer();
-  return peer.rfind("unix:", 0) == 0 ? std::string() : peer;
-}
-
 const char* TextOf(CallStats::Limit limit) {
   switch (limit) {
     case CallStats::Limit::kCalls:
@@ -210,6 +203,9 @@ class RegistryServer::Service final : public ServiceBase {
         max_bulk_bytes_(options.max_bulk_bytes),
         calls_(options.max_calls_in_flight),
         subscriptions_(options.max_subscriptions),
+        subscriptions_of_owners_(static_cast<int>(
+            SharedLimit{"subscriptions", "limits.max_subscriptions", options.max_subscriptions}
+                .share())),
         subscriptions_per_connection_(options.max_subscriptions_per_connection) {
     for (const std::string& session_id : options.stream_sessions) {
       sessions_->Opened(session_id, /*ends_with_stream=*/true, Monotonic(),
@@ -376,12 +372,14 @@ class RegistryServer::Service final : public ServiceBase {
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Subscribe(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* bytes) override {
-    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context);
+    std::string owner;
+    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context, &owner);
     absl::Status refusal = registry.status();
     SubscribeRequest request;
     if (refusal.ok()) refusal = ParseWithin(kSmallRequest, *bytes, &request);
-    const std::pair<std::shared_ptr<void>, std::shared_ptr<void>> places = {
-        subscriptions_.Enter(), subscriptions_per_connection_.Enter(ConnectionOf(*context))};
+    const std::array<std::shared_ptr<void>, 3> places = {
+        subscriptions_.Enter(), subscriptions_of_owners_.Enter(owner),
+        subscriptions_per_connection_.Enter(ConnectionOf(context->peer()))};
     auto state = std::make_shared<std::shared_ptr<SubscribeReactor::State>>();
     auto* reactor =
         new SubscribeReactor(context, request, cache_, &call_stats_,
@@ -389,9 +387,13 @@ class RegistryServer::Service final : public ServiceBase {
     *state = reactor->state();
     if (!refusal.ok()) {
       (*state)->Abort(refusal);
-    } else if (places.first == nullptr) {
+    } else if (places[0] == nullptr) {
       (*state)->Abort(Overloaded(Limit::kSubscriptions, subscriptions_.limit()));
-    } else if (places.second == nullptr) {
+    } else if (places[1] == nullptr) {
+      (*state)->Abort(
+          Overloaded(Limit::kSubscriptions, subscriptions_of_owners_.limit(),
+                     absl::StrCat(" (the share of one owner, of ", subscriptions_.limit(), ")")));
+    } else if (places[2] == nullptr) {
       (*state)->Abort(
           Overloaded(Limit::kSubscriptionsPerConnection, subscriptions_per_connection_.limit()));
     } else if (!subscribe_streams_.Add(*state)) {
@@ -466,7 +468,8 @@ class RegistryServer::Service final : public ServiceBase {
   };
 
   StreamPlace AdmitStream(const grpc::CallbackServerContext& context) {
-    StreamPlace place{registry_, silent_streams_.Enter(ConnectionOf(context)), absl::OkStatus()};
+    StreamPlace place{registry_, silent_streams_.Enter(ConnectionOf(context.peer())),
+                      absl::OkStatus()};
     if (place.silent == nullptr) {
       place.refusal = Overloaded(Limit::kSilentStreams, silent_streams_.limit());
     }
@@ -516,12 +519,12 @@ class RegistryServer::Service final : public ServiceBase {
     });
   }
 
-  // `most`: how many there may be.
-  absl::Status Overloaded(Limit limit, int64_t most) {
+  // `most`: how many there may be; `of_what`, if not of all.
+  absl::Status Overloaded(Limit limit, int64_t most, const std::string& of_what = "") {
     call_stats_.Refused(limit);
     return WithRetryDelay(
         Refusal(registry::v1::ERROR_REASON_OVERLOADED,
-                absl::StrCat("too many ", TextOf(limit), " at once, at most ", most,
+                absl::StrCat("too many ", TextOf(limit), " at once, at most ", most, of_what,
                              " are allowed; try again in ", absl::FormatDuration(overload_delay_)),
                 {{"limit", absl::StrCat(most)}}),
         overload_delay_);
@@ -551,11 +554,14 @@ class RegistryServer::Service final : public ServiceBase {
     return registry.ok() ? *std::move(registry) : nullptr;
   }
 
-  // The registry as the caller may use it; an error: its credentials are not accepted.
-  absl::StatusOr<std::shared_ptr<Registry>> RegistryFor(const grpc::ServerContextBase& context) {
+  // The registry as the caller may use it; an error: its credentials are not accepted. `owner` is
+  // how it is known, if callers are told apart.
+  absl::StatusOr<std::shared_ptr<Registry>> RegistryFor(const grpc::ServerContextBase& context,
+                                                        std::string* owner = nullptr) {
     if (access_ == nullptr) return registry_;
     absl::StatusOr<Identity> caller = access_->Identify(context);
     if (!caller.ok()) return caller.status();
+    if (owner != nullptr) *owner = caller->OwnerTag();
     return std::make_shared<GuardedRegistry>(registry_.get(), access_, *std::move(caller));
   }
 
@@ -575,6 +581,7 @@ class RegistryServer::Service final : public ServiceBase {
   Gauge calls_;
   Gauge bulk_calls_{0};  // no limit; under way, as `call` has not returned
   Gauge subscriptions_;
+  KeyedGauge subscriptions_of_owners_;
   KeyedGauge subscriptions_per_connection_;
   KeyedGauge silent_streams_{kSilentStreamsPerConnection};
   // Callbacks that the registry holds may outlive the server.

@@ -92,7 +92,8 @@ class RegistryServer {
     int max_calls_in_flight = 10000;
     // Large calls that wait for their turn, in bytes of their requests; likewise.
     int64_t max_bulk_bytes = int64_t{256} << 20;
-    // Open Subscribe streams, in all and on one TCP connection; likewise.
+    // Open Subscribe streams, in all and on one TCP connection; likewise. With `access` an owner has
+    // half of the first at most (registry/shared_limit.h).
     int max_subscriptions = 100000;
     int max_subscriptions_per_connection = 0;
     // Calls and streams of any kind on one connection, those that are only begun included. What a

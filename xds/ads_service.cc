@@ -29,7 +29,7 @@ constexpr WireBounds kRequest{4 << 20, 64 << 10};
 // Who a stream's names are charged to: the caller, or, where callers are not told apart, where it
 // comes from.
 std::string ClientOf(const grpc::CallbackServerContext& context, const Identity& caller) {
-  if (std::string tag = caller.OwnerTag(); !tag.empty()) return tag;
+  if (caller.kind != Identity::Kind::kAnonymous) return caller.OwnerTag();
   std::string peer = context.peer();
   return peer.rfind("unix:", 0) == 0 ? "unix" : peer.substr(0, peer.rfind(':'));
 }
@@ -45,10 +45,12 @@ ServiceCache::Options WithExecutor(ServiceCache::Options options, Executor* exec
 class AdsService::Stream final : public ServiceCache::Follower,
                                  public std::enable_shared_from_this<Stream> {
  public:
-  Stream(AdsService* service, Reactor* reactor, Identity caller, std::string client)
+  Stream(AdsService* service, Reactor* reactor, Identity caller, std::string client,
+         std::shared_ptr<void> silent)
       : service_(service),
         caller_(std::move(caller)),
         client_(std::move(client)),
+        silent_(std::move(silent)),
         reactor_(reactor),
         state_(service->version_prefix_) {}
 
@@ -83,6 +85,7 @@ class AdsService::Stream final : public ServiceCache::Follower,
     }
     if (!step.error.ok()) return End(step.error);
     MutexLock lock(&mu_);
+    silent_.reset();
     reading_ = false;
     Advance();
   }
@@ -154,7 +157,8 @@ class AdsService::Stream final : public ServiceCache::Follower,
   // With the watch of each, or 0. Used by one read at a time, and after the last.
   std::map<std::string, AccessControl::WatchId> followed_;
   Mutex mu_;
-  Reactor* reactor_ ABSL_GUARDED_BY(mu_);  // null once finished
+  std::shared_ptr<void> silent_ ABSL_GUARDED_BY(mu_);  // null once it was not, and at the end
+  Reactor* reactor_ ABSL_GUARDED_BY(mu_);              // null once finished
   StreamState state_ ABSL_GUARDED_BY(mu_);
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
@@ -165,9 +169,10 @@ class AdsService::Stream final : public ServiceCache::Follower,
 class AdsService::Reactor final
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  Reactor(AdsService* service, Identity caller, std::string client)
+  Reactor(AdsService* service, Identity caller, std::string client, std::shared_ptr<void> silent)
       : service_(service),
-        stream_(std::make_shared<Stream>(service, this, std::move(caller), std::move(client))) {}
+        stream_(std::make_shared<Stream>(service, this, std::move(caller), std::move(client),
+                                         std::move(silent))) {}
 
   const std::shared_ptr<Stream>& stream() const { return stream_; }
   grpc::ByteBuffer* read_buffer() { return &read_; }
@@ -211,6 +216,7 @@ void AdsService::Stream::Advance() {
     }
     return;
   }
+  silent_.reset();
   if (!writing_) std::exchange(reactor_, nullptr)->Finish(StatusToGrpc(*end_));
 }
 
@@ -253,10 +259,21 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AdsService::StreamA
   absl::StatusOr<Identity> caller = Identity();
   if (options_.access != nullptr) caller = options_.access->Identify(*context);
   const Identity known = caller.value_or(Identity());
-  auto* reactor = new Reactor(this, known, ClientOf(*context, known));
+  std::shared_ptr<void> silent = silent_streams_.Enter(ConnectionOf(context->peer()));
+  const bool too_many_silent = silent == nullptr;
+  auto* reactor = new Reactor(this, known, ClientOf(*context, known), std::move(silent));
   const std::shared_ptr<Stream> stream = reactor->stream();
   absl::Status refusal = caller.status();
   if (refusal.ok() && options_.access != nullptr) refusal = options_.access->CheckAny(*context);
+  if (refusal.ok() && too_many_silent) {
+    refusal = WithRetryDelay(
+        Refusal(
+            registry::v1::ERROR_REASON_OVERLOADED,
+            absl::StrCat("too many discovery streams without a request on one connection, at most ",
+                         silent_streams_.limit(), " are allowed"),
+            {{"limit", absl::StrCat(silent_streams_.limit())}}),
+        kOverloadDelay);
+  }
   {
     MutexLock lock(&mu_);
     if (!refusal.ok()) {

@@ -31,6 +31,7 @@
 #include "absl/time/time.h"
 #include "failback/xds/discovery.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
+#include "registry/call_gauge.h"
 #include "registry/log.h"
 #include "registry/security/access_control.h"
 #include "retry/executor.h"
@@ -112,6 +113,7 @@ class AdsService final
   ThreadPool executor_{1};
   ServiceCache cache_;
   std::atomic<int64_t> responses_{0};
+  KeyedGauge silent_streams_{kSilentStreamsPerConnection};  // by connection
   mutable Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);

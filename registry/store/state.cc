@@ -181,6 +181,8 @@ void State::SetOwner(Incarnation* incarnation, const std::string& owner) {
   incarnation->totals = it->second.get();
   ++incarnation->totals->incarnations;
   incarnation->totals->tombstones += incarnation->tombstones;
+  incarnation->totals->instances += incarnation->owned;
+  if (incarnation->session != nullptr) ++incarnation->totals->sessions;
 }
 
 const OwnerTotals* State::TotalsOf(const std::string& owner) const {
@@ -209,6 +211,7 @@ void State::SetVersion(Record* record, Version version, int64_t monotonic_ms) {
     if (old.owner != nullptr) {
       --old.owner->references;
       --old.owner->owned;
+      if (old.owner->totals != nullptr) --old.owner->totals->instances;
       if (auto& sorted = old.owner->sorted_owned; sorted != nullptr) {
         sorted->erase(record);
         if (sorted->empty()) sorted.reset();
@@ -224,12 +227,15 @@ void State::SetVersion(Record* record, Version version, int64_t monotonic_ms) {
     if (version.owner != nullptr) {
       ++version.owner->references;
       ++version.owner->owned;
+      if (version.owner->totals != nullptr) ++version.owner->totals->instances;
       record->next_owned = version.owner->first_owned;
       if (record->next_owned != nullptr) record->next_owned->previous_owned = record;
       version.owner->first_owned = record;
       if (version.owner->sorted_owned != nullptr) version.owner->sorted_owned->insert(record);
     }
   }
+  const auto is_detached = [](const Version& one) { return one.instance && one.owner == nullptr; };
+  detached_ += int64_t{is_detached(version)} - int64_t{is_detached(old)};
   if (record->purge_at_ms != 0) {
     tombstones_.erase({record->purge_at_ms, record});
     record->purge_at_ms = 0;
@@ -474,6 +480,7 @@ class State::Loader : public StoreReader {
     session->ttl_ms = std::min(row.ttl_ms, kLongestTtlMs);
     session->ends_with_stream = row.ends_with_stream;
     session->incarnation->session = session.get();
+    if (session->incarnation->totals != nullptr) ++session->incarnation->totals->sessions;
     if (session->incarnation->owner.empty()) {
       // From before the owner was kept with the incarnation; it is stored when the session ends.
       state_->SetOwner(session->incarnation, SessionOwner(session->id));
@@ -649,6 +656,8 @@ absl::Status State::CheckInvariants() const {
       OwnerTotals& sum = by_owner[totals];
       ++sum.incarnations;
       sum.tombstones += incarnation->tombstones;
+      sum.instances += incarnation->owned;
+      sum.sessions += incarnation->session != nullptr ? 1 : 0;
     }
     if (const auto* const sorted = incarnation->sorted_owned.get();
         sorted != nullptr && static_cast<int64_t>(sorted->size()) != incarnation->owned) {
@@ -668,7 +677,8 @@ absl::Status State::CheckInvariants() const {
   if (by_owner.size() != owners_.size()) return absl::InternalError("owners");
   for (const auto& [totals, sum] : by_owner) {
     if (totals->incarnations != sum.incarnations || totals->tombstones != sum.tombstones ||
-        totals->tombstones_more != 0) {
+        totals->instances != sum.instances || totals->sessions != sum.sessions || totals->touched ||
+        totals->tombstones_more != 0 || totals->instances_more != 0 || totals->sessions_more != 0) {
       return absl::InternalError("counts of an owner");
     }
   }

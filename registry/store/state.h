@@ -47,6 +47,7 @@
 #include "absl/strings/string_view.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "registry/list_scope.h"
+#include "registry/shared_limit.h"
 #include "registry/store/blob.h"
 #include "registry/store/change_log.h"
 #include "registry/store/fencing.h"
@@ -71,8 +72,14 @@ struct Session {
 struct OwnerTotals {
   std::string name;
   int64_t incarnations = 0;
+  int64_t sessions = 0;
   int64_t tombstones = 0;
-  int64_t tombstones_more = 0;  // by the transaction under way
+  int64_t instances = 0;
+  // By the transaction under way.
+  int64_t sessions_more = 0;
+  int64_t tombstones_more = 0;
+  int64_t instances_more = 0;
+  bool touched = false;
 };
 
 struct RecordById;
@@ -241,12 +248,14 @@ class State {
  public:
   struct Options {
     int64_t max_instances_per_session = 0;  // 0: no limit
-    int64_t max_instances = 0;              // 0: no limit
-    int64_t max_sessions = 0;               // 0: no limit
-    // Incarnations that are remembered, and fences and marks without an instance; 0: no limit. An
-    // owner has half of them at most.
+    // Of each of these an owner has half at most (registry/shared_limit.h). 0: no limit. The last
+    // two: incarnations that are remembered, and fences and marks without an instance.
+    int64_t max_instances = 0;
+    int64_t max_sessions = 0;
     int64_t max_incarnations = 0;
     int64_t max_tombstones = 0;
+    // Detached instances, which have no owner, together have the share of one.
+    bool callers_have_names = false;
     // A fence without instance stays for the session's TTL, and at least this long.
     int64_t min_retention_ms = 60 * 1000;
     // An incarnation without session and records is remembered this long.
@@ -289,8 +298,8 @@ class State {
   const Record* FindInstance(std::string_view key) const;
   static ListItem MakeItem(const Record& record);
 
-  // The first `max` services that have instances and whose keys are after `after`, sorted, and their
-  // counts, by readers that take turns.
+  // The first `max` services that have instances and whose keys are after `after`, sorted, and
+  // their counts, by readers that take turns.
   std::vector<std::string> ListedServices(std::string_view after, size_t max) const;
   StateCounts CountOf(std::string_view service_key) const;
 
@@ -364,6 +373,7 @@ class State {
   std::set<EndedPlace> ended_;  // incarnations without a session
   absl::flat_hash_map<absl::string_view, std::unique_ptr<OwnerTotals>> owners_;  // by name
   int64_t instances_ = 0;
+  int64_t detached_ = 0;                              // of them, those without an owner
   std::set<std::pair<int64_t, Record*>> tombstones_;  // by purge_at_ms
   ChangeLog changes_;
 
@@ -482,6 +492,13 @@ class State::Transaction {
   // Whether a record's row in the storage says `after` too, without the row of its session.
   static bool GoesWithSession(const Version& before, const Version& after);
   void PutInstance(Version& version, Intent& intent, Incarnation* owner, int64_t session_row);
+  void CountDetached(const Version& version, int64_t change) {
+    if (version.instance && version.owner == nullptr) detached_more_ += change;
+  }
+  OwnerTotals* Touched(OwnerTotals* totals);
+  // With what the transaction has decided. Nullopt: the owner has no name.
+  std::optional<int64_t> IncarnationsOf(const std::string& owner) const;
+  std::optional<int64_t> SessionsOf(const std::string& owner) const;
   void Finish();
 
   State* const state_;
@@ -490,9 +507,9 @@ class State::Transaction {
   bool finished_ = false;
   std::vector<Staged> staged_;
   std::vector<Record*> created_;
-  std::vector<Incarnation*> touched_;  // have owned_more
-  std::vector<OwnerTotals*> touched_owners_;
-  int64_t new_tombstones_ = 0;  // of keys that were not known
+  std::vector<Incarnation*> touched_;         // have owned_more
+  std::vector<OwnerTotals*> touched_owners_;  // have something more
+  int64_t new_tombstones_ = 0;                // of keys that were not known
   std::vector<std::unique_ptr<Session>> opened_;
   // Sessions that are alive and were opened again, with the settings of the newest opening.
   struct Resumed {
@@ -503,7 +520,8 @@ class State::Transaction {
   absl::flat_hash_map<std::string, size_t> opened_by_incarnation_;  // index in opened_
   std::vector<std::unique_ptr<Incarnation>> new_incarnations_;
   absl::flat_hash_set<uint64_t> new_ranks_;
-  absl::flat_hash_map<std::string, int64_t> new_by_owner_;
+  OwnerCounts new_incarnations_of_;
+  OwnerCounts new_sessions_of_;
   // Incarnations that have sessions again, under these names.
   struct Reopened {
     Incarnation* incarnation;
@@ -514,6 +532,7 @@ class State::Transaction {
   std::vector<Session*> ended_;
   std::vector<Incarnation*> forgotten_;
   int64_t instances_more_ = 0;
+  int64_t detached_more_ = 0;
   uint64_t next_rank_;
   int64_t next_session_row_;
 };

@@ -88,12 +88,15 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
     double guard_share = 0.15;
     absl::Duration guard_longest_hold;  // zero: ten times the TTL, at most five minutes
 
-    // 0: no limit.
+    // 0: no limit. Of each but the second an owner has half at most (registry/shared_limit.h).
     int64_t max_instances = 0;
     int64_t max_instances_per_session = 0;
     int64_t max_sessions = 0;
     int64_t max_incarnations = 0;
     int64_t max_tombstones = 0;
+    // Instances that are registered without a session, and so have no owner, together have the
+    // share of one.
+    bool callers_have_names = false;
     uint32_t max_batch = kDefaultMaxBatch;
     // Told to clients; the server adapter enforces it.
     uint32_t max_request_bytes = 4 << 20;

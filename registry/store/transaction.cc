@@ -5,6 +5,7 @@
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/ids.h"
+#include "registry/shared_limit.h"
 #include "registry/store/state.h"
 
 namespace failback {
@@ -14,22 +15,27 @@ namespace {
 // durability below `full`, but not so far that it could wear out the counter.
 constexpr uint64_t kMostRanksLost = 1000000;
 
-absl::Status LimitReached(const std::string& what, int64_t limit) {
-  return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
-                 absl::StrCat(what, ": at most ", limit,
-                              " are allowed; remove some, or have the registry's limit raised"),
-                 {{"limit", absl::StrCat(limit)}});
+SharedLimit LimitOfInstances(const State::Options& options) {
+  return {"instances", "limits.max_instances", options.max_instances};
+}
+SharedLimit LimitOfSessions(const State::Options& options) {
+  return {"sessions", "limits.max_sessions", options.max_sessions};
+}
+SharedLimit LimitOfIncarnations(const State::Options& options) {
+  return {"clients that are remembered", "limits.max_incarnations", options.max_incarnations};
+}
+SharedLimit LimitOfTombstones(const State::Options& options) {
+  return {"keys whose instances are gone", "limits.max_tombstones", options.max_tombstones};
 }
 
 // They go by themselves.
 constexpr absl::Duration kTombstonesDelay = absl::Seconds(10);
 
-absl::Status TooManyTombstones(int64_t limit) {
+absl::Status TooManyTombstones(const SharedLimit& limit, bool in_all) {
   return WithRetryDelay(
       Refusal(registry::v1::ERROR_REASON_OVERLOADED,
-              absl::StrCat("keys whose instances are gone (limits.max_tombstones): at most ", limit,
-                           " are remembered; they are forgotten with time"),
-              {{"limit", absl::StrCat(limit)}}),
+              absl::StrCat(limit.Text(in_all), "; they are forgotten with time"),
+              {{"limit", absl::StrCat(in_all ? limit.limit : limit.share())}}),
       kTombstonesDelay);
 }
 
@@ -45,9 +51,6 @@ absl::Status WithHolder(const absl::Status& status, const Version& current) {
                   {"generation", ReasonMetadata(status, "generation").value_or("0")},
                   {"holder", name.empty() ? current.owner->name : name}});
 }
-
-// What one owner may have of what all may have.
-int64_t ShareOf(int64_t limit) { return std::max<int64_t>(limit / 2, 1); }
 
 }  // namespace
 
@@ -67,8 +70,16 @@ State::Transaction::~Transaction() {
 
 void State::Transaction::Finish() {
   for (Incarnation* incarnation : touched_) incarnation->owned_more = 0;
-  for (OwnerTotals* totals : touched_owners_) totals->tombstones_more = 0;
+  for (OwnerTotals* totals : touched_owners_) {
+    totals->sessions_more = totals->tombstones_more = totals->instances_more = 0;
+    totals->touched = false;
+  }
   finished_ = true;
+}
+
+OwnerTotals* State::Transaction::Touched(OwnerTotals* totals) {
+  if (!std::exchange(totals->touched, true)) touched_owners_.push_back(totals);
+  return totals;
 }
 
 const Version& State::Transaction::None() {
@@ -110,12 +121,14 @@ void State::Transaction::SetOwner(Version& version, Incarnation* owner) {
     if (incarnation == nullptr) continue;
     if (incarnation->owned_more == 0) touched_.push_back(incarnation);
     incarnation->owned_more += change;
+    if (incarnation->totals != nullptr) Touched(incarnation->totals)->instances_more += change;
   }
   version.owner = owner;
 }
 
 void State::Transaction::RemoveInstance(Version& version) {
   if (version.instance) --instances_more_;
+  CountDetached(version, -1);
   SetOwner(version, nullptr);
   version = version.WithoutInstance();
 }
@@ -123,6 +136,7 @@ void State::Transaction::RemoveInstance(Version& version) {
 void State::Transaction::PutInstance(Version& version, Intent& intent, Incarnation* owner,
                                      int64_t session_row) {
   const uint64_t revision = state_->revision_ + 1;
+  CountDetached(version, -1);
   if (!version.instance) {
     ++instances_more_;
     version.create_revision = revision;
@@ -134,6 +148,7 @@ void State::Transaction::PutInstance(Version& version, Intent& intent, Incarnati
     version.modify_ms = now_.unix_ms;
   }
   SetOwner(version, owner);
+  CountDetached(version, +1);
   version.session = session_row;
   version.persistent = intent.persistent;
 }
@@ -166,6 +181,9 @@ bool State::Transaction::EndSession(std::string_view session_id, End end, int64_
   if (session == nullptr) return false;
   session->ending = true;
   ended_.push_back(session);
+  if (OwnerTotals* const totals = session->incarnation->totals; totals != nullptr) {
+    --Touched(totals)->sessions_more;
+  }
   for (Record* record = session->incarnation->first_owned; record != nullptr;
        record = record->next_owned) {
     if (record->version.persistent) continue;
@@ -215,13 +233,10 @@ State::Transaction::Opened State::Transaction::OpenSession(Opening opening) {
     }
     return opened;
   }
-  const int64_t limit = state_->options_.max_sessions;
   const auto alive =
       static_cast<int64_t>(state_->sessions_.size() - ended_.size() + opened_.size());
-  if (limit > 0 && alive >= limit) {
-    opened.status = LimitReached("sessions", limit);
-    return opened;
-  }
+  opened.status = LimitOfSessions(state_->options_).Check(alive, SessionsOf(opening.owner));
+  if (!opened.status.ok()) return opened;
   if (incarnation == nullptr) {
     opened.status = CheckRoom(opening.owner);
     if (!opened.status.ok()) return opened;
@@ -249,40 +264,48 @@ State::Transaction::Opened State::Transaction::OpenSession(Opening opening) {
   session->ends_with_stream = opening.ends_with_stream;
   opened.session_id = session->id;
   opened.rank = incarnation->rank;
+  new_sessions_of_.Add(opening.owner, 1);
   opened_by_incarnation_.emplace(incarnation->name, opened_.size());
   opened_.push_back(std::move(session));
   return opened;
 }
 
-absl::Status State::Transaction::CheckRoom(const std::string& owner) {
-  const int64_t most = state_->options_.max_incarnations;
-  if (most == 0) return absl::OkStatus();
-  if (static_cast<int64_t>(state_->by_rank_.size() + new_incarnations_.size()) >= most) {
-    return LimitReached("clients that are remembered (limits.max_incarnations)", most);
-  }
-  if (owner.empty()) return absl::OkStatus();
+std::optional<int64_t> State::Transaction::IncarnationsOf(const std::string& owner) const {
+  if (owner.empty()) return std::nullopt;
   const OwnerTotals* const totals = state_->TotalsOf(owner);
-  int64_t& more = new_by_owner_[owner];
-  if ((totals == nullptr ? 0 : totals->incarnations) + more >= ShareOf(most)) {
-    return LimitReached(
-        "clients of one owner that are remembered (half of limits.max_incarnations)",
-        ShareOf(most));
-  }
-  ++more;
-  return absl::OkStatus();
+  return new_incarnations_of_.Of(owner).value_or(0) +
+         (totals == nullptr ? 0 : totals->incarnations);
+}
+
+std::optional<int64_t> State::Transaction::SessionsOf(const std::string& owner) const {
+  if (owner.empty()) return std::nullopt;
+  const OwnerTotals* const totals = state_->TotalsOf(owner);
+  return new_sessions_of_.Of(owner).value_or(0) +
+         (totals == nullptr ? 0 : totals->sessions + totals->sessions_more);
+}
+
+absl::Status State::Transaction::CheckRoom(const std::string& owner) {
+  absl::Status status =
+      LimitOfIncarnations(state_->options_)
+          .Check(static_cast<int64_t>(state_->by_rank_.size() + new_incarnations_.size()),
+                 IncarnationsOf(owner));
+  if (status.ok()) new_incarnations_of_.Add(owner, 1);
+  return status;
 }
 
 absl::Status State::Transaction::CheckNewKey(const Incarnation& incarnation, bool registers) {
-  const int64_t most = state_->options_.max_tombstones;
-  if (most == 0) return absl::OkStatus();
+  const SharedLimit limit = LimitOfTombstones(state_->options_);
+  if (limit.limit == 0) return absl::OkStatus();
   OwnerTotals* const totals = incarnation.totals;
-  if (state_->tombstones() + new_tombstones_ >= most) return TooManyTombstones(most);
-  if (totals != nullptr && totals->tombstones + totals->tombstones_more >= ShareOf(most)) {
-    return TooManyTombstones(ShareOf(most));
+  if (state_->tombstones() + new_tombstones_ >= limit.limit) {
+    return TooManyTombstones(limit, /*in_all=*/true);
+  }
+  if (totals != nullptr && totals->tombstones + totals->tombstones_more >= limit.share()) {
+    return TooManyTombstones(limit, /*in_all=*/false);
   }
   if (registers) return absl::OkStatus();
   ++new_tombstones_;
-  if (totals != nullptr && totals->tombstones_more++ == 0) touched_owners_.push_back(totals);
+  if (totals != nullptr) ++Touched(totals)->tombstones_more;
   return absl::OkStatus();
 }
 
@@ -320,14 +343,29 @@ Session* State::Transaction::FindSession(std::string_view session_id) const {
 
 absl::Status State::Transaction::CheckLimits(const Version& current,
                                              const Incarnation* owner) const {
-  const int64_t in_all = state_->options_.max_instances;
-  if (in_all > 0 && !current.instance && state_->instances_ + instances_more_ >= in_all) {
-    return LimitReached("instances in this registry", in_all);
+  // Of the owner that `owner` is an incarnation of; those without one are one owner.
+  const SharedLimit limit = LimitOfInstances(state_->options_);
+  std::optional<int64_t> of_owner;
+  if (owner == nullptr && state_->options_.callers_have_names) {
+    of_owner = state_->detached_ + detached_more_;
+  } else if (owner != nullptr && owner->totals != nullptr) {
+    of_owner = owner->totals->instances + owner->totals->instances_more;
+  }
+  const bool one_more = !current.instance;
+  const bool one_more_of_owner =
+      one_more ||
+      (owner == nullptr ? current.owner != nullptr
+                        : current.owner == nullptr || current.owner->totals != owner->totals);
+  if (one_more || one_more_of_owner) {
+    const int64_t in_all = one_more ? state_->instances_ + instances_more_ : 0;
+    auto status = limit.Check(in_all, one_more_of_owner ? of_owner : std::nullopt);
+    if (!status.ok()) return status;
   }
   const int64_t per_session = state_->options_.max_instances_per_session;
   if (per_session > 0 && owner != nullptr && current.owner != owner &&
       owner->owned + owner->owned_more >= per_session) {
-    return LimitReached("instances in one session", per_session);
+    return SharedLimit{"instances in one session", "limits.max_instances_per_session", per_session}
+        .Check(per_session, std::nullopt);
   }
   return absl::OkStatus();
 }
@@ -606,6 +644,7 @@ CommitResult State::Transaction::Commit() {
 
   for (Session* session : ended_) {
     session->incarnation->session = nullptr;
+    if (session->incarnation->totals != nullptr) --session->incarnation->totals->sessions;
     if (MustStoreSeen(*session->incarnation)) session->incarnation->stored_ms = now_.unix_ms;
     session->incarnation->last_seen_ms = now_.unix_ms;
     state.ended_.emplace(now_.unix_ms, session->incarnation->rank);
@@ -614,14 +653,15 @@ CommitResult State::Transaction::Commit() {
   }
   for (auto& session : opened_) {
     session->incarnation->session = session.get();
+    if (session->incarnation->totals != nullptr) ++session->incarnation->totals->sessions;
     state.ended_.erase({session->incarnation->last_seen_ms, session->incarnation->rank});
     const std::string_view id = session->id;
     state.sessions_.emplace(id, std::move(session));
   }
+  Finish();  // before an owner's totals may go with its last incarnation
   for (Incarnation* incarnation : forgotten_) {
     if (incarnation->references == 0) state.Forget(incarnation);
   }
-  Finish();
   return result;
 }
 

@@ -99,6 +99,7 @@ class AccessTest : public ::testing::Test {
     RegistryServer::Options server_options;
     server_options.listen = {absl::StrCat("unix:", folder_.File("s"))};
     server_options.access = access_;
+    server_options.max_subscriptions = max_subscriptions_;
     server_options.encoded = store_->encoded();
     auto server = RegistryServer::Start(store_.get(), server_options);
     if (!server.ok()) Fatal(server.status().ToString());
@@ -233,6 +234,7 @@ class AccessTest : public ::testing::Test {
   }
 
   const TempDir folder_;
+  int max_subscriptions_ = 100;
   std::unique_ptr<HashedWheelTimer> timer_;
   std::shared_ptr<AccessControl> access_;
   std::unique_ptr<StoreRegistry> store_;
@@ -442,6 +444,26 @@ TEST_F(AccessTest, AnOpenStreamOfRenewalsIsJudgedByTheNewRules) {
   ASSERT_TRUE(stream->Write(request));
   ASSERT_TRUE(stream->Read(&response));
   ExpectReason(StatusFromProto(response.status()), ERROR_REASON_ACCESS_DENIED, "renewal");
+}
+
+TEST_F(AccessTest, NoCallerTakesAllSubscriptions) {
+  max_subscriptions_ = 4;
+  Start("memory:");
+  std::vector<Subscription> open;
+  for (int i = 0; i < 2; ++i) {
+    open.push_back(Subscribe("reader", "orders"));
+    ASSERT_TRUE(open.back().Read());
+  }
+  const absl::Status refused = Subscribe("reader", "other").End();
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_OVERLOADED) << refused;
+  EXPECT_EQ(ReasonMetadata(refused, "limit"), "2");
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("the share of one owner, of 4"));
+  open.push_back(Subscribe("other", "other"));
+  ASSERT_TRUE(open.back().Read());
+  for (Subscription& subscription : open) {
+    subscription.context->TryCancel();
+    EXPECT_EQ(subscription.End().code(), absl::StatusCode::kCancelled);
+  }
 }
 
 TEST_F(AccessTest, WhoMayRegisterNothingReportsNothing) {

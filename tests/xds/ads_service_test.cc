@@ -108,7 +108,8 @@ class AdsServiceTest : public ::testing::Test {
     options.cache.max_services = max_services;
     ads_ = std::make_unique<AdsService>(&registry_, options);
     RegistryServer::Options server_options;
-    server_options.listen = {absl::StrCat("unix:", dir_.File("ads.sock"))};
+    server_options.listen = {listen_.empty() ? absl::StrCat("unix:", dir_.File("ads.sock"))
+                                             : listen_};
     server_options.extra_services = {{ads_.get(), AdsService::kName}};
     server_ = RegistryServer::Start(&registry_, server_options).value();
     channel_ = grpc::CreateChannel(server_->addresses()[0], grpc::InsecureChannelCredentials());
@@ -121,12 +122,38 @@ class AdsServiceTest : public ::testing::Test {
   }
 
   const TempDir dir_;
+  std::string listen_;
   std::unique_ptr<HashedWheelTimer> timer_;
   FakeRegistry registry_;
   std::unique_ptr<AdsService> ads_;
   std::unique_ptr<RegistryServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };
+
+TEST_F(AdsServiceTest, FewStreamsOnAConnectionSayNothing) {
+  constexpr size_t kMost = 64;
+  listen_ = "127.0.0.1:0";  // connections of a Unix socket cannot be told apart
+  Start(/*max_streams=*/1000);
+  std::vector<std::unique_ptr<RawClient>> silent;
+  while (silent.size() < kMost) silent.push_back(std::make_unique<RawClient>(channel_));
+  ASSERT_TRUE(Eventually([&] { return ads_->Stats().streams == kMost; }));
+  RawClient refused(channel_);
+  EXPECT_FALSE(refused.Read());
+  const grpc::Status status = refused.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("on one connection, at most 64 are allowed"));
+  // One that is of use is not counted.
+  silent[0]->Subscribe(ResourceType::kEndpoints, {"orders"});
+  const auto subscription = registry_.WaitForSubscription(0);
+  ASSERT_NE(subscription, nullptr);
+  subscription->Push(Snapshot(2));
+  EXPECT_EQ(silent[0]->ReadEndpoints(), 2);
+  RawClient let_in(channel_);
+  let_in.Subscribe(ResourceType::kEndpoints, {"orders"});
+  EXPECT_EQ(let_in.ReadEndpoints(), 2);
+  for (const auto& client : silent) client->Cancel();
+  let_in.Cancel();
+}
 
 TEST_F(AdsServiceTest, TellsEndpointsAndTheirChanges) {
   Start();

@@ -102,6 +102,87 @@ TEST(Bounds, AnOwnerHasHalfOfTheClientsAtMost) {
   EXPECT_EQ(ReasonOf(Open(store, "b", "bob").status()), kLimit);
 }
 
+TEST(Bounds, AnOwnerHasHalfOfTheSessionsAtMost) {
+  StoreRegistry::Options options;
+  options.max_sessions = 4;
+  StoreHarness store(std::move(options));
+  const std::string first = Open(store, "m0", "mallory")->session_id();
+  ASSERT_TRUE(Open(store, "m1", "mallory").ok());
+  const absl::Status refused = Open(store, "m2", "mallory").status();
+  EXPECT_EQ(ReasonOf(refused), kLimit) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("its share of limits.max_sessions (4)"));
+  EXPECT_EQ(ReasonMetadata(refused, "limit"), "2");
+  EXPECT_TRUE(Open(store, "m1", "mallory").ok()) << "the same again";
+  EXPECT_TRUE(Open(store, "a", "alice").ok());
+  ASSERT_TRUE(store.CloseSession(first).ok());
+  EXPECT_TRUE(Open(store, "m2", "mallory").ok()) << "one has gone";
+  EXPECT_EQ(ReasonOf(Open(store, "m3", "mallory").status()), kLimit);
+}
+
+TEST(Bounds, AnOwnerHasHalfOfTheInstancesAtMost) {
+  StoreRegistry::Options options;
+  options.max_instances = 8;
+  StoreHarness store(std::move(options));
+  const std::string one = Open(store, "m1", "mallory")->session_id();
+  const std::string two = Open(store, "m2", "mallory")->session_id();
+  const std::string alice = Open(store, "a", "alice")->session_id();
+  const auto instance = [](const std::string& id) { return MakeInstance("orders", id); };
+  // In one call, and of more than one incarnation.
+  RegisterRequest request;
+  request.set_session_id(one);
+  for (int i = 0; i < 3; ++i) {
+    *request.add_registrations()->mutable_instance() = instance(absl::StrCat("m", i));
+  }
+  ASSERT_TRUE(CallAndWait(*store, &Registry::Register, request).ok());
+  EXPECT_TRUE(store.Register(two, instance("m3"), 1).ok());
+  const absl::Status refused = store.Register(two, instance("m4"), 1).status;
+  EXPECT_EQ(ReasonOf(refused), kLimit) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("its share of limits.max_instances (8)"));
+  EXPECT_TRUE(store.Register(two, instance("m3"), 2).ok()) << "what is there may change";
+  ASSERT_TRUE(store.Register(alice, instance("a0"), 1).ok());
+  // A key that is another's counts too.
+  const std::string three = Open(store, "m3", "mallory")->session_id();
+  EXPECT_EQ(ReasonOf(store.Register(three, instance("a0"), 1).status), kLimit);
+  EXPECT_TRUE(store.Register(three, instance("m0"), 1).ok()) << "one's own changes hands";
+  for (int i = 1; i < 4; ++i) {
+    EXPECT_TRUE(store.Register(alice, instance(absl::StrCat("a", i)), 1).ok()) << i;
+  }
+  // Sessions that end give them back.
+  ASSERT_TRUE(store.CloseSession(one).ok());
+  EXPECT_TRUE(store.Register(two, instance("m4"), 2).ok());
+  EXPECT_TRUE(store.Register(two, instance("m5"), 2).ok());
+  EXPECT_EQ(ReasonOf(store.Register(two, instance("m6"), 2).status), kLimit);
+}
+
+TEST(Bounds, WithoutNamesThereIsNoShare) {
+  StoreRegistry::Options options;
+  options.max_instances = 4;
+  StoreHarness store(std::move(options));
+  const std::string session = store.Session("a");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(store.Register(session, MakeInstance("orders", absl::StrCat(i)), 1).ok());
+  }
+  EXPECT_TRUE(store.Register("", MakeInstance("orders", "detached"), 0).ok());
+  const absl::Status refused = store.Register(session, MakeInstance("orders", "4"), 1).status;
+  EXPECT_EQ(ReasonMetadata(refused, "limit"), "4");
+}
+
+TEST(Bounds, InstancesWithoutAnOwnerTogetherHaveTheShareOfOne) {
+  StoreRegistry::Options options;
+  options.max_instances = 4;
+  options.callers_have_names = true;
+  StoreHarness store(std::move(options));
+  const auto instance = [](int id) { return MakeInstance("orders", absl::StrCat(id)); };
+  EXPECT_TRUE(store.Register("", instance(0), 0).ok());
+  EXPECT_TRUE(store.Register("", instance(1), 0).ok());
+  EXPECT_EQ(ReasonOf(store.Register("", instance(2), 0).status), kLimit);
+  EXPECT_TRUE(store.Register("", instance(1), 0).ok());
+  const std::string alice = Open(store, "a", "alice")->session_id();
+  EXPECT_TRUE(store.Register(alice, instance(1), 1).ok()) << "it has an owner now";
+  EXPECT_TRUE(store.Register("", instance(2), 0).ok());
+  EXPECT_EQ(ReasonOf(store.Register("", instance(3), 0).status), kLimit);
+}
+
 TEST(Bounds, KeysWhoseInstancesAreGoneAreBounded) {
   StoreRegistry::Options options;
   options.max_tombstones = 4;
