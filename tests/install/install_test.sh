@@ -17,6 +17,20 @@ cmake -S with-cmake -B build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log || { cat c
 cmake --build build >build.log 2>&1 || { cat build.log; exit 1; }
 bash -euo pipefail commands.sh
 
+# One version, of the programs and of what builds against the library.
+version=$("$prefix/bin/failbackctl" --version | cut -d' ' -f2)
+[[ $version == "$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --modversion failback)" ]]
+finds() {
+  mkdir -p "find-$1"
+  printf 'cmake_minimum_required(VERSION 3.18)\nproject(find NONE)\nfind_package(failback %s REQUIRED)\n' "$1" \
+    >"find-$1/CMakeLists.txt"
+  cmake -S "find-$1" -B "find-$1" -DCMAKE_PREFIX_PATH="$prefix" &>find.log
+}
+finds "$version" && finds "${version%.*}" || { cat find.log; exit 1; }
+for other in 99.0 0.99; do
+  if finds "$other"; then echo "$version is taken for $other"; exit 1; fi
+done
+
 # A socket's path has to be short.
 sockets=$(mktemp -d /tmp/fb-XXXXXX)
 "$prefix/bin/failback-registry" --listen "unix:$sockets/r.sock" --store memory: >registry.out &

@@ -1,0 +1,15 @@
+# find_package(failback 0.1): what is installed is that version or a later one with the same API; before 1.0 the middle
+# number says which it is.
+set(PACKAGE_VERSION "@VERSION@")
+string(REGEX MATCH "^(0\\.)?[0-9]+" _failback_api "${PACKAGE_VERSION}")
+string(REGEX MATCH "^(0\\.)?[0-9]+" _failback_wanted "${PACKAGE_FIND_VERSION}")
+if(PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION OR NOT _failback_api STREQUAL _failback_wanted)
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+if(PACKAGE_VERSION VERSION_EQUAL PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+unset(_failback_api)
+unset(_failback_wanted)
