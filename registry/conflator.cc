@@ -92,7 +92,7 @@ void Conflator::State::Apply(const std::vector<Change>& changes) {
 
 void Conflator::State::MoveTo(const SubscribeResponse& message) {
   known = true;
-  stale = message.stale();
+  flags = SetFlags::Of(message);
   epoch = message.epoch();
   revision = message.revision();
 }
@@ -156,7 +156,7 @@ absl::Status Conflator::Add(Snapshot snapshot, Changes changes) {
   SubscribeResponse position;
   position.set_epoch(snapshot->epoch());
   position.set_revision(snapshot->revision());
-  position.set_stale(snapshot->stale());
+  snapshot->flags().Put(&position);
   position.mutable_snapshot();
   if (order_.in_snapshot()) {
     return Refusal(registry::v1::ERROR_REASON_POSITION_LOST, "a snapshot came within another");
@@ -178,7 +178,7 @@ absl::Status Conflator::AddToRest(Event event, Changes changes) {
   if (rest_ == nullptr) {
     rest_ = std::make_unique<Rest>();
     rest_->revision = event->has_delta() ? event->revision() : Base().revision;
-    rest_->stale = event->stale();
+    rest_->flags = SetFlags::Of(*event);
     rest_->single = std::move(event);
     rest_->changes = std::move(changes);
     if (!busy_ || rest_->changes->bytes <= kSharedBytes) return absl::OkStatus();
@@ -196,7 +196,7 @@ absl::Status Conflator::AddToRest(Event event, Changes changes) {
 }
 
 void Conflator::Merge(const SubscribeResponse& message, const std::vector<Change>& changes) {
-  rest_->stale = message.stale();
+  rest_->flags = SetFlags::Of(message);
   if (!message.has_delta()) return;
   rest_->revision = message.revision();
   const auto& upserts = message.delta().upserts();
@@ -230,7 +230,7 @@ void Conflator::Unfold() {
 void Conflator::StartNext() {
   const State& after = next_->after;
   const bool same = told_ && written_.complete && after.complete && written_.epoch == after.epoch &&
-                    written_.stale == after.stale && written_.contents == after.contents;
+                    written_.flags == after.flags && written_.contents == after.contents;
   if (!same) {
     written_ = std::move(next_->after);
     parts_ = std::move(next_->parts);
@@ -270,14 +270,15 @@ Conflator::Event Conflator::TakeRest() {
     const bool on_base = single->has_delta()
                              ? single->delta().base_revision() == written_.revision
                              : single->revision() == written_.revision || !written_.known;
-    const bool news = single->has_delta() || !told_ || single->stale() != written_.stale;
+    const SetFlags flags = SetFlags::Of(*single);
+    const bool news = single->has_delta() || !told_ || flags != written_.flags;
     if (on_base && news) {
       taken_bytes_ = std::min(rest_->changes->bytes, kMostSharedBytes);
       if (single->has_delta()) {
         written_.Apply(rest_->changes->changes);
         written_.MoveTo(*single);
       }
-      written_.stale = single->stale();
+      written_.flags = flags;
       rest_.reset();
       return single;
     }
@@ -288,12 +289,12 @@ Conflator::Event Conflator::TakeRest() {
 
 Conflator::Event Conflator::TakeMerged() {
   const Rest rest = std::move(*std::exchange(rest_, nullptr));
-  if (rest.operations.empty() && told_ && rest.stale == written_.stale) return nullptr;
+  if (rest.operations.empty() && told_ && rest.flags == written_.flags) return nullptr;
 
   auto message = std::make_shared<SubscribeResponse>();
   message->set_epoch(written_.epoch);
   message->set_revision(written_.revision);
-  message->set_stale(rest.stale);
+  rest.flags.Put(message.get());
   if (!rest.operations.empty() || (!told_ && written_.known)) {
     auto* delta = message->mutable_delta();
     delta->set_base_revision(written_.revision);
@@ -311,7 +312,7 @@ Conflator::Event Conflator::TakeMerged() {
     written_.Apply(changes);
     written_.MoveTo(*message);
   } else {
-    written_.stale = rest.stale;
+    written_.flags = rest.flags;
   }
   return message;
 }

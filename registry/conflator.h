@@ -43,6 +43,7 @@
 #include "registry/event_order.h"
 #include "registry/lazy_snapshot.h"
 #include "registry/registry.h"
+#include "registry/set_flags.h"
 #include "registry/store/blob.h"
 
 namespace failback {
@@ -112,7 +113,7 @@ class Conflator {
   struct State {
     bool known = false;     // it has a position
     bool complete = false;  // what is not in `contents` it does not have
-    bool stale = false;
+    SetFlags flags;
     uint64_t epoch = 0;
     uint64_t revision = 0;
     absl::flat_hash_map<uint64_t, uint64_t> contents;
@@ -144,7 +145,7 @@ class Conflator {
     Event single;  // null once merged
     Changes changes;
     uint64_t revision = 0;
-    bool stale = false;
+    SetFlags flags;
     absl::flat_hash_map<uint64_t, Operation> operations;
     size_t operation_bytes = 0;  // what their bytes take
   };

@@ -43,7 +43,7 @@ absl::Status EventOrder::Check(const registry::v1::SubscribeResponse& message) {
                               " after ", Position(epoch_, revision_)));
     }
   } else {
-    return absl::OkStatus();  // only `stale` changed
+    return absl::OkStatus();  // only flags changed
   }
   resuming_ = false;
   epoch_ = epoch;

@@ -150,7 +150,7 @@ void FailbackRegistry::Core::TellFirst(LocalSubscription* subscription) {
     auto same = std::make_shared<SubscribeResponse>();
     same->set_epoch(subscription->epoch);
     same->set_revision(subscription->revision);
-    same->set_stale(set.stale());
+    set.flags().Put(same.get());
     same->mutable_delta()->set_base_revision(subscription->revision);
     subscription->notifier->Post(SerialNotifier::Event(std::move(same)));
     return;

@@ -24,6 +24,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "failback/registry/v1/registry.pb.h"
+#include "registry/set_flags.h"
 
 namespace failback {
 
@@ -33,8 +34,8 @@ class LazySnapshot {
 
   virtual uint64_t epoch() const = 0;
   virtual uint64_t revision() const = 0;
-  // As SubscribeResponse.stale, in each part.
-  virtual bool stale() const { return false; }
+  // Of each part.
+  virtual SetFlags flags() const = 0;
   virtual size_t instances() const = 0;
   virtual size_t parts() const = 0;
 

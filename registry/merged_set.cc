@@ -49,7 +49,7 @@ MergedSet::Told MergedSet::Begin() {
   for (const Source& source : sources_) {
     for (const auto& [key, instance] : source.instances) Update(key, &change);
   }
-  stale_ = AnyStale();
+  flags_ = Flags();
   return Snapshot();
 }
 
@@ -89,6 +89,7 @@ std::set<std::string> MergedSet::Take(size_t upstream, const Event& message, Cha
   }
   source.known = true;
   source.stale = message->stale();
+  source.held = message->held();
   source.epoch = message->epoch();
   if (source.stale) return touched;
   for (const std::string& key : touched) {
@@ -143,16 +144,16 @@ void MergedSet::Update(const std::string& key, Change* change) {
 }
 
 MergedSet::Told MergedSet::Tell(const Change& change) {
-  const bool stale_changed = stale_ != AnyStale();
-  stale_ = AnyStale();
+  const bool flags_changed = flags_ != Flags();
+  flags_ = Flags();
   if (change.new_epoch) {
     NewEpoch();
     return Snapshot();
   }
-  if (change.upserts.empty() && change.removals.empty() && !stale_changed) return {};
+  if (change.upserts.empty() && change.removals.empty() && !flags_changed) return {};
   auto event = std::make_shared<SubscribeResponse>();
   event->set_epoch(epoch_);
-  event->set_stale(stale_);
+  flags_.Put(event.get());
   if (!change.upserts.empty() || !change.removals.empty()) {
     auto* delta = event->mutable_delta();
     delta->set_base_revision(revision_++);
@@ -175,7 +176,7 @@ MergedSet::Told MergedSet::Current() const {
   instances.reserve(shown_.size());
   for (const auto& [key, shown] : shown_) instances.push_back(shown.instance);
   return {nullptr,
-          std::make_shared<const SetSnapshot>(epoch_, revision_, stale_, std::move(instances))};
+          std::make_shared<const SetSnapshot>(epoch_, revision_, flags_, std::move(instances))};
 }
 
 bool MergedSet::AnyFresh() const {
@@ -183,9 +184,13 @@ bool MergedSet::AnyFresh() const {
                      [](const Source& source) { return source.fresh(); });
 }
 
-bool MergedSet::AnyStale() const {
-  return std::any_of(sources_.begin(), sources_.end(),
-                     [](const Source& source) { return !source.fresh(); });
+SetFlags MergedSet::Flags() const {
+  SetFlags flags;
+  for (const Source& source : sources_) {
+    flags.stale |= !source.fresh();
+    flags.held |= source.held;
+  }
+  return flags;
 }
 
 void MergedSet::NewEpoch() {

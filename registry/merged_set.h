@@ -19,10 +19,11 @@
 //   auto told = set.Apply(0, message);     // false: nothing to tell yet
 //   told = set.Begin();                    // do not wait for the second one any longer
 //
-// The set is stale while any upstream is stale or has not told anything: part of it may be old.
+// The set is stale while any upstream is stale or has not told anything: part of it may be old. It
+// is held while it is so at any upstream.
 //
 // Invariants:
-// 1. Two events in a row never leave the same (instances, stale, epoch).
+// 1. Two events in a row never leave the same (instances, flags, epoch).
 // 2. Within an epoch what is told of a key comes from one upstream in its order, or is the same at
 //    the one that it moves to.
 // 3. The base_revision of a delta is the revision of the event before.
@@ -43,6 +44,7 @@
 
 #include "registry/registry.h"
 #include "registry/serial_notifier.h"
+#include "registry/set_flags.h"
 #include "registry/set_snapshot.h"
 
 namespace failback {
@@ -50,7 +52,7 @@ namespace failback {
 class MergedSet {
  public:
   using Event = std::shared_ptr<const SubscribeResponse>;
-  // A delta, a change of `stale`, or a snapshot, which has parts.
+  // A delta, a change of flags, or a snapshot, which has parts.
   using Told = SerialNotifier::Told;
 
   // `upstreams`, at least one; `first_epoch` not zero.
@@ -77,6 +79,7 @@ class MergedSet {
   struct Source {
     bool known = false;
     bool stale = false;
+    bool held = false;
     uint64_t epoch = 0;
     std::map<std::string, Instance> instances;  // by canonical key
     // Of a snapshot whose last part has not come.
@@ -107,7 +110,8 @@ class MergedSet {
   void Update(const std::string& key, Change* change);
   Told Tell(const Change& change);
   Told Snapshot();
-  bool AnyStale() const;
+  // Of the set.
+  SetFlags Flags() const;
   void NewEpoch();
 
   std::vector<Source> sources_;
@@ -116,7 +120,7 @@ class MergedSet {
   std::map<std::string, size_t> dropped_;
   bool waiting_ = true;
   bool begun_ = false;
-  bool stale_ = false;
+  SetFlags flags_;
   uint64_t epoch_;
   uint64_t revision_ = 0;
 };

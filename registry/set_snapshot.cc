@@ -17,9 +17,9 @@ constexpr size_t kSnapshotPerChange = 4;
 
 }  // namespace
 
-SetSnapshot::SetSnapshot(uint64_t epoch, uint64_t revision, bool stale,
+SetSnapshot::SetSnapshot(uint64_t epoch, uint64_t revision, SetFlags flags,
                          std::vector<Instance> instances)
-    : epoch_(epoch), revision_(revision), stale_(stale), instances_(std::move(instances)) {
+    : epoch_(epoch), revision_(revision), flags_(flags), instances_(std::move(instances)) {
   parts_.push_back({0, 0});
   for (size_t i = 0; i < instances_.size(); ++i) {
     const size_t size = wire::BytesSize(instances_[i]->ByteSizeLong());
@@ -34,7 +34,8 @@ SetSnapshot::SetSnapshot(uint64_t epoch, uint64_t revision, bool stale,
 
 size_t SetSnapshot::PartBytes(size_t part) const {
   return (epoch_ == 0 ? 0 : wire::NumberSize(epoch_)) +
-         (revision_ == 0 ? 0 : wire::NumberSize(revision_)) + (stale_ ? wire::NumberSize(1) : 0) +
+         (revision_ == 0 ? 0 : wire::NumberSize(revision_)) +
+         (flags_.stale ? wire::NumberSize(1) : 0) + (flags_.held ? wire::NumberSize(1) : 0) +
          wire::BytesSize(parts_[part].bytes);
 }
 
@@ -49,7 +50,8 @@ std::string SetSnapshot::EncodedPart(size_t part) const {
     instances_[i]->AppendToString(&out);
   }
   if (!IsLast(part)) wire::AppendNumber(Snapshot::kMoreFieldNumber, 1, &out);
-  if (stale_) wire::AppendNumber(SubscribeResponse::kStaleFieldNumber, 1, &out);
+  if (flags_.stale) wire::AppendNumber(SubscribeResponse::kStaleFieldNumber, 1, &out);
+  if (flags_.held) wire::AppendNumber(SubscribeResponse::kHeldFieldNumber, 1, &out);
   return out;
 }
 
@@ -57,7 +59,7 @@ std::shared_ptr<const SubscribeResponse> SetSnapshot::Part(size_t part) const {
   auto message = std::make_shared<SubscribeResponse>();
   message->set_epoch(epoch_);
   message->set_revision(revision_);
-  message->set_stale(stale_);
+  flags_.Put(message.get());
   Snapshot& snapshot = *message->mutable_snapshot();
   for (size_t i = parts_[part].begin; i < EndOf(part); ++i) {
     *snapshot.add_instances() = *instances_[i];

@@ -17,6 +17,7 @@
 
 #include "registry/lazy_snapshot.h"
 #include "registry/registry.h"
+#include "registry/set_flags.h"
 
 namespace failback {
 
@@ -28,11 +29,11 @@ class SetSnapshot final : public LazySnapshot {
   static constexpr size_t kPartInstances = 2000;
   static constexpr size_t kPartBytes = 256 << 10;
 
-  SetSnapshot(uint64_t epoch, uint64_t revision, bool stale, std::vector<Instance> instances);
+  SetSnapshot(uint64_t epoch, uint64_t revision, SetFlags flags, std::vector<Instance> instances);
 
   uint64_t epoch() const override { return epoch_; }
   uint64_t revision() const override { return revision_; }
-  bool stale() const override { return stale_; }
+  SetFlags flags() const override { return flags_; }
   size_t instances() const override { return instances_.size(); }
   size_t parts() const override { return parts_.size(); }
   std::string EncodedPart(size_t part) const override;
@@ -54,7 +55,7 @@ class SetSnapshot final : public LazySnapshot {
 
   const uint64_t epoch_;
   const uint64_t revision_;
-  const bool stale_;
+  const SetFlags flags_;
   const std::vector<Instance> instances_;
   std::vector<PartOf> parts_;
 };

@@ -39,12 +39,12 @@ WatchedSet::Told WatchedSet::Apply(const SubscribeResponse& message) {
       return MarkStale();
     }
     held_.reset();
-    return Commit(std::move(next), message.epoch(), message.revision(), message.stale());
+    return Commit(std::move(next), message.epoch(), message.revision(), SetFlags::Of(message));
   }
   if (parts_.has_value()) return Gap();
   if (!message.has_delta()) {
     if (!known_ || held_.has_value() || epoch_ != told_epoch_) return {};
-    return Commit(instances_, epoch_, revision_, message.stale());
+    return Commit(instances_, epoch_, revision_, SetFlags::Of(message));
   }
   if (!known_ || message.epoch() != epoch_ || message.delta().base_revision() != revision_ ||
       message.revision() < revision_) {
@@ -56,7 +56,7 @@ WatchedSet::Told WatchedSet::Apply(const SubscribeResponse& message) {
     if (held_->instances.empty()) return {};
     Instances next = std::move(held_->instances);
     held_.reset();
-    return Commit(std::move(next), epoch_, revision_, message.stale());
+    return Commit(std::move(next), epoch_, revision_, SetFlags::Of(message));
   }
   return CommitDelta(message);
 }
@@ -82,13 +82,13 @@ WatchedSet::Told WatchedSet::MarkFresh() {
 }
 
 WatchedSet::Told WatchedSet::SetStale(bool stale) {
-  if (!known_ || stale_ == stale) return {};
-  stale_ = stale;
+  if (!known_ || flags_.stale == stale) return {};
+  flags_.stale = stale;
   snapshot_.reset();
   auto event = std::make_shared<SubscribeResponse>();
   event->set_epoch(told_epoch_);
   event->set_revision(told_revision_);
-  event->set_stale(stale);
+  flags_.Put(event.get());
   return {std::move(event), nullptr};
 }
 
@@ -96,7 +96,7 @@ WatchedSet::Told WatchedSet::Release() {
   if (!held_.has_value()) return {};
   Instances next = std::move(held_->instances);
   held_.reset();
-  return Commit(std::move(next), epoch_, revision_, false);
+  return Commit(std::move(next), epoch_, revision_, {false, flags_.held});
 }
 
 WatchedSet::Told WatchedSet::Current() {
@@ -106,7 +106,7 @@ WatchedSet::Told WatchedSet::Current() {
     std::vector<SetSnapshot::Instance> instances;
     instances.reserve(instances_.size());
     for (const auto& [key, instance] : instances_) instances.push_back(instance);
-    snapshot = std::make_shared<const SetSnapshot>(told_epoch_, told_revision_, stale_,
+    snapshot = std::make_shared<const SetSnapshot>(told_epoch_, told_revision_, flags_,
                                                    std::move(instances));
     snapshot_ = snapshot;
   }
@@ -117,7 +117,7 @@ std::string WatchedSet::Whole() const {
   SubscribeResponse event;
   event.set_epoch(told_epoch_);
   event.set_revision(told_revision_);
-  event.set_stale(stale_);
+  event.set_stale(flags_.stale);
   event.mutable_snapshot();
   for (const auto& [key, instance] : instances_) {
     *event.mutable_snapshot()->add_instances() = *instance;
@@ -131,18 +131,19 @@ void WatchedSet::Restore(const SubscribeResponse& snapshot) {
     instances_[CanonicalKey(instance.key())] = std::make_shared<const ServiceInstance>(instance);
   }
   known_ = true;
-  stale_ = true;
+  flags_ = {true, false};
   epoch_ = told_epoch_ = snapshot.epoch();
   revision_ = told_revision_ = snapshot.revision();
 }
 
-WatchedSet::Told WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t revision, bool stale) {
+WatchedSet::Told WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t revision,
+                                    SetFlags flags) {
   epoch_ = epoch;
   revision_ = revision;
   snapshot_.reset();
   if (!known_ || told_epoch_ != epoch) {
     known_ = true;
-    stale_ = stale;
+    flags_ = flags;
     told_epoch_ = epoch;
     told_revision_ = revision;
     instances_ = std::move(next);
@@ -151,7 +152,7 @@ WatchedSet::Told WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t rev
   auto event = std::make_shared<SubscribeResponse>();
   event->set_epoch(epoch);
   event->set_revision(revision);
-  event->set_stale(stale);
+  flags.Put(event.get());
   auto* delta = event->mutable_delta();
   delta->set_base_revision(told_revision_);
   for (const auto& [key, instance] : next) {
@@ -176,7 +177,7 @@ WatchedSet::Told WatchedSet::CommitDelta(const SubscribeResponse& message) {
   auto event = std::make_shared<SubscribeResponse>();
   event->set_epoch(message.epoch());
   event->set_revision(message.revision());
-  event->set_stale(message.stale());
+  SetFlags::Of(message).Put(event.get());
   auto* delta = event->mutable_delta();
   delta->set_base_revision(told_revision_);
   for (const InstanceKey& key : message.delta().removals()) {
@@ -192,10 +193,10 @@ WatchedSet::Told WatchedSet::CommitDelta(const SubscribeResponse& message) {
 }
 
 WatchedSet::Told WatchedSet::TellDelta(std::shared_ptr<SubscribeResponse> event) {
-  const bool stale_changed = event->stale() != stale_;
-  stale_ = event->stale();
+  const SetFlags flags = SetFlags::Of(*event);
+  const bool flags_changed = flags != std::exchange(flags_, flags);
   if (event->delta().upserts().empty() && event->delta().removals().empty()) {
-    if (!stale_changed) return {};
+    if (!flags_changed) return {};
     event->clear_delta();
     event->set_revision(told_revision_);
     return {std::move(event), nullptr};

@@ -18,7 +18,7 @@
 // A delta that names its removals is believed at once.
 //
 // Invariants:
-// 1. Two events in a row never leave the same (instances, stale, epoch).
+// 1. Two events in a row never leave the same (instances, flags, epoch).
 // 2. Within an epoch the revision told never goes back.
 // 3. The base_revision of a delta is the revision of the event before.
 
@@ -34,6 +34,7 @@
 
 #include "registry/registry.h"
 #include "registry/serial_notifier.h"
+#include "registry/set_flags.h"
 #include "registry/set_snapshot.h"
 
 namespace failback {
@@ -41,7 +42,7 @@ namespace failback {
 class WatchedSet {
  public:
   using Event = std::shared_ptr<const SubscribeResponse>;
-  // A delta, a change of `stale`, or a snapshot, which has parts.
+  // A delta, a change of flags, or a snapshot, which has parts.
   using Told = SerialNotifier::Told;
 
   // Whether an empty snapshot after a non-empty state is held back.
@@ -79,7 +80,8 @@ class WatchedSet {
 
   bool known() const { return known_; }
   bool holding() const { return held_.has_value(); }
-  bool stale() const { return stale_; }
+  bool stale() const { return flags_.stale; }
+  SetFlags flags() const { return flags_; }
   size_t size() const { return instances_.size(); }
   const std::map<std::string, std::shared_ptr<const ServiceInstance>>& instances() const {
     return instances_;
@@ -104,7 +106,7 @@ class WatchedSet {
   Told Gap();
   Told SetStale(bool stale);
   // Makes `next` the state, and tells the difference.
-  Told Commit(Instances next, uint64_t epoch, uint64_t revision, bool stale);
+  Told Commit(Instances next, uint64_t epoch, uint64_t revision, SetFlags flags);
   // Applies a delta of the epoch told last in place, and tells what it changed.
   Told CommitDelta(const SubscribeResponse& message);
   // Notes `event`, a delta, as told; nothing when it says nothing new.
@@ -113,7 +115,7 @@ class WatchedSet {
 
   bool hold_empty_;
   bool known_ = false;
-  bool stale_ = false;
+  SetFlags flags_;
   bool gap_ = false;
   Instances instances_;
   // Position of the upstream stream.

@@ -388,8 +388,12 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now,
   return text;
 }
 
-std::string FormatEvent(const SubscribeResponse& event, absl::Time now, const Palette& palette) {
-  const char* what = event.stale() ? "registry away" : "registry back";
+std::string FormatEvent(const SubscribeResponse& event, absl::Time now, const Palette& palette,
+                        bool was_held) {
+  const char* what = event.stale()  ? "registry away"
+                     : event.held() ? "sessions held"
+                     : was_held     ? "none held"
+                                    : "registry back";
   std::string change;
   std::vector<std::string> items;
   if (event.has_snapshot()) {
@@ -406,10 +410,10 @@ std::string FormatEvent(const SubscribeResponse& event, absl::Time now, const Pa
     change = items.empty() ? ": no change" : absl::StrCat(": ", absl::StrJoin(items, ", "));
   }
   const std::string head = absl::StrFormat("%-13s", what);
-  return absl::StrFormat("%s  %s  revision %d%s%s\n",
-                         absl::FormatTime("%H:%M:%E3S", now, absl::LocalTimeZone()),
-                         palette.Paint(head, event.stale() ? Tone::kBad : Tone::kTitle),
-                         event.revision(), event.stale() ? ", stale" : "", change);
+  return absl::StrFormat(
+      "%s  %s  revision %d%s%s\n", absl::FormatTime("%H:%M:%E3S", now, absl::LocalTimeZone()),
+      palette.Paint(head, event.stale() ? Tone::kBad : Tone::kTitle), event.revision(),
+      absl::StrCat(event.stale() ? ", stale" : "", event.held() ? ", held" : ""), change);
 }
 
 }  // namespace failback

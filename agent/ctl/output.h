@@ -91,9 +91,10 @@ std::string FormatIntents(const std::vector<agent::v1::CarriedIntent>& intents,
                           const Palette& palette = Palette());
 std::string FormatAgentStatus(const agent::v1::GetStatusResponse& status, absl::Time now,
                               const Palette& palette = Palette());
-// One line for each message of a subscription, as "12:00:01.250  +3 -0  revision 7  …".
+// One line for each message of a subscription, as "12:00:01.250  +3 -0  revision 7  …". `was_held`:
+// the message before said so.
 std::string FormatEvent(const registry::v1::SubscribeResponse& event, absl::Time now,
-                        const Palette& palette = Palette());
+                        const Palette& palette = Palette(), bool was_held = false);
 
 }  // namespace failback
 

@@ -104,11 +104,12 @@ class Follower {
     return absl::OkStatus();
   }
 
-  absl::Status PrintMessage(const SubscribeResponse& message) const {
+  absl::Status PrintMessage(const SubscribeResponse& message) {
     if (context_->format != OutputFormat::kTable) {
       return PrintText(FormatOne(context_->format, message));
     }
-    Print(FormatEvent(message, absl::Now(), context_->palette));
+    const bool was_held = std::exchange(held_, message.held());
+    Print(FormatEvent(message, absl::Now(), context_->palette, was_held));
     return absl::OkStatus();
   }
 
@@ -137,6 +138,7 @@ class Follower {
   const bool live_;
   SubscribeRequest request_;
   FollowedSet set_;
+  bool held_ = false;  // as printed last
   Screen screen_;
   bool away_ = false;
   uint32_t told_ = 0;

@@ -57,8 +57,11 @@ struct Ended {
 }  // namespace
 
 struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
-  Core(Options options_in, OnDue on_due_in)
-      : options(options_in), on_due(std::move(on_due_in)), guard(options.guard) {}
+  Core(Options options_in, OnDue on_due_in, OnHold on_hold_in)
+      : options(options_in),
+        on_due(std::move(on_due_in)),
+        on_hold(std::move(on_hold_in)),
+        guard(options.guard) {}
 
   int64_t Now() const { return options.timer->clock()->NowNanos(); }
 
@@ -97,15 +100,19 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   bool Gather() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   Lease* Find(const std::string& session_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   std::vector<std::string> Held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Calls on_due, unless stopped. Without the lock.
+  // Calls on_due, on_hold, unless stopped. Without the lock.
   void TellDue(std::vector<std::string> session_ids);
+  void TellHold();
+  bool BeginTelling();
+  void EndTelling();
 
   const Options options;
   const OnDue on_due;
+  const OnHold on_hold;
   mutable Mutex mu;
   CondVar quiet;
   bool stopped ABSL_GUARDED_BY(mu) = false;
-  int telling ABSL_GUARDED_BY(mu) = 0;  // calls of on_due under way
+  int telling ABSL_GUARDED_BY(mu) = 0;  // calls of on_due and on_hold under way
   bool guard ABSL_GUARDED_BY(mu);
   absl::flat_hash_map<std::string_view, std::unique_ptr<Lease>> leases ABSL_GUARDED_BY(mu);
   int64_t smallest_ttl ABSL_GUARDED_BY(mu) = INT64_MAX;  // since there was none
@@ -286,13 +293,25 @@ void Leases::Core::Stop() {
 }
 
 void Leases::Core::TellDue(std::vector<std::string> session_ids) {
-  if (session_ids.empty()) return;
-  {
-    MutexLock lock(&mu);
-    if (stopped) return;
-    ++telling;
-  }
+  if (session_ids.empty() || !BeginTelling()) return;
   on_due(std::move(session_ids));
+  EndTelling();
+}
+
+void Leases::Core::TellHold() {
+  if (on_hold == nullptr || !BeginTelling()) return;
+  on_hold();
+  EndTelling();
+}
+
+bool Leases::Core::BeginTelling() {
+  MutexLock lock(&mu);
+  if (stopped) return false;
+  ++telling;
+  return true;
+}
+
+void Leases::Core::EndTelling() {
   MutexLock lock(&mu);
   if (--telling == 0) quiet.SignalAll();
 }
@@ -329,6 +348,7 @@ void Leases::Core::OnTimeout(const std::string& session_id) {
   } else if (first_hold) {
     Log(LogLevel::kWarning,
         "too many sessions would expire at once: their instances are kept until they renew");
+    TellHold();
   } else {
     TellDue({session_id});
   }
@@ -459,8 +479,8 @@ void Leases::Core::OnHeartbeat() {
   if (was_away) LogPause();
 }
 
-Leases::Leases(Options options, OnDue on_due)
-    : core_(std::make_shared<Core>(options, std::move(on_due))) {}
+Leases::Leases(Options options, OnDue on_due, OnHold on_hold)
+    : core_(std::make_shared<Core>(options, std::move(on_due), std::move(on_hold))) {}
 
 Leases::~Leases() { core_->Stop(); }
 

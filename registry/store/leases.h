@@ -62,8 +62,10 @@ class Leases {
 
   // Told which leases have run out, perhaps more than once.
   using OnDue = std::function<void(std::vector<std::string> session_ids)>;
+  // Told when the guard begins to hold leases, while it held none; called as OnDue.
+  using OnHold = std::function<void()>;
 
-  Leases(Options options, OnDue on_due);
+  Leases(Options options, OnDue on_due, OnHold on_hold = nullptr);
   ~Leases();  // as Stop
   Leases(const Leases&) = delete;
   Leases& operator=(const Leases&) = delete;
@@ -93,8 +95,8 @@ class Leases {
   // Forgets a session that has ended. Nothing if it is not known.
   void Drop(const std::string& session_id);
 
-  // Forgets all; from then on nothing is granted and nobody is told. Returns when no on_due is
-  // running.
+  // Forgets all; from then on nothing is granted and nobody is told. Returns when no on_due and no
+  // on_hold is running.
   void Stop();
 
   // Switches the eviction guard. Off: what is held is due at once; how many that are is returned.

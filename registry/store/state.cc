@@ -214,8 +214,9 @@ void State::SetVersion(Record* record, Version version, int64_t monotonic_ms) {
       if (old.owner->totals != nullptr) --old.owner->totals->instances;
       if (auto& sorted = old.owner->sorted_owned; sorted != nullptr) {
         sorted->erase(record);
-        if (sorted->empty()) sorted.reset();
+        if (old.owner->owned == 0) sorted.reset();
       }
+      if (old.owner->to_sort == record) old.owner->to_sort = record->next_owned;
       (record->previous_owned != nullptr ? record->previous_owned->next_owned
                                          : old.owner->first_owned) = record->next_owned;
       if (record->next_owned != nullptr) {
@@ -326,18 +327,40 @@ ListItem State::MakeItem(const Record& record) {
   return item;
 }
 
-const absl::btree_set<Record*, RecordById>* State::SortedOwned(
-    const Incarnation& incarnation) const {
+bool State::SortOwned(const Incarnation& incarnation, size_t max) {
   auto& sorted = incarnation.sorted_owned;
-  if (sorted != nullptr || incarnation.first_owned == nullptr) return sorted.get();
-  std::vector<Record*> owned;
-  owned.reserve(static_cast<size_t>(incarnation.owned));
-  for (Record* record = incarnation.first_owned; record != nullptr; record = record->next_owned) {
-    owned.push_back(record);
+  Record*& next = incarnation.to_sort;
+  if (sorted == nullptr && incarnation.first_owned != nullptr) {
+    sorted = std::make_unique<absl::btree_set<Record*, RecordById>>();
+    next = incarnation.first_owned;
   }
-  std::sort(owned.begin(), owned.end(), RecordById());
-  sorted = std::make_unique<absl::btree_set<Record*, RecordById>>(owned.begin(), owned.end());
-  return sorted.get();
+  // What comes meanwhile is put into the set itself, and before the first of the list.
+  for (; next != nullptr && max > 0; --max, next = next->next_owned) sorted->insert(next);
+  return next == nullptr;
+}
+
+bool State::PrepareList(const std::string& incarnation, size_t max) const {
+  const auto it = by_name_.find(incarnation);
+  return it == by_name_.end() || SortOwned(*it->second, max);
+}
+
+std::vector<std::string> State::ServicesOwned(std::string_view incarnation, std::string_view after,
+                                              size_t max) const {
+  std::vector<std::string> services;
+  const auto it = by_name_.find(incarnation);
+  if (it == by_name_.end()) return services;
+  SortOwned(*it->second, std::numeric_limits<size_t>::max());
+  const auto* const owned = it->second->sorted_owned.get();
+  if (owned == nullptr) return services;
+  // From service to service, past the instances of each.
+  std::string key(after);
+  while (services.size() < max) {
+    const auto record = owned->upper_bound(std::string_view(key += '\1'));
+    if (record == owned->end()) break;
+    key = (*record)->service->key;
+    services.push_back(key);
+  }
+  return services;
 }
 
 ListPage State::List(const ListQuery& query) const {
@@ -363,7 +386,8 @@ ListPage State::List(const ListQuery& query) const {
   if (!query.incarnation.empty()) {
     const auto it = by_name_.find(query.incarnation);
     if (it == by_name_.end()) return page;
-    const auto* const owned = SortedOwned(*it->second);
+    SortOwned(*it->second, std::numeric_limits<size_t>::max());
+    const auto* const owned = it->second->sorted_owned.get();
     if (owned == nullptr) return page;
     for (const ServiceRange& range : query.ranges) {
       const std::string end = range.end();
@@ -660,7 +684,8 @@ absl::Status State::CheckInvariants() const {
       sum.sessions += incarnation->session != nullptr ? 1 : 0;
     }
     if (const auto* const sorted = incarnation->sorted_owned.get();
-        sorted != nullptr && static_cast<int64_t>(sorted->size()) != incarnation->owned) {
+        sorted != nullptr && incarnation->to_sort == nullptr &&
+        static_cast<int64_t>(sorted->size()) != incarnation->owned) {
       return absl::InternalError("instances of an incarnation by key");
     }
     if (incarnation->owned_more != 0) return absl::InternalError("owned_more");

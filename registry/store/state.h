@@ -105,6 +105,8 @@ struct Incarnation {
   int64_t owned_more = 0;  // by the transaction under way
   // The same by key, from when somebody first lists them until there are none.
   mutable std::unique_ptr<absl::btree_set<Record*, RecordById>> sorted_owned;
+  // While that is made: the first in the list that may be missing in it.
+  mutable Record* to_sort = nullptr;
 };
 
 // What a record holds at one revision.
@@ -292,7 +294,14 @@ class State {
     return topic.back() == '\0' ? Services(topic.substr(0, topic.size() - 1)) : Instances(topic);
   }
 
+  // Of an incarnation: what PrepareList has left to do is done first.
   ListPage List(const ListQuery& query) const;
+  // What an incarnation has is sorted when it is listed first. This does a part of it, at most
+  // `max` instances, by readers that take turns; true when nothing is left.
+  bool PrepareList(const std::string& incarnation, size_t max) const;
+  // The first `max` services after `after` in which an incarnation has instances, sorted. As List.
+  std::vector<std::string> ServicesOwned(std::string_view incarnation, std::string_view after,
+                                         size_t max) const;
 
   // The record of an instance; null when there is none under this key.
   const Record* FindInstance(std::string_view key) const;
@@ -326,8 +335,9 @@ class State {
  private:
   class Loader;
 
-  // Null: it has none.
-  const absl::btree_set<Record*, RecordById>* SortedOwned(const Incarnation& incarnation) const;
+  // Goes on to make sorted_owned, by `max` instances. True when it is whole, or null as there are
+  // none.
+  static bool SortOwned(const Incarnation& incarnation, size_t max);
   std::vector<Blob> Instances(std::string_view service_key) const;
   std::vector<Blob> Services(std::string_view name_space) const;
 

@@ -20,6 +20,10 @@ using admin::v1::SessionSummary;
 // Sessions that are looked up in one go, while commits wait.
 constexpr size_t kChunk = 256;
 
+// Instances, or services, of a held session that are looked at in one go.
+constexpr size_t kAtOnce = 1000;
+constexpr absl::Duration kHeldLookPeriod = absl::Seconds(1);
+
 SessionSummary Summarize(const Session& session) {
   SessionSummary summary;
   summary.set_incarnation(session.incarnation->name);
@@ -122,6 +126,54 @@ StoreRegistry::AgentCounts StoreRegistry::CountAgents() const {
 std::string StoreRegistry::hold_serial() const {
   const Leases::Statistics stats = leases_->Stats();
   return absl::StrCat(stats.holds, "-", stats.held);
+}
+
+void StoreRegistry::ScheduleHeldLook(absl::Duration delay) {
+  MutexLock lock(&timeouts_mu_);
+  if (timeouts_stopped_ || held_look_armed_) return;
+  auto timeout = options_.timer->NewTimeout([this] { OnHeldLook(); }, delay);
+  if (!timeout.ok()) return;
+  held_look_ = *std::move(timeout);
+  held_look_armed_ = true;
+}
+
+void StoreRegistry::OnHeldLook() {
+  SubscriptionHub::Topics services = HeldServices();
+  const bool any = !services.empty();
+  SubscriptionHub::Deliveries deliveries;
+  hub_->SetHeld(std::move(services), &deliveries);
+  SubscriptionHub::Deliver(deliveries);
+  {
+    MutexLock lock(&timeouts_mu_);
+    held_look_armed_ = false;
+    // A hold that begins from here on schedules a look itself.
+    if (!any && leases_->Stats().held == 0) return;
+  }
+  ScheduleHeldLook(kHeldLookPeriod);
+}
+
+SubscriptionHub::Topics StoreRegistry::HeldServices() const {
+  SubscriptionHub::Topics services;
+  for (const std::string& session_id : leases_->Held()) {
+    std::string incarnation;
+    {
+      MutexLock lock(&mu_);
+      const Session* const session = state_->FindSession(session_id);
+      if (session == nullptr) continue;
+      incarnation = session->incarnation->name;
+    }
+    for (bool ready = false; !ready;) {
+      MutexLock lock(&mu_);
+      ready = state_->PrepareList(incarnation, kAtOnce);
+    }
+    std::vector<std::string> part;
+    do {
+      MutexLock lock(&mu_);
+      part = state_->ServicesOwned(incarnation, part.empty() ? "" : part.back(), kAtOnce);
+      services.insert(part.begin(), part.end());
+    } while (part.size() == kAtOnce);
+  }
+  return services;
 }
 
 void StoreRegistry::CountHeld(std::vector<ServiceSummary>* services) const {

@@ -20,6 +20,9 @@ namespace {
 // for.
 constexpr size_t kMaxFiltered = 5000;
 
+// Instances that are sorted while others wait.
+constexpr size_t kSortedAtOnce = 2000;
+
 }  // namespace
 
 InstanceRecord StoreRegistry::ToRecord(const ListItem& item, ServiceInstance instance) {
@@ -118,6 +121,10 @@ absl::StatusOr<ListResponse> StoreRegistry::ListNow(const ListRequest& request) 
   query.max_items = filtered ? kMaxFiltered : page_size;
   if (filtered) query.max_bytes = std::numeric_limits<size_t>::max();
 
+  for (bool ready = query.incarnation.empty(); !ready;) {
+    MutexLock lock(&mu_);
+    ready = state_->PrepareList(query.incarnation, kSortedAtOnce);
+  }
   ListResponse response;
   response.set_epoch(epoch_);
   ListPage page;

@@ -94,9 +94,9 @@ StoreRegistry::StoreRegistry(Options options, std::unique_ptr<Storage> storage)
   leases.guard_min_sessions = options_.guard_min_sessions;
   leases.guard_share = options_.guard_share;
   leases.guard_longest_hold = options_.guard_longest_hold;
-  leases_ = std::make_unique<Leases>(leases, [this](std::vector<std::string> session_ids) {
-    OnLeasesDue(std::move(session_ids));
-  });
+  leases_ = std::make_unique<Leases>(
+      leases, [this](std::vector<std::string> session_ids) { OnLeasesDue(std::move(session_ids)); },
+      [this] { ScheduleHeldLook(absl::ZeroDuration()); });
 }
 
 absl::Status StoreRegistry::Start() {
@@ -130,15 +130,17 @@ StoreRegistry::~StoreRegistry() {
   }
   if (committer_.joinable()) committer_.join();
   leases_->Stop();
-  Timeout purge, probe;
+  Timeout purge, probe, held_look;
   {
     MutexLock lock(&timeouts_mu_);
     timeouts_stopped_ = true;
     purge = std::move(purge_);
     probe = std::move(probe_);
+    held_look = std::move(held_look_);
   }
   if (purge && !purge.Cancel()) purge.Wait();
   if (probe && !probe.Cancel()) probe.Wait();
+  if (held_look && !held_look.Cancel()) held_look.Wait();
   if (left != nullptr) std::move(*left).Fail(RegistryGone());
   if (hub_ != nullptr) {
     SubscriptionHub::Deliveries deliveries;

@@ -274,6 +274,10 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   // Two processes renew the session: one line in the log, for whoever runs them.
   void TellContested(const std::string& session_id) const;
   void CountHeld(std::vector<admin::v1::ServiceSummary>* services) const;
+  // While sessions are held their services are looked for every second, and subscribers told.
+  void ScheduleHeldLook(absl::Duration delay);
+  void OnHeldLook();
+  SubscriptionHub::Topics HeldServices() const;
   void AddLease(const std::string& session_id, admin::v1::SessionSummary* session) const;
   std::vector<admin::v1::AgentSummary> Agents() const;
   void SchedulePurge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
@@ -320,6 +324,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   int64_t purge_due_ms_ ABSL_GUARDED_BY(timeouts_mu_) = 0;  // while it is armed
   Timeout probe_ ABSL_GUARDED_BY(timeouts_mu_);
   bool probe_armed_ ABSL_GUARDED_BY(timeouts_mu_) = false;
+  Timeout held_look_ ABSL_GUARDED_BY(timeouts_mu_);
+  bool held_look_armed_ ABSL_GUARDED_BY(timeouts_mu_) = false;  // or under way
   bool timeouts_stopped_ ABSL_GUARDED_BY(timeouts_mu_) = false;
 
   std::atomic<int64_t> groups_{0};

@@ -46,9 +46,9 @@ size_t RunPool::size() const {
   return runs_.size();
 }
 
-StoredSnapshot::StoredSnapshot(uint64_t epoch, uint64_t revision,
+StoredSnapshot::StoredSnapshot(uint64_t epoch, uint64_t revision, SetFlags flags,
                                const std::vector<Blob>& instances, PartLimits limits, RunPool* pool)
-    : epoch_(epoch), revision_(revision), instances_(instances.size()) {
+    : epoch_(epoch), revision_(revision), flags_(flags), instances_(instances.size()) {
   runs_.reserve(instances.size() / kRunEnds * 5 / 4);
   parts_.push_back({0, 0});
   size_t part_instances = 0;
@@ -95,7 +95,8 @@ size_t StoredSnapshot::SnapshotBytes(size_t part) const {
 
 size_t StoredSnapshot::PartBytes(size_t part) const {
   return (epoch_ == 0 ? 0 : wire::NumberSize(epoch_)) +
-         (revision_ == 0 ? 0 : wire::NumberSize(revision_)) + wire::BytesSize(SnapshotBytes(part));
+         (revision_ == 0 ? 0 : wire::NumberSize(revision_)) + wire::BytesSize(SnapshotBytes(part)) +
+         (flags_.stale ? wire::NumberSize(1) : 0) + (flags_.held ? wire::NumberSize(1) : 0);
 }
 
 std::string StoredSnapshot::EncodedPart(size_t part) const {
@@ -108,6 +109,8 @@ std::string StoredSnapshot::EncodedPart(size_t part) const {
     wire::AppendBytes(Snapshot::kInstancesFieldNumber, instance, &out);
   });
   if (!IsLast(part)) wire::AppendNumber(Snapshot::kMoreFieldNumber, 1, &out);
+  if (flags_.stale) wire::AppendNumber(SubscribeResponse::kStaleFieldNumber, 1, &out);
+  if (flags_.held) wire::AppendNumber(SubscribeResponse::kHeldFieldNumber, 1, &out);
   return out;
 }
 

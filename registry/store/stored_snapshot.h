@@ -23,6 +23,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "registry/lazy_snapshot.h"
+#include "registry/set_flags.h"
 #include "registry/store/blob.h"
 #include "retry/mutex.h"
 
@@ -55,11 +56,12 @@ class StoredSnapshot final : public LazySnapshot {
     size_t bytes;
   };
 
-  StoredSnapshot(uint64_t epoch, uint64_t revision, const std::vector<Blob>& instances,
-                 PartLimits limits, RunPool* pool);
+  StoredSnapshot(uint64_t epoch, uint64_t revision, SetFlags flags,
+                 const std::vector<Blob>& instances, PartLimits limits, RunPool* pool);
 
   uint64_t epoch() const override { return epoch_; }
   uint64_t revision() const override { return revision_; }
+  SetFlags flags() const override { return flags_; }
   size_t instances() const override { return instances_; }
   size_t parts() const override { return parts_.size(); }
   std::string EncodedPart(size_t part) const override;
@@ -83,6 +85,7 @@ class StoredSnapshot final : public LazySnapshot {
 
   const uint64_t epoch_;
   const uint64_t revision_;
+  const SetFlags flags_;
   const size_t instances_;
   std::vector<std::shared_ptr<const RunPool::Run>> runs_;
   std::vector<Place> parts_;  // where each begins

@@ -1,119 +1,20 @@
 #include "registry/store/subscription_hub.h"
 
 #include <algorithm>
-#include <functional>
-#include <iterator>
-#include <limits>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
-#include "registry/instance_view.h"
 #include "registry/selector.h"
 #include "registry/serial_notifier.h"
-#include "registry/store/filter_index.h"
+#include "registry/store/instance_changes.h"
+#include "registry/store/subscription_hub_parts.h"
 
 namespace failback {
 namespace {
 
-using Event = SerialNotifier::Event;
 using Told = SerialNotifier::Told;
-
-// Services without instances and subscribers whose changes are remembered.
-constexpr size_t kMaxIdleTopics = 10000;
-
-// A snapshot in place of a delta has at most so many instances for each change.
-constexpr size_t kSnapshotPerChange = 4;
-
-ServiceInstance Parse(const Blob& bytes) {
-  ServiceInstance instance;
-  instance.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
-  return instance;
-}
-
-// What the key of a removal takes: the first field of an instance's canonical bytes.
-size_t KeyBytes(const Blob& instance) {
-  const std::string_view bytes = instance.view();
-  if (bytes.size() < 3) return bytes.size();
-  const size_t first = static_cast<uint8_t>(bytes[1]);
-  return first < 0x80 ? first : (first & 0x7f) + (size_t{static_cast<uint8_t>(bytes[2])} << 7);
-}
-
-size_t DeltaBytes(const InstanceChange& change) {
-  return change.after ? change.after.size() : KeyBytes(change.before);
-}
-
-// What a follower with this filter sees of a change; both sides null when nothing.
-InstanceChange Seen(const Selector& selector, const InstanceChange& change) {
-  const auto seen = [&](const Blob& bytes) {
-    return bytes && SelectorMatches(selector, Parse(bytes)) ? bytes : Blob();
-  };
-  return {seen(change.before), seen(change.after)};
-}
-
-void SetKey(const Blob& bytes, InstanceKey* key) {
-  EncodedInstance encoded;
-  if (!ReadInstance(bytes.view(), &encoded)) {
-    *key = Parse(bytes).key();
-    return;
-  }
-  key->set_namespace_(std::string(encoded.view.name_space));
-  key->set_service(std::string(encoded.view.service));
-  key->set_instance_id(std::string(encoded.view.instance_id));
-}
-
-Event MakeDelta(uint64_t epoch, uint64_t base, uint64_t revision,
-                const std::vector<InstanceChange>& changes) {
-  auto event = std::make_shared<SubscribeResponse>();
-  event->set_epoch(epoch);
-  event->set_revision(revision);
-  auto* delta = event->mutable_delta();
-  delta->set_base_revision(base);
-  for (const InstanceChange& change : changes) {
-    if (change.after) {
-      delta->add_upserts()->ParseFromArray(change.after.data(),
-                                           static_cast<int>(change.after.size()));
-    } else {
-      SetKey(change.before, delta->add_removals());
-    }
-  }
-  return event;
-}
-
-void KeepMatching(const Selector& selector, std::vector<Blob>* instances) {
-  if (!HasFilter(selector)) return;
-  const auto other = [&](const Blob& bytes) { return !SelectorMatches(selector, Parse(bytes)); };
-  instances->erase(std::remove_if(instances->begin(), instances->end(), other), instances->end());
-}
-
-// The net effect of changes in order: per key the first state before and the last after.
-std::vector<InstanceChange> Conflate(const std::vector<InstanceChange>& changes,
-                                     const Selector& selector) {
-  std::map<std::string, InstanceChange> by_key;
-  for (const InstanceChange& change : changes) {
-    const Blob& either = change.after ? change.after : change.before;
-    const auto [it, inserted] = by_key.try_emplace(CanonicalKey(Parse(either).key()), change);
-    if (!inserted) it->second.after = change.after;
-  }
-  std::vector<InstanceChange> net;
-  for (const auto& [key, change] : by_key) {
-    InstanceChange seen = Seen(selector, change);
-    if (seen.before != seen.after) net.push_back(std::move(seen));
-  }
-  return net;
-}
-
-// Whether a delta of these changes has more than `bytes`, about.
-bool IsLong(const std::vector<InstanceChange>& changes, size_t bytes) {
-  size_t sum = 0;
-  for (const InstanceChange& change : changes) {
-    sum += DeltaBytes(change);
-    if (sum > bytes) return true;
-  }
-  return false;
-}
 
 absl::Status SupersededSubscription(const std::string& id, uint64_t generation) {
   return Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
@@ -130,90 +31,6 @@ absl::Status TooManyFilters(size_t limit) {
 }
 
 }  // namespace
-
-// One step of a stream, made on first use and shared by all who hear it. It lives as long as
-// someone has yet to hear it or keeps what was told.
-class SubscriptionHub::Message {
- public:
-  Message(uint64_t revision, std::function<Told()> make)
-      : revision_(revision), make_(std::move(make)) {}
-
-  uint64_t revision() const { return revision_; }
-
-  // What is told, sharing ownership of this message, which `self` is.
-  Told Get(const std::shared_ptr<Message>& self) {
-    MutexLock lock(&mu_);
-    if (make_) told_ = std::exchange(make_, nullptr)();
-    if (told_.event != nullptr) return {Event(self, told_.event.get()), nullptr};
-    return {nullptr, SerialNotifier::Snapshot(self, told_.snapshot.get())};
-  }
-
- private:
-  const uint64_t revision_;
-  Mutex mu_;
-  std::function<Told()> make_ ABSL_GUARDED_BY(mu_);
-  Told told_ ABSL_GUARDED_BY(mu_);
-};
-
-class SubscriptionHub::Member {
- public:
-  explicit Member(std::shared_ptr<NotifyListener> listener) : notifier(std::move(listener)) {}
-
-  void Push(std::shared_ptr<Message> message) {
-    notifier.PostDeferred([message = std::move(message)] { return message->Get(message); });
-  }
-
-  SerialNotifier notifier;
-
-  // Guarded by the hub's lock.
-  Group* group = nullptr;  // null when it has ended
-  size_t place = 0;        // in group->members
-  uint64_t position = 0;   // revision of the newest message queued
-  std::string session_id;
-  std::string subscription_id;
-};
-
-// Those who follow one service with one filter.
-struct SubscriptionHub::Group {
-  Topic* topic = nullptr;
-  std::string name;  // the selector's canonical bytes
-  Selector selector;
-  bool filtered = false;
-  FilterIndex<Group>::Conditions conditions;  // in topic->filters
-  std::vector<std::shared_ptr<Member>> members;
-  // While a commit is told: the change that was compared last, and what is seen of all.
-  uint64_t looked_at = 0;
-  std::shared_ptr<std::vector<InstanceChange>> seen;
-  // The snapshot told last, as long as someone has it and it is still true.
-  std::weak_ptr<Message> snapshot;
-};
-
-// A service that someone follows, or that has changed; or a namespace whose services someone
-// follows.
-struct SubscriptionHub::Topic {
-  struct Entry {
-    uint64_t revision;
-    InstanceChange change;
-  };
-  std::string name;  // `namespace NUL service`, or `namespace NUL`
-  std::vector<Entry> log;
-  uint64_t floor = 0;  // changes up to this revision may be missing
-  uint64_t last_change = 0;
-  int64_t size = 0;  // instances after the last change
-  absl::flat_hash_map<std::string, std::unique_ptr<Group>> groups;  // by name
-  FilterIndex<Group> filters;                                       // groups that have one
-  Group* unfiltered = nullptr;                                      // the one that has none
-
-  bool is_namespace() const { return name.back() == '\0'; }
-};
-
-// A subscription's name within its session.
-struct SubscriptionHub::Name {
-  uint64_t generation = 0;  // of the newest call
-  bool unsubscribed = false;
-  std::shared_ptr<Member> member;
-  bool unknown = true;  // there was no subscription
-};
 
 class SubscriptionHub::Stream : public SubscribeStream {
  public:
@@ -368,9 +185,9 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
     for (auto it = newer; it != topic->log.end(); ++it) missed.push_back(it->change);
     first = std::make_shared<Message>(
         revision,
-        [epoch = epoch_, base = request.revision(), revision, selector,
+        [epoch = epoch_, base = request.revision(), revision, flags = FlagsOf(*topic), selector,
          missed = std::move(missed)]() -> Told {
-          return {MakeDelta(epoch, base, revision, Conflate(missed, selector)), nullptr};
+          return {MakeDelta(epoch, base, revision, flags, Conflate(missed, selector)), nullptr};
         });
   } else {
     first = group->snapshot.lock();
@@ -379,46 +196,6 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
   member->position = first->revision();
   member->Push(std::move(first));
   return stream;
-}
-
-bool SubscriptionHub::IsTooLong(const Topic& topic, size_t newer) const {
-  size_t bytes = 0;
-  for (size_t i = newer; i < topic.log.size() && bytes <= options_.max_delta_bytes; ++i) {
-    bytes += DeltaBytes(topic.log[i].change);
-  }
-  if (bytes <= options_.max_delta_bytes) return false;
-  // Of each key the last change is told.
-  absl::flat_hash_map<std::string, size_t> by_key;
-  bytes = 0;
-  for (size_t i = newer; i < topic.log.size(); ++i) {
-    const InstanceChange& change = topic.log[i].change;
-    InstanceKey key;
-    SetKey(change.after ? change.after : change.before, &key);
-    size_t& counted = by_key[CanonicalKey(key)];
-    bytes -= counted;
-    counted = DeltaBytes(change);
-    bytes += counted;
-  }
-  return bytes > options_.longest_delta_bytes ||
-         (bytes > options_.max_delta_bytes &&
-          static_cast<size_t>(topic.size) <= kSnapshotPerChange * by_key.size());
-}
-
-std::shared_ptr<SubscriptionHub::Message> SubscriptionHub::MakeSnapshot(Group* group,
-                                                                        uint64_t revision,
-                                                                        Contents contents) {
-  const StoredSnapshot::PartLimits limits = {options_.snapshot_part_instances,
-                                             options_.snapshot_part_bytes};
-  auto message = std::make_shared<Message>(
-      revision,
-      [epoch = epoch_, revision, selector = group->selector,
-       instances = contents(group->topic->name), runs = runs_, limits]() mutable -> Told {
-        KeepMatching(selector, &instances);
-        return {nullptr,
-                std::make_shared<StoredSnapshot>(epoch, revision, instances, limits, runs.get())};
-      });
-  group->snapshot = message;
-  return message;
 }
 
 // The name within a session, made if it is new; null when there is no room for it.
@@ -534,152 +311,6 @@ void SubscriptionHub::End(const std::shared_ptr<Member>& member, const absl::Sta
 void SubscriptionHub::Remove(Member* member) {
   MutexLock lock(&mu_);
   Leave(member);
-}
-
-template <typename Iterator>
-void SubscriptionHub::Log(Topic* topic, uint64_t revision, Iterator begin, Iterator end,
-                          int64_t size) {
-  topic->last_change = revision;
-  topic->size = size;
-  const size_t bound = std::clamp(static_cast<size_t>(size), options_.min_log, options_.max_log);
-  if (static_cast<size_t>(end - begin) > bound) {
-    topic->log.clear();
-    topic->floor = revision;
-    return;
-  }
-  for (; begin != end; ++begin) topic->log.push_back({revision, *begin});
-  if (topic->log.size() > 2 * bound) {
-    // Entries of one revision stay or go together as far as a reader can tell: from the floor on
-    // nothing is missing.
-    const size_t excess = topic->log.size() - bound;
-    topic->floor = topic->log[excess - 1].revision;
-    topic->log.erase(topic->log.begin(), topic->log.begin() + excess);
-  }
-}
-
-void SubscriptionHub::TellFiltered(Topic* topic, uint64_t revision,
-                                   const std::vector<InstanceChange>& changes, int64_t size,
-                                   Contents contents, Deliveries* deliveries) {
-  std::vector<Group*> seeing;
-  ServiceInstance before;
-  ServiceInstance after;
-  for (const InstanceChange& change : changes) {
-    ++looked_;
-    const auto look = [&](Group* group) {
-      if (std::exchange(group->looked_at, looked_) == looked_) return;
-      InstanceChange seen;
-      if (change.before && SelectorMatches(group->selector, before)) seen.before = change.before;
-      if (change.after && SelectorMatches(group->selector, after)) seen.after = change.after;
-      if (seen.before == seen.after) return;
-      if (group->seen == nullptr) {
-        group->seen = std::make_shared<std::vector<InstanceChange>>();
-        seeing.push_back(group);
-      }
-      group->seen->push_back(std::move(seen));
-    };
-    if (change.before) before = Parse(change.before);
-    if (change.after) after = Parse(change.after);
-    if (change.before) topic->filters.ForEachCandidate(before, look);
-    if (change.after) topic->filters.ForEachCandidate(after, look);
-  }
-  for (Group* const group : seeing) {
-    Tell(group, revision, std::exchange(group->seen, nullptr), size, contents, deliveries);
-  }
-}
-
-void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& seen, int64_t size,
-                           Contents contents, Deliveries* deliveries) {
-  group->snapshot.reset();
-  const bool many = static_cast<size_t>(size) <= kSnapshotPerChange * seen->size();
-  if (!IsLong(*seen, many ? options_.max_delta_bytes : options_.longest_delta_bytes)) {
-    return TellDelta(group, revision, seen, deliveries);
-  }
-  const std::shared_ptr<Message> message = MakeSnapshot(group, revision, contents);
-  for (const auto& member : group->members) {
-    member->position = revision;
-    member->Push(message);
-    deliveries->push_back(member);
-  }
-}
-
-void SubscriptionHub::TellDelta(Group* group, uint64_t revision, const Changes& seen,
-                                Deliveries* deliveries) {
-  // Members that have heard the same so far share a message.
-  absl::flat_hash_map<uint64_t, std::shared_ptr<Message>> by_base;
-  std::shared_ptr<Message> message;
-  uint64_t base = 0;
-  for (const auto& member : group->members) {
-    if (message == nullptr || member->position != base) {
-      base = member->position;
-      auto& shared = by_base[base];
-      if (shared == nullptr) {
-        shared =
-            std::make_shared<Message>(revision, [epoch = epoch_, base, revision, seen]() -> Told {
-              return {MakeDelta(epoch, base, revision, *seen), nullptr};
-            });
-      }
-      message = shared;
-    }
-    member->position = revision;
-    member->Push(message);
-    deliveries->push_back(member);
-  }
-}
-
-// What a commit means to those who follow the services of a namespace.
-std::vector<ServiceChange> SubscriptionHub::NamespaceChanges(const CommitResult& commit) const {
-  std::map<std::string, ServiceChange> by_namespace;
-  for (const ServiceChange& service : commit.services) {
-    int64_t size_before = service.size_after;
-    for (const InstanceChange& change : service.instances) {
-      size_before += (change.before ? 1 : 0) - (change.after ? 1 : 0);
-    }
-    if (size_before == service.size_after) continue;
-    const std::string name = service.service.substr(0, service.service.find('\0') + 1);
-    if (!topics_.contains(name)) continue;
-    ServiceChange& change = by_namespace[name];
-    change.service = name;
-    change.instances.push_back({MakeServiceEntry(service.service, size_before),
-                                MakeServiceEntry(service.service, service.size_after)});
-    change.size_after =
-        std::numeric_limits<int64_t>::max();  // not known: the log has its full size
-  }
-  std::vector<ServiceChange> changes;
-  changes.reserve(by_namespace.size());
-  for (auto& [name, change] : by_namespace) changes.push_back(std::move(change));
-  return changes;
-}
-
-void SubscriptionHub::Publish(CommitResult commit, Contents contents, Deliveries* deliveries) {
-  if (commit.services.empty() && commit.ended_sessions.empty()) return;
-  MutexLock lock(&mu_);
-  if (namespaces_ > 0 && options_.derive_namespaces) {
-    for (ServiceChange& change : NamespaceChanges(commit)) {
-      commit.services.push_back(std::move(change));
-    }
-  }
-  for (ServiceChange& service : commit.services) {
-    Topic* const topic = GetTopic(service.service, commit.revision);
-    auto& instances = service.instances;
-    if (topic->groups.empty()) {
-      Log(topic, commit.revision, std::make_move_iterator(instances.begin()),
-          std::make_move_iterator(instances.end()), service.size_after);
-      if (service.size_after == 0 && topics_.size() > kMaxIdleTopics) {
-        floor_ = std::max(floor_, topic->last_change);
-        topics_.erase(service.service);
-      }
-      continue;
-    }
-    Log(topic, commit.revision, instances.begin(), instances.end(), service.size_after);
-    const auto changes = std::make_shared<const std::vector<InstanceChange>>(std::move(instances));
-    if (topic->unfiltered != nullptr && !changes->empty()) {
-      Tell(topic->unfiltered, commit.revision, changes, service.size_after, contents, deliveries);
-    }
-    if (topic->filters.size() > 0) {
-      TellFiltered(topic, commit.revision, *changes, service.size_after, contents, deliveries);
-    }
-  }
-  for (const std::string& session_id : commit.ended_sessions) EndSession(session_id, deliveries);
 }
 
 void SubscriptionHub::EndSession(const std::string& session_id, Deliveries* deliveries) {

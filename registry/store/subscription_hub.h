@@ -31,9 +31,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "registry/registry.h"
+#include "registry/set_flags.h"
 #include "registry/store/blob.h"
 #include "registry/store/state.h"
 #include "registry/store/stored_snapshot.h"
@@ -117,6 +119,11 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   // there is after it.
   void Publish(CommitResult commit, Contents contents, Deliveries* deliveries);
 
+  // The services (`namespace NUL service`) of which sessions are held now. Those who follow one
+  // with which this begins or ends are told.
+  using Topics = absl::flat_hash_set<std::string>;
+  void SetHeld(Topics services, Deliveries* deliveries);
+
   // Ends every stream.
   void EndAll(const absl::Status& status, Deliveries* deliveries);
 
@@ -156,6 +163,8 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   bool IsTooLong(const Topic& topic, size_t newer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellDelta(Group* group, uint64_t revision, const Changes& changes, Deliveries* deliveries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  SetFlags FlagsOf(const Topic& topic) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellFlags(const Topic& topic, Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of what `group` sees of `contents`.
   std::shared_ptr<Message> MakeSnapshot(Group* group, uint64_t revision, Contents contents)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -180,6 +189,7 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   int64_t namespaces_ ABSL_GUARDED_BY(mu_) = 0;  // topics of that kind
   // Changes of services without a topic are not known up to this revision.
   uint64_t floor_ ABSL_GUARDED_BY(mu_);
+  Topics held_ ABSL_GUARDED_BY(mu_);
   // By session, by subscription id.
   absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, Name>> names_
       ABSL_GUARDED_BY(mu_);

@@ -172,6 +172,12 @@ TEST(CtlOutputTest, EventsAreOneLineEach) {
   event.clear_event();
   event.set_stale(true);
   EXPECT_THAT(FormatEvent(event, kNow), HasSubstr("  registry away  revision 7, stale\n"));
+  event.set_stale(false);
+  EXPECT_THAT(FormatEvent(event, kNow), HasSubstr("  registry back  revision 7\n"));
+  EXPECT_THAT(FormatEvent(event, kNow, Palette(), /*was_held=*/true),
+              HasSubstr("  none held      revision 7\n"));
+  event.set_held(true);
+  EXPECT_THAT(FormatEvent(event, kNow), HasSubstr("  sessions held  revision 7, held\n"));
 }
 
 TEST(CtlOutputTest, JsonListsAreArrays) {

@@ -30,7 +30,7 @@ Conflator::Snapshot Lazy(const SubscribeResponse& event, size_t part, RunPool* r
   for (const ServiceInstance& instance : event.snapshot().instances()) {
     instances.emplace_back(instance.SerializeAsString());
   }
-  return std::make_shared<StoredSnapshot>(event.epoch(), event.revision(), instances,
+  return std::make_shared<StoredSnapshot>(event.epoch(), event.revision(), SetFlags(), instances,
                                           StoredSnapshot::PartLimits{part, 1000}, runs);
 }
 

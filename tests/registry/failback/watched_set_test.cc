@@ -207,6 +207,30 @@ TEST(WatchedSetTest, AnUpstreamAgentsStalenessIsPassedOn) {
   EXPECT_EQ(set.Apply(stale), nullptr);
 }
 
+TEST(WatchedSetTest, ThatSessionsAreHeldIsPassedOn) {
+  TestedSet set(true);
+  set.Apply(SnapshotEvent(1, {MakeInstance("a")}));
+  SubscribeResponse flags;
+  flags.set_epoch(1);
+  flags.set_revision(1);
+  flags.set_held(true);
+  const auto held = set.Apply(flags);
+  ASSERT_NE(held, nullptr);
+  EXPECT_TRUE(held->held());
+  EXPECT_FALSE(held->stale() || held->has_delta() || held->has_snapshot());
+  EXPECT_EQ(set.Apply(flags), nullptr);
+  EXPECT_TRUE(set.flags().held);
+  // It is the last known, as the rest is, while the registry is away.
+  const auto stale = set.MarkStale();
+  ASSERT_NE(stale, nullptr);
+  EXPECT_TRUE(stale->stale());
+  EXPECT_TRUE(stale->held());
+  flags.set_held(false);
+  const auto fresh = set.Apply(flags);
+  ASSERT_NE(fresh, nullptr);
+  EXPECT_FALSE(fresh->stale() || fresh->held());
+}
+
 TEST(WatchedSetTest, AnEmptySnapshotIsHeldUntilReleased) {
   TestedSet set(true);
   set.Apply(SnapshotEvent(5, {MakeInstance("a")}));

@@ -884,6 +884,27 @@ TEST_F(StateTest, ListChoosesByServiceNamespaceAndIncarnation) {
   }
 }
 
+// What an incarnation has is sorted in parts, while others come and go.
+TEST_F(StateTest, ListingsOfAnIncarnationArePreparedInParts) {
+  const std::string a = Open("a");
+  for (int i = 0; i < 100; ++i) {
+    Apply(a, Put(std::to_string(1000 + i), std::to_string(1000 + i) + ":"));
+  }
+  int parts = 1;
+  for (int i = 0; !state_.PrepareList("a", 10); ++i, ++parts) {
+    ASSERT_LT(parts, 100);
+    Apply(a, Remove(std::to_string(1089 - 11 * i)));
+    Apply(a, Put(std::to_string(2000 + i), std::to_string(2000 + i) + ":"));
+    EXPECT_EQ(state_.CheckInvariants(), absl::OkStatus());
+  }
+  EXPECT_GT(parts, 8);
+  EXPECT_EQ(state_.CheckInvariants(), absl::OkStatus());
+  ListQuery query;
+  query.incarnation = "a";
+  EXPECT_EQ(state_.List(query).items.size(), 100u);
+  EXPECT_THAT(state_.ServicesOwned("a", "", 10), ElementsAre(state_.ListedServices("", 10)[0]));
+}
+
 // Services outside of the ranges cost nothing: the work of a page is bounded by what it has and by
 // what is asked for, however many there are.
 TEST_F(StateTest, AListingLooksAtItsRangesOnly) {

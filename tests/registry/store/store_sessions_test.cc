@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/event_order.h"
 #include "registry/log.h"
 #include "tests/registry/store/harness.h"
 
@@ -312,6 +313,68 @@ TEST_F(GuardTest, WhatIsHeldIsMarkedAndEndsWhenItIsReleased) {
   EXPECT_EQ(store->ReleaseHeldSessions(), 10);
   EXPECT_THAT(store.Ids(), SizeIs(10));
   EXPECT_EQ(held(), 0);
+}
+
+// What one subscriber hears.
+class Heard final : public NotifyListener {
+ public:
+  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+    EXPECT_EQ(order_.Check(*event), absl::OkStatus());
+    last = *event;
+    ++messages;
+  }
+  void OnEnd(const absl::Status& status) override { ADD_FAILURE() << status; }
+
+  SubscribeResponse last;
+  int messages = 0;
+
+ private:
+  EventOrder order_;
+};
+
+TEST_F(GuardTest, FollowersHearThatSessionsAreHeldAndWhenTheyAreNot) {
+  StoreHarness store;
+  Open(store, 20);
+  ASSERT_TRUE(store.Register("", MakeInstance("payments", "1")).ok());
+  const auto follow = [&](const std::string& service, const std::string& zone) {
+    SubscribeRequest request;
+    request.mutable_selector()->set_service(service);
+    if (!zone.empty()) request.mutable_selector()->add_zones(zone);
+    auto heard = std::make_shared<Heard>();
+    auto stream = store->Subscribe(request, heard);
+    return std::pair(heard, std::move(stream));
+  };
+  const auto orders = follow("orders", "");
+  const auto filtered = follow("orders", "elsewhere");
+  const auto payments = follow("payments", "");
+  Live(store, absl::Seconds(30), 0);
+  EXPECT_EQ(orders.first->messages, 1);
+  EXPECT_FALSE(orders.first->last.held());
+  Live(store, absl::Seconds(30), 10);
+  ASSERT_EQ(store->Stats().leases.held, 10);
+  for (const auto& heard : {orders.first, filtered.first}) {
+    EXPECT_EQ(heard->messages, 2) << "once for the set, however many are held";
+    EXPECT_TRUE(heard->last.held());
+    EXPECT_FALSE(heard->last.has_delta() || heard->last.has_snapshot());
+  }
+  EXPECT_EQ(payments.first->messages, 1) << "nobody of theirs is held";
+  const auto newcomer = follow("orders", "");
+  EXPECT_TRUE(newcomer.first->last.has_snapshot());
+  EXPECT_TRUE(newcomer.first->last.held());
+  ASSERT_TRUE(store.Register("", MakeInstance("orders", "new")).ok());
+  EXPECT_TRUE(orders.first->last.has_delta());
+  EXPECT_TRUE(orders.first->last.held());
+
+  store->ReleaseHeldSessions();
+  store.clock().Advance(absl::Seconds(2));
+  EXPECT_THAT(store.Ids(), SizeIs(12));
+  for (const auto& heard : {orders.first, filtered.first, newcomer.first}) {
+    EXPECT_FALSE(heard->last.held());
+    EXPECT_FALSE(heard->last.has_delta() || heard->last.has_snapshot());
+  }
+  const int messages = orders.first->messages;
+  Live(store, absl::Seconds(30), 10);
+  EXPECT_EQ(orders.first->messages, messages);
 }
 
 TEST_F(GuardTest, BelowTheNumberThereIsNoGuard) {

@@ -72,16 +72,28 @@ std::vector<std::string> Texts(const std::vector<Blob>& blobs) {
 
 TEST(StoredSnapshotTest, NothingIsOneEmptyPart) {
   RunPool pool;
-  const StoredSnapshot snapshot(0, 0, {}, kLarge, &pool);
+  const StoredSnapshot snapshot(0, 0, SetFlags(), {}, kLarge, &pool);
   EXPECT_EQ(snapshot.parts(), 1u);
   EXPECT_TRUE(Read(snapshot, kLarge).empty());
+}
+
+TEST(StoredSnapshotTest, EachPartHasTheFlags) {
+  RunPool pool;
+  const std::vector<Blob> blobs = {MakeBlob(1, 80), MakeBlob(2, 80)};
+  const StoredSnapshot snapshot(1, 7, {/*stale=*/false, /*held=*/true}, blobs, {1, 1000}, &pool);
+  ASSERT_EQ(snapshot.parts(), 2u);
+  for (size_t part = 0; part < 2; ++part) {
+    EXPECT_TRUE(snapshot.Part(part)->held());
+    EXPECT_FALSE(snapshot.Part(part)->stale());
+    EXPECT_EQ(snapshot.EncodedPart(part).size(), snapshot.PartBytes(part));
+  }
 }
 
 TEST(StoredSnapshotTest, AnInstanceLargerThanAPartIsAPart) {
   RunPool pool;
   const std::vector<Blob> blobs = {MakeBlob(1, 80, 500), MakeBlob(2, 80), MakeBlob(3, 80, 500)};
   const StoredSnapshot::PartLimits limits = {10, 100};
-  const StoredSnapshot snapshot(1, 7, blobs, limits, &pool);
+  const StoredSnapshot snapshot(1, 7, SetFlags(), blobs, limits, &pool);
   EXPECT_EQ(snapshot.parts(), 3u);
   EXPECT_EQ(Read(snapshot, limits), Texts(blobs));
 }
@@ -105,7 +117,7 @@ TEST(StoredSnapshotTest, PartsSayWhatThereIsInItsOrder) {
     }
     const StoredSnapshot::PartLimits limits = {1 + random() % 100, 1 + random() % 4000};
     RunPool pool;
-    const StoredSnapshot snapshot(1, seed, blobs, limits, &pool);
+    const StoredSnapshot snapshot(1, seed, SetFlags(), blobs, limits, &pool);
     EXPECT_EQ(snapshot.instances(), blobs.size());
     EXPECT_EQ(Read(snapshot, limits), Texts(blobs));
     std::vector<std::string> each;
@@ -133,7 +145,7 @@ std::vector<Blob> Copy(const std::vector<Blob>& blobs) {
 TEST(StoredSnapshotTest, SnapshotsShareWhatHasNotChangedBetweenThem) {
   RunPool pool;
   std::vector<Blob> blobs = MakeBlobs(20000);
-  const StoredSnapshot first(1, 1, Copy(blobs), kLarge, &pool);
+  const StoredSnapshot first(1, 1, SetFlags(), Copy(blobs), kLarge, &pool);
   const size_t runs = pool.size();
   EXPECT_GT(runs, blobs.size() / 100);
   EXPECT_LT(first.bytes(), blobs.size()) << "less than a byte for each instance";
@@ -151,7 +163,8 @@ TEST(StoredSnapshotTest, SnapshotsShareWhatHasNotChangedBetweenThem) {
     } else {
       *at = MakeBlob(200000 + i, 81);
     }
-    others.push_back(std::make_unique<StoredSnapshot>(1, 2 + i, Copy(blobs), kLarge, &pool));
+    others.push_back(
+        std::make_unique<StoredSnapshot>(1, 2 + i, SetFlags(), Copy(blobs), kLarge, &pool));
     EXPECT_EQ(Read(*others.back(), kLarge), Texts(blobs));
     // A run of 32 in the mean, two when the change is between them or tears one in two.
     const size_t before = places.size();
@@ -161,7 +174,7 @@ TEST(StoredSnapshotTest, SnapshotsShareWhatHasNotChangedBetweenThem) {
   EXPECT_LE(places.size(), 20000u + 10 * 2 * 64);
   EXPECT_LE(pool.size(), runs + 3 * others.size());
   // What was before is shared with those who still have it.
-  const StoredSnapshot again(1, 20, Copy(unchanged), kLarge, &pool);
+  const StoredSnapshot again(1, 20, SetFlags(), Copy(unchanged), kLarge, &pool);
   EXPECT_EQ(Places(again), Places(first));
 }
 
@@ -180,7 +193,8 @@ TEST(StoredSnapshotTest, RunsOfOneDigestAreToldApart) {
 TEST(StoredSnapshotTest, RunsGoWithTheirLastSnapshot) {
   RunPool pool;
   for (int i = 0; i < 1000; ++i) {
-    const StoredSnapshot snapshot(1, 1, {MakeBlob(i, 80), MakeBlob(i, 81)}, kLarge, &pool);
+    const StoredSnapshot snapshot(1, 1, SetFlags(), {MakeBlob(i, 80), MakeBlob(i, 81)}, kLarge,
+                                  &pool);
     EXPECT_LE(pool.size(), 64u);
   }
 }

@@ -80,7 +80,7 @@ Conflator::Snapshot Lazy(uint64_t epoch, uint64_t revision, const Contents& cont
   for (const auto& [id, port] : contents) {
     instances.emplace_back(CanonicalInstance(Instance(id, port)));
   }
-  return std::make_shared<StoredSnapshot>(epoch, revision, instances,
+  return std::make_shared<StoredSnapshot>(epoch, revision, SetFlags(), instances,
                                           StoredSnapshot::PartLimits{part, 1 << 20}, Runs());
 }
 
@@ -333,7 +333,7 @@ TEST_F(ConflatorTest, ALazySnapshotIsDigestedAsItsMessages) {
   for (const auto& each : {instance, marked, entry}) {
     instances.emplace_back(CanonicalInstance(each));
   }
-  const StoredSnapshot snapshot(1, 7, instances, {10, 1 << 20}, Runs());
+  const StoredSnapshot snapshot(1, 7, SetFlags(), instances, {10, 1 << 20}, Runs());
   const auto lazy = Conflator::ChangesOf(snapshot);
   const auto whole = Conflator::ChangesOf(*snapshot.Part(0));
   ASSERT_EQ(lazy->changes.size(), 3u);
@@ -432,6 +432,27 @@ TEST_F(ConflatorTest, StaleIsPartOfTheState) {
   EXPECT_TRUE(only_stale.stale());
   EXPECT_FALSE(only_stale.has_delta());
   EXPECT_EQ(only_stale.revision(), 7u);
+}
+
+TEST_F(ConflatorTest, HeldIsPartOfTheState) {
+  const auto held = [](bool is_held) {
+    auto message = std::make_shared<SubscribeResponse>();
+    message->set_epoch(1);
+    message->set_revision(7);
+    message->set_held(is_held);
+    return message;
+  };
+  Add(Snapshot(1, 7, {{"a", 1}}));
+  Drain(conflator_);
+  Add(held(true));
+  EXPECT_TRUE(TakeOnly().held());
+  Add(held(false));
+  Add(held(true));
+  EXPECT_EQ(Next(conflator_), nullptr);
+  Add(held(false));
+  const SubscribeResponse none = TakeOnly();
+  EXPECT_FALSE(none.held());
+  EXPECT_FALSE(none.has_delta());
 }
 
 TEST_F(ConflatorTest, AResumedSubscriberIsToldItsPositionEvenIfNothingChanged) {

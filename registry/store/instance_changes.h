@@ -1,0 +1,46 @@
+// The changes of one service as its followers hear them: what a filter shows of them, their net
+// effect, and the message they become. Instances are stored bytes.
+//
+// Thread safety: all functions are pure.
+
+#ifndef FAILBACK_REGISTRY_STORE_INSTANCE_CHANGES_H_
+#define FAILBACK_REGISTRY_STORE_INSTANCE_CHANGES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "registry/registry.h"
+#include "registry/set_flags.h"
+#include "registry/store/blob.h"
+#include "registry/store/state.h"
+
+namespace failback {
+
+ServiceInstance ParseInstance(const Blob& bytes);
+
+// The key of the instance in `bytes`.
+void SetKey(const Blob& bytes, InstanceKey* key);
+
+// About what a change takes in a delta.
+size_t DeltaBytes(const InstanceChange& change);
+
+// Whether a delta of these changes has more than `bytes`, about.
+bool IsLong(const std::vector<InstanceChange>& changes, size_t bytes);
+
+// Leaves those that `selector` means.
+void KeepMatching(const Selector& selector, std::vector<Blob>* instances);
+
+// The net effect of changes in order, as a follower with this filter sees it: per key the first
+// state before and the last after.
+std::vector<InstanceChange> Conflate(const std::vector<InstanceChange>& changes,
+                                     const Selector& selector);
+
+std::shared_ptr<const SubscribeResponse> MakeDelta(uint64_t epoch, uint64_t base, uint64_t revision,
+                                                   SetFlags flags,
+                                                   const std::vector<InstanceChange>& changes);
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STORE_INSTANCE_CHANGES_H_

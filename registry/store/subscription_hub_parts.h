@@ -1,0 +1,111 @@
+// The parts of a SubscriptionHub: what its files share, and no other.
+
+#ifndef FAILBACK_REGISTRY_STORE_SUBSCRIPTION_HUB_PARTS_H_
+#define FAILBACK_REGISTRY_STORE_SUBSCRIPTION_HUB_PARTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "registry/serial_notifier.h"
+#include "registry/store/filter_index.h"
+#include "registry/store/subscription_hub.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+// A snapshot in place of a delta has at most so many instances for each change.
+inline constexpr size_t kSnapshotPerChange = 4;
+
+// One step of a stream, made on first use and shared by all who hear it. It lives as long as
+// someone has yet to hear it or keeps what was told.
+class SubscriptionHub::Message {
+ public:
+  Message(uint64_t revision, std::function<SerialNotifier::Told()> make)
+      : revision_(revision), make_(std::move(make)) {}
+
+  uint64_t revision() const { return revision_; }
+
+  // What is told, sharing ownership of this message, which `self` is.
+  SerialNotifier::Told Get(const std::shared_ptr<Message>& self) {
+    MutexLock lock(&mu_);
+    if (make_) told_ = std::exchange(make_, nullptr)();
+    if (told_.event != nullptr) return {SerialNotifier::Event(self, told_.event.get()), nullptr};
+    return {nullptr, SerialNotifier::Snapshot(self, told_.snapshot.get())};
+  }
+
+ private:
+  const uint64_t revision_;
+  Mutex mu_;
+  std::function<SerialNotifier::Told()> make_ ABSL_GUARDED_BY(mu_);
+  SerialNotifier::Told told_ ABSL_GUARDED_BY(mu_);
+};
+
+class SubscriptionHub::Member {
+ public:
+  explicit Member(std::shared_ptr<NotifyListener> listener) : notifier(std::move(listener)) {}
+
+  void Push(std::shared_ptr<Message> message) {
+    notifier.PostDeferred([message = std::move(message)] { return message->Get(message); });
+  }
+
+  SerialNotifier notifier;
+
+  // Guarded by the hub's lock.
+  Group* group = nullptr;  // null when it has ended
+  size_t place = 0;        // in group->members
+  uint64_t position = 0;   // revision of the newest message queued
+  std::string session_id;
+  std::string subscription_id;
+};
+
+// Those who follow one service with one filter.
+struct SubscriptionHub::Group {
+  Topic* topic = nullptr;
+  std::string name;  // the selector's canonical bytes
+  Selector selector;
+  bool filtered = false;
+  FilterIndex<Group>::Conditions conditions;  // in topic->filters
+  std::vector<std::shared_ptr<Member>> members;
+  // While a commit is told: the change that was compared last, and what is seen of all.
+  uint64_t looked_at = 0;
+  std::shared_ptr<std::vector<InstanceChange>> seen;
+  // The snapshot told last, as long as someone has it and it is still true.
+  std::weak_ptr<Message> snapshot;
+};
+
+// A service that someone follows, or that has changed; or a namespace whose services someone
+// follows.
+struct SubscriptionHub::Topic {
+  struct Entry {
+    uint64_t revision;
+    InstanceChange change;
+  };
+  std::string name;  // `namespace NUL service`, or `namespace NUL`
+  std::vector<Entry> log;
+  uint64_t floor = 0;  // changes up to this revision may be missing
+  uint64_t last_change = 0;
+  int64_t size = 0;  // instances after the last change
+  absl::flat_hash_map<std::string, std::unique_ptr<Group>> groups;  // by name
+  FilterIndex<Group> filters;                                       // groups that have one
+  Group* unfiltered = nullptr;                                      // the one that has none
+
+  bool is_namespace() const { return name.back() == '\0'; }
+};
+
+// A subscription's name within its session.
+struct SubscriptionHub::Name {
+  uint64_t generation = 0;  // of the newest call
+  bool unsubscribed = false;
+  std::shared_ptr<Member> member;
+  bool unknown = true;  // there was no subscription
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_STORE_SUBSCRIPTION_HUB_PARTS_H_
