@@ -41,9 +41,13 @@ absl::Status Readiness(const agent::v1::GetStatusResponse& status) {
     }
     // What a later incarnation holds is that one's to serve: a standby is ready.
     if (upstream.acknowledged() + upstream.superseded() < upstream.desired()) {
-      return absl::UnavailableError(absl::StrCat(NameOf(upstream), " has acknowledged ",
-                                                 upstream.acknowledged(), " of ",
-                                                 upstream.desired(), " instances"));
+      return absl::UnavailableError(absl::StrCat(
+          NameOf(upstream), " has acknowledged ", upstream.acknowledged(), " of ",
+          upstream.desired(), " instances",
+          upstream.parked() == 0 ? ""
+                                 : absl::StrCat(", ", upstream.parked(), " of its operations ",
+                                                upstream.parked() == 1 ? "is" : "are",
+                                                " parked: `failbackctl pending` says why")));
     }
   }
   return absl::OkStatus();

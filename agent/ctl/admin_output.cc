@@ -60,14 +60,29 @@ std::string FormatMark(const registry::v1::OfflineMark& mark, absl::Time now) {
       mark.reason().empty() ? "" : absl::StrCat(": ", MadePrintable(mark.reason(), ' ')));
 }
 
+// The word of listings, and beyond it what its owner says: of what is not acknowledged nothing else
+// is known.
+std::string StatusOf(const InstanceRecord& record, absl::Time now, const Palette& palette) {
+  const ServiceInstance& instance = record.instance();
+  const std::string state = FormatState(record);
+  const char* const means = state == "pending" || state == "parked"
+                                ? ": not acknowledged by the registry"
+                            : state == "superseded" ? ": another holds the key"
+                            : state == "lapsed"     ? ": the session has run out, it may be gone"
+                            : state == "held"       ? ": the session is past its TTL"
+                                                    : "";
+  const std::string health = FormatHealth(instance);
+  return absl::StrCat(palette.State(state), means,
+                      health == state ? "" : absl::StrCat("; its owner says ", health),
+                      instance.has_offline() ? FormatMark(instance.offline(), now) : "");
+}
+
 std::string FormatInstance(const InstanceRecord& record, absl::Time now, const Palette& palette) {
   const ServiceInstance& instance = record.instance();
   const std::map<std::string, std::string> metadata(instance.metadata().begin(),
                                                     instance.metadata().end());
   std::string text =
-      Row("endpoint", FormatEndpoint(instance)) +
-      Row("status", palette.State(FormatHealth(instance)) +
-                        (instance.has_offline() ? FormatMark(instance.offline(), now) : "")) +
+      Row("endpoint", FormatEndpoint(instance)) + Row("status", StatusOf(record, now, palette)) +
       Row("weight", absl::StrCat(instance.has_weight() ? instance.weight() : 100)) +
       Row("zone", instance.zone().empty() ? "-" : instance.zone()) +
       Row("metadata",
@@ -75,7 +90,10 @@ std::string FormatInstance(const InstanceRecord& record, absl::Time now, const P
               ? "-"
               : MadePrintable(absl::StrJoin(metadata, ", ", absl::PairFormatter("=")), ' ')) +
       Row("owner",
-          absl::StrCat(record.incarnation().empty() ? "nobody: detached" : record.incarnation(),
+          absl::StrCat(record.incarnation().empty() ? "none: detached"
+                       : record.client_name().empty()
+                           ? record.incarnation()
+                           : absl::StrCat(record.client_name(), ", ", record.incarnation()),
                        instance.persistent() ? ", persistent" : "")) +
       Row("generation", absl::StrCat(record.generation()));
   if (record.has_create_time()) {
@@ -201,13 +219,12 @@ std::string FormatDescription(const InstanceDescription& description,
   std::string text = Row("instance", FormatKey(key));
   text += description.has_instance() ? FormatInstance(description.instance().record(), now, palette)
                                      : Row("status", "not registered");
-  // What an agent, or a registry that holds sessions, knows beyond the owner's word.
-  if (description.instance().state() >= admin::v1::INSTANCE_STATE_PENDING) {
-    text += Row("state", palette.State(FormatEnum(admin::v1::InstanceState_descriptor(),
-                                                  description.instance().state())));
-  }
   if (description.has_session()) text += Row("session", FormatSession(description.session(), now));
   if (description.stale()) text += "\nthe registry is away; this is the last the agent knew\n";
+  if (description.has_unread()) {
+    text += absl::StrCat("\nthe registry does not list it (", FormatStatus(description.unread()),
+                         "); this is what the agent carries\n");
+  }
   if (description.pending_size() > 0) {
     text += "\n" + FormatPending({description.pending().begin(), description.pending().end()}, now,
                                  palette);

@@ -79,6 +79,7 @@ void AddPending(CLI::App* app, CtlAction* action) {
 }
 
 std::string FormatRetry(const RetryResponse& response, bool waited, const CtlContext& context) {
+  if (response.retried() == 0) return "nothing is pending\n";
   std::string text = absl::StrCat("retried ", response.retried());
   if (!waited) return text + "\n";
   absl::StrAppend(&text, ": ", response.done(), " done, ", response.retried() - response.done(),
@@ -135,20 +136,23 @@ void AddIntents(CLI::App* app, CtlAction* action) {
       "From the agent's memory: whatever its registries know, or allow to be read.\n\n"
       "Examples:\n"
       "  failbackctl intents\n"
+      "  failbackctl intents --state pending --state parked\n"
       "  failbackctl intents --state superseded --state lapsed -o json");
-  AddRepeated(command, "--state", "accepted|acknowledged|parked|superseded|lapsed", states.get(),
+  AddRepeated(command, "--state", "pending|parked|acknowledged|superseded|lapsed", states.get(),
               "only in this state; may be repeated");
   command->callback([action, states] {
     agent::v1::ListIntentsRequest request;
     for (const std::string& text : *states) {
+      const std::string word = text == "pending" ? "accepted" : text;
       IntentState state;
-      if (!registry::v1::IntentState_Parse(
-              absl::StrCat("INTENT_STATE_", absl::AsciiStrToUpper(text)), &state) ||
+      if (text == "accepted" ||
+          !registry::v1::IntentState_Parse(
+              absl::StrCat("INTENT_STATE_", absl::AsciiStrToUpper(word)), &state) ||
           state == registry::v1::INTENT_STATE_UNSPECIFIED) {
         throw CLI::ValidationError(
             "--state",
             absl::StrCat("'", text,
-                         "' is not accepted, acknowledged, parked, superseded or lapsed"));
+                         "' is not pending, parked, acknowledged, superseded or lapsed"));
       }
       request.add_states(state);
     }

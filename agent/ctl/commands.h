@@ -90,6 +90,7 @@ using CtlAction = std::function<int(CtlContext*)>;
 
 // register, unregister, list, subscribe: at a registry or an agent.
 void AddRegistryCommands(CLI::App* app, CtlAction* action);
+void AddListCommand(CLI::App* app, CtlAction* action);
 void AddSubscribeCommand(CLI::App* app, CtlAction* action);
 // pending, retry, cancel, drain: at an agent.
 void AddAgentCommands(CLI::App* app, CtlAction* action);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -12,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "agent/ctl/service_output.h"
+#include "registry/errors.h"
 #include "registry/proto_time.h"
 #include "registry/utf8.h"
 #include "yaml-cpp/yaml.h"
@@ -201,8 +203,9 @@ std::string FormatMessage(const std::string& raw) {
 std::string FormatStatus(const rpc::v1::Status& status) {
   if (status.code() == 0) return "-";
   const std::string code = absl::StatusCodeToString(static_cast<absl::StatusCode>(status.code()));
-  return status.message().empty() ? code
-                                  : absl::StrCat(code, ": ", FormatMessage(status.message()));
+  const std::optional<std::string> holder = ReasonMetadata(StatusFromProto(status), "holder");
+  return absl::StrCat(code, status.message().empty() ? "" : ": ", FormatMessage(status.message()),
+                      holder.has_value() ? absl::StrCat(", held by ", *holder) : "");
 }
 
 std::string FormatEndpoint(const ServiceInstance& instance) {
@@ -214,6 +217,19 @@ std::string FormatHealth(const ServiceInstance& instance) {
   if (instance.has_offline()) return "offline";
   return instance.status() == registry::v1::HEALTH_STATUS_UNSPECIFIED ? "healthy"
                                                                       : EnumText(instance.status());
+}
+
+std::string FormatState(registry::v1::IntentState state) {
+  return state == registry::v1::INTENT_STATE_ACCEPTED ? "pending" : EnumText(state);
+}
+
+std::string FormatState(const InstanceRecord& record) {
+  if (record.state() != registry::v1::INTENT_STATE_UNSPECIFIED &&
+      record.state() != registry::v1::INTENT_STATE_ACKNOWLEDGED) {
+    return FormatState(record.state());
+  }
+  const std::string health = FormatHealth(record.instance());
+  return record.held() && health != "offline" ? "held" : health;
 }
 
 std::string FormatKey(const InstanceKey& key) {
@@ -300,7 +316,7 @@ std::string FormatRecords(const std::vector<InstanceRecord>& records, absl::Time
   for (const InstanceRecord& record : records) {
     const ServiceInstance& instance = record.instance();
     rows.push_back({instance.key().service(), instance.key().instance_id(),
-                    FormatEndpoint(instance), record.held() ? "held" : FormatHealth(instance),
+                    FormatEndpoint(instance), FormatState(record),
                     absl::StrCat(instance.has_weight() ? instance.weight() : 100), instance.zone(),
                     EnumText(record.state()), Owner(record),
                     FormatWhen(record.modify_time(), now)});
@@ -333,7 +349,7 @@ std::string FormatIntents(const std::vector<agent::v1::CarriedIntent>& intents,
   rows.reserve(intents.size());
   for (const agent::v1::CarriedIntent& intent : intents) {
     rows.push_back({FormatKey(intent.instance().key()), FormatEndpoint(intent.instance()),
-                    FormatHealth(intent.instance()), EnumText(intent.state()),
+                    FormatHealth(intent.instance()), FormatState(intent.state()),
                     absl::StrCat(intent.generation()), FormatStatus(intent.last_status()),
                     intent.upstream()});
   }

@@ -61,6 +61,12 @@ absl::StatusOr<std::string> FormatList(
 // "healthy" when nothing is said of it; "offline" when an operator has marked it.
 std::string FormatHealth(const registry::v1::ServiceInstance& instance);
 
+// One word for how a record is, the same as in the console: what an agent says of it unless it is
+// acknowledged ("pending", "parked", "superseded", "lapsed"), "held", or its health.
+std::string FormatState(const registry::v1::InstanceRecord& record);
+// That of an intent: as above, or "acknowledged".
+std::string FormatState(registry::v1::IntentState state);
+
 template <typename M>
 std::vector<const google::protobuf::Message*> MessagePointers(const std::vector<M>& messages) {
   std::vector<const google::protobuf::Message*> pointers;

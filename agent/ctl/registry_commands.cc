@@ -12,7 +12,6 @@
 #include "agent/ctl/bulk_intents.h"
 #include "agent/ctl/commands.h"
 #include "agent/ctl/flags.h"
-#include "agent/ctl/selector_flags.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/errors.h"
 
@@ -20,11 +19,8 @@ namespace failback {
 namespace {
 
 using registry::v1::InstanceKey;
-using registry::v1::InstanceRecord;
 using registry::v1::IntentResult;
 using registry::v1::IntentState;
-using registry::v1::ListRequest;
-using registry::v1::ListResponse;
 using registry::v1::RegisterRequest;
 using registry::v1::RegisterResponse;
 using registry::v1::ServiceInstance;
@@ -281,102 +277,12 @@ void AddUnregister(CLI::App* app, CtlAction* action) {
   });
 }
 
-struct ListFlags : SelectorFlags {
-  bool all_namespaces = false;
-};
-
-// All that one request means, on all pages; adds to `records`.
-absl::Status ListPages(CtlContext* context, ListRequest request,
-                       std::vector<InstanceRecord>* records, bool* stale) {
-  do {
-    ListResponse response;
-    const grpc::Status status =
-        context->registry().List(context->NewCall().get(), request, &response);
-    if (!status.ok()) return StatusFromGrpc(status);
-    for (InstanceRecord& record : *response.mutable_records()) {
-      records->push_back(std::move(record));
-    }
-    *stale |= response.stale();
-    request.set_page_token(response.next_page_token());
-  } while (!request.page_token().empty());
-  return absl::OkStatus();
-}
-
-// Every namespace that has services. An agent lists those of one.
-absl::StatusOr<std::vector<std::string>> Namespaces(CtlContext* context) {
-  admin::v1::GetOverviewRequest ask;
-  admin::v1::Overview overview;
-  grpc::Status status = context->admin().GetOverview(context->NewCall().get(), ask, &overview);
-  if (!status.ok()) return StatusFromGrpc(status);
-  if (overview.kind() == admin::v1::DAEMON_KIND_AGENT) {
-    return absl::UnimplementedError(
-        "an agent lists one namespace at a time: name it with --namespace, or ask the registry");
-  }
-  admin::v1::ListServicesRequest request;
-  request.set_page_size(1);
-  admin::v1::ListServicesResponse response;
-  status = context->admin().ListServices(context->NewCall().get(), request, &response);
-  if (!status.ok()) return StatusFromGrpc(status);
-  return std::vector<std::string>(response.namespaces().begin(), response.namespaces().end());
-}
-
-int List(const ListFlags& flags, CtlContext* context) {
-  std::vector<std::string> namespaces = {flags.selector.namespace_()};
-  if (flags.all_namespaces) {
-    absl::StatusOr<std::vector<std::string>> all = Namespaces(context);
-    if (!all.ok()) return context->Report("list", all.status());
-    namespaces = *std::move(all);
-  }
-  std::vector<InstanceRecord> records;
-  bool stale = false;
-  for (const std::string& name_space : namespaces) {
-    ListRequest request;
-    *request.mutable_selector() = flags.ToProto();
-    request.mutable_selector()->set_namespace_(name_space);
-    request.set_upstream(flags.upstream);
-    const absl::Status status = ListPages(context, std::move(request), &records, &stale);
-    if (!status.ok()) return context->Report("list", status);
-  }
-  if (stale) {
-    std::fprintf(stderr,
-                 "failbackctl: list: the agent cannot reach the registry; this is the last it "
-                 "knew\n");
-  }
-  return context->ShowList(
-      "list",
-      FormatRecords(records, absl::Now(), context->palette,
-                    flags.all_namespaces ? NamespaceColumn::kShow : NamespaceColumn::kHide),
-      records);
-}
-
-void AddList(CLI::App* app, CtlAction* action) {
-  auto flags = std::make_shared<ListFlags>();
-  CLI::App* const command =
-      app->add_subcommand("list", "list instances of all services, or of one");
-  command->footer(
-      "Examples:\n"
-      "  failbackctl list\n"
-      "  failbackctl list orders --zone eu-west-1a -o json\n"
-      "  failbackctl -t 127.0.0.1:7070 list -A");
-  command->add_option("SERVICE", *flags->selector.mutable_service(), "only this service")
-      ->type_name("SERVICE");
-  flags->AddTo(command);
-  command->add_flag("--all-namespaces,-A", flags->all_namespaces,
-                    "of all namespaces that the registry has");
-  command->callback([action, flags] {
-    if (flags->all_namespaces && !flags->selector.namespace_().empty()) {
-      throw CLI::ValidationError("--all-namespaces", "not together with --namespace");
-    }
-    *action = [flags](CtlContext* context) { return List(*flags, context); };
-  });
-}
-
 }  // namespace
 
 void AddRegistryCommands(CLI::App* app, CtlAction* action) {
   AddRegister(app, action);
   AddUnregister(app, action);
-  AddList(app, action);
+  AddListCommand(app, action);
   AddSubscribeCommand(app, action);
 }
 

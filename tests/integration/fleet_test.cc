@@ -77,7 +77,25 @@ TEST_F(FleetTest, Intents_AreListedWithHowFarTheyHaveCome) {
               AllOf(HasSubstr("beyond"), Not(HasSubstr("orders/a "))));
   EXPECT_EQ(Ctl(agent_.address(), {"intents", "--state", "wrong"}).status, 2);
   EXPECT_THAT(Ctl(agent_.address(), {"describe", "orders", "--id", "beyond"}).out,
-              HasSubstr("state         parked\n"));
+              HasSubstr("status        parked: not acknowledged by the registry; its owner says "
+                        "healthy\n"));
+  EXPECT_EQ(Ctl(agent_.address(), {"intents", "--state", "accepted"}).status, 2);
+  // A list of the agent shows it too, while the registry answers; a list of the registry has none
+  // of it.
+  const std::string list = Ctl(agent_.address(), {"list", "orders"}).out;
+  EXPECT_THAT(list, AllOf(HasSubstr("orders   a       10.0.0.1:80  healthy"),
+                          HasSubstr("orders   beyond  10.0.0.1:80  parked")));
+  EXPECT_THAT(Ctl(agent_.address(), {"list", "--state", "parked", "--state", "held"}).out,
+              AllOf(HasSubstr("beyond"), Not(HasSubstr("orders   a "))));
+  EXPECT_THAT(Ctl(agent_.address(), {"list", "--healthy"}).out, Not(HasSubstr("beyond")));
+  EXPECT_THAT(Ctl(registry_.address(), {"list"}).out, Not(HasSubstr("beyond")));
+  const RunResult wrong = Ctl(agent_.address(), {"list", "--state", "unwell"});
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("'unwell' is not one of healthy, unhealthy, draining"));
+  const RunResult waited = Ctl(agent_.address(), {"wait-ready", "--deadline", "1s"});
+  EXPECT_EQ(waited.status, 1);
+  EXPECT_THAT(waited.err, HasSubstr("has acknowledged 2 of 3 instances, 1 of its operations is "
+                                    "parked: `failbackctl pending` says why"));
   const RunResult refused = Ctl(agent_.address(), {"retry", "--wait", "10s"});
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(refused.out, AllOf(HasSubstr("retried 1: 0 done, 1 not\n"), HasSubstr("parked")));
@@ -96,7 +114,35 @@ TEST_F(FleetTest, ListOfAllNamespaces) {
   EXPECT_THAT(all, AllOf(HasSubstr("NAMESPACE"), HasSubstr("default    orders   a"),
                          HasSubstr("test       orders   b")));
   EXPECT_EQ(Ctl(registry_.address(), {"list", "-A", "--namespace", "test"}).status, 2);
-  EXPECT_EQ(Ctl(agent_.address(), {"list", "-A"}).status, 1);
+  // An agent lists the namespaces that it knows of, and says which.
+  ASSERT_EQ(Register(agent_.address(), "c", {"--namespace", "west", "--wait", "accepted"}).status,
+            0);
+  const RunResult known = Ctl(agent_.address(), {"list", "-A"});
+  EXPECT_EQ(known.status, 0) << known.err;
+  EXPECT_THAT(known.out,
+              AllOf(HasSubstr("default    orders   a"), HasSubstr("west       orders   c")));
+  EXPECT_THAT(
+      known.err,
+      HasSubstr("registers in, and default: default, west; of all others ask the registry"));
+}
+
+TEST_F(FleetTest, ARegistrationOfAnotherNamesWhoHoldsIt) {
+  // The later incarnation wins: the one whose first session is the later.
+  ASSERT_EQ(Register(agent_.address(), "b", {"--wait", "acknowledged"}).status, 0);
+  Daemon other =
+      Daemon::Agent(registry_.address(), {"--session-ttl", "1s", "--client-name", "agent-8"});
+  ASSERT_EQ(Register(other.address(), "a", {"--wait", "acknowledged"}).status, 0);
+  ASSERT_EQ(Register(agent_.address(), "a").status, 0);
+  const auto ask = [&](const std::vector<std::string>& args) {
+    return Ctl(agent_.address(), args).out;
+  };
+  ASSERT_TRUE(Eventually([&] { return ask({"pending"}).find("superseded") != std::string::npos; }));
+  EXPECT_THAT(ask({"pending"}), HasSubstr("), held by agent-8"));
+  EXPECT_THAT(ask({"intents", "--state", "superseded"}), HasSubstr("), held by agent-8"));
+  EXPECT_THAT(ask({"list", "--state", "superseded"}), HasSubstr("agent-8"));
+  EXPECT_THAT(ask({"describe", "orders", "--id", "a"}),
+              AllOf(HasSubstr("status        superseded: another holds the key"),
+                    HasSubstr("owner         agent-8, ")));
 }
 
 }  // namespace

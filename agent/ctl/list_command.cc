@@ -1,0 +1,215 @@
+// `failbackctl list`: what a registry lists; at an agent with what the agent carries itself over
+// it, as its registries do not list what they have not acknowledged.
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "agent/ctl/commands.h"
+#include "agent/ctl/flags.h"
+#include "agent/ctl/selector_flags.h"
+#include "grpcpp/grpcpp.h"
+#include "registry/canonical.h"
+#include "registry/errors.h"
+#include "registry/selector.h"
+#include "registry/validation.h"
+
+namespace failback {
+namespace {
+
+using agent::v1::CarriedIntent;
+using registry::v1::InstanceRecord;
+using registry::v1::ListRequest;
+using registry::v1::ListResponse;
+
+// The words of the column STATUS, and of the console's filter.
+constexpr char kStates[] =
+    "healthy|unhealthy|draining|offline|pending|parked|superseded|lapsed|held";
+
+struct ListFlags : SelectorFlags {
+  bool all_namespaces = false;
+  std::vector<std::string> states;
+};
+
+void Note(const std::string& text) {
+  std::fprintf(stderr, "failbackctl: list: %s\n", text.c_str());
+}
+
+// All that one request means, on all pages; adds to `records`.
+absl::Status ListPages(CtlContext* context, ListRequest request,
+                       std::vector<InstanceRecord>* records, bool* stale) {
+  do {
+    ListResponse response;
+    const grpc::Status status =
+        context->registry().List(context->NewCall().get(), request, &response);
+    if (!status.ok()) return StatusFromGrpc(status);
+    for (InstanceRecord& record : *response.mutable_records()) {
+      records->push_back(std::move(record));
+    }
+    *stale |= response.stale();
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return absl::OkStatus();
+}
+
+// What an agent carries, of one upstream if it is named. UNIMPLEMENTED: the target is a registry.
+absl::StatusOr<std::vector<CarriedIntent>> Carried(CtlContext* context,
+                                                   const std::string& upstream) {
+  std::vector<CarriedIntent> intents;
+  agent::v1::ListIntentsRequest request;
+  do {
+    agent::v1::ListIntentsResponse response;
+    const grpc::Status status =
+        context->agent().ListIntents(context->NewCall().get(), request, &response);
+    if (!status.ok()) return StatusFromGrpc(status);
+    for (CarriedIntent& intent : *response.mutable_intents()) {
+      if (upstream.empty() || intent.upstream() == upstream) intents.push_back(std::move(intent));
+    }
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return intents;
+}
+
+// Puts what `selector` means of `carried` over `records`: of what is listed how far it has come,
+// and what is not listed. What is acknowledged only with `all`.
+void Overlay(const std::vector<CarriedIntent>& carried, const registry::v1::Selector& selector,
+             bool all, std::vector<InstanceRecord>* records) {
+  std::map<std::string, InstanceRecord> by_key;
+  for (InstanceRecord& record : *records) {
+    by_key.emplace(CanonicalKey(record.instance().key()), std::move(record));
+  }
+  std::set<std::string> unsettled;
+  for (const CarriedIntent& intent : carried) {
+    const bool acknowledged = intent.state() == registry::v1::INTENT_STATE_ACKNOWLEDGED;
+    if ((acknowledged && !all) || !SelectorMatches(selector, intent.instance())) continue;
+    const std::string key = CanonicalKey(intent.instance().key());
+    const auto [it, is_new] = by_key.try_emplace(key);
+    if (is_new) {
+      *it->second.mutable_instance() = intent.instance();
+      it->second.set_generation(intent.generation());
+    }
+    // Of several upstreams the first that has not acknowledged it counts.
+    if (is_new || (!acknowledged && unsettled.insert(key).second)) {
+      it->second.set_state(intent.state());
+    }
+  }
+  records->clear();
+  for (auto& [key, record] : by_key) records->push_back(std::move(record));
+}
+
+// Every namespace that a registry's services have.
+absl::StatusOr<std::vector<std::string>> RegistryNamespaces(CtlContext* context) {
+  admin::v1::ListServicesRequest request;
+  request.set_page_size(1);
+  admin::v1::ListServicesResponse response;
+  const grpc::Status status =
+      context->admin().ListServices(context->NewCall().get(), request, &response);
+  if (!status.ok()) return StatusFromGrpc(status);
+  return std::vector<std::string>(response.namespaces().begin(), response.namespaces().end());
+}
+
+// Those that an agent knows of: the default one, and where it registers.
+std::vector<std::string> AgentNamespaces(const std::vector<CarriedIntent>& carried) {
+  std::set<std::string> names = {kDefaultNamespace};
+  for (const CarriedIntent& intent : carried) names.insert(intent.instance().key().namespace_());
+  Note(absl::StrCat("an agent knows the namespaces that it registers in, and default: ",
+                    absl::StrJoin(names, ", "), "; of all others ask the registry"));
+  return {names.begin(), names.end()};
+}
+
+int List(const ListFlags& flags, CtlContext* context) {
+  const absl::StatusOr<std::vector<CarriedIntent>> carried = Carried(context, flags.upstream);
+  std::vector<std::string> namespaces = {flags.selector.namespace_()};
+  if (flags.all_namespaces) {
+    absl::StatusOr<std::vector<std::string>> all =
+        carried.ok() ? AgentNamespaces(*carried)
+        : absl::IsUnimplemented(carried.status())
+            ? RegistryNamespaces(context)
+            : absl::StatusOr<std::vector<std::string>>(carried.status());
+    if (!all.ok()) return context->Report("list", all.status());
+    namespaces = *std::move(all);
+  }
+  std::vector<InstanceRecord> records;
+  bool stale = false;
+  for (const std::string& name_space : namespaces) {
+    ListRequest request;
+    *request.mutable_selector() = flags.ToProto();
+    request.mutable_selector()->set_namespace_(name_space);
+    request.set_upstream(flags.upstream);
+    std::vector<InstanceRecord> listed;
+    const absl::Status status = ListPages(context, request, &listed, &stale);
+    // An agent that may not read, or cannot, still knows what it carries.
+    const bool known = carried.ok() && !carried->empty();
+    if (!status.ok() && !known) return context->Report("list", status);
+    if (!status.ok()) {
+      Note(absl::StrCat("the registry does not list ", name_space.empty() ? "these" : name_space,
+                        " (", FormatMessage(std::string(status.message())),
+                        "): what the agent carries is shown alone"));
+    }
+    if (carried.ok() && !flags.healthy) {
+      Overlay(*carried, request.selector(), !status.ok(), &listed);
+    }
+    std::move(listed.begin(), listed.end(), std::back_inserter(records));
+  }
+  if (stale) Note("the agent cannot reach the registry; this is the last it knew");
+  if (!flags.states.empty()) {
+    const auto unwanted = [&](const InstanceRecord& record) {
+      return std::find(flags.states.begin(), flags.states.end(), FormatState(record)) ==
+             flags.states.end();
+    };
+    records.erase(std::remove_if(records.begin(), records.end(), unwanted), records.end());
+  }
+  return context->ShowList(
+      "list",
+      FormatRecords(records, absl::Now(), context->palette,
+                    flags.all_namespaces ? NamespaceColumn::kShow : NamespaceColumn::kHide),
+      records);
+}
+
+}  // namespace
+
+void AddListCommand(CLI::App* app, CtlAction* action) {
+  auto flags = std::make_shared<ListFlags>();
+  CLI::App* const command =
+      app->add_subcommand("list", "list instances of all services, or of one");
+  command->footer(
+      "At an agent what it carries itself is listed too, whether its registry has acknowledged it\n"
+      "or not; for callers who may administer. STATUS says which, and --state narrows to it.\n\n"
+      "Examples:\n"
+      "  failbackctl list\n"
+      "  failbackctl list orders --zone eu-west-1a -o json\n"
+      "  failbackctl list --state pending --state parked\n"
+      "  failbackctl -t 127.0.0.1:7070 list -A");
+  command->add_option("SERVICE", *flags->selector.mutable_service(), "only this service")
+      ->type_name("SERVICE");
+  flags->AddTo(command);
+  AddRepeated(command, "--state", kStates, &flags->states,
+              "only with this STATUS; may be repeated");
+  command->add_flag("--all-namespaces,-A", flags->all_namespaces,
+                    "of all namespaces that the registry has; at an agent, of those it knows");
+  command->callback([action, flags] {
+    if (flags->all_namespaces && !flags->selector.namespace_().empty()) {
+      throw CLI::ValidationError("--all-namespaces", "not together with --namespace");
+    }
+    const std::vector<std::string> known = absl::StrSplit(kStates, '|');
+    for (const std::string& state : flags->states) {
+      if (std::find(known.begin(), known.end(), state) != known.end()) continue;
+      throw CLI::ValidationError(
+          "--state", absl::StrCat("'", state, "' is not one of ", absl::StrJoin(known, ", ")));
+    }
+    *action = [flags](CtlContext* context) { return List(*flags, context); };
+  });
+}
+
+}  // namespace failback
