@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "registry/errors.h"
+#include "registry/etcd/fences.h"
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
 #include "registry/etcd/lister.h"
@@ -65,6 +66,13 @@ etcd::Services::Options ServiceOptions(const EtcdRegistry::Options& options) {
   return services;
 }
 
+etcd::Fences::Options FenceOptions(const EtcdRegistry::Options& options) {
+  etcd::Fences::Options fences;
+  fences.keys_per_lease = options.keys_per_lease;
+  fences.min_retention = options.min_fence_retention;
+  return fences;
+}
+
 etcd::Pulse::Options PulseOptions(const EtcdRegistry::Options& options) {
   etcd::Pulse::Options pulse;
   pulse.outage_limit = options.watch_outage_limit;
@@ -86,8 +94,9 @@ class EtcdRegistry::Core {
                    services.EndSession(session_id);
                    operators.agents().Drop(session_id);
                  }),
-        writer(&client, &keys, &sessions, WriterOptions(options)),
-        services(&client, &keys, &identity, ServiceOptions(options)),
+        fences(&client, &keys, FenceOptions(options)),
+        writer(&client, &keys, &sessions, &fences, WriterOptions(options)),
+        services(&client, &keys, &identity, &fences, ServiceOptions(options)),
         lister(&client, &keys, &identity),
         marks(&client, &keys, &identity),
         operators(&client, &keys, &identity),
@@ -113,6 +122,7 @@ class EtcdRegistry::Core {
   const etcd::Keys keys;
   Identity identity;
   etcd::Sessions sessions;
+  etcd::Fences fences;
   etcd::Writer writer;
   etcd::Services services;
   etcd::Lister lister;

@@ -18,9 +18,10 @@
 //   EtcdRegistry registry(std::move(options));
 //
 // What differs from the embedded store: a batch of more than about 125 intents is several commits,
-// and so is the end of a session with more than about 500 instances; a session that expires leaves
-// no fences behind (its late calls fail with SESSION_UNKNOWN all the same); pages of a listing are
-// in the order of etcd's keys; the Limits on instances and sessions are not enforced.
+// and so is the end of a session with more than about 500 instances; what expires leaves
+// its fence only in services that are followed (a session's late calls fail with SESSION_UNKNOWN
+// all the same); pages of a listing are in the order of etcd's keys; the Limits on instances and
+// sessions are not enforced.
 //
 // Thread safety: as Registry. Callbacks and listeners run on gRPC's threads and the timer's.
 

@@ -90,16 +90,18 @@ void Services::Service::Take(const mvccpb::KeyValue& kv, Contents* contents) con
   if (const auto canonical = services_->keys_->ParseInstance(kv.key()); canonical.has_value()) {
     StoredRecord record = DecodeStored(*canonical, kv.value());
     if (!record.instance) return;
-    contents->instances.insert_or_assign(*canonical, Kept(std::move(record.instance)));
+    contents->instances.insert_or_assign(*canonical, Kept(std::move(record)));
   } else if (const auto marked = services_->keys_->ParseMark(kv.key());
              marked.has_value() && !is_namespace_) {
     contents->marks.insert_or_assign(*marked, DecodeMark(kv.value()));
   }
 }
 
-Blob Services::Service::Kept(Blob instance) const {
+Services::Service::Held Services::Service::Kept(StoredRecord record) const {
   static const Blob* const there = new Blob(std::string_view());
-  return instance && is_namespace_ ? *there : instance;
+  if (!record.instance) return Held();
+  if (is_namespace_) return {*there};
+  return {std::move(record.instance), record.fence().rank};
 }
 
 void Services::Service::OnLoaded(Contents contents, int64_t revision, const Store& store) {
@@ -110,8 +112,8 @@ void Services::Service::OnLoaded(Contents contents, int64_t revision, const Stor
     MutexLock lock(&mu_);
     if (dropped_) return;
     // What was there and is not any more, and what is there now.
-    Copy before;
-    const auto gone = [](const auto& known, const Copy& now) {
+    Blobs before;
+    const auto gone = [](const auto& known, const auto& now) {
       std::vector<std::string> keys;
       for (const auto& [key, value] : known) {
         if (!now.contains(key)) keys.push_back(key);
@@ -120,9 +122,7 @@ void Services::Service::OnLoaded(Contents contents, int64_t revision, const Stor
     };
     for (const std::string& key : gone(copy_, contents.instances)) SetInstance(key, {}, &before);
     for (const std::string& key : gone(marked_, contents.marks)) SetMark(key, {}, &before);
-    for (auto& [key, instance] : contents.instances) {
-      SetInstance(key, std::move(instance), &before);
-    }
+    for (auto& [key, held] : contents.instances) SetInstance(key, std::move(held), &before);
     for (auto& [key, mark] : contents.marks) SetMark(key, std::move(mark), &before);
     const bool first = hub_ == nullptr;
     hub_ = hub;
@@ -146,16 +146,17 @@ void Services::Service::OnLoadFailed(const absl::Status& status) {
 
 void Services::Service::OnEvents(int64_t revision, std::vector<mvccpb::Event> events) {
   SubscriptionHub::Deliveries deliveries;
+  std::vector<Fences::Gone> gone;
   {
     MutexLock lock(&mu_);
     if (dropped_) return;
-    Copy before;
+    Blobs before;
     for (const mvccpb::Event& event : events) {
       const bool put = event.type() == mvccpb::Event::PUT;
       const std::string& key = event.kv().key();
       if (const auto canonical = services_->keys_->ParseInstance(key); canonical.has_value()) {
-        SetInstance(*canonical,
-                    put ? Kept(DecodeStored(*canonical, event.kv().value()).instance) : Blob(),
+        if (!put) NoteGone(*canonical, event.kv().mod_revision(), &gone);
+        SetInstance(*canonical, put ? Kept(DecodeStored(*canonical, event.kv().value())) : Held(),
                     &before);
       } else if (const auto marked = services_->keys_->ParseMark(key);
                  marked.has_value() && !is_namespace_) {
@@ -164,7 +165,16 @@ void Services::Service::OnEvents(int64_t revision, std::vector<mvccpb::Event> ev
     }
     Publish(static_cast<uint64_t>(revision), before, &deliveries);
   }
+  // Before anybody hears that it has gone.
+  services_->fences_->Add(std::move(gone));
   SubscriptionHub::Deliver(deliveries);
+}
+
+// An instance that is deleted, not unregistered: its session has ended.
+void Services::Service::NoteGone(const std::string& key, int64_t revision,
+                                 std::vector<Fences::Gone>* gone) const {
+  const auto it = copy_.find(key);
+  if (it != copy_.end() && it->second.rank != 0) gone->push_back({key, it->second.rank, revision});
 }
 
 void Services::Service::OnEnd(const absl::Status& status) {
@@ -179,22 +189,22 @@ void Services::Service::OnEnd(const absl::Status& status) {
                             [self = shared_from_this()] { self->Load(); });
 }
 
-void Services::Service::SetInstance(const std::string& key, Blob instance, Copy* before) {
+void Services::Service::SetInstance(const std::string& key, Held held, Blobs* before) {
   const auto it = marked_.find(key);
-  if (it == marked_.end()) return Set(key, std::move(instance), before);
+  if (it == marked_.end()) return Set(key, std::move(held), before);
   Marked& marked = it->second;
-  if (marked.instance && !instance) marked.absent = SteadyNow();
-  marked.instance = std::move(instance);
-  Set(key, WithMark(marked.instance, marked.mark), before);
+  if (marked.held.instance && !held.instance) marked.absent = SteadyNow();
+  marked.held = std::move(held);
+  Set(key, {WithMark(marked.held.instance, marked.mark), marked.held.rank}, before);
 }
 
-void Services::Service::SetMark(const std::string& key, Blob mark, Copy* before) {
+void Services::Service::SetMark(const std::string& key, Blob mark, Blobs* before) {
   const auto it = marked_.find(key);
   if (!mark) {
     if (it == marked_.end()) return;
-    Blob instance = std::move(it->second.instance);
+    Held held = std::move(it->second.held);
     marked_.erase(it);
-    return Set(key, std::move(instance), before);
+    return Set(key, std::move(held), before);
   }
   Marked* marked = nullptr;
   if (it != marked_.end()) {
@@ -202,33 +212,33 @@ void Services::Service::SetMark(const std::string& key, Blob mark, Copy* before)
   } else {
     const auto known = copy_.find(key);
     marked = &marked_[key];
-    marked->instance = known == copy_.end() ? Blob() : known->second;
+    if (known != copy_.end()) marked->held = known->second;
     marked->absent = SteadyNow();
   }
   marked->mark = std::move(mark);
-  Set(key, WithMark(marked->instance, marked->mark), before);
+  Set(key, {WithMark(marked->held.instance, marked->mark), marked->held.rank}, before);
 }
 
 std::vector<std::string> Services::Service::StaleMarks(SteadyTime since) {
   std::vector<std::string> stale;
   MutexLock lock(&mu_);
   for (const auto& [key, marked] : marked_) {
-    if (!marked.instance && marked.absent < since) stale.push_back(key);
+    if (!marked.held.instance && marked.absent < since) stale.push_back(key);
   }
   return stale;
 }
 
-void Services::Service::Set(const std::string& key, Blob now, Copy* before) {
+void Services::Service::Set(const std::string& key, Held now, Blobs* before) {
   const auto it = copy_.find(key);
-  before->try_emplace(key, it == copy_.end() ? Blob() : it->second);
-  if (now) {
+  before->try_emplace(key, it == copy_.end() ? Blob() : it->second.instance);
+  if (now.instance) {
     copy_.insert_or_assign(key, std::move(now));
   } else if (it != copy_.end()) {
     copy_.erase(it);
   }
 }
 
-void Services::Service::Publish(uint64_t revision, const Copy& before,
+void Services::Service::Publish(uint64_t revision, const Blobs& before,
                                 SubscriptionHub::Deliveries* deliveries) {
   revision_ = revision;
   std::vector<InstanceChange> changes = Changes(before);
@@ -241,19 +251,19 @@ void Services::Service::Publish(uint64_t revision, const Copy& before,
   hub_->Publish(std::move(commit), contents, deliveries);
 }
 
-std::vector<InstanceChange> Services::Service::Changes(const Copy& before) {
+std::vector<InstanceChange> Services::Service::Changes(const Blobs& before) {
   if (is_namespace_) return NamespaceChanges(before);
   std::vector<InstanceChange> changes;
   for (const auto& [key, old] : before) {
     const auto it = copy_.find(key);
-    const Blob now = it == copy_.end() ? Blob() : it->second;
+    const Blob now = it == copy_.end() ? Blob() : it->second.instance;
     if (now != old) changes.push_back({old, now});
   }
   return changes;
 }
 
 // Takes the services' new counts, too.
-std::vector<InstanceChange> Services::Service::NamespaceChanges(const Copy& before) {
+std::vector<InstanceChange> Services::Service::NamespaceChanges(const Blobs& before) {
   absl::btree_map<std::string, int64_t> more;
   for (const auto& [key, old] : before) {
     const int64_t now = copy_.contains(key) ? 1 : 0;
@@ -279,7 +289,7 @@ std::vector<Blob> Services::Service::Entries() const {
     return entries;
   }
   entries.reserve(copy_.size());
-  for (const auto& [key, instance] : copy_) entries.push_back(instance);
+  for (const auto& [key, held] : copy_) entries.push_back(held.instance);
   return entries;
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/container/btree_map.h"
 #include "registry/etcd/services.h"
+#include "registry/etcd/stored.h"
 #include "registry/steady_time.h"
 #include "registry/store/blob.h"
 
@@ -68,16 +69,21 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   void OnEnd(const absl::Status& status) override;
 
  private:
-  using Copy = absl::btree_map<std::string, Blob>;  // by canonical key
+  using Blobs = absl::btree_map<std::string, Blob>;  // by canonical key
+  struct Held {
+    Blob instance;
+    uint64_t rank = 0;  // of its fence; 0: there is none
+  };
+  using Copy = absl::btree_map<std::string, Held>;  // by canonical key
   // What a range holds.
   struct Contents {
     Copy instances;
-    Copy marks;
+    Blobs marks;
   };
   // An operator's mark, and what it is on.
   struct Marked {
     Blob mark;
-    Blob instance;      // as its owner said; null when it is not there
+    Held held;          // the instance as its owner said; null when it is not there
     SteadyTime absent;  // since when, as far as is known here
   };
 
@@ -85,20 +91,22 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
                 Store store);
   void Take(const mvccpb::KeyValue& kv, Contents* contents) const;
   // What the copy has of an instance: of a namespace only that it is there.
-  Blob Kept(Blob instance) const;
+  Held Kept(StoredRecord record) const;
   void OnLoaded(Contents contents, int64_t revision, const Store& store);
   void OnLoadFailed(const absl::Status& status);
   // An instance is as its owner said now, or its mark is; null: not there.
-  void SetInstance(const std::string& key, Blob instance, Copy* before)
+  void SetInstance(const std::string& key, Held held, Blobs* before)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void SetMark(const std::string& key, Blob mark, Copy* before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetMark(const std::string& key, Blob mark, Blobs* before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteGone(const std::string& key, int64_t revision, std::vector<Fences::Gone>* gone) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Puts `now` (null: nothing) in the copy; what was there goes to `before` unless it is there.
-  void Set(const std::string& key, Blob now, Copy* before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Set(const std::string& key, Held now, Blobs* before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Tells the difference between `before` and the copy, for the keys in `before`.
-  void Publish(uint64_t revision, const Copy& before, SubscriptionHub::Deliveries* deliveries)
+  void Publish(uint64_t revision, const Blobs& before, SubscriptionHub::Deliveries* deliveries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::vector<InstanceChange> Changes(const Copy& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::vector<InstanceChange> NamespaceChanges(const Copy& before)
+  std::vector<InstanceChange> Changes(const Blobs& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<InstanceChange> NamespaceChanges(const Blobs& before)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<Blob> Entries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Join(const std::shared_ptr<Stream>& stream, SubscriptionHub::Deliveries* deliveries)

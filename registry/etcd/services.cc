@@ -14,10 +14,12 @@ absl::Status NewEpoch() { return absl::UnavailableError("etcd has begun a new ep
 
 }  // namespace
 
-Services::Services(Client* client, const Keys* keys, Identity* identity, Options options)
+Services::Services(Client* client, const Keys* keys, Identity* identity, Fences* fences,
+                   Options options)
     : client_(client),
       keys_(keys),
       identity_(identity),
+      fences_(fences),
       options_(options),
       watcher_(client, options.outage_limit) {}
 

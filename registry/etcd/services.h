@@ -22,6 +22,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "registry/etcd/client.h"
+#include "registry/etcd/fences.h"
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
 #include "registry/etcd/watcher.h"
@@ -42,7 +43,7 @@ class Services {
   };
 
   // All outlive this; the client is closed before this goes.
-  Services(Client* client, const Keys* keys, Identity* identity, Options options);
+  Services(Client* client, const Keys* keys, Identity* identity, Fences* fences, Options options);
   ~Services();
 
   // A subscription whose request, valid and spelled out, is still being looked into. The caller of
@@ -86,6 +87,7 @@ class Services {
   Client* const client_;
   const Keys* const keys_;
   Identity* const identity_;
+  Fences* const fences_;
   const Options options_;
   Watcher watcher_;
 

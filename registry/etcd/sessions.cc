@@ -61,6 +61,7 @@ struct Sessions::Opening {
   int64_t incarnation_seen = 0;  // mod_revision of its key; 0: not there
   int64_t incarnation_lease = 0;
   int64_t replaced_lease = 0;  // that the incarnation had before
+  IncarnationRecord before;    // what it had
   int64_t lease = 0;
   int tries = 0;
 
@@ -104,12 +105,14 @@ void Sessions::ReadIncarnation(std::shared_ptr<Opening> opening) {
     if (!response.ok()) return opening->Fail(response.status());
     IncarnationRecord record;
     opening->incarnation_seen = 0;
+    opening->before.Clear();
     opening->replaced_lease = 0;
     opening->rank = 0;
     opening->claimed = opening->claims = false;
     if (response->kvs_size() > 0) {
       const mvccpb::KeyValue& kv = response->kvs(0);
       record.ParseFromString(kv.value());
+      opening->before = record;
       opening->incarnation_seen = kv.mod_revision();
       opening->replaced_lease = kv.lease();
       opening->rank =
@@ -209,6 +212,7 @@ void Sessions::Create(std::shared_ptr<Opening> opening) {
   IncarnationRecord incarnation;
   incarnation.set_session_id(session_id);
   incarnation.set_rank(opening->rank);
+  *incarnation.mutable_closed_leases() = opening->before.closed_leases();
   const std::string incarnation_key = keys_->Incarnation(opening->request.incarnation());
   TxnRequest write;
   CompareModified(incarnation_key, opening->incarnation_seen, &write);
@@ -411,36 +415,61 @@ void Sessions::Close(const std::string& session_id, Client::Done<uint64_t> done)
       Forget(session_id);
       return std::move(done)(static_cast<uint64_t>(response->header().revision()));
     }
-    // The first lease has the session's key: it goes last, so that what fails on the way can be
-    // repeated.
-    auto last = [this, session_id, first = record.leases(0),
-                 done = std::move(done)](absl::Status status) mutable {
-      if (!status.ok()) return std::move(done)(status);
-      LeaseRevokeRequest revoke;
-      revoke.set_id(first);
-      client_->LeaseRevoke(
-          std::move(revoke), [this, session_id, done = std::move(done)](
-                                 absl::StatusOr<LeaseRevokeResponse> response) mutable {
-            if (!response.ok() && ErrorOf(response.status()) != Error::kLeaseNotFound) {
-              return std::move(done)(response.status());
-            }
-            Forget(session_id);
-            std::move(done)(response.ok() ? static_cast<uint64_t>(response->header().revision())
-                                          : 0);
-          });
-    };
-    auto gather = std::make_shared<Gather>(std::move(last));
-    for (int i = 1; i < record.leases_size(); ++i) {
-      LeaseRevokeRequest revoke;
-      revoke.set_id(record.leases(i));
-      client_->LeaseRevoke(std::move(revoke),
-                           [gather](const absl::StatusOr<LeaseRevokeResponse>& response) {
-                             if (ErrorOf(response.status()) != Error::kLeaseNotFound) {
-                               gather->Note(response.status());
-                             }
-                           });
-    }
+    NoteClosed(session_id, record, std::move(done));
   });
+}
+
+// What goes with the session's leases has left on purpose (registry/etcd/fences.h): before they are
+// revoked.
+void Sessions::NoteClosed(const std::string& session_id, const SessionRecord& record,
+                          Client::Done<uint64_t> done) {
+  const std::string key = keys_->Incarnation(record.incarnation());
+  IncarnationRecord incarnation;
+  incarnation.set_session_id(session_id);
+  incarnation.set_rank(record.rank());
+  *incarnation.mutable_closed_leases() = record.leases();
+  TxnRequest write;
+  // Of this session still, not of a later one.
+  CompareLease(key, record.incarnation_lease(), &write);
+  AddPut(key, incarnation.SerializeAsString(), record.incarnation_lease(), write.mutable_success());
+  client_->Txn(std::move(write), [this, session_id, record, done = std::move(done)](
+                                     absl::StatusOr<TxnResponse> response) mutable {
+    // An etcd that is full takes no put, and ends leases all the same.
+    if (IsTransient(response.status())) return std::move(done)(response.status());
+    RevokeLeases(session_id, record, std::move(done));
+  });
+}
+
+void Sessions::RevokeLeases(const std::string& session_id, const SessionRecord& record,
+                            Client::Done<uint64_t> done) {
+  // The first lease has the session's key: it goes last, so that what fails on the way can be
+  // repeated.
+  auto last = [this, session_id, first = record.leases(0),
+               done = std::move(done)](absl::Status status) mutable {
+    if (!status.ok()) return std::move(done)(status);
+    LeaseRevokeRequest revoke;
+    revoke.set_id(first);
+    client_->LeaseRevoke(
+        std::move(revoke), [this, session_id, done = std::move(done)](
+                               absl::StatusOr<LeaseRevokeResponse> response) mutable {
+          if (!response.ok() && ErrorOf(response.status()) != Error::kLeaseNotFound) {
+            return std::move(done)(response.status());
+          }
+          Forget(session_id);
+          std::move(done)(response.ok() ? static_cast<uint64_t>(response->header().revision()) : 0);
+        });
+  };
+  auto gather = std::make_shared<Gather>(std::move(last));
+  for (int i = 1; i < record.leases_size(); ++i) {
+    LeaseRevokeRequest revoke;
+    revoke.set_id(record.leases(i));
+    client_->LeaseRevoke(std::move(revoke),
+                         [gather](const absl::StatusOr<LeaseRevokeResponse>& response) {
+                           if (ErrorOf(response.status()) != Error::kLeaseNotFound) {
+                             gather->Note(response.status());
+                           }
+                         });
+  }
 }
 
 void Sessions::Sweep() {

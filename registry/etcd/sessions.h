@@ -144,6 +144,10 @@ class Sessions {
   void GrantLeases(std::shared_ptr<Opening> opening);
   void Create(std::shared_ptr<Opening> opening);
   void Revoke(int64_t lease);
+  void NoteClosed(const std::string& session_id, const failback::etcd::v1::SessionRecord& record,
+                  Client::Done<uint64_t> done);
+  void RevokeLeases(const std::string& session_id, const failback::etcd::v1::SessionRecord& record,
+                    Client::Done<uint64_t> done);
 
   absl::Duration ClampTtl(const google::protobuf::Duration& ttl) const;
   int64_t LeaseSeconds(absl::Duration ttl) const;

@@ -52,6 +52,14 @@ inline void CompareCreated(std::string key, int64_t revision, etcdserverpb::TxnR
   compare->set_create_revision(revision);
 }
 
+// `key` is there, on that lease.
+inline void CompareLease(std::string key, int64_t lease, etcdserverpb::TxnRequest* txn) {
+  auto* compare = txn->add_compare();
+  compare->set_target(etcdserverpb::Compare::LEASE);
+  compare->set_key(std::move(key));
+  compare->set_lease(lease);
+}
+
 // What the get at `index` of the branch taken has found first, or null.
 inline const mvccpb::KeyValue* Found(const etcdserverpb::TxnResponse& response, int index) {
   if (index >= response.responses_size()) return nullptr;

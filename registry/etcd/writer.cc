@@ -294,7 +294,22 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     txn->Put(item.key, EncodeStored(next), lease);
   }
 
+  // Whether the fence of an instance that has just expired is on its way: then the keys are read
+  // when it is there.
+  bool AwaitsFence() {
+    if (batch_->session == nullptr) return false;
+    for (const Item& item : items_) {
+      if (item.over || item.mod_revision != 0 || !intent(item).registers) continue;
+      if (writer_->fences_->Await(intent(item).key, batch_->session->rank,
+                                  [self = shared_from_this()] { self->Read(); })) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   void Send() {
+    if (AwaitsFence()) return;
     TxnEncoder txn;
     if (batch_->session != nullptr) {
       const std::string key = writer_->keys_->Session(batch_->session->id);

@@ -23,6 +23,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "registry/etcd/client.h"
+#include "registry/etcd/fences.h"
 #include "registry/etcd/keys.h"
 #include "registry/etcd/sessions.h"
 #include "registry/etcd/tombstone_leases.h"
@@ -48,10 +49,11 @@ class Writer {
   };
 
   // All outlive the writer; the client is closed before the writer goes.
-  Writer(Client* client, const Keys* keys, Sessions* sessions, Options options)
+  Writer(Client* client, const Keys* keys, Sessions* sessions, Fences* fences, Options options)
       : client_(client),
         keys_(keys),
         sessions_(sessions),
+        fences_(fences),
         options_(options),
         tombstones_(client, options.keys_per_lease) {}
 
@@ -70,6 +72,7 @@ class Writer {
   Client* const client_;
   const Keys* const keys_;
   Sessions* const sessions_;
+  Fences* const fences_;
   const Options options_;
   TombstoneLeases tombstones_;
 

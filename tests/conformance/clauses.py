@@ -314,10 +314,13 @@ def an_older_incarnation_may_claim_what_its_successor_has_left(w):
 
 @fencing
 def expiry_leaves_the_fence(w):
-    """what expires leaves its fence: an older incarnation does not take the key at once"""
+    """what expires of a service that is followed leaves its fence: an older incarnation does not take the key at once"""
     older, later = w.open("x"), w.open("y", ttl=1)
+    stream = w.subscribe()
+    stream.snapshot()
     w.registered(later, w.instance("a", 2), generation=1)
-    w.eventually(w.ids, [])
+    stream.until(["a"])
+    stream.until([])
     same(reason_of_item(w.register(older, w.instance("a", 1), generation=1).results[0]), "SUPERSEDED")
 
 

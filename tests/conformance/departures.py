@@ -5,9 +5,6 @@ _NO_CHANGES = (
     "a server keeps the changes of a service while somebody follows it there: else a snapshot", r"no delta")
 
 _ETCD = {
-    "expiry-leaves-the-fence": (
-        "etcd ends leases by itself and nothing is left of the key; a fence for each expired instance would be "
-        "a write for each", r"is '', not 'SUPERSEDED'"),
     "a-large-batch-is-one-revision": (
         "a transaction of etcd has 128 operations at most (`--max-txn-ops`)", r"number of revisions is"),
     "limits-are-refused-without-a-delay": (
