@@ -101,13 +101,16 @@ void Conditional(const Admin& admin, const AdminRequest& request, AdminServer::R
 }
 
 void Overview(const Admin& admin, AdminServer* server) {
-  server->Handle("GET", "/ready", [&admin](const AdminRequest& request, auto respond) {
-    const admin::v1::Readiness readiness = admin.GetReadiness();
-    AdminResponse response = MessageResponse(request, readiness);
-    response.status = readiness.ready() ? 200 : 503;
-    response.etag.clear();
-    std::move(respond)(std::move(response));
-  });
+  server->Handle(
+      "GET", "/ready",
+      [&admin](const AdminRequest& request, auto respond) {
+        const admin::v1::Readiness readiness = admin.GetReadiness();
+        AdminResponse response = MessageResponse(request, readiness);
+        response.status = readiness.ready() ? 200 : 503;
+        response.etag.clear();
+        std::move(respond)(std::move(response));
+      },
+      AdminServer::Turn::kProbe);
   server->Handle("GET", "/overview", [&admin](const AdminRequest& request, auto respond) {
     admin.AnswerOverview({}, Responder<admin::v1::Overview>(request, std::move(respond)));
   });

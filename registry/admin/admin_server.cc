@@ -1,9 +1,12 @@
 #include "registry/admin/admin_server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <thread>
 #include <unordered_set>
@@ -195,6 +198,7 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   void Stop();
 
   AdminRouter router;
+  std::set<std::string> probes;  // paths
   const std::string& address() const { return address_; }
 
  private:
@@ -207,6 +211,9 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   // Accepts again after a while: at once it would fail again, and again.
   void AcceptLater(tcp::acceptor* acceptor, const error_code& error);
   void Ended(Connection* connection);
+  // The connection has a whole request.
+  void Queue(std::shared_ptr<Connection> connection, bool probe);
+  void TakeTurn();
   // What is wrong with a request before it has reached a handler; nothing: it may go on.
   std::optional<AdminResponse> Refuse(const HttpRequest& request) const;
   std::optional<AdminResponse> RefuseChange(const HttpRequest& request) const;
@@ -221,6 +228,9 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   std::vector<std::unique_ptr<tcp::acceptor>> acceptors_;
   std::vector<tcp::acceptor*> waiting_;  // for a place
   std::unordered_set<Connection*> connections_;
+  // Those whose turn comes: one request each.
+  std::deque<std::shared_ptr<Connection>> queue_, probe_queue_;
+  bool turn_is_posted_ = false;
   uint64_t accepted_ = 0;
   std::thread thread_;
   bool stopped_ = false;
@@ -309,7 +319,7 @@ class AdminServer::Impl::Connection : public std::enable_shared_from_this<Connec
   // In the order of their coming.
   uint64_t number() const { return number_; }
   const std::string& address() const { return address_; }
-  // It waits for its client, be it for a request or for the end of a response.
+  // It waits for its client, be it for a request or for the end of a response, or for its turn.
   bool may_close() const { return pending_ == nullptr; }
 
   void Close() {
@@ -340,15 +350,23 @@ class AdminServer::Impl::Connection : public std::enable_shared_from_this<Connec
       ambiguous_ = true;
       return Write(ErrorWith(400, "INVALID_ARGUMENT", wrong));
     }
-    // While the handler works nothing is awaited from the client.
+    // Until it is answered nothing is awaited from the client.
     stream_.expires_never();
+    const std::string_view target = View(parser_->get().target());
+    impl_->Queue(shared_from_this(),
+                 impl_->probes.count(std::string(target.substr(0, target.find('?')))) > 0);
+  }
+
+ public:
+  // Its turn has come.
+  void Serve() {
+    if (!stream_.socket().is_open()) return;
     auto answer = std::make_shared<Answer>(impl_, weak_from_this());
     pending_ = shared_from_this();
     std::optional<AdminResponse> refused = impl_->Dispatch(parser_->get(), answer);
     if (refused.has_value()) answer->Send(*std::move(refused));
   }
 
- public:
   // Keeps the connection while a handler works.
   void Answered(AdminResponse response) {
     const std::shared_ptr<Connection> self = std::move(pending_);
@@ -433,6 +451,7 @@ void AdminServer::Impl::Stop() {
       error_code ignored;
       acceptor->close(ignored);
     }
+    for (auto* queue : {&queue_, &probe_queue_}) std::exchange(*queue, {}).clear();
     // Abandon may end a connection, which leaves the set.
     std::vector<std::shared_ptr<Connection>> open;
     for (Connection* connection : connections_) open.push_back(connection->shared_from_this());
@@ -472,7 +491,34 @@ bool AdminServer::Impl::MakeRoom() {
   }
   if (spared == nullptr) return false;
   spared->Close();
+  for (auto* queue : {&queue_, &probe_queue_}) {
+    const auto it = std::find_if(queue->begin(), queue->end(),
+                                 [&](const auto& queued) { return queued.get() == spared; });
+    if (it == queue->end()) continue;
+    const std::shared_ptr<Connection> last = std::move(*it);  // it may go, and calls back
+    queue->erase(it);
+    break;
+  }
   return true;
+}
+
+void AdminServer::Impl::Queue(std::shared_ptr<Connection> connection, bool probe) {
+  if (stopped_) return;
+  (probe ? probe_queue_ : queue_).push_back(std::move(connection));
+  if (std::exchange(turn_is_posted_, true)) return;
+  asio::post(context_, [this] { TakeTurn(); });
+}
+
+void AdminServer::Impl::TakeTurn() {
+  auto& queue = probe_queue_.empty() ? queue_ : probe_queue_;
+  turn_is_posted_ = false;
+  if (queue.empty()) return;
+  const std::shared_ptr<Connection> next = std::move(queue.front());
+  queue.pop_front();
+  next->Serve();
+  if (queue_.empty() && probe_queue_.empty()) return;
+  // Behind what has come meanwhile.
+  if (!std::exchange(turn_is_posted_, true)) asio::post(context_, [this] { TakeTurn(); });
 }
 
 void AdminServer::Impl::AcceptLater(tcp::acceptor* acceptor, const error_code& error) {
@@ -607,8 +653,10 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Bind(Options options) 
   return std::unique_ptr<AdminServer>(new AdminServer(std::move(impl)));
 }
 
-void AdminServer::Handle(const std::string& method, const std::string& pattern, Handler handler) {
+void AdminServer::Handle(const std::string& method, const std::string& pattern, Handler handler,
+                         Turn turn) {
   impl_->router.Add(method, pattern, std::move(handler));
+  if (turn == Turn::kProbe) impl_->probes.insert(pattern);
 }
 
 void AdminServer::Start() { impl_->Start(); }

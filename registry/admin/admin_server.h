@@ -7,7 +7,9 @@
 // One thread waits for all connections (Boost.Asio and Beast), and runs the handlers. A handler
 // that has to wait answers later, from any thread, and holds nothing up meanwhile. A connection
 // that has not sent a whole request within `request_timeout` is closed, however slowly it drips, so
-// it cannot keep its place. Beyond `max_connections` a new one takes the place of another, on which
+// it cannot keep its place. One handler runs at a turn, and between two of them what has come is
+// looked at: connections take turns, however many requests they have sent, and probes go first.
+// Beyond `max_connections` a new one takes the place of another, on which
 // no handler is at work: the oldest of the address that has the most. So slow clients, however
 // many, do not keep out a probe.
 //
@@ -122,8 +124,14 @@ class AdminServer {
   static absl::StatusOr<std::unique_ptr<AdminServer>> Bind(Options options);
   ~AdminServer();  // as Stop
 
-  // Serves `pattern` for a method, GET or POST. In a pattern `{…}` stands for any one segment.
-  void Handle(const std::string& method, const std::string& pattern, Handler handler);
+  // When a request has its turn: after those that came before it, or, for a probe that costs next
+  // to nothing, before all that are no probes.
+  enum class Turn { kInOrder, kProbe };
+
+  // Serves `pattern` for a method, GET or POST. In a pattern `{…}` stands for any one segment, but
+  // not in that of a probe.
+  void Handle(const std::string& method, const std::string& pattern, Handler handler,
+              Turn turn = Turn::kInOrder);
 
   // Begins to serve.
   void Start();

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <memory>
@@ -58,6 +59,19 @@ class AdminServerTest : public ::testing::Test {
                       ++changes_;
                       std::move(respond)(AdminResponse::Text(request.body));
                     });
+    server_->Handle("GET", "/work", [this](const AdminRequest&, AdminServer::Respond respond) {
+      if (++served_ == hold_at_) {
+        while (!go_on_) std::this_thread::yield();
+      }
+      std::move(respond)(AdminResponse::Text("done"));
+    });
+    server_->Handle(
+        "GET", "/probe",
+        [this](const AdminRequest&, AdminServer::Respond respond) {
+          served_at_probe_ = served_.load();
+          std::move(respond)(AdminResponse::Text("well"));
+        },
+        AdminServer::Turn::kProbe);
     server_->Handle("GET", "/dropped", [](const AdminRequest&, AdminServer::Respond) {});
     server_->Handle("GET", "/kept", [this](const AdminRequest&, AdminServer::Respond respond) {
       kept_ = std::make_unique<AdminServer::Respond>(std::move(respond));
@@ -91,6 +105,10 @@ class AdminServerTest : public ::testing::Test {
   SimulatedClock clock_;
   const std::unique_ptr<HashedWheelTimer> timer_ = NewTimer(&clock_);
   int changes_ = 0;
+  std::atomic<int> served_{0};
+  std::atomic<int> hold_at_{-1};
+  std::atomic<int> served_at_probe_{0};
+  std::atomic<bool> go_on_{false};
   std::unique_ptr<AdminServer::Respond> kept_;
   std::thread other_thread_;
   std::unique_ptr<AdminServer> server_;
@@ -281,6 +299,33 @@ TEST_F(AdminServerTest, SlowClientsHoweverManyDoNotKeepOutAProbe) {
   EXPECT_TRUE(slow.front()->WaitForClose());
   std::move (*kept_)(AdminResponse::Text("as asked"));
   EXPECT_EQ(served.Read().body, "as asked");
+}
+
+// Turns are counted, not seconds: each is one request of somebody.
+TEST_F(AdminServerTest, ClientsThatSendRequestsAheadDoNotHoldUpAProbe) {
+  constexpr int kClients = 60;
+  AdminServer::Options options;
+  options.max_connections = kClients;  // the probe needs one of their places too
+  Serve(options);
+  const std::string get = absl::StrCat("GET /work HTTP/1.1\r\nHost: ", address(), "\r\n\r\n");
+  std::vector<std::unique_ptr<HttpConnection>> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(std::make_unique<HttpConnection>(address()));
+    ASSERT_TRUE(clients.back()->Send(get));
+    ASSERT_EQ(clients.back()->Read().status, 200);
+  }
+  std::string ahead;
+  for (int i = 0; i < 50; ++i) ahead += get;
+  // The server is held within the first of them until all have come, and the probe.
+  const int before = served_ + 1;
+  hold_at_ = before;
+  for (const auto& client : clients) ASSERT_TRUE(client->Send(ahead));
+  ASSERT_TRUE(Eventually([&] { return served_ == before; }));
+  HttpConnection probe(address());
+  ASSERT_TRUE(probe.Send(absl::StrCat("GET /probe HTTP/1.1\r\nHost: ", address(), "\r\n\r\n")));
+  go_on_ = true;
+  EXPECT_EQ(probe.Read().status, 200);
+  EXPECT_LE(served_at_probe_ - before, 10);
 }
 
 // Where a proxy on the way may see another request, or two.
