@@ -93,6 +93,15 @@ class Calls:
         return stream
 
 
+def administered(at):
+    """What the console asks."""
+    at(ADMIN + "GetOverview", admin_pb2.GetOverviewRequest())
+    at(ADMIN + "ListServices", admin_pb2.ListServicesRequest())
+    at(ADMIN + "ListInstances", admin_pb2.ListInstancesRequest(service="orders"))
+    at(ADMIN + "DescribeInstance", admin_pb2.DescribeInstanceRequest(key=key("s1")))
+    at(ADMIN + "DescribeInstance", admin_pb2.DescribeInstanceRequest(key=key("nothing")))
+
+
 class Streamed:
     def __init__(self, recorder, name):
         self._recorder, self._name = recorder, name
@@ -198,7 +207,8 @@ class RegistryCalls(Scene):
         at.offline(key("s1"), False)
         marks.receive()
         at.offline(key("nothing"), True)
-        at(ADMIN + "ListServices", admin_pb2.ListServicesRequest())
+        administered(at)
+        at(ADMIN + "SetEvictionGuard", admin_pb2.SetEvictionGuardRequest())
         at(ADMIN + "ListSessions", admin_pb2.ListSessionsRequest())
         at(ADMIN + "ListAgents", admin_pb2.ListAgentsRequest())
         at(AGENT + "GetStatus", agent_pb2.GetStatusRequest())
@@ -263,6 +273,7 @@ class AgentCalls(Scene):
         at(AGENT + "Cancel", agent_pb2.CancelRequest())
         at(AGENT + "Cancel", agent_pb2.CancelRequest(selector=agent_pb2.PendingSelector(ids=["register default/orders/p"])))
         at(pending, agent_pb2.ListPendingRequest(), lambda answer: not answer.operations)
+        administered(at)
         at(AGENT + "ReportHealth", agent_pb2.ReportHealthRequest(service="static", state=agent_pb2.CHECK_STATE_PASSING))
         at(AGENT + "ReportHealth", agent_pb2.ReportHealthRequest(service="nothing", state=agent_pb2.CHECK_STATE_PASSING))
         upstream.list("static", until=lambda page: len(page.records) == 1)
@@ -400,6 +411,7 @@ class EtcdKeys(Scene):
         calls = Calls(recorder, "registry")
         one, two = (calls.open(f"incarnation-{n}").session_id for n in "ab")
         look(calls, calls, one, two)
+        calls.offline(key("a-2"), False)
 
 
 def gateway(port, path, **fields):
