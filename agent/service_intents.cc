@@ -72,7 +72,8 @@ void ServiceIntents::OpenSession() {
 void ServiceIntents::Opened(const absl::StatusOr<OpenSessionResponse>& response) {
   if (!response.ok()) {
     Log(LogLevel::kWarning, "static services have no session",
-        {{"status", response.status().ToString()}});
+        {{"code", absl::StatusCodeToString(response.status().code())},
+         {"message", std::string(response.status().message())}});
     MutexLock lock(&mu_);
     return After(kReopenAfter, &ServiceIntents::OpenSession);
   }
@@ -230,7 +231,9 @@ void ServiceIntents::Refused(const std::string& key, const absl::Status& status)
   const auto it = intents_.find(key);
   if (stopped_ || it == intents_.end() || it->second.progress != Progress::kTold) return;
   Log(draining ? LogLevel::kDebug : LogLevel::kError, "static service refused",
-      {{"key", KeyText(it->second.key)}, {"status", status.ToString()}});
+      {{"key", KeyText(it->second.key)},
+       {"code", absl::StatusCodeToString(status.code())},
+       {"message", std::string(status.message())}});
   if (IsFinal(status)) return;
   it->second.progress = Progress::kRefused;
   After(RetryDelayOf(status).value_or(kTellAgainAfter), &ServiceIntents::TellAgain);

@@ -70,7 +70,9 @@ class GrpcProbe final : public Probe {
   static absl::Status Judge(const std::string& target, const grpc::Status& status,
                             const HealthCheckResponse& response) {
     if (!status.ok()) {
-      return absl::UnavailableError(absl::StrCat(target, ": ", StatusFromGrpc(status).ToString()));
+      return absl::UnavailableError(absl::StrCat(
+          target, ": ",
+          StatusFromGrpc(status).ToString(absl::StatusToStringMode::kWithNoExtraData)));
     }
     if (response.status() == HealthCheckResponse::SERVING) return absl::OkStatus();
     return absl::UnavailableError(

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/errors.h"
+#include "registry/log.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"
 
@@ -331,6 +332,10 @@ TEST_F(StaticServicesTest, ALostSessionIsOpenedAgainAndEverythingTold) {
 }
 
 TEST_F(StaticServicesTest, ARefusalForNowIsToldAgainAndOneForGoodIsNot) {
+  std::string log;
+  SetLogSink(LogLevel::kWarning, [&](LogLevel, const std::string& event, const LogFields& fields) {
+    log += FormatLogLine(event, fields) + "\n";
+  });
   registry_.registers.Answer(WithRetryDelay(
       Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY, "disk full"), absl::Seconds(3)));
   Start({Spec("a")});
@@ -342,6 +347,9 @@ TEST_F(StaticServicesTest, ARefusalForNowIsToldAgainAndOneForGoodIsNot) {
   EXPECT_THAT(Told(), ElementsAre("b plain"));
   clock_.Advance(absl::Minutes(1));
   EXPECT_THAT(Told(), IsEmpty());
+  SetLogSink(LogLevel::kWarning, nullptr);
+  EXPECT_THAT(log, HasSubstr("key=default/orders/a code=UNAVAILABLE message=\"disk full\"\n"));
+  EXPECT_EQ(log.find("type.googleapis.com"), std::string::npos) << log;
 }
 
 TEST_F(StaticServicesTest, ManyGoInBatches) {
