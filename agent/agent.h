@@ -166,7 +166,8 @@ class Agent {
     Executor* executor = nullptr;
   };
 
-  // What became of a registration: acknowledged, on the wheel, parked, superseded.
+  // What became of a registration: acknowledged, on the wheel, parked, superseded,
+  // cancelled.
   using EventCallback = std::function<void(const IntentEvent&)>;
   using SnapshotCallback = std::function<void(const ServiceSnapshot&)>;
 
