@@ -2,8 +2,10 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/random/random.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpc/grpc.h"
@@ -65,10 +67,18 @@ std::string Target(const std::string& address) {
   return absl::StrCat("dns:///", address);
 }
 
+// Each client has an order of its own: a fleet with one list spreads over all of it, and when one
+// of them goes, its clients spread over the others.
+std::vector<std::string> Shuffled(std::vector<std::string> addresses) {
+  absl::BitGen random;
+  std::shuffle(addresses.begin(), addresses.end(), random);
+  return addresses;
+}
+
 }  // namespace
 
 GrpcChannels::GrpcChannels(std::vector<std::string> addresses, GrpcChannelOptions options)
-    : addresses_(std::move(addresses)), options_(std::move(options)) {
+    : addresses_(Shuffled(std::move(addresses))), options_(std::move(options)) {
   KeepGrpcCallbackThreads();
   MutexLock lock(&mu_);
   credentials_ = options_.security != nullptr

@@ -59,9 +59,7 @@ struct PendingOf : Pending {
 class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
  public:
   Core(std::vector<std::string> addresses, GrpcRegistryOptions options)
-      : options(std::move(options)),
-        channels(addresses, this->options.channel),
-        addresses_(std::move(addresses)) {
+      : options(std::move(options)), channels(std::move(addresses), this->options.channel) {
     if (this->options.timer != nullptr) return;
     own_timer_ = HashedWheelTimer::Create(HashedWheelTimer::Options()).value();
     this->options.timer = own_timer_.get();
@@ -151,7 +149,6 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   void Release();
 
   std::atomic<bool> streams_{true};
-  const std::vector<std::string> addresses_;
 
   Mutex mu_;
   // Of the last session that was accepted: its store, and the address that led there.
@@ -490,8 +487,8 @@ absl::Status GrpcRegistry::Core::CheckStore(const GrpcChannels::Picked& channel,
       return absl::OkStatus();
     }
     refused = absl::FailedPreconditionError(
-        absl::StrCat(addresses_[channel.index], " leads to store ", opened.store_id(), ", and ",
-                     addresses_[store_address_], " to store ", store_id_,
+        absl::StrCat(channels.addresses()[channel.index], " leads to store ", opened.store_id(),
+                     ", and ", channels.addresses()[store_address_], " to store ", store_id_,
                      "; several addresses of one registry must lead to one store"));
   }
   // The next call tries another address.

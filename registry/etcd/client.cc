@@ -4,7 +4,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -32,13 +31,6 @@ using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
 
 absl::Status Closed() { return absl::CancelledError("the etcd client is closed"); }
-
-// Everybody starts at another member, so that many clients spread.
-std::vector<std::string> Shuffled(std::vector<std::string> endpoints) {
-  absl::BitGen random;
-  std::shuffle(endpoints.begin(), endpoints.end(), random);
-  return endpoints;
-}
 
 // Answers whose revision is that of the whole cluster, not of what one member has seen of it.
 template <typename Response>
@@ -184,7 +176,7 @@ Client::Statistics Client::Stats() const {
 }
 
 Client::Client(Options options)
-    : options_(std::move(options)), channels_(Shuffled(options_.endpoints), options_.channel) {
+    : options_(std::move(options)), channels_(options_.endpoints, options_.channel) {
   members_.resize(options_.endpoints.size());
 }
 
