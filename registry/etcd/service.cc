@@ -128,7 +128,8 @@ void Services::Service::OnLoaded(Contents contents, int64_t revision, const Stor
     hub_ = hub;
     if (first) {
       Changes(before);  // counts
-      revision_ = static_cast<uint64_t>(revision);
+      epoch_ = store.epoch;
+      began_ = revision_ = static_cast<uint64_t>(revision);
       for (const auto& stream : waiting_) Join(stream, &deliveries);
       waiting_.clear();
     } else {
@@ -150,6 +151,7 @@ void Services::Service::OnEvents(int64_t revision, std::vector<mvccpb::Event> ev
   {
     MutexLock lock(&mu_);
     if (dropped_) return;
+    if (static_cast<uint64_t>(revision) <= skip_until_) return;
     Blobs before;
     for (const mvccpb::Event& event : events) {
       const bool put = event.type() == mvccpb::Event::PUT;
@@ -297,11 +299,21 @@ void Services::Service::Join(const std::shared_ptr<Stream>& stream,
                              SubscriptionHub::Deliveries* deliveries) {
   if (stream->closed()) return;
   idle_ = false;
+  if (IsFromElsewhere(stream->request()) && Resume(stream)) return;
+  Enter(stream, stream->request(), stream->listener(), deliveries);
+}
+
+void Services::Service::Enter(const std::shared_ptr<Stream>& stream,
+                              const SubscribeRequest& request,
+                              std::shared_ptr<NotifyListener> listener,
+                              SubscriptionHub::Deliveries* deliveries) {
+  if (stream->closed()) return;
+  idle_ = false;
   hub_->Begin(key_, revision_);
   stream->Attach(hub_->Subscribe(
-      stream->request(), revision_,
+      request, revision_,
       [this](const std::string&) ABSL_NO_THREAD_SAFETY_ANALYSIS { return Entries(); },
-      stream->listener(), deliveries));
+      std::move(listener), deliveries));
 }
 
 bool Services::Service::Add(const std::shared_ptr<Stream>& stream,
@@ -324,6 +336,9 @@ void Services::Service::Drop(const absl::Status& status) {
     if (dropped_) return;
     dropped_ = true;
     waiting.swap(waiting_);
+    for (auto& [position, streams] : std::exchange(resuming_, {})) {
+      waiting.insert(waiting.end(), streams.begin(), streams.end());
+    }
     if (watch_ != 0) services_->watcher_.Cancel(watch_);
     if (hub_ != nullptr) {
       hub_->EndTopic(key_, status, &deliveries);
@@ -338,7 +353,7 @@ bool Services::Service::DropIfIdle() {
   MutexLock lock(&mu_);
   if (dropped_) return true;
   if (hub_ == nullptr) return false;
-  if (hub_->IsFollowed(key_)) {
+  if (hub_->IsFollowed(key_) || !resuming_.empty()) {
     idle_ = false;
     return false;
   }

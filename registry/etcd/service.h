@@ -111,6 +111,22 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   std::vector<Blob> Entries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Join(const std::shared_ptr<Stream>& stream, SubscriptionHub::Deliveries* deliveries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Has the hub tell `listener`, from `request`'s position on if the hub knows that.
+  void Enter(const std::shared_ptr<Stream>& stream, const SubscribeRequest& request,
+             std::shared_ptr<NotifyListener> listener, SubscriptionHub::Deliveries* deliveries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // registry/etcd/service_resume.cc: positions that another server has told.
+  bool IsFromElsewhere(const SubscribeRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // False when too many positions are being looked into.
+  bool Resume(const std::shared_ptr<Stream>& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ReadAt(uint64_t position, std::shared_ptr<Contents> contents, std::string begin);
+  // Null: it cannot be read.
+  void OnReadAt(uint64_t position, Contents* contents);
+  // What has changed since the service was as `then`.
+  std::vector<InstanceChange> MissedSince(Contents then) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ResumeWith(const std::shared_ptr<Stream>& stream, const std::vector<InstanceChange>& missed,
+                  SubscriptionHub::Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Services* const services_;
   const std::string key_;
@@ -125,9 +141,14 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   absl::btree_map<std::string, Marked> marked_ ABSL_GUARDED_BY(mu_);
   // Of a namespace: how many instances each service has.
   absl::btree_map<std::string, int64_t> counts_ ABSL_GUARDED_BY(mu_);
-  uint64_t revision_ ABSL_GUARDED_BY(mu_) = 0;  // of the copy
+  uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;       // of the hub
+  uint64_t began_ ABSL_GUARDED_BY(mu_) = 0;       // the revision that was loaded first
+  uint64_t revision_ ABSL_GUARDED_BY(mu_) = 0;    // of the copy
+  uint64_t skip_until_ ABSL_GUARDED_BY(mu_) = 0;  // events up to here are in the copy
   int64_t watch_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::shared_ptr<Stream>> waiting_ ABSL_GUARDED_BY(mu_);
+  // Who waits for the service to be read as it was, by position.
+  absl::btree_map<uint64_t, std::vector<std::shared_ptr<Stream>>> resuming_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace etcd

@@ -1,0 +1,173 @@
+// How one who followed a service at another server goes on here (registry/etcd/service.h).
+//
+// A position is the same at every server: etcd's revision. What this server has seen since it
+// follows the service is in the hub's log; what was before that, etcd itself remembers: the service
+// is read as it was at the position, and the difference to the copy is the one delta that is told.
+// What etcd has compacted, or what would make a longer delta than anybody wants, is told as a
+// snapshot.
+
+#include <utility>
+
+#include "registry/etcd/service.h"
+#include "registry/etcd/stored.h"
+#include "registry/selector.h"
+
+namespace failback {
+namespace etcd {
+
+using etcdserverpb::RangeRequest;
+using etcdserverpb::RangeResponse;
+
+namespace {
+
+// Positions that one service is read at, at a time.
+constexpr size_t kMaxPositions = 4;
+constexpr size_t kLongestDeltaBytes = 1 << 20;
+
+bool IsSeen(const Selector& selector, const Blob& bytes) {
+  if (!bytes) return false;
+  if (!HasFilter(selector)) return true;
+  ServiceInstance instance;
+  return instance.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())) &&
+         SelectorMatches(selector, instance);
+}
+
+// Told in place of the first message, which is an empty delta: one that has what was missed.
+class ResumedListener : public NotifyListener {
+ public:
+  ResumedListener(std::shared_ptr<NotifyListener> listener,
+                  std::shared_ptr<const SubscribeResponse> first)
+      : listener_(std::move(listener)), first_(std::move(first)) {}
+
+  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+    const auto first = std::exchange(first_, nullptr);
+    listener_->OnNotify(first != nullptr && event->has_delta() ? first : event);
+  }
+  bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) override {
+    first_ = nullptr;
+    return listener_->OnSnapshot(snapshot);
+  }
+  void OnEnd(const absl::Status& status) override { listener_->OnEnd(status); }
+
+ private:
+  const std::shared_ptr<NotifyListener> listener_;
+  std::shared_ptr<const SubscribeResponse> first_;
+};
+
+}  // namespace
+
+bool Services::Service::IsFromElsewhere(const SubscribeRequest& request) const {
+  return !is_namespace_ && request.revision() != 0 && request.epoch() == epoch_ &&
+         (request.revision() < began_ || request.revision() > revision_);
+}
+
+bool Services::Service::Resume(const std::shared_ptr<Stream>& stream) {
+  const uint64_t position = stream->request().revision();
+  const auto it = resuming_.find(position);
+  if (it != resuming_.end()) {
+    it->second.push_back(stream);
+    return true;
+  }
+  if (resuming_.size() >= kMaxPositions) return false;
+  resuming_[position].push_back(stream);
+  // Not here: locks are held.
+  services_->client_->After(absl::ZeroDuration(), [self = shared_from_this(), position] {
+    self->ReadAt(position, std::make_shared<Contents>(), self->range_.begin);
+  });
+  return true;
+}
+
+void Services::Service::ReadAt(uint64_t position, std::shared_ptr<Contents> contents,
+                               std::string begin) {
+  RangeRequest read;
+  read.set_key(std::move(begin));
+  read.set_range_end(range_.end);
+  read.set_limit(services_->options_.page_size);
+  read.set_revision(static_cast<int64_t>(position));
+  services_->client_->Range(std::move(read), [self = shared_from_this(), position,
+                                              contents](absl::StatusOr<RangeResponse> page) {
+    if (!page.ok()) return self->OnReadAt(position, nullptr);
+    for (const mvccpb::KeyValue& kv : page->kvs()) self->Take(kv, contents.get());
+    if (!page->more()) return self->OnReadAt(position, contents.get());
+    self->ReadAt(position, contents, page->kvs(page->kvs_size() - 1).key() + '\0');
+  });
+}
+
+void Services::Service::OnReadAt(uint64_t position, Contents* contents) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  SubscriptionHub::Deliveries deliveries;
+  {
+    MutexLock lock(&mu_);
+    const auto it = resuming_.find(position);
+    if (it == resuming_.end()) return;  // dropped
+    streams = std::move(it->second);
+    resuming_.erase(it);
+    if (contents == nullptr) {
+      for (const auto& stream : streams)
+        Enter(stream, stream->request(), stream->listener(), &deliveries);
+    } else {
+      const std::vector<InstanceChange> missed = MissedSince(std::move(*contents));
+      if (position > revision_ && missed.empty()) {
+        // Nothing has happened up to there, or what is told late has been undone meanwhile.
+        revision_ = skip_until_ = position;
+      }
+      for (const auto& stream : streams) ResumeWith(stream, missed, &deliveries);
+    }
+  }
+  SubscriptionHub::Deliver(deliveries);
+}
+
+std::vector<InstanceChange> Services::Service::MissedSince(Contents then) const {
+  Blobs before;
+  for (auto& [key, held] : then.instances) before[key] = std::move(held.instance);
+  for (const auto& [key, mark] : then.marks) {
+    const auto it = before.find(key);
+    if (it != before.end()) it->second = WithMark(it->second, mark);
+  }
+  std::vector<InstanceChange> missed;
+  for (const auto& [key, held] : copy_) {
+    const auto it = before.find(key);
+    if (it == before.end()) {
+      missed.push_back({Blob(), held.instance});
+    } else if (it->second != held.instance) {
+      missed.push_back({it->second, held.instance});
+    }
+  }
+  for (const auto& [key, old] : before) {
+    if (!copy_.contains(key)) missed.push_back({old, Blob()});
+  }
+  return missed;
+}
+
+void Services::Service::ResumeWith(const std::shared_ptr<Stream>& stream,
+                                   const std::vector<InstanceChange>& missed,
+                                   SubscriptionHub::Deliveries* deliveries) {
+  SubscribeRequest request = stream->request();
+  auto first = std::make_shared<SubscribeResponse>();
+  first->set_epoch(epoch_);
+  first->set_revision(revision_);
+  auto* delta = first->mutable_delta();
+  delta->set_base_revision(request.revision());
+  size_t bytes = 0;
+  for (const InstanceChange& change : missed) {
+    if (IsSeen(request.selector(), change.after)) {
+      delta->add_upserts()->ParseFromArray(change.after.data(),
+                                           static_cast<int>(change.after.size()));
+      bytes += change.after.size();
+    } else if (IsSeen(request.selector(), change.before)) {
+      ServiceInstance gone;
+      gone.ParseFromArray(change.before.data(), static_cast<int>(change.before.size()));
+      bytes += gone.key().ByteSizeLong();
+      *delta->add_removals() = std::move(*gone.mutable_key());
+    }
+  }
+  if (request.revision() > revision_ || bytes > kLongestDeltaBytes) {
+    return Enter(stream, request, stream->listener(), deliveries);
+  }
+  request.set_revision(revision_);
+  Enter(stream, request, std::make_shared<ResumedListener>(stream->listener(), std::move(first)),
+        deliveries);
+}
+
+}  // namespace etcd
+}  // namespace failback
