@@ -593,6 +593,24 @@ def a_position_holds_at_every_server(w):
 
 
 @subscription
+def a_position_is_taken_where_the_service_is_new(w):
+    """a position goes on with one delta at a server where nobody has followed the service before"""
+    s = w.open()
+    w.registered(s, w.instance("a", 1), w.instance("b"), generation=1)
+    before = w.subscribe()
+    before.until(["a", "b"])
+    w.registered(s, w.instance("a", 2), w.instance("c"), generation=2)
+    w.unregistered(s, w.key("b"), generation=2)
+    stream = w.subscribe(stub=w.other, epoch=before.epoch, revision=before.revision)
+    stream.set, stream.epoch, stream.revision = dict(before.set), before.epoch, before.revision
+    message = stream.message()
+    check(message.HasField("delta"), "no delta:", message)
+    same((sorted(stream.set), stream.set["a"].port), (["a", "c"], 2))
+    w.registered(s, w.instance("d"), generation=3)
+    stream.until(["a", "c", "d"])
+
+
+@subscription
 def every_server_tells_the_same(w):
     """what is registered at one server is told and listed by another"""
     stream = w.subscribe(stub=w.other)

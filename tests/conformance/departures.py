@@ -1,22 +1,11 @@
 """Where a subject departs from a clause: why, and how the clause fails there. A departure that no longer is
 one fails the suite, as does a clause that fails otherwise."""
 
-_NO_CHANGES = (
-    "a server keeps the changes of a service while somebody follows it there: else a snapshot", r"no delta")
-
 _ETCD = {
     "a-large-batch-is-one-revision": (
         "a transaction of etcd has 128 operations at most (`--max-txn-ops`)", r"number of revisions is"),
     "limits-are-refused-without-a-delay": (
         "instances and sessions are not counted: etcd's quota bounds them", r"is not refused|not \('LIMIT"),
-    "a-position-survives-a-restart": _NO_CHANGES,
-}
-
-_ETCD_TWO = {
-    **_ETCD,
-    "a-position-holds-at-every-server": (
-        "a server keeps the changes since it began to follow the service, which was after that position: a "
-        "snapshot", r"no delta"),
 }
 
 _AGENT_NUMBERS = "an agent numbers what it carries itself: its session at the registry is the agent's"
@@ -30,7 +19,7 @@ DEPARTURES = {
     },
     "sqlite": {},
     "etcd": _ETCD,
-    "etcd-two": _ETCD_TWO,
+    "etcd-two": _ETCD,
     "agent": {
         "a-session-tells-what-a-client-needs": (
             "an agent takes requests of any size that its registry takes: `max_request_bytes` is unset",
@@ -51,6 +40,7 @@ DEPARTURES = {
             "sessions of an agent are its own, one at the registry", r"is not refused"),
         "who-comes-back-goes-on-with-one-delta": (_AGENT_SETS, r"no delta"),
         "a-position-holds-at-every-server": (_AGENT_SETS, r"no delta"),
+        "a-position-is-taken-where-the-service-is-new": (_AGENT_SETS, r"no delta"),
         "a-position-survives-a-restart": ("without a state directory nothing survives the process", r"no delta"),
         "a-record-says-whose-it-is": (_AGENT_NUMBERS, r"failback-agent@"),
         "a-restart-keeps-what-was-acknowledged": (
