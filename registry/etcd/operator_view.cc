@@ -413,7 +413,9 @@ std::optional<InstanceChange> OperatorView::Description::ChangeAt(size_t i) cons
   change.set_generation(now.stored.meta.fence().generation());
   if (!now.stored.instance) {
     if (before != nullptr && !was_there) return std::nullopt;  // another fence
-    change.set_kind(admin::v1::CHANGE_KIND_UNREGISTERED);
+    // What is put in place of an expired instance (registry/etcd/fences.h) has no time.
+    const bool expired = now.first && now.stored.meta.modify_ms() == 0;
+    change.set_kind(expired ? admin::v1::CHANGE_KIND_EXPIRED : admin::v1::CHANGE_KIND_UNREGISTERED);
   } else if (!was_there) {
     change.set_kind(admin::v1::CHANGE_KIND_REGISTERED);
   } else if (before != nullptr && before->stored.meta.owner() != now.stored.meta.owner()) {
