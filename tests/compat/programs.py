@@ -67,10 +67,10 @@ class Daemon:
     def __init__(self, program, address, log, *options):
         self.address, self._log = address, log
         ready = f"{os.path.basename(program)} listening on "
+        begin = self.log().count(ready) if os.path.exists(log) else 0
         with open(log, "ab") as out:
             self._process = subprocess.Popen([program, "--listen", address, "--admin", "", *options],
                                              stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        begin = self.log().count(ready)
         deadline = time.monotonic() + TIMEOUT
         while self.log().count(ready) == begin and self._process.poll() is None:
             check(time.monotonic() < deadline, program, "does not start:", self.log())

@@ -21,7 +21,7 @@ def replay(scene, programs, folder, work):
     with Stage(work) as stage:
         targets = Targets(scene.start(stage, programs, os.path.join(folder, scene.name)))
         try:
-            Replayer(messages, targets, recorded["fixed"]).play(recorded["steps"])
+            Replayer(messages, targets, recorded["fixed"], scene.free).play(recorded["steps"])
         finally:
             targets.close()
     return len(recorded["steps"])

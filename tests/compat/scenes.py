@@ -95,7 +95,7 @@ class Calls:
 
 def administered(at):
     """What the console asks."""
-    at(ADMIN + "GetOverview", admin_pb2.GetOverviewRequest())
+    at(ADMIN + "GetOverview", admin_pb2.GetOverviewRequest(), lambda overview: overview.readiness.ready)
     at(ADMIN + "ListServices", admin_pb2.ListServicesRequest())
     at(ADMIN + "ListInstances", admin_pb2.ListInstancesRequest(service="orders"))
     at(ADMIN + "DescribeInstance", admin_pb2.DescribeInstanceRequest(key=key("s1")))
@@ -121,8 +121,13 @@ def registered(response):
     check(not any(r.status.code for r in response.results), "refused:", response)
 
 
+# In how many commits an agent's intents arrive is a matter of time.
+REVISIONS = ("revision", "base_revision", "create_revision", "modify_revision")
+
+
 class Scene:
     name = ""
+    free = ()  # fields that may differ from answer to answer
 
     def make(self, stage, programs, messages, folder):
         """Writes what the version stores into `folder`. Returns ids that later answers have as they are."""
@@ -220,6 +225,7 @@ class RegistryCalls(Scene):
 class AgentCalls(Scene):
     """Every call of an agent, with an empty registry behind it."""
     name = "agent"
+    free = REVISIONS
 
     def start(self, stage, programs, folder):
         address = reserved_address()
@@ -458,6 +464,7 @@ class Journal(Scene):
     """An agent's state directory: registers that were acknowledged and accepted, a superseded and a parked one,
     unregisters that are owed, one that was cancelled, a local session's, a last known set."""
     name = "journal"
+    free = REVISIONS
     folder = "state"
     agent_options = ("--client-name", "the agent", "--session-ttl", "60s")
 
