@@ -12,8 +12,6 @@ import shutil
 import sqlite3
 import urllib.request
 
-import grpc
-
 from calls import Recorder, Targets
 from failback.admin.v1 import admin_pb2, offline_pb2
 from failback.agent.v1 import agent_pb2
@@ -121,7 +119,7 @@ def registered(response):
     check(not any(r.status.code for r in response.results), "refused:", response)
 
 
-# In how many commits an agent's intents arrive is a matter of time.
+# In how many commits an agent's intents arrive is a matter of time, and so is what a server over etcd writes by itself.
 REVISIONS = ("revision", "base_revision", "create_revision", "modify_revision")
 
 
@@ -390,6 +388,7 @@ class Store(Scene):
 class EtcdKeys(Scene):
     """A registry's keys in etcd, with their revisions and the TTLs of their leases."""
     name = "etcd"
+    free = REVISIONS
     file = "keys.json"
     prefix = "compat"
 
@@ -399,8 +398,7 @@ class EtcdKeys(Scene):
         with recording(messages, {"registry": lambda: server.address}) as recorder:
             calls = Calls(recorder, "registry")
             sessions = fill(calls, calls)
-            mark = calls.offline(key("a-2"), True, reason="maintenance", by="an operator")
-            check(not isinstance(mark, tuple) or mark[0] == grpc.StatusCode.UNIMPLEMENTED.value[0], "marks:", mark)
+            calls.offline(key("a-2"), True, reason="maintenance", by="an operator")
         server.kill()
         with open(os.path.join(folder, self.file), "w", encoding="utf-8") as file:
             json.dump(dump(etcd.client), file, indent=1)

@@ -169,12 +169,16 @@ def over_etcd(stage, first, second, companion):
     for follower in followers:
         follower.until({"a", "gone", "p", "by-hand"}, "orders")
     ctl.unregister(at, "gone")
+    ctl.ok(two.address, "offline", "orders", "--id", "a", "--reason", "compat")
+    same([r["instance"]["key"]["instanceId"] for r in ctl.json(one.address, "list", "orders") if "offline" in r["instance"]],
+         ["a"], "what is marked")
     same(ctl.json(one.address, "list", "orders"), ctl.json(two.address, "list", "orders"), "the list at either")
     one.kill()
     ctl.register(at, "b", port=81)
     ctl.unregister(two.address, "by-hand")
     followers[1].until({"a", "b", "p"}, "orders")
     one_session(sidecar)
+    ctl.ok(two.address, "online", "orders", "--id", "a")
     one = stage.registry(first, store, one.address, log="first.log").serving()
     eventually(lambda: ctl.ids(one.address), ["a", "b", "p"], "the list at the one that was away")
     followers[0].until({"a", "b", "p"}, "orders")
