@@ -94,7 +94,7 @@ void AddCommands(CLI::App* app, CtlAction* action) {
   app->fallthrough();
   app->footer(
       "Exit status: 0 done; 1 refused, or not done in time, or in part; 2 wrong usage, or a file\n"
-      "that is wrong; 3 nobody answers at the target. Each command's help tells what it adds.\n"
+      "that is wrong; 3 no answer from the target. Each command's help tells what it adds.\n"
       "Colours and screens that are drawn anew are for terminals; NO_COLOR turns the colours "
       "off.\n\n"
       "Examples:\n"

@@ -164,7 +164,7 @@ int CtlContext::Report(const std::string& command, const absl::Status& status) c
                    : "is it the gRPC address of an agent or a registry, and does it ask for TLS, "
                      "that is --tls-ca?";
     } else {
-      text = absl::StrCat("UNAVAILABLE: nobody answers at ", target, why);
+      text = absl::StrCat("UNAVAILABLE: no answer from ", target, why);
       advice = "is failback-agent or failback-registry running there? --target says where to look";
     }
   } else if (absl::IsUnimplemented(status) && IsAgentCommand(command)) {

@@ -24,8 +24,8 @@ void AddHealth(CLI::App* app, CtlAction* action) {
       "health", "ask grpc.health.v1 once, as a probe of Kubernetes does with exec");
   command->footer(
       "At an agent: `liveness` while it runs, `readiness` from when its registry first had all\n"
-      "instances until it drains. Exit status 0 when serving, 1 when not, 3 when nobody "
-      "answers.\n\n"
+      "instances until it drains. Exit status 0 when serving, 1 when not, 3 without an "
+      "answer.\n\n"
       "Examples:\n"
       "  failbackctl health\n"
       "  failbackctl --target unix:/run/failback/agent.sock health readiness");

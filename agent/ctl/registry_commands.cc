@@ -48,7 +48,7 @@ struct IntentFlags {
             },
             "return when the agent has accepted it, or the registry acknowledged it [accepted]")
         ->type_name("accepted|acknowledged");
-    command->add_flag("--check", check, "one attempt: a failure is told and nothing is retried");
+    command->add_flag("--check", check, "one attempt: a failure is the answer, and nothing is retried");
   }
 
   template <typename Request>
@@ -176,7 +176,7 @@ void AddRegister(CLI::App* app, CtlAction* action) {
       "command.\n"
       "A file is YAML or JSON: a list of instances, as `list -o yaml` prints them; `-` is "
       "standard\n"
-      "input. Each that is refused is told on stderr, the others are registered. To repeat is "
+      "input. Each that is refused is named on stderr, the others are registered. To repeat is "
       "safe.\n\n"
       "Examples:\n"
       "  failbackctl register orders --address 10.0.0.7 --port 8080\n"

@@ -161,7 +161,7 @@ void AddStatus(CLI::App* app, CtlAction* action) {
   CLI::App* const command =
       app->add_subcommand("status", "how an agent and its upstreams are, or a registry");
   command->footer(
-      "--watch: on a terminal a screen that is drawn anew, with what is pending; elsewhere a line\n"
+      "--watch: on a terminal a live screen, with what is pending; elsewhere a line\n"
       "for each change of an upstream, with -o json or yaml the whole status.\n\n"
       "Examples:\n"
       "  failbackctl status\n"

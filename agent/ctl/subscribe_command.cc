@@ -161,7 +161,7 @@ void AddSubscribeCommand(CLI::App* app, CtlAction* action) {
       "standard input and in its environment FAILBACK_EVENT (snapshot, delta, stale, fresh),\n"
       "FAILBACK_EVENT_SERVICE, _NAMESPACE, _EPOCH, _REVISION, _STALE, _COUNT, _UPSERTS and "
       "_REMOVALS.\n"
-      "A CMD that fails is told on stderr, and the next change runs it again.\n\n"
+      "A CMD that fails is named on stderr, and the next change runs it again.\n\n"
       "Examples:\n"
       "  failbackctl subscribe orders\n"
       "  failbackctl subscribe --namespace staging\n"
@@ -175,7 +175,7 @@ void AddSubscribeCommand(CLI::App* app, CtlAction* action) {
   AddNumber(command, "--count", "NUMBER", "a whole number from 0 up", &flags->count,
             "exit after so many messages; 0: never [0]");
   command->add_flag("--watch,-w", flags->watch,
-                    "stay when the target goes away; on a terminal show the list, drawn anew");
+                    "stay when the target goes away; on a terminal show the list itself");
   command->add_option("--exec", flags->exec, "run this for each change, and stay as with --watch")
       ->type_name("CMD");
   flags->AddTo(command);

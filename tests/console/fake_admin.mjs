@@ -93,6 +93,7 @@ function listInstances(state, namespace, service, search) {
     totalInstances: rows.length,
     counts: counts(all),
     stale: Boolean(state.stale),
+    unread: state.unread,
   });
 }
 
@@ -134,6 +135,7 @@ function describe(state, namespace, service, id) {
     ],
     pending: state.pending.filter(({ key }) => key.instanceId === id && key.service === service),
     stale: Boolean(state.stale),
+    unread: state.unread,
   };
 }
 
@@ -154,6 +156,7 @@ function overview(state) {
 function answerGet(state, path, search) {
   if (path === "/services") return services(state, search);
   if (path === "/pending") return pageOf("operations", state.pending, search);
+  if (path === "/intents") return pageOf("intents", state.intents ?? [], search);
   if (path === "/agents" && state.agents)
     return pageOf("agents", state.agents, search, {
       totalAgents: state.agents.length,

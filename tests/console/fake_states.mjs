@@ -6,6 +6,7 @@ const STATES = [
   "draining",
   "offline",
   "pending",
+  "parked",
   "superseded",
   "lapsed",
   "held",
@@ -50,6 +51,12 @@ const UNREACHABLE = {
   details: [],
 };
 
+const DENIED = {
+  code: 7,
+  message: "token 'ci' may not register default/orders",
+  details: [],
+};
+
 export function pending(number, { parked = 0, upstream = "main" } = {}) {
   return Array.from({ length: number + parked }, (_, i) => ({
     id: `${i % 5 === 4 ? "unregister" : "register"} default/orders/orders-${i + 1}`,
@@ -69,11 +76,7 @@ export function pending(number, { parked = 0, upstream = "main" } = {}) {
         }
       : {
           state: "PENDING_STATE_PARKED",
-          lastStatus: {
-            code: 7,
-            message: "token 'ci' may not register default/orders",
-            details: [],
-          },
+          lastStatus: DENIED,
         }),
   }));
 }
@@ -155,16 +158,40 @@ const session = (i, held = false) => ({
   incarnation: `0b6f7a3e-51c8-4f${10 + i}`,
   clientName: `failback-agent@node-${i + 1}`,
   rank: String(i + 1),
-  ...(held ? {} : { expireTime: iso(Date.now() + 8000) }),
+  [held ? "holdEndTime" : "expireTime"]: iso(Date.now() + (held ? 84000 : 8000)),
   heldBack: held,
   ttl: "10s",
   instances: 12 + i,
 });
 // Instances in states that only an agent knows.
 const unsettled = () =>
-  instances("orders", 9).map((row, i) => ({
+  instances("orders", 12).map((row, i) => ({
     ...row,
-    state: `INSTANCE_STATE_${["PENDING", "SUPERSEDED", "LAPSED"][i % 3]}`,
+    state: `INSTANCE_STATE_${["PENDING", "SUPERSEDED", "LAPSED", "PARKED"][i % 4]}`,
+  }));
+// The same as the agent's own intents.
+const intents = () =>
+  unsettled().map(({ record, state }, i) => ({
+    instance: record.instance,
+    state: state.replace("INSTANCE_STATE_PENDING", "INTENT_STATE_ACCEPTED").replace("INSTANCE", "INTENT"),
+    generation: record.generation,
+    upstream: "main",
+    lastStatus: [
+      UNREACHABLE,
+      {
+        code: 9,
+        message: "default/orders/orders-2: a newer intent holds the key (rank 9, generation 1)",
+        details: [
+          {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            reason: "SUPERSEDED",
+            metadata: { rank: "9", generation: "1", holder: "failback-agent@web-8" },
+          },
+        ],
+      },
+      null,
+      DENIED,
+    ][i % 4],
   }));
 const FLEET = () => [
   ...instances("orders", 12),
@@ -184,9 +211,38 @@ export const SCENARIOS = {
     sessions: Array.from({ length: 14 }, (_, i) => session(i, i % 5 === 3)),
   }),
   unsettled: () => ({
-    overview: { ...AGENT({ pending: 3, superseded: 3 }), name: "failback-agent@web-7", host: "web-7" },
+    overview: {
+      ...AGENT({ pending: 3, parked: 3, superseded: 3 }),
+      name: "failback-agent@web-7",
+      host: "web-7",
+    },
     rows: unsettled(),
     pending: pending(2),
+    intents: intents(),
+  }),
+  denied: () => ({
+    overview: AGENT(),
+    rows: unsettled(),
+    pending: [],
+    unread: { code: 7, message: "token 'agent' may not read default/orders", details: [] },
+  }),
+  certificates: () => ({
+    overview: {
+      ...REGISTRY(),
+      certificateNotAfter: iso(Date.now() + 90 * 86400e3),
+      clientCertificates: {
+        seen: 214,
+        ending: 2,
+        soonest: ["spiffe://prod/late", "spiffe://prod/orders"].map((name, i) => ({
+          name,
+          host: `10.0.0.${i + 1}`,
+          notAfter: iso(Date.now() + (i + 1) * 86400e3),
+          seen: before(20),
+        })),
+      },
+    },
+    rows: FLEET(),
+    pending: [],
   }),
   agent: () => ({ overview: AGENT(), rows: FLEET(), pending: [] }),
   outage: () => ({

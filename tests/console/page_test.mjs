@@ -42,6 +42,7 @@ const VIEWS = [
   ["agent", "#/services/default/catalog?instance=catalog-8", "Take offline", true],
   ["outage", "#/pending", "Retry now", true],
   ["outage", "#/status", "acknowledged", false],
+  ["unsettled", "#/intents", "held by failback-agent@web-8", true],
   ["registry", "#/agents", "In trouble", true],
   ["registry", "#/sessions", "held", false],
   ["registry", "#/status", "Guard off", false],
@@ -171,7 +172,7 @@ test("by keyboard alone: filter, rows, details, and back where one was", async (
     await page.keyboard.press("?");
     await shows(page, "close what is open", "#dialog");
     await page.keyboard.press("Escape");
-    await page.keyboard.press("3");
+    await page.keyboard.press("4");
     await until(page, () => location.hash === "#/status");
   });
 });
@@ -197,6 +198,45 @@ test("a pending row opens by click and by Enter, and tells all that is known of 
   });
 });
 
+test("own intents: by state, and each opens by click and by Enter", async () => {
+  await withPage("unsettled", "#/intents", {}, async (page) => {
+    await shows(page, "12 intents", "#count");
+    await screenshot(page, "console-intents");
+    await page.getByRole("button", { name: "Parked" }).click();
+    await shows(page, "3 intents of 12 match", "#count");
+    await shows(page, "may not register", ".grid-body");
+    await page.locator(".grid-body [role=row] .cell-reason").first().click();
+    await shows(page, "orders-4", "#drawer h2");
+    await shows(page, "parked", "#drawer .rotation");
+    await assertAccessible(page, "an open intent");
+    await screenshot(page, "console-intent-open");
+    await page.keyboard.press("Escape");
+    await until(page, () => document.activeElement?.getAttribute("role") === "row");
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("Enter");
+    await shows(page, "orders-8", "#drawer h2");
+    await page.reload();
+    await shows(page, "orders-8", "#drawer h2");
+  });
+});
+
+test("what the registry denies is not called an outage", async () => {
+  await withPage("denied", "#/services/default/orders", {}, async (page) => {
+    await shows(page, "The registry does not list these (PERMISSION_DENIED", "#banners");
+    assert.ok(!(await page.innerText("#banners")).includes("away"));
+    await page.locator(".grid-body [role=row]").first().click();
+    await shows(page, "What is shown is what this agent carries", "#drawer");
+  });
+});
+
+test("certificates that end soon are on the status page", async () => {
+  await withPage("certificates", "#/status", {}, async (page) => {
+    await shows(page, "spiffe://prod/late");
+    await assertAccessible(page, "certificates");
+    await screenshot(page, "console-certificates");
+  });
+});
+
 test("the fleet: which agents are in trouble and why, and whose sessions are held", async () => {
   const allowed = (text) => text.includes("401");
   await withPage("registry", "#/agents", { allowed }, async (page) => {
@@ -207,7 +247,7 @@ test("the fleet: which agents are in trouble and why, and whose sessions are hel
     await screenshot(page, "console-agents");
     await page.keyboard.press("3");
     await shows(page, "14 sessions", "#count");
-    await shows(page, "past its TTL", ".grid-body");
+    await shows(page, "s at most", ".grid-body");
     await screenshot(page, "console-sessions");
     await page.keyboard.press("4");
     await page.getByRole("button", { name: "Guard off" }).click();
@@ -220,15 +260,15 @@ test("the fleet: which agents are in trouble and why, and whose sessions are hel
 
 test("what no registry has acknowledged is not shown as healthy", async () => {
   await withPage("unsettled", "#/services/default/orders", {}, async (page) => {
-    await shows(page, "9 instances", "#count");
+    await shows(page, "12 instances", "#count");
     assert.equal(await page.locator(".grid-body .badge.is-healthy").count(), 0);
     await screenshot(page, "console-unsettled");
     await page.getByRole("button", { name: "Lapsed" }).click();
-    await shows(page, "3 instances of 9 match", "#count");
+    await shows(page, "3 instances of 12 match", "#count");
     assert.equal(await page.title(), "orders · failback-agent@web-7 · Failback agent");
     await shows(page, "failback-agent@web-7", "#top");
     await page.goto(`${page.url().split("#")[0]}#/services`);
-    await shows(page, "3 pending, 3 superseded, 3 lapsed", ".grid-body");
+    await shows(page, "3 pending, 3 parked, 3 superseded, 3 lapsed", ".grid-body");
   });
 });
 

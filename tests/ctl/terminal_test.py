@@ -100,7 +100,7 @@ class TerminalTest(unittest.TestCase):
         self.agent.kill()
         status, out, err = ctl(self.agent.address, "status", "--watch")
         self.assertEqual((status, out), (3, ""))
-        self.assertIn("nobody answers", err)
+        self.assertIn("no answer from", err)
 
     def test_a_bar_is_drawn_on_stderr_at_a_terminal_and_wiped_away(self):
         path = self.enterContext(open(self._file(instances(2000)), encoding="utf-8")).name

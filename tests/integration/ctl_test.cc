@@ -39,7 +39,7 @@ TEST_F(CtlTest, WhereNobodyAnswersTheStatusIs3) {
     const RunResult result = Ctl(registry_.address(), command);
     EXPECT_EQ(result.status, 3);
     EXPECT_EQ(result.out, "");
-    EXPECT_EQ(result.err, "failbackctl: " + command[0] + ": UNAVAILABLE: nobody answers at " +
+    EXPECT_EQ(result.err, "failbackctl: " + command[0] + ": UNAVAILABLE: no answer from " +
                               registry_.address() +
                               " (Connection refused); is failback-agent or failback-registry "
                               "running there? --target says where to look\n");

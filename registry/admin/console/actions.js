@@ -115,7 +115,7 @@ export async function setOffline(key, offline) {
               name: "reason",
               label: "Reason",
               maxlength: 256,
-              hint: "Shown to whoever looks at it next.",
+              hint: "Shown beside the instance from now on.",
               required: true,
             },
             {

@@ -9,7 +9,7 @@ export const kindOf = (overview) => enumName(overview?.kind, "DAEMON_KIND");
 
 // What this daemon has to show. Over etcd sessions, and the agents behind them, are etcd's.
 export function viewsOf(overview) {
-  if (kindOf(overview) !== "registry") return ["services", "pending", "status"];
+  if (kindOf(overview) !== "registry") return ["services", "pending", "intents", "status"];
   return overview.registry?.complete === false
     ? ["services", "status"]
     : ["services", "agents", "sessions", "status"];
@@ -25,6 +25,8 @@ function tabOf(view, route, overview) {
       return tab(route, view, "Services", ["services", "instances"]);
     case "pending":
       return tab(route, view, "Pending", [view], owed(overview), overview?.parked);
+    case "intents":
+      return tab(route, view, "Intents", [view]);
     case "agents":
       return tab(route, view, "Agents", [view], registry?.agentsInTrouble, true);
     case "sessions":

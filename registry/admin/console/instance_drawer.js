@@ -101,6 +101,7 @@ export function instanceDrawer({ namespace, service, instance: id }, description
                   { class: "mark is-unhealthy" },
                   "Not registered now. What is known of it is below.",
                 ),
+            doubt(description),
             owed(description.pending, now),
             summary ? what(summary, now) : null,
             lease(description, now),
@@ -126,15 +127,18 @@ function rotation(summary, now) {
             `its owner says: ${said === "unspecified" ? "healthy" : said}`,
           )
         : null,
-      h(
-        "button",
-        {
-          type: "button",
-          class: offline ? "primary" : "",
-          "data-action": offline ? "online" : "offline",
-        },
-        offline ? "Back into rotation…" : "Take offline…",
-      ),
+      // A registry marks what it has.
+      ["pending", "parked"].includes(stateOf(summary))
+        ? null
+        : h(
+            "button",
+            {
+              type: "button",
+              class: offline ? "primary" : "",
+              "data-action": offline ? "online" : "offline",
+            },
+            offline ? "Back into rotation…" : "Take offline…",
+          ),
     ),
     offline
       ? h(
@@ -150,6 +154,25 @@ function rotation(summary, now) {
         )
       : null,
   );
+}
+
+// How far what is shown is to be trusted; at an agent.
+function doubt({ stale, unread }) {
+  if (unread?.code)
+    return h(
+      "p",
+      { class: "mark is-offline" },
+      "The registry does not list it: ",
+      statusText(unread),
+      " What is shown is what this agent carries.",
+    );
+  return stale
+    ? h(
+        "p",
+        { class: "mark is-offline" },
+        "The registry is away: this is the last that the agent knew.",
+      )
+    : null;
 }
 
 function owed(pending = [], now) {
@@ -267,7 +290,7 @@ function lease({ session, instance }, now) {
             [
               "Lease",
               session.heldBack
-                ? "past its TTL, its end is held back"
+                ? `past its TTL and held${session.holdEndTime ? `, ends ${countdown(session.holdEndTime, now)} at the latest` : ""}`
                 : session.expireTime
                   ? `ends in ${span(Math.max(0, Math.ceil(left / 1000) * 1000))} unless renewed (TTL ${span(ttl)})`
                   : null,

@@ -69,7 +69,7 @@ export class ListPage {
     const tools = listing ?? { rows: [], head: null };
     const nothing =
       kind &&
-      (listing || (kind === "registry" && route.view === "pending")) &&
+      (listing || (kind === "registry" && ["pending", "intents"].includes(route.view))) &&
       this.#rows.length === 0;
     morph(
       main,

@@ -12,6 +12,7 @@ import { plural } from "./format.js";
 import { header, kindOf, owed, viewsOf } from "./header.js";
 import { instanceDrawer } from "./instance_drawer.js";
 import { intentDrawer } from "./intent_drawer.js";
+import { instanceOfRow, intentsView } from "./intents_view.js";
 import { instancesView } from "./instances_view.js";
 import { listenToKeys } from "./keyboard.js";
 import { ListPage } from "./list_page.js";
@@ -28,6 +29,7 @@ const LISTS = {
   services: servicesView,
   instances: instancesView,
   pending: pendingView,
+  intents: intentsView,
   agents: agentsView,
   sessions: sessionsView,
 };
@@ -53,6 +55,9 @@ const state = {
 let page = null;
 
 const keyOf = ({ namespace, service, instance }) => ({ namespace, service, instanceId: instance });
+// The instance whose details are open: {namespace, service, instance}, or null.
+const describedIn = (route) =>
+  route.instance ? route : route.view === "intents" && route.row ? instanceOfRow(route.row) : null;
 
 // Gets everything that the route wants.
 async function refresh(signal) {
@@ -63,7 +68,8 @@ async function refresh(signal) {
   state.kind = kindOf(overview);
   const wanted = LISTS[route.view]?.listing(route, state) ?? null;
   if (wanted?.first !== state.wanted?.first) state.wanted = wanted;
-  const path = route.instance ? instancePath(keyOf(route)) : null;
+  const described = describedIn(route);
+  const path = described ? instancePath(keyOf(described)) : null;
   await Promise.all([state.wanted?.refresh(signal, show), path ? describe(path, signal) : null]);
   forget((known) => known === "/overview" || known === path || state.wanted?.owns(known));
   show();
@@ -147,7 +153,8 @@ function drawDrawer(route, now) {
   document.body.classList.toggle("has-drawer", open);
   if (!open) return;
   drawer.setAttribute("aria-labelledby", "drawer-title");
-  morph(drawer, route.instance ? describedInstance(route, now) : openRow(route, now));
+  const described = describedIn(route);
+  morph(drawer, described ? describedInstance(described, now) : openRow(route, now));
   if (opens) {
     drawer.scrollTop = 0;
     byId("drawer-title").focus({ preventScroll: true });
@@ -220,8 +227,8 @@ onAction(document.body, {
   "guard-on": () => thenRefresh(actions.setGuard(true)),
   "guard-off": () => thenRefresh(actions.setGuard(false)),
   cancel: ({ dataset }) => thenRefresh(actions.cancel(dataset.id, dataset.upstream)),
-  offline: () => thenRefresh(actions.setOffline(keyOf(state.route), true)),
-  online: () => thenRefresh(actions.setOffline(keyOf(state.route), false)),
+  offline: () => thenRefresh(actions.setOffline(keyOf(describedIn(state.route)), true)),
+  online: () => thenRefresh(actions.setOffline(keyOf(describedIn(state.route)), false)),
 });
 
 // The fragment is the route's: this link only moves the keyboard.

@@ -51,9 +51,18 @@ export function statusText(status) {
     { class: "status-text", title: status.message },
     h("code", {}, codeName(status.code)),
     " ",
-    h("span", {}, shortMessage(status.message)),
+    h(
+      "span",
+      {},
+      holderOf(status) ? `held by ${holderOf(status)}: ` : "",
+      shortMessage(status.message),
+    ),
   );
 }
+
+// Who has the key that a later incarnation holds, where the registry tells.
+export const holderOf = ({ details = [] }) =>
+  details.find(({ metadata }) => metadata?.holder)?.metadata.holder;
 
 // Of gRPC's "failed to connect to all addresses; last error: …: Connection refused" only the cause.
 export const shortMessage = (message = "") =>

@@ -1,7 +1,7 @@
 // What whoever is paged has to know first, as banners below the header. Pure.
 
 import { h } from "./dom.js";
-import { enumName, plural, since, span } from "./format.js";
+import { codeName, enumName, plural, since, span } from "./format.js";
 import { icon } from "./icons.js";
 import { kindOf } from "./header.js";
 import { clockTime, shortMessage } from "./parts.js";
@@ -47,6 +47,17 @@ export function problems(
       level: "warn",
       text: [h("strong", {}, "Not ready: "), reasons.join("; ")],
     });
+  const unread = listing?.head?.unread;
+  if (unread?.code) {
+    found.push({
+      key: "unread",
+      level: "warn",
+      text: [
+        h("strong", {}, "The registry does not list these"),
+        ` (${codeName(unread.code)}: ${shortMessage(unread.message)}): what this agent carries itself is shown alone.`,
+      ],
+    });
+  }
   if (stale && found.length === 0) {
     found.push({
       key: "stale",

@@ -5,9 +5,10 @@
 //   #/services/default/orders?q=zone%3Da&status=unhealthy&sort=-since
 //   #/services/default/orders?instance=orders-1  the same, with the instance's details open
 //   #/pending?q=orders                           #/agents?state=trouble
-//   #/sessions                                   #/status
+//   #/intents?state=parked                       #/sessions
+//   #/status
 
-const VIEWS = new Set(["services", "pending", "agents", "sessions", "status"]);
+const VIEWS = new Set(["services", "pending", "intents", "agents", "sessions", "status"]);
 
 // {view, namespace, service, q, …}; what is not understood leads to the services.
 function parseRoute(hash) {

@@ -22,6 +22,8 @@ export const sessionsView = {
       rank: (row) => Number(row.rank),
     }),
 
+  live: true,
+
   columns: (now) => [
     {
       title: "Client",
@@ -53,7 +55,9 @@ export const sessionsView = {
       class: "cell-age",
       cell: (row) =>
         row.heldBack
-          ? "past its TTL"
+          ? row.holdEndTime
+            ? `${span(Math.max(0, Math.ceil((Date.parse(row.holdEndTime) - now()) / 1000) * 1000))} at most`
+            : "past its TTL"
           : `${span(Math.max(0, Math.ceil((Date.parse(row.expireTime) - now()) / 1000) * 1000))} of ${span(durationMs(row.ttl))}`,
     },
   ],

@@ -1,8 +1,8 @@
 // The daemon itself: a registry's store and sessions, an agent's upstreams, checks and configuration. Pure.
 
 import { h } from "./dom.js";
-import { count, durationMs, enumName, plural, span } from "./format.js";
-import { age, badge, clockTime, copyButton, facts, passed, statusText } from "./parts.js";
+import { count, durationMs, enumName, exactly, plural, span } from "./format.js";
+import { age, badge, copyButton, facts, passed, statusText } from "./parts.js";
 
 const UPSTREAMS = {
   ready: "healthy",
@@ -83,18 +83,21 @@ const storeFacts = (registry) => [
   ],
 ];
 
-// When it ends, and how long that is from now.
-const ends = (time, now) => [clockTime(time, now), " ", h("span", { class: "muted" }, left(time, now))];
-const left = (time, now) =>
-  Date.parse(time) > now ? `in ${span(Date.parse(time) - now)}` : "it has ended";
+// How long a certificate is good for, with the moment of its end for who points at it.
+const ends = (time, now) =>
+  h(
+    "time",
+    { datetime: time, title: exactly(time) },
+    Date.parse(time) > now ? `in ${span(Date.parse(time) - now)}` : "has ended",
+  );
 
 function certificates({ certificateNotAfter, clientCertificates: clients }, now) {
   return [
     facts([
-      ["This server's ends", ends(certificateNotAfter, now)],
-      ["Of clients seen", clients ? count(clients.seen) : null],
+      ["Own ends", ends(certificateNotAfter, now)],
+      ["Clients seen", clients ? count(clients.seen) : null],
       [
-        "Of these end soon",
+        "End soon",
         clients?.ending ? badge("draining", count(clients.ending)) : clients ? "0" : null,
       ],
     ]),
