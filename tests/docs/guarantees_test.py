@@ -4,9 +4,9 @@ import glob
 import re
 import sys
 
-FOLDERS = ["tests/registry", "tests/registry/admin", "tests/registry/failback", "tests/registry/store",
-           "tests/registry/server", "tests/registry/wire", "tests/xds", "tests/security", "tests/fault",
-           "tests/integration", "tests/daemon", "tests/fuzz/work"]
+FOLDERS = ["tests/registry", "tests/registry/admin", "tests/registry/etcd", "tests/registry/failback",
+           "tests/registry/store", "tests/registry/server", "tests/registry/wire", "tests/xds", "tests/security",
+           "tests/fault", "tests/integration", "tests/daemon", "tests/fuzz/work"]
 
 
 def promises(text):
