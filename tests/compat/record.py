@@ -12,6 +12,7 @@ from failback.admin.v1 import admin_pb2, offline_pb2
 from failback.agent.v1 import agent_pb2
 from failback.registry.v1 import registry_pb2
 from failback.rpc.v1 import status_pb2
+from flags import flags_of
 from programs import Failed, Programs, Stage
 from scenes import SCENES, recording
 
@@ -41,6 +42,8 @@ def main():
     os.makedirs(fresh)
     with open(os.path.join(fresh, "protos.binpb"), "wb") as file:
         file.write(messages.files.SerializeToString(deterministic=True))
+    with open(os.path.join(fresh, "flags.json"), "w", encoding="utf-8") as file:
+        file.write(json.dumps(flags_of(programs), indent=1) + "\n")
     work = tempfile.mkdtemp(prefix="failback-record-")
     try:
         for scene in SCENES:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
 import urllib.request
 
 from calls import Recorder, Targets
@@ -18,7 +19,7 @@ from failback.agent.v1 import agent_pb2
 from failback.registry.v1 import registry_pb2 as pb
 from google.protobuf import duration_pb2
 from ports import reserved_address
-from programs import check, same
+from programs import TIMEOUT, check, same
 from subjects import Etcd
 
 REGISTRY = "/failback.registry.v1.RegistryService/"
@@ -369,6 +370,9 @@ class Store(Scene):
 
     def start(self, stage, programs, folder):
         shutil.copyfile(os.path.join(folder, self.file), stage.file("registry.db"))
+        checked = subprocess.run([programs.paths["failback-registry"], "check", "--store", stage.store()],
+                                 capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        same(checked.returncode, 0, "the exit status of `check`, which says " + checked.stderr)
         return {"registry": lambda: stage.registry(
             programs, stage.store(), options=("--known-tokens-file", tokens_file(stage))).serving().address}
 
