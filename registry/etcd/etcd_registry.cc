@@ -219,7 +219,7 @@ void EtcdRegistry::OpenSession(const OpenSessionRequest& request,
     if (!opened.ok()) return std::move(done)(opened.status());
     OpenSessionResponse response;
     response.set_session_id(opened->session->id);
-    *response.mutable_ttl() = ToProto(opened->session->ttl);
+    *response.mutable_ttl() = ToProto(opened->session->ttl());
     response.set_rank(opened->session->rank);
     response.set_store_id(opened->store.store_id);
     response.set_epoch(opened->store.epoch);
@@ -239,7 +239,7 @@ void EtcdRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAlive
                           core->operators.agents().Renewed(*renewed->session, request);
                           KeepAliveResponse response;
                           response.set_session_id(renewed->session->id);
-                          *response.mutable_ttl() = ToProto(renewed->session->ttl);
+                          *response.mutable_ttl() = ToProto(renewed->session->ttl());
                           response.set_epoch(renewed->store.epoch);
                           response.set_revision(renewed->revision);
                           std::move(done)(std::move(response));

@@ -20,8 +20,8 @@ void RenewingAgents::Renewed(const Session& session, const KeepAliveRequest& req
     summary.set_incarnation(session.incarnation);
     summary.set_client_name(session.client_name);
     summary.set_rank(session.rank);
-    *summary.mutable_ttl() = ToProto(session.ttl);
-    it->second.ttl = session.ttl;
+    *summary.mutable_ttl() = ToProto(session.ttl());
+    it->second.ttl = session.ttl();
   }
   it->second.time = SteadyNow();
 }

@@ -28,7 +28,7 @@ constexpr int64_t kMostAtOnce = 32;
 // A lease with room for `keys`, or 0.
 int64_t FindRoom(std::vector<Session::Lease>* leases, int64_t keys, int64_t most) {
   for (Session::Lease& lease : *leases) {
-    if (lease.keys == Session::kUncounted || lease.keys + keys > most) continue;
+    if (lease.retiring || lease.keys == Session::kUncounted || lease.keys + keys > most) continue;
     lease.keys += keys;
     return lease.id;
   }
@@ -60,6 +60,20 @@ void Sessions::GiveRoom(const SessionPtr& session, int64_t lease, int64_t keys) 
   }
 }
 
+SessionRecord Sessions::RecordOf(const Session& session) {
+  SessionRecord record;
+  record.set_incarnation(session.incarnation);
+  record.set_rank(session.rank);
+  record.set_client_name(session.client_name);
+  record.set_ttl_ms(session.ttl_ms);
+  for (const Session::Lease& lease : session.leases) {
+    record.add_leases(lease.id);
+    if (lease.retiring) record.add_retiring(lease.id);
+  }
+  record.set_incarnation_lease(session.incarnation_lease);
+  return record;
+}
+
 // Leases that another server has filled may have room; then new ones are granted.
 void Sessions::Grow(SessionPtr session) {
   std::vector<int64_t> uncounted;
@@ -67,7 +81,7 @@ void Sessions::Grow(SessionPtr session) {
   {
     MutexLock lock(&session->mu);
     for (const Session::Lease& lease : session->leases) {
-      if (lease.keys == Session::kUncounted) uncounted.push_back(lease.id);
+      if (lease.keys == Session::kUncounted && !lease.retiring) uncounted.push_back(lease.id);
     }
     int64_t keys = 0;
     for (const Session::Waiter& waiter : session->waiting) keys += waiter.keys;
@@ -85,7 +99,7 @@ void Sessions::Grow(SessionPtr session) {
   });
   for (int64_t i = 0; i < wanted; ++i) {
     LeaseGrantRequest grant;
-    grant.set_ttl(LeaseSeconds(session->ttl));
+    grant.set_ttl(LeaseSeconds(session->ttl()));
     client_->LeaseGrant(std::move(grant),
                         [gather, granted, granted_mu](absl::StatusOr<LeaseGrantResponse> response) {
                           gather->Note(response.status());
@@ -123,30 +137,32 @@ void Sessions::AddLeases(SessionPtr session, std::vector<int64_t> leases, int tr
   TxnRequest write;
   {
     MutexLock lock(&session->mu);
-    record.set_incarnation(session->incarnation);
-    record.set_rank(session->rank);
-    record.set_client_name(session->client_name);
-    record.set_ttl_ms(absl::ToInt64Milliseconds(session->ttl));
-    for (const Session::Lease& lease : session->leases) record.add_leases(lease.id);
-    record.set_incarnation_lease(session->incarnation_lease);
+    record = RecordOf(*session);
     CompareModified(key, session->mod_revision, &write);
   }
   const int64_t first = record.leases(0);
   for (const int64_t lease : leases) record.add_leases(lease);
   AddPut(key, record.SerializeAsString(), first, write.mutable_success());
   AddGet(key, write.mutable_failure());
-  client_->Txn(std::move(write), [this, session, leases,
-                                  tries](absl::StatusOr<TxnResponse> response) {
+  client_->Txn(std::move(write), [this, session, leases, tries, value = record.SerializeAsString()](
+                                     absl::StatusOr<TxnResponse> response) {
     const auto give_up = [&](const absl::Status& status) {
       for (const int64_t lease : leases) Revoke(lease);
       Grown(session, status);
     };
     if (!response.ok()) return give_up(response.status());
     if (response->succeeded()) {
+      mvccpb::KeyValue kv;
+      kv.set_value(value);
+      kv.set_create_revision(session->create_revision);
+      kv.set_mod_revision(response->header().revision());
+      Adopt(session->id, kv);
       {
         MutexLock lock(&session->mu);
-        session->mod_revision = response->header().revision();
-        for (const int64_t lease : leases) session->leases.push_back({lease, 0});
+        for (Session::Lease& entry : session->leases) {
+          const bool fresh = std::find(leases.begin(), leases.end(), entry.id) != leases.end();
+          if (fresh && entry.keys == Session::kUncounted) entry.keys = 0;
+        }
       }
       return Grown(session, absl::OkStatus());
     }

@@ -49,6 +49,17 @@ bool Session::Has(int64_t lease) const {
                      [&](const Lease& entry) { return entry.id == lease; });
 }
 
+bool Session::Keeps(int64_t lease) const {
+  MutexLock lock(&mu);
+  return std::any_of(leases.begin(), leases.end(),
+                     [&](const Lease& entry) { return entry.id == lease && !entry.retiring; });
+}
+
+int64_t Session::KeyLease() const {
+  MutexLock lock(&mu);
+  return leases.front().id;
+}
+
 // An OpenSession on its way.
 struct Sessions::Opening {
   OpenSessionRequest request;
@@ -175,7 +186,18 @@ void Sessions::ReadSession(std::shared_ptr<Opening> opening, const std::string& 
                    opened.store = opening->store;
                    opened.resumed = true;
                    if (opened.session == nullptr) return GrantLeases(opening);
-                   Finish(opening.get(), std::move(opened));
+                   const SessionPtr session = opened.session;
+                   if (session->ttl() == opening->ttl) {
+                     return Finish(opening.get(), std::move(opened));
+                   }
+                   Retime(session, opening->ttl, 0, [this, opening, opened](absl::Status status) {
+                     // It has ended just now.
+                     if (ReasonOf(status) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
+                       return ReadIncarnation(opening);
+                     }
+                     if (!status.ok()) return opening->Fail(status);
+                     Finish(opening.get(), opened);
+                   });
                  });
 }
 
@@ -279,7 +301,6 @@ SessionPtr Sessions::Adopt(const std::string& session_id, const mvccpb::KeyValue
       entry->client_name = record.client_name();
       entry->rank =
           record.rank() != 0 ? record.rank() : static_cast<uint64_t>(kv.create_revision());
-      entry->ttl = absl::Milliseconds(record.ttl_ms());
       entry->create_revision = kv.create_revision();
       entry->incarnation_lease = record.incarnation_lease();
     }
@@ -289,11 +310,15 @@ SessionPtr Sessions::Adopt(const std::string& session_id, const mvccpb::KeyValue
   session->last_used = SteadyNow();
   if (kv.mod_revision() <= session->mod_revision) return session;
   session->mod_revision = kv.mod_revision();
+  session->ttl_ms = record.ttl_ms();
   std::vector<Session::Lease> leases;
   for (const int64_t lease : record.leases()) {
     const auto known = std::find_if(session->leases.begin(), session->leases.end(),
                                     [&](const Session::Lease& entry) { return entry.id == lease; });
-    leases.push_back({lease, known == session->leases.end() ? Session::kUncounted : known->keys});
+    const bool retiring = std::find(record.retiring().begin(), record.retiring().end(), lease) !=
+                          record.retiring().end();
+    leases.push_back(
+        {lease, known == session->leases.end() ? Session::kUncounted : known->keys, retiring});
   }
   session->leases = std::move(leases);
   return session;
@@ -338,6 +363,7 @@ void Sessions::Renew(const std::string& session_id, Client::Done<Renewed> done) 
       Forget(session_id);
       return std::move(done)(SessionUnknown());
     }
+    MoveRetiring(session);  // that another server has begun and not ended, too
     RenewLeases(std::move(session), store, static_cast<uint64_t>(response->header().revision()),
                 std::move(done));
   });
@@ -359,13 +385,25 @@ void Sessions::RenewLeases(SessionPtr session, Store store, uint64_t revision,
     // The rank is in the session's key as well: a failure does no harm.
     renewer_.Renew(session->incarnation_lease, [](const absl::StatusOr<int64_t>&) {});
   }
-  const auto lost = std::make_shared<std::atomic<bool>>(false);
+  struct Lost {
+    Mutex mu;
+    std::vector<int64_t> leases ABSL_GUARDED_BY(mu);
+  };
+  const auto lost = std::make_shared<Lost>();
   auto gather = std::make_shared<Gather>(
       [this, session, store, revision, lost, done = std::move(done)](absl::Status status) mutable {
-        if (*lost) {
-          return Lose(session, [done = std::move(done)](const absl::Status& unknown) mutable {
-            std::move(done)(unknown);
-          });
+        std::vector<int64_t> gone;
+        {
+          MutexLock lock(&lost->mu);
+          gone.swap(lost->leases);
+        }
+        if (!gone.empty()) {
+          return Lose(session, std::move(gone),
+                      [this, session, store, revision,
+                       done = std::move(done)](const absl::Status& ended) mutable {
+                        if (!ended.ok()) return std::move(done)(ended);
+                        RenewLeases(session, store, revision, std::move(done));
+                      });
         }
         if (!status.ok()) return std::move(done)(status);
         Renewed renewed;
@@ -375,14 +413,38 @@ void Sessions::RenewLeases(SessionPtr session, Store store, uint64_t revision,
         std::move(done)(std::move(renewed));
       });
   for (const int64_t lease : leases) {
-    renewer_.Renew(lease, [gather, lost](absl::StatusOr<int64_t> ttl) {
-      if (ttl.ok() && *ttl <= 0) *lost = true;
+    renewer_.Renew(lease, [gather, lost, lease](absl::StatusOr<int64_t> ttl) {
+      if (ttl.ok() && *ttl <= 0) {
+        MutexLock lock(&lost->mu);
+        lost->leases.push_back(lease);
+      }
       gather->Note(ttl.status());
     });
   }
 }
 
-void Sessions::Lose(const SessionPtr& session, absl::AnyInvocable<void(absl::Status) &&> done) {
+void Sessions::Lose(const SessionPtr& session, std::vector<int64_t> leases,
+                    absl::AnyInvocable<void(absl::Status) &&> done) {
+  RangeRequest read;
+  read.set_key(keys_->Session(session->id));
+  client_->Range(
+      std::move(read), [this, session, leases = std::move(leases),
+                        done = std::move(done)](absl::StatusOr<RangeResponse> response) mutable {
+        if (!response.ok()) return std::move(done)(response.status());
+        if (response->kvs_size() == 0 ||
+            response->kvs(0).create_revision() != session->create_revision) {
+          Forget(session->id);
+          return std::move(done)(SessionUnknown());
+        }
+        Adopt(session->id, response->kvs(0));
+        const bool its_own = std::any_of(leases.begin(), leases.end(),
+                                         [&](int64_t lease) { return session->Has(lease); });
+        if (!its_own) return std::move(done)(absl::OkStatus());
+        End(session, std::move(done));
+      });
+}
+
+void Sessions::End(const SessionPtr& session, absl::AnyInvocable<void(absl::Status) &&> done) {
   const std::string key = keys_->Session(session->id);
   TxnRequest write;
   CompareCreated(key, session->create_revision, &write);
@@ -477,7 +539,8 @@ void Sessions::Sweep() {
   MutexLock lock(&mu_);
   absl::erase_if(sessions_, [&](const auto& entry) {
     MutexLock session(&entry.second->mu);
-    return entry.second->last_used + 2 * entry.second->ttl < now && !entry.second->growing;
+    return entry.second->last_used + 2 * entry.second->ttl() < now && !entry.second->growing &&
+           !entry.second->moving;
   });
 }
 

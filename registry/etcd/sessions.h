@@ -15,6 +15,7 @@
 #ifndef FAILBACK_REGISTRY_ETCD_SESSIONS_H_
 #define FAILBACK_REGISTRY_ETCD_SESSIONS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,13 +44,14 @@ struct Session {
   std::string incarnation;
   std::string client_name;
   uint64_t rank = 0;
-  absl::Duration ttl;
-  int64_t create_revision = 0;  // of its key
+  std::atomic<int64_t> ttl_ms{0};  // may change when the session is resumed
+  int64_t create_revision = 0;     // of its key
   int64_t incarnation_lease = 0;
 
   struct Lease {
     int64_t id;
-    int64_t keys;  // at most so many; kUncounted when another server may have used it
+    int64_t keys;           // at most so many; kUncounted when another server may have used it
+    bool retiring = false;  // what is on it is moved: it has an earlier TTL
   };
   static constexpr int64_t kUncounted = -1;
 
@@ -62,13 +64,20 @@ struct Session {
   };
   std::vector<Waiter> waiting ABSL_GUARDED_BY(mu);  // for a lease with room
   bool growing ABSL_GUARDED_BY(mu) = false;
+  bool moving ABSL_GUARDED_BY(mu) = false;  // what is on retiring leases
   // Most registrations of a young session are of keys that are not there. When that was wrong the
   // keys are read first.
   bool expects_absent ABSL_GUARDED_BY(mu) = true;
   SteadyTime last_used ABSL_GUARDED_BY(mu);
   SteadyTime incarnation_renewed ABSL_GUARDED_BY(mu) = SteadyPast();
 
+  absl::Duration ttl() const { return absl::Milliseconds(ttl_ms.load()); }
+  // Whether the lease is the session's; and whether something may be put on it.
   bool Has(int64_t lease) const;
+  bool Keeps(int64_t lease) const;
+  // That of the session's key. Another TTL moves the key to another: who writes compares it, so
+  // that nothing is put on a lease that retires.
+  int64_t KeyLease() const;
 };
 using SessionPtr = std::shared_ptr<Session>;
 
@@ -119,9 +128,13 @@ class Sessions {
   // `keys` keys are no longer on the lease.
   void GiveRoom(const SessionPtr& session, int64_t lease, int64_t keys);
 
-  // A lease of the session is gone: ends the session. `done` is told SESSION_UNKNOWN, or why it
-  // could not be ended.
-  void Lose(const SessionPtr& session, absl::AnyInvocable<void(absl::Status) &&> done);
+  // Some of `leases` are gone. If they are the session's this ends it: `done` is told
+  // SESSION_UNKNOWN, or why it could not be ended. OK when another server has retired them
+  // meanwhile: the session is as etcd has it now.
+  void Lose(const SessionPtr& session, std::vector<int64_t> leases,
+            absl::AnyInvocable<void(absl::Status) &&> done);
+  // Takes what etcd has for a session; null when that makes no sense.
+  SessionPtr Adopt(const std::string& session_id, const mvccpb::KeyValue& kv);
   // The session's key is not there.
   void Forget(const std::string& session_id);
 
@@ -151,9 +164,23 @@ class Sessions {
 
   absl::Duration ClampTtl(const google::protobuf::Duration& ttl) const;
   int64_t LeaseSeconds(absl::Duration ttl) const;
-  // Takes what etcd has for a session; null when that makes no sense.
-  SessionPtr Adopt(const std::string& session_id, const mvccpb::KeyValue& kv);
+  void End(const SessionPtr& session, absl::AnyInvocable<void(absl::Status) &&> done);
+  // The value of its key.
+  static failback::etcd::v1::SessionRecord RecordOf(const Session& session)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(session.mu);
   void RenewLeases(SessionPtr session, Store store, uint64_t revision, Client::Done<Renewed> done);
+
+  // Gives a session another TTL: its key, and what comes, is on new leases from now on, and what
+  // there is is moved to them in the background.
+  void Retime(SessionPtr session, absl::Duration ttl, int tries,
+              absl::AnyInvocable<void(absl::Status) &&> done);
+  struct Move;
+  void MoveRetiring(SessionPtr session);
+  void MoveNext(std::shared_ptr<Move> move);
+  void ReadToMove(std::shared_ptr<Move> move, std::vector<std::string> keys);
+  void WriteMoved(std::shared_ptr<Move> move, std::vector<mvccpb::KeyValue> moved, int64_t lease);
+  void DropRetired(std::shared_ptr<Move> move);
+  static void EndMove(const std::shared_ptr<Move>& move);
 
   void Grow(SessionPtr session);
   void CountLeases(SessionPtr session, std::vector<int64_t> uncounted);

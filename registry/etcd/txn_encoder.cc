@@ -51,6 +51,10 @@ void TxnEncoder::CompareCreated(std::string_view key, int64_t revision) {
           revision);
 }
 
+void TxnEncoder::CompareLease(std::string_view key, int64_t lease) {
+  Compare(key, etcdserverpb::Compare::LEASE, etcdserverpb::Compare::kLeaseFieldNumber, lease);
+}
+
 void TxnEncoder::Put(std::string_view key, std::string_view value, int64_t lease) {
   ++operations_;
   const size_t put = BytesSize(key.size()) + BytesSize(value.size()) +

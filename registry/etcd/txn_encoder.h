@@ -25,9 +25,10 @@ namespace etcd {
 class TxnEncoder {
  public:
   // Conditions: `key` was last changed at `revision` (0: it is not there); `key` has been there
-  // since `revision`.
+  // since `revision`; it is on `lease`.
   void CompareModified(std::string_view key, int64_t revision);
   void CompareCreated(std::string_view key, int64_t revision);
+  void CompareLease(std::string_view key, int64_t lease);
 
   // Done when all conditions hold.
   void Put(std::string_view key, std::string_view value, int64_t lease);

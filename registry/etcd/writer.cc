@@ -178,7 +178,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
 
   absl::Duration Retention() const {
     absl::Duration retention = writer_->options_.min_fence_retention;
-    if (batch_->session != nullptr) retention = std::max(retention, batch_->session->ttl);
+    if (batch_->session != nullptr) retention = std::max(retention, batch_->session->ttl());
     for (const Item& item : items_) {
       retention = std::max(retention, absl::Milliseconds(item.current.meta.retention_ms()));
     }
@@ -190,10 +190,12 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     int64_t instances = 0;
     int64_t tombstones = 0;
     for (const Item& item : items_) {
-      if (NeedsLease(item) && !batch_->session->Has(item.lease)) ++instances;
+      if (NeedsLease(item) && !batch_->session->Keeps(item.lease)) ++instances;
       if (LeavesTombstone(item)) ++tombstones;
     }
     GiveRoomBack();
+    // Before it is asked which leases it keeps.
+    if (batch_->session != nullptr) key_lease_ = batch_->session->KeyLease();
     auto self = shared_from_this();
     if (instances == 0) return TakeTombstoneLease(tombstones);
     writer_->sessions_->TakeRoom(batch_->session, instances,
@@ -289,7 +291,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     if (batch_->session != nullptr) {
       next.meta.set_owner(batch_->session->incarnation);
       next.meta.set_client_name(batch_->session->client_name);
-      if (NeedsLease(item)) lease = batch_->session->Has(item.lease) ? item.lease : lease_;
+      if (NeedsLease(item)) lease = batch_->session->Keeps(item.lease) ? item.lease : lease_;
     }
     txn->Put(item.key, EncodeStored(next), lease);
   }
@@ -314,6 +316,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     if (batch_->session != nullptr) {
       const std::string key = writer_->keys_->Session(batch_->session->id);
       txn.CompareCreated(key, batch_->session->create_revision);
+      txn.CompareLease(key, key_lease_);
       txn.GetElse(key);
     }
     for (const Item& item : items_) {
@@ -346,6 +349,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
         writer_->sessions_->Forget(batch_->session->id);
         return Fail(SessionUnknown());
       }
+      writer_->sessions_->Adopt(batch_->session->id, *session);
     }
     Read();
   }
@@ -373,9 +377,15 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     if (batch_->session == nullptr) {
       return Fail(absl::UnavailableError("the lease of a tombstone has ended at once"));
     }
-    writer_->sessions_->Lose(
-        batch_->session,
-        [self = shared_from_this()](const absl::Status& status) { self->Fail(status); });
+    std::vector<int64_t> used = {lease_};
+    for (const Item& item : items_) {
+      if (NeedsLease(item)) used.push_back(item.lease);
+    }
+    writer_->sessions_->Lose(batch_->session, std::move(used),
+                             [self = shared_from_this()](const absl::Status& status) {
+                               if (!status.ok()) return self->Fail(status);
+                               self->Read();
+                             });
   }
 
   Writer* const writer_;
@@ -383,7 +393,8 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   const std::shared_ptr<Gather> gather_;
   std::vector<Item> items_;
   int64_t lease_ = 0;
-  int64_t room_ = 0;  // taken on lease_, not used yet
+  int64_t room_ = 0;       // taken on lease_, not used yet
+  int64_t key_lease_ = 0;  // of the session's key, as the leases were chosen
   int64_t tombstone_lease_ = 0;
   bool tombstone_lease_lost_ = false;
   int tries_ = 0;

@@ -58,6 +58,17 @@ def a_second_open_of_the_incarnation_resumes(w):
 
 
 @session
+def a_resumed_session_has_the_ttl_that_was_asked_for(w):
+    """a session that is resumed with another TTL has that from then on, with what is in it"""
+    s = w.open("x", ttl=60)
+    w.registered(s, w.instance("a"), generation=1)
+    again = w.open("x", ttl=2)
+    same((again.session_id, again.resumed, again.ttl.seconds), (s.session_id, True, 2))
+    same(w.ids(), ["a"])
+    w.eventually(w.ids, [])
+
+
+@session
 def later_incarnations_have_higher_ranks(w):
     """incarnations are ranked by their first session, the later one higher"""
     first, second = w.open("x"), w.open("y")

@@ -69,12 +69,14 @@ TEST(TxnEncoderTest, WritesWhatTheMessageWould) {
       encoder.CompareCreated("session", number);
       encoder.GetElse("session");
       encoder.CompareModified(key, number);
+      encoder.CompareLease(key, number);
       encoder.Put(key, value, number);
       encoder.Delete(key);
       EXPECT_EQ(encoder.operations(), 2);
       etcdserverpb::TxnRequest wished;
       etcd::CompareCreated("session", number, &wished);
       etcd::CompareModified(key, number, &wished);
+      etcd::CompareLease(key, number, &wished);
       etcd::AddPut(key, value, number, wished.mutable_success());
       etcd::AddDelete(key, wished.mutable_success());
       etcd::AddGet("session", wished.mutable_failure());
