@@ -120,9 +120,10 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   bool IsFromElsewhere(const SubscribeRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False when too many positions are being looked into.
   bool Resume(const std::shared_ptr<Stream>& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void ReadAt(uint64_t position, std::shared_ptr<Contents> contents, std::string begin);
+  void ReadLater(uint64_t position, absl::Duration delay, int tries);
+  void ReadAt(uint64_t position, std::shared_ptr<Contents> contents, std::string begin, int tries);
   // Null: it cannot be read.
-  void OnReadAt(uint64_t position, Contents* contents);
+  void OnReadAt(uint64_t position, Contents* contents, int tries);
   // What has changed since the service was as `then`.
   std::vector<InstanceChange> MissedSince(Contents then) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ResumeWith(const std::shared_ptr<Stream>& stream, const std::vector<InstanceChange>& missed,

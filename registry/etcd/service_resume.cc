@@ -23,6 +23,8 @@ namespace {
 // Positions that one service is read at, at a time.
 constexpr size_t kMaxPositions = 4;
 constexpr size_t kLongestDeltaBytes = 1 << 20;
+// How often it is read while this server's watch is behind the position.
+constexpr int kTries = 10;
 
 bool IsSeen(const Selector& selector, const Blob& bytes) {
   if (!bytes) return false;
@@ -71,47 +73,56 @@ bool Services::Service::Resume(const std::shared_ptr<Stream>& stream) {
   if (resuming_.size() >= kMaxPositions) return false;
   resuming_[position].push_back(stream);
   // Not here: locks are held.
-  services_->client_->After(absl::ZeroDuration(), [self = shared_from_this(), position] {
-    self->ReadAt(position, std::make_shared<Contents>(), self->range_.begin);
-  });
+  ReadLater(position, absl::ZeroDuration(), kTries);
   return true;
 }
 
+void Services::Service::ReadLater(uint64_t position, absl::Duration delay, int tries) {
+  services_->client_->After(delay, [self = shared_from_this(), position, tries] {
+    self->ReadAt(position, std::make_shared<Contents>(), self->range_.begin, tries);
+  });
+}
+
 void Services::Service::ReadAt(uint64_t position, std::shared_ptr<Contents> contents,
-                               std::string begin) {
+                               std::string begin, int tries) {
   RangeRequest read;
   read.set_key(std::move(begin));
   read.set_range_end(range_.end);
   read.set_limit(services_->options_.page_size);
   read.set_revision(static_cast<int64_t>(position));
-  services_->client_->Range(std::move(read), [self = shared_from_this(), position,
-                                              contents](absl::StatusOr<RangeResponse> page) {
-    if (!page.ok()) return self->OnReadAt(position, nullptr);
+  services_->client_->Range(std::move(read), [self = shared_from_this(), position, contents,
+                                              tries](absl::StatusOr<RangeResponse> page) {
+    if (!page.ok()) return self->OnReadAt(position, nullptr, tries);
     for (const mvccpb::KeyValue& kv : page->kvs()) self->Take(kv, contents.get());
-    if (!page->more()) return self->OnReadAt(position, contents.get());
-    self->ReadAt(position, contents, page->kvs(page->kvs_size() - 1).key() + '\0');
+    if (!page->more()) return self->OnReadAt(position, contents.get(), tries);
+    self->ReadAt(position, contents, page->kvs(page->kvs_size() - 1).key() + '\0', tries);
   });
 }
 
-void Services::Service::OnReadAt(uint64_t position, Contents* contents) {
+void Services::Service::OnReadAt(uint64_t position, Contents* contents, int tries) {
   std::vector<std::shared_ptr<Stream>> streams;
   SubscriptionHub::Deliveries deliveries;
   {
     MutexLock lock(&mu_);
     const auto it = resuming_.find(position);
     if (it == resuming_.end()) return;  // dropped
+    std::vector<InstanceChange> missed;
+    if (contents != nullptr) missed = MissedSince(std::move(*contents));
+    if (contents != nullptr && position > revision_) {
+      // What happened up to there is still on its way here, unless it is nothing.
+      if (!missed.empty() && tries > 1) {
+        return ReadLater(position, services_->client_->options().round_delay, tries - 1);
+      }
+      if (missed.empty()) revision_ = skip_until_ = position;
+    }
     streams = std::move(it->second);
     resuming_.erase(it);
-    if (contents == nullptr) {
-      for (const auto& stream : streams)
+    for (const auto& stream : streams) {
+      if (contents == nullptr || position > revision_) {
         Enter(stream, stream->request(), stream->listener(), &deliveries);
-    } else {
-      const std::vector<InstanceChange> missed = MissedSince(std::move(*contents));
-      if (position > revision_ && missed.empty()) {
-        // Nothing has happened up to there, or what is told late has been undone meanwhile.
-        revision_ = skip_until_ = position;
+      } else {
+        ResumeWith(stream, missed, &deliveries);
       }
-      for (const auto& stream : streams) ResumeWith(stream, missed, &deliveries);
     }
   }
   SubscriptionHub::Deliver(deliveries);
@@ -161,7 +172,7 @@ void Services::Service::ResumeWith(const std::shared_ptr<Stream>& stream,
       *delta->add_removals() = std::move(*gone.mutable_key());
     }
   }
-  if (request.revision() > revision_ || bytes > kLongestDeltaBytes) {
+  if (bytes > kLongestDeltaBytes) {
     return Enter(stream, request, stream->listener(), deliveries);
   }
   request.set_revision(revision_);

@@ -261,10 +261,11 @@ export const SCENARIOS = {
   etcd: () => ({
     overview: REGISTRY({
       store: "etcd://10.0.0.1:2379/failback",
-      storeId: "",
-      epoch: "0",
-      revision: "0",
-      sessions: 0,
+      storeId: "5d1f0c2e",
+      epoch: "81",
+      revision: "4711",
+      sessions: 12,
+      agents: 3,
       complete: false,
     }),
     rows: FLEET(),

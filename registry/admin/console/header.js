@@ -7,12 +7,11 @@ import { badge } from "./parts.js";
 
 export const kindOf = (overview) => enumName(overview?.kind, "DAEMON_KIND");
 
-// What this daemon has to show. Over etcd sessions, and the agents behind them, are etcd's.
+// What this daemon has to show.
 export function viewsOf(overview) {
-  if (kindOf(overview) !== "registry") return ["services", "pending", "intents", "status"];
-  return overview.registry?.complete === false
-    ? ["services", "status"]
-    : ["services", "agents", "sessions", "status"];
+  return kindOf(overview) === "registry"
+    ? ["services", "agents", "sessions", "status"]
+    : ["services", "pending", "intents", "status"];
 }
 
 // Rows of the pending table to look at; superseded ones are normal at a standby.

@@ -46,7 +46,7 @@ export function statusView({ overview, kind }, now) {
       ]),
     ),
     overview.certificateNotAfter ? card("Certificates", certificates(overview, now)) : null,
-    registry ? card("Sessions", known ? sessions(registry) : elsewhere()) : null,
+    registry ? card("Sessions", known ? sessions(registry) : elsewhere(registry)) : null,
     (agent?.upstreams ?? []).map((upstream) => upstreamCard(upstream, now)),
     agent?.staticServices?.length
       ? card(
@@ -59,11 +59,18 @@ export function statusView({ overview, kind }, now) {
   );
 }
 
-const elsewhere = () => h("p", { class: "muted" }, "In the store, which does not count them.");
+const elsewhere = (registry) => [
+  facts([
+    ["Open", count(registry.sessions)],
+    ["Agents that renew here", count(registry.agents)],
+  ]),
+  h("p", { class: "muted" }, "Kept by etcd: the same at every registry over it."),
+];
 
 const registryFacts = (registry) => [
   ["Store", mono(registry.store)],
-  ...(registry.complete === false ? [] : storeFacts(registry)),
+  // Epoch 0: etcd has not answered.
+  ...(registry.complete === false && registry.epoch === "0" ? [] : storeFacts(registry)),
 ];
 
 const storeFacts = (registry) => [
@@ -79,7 +86,9 @@ const storeFacts = (registry) => [
     "Writes",
     registry.writeStatus?.code
       ? [badge("unhealthy", "refused"), " ", statusText(registry.writeStatus)]
-      : badge("healthy", "accepted"),
+      : registry.complete === false
+        ? null
+        : badge("healthy", "accepted"),
   ],
 ];
 
