@@ -136,6 +136,7 @@ FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {
   }
   options.session_ttl = FromProto(config.session_ttl());
   options.max_records = config.limits().instances();
+  options.callers_have_names = !config.policy_file().empty() || !config.known_tokens_file().empty();
   options.max_pending = config.limits().pending();
   options.max_subscriptions = config.limits().subscriptions();
   options.max_listeners = config.limits().listeners();

@@ -242,6 +242,10 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
              !room.ok()) {
     return room;
   }
+  const auto owner_of = [](const LocalSession* of) { return of == nullptr ? "" : of->owner; };
+  if (!existed || (intent.present && owner_of(it->second->owner) != owner_of(session))) {
+    if (absl::Status share = CheckShare(session); !share.ok()) return share;
+  }
 
   RecordPtr record = existed ? it->second : std::make_shared<Record>();
   const bool same = existed && record->present == intent.present &&
@@ -310,6 +314,14 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
 void FailbackRegistry::Core::SetOwner(Record* record, LocalSession* owner,
                                       uint64_t owner_generation) {
   if (record->owner != owner) {
+    const auto count = [&](const LocalSession* session, int change)
+                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                             if (session == nullptr || session->owner.empty()) return;
+                             records_of_.Add(session->owner, change);
+                             named_records_ += change;
+                           };
+    count(record->owner, -1);
+    count(owner, +1);
     if (record->owner != nullptr) record->owner->records.erase(record);
     if (owner != nullptr) owner->records.insert(record);
     record->owner = owner;
@@ -392,6 +404,13 @@ absl::Status FailbackRegistry::Core::CheckRoom(int64_t count, int64_t limit,
                  absl::StrCat("the agent has ", count, " ", what, " for ", options_.upstream_name,
                               ", the most that it is configured for"),
                  {{"limit", absl::StrCat(limit)}});
+}
+
+absl::Status FailbackRegistry::Core::CheckShare(const LocalSession* session) const {
+  const SharedLimit limit = {"instances", "limits.instances", options_.max_records};
+  if (session != nullptr) return limit.Check(0, records_of_.Of(session->owner));
+  if (!options_.callers_have_names) return absl::OkStatus();
+  return limit.Check(0, static_cast<int64_t>(records_.size()) - named_records_);
 }
 
 void FailbackRegistry::Core::Enqueue(const RecordPtr& record) {

@@ -40,6 +40,7 @@
 #include "registry/record_totals.h"
 #include "registry/register_encoder.h"
 #include "registry/serial_notifier.h"
+#include "registry/shared_limit.h"
 #include "registry/upstream_session.h"
 #include "registry/watched_set.h"
 #include "retry/mutex.h"
@@ -253,6 +254,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   struct LocalSession {
     std::string id;
+    std::string owner;  // empty: callers are not told apart
     uint64_t serial;
     std::string incarnation;
     absl::Duration ttl;
@@ -267,6 +269,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     uint64_t serial = 0;
     std::shared_ptr<SerialNotifier> notifier;
     std::shared_ptr<Watch> watch;
+    std::string owner;  // likewise
     std::string session_id;
     std::string subscription_id;
     uint64_t generation = 0;
@@ -313,6 +316,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     Timeout hold_timer;
     Timeout snapshot_timer;  // armed while the journal's copy is older than the set
     std::map<uint64_t, std::shared_ptr<LocalSubscription>> subscribers;  // by serial
+    OwnerCounts owners;                                                  // of subscribers
   };
 
   struct DrainState {
@@ -352,6 +356,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   static registry::v1::IntentState StateOf(const Record& record, bool lapsed);
   // OK, or why there is no room for one more of something of which there are `count`.
   absl::Status CheckRoom(int64_t count, int64_t limit, const char* what) const;
+  // OK, or why `session`, or those without one, may hold no further instance.
+  absl::Status CheckShare(const LocalSession* session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes `record` out of the table. Who still waits for it is answered with `status`.
   void Erase(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -436,14 +442,16 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   // --- Subscriptions (failback_subscriptions.cc).
   // OK, or which bound one more subscriber of `selector` would exceed.
-  absl::Status RoomToFollow(Selector selector) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status RoomToFollow(Selector selector, const std::string& owner) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   RecordPtr FindOrCreateWatch(const Selector& selector) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Tells subscribers that are apart that what they have is stale.
   static void TellApart(const Watch& watch, Deferred* deferred);
   // What a new subscriber is told at once.
   void TellFirst(LocalSubscription* subscription) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The set of a watch without subscribers is kept for the next one, within bounds.
-  void KeepLastKnown(const Watch& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void KeepLastKnown(const Watch& watch, const std::string& owner)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False when there is none.
   bool RestoreLastKnown(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes a subscriber off its watch; the last one unsubscribes it.
@@ -560,6 +568,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // simulation with the same seed runs the same.
   using Records = std::unordered_map<std::string_view, RecordPtr>;
   Records records_ ABSL_GUARDED_BY(mu_);
+  // Of them, those of each owner, and of all that have a name.
+  OwnerCounts records_of_ ABSL_GUARDED_BY(mu_);
+  int64_t named_records_ ABSL_GUARDED_BY(mu_) = 0;
   // Those whose intent is a checked one, by key.
   std::map<std::string_view, RecordPtr> checked_ ABSL_GUARDED_BY(mu_);
   // Those that are superseded, by key; and when they are tried again.
@@ -602,6 +613,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   uint64_t last_watch_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_subscription_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, RecordPtr> watches_ ABSL_GUARDED_BY(mu_);  // by selector
+  OwnerCounts watches_of_ ABSL_GUARDED_BY(mu_);                    // that each owner follows
 
   // What is queued in the journal, what of that was tried to be written (and may be sent), and what
   // is durable.

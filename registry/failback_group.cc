@@ -15,6 +15,7 @@
 #include "registry/ids.h"
 #include "registry/merged_pages.h"
 #include "registry/merged_set.h"
+#include "registry/owned_listener.h"
 #include "registry/serial_notifier.h"
 #include "registry/set_snapshot.h"
 #include "registry/status_policy.h"
@@ -81,17 +82,19 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
  public:
   // The subscriber resumes from the position of `request`, if that has one.
   Merged(size_t members, const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener)
-      : notifier_(std::move(listener)),
+      : owner_(OwnerOf(listener.get())),
+        notifier_(std::move(listener)),
         epoch_(request.epoch()),
         revision_(request.revision()),
         set_(members, FirstEpoch()),
         apart_(epoch_ != 0 || revision_ != 0) {}
 
   // Hears one member.
-  class Source final : public NotifyListener {
+  class Source final : public OwnedListener {
    public:
     Source(std::shared_ptr<Merged> merged, size_t member)
         : merged_(std::move(merged)), member_(member) {}
+    const std::string& owner() const override { return merged_->owner_; }
     void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
       merged_->Hear(member_, event);
     }
@@ -186,6 +189,7 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
     notifier_.Close();
   }
 
+  const std::string owner_;
   SerialNotifier notifier_;
   const uint64_t epoch_;
   const uint64_t revision_;

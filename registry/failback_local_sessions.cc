@@ -33,6 +33,7 @@ FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::NewSession(
     const OpenSessionRequest& request) {
   auto session = std::make_unique<LocalSession>();
   session->id = NewSessionId(request.owner());
+  session->owner = request.owner();
   session->serial = ++last_session_serial_;
   session->incarnation = request.incarnation();
   LocalSession* const opened = session.get();

@@ -131,12 +131,15 @@ class FailbackRegistry final : public Registry {
     int max_calls_in_flight = 8;
     int max_batch = 250;
     // Bounds; what is beyond is refused with LIMIT_REACHED, which names the bound. Each at least 1.
-    // Intents held at once.
+    // Intents held at once. Where callers are told apart, one of them has half at most, and so have
+    // those that were stated without a session together (registry/shared_limit.h).
     int64_t max_records = 1000000;
+    bool callers_have_names = false;
     // Intents and subscriptions that the upstream has not acknowledged. At the bound no new intent
     // is taken, but for an unregister of what is held, which leads back below it.
     int64_t max_pending = 1000000;
-    // Selectors followed at the upstream, and local subscribers of all of them.
+    // Selectors followed at the upstream, of which one caller has half at most; and local
+    // subscribers of all of them.
     int64_t max_subscriptions = 10000;
     int64_t max_listeners = 100000;
     // Local sessions that are open at once; where callers are told apart, one of them has a quarter

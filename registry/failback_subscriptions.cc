@@ -5,6 +5,7 @@
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/failback_core.h"
+#include "registry/owned_listener.h"
 #include "registry/selector.h"
 #include "registry/set_snapshot.h"
 #include "registry/validation.h"
@@ -81,6 +82,7 @@ class FailbackRegistry::Core::WatchListener final : public NotifyListener {
 std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
     const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener) {
   auto subscription = std::make_shared<LocalSubscription>();
+  subscription->owner = OwnerOf(listener.get());
   subscription->notifier = std::make_shared<SerialNotifier>(std::move(listener));
   subscription->session_id = request.session_id();
   subscription->subscription_id = request.subscription_id();
@@ -101,7 +103,8 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
     } else if (draining_) {
       refused = Refusal(registry::v1::ERROR_REASON_DRAINING,
                         "the agent is draining and takes no new intents");
-    } else if (absl::Status room = RoomToFollow(request.selector()); !room.ok()) {
+    } else if (absl::Status room = RoomToFollow(request.selector(), subscription->owner);
+               !room.ok()) {
       refused = room;
     } else if (session == nullptr && !request.session_id().empty()) {
       refused = Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
@@ -131,6 +134,10 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
       subscription->watch = FindOrCreateWatch(selector)->watch;
       subscription->serial = ++last_subscription_;
       subscription->watch->subscribers.emplace(subscription->serial, subscription);
+      if (subscription->watch->owners.Of(subscription->owner) == 0) {
+        watches_of_.Add(subscription->owner, 1);
+      }
+      subscription->watch->owners.Add(subscription->owner, 1);
       ++listeners_;
       TellFirst(subscription.get());
     }
@@ -233,6 +240,8 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
   }
   const std::shared_ptr<Watch> watch = detached->watch;
   if (watch == nullptr || watch->subscribers.erase(detached->serial) == 0) return;
+  watch->owners.Add(detached->owner, -1);
+  if (watch->owners.Of(detached->owner) == 0) watches_of_.Add(detached->owner, -1);
   --listeners_;
   if (!watch->subscribers.empty()) return;
   const RecordPtr record = watch->record.lock();
@@ -244,7 +253,7 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
   watch->stale_timer.Cancel();
   watch->hold_timer.Cancel();
   WriteSnapshot(watch.get());
-  KeepLastKnown(*watch);
+  KeepLastKnown(*watch, detached->owner);
   watch->set = WatchedSet(options_.empty_snapshot_hold > absl::ZeroDuration());
   record->present = false;
   if (never_sent) {
@@ -254,10 +263,18 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
   NewGeneration(record);
 }
 
-absl::Status FailbackRegistry::Core::RoomToFollow(Selector selector) const {
+absl::Status FailbackRegistry::Core::RoomToFollow(Selector selector,
+                                                  const std::string& owner) const {
   absl::Status room = CheckRoom(listeners_, options_.max_listeners, "listeners");
+  if (!room.ok()) return room;
   NormalizeSelector(&selector);
-  if (!room.ok() || watches_.count(CanonicalSelector(selector)) > 0) return room;
+  const auto found = watches_.find(CanonicalSelector(selector));
+  // One that it follows already costs nothing.
+  if (found == watches_.end() || found->second->watch->owners.Of(owner) == 0) {
+    const SharedLimit limit = {"subscriptions", "limits.subscriptions", options_.max_subscriptions};
+    room = limit.Check(0, watches_of_.Of(owner));
+  }
+  if (!room.ok() || found != watches_.end()) return room;
   room =
       CheckRoom(static_cast<int64_t>(watches_.size()), options_.max_subscriptions, "subscriptions");
   return room.ok() ? CheckRoom(totals_.pending(), options_.max_pending, "pending operations")
@@ -288,9 +305,9 @@ FailbackRegistry::Core::RecordPtr FailbackRegistry::Core::FindOrCreateWatch(
   return record;
 }
 
-void FailbackRegistry::Core::KeepLastKnown(const Watch& watch) {
+void FailbackRegistry::Core::KeepLastKnown(const Watch& watch, const std::string& owner) {
   if (!watch.set.known()) return;
-  DropFromJournal(last_known_.Put(watch.canonical_selector, watch.set.Whole()));
+  DropFromJournal(last_known_.Put(watch.canonical_selector, watch.set.Whole(), owner));
 }
 
 bool FailbackRegistry::Core::RestoreLastKnown(const std::shared_ptr<Watch>& watch) {

@@ -8,6 +8,7 @@
 
 #include "registry/errors.h"
 #include "registry/ids.h"
+#include "registry/owned_listener.h"
 #include "registry/security/token_seal.h"
 #include "registry/serial_notifier.h"
 #include "registry/validation.h"
@@ -128,9 +129,12 @@ std::string KeepPart(const std::string& first, ListScope* scope) {
 }
 
 // Passes on what a subscription hears, until new rules end it.
-class Gate final : public NotifyListener {
+class Gate final : public OwnedListener {
  public:
-  explicit Gate(std::shared_ptr<NotifyListener> listener) : notifier_(std::move(listener)) {}
+  Gate(std::shared_ptr<NotifyListener> listener, std::string owner)
+      : owner_(std::move(owner)), notifier_(std::move(listener)) {}
+
+  const std::string& owner() const override { return owner_; }
 
   void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
     notifier_.Post(event);
@@ -148,6 +152,7 @@ class Gate final : public NotifyListener {
   void Close() { notifier_.Close(); }
 
  private:
+  const std::string owner_;
   SerialNotifier notifier_;
 };
 
@@ -320,7 +325,7 @@ std::unique_ptr<SubscribeStream> GuardedRegistry::Subscribe(
       return std::make_unique<Refused>();
     }
   }
-  auto gate = std::make_shared<Gate>(std::move(listener));
+  auto gate = std::make_shared<Gate>(std::move(listener), caller_.OwnerTag());
   auto judge = [caller = caller_, selector = request.selector()](const AccessRules& rules) {
     return JudgeRead(rules, caller, selector);
   };

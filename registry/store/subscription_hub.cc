@@ -23,13 +23,6 @@ absl::Status SupersededSubscription(const std::string& id, uint64_t generation) 
                  {{"generation", absl::StrCat(generation)}});
 }
 
-absl::Status TooManyFilters(size_t limit) {
-  return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
-                 absl::StrCat("filters of one service (limits.max_filters_per_service): at most ",
-                              limit, " are followed; end some, or have the limit raised"),
-                 {{"limit", absl::StrCat(limit)}});
-}
-
 }  // namespace
 
 class SubscriptionHub::Stream : public SubscribeStream {
@@ -141,11 +134,9 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
   std::string name = CanonicalSelector(selector);
   const bool filtered = HasFilter(selector);
   MutexLock lock(&mu_);
-  if (filtered && options_.max_filters > 0) {
-    const auto it = topics_.find(topic_name);
-    if (it != topics_.end() && it->second->filters.size() >= options_.max_filters &&
-        !it->second->groups.contains(name)) {
-      member->notifier.PostEnd(TooManyFilters(options_.max_filters));
+  if (const auto it = topics_.find(topic_name); filtered && it != topics_.end()) {
+    if (auto status = RoomForFilter(*it->second, name, member->owner); !status.ok()) {
+      member->notifier.PostEnd(status);
       return stream;
     }
   }
@@ -172,6 +163,12 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
   member->group = group.get();
   member->place = group->members.size();
   group->members.push_back(member);
+  if (filtered) {
+    if (group->owners.Of(member->owner).value_or(0) == 0) {
+      topic->filter_owners.Add(member->owner, 1);
+    }
+    group->owners.Add(member->owner, 1);
+  }
   ++subscribers_;
 
   std::shared_ptr<Message> first;
@@ -196,6 +193,19 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
   member->position = first->revision();
   member->Push(std::move(first));
   return stream;
+}
+
+// Whether `owner` may follow this topic under the filter `name`.
+absl::Status SubscriptionHub::RoomForFilter(const Topic& topic, const std::string& name,
+                                            const std::string& owner) const {
+  const SharedLimit limit = {"filters of one service", "limits.max_filters_per_service",
+                             static_cast<int64_t>(options_.max_filters)};
+  const auto group = topic.groups.find(name);
+  const bool known = group != topic.groups.end();
+  // One that it follows already costs nothing.
+  if (known && group->second->owners.Of(owner).value_or(0) > 0) return absl::OkStatus();
+  return limit.Check(known ? 0 : static_cast<int64_t>(topic.filters.size()),
+                     topic.filter_owners.Of(owner));
 }
 
 // The name within a session, made if it is new; null when there is no room for it.
@@ -281,6 +291,10 @@ void SubscriptionHub::Leave(Member* member) {
         name->second.member = nullptr;
       }
     }
+  }
+  if (group->filtered) {
+    group->owners.Add(member->owner, -1);
+    if (group->owners.Of(member->owner) == 0) group->topic->filter_owners.Add(member->owner, -1);
   }
   if (member->place + 1 != group->members.size()) {
     group->members[member->place] = std::move(group->members.back());

@@ -61,7 +61,7 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
     // However long the snapshot is: a client takes no message above 4 MiB by default. Likewise for
     // what a subscriber has missed.
     size_t longest_delta_bytes = 1 << 20;
-    // Filters under which one service is followed; 0: no limit.
+    // Filters under which one service is followed, half of them by one owner at most; 0: no limit.
     size_t max_filters = 2000;
     // What changes for those who follow a namespace is found from the commits of its services; off:
     // it is published as a topic of its own.
@@ -170,6 +170,8 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Name* GetName(const std::string& session_id, const std::string& subscription_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status RoomForFilter(const Topic& topic, const std::string& name,
+                             const std::string& owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Claim(const SubscribeRequest& request, const std::shared_ptr<Member>& member,
                      Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Leave(Member* member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -12,7 +12,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "registry/owned_listener.h"
 #include "registry/serial_notifier.h"
+#include "registry/shared_limit.h"
 #include "registry/store/filter_index.h"
 #include "registry/store/subscription_hub.h"
 #include "retry/mutex.h"
@@ -48,12 +50,14 @@ class SubscriptionHub::Message {
 
 class SubscriptionHub::Member {
  public:
-  explicit Member(std::shared_ptr<NotifyListener> listener) : notifier(std::move(listener)) {}
+  explicit Member(std::shared_ptr<NotifyListener> listener)
+      : owner(OwnerOf(listener.get())), notifier(std::move(listener)) {}
 
   void Push(std::shared_ptr<Message> message) {
     notifier.PostDeferred([message = std::move(message)] { return message->Get(message); });
   }
 
+  const std::string owner;
   SerialNotifier notifier;
 
   // Guarded by the hub's lock.
@@ -72,6 +76,7 @@ struct SubscriptionHub::Group {
   bool filtered = false;
   FilterIndex<Group>::Conditions conditions;  // in topic->filters
   std::vector<std::shared_ptr<Member>> members;
+  OwnerCounts owners;  // of members, if it is filtered
   // While a commit is told: the change that was compared last, and what is seen of all.
   uint64_t looked_at = 0;
   std::shared_ptr<std::vector<InstanceChange>> seen;
@@ -93,7 +98,8 @@ struct SubscriptionHub::Topic {
   int64_t size = 0;  // instances after the last change
   absl::flat_hash_map<std::string, std::unique_ptr<Group>> groups;  // by name
   FilterIndex<Group> filters;                                       // groups that have one
-  Group* unfiltered = nullptr;                                      // the one that has none
+  OwnerCounts filter_owners;    // of filters: each of those who follow one has it
+  Group* unfiltered = nullptr;  // the one that has none
 
   bool is_namespace() const { return name.back() == '\0'; }
 };

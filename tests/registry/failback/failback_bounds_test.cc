@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tests/registry/failback/failback_fixture.h"
+#include "tests/registry/owned_subscriber.h"
 
 namespace failback {
 namespace {
@@ -300,6 +301,71 @@ TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotTakeEveryLocalSession) {
       << refused;
   EXPECT_TRUE(open("a-2", "a").ok()) << "resumed";
   EXPECT_TRUE(open("b-1", "b").ok());
+}
+
+TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotTakeEveryInstance) {
+  options_.max_records = 4;
+  options_.callers_have_names = true;
+  Start();
+  const auto open = [this](const std::string& owner) {
+    OpenSessionRequest request;
+    request.set_incarnation("of-" + owner);
+    request.set_owner(owner);
+    Answer<OpenSessionResponse> answer;
+    registry_->OpenSession(request, answer.Catch());
+    return answer.get()->session_id();
+  };
+  const auto state = [this](const std::string& session, const std::string& id) {
+    RegisterRequest registration = MakeRegister({MakeInstance(id)});
+    registration.set_session_id(session);
+    return Register(registration).item();
+  };
+  const std::string a = open("a"), b = open("b");
+  EXPECT_TRUE(state(a, "a1").ok());
+  EXPECT_TRUE(state(a, "a2").ok());
+  const absl::Status refused = state(a, "a3");
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_LIMIT_REACHED) << refused;
+  EXPECT_NE(refused.message().find("its share of limits.instances (4)"), std::string::npos)
+      << refused;
+  EXPECT_TRUE(state(a, "a2").ok()) << "what it has";
+  EXPECT_TRUE(state(b, "b1").ok());
+  EXPECT_EQ(ReasonOf(state(a, "b1")), registry::v1::ERROR_REASON_LIMIT_REACHED) << "another's";
+  EXPECT_TRUE(state(b, "a1").ok()) << "it has two now";
+  EXPECT_TRUE(state(a, "a3").ok()) << "and the other one";
+  EXPECT_EQ(ReasonOf(state(b, "b3")), registry::v1::ERROR_REASON_LIMIT_REACHED);
+}
+
+TEST_F(FailbackBoundsTest, Rule13_InstancesWithoutASessionTogetherHaveTheShareOfOne) {
+  options_.max_records = 4;
+  options_.callers_have_names = true;
+  Start();
+  EXPECT_TRUE(Register("a").item().ok());
+  EXPECT_TRUE(Register("b").item().ok());
+  EXPECT_EQ(ReasonOf(Register("c").item()), registry::v1::ERROR_REASON_LIMIT_REACHED);
+}
+
+TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotFollowAllThatMayBeFollowed) {
+  options_.max_subscriptions = 4;
+  Start();
+  std::vector<std::unique_ptr<SubscribeStream>> streams;
+  const auto follow = [&](const std::string& owner, const std::string& service) {
+    auto listener = std::make_shared<RecordingListener>();
+    streams.push_back(Subscribe(std::make_shared<OwnedSubscriber>(owner, listener), service));
+    return listener->end().value_or(absl::OkStatus());
+  };
+  EXPECT_EQ(follow("a", "one"), absl::OkStatus());
+  EXPECT_EQ(follow("a", "two"), absl::OkStatus());
+  const absl::Status refused = follow("a", "three");
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_LIMIT_REACHED) << refused;
+  EXPECT_NE(refused.message().find("its share of limits.subscriptions (4)"), std::string::npos)
+      << refused;
+  EXPECT_EQ(follow("a", "two"), absl::OkStatus()) << "one that it follows";
+  EXPECT_EQ(follow("b", "three"), absl::OkStatus());
+  EXPECT_EQ(follow("", "four"), absl::OkStatus()) << "nobody in particular";
+  streams[1].reset();
+  EXPECT_EQ(ReasonOf(follow("a", "three")), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  streams[3].reset();
+  EXPECT_EQ(follow("a", "three"), absl::OkStatus());
 }
 
 // A client that was away for longer than its TTL comes back to what is its own.

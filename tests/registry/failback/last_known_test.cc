@@ -34,6 +34,24 @@ TEST(LastKnownSetsTest, TheOldestGoesFirstByNumberAndByBytes) {
   EXPECT_EQ(sets.bytes(), 0);
 }
 
+TEST(LastKnownSetsTest, NoOwnerPushesOutWhatOthersHaveLeft) {
+  LastKnownSets sets(4, 1000);
+  EXPECT_THAT(sets.Put("alice", "1", "alice"), IsEmpty());
+  EXPECT_THAT(sets.Put("bob", "1", "bob"), IsEmpty());
+  EXPECT_THAT(sets.Put("m1", "1", "mallory"), IsEmpty());
+  EXPECT_THAT(sets.Put("m2", "1", "mallory"), IsEmpty());
+  EXPECT_THAT(sets.Put("m3", "1", "mallory"), ElementsAre("m1"));
+  EXPECT_THAT(sets.Put("m4", std::string(900, 'x'), "mallory"), ElementsAre("m2"));
+  EXPECT_THAT(sets.Put("m5", std::string(900, 'x'), "mallory"), ElementsAre("m3", "m4"));
+  EXPECT_TRUE(sets.Contains("alice"));
+  EXPECT_TRUE(sets.Contains("bob"));
+  // By bytes, for somebody else.
+  EXPECT_THAT(sets.Put("c", std::string(400, 'x'), "carol"), ElementsAre("m5"));
+  // Where nobody has too much the oldest goes.
+  EXPECT_THAT(sets.Put("d", "1", "dave"), IsEmpty());
+  EXPECT_THAT(sets.Put("e", "1", ""), ElementsAre("alice"));
+}
+
 class LastKnownTest : public FailbackTest {
  protected:
   using Listener = std::shared_ptr<RecordingListener>;

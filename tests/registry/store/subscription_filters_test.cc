@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "registry/selector.h"
 #include "registry/store/filter_index.h"
+#include "tests/registry/owned_subscriber.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {
@@ -168,6 +169,38 @@ TEST(Filters, AreBoundedForEachService) {
   EXPECT_EQ(follow("users", "c"), absl::OkStatus());
   streams.erase(streams.begin() + 1);
   EXPECT_EQ(follow("orders", "c"), absl::OkStatus()) << "there is room again";
+}
+
+TEST(Filters, AnOwnerHasHalfOfThoseOfAService) {
+  StoreRegistry::Options options;
+  options.subscriptions.max_filters = 4;
+  StoreHarness store(std::move(options));
+  std::vector<std::unique_ptr<SubscribeStream>> streams;
+  const auto follow = [&](const std::string& owner, const std::string& zone) {
+    SubscribeRequest request;
+    request.mutable_selector()->set_service("orders");
+    if (!zone.empty()) request.mutable_selector()->add_zones(zone);
+    auto subscriber = NewSubscriber();
+    streams.push_back(
+        store->Subscribe(request, std::make_shared<OwnedSubscriber>(owner, subscriber)));
+    return subscriber->ended().value_or(absl::OkStatus());
+  };
+  EXPECT_EQ(follow("mallory", "a"), absl::OkStatus());
+  EXPECT_EQ(follow("mallory", "b"), absl::OkStatus());
+  const absl::Status refused = follow("mallory", "c");
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_LIMIT_REACHED) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              ::testing::HasSubstr("its share of limits.max_filters_per_service (4)"));
+  EXPECT_EQ(follow("mallory", "a"), absl::OkStatus()) << "one that it follows";
+  EXPECT_EQ(follow("mallory", ""), absl::OkStatus()) << "no filter";
+  EXPECT_EQ(follow("alice", "c"), absl::OkStatus());
+  EXPECT_EQ(follow("alice", "a"), absl::OkStatus()) << "another's";
+  EXPECT_EQ(ReasonOf(follow("alice", "d")), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  // Each of one's streams under a filter has to go before there is room for another.
+  streams[0].reset();
+  EXPECT_EQ(ReasonOf(follow("mallory", "c")), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  streams[3].reset();
+  EXPECT_EQ(follow("mallory", "c"), absl::OkStatus());
 }
 
 }  // namespace
