@@ -20,9 +20,10 @@ void RenewingAgents::Renewed(const Session& session, const KeepAliveRequest& req
     summary.set_incarnation(session.incarnation);
     summary.set_client_name(session.client_name);
     summary.set_rank(session.rank);
-    *summary.mutable_ttl() = ToProto(session.ttl());
-    it->second.ttl = session.ttl();
   }
+  // A session that is resumed may have another.
+  it->second.ttl = session.ttl();
+  *it->second.session.mutable_ttl() = ToProto(it->second.ttl);
   it->second.time = SteadyNow();
 }
 
