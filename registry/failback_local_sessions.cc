@@ -81,10 +81,11 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
                           "local sessions");
       if (refused.ok() && !request.owner().empty()) {
         const auto own = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
-          return SessionOwner(entry.first) == request.owner();
+          return entry.second->owner == request.owner();
         });
-        refused = CheckRoom(own, std::max<int64_t>(1, options_.max_sessions / kOwnersShare),
-                            "local sessions of this caller");
+        refused =
+            SharedLimit{"local sessions", "limits.sessions", options_.max_sessions, kOwnersShare}
+                .Check(0, own);
       }
     } else if (!MayResumeSession(known->id, request.owner())) {
       refused = SessionNotOwned();

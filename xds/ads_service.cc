@@ -11,6 +11,7 @@
 #include "registry/grpc_threads.h"
 #include "registry/ids.h"
 #include "registry/log.h"
+#include "registry/shared_limit.h"
 #include "registry/validation.h"
 #include "xds/response_encoding.h"
 #include "xds/service_name.h"
@@ -32,6 +33,14 @@ std::string ClientOf(const grpc::CallbackServerContext& context, const Identity&
   if (caller.kind != Identity::Kind::kAnonymous) return caller.OwnerTag();
   std::string peer = context.peer();
   return peer.rfind("unix:", 0) == 0 ? "unix" : peer.substr(0, peer.rfind(':'));
+}
+
+absl::Status TooMany(const char* what, int64_t limit) {
+  return WithRetryDelay(
+      Refusal(registry::v1::ERROR_REASON_OVERLOADED,
+              absl::StrCat("too many ", what, " at once, at most ", limit, " are allowed"),
+              {{"limit", absl::StrCat(limit)}}),
+      kOverloadDelay);
 }
 
 ServiceCache::Options WithExecutor(ServiceCache::Options options, Executor* executor) {
@@ -169,8 +178,10 @@ class AdsService::Stream final : public ServiceCache::Follower,
 class AdsService::Reactor final
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  Reactor(AdsService* service, Identity caller, std::string client, std::shared_ptr<void> silent)
+  Reactor(AdsService* service, Identity caller, std::string client, std::shared_ptr<void> place,
+          std::shared_ptr<void> silent)
       : service_(service),
+        place_(std::move(place)),
         stream_(std::make_shared<Stream>(service, this, std::move(caller), std::move(client),
                                          std::move(silent))) {}
 
@@ -191,6 +202,7 @@ class AdsService::Reactor final
   }
 
   AdsService* const service_;
+  const std::shared_ptr<void> place_;  // among the streams of its caller
   const std::shared_ptr<Stream> stream_;
   grpc::ByteBuffer read_;
 };
@@ -223,6 +235,9 @@ void AdsService::Stream::Advance() {
 AdsService::AdsService(Registry* registry, const Options& options)
     : options_(options),
       version_prefix_(absl::StrCat(RandomId().substr(0, 8), "-")),
+      streams_of_callers_(static_cast<int>(SharedLimit{"discovery streams", "of this server",
+                                                       static_cast<int64_t>(options.max_streams)}
+                                               .share())),
       cache_(registry, WithExecutor(options.cache, &executor_)) {
   KeepGrpcCallbackThreads();
 }
@@ -259,21 +274,22 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AdsService::StreamA
   absl::StatusOr<Identity> caller = Identity();
   if (options_.access != nullptr) caller = options_.access->Identify(*context);
   const Identity known = caller.value_or(Identity());
+  const bool named = known.kind != Identity::Kind::kAnonymous;
+  std::shared_ptr<void> place = streams_of_callers_.Enter(named ? known.OwnerTag() : "");
   std::shared_ptr<void> silent = silent_streams_.Enter(ConnectionOf(context->peer()));
-  const bool too_many_silent = silent == nullptr;
-  auto* reactor = new Reactor(this, known, ClientOf(*context, known), std::move(silent));
+  absl::Status room;
+  if (place == nullptr) {
+    room = TooMany("discovery streams of one caller", streams_of_callers_.limit());
+  } else if (silent == nullptr) {
+    room =
+        TooMany("discovery streams without a request on one connection", silent_streams_.limit());
+  }
+  auto* reactor =
+      new Reactor(this, known, ClientOf(*context, known), std::move(place), std::move(silent));
   const std::shared_ptr<Stream> stream = reactor->stream();
   absl::Status refusal = caller.status();
   if (refusal.ok() && options_.access != nullptr) refusal = options_.access->CheckAny(*context);
-  if (refusal.ok() && too_many_silent) {
-    refusal = WithRetryDelay(
-        Refusal(
-            registry::v1::ERROR_REASON_OVERLOADED,
-            absl::StrCat("too many discovery streams without a request on one connection, at most ",
-                         silent_streams_.limit(), " are allowed"),
-            {{"limit", absl::StrCat(silent_streams_.limit())}}),
-        kOverloadDelay);
-  }
+  if (refusal.ok()) refusal = room;
   {
     MutexLock lock(&mu_);
     if (!refusal.ok()) {
@@ -282,9 +298,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AdsService::StreamA
       refusal =
           Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the discovery server is stopping");
     } else if (streams_.size() >= options_.max_streams) {
-      refusal = WithRetryDelay(
-          Refusal(registry::v1::ERROR_REASON_OVERLOADED, "too many discovery streams at once"),
-          kOverloadDelay);
+      refusal = TooMany("discovery streams", static_cast<int64_t>(options_.max_streams));
     } else {
       streams_.insert(stream);
     }

@@ -51,7 +51,8 @@ class AdsService final
 
   struct Options {
     ServiceCache::Options cache;
-    // Beyond it a new stream is refused with RESOURCE_EXHAUSTED.
+    // Beyond it a new stream is refused with RESOURCE_EXHAUSTED. A caller that has a name has half
+    // of them at most.
     size_t max_streams = 10000;
     // Names that one client follows over all its streams, where callers are told apart by their
     // credentials, else that one address does: half of cache.max_services, so that no client takes
@@ -109,11 +110,12 @@ class AdsService final
 
   const Options options_;
   const std::string version_prefix_;
+  KeyedGauge silent_streams_{kSilentStreamsPerConnection};  // by connection
+  KeyedGauge streams_of_callers_;                           // that have names
   // Tells streams of changes, so that the registry's threads go on.
   ThreadPool executor_{1};
   ServiceCache cache_;
   std::atomic<int64_t> responses_{0};
-  KeyedGauge silent_streams_{kSilentStreamsPerConnection};  // by connection
   mutable Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);

@@ -7,11 +7,13 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/registry_server.h"
+#include "registry/security/access_control.h"
 #include "tests/registry/fake_registry.h"
 #include "tests/util/daemons.h"
 #include "tests/util/process.h"
@@ -51,8 +53,9 @@ SubscribeResponse Upsert(int i) {
 // A client of the discovery service that says what the test tells it to.
 class RawClient {
  public:
-  explicit RawClient(const std::shared_ptr<grpc::Channel>& channel)
+  explicit RawClient(const std::shared_ptr<grpc::Channel>& channel, const std::string& token = "")
       : stub_(AggregatedDiscoveryService::NewStub(channel)) {
+    if (!token.empty()) context_.AddMetadata("authorization", "Bearer " + token);
     context_.set_deadline(absl::ToChronoTime(absl::Now() + kProcessTimeout));
     stream_ = stub_->StreamAggregatedResources(&context_);
   }
@@ -106,6 +109,7 @@ class AdsServiceTest : public ::testing::Test {
     options.cache.linger = absl::ZeroDuration();
     options.max_streams = max_streams;
     options.cache.max_services = max_services;
+    options.access = access_;
     ads_ = std::make_unique<AdsService>(&registry_, options);
     RegistryServer::Options server_options;
     server_options.listen = {listen_.empty() ? absl::StrCat("unix:", dir_.File("ads.sock"))
@@ -123,6 +127,7 @@ class AdsServiceTest : public ::testing::Test {
 
   const TempDir dir_;
   std::string listen_;
+  std::shared_ptr<AccessControl> access_;
   std::unique_ptr<HashedWheelTimer> timer_;
   FakeRegistry registry_;
   std::unique_ptr<AdsService> ads_;
@@ -141,7 +146,8 @@ TEST_F(AdsServiceTest, FewStreamsOnAConnectionSayNothing) {
   EXPECT_FALSE(refused.Read());
   const grpc::Status status = refused.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("on one connection, at most 64 are allowed"));
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("on one connection at once, at most 64 are allowed"));
   // One that is of use is not counted.
   silent[0]->Subscribe(ResourceType::kEndpoints, {"orders"});
   const auto subscription = registry_.WaitForSubscription(0);
@@ -269,6 +275,32 @@ TEST_F(AdsServiceTest, BadRequestsEndTheStream) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("type_url"));
   EXPECT_TRUE(Eventually([&] { return ads_->Stats().streams == 0; }));
+}
+
+TEST_F(AdsServiceTest, OneCallerDoesNotTakeAllStreams) {
+  config::v1::Tokens known;
+  for (const std::string name : {"a", "b"}) {
+    auto* const token = known.add_tokens();
+    token->set_name(name);
+    token->set_sha256(absl::BytesToHexString(Sha256(name)));
+  }
+  access_ = std::make_shared<AccessControl>(AccessRules::Make(nullptr, &known).value());
+  Start(/*max_streams=*/4);
+  const auto open = [&](const std::string& token) {
+    auto client = std::make_unique<RawClient>(channel_, token);
+    client->Subscribe(ResourceType::kListener, {"orders"});
+    return client;
+  };
+  const auto one = open("a"), two = open("a");
+  ASSERT_TRUE(one->Read());
+  ASSERT_TRUE(two->Read());
+  const auto refused = open("a");
+  EXPECT_FALSE(refused->Read());
+  const grpc::Status status = refused->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("of one caller at once, at most 2 are allowed"));
+  const auto other = open("b");
+  EXPECT_TRUE(other->Read());
 }
 
 TEST_F(AdsServiceTest, StreamsAreBounded) {

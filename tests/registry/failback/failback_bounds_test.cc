@@ -297,7 +297,8 @@ TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotTakeEveryLocalSession) {
   EXPECT_TRUE(open("a-2", "a").ok());
   const absl::Status refused = open("a-3", "a").status();
   EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_LIMIT_REACHED);
-  EXPECT_NE(refused.message().find("2 local sessions of this caller"), std::string::npos)
+  EXPECT_NE(refused.message().find("local sessions of one owner: at most 2 are allowed"),
+            std::string::npos)
       << refused;
   EXPECT_TRUE(open("a-2", "a").ok()) << "resumed";
   EXPECT_TRUE(open("b-1", "b").ok());
