@@ -35,7 +35,7 @@ class Requests {
     const size_t items = 1 + Below(5);
     for (size_t i = 0; i < items; ++i) {
       Registration& item = *request.add_registrations();
-      if (Below(8) > 0) item.set_generation(random_() >> Below(64));
+      if (Below(8) > 0) item.set_generation(random_() >> (2 + Below(62)));
       ServiceInstance& instance = *item.mutable_instance();
       if (Below(2) == 0) instance.mutable_key()->set_namespace_(Name(63));
       instance.mutable_key()->set_service(Name(200));
