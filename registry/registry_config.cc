@@ -62,6 +62,10 @@ absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const RegistryConfig& config,
   options->default_ttl = FromProto(config.session().default_ttl());
   options->min_ttl = FromProto(config.session().min_ttl());
   options->max_ttl = FromProto(config.session().max_ttl());
+  options->max_instances = static_cast<int64_t>(config.limits().max_instances());
+  options->max_instances_per_session =
+      static_cast<int64_t>(config.limits().max_instances_per_session());
+  options->max_sessions = static_cast<int64_t>(config.limits().max_sessions());
   options->max_batch = config.limits().max_batch();
   options->max_request_bytes = config.limits().max_request_bytes();
   options->subscriptions.max_filters = config.limits().max_filters_per_service();

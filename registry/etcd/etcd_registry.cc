@@ -10,6 +10,7 @@
 #include "registry/etcd/fences.h"
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
+#include "registry/etcd/limits.h"
 #include "registry/etcd/lister.h"
 #include "registry/etcd/marks.h"
 #include "registry/etcd/operator_view.h"
@@ -73,6 +74,14 @@ etcd::Fences::Options FenceOptions(const EtcdRegistry::Options& options) {
   return fences;
 }
 
+etcd::Limits::Options LimitOptions(const EtcdRegistry::Options& options) {
+  etcd::Limits::Options limits;
+  limits.max_instances = options.max_instances;
+  limits.max_instances_per_session = options.max_instances_per_session;
+  limits.max_sessions = options.max_sessions;
+  return limits;
+}
+
 etcd::Pulse::Options PulseOptions(const EtcdRegistry::Options& options) {
   etcd::Pulse::Options pulse;
   pulse.outage_limit = options.watch_outage_limit;
@@ -89,18 +98,20 @@ class EtcdRegistry::Core {
         client(ClientOptions()),
         keys(options.prefix),
         identity(&client, &keys, [this](const Store&) { services.EndEpoch(); }),
-        sessions(&client, &keys, &identity, SessionOptions(options),
+        limits(&client, &keys, LimitOptions(options)),
+        sessions(&client, &keys, &identity, &limits, SessionOptions(options),
                  [this](const std::string& session_id) {
                    services.EndSession(session_id);
                    operators.agents().Drop(session_id);
                  }),
         fences(&client, &keys, FenceOptions(options)),
-        writer(&client, &keys, &sessions, &fences, WriterOptions(options)),
+        writer(&client, &keys, &sessions, &fences, &limits, WriterOptions(options)),
         services(&client, &keys, &identity, &fences, ServiceOptions(options)),
         lister(&client, &keys, &identity),
         marks(&client, &keys, &identity),
         operators(&client, &keys, &identity),
         pulse(&client, &identity, PulseOptions(options)) {
+    limits.Start();
     ScheduleSweep();
   }
 
@@ -121,6 +132,7 @@ class EtcdRegistry::Core {
   Client client;
   const etcd::Keys keys;
   Identity identity;
+  etcd::Limits limits;
   etcd::Sessions sessions;
   etcd::Fences fences;
   etcd::Writer writer;

@@ -21,7 +21,7 @@
 // and so is the end of a session with more than about 500 instances; what expires leaves
 // its fence only in services that are followed (a session's late calls fail with SESSION_UNKNOWN
 // all the same); pages of a listing are in the order of etcd's keys; the Limits on instances and
-// sessions are not enforced.
+// sessions are held approximately.
 //
 // Thread safety: as Registry. Callbacks and listeners run on gRPC's threads and the timer's.
 
@@ -71,6 +71,11 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
     int operations_per_txn = 125;
     size_t bytes_per_txn = 1 << 20;
     int max_txns_in_flight = 16;
+
+    // Held approximately, by each server on its own (registry/etcd/limits.h); 0: no limit.
+    int64_t max_instances = 0;
+    int64_t max_instances_per_session = 0;
+    int64_t max_sessions = 0;
 
     uint32_t max_batch = kDefaultMaxBatch;
     // Told to clients; the server adapter enforces it.

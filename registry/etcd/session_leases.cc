@@ -22,6 +22,8 @@ using etcdserverpb::TxnResponse;
 using failback::etcd::v1::SessionRecord;
 
 constexpr int kMaxTries = 8;
+// What a session has is not counted again before.
+constexpr absl::Duration kCountAgain = absl::Seconds(5);
 // New leases at a time.
 constexpr int64_t kMostAtOnce = 32;
 
@@ -49,6 +51,30 @@ void Sessions::TakeRoom(const SessionPtr& session, int64_t keys, Client::Done<in
   }
   if (lease == 0) return Grow(session);
   std::move(done)(lease);
+}
+
+std::optional<int64_t> Session::Held() const {
+  MutexLock lock(&mu);
+  int64_t keys = 0;
+  for (const Lease& lease : leases) {
+    if (lease.keys == kUncounted) return std::nullopt;
+    keys += lease.keys;
+  }
+  return std::max<int64_t>(0, keys - 1);  // one is the session's own
+}
+
+void Sessions::Count(const SessionPtr& session, absl::AnyInvocable<void(absl::Status) &&> done) {
+  std::vector<int64_t> leases;
+  {
+    MutexLock lock(&session->mu);
+    const SteadyTime now = SteadyNow();
+    const bool recent = now - session->counted < kCountAgain;
+    for (const Session::Lease& lease : session->leases) {
+      if (!recent || lease.keys == Session::kUncounted) leases.push_back(lease.id);
+    }
+    if (!recent) session->counted = now;
+  }
+  ReadCounts(session, std::move(leases), std::move(done));
 }
 
 void Sessions::GiveRoom(const SessionPtr& session, int64_t lease, int64_t keys) {
@@ -111,8 +137,13 @@ void Sessions::Grow(SessionPtr session) {
 }
 
 void Sessions::CountLeases(SessionPtr session, std::vector<int64_t> uncounted) {
-  auto gather = std::make_shared<Gather>(
-      [this, session](const absl::Status& status) { Grown(session, status); });
+  ReadCounts(session, std::move(uncounted),
+             [this, session](const absl::Status& status) { Grown(session, status); });
+}
+
+void Sessions::ReadCounts(const SessionPtr& session, std::vector<int64_t> uncounted,
+                          absl::AnyInvocable<void(absl::Status) &&> done) {
+  auto gather = std::make_shared<Gather>(std::move(done));
   for (const int64_t lease : uncounted) {
     LeaseTimeToLiveRequest read;
     read.set_id(lease);

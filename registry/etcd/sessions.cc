@@ -75,7 +75,13 @@ struct Sessions::Opening {
   IncarnationRecord before;    // what it had
   int64_t lease = 0;
   int tries = 0;
+  Limits* limits = nullptr;  // where a place is reserved for the session
 
+  void Settle(bool written) {
+    if (limits != nullptr) limits->Settle(Limits::kSessions, 1, written);
+    limits = nullptr;
+  }
+  ~Opening() { Settle(false); }
   void Fail(const absl::Status& status) { std::move(done)(status); }
 };
 
@@ -203,6 +209,12 @@ void Sessions::ReadSession(std::shared_ptr<Opening> opening, const std::string& 
 
 // One lease for the session; one for the incarnation, which has a day again.
 void Sessions::GrantLeases(std::shared_ptr<Opening> opening) {
+  if (opening->limits == nullptr) {
+    if (limits_->Reserve(Limits::kSessions, 1) == 0) {
+      return opening->Fail(limits_->Reached(Limits::kSessions));
+    }
+    opening->limits = limits_;
+  }
   auto gather = std::make_shared<Gather>([this, opening](const absl::Status& status) {
     if (status.ok()) return Create(opening);
     Revoke(opening->lease);
@@ -259,6 +271,7 @@ void Sessions::Create(std::shared_ptr<Opening> opening) {
                    Revoke(opening->incarnation_lease);
                    return ReadIncarnation(opening);
                  }
+                 opening->Settle(true);
                  Revoke(opening->replaced_lease);
                  mvccpb::KeyValue kv;
                  kv.set_value(session.SerializeAsString());
@@ -517,6 +530,7 @@ void Sessions::RevokeLeases(const std::string& session_id, const SessionRecord& 
           if (!response.ok() && ErrorOf(response.status()) != Error::kLeaseNotFound) {
             return std::move(done)(response.status());
           }
+          if (response.ok()) limits_->Removed(Limits::kSessions, 1);
           Forget(session_id);
           std::move(done)(response.ok() ? static_cast<uint64_t>(response->header().revision()) : 0);
         });

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
 #include "registry/etcd/lease_renewer.h"
+#include "registry/etcd/limits.h"
 #include "registry/registry.h"
 #include "registry/steady_time.h"
 
@@ -69,12 +71,15 @@ struct Session {
   // keys are read first.
   bool expects_absent ABSL_GUARDED_BY(mu) = true;
   SteadyTime last_used ABSL_GUARDED_BY(mu);
+  SteadyTime counted ABSL_GUARDED_BY(mu) = SteadyPast();  // that of the leases
   SteadyTime incarnation_renewed ABSL_GUARDED_BY(mu) = SteadyPast();
 
   absl::Duration ttl() const { return absl::Milliseconds(ttl_ms.load()); }
   // Whether the lease is the session's; and whether something may be put on it.
   bool Has(int64_t lease) const;
   bool Keeps(int64_t lease) const;
+  // Instances on the leases, what is on its way included; nullopt when that is to be counted first.
+  std::optional<int64_t> Held() const;
   // That of the session's key. Another TTL moves the key to another: who writes compares it, so
   // that nothing is put on a lease that retires.
   int64_t KeyLease() const;
@@ -105,11 +110,12 @@ class Sessions {
   };
 
   // `on_end` is told the id of a session that is found to be over. All outlive this.
-  Sessions(Client* client, const Keys* keys, Identity* identity, Options options,
+  Sessions(Client* client, const Keys* keys, Identity* identity, Limits* limits, Options options,
            std::function<void(const std::string&)> on_end)
       : client_(client),
         keys_(keys),
         identity_(identity),
+        limits_(limits),
         options_(options),
         on_end_(std::move(on_end)),
         renewer_(client) {}
@@ -123,6 +129,8 @@ class Sessions {
   // The session if it is known here, or as etcd has it; SESSION_UNKNOWN when it is over.
   void Find(const std::string& session_id, Client::Done<SessionPtr> done);
 
+  // Has etcd count what is on the session's leases, if that was not done just now.
+  void Count(const SessionPtr& session, absl::AnyInvocable<void(absl::Status) &&> done);
   // A lease of the session with room for `keys` more, which are counted from now on.
   void TakeRoom(const SessionPtr& session, int64_t keys, Client::Done<int64_t> done);
   // `keys` keys are no longer on the lease.
@@ -183,6 +191,8 @@ class Sessions {
   static void EndMove(const std::shared_ptr<Move>& move);
 
   void Grow(SessionPtr session);
+  void ReadCounts(const SessionPtr& session, std::vector<int64_t> leases,
+                  absl::AnyInvocable<void(absl::Status) &&> done);
   void CountLeases(SessionPtr session, std::vector<int64_t> uncounted);
   void AddLeases(SessionPtr session, std::vector<int64_t> leases, int tries);
   void Grown(SessionPtr session, const absl::Status& status);
@@ -190,6 +200,7 @@ class Sessions {
   Client* const client_;
   const Keys* const keys_;
   Identity* const identity_;
+  Limits* const limits_;
   const Options options_;
   const std::function<void(const std::string&)> on_end_;
   LeaseRenewer renewer_;

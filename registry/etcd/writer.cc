@@ -1,6 +1,7 @@
 #include "registry/etcd/writer.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -46,6 +47,8 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
  public:
   Chunk(Writer* writer, std::shared_ptr<Batch> batch, std::shared_ptr<Gather> gather)
       : writer_(writer), batch_(std::move(batch)), gather_(std::move(gather)) {}
+
+  ~Chunk() { Settle(false); }
 
   void Add(size_t index) {
     Item item;
@@ -160,11 +163,82 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       batch_->session->expects_absent = std::none_of(
           items_.begin(), items_.end(), [](const Item& item) { return item.mod_revision != 0; });
     }
+    if (left && !HoldLimits()) return;
+    left = std::any_of(items_.begin(), items_.end(), [](const Item& item) { return !item.over; });
     if (!left) return;
     if (++tries_ > kMaxTries) {
       return Fail(absl::AbortedError("other hands change the same instances all the time"));
     }
     TakeLeases();
+  }
+
+  void Settle(bool written) {
+    if (reserved_ > 0) writer_->limits_->Settle(Limits::kInstances, reserved_, written);
+    reserved_ = 0;
+  }
+
+  // Refuses what is beyond the limits. False when something has to be read first: then it goes on
+  // after that.
+  bool HoldLimits() {
+    Settle(false);
+    return HoldLimitOfSession() && HoldLimitOfInstances();
+  }
+
+  bool HoldLimitOfSession() {
+    const int64_t most = writer_->limits_->max_instances_per_session();
+    if (most == 0 || batch_->session == nullptr) return true;
+    std::vector<Item*> more;
+    for (Item& item : items_) {
+      if (NeedsLease(item) && !batch_->session->Has(item.lease)) more.push_back(&item);
+    }
+    const std::optional<int64_t> held = batch_->session->Held();
+    if (more.empty()) return true;
+    if (held.has_value() && *held + static_cast<int64_t>(more.size()) <= most) return true;
+    if (HasGuess(more)) return ReadFirst();
+    if (!held.has_value() || !std::exchange(counted_, true)) {
+      writer_->sessions_->Count(batch_->session,
+                                [self = shared_from_this()](const absl::Status& status) {
+                                  if (!status.ok()) return self->Fail(status);
+                                  self->Decide();
+                                });
+      return false;
+    }
+    const auto room = static_cast<size_t>(std::max<int64_t>(0, most - *held));
+    for (; more.size() > room; more.pop_back()) {
+      Refuse(more.back(), writer_->limits_->SessionIsFull());
+    }
+    return true;
+  }
+
+  bool HoldLimitOfInstances() {
+    std::vector<Item*> more;
+    for (Item& item : items_) {
+      if (!item.over && intent(item).registers && item.mod_revision == 0) more.push_back(&item);
+    }
+    if (more.empty()) return true;
+    reserved_ = writer_->limits_->Reserve(Limits::kInstances, static_cast<int64_t>(more.size()));
+    if (reserved_ == static_cast<int64_t>(more.size())) return true;
+    if (HasGuess(more)) return ReadFirst();
+    for (; static_cast<int64_t>(more.size()) > reserved_; more.pop_back()) {
+      Refuse(more.back(), writer_->limits_->Reached(Limits::kInstances));
+    }
+    return true;
+  }
+
+  // What is guessed to be new may be there.
+  static bool HasGuess(const std::vector<Item*>& items) {
+    return std::any_of(items.begin(), items.end(), [](const Item* item) { return !item->read; });
+  }
+
+  bool ReadFirst() {
+    Settle(false);
+    Read();
+    return false;
+  }
+
+  void Refuse(Item* item, const absl::Status& status) {
+    item->over = true;
+    outcome(*item) = {status, 0};
   }
 
   bool NeedsLease(const Item& item) const {
@@ -356,6 +430,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
 
   void OnWritten(const TxnResponse& response) {
     room_ = 0;  // used
+    Settle(true);
     batch_->NoteRevision(response.header().revision());
     for (Item& item : items_) {
       if (item.over) continue;
@@ -394,6 +469,8 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   std::vector<Item> items_;
   int64_t lease_ = 0;
   int64_t room_ = 0;       // taken on lease_, not used yet
+  int64_t reserved_ = 0;   // new instances, of the limit
+  bool counted_ = false;   // what the session has
   int64_t key_lease_ = 0;  // of the session's key, as the leases were chosen
   int64_t tombstone_lease_ = 0;
   bool tombstone_lease_lost_ = false;

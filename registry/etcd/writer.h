@@ -25,6 +25,7 @@
 #include "registry/etcd/client.h"
 #include "registry/etcd/fences.h"
 #include "registry/etcd/keys.h"
+#include "registry/etcd/limits.h"
 #include "registry/etcd/sessions.h"
 #include "registry/etcd/tombstone_leases.h"
 #include "registry/store/batch.h"
@@ -49,11 +50,13 @@ class Writer {
   };
 
   // All outlive the writer; the client is closed before the writer goes.
-  Writer(Client* client, const Keys* keys, Sessions* sessions, Fences* fences, Options options)
+  Writer(Client* client, const Keys* keys, Sessions* sessions, Fences* fences, Limits* limits,
+         Options options)
       : client_(client),
         keys_(keys),
         sessions_(sessions),
         fences_(fences),
+        limits_(limits),
         options_(options),
         tombstones_(client, options.keys_per_lease) {}
 
@@ -73,6 +76,7 @@ class Writer {
   const Keys* const keys_;
   Sessions* const sessions_;
   Fences* const fences_;
+  Limits* const limits_;
   const Options options_;
   TombstoneLeases tombstones_;
 

@@ -4,8 +4,6 @@ one fails the suite, as does a clause that fails otherwise."""
 _ETCD = {
     "a-large-batch-is-one-revision": (
         "a transaction of etcd has 128 operations at most (`--max-txn-ops`)", r"number of revisions is"),
-    "limits-are-refused-without-a-delay": (
-        "instances and sessions are not counted: etcd's quota bounds them", r"is not refused|not \('LIMIT"),
 }
 
 _AGENT_NUMBERS = "an agent numbers what it carries itself: its session at the registry is the agent's"
