@@ -49,6 +49,7 @@ export class Daemon {
 export class Fleet {
   constructor() {
     this.folder = mkdtempSync(join(tmpdir(), "fleet-"));
+    this.others = [];
     this.tokenFile = join(this.folder, "token");
     writeFileSync(this.tokenFile, `${TOKEN}\n`, { mode: 0o600 });
   }
@@ -106,6 +107,30 @@ export class Fleet {
     );
   }
 
+  // One more agent of the registry, called `name`, which registers `services`.
+  async addAgent(name, services, ...options) {
+    const config = join(this.folder, `${name}.yaml`);
+    writeFileSync(config, JSON.stringify({ services }));
+    const agent = await Daemon.start(
+      "agent/failback-agent",
+      "--config",
+      config,
+      "--registry",
+      `main=${this.registryAddress}`,
+      "--listen",
+      `unix:${join(this.folder, `${name}.sock`)}`,
+      "--client-name",
+      name,
+      "--admin",
+      "127.0.0.1:0",
+      "--admin-token-file",
+      this.tokenFile,
+      ...options,
+    );
+    this.others.push(agent);
+    return agent;
+  }
+
   // failbackctl at one of the two; its output.
   async ctl(target, ...args) {
     const { stdout } = await promisify(execFile)(
@@ -125,6 +150,7 @@ export class Fleet {
   async stop() {
     this.watcher?.stop();
     await this.agent?.kill();
+    for (const agent of this.others) await agent.kill();
     await this.registry?.kill();
     rmSync(this.folder, { recursive: true, force: true });
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -132,6 +133,33 @@ TEST_F(VisibleListingTest, PagesHoldWhatMayBeReadAndTokensToo) {
     EXPECT_THAT(List(store, "reader", request, &pages), ElementsAreArray(expected)) << size;
     EXPECT_EQ(pages, std::max(1, 14 / size)) << "no page is short for what is hidden";
   }
+}
+
+// Who holds a key is told to those who may read the service.
+TEST_F(VisibleListingTest, ARefusalNamesTheHolderToReadersOnly) {
+  StoreHarness store;
+  access_->Update(MakeRules({{"fleet", kRegister, "*"}, {"fleet", kRead, "seen"}}));
+  const std::string early = Open(store, "fleet", "early");
+  const std::string late = Open(store, "fleet", "late");
+  GuardedRegistry guarded(&*store, access_, Token("fleet"));
+  const auto state = [&](const std::string& session, const std::vector<const char*>& services) {
+    RegisterRequest request;
+    request.set_session_id(session);
+    for (const char* service : services) {
+      *request.add_registrations()->mutable_instance() = MakeInstance(service, "a");
+    }
+    return CallAndWait<RegisterResponse>(guarded, &Registry::Register, request).value();
+  };
+  state(late, {"hidden", "seen"});
+  const RegisterResponse refused = state(early, {"hidden", "seen"});
+  std::vector<std::optional<std::string>> holders;
+  for (const auto& result : refused.results()) {
+    const absl::Status status = StatusFromProto(result.status());
+    EXPECT_EQ(ReasonOf(status), registry::v1::ERROR_REASON_SUPERSEDED) << status;
+    EXPECT_EQ(ReasonMetadata(status, "rank"), "2");
+    holders.push_back(ReasonMetadata(status, "holder"));
+  }
+  EXPECT_THAT(holders, ::testing::ElementsAre(std::nullopt, "late"));
 }
 
 TEST_F(VisibleListingTest, FiltersMeetNothingThatIsHidden) {

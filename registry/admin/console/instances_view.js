@@ -120,7 +120,7 @@ export const instancesView = {
         ]
       : [
           "No instances",
-          "Nobody is registered as this service now. Who was a moment ago may be in ",
+          "No instance of this service is registered now. One that was a moment ago may be in ",
           h("a", { href: "#/pending" }, "what is pending"),
           " at its agent.",
         ],
