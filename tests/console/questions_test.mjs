@@ -74,6 +74,7 @@ before(async () => {
   await until(/superseded/, troubled, "pending");
   lost = await fleet.addAgent("agent-c", [service("payments", 1)], ...options);
   await until(/acknowledged/, lost, "intents");
+  await until(/agent-c/, fleet.registry, "agents");
   await lost.kill();
   await until(/held/, fleet.registry, "sessions");
 });

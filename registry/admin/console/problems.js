@@ -186,7 +186,7 @@ function registryProblems(registry) {
       level: "warn",
       text: [
         h("strong", {}, "Evictions are held back"),
-        `: so many sessions are overdue at once that the network is the likely cause. ${plural(registry.heldBackLeases, "lease")} past ${registry.heldBackLeases === 1 ? "its" : "their"} TTL stay listed.`,
+        `: so many sessions are overdue at once that the network is the likely cause. ${plural(registry.heldBackLeases, "lease")} past ${registry.heldBackLeases === 1 ? "its TTL stays" : "their TTL stay"} listed.`,
       ],
       action: { href: "#/sessions?sort=-state", text: "Which" },
     });
