@@ -276,7 +276,7 @@ test("what a registry over etcd does not know is not shown as zero", async () =>
   await withPage("etcd", "#/status", {}, async (page) => {
     await shows(page, "Kept by etcd");
     const text = await page.textContent("main");
-    for (const word of ["Epoch", "4711", "12"]) assert.ok(text.includes(word), word);
+    for (const word of ["Epoch", "4,711", "12"]) assert.ok(text.includes(word), word);
     for (const word of ["Instances", "Writes", "Eviction"]) assert.ok(!text.includes(word), word);
   });
 });
