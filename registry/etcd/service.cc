@@ -248,8 +248,9 @@ void Services::Service::Publish(uint64_t revision, const Blobs& before,
   CommitResult commit;
   commit.revision = revision;
   commit.services.push_back({key_, std::move(changes), static_cast<int64_t>(copy_.size())});
-  const auto contents = [this](const std::string&)
-                            ABSL_NO_THREAD_SAFETY_ANALYSIS { return Entries(); };
+  const auto contents = [this](const std::string&) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return SubscriptionHub::Present{Entries(), revision_};
+  };
   hub_->Publish(std::move(commit), contents, deliveries);
 }
 
@@ -312,7 +313,9 @@ void Services::Service::Enter(const std::shared_ptr<Stream>& stream,
   hub_->Begin(key_, revision_);
   stream->Attach(hub_->Subscribe(
       request, revision_,
-      [this](const std::string&) ABSL_NO_THREAD_SAFETY_ANALYSIS { return Entries(); },
+      [this](const std::string&) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return SubscriptionHub::Present{Entries(), revision_};
+      },
       std::move(listener), deliveries));
 }
 

@@ -89,10 +89,7 @@ void Services::EndSession(const std::string& session_id) {
   }
   if (hub == nullptr) return;
   SubscriptionHub::Deliveries deliveries;
-  CommitResult commit;
-  commit.ended_sessions.push_back(session_id);
-  const auto nothing = [](const std::string&) { return std::vector<Blob>(); };  // changes nothing
-  hub->Publish(std::move(commit), nothing, &deliveries);
+  hub->ForgetSession(session_id, &deliveries);
   SubscriptionHub::Deliver(deliveries);
 }
 

@@ -78,7 +78,8 @@ class FilterIndex {
     return absl::StrCat("m", key, std::string(1, '\0'), value);
   }
 
-  // Of metadata the one under which there are the fewest; each zone or state, if there is no other.
+  // Of metadata the one under which there are the fewest, or each zone, if that is fewer; each
+  // state, if there is no other.
   Conditions Choose(const Selector& selector) const {
     Conditions chosen;
     size_t fewest = 0;
@@ -90,8 +91,14 @@ class FilterIndex {
       fewest = there;
       chosen.assign(1, std::move(condition));
     }
-    if (!chosen.empty()) return chosen;
-    for (const std::string& zone : selector.zones()) chosen.push_back(OfZone(zone));
+    Conditions zones;
+    size_t in_zones = 0;
+    for (const std::string& zone : selector.zones()) {
+      zones.push_back(OfZone(zone));
+      const auto it = followers_.find(zones.back());
+      if (it != followers_.end()) in_zones += it->second.size();
+    }
+    if (!zones.empty() && (chosen.empty() || in_zones < fewest)) chosen = std::move(zones);
     if (!chosen.empty()) return chosen;
     for (const int status : selector.statuses()) {
       ServiceInstance instance;

@@ -292,6 +292,15 @@ absl::Status StoreRegistry::DecideBatch(Batch* batch, State::Transaction* transa
 
 void StoreRegistry::Publish(State::Transaction* transaction, int64_t intents,
                             Aftermath* aftermath) {
+  CommitResult result = Commit(transaction, intents, aftermath);
+  // Readers go on meanwhile: with many filters on what has changed this takes a while.
+  hub_->Publish(
+      std::move(result), [this](const std::string& topic) { return Present(topic); },
+      aftermath->deliveries());
+}
+
+CommitResult StoreRegistry::Commit(State::Transaction* transaction, int64_t intents,
+                                   Aftermath* aftermath) {
   MutexLock lock(&mu_);
   write_status_ = absl::OkStatus();
   if (write_outage_.Worked(options_.timer->clock()->NowNanos())) {
@@ -304,9 +313,7 @@ void StoreRegistry::Publish(State::Transaction* transaction, int64_t intents,
     leases_->Drop(id);
     agent_reports_.Drop(id);
   }
-  const auto contents = [this](const std::string& topic)
-                            ABSL_NO_THREAD_SAFETY_ANALYSIS { return state_->ContentsOf(topic); };
-  hub_->Publish(std::move(result), contents, aftermath->deliveries());
+  return result;
 }
 
 void StoreRegistry::Answer(Group group, Decided decided, Aftermath* aftermath) {

@@ -58,19 +58,31 @@ std::unique_ptr<SubscribeStream> StoreRegistry::Subscribe(
   } else {
     SubscribeRequest spelled = request;
     NormalizeSelector(spelled.mutable_selector());
-    MutexLock lock(&mu_);
-    if (!request.session_id().empty() && state_->FindSession(request.session_id()) == nullptr) {
+    const std::string& session_id = request.session_id();
+    if (!session_id.empty() && !HasSession(session_id)) {
       stream = SubscriptionHub::Refuse(std::move(listener), SessionUnknown(), &deliveries);
     } else {
       stream = hub_->Subscribe(
-          spelled, state_->revision(),
-          [this](const std::string& topic)
-              ABSL_NO_THREAD_SAFETY_ANALYSIS { return state_->ContentsOf(topic); },
+          spelled, std::nullopt, [this](const std::string& topic) { return Present(topic); },
           std::move(listener), &deliveries);
+      // It may have ended before the hub knew of the name.
+      if (!session_id.empty() && !HasSession(session_id)) {
+        hub_->ForgetSession(session_id, &deliveries);
+      }
     }
   }
   SubscriptionHub::Deliver(deliveries);
   return stream;
+}
+
+SubscriptionHub::Present StoreRegistry::Present(const std::string& topic) const {
+  MutexLock lock(&mu_);
+  return {state_->ContentsOf(topic), state_->revision()};
+}
+
+bool StoreRegistry::HasSession(const std::string& session_id) const {
+  MutexLock lock(&mu_);
+  return state_->FindSession(session_id) != nullptr;
 }
 
 void StoreRegistry::Unsubscribe(const UnsubscribeRequest& request,
@@ -78,12 +90,10 @@ void StoreRegistry::Unsubscribe(const UnsubscribeRequest& request,
   if (auto status = ValidateUnsubscribe(request); !status.ok()) return std::move(done)(status);
   SubscriptionHub::Deliveries deliveries;
   absl::Status status;
-  {
-    // A session that has ended took its subscriptions with it.
-    MutexLock lock(&mu_);
-    if (state_->FindSession(request.session_id()) != nullptr) {
-      status = hub_->Unsubscribe(request, &deliveries);
-    }
+  // A session that has ended took its subscriptions with it.
+  if (HasSession(request.session_id())) {
+    status = hub_->Unsubscribe(request, &deliveries);
+    if (!HasSession(request.session_id())) hub_->ForgetSession(request.session_id(), &deliveries);
   }
   SubscriptionHub::Deliver(deliveries);
   if (!status.ok()) return std::move(done)(status);

@@ -264,6 +264,11 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   void Publish(State::Transaction* transaction, int64_t intents, Aftermath* aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
+  CommitResult Commit(State::Transaction* transaction, int64_t intents, Aftermath* aftermath)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
+  // For the hub, which is locked: mu_ is taken after its lock.
+  SubscriptionHub::Present Present(const std::string& topic) const;
+  bool HasSession(const std::string& session_id) const;
   void Answer(Group group, Decided decided, Aftermath* aftermath);
   OpenSessionResponse OpenedResponse(const State::Transaction::Opened& opened,
                                      absl::Duration ttl) const;

@@ -45,7 +45,7 @@ std::shared_ptr<SubscriptionHub> SubscriptionHub::Create(Options options, uint64
 }
 
 SubscriptionHub::SubscriptionHub(Options options, uint64_t epoch, uint64_t revision)
-    : options_(options), epoch_(epoch), floor_(revision) {}
+    : options_(options), epoch_(epoch), published_(revision), floor_(revision) {}
 
 SubscriptionHub::~SubscriptionHub() = default;
 
@@ -123,7 +123,7 @@ std::vector<std::string> SubscriptionHub::Sessions() const {
 }
 
 std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
-    const SubscribeRequest& request, uint64_t revision, Contents contents,
+    const SubscribeRequest& request, std::optional<uint64_t> published, Contents contents,
     std::shared_ptr<NotifyListener> listener, Deliveries* deliveries) {
   auto member = std::make_shared<Member>(std::move(listener));
   auto stream = std::make_unique<Stream>(weak_from_this(), member);
@@ -134,6 +134,7 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
   std::string name = CanonicalSelector(selector);
   const bool filtered = HasFilter(selector);
   MutexLock lock(&mu_);
+  const uint64_t revision = published.value_or(published_);
   if (const auto it = topics_.find(topic_name); filtered && it != topics_.end()) {
     if (auto status = RoomForFilter(*it->second, name, member->owner); !status.ok()) {
       member->notifier.PostEnd(status);
@@ -188,7 +189,7 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
         });
   } else {
     first = group->snapshot.lock();
-    if (first == nullptr) first = MakeSnapshot(group.get(), revision, contents);
+    if (first == nullptr) first = MakeSnapshot(group.get(), contents);
   }
   member->position = first->revision();
   member->Push(std::move(first));
@@ -325,6 +326,11 @@ void SubscriptionHub::End(const std::shared_ptr<Member>& member, const absl::Sta
 void SubscriptionHub::Remove(Member* member) {
   MutexLock lock(&mu_);
   Leave(member);
+}
+
+void SubscriptionHub::ForgetSession(const std::string& session_id, Deliveries* deliveries) {
+  MutexLock lock(&mu_);
+  EndSession(session_id, deliveries);
 }
 
 void SubscriptionHub::EndSession(const std::string& session_id, Deliveries* deliveries) {

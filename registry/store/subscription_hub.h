@@ -7,13 +7,17 @@
 // service are kept, so that a subscriber whose stream broke can go on from its revision. Messages
 // are made from stored bytes when they are delivered, outside of every lock.
 //
-//   hub->Publish(std::move(commit), &deliveries);   // with the state locked: order is fixed here
-//   ...unlock...
-//   SubscriptionHub::Deliver(deliveries);           // listeners are called here
+//   hub->Publish(std::move(commit), contents, &deliveries);   // in the order of the commits
+//   SubscriptionHub::Deliver(deliveries);                     // listeners are called here
 //
-// Thread safety: all methods may be called from any thread. Calls that must see one order with
-// commits (Subscribe, Publish) are made with the state locked. Listeners of one subscription are
-// called one at a time, in order; those of different subscriptions may be called at the same time.
+// The state may be ahead of what has been published: comparing changes with filters takes time, and
+// those who only read the state need not wait for it. Who begins with a snapshot of the state is
+// not told the commits that it shows already.
+//
+// Thread safety: all methods may be called from any thread; Publish, one call at a time. `contents`
+// is called with the hub locked: what it locks must not be held when the hub is called. Listeners
+// of one subscription are called one at a time, in order; those of different subscriptions may be
+// called at the same time.
 //
 // Invariants:
 // 1. A message's base is the revision of the message before it on the same stream.
@@ -26,6 +30,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -102,18 +107,27 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
                                                  const absl::Status& status,
                                                  Deliveries* deliveries);
 
-  // Tells what there is of a topic: the service's instances, or the namespace's services as
+  // Tells what there is of a topic now: the service's instances, or the namespace's services as
   // MakeServiceEntry. Asked when a snapshot is needed.
-  using Contents = absl::FunctionRef<std::vector<Blob>(const std::string& topic)>;
+  struct Present {
+    std::vector<Blob> entries;
+    uint64_t revision = 0;  // not before what has been published
+  };
+  using Contents = absl::FunctionRef<Present(const std::string& topic)>;
 
-  // Follows `request.selector`, which is valid and spelled out, from `revision`, the newest.
-  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request, uint64_t revision,
-                                             Contents contents,
+  // Follows `request.selector`, which is valid and spelled out, from `revision`, up to which the
+  // topic's changes have been published; nullopt: where all topics have one order of revisions,
+  // that of the last Publish.
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
+                                             std::optional<uint64_t> revision, Contents contents,
                                              std::shared_ptr<NotifyListener> listener,
                                              Deliveries* deliveries);
 
   // Ends the named subscription of a session that is alive.
   absl::Status Unsubscribe(const UnsubscribeRequest& request, Deliveries* deliveries);
+
+  // Ends the subscriptions of a session that has ended, and forgets their names.
+  void ForgetSession(const std::string& session_id, Deliveries* deliveries);
 
   // Tells what a commit changed, and ends the streams of sessions that it ended. `contents` is what
   // there is after it.
@@ -166,7 +180,7 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   SetFlags FlagsOf(const Topic& topic) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellFlags(const Topic& topic, Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of what `group` sees of `contents`.
-  std::shared_ptr<Message> MakeSnapshot(Group* group, uint64_t revision, Contents contents)
+  std::shared_ptr<Message> MakeSnapshot(Group* group, Contents contents)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Name* GetName(const std::string& session_id, const std::string& subscription_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -189,6 +203,7 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   mutable Mutex mu_;
   absl::flat_hash_map<std::string, std::unique_ptr<Topic>> topics_ ABSL_GUARDED_BY(mu_);
   int64_t namespaces_ ABSL_GUARDED_BY(mu_) = 0;  // topics of that kind
+  uint64_t published_ ABSL_GUARDED_BY(mu_);
   // Changes of services without a topic are not known up to this revision.
   uint64_t floor_ ABSL_GUARDED_BY(mu_);
   Topics held_ ABSL_GUARDED_BY(mu_);

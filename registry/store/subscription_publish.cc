@@ -45,14 +45,15 @@ bool SubscriptionHub::IsTooLong(const Topic& topic, size_t newer) const {
 }
 
 std::shared_ptr<SubscriptionHub::Message> SubscriptionHub::MakeSnapshot(Group* group,
-                                                                        uint64_t revision,
                                                                         Contents contents) {
   const StoredSnapshot::PartLimits limits = {options_.snapshot_part_instances,
                                              options_.snapshot_part_bytes};
+  Present present = contents(group->topic->name);
+  const uint64_t revision = present.revision;
   auto message = std::make_shared<Message>(
       revision,
       [epoch = epoch_, revision, flags = FlagsOf(*group->topic), selector = group->selector,
-       instances = contents(group->topic->name), runs = runs_, limits]() mutable -> Told {
+       instances = std::move(present.entries), runs = runs_, limits]() mutable -> Told {
         KeepMatching(selector, &instances);
         return {nullptr, std::make_shared<StoredSnapshot>(epoch, revision, flags, instances, limits,
                                                           runs.get())};
@@ -119,9 +120,10 @@ void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& seen,
   if (!IsLong(*seen, many ? options_.max_delta_bytes : options_.longest_delta_bytes)) {
     return TellDelta(group, revision, seen, deliveries);
   }
-  const std::shared_ptr<Message> message = MakeSnapshot(group, revision, contents);
+  const std::shared_ptr<Message> message = MakeSnapshot(group, contents);
   for (const auto& member : group->members) {
-    member->position = revision;
+    if (member->position >= revision) continue;  // its snapshot shows this commit
+    member->position = message->revision();
     member->Push(message);
     deliveries->push_back(member);
   }
@@ -135,6 +137,7 @@ void SubscriptionHub::TellDelta(Group* group, uint64_t revision, const Changes& 
   std::shared_ptr<Message> message;
   uint64_t base = 0;
   for (const auto& member : group->members) {
+    if (member->position >= revision) continue;  // its snapshot shows this commit
     if (message == nullptr || member->position != base) {
       base = member->position;
       auto& shared = by_base[base];
@@ -177,8 +180,8 @@ std::vector<ServiceChange> SubscriptionHub::NamespaceChanges(const CommitResult&
 }
 
 void SubscriptionHub::Publish(CommitResult commit, Contents contents, Deliveries* deliveries) {
-  if (commit.services.empty() && commit.ended_sessions.empty()) return;
   MutexLock lock(&mu_);
+  published_ = std::max(published_, commit.revision);
   if (namespaces_ > 0 && options_.derive_namespaces) {
     for (ServiceChange& change : NamespaceChanges(commit)) {
       commit.services.push_back(std::move(change));

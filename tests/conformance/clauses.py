@@ -867,6 +867,32 @@ def namespaces_are_apart(w):
 
 
 @listing
+def a_scope_narrows_a_listing(w):
+    """with scopes what is in a service that one of them does not show is left out, on all pages"""
+    ns = f"{w.name}n"
+    w.registered(w.open(), *[w.instance(i, service=s, namespace=ns)
+                             for s in ("a", "a-1", "a/2", "b", "c") for i in ("x", "y")], generation=1)
+
+    def scope(*services):
+        return pb.ListScope(grants=[pb.ListScope.Grant(
+            namespaces=[ns], services=[f"{w.name}-{s}" for s in services])])
+
+    def listed(size, *scopes):
+        services, token = [], ""
+        while True:
+            page = w.page(selector=pb.Selector(namespace=ns), page_size=size, page_token=token, scopes=scopes)
+            services += [r.instance.key.service[len(w.name) + 1:] for r in page.records]
+            token = page.next_page_token
+            if not token:
+                return sorted(services)
+
+    for size in (1, 3, 0):
+        same(listed(size, scope("a*", "c")), sorted(2 * ["a", "a-1", "a/2", "c"]))
+        same(listed(size, scope("a*", "c"), scope("a/*", "b", "c")), sorted(2 * ["a/2", "c"]))
+        same(listed(size, scope()), [])
+
+
+@listing
 def a_token_that_is_none_is_refused(w):
     """a page token that no answer had is refused and named"""
     got = refused(lambda: w.page(selector=w.selector(), page_token="garbage"))

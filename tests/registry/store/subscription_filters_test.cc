@@ -1,9 +1,11 @@
 // Subscriptions of StoreRegistry under conditions.
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -110,6 +112,24 @@ TEST(FilterIndex, LooksAtFewOfMany) {
   EXPECT_LE(looked, 3) << "the one that matches, and those that came when there was no choice";
 }
 
+TEST(FilterIndex, ZonesTellApartWhatMetadataDoesNot) {
+  struct Follower {};
+  FilterIndex<Follower> index;
+  std::vector<Follower> followers(2000);
+  for (int i = 0; i < 2000; ++i) {
+    Selector selector;
+    selector.add_zones(std::to_string(i));
+    (*selector.mutable_metadata())["all"] = "same";
+    index.Add(selector, &followers[i]);
+  }
+  ServiceInstance instance;
+  instance.set_zone("77");
+  (*instance.mutable_metadata())["all"] = "same";
+  int looked = 0;
+  index.ForEachCandidate(instance, [&](Follower*) { ++looked; });
+  EXPECT_LE(looked, 3);
+}
+
 // Each subscriber has what a fresh one gets.
 TEST(Filters, AtRandomEachSeesWhatMatches) {
   Random random;
@@ -201,6 +221,49 @@ TEST(Filters, AnOwnerHasHalfOfThoseOfAService) {
   EXPECT_EQ(ReasonOf(follow("mallory", "c")), registry::v1::ERROR_REASON_LIMIT_REACHED);
   streams[3].reset();
   EXPECT_EQ(follow("mallory", "c"), absl::OkStatus());
+}
+
+// Commits are published after they can be read: who begins in between has them in its snapshot, and
+// is not told them again. (A subscriber checks that its messages follow from each other.)
+TEST(Filters, WhoBeginsDuringCommitsSeesEachOnce) {
+  StoreHarness store;
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (int i = 0; i < 3000; ++i) {
+      ServiceInstance instance = MakeInstance("orders", std::to_string(i % 7), 1 + i % 5);
+      instance.set_zone(i % 3 == 0 ? "a" : "b");
+      EXPECT_TRUE(store.Register("", instance).ok());
+    }
+    done = true;
+  });
+  struct Follower {
+    SubscribeRequest request;
+    std::shared_ptr<FakeSubscriber> subscriber = NewSubscriber();
+    std::unique_ptr<SubscribeStream> stream;
+  };
+  std::vector<Follower> followers;
+  for (int i = 0; !done; ++i) {
+    if (followers.size() < 40) followers.emplace_back();
+    Follower& follower = followers[i % followers.size()];
+    if (follower.stream != nullptr) {  // it goes on
+      follower.stream.reset();
+      follower.subscriber->BeginAgain();
+      follower.request.set_epoch(follower.subscriber->epoch());
+      follower.request.set_revision(follower.subscriber->revision());
+    } else {
+      follower.request.mutable_selector()->set_service("orders");
+      if (i % 2 == 0) follower.request.mutable_selector()->add_zones("a");
+    }
+    follower.stream = store->Subscribe(follower.request, follower.subscriber);
+  }
+  writer.join();
+  for (const Follower& follower : followers) {
+    SubscribeRequest request;
+    *request.mutable_selector() = follower.request.selector();
+    const auto fresh = NewSubscriber();
+    const auto stream = store->Subscribe(request, fresh);
+    EXPECT_EQ(follower.subscriber->instances(), fresh->instances());
+  }
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ TEST_F(NamedTest, TheSessionsEndEndsItsStreams) {
 // Or memory would grow with each session that there ever was.
 TEST(SubscriptionHub, TheNamesOfASessionGoWithIt) {
   const auto hub = SubscriptionHub::Create({}, /*epoch=*/7, /*revision=*/1);
-  const auto nothing = [](const std::string&) { return std::vector<Blob>(); };
+  const auto nothing = [](const std::string&) { return SubscriptionHub::Present{{}, 1}; };
   SubscribeRequest request;
   request.set_session_id("a");
   request.set_subscription_id("s");
@@ -138,7 +138,7 @@ TEST(SubscriptionHub, NamesThatNeverBeganAreBoundedInAll) {
   SubscriptionHub::Options options;
   options.max_unknown_names = 3;
   const auto hub = SubscriptionHub::Create(options, /*epoch=*/7, /*revision=*/1);
-  const auto nothing = [](const std::string&) { return std::vector<Blob>(); };
+  const auto nothing = [](const std::string&) { return SubscriptionHub::Present{{}, 1}; };
   SubscriptionHub::Deliveries deliveries;
   const auto unsubscribe = [&](const std::string& session, const std::string& id) {
     UnsubscribeRequest request;
