@@ -67,6 +67,7 @@ class EmptyParts final : public LazySnapshot {
 
   uint64_t epoch() const override { return 1; }
   uint64_t revision() const override { return revision_; }
+  SetFlags flags() const override { return {}; }
   size_t instances() const override { return 0; }
   size_t parts() const override { return parts_; }
   std::string EncodedPart(size_t part) const override {
