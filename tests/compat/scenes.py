@@ -568,9 +568,6 @@ class Journal(Scene):
 class CopiedJournal(Journal):
     """The same, taken for the copy that it is: the registry is asked what of it still holds."""
     name = "copied-journal"
-    # What the registry holds and the copy does not know is kept today, and shown as parked.
-    free = Journal.free + tuple("failback.agent.v1." + field for field in (
-        "UpstreamStatus.desired", "UpstreamStatus.parked", "ListIntentsResponse.intents", "ListPendingResponse.operations"))
 
     @staticmethod
     def prepare(state):
