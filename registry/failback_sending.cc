@@ -349,13 +349,14 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
 void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* deferred) {
   record->retry.reset();
   SetSuperseded(record, false);
-  if (EndCheck(record.get()) != nullptr) Persist(record);
+  // Cancelled while its call was in flight: it has come through, and is an intent again.
+  const bool was_given_up = std::exchange(record->given_up, false);
+  if (EndCheck(record.get()) != nullptr || was_given_up) Persist(record);
   if (record->failing_since_nanos != Record::kNotFailing) {
     counters_.recovery_nanos.Observe(NowNanos() - record->failing_since_nanos);
     record->failing_since_nanos = Record::kNotFailing;
   }
   record->last_status = absl::OkStatus();
-  record->given_up = false;
   record->renumbered = false;
   record->alone = false;
   const bool news = std::exchange(record->acknowledged, record->generation) != record->generation;

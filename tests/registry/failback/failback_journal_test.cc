@@ -152,6 +152,21 @@ TEST_F(FailbackJournalTest, WhatWasCancelledStaysCancelledInTheNextLives) {
   EXPECT_EQ(fake_->unregisters.request_count(), 0);
 }
 
+// The call in flight comes through, so that the same intent stated again needs nothing.
+TEST_F(FailbackJournalTest, WhatWasCancelledAndAcknowledgedAllTheSameIsAnIntentInTheNextLife) {
+  Start();
+  fake_->registers.Hold();
+  Register("a");
+  EXPECT_EQ(*registry_->Cancel({}), 1);
+  fake_->registers.Release();
+  EXPECT_EQ(registry_->UpstreamStatus().acknowledged(), 1);
+  EXPECT_EQ(Register("a").item(), absl::OkStatus());
+  EXPECT_EQ(fake_->registers.request_count(), 1);
+  Restart();
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 1);
+  EXPECT_EQ(fake_->registers.request_count(), 1);
+}
+
 TEST_F(FailbackJournalTest, WhatWasCancelledIsForgottenWhenTheRegistryDoesNotHoldIt) {
   options_.anti_entropy_interval = absl::Seconds(60);
   options_.max_records = 1;
