@@ -233,7 +233,10 @@ function what({ record }, now) {
           "Lives",
           instance.persistent ? "until unregistered (persistent)" : "as long as its session",
         ],
-        ["Generation", `${count(record.generation)}, rank ${count(record.rank)}`],
+        [
+          "Generation",
+          count(record.generation) + (Number(record.rank) ? `, rank ${count(record.rank)}` : ""),
+        ],
         [
           "Registered",
           record.createTime

@@ -6,6 +6,10 @@ import { Listing } from "./listing.js";
 import { badge, searchField } from "./parts.js";
 import { sortRows } from "./sorting.js";
 
+// How long until then, in whole seconds. What is shown is some seconds old, and the lease was renewed since.
+const left = (time, now, most = Infinity) =>
+  span(Math.min(most, Math.max(0, Math.ceil((Date.parse(time) - now) / 1000) * 1000)));
+
 export const sessionsView = {
   title: () => "Sessions",
   keyOf: (row) => row.incarnation,
@@ -56,9 +60,9 @@ export const sessionsView = {
       cell: (row) =>
         row.heldBack
           ? row.holdEndTime
-            ? `${span(Math.max(0, Math.ceil((Date.parse(row.holdEndTime) - now()) / 1000) * 1000))} at most`
+            ? `${left(row.holdEndTime, now())} at most`
             : "past its TTL"
-          : `${span(Math.max(0, Math.ceil((Date.parse(row.expireTime) - now()) / 1000) * 1000))} of ${span(durationMs(row.ttl))}`,
+          : `${left(row.expireTime, now(), durationMs(row.ttl))} of ${span(durationMs(row.ttl))}`,
     },
   ],
 
