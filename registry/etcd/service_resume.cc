@@ -6,10 +6,12 @@
 // What etcd has compacted, or what would make a longer delta than anybody wants, is told as a
 // snapshot.
 
+#include <string>
 #include <utility>
 
 #include "registry/etcd/service.h"
 #include "registry/etcd/stored.h"
+#include "registry/owned_listener.h"
 #include "registry/selector.h"
 
 namespace failback {
@@ -35,11 +37,13 @@ bool IsSeen(const Selector& selector, const Blob& bytes) {
 }
 
 // Told in place of the first message, which is an empty delta: one that has what was missed.
-class ResumedListener : public NotifyListener {
+class ResumedListener : public OwnedListener {
  public:
   ResumedListener(std::shared_ptr<NotifyListener> listener,
                   std::shared_ptr<const SubscribeResponse> first)
-      : listener_(std::move(listener)), first_(std::move(first)) {}
+      : owner_(OwnerOf(listener.get())), listener_(std::move(listener)), first_(std::move(first)) {}
+
+  const std::string& owner() const override { return owner_; }
 
   void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
     const auto first = std::exchange(first_, nullptr);
@@ -52,6 +56,7 @@ class ResumedListener : public NotifyListener {
   void OnEnd(const absl::Status& status) override { listener_->OnEnd(status); }
 
  private:
+  const std::string owner_;
   const std::shared_ptr<NotifyListener> listener_;
   std::shared_ptr<const SubscribeResponse> first_;
 };

@@ -29,7 +29,7 @@ ServiceInstance Instance(const std::string& id, size_t payload) {
 
 TEST(RegisterEncoderTest, WritesWhatTheMessageWouldAndWhatStoresTake) {
   for (const char* session : {"", "a-session"}) {
-    for (const uint64_t generation : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 63}) {
+    for (const uint64_t generation : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 62}) {
       RegisterRequest wished;
       wished.set_session_id(session);
       RegisterEncoder encoder;
