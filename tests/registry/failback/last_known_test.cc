@@ -223,6 +223,30 @@ TEST_F(LastKnownTest, AListOfWhatIsNotKnownSaysSo) {
   EXPECT_EQ(List("").value().records_size(), 2) << "of the namespace, what is known";
 }
 
+// Of what is known here, too, a caller is shown what its scopes show; the registry gets them as
+// they came.
+TEST_F(LastKnownTest, AListShowsWhatItsScopesShow) {
+  Start();
+  Know({MakeInstance("a"), MakeInstance("b")});
+  ListRequest request;
+  auto* const grant = request.add_scopes()->add_grants();
+  grant->add_namespaces("*");
+  grant->add_services("hidden");
+  Answer<ListResponse> asked;
+  registry_->List(request, asked.Catch());
+  ASSERT_EQ(fake_->lists.last_request().scopes_size(), 1);
+  Lose();
+  Answer<ListResponse> hidden;
+  registry_->List(request, hidden.Catch());
+  EXPECT_EQ(hidden.get().status().code(), absl::StatusCode::kUnavailable)
+      << "as if nothing were known";
+  grant->add_services("ord*");
+  Answer<ListResponse> shown;
+  registry_->List(request, shown.Catch());
+  ASSERT_TRUE(shown.get().ok()) << shown.get().status();
+  EXPECT_EQ(shown.get()->records_size(), 2);
+}
+
 // What has gone since must not come back from an older set.
 TEST_F(LastKnownTest, OfSeveralSetsTheNewestCounts) {
   Start();

@@ -135,6 +135,23 @@ TEST_F(MergedSetTest, AFreshWordCountsMoreThanAStaleOne) {
   EXPECT_FALSE(subscriber_.stale());
 }
 
+TEST_F(MergedSetTest, SessionsAreHeldWhileTheyAreAtAnyUpstream) {
+  Begin({MakeInstance("a", 1)}, {MakeInstance("b", 1)});
+  const auto held = [&](size_t upstream, bool is_held) {
+    SubscribeResponse message;
+    message.set_epoch(1);
+    message.set_held(is_held);
+    return Apply(upstream, message);
+  };
+  EXPECT_TRUE(held(kOld, true));
+  EXPECT_TRUE(last_.held());
+  EXPECT_FALSE(last_.has_delta() || last_.has_snapshot());
+  EXPECT_FALSE(held(kNew, true)) << "it is so already";
+  EXPECT_FALSE(held(kOld, false));
+  EXPECT_TRUE(held(kNew, false));
+  EXPECT_FALSE(last_.held());
+}
+
 TEST_F(MergedSetTest, AStaleUpstreamKeepsNoGhosts) {
   Begin({MakeInstance("a", 1)}, {MakeInstance("a", 1)});
   Stale(kOld);

@@ -33,12 +33,14 @@ class SubscriberModel {
     if (known_ && event.epoch() == epoch_) {
       EXPECT_GE(event.revision(), revision_) << "an older state after a newer";
     }
-    EXPECT_TRUE(!known_ || next != state_ || event.stale() != stale_ || event.epoch() != epoch_)
+    EXPECT_TRUE(!known_ || next != state_ || event.stale() != stale_ || event.held() != held_ ||
+                event.epoch() != epoch_)
         << "the same state twice in a row";
     known_ = true;
     epoch_ = event.epoch();
     revision_ = event.revision();
     stale_ = event.stale();
+    held_ = event.held();
     state_ = next;
   }
 
@@ -48,7 +50,7 @@ class SubscriberModel {
   const std::map<std::string, uint32_t>& state() const { return state_; }
 
  private:
-  bool known_ = false, stale_ = false;
+  bool known_ = false, stale_ = false, held_ = false;
   uint64_t epoch_ = 0, revision_ = 0;
   std::map<std::string, uint32_t> state_;
 };
