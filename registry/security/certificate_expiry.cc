@@ -40,25 +40,34 @@ void CertificateWatch::Note(absl::string_view name, absl::string_view peer, absl
   absl::StrAppend(&key, "\n", HostOf(peer).substr(0, kMostHost));
   const size_t digest = absl::HashOf(pem);
   absl::Time ends;
+  bool known = false;
   {
     MutexLock lock(&mu_);
-    auto it = entries_.find(key);
+    const auto it = entries_.find(key);
     if (it == entries_.end()) {
       Forget(now);
-      if (entries_.size() >= kMost) return;
-      it = entries_.try_emplace(key).first;
-      it->second.times.not_after = absl::InfinitePast();
+      if (entries_.size() >= most_) return;
+    } else {
+      known = digest == it->second.digest || digest == it->second.other;
+    }
+  }
+  // Which takes most of a millisecond, so no other call waits for it.
+  CertificateTimes times;
+  if (!known) times = TimesOfCertificate({pem.data(), pem.size()});
+  {
+    MutexLock lock(&mu_);
+    const auto [it, is_new] = entries_.try_emplace(key);
+    if (is_new && (known || entries_.size() > most_)) {  // it changed meanwhile
+      entries_.erase(it);
+      return;
     }
     Entry& entry = it->second;
     entry.seen = now;
-    if (digest != entry.digest && digest != entry.other) {
-      const CertificateTimes times = TimesOfCertificate({pem.data(), pem.size()});
-      if (times.not_after >= entry.times.not_after) {
-        entry.other = std::exchange(entry.digest, digest);
-        entry.times = times;
-      } else {
-        entry.other = digest;
-      }
+    if (is_new || (!known && times.not_after >= entry.times.not_after)) {
+      entry.other = std::exchange(entry.digest, digest);
+      entry.times = times;
+    } else if (!known) {
+      entry.other = digest;
     }
     if (!entry.times.EndsSoon(now) || entry.told == entry.times.not_after) return;
     entry.told = ends = entry.times.not_after;

@@ -18,7 +18,7 @@
 // Invariants:
 // 1. At most kMost pairs of a name and a host are kept, of 320 bytes each: further ones are neither
 //    parsed nor counted until some are forgotten.
-// 2. A certificate is parsed when it is new, not with each call.
+// 2. A certificate is parsed when it is new, not with each call, and without a lock.
 // 3. The log tells of an end once for each name, host and end, ten lines a second at most.
 
 #ifndef FAILBACK_REGISTRY_SECURITY_CERTIFICATE_EXPIRY_H_
@@ -42,6 +42,9 @@ class CertificateWatch {
  public:
   static constexpr size_t kMost = 16384;
   static constexpr size_t kListed = 20;
+
+  // `most`: for tests.
+  explicit CertificateWatch(size_t most = kMost) : most_(most) {}
 
   // Of a name at a host.
   struct Seen {
@@ -76,6 +79,7 @@ class CertificateWatch {
   // Forgets what was not seen for long, at most once a minute.
   void Forget(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  const size_t most_;
   mutable Mutex mu_;
   // By name and host, with '\n' between.
   absl::flat_hash_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mu_);

@@ -100,14 +100,15 @@ TEST_F(CertificateWatchTest, WhatIsNotSeenForLongIsForgotten) {
 
 TEST_F(CertificateWatchTest, MemoryIsBounded) {
   const std::string cert = Ending(100 * kDay);
-  const auto note = [&](size_t i, absl::Time now) {
-    watch_.Note(absl::StrCat(i, std::string(1000, 'x')), "ipv4:10.0.0.1:1", cert, now);
+  CertificateWatch watch(/*most=*/20);
+  const auto note = [&](int i, absl::Time now) {
+    watch.Note(absl::StrCat(i, std::string(1000, 'x')), "ipv4:10.0.0.1:1", cert, now);
   };
-  for (size_t i = 0; i < CertificateWatch::kMost + 100; ++i) note(i, now_);
-  EXPECT_EQ(watch_.Look(now_).seen, static_cast<int64_t>(CertificateWatch::kMost));
+  for (int i = 0; i < 30; ++i) note(i, now_);
+  EXPECT_EQ(watch.Look(now_).seen, 20);
   note(0, now_ + absl::Hours(3));
-  note(CertificateWatch::kMost + 1, now_ + absl::Hours(3));
-  EXPECT_EQ(watch_.Look(now_ + absl::Hours(3)).seen, 2) << "there is room again";
+  note(25, now_ + absl::Hours(3));
+  EXPECT_EQ(watch.Look(now_ + absl::Hours(3)).seen, 2) << "there is room again";
 }
 
 TEST_F(CertificateWatchTest, OnesOwnIsLoggedOnceADay) {
