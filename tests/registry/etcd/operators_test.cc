@@ -142,7 +142,7 @@ TEST_F(OperatorsTest, TheHistoryOfAnInstanceIsEtcds) {
   const auto description = Ask(0, &admin::v1::AdminService::Stub::DescribeInstance, request);
   EXPECT_EQ(description.session().incarnation(), "second");
   EXPECT_EQ(description.session().instances(), 1);
-  EXPECT_EQ(description.history(0).by(), "second");
+  EXPECT_EQ(description.history(0).by(), "client of second");
   EXPECT_EQ(description.history(1).detail(), "healthy → unhealthy");
 
   // What is compacted is forgotten; what is there is told all the same.
