@@ -30,6 +30,9 @@ void AddSessions(CLI::App* app, CtlAction* action) {
   CLI::App* const command = app->add_subcommand("sessions", "the sessions of a registry");
   command->footer(
       "Registries over one etcd list the same sessions.\n\n"
+      "One that is held is past its TTL, and ends when ENDS says at the latest; `failbackctl "
+      "guard\n"
+      "release` ends what is held now.\n\n"
       "Examples:\n"
       "  failbackctl sessions --target 127.0.0.1:7070\n"
       "  failbackctl sessions host-17 --target 127.0.0.1:7070");

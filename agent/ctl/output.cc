@@ -354,7 +354,7 @@ std::string FormatIntents(const std::vector<agent::v1::CarriedIntent>& intents,
                     intent.upstream()});
   }
   return FormatTable(
-      {"INSTANCE", "ENDPOINT", "STATUS", "STATE", "GENERATION", "LAST STATUS", "UPSTREAM"}, rows,
+      {"INSTANCE", "ENDPOINT", "HEALTH", "STATE", "GENERATION", "LAST STATUS", "UPSTREAM"}, rows,
       palette);
 }
 
