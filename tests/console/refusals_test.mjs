@@ -62,7 +62,7 @@ async function assertToldEverywhere(id, info, name) {
     await fleet.ctl(fleet.agent, "describe", key, "--id", instance, "-o", "json"),
   );
   assert.equal(described.pending[0].lastStatus.details[0].reason, info.reason, namespace);
-  assert.equal(described.instance.state, "INSTANCE_STATE_PENDING");
+  assert.equal(described.instance.state, "INSTANCE_STATE_PARKED");
 }
 
 test("denied by the policy: parked, with the permission that is missing", async () => {
@@ -80,6 +80,11 @@ test("denied by the policy: parked, with the permission that is missing", async 
   assert.equal(row.state, "PENDING_STATE_PARKED");
   assert.equal(info.reason, "ACCESS_DENIED");
   await assertToldEverywhere(row.id, info, "console-denied");
+  // The registry answers, and denies: it is not called away, and what it never had is not healthy.
+  const described = await fleet.ctl(fleet.agent, "describe", "billing", "--id", "billing-1");
+  assert.match(described, /the registry does not list it \(PERMISSION_DENIED/);
+  assert.match(described, /status +parked: not acknowledged by the registry/);
+  assert.doesNotMatch(described, /away/);
 });
 
 test("beyond the registry's limit: with the limit", async () => {
