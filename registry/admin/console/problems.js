@@ -160,7 +160,7 @@ function agentProblems({ agent, parked, superseded }, route, stale, now) {
       level: "bad",
       text: [
         h("strong", {}, plural(parked, "intent is parked", "intents are parked")),
-        ": refused for good or out of retries. They are not tried again by themselves.",
+        `: refused for good or out of retries. ${parked === 1 ? "It is not tried again by itself" : "They are not tried again by themselves"}.`,
       ],
       action: { href: "#/pending?state=parked", text: "See why" },
     });
