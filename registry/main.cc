@@ -25,6 +25,7 @@
 #include "daemon/signals.h"
 #include "daemon/start.h"
 #include "failback/registry/v1/config.pb.h"
+#include "failback/registry/v1/registry.grpc.pb.h"
 #include "registry/admin/admin_routes.h"
 #include "registry/admin/admin_service.h"
 #include "registry/admin/etcd_admin.h"
@@ -119,8 +120,13 @@ absl::Status RegistryDaemon::Start() {
   if (auto status = Serve(); !status.ok()) return status;
   if (auto status = security_->Watch(timer_.get()); !status.ok()) return status;
   if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) {
-    server_->SetServing(false);
-    etcd->Connect([this](bool reachable) { server_->SetServing(reachable); });
+    // Not the empty name: the process lives, and is not to be started again for etcd's sake.
+    const auto serve = [this](bool reachable) {
+      server_->SetServing(registry::v1::RegistryService::service_full_name(), reachable);
+      server_->SetServing(xds::AdsService::kName, reachable);
+    };
+    serve(false);
+    etcd->Connect(serve);
   }
   AddMetrics();
   if (admin_server_ != nullptr) admin_server_->Start();

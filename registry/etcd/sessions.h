@@ -3,8 +3,9 @@
 // A session is a key `.session/<id>` on the session's first lease; the key's value names the
 // incarnation, its rank and all the leases. A put onto a lease costs etcd time in proportion to the
 // keys that are on it, so that a lease gets at most Options::keys_per_lease, and a session takes
-// further leases as it grows. Nothing is kept here that is not in etcd too: any server that has the
-// session's id can renew it, write for it, and end it.
+// further leases as it grows; with another TTL it gets others (registry/etcd/session_ttl.cc).
+// Nothing is kept here that is not in etcd too: any server that has the session's id can renew it,
+// write for it, and end it.
 //
 // A session is alive as long as its key is there: every write of the session compares that. When
 // any of its leases is lost the key is deleted, so that the client opens a session anew and sends

@@ -108,12 +108,15 @@ TEST(OneServerTest, IsReadyWhileEtcdAnswers) {
   etcd.Kill(0);
   Daemon server = Daemon::Registry({"--store", etcd.Uri("/ready"), "--admin", "127.0.0.1:0"});
   const auto ready = [&] { return Http(server.admin(), "GET", "/ready"); };
+  const std::string service = "failback.registry.v1.RegistryService";
   const auto probes = [&](int status) {
+    // The process lives all the same.
+    EXPECT_EQ(Ctl(server.address(), {"health"}).status, 0);
     return ready().status == status &&
-           (Ctl(server.address(), {"health"}).status == 0) == (status == 200);
+           (Ctl(server.address(), {"health", service}).status == 0) == (status == 200);
   };
   EXPECT_EQ(ready().status, 503);
-  EXPECT_NE(Ctl(server.address(), {"health"}).status, 0);
+  EXPECT_NE(Ctl(server.address(), {"health", service}).status, 0);
   etcd.Start(0);
   ASSERT_TRUE(Eventually([&] { return probes(200); }));
 
