@@ -42,8 +42,8 @@ TEST_F(TlsFilesTest, GoodFilesAreRead) {
   EXPECT_EQ(material->ca, authority_.cert());
   EXPECT_EQ(material->cert, pair_.cert);
   EXPECT_EQ(material->key, pair_.key);
-  EXPECT_GT(material->not_after, absl::Now());
-  EXPECT_LT(material->not_after, absl::Now() + absl::Hours(2));
+  EXPECT_GT(material->times.not_after, absl::Now());
+  EXPECT_LT(material->times.not_after, absl::Now() + absl::Hours(2));
 }
 
 TEST_F(TlsFilesTest, EachProblemNamesFieldPathAndWhatIsAllowed) {
