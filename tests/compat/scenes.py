@@ -576,7 +576,8 @@ class CopiedJournal(Journal):
     @staticmethod
     def carried(status):
         upstream = status.upstreams[0]
-        return upstream.state == agent_pb2.UPSTREAM_STATE_READY and upstream.parked > 0
+        return (upstream.state == agent_pb2.UPSTREAM_STATE_READY and upstream.pending == 0 and upstream.acknowledged > 0
+                and upstream.parked > 0)
 
     @staticmethod
     def sane(upstream):
