@@ -73,7 +73,9 @@ class Daemon:
                                              stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         deadline = time.monotonic() + TIMEOUT
         while self.log().count(ready) == begin and self._process.poll() is None:
-            check(time.monotonic() < deadline, program, "does not start:", self.log())
+            if time.monotonic() > deadline:
+                self.kill()
+                raise Failed(f"{program} does not start: {self.log()}")
             time.sleep(0.02)
 
     @property
