@@ -445,11 +445,17 @@ void IntentJournal::Work() {
 }
 
 void IntentJournal::Flush() {
-  if (!options_.manual || !TakeBatch()) return;
-  const uint64_t sequence = writing_.sequence;
-  const absl::Status status = Write(writing_);
-  if (status.ok()) writing_ = Batch();
-  if (on_commit_) on_commit_(sequence, status);
+  // Who hears of a write may ask for the next: that is made here, and one that failed not at once.
+  if (!options_.manual || flushing_) return;
+  flushing_ = true;
+  absl::Status status;
+  while (status.ok() && TakeBatch()) {
+    const uint64_t sequence = writing_.sequence;
+    status = Write(writing_);
+    if (status.ok()) writing_ = Batch();
+    if (on_commit_) on_commit_(sequence, status);
+  }
+  flushing_ = false;
 }
 
 absl::Status IntentJournal::Stop() {

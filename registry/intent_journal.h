@@ -221,6 +221,7 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   uint64_t writes_ = 0;  // transactions, since the file was made
   Batch writing_;
   bool failing_ = false;
+  bool flushing_ = false;
   OutageLog outage_;
   bool mark_failed_ = false;
   std::string named_;                     // the incarnation in the file
