@@ -184,8 +184,15 @@ TEST_F(ClientTest, WithSeveralAddressesCallsMoveToOneThatWorks) {
   const std::string dead = address_;
   KillServer();
   StartServer(ListenOn(Transport::kUnix));
-  GrpcRegistry client({dead, address_}, Patient());
-  EXPECT_EQ(ListStatus(client).code(), absl::StatusCode::kUnavailable);
+  // Each client has an order of its own: one that begins at the dead one.
+  std::unique_ptr<GrpcRegistry> begun;
+  absl::Status first;
+  for (int tries = 0; tries < 100 && first.ok(); ++tries) {
+    begun = std::make_unique<GrpcRegistry>(std::vector<std::string>{dead, address_}, Patient());
+    first = ListStatus(*begun);
+  }
+  GrpcRegistry& client = *begun;
+  EXPECT_EQ(first.code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(ListStatus(client).ok());
   EXPECT_TRUE(ListStatus(client).ok()) << "and stay there";
   // And back, when that one goes and the other has come.
