@@ -94,9 +94,10 @@ class Client:
         self._incarnation = str(uuid.uuid4())
         self._channel = grpc.insecure_channel(address, [
             ("grpc.keepalive_time_ms", 10000), ("grpc.keepalive_timeout_ms", 10000),
-            # The client's own backoff decides when to try again, not the channel's.
-            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 1000)])
+            # An outage of minutes must not make the channel wait for minutes.
+            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
+            # Despite its name, how long one connection attempt may take.
+            ("grpc.min_reconnect_backoff_ms", CALL_SECONDS * 1000)])
         self._stub = pb_grpc.RegistryServiceStub(self._channel)
         self._changed = threading.Condition()
         self._intents = {}  # by key
@@ -284,7 +285,9 @@ class Client:
         request = pb.OpenSessionRequest(
             incarnation=self._incarnation, client_name=self._name, rank=self._rank, store_id=self._store_id,
             ttl=duration_pb2.Duration(seconds=int(self._ttl), nanos=int(self._ttl % 1 * 1e9)))
-        session = self._stub.OpenSession(request, timeout=CALL_SECONDS, metadata=self._metadata)
+        # gRPC works on a connection attempt while a call waits for it, and hardly between calls.
+        session = self._stub.OpenSession(request, timeout=CALL_SECONDS, metadata=self._metadata,
+                                         wait_for_ready=True)
         with self._changed:
             self._rank, self._store_id = session.rank, session.store_id
             self._session, self._seen_epoch = session, session.epoch
@@ -305,7 +308,8 @@ class Client:
                                               ttl / 3):
                         return
 
-        with self._stream(self._stub.KeepAlive(requests(), metadata=self._metadata)) as answers:
+        with self._stream(self._stub.KeepAlive(requests(), metadata=self._metadata,
+                                               wait_for_ready=True)) as answers:
             for answer in answers:
                 if answer.status.code:
                     refusal = Refusal(answer.status)
@@ -368,7 +372,8 @@ class Client:
             request = pb.SubscribeRequest(selector=selector, epoch=epoch, revision=revision)
             wait = random.uniform(0.2, 1.0)
             try:
-                with self._stream(self._stub.Subscribe(request, metadata=self._metadata)) as events:
+                with self._stream(self._stub.Subscribe(request, metadata=self._metadata,
+                                                       wait_for_ready=True)) as events:
                     parts, began = None, False
                     for event in events:
                         kind = event.WhichOneof("event")

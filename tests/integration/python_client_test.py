@@ -1,9 +1,11 @@
 """The client of examples/python, which is written from docs/protocol.md alone, against real registries."""
 
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -22,6 +24,52 @@ SOON = {"ttl": 1.0, "audit_seconds": 0.3, "superseded_seconds": 0.1}
 def instance(instance_id, service="orders", port=8080, **fields):
     return pb.ServiceInstance(key=pb.InstanceKey(service=service, instance_id=instance_id),
                               address="10.0.0.7", port=port, **fields)
+
+
+class SlowProxy:
+    """Takes connections to `target` at `address`, and passes the first bytes on after `delay` seconds."""
+
+    def __init__(self, target, delay):
+        self._target, self._delay = target, delay
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.address = "127.0.0.1:%d" % self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self):
+        while True:
+            try:
+                near = self._listener.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+
+    def _connect(self, near):
+        time.sleep(self._delay)
+        host, port = self._target.rsplit(":", 1)
+        try:
+            far = socket.create_connection((host, int(port)))
+        except OSError:
+            near.close()
+            return
+        threading.Thread(target=self._copy, args=(near, far), daemon=True).start()
+        self._copy(far, near)
+
+    @staticmethod
+    def _copy(source, sink):
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
 
 
 class PythonClientTest(unittest.TestCase):
@@ -50,7 +98,7 @@ class PythonClientTest(unittest.TestCase):
             self.process = None
 
     def client(self, **options):
-        client = Client(self.address, **{**SOON, **options})
+        client = Client(options.pop("address", self.address), **{**SOON, **options})
         self.addCleanup(client.close)
         return client
 
@@ -99,6 +147,23 @@ class PythonClientTest(unittest.TestCase):
         self.until(lambda: seen[-1], {"b": 3, "c": 8080})
         self.until(lambda: {s for s, _ in client.states().values()}, {"acknowledged"})
         self.assertNotIn({"b": 2}, seen)
+
+    def test_a_connection_that_takes_long_to_stand_does_stand(self):
+        # Longer than any wait between two attempts: what ends an attempt then ends each.
+        self.start("memory")
+        proxy = SlowProxy(self.address, delay=1.5)
+        self.addCleanup(proxy.close)
+        client = self.client(address=proxy.address, ttl=5.0)
+        seen = []
+        client.follow(pb.Selector(service="orders"),
+                      lambda known, stale: seen.append({key[2]: i.port for key, i in known.items()}))
+        client.register(instance("a"))
+        self.until(lambda: seen[-1:], [{"a": 8080}])
+        self.kill()
+        self.start("memory")
+        client.register(instance("b", port=1))
+        self.until(self.listed, {"a": 8080, "b": 1})
+        self.until(lambda: seen[-1:], [{"a": 8080, "b": 1}])
 
     def test_a_registry_that_has_forgotten_everything_gets_everything(self):
         self.start("memory")
