@@ -1,5 +1,6 @@
 // The last changes of all instances together: a ring, so that an operator can be told what became
-// of one of them. An entry shares the bytes of its instance; adding one allocates nothing.
+// of one of them, and who did it under the name of that time. An entry shares the bytes of its
+// instance; adding one allocates nothing, but for the former name of an incarnation.
 //
 // Thread safety: thread-compatible.
 
@@ -27,12 +28,14 @@ class ChangeLog {
     kClosed,
     kOffline,
     kOnline,
+    kRenamed,  // an incarnation, not an instance; older entries of its rank are by `former_name`
   };
 
   struct Entry {
     Kind kind = Kind::kNone;
     Blob instance;      // as it was, if it has gone
     Blob mark;          // of kOffline
+    Blob former_name;   // of kRenamed
     uint64_t rank = 0;  // whose hand it was; 0: a detached call, or an operator
     uint64_t generation = 0;
     uint64_t revision = 0;

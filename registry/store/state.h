@@ -499,6 +499,8 @@ class State::Transaction {
   // Whether what the storage knows of when it was seen is too old.
   bool MustStoreSeen(const Incarnation& incarnation) const;
   ChangeLog::Entry ChangeOf(const Version& before, const Version& after) const;
+  // Another name for an incarnation; the history keeps the one before.
+  void Rename(Incarnation* incarnation, const std::string& client_name);
   // Whether a record's row in the storage says `after` too, without the row of its session.
   static bool GoesWithSession(const Version& before, const Version& after);
   void PutInstance(Version& version, Intent& intent, Incarnation* owner, int64_t session_row);

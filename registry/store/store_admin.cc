@@ -3,6 +3,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "registry/admin/health_change.h"
 #include "registry/admin/instance_query.h"
@@ -36,6 +37,7 @@ ChangeKind ToProto(ChangeLog::Kind kind) {
       return admin::v1::CHANGE_KIND_OFFLINE;
     case ChangeLog::Kind::kOnline:
       return admin::v1::CHANGE_KIND_ONLINE;
+    case ChangeLog::Kind::kRenamed:
     case ChangeLog::Kind::kNone:
       break;
   }
@@ -119,9 +121,18 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
         session.set_instances(static_cast<int32_t>(owner->owned));
       }
     }
+    // Of incarnations that have another name now, the one at the time of the entry.
+    absl::flat_hash_map<uint64_t, std::string> names;
     state_->changes().ForEachNewestFirst([&](const ChangeLog::Entry& entry) {
+      if (entry.kind == ChangeLog::Kind::kRenamed) {
+        names[entry.rank] = std::string(entry.former_name.view());
+        return;
+      }
       if (entry.instance.view().substr(0, begins.size()) != begins) return;
-      changes.emplace_back(entry, entry.rank == 0 ? "" : state_->NameOf(entry.rank));
+      const auto former = names.find(entry.rank);
+      changes.emplace_back(entry, entry.rank == 0         ? ""
+                                  : former != names.end() ? former->second
+                                                          : state_->NameOf(entry.rank));
     });
   }
   if (!description.has_instance() && changes.empty()) {

@@ -32,11 +32,10 @@ SharedLimit LimitOfTombstones(const State::Options& options) {
 constexpr absl::Duration kTombstonesDelay = absl::Seconds(10);
 
 absl::Status TooManyTombstones(const SharedLimit& limit, bool in_all) {
-  return WithRetryDelay(
-      Refusal(registry::v1::ERROR_REASON_OVERLOADED,
-              absl::StrCat(limit.Text(in_all), "; they are forgotten with time"),
-              {{"limit", absl::StrCat(in_all ? limit.limit : limit.share())}}),
-      kTombstonesDelay);
+  return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED,
+                                absl::StrCat(limit.Text(in_all), "; they are forgotten with time"),
+                                {{"limit", absl::StrCat(in_all ? limit.limit : limit.share())}}),
+                        kTombstonesDelay);
 }
 
 // A refusal for the sake of a later incarnation, with who holds the key: the client's name, else
@@ -490,6 +489,16 @@ ChangeLog::Entry State::Transaction::ChangeOf(const Version& before, const Versi
   return entry;
 }
 
+void State::Transaction::Rename(Incarnation* incarnation, const std::string& client_name) {
+  if (incarnation->client_name == client_name) return;
+  ChangeLog::Entry entry;
+  entry.kind = ChangeLog::Kind::kRenamed;
+  entry.former_name = Blob(incarnation->DisplayName());
+  entry.rank = incarnation->rank;
+  state_->changes_.Add(std::move(entry));
+  incarnation->client_name = client_name;
+}
+
 bool State::Transaction::GoesWithSession(const Version& before, const Version& after) {
   if (!before.instance || after.instance || before.persistent || before.owner == nullptr) {
     return false;
@@ -600,15 +609,15 @@ CommitResult State::Transaction::Commit() {
   }
   for (const auto& [incarnation, client_name, owner] : reopened_) {
     if (incarnation->owner.empty()) state.SetOwner(incarnation, owner);
-    incarnation->client_name = client_name;
+    Rename(incarnation, client_name);
     state.ended_.erase({incarnation->last_seen_ms, incarnation->rank});
     incarnation->last_seen_ms = incarnation->stored_ms = now_.unix_ms;
   }
   for (const Resumed& resumed : resumed_) {
     resumed.session->ttl_ms = resumed.settings.ttl_ms;
     resumed.session->ends_with_stream = resumed.settings.ends_with_stream;
-    resumed.session->incarnation->client_name = resumed.settings.client_name;
     Incarnation* const incarnation = resumed.session->incarnation;
+    Rename(incarnation, resumed.settings.client_name);
     incarnation->last_seen_ms = incarnation->stored_ms = now_.unix_ms;
   }
 

@@ -1,6 +1,7 @@
 // The agents and sessions that a registry shows.
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -27,10 +28,11 @@ class AgentsTest : public testing::Test {
     return options;
   }
 
-  std::string Open(const std::string& incarnation) {
+  std::string Open(const std::string& incarnation, const std::string& client_name = "") {
     OpenSessionRequest request;
     request.set_incarnation(incarnation);
-    request.set_client_name(absl::StrCat("agent ", incarnation));
+    request.set_client_name(client_name.empty() ? absl::StrCat("agent ", incarnation)
+                                                : client_name);
     return CallAndWait(*store_, &Registry::OpenSession, request)->session_id();
   }
   bool Renew(const std::string& session, const registry::v1::AgentReport& report) {
@@ -186,6 +188,23 @@ TEST_F(AgentsTest, History_TellsChangesOfHealth) {
   EXPECT_EQ(described->history(2).kind(), admin::v1::CHANGE_KIND_HEALTH);
   EXPECT_EQ(described->history(2).detail(), "healthy → unhealthy");
   EXPECT_EQ(described->history(3).kind(), admin::v1::CHANGE_KIND_REGISTERED);
+}
+
+TEST_F(AgentsTest, History_NamesWhoItWasAtThatTime) {
+  uint64_t generation = 0;
+  for (const char* name : {"host-a", "host-b", "host-b", "host-c"}) {
+    const std::string session = Open("a", name);
+    ASSERT_TRUE(
+        store_.Register(session, MakeInstance("orders", "1", 80 + generation), generation + 1)
+            .ok());
+    ++generation;
+  }
+  const auto described = store_->Describe(MakeInstance("orders", "1").key());
+  ASSERT_TRUE(described.ok()) << described.status();
+  std::vector<std::string> by;
+  for (const auto& change : described->history()) by.push_back(change.by());
+  EXPECT_THAT(by, ElementsAre("host-c", "host-b", "host-b", "host-a"));
+  EXPECT_EQ(described->session().client_name(), "host-c");
 }
 
 TEST_F(AgentsTest, HeldSessions_AreMarkedCountedAndReleased) {
