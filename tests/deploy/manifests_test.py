@@ -395,7 +395,8 @@ class StoryOverEtcd(Cluster):
                                        "failback-registry-%d" % i, "r%d" % i, "10.0.0.1",
                                        listen=address))
             registries[-1].start("registry")
-            self.assertTrue(registries[-1].probe("registry", "readinessProbe"))
+            # As soon as etcd has answered it.
+            cluster.eventually(lambda: registries[-1].probe("registry", "readinessProbe"), "readiness")
         self.app.well = True
         pod = self.app_pod("orders-1", "u1")
         pod.start("failback-agent")
