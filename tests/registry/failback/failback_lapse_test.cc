@@ -185,9 +185,12 @@ TEST_F(FailbackLapseTest, ASessionThatIsLostIsNoLeaseUntilEverythingIsSentAgain)
   EXPECT_EQ(Acknowledged(), 0) << "the registry has said that it knows nothing";
   EXPECT_TRUE(registry_->UpstreamStatus().has_lapsed_since());
   const auto waiting = RegisterAndWait("a");
+  ASSERT_TRUE(fake_->opens.Complete(absl::UnavailableError("away")));
+  EXPECT_FALSE(waiting.done()) << "there is no session";
+  Advance(absl::Seconds(2));
   fake_->registers.Hold();
-  fake_->opens.Complete(Opened("session-2"));
-  EXPECT_FALSE(waiting.done());
+  ASSERT_TRUE(fake_->opens.Complete(Opened("session-2")));
+  EXPECT_FALSE(waiting.done()) << "the new session has nothing yet";
   fake_->registers.Release();
   EXPECT_TRUE(waiting.item().ok());
   EXPECT_EQ(Acknowledged(), 1);
