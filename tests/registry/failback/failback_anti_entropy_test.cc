@@ -94,6 +94,25 @@ TEST_F(FailbackAntiEntropyTest, Rule9_WhatAnEarlierProcessRegisteredHasATtlToBeC
   EXPECT_EQ(gone.deregistrations(0).key().instance_id(), "left");
 }
 
+// What another process states under this incarnation is not this one's to remove.
+TEST_F(FailbackAntiEntropyTest, Rule9_NothingIsComparedWhileAnotherProcessMayBeInTheSession) {
+  Back("session-1");
+  StartAndCompare();
+  Register("a");
+  held_ = {MakeInstance("a"), MakeInstance("another")};
+  Advance(absl::Seconds(50));
+  KeepAliveResponse contested = Renewed(fake_->keep_alives.last_request());
+  contested.set_process(7);
+  fake_->keep_alives.Answer(contested);
+  Advance(absl::Seconds(16));
+  EXPECT_EQ(fake_->lists.request_count(), 0) << "it was due 6 s ago";
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+  Advance(absl::Seconds(20));  // nobody else has come back
+  ASSERT_EQ(fake_->unregisters.request_count(), 1);
+  const UnregisterRequest gone = fake_->unregisters.last_request();
+  EXPECT_EQ(gone.deregistrations(0).key().instance_id(), "another");
+}
+
 TEST_F(FailbackAntiEntropyTest, Rule9_RepairsWhatIsMissingDifferentOrExtra) {
   StartAndCompare();
   Register(MakeRegister({MakeInstance("a"), MakeInstance("b"), MakeInstance("c")}));

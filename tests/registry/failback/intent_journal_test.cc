@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -22,6 +23,21 @@
 
 namespace failback {
 namespace {
+
+// A read of SQLite's, from a disk that gives the first page only.
+ssize_t FailBehindTheFirstPage(int file, void* bytes, size_t size, off64_t at) {
+  if (at < 4096) return pread64(file, bytes, size, at);
+  errno = EIO;
+  return -1;
+}
+
+// Null: as the system reads.
+void SetReads(ssize_t (*read)(int, void*, size_t, off64_t)) {
+  sqlite3_vfs* const files = sqlite3_vfs_find(nullptr);
+  for (const char* const name : {"pread64", "pread"}) {
+    files->xSetSystemCall(files, name, reinterpret_cast<sqlite3_syscall_ptr>(read));
+  }
+}
 
 class IntentJournalTest : public testing::Test {
  protected:
@@ -301,6 +317,17 @@ TEST_F(IntentJournalTest, AFileThatCannotBeReadForLongIsLeftAsItIs) {
   EXPECT_NE(refused.message().find(options_.dir), std::string::npos) << refused;
   EXPECT_NE(refused.message().find("database is locked"), std::string::npos) << refused;
   UnlockFile();
+  EXPECT_FALSE(MovedAside());
+  Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 1); });
+}
+
+TEST_F(IntentJournalTest, ADiskThatCannotReadAPageIsNoDamage) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  options_.patience = absl::ZeroDuration();
+  SetReads(&FailBehindTheFirstPage);
+  const absl::Status refused = IntentJournal::Open(options_).status();
+  SetReads(nullptr);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
   EXPECT_FALSE(MovedAside());
   Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 1); });
 }
