@@ -90,6 +90,7 @@ void FailbackRegistry::Core::Shutdown() {
     for (auto& [id, session] : sessions_) session->lease.Cancel();
     for (auto& [key, record] : records_) record->owner = nullptr;
     sessions_.clear();
+    heartbeat_.Cancel();
     if (drain_ != nullptr) {
       drain_->deadline.Cancel();
       deferred.Add([done = std::make_shared<Callback<agent::v1::DrainResponse>>(
@@ -258,7 +259,7 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
     const UpstreamSession::State upstream = session_->state();
     lapsed = LapsedSince(upstream).has_value();
     if (lapsed && check && upstream.phase == UpstreamSession::Phase::kDown) {
-      return NoSession(upstream);
+      return UnsentCheck(NoSession(upstream));
     }
   }
   if (!same && !record->pending() && (intent.present || !existed)) {

@@ -37,6 +37,7 @@
 #include "registry/former_owners.h"
 #include "registry/intent_journal.h"
 #include "registry/last_known_sets.h"
+#include "registry/pause_watch.h"
 #include "registry/record_totals.h"
 #include "registry/register_encoder.h"
 #include "registry/serial_notifier.h"
@@ -258,6 +259,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     uint64_t serial;
     std::string incarnation;
     absl::Duration ttl;
+    int64_t deadline_nanos = 0;
     Timeout lease;
     uint64_t lease_serial = 0;             // of the timeout that ends it
     absl::flat_hash_set<Record*> records;  // that it owns
@@ -424,6 +426,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   static absl::Status LapseReason(const UpstreamSession::State& session);
   // Why nothing can be sent.
   absl::Status NoSession(const UpstreamSession::State& session) const;
+  // That to whoever asked for one attempt. A session that could not be opened in time says nothing
+  // of the caller's own deadline.
+  static absl::Status UnsentCheck(const absl::Status& no_session);
   // Tells once that the lease has run out, and once that it is over; then answers those who wait
   // for what is acknowledged.
   void FollowLapse(const UpstreamSession::State& session, bool lost, Deferred* deferred)
@@ -435,6 +440,12 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   LocalSession* NewSession(const OpenSessionRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LocalSession* FindSession(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RenewSession(LocalSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The timeout `lease_serial` of a session has come.
+  void OnLease(const std::string& id, uint64_t lease_serial);
+  void StartHeartbeat() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What was due at `due_nanos` runs now. True, and every session has its full time again, when
+  // this process was away: the renewals that came meanwhile are not read yet.
+  bool NoticePause(int64_t due_nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `lease_serial` of the timeout that ends it; 0: whoever asks.
   // `reply`, if any, waits until the end would survive.
   void EndSession(const std::string& id, uint64_t lease_serial, const absl::Status& why,
@@ -483,6 +494,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   Timeout After(absl::Duration delay, std::function<void(Core*, Deferred*)> work);
   // --- List (failback_list.cc).
   struct Known;
+  struct Listing;
   // What is known of what `request` asks for. With `owner`: only what that local session has
   // stated, which is all that there is.
   Known CollectKnown(const ListRequest& request, const LocalSession* owner) const
@@ -490,6 +502,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // A page of that. `away` is why the registry was not asked.
   static absl::StatusOr<ListResponse> ListKnown(const ListRequest& request, const Known& known,
                                                 const absl::Status& away);
+  absl::StatusOr<ListResponse> ListWithout(const ListRequest& request, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status ListUnavailable(const ListRequest& request, const absl::Status& why) const;
 
   // --- The journal (failback_journal.cc). Without one they do nothing.
@@ -608,6 +622,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   std::map<std::string, std::unique_ptr<LocalSession>> sessions_ ABSL_GUARDED_BY(mu_);
   uint64_t last_session_serial_ ABSL_GUARDED_BY(mu_) = 0;
+  PauseWatch pause_watch_ ABSL_GUARDED_BY(mu_);
+  Timeout heartbeat_ ABSL_GUARDED_BY(mu_);
   FormerOwners former_owners_ ABSL_GUARDED_BY(mu_);
 
   uint64_t last_watch_ ABSL_GUARDED_BY(mu_) = 0;

@@ -1,6 +1,7 @@
 // Listings at an agent: asked of the registry, and of what is known here while that is unavailable.
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <optional>
 #include <set>
@@ -18,6 +19,21 @@
 #include "registry/validation.h"
 
 namespace failback {
+namespace {
+
+// For so long an answer of the registry is waited for. Then what is known here is the answer: it
+// has to come before the caller gives up, after five seconds as a rule.
+constexpr absl::Duration kListPatience = absl::Seconds(3);
+
+}  // namespace
+
+// A List that the registry was asked. Answered once: by it, or when it takes too long.
+struct FailbackRegistry::Core::Listing {
+  ListRequest request;
+  Callback<ListResponse> done;
+  std::atomic<bool> answered = false;
+  Timeout late;  // set before the registry is asked
+};
 
 // What is known of what a List asks for, the later over the earlier. Collected under the lock, and
 // read without it.
@@ -62,19 +78,39 @@ void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListRespo
   if (known.has_value()) {
     return std::move(done)(ListKnown(request, *known, ListUnavailable(request, away)));
   }
-  upstream->List(request, [weak = weak_from_this(), request,
-                           done = std::move(done)](absl::StatusOr<ListResponse> response) mutable {
-    auto self = weak.lock();
-    if (self == nullptr || response.ok() || !IsConnectionFailure(response.status())) {
-      return std::move(done)(std::move(response));
-    }
-    std::optional<Known> known;
-    {
-      MutexLock lock(&self->mu_);
-      known = self->CollectKnown(request, nullptr);
-    }
-    std::move(done)(ListKnown(request, *known, self->ListUnavailable(request, response.status())));
-  });
+  const auto listing = std::make_shared<Listing>();
+  listing->request = request;
+  listing->done = std::move(done);
+  listing->late = After(
+      kListPatience, [weak = std::weak_ptr<Listing>(listing)](Core* core, Deferred* deferred) {
+        const auto listing = weak.lock();
+        if (listing == nullptr || listing->answered.exchange(true)) return;
+        deferred->Add([core, listing] {
+          std::move(listing->done)(core->ListWithout(
+              listing->request, absl::DeadlineExceededError(absl::StrCat(
+                                    "no answer within ", absl::FormatDuration(kListPatience)))));
+        });
+      });
+  upstream->List(
+      request, [weak = weak_from_this(), listing](absl::StatusOr<ListResponse> response) {
+        if (listing->answered.exchange(true)) return;
+        listing->late.Cancel();
+        const auto self = weak.lock();
+        const bool away =
+            IsConnectionFailure(response.status()) || absl::IsDeadlineExceeded(response.status());
+        if (self == nullptr || !away) return std::move(listing->done)(std::move(response));
+        std::move(listing->done)(self->ListWithout(listing->request, response.status()));
+      });
+}
+
+absl::StatusOr<ListResponse> FailbackRegistry::Core::ListWithout(const ListRequest& request,
+                                                                 const absl::Status& why) {
+  std::optional<Known> known;
+  {
+    MutexLock lock(&mu_);
+    known = CollectKnown(request, nullptr);
+  }
+  return ListKnown(request, *known, ListUnavailable(request, why));
 }
 
 absl::Status FailbackRegistry::Core::ListUnavailable(const ListRequest& request,

@@ -8,6 +8,7 @@
 #include "registry/errors.h"
 #include "registry/failback_core.h"
 #include "registry/ids.h"
+#include "registry/log.h"
 #include "registry/proto_time.h"
 #include "registry/validation.h"
 
@@ -19,6 +20,10 @@ constexpr absl::Duration kMinLocalTtl = absl::Seconds(1);
 
 // Of all sessions, those that one owner may have, where callers are told apart: a quarter.
 constexpr int64_t kOwnersShare = 4;
+
+void LogPause() {
+  Log(LogLevel::kWarning, "this process was away: every local session has its full time again");
+}
 
 absl::Status Cancelled() { return absl::CancelledError("the registry client was shut down"); }
 
@@ -42,18 +47,54 @@ FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::NewSession(
 }
 
 void FailbackRegistry::Core::RenewSession(LocalSession* session) {
+  const int64_t ttl_nanos = absl::ToInt64Nanoseconds(session->ttl);
+  session->deadline_nanos = NowNanos() + ttl_nanos;
+  pause_watch_.Granted(ttl_nanos);
+  StartHeartbeat();
   if (session->lease.Reschedule(session->ttl)) return;
   auto lease = options_.timer->PutBack(
       [weak = weak_from_this(), id = session->id, serial = ++session->lease_serial] {
-        if (auto self = weak.lock()) {
-          self->EndSession(id, serial,
-                           Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
-                                   "the session was not renewed within its TTL"));
-        }
+        if (auto self = weak.lock()) self->OnLease(id, serial);
       },
       session->ttl);
   // Refused only by a wheel that was stopped; then sessions end with the process.
   if (lease.ok()) session->lease = *std::move(lease);
+}
+
+void FailbackRegistry::Core::OnLease(const std::string& id, uint64_t lease_serial) {
+  {
+    Entry entry(this);
+    if (!entry.ok()) return;
+    bool was_away;
+    {
+      MutexLock lock(&mu_);
+      const LocalSession* const session = FindSession(id);
+      if (session == nullptr || session->lease_serial != lease_serial) return;
+      was_away = NoticePause(session->deadline_nanos);
+    }
+    if (was_away) return LogPause();
+  }
+  EndSession(id, lease_serial,
+             Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
+                     "the session was not renewed within its TTL"));
+}
+
+void FailbackRegistry::Core::StartHeartbeat() {
+  if (pause_watch_.beating() || closed_ || sessions_.empty()) return;
+  const absl::Duration period = absl::Nanoseconds(pause_watch_.Begin(NowNanos()));
+  heartbeat_ = After(period, [](Core* core, Deferred* deferred) {
+    core->mu_.AssertHeld();
+    if (!core->sessions_.empty() && core->NoticePause(core->NowNanos())) deferred->Add(LogPause);
+    core->pause_watch_.End();
+    core->StartHeartbeat();
+  });
+  if (!heartbeat_) pause_watch_.End();
+}
+
+bool FailbackRegistry::Core::NoticePause(int64_t due_nanos) {
+  if (!pause_watch_.Notice(due_nanos, NowNanos())) return false;
+  for (auto& [id, session] : sessions_) RenewSession(session.get());
+  return true;
 }
 
 void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
@@ -177,6 +218,7 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
       if (lease_serial != 0 && lease_serial != it->second->lease_serial) return;
       const std::unique_ptr<LocalSession> session = std::move(it->second);
       sessions_.erase(it);
+      if (sessions_.empty()) pause_watch_.Clear();
       session->lease.Cancel();
       former_owners_.Leave(session->incarnation, SessionOwner(session->id), NowNanos());
       ended_names_ -= static_cast<int64_t>(session->unsubscribed.size());

@@ -335,7 +335,7 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
     case NextStep::kRetry:
     case NextStep::kPark:
       if (record->check != nullptr) {
-        Revert(record, status, sent, deferred);
+        Revert(record, sent ? status : UnsentCheck(status), sent, deferred);
       } else if (record->superseded && step == NextStep::kRetry) {
         // As it was, as far as is known; the next attempt comes with those of its kind.
         if (sent) record->last_status = status;

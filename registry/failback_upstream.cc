@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "registry/errors.h"
 #include "registry/failback_core.h"
 #include "registry/log.h"
 
@@ -114,6 +115,15 @@ absl::Status FailbackRegistry::Core::NoSession(const UpstreamSession::State& ses
   return absl::Status(session.last_error.code(),
                       absl::StrCat("no session at ", options_.upstream_name, ": ",
                                    std::string(session.last_error.message())));
+}
+
+absl::Status FailbackRegistry::Core::UnsentCheck(const absl::Status& no_session) {
+  if (ReasonOf(no_session) != registry::v1::ERROR_REASON_UNSPECIFIED ||
+      !(absl::IsUnavailable(no_session) || absl::IsDeadlineExceeded(no_session))) {
+    return no_session;
+  }
+  return Refusal(registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE,
+                 std::string(no_session.message()));
 }
 
 void FailbackRegistry::Core::FollowLapse(const UpstreamSession::State& session, bool lost,

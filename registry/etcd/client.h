@@ -60,8 +60,9 @@ class Client {
     // With a user every call carries a token of his.
     std::string user;
     std::string password;
-    // All of a call, and one attempt of it.
-    absl::Duration call_timeout = absl::Seconds(5);
+    // All of a call, and one attempt of it. Who waits for it has five seconds as a rule
+    // (GrpcRegistryOptions::call_timeout), and is to hear the refusal within them.
+    absl::Duration call_timeout = absl::Milliseconds(4500);
     absl::Duration attempt_timeout = absl::Seconds(2);
     // The pause after every member has been tried.
     absl::Duration round_delay = absl::Milliseconds(100);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "registry/ids.h"
 #include "registry/log.h"
+#include "registry/pause_watch.h"
 #include "registry/store/eviction_vote.h"
 #include "retry/clock.h"
 #include "retry/mutex.h"
@@ -115,10 +116,8 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   int telling ABSL_GUARDED_BY(mu) = 0;  // calls of on_due and on_hold under way
   bool guard ABSL_GUARDED_BY(mu);
   absl::flat_hash_map<std::string_view, std::unique_ptr<Lease>> leases ABSL_GUARDED_BY(mu);
-  int64_t smallest_ttl ABSL_GUARDED_BY(mu) = INT64_MAX;  // since there was none
+  PauseWatch pause_watch ABSL_GUARDED_BY(mu);
   int64_t largest_ttl ABSL_GUARDED_BY(mu) = 0;
-  bool heartbeat_armed ABSL_GUARDED_BY(mu) = false;
-  int64_t heartbeat_due ABSL_GUARDED_BY(mu) = 0;
   bool recheck_armed ABSL_GUARDED_BY(mu) = false;
   bool gathering ABSL_GUARDED_BY(mu) = false;
   std::vector<std::string> gathered ABSL_GUARDED_BY(mu);
@@ -185,7 +184,7 @@ void Leases::Core::Grant(const std::string& session_id, int64_t ttl, uint64_t pr
   lease->contested = false;
   lease->renewed = now;
   lease->ending = false;
-  smallest_ttl = std::min(smallest_ttl, ttl);
+  pause_watch.Granted(ttl);
   largest_ttl = std::max(largest_ttl, ttl);
   Extend(lease, now);
   StartHeartbeat();
@@ -235,7 +234,7 @@ void Leases::Core::Drop(const std::string& session_id) {
   if (dropped->ending) ended.push_back({Now(), dropped->owner});
   dropped->timeout.Cancel();
   if (leases.empty()) {
-    smallest_ttl = INT64_MAX;
+    pause_watch.Clear();
     largest_ttl = 0;
   }
 }
@@ -371,11 +370,8 @@ void Leases::Core::OnGathered() {
 }
 
 bool Leases::Core::NoticePause(int64_t due, int64_t now) {
-  const int64_t most = smallest_ttl / 2;
-  const bool heartbeat_late = heartbeat_armed && now - heartbeat_due > most;
-  if (now - due <= most && !heartbeat_late) return false;
+  if (!pause_watch.Notice(due, now)) return false;
   ++stats.pauses;
-  heartbeat_due = now + smallest_ttl / 4;  // said once for one pause
   for (auto& [id, lease] : leases) {
     if (!lease->ending) Extend(lease.get(), now);
   }
@@ -424,7 +420,7 @@ const EvictionVote& Leases::Core::Vote(int64_t window, int64_t now) {
 
 void Leases::Core::ScheduleRecheck() {
   if (recheck_armed || stopped) return;
-  const int64_t delay = std::max<int64_t>(smallest_ttl / 10, kCountEveryNanos);
+  const int64_t delay = std::max<int64_t>(pause_watch.smallest_ttl() / 10, kCountEveryNanos);
   recheck_armed =
       options.timer
           ->NewTimeout([core = shared_from_this()] { core->OnRecheck(); }, absl::Nanoseconds(delay))
@@ -455,15 +451,12 @@ void Leases::Core::OnRecheck() {
   TellDue(std::move(released));
 }
 
-// Between leases that are far apart a heartbeat notices that this process was away.
 void Leases::Core::StartHeartbeat() {
-  if (heartbeat_armed || stopped || leases.empty()) return;
-  const int64_t period = std::max<int64_t>(smallest_ttl / 4, 1);
-  heartbeat_due = Now() + period;
-  heartbeat_armed = options.timer
-                        ->NewTimeout([core = shared_from_this()] { core->OnHeartbeat(); },
-                                     absl::Nanoseconds(period))
-                        .ok();
+  if (pause_watch.beating() || stopped || leases.empty()) return;
+  const absl::Duration period = absl::Nanoseconds(pause_watch.Begin(Now()));
+  const auto timeout =
+      options.timer->NewTimeout([core = shared_from_this()] { core->OnHeartbeat(); }, period);
+  if (!timeout.ok()) pause_watch.End();
 }
 
 void Leases::Core::OnHeartbeat() {
@@ -473,7 +466,7 @@ void Leases::Core::OnHeartbeat() {
     if (stopped) return;
     const int64_t now = Now();
     was_away = !leases.empty() && NoticePause(now, now);
-    heartbeat_armed = false;
+    pause_watch.End();
     StartHeartbeat();
   }
   if (was_away) LogPause();

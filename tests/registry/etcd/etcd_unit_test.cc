@@ -4,15 +4,18 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/etcd/client.h"
 #include "registry/etcd/error.h"
 #include "registry/etcd/etcd_uri.h"
 #include "registry/etcd/keys.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
 #include "registry/etcd/txn_encoder.h"
+#include "registry/grpc_registry.h"
 #include "registry/status_policy.h"
 #include "tests/registry/registry_calls.h"
 #include "tests/util/process.h"
@@ -56,6 +59,13 @@ TEST(KeysTest, AMarkComesRightBehindItsInstance) {
     const std::string longer = keys.Instance(Canonical("n", "s", std::string("i") + next));
     EXPECT_FALSE(range.begin <= longer && longer < range.end) << next;
   }
+}
+
+// A client of the server hears that etcd does not answer, and not its own deadline.
+TEST(ClientTest, GivesUpBeforeAClientOfTheServerDoes) {
+  const etcd::Client::Options options;
+  EXPECT_LE(options.call_timeout, GrpcRegistryOptions().call_timeout - absl::Milliseconds(500));
+  EXPECT_GT(options.call_timeout, 2 * options.attempt_timeout + options.round_delay);
 }
 
 // Whatever the lengths and numbers, etcd reads what it would read from the messages.

@@ -144,6 +144,19 @@ TEST_F(FailbackLapseTest, ACheckedIntentIsRefusedAtOnceAndChangesNothing) {
   EXPECT_EQ(registry_->UpstreamStatus().desired(), 2);
 }
 
+// The deadline that has passed is the agent's own, of a renewal; the caller's has not.
+TEST_F(FailbackLapseTest, ACheckAtARegistryThatHangsIsRefusedAsUnavailable) {
+  Start();
+  const absl::Status late = absl::DeadlineExceededError("a renewal was not answered within 5s");
+  GoAway(late);
+  Advance(absl::Seconds(5));
+  const absl::Status refused = RegisterAndWait("a", /*check=*/true).item();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
+  EXPECT_EQ(refused.message(), absl::StrCat("no session at grpc://fake: ", late.message()));
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE);
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 0);
+}
+
 TEST_F(FailbackLapseTest, WhoWaitsIsAnsweredWhenTheIntentIsReplacedOrTheAgentDrains) {
   RegisterAndRevoke();
   Advance(absl::Minutes(1));

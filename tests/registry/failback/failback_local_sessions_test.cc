@@ -33,6 +33,38 @@ void AwaitAsleep(const std::atomic<pid_t>& tid) {
   EXPECT_EQ(state, 'S');
 }
 
+// The renewals that came meanwhile are still to be read.
+TEST_F(FailbackLocalSessionsTest, APauseOfTheAgentGivesEverySessionItsFullTime) {
+  Start();
+  const std::string session = OpenLocal("app", 1);
+  OpenLocal("other", 30);
+  RegisterRequest request = MakeRegister({MakeInstance("a")});
+  request.set_session_id(session);
+  Register(request);
+  for (const absl::Duration pause : {absl::Seconds(3), absl::Milliseconds(900)}) {
+    clock_.Advance(absl::Milliseconds(200));
+    clock_.Jump(pause);
+    clock_.Advance(absl::Milliseconds(200));
+    EXPECT_EQ(registry_->local_sessions(), 2) << pause;
+    KeepAliveRequest renewal;
+    renewal.set_session_id(session);
+    Answer<KeepAliveResponse> renewed;
+    registry_->KeepAlive(renewal, renewed.Catch());
+    EXPECT_TRUE(renewed.get().ok()) << renewed.get().status();
+  }
+  EXPECT_EQ(fake_->unregisters.request_count(), 0);
+  // A full lease from the pause on, no more and no less.
+  clock_.Jump(absl::Seconds(100));
+  clock_.Advance(absl::Milliseconds(990));
+  EXPECT_EQ(registry_->local_sessions(), 2);
+  clock_.Advance(absl::Milliseconds(20));
+  EXPECT_EQ(registry_->local_sessions(), 1);
+  clock_.Advance(absl::Milliseconds(28'900));
+  EXPECT_EQ(registry_->local_sessions(), 1);
+  clock_.Advance(absl::Milliseconds(200));
+  EXPECT_EQ(registry_->local_sessions(), 0);
+}
+
 TEST_F(FailbackLocalSessionsTest, ALocalSessionThatIsNotRenewedTakesItsInstancesAlong) {
   Start();
   const std::string session = OpenLocal("app", 10);

@@ -135,6 +135,37 @@ TEST_F(LastKnownTest, ASetOutlivesItsLastSubscriberInAnOutage) {
   EXPECT_FALSE(listener->events()[1]->stale());
 }
 
+// It takes requests and answers none: nothing tells that it is away.
+TEST_F(LastKnownTest, AListThatTheRegistryDoesNotAnswerIsAnsweredOfWhatIsKnown) {
+  Start();
+  auto stream = Subscribe(NewListener());
+  fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a"), MakeInstance("b")}));
+  fake_->lists.Hold();
+  const auto ask = [this](const std::string& service) {
+    ListRequest request;
+    request.mutable_selector()->set_service(service);
+    Answer<ListResponse> answer;
+    registry_->List(request, answer.Catch());
+    return answer;
+  };
+  const auto known = ask("orders");
+  const auto unknown = ask("payments");
+  Advance(absl::Milliseconds(2900));
+  EXPECT_FALSE(known.done());
+  Advance(absl::Milliseconds(200));
+  ASSERT_TRUE(known.get().ok()) << known.get().status();
+  EXPECT_TRUE(known.get()->stale());
+  EXPECT_EQ(known.get()->records_size(), 2);
+  EXPECT_EQ(unknown.get().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(unknown.get().status()), registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE);
+  EXPECT_THAT(std::string(unknown.get().status().message()), HasSubstr("no answer within 3s"));
+  fake_->lists.Release();  // too late: the callers have their answers
+  fake_->lists.AnswerWith([](const auto&) { return absl::DeadlineExceededError("late"); });
+  const auto refused = ask("orders");
+  ASSERT_TRUE(refused.get().ok()) << refused.get().status();
+  EXPECT_TRUE(refused.get()->stale());
+}
+
 TEST_F(LastKnownTest, AfterARestartEverySubscriberOfAnOutageGetsTheSet) {
   Persist();
   Start();
