@@ -268,7 +268,10 @@ class RegistryServer::Service final : public ServiceBase {
   void ConnectionRefused() { call_stats_.Refused(Limit::kConnections); }
 
   // To be called when gRPC has ended all calls: from the return on the registry is not called.
-  void Finish() { bulk_.reset(); }
+  void Finish() {
+    bulk_.reset();
+    reads_.reset();
+  }
 
   grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext* context,
                                         const grpc::ByteBuffer* request,
@@ -399,7 +402,10 @@ class RegistryServer::Service final : public ServiceBase {
     } else if (!subscribe_streams_.Add(*state)) {
       (*state)->Abort(ShuttingDown());
     } else {
-      reactor->Start(registry->get(), request);
+      (*state)->WillStart();
+      reads_->Execute([reactor, registry = *std::move(registry), request = std::move(request)] {
+        reactor->Start(registry.get(), request);
+      });
     }
     return reactor;
   }
@@ -433,9 +439,25 @@ class RegistryServer::Service final : public ServiceBase {
         response, std::move(token), {&call_stats_, name},
         [&](Callback<Response> done) {
           if (!refusal.ok()) return std::move(done)(refusal);
+          if constexpr (std::is_same_v<Request, ListRequest>) {
+            return ListElsewhere(registry, std::move(request), std::move(done));
+          }
           (registry.get()->*method)(request, std::move(done));
         },
         std::move(hook));
+  }
+
+  // What a read costs is its caller's choice: large sets, filters that match little. So reads have
+  // threads of their own, and those that serve connections are free to renew sessions: an instance
+  // that lives does not expire because others read.
+  void ListElsewhere(std::shared_ptr<Registry> registry, ListRequest request,
+                     Callback<ListResponse> done) {
+    reads_->Execute([this, registry = std::move(registry), request = std::move(request),
+                     parent = CurrentTrace(), done = std::move(done)]() mutable {
+      const ScopedTrace trace(std::move(parent));
+      if (stopping_) return std::move(done)(ShuttingDown());
+      Guarded([&] { registry->List(request, std::move(done)); }).IgnoreError();
+    });
   }
 
   // A call on encoded messages, carried out by `call(registry, request, done)`.
@@ -591,6 +613,7 @@ class RegistryServer::Service final : public ServiceBase {
   OpenStreams<RenewalReactor::State> renewal_streams_;
   OpenStreams<RegisterStreamReactor::State> register_streams_;
   std::unique_ptr<ThreadPool> bulk_ = std::make_unique<ThreadPool>(BulkThreads());
+  std::unique_ptr<ThreadPool> reads_ = std::make_unique<ThreadPool>(BulkThreads());
   std::unique_ptr<PeriodicTask> sweep_;
 };
 

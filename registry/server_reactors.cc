@@ -77,8 +77,12 @@ SubscribeReactor::SubscribeReactor(grpc::CallbackServerContext* context,
       on_done_(std::move(on_done)) {}
 
 void SubscribeReactor::Start(Registry* registry, const SubscribeRequest& request) {
-  const absl::Status status = Guarded([&] { stream_ = registry->Subscribe(request, state_); });
-  if (!status.ok()) state_->Abort(status);
+  const std::shared_ptr<State> state = state_;
+  absl::Status status;
+  if (!state->ended()) {
+    status = Guarded([&] { stream_ = registry->Subscribe(request, state); });
+  }
+  state->Started(status);  // from here on gRPC may be done with the reactor
 }
 
 void SubscribeReactor::OnWriteDone(bool ok) {
@@ -103,6 +107,26 @@ void SubscribeReactor::State::Abort(const absl::Status& status) {
   MutexLock lock(&mu_);
   conflator_.reset();
   if (!end_.has_value()) end_ = status;
+  Advance();
+}
+
+void SubscribeReactor::State::WillStart() {
+  MutexLock lock(&mu_);
+  starting_ = true;
+}
+
+bool SubscribeReactor::State::ended() {
+  MutexLock lock(&mu_);
+  return end_.has_value();
+}
+
+void SubscribeReactor::State::Started(const absl::Status& status) {
+  MutexLock lock(&mu_);
+  starting_ = false;
+  if (!status.ok()) {
+    conflator_.reset();
+    if (!end_.has_value()) end_ = status;
+  }
   Advance();
 }
 
@@ -161,7 +185,7 @@ void SubscribeReactor::State::Advance() {
       return;
     }
   }
-  if (end_.has_value()) {
+  if (end_.has_value() && !starting_) {
     conflator_.reset();
     stats_->Ended(CallStats::Method::kSubscribe, end_->code());
     std::exchange(reactor_, nullptr)->Finish(StatusToGrpc(*end_));

@@ -54,6 +54,29 @@ class ServerTest : public WireTest {
   }
 };
 
+// However many reads there are and however long they take: whose sessions are not renewed meanwhile
+// would expire.
+TEST_F(ServerTest, ReadsDoNotHoldUpRenewals) {
+  constexpr int kReads = 40;  // more than the threads that serve connections
+  absl::Notification release;
+  fake_.lists.AnswerWith([&](const ListRequest&) {
+    release.WaitForNotification();
+    return ListResponse();
+  });
+  StartServer(ListenOn(Transport::kTcp), RegistryServer::Options());
+  const auto client = NewClient();
+  std::vector<Answered<ListResponse>> reads;
+  for (int i = 0; i < kReads; ++i) {
+    reads.push_back(CallAsync(*client, &Registry::List, ListRequest()));
+  }
+  EXPECT_TRUE(fake_.lists.WaitForRequests(1));
+  KeepAliveRequest renewal;
+  renewal.set_session_id("session-1");
+  EXPECT_TRUE(CallAndWait(*client, &Registry::KeepAlive, renewal).ok());
+  release.Notify();
+  for (const auto& read : reads) EXPECT_TRUE(read.Get().ok());
+}
+
 TEST_F(ServerTest, CallsBeyondTheLimitAreRefusedWithADelay) {
   RegistryServer::Options options;
   options.max_calls_in_flight = 2;
