@@ -617,17 +617,25 @@ TEST(SqliteStorage, TheOwnerOfAnIncarnationSurvivesAReopen) {
   TempDir folder;
   StoreHarness store(On(folder.File("registry.db")));
   OpenSessionRequest open;
-  open.set_incarnation("agent");
-  open.set_owner("alice");
-  const auto opened = CallAndWait(*store, &Registry::OpenSession, open);
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  ASSERT_TRUE(store.CloseSession(opened->session_id()).ok());
+  const auto open_and_close = [&](const std::string& incarnation, const std::string& owner) {
+    open.set_incarnation(incarnation);
+    open.set_owner(owner);
+    const auto opened = CallAndWait(*store, &Registry::OpenSession, open);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    ASSERT_TRUE(store.CloseSession(opened->session_id()).ok());
+  };
+  open_and_close("owned", "alice");
+  open_and_close("owned-later", "");
+  open_and_close("owned-later", "alice");
   store.Reopen();
-  open.set_owner("mallory");
-  EXPECT_EQ(ReasonOf(CallAndWait(*store, &Registry::OpenSession, open).status()),
-            registry::v1::ERROR_REASON_SESSION_NOT_OWNED);
-  open.set_owner("alice");
-  EXPECT_TRUE(CallAndWait(*store, &Registry::OpenSession, open).ok());
+  for (const char* const incarnation : {"owned", "owned-later"}) {
+    open.set_incarnation(incarnation);
+    open.set_owner("mallory");
+    EXPECT_EQ(ReasonOf(CallAndWait(*store, &Registry::OpenSession, open).status()),
+              registry::v1::ERROR_REASON_SESSION_NOT_OWNED)
+        << incarnation;
+    open_and_close(incarnation, "alice");
+  }
 }
 
 }  // namespace
