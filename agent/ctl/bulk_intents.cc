@@ -47,7 +47,7 @@ class Bulk {
   int TellRefusals() const {
     int refused = 0;
     for (size_t i = 0; i < results_.size(); ++i) {
-      const absl::Status status = StatusFromProto(results_[i].status());
+      const absl::Status status = RefusalOf(results_[i], /*advice=*/"");
       if (status.ok() || ++refused > kMaxTold) continue;
       std::fprintf(stderr, "failbackctl: %s: %s: %s\n", work_.command.c_str(),
                    FormatKey(instances_[i].key()).c_str(),

@@ -59,6 +59,11 @@ class CtlContext {
   // Whether the connection stands, to tell a slow target from one that is not there.
   bool connected() const;
 
+  // Between two looks at a target that may not be there yet: waits so long; without a connection no
+  // longer than until there is one. gRPC works on a connection attempt while something waits for
+  // it, and between calls that fail at once only every 5 s.
+  void Pause(absl::Duration duration) const;
+
   // Prints what a command found, as --output wants it, and returns the exit status: a failure when
   // it has no such form.
   int Show(const std::string& command, const std::string& table,

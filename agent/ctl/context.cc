@@ -137,6 +137,11 @@ bool CtlContext::connected() const {
   return channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
 }
 
+void CtlContext::Pause(absl::Duration duration) const {
+  if (connected()) return absl::SleepFor(duration);
+  channel_->WaitForConnected(absl::ToChronoTime(absl::Now() + duration));
+}
+
 int CtlContext::Show(const std::string& command, const std::string& table,
                      const google::protobuf::Message& message) const {
   const absl::Status status = PrintResult(format, table, message);

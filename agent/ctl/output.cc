@@ -237,6 +237,21 @@ std::string FormatKey(const InstanceKey& key) {
                       "/", key.instance_id());
 }
 
+absl::Status RefusalOf(const registry::v1::IntentResult& result, const std::string& advice) {
+  std::vector<std::string> takers;
+  for (const registry::v1::TargetResult& target : result.targets()) {
+    if (target.status().code() != 0) continue;
+    takers.push_back(
+        absl::StrCat(FormatMessage(target.upstream()), " (", FormatState(target.state()), ")"));
+  }
+  rpc::v1::Status status = result.status();
+  if (!takers.empty()) {
+    absl::StrAppend(status.mutable_message(), "; taken by ", absl::StrJoin(takers, ", "),
+                    advice.empty() ? "" : ": ", advice);
+  }
+  return StatusFromProto(status);
+}
+
 std::string FormatEnum(const google::protobuf::EnumDescriptor* type, int value) {
   const google::protobuf::EnumValueDescriptor* const found = type->FindValueByNumber(value);
   if (found == nullptr) return absl::StrCat(value);

@@ -44,6 +44,10 @@ std::string FormatStatus(const rpc::v1::Status& status);
 // "default/orders/orders-1".
 std::string FormatKey(const registry::v1::InstanceKey& key);
 
+// What refused an intent; OK when nothing did. At an agent with several registries it names those
+// that have taken it all the same, and then says `advice`.
+absl::Status RefusalOf(const registry::v1::IntentResult& result, const std::string& advice);
+
 // The name of an enum value without prefix, in lower case: PENDING_STATE_IN_FLIGHT is "in flight".
 std::string FormatEnum(const google::protobuf::EnumDescriptor* type, int value);
 

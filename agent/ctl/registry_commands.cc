@@ -48,7 +48,8 @@ struct IntentFlags {
             },
             "return when the agent has accepted it, or the registry acknowledged it [accepted]")
         ->type_name("accepted|acknowledged");
-    command->add_flag("--check", check, "one attempt: a failure is the answer, and nothing is retried");
+    command->add_flag("--check", check,
+                      "one attempt: a failure is the answer, and nothing is retried");
   }
 
   template <typename Request>
@@ -61,13 +62,13 @@ struct IntentFlags {
 // Prints what became of an intent of one item.
 template <typename Response>
 int ReportIntent(const CtlContext& context, const std::string& command, const std::string& done,
-                 const InstanceKey& key, const Response& response) {
+                 const InstanceKey& key, const std::string& advice, const Response& response) {
   if (response.results_size() != 1) {
     return context.Report(command, absl::InternalError(absl::StrCat(response.results_size(),
                                                                     " results for one instance")));
   }
   const IntentResult& result = response.results(0);
-  const absl::Status status = StatusFromProto(result.status());
+  const absl::Status status = RefusalOf(result, advice);
   if (!status.ok()) return context.Report(command, status);
   return context.Show(
       command,
@@ -134,6 +135,10 @@ int RegisterOne(const RegisterFlags& flags, CtlContext* context) {
   const absl::StatusOr<RegisterResponse> response = CallRegister(context, request);
   if (!response.ok()) return context->Report("register", response.status());
   return ReportIntent(*context, "register", "registered", request.registrations(0).instance().key(),
+                      flags.check
+                          ? "repeat it without --check, and the agent retries the others; or "
+                            "unregister it"
+                          : "",
                       *response);
 }
 
@@ -222,7 +227,12 @@ int UnregisterOne(const UnregisterFlags& flags, CtlContext* context) {
   flags.Fill(&request);
   const absl::StatusOr<UnregisterResponse> response = CallUnregister(context, request);
   if (!response.ok()) return context->Report("unregister", response.status());
-  return ReportIntent(*context, "unregister", "unregistered", flags.key, *response);
+  return ReportIntent(*context, "unregister", "unregistered", flags.key,
+                      flags.check
+                          ? "repeat it without --check, and the agent retries the others; or "
+                            "register it again"
+                          : "",
+                      *response);
 }
 
 int UnregisterFile(const UnregisterFlags& flags, CtlContext* context) {

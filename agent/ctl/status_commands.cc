@@ -213,7 +213,7 @@ void AddWaitReady(CLI::App* app, CtlAction* action) {
           return kCtlOk;
         }
         if (absl::Now() + kReadyPollInterval > end) return context->Report("wait-ready", status);
-        absl::SleepFor(kReadyPollInterval);
+        context->Pause(kReadyPollInterval);
       }
     };
   });

@@ -5,11 +5,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "agent/ctl/change_command.h"
 #include "agent/ctl/commands.h"
@@ -31,6 +33,38 @@ using registry::v1::SubscribeResponse;
 // Between two streams, unless the target asks for more.
 constexpr absl::Duration kReconnectDelay = absl::Milliseconds(200);
 
+// Without a first message for so long, a person wants to know what is waited for.
+constexpr absl::Duration kSilence = absl::Seconds(2);
+
+// Says once on stderr that nothing has come, unless something comes within kSilence.
+class SilenceNotice {
+ public:
+  explicit SilenceNotice(const std::string& target)
+      : thread_([this, target] {
+          if (over_.WaitForNotificationWithTimeout(kSilence)) return;
+          std::fprintf(stderr,
+                       "failbackctl: subscribe: nothing yet from %s: an agent waits for its "
+                       "registry when it has never seen the set; `failbackctl status` says how "
+                       "it is\n",
+                       target.c_str());
+        }) {}
+  ~SilenceNotice() {
+    End();
+    thread_.join();
+  }
+  SilenceNotice(const SilenceNotice&) = delete;
+  SilenceNotice& operator=(const SilenceNotice&) = delete;
+
+  // On the thread that made it.
+  void End() {
+    if (!over_.HasBeenNotified()) over_.Notify();
+  }
+
+ private:
+  absl::Notification over_;
+  std::thread thread_;
+};
+
 struct Flags : SelectorFlags {
   std::optional<uint32_t> count;
   bool watch = false;
@@ -45,7 +79,8 @@ class Follower {
       : flags_(flags),
         context_(context),
         live_(flags.watch && flags.exec.empty() && context->format == OutputFormat::kTable &&
-              TerminalAt(STDOUT_FILENO).has_value()) {
+              TerminalAt(STDOUT_FILENO).has_value()),
+        silence_(context->target) {
     *request_.mutable_selector() = flags.ToProto();
     request_.set_upstream(flags.upstream);
   }
@@ -80,6 +115,7 @@ class Follower {
   }
 
   void Take(const SubscribeResponse& message) {
+    silence_.End();
     const bool was_away = std::exchange(away_, false);
     const std::optional<SubscribeResponse> change = set_.Apply(message);
     const bool whole = live_ || !flags_.exec.empty();
@@ -136,6 +172,7 @@ class Follower {
   CtlContext* const context_;
   // Draws the set, instead of telling changes.
   const bool live_;
+  SilenceNotice silence_;
   SubscribeRequest request_;
   FollowedSet set_;
   bool held_ = false;  // as printed last
@@ -157,6 +194,8 @@ void AddSubscribeCommand(CLI::App* app, CtlAction* action) {
       "Tells what is there, then each change. Without SERVICE the services of the namespace are\n"
       "followed, with their numbers of instances. With -o json each message is one line, with -o "
       "yaml one document.\n"
+      "It goes on until it is ended, or for --count messages, however long the first takes;\n"
+      "--timeout does not end it.\n"
       "--exec: CMD runs in /bin/sh for each change, one at a time, with the change as JSON on its\n"
       "standard input and in its environment FAILBACK_EVENT (snapshot, delta, stale, fresh),\n"
       "FAILBACK_EVENT_SERVICE, _NAMESPACE, _EPOCH, _REVISION, _STALE, _COUNT, _UPSERTS and "

@@ -22,6 +22,7 @@ struct Call {
   HealthCheckRequest request;
   HealthCheckResponse response;
   Probe::Done done;
+  std::unique_ptr<Health::Stub> stub;
 };
 
 class GrpcProbe final : public Probe {
@@ -29,16 +30,6 @@ class GrpcProbe final : public Probe {
   GrpcProbe(const Address& address, const std::string& service)
       : target_(address.ToString()), service_(service) {
     KeepGrpcCallbackThreads();  // a probe may be destroyed in its own callback
-    grpc::ChannelArguments arguments;
-    // The check's interval is the only rhythm.
-    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    // Two checks of one server do not share what one of them has found out.
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    stub_ = Health::NewStub(
-        grpc::CreateCustomChannel(target_, grpc::InsecureChannelCredentials(), arguments));
   }
 
   ~GrpcProbe() override { Cancel(); }
@@ -51,10 +42,17 @@ class GrpcProbe final : public Probe {
       MutexLock lock(&mu_);
       last_ = call;
     }
-    stub_->async()->Check(&call->context, &call->request, &call->response,
-                          [call, target = target_](const grpc::Status& status) {
-                            std::move(call->done)(Judge(target, status, call->response));
-                          });
+    // The check's interval is the only rhythm: a channel that waits to connect again fails each
+    // call until then, and connects in between only when it is polled. A fresh one connects for the
+    // call.
+    if (channel_ == nullptr || channel_->GetState(false) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+      channel_ = NewChannel();
+    }
+    call->stub = Health::NewStub(channel_);
+    call->stub->async()->Check(&call->context, &call->request, &call->response,
+                               [call, target = target_](const grpc::Status& status) {
+                                 std::move(call->done)(Judge(target, status, call->response));
+                               });
   }
 
   void Cancel() override {
@@ -67,6 +65,14 @@ class GrpcProbe final : public Probe {
   }
 
  private:
+  std::shared_ptr<grpc::Channel> NewChannel() const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    // Two checks of one server do not share what one of them has found out.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel(target_, grpc::InsecureChannelCredentials(), arguments);
+  }
+
   static absl::Status Judge(const std::string& target, const grpc::Status& status,
                             const HealthCheckResponse& response) {
     if (!status.ok()) {
@@ -81,7 +87,7 @@ class GrpcProbe final : public Probe {
 
   const std::string target_;
   const std::string service_;
-  std::unique_ptr<Health::Stub> stub_;
+  std::shared_ptr<grpc::Channel> channel_;  // of Run() alone, one call at a time
   Mutex mu_;
   std::weak_ptr<Call> last_ ABSL_GUARDED_BY(mu_);
 };

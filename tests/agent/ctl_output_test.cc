@@ -8,6 +8,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
+#include "registry/errors.h"
 #include "registry/proto_time.h"
 #include "yaml-cpp/yaml.h"
 
@@ -21,6 +22,13 @@ using registry::v1::SubscribeResponse;
 using ::testing::HasSubstr;
 
 const absl::Time kNow = absl::FromUnixSeconds(1700000000);
+
+registry::v1::TargetResult Target(const std::string& upstream, registry::v1::IntentState state) {
+  registry::v1::TargetResult target;
+  target.set_upstream(upstream);
+  target.set_state(state);
+  return target;
+}
 
 TEST(CtlOutputTest, TablesAreAlignedAndOneLineARow) {
   EXPECT_EQ(FormatTable({"A", "LONG", "C"}, {{"x", "", "1"}, {"ähnlich", "two\nlines", "22"}}),
@@ -201,6 +209,25 @@ TEST(CtlOutputTest, MessageWithoutJsonForm_IsAnError) {
     EXPECT_FALSE(FormatOne(format, operation).ok());
     EXPECT_FALSE(PrintResult(format, "table", operation).ok());
   }
+}
+
+TEST(CtlOutputTest, ARefusalNamesWhoHasTakenItAllTheSame) {
+  registry::v1::IntentResult result;
+  EXPECT_EQ(RefusalOf(result, "undo it"), absl::OkStatus());
+  *result.add_targets() = Target("old", registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  *result.add_targets() = Target("new", registry::v1::INTENT_STATE_UNSPECIFIED);
+  EXPECT_EQ(RefusalOf(result, "undo it"), absl::OkStatus());
+  const absl::Status away = absl::UnavailableError("new: no session");
+  *result.mutable_status() = StatusToProto(away);
+  *result.mutable_targets(1)->mutable_status() = result.status();
+  EXPECT_EQ(RefusalOf(result, "undo it"),
+            absl::UnavailableError("new: no session; taken by old (acknowledged): undo it"));
+  EXPECT_EQ(RefusalOf(result, ""),
+            absl::UnavailableError("new: no session; taken by old (acknowledged)"));
+  *result.mutable_targets(0)->mutable_status() = result.status();
+  EXPECT_EQ(RefusalOf(result, "undo it"), away);
+  result.clear_targets();
+  EXPECT_EQ(RefusalOf(result, "undo it"), away);
 }
 
 // Strings that a YAML reader could take for something else keep their quotes.

@@ -97,6 +97,21 @@ class FollowTest(unittest.TestCase):
         daemons.register(self.registry.address, "orders", "orders-2")
         self.assertEqual(follower.stdout.readline(), "1\n")
 
+    def test_what_is_silent_is_told_once(self):
+        agent = daemons.agent(self.registry)
+        self.addCleanup(agent.kill)
+        self.registry.kill()
+        follower = subprocess.Popen([CTL, "-t", agent.address, "subscribe", "orders", "--count", "1"],
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(follower.kill)
+        first = follower.stderr.readline()
+        self.assertTrue(first.startswith("failbackctl: subscribe: nothing yet from %s: " % agent.address), first)
+        self.registry = daemons.registry(listen=self.registry.address)
+        self.addCleanup(self.registry.kill)
+        out, err = follower.communicate(timeout=daemons.TIMEOUT)
+        self.assertIn("nothing there", out)
+        self.assertEqual((follower.returncode, err), (0, ""))
+
     def test_without_watch_the_end_of_the_target_is_the_end(self):
         follower = self.start("orders")
         self.assertIn("nothing there", follower.stdout.readline())

@@ -241,6 +241,28 @@ TEST_F(CtlTest, StatusShowsTheUpstream) {
               HasSubstr("state: UPSTREAM_STATE_READY\n"));
 }
 
+TEST(CtlUpstreamsTest, ACheckedIntentThatOneRefusesNamesTheOtherAndWhatToDo) {
+  Daemon old_registry = Daemon::Registry({"--store", "memory:"});
+  Daemon new_registry = Daemon::Registry({"--store", "memory:"});
+  Daemon agent = Daemon::Agent("old=grpc://" + old_registry.address(),
+                               {"--registry", "new=grpc://" + new_registry.address()});
+  ASSERT_EQ(Ctl(agent.address(), {"wait-ready"}).status, 0);
+  new_registry.Kill();
+  std::vector<std::string> args = {"register",  "orders", "--id",   "a",
+                                   "--address", "h",      "--port", "1"};
+  std::vector<std::string> checked = args;
+  checked.push_back("--check");
+  const RunResult refused = Ctl(agent.address(), checked);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, StartsWith("failbackctl: register: UNAVAILABLE: new: "));
+  EXPECT_THAT(refused.err,
+              HasSubstr("; taken by old (acknowledged): repeat it without --check, and the agent "
+                        "retries the others; or unregister it\n"));
+  EXPECT_THAT(ListedIds(old_registry.address(), "orders"), ElementsAre("a"));
+  EXPECT_EQ(Ctl(agent.address(), args).status, 0);
+  EXPECT_THAT(Ctl(agent.address(), {"pending"}).out, HasSubstr("register default/orders/a"));
+}
+
 // A fleet moves from one registry to another: both at once, then only the new one.
 TEST(CtlUpstreamsTest, TwoRegistriesAtOnceAndThenOne) {
   const TempDir dir;

@@ -368,6 +368,22 @@ TEST_F(ProbesTest, GrpcAsksTheHealthService) {
   EXPECT_THAT(std::string(Ask(check).message()), HasSubstr("UNAVAILABLE"));
 }
 
+TEST_F(ProbesTest, GrpcIsWellWithTheFirstTryAfterTheServerIsBack) {
+  const std::string address = ReservedAddress();
+  HealthCheck check;
+  check.mutable_grpc()->set_address(address);
+  const auto probe = NewProbe(&io_, check);
+  EXPECT_FALSE(Get(Start(probe.get())).ok());
+  EXPECT_FALSE(Get(Start(probe.get())).ok());
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  grpc::CallbackGenericService others;  // a server has to have a service
+  builder.RegisterCallbackGenericService(&others);
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  const auto server = builder.BuildAndStart();
+  EXPECT_EQ(Get(Start(probe.get())), absl::OkStatus());
+}
+
 TEST_F(ProbesTest, ACommandIsJudgedByItsExit) {
   EXPECT_EQ(Ask(Command("exit 0")), absl::OkStatus());
   EXPECT_EQ(Ask(Command("exit 3")).message(), "sh: exit status 3");
