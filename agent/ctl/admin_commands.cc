@@ -1,8 +1,10 @@
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -32,6 +34,20 @@ void AddKey(CLI::App* command, InstanceKey* key) {
   AddNamespace(command, key->mutable_namespace_());
 }
 
+// At a registry, of what it does not hold: who may carry it.
+void TellCarriers(CtlContext* context) {
+  admin::v1::ListAgentsRequest request;
+  std::vector<admin::v1::AgentSummary> agents;
+  do {
+    admin::v1::ListAgentsResponse response;
+    // An agent has no agents.
+    if (!context->admin().ListAgents(context->NewCall().get(), request, &response).ok()) return;
+    agents.insert(agents.end(), response.agents().begin(), response.agents().end());
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  std::fprintf(stderr, "failbackctl: describe: %s\n", FormatCarriers(agents).c_str());
+}
+
 void AddDescribe(CLI::App* app, CtlAction* action) {
   auto key = std::make_shared<InstanceKey>();
   CLI::App* const command =
@@ -47,9 +63,16 @@ void AddDescribe(CLI::App* app, CtlAction* action) {
       InstanceDescription response;
       const grpc::Status status =
           context->admin().DescribeInstance(context->NewCall().get(), request, &response);
-      if (!status.ok()) return context->Report("describe", StatusFromGrpc(status));
-      return context->Show(
-          "describe", FormatDescription(response, *key, absl::Now(), context->palette), response);
+      const bool absent = status.error_code() == grpc::StatusCode::NOT_FOUND ||
+                          (status.ok() && !response.has_instance());
+      const int shown =
+          status.ok()
+              ? context->Show("describe",
+                              FormatDescription(response, *key, absl::Now(), context->palette),
+                              response)
+              : context->Report("describe", StatusFromGrpc(status));
+      if (absent) TellCarriers(context);
+      return shown;
     };
   });
 }

@@ -72,9 +72,12 @@ std::string StatusOf(const InstanceRecord& record, absl::Time now, const Palette
                             : state == "held"       ? ": the session is past its TTL"
                                                     : "";
   const std::string health = FormatHealth(instance);
-  return absl::StrCat(palette.State(state), means,
-                      health == state ? "" : absl::StrCat("; its owner says ", health),
-                      instance.has_offline() ? FormatMark(instance.offline(), now) : "");
+  // The mark is told after its word, so that being held comes last.
+  const bool both = record.held() && state != health && HasState(record, health);
+  return absl::StrCat(palette.State(both ? health : state), means,
+                      HasState(record, health) ? "" : absl::StrCat("; its owner says ", health),
+                      instance.has_offline() ? FormatMark(instance.offline(), now) : "",
+                      both ? "; held: the session is past its TTL" : "");
 }
 
 std::string FormatInstance(const InstanceRecord& record, absl::Time now, const Palette& palette) {
@@ -229,8 +232,27 @@ std::string FormatDescription(const InstanceDescription& description,
     text += "\n" + FormatPending({description.pending().begin(), description.pending().end()}, now,
                                  palette);
   }
-  if (description.history_size() > 0) text += "\n" + FormatHistory(description.history(), now);
+  text += description.history_size() > 0
+              ? "\n" + FormatHistory(description.history(), now)
+              : "\nno change of it is remembered; what a daemon remembers begins when it starts\n";
   return text;
+}
+
+std::string FormatCarriers(const std::vector<AgentSummary>& agents) {
+  constexpr size_t kNames = 10;
+  std::vector<std::string> names;
+  for (const AgentSummary& agent : agents) {
+    const registry::v1::AgentReport& report = agent.report();
+    if (report.parked() + report.superseded() + report.pending() == 0) continue;
+    names.push_back(MadePrintable(report.name(), ' '));
+  }
+  const size_t more = names.size() > kNames ? names.size() - kNames : 0;
+  names.resize(names.size() - more);
+  return absl::StrCat(
+      "an agent may carry it and not have got it acknowledged: ask `failbackctl intents` and "
+      "`failbackctl pending` there",
+      names.empty() ? "" : "; agents with operations pending, parked or superseded: ",
+      absl::StrJoin(names, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "");
 }
 
 }  // namespace failback

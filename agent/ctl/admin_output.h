@@ -26,6 +26,10 @@ std::string FormatSessions(const std::vector<admin::v1::SessionSummary>& session
 std::string FormatAgents(const std::vector<admin::v1::AgentSummary>& agents, absl::Time now,
                          const Palette& palette);
 
+// Where to ask for an instance that the registry does not hold, and which of its agents have
+// something that is not acknowledged.
+std::string FormatCarriers(const std::vector<admin::v1::AgentSummary>& agents);
+
 // An instance with its session and its last changes.
 std::string FormatDescription(const admin::v1::InstanceDescription& description,
                               const registry::v1::InstanceKey& key, absl::Time now,

@@ -15,6 +15,7 @@
 #include "agent/ctl/commands.h"
 #include "agent/ctl/flags.h"
 #include "agent/ctl/terminal.h"
+#include "agent/ctl/watch_output.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/errors.h"
 #include "registry/proto_time.h"
@@ -54,13 +55,25 @@ absl::StatusOr<std::vector<PendingOperation>> ListPending(CtlContext* context) {
   return operations;
 }
 
+// For people, beside what is pending; empty when the agent does not say.
+std::string Lapses(CtlContext* context) {
+  if (context->format != OutputFormat::kTable) return "";
+  GetStatusResponse status;
+  if (!context->agent().GetStatus(context->NewCall().get(), GetStatusRequest(), &status).ok()) {
+    return "";
+  }
+  return FormatLapses(status, absl::Now());
+}
+
 void AddPending(CLI::App* app, CtlAction* action) {
   CLI::App* const command = app->add_subcommand(
       "pending", "what the registry has not acknowledged: in flight, waiting for a retry, parked");
   command->footer(
       "TIMES is the attempt that failed last. Parked operations are out of retries or were "
       "refused\n"
-      "for good: `failbackctl retry` tries them again, `failbackctl cancel` gives them up.\n\n"
+      "for good: `failbackctl retry` tries them again, `failbackctl cancel` gives them up.\n"
+      "What was acknowledged in a session that has run out is not pending; a line below says "
+      "so.\n\n"
       "Examples:\n"
       "  failbackctl pending\n"
       "  failbackctl pending -o json");
@@ -69,11 +82,10 @@ void AddPending(CLI::App* app, CtlAction* action) {
       const absl::StatusOr<std::vector<PendingOperation>> listed = ListPending(context);
       if (!listed.ok()) return context->Report("pending", listed.status());
       const std::vector<PendingOperation>& operations = *listed;
-      return context->ShowList("pending",
-                               operations.empty()
-                                   ? "nothing pending\n"
-                                   : FormatPending(operations, absl::Now(), context->palette),
-                               operations);
+      const std::string table = operations.empty()
+                                    ? "nothing pending\n"
+                                    : FormatPending(operations, absl::Now(), context->palette);
+      return context->ShowList("pending", table + Lapses(context), operations);
     };
   });
 }
@@ -121,7 +133,8 @@ void AddRetry(CLI::App* app, CtlAction* action) {
       const grpc::Status status =
           context->agent().Retry(context->NewCall().get(), request, &response);
       if (!status.ok()) return context->Report("retry", StatusFromGrpc(status));
-      const int shown = context->Show("retry", FormatRetry(response, waits, *context), response);
+      const int shown = context->Show(
+          "retry", FormatRetry(response, waits, *context) + Lapses(context), response);
       return waits && response.done() < response.retried() ? kCtlFailed : shown;
     };
   });
@@ -183,6 +196,11 @@ void AddCancel(CLI::App* app, CtlAction* action) {
   CLI::App* const command = app->add_subcommand(
       "cancel", "give pending operations up, until a new intent for the same key");
   command->footer(
+      "One that is in flight may have been sent, and take effect all the same. To cancel a "
+      "register\n"
+      "gives up the instance: what the registry holds of it stays as it is, until the session "
+      "ends\n"
+      "or `failbackctl unregister`.\n\n"
       "Examples:\n"
       "  failbackctl cancel 'register default/orders/orders-1'\n"
       "  failbackctl cancel --all");
@@ -248,9 +266,14 @@ grpc::Status Drain(CtlContext* context, absl::Duration deadline, DrainResponse* 
 void AddDrain(CLI::App* app, CtlAction* action) {
   auto deadline = std::make_shared<absl::Duration>(absl::Seconds(10));
   CLI::App* const command = app->add_subcommand(
-      "drain", "unregister everything; the agent takes no new intents from now on");
+      "drain",
+      "unregister all but persistent instances; the agent takes no new intents from now on");
   command->footer(
-      "Exit status 1 when something is still registered after the deadline.\n\n"
+      "Exit status 1 when something that is not persistent is still registered after the "
+      "deadline.\n"
+      "Persistent instances stay: `failbackctl unregister` takes them out, before.\n"
+      "A drain ends with the process: an agent with a state directory registers again what it\n"
+      "carried when it starts. A drained agent takes intents again only after a restart.\n\n"
       "Examples:\n"
       "  failbackctl drain --deadline 20s");
   AddDuration(command, "--deadline", deadline.get(), "wait for the registry at most so long [10s]");

@@ -24,9 +24,10 @@ namespace {
 std::string Advice(const absl::Status& status) {
   switch (ReasonOf(status)) {
     case registry::v1::ERROR_REASON_DRAINING:
-      return "the agent is stopping; use another, or wait for it to start again";
+      return "the agent was drained or is stopping: use another, or restart it";
     case registry::v1::ERROR_REASON_STORE_READ_ONLY:
-      return "look at the disk of what the message names";
+      return "the message names the file: its disk may be full or read-only, or another process "
+             "may have it locked";
     case registry::v1::ERROR_REASON_SHUTTING_DOWN:
       return "try again when it has started";
     case registry::v1::ERROR_REASON_CREDENTIALS_NEEDED:

@@ -82,9 +82,9 @@ absl::StatusOr<std::vector<CarriedIntent>> Carried(CtlContext* context,
 }
 
 // Puts what `selector` means of `carried` over `records`: of what is listed how far it has come,
-// and what is not listed. What is acknowledged only with `all`.
+// and with `add` what is not listed. What is acknowledged only with `all`.
 void Overlay(const std::vector<CarriedIntent>& carried, const registry::v1::Selector& selector,
-             bool all, std::vector<InstanceRecord>* records) {
+             bool all, bool add, std::vector<InstanceRecord>* records) {
   std::map<std::string, InstanceRecord> by_key;
   for (InstanceRecord& record : *records) {
     by_key.emplace(CanonicalKey(record.instance().key()), std::move(record));
@@ -94,6 +94,7 @@ void Overlay(const std::vector<CarriedIntent>& carried, const registry::v1::Sele
     const bool acknowledged = intent.state() == registry::v1::INTENT_STATE_ACKNOWLEDGED;
     if ((acknowledged && !all) || !SelectorMatches(selector, intent.instance())) continue;
     const std::string key = CanonicalKey(intent.instance().key());
+    if (!add && by_key.count(key) == 0) continue;
     const auto [it, is_new] = by_key.try_emplace(key);
     if (is_new) {
       *it->second.mutable_instance() = intent.instance();
@@ -157,16 +158,19 @@ int List(const ListFlags& flags, CtlContext* context) {
                         " (", FormatMessage(std::string(status.message())),
                         "): what the agent carries is shown alone"));
     }
-    if (carried.ok() && !flags.healthy) {
-      Overlay(*carried, request.selector(), !status.ok(), &listed);
+    if (carried.ok()) {
+      // Of the healthy ones the registry says which; how far each has come is the agent's to say.
+      registry::v1::Selector meant = request.selector();
+      meant.clear_statuses();
+      Overlay(*carried, meant, !status.ok(), /*add=*/!flags.healthy, &listed);
     }
     std::move(listed.begin(), listed.end(), std::back_inserter(records));
   }
   if (stale) Note("the agent cannot reach the registry; this is the last it knew");
   if (!flags.states.empty()) {
     const auto unwanted = [&](const InstanceRecord& record) {
-      return std::find(flags.states.begin(), flags.states.end(), FormatState(record)) ==
-             flags.states.end();
+      return std::none_of(flags.states.begin(), flags.states.end(),
+                          [&](const std::string& state) { return HasState(record, state); });
     };
     records.erase(std::remove_if(records.begin(), records.end(), unwanted), records.end());
   }

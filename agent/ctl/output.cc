@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "agent/ctl/service_output.h"
 #include "registry/errors.h"
 #include "registry/proto_time.h"
@@ -229,7 +230,13 @@ std::string FormatState(const InstanceRecord& record) {
     return FormatState(record.state());
   }
   const std::string health = FormatHealth(record.instance());
-  return record.held() && health != "offline" ? "held" : health;
+  if (!record.held()) return health;
+  return health == "offline" ? "offline, held" : "held";
+}
+
+bool HasState(const InstanceRecord& record, const std::string& state) {
+  const std::vector<std::string> words = absl::StrSplit(FormatState(record), ", ");
+  return std::find(words.begin(), words.end(), state) != words.end();
 }
 
 std::string FormatKey(const InstanceKey& key) {

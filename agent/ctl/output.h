@@ -66,8 +66,11 @@ absl::StatusOr<std::string> FormatList(
 std::string FormatHealth(const registry::v1::ServiceInstance& instance);
 
 // One word for how a record is, the same as in the console: what an agent says of it unless it is
-// acknowledged ("pending", "parked", "superseded", "lapsed"), "held", or its health.
+// acknowledged ("pending", "parked", "superseded", "lapsed"), "held", or its health. Of one that is
+// held and marked both: "offline, held".
 std::string FormatState(const registry::v1::InstanceRecord& record);
+// Whether `state` is that word, or one of the two.
+bool HasState(const registry::v1::InstanceRecord& record, const std::string& state);
 // That of an intent: as above, or "acknowledged".
 std::string FormatState(registry::v1::IntentState state);
 

@@ -42,7 +42,7 @@ Tone ToneOf(const std::string& state) {
   static const char* const kBusy[] = {"in flight", "waiting", "queued",     "accepted", "draining",
                                       "resyncing", "offline", "connecting", "unknown",  "pending"};
   static const char* const kBad[] = {"unhealthy",  "parked", "critical", "not_serving",
-                                     "superseded", "lapsed", "held"};
+                                     "superseded", "lapsed", "held",     "offline, held"};
   const auto has = [&state](const auto& words) {
     return std::find(std::begin(words), std::end(words), state) != std::end(words);
   };

@@ -54,7 +54,22 @@ std::string FormatTop(const GetStatusResponse& status, const std::vector<Pending
                                "PARKED", "LAST ERROR"},
                               rows, palette),
                   FormatStaticServices(status, now, palette), "\n",
-                  pending.empty() ? "nothing pending\n" : FormatPending(pending, now, palette));
+                  pending.empty() ? "nothing pending\n" : FormatPending(pending, now, palette),
+                  FormatLapses(status, now));
+  return text;
+}
+
+std::string FormatLapses(const GetStatusResponse& status, absl::Time now) {
+  std::string text;
+  for (const UpstreamStatus& upstream : status.upstreams()) {
+    if (!upstream.has_lapsed_since() || upstream.desired() == 0) continue;
+    absl::StrAppend(&text, "the session at ", NameOf(upstream), " ran out ",
+                    FormatRelative(upstream.lapsed_since(), now), ": none of ", upstream.desired(),
+                    upstream.desired() == 1 ? " registration" : " registrations",
+                    " is acknowledged, each is sent when a session opens (",
+                    FormatStatus(upstream.last_error()),
+                    "); `failbackctl intents --state lapsed` lists them\n");
+  }
   return text;
 }
 

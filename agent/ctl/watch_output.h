@@ -24,6 +24,10 @@ std::string FormatTop(const agent::v1::GetStatusResponse& status,
                       const std::vector<agent::v1::PendingOperation>& pending, absl::Time now,
                       const Palette& palette);
 
+// A line for each upstream whose session has run out: what is not acknowledged any more, and why;
+// empty where there is none. None of it is pending, as it is sent when a session opens.
+std::string FormatLapses(const agent::v1::GetStatusResponse& status, absl::Time now);
+
 // `status --watch` elsewhere: a line for each upstream, without anything that changes by itself.
 std::vector<std::string> FormatUpstreamLines(const agent::v1::GetStatusResponse& status);
 

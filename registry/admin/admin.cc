@@ -148,7 +148,9 @@ absl::StatusOr<InstanceDescription> UnlessUnknown(const InstanceKey& key,
     return description;
   }
   return absl::NotFoundError(
-      absl::StrCat("key: ", KeyText(key), " is not registered, and nothing is remembered of it"));
+      absl::StrCat("key: ", KeyText(key),
+                   " is not registered, and nothing is remembered of it since "
+                   "the daemon started"));
 }
 
 void Admin::DescribeInstance(const DescribeInstanceRequest& request,

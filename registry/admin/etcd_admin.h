@@ -21,6 +21,8 @@ class EtcdAdmin final : public RegistryAdmin {
 
   // Not ready either when etcd does not answer: nothing can be read.
   admin::v1::Readiness GetReadiness() const override;
+  // From here on: once etcd is known not to answer, that is the answer, at once.
+  //
   // With what etcd tells of the store; without it, and with the error, when etcd does not answer.
   void AnswerOverview(const admin::v1::GetOverviewRequest& request,
                       Callback<admin::v1::Overview> done) const override;

@@ -136,9 +136,10 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
     });
   }
   if (!description.has_instance() && changes.empty()) {
-    return Refusal(
-        registry::v1::ERROR_REASON_NOT_FOUND,
-        absl::StrCat("key: ", KeyText(key), " is not registered, and nothing is remembered of it"));
+    return Refusal(registry::v1::ERROR_REASON_NOT_FOUND,
+                   absl::StrCat("key: ", KeyText(key),
+                                " is not registered, and nothing is remembered of it since "
+                                "the registry started"));
   }
   for (size_t i = 0; i < changes.size(); ++i) {
     const auto& [entry, name] = changes[i];

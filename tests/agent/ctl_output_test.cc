@@ -4,6 +4,7 @@
 
 #include "agent/ctl/admin_output.h"
 #include "agent/ctl/output.h"
+#include "agent/ctl/watch_output.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
@@ -58,6 +59,55 @@ TEST(CtlOutputTest, ATerminalHearsNothingOfWhatOthersRegister) {
   status.set_code(14);
   status.set_message("no\x1b[2J\n");
   EXPECT_EQ(FormatStatus(status), "UNAVAILABLE: no [2J ");
+}
+
+TEST(CtlOutputTest, WhatLapsedIsSaidBesideWhatIsPending) {
+  agent::v1::GetStatusResponse status;
+  agent::v1::UpstreamStatus& upstream = *status.add_upstreams();
+  upstream.set_uri("grpc://r:1");
+  upstream.set_desired(3);
+  EXPECT_EQ(FormatLapses(status, kNow), "");
+  *upstream.mutable_lapsed_since() = ToProto(kNow - absl::Seconds(12));
+  upstream.mutable_last_error()->set_code(16);
+  upstream.mutable_last_error()->set_message("no such token");
+  EXPECT_EQ(FormatLapses(status, kNow),
+            "the session at grpc://r:1 ran out 12s ago: none of 3 registrations is acknowledged, "
+            "each is sent when a session opens (UNAUTHENTICATED: no such token); `failbackctl "
+            "intents --state lapsed` lists them\n");
+  EXPECT_THAT(FormatTop(status, {}, kNow, Palette()),
+              HasSubstr("nothing pending\nthe session at grpc://r:1 ran out 12s ago"));
+}
+
+TEST(CtlOutputTest, HeldIsToldBesideOffline) {
+  InstanceRecord record;
+  record.set_held(true);
+  EXPECT_EQ(FormatState(record), "held");
+  EXPECT_FALSE(HasState(record, "healthy"));
+  record.mutable_instance()->mutable_offline()->set_by("me");
+  EXPECT_EQ(FormatState(record), "offline, held");
+  EXPECT_TRUE(HasState(record, "offline"));
+  EXPECT_TRUE(HasState(record, "held"));
+  admin::v1::InstanceDescription description;
+  *description.mutable_instance()->mutable_record() = record;
+  const std::string text = FormatDescription(description, {}, kNow, Palette());
+  EXPECT_THAT(text, HasSubstr("offline by me, -; held: the session is past its TTL\n"));
+  EXPECT_THAT(text, HasSubstr("\nno change of it is remembered"));
+}
+
+TEST(CtlOutputTest, AgentsThatMayCarryWhatIsAbsentAreNamed) {
+  std::vector<admin::v1::AgentSummary> agents(3);
+  EXPECT_EQ(FormatCarriers(agents),
+            "an agent may carry it and not have got it acknowledged: ask `failbackctl intents` and "
+            "`failbackctl pending` there");
+  agents[0].mutable_report()->set_name("host-a");
+  agents[1].mutable_report()->set_name("host-b");
+  agents[1].mutable_report()->set_parked(1);
+  agents[2].mutable_report()->set_name("host-c");
+  agents[2].mutable_report()->set_superseded(1);
+  EXPECT_THAT(FormatCarriers(agents),
+              HasSubstr("; agents with operations pending, parked or superseded: host-b, host-c"));
+  for (int i = 0; i < 20; ++i) agents.push_back(agents[1]);
+  EXPECT_THAT(FormatCarriers(agents), HasSubstr(" and 12 more"));
 }
 
 TEST(CtlOutputTest, ARegistryTellsWhatItKnows) {

@@ -118,6 +118,10 @@ TEST_F(CtlTest, DescribeShowsAnInstanceAndWhatHappenedToIt) {
     const RunResult unknown = Ctl(target, {"describe", "orders", "--id", "nobody"});
     EXPECT_EQ(unknown.status, 1);
     EXPECT_THAT(unknown.err, StartsWith("failbackctl: describe: NOT_FOUND: "));
+    EXPECT_THAT(unknown.err, HasSubstr(" nothing is remembered of it since the "));
+    // Only a registry has agents to ask.
+    EXPECT_EQ(unknown.err.find("an agent may carry it") != std::string::npos,
+              target == registry_.address());
   }
 }
 

@@ -90,7 +90,9 @@ function agentProblems({ agent, parked, superseded }, route, stale, now) {
             : ". ",
           Number(upstream.pending)
             ? `${plural(upstream.pending, "intent")} ${Number(upstream.pending) === 1 ? "waits" : "wait"} for it. `
-            : "Nothing waits for it. ",
+            : upstream.lapsedSince && Number(upstream.desired)
+              ? `None of ${plural(upstream.desired, "registration")} is acknowledged; each is sent when a session opens. `
+              : "Nothing waits for it. ",
           stale ? "Lists show the last that the agent knew." : "",
         ],
         action:
@@ -176,7 +178,10 @@ function registryProblems(registry) {
       level: "bad",
       text: [
         h("strong", {}, "The store cannot be written"),
-        `: ${registry.writeStatus.message}. Reads go on, writes are refused until it can.`,
+        `: ${registry.writeStatus.message}. `,
+        registry.complete
+          ? "Reads go on, writes are refused until it can."
+          : "Nothing can be read or written until it answers.",
       ],
     });
   }

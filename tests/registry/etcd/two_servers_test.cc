@@ -123,6 +123,17 @@ TEST(OneServerTest, IsReadyWhileEtcdAnswers) {
   etcd.Signal(0, SIGSTOP);
   ASSERT_TRUE(Eventually([&] { return probes(503); }));
   EXPECT_NE(ready().body.find("etcd has not answered for 1"), std::string::npos) << ready().body;
+  // An operator hears the same, and at once.
+  for (const std::string command : {"agents", "sessions"}) {
+    const RunResult result = Ctl(server.address(), {command});
+    EXPECT_EQ(result.status, 1) << command;
+    EXPECT_EQ(result.out, "") << command;
+    EXPECT_NE(result.err.find("etcd has not answered for 1"), std::string::npos) << result.err;
+  }
+  const RunResult status = Ctl(server.address(), {"status"});
+  EXPECT_EQ(status.status, 0) << status.err;
+  EXPECT_NE(status.out.find("not ready: etcd has not answered for 1"), std::string::npos)
+      << status.out;
   etcd.Signal(0, SIGCONT);
   ASSERT_TRUE(Eventually([&] { return probes(200); }));
 
