@@ -67,15 +67,58 @@ absl::Status AgentService::MayAdminister(const grpc::CallbackServerContext& cont
   return access_->Check(context, config::v1::PERMISSION_ADMINISTER);
 }
 
-absl::Status AgentService::MayRegister(const grpc::CallbackServerContext& context,
-                                       const InstanceKey& key) const {
-  if (access_ == nullptr) return absl::OkStatus();
+absl::StatusOr<GetStatusResponse> AgentService::StatusFor(
+    const grpc::CallbackServerContext& context) const {
+  GetStatusResponse status = Status();
+  if (access_ == nullptr) return status;
   const absl::StatusOr<Identity> who = access_->Identify(context);
   if (!who.ok()) return who.status();
-  absl::Status status = access_->rules()->Judge(*who, config::v1::PERMISSION_REGISTER,
-                                                key.namespace_(), key.service());
-  if (status.ok()) return status;
-  return access_->Denied(*who, "ReportHealth", config::v1::PERMISSION_REGISTER, std::move(status));
+  const std::shared_ptr<const AccessRules> rules = access_->rules();
+  if (rules->JudgeAll(*who, config::v1::PERMISSION_ADMINISTER, std::nullopt).ok()) return status;
+  auto* const services = status.mutable_static_services();
+  const auto hidden = [&](const agent::v1::StaticServiceStatus& service) {
+    const InstanceKey& key = service.key();
+    return !rules->Judge(*who, config::v1::PERMISSION_READ, key.namespace_(), key.service()).ok() &&
+           !rules->Judge(*who, config::v1::PERMISSION_REGISTER, key.namespace_(), key.service())
+                .ok();
+  };
+  services->erase(std::remove_if(services->begin(), services->end(), hidden), services->end());
+  // Paths, and the words of other clients.
+  if (status.has_config()) {
+    status.mutable_config()->clear_file();
+    status.mutable_config()->clear_error();
+  }
+  if (status.has_xds()) status.mutable_xds()->clear_last_refusal();
+  for (auto& upstream : *status.mutable_upstreams()) {
+    if (upstream.has_journal_error()) upstream.mutable_journal_error()->clear_message();
+  }
+  return status;
+}
+
+absl::StatusOr<agent::v1::CheckState> AgentService::Report(
+    const grpc::CallbackServerContext& context, const ReportHealthRequest& request) const {
+  StaticServiceSet::MayReport may_report;
+  if (access_ != nullptr) {
+    const absl::StatusOr<Identity> who = access_->Identify(context);
+    if (!who.ok()) return who.status();
+    const auto judge = [who = *who, rules = access_->rules()](const std::string& name_space,
+                                                              const std::string& service) {
+      return rules->Judge(who, config::v1::PERMISSION_REGISTER, name_space, service);
+    };
+    if (!request.namespace_().empty()) {
+      absl::Status status = judge(request.namespace_(), request.service());
+      if (!status.ok()) {
+        return access_->Denied(*who, "ReportHealth", config::v1::PERMISSION_REGISTER,
+                               std::move(status));
+      }
+    }
+    may_report = [judge](const InstanceKey& key) {
+      return judge(key.namespace_(), key.service()).ok();
+    };
+  }
+  StaticServiceSet* const services = static_services_;
+  if (services == nullptr) return absl::NotFoundError("service: none is configured");
+  return services->Report(request, may_report);
 }
 
 void AgentService::SetStaticServices(StaticServiceSet* services) { static_services_ = services; }
@@ -120,8 +163,8 @@ grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* c
                                                   grpc::ByteBuffer* response) {
   return BoundedCall<GetStatusRequest, GetStatusResponse>(
       context, *request, response, MayAsk(*context),
-      [this](const GetStatusRequest&, Callback<GetStatusResponse> done) {
-        std::move(done)(Status());
+      [&](const GetStatusRequest&, Callback<GetStatusResponse> done) {
+        std::move(done)(StatusFor(*context));
       });
 }
 
@@ -277,12 +320,7 @@ grpc::ServerUnaryReactor* AgentService::ReportHealth(grpc::CallbackServerContext
   return BoundedCall<ReportHealthRequest, ReportHealthResponse>(
       context, *request, response, MayAsk(*context),
       [&](const ReportHealthRequest& request, Callback<ReportHealthResponse> done) {
-        StaticServiceSet* const services = static_services_;
-        if (services == nullptr) {
-          return std::move(done)(absl::NotFoundError("service: none is configured"));
-        }
-        const absl::StatusOr<agent::v1::CheckState> state = services->Report(
-            request, [&](const InstanceKey& key) { return MayRegister(*context, key); });
+        const absl::StatusOr<agent::v1::CheckState> state = Report(*context, request);
         if (!state.ok()) return std::move(done)(state.status());
         ReportHealthResponse reported;
         reported.set_state(*state);

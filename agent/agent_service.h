@@ -46,7 +46,7 @@ class AgentService final : public AgentServiceBase {
 
   // `registry` and `timer` outlive the service. `start_time` is the agent's. `access`, unless null,
   // says who may ask: for the status whoever may do anything here, for the rest who may administer
-  // it.
+  // it. Who may not administer it sees in the status only services that it may read or register.
   AgentService(FailbackGroup* registry, HashedWheelTimer* timer, absl::Time start_time,
                std::shared_ptr<AccessControl> access = nullptr, AddStatus add_status = nullptr);
   ~AgentService() override;
@@ -114,9 +114,13 @@ class AgentService final : public AgentServiceBase {
 
   absl::Status MayAsk(const grpc::CallbackServerContext& context) const;
   absl::Status MayAdminister(const grpc::CallbackServerContext& context) const;
-  // OK if the caller may register the instance, and so may tell how it is.
-  absl::Status MayRegister(const grpc::CallbackServerContext& context,
-                           const InstanceKey& key) const;
+  // As Status(), without what names services that the caller may neither read nor register.
+  absl::StatusOr<agent::v1::GetStatusResponse> StatusFor(
+      const grpc::CallbackServerContext& context) const;
+  // A report is for who may register the service. The answer to others is the same whether it is
+  // configured or not.
+  absl::StatusOr<agent::v1::CheckState> Report(const grpc::CallbackServerContext& context,
+                                               const agent::v1::ReportHealthRequest& request) const;
 
   FailbackGroup* const registry_;
   const absl::Time start_time_;

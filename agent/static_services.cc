@@ -218,16 +218,11 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
     if (absl::Status status = ValidateReport(request); !status.ok()) return status;
     std::shared_ptr<Check> check;
     std::string key;
-    InstanceKey instance;
     {
       MutexLock lock(&mu_);
-      absl::StatusOr<std::shared_ptr<Check>> found = FindTtlCheck(request, &key);
+      absl::StatusOr<std::shared_ptr<Check>> found = FindTtlCheck(request, may_report, &key);
       if (!found.ok()) return found.status();
       check = *std::move(found);
-      instance = services_.at(key).spec.instance.key();
-    }
-    if (may_report != nullptr) {
-      if (absl::Status status = may_report(instance); !status.ok()) return status;
     }
     check->checker->Report(request.state() == agent::v1::CHECK_STATE_PASSING
                                ? absl::OkStatus()
@@ -402,7 +397,7 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
   }
 
   absl::StatusOr<std::shared_ptr<Check>> FindTtlCheck(const ReportHealthRequest& request,
-                                                      std::string* key)
+                                                      const MayReport& may_report, std::string* key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     std::vector<std::shared_ptr<Check>> checks;
     std::vector<std::string> names;
@@ -410,6 +405,7 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
     for (const std::string& candidate : order_) {
       const Service& service = services_.at(candidate);
       if (!IsMeant(service.spec.instance, request)) continue;
+      if (may_report != nullptr && !may_report(service.spec.instance.key())) continue;
       found.push_back(KeyText(service.spec.instance.key()));
       for (const auto& check : service.checks) {
         if (!check->spec.has_ttl()) continue;

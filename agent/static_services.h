@@ -62,11 +62,12 @@ class StaticServiceSet {
   // without a gap, and checks that are the same go on as they are.
   void Apply(std::vector<StaticServiceSpec> specs);
 
-  // Whether the caller of Report may speak for an instance.
-  using MayReport = std::function<absl::Status(const InstanceKey&)>;
+  // Whether the caller of Report may speak for an instance. Must not block or call back.
+  using MayReport = std::function<bool(const InstanceKey&)>;
 
   // What a program says of itself. NOT_FOUND or INVALID_ARGUMENT name the field. Returns the
-  // service's state over all its checks. Nothing is taken that `may_report`, if given, refuses.
+  // service's state over all its checks. What `may_report`, if given, refuses is as good as not
+  // configured: it has the same answer, and no error names it.
   absl::StatusOr<agent::v1::CheckState> Report(const agent::v1::ReportHealthRequest& request,
                                                const MayReport& may_report = nullptr);
 

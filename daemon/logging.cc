@@ -1,6 +1,7 @@
 #include "daemon/logging.h"
 
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -9,6 +10,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "google/protobuf/util/json_util.h"
 #include "grpc/support/log.h"
+#include "registry/utf8.h"
 #include "spdlog/logger.h"
 #include "spdlog/sinks/stdout_sinks.h"
 
@@ -20,7 +22,7 @@ std::string JsonString(const std::string& text) {
   value.set_string_value(text);
   std::string json;
   if (!google::protobuf::util::MessageToJsonString(value, &json).ok()) return "\"\"";
-  return json;
+  return WithControlsEscaped(std::move(json));
 }
 
 std::string Now() {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "registry/trace_context.h"
+#include "registry/utf8.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -148,8 +149,8 @@ std::string FormatLogLine(const std::string& event, const LogFields& fields) {
     if (NeedsQuotes(value)) {
       line += "\"";
       // Between double quotes a single one needs nothing.
-      line +=
-          absl::StrReplaceAll(absl::Utf8SafeCEscape(value), {{R"(\\)", R"(\\)"}, {R"(\')", "'"}});
+      line += absl::StrReplaceAll(WithControlsEscaped(absl::Utf8SafeCEscape(MadeUtf8(value))),
+                                  {{R"(\\)", R"(\\)"}, {R"(\')", "'"}});
       line += "\"";
     } else {
       line += value;

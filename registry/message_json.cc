@@ -15,6 +15,7 @@
 #include "google/protobuf/util/type_resolver.h"
 #include "google/protobuf/util/type_resolver_util.h"
 #include "google/protobuf/wrappers.pb.h"
+#include "registry/utf8.h"
 
 namespace failback {
 namespace {
@@ -163,7 +164,7 @@ absl::StatusOr<std::string> MessageJson(const Message& message, JsonStyle style)
         absl::StrCat(message.GetTypeName(), " has no JSON form: ", std::string(status.message())));
   }
   while (!json.empty() && json.back() == '\n') json.pop_back();
-  return json;
+  return WithControlsEscaped(std::move(json));
 }
 
 }  // namespace failback

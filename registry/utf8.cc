@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+
 namespace failback {
 namespace {
 
@@ -59,7 +61,12 @@ size_t CharacterSize(std::string_view text) {
 size_t ControlSize(std::string_view text) {
   const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
   if (byte(0) < 0x20 || byte(0) == 0x7f) return 1;
-  return byte(0) == 0xc2 && text.size() > 1 && byte(1) < 0xa0 ? 2 : 0;
+  if (text.size() < 2) return 0;
+  if (byte(0) == 0xc2) return byte(1) < 0xa0 ? 2 : 0;
+  if (byte(0) != 0xe2 || text.size() < 3) return 0;
+  const bool separates = byte(1) == 0x80 && byte(2) >= 0xa8 && byte(2) <= 0xae;
+  const bool isolates = byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9;
+  return separates || isolates ? 3 : 0;
 }
 
 }  // namespace
@@ -107,6 +114,25 @@ std::string MadePrintable(std::string text, char instead) {
   for (std::string_view rest = text; !rest.empty();) {
     const size_t control = ControlSize(rest);
     shown += control > 0 ? instead : rest.front();
+    rest.remove_prefix(std::max<size_t>(control, 1));
+  }
+  return shown;
+}
+
+std::string WithControlsEscaped(std::string text) {
+  if (IsAscii(text) || !IsUtf8(text)) return text;
+  std::string shown;
+  for (std::string_view rest = text; !rest.empty();) {
+    const size_t control = ControlSize(rest);
+    const auto byte = [&](size_t at) { return static_cast<unsigned char>(rest[at]); };
+    if (control == 2) {
+      absl::StrAppendFormat(&shown, "\\u%04x", (byte(0) & 0x1f) << 6 | (byte(1) & 0x3f));
+    } else if (control == 3) {
+      absl::StrAppendFormat(&shown, "\\u%04x",
+                            (byte(0) & 0x0f) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f));
+    } else {
+      shown += rest.front();
+    }
     rest.remove_prefix(std::max<size_t>(control, 1));
   }
   return shown;

@@ -26,13 +26,19 @@ void CutUtf8(size_t max_bytes, std::string* text);
 // `text`, with a '?' in the place of each byte that belongs to no character.
 std::string MadeUtf8(std::string text);
 
-// Whether UTF-8 `text` holds a control character: U+0000 to U+001F and U+007F to U+009F. A terminal
-// acts on them.
+// Whether UTF-8 `text` holds a control character: U+0000 to U+001F and U+007F to U+009F, the ends
+// of a line or paragraph U+2028 and U+2029, and what changes the direction of the text around it:
+// U+202A to U+202E and U+2066 to U+2069. A terminal acts on them.
 bool HoldsControl(std::string_view text);
 
 // `text` as a terminal may be given it, on one line: UTF-8, with `instead` in the place of each
 // control character.
 std::string MadePrintable(std::string text, char instead);
+
+// `text`, which is quoted as JSON or YAML has it, with \uXXXX in the place of each control
+// character beyond ASCII. Those of ASCII are escaped already, or end its lines. What is not UTF-8
+// stays as it is.
+std::string WithControlsEscaped(std::string text);
 
 }  // namespace failback
 

@@ -65,7 +65,9 @@ void EmitYaml(const YAML::Node& node, YAML::Emitter* out) {
   if (node.IsMap()) {
     *out << YAML::BeginMap;
     for (const auto& entry : node) {
-      *out << YAML::Key << entry.first.Scalar() << YAML::Value;
+      *out << YAML::Key;
+      if (HoldsControl(entry.first.Scalar())) *out << YAML::DoubleQuoted;
+      *out << entry.first.Scalar() << YAML::Value;
       EmitYaml(entry.second, out);
     }
     *out << YAML::EndMap;
@@ -84,7 +86,7 @@ void EmitYaml(const YAML::Node& node, YAML::Emitter* out) {
 std::string JsonToYaml(const std::string& json) {
   YAML::Emitter out;
   EmitYaml(YAML::Load(json), &out);
-  return absl::StrCat(out.c_str(), "\n");
+  return WithControlsEscaped(absl::StrCat(out.c_str(), "\n"));
 }
 
 std::string Owner(const InstanceRecord& record) {

@@ -299,5 +299,20 @@ TEST(CtlOutputTest, YamlKeepsStringsStrings) {
   EXPECT_EQ(read["port"].as<int>(), 80);
 }
 
+// A terminal acts on them, and a reader of the file finds what was meant.
+TEST(CtlOutputTest, NoControlOfOthersReachesTheTerminal) {
+  const std::string text = "a\xc2\x9b\xe2\x80\xae\xe2\x80\xa8\xe2\x81\xa6z";
+  ServiceInstance instance;
+  (*instance.mutable_metadata())[text] = text;
+  const std::string yaml = FormatYaml(instance).value();
+  const std::string json = FormatOne(OutputFormat::kJson, instance).value();
+  for (const std::string& shown : {yaml, json}) {
+    for (const char* control : {"\xc2\x9b", "\xe2\x80\xae", "\xe2\x80\xa8", "\xe2\x81\xa6"}) {
+      EXPECT_EQ(shown.find(control), std::string::npos) << shown;
+    }
+    EXPECT_EQ(YAML::Load(shown)["metadata"][text].Scalar(), text);
+  }
+}
+
 }  // namespace
 }  // namespace failback

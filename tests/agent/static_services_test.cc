@@ -259,19 +259,25 @@ TEST_F(StaticServicesTest, ReportsNameWhatIsMeant) {
   EXPECT_THAT(refusal(), HasSubstr("note: 1025 bytes are more than 1024"));
 }
 
-TEST_F(StaticServicesTest, AReportThatIsNotAllowedChangesNothing) {
-  Start({Spec("a", {"ttl"})});
+TEST_F(StaticServicesTest, WhatTheCallerMayNotReportIsAsGoodAsAbsent) {
+  Start({Spec("a", {"ttl"}), Spec("b", {"ttl"})});
   ReportHealthRequest request;
   request.set_service("orders");
   request.set_state(agent::v1::CHECK_STATE_PASSING);
-  const auto refusal = services_->Report(request, [](const InstanceKey& key) {
-    EXPECT_EQ(key.namespace_(), "default");
-    EXPECT_EQ(key.instance_id(), "a");
-    return absl::PermissionDeniedError("not yours");
-  });
-  EXPECT_EQ(refusal.status(), absl::PermissionDeniedError("not yours"));
+  const auto none = [](const InstanceKey&) { return false; };
+  const absl::Status hidden = services_->Report(request, none).status();
+  EXPECT_EQ(hidden, absl::NotFoundError("service: no static service 'orders' is configured"));
+  request.set_check("no such check");
+  EXPECT_EQ(services_->Report(request, none).status(), hidden);
+  request.clear_check();
   EXPECT_THAT(Told(), IsEmpty());
   EXPECT_EQ(services_->Status()[0].checks(0).passes(), 0u);
+  // The other one is not named, and does not make the request ambiguous.
+  EXPECT_TRUE(
+      services_->Report(request, [](const InstanceKey& key) { return key.instance_id() == "b"; })
+          .ok());
+  EXPECT_EQ(services_->Status()[0].checks(0).passes(), 0u);
+  EXPECT_EQ(services_->Status()[1].checks(0).passes(), 1u);
 }
 
 TEST_F(StaticServicesTest, AReloadTellsOnlyWhatHasChanged) {

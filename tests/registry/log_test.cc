@@ -58,6 +58,9 @@ TEST_F(LogTest, ValuesThatWouldBreakTheLineAreQuoted) {
             "event lines=\"a\\nb\" quote=\"\\\"x\\\"\" utf8=\"ä ö\"");
   EXPECT_EQ(FormatLogLine("event", {{"single", "'' it's"}, {"slashes", "\\' \\\\'"}}),
             "event single=\"'' it's\" slashes=\"\\\\' \\\\\\\\'\"");
+  EXPECT_EQ(FormatLogLine("event", {{"c1", "a\xc2\x9b"}, {"bidi", "\xe2\x80\xaez\xe2\x80\xa8"}}),
+            "event c1=\"a\\u009b\" bidi=\"\\u202ez\\u2028\"");
+  EXPECT_EQ(FormatLogLine("event", {{"broken", "8-bit \x9b"}}), "event broken=\"8-bit ?\"");
 }
 
 TEST_F(LogTest, ValuesOfAnyLengthAreCutAfterAWholeCharacter) {

@@ -44,16 +44,27 @@ TEST(Utf8Test, EachByteThatIsNoCharacterIsMended) {
 }
 
 TEST(Utf8Test, ATerminalIsGivenNoControls) {
-  for (const char* control : {"\n", "\x1b", "\x7f", "\xc2\x80", "\xc2\x9b", "\xc2\x9f"}) {
+  for (const char* control :
+       {"\n", "\x1b", "\x7f", "\xc2\x80", "\xc2\x9b", "\xc2\x9f", "\xe2\x80\xa8", "\xe2\x80\xa9",
+        "\xe2\x80\xaa", "\xe2\x80\xae", "\xe2\x81\xa6", "\xe2\x81\xa9"}) {
     const std::string text = absl::StrCat("é", control, "z");
     EXPECT_TRUE(HoldsControl(text)) << absl::CHexEscape(text);
     EXPECT_EQ(MadePrintable(text, '?'), "é?z") << absl::CHexEscape(text);
   }
   EXPECT_EQ(MadePrintable("cut \xe2\x82\x1b", ' '), "cut ?? ");
   EXPECT_EQ(MadePrintable("8-bit \x9b", ' '), "8-bit ?");
-  for (const char* fine : {"", "a b", "é€😀", "\xc2\xa0", "\xc3\x9b", "\xe2\x80\x9b"}) {
+  for (const char* fine : {"", "a b", "é€😀", "\xc2\xa0", "\xc3\x9b", "\xe2\x80\x9b", "\xe2\x80\xa7",
+                           "\xe2\x80\xaf", "\xe2\x81\xa5", "\xe2\x81\xaa"}) {
     EXPECT_FALSE(HoldsControl(fine)) << fine;
     EXPECT_EQ(MadePrintable(fine, '?'), fine);
+  }
+}
+
+TEST(Utf8Test, ControlsBeyondAsciiAreEscaped) {
+  EXPECT_EQ(WithControlsEscaped("é\n\xc2\x9bx\xe2\x80\xae\xe2\x80\xa8\xe2\x81\xa9€"),
+            "é\n\\u009bx\\u202e\\u2028\\u2069€");
+  for (const char* fine : {"", "a\nb", "é€😀", "8-bit \x9b"}) {
+    EXPECT_EQ(WithControlsEscaped(fine), fine);
   }
 }
 

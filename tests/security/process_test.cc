@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/security/identity.h"
@@ -25,6 +26,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using Args = std::vector<std::string>;
 
@@ -445,6 +447,45 @@ TEST_F(SecurityProcessTest, TheAgentsOwnListener) {
   }
   EXPECT_EQ(Ctl(target, Show("operator") + Args{"pending"}).status, 0);
   EXPECT_EQ(Ctl(target, Show("operator") + Args{"drain"}).status, 0);
+}
+
+// What the caller may neither read nor register it cannot tell from what is not there.
+TEST_F(SecurityProcessTest, TheAgentNamesNoStaticServiceToWhoMayNotKnowIt) {
+  Daemon registry = Daemon::Registry({"--store", "memory:"});
+  dir_.Write("policy.yaml",
+             Policy("- {certificates: ['spiffe://test/orders'], allow: register, "
+                    "namespaces: default, services: orders}\n"
+                    "- {certificates: ['spiffe://test/operator'], allow: [register, administer], "
+                    "namespaces: '*', services: '*'}\n"));
+  dir_.Write("agent.yaml",
+             "services:\n"
+             "- {name: orders, id: o, address: h, port: 1, "
+             "checks: [{name: outer, ttl: {ttl: 30s}}]}\n"
+             "- {name: vault, namespace: hidden, id: v, address: h, port: 1, "
+             "checks: [{name: inner, ttl: {ttl: 30s}}]}\n");
+  WritePair("operator", ca_.IssueClient("spiffe://test/operator"));
+  Daemon agent =
+      Daemon::Agent(registry.address(), Args{"--config", File("agent.yaml"), "--listen",
+                                             "127.0.0.1:0", "--policy-file", File("policy.yaml")} +
+                                            ServerTls() + ClientCa());
+  const std::string target = agent.address();
+  const RunResult all = Ctl(target, Show("operator") + Args{"status", "-o", "json"});
+  EXPECT_THAT(all.out, AllOf(HasSubstr("vault"), HasSubstr("inner"), HasSubstr("agent.yaml")));
+  const RunResult some = Ctl(target, Show("orders") + Args{"status", "-o", "json"});
+  EXPECT_EQ(some.status, 0) << some.err;
+  EXPECT_THAT(some.out, AllOf(HasSubstr("outer"), Not(HasSubstr("vault")), Not(HasSubstr("hidden")),
+                              Not(HasSubstr("inner")), Not(HasSubstr("agent.yaml"))));
+  const auto refusal = [&](const Args& what) {
+    const RunResult run = Ctl(target, Show("orders") + Args{"report-health"} + what);
+    EXPECT_NE(run.status, 0);
+    return absl::StrReplaceAll(run.err, {{"absent", "vault"}});
+  };
+  for (const Args& more : {Args{}, Args{"--namespace", "hidden"}, Args{"--check", "x"},
+                           Args{"--namespace", "hidden", "--check", "x"}}) {
+    EXPECT_EQ(refusal(Args{"vault"} + more), refusal(Args{"absent"} + more));
+  }
+  EXPECT_EQ(Ctl(target, Show("orders") + Args{"report-health", "orders"}).status, 0);
+  EXPECT_EQ(Ctl(target, Show("operator") + Args{"report-health", "vault"}).status, 0);
 }
 
 TEST_F(SecurityProcessTest, NoVersionOfTlsBelow12) {
