@@ -255,8 +255,10 @@ absl::Status RefusalOf(const registry::v1::IntentResult& result, const std::stri
   }
   rpc::v1::Status status = result.status();
   if (!takers.empty()) {
-    absl::StrAppend(status.mutable_message(), "; taken by ", absl::StrJoin(takers, ", "),
-                    advice.empty() ? "" : ": ", advice);
+    // gRPC's words are shortened first: of those, what follows the last colon is kept.
+    status.set_message(absl::StrCat(FormatMessage(status.message()), "; taken by ",
+                                    absl::StrJoin(takers, ", "), advice.empty() ? "" : ": ",
+                                    advice));
   }
   return StatusFromProto(status);
 }

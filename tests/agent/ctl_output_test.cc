@@ -274,6 +274,11 @@ TEST(CtlOutputTest, ARefusalNamesWhoHasTakenItAllTheSame) {
             absl::UnavailableError("new: no session; taken by old (acknowledged): undo it"));
   EXPECT_EQ(RefusalOf(result, ""),
             absl::UnavailableError("new: no session; taken by old (acknowledged)"));
+  result.mutable_status()->set_message(
+      "new: failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:1: Refused");
+  EXPECT_EQ(FormatMessage(std::string(RefusalOf(result, "undo it").message())),
+            "new: Refused; taken by old (acknowledged): undo it");
+  *result.mutable_status() = StatusToProto(away);
   *result.mutable_targets(0)->mutable_status() = result.status();
   EXPECT_EQ(RefusalOf(result, "undo it"), away);
   result.clear_targets();
