@@ -41,6 +41,10 @@ std::string DetailOf(const IntentEvent& event) {
           ? absl::StrCat(event.id.substr(0, event.id.find(' ')), ", given up by an operator")
           : event.id.substr(0, event.id.find(' '));
   if (event.status.ok()) return what;
+  // Not why it was pending: its call was under way.
+  if (event.kind == IntentEvent::Kind::kCancelled && absl::IsCancelled(event.status)) {
+    return absl::StrCat(what, "; ", event.status.message());
+  }
   return absl::StrCat(what, lapsed ? "" : absl::StrCat(", attempt ", event.times), ": ",
                       absl::StatusCodeToString(event.status.code()), ": ", event.status.message());
 }

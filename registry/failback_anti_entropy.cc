@@ -18,6 +18,16 @@ constexpr absl::Duration kSpread = absl::Seconds(4);
 // When the registry could not be asked about a journal that was put back.
 constexpr absl::Duration kAskAgain = absl::Seconds(1);
 
+// Of an instance that a journal which was put back does not know.
+constexpr char kLeftThere[] =
+    "the journal was put back to an earlier moment and does not know this instance, which the "
+    "registry held when it was asked, and which is left there: state it again, retry it to go on "
+    "with it, unregister it, or cancel it to leave it as it is";
+constexpr char kLostWithSession[] =
+    "the journal was put back to an earlier moment and does not know this instance, and the "
+    "registry does not hold it any more: the session that it was in has ended. State it again or "
+    "retry it to register it as it was, or cancel it";
+
 }  // namespace
 
 // What one listing of the upstream has shown so far.
@@ -26,6 +36,8 @@ struct FailbackRegistry::Core::Audit {
   uint64_t epoch = 0;
   // Asked for what a journal that was put back cannot know.
   bool about_doubted = false;
+  // In which session it began.
+  uint64_t session = 0;
   ListRequest request;
   struct Listed {
     std::string instance;  // canonical
@@ -78,6 +90,7 @@ void FailbackRegistry::Core::BeginAudit(Deferred* deferred) {
   }
   auto audit = std::make_shared<Audit>();
   audit->serial = ++audit_serial_;
+  audit->session = seen_session_serial_;
   audit->request.set_incarnation(incarnation_);
   audit->request.set_page_size(kMaxPageSize);
   deferred->Add([this, audit] { ListPage(audit); });
@@ -143,6 +156,9 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
         record->touched < audit.serial && audit.listed.find(record->key) == audit.listed.end()) {
       gone.push_back(record);
     }
+    if (record->kept && audit.listed.find(record->key) != audit.listed.end()) {
+      record->kept_session = audit.session;
+    }
     const bool idle = !record->pending() && record->in_flight == 0 && !record->queued &&
                       !record->given_up && !record->superseded && record->touched < audit.serial;
     if (!idle) continue;
@@ -158,7 +174,13 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
       NewGeneration(record);
     }
   }
-  for (const RecordPtr& record : gone) Erase(record, absl::OkStatus(), deferred);
+  for (const RecordPtr& record : gone) {
+    if (record->kept && !record->persistent && record->kept_session != seen_session_serial_) {
+      LostWithSession(record, deferred);
+    } else {
+      Erase(record, absl::OkStatus(), deferred);
+    }
+  }
   for (const auto& [key, listed] : audit.listed) {
     if (records_.find(key) != records_.end() || ask_) continue;
     ++extra;
@@ -184,6 +206,7 @@ void FailbackRegistry::Core::AskAboutDoubted(Deferred* deferred) {
   asking_ = true;
   auto audit = std::make_shared<Audit>();
   audit->about_doubted = true;
+  audit->session = seen_session_serial_;
   audit->request.set_incarnation(incarnation_);
   audit->request.set_page_size(kMaxPageSize);
   deferred->Add([this, audit] { ListPage(audit); });
@@ -217,7 +240,8 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
       AttemptFailed(record,
                     absl::FailedPreconditionError(
                         "the journal was put back to an earlier moment, and the registry does not "
-                        "hold this instance: state it again, retry or cancel it"),
+                        "hold this instance: it may have been unregistered since. State it again "
+                        "or retry it to register it as the journal has it, or cancel it"),
                     NextStep::kPark, /*sent=*/false, deferred);
       continue;
     }
@@ -257,16 +281,22 @@ int64_t FailbackRegistry::Core::KeepUnknown(const Audit& audit, Deferred* deferr
     record->generation = listed.generation;
     record->touched = audit_serial_;
     record->doubted = record->kept = true;
+    record->kept_session = audit.session;
     ++doubted_;
     records_.emplace(record->key, record);
-    AttemptFailed(record,
-                  absl::FailedPreconditionError(
-                      "the journal was put back to an earlier moment and does not know this "
-                      "instance, which the registry holds and keeps: state it again, retry it to "
-                      "go on with it, unregister it, or cancel it to leave it as it is"),
-                  NextStep::kPark, /*sent=*/false, deferred);
+    AttemptFailed(record, absl::FailedPreconditionError(kLeftThere), NextStep::kPark,
+                  /*sent=*/false, deferred);
   }
   return kept;
+}
+
+void FailbackRegistry::Core::LostWithSession(const RecordPtr& record, Deferred* deferred) {
+  // No hand has removed it, so it is not forgotten. As what the journal knows and the registry does
+  // not hold: in the journal, in doubt, in the next life too.
+  record->kept = false;
+  Persist(record);
+  AttemptFailed(record, absl::FailedPreconditionError(kLostWithSession), NextStep::kPark,
+                /*sent=*/false, deferred);
 }
 
 }  // namespace failback

@@ -199,11 +199,15 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     bool doubted = false;
     // Doubted, and not in that journal: the registry holds it. Left there, and shown as parked.
     bool kept = false;
+    // The session in which the registry was seen to hold what is kept.
+    uint64_t kept_session = 0;
     // An operator has cancelled it: neither tried again nor repaired, until a new intent. It stays
     // in the journal as that.
     bool given_up = false;
     // A later incarnation holds the key (SetSuperseded).
     bool superseded = false;
+    // Attempts since then.
+    int superseded_times = 0;
     // The number of this intent was refused and taken anew; twice in a row waits.
     bool renumbered = false;
     // The audit during which it changed last.
@@ -423,6 +427,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   bool Lapsed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return LapsedSince(session_->state()).has_value();
   }
+  // Why there is no session, and where to look.
+  static absl::Status SessionError(const UpstreamSession::State& session);
   static absl::Status LapseReason(const UpstreamSession::State& session);
   // Why nothing can be sent.
   absl::Status NoSession(const UpstreamSession::State& session) const;
@@ -550,6 +556,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // What a journal that was put back does not know, and the registry holds, stays there and is
   // shown. Returns how many that are.
   int64_t KeepUnknown(const Audit& audit, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What was kept so, and went with the agent's session: no hand has removed it. From now on it is
+  // an intent of the journal, in doubt.
+  void LostWithSession(const RecordPtr& record, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Operator (failback_operator.cc).
   std::string PendingId(const Record& record) const;

@@ -10,6 +10,11 @@
 namespace failback {
 namespace {
 
+// What is refused is told to the registry all the same (OnJournal), so that it goes on.
+constexpr char kNotDurable[] =
+    "; it is in force and sent to the registry all the same, but is lost if the agent ends before "
+    "the journal is written: state it again until it is accepted";
+
 // A set that changes often is written this often.
 constexpr absl::Duration kSnapshotPeriod = absl::Seconds(1);
 
@@ -233,9 +238,10 @@ void FailbackRegistry::Core::ReleaseReplies(uint64_t sequence, const absl::Statu
     for (auto& result : reply->results) {
       if (status.ok() || result.has_status()) continue;
       result.clear_state();
-      *result.mutable_status() = StatusToProto(WithRetryDelay(
-          Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY, std::string(status.message())),
-          absl::Seconds(1)));
+      *result.mutable_status() =
+          StatusToProto(WithRetryDelay(Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY,
+                                               absl::StrCat(status.message(), kNotDurable)),
+                                       absl::Seconds(1)));
     }
     if (--reply->remaining > 0) continue;
     deferred->Add([reply] { std::move(reply->done)(std::move(reply->results)); });

@@ -62,9 +62,10 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const
         ParseCanonicalKey(record.key, row.mutable_key());
       }
       row.set_generation(record.generation);
-      if (!record.superseded) row.set_retry_times(options_.retry.retry_times);
+      row.set_retry_times(record.superseded ? -1 : options_.retry.retry_times);
       row.set_upstream(options_.upstream_name);
       SetTime(wall - absl::Nanoseconds(now - record.since_nanos), row.mutable_since());
+      if (record.superseded) row.set_times(record.superseded_times);
       if (record.retry != nullptr) row.set_times(record.retry->times());
       if (!record.last_status.ok()) *row.mutable_last_status() = StatusToProto(record.last_status);
       if (record.superseded) {
@@ -120,7 +121,7 @@ agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
     SetTime(*stats.lapsed_since, status.mutable_lapsed_since());
     *status.mutable_last_error() = StatusToProto(LapseReason(session));
   } else if (session.phase == UpstreamSession::Phase::kDown) {
-    *status.mutable_last_error() = StatusToProto(session.last_error);
+    *status.mutable_last_error() = StatusToProto(SessionError(session));
   }
   return status;
 }
@@ -187,6 +188,8 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
     auto found = FindPending(ids);
     if (!found.ok()) return found.status();
     const absl::Status given_up = absl::CancelledError("given up by an operator");
+    const absl::Status sent_before =
+        absl::CancelledError("it had been sent, and may still take effect");
     for (const RecordPtr& record : *found) {
       if (record->watch != nullptr) {
         CloseStream(record->watch, &deferred);
@@ -198,8 +201,14 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
       } else {
         // The record stays, in the journal too, so that what the upstream holds under this key is
         // left alone, and a call in flight is still the only one.
-        Emit(IntentEvent::Kind::kCancelled, *record, record->last_status, &deferred);
-        Resolve(record, given_up, &deferred);
+        const bool sent = record->in_flight == record->generation;
+        Emit(IntentEvent::Kind::kCancelled, *record, sent ? sent_before : record->last_status,
+             &deferred);
+        Resolve(record,
+                sent ? absl::CancelledError(
+                           absl::StrCat(given_up.message(), "; ", sent_before.message()))
+                     : given_up,
+                &deferred);
         record->retry.reset();
         SetSuperseded(record, false);
         EndCheck(record.get());

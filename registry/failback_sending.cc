@@ -11,6 +11,7 @@
 #include "registry/encoded_registrar.h"
 #include "registry/errors.h"
 #include "registry/failback_core.h"
+#include "registry/log.h"
 #include "registry/trace_context.h"
 #include "registry/validation.h"
 
@@ -352,6 +353,12 @@ void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* def
   // Cancelled while its call was in flight: it has come through, and is an intent again.
   const bool was_given_up = std::exchange(record->given_up, false);
   if (EndCheck(record.get()) != nullptr || was_given_up) Persist(record);
+  if (was_given_up) {
+    deferred->Add([name = options_.upstream_name, id = PendingId(*record)] {
+      Log(LogLevel::kWarning, "a cancelled intent has taken effect: it had been sent before",
+          {{"id", id}, {"upstream", name}});
+    });
+  }
   if (record->failing_since_nanos != Record::kNotFailing) {
     counters_.recovery_nanos.Observe(NowNanos() - record->failing_since_nanos);
     record->failing_since_nanos = Record::kNotFailing;

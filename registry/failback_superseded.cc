@@ -19,6 +19,7 @@ constexpr double kJitter = 0.3;
 void FailbackRegistry::Core::SetSuperseded(const RecordPtr& record, bool superseded) {
   if (record->superseded == superseded) return;
   record->superseded = superseded;
+  record->superseded_times = 0;
   if (superseded) {
     superseded_.emplace(record->key, record);
   } else {
@@ -41,6 +42,7 @@ void FailbackRegistry::Core::Superseded(const RecordPtr& record, const absl::Sta
     Emit(IntentEvent::Kind::kSuperseded, *record, status, deferred);
     record->trace.reset();
   }
+  ++record->superseded_times;
   // Without the winner's rank, which is the registry's: a caller of this agent would take it for
   // one of the agent's own.
   Resolve(record,

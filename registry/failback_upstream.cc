@@ -15,6 +15,11 @@ namespace {
 // A registry that is away for less is not worth a line.
 constexpr absl::Duration kBriefAbsence = absl::Milliseconds(500);
 
+// The registry is reached, and lets this agent open or renew no session.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
+}
+
 }  // namespace
 
 void FailbackRegistry::Core::OnSessionChange() {
@@ -87,8 +92,10 @@ void FailbackRegistry::Core::LogSession(const UpstreamSession::State& state, boo
     const absl::Duration away = absl::Nanoseconds(now - down_since_nanos_);
     if (away < kBriefAbsence || std::exchange(told_away_, true)) return;
     fields.emplace_back("code", absl::StatusCodeToString(state.last_error.code()));
-    fields.emplace_back("message", std::string(state.last_error.message()));
-    deferred->Add([fields] { Log(LogLevel::kWarning, "registry away", fields); });
+    fields.emplace_back("message", std::string(SessionError(state).message()));
+    const char* const event =
+        IsRefusal(state.last_error) ? "registry refuses this agent" : "registry away";
+    deferred->Add([event, fields] { Log(LogLevel::kWarning, event, fields); });
     return;
   }
   const bool back = std::exchange(told_away_, false);
@@ -114,7 +121,7 @@ std::optional<absl::Time> FailbackRegistry::Core::LapsedSince(
 absl::Status FailbackRegistry::Core::NoSession(const UpstreamSession::State& session) const {
   return absl::Status(session.last_error.code(),
                       absl::StrCat("no session at ", options_.upstream_name, ": ",
-                                   std::string(session.last_error.message())));
+                                   std::string(SessionError(session).message())));
 }
 
 absl::Status FailbackRegistry::Core::UnsentCheck(const absl::Status& no_session) {
@@ -165,8 +172,21 @@ void FailbackRegistry::Core::FollowLapse(const UpstreamSession::State& session, 
   }
 }
 
+absl::Status FailbackRegistry::Core::SessionError(const UpstreamSession::State& session) {
+  const absl::Status& error = session.last_error;
+  if (!IsRefusal(error)) return error;
+  absl::Status explained(
+      error.code(), absl::StrCat(error.message(),
+                                 "; the registry refuses this agent: look at its token_file and "
+                                 "registry_tls, and at the registry's tokens and policy"));
+  error.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
+    explained.SetPayload(url, payload);
+  });
+  return explained;
+}
+
 absl::Status FailbackRegistry::Core::LapseReason(const UpstreamSession::State& session) {
-  if (!session.last_error.ok()) return session.last_error;
+  if (!session.last_error.ok()) return SessionError(session);
   return absl::DeadlineExceededError("no renewal was answered within the session's TTL");
 }
 

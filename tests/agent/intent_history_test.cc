@@ -77,6 +77,10 @@ TEST_F(IntentHistoryTest, WhatIsRefusedAndWhatIsCancelledHasItsCause) {
                                    "PERMISSION_DENIED: not yours",
                                    "REFUSED: register, attempt 1: PERMISSION_DENIED: not yours"));
   EXPECT_THAT(Of("b"), ElementsAre("CANCELLED: register, given up by an operator"));
+  Add(IntentEvent::Kind::kCancelled, "register default/orders/c",
+      absl::CancelledError("it had been sent, and may still take effect"));
+  EXPECT_THAT(Of("c"), ElementsAre("CANCELLED: register, given up by an operator; it had been "
+                                   "sent, and may still take effect"));
 }
 
 }  // namespace

@@ -108,7 +108,8 @@ function agentProblems({ agent, parked, superseded }, route, stale, now) {
         text: [
           h("strong", {}, "The intent journal cannot be written"),
           ` for ${since(upstream.journalErrorSince, now)}: ${shortMessage(upstream.journalError.message)}. `,
-          "What is stated meanwhile is refused, and would not survive the agent.",
+          "What is stated meanwhile is sent to the registry, but answered with an error: ",
+          "it would not survive the agent.",
         ],
       });
     if (upstream.twinTime)

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
+#include "registry/log.h"
 #include "retry/mutex.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/util/process.h"
@@ -87,6 +88,8 @@ TEST_F(FailbackJournalTest, Rule11_AcceptedAndSentOnlyWhenWritten) {
     while (!answer.has_value()) ASSERT_TRUE(changed.WaitFor(&mu, absl::Seconds(30)) || answer);
     EXPECT_EQ(ReasonOf(*answer), registry::v1::ERROR_REASON_STORE_READ_ONLY)
         << "the caller knows that it would not survive: " << *answer;
+    EXPECT_NE(answer->message().find("sent to the registry all the same"), std::string::npos)
+        << *answer;
   }
   EXPECT_TRUE(fake_->registers.WaitForRequests(1)) << "and the registry is told all the same";
   ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
@@ -158,7 +161,17 @@ TEST_F(FailbackJournalTest, WhatWasCancelledAndAcknowledgedAllTheSameIsAnIntentI
   fake_->registers.Hold();
   Register("a");
   EXPECT_EQ(*registry_->Cancel({}), 1);
+  ASSERT_FALSE(events_.empty());
+  EXPECT_EQ(events_.back().kind, IntentEvent::Kind::kCancelled);
+  EXPECT_EQ(events_.back().status,
+            absl::CancelledError("it had been sent, and may still take effect"));
+  std::string log;
+  SetLogSink(LogLevel::kWarning, [&](LogLevel, const std::string& event, const LogFields& fields) {
+    log += FormatLogLine(event, fields);
+  });
   fake_->registers.Release();
+  SetLogSink(LogLevel::kWarning, nullptr);
+  EXPECT_NE(log.find("a cancelled intent has taken effect"), std::string::npos) << log;
   EXPECT_EQ(registry_->UpstreamStatus().acknowledged(), 1);
   EXPECT_EQ(Register("a").item(), absl::OkStatus());
   EXPECT_EQ(fake_->registers.request_count(), 1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "registry/log.h"
 #include "registry/proto_time.h"
@@ -14,6 +15,10 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+constexpr char kWhereToLook[] =
+    "; the registry refuses this agent: look at its token_file and registry_tls, and at the "
+    "registry's tokens and policy";
+
 // The TTL is 9 s, and the session renewed every 3.
 class FailbackLapseTest : public FailbackTest {
  protected:
@@ -21,6 +26,8 @@ class FailbackLapseTest : public FailbackTest {
     Back("session-1");
     SetLogSink(LogLevel::kInfo, [this](LogLevel, const std::string& event, const LogFields& f) {
       if (event.rfind("lease", 0) == 0) log_.push_back(FormatLogLine(event, f));
+      if (event == "registry refuses this agent") refused_.push_back(FormatLogLine(event, f));
+      told_away_ = told_away_ || event == "registry away";
     });
   }
   ~FailbackLapseTest() override { SetLogSink(LogLevel::kWarning, nullptr); }
@@ -68,6 +75,8 @@ class FailbackLapseTest : public FailbackTest {
   }
 
   std::vector<std::string> log_;
+  std::vector<std::string> refused_;
+  bool told_away_ = false;
 };
 
 TEST_F(FailbackLapseTest, ALeaseThatHasRunOutIsNotAcknowledged) {
@@ -92,9 +101,15 @@ TEST_F(FailbackLapseTest, ALeaseThatHasRunOutIsNotAcknowledged) {
   EXPECT_EQ(fake_->registers.request_count(), 2) << "nothing is sent again for it";
   ASSERT_THAT(Told(), SizeIs(1)) << "one for all";
   EXPECT_EQ(Told()[0].kind, IntentEvent::Kind::kLapsed);
-  EXPECT_EQ(Told()[0].status, absl::UnauthenticatedError("the token was revoked"));
-  EXPECT_THAT(log_, ElementsAre("lease lapsed upstream=grpc://fake code=UNAUTHENTICATED "
-                                "message=\"the token was revoked\""));
+  const std::string why = absl::StrCat("the token was revoked", kWhereToLook);
+  EXPECT_EQ(Told()[0].status, absl::UnauthenticatedError(why));
+  EXPECT_EQ(status.last_error().message(), why);
+  EXPECT_THAT(log_, ElementsAre(absl::StrCat("lease lapsed upstream=grpc://fake "
+                                             "code=UNAUTHENTICATED message=\"",
+                                             why, "\"")));
+  ASSERT_THAT(refused_, SizeIs(1));
+  EXPECT_THAT(refused_[0], testing::HasSubstr("token_file"));
+  EXPECT_FALSE(told_away_) << "it is reached";
 }
 
 TEST_F(FailbackLapseTest, WhoWaitsIsAnsweredWhenTheSessionIsRenewed) {
@@ -139,7 +154,8 @@ TEST_F(FailbackLapseTest, ACheckedIntentIsRefusedAtOnceAndChangesNothing) {
   RegisterAndRevoke();
   Advance(absl::Minutes(1));
   EXPECT_EQ(RegisterAndWait("a", /*check=*/true).item(),
-            absl::UnauthenticatedError("no session at grpc://fake: the token was revoked"));
+            absl::UnauthenticatedError(
+                absl::StrCat("no session at grpc://fake: the token was revoked", kWhereToLook)));
   EXPECT_THAT(registry_->Pending(), IsEmpty());
   EXPECT_EQ(registry_->UpstreamStatus().desired(), 2);
 }

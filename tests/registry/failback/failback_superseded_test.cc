@@ -149,6 +149,11 @@ TEST_F(SupersededHostsTest, TheLoserShowsIt) {
   const absl::Duration next = FromProto(rows[0].next_attempt()) - clock_.WallNow();
   EXPECT_GT(next, absl::ZeroDuration());
   EXPECT_LE(next, kLongestPeriod);
+  const int tries = rows[0].times();
+  EXPECT_GE(tries, 1);
+  EXPECT_EQ(rows[0].retry_times(), -1) << "without end";
+  Advance(next + absl::Seconds(1));
+  EXPECT_EQ(older_->registry->Pending()[0].times(), tries + 1);
   EXPECT_EQ(newer_->registry->UpstreamStatus().superseded(), 0);
 }
 

@@ -211,6 +211,44 @@ TEST_F(JournalPutBackTest, WhatTheRegistryNoLongerHoldsIsNotKept) {
   EXPECT_THAT(Parked(), ElementsAre());
 }
 
+// The agent was stopped for longer than its session's TTL. No hand has removed the instance.
+TEST_F(JournalPutBackTest, WhatGoesWithTheAgentsOwnSessionIsShownAndSaidToBeGone) {
+  Kill();
+  Save();
+  Start();
+  for (const char* id : {"cancelled", "retried"}) Register(id);
+  Kill();
+  PutBack();
+  Start();
+  Advance(absl::Seconds(3));
+  ASSERT_THAT(Parked(), ElementsAre("cancelled", "retried"));
+  EXPECT_THAT(registry_->Pending()[0].last_status().message(), HasSubstr("is left there"));
+  world_.down = true;
+  Advance(absl::Minutes(5));
+  ASSERT_THAT(Held(), ElementsAre());
+  world_.down = false;
+  for (int life = 0; life < 2; ++life) {
+    Advance(absl::Minutes(1));
+    EXPECT_THAT(Held(), ElementsAre()) << "a reconnect sends nothing that is in doubt";
+    EXPECT_THAT(Parked(), ElementsAre("cancelled", "retried")) << "in life " << life;
+    for (const auto& operation : registry_->Pending()) {
+      EXPECT_THAT(operation.last_status().message(), HasSubstr("the registry does not hold"));
+    }
+    if (life > 0) break;
+    Kill();
+    Start();
+  }
+  EXPECT_EQ(registry_->Retry({"register default/orders/retried"}).value_or(-1), 1);
+  EXPECT_EQ(registry_->Cancel({"register default/orders/cancelled"}).value_or(-1), 1);
+  Advance(absl::Minutes(1));
+  EXPECT_THAT(Parked(), ElementsAre());
+  EXPECT_THAT(Held(), ElementsAre(Pair("retried", 8080)));
+  Kill();
+  Start();
+  EXPECT_THAT(Parked(), ElementsAre());
+  EXPECT_THAT(Held(), ElementsAre(Pair("retried", 8080)));
+}
+
 TEST_F(JournalPutBackTest, WhatIsStatedAfterwardsWins) {
   Register("a", 1);
   Kill();
