@@ -169,6 +169,22 @@ TEST(Subscription, MuchThatOneCommitChangesIsASnapshotInPartsHoweverLargeTheSet)
   EXPECT_LT(LongestMessage(*subscriber), size_t{512} << 10);
 }
 
+TEST(Subscription, MuchThatWasMissedIsASnapshotInPartsHoweverLargeTheSet) {
+  StoreHarness store;
+  for (int i = 0; i < 2000; i += 100) RegisterLarge(store, i, i + 100, "a");
+  auto subscriber = NewSubscriber();
+  auto stream = store.Subscribe(subscriber, "orders");
+  stream.reset();
+  RegisterLarge(store, 0, 50, "b");
+  stream = store.Subscribe(subscriber, "orders", /*go_on=*/true);
+  EXPECT_TRUE(subscriber->events()[0]->has_delta()) << "half a megabyte is told as it is";
+  stream.reset();
+  for (int i = 0; i < 200; i += 10) RegisterLarge(store, i, i + 10, "c");
+  stream = store.Subscribe(subscriber, "orders", /*go_on=*/true);
+  EXPECT_TRUE(subscriber->events()[0]->has_snapshot());
+  EXPECT_LT(LongestMessage(*subscriber), size_t{512} << 10);
+}
+
 // Random changes, breaks and resumptions: whoever goes on has exactly what a fresh subscriber has.
 // How many went on with a delta is returned.
 int GoOnAtRandom(size_t max_delta_bytes) {
