@@ -1,15 +1,19 @@
 #include "registry/admin/admin_service.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "registry/bounded_call.h"
+#include "registry/log.h"
 #include "registry/utf8.h"
 #include "registry/validation.h"
 
 namespace failback {
 namespace {
 
+using admin::v1::SetEvictionGuardRequest;
+using admin::v1::SetEvictionGuardResponse;
 using admin::v1::SetOfflineRequest;
 using admin::v1::SetOfflineResponse;
 using grpc::ByteBuffer;
@@ -88,7 +92,18 @@ ServerUnaryReactor* AdminService::ListAgents(CallbackServerContext* context,
 ServerUnaryReactor* AdminService::SetEvictionGuard(CallbackServerContext* context,
                                                    const ByteBuffer* request,
                                                    ByteBuffer* response) {
-  return Serve(context, *request, response, &Admin::SetEvictionGuard);
+  return BoundedCall<SetEvictionGuardRequest, SetEvictionGuardResponse>(
+      context, *request, response, MayAdminister(*context),
+      [&](const SetEvictionGuardRequest& request, Callback<SetEvictionGuardResponse> done) {
+        std::string caller = "anonymous";
+        if (access_ != nullptr) {
+          if (const auto who = access_->Identify(*context); who.ok()) caller = who->ToString();
+        }
+        // Sessions end by this: beside what was done, who asked for it.
+        Log(LogLevel::kWarning, "eviction guard: a call of an operator",
+            {{"caller", caller}, {"peer", context->peer()}});
+        admin_->SetEvictionGuard(request, std::move(done));
+      });
 }
 
 }  // namespace failback

@@ -133,10 +133,13 @@ absl::Status CheckPage(int page_size, const std::string& query) {
 bool Wanted(const ListInstancesRequest& request, const std::vector<std::string>& words,
             const InstanceSummary& row) {
   const ServiceInstance& instance = row.record().instance();
-  if (!request.states().empty() && std::find(request.states().begin(), request.states().end(),
-                                             row.state()) == request.states().end()) {
-    return false;
-  }
+  const auto wanted = [&](InstanceState state) {
+    return std::find(request.states().begin(), request.states().end(), state) !=
+           request.states().end();
+  };
+  // One that an operator has marked may be held as well.
+  const bool held = row.record().held() && wanted(admin::v1::INSTANCE_STATE_HELD);
+  if (!request.states().empty() && !wanted(row.state()) && !held) return false;
   if (request.has_persistent() && request.persistent() != instance.persistent()) return false;
   return std::all_of(words.begin(), words.end(),
                      [&](const std::string& word) { return WordMatches(word, row.record()); });

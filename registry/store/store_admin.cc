@@ -152,6 +152,9 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
       change.set_by(mark.by());
       change.set_detail(mark.reason());
     }
+    if (entry.kind == ChangeLog::Kind::kExpired) {
+      change.set_detail("its session was not renewed within the TTL");
+    }
     if (entry.kind == ChangeLog::Kind::kUpdated && i + 1 < changes.size() && entry.instance &&
         changes[i + 1].first.instance) {
       TellHealth(Parse<ServiceInstance>(changes[i + 1].first.instance),

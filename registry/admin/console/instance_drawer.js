@@ -11,6 +11,7 @@ import {
   facts,
   shortMessage,
   sorted,
+  stateBadges,
   stateOf,
   statusText,
 } from "./parts.js";
@@ -119,7 +120,7 @@ function rotation(summary, now) {
     h(
       "div",
       { class: "rotation-state" },
-      badge(stateOf(summary)),
+      stateBadges(summary),
       offline
         ? h(
             "span",

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { plural } from "./format.js";
 import { Listing, MAX_ROWS } from "./listing.js";
-import { age, ALL_STATES, badge, chips, searchField, stateOf, STATES, tags } from "./parts.js";
+import { age, ALL_STATES, chips, searchField, stateBadges, STATES, tags } from "./parts.js";
 import { currentRoute, formatRoute, goWith } from "./router.js";
 
 // The server looks through all instances for each page: a few large ones.
@@ -42,7 +42,7 @@ export const instancesView = {
         row.record.instance.persistent ? h("span", { class: "row-note" }, "persistent") : null,
       ],
     },
-    { title: "State", sort: "state", class: "cell-badge", cell: (row) => badge(stateOf(row)) },
+    { title: "State", sort: "state", class: "cell-badge", cell: stateBadges },
     {
       title: "Address",
       sort: "address",

@@ -16,6 +16,12 @@ export const unsettled = (counts) =>
 
 export const stateOf = (summary) => enumName(summary.state, "INSTANCE_STATE") || "healthy";
 
+// That of an instance is held beside its mark, which alone would hide it.
+export const stateBadges = (summary) => [
+  badge(stateOf(summary)),
+  summary.record?.held && stateOf(summary) === "offline" ? badge("held") : null,
+];
+
 // A state is told by colour, shape and word.
 export const badge = (kind, text = kind) =>
   h("span", { class: `badge is-${kind}` }, icon(kind), text);

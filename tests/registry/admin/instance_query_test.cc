@@ -91,6 +91,17 @@ TEST(InstanceQueryTest, StatesFilterAndAnOperatorsMarkWins) {
   EXPECT_THAT(Ids(QueryInstances(request, Four())), ElementsAre("b"));
 }
 
+TEST(InstanceQueryTest, WhatIsHeldIsFoundAlsoWhereItIsMarked) {
+  std::vector<InstanceRecord> records = Four();
+  records[1].set_held(true);
+  records[3].set_held(true);
+  ListInstancesRequest request;
+  request.add_states(admin::v1::INSTANCE_STATE_HELD);
+  EXPECT_THAT(Ids(QueryInstances(request, records)), ElementsAre("a", "b"));
+  request.set_states(0, admin::v1::INSTANCE_STATE_OFFLINE);
+  EXPECT_THAT(Ids(QueryInstances(request, records)), ElementsAre("b"));
+}
+
 TEST(InstanceQueryTest, OrdersByFieldAndNumbersAsNumbers) {
   ListInstancesRequest request;
   request.set_order_by("address");

@@ -236,6 +236,8 @@ TEST_F(OfflineTest, AnInstanceIsDescribedWithItsHistory) {
   EXPECT_THAT(History("1"),
               ElementsAre("EXPIRED", "ONLINE", "REPLACED", "OFFLINE", "UPDATED", "REGISTERED"));
   EXPECT_THAT(History("2"), ElementsAre("EXPIRED", "REGISTERED"));
+  EXPECT_EQ(store_->Describe(MakeInstance("orders", "2").key())->history(0).detail(),
+            "its session was not renewed within the TTL");
 }
 
 TEST_F(OfflineTest, TheHistoryIsBounded) {
