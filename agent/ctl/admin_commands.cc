@@ -121,7 +121,9 @@ void AddAdminCommands(CLI::App* app, CtlAction* action) {
   AddMark(
       app, action, "offline", true, "take an instance out of rotation",
       "What its owner registered stays as it is; clients get it as one not to be used. The mark\n"
-      "is there until `failbackctl online`, or until the instance is unregistered.\n\n");
+      "is there until `failbackctl online`, until the instance is unregistered, or a day after it\n"
+      "went with its session. Through an agent it is the agent's token that has to be allowed to\n"
+      "administer; to use your own, name the registry with --target.\n\n");
   AddMark(app, action, "online", false, "put an instance back into rotation", "");
 }
 
