@@ -1,5 +1,6 @@
 // Sessions of StoreRegistry: leases, their end, the eviction guard, what is remembered afterwards.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -375,6 +376,34 @@ TEST_F(GuardTest, FollowersHearThatSessionsAreHeldAndWhenTheyAreNot) {
   const int messages = orders.first->messages;
   Live(store, absl::Seconds(30), 10);
   EXPECT_EQ(orders.first->messages, messages);
+}
+
+TEST_F(GuardTest, WhoComesWhileAnotherTakesItsSnapshotHearsWhatIsHeldNow) {
+  class Slow final : public NotifyListener {
+   public:
+    void OnNotify(const std::shared_ptr<const SubscribeResponse>&) override {
+      if (meanwhile != nullptr) std::exchange(meanwhile, nullptr)();
+    }
+    void OnEnd(const absl::Status& status) override { ADD_FAILURE() << status; }
+
+    std::function<void()> meanwhile;
+  };
+  StoreHarness store;
+  Open(store, 20);
+  Live(store, absl::Seconds(30), 0);
+  SubscribeRequest request;
+  request.mutable_selector()->set_service("orders");
+  const auto slow = std::make_shared<Slow>();
+  const auto late = std::make_shared<Heard>();
+  std::unique_ptr<SubscribeStream> late_stream;
+  slow->meanwhile = [&] {
+    Live(store, absl::Seconds(30), 10);
+    ASSERT_EQ(store->Stats().leases.held, 10);
+    late_stream = store->Subscribe(request, late);
+  };
+  const auto stream = store->Subscribe(request, slow);
+  EXPECT_TRUE(late->last.has_snapshot());
+  EXPECT_TRUE(late->last.held());
 }
 
 TEST_F(GuardTest, BelowTheNumberThereIsNoGuard) {
