@@ -693,6 +693,25 @@ TEST_F(FailbackBoundsTest, CancelLetsACallInFlightFinishAndKeepsItTheOnlyOne) {
   EXPECT_EQ(registry_->UpstreamStatus().acknowledged(), 1);
 }
 
+TEST_F(FailbackBoundsTest, WhatWasCancelledInFlightStaysSoHoweverThatEnds) {
+  Start();
+  uint32_t port = 0;
+  for (const absl::Status& end :
+       {absl::UnavailableError("busy"), absl::InternalError("no"),
+        Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "a later incarnation holds it",
+                {{"rank", "9"}, {"generation", "1"}})}) {
+    fake_->registers.Hold();
+    Register("a", ++port);
+    ASSERT_EQ(*registry_->Cancel({}), 1);
+    ASSERT_TRUE(fake_->registers.Complete(end));
+    fake_->registers.Release();
+    EXPECT_EQ(registry_->Pending().size(), 0) << end;
+    CheckInvariants();
+    Advance(absl::Minutes(1));
+    EXPECT_EQ(fake_->registers.request_count(), port) << end;
+  }
+}
+
 // --- List.
 
 TEST_F(FailbackBoundsTest, ListAsksTheRegistryAndAnswersFromMemoryWhileThatIsAway) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -438,6 +439,28 @@ TEST_F(IntentJournalTest, AJournalOfAnEarlierVersionIsNoCopy) {
   });
   ASSERT_EQ(unlink((File() + ".mark").c_str()), 0);
   Live([&](IntentJournal* journal) { EXPECT_TRUE(journal->was_put_back()); });
+}
+
+// They would carry out what was cancelled.
+TEST_F(IntentJournalTest, EarlierProgramsReadItUntilAnIntentIsCancelled) {
+  const auto version = [this] {
+    sqlite3* db = nullptr;
+    EXPECT_EQ(sqlite3_open(File().c_str(), &db), SQLITE_OK);
+    int version = 0;
+    const auto take = [](void* to, int, char** values, char**) {
+      *static_cast<int*>(to) = std::atoi(values[0]);
+      return 0;
+    };
+    EXPECT_EQ(sqlite3_exec(db, "PRAGMA user_version", take, &version, nullptr), SQLITE_OK);
+    sqlite3_close(db);
+    return version;
+  };
+  IntentJournal::Intent intent = MakeIntent("a", 1);
+  Live([&](IntentJournal* journal) { Put(journal, intent); });
+  EXPECT_EQ(version(), 1);
+  intent.given_up = true;
+  Live([&](IntentJournal* journal) { Put(journal, intent); });
+  EXPECT_EQ(version(), 2);
 }
 
 TEST_F(IntentJournalTest, ANewerVersionIsRefusedAndNotTouched) {
