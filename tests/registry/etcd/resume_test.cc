@@ -135,6 +135,24 @@ TEST_F(ResumeTest, AFilterSeesWhatComesToMatchAndWhatNoLongerDoes) {
   EXPECT_EQ(subscriber_->events()[0]->delta().removals_size(), 1);
 }
 
+TEST_F(ResumeTest, AMarkThatHasGoneMeanwhileIsTold) {
+  Put("1");
+  SetOfflineRequest request;
+  *request.mutable_key() = MakeInstance("s", "1").key();
+  request.set_offline(true);
+  ASSERT_TRUE(CallAndWait(*here_, &Registry::SetOffline, request).ok());
+  auto stream = here_.Subscribe(subscriber_, "s");
+  ASSERT_TRUE(Knows(*subscriber_, {"1"}));
+  ASSERT_TRUE(subscriber_->events()[0]->snapshot().instances(0).has_offline());
+  stream.reset();
+  request.set_offline(false);
+  ASSERT_TRUE(CallAndWait(*here_, &Registry::SetOffline, request).ok());
+  stream = there_.Subscribe(subscriber_, "s", true);
+  ASSERT_TRUE(Knows(*subscriber_, {"1"}));
+  ASSERT_EQ(subscriber_->events()[0]->delta().upserts_size(), 1);
+  EXPECT_FALSE(subscriber_->events()[0]->delta().upserts(0).has_offline());
+}
+
 TEST_F(ResumeTest, ManyPositionsAtOnceAreAllRight) {
   std::vector<std::shared_ptr<FakeSubscriber>> subscribers;
   Ids ids;
