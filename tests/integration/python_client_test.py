@@ -197,7 +197,7 @@ class PythonClientTest(unittest.TestCase):
         self.assertEqual(self.listed(), {"a": 2})
         later.close()
         self.until(self.listed, {"a": 3})
-        self.assertEqual(self.state(older, "a"), "acknowledged")
+        self.until(lambda: self.state(older, "a"), "acknowledged")
 
     def test_what_another_hand_removed_is_put_back(self):
         self.start()
