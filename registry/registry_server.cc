@@ -389,20 +389,19 @@ class RegistryServer::Service final : public ServiceBase {
                              [this, state, places] { subscribe_streams_.Remove(*state); });
     *state = reactor->state();
     if (!refusal.ok()) {
-      (*state)->Abort(refusal);
+      (*state)->Started(refusal);
     } else if (places[0] == nullptr) {
-      (*state)->Abort(Overloaded(Limit::kSubscriptions, subscriptions_.limit()));
+      (*state)->Started(Overloaded(Limit::kSubscriptions, subscriptions_.limit()));
     } else if (places[1] == nullptr) {
-      (*state)->Abort(
+      (*state)->Started(
           Overloaded(Limit::kSubscriptions, subscriptions_of_owners_.limit(),
                      absl::StrCat(" (the share of one owner, of ", subscriptions_.limit(), ")")));
     } else if (places[2] == nullptr) {
-      (*state)->Abort(
+      (*state)->Started(
           Overloaded(Limit::kSubscriptionsPerConnection, subscriptions_per_connection_.limit()));
     } else if (!subscribe_streams_.Add(*state)) {
-      (*state)->Abort(ShuttingDown());
+      (*state)->Started(ShuttingDown());
     } else {
-      (*state)->WillStart();
       reads_->Execute([reactor, registry = *std::move(registry), request = std::move(request)] {
         reactor->Start(registry.get(), request);
       });

@@ -110,11 +110,6 @@ void SubscribeReactor::State::Abort(const absl::Status& status) {
   Advance();
 }
 
-void SubscribeReactor::State::WillStart() {
-  MutexLock lock(&mu_);
-  starting_ = true;
-}
-
 bool SubscribeReactor::State::ended() {
   MutexLock lock(&mu_);
   return end_.has_value();

@@ -202,8 +202,8 @@ class SubscribeReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>
                    std::shared_ptr<EventCache> cache, CallStats* stats,
                    std::function<void()> on_done);
 
-  // Subscribes at `registry`, unless the stream has ended meanwhile. To be called once, after
-  // State::WillStart, on any thread. The reactor may be gone when it returns.
+  // Subscribes at `registry`, unless the stream has ended meanwhile. To be called once, on any
+  // thread, or State::Started in its place. The reactor may be gone when it returns.
   void Start(Registry* registry, const SubscribeRequest& request);
 
   class State;
@@ -232,8 +232,9 @@ class SubscribeReactor::State : public NotifyListener {
   // Ends the stream when the write under way is done, without what is still to be told.
   void Abort(const absl::Status& status);
 
-  // Start follows: until it is done the stream is not finished, so that the reactor stays.
-  void WillStart();
+  // The subscription has begun; with an error it has not, and the stream ends with that. Before
+  // this the stream is not finished, whatever ends it, so that the reactor stays for Start.
+  void Started(const absl::Status& status);
 
   void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override;
   bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) override;
@@ -248,8 +249,6 @@ class SubscribeReactor::State : public NotifyListener {
   friend class SubscribeReactor;
 
   bool ended() ABSL_LOCKS_EXCLUDED(mu_);
-  // Start is done; with an error nothing was subscribed.
-  void Started(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   template <typename Told>
   void Add(const Told& told) ABSL_LOCKS_EXCLUDED(mu_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -262,7 +261,7 @@ class SubscribeReactor::State : public NotifyListener {
   int sweeps_ ABSL_GUARDED_BY(mu_) = 0;
   int idle_sweeps_ ABSL_GUARDED_BY(mu_) = 0;                 // since the write under way began
   std::optional<Conflator> conflator_ ABSL_GUARDED_BY(mu_);  // nullopt: nothing more is told
-  bool starting_ ABSL_GUARDED_BY(mu_) = false;
+  bool starting_ ABSL_GUARDED_BY(mu_) = true;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);

@@ -1,7 +1,7 @@
 // The agents that report to a registry: what each carries, and which are in trouble.
 
 import { h } from "./dom.js";
-import { count, plural } from "./format.js";
+import { count, shownOf } from "./format.js";
 import { Listing } from "./listing.js";
 import { age, badge, chips, searchField } from "./parts.js";
 import { sortRows } from "./sorting.js";
@@ -91,12 +91,7 @@ export const agentsView = {
     ];
   },
 
-  summary: (listing, route, shown) => {
-    const all = listing.head?.totalAgents ?? 0;
-    return shown === all
-      ? plural(all, "agent")
-      : `${plural(shown, "agent")} of ${count(all)} match`;
-  },
+  summary: (listing, route, shown) => shownOf(shown, listing.head?.totalAgents ?? 0, "agent"),
 
   empty: (route, { rows }) =>
     rows.length > 0

@@ -83,6 +83,10 @@ export const count = (number) => numbers.format(Number(number ?? 0));
 export const plural = (number, one, many = `${one}s`) =>
   `${count(number)} ${Number(number) === 1 ? one : many}`;
 
+// How many rows a filter has left of all.
+export const shownOf = (shown, all, one) =>
+  shown === all ? plural(all, one) : `${plural(shown, one)} of ${count(all)} match`;
+
 // PENDING_STATE_IN_FLIGHT of prefix PENDING_STATE is "in flight".
 export function enumName(value, prefix) {
   return String(value ?? "")

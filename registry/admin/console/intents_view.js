@@ -2,7 +2,7 @@
 // these know, or allow to be read.
 
 import { h } from "./dom.js";
-import { count, enumName, plural } from "./format.js";
+import { count, enumName, shownOf } from "./format.js";
 import { Listing } from "./listing.js";
 import { badge, chips, searchField, statusText } from "./parts.js";
 import { currentRoute, formatRoute, goWith } from "./router.js";
@@ -115,12 +115,7 @@ export const intentsView = {
     ]),
   ],
 
-  summary: (listing, route, shown) => {
-    const all = listing.rows.length;
-    return shown === all
-      ? plural(all, "intent")
-      : `${plural(shown, "intent")} of ${count(all)} match`;
-  },
+  summary: (listing, route, shown) => shownOf(shown, listing.rows.length, "intent"),
 
   empty: (route, { kind, rows }) => {
     if (kind === "registry") {

@@ -1,7 +1,7 @@
 // What is not acknowledged yet: why, since when, when it is tried again, and what one can do.
 
 import { h } from "./dom.js";
-import { codeName, count, countdown, enumName, plural, since } from "./format.js";
+import { codeName, count, countdown, enumName, shownOf, since } from "./format.js";
 import { icon } from "./icons.js";
 import { Listing } from "./listing.js";
 import { badge, chips, searchField, shortMessage, statusText } from "./parts.js";
@@ -198,12 +198,7 @@ export const pendingView = {
             ),
         ),
 
-  summary: (listing, route, shown) => {
-    const all = listing.rows.length;
-    return shown === all
-      ? plural(all, "intent")
-      : `${plural(shown, "intent")} of ${count(all)} match`;
-  },
+  summary: (listing, route, shown) => shownOf(shown, listing.rows.length, "intent"),
 
   empty: (route, { kind, rows }) => {
     if (kind === "registry") {

@@ -21,7 +21,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
@@ -32,6 +31,7 @@
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/failback/faulty_link.h"
 #include "tests/registry/failback/model_registry.h"
+#include "tests/registry/failback/seeds.h"
 #include "tests/registry/failback/subscriber_model.h"
 
 namespace failback {
@@ -628,15 +628,6 @@ class Story {
   std::unique_ptr<FailbackRegistry> registry_;
 };
 
-uint32_t FromEnvironment(const char* name, uint32_t otherwise) {
-  const char* const text = std::getenv(name);
-  uint32_t value = otherwise;
-  if (text != nullptr && !absl::SimpleAtoi(text, &value)) {
-    ADD_FAILURE() << name << ": \"" << text << "\" is not a number";
-  }
-  return value;
-}
-
 // In blocks, which Bazel spreads over its shards.
 constexpr int kBlocks = 8;
 
@@ -649,27 +640,14 @@ class FailbackModelTest : public testing::TestWithParam<int> {
   ~FailbackModelTest() override { SetLogSink(LogLevel::kWarning, nullptr); }
 };
 
-void RunSeeds(uint32_t otherwise, bool real_store, int block) {
-  const uint32_t only = FromEnvironment("FAILBACK_SEED", 0);
-  if (only != 0 && block != 0) return;
-  const uint32_t seeds = only != 0 ? 1 : FromEnvironment("FAILBACK_SEEDS", otherwise) / kBlocks;
-  const uint32_t first =
-      only != 0 ? only : FromEnvironment("FAILBACK_FIRST_SEED", 1) + seeds * block;
-  for (uint32_t seed = first; seed < first + seeds; ++seed) {
-    Story(seed, real_store).Run();
-    if (testing::Test::HasFailure()) {
-      std::cerr << "seed " << seed << " failed; again with FAILBACK_SEED=" << seed << "\n";
-      return;
-    }
-  }
-}
-
 TEST_P(FailbackModelTest, TheRegistryHoldsTheLastIntentsWhenFaultsStop) {
-  RunSeeds(10000, /*real_store=*/false, GetParam());
+  RunSeeds(10000, {kBlocks, GetParam()},
+           [](uint32_t seed) { Story(seed, /*real_store=*/false).Run(); });
 }
 
 TEST_P(FailbackModelTest, TheStoreHoldsTheLastIntentsWhenFaultsStop) {
-  RunSeeds(2000, /*real_store=*/true, GetParam());
+  RunSeeds(2000, {kBlocks, GetParam()},
+           [](uint32_t seed) { Story(seed, /*real_store=*/true).Run(); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, FailbackModelTest, testing::Range(0, kBlocks));

@@ -11,8 +11,7 @@
 //             newer payload, what was unregistered or has gone with its session does not come back,
 //             and what is stated afterwards is true
 //
-// FAILBACK_SEED=n runs one seed and tells it; FAILBACK_SEEDS=n as many from FAILBACK_FIRST_SEED
-// (default 1).
+// FAILBACK_SEED=n runs one seed and prints its steps; seeds.h has the other variables.
 
 #include <stdlib.h>
 
@@ -28,7 +27,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "registry/log.h"
@@ -36,6 +34,7 @@
 #include "retry/simulated_clock.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/failback/faulty_link.h"
+#include "tests/registry/failback/seeds.h"
 
 namespace failback {
 namespace {
@@ -370,15 +369,6 @@ class Story {
   std::unique_ptr<FailbackRegistry> registry_;
 };
 
-uint32_t FromEnvironment(const char* name, uint32_t otherwise) {
-  const char* const text = std::getenv(name);
-  uint32_t value = otherwise;
-  if (text != nullptr && !absl::SimpleAtoi(text, &value)) {
-    ADD_FAILURE() << name << ": \"" << text << "\" is not a number";
-  }
-  return value;
-}
-
 // In blocks, which Bazel spreads over its shards.
 constexpr int kBlocks = 4;
 
@@ -392,18 +382,7 @@ class IntentsChaosTest : public testing::TestWithParam<int> {
 };
 
 TEST_P(IntentsChaosTest, WhatWasAcceptedIsTrueAndWhatWasCancelledIsLeftAlone) {
-  const uint32_t only = FromEnvironment("FAILBACK_SEED", 0);
-  if (only != 0 && GetParam() != 0) return;
-  const uint32_t seeds = only != 0 ? 1 : FromEnvironment("FAILBACK_SEEDS", 200) / kBlocks;
-  const uint32_t first =
-      only != 0 ? only : FromEnvironment("FAILBACK_FIRST_SEED", 1) + seeds * GetParam();
-  for (uint32_t seed = first; seed < first + seeds; ++seed) {
-    Story(seed).Run();
-    if (testing::Test::HasFailure()) {
-      std::cerr << "seed " << seed << " failed; again with FAILBACK_SEED=" << seed << "\n";
-      return;
-    }
-  }
+  RunSeeds(200, {kBlocks, GetParam()}, [](uint32_t seed) { Story(seed).Run(); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, IntentsChaosTest, testing::Range(0, kBlocks));
