@@ -5,9 +5,9 @@
 // thread of yours waits for the registry; what could not be carried yet is kept and tried again.
 //
 //   failback::Agent::Options options;
-//   options.registry = "grpc://127.0.0.1:7070";         // or a sidecar:
-//   "unix:/run/failback/agent.sock" auto agent = failback::Agent::Create(options); if (!agent.ok())
-//   return Fail(agent.status());
+//   options.registry = "grpc://127.0.0.1:7070";  // or a sidecar: "unix:/run/failback/agent.sock"
+//   auto agent = failback::Agent::Create(options);
+//   if (!agent.ok()) return Fail(agent.status());
 //
 //   failback::ServiceInstance me;
 //   me.mutable_key()->set_service("orders");
@@ -30,8 +30,7 @@
 //
 // Invariants:
 // 1. After a handle's destructor has returned its callback does not run; from within the callback
-// it
-//    returns at once and that call is the last.
+//    it returns at once and that call is the last.
 // 2. A subscriber sees the newest state; states in between may be left out, and no state is
 //    shown after a newer one of the same epoch.
 //

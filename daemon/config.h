@@ -3,8 +3,7 @@
 // Every scalar key of the configuration message is a flag and an environment variable too; what
 // is set in several places is taken from the first of: flag, `FAILBACK_*` variable, file, default.
 // A list is taken whole from one place. Flags that every daemon has: --config FILE,
-// --validate-config,
-// --version, --help.
+// --validate-config, --version, --help.
 //
 // Example: the beginning of a daemon.
 //

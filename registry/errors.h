@@ -3,8 +3,10 @@
 // A refusal has a code (what to do next, coarsely), a reason (an ErrorReason, exactly) and a
 // message for a person. Reason and retry delay travel as google.rpc.ErrorInfo and RetryInfo,
 // in an absl::Status as payloads, on the wire in `grpc-status-details-bin`, and in a batch in
-// failback.rpc.v1.Status. The functions here convert between the three without loss. Nothing in the
-// project looks at a message's text.
+// failback.rpc.v1.Status. The functions here convert between the three without loss.
+//
+// No code decides by a message's text, with one exception: most of etcd's errors differ in nothing
+// else, and registry/etcd/error.cc turns their texts into codes and reasons.
 //
 // Thread safety: all functions are pure.
 

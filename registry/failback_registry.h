@@ -14,8 +14,8 @@
 // they differ in which call carries them. Calls leave from one queue, in batches, with a bounded
 // number in flight.
 //
-// One prober watches the upstream: it opens the session, renews it at TTL/3, and while
-// the upstream is away tries about once a second. Attempts made meanwhile fail at once with the
+// One prober watches the upstream: it opens the session, renews it at TTL/3, and while the
+// upstream is unavailable tries about once a second. Attempts made meanwhile fail at once with the
 // prober's last error and go back on the wheel, so an outage costs one call a second and not one
 // per record. When the connection is back everything is sent again (resync), in batches.
 //
@@ -43,8 +43,8 @@
 //     Retry().
 //  5. A subscriber sees no state twice in a row within an epoch, and no older one after a newer.
 //  6. Nothing runs after the destructor has returned. From inside a callback it returns without
-//  waiting
-//     for callbacks on other threads; what the calling frame still owes follows when it goes on.
+//     waiting for callbacks on other threads; what the calling frame still owes follows when it
+//     goes on.
 
 #ifndef FAILBACK_REGISTRY_FAILBACK_REGISTRY_H_
 #define FAILBACK_REGISTRY_FAILBACK_REGISTRY_H_

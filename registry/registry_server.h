@@ -5,8 +5,7 @@
 //  * a subscriber that reads slowly is conflated (registry/conflator.h), an event that many get is
 //    encoded once (registry/event_cache.h);
 //  * a session opened with `ends_with_stream` is closed when the KeepAlive stream that renewed it
-//  last
-//    ends, except by the server's own shutdown;
+//    last ends, except by the server's own shutdown;
 //  * calls are made as far as the caller may make them (registry/security/guarded_registry.h);
 //  * calls beyond `max_calls_in_flight` are refused with OVERLOADED and a delay;
 //  * a request is parsed when its caller is known, and if what it holds is within bounds; one that

@@ -23,8 +23,7 @@
 // 1. At most one timeout is on the wheel, and only in state kWaiting.
 // 2. 1 <= times; retry_times >= 0 implies times <= max(1, retry_times).
 // 3. After Cancel() and after destruction `on_due` may still run once (it was already under way)
-// and then
-//    Begin() returns false; so the owner must be found through a weak reference.
+//    and then Begin() returns false; so the owner must be found through a weak reference.
 
 #ifndef FAILBACK_RETRY_RETRY_TASK_H_
 #define FAILBACK_RETRY_RETRY_TASK_H_

@@ -6,9 +6,9 @@
 // the next response.
 //
 // The protocol (state of the world) in short:
-//  * A request names all that the client wants of a type from now on. What it names anew is sent,
-//  as
-//    soon as it is known; what it no longer names is forgotten, and sent again if it comes back.
+//  * A request names all that the client wants of a type from now on. A name that is new in it is
+//    sent as soon as it is known; what it no longer names is forgotten, and sent again if it comes
+//    back.
 //  * A request with the nonce of the newest response of its type acknowledges it, or, with
 //    error_detail, refuses it. What was refused is not sent again until it changes. One with an
 //    older nonce is ignored: the client answers the newer response too, with everything it wants.

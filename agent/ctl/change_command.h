@@ -11,9 +11,8 @@
 //   FAILBACK_EVENT_STALE      true while the registry is away
 //   FAILBACK_EVENT_COUNT      instances after the change
 //   FAILBACK_EVENT_UPSERTS    ids that are new or changed, by spaces
-//   FAILBACK_EVENT_REMOVALS   ids that are gone, by spaces. Both are empty above 64 KiB: the JSON
-//   has
-//                             them all
+//   FAILBACK_EVENT_REMOVALS   ids that were removed, by spaces. Both are empty above 64 KiB: the
+//                             JSON has them all
 //   FAILBACK_TARGET           as --target, for commands that ask more
 //
 // Thread safety: none.

@@ -48,11 +48,11 @@ using boost::system::error_code;
 using HttpRequest = http::request<http::string_body>;
 using HttpResponse = http::response<http::string_body>;
 
-// What every response carries: no outside assets, no framing, no guessing of types, no caching by
-// others.
-// How long no connection is taken after the system could give none, as without descriptors.
+// How long no connection is accepted after accept() failed, for example without descriptors.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 
+// What every response carries: no outside assets, no framing, no guessing of types, no caching by
+// others.
 constexpr std::pair<const char*, const char*> kSecurityHeaders[] = {
     {"Content-Security-Policy",
      "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "

@@ -9,17 +9,17 @@
 // that has not sent a whole request within `request_timeout` is closed, however slowly it drips, so
 // it cannot keep its place. One handler runs at a turn, and between two of them what has come is
 // looked at: connections take turns, however many requests they have sent, and probes go first.
-// Beyond `max_connections` a new one takes the place of another, on which
-// no handler is at work: the oldest of the address that has the most. So slow clients, however
-// many, do not keep out a probe.
+// Beyond `max_connections` a new one takes the place of another, on which no handler is at work:
+// the oldest of the address that has the most. So slow clients, however many, do not keep out a
+// probe.
 //
 // What is checked before a handler runs:
 // * There is one Host header, and at most one way to say how long the body is.
 // * The Host header is an IP address, `localhost`, or one of Options::hosts. So a page of another
 //   site cannot read anything by pointing its own name here (DNS rebinding).
 // * A POST has a JSON body, comes from no other site (Origin, Sec-Fetch-Site), and shows the token
-// of
-//   Options::token_file, which is read anew each time. Without such a file nothing can be changed.
+//   of Options::token_file, which is read again each time. Without such a file nothing can be
+//   changed.
 // * Other methods than those of the path's handlers are refused; HEAD is GET without the body.
 //
 // Example:

@@ -1,20 +1,22 @@
 // What etcd's refusals mean to us.
 //
-// etcd tells its errors apart by the text of the gRPC status alone: the texts are part of its API
-// (rpctypes/error.go) and its own clients match them too. That happens here and nowhere else; the
-// rest of the code asks ErrorOf.
+// The one place that decides by a message's text: etcd distinguishes most of its errors by the text
+// of the gRPC status alone. The texts are part of its API (rpctypes/error.go), and its own
+// clients match them too. That happens here and nowhere else; the rest of the code asks ErrorOf.
 //
-//   etcd says                               becomes                                the caller
-//   no leader, leader changed, timed out,   UNAVAILABLE                            tries again
-//     member stopped
-//   too many requests                       RESOURCE_EXHAUSTED, OVERLOADED, delay  waits
-//   database space exceeded                 UNAVAILABLE, STORE_READ_ONLY, delay    waits; reads go
-//   on invalid auth token, old auth revision   UNAUTHENTICATED                        takes a new
-//   token wrong user or password, none given      UNAUTHENTICATED                        tries
-//   again permission denied                       PERMISSION_DENIED                      parks the
-//   intent request is too large                    INVALID_ARGUMENT, TOO_LARGE            parks the
-//   intent lease not found                         NOT_FOUND                              has lost
-//   the session compacted                               OUT_OF_RANGE reads anew
+//   etcd says                          becomes                                the caller
+//   no leader, leader changed,         UNAVAILABLE                            tries again
+//     timed out, member stopped
+//   too many requests                  RESOURCE_EXHAUSTED, OVERLOADED, delay  waits
+//   database space exceeded            UNAVAILABLE, STORE_READ_ONLY, delay    waits; reads go on
+//   invalid auth token,                UNAUTHENTICATED                        takes a new token
+//     old auth revision
+//   wrong user or password, none given UNAUTHENTICATED                        tries again
+//   authentication is not enabled      FAILED_PRECONDITION                    goes on without one
+//   permission denied                  PERMISSION_DENIED                      parks the intent
+//   request is too large               INVALID_ARGUMENT, TOO_LARGE            parks the intent
+//   lease not found                    NOT_FOUND                              has lost the session
+//   compacted                          OUT_OF_RANGE                           reads again
 //
 // Thread safety: all functions are pure.
 

@@ -6,8 +6,7 @@
 // later, v3 API); docs/etcd.md has the keys, the transactions and the decisions.
 //
 //  * Fencing, ranks and tombstones are those of docs/protocol.md, by transactions that compare
-//  before
-//    they put (registry/etcd/writer.h).
+//    before they put (registry/etcd/writer.h).
 //  * A session is a key and as many leases as its instances need (registry/etcd/sessions.h).
 //  * A followed service is read once and watched once (registry/etcd/services.h).
 //  * Calls fail over between the members, through changes of leader (registry/etcd/client.h).

@@ -71,8 +71,7 @@ constexpr const char* kMigrations[] = {
       ALTER TABLE sessions ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
     )sql",
     // 4 -> 5: an instance goes with the row of its session, so a session that is lost would take
-    // its
-    // instances along: they are counted. NULL: not yet.
+    // its instances along: they are counted. NULL: not yet.
     "ALTER TABLE store ADD COLUMN sessions INTEGER",
     // 5 -> 6: who opened an incarnation. Empty: callers were not told apart, or it is not known.
     "ALTER TABLE incarnations ADD COLUMN owner TEXT NOT NULL DEFAULT ''",

@@ -3,8 +3,7 @@
 // store.
 //
 //   chaos     intents, cancels, retries, crashes, lost sessions, lapses and a rival, over a bad
-//   link;
-//             in the end every intent that was not cancelled is true
+//             link; in the end every intent that was not cancelled is true
 //   lives     the process dies again and again: what was cancelled is left as it is, and nothing
 //             else changes
 //   put back  the journal goes back to an earlier moment: what the registry holds stays, with its
