@@ -1,8 +1,10 @@
 // failback::Agent: a C++ program's own registry agent.
 //
-// Link `//:agent`, say what you are and whom you want to know, and stay registered: through
+// Link `//:agent`, declare what you are and which services you follow, and stay registered: through
 // restarts and outages of the registry, lost sessions and lost answers. Nothing here blocks and no
 // thread of yours waits for the registry; what could not be carried yet is kept and tried again.
+//
+// Example:
 //
 //   failback::Agent::Options options;
 //   options.registry = "grpc://127.0.0.1:7070";  // or a sidecar: "unix:/run/failback/agent.sock"
@@ -22,7 +24,8 @@
 //
 // A Registration unregisters when it is destroyed, a Subscription unsubscribes; the Agent, which is
 // declared before them and so destroyed after, gives what they still owe a moment to
-// arrive (Options::drain_deadline). What is not heard of by then ends with the session's TTL.
+// arrive (Options::drain_deadline). What the registry has not acknowledged by then ends with the
+// session's TTL.
 //
 // Thread safety: all methods of all classes here may be called from any thread, also from
 // callbacks. Callbacks run on Options::executor, one at a time and in order for one handle.

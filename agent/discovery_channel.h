@@ -1,10 +1,13 @@
 // A gRPC channel to a service that is discovered: it follows the instances as they come and go.
 //
+// Example:
+//
 //   auto orders = failback::DiscoveryChannel::Create(agent.get(), "orders", {});
-//   (*orders)->WaitForChannel(deadline);                       // the first list takes a moment
+//   if (!orders.ok()) return orders.status();
+//   auto channel = (*orders)->WaitForChannel(deadline);  // the first list takes a moment
 //   …
-//   auto channel = (*orders)->channel();                       // for each call, or each few
-//   if (!channel.ok()) return channel.status();                // UNAVAILABLE: nobody is registered
+//   channel = (*orders)->channel();                      // for each call, or each few
+//   if (!channel.ok()) return channel.status();          // UNAVAILABLE: no instance
 //   auto stub = Orders::NewStub(*channel);
 //   stub->Place(&context, request, &response);
 //

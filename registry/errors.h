@@ -8,6 +8,12 @@
 // No code decides by a message's text, with one exception: most of etcd's errors differ in nothing
 // else, and registry/etcd/error.cc turns their texts into codes and reasons.
 //
+// Example: what a caller does with a refusal.
+//
+//   if (ReasonOf(status) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) return OpenSession();
+//   if (std::optional<absl::Duration> delay = RetryDelayOf(status)) return TryAgainIn(*delay);
+//   return Fail(status);
+//
 // Thread safety: all functions are pure.
 
 #ifndef FAILBACK_REGISTRY_ERRORS_H_

@@ -7,7 +7,7 @@
 // are the messages of proto/failback/registry/v1/registry.proto, which say what each
 // field means; docs/protocol.md tells how the calls work together.
 //
-// Example: register one instance and hear how it went.
+// Example: register one instance and log what came of it.
 //
 //   RegisterRequest request;
 //   request.set_session_id(session_id);

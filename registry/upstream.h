@@ -4,10 +4,13 @@
 //   unix:/path                      one on this machine
 //
 // Further schemes (a store in this process, another system's store) come with the code that serves
-// them: whoever links it adds an UpstreamScheme to the options.
+// them: a program that links it adds an UpstreamScheme to the options.
+//
+// Example: etcd beside the two above.
 //
 //   UpstreamOptions options;
-//   options.schemes.push_back(SqliteScheme());
+//   options.grpc.timer = timer.get();
+//   options.schemes.push_back(EtcdScheme(timer.get()));
 //   absl::StatusOr<std::unique_ptr<Registry>> upstream =
 //       NewUpstream("grpc://127.0.0.1:7070", options);
 //

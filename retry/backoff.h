@@ -6,6 +6,9 @@
 // Backoff And Jitter", AWS Architecture Blog, 2015). Randomness comes in from outside, so
 // that tests assert exact delays.
 //
+// Example:
+//
+//   Random random = EntropyRandom();
 //   BackoffOptions options;                                  // 500 ms, x2, at most 30 s
 //   absl::Duration wait = BackoffDelay(options, /*times=*/3, random());   // in [0, 2 s)
 //

@@ -1,15 +1,17 @@
 // Any asynchronous call, tried again in the background until it succeeds.
 //
-// Choose it for calls that have to arrive but that nobody waits for: notifications, audit records,
-// cache invalidations. It is Dubbo's FailbackClusterInvoker: the first attempt is made at once; one
-// that fails goes on a timing wheel (tick 1 s, 32 slots) and is tried again every 5 s, 3 times by
-// default, with at most 100 calls waiting. Two things are different: a call that fails later, in
-// its callback, is retried like one that fails at once; and when too many wait, the caller is told
-// instead of the call being dropped.
+// Choose it for calls that have to arrive but whose caller does not wait: notifications, audit
+// records, cache invalidations. It is Dubbo's FailbackClusterInvoker: the first attempt is made at
+// once; one that fails goes on a timing wheel (tick 1 s, 32 slots) and is tried again every 5 s, 3
+// times by default, with at most 100 calls waiting. Two things are different: a call that fails
+// later, in its callback, is retried like one that fails at once; and when too many wait, the call
+// fails with RESOURCE_EXHAUSTED instead of being dropped.
+//
+// Example:
 //
 //   auto invoker = FailbackInvoker::Create(FailbackInvoker::Options());
 //   (*invoker)->Invoke(
-//       [stub](FailbackInvoker::Done done) { stub->AsyncNotify(request, std::move(done)); },
+//       [this](FailbackInvoker::Done done) { stub->AsyncNotify(request, std::move(done)); },
 //       [](const absl::Status& status) { if (!status.ok()) Alert(status); });
 //
 // Thread safety: all methods from any thread, also from within a call or its `done`.
@@ -17,7 +19,7 @@
 // Invariants:
 // 1. One attempt of an invocation is under way at a time.
 // 2. `finished` runs exactly once for each invocation: OK, the last failure, or CANCELLED at
-// destruction.
+//    destruction.
 // 3. pending() never exceeds max_pending.
 
 #ifndef FAILBACK_RETRY_FAILBACK_INVOKER_H_

@@ -5,9 +5,11 @@
 // was *due*; periods that a slow run has used up are skipped, so the rhythm does not drift and
 // nothing is caught up on.
 //
+// Example:
+//
 //   auto renewal = PeriodicTask::Start(timer.get(), ttl / 3, [&] { Renew(); });
-//   ...
-//   renewal->Stop();   // or let it go out of scope
+//   …
+//   (*renewal)->Stop();   // or let it go out of scope
 //
 // Contract:
 //   * After Stop has returned the work does not run again, and is not running, unless Stop was

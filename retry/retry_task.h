@@ -8,12 +8,16 @@
 // overrides both.
 //
 // The task does not make the call. When it is due it calls `on_due` on the wheel's thread; its
-// owner begins an asynchronous call there and tells the outcome with Failed(), or destroys the task
+// owner begins an asynchronous call there and reports a failure with Failed(), or destroys the task
 // on success. Nothing blocks the wheel.
 //
-//   task = std::make_unique<RetryTask>(timer, &policy, &random);
-//   task->Failed(std::nullopt, [this] { TryAgain(); });      // the first call failed: on the wheel
-//   …TryAgain: if (!task->Begin()) return; …call…; on failure: task->Failed(delay, …)
+// Example: the first call has failed, and puts its task on the wheel.
+//
+//   task = std::make_unique<RetryTask>(timer.get(), &policy, &random);
+//   task->Failed(std::nullopt, [this] {
+//     if (!task->Begin()) return;  // cancelled meanwhile
+//     Call();                      // and when that fails: task->Failed(…) again
+//   });
 //
 // Thread safety: none of its own. The owner calls every method under one lock of its own; `on_due`
 // runs without it. A due task that was cancelled meanwhile is found out by Begin(), so the owner's

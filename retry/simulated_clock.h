@@ -1,10 +1,12 @@
-// A clock that stands still until it is told to move, and drives the timers that use it.
+// A clock that stands still until a test advances it, and drives the timers that use it.
+//
+// Example:
 //
 //   SimulatedClock clock;
 //   HashedWheelTimer::Options options;
 //   options.clock = &clock;                       // no thread: the clock drives the timer
 //   auto timer = HashedWheelTimer::Create(options).value();
-//   timer->NewTimeout([] { ... }, absl::Seconds(5)).IgnoreError();
+//   timer->NewTimeout([] { … }, absl::Seconds(5)).IgnoreError();
 //   clock.Advance(absl::Seconds(5));              // runs the task here, and returns
 //
 // Contract:

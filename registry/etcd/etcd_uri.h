@@ -6,6 +6,13 @@
 // `tls=true`, which takes the system's authorities) connections are encrypted; `cert` and `key`
 // show who the client is. The password is in a file, so that it is in no command line and no log.
 //
+// Example: an agent that registers in etcd, without a registry server.
+//
+//   Agent::Options options;
+//   options.registry = "etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/failback";
+//   options.schemes = {EtcdScheme};
+//   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Create(options);
+//
 // Thread safety: all functions may be called from any thread.
 
 #ifndef FAILBACK_REGISTRY_ETCD_ETCD_URI_H_
