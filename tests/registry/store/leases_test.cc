@@ -198,6 +198,32 @@ TEST_F(LeasesTest, NoOwnerMakesItHoldForOthers) {
   EXPECT_EQ(leases_->Stats().held, 300) << "its own are held";
 }
 
+// As failing as its owner's others: what counts is whose it was, after its end too.
+TEST_F(LeasesTest, WhatHasEndedIsItsOwnersStill) {
+  for (int i = 0; i < 20; ++i) leases_->Grant(absl::StrCat(i, ".fleet"), kTtl);
+  for (int i = 0; i < 200; ++i) leases_->Grant(absl::StrCat(i, ".idler"), kTtl);
+  const auto live = [&](int seconds, int silent) {
+    for (int second = 0; second < seconds; ++second) {
+      clock_.Advance(absl::Seconds(1));
+      for (int i = silent; i < 20; ++i) leases_->Renew(absl::StrCat(i, ".fleet"));
+    }
+  };
+  live(5, 0);
+  live(6, 1);
+  ASSERT_EQ(leases_->Stats().held, 200);
+  ASSERT_EQ(leases_->Release(), 200);
+  for (int i = 0; i < 100; ++i) {
+    const std::string id = absl::StrCat(i, ".idler");
+    ASSERT_TRUE(leases_->BeginEnd(id));
+    leases_->Drop(id);
+  }
+  due_.clear();
+  live(5, 1);
+  // Neither the hundred that have ended nor the hundred that go on failing hold another's.
+  EXPECT_THAT(due_, ElementsAre("0.fleet"));
+  EXPECT_EQ(leases_->Stats().held, 0);
+}
+
 TEST_F(LeasesTest, ReleaseEndsWhatIsHeldNowAndTheGuardGoesOn) {
   for (int i = 0; i < 20; ++i) leases_->Grant(absl::StrCat(i), kTtl);
   clock_.Advance(kTtl + absl::Milliseconds(20));
