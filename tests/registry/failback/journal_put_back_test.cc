@@ -59,6 +59,7 @@ class JournalPutBackTest : public ::testing::Test {
   void Kill() {
     if (registry_ == nullptr) return;
     EXPECT_EQ(FailbackRegistryPeer::CheckInvariants(*registry_), "");
+    incarnation_ = registry_->incarnation();
     registry_.reset();
   }
   void Save() {
@@ -85,6 +86,24 @@ class JournalPutBackTest : public ::testing::Test {
     Advance(absl::Seconds(1));
   }
 
+  // What a life that is in no journal has stated, in the agent's session.
+  void StateAtTheRegistry(const std::string& id, uint32_t port, uint64_t generation) {
+    OpenSessionRequest open;
+    open.set_incarnation(incarnation_);
+    open.mutable_ttl()->set_seconds(10);
+    RegisterRequest request = MakeRegister({MakeInstance(id, port)});
+    request.mutable_registrations(0)->set_generation(generation);
+    store_->OpenSession(open, [&](const absl::StatusOr<OpenSessionResponse>& opened) {
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      EXPECT_TRUE(opened->resumed());
+      request.set_session_id(opened->session_id());
+    });
+    store_->Register(request, [](const absl::StatusOr<RegisterResponse>& response) {
+      ASSERT_TRUE(response.ok()) << response.status();
+      EXPECT_EQ(response->results(0).status().code(), 0) << response->ShortDebugString();
+    });
+  }
+
   // What the registry holds: ports by id.
   std::map<std::string, uint32_t> Held() {
     std::map<std::string, uint32_t> held;
@@ -109,6 +128,7 @@ class JournalPutBackTest : public ::testing::Test {
 
   TempDir dir_;
   std::string log_;
+  std::string incarnation_;  // of the last life
   SimulatedClock clock_;
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<StoreRegistry> store_;
@@ -247,6 +267,27 @@ TEST_F(JournalPutBackTest, WhatGoesWithTheAgentsOwnSessionIsShownAndSaidToBeGone
   Start();
   EXPECT_THAT(Parked(), ElementsAre());
   EXPECT_THAT(Held(), ElementsAre(Pair("retried", 8080)));
+}
+
+// However far the life that is not in the journal has counted.
+TEST_F(JournalPutBackTest, NewNumbersBeginAboveThoseThatTheRegistryLists) {
+  constexpr uint64_t kFar = 5000000;
+  Register("known", 1);
+  Kill();
+  Save();
+  StateAtTheRegistry("known", 2, kFar);
+  StateAtTheRegistry("unknown", 2, kFar + 1);
+  PutBack();
+  Start();
+  Advance(absl::Seconds(3));
+  EXPECT_THAT(Parked(), ElementsAre("unknown"));
+  Register("unknown", 3);
+  EXPECT_THAT(Held(), ElementsAre(Pair("known", 2), Pair("unknown", 3)));
+  const FailbackStatistics::ByCode registers =
+      registry_->Stats().counters.attempts[static_cast<size_t>(OperationKind::kRegister)];
+  EXPECT_EQ(registers[static_cast<size_t>(absl::StatusCode::kFailedPrecondition)], 0)
+      << "no number was refused as an old one";
+  EXPECT_GE(registers[static_cast<size_t>(absl::StatusCode::kOk)], 2);
 }
 
 TEST_F(JournalPutBackTest, WhatIsStatedAfterwardsWins) {
