@@ -443,6 +443,30 @@ TEST_F(SupersededTest, AListingFromMemorySaysSo) {
   EXPECT_EQ(answer.get()->records(0).state(), registry::v1::INTENT_STATE_SUPERSEDED);
 }
 
+// Where the winner's instance is known, that is what is there.
+TEST_F(SupersededTest, AListingFromMemoryShowsTheWinnersInstance) {
+  Start();
+  RefuseAll();
+  Register("a", 1);
+  Register("b", 1);
+  auto stream = Subscribe(std::make_shared<RecordingListener>());
+  fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a", 2)}));
+  ASSERT_EQ(superseded(), 2);
+  GoAway();
+  fake_->lists.AnswerWith([](const auto&) { return Away(); });
+  Advance(absl::Seconds(10));
+  ListRequest request;
+  request.mutable_selector()->set_service("orders");
+  Answer<ListResponse> answer;
+  registry_->List(request, answer.Catch());
+  ASSERT_TRUE(answer.get().ok()) << answer.get().status();
+  ASSERT_EQ(answer.get()->records_size(), 2);
+  EXPECT_EQ(answer.get()->records(0).instance().port(), 2) << "the winner's";
+  EXPECT_NE(answer.get()->records(0).state(), registry::v1::INTENT_STATE_SUPERSEDED);
+  EXPECT_EQ(answer.get()->records(1).instance().port(), 1) << "whose winner is not known";
+  EXPECT_EQ(answer.get()->records(1).state(), registry::v1::INTENT_STATE_SUPERSEDED);
+}
+
 TEST_F(SupersededTest, AComparisonLeavesItAlone) {
   options_.anti_entropy_interval = absl::Seconds(60);
   options_.superseded_period = absl::ZeroDuration();
