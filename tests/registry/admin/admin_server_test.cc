@@ -301,6 +301,26 @@ TEST_F(AdminServerTest, SlowClientsHoweverManyDoNotKeepOutAProbe) {
   EXPECT_EQ(served.Read().body, "as asked");
 }
 
+// The oldest of all, and the only one of its address.
+TEST_F(AdminServerTest, AnAddressThatHasManyPlacesGivesOneUpFirst) {
+  AdminServer::Options options;
+  options.max_connections = 4;
+  options.request_timeout = absl::Hours(1);
+  Serve(options);
+  const std::string begun = "GET /tagged HTTP/1.1\r\nX-Header: ";
+  HttpConnection other(address(), "127.0.0.2");
+  ASSERT_TRUE(other.Send(begun));
+  std::vector<std::unique_ptr<HttpConnection>> slow;
+  for (int i = 0; i < 12; ++i) {
+    slow.push_back(std::make_unique<HttpConnection>(address()));
+    slow.back()->Send(begun);
+  }
+  EXPECT_EQ(Get("/tagged").status, 200);
+  EXPECT_TRUE(slow.front()->WaitForClose());
+  ASSERT_TRUE(other.Send(absl::StrCat("x\r\nHost: ", address(), "\r\n\r\n")));
+  EXPECT_EQ(other.Read().status, 200);
+}
+
 // Turns are counted, not seconds: each is one request of somebody.
 TEST_F(AdminServerTest, ClientsThatSendRequestsAheadDoNotHoldUpAProbe) {
   constexpr int kClients = 60;

@@ -19,7 +19,7 @@ constexpr int kTimeoutMs = 30000;
 
 }  // namespace
 
-HttpConnection::HttpConnection(const std::string& address)
+HttpConnection::HttpConnection(const std::string& address, const std::string& from)
     : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   const size_t colon = address.rfind(':');
   int port = 0;
@@ -31,6 +31,13 @@ HttpConnection::HttpConnection(const std::string& address)
     std::abort();
   }
   to.sin_port = htons(static_cast<uint16_t>(port));
+  sockaddr_in own = {};
+  own.sin_family = AF_INET;
+  if (!from.empty() && (inet_pton(AF_INET, from.c_str(), &own.sin_addr) != 1 ||
+                        bind(fd_, reinterpret_cast<sockaddr*>(&own), sizeof(own)) != 0)) {
+    std::cerr << "cannot connect from " << from << std::endl;
+    std::abort();
+  }
   if (connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) {
     std::cerr << "cannot connect to " << address << std::endl;
     std::abort();

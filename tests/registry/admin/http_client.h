@@ -17,8 +17,9 @@ struct HttpAnswer {
 
 class HttpConnection {
  public:
-  // To HOST:PORT, an IPv4 address. Dies if it cannot.
-  explicit HttpConnection(const std::string& address);
+  // To HOST:PORT, an IPv4 address; from another of this machine's where one is named. Dies if it
+  // cannot.
+  explicit HttpConnection(const std::string& address, const std::string& from = "");
   ~HttpConnection();
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
