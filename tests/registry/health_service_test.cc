@@ -154,5 +154,22 @@ TEST_F(HealthServiceTest, WatchesAreFewOnOneConnectionAndFromOneAddress) {
   EXPECT_EQ(open.size(), 1u);
 }
 
+// A client that does not take its refusal: until it does, the call is not over.
+TEST_F(HealthServiceTest, RefusedWatchesHoldNoPlaces) {
+  HealthCheckRequest request;
+  request.set_service(std::string(300, 'x'));
+  grpc::ByteBuffer bytes;
+  bool own_buffer;
+  ASSERT_TRUE(
+      grpc::SerializationTraits<HealthCheckRequest>::Serialize(request, &bytes, &own_buffer).ok());
+  // Of no connection, so that only the number of all is counted, and nothing ends them.
+  grpc::CallbackServerContext context;
+  std::vector<grpc::ServerWriteReactor<grpc::ByteBuffer>*> refused;
+  for (int i = 0; i < Few().max_watches; ++i) refused.push_back(health_.Watch(&context, &bytes));
+  Watching watching(Connect());
+  EXPECT_EQ(watching.Next(), HealthCheckResponse::SERVING);
+  for (auto* watch : refused) watch->OnDone();
+}
+
 }  // namespace
 }  // namespace failback
