@@ -74,6 +74,11 @@ bool IsCanonicalKey(std::string_view canonical) {
   return std::count(canonical.begin(), canonical.end(), '\0') == 2;
 }
 
+std::string_view ServiceKeyOf(std::string_view canonical) {
+  const size_t end = canonical.rfind('\0');
+  return end == std::string_view::npos ? std::string_view() : canonical.substr(0, end);
+}
+
 std::string KeyText(const InstanceKey& key) {
   return absl::StrCat(key.namespace_().empty() ? kDefault : key.namespace_(), "/", key.service(),
                       "/", key.instance_id());

@@ -30,6 +30,9 @@ bool ParseCanonicalKey(const std::string& canonical, registry::v1::InstanceKey* 
 // Whether it could be parsed.
 bool IsCanonicalKey(std::string_view canonical);
 
+// The key of the service that a canonical key belongs to: `namespace NUL service`.
+std::string_view ServiceKeyOf(std::string_view canonical);
+
 // `namespace/service/instance_id`, for people.
 std::string KeyText(const registry::v1::InstanceKey& key);
 

@@ -27,7 +27,7 @@
 #include <string_view>
 #include <vector>
 
-#include "registry/registry.h"
+#include "registry/messages.h"
 
 namespace failback {
 

@@ -38,37 +38,12 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "failback/admin/v1/offline.pb.h"
-#include "failback/registry/v1/registry.pb.h"
+#include "registry/messages.h"
 
 namespace failback {
 
 class EncodedRegistrar;
 class LazySnapshot;
-
-// The wire messages are the vocabulary of the C++ interface too.
-using admin::v1::SetOfflineRequest;
-using admin::v1::SetOfflineResponse;
-using registry::v1::CloseSessionRequest;
-using registry::v1::CloseSessionResponse;
-using registry::v1::InstanceKey;
-using registry::v1::InstanceRecord;
-using registry::v1::KeepAliveRequest;
-using registry::v1::KeepAliveResponse;
-using registry::v1::ListRequest;
-using registry::v1::ListResponse;
-using registry::v1::OpenSessionRequest;
-using registry::v1::OpenSessionResponse;
-using registry::v1::RegisterRequest;
-using registry::v1::RegisterResponse;
-using registry::v1::Selector;
-using registry::v1::ServiceInstance;
-using registry::v1::SubscribeRequest;
-using registry::v1::SubscribeResponse;
-using registry::v1::UnregisterRequest;
-using registry::v1::UnregisterResponse;
-using registry::v1::UnsubscribeRequest;
-using registry::v1::UnsubscribeResponse;
 
 template <typename Response>
 using Callback = absl::AnyInvocable<void(absl::StatusOr<Response>) &&>;

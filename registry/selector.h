@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "registry/registry.h"
+#include "registry/messages.h"
 
 namespace failback {
 

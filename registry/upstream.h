@@ -19,7 +19,6 @@
 #ifndef FAILBACK_REGISTRY_UPSTREAM_H_
 #define FAILBACK_REGISTRY_UPSTREAM_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,22 +26,9 @@
 #include "absl/status/statusor.h"
 #include "registry/grpc_registry.h"
 #include "registry/registry.h"
-#include "retry/hashed_wheel_timer.h"
+#include "registry/upstream_scheme.h"
 
 namespace failback {
-
-// URIs that start with `name` and a colon.
-struct UpstreamScheme {
-  std::string name;
-  // For messages, as "sqlite:///path".
-  std::string form;
-  // Makes the registry; an error says what is wrong with the URI, without repeating it.
-  std::function<absl::StatusOr<std::unique_ptr<Registry>>(const std::string& uri)> make;
-};
-
-// A scheme whose registries ride on a timer, which outlives them; as EtcdScheme of
-// registry/etcd/etcd_uri.h.
-using SchemeFactory = std::function<UpstreamScheme(HashedWheelTimer* timer)>;
 
 struct UpstreamOptions {
   GrpcRegistryOptions grpc;

@@ -27,7 +27,7 @@
 
 #include "absl/status/status.h"
 #include "registry/instance_view.h"
-#include "registry/registry.h"
+#include "registry/messages.h"
 
 namespace failback {
 

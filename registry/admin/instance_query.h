@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "failback/admin/v1/admin.pb.h"
-#include "registry/registry.h"
+#include "registry/messages.h"
 
 namespace failback {
 

@@ -22,7 +22,7 @@
 
 #include "absl/status/statusor.h"
 #include "registry/etcd/etcd_registry.h"
-#include "registry/upstream.h"
+#include "registry/upstream_scheme.h"
 #include "retry/hashed_wheel_timer.h"
 
 namespace failback {

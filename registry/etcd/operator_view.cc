@@ -16,7 +16,6 @@
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
 #include "registry/proto_time.h"
-#include "registry/store/state.h"
 
 namespace failback {
 namespace etcd {

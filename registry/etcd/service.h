@@ -14,6 +14,7 @@
 #include "registry/etcd/stored.h"
 #include "registry/steady_time.h"
 #include "registry/store/blob.h"
+#include "registry/store/commit_result.h"
 
 namespace failback {
 namespace etcd {

@@ -13,6 +13,7 @@
 #include "registry/etcd/stored.h"
 #include "registry/owned_listener.h"
 #include "registry/selector.h"
+#include "registry/store/offline_mark.h"
 
 namespace failback {
 namespace etcd {

@@ -7,7 +7,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "registry/canonical.h"
 #include "registry/proto_time.h"
-#include "registry/store/state.h"
+#include "registry/store/offline_mark.h"
 #include "registry/stored_text.h"
 #include "registry/validation.h"
 
@@ -68,13 +68,6 @@ StoredRecord DecodeStored(std::string_view canonical, const std::string& value) 
 }
 
 Blob DecodeMark(const std::string& value) { return Blob(ReadableMark(value)); }
-
-Blob WithMark(const Blob& instance, const Blob& mark) {
-  Version version;
-  version.instance = instance;
-  version.offline = mark;
-  return version.Shown();
-}
 
 registry::v1::InstanceRecord MakeRecord(const StoredRecord& stored, const mvccpb::KeyValue& kv,
                                         const Blob& mark) {

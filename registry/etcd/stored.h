@@ -44,9 +44,6 @@ StoredRecord DecodeStored(std::string_view canonical, const std::string& value);
 // read.
 Blob DecodeMark(const std::string& value);
 
-// The instance as it is listed and told: with the mark, where both are there.
-Blob WithMark(const Blob& instance, const Blob& mark);
-
 // The line of a listing for a key that holds an instance. `mark` may be null.
 registry::v1::InstanceRecord MakeRecord(const StoredRecord& record, const mvccpb::KeyValue& kv,
                                         const Blob& mark);

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
-#include "registry/registry.h"
+#include "registry/messages.h"
 #include "registry/store/fencing.h"
 #include "registry/validation.h"
 

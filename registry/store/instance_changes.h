@@ -14,7 +14,7 @@
 #include "registry/registry.h"
 #include "registry/set_flags.h"
 #include "registry/store/blob.h"
-#include "registry/store/state.h"
+#include "registry/store/commit_result.h"
 
 namespace failback {
 

@@ -9,11 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "registry/canonical.h"
 #include "registry/ids.h"
 #include "registry/log.h"
+#include "registry/store/offline_mark.h"
 #include "registry/stored_text.h"
 #include "registry/utf8.h"
 
@@ -70,11 +70,6 @@ std::string Readable(std::string_view canonical) {
 
 }  // namespace
 
-std::string_view ServiceKeyOf(std::string_view canonical_key) {
-  const size_t end = canonical_key.rfind('\0');
-  return end == std::string_view::npos ? std::string_view() : canonical_key.substr(0, end);
-}
-
 Version Version::WithoutInstance() const {
   Version left;
   left.offline = offline;
@@ -83,21 +78,7 @@ Version Version::WithoutInstance() const {
   return left;
 }
 
-Blob Version::Shown() const {
-  if (!offline || !instance) return instance;
-  // The bytes of a message with one more field are those without, and the field.
-  std::string shown;
-  {
-    google::protobuf::io::StringOutputStream stream(&shown);
-    google::protobuf::io::CodedOutputStream coded(&stream);
-    coded.WriteRaw(instance.data(), static_cast<int>(instance.size()));
-    coded.WriteTag(WireFormatLite::MakeTag(registry::v1::ServiceInstance::kOfflineFieldNumber,
-                                           WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
-    coded.WriteVarint32(static_cast<uint32_t>(offline.size()));
-    coded.WriteRaw(offline.data(), static_cast<int>(offline.size()));
-  }
-  return Blob(shown);
-}
+Blob Version::Shown() const { return WithMark(instance, offline); }
 
 Record* Record::New(const HashedKey& key) {
   void* const memory = ::operator new(sizeof(Record) + key.text.size());
@@ -280,16 +261,6 @@ std::vector<Blob> State::Instances(std::string_view service_key) const {
   instances.reserve(it->second->present.size());
   for (const Record* record : it->second->present) instances.push_back(record->version.Shown());
   return instances;
-}
-
-Blob MakeServiceEntry(std::string_view service_key, int64_t instances) {
-  if (instances <= 0) return Blob();
-  const size_t end = service_key.find('\0');
-  registry::v1::ServiceInstance entry;
-  entry.mutable_key()->set_namespace_(std::string(service_key.substr(0, end)));
-  entry.mutable_key()->set_service(std::string(service_key.substr(end + 1)));
-  entry.set_instance_count(static_cast<uint64_t>(instances));
-  return Blob(entry.SerializeAsString());
 }
 
 std::vector<Blob> State::Services(std::string_view name_space) const {

@@ -50,6 +50,7 @@
 #include "registry/shared_limit.h"
 #include "registry/store/blob.h"
 #include "registry/store/change_log.h"
+#include "registry/store/commit_result.h"
 #include "registry/store/fencing.h"
 #include "registry/store/hashed_key.h"
 #include "registry/store/storage.h"
@@ -189,32 +190,9 @@ struct Service {
   mutable bool counted = false;
 };
 
-// The key of the service that a canonical key belongs to: `namespace NUL service`.
-std::string_view ServiceKeyOf(std::string_view canonical_key);
-
-// A service as one who follows its namespace is told it: `namespace NUL service` and how many
-// instances it has. Null when it has none.
-Blob MakeServiceEntry(std::string_view service_key, int64_t instances);
-
 struct Moment {
   int64_t unix_ms = 0;       // for people
   int64_t monotonic_ms = 0;  // for retention
-};
-
-// What a commit changed for those who follow one service.
-struct InstanceChange {
-  Blob before;  // null: was absent
-  Blob after;   // null: is absent
-};
-struct ServiceChange {
-  std::string service;  // namespace NUL service
-  std::vector<InstanceChange> instances;
-  int64_t size_after = 0;  // instances of the service
-};
-struct CommitResult {
-  uint64_t revision = 0;
-  std::vector<ServiceChange> services;
-  std::vector<std::string> ended_sessions;
 };
 
 // One line of a listing.

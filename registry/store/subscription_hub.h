@@ -42,7 +42,7 @@
 #include "registry/registry.h"
 #include "registry/set_flags.h"
 #include "registry/store/blob.h"
-#include "registry/store/state.h"
+#include "registry/store/commit_result.h"
 #include "registry/store/stored_snapshot.h"
 #include "retry/mutex.h"
 
