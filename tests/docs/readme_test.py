@@ -1,5 +1,7 @@
-"""The README tells the truth: its code is the example's, its links lead somewhere."""
+"""The README tells the truth: its code is the example's, its links lead somewhere, it is short. Each page of docs/
+begins with the reader that it is for."""
 
+import glob
 import os
 import re
 import sys
@@ -26,6 +28,17 @@ def main():
     for link in re.findall(r"\]\(([^)#]+)", prose):
         if not link.startswith("http") and not os.path.exists(link):
             failures.append("broken link: " + link)
+
+    if len(text.splitlines()) > 150:
+        failures.append("README.md has %d lines, 150 allowed: move detail to docs/" % len(text.splitlines()))
+    pages = glob.glob("docs/*.md")
+    if not pages:
+        failures.append("no pages found")
+    for page in pages:
+        with open(page, encoding="utf-8") as file:
+            heading, first = file.read().split("\n\n")[:2]
+        if not heading.startswith("# ") or not first.startswith("For "):
+            failures.append(page + " begins with something else than a heading and 'For …'")
 
     if "@@" in text:
         failures.append("a placeholder is left")
