@@ -1,11 +1,23 @@
 // An operator's mark over etcd: told, listed, kept and ended as by the embedded store.
 
+#include "registry/etcd/marks.h"
+
 #include <algorithm>
+#include <functional>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "etcd/rpc.grpc.pb.h"
+#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "registry/etcd/client.h"
+#include "registry/etcd/identity.h"
+#include "registry/etcd/keys.h"
 #include "registry/validation.h"
 #include "tests/registry/etcd/etcd_harness.h"
 #include "tests/util/daemons.h"
@@ -154,6 +166,60 @@ TEST_F(MarksTest, OfWhatIsNotThereIsRefusedAndBadTextIsNamed) {
     EXPECT_EQ(ReasonOf(Set(registry, "1", true, text).status()), ERROR_REASON_INVALID_FIELD);
   }
   EXPECT_FALSE(HasMarkKey(registry));
+}
+
+// Transactions of a real etcd. Between the first one that only reads and its answer something
+// happens.
+class InterruptedKv final : public etcdserverpb::KV::Service {
+ public:
+  InterruptedKv(const std::string& endpoint, std::function<void()> interrupt)
+      : etcd_(etcdserverpb::KV::NewStub(
+            grpc::CreateChannel(endpoint, grpc::InsecureChannelCredentials()))),
+        interrupt_(std::move(interrupt)) {}
+
+  grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest* request,
+                   etcdserverpb::TxnResponse* response) override {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kProcessTimeout));
+    const grpc::Status status = etcd_->Txn(&context, *request, response);
+    if (request->compare().empty()) std::call_once(once_, interrupt_);
+    return status;
+  }
+
+ private:
+  const std::unique_ptr<etcdserverpb::KV::Stub> etcd_;
+  const std::function<void()> interrupt_;
+  std::once_flag once_;
+};
+
+TEST_F(MarksTest, OfWhatIsUnregisteredMeanwhileIsRefused) {
+  EtcdHarness registry(etcd(), NewPrefix());
+  const std::string session = registry.Session("a");
+  ASSERT_TRUE(registry.Register(session, MakeInstance("orders", "1"), 1).ok());
+  InterruptedKv kv(etcd().endpoints()[0], [&] {
+    EXPECT_TRUE(registry.Unregister(session, MakeInstance("orders", "1").key(), 2).ok());
+  });
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&kv);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  etcd::Client::Options options;
+  options.endpoints = {absl::StrCat("127.0.0.1:", port)};
+  options.attempt_timeout = options.call_timeout = kProcessTimeout;
+  options.timer = registry.timer();
+  etcd::Client client(std::move(options));
+  const etcd::Keys keys(registry.prefix());
+  etcd::Identity identity(&client, &keys, [](const etcd::Store&) {});
+  etcd::Marks marks(&client, &keys, &identity);
+  std::promise<absl::Status> done;
+  marks.Set(Request("1", true), [&](const absl::StatusOr<SetOfflineResponse>& response) {
+    done.set_value(response.status());
+  });
+  EXPECT_EQ(ReasonOf(done.get_future().get()), ERROR_REASON_NOT_FOUND);
+  EXPECT_FALSE(HasMarkKey(registry));
+  client.Close();
+  server->Shutdown();
 }
 
 TEST_F(MarksTest, EndsADayAfterItsInstanceWhereTheServiceIsFollowed) {
