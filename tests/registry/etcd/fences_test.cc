@@ -1,7 +1,10 @@
 // What a server that follows a service leaves of what has expired, on one real member of etcd.
 
+#include <functional>
+#include <future>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -66,6 +69,47 @@ TEST_F(FencesTest, AnOlderIncarnationDoesNotTakeWhatHasExpired) {
   const Outcome back = other.Register(registry.Session("later"), MakeInstance("s", "1", 2), 1);
   EXPECT_TRUE(back.ok()) << back.status;
   EXPECT_EQ(registry.Ids("s"), Ids({"1"}));
+}
+
+// Does something as soon as it hears of the first removal.
+class QuickSubscriber final : public FakeSubscriber {
+ public:
+  explicit QuickSubscriber(std::function<void()> on_removal) : on_removal_(std::move(on_removal)) {}
+
+  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+    FakeSubscriber::OnNotify(event);
+    if (event->delta().removals().empty()) return;
+    if (auto on_removal = std::exchange(on_removal_, nullptr)) on_removal();
+  }
+
+ private:
+  std::function<void()> on_removal_;
+};
+
+// The fence is still to be written then: whoever comes waits for it.
+TEST_F(FencesTest, AnOlderIncarnationIsNotFasterThanTheFence) {
+  std::promise<absl::StatusOr<RegisterResponse>> answer;  // outlives who gives it
+  EtcdHarness registry(etcd(), NewPrefix());
+  RegisterRequest request;
+  request.set_session_id(registry.Session("older", absl::Seconds(30)));
+  *request.add_registrations()->mutable_instance() = MakeInstance("s", "1", 1);
+  request.mutable_registrations(0)->set_generation(1);
+  auto subscriber = std::make_shared<QuickSubscriber>([&] {
+    registry->Register(request, [&](absl::StatusOr<RegisterResponse> response) {
+      answer.set_value(std::move(response));
+    });
+  });
+  const auto stream = registry.Subscribe(subscriber, "s");
+  ASSERT_TRUE(Eventually([&] { return !subscriber->events().empty(); }));
+  const std::string later = registry.Session("later", absl::Seconds(1));
+  ASSERT_TRUE(registry.Register(later, MakeInstance("s", "1", 2), 1).ok());
+  auto answered = answer.get_future();
+  ASSERT_TRUE(Eventually(
+      [&] { return answered.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+  const absl::StatusOr<RegisterResponse> response = answered.get();
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(ReasonOf(StatusFromProto(response->results(0).status())), ERROR_REASON_SUPERSEDED);
+  EXPECT_TRUE(registry.List("s").empty());
 }
 
 TEST_F(FencesTest, WhatIsClosedIsLeftToOthersAlsoWhenItsIncarnationIsBack) {
