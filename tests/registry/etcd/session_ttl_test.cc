@@ -8,7 +8,13 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "etcd/rpc.grpc.pb.h"
+#include "failback/etcd/v1/stored.pb.h"
+#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "registry/canonical.h"
+#include "registry/etcd/keys.h"
 #include "registry/proto_time.h"
 #include "tests/registry/etcd/etcd_harness.h"
 #include "tests/util/daemons.h"
@@ -128,6 +134,97 @@ TEST_F(SessionTtlTest, ALongerOneHoldsForEverything) {
   EXPECT_EQ(registry.Ids("s").size(), static_cast<size_t>(kInstances));
   EXPECT_TRUE(registry.KeepAlive(first.session_id()).ok());
   EXPECT_TRUE(registry.Register(first.session_id(), MakeInstance("s", "i0", 81), 2).ok());
+}
+
+// Etcd as another server uses it.
+class RawEtcd {
+ public:
+  explicit RawEtcd(const EtcdCluster& etcd)
+      : channel_(grpc::CreateChannel(etcd.endpoints()[0], grpc::InsecureChannelCredentials())),
+        kv_(etcdserverpb::KV::NewStub(channel_)),
+        lease_(etcdserverpb::Lease::NewStub(channel_)) {}
+
+  // Its key's value and lease; nothing when it is not there.
+  mvccpb::KeyValue Get(const std::string& key) {
+    etcdserverpb::RangeRequest request;
+    request.set_key(key);
+    const auto response = Call<etcdserverpb::RangeResponse>(*kv_, &KvStub::Range, request);
+    return response.kvs_size() == 0 ? mvccpb::KeyValue() : response.kvs(0);
+  }
+  void Put(const std::string& key, const std::string& value, int64_t lease) {
+    etcdserverpb::PutRequest request;
+    request.set_key(key);
+    request.set_value(value);
+    request.set_lease(lease);
+    Call<etcdserverpb::PutResponse>(*kv_, &KvStub::Put, request);
+  }
+  int64_t Grant(absl::Duration ttl) {
+    etcdserverpb::LeaseGrantRequest request;
+    request.set_ttl(absl::ToInt64Seconds(ttl));
+    return Call<etcdserverpb::LeaseGrantResponse>(*lease_, &LeaseStub::LeaseGrant, request).id();
+  }
+  bool Lives(int64_t lease) {
+    etcdserverpb::LeaseTimeToLiveRequest request;
+    request.set_id(lease);
+    return Call<etcdserverpb::LeaseTimeToLiveResponse>(*lease_, &LeaseStub::LeaseTimeToLive,
+                                                       request)
+               .ttl() > 0;
+  }
+
+ private:
+  using KvStub = etcdserverpb::KV::Stub;
+  using LeaseStub = etcdserverpb::Lease::Stub;
+
+  template <typename Response, typename Stub, typename Request>
+  static Response Call(Stub& stub,
+                       grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                    Response*),
+                       const Request& request) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kProcessTimeout));
+    Response response;
+    const grpc::Status status = (stub.*method)(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<KvStub> kv_;
+  const std::unique_ptr<LeaseStub> lease_;
+};
+
+TEST_F(SessionTtlTest, ARenewalGoesOnWithWhatAServerThatIsGoneHasBegun) {
+  EtcdHarness registry(*etcd_, NewPrefix());
+  const std::string session = registry.Session("a", absl::Hours(1));
+  const ServiceInstance instance = MakeInstance("s", "1");
+  ASSERT_TRUE(registry.Register(session, instance, 1).ok());
+  registry.Close();
+  // The key is on its new lease, and nothing has been moved yet.
+  RawEtcd raw(*etcd_);
+  const etcd::Keys keys(registry.prefix());
+  const mvccpb::KeyValue before = raw.Get(keys.Session(session));
+  failback::etcd::v1::SessionRecord record;
+  ASSERT_TRUE(record.ParseFromString(before.value()));
+  ASSERT_EQ(record.leases_size(), 1);
+  const int64_t old_lease = record.leases(0);
+  const int64_t new_lease = raw.Grant(absl::Minutes(30));
+  record.set_ttl_ms(absl::ToInt64Milliseconds(absl::Minutes(30)));
+  *record.mutable_retiring() = record.leases();
+  record.clear_leases();
+  record.add_leases(new_lease);
+  record.add_leases(old_lease);
+  raw.Put(keys.Session(session), record.SerializeAsString(), new_lease);
+
+  EtcdHarness other(*etcd_, registry.prefix());
+  const auto lease_of_instance = [&] {
+    return raw.Get(keys.Instance(CanonicalKey(instance.key()))).lease();
+  };
+  ASSERT_EQ(lease_of_instance(), old_lease);
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_TRUE(other.KeepAlive(session).ok());
+    return !raw.Lives(old_lease);
+  }));
+  EXPECT_EQ(lease_of_instance(), new_lease);
 }
 
 // Back and forth while it is written: nothing is lost, and the session is the same.
