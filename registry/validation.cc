@@ -54,6 +54,19 @@ absl::Status ValidateId(const FieldPath& path, std::string_view id, size_t max) 
   return absl::OkStatus();
 }
 
+// For people to read: without control characters.
+absl::Status ValidateWords(const char* name, const std::string& text, size_t max) {
+  if (text.size() > max) {
+    return InvalidField(name,
+                        absl::StrCat("has ", text.size(), " bytes; at most ", max, " are allowed"));
+  }
+  if (!IsUtf8(text)) return InvalidField(name, absl::StrCat(Quoted(text), " is not UTF-8"));
+  if (HoldsControl(text)) {
+    return InvalidField(name, absl::StrCat(Quoted(text), " holds a control character"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateOptionalId(const FieldPath& path, std::string_view id, size_t max) {
   return id.empty() ? absl::OkStatus() : ValidateId(path, id, max);
 }
@@ -479,21 +492,14 @@ std::vector<absl::Status> ValidateDeregistrations(const UnregisterRequest& reque
       [](const registry::v1::Deregistration& item) -> const InstanceKey& { return item.key(); });
 }
 
+absl::Status ValidateOperator(const std::string& by) {
+  return ValidateWords("by", by, kMaxOperatorBytes);
+}
+
 absl::Status ValidateSetOffline(const SetOfflineRequest& request) {
   if (auto status = ValidateKey(FieldPath("key"), request.key()); !status.ok()) return status;
-  for (const auto& [name, text, limit] :
-       {std::tuple("reason", &request.reason(), kMaxOfflineReasonBytes),
-        std::tuple("by", &request.by(), kMaxOfflineByBytes)}) {
-    if (text->size() > limit) {
-      return InvalidField(
-          name, absl::StrCat("has ", text->size(), " bytes; at most ", limit, " are allowed"));
-    }
-    if (!IsUtf8(*text)) return InvalidField(name, absl::StrCat(Quoted(*text), " is not UTF-8"));
-    if (HoldsControl(*text)) {
-      return InvalidField(name, absl::StrCat(Quoted(*text), " holds a control character"));
-    }
-  }
-  return absl::OkStatus();
+  auto status = ValidateWords("reason", request.reason(), kMaxOfflineReasonBytes);
+  return status.ok() ? ValidateOperator(request.by()) : status;
 }
 
 }  // namespace failback

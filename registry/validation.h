@@ -45,7 +45,7 @@ inline constexpr int kMaxIdLength = 128;  // incarnation, subscription_id, sessi
 inline constexpr size_t kMaxOwnerLength = 16;
 inline constexpr int kMaxClientNameLength = 128;
 inline constexpr size_t kMaxOfflineReasonBytes = 256;
-inline constexpr size_t kMaxOfflineByBytes = 128;
+inline constexpr size_t kMaxOperatorBytes = 128;
 inline constexpr int kMaxSelectorValues = 64;  // statuses, and zones, of a selector
 // Numbers above it are not taken, so that there is always a next one.
 inline constexpr uint64_t kMaxGeneration = uint64_t{1} << 62;
@@ -97,6 +97,8 @@ absl::Status ValidateSubscribe(const SubscribeRequest& request);
 absl::Status ValidateUnsubscribe(const UnsubscribeRequest& request);
 absl::Status ValidateList(const ListRequest& request);
 absl::Status ValidateSetOffline(const SetOfflineRequest& request);
+// `by` of what an operator asks for.
+absl::Status ValidateOperator(const std::string& by);
 
 // One status for each item, in the order of the request. A key that an earlier item of the call has
 // too is an error of the later item.

@@ -1,7 +1,4 @@
-#include <unistd.h>
-
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -75,15 +72,6 @@ void AddDescribe(CLI::App* app, CtlAction* action) {
       return shown;
     };
   });
-}
-
-// For people: who asks, when the server does not know.
-std::string Operator() {
-  const char* const user = std::getenv("USER");
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
-  return absl::StrCat(user == nullptr || *user == '\0' ? absl::StrCat("uid ", getuid()) : user, "@",
-                      host);
 }
 
 void AddMark(CLI::App* app, CtlAction* action, const std::string& name, bool offline,

@@ -90,6 +90,9 @@ class CtlContext {
   std::unique_ptr<admin::v1::AdminService::StubInterface> admin_;
 };
 
+// For people: who asks, when the server does not know.
+std::string Operator();
+
 // What the chosen command does; returns the exit status. Set by the subcommand that was parsed.
 using CtlAction = std::function<int(CtlContext*)>;
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <iterator>
 
 #include "absl/strings/match.h"
@@ -89,6 +90,14 @@ absl::Status AtFlag(const absl::Status& status) {
 }
 
 }  // namespace
+
+std::string Operator() {
+  const char* const user = std::getenv("USER");
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat(user == nullptr || *user == '\0' ? absl::StrCat("uid ", getuid()) : user, "@",
+                      host);
+}
 
 absl::Status CtlContext::Connect() {
   const absl::StatusOr<Address> address = ParseAddress(target);

@@ -123,6 +123,7 @@ void AddGuard(CLI::App* app, CtlAction* action) {
       } else {
         request.set_enabled(*what == "on");
       }
+      request.set_by(Operator());
       SetEvictionGuardResponse response;
       const grpc::Status status =
           context->admin().SetEvictionGuard(context->NewCall().get(), request, &response);

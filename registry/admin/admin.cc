@@ -10,10 +10,20 @@
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/proto_time.h"
+#include "registry/utf8.h"
 #include "registry/validation.h"
 #include "registry/version.h"
 
 namespace failback {
+
+std::string NameOperator(std::string claimed, std::string known) {
+  CutUtf8(kMaxOperatorBytes, &known);
+  const std::string suffix = absl::StrCat(" by ", known);
+  if (claimed.empty() || suffix.size() >= kMaxOperatorBytes) return known;
+  CutUtf8(kMaxOperatorBytes - suffix.size(), &claimed);
+  return absl::StrCat(claimed, suffix);
+}
+
 namespace {
 
 using admin::v1::DescribeInstanceRequest;

@@ -199,6 +199,7 @@ void Fleet(const Admin& admin, AdminServer* server) {
     if (auto status = ParseBody(request, &guard); !status.ok()) {
       return std::move(respond)(AdminResponse::Error(status));
     }
+    guard.set_by(NameOperator(guard.by(), absl::StrCat("admin endpoint at ", request.peer)));
     admin.SetEvictionGuard(
         guard, Responder<admin::v1::SetEvictionGuardResponse>(request, std::move(respond)));
   });

@@ -217,7 +217,7 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   // What is wrong with a request before it has reached a handler; nothing: it may go on.
   std::optional<AdminResponse> Refuse(const HttpRequest& request) const;
   std::optional<AdminResponse> RefuseChange(const HttpRequest& request) const;
-  std::optional<AdminResponse> Dispatch(const HttpRequest& request,
+  std::optional<AdminResponse> Dispatch(const HttpRequest& request, const std::string& peer,
                                         const std::shared_ptr<Answer>& answer);
 
   const Options options_;
@@ -363,7 +363,7 @@ class AdminServer::Impl::Connection : public std::enable_shared_from_this<Connec
     if (!stream_.socket().is_open()) return;
     auto answer = std::make_shared<Answer>(impl_, weak_from_this());
     pending_ = shared_from_this();
-    std::optional<AdminResponse> refused = impl_->Dispatch(parser_->get(), answer);
+    std::optional<AdminResponse> refused = impl_->Dispatch(parser_->get(), address_, answer);
     if (refused.has_value()) answer->Send(*std::move(refused));
   }
 
@@ -590,6 +590,7 @@ std::optional<AdminResponse> AdminServer::Impl::RefuseChange(const HttpRequest& 
 }
 
 std::optional<AdminResponse> AdminServer::Impl::Dispatch(const HttpRequest& request,
+                                                         const std::string& peer,
                                                          const std::shared_ptr<Answer>& answer) {
   const std::string target(View(request.target()));
   const size_t mark = target.find('?');
@@ -619,6 +620,7 @@ std::optional<AdminResponse> AdminServer::Impl::Dispatch(const HttpRequest& requ
   call.accept = std::string(View(request[http::field::accept]));
   call.if_none_match = std::string(View(request[http::field::if_none_match]));
   call.body = request.body();
+  call.peer = peer;
   if (call.method == "POST") {
     Log(LogLevel::kInfo, "admin request", {{"method", call.method}, {"path", call.path}});
   }

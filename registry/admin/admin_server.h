@@ -67,6 +67,7 @@ struct AdminRequest {
   std::string accept;         // the Accept header
   std::string if_none_match;  // likewise
   std::string body;
+  std::string peer;  // the client's address, without port
 
   // The first value of `key`, or empty.
   std::string Query(const std::string& key) const;

@@ -5,9 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "registry/bounded_call.h"
-#include "registry/log.h"
-#include "registry/utf8.h"
-#include "registry/validation.h"
 
 namespace failback {
 namespace {
@@ -69,11 +66,8 @@ ServerUnaryReactor* AdminService::SetOffline(CallbackServerContext* context,
       [&](const SetOfflineRequest& request, Callback<SetOfflineResponse> done) {
         if (access_ == nullptr) return admin_->SetOffline(request, std::move(done));
         SetOfflineRequest told = request;
-        // What the caller calls itself counts for no more than who it is.
         if (const auto who = access_->Identify(*context); who.ok()) {
-          told.set_by(told.by().empty() ? who->ToString()
-                                        : absl::StrCat(told.by(), " by ", who->ToString()));
-          CutUtf8(kMaxOfflineByBytes, told.mutable_by());
+          told.set_by(NameOperator(request.by(), who->ToString()));
         }
         admin_->SetOffline(told, std::move(done));
       });
@@ -99,10 +93,9 @@ ServerUnaryReactor* AdminService::SetEvictionGuard(CallbackServerContext* contex
         if (access_ != nullptr) {
           if (const auto who = access_->Identify(*context); who.ok()) caller = who->ToString();
         }
-        // Sessions end by this: beside what was done, who asked for it.
-        Log(LogLevel::kWarning, "eviction guard: a call of an operator",
-            {{"caller", caller}, {"peer", context->peer()}});
-        admin_->SetEvictionGuard(request, std::move(done));
+        SetEvictionGuardRequest told = request;
+        told.set_by(NameOperator(request.by(), absl::StrCat(caller, " at ", context->peer())));
+        admin_->SetEvictionGuard(told, std::move(done));
       });
 }
 

@@ -65,12 +65,17 @@ void StoreAdmin::SetEvictionGuard(const admin::v1::SetEvictionGuardRequest& requ
   if (!request.has_enabled() && !request.release()) {
     return std::move(done)(InvalidField("enabled", "is required, unless release is set"));
   }
+  if (auto status = ValidateOperator(request.by()); !status.ok()) return std::move(done)(status);
   int64_t released = 0;
-  if (request.has_enabled()) released += registry_->SetEvictionGuard(request.enabled());
-  if (request.release()) released += registry_->ReleaseHeldSessions();
+  if (request.has_enabled()) {
+    released += registry_->SetEvictionGuard(request.enabled(), request.by());
+  }
+  if (request.release()) released += registry_->ReleaseHeldSessions(request.by());
+  // Sessions end by this: beside what was done, who asked for it.
   Log(LogLevel::kWarning, "eviction guard set by an operator",
       {{"enabled", request.has_enabled() ? (request.enabled() ? "true" : "false") : "unchanged"},
-       {"released", absl::StrCat(released)}});
+       {"released", absl::StrCat(released)},
+       {"by", request.by()}});
   admin::v1::SetEvictionGuardResponse response;
   response.set_state(GuardState(registry_->Stats().leases));
   response.set_released(static_cast<int32_t>(released));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "registry/store/blob.h"
+#include "registry/store/lease_end.h"
 
 namespace failback {
 
@@ -36,6 +37,7 @@ class ChangeLog {
     Blob instance;      // as it was, if it has gone
     Blob mark;          // of kOffline
     Blob former_name;   // of kRenamed
+    LeaseEnd lease_end;  // of kExpired
     uint64_t rank = 0;  // whose hand it was; 0: a detached call, or an operator
     uint64_t generation = 0;
     uint64_t revision = 0;

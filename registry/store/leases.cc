@@ -44,7 +44,7 @@ struct Lease {
   Timeout timeout;
   bool armed = false;  // the timeout's task is to run, or runs now
   bool held = false;
-  bool let_go = false;  // not to be held until it has been renewed
+  LeaseEnd end;  // why, if it has run out
   bool ending = false;
   bool contested = false;  // another process than that has renewed it
 };
@@ -68,11 +68,11 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
 
   void Grant(const std::string& session_id, int64_t ttl, uint64_t process);
   Renewal Renew(const std::string& session_id, uint64_t process);
-  bool BeginEnd(const std::string& session_id);
+  std::optional<LeaseEnd> BeginEnd(const std::string& session_id);
   void Retry(const std::string& session_id, int64_t delay);
   void Drop(const std::string& session_id);
-  int64_t SetGuard(bool on);
-  int64_t Release();
+  int64_t SetGuard(bool on, std::string_view by);
+  int64_t Release(std::string_view by);
   void Stop();
 
   // Timer tasks.
@@ -93,7 +93,7 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   int64_t HoldEnds(const Lease& lease) const;
   bool HeldForLong(const Lease& lease, int64_t now) const;
   // Lets go of all that is held, and tells who they are.
-  std::vector<std::string> LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  std::vector<std::string> LetGo(const LeaseEnd& end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Hold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Unhold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ScheduleRecheck() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -144,7 +144,7 @@ void Leases::Core::Arm(Lease* lease, int64_t delay) {
 // A full TTL from `now`.
 void Leases::Core::Extend(Lease* lease, int64_t now) {
   lease->deadline = now + lease->ttl;
-  lease->let_go = false;
+  lease->end = {};
   Unhold(lease);
   if (lease->armed) {
     // If the task has started it waits for the lock, and will see the new deadline.
@@ -205,13 +205,15 @@ Leases::Renewal Leases::Core::Renew(const std::string& session_id, uint64_t proc
   return {absl::Nanoseconds(lease->ttl), lease->process, contested};
 }
 
-bool Leases::Core::BeginEnd(const std::string& session_id) {
+std::optional<LeaseEnd> Leases::Core::BeginEnd(const std::string& session_id) {
   MutexLock lock(&mu);
   Lease* const lease = Find(session_id);
   const int64_t now = Now();
-  if (lease == nullptr || lease->ending || lease->held || lease->deadline > now) return false;
+  if (lease == nullptr || lease->ending || lease->held || lease->deadline > now) {
+    return std::nullopt;
+  }
   lease->ending = true;
-  return true;
+  return lease->end;
 }
 
 void Leases::Core::Retry(const std::string& session_id, int64_t delay) {
@@ -239,36 +241,36 @@ void Leases::Core::Drop(const std::string& session_id) {
   }
 }
 
-int64_t Leases::Core::SetGuard(bool on) {
+int64_t Leases::Core::SetGuard(bool on, std::string_view by) {
   std::vector<std::string> released;
   {
     MutexLock lock(&mu);
     guard = on;
     if (on) return 0;
-    released = LetGo();
+    released = LetGo({LeaseEnd::Cause::kGuardOff, Blob(by)});
   }
   const auto count = static_cast<int64_t>(released.size());
   TellDue(std::move(released));
   return count;
 }
 
-int64_t Leases::Core::Release() {
+int64_t Leases::Core::Release(std::string_view by) {
   std::vector<std::string> released;
   {
     MutexLock lock(&mu);
-    released = LetGo();
+    released = LetGo({LeaseEnd::Cause::kReleased, Blob(by)});
   }
   const auto count = static_cast<int64_t>(released.size());
   TellDue(std::move(released));
   return count;
 }
 
-std::vector<std::string> Leases::Core::LetGo() {
+std::vector<std::string> Leases::Core::LetGo(const LeaseEnd& end) {
   std::vector<std::string> released = Held();
   for (const std::string& id : released) {
     Lease* const lease = Find(id);
     Unhold(lease);
-    lease->let_go = true;
+    lease->end = end;
   }
   return released;
 }
@@ -380,7 +382,7 @@ bool Leases::Core::NoticePause(int64_t due, int64_t now) {
 
 // Whether a lease that has run out may end its session.
 bool Leases::Core::MayEnd(const Lease& lease, int64_t now) {
-  return !guard || lease.let_go || HeldForLong(lease, now) ||
+  return !guard || lease.end.decided() || HeldForLong(lease, now) ||
          Vote(lease.ttl, now).MayEnd(lease.owner);
 }
 
@@ -438,7 +440,9 @@ void Leases::Core::OnRecheck() {
     const int64_t now = Now();
     for (const auto& [id, lease] : leases) {
       if (!lease->held || !MayEnd(*lease, now)) continue;
-      if (HeldForLong(*lease, now)) ++held_for_long;
+      const bool for_long = HeldForLong(*lease, now);
+      if (for_long) ++held_for_long;
+      lease->end.cause = for_long ? LeaseEnd::Cause::kLongestHold : LeaseEnd::Cause::kHoldOver;
       released.push_back(lease->session_id);
       Unhold(lease.get());
     }
@@ -485,7 +489,9 @@ Leases::Renewal Leases::Renew(const std::string& session_id, uint64_t process) {
   return core_->Renew(session_id, process);
 }
 
-bool Leases::BeginEnd(const std::string& session_id) { return core_->BeginEnd(session_id); }
+std::optional<LeaseEnd> Leases::BeginEnd(const std::string& session_id) {
+  return core_->BeginEnd(session_id);
+}
 
 void Leases::Retry(const std::string& session_id, absl::Duration delay) {
   core_->Retry(session_id, absl::ToInt64Nanoseconds(delay));
@@ -495,9 +501,9 @@ void Leases::Drop(const std::string& session_id) { core_->Drop(session_id); }
 
 void Leases::Stop() { core_->Stop(); }
 
-int64_t Leases::SetGuard(bool on) { return core_->SetGuard(on); }
+int64_t Leases::SetGuard(bool on, std::string_view by) { return core_->SetGuard(on, by); }
 
-int64_t Leases::Release() { return core_->Release(); }
+int64_t Leases::Release(std::string_view by) { return core_->Release(by); }
 
 std::vector<std::string> Leases::Held() const {
   MutexLock lock(&core_->mu);

@@ -34,9 +34,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "registry/store/lease_end.h"
 #include "retry/hashed_wheel_timer.h"
 
 namespace failback {
@@ -86,9 +88,9 @@ class Leases {
   // `process` renews; where it is not known who opened the session it is taken for that one.
   Renewal Renew(const std::string& session_id, uint64_t process = 0);
 
-  // Whether the session is to be ended now: its lease has run out and nothing speaks against it.
-  // From then on it cannot be renewed; Drop or Retry follows.
-  bool BeginEnd(const std::string& session_id);
+  // Why the session is to be ended now: its lease has run out and nothing speaks against it.
+  // From then on it cannot be renewed; Drop or Retry follows. Nullopt: it is not to be ended.
+  std::optional<LeaseEnd> BeginEnd(const std::string& session_id);
 
   // The end could not be recorded: the session lives on, and is due again after `delay`.
   void Retry(const std::string& session_id, absl::Duration delay);
@@ -101,11 +103,12 @@ class Leases {
   void Stop();
 
   // Switches the eviction guard. Off: what is held is due at once; how many that are is returned.
-  int64_t SetGuard(bool on);
+  // `by`: the operator.
+  int64_t SetGuard(bool on, std::string_view by = "");
 
   // What is held now is due at once, and is not held again until it has been renewed; how many that
   // are. The guard goes on.
-  int64_t Release();
+  int64_t Release(std::string_view by = "");
 
   // The sessions whose leases are held.
   std::vector<std::string> Held() const;

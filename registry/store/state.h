@@ -67,6 +67,7 @@ struct Session {
   int64_t ttl_ms = 0;
   bool ends_with_stream = false;
   bool ending = false;  // in the transaction under way
+  LeaseEnd lease_end;   // if its lease ends it
 };
 
 // What one owner of incarnations has, where callers are told apart.
@@ -387,7 +388,8 @@ class State::Transaction {
   enum class End { kExpired, kClosed };
   // Ends a session, and removes its instances that are not persistent. Expiry leaves their fences,
   // closing leaves none. False when the session is not known. Adds how many go to `*removed`.
-  bool EndSession(std::string_view session_id, End end, int64_t* removed = nullptr);
+  bool EndSession(std::string_view session_id, End end, int64_t* removed = nullptr,
+                  const LeaseEnd& lease_end = {});
 
   struct Opening {
     std::string incarnation;

@@ -44,6 +44,32 @@ ChangeKind ToProto(ChangeLog::Kind kind) {
   return admin::v1::CHANGE_KIND_UNSPECIFIED;
 }
 
+void TellEnd(const LeaseEnd& end, admin::v1::InstanceChange* change) {
+  const auto tell = [&](admin::v1::EndCause cause, const char* held_until) {
+    const std::string by(end.by.view());
+    change->set_cause(cause);
+    change->set_ended_by(by);
+    change->set_detail(absl::StrCat("its session was not renewed within the TTL", held_until,
+                                    by.empty() ? "" : " by ", by));
+  };
+  switch (end.cause) {
+    case LeaseEnd::Cause::kTtl:
+      return tell(admin::v1::END_CAUSE_TTL, "");
+    case LeaseEnd::Cause::kLongestHold:
+      return tell(admin::v1::END_CAUSE_LONGEST_HOLD,
+                  "; the eviction guard held it until its longest hold was over");
+    case LeaseEnd::Cause::kHoldOver:
+      return tell(admin::v1::END_CAUSE_HOLD_OVER,
+                  "; the eviction guard held it until few enough sessions were missing");
+    case LeaseEnd::Cause::kReleased:
+      return tell(admin::v1::END_CAUSE_RELEASED,
+                  "; the eviction guard held it until it was released");
+    case LeaseEnd::Cause::kGuardOff:
+      return tell(admin::v1::END_CAUSE_GUARD_OFF,
+                  "; the eviction guard held it until that was switched off");
+  }
+}
+
 template <typename Message>
 Message Parse(const Blob& bytes) {
   Message message;
@@ -153,7 +179,7 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
       change.set_detail(mark.reason());
     }
     if (entry.kind == ChangeLog::Kind::kExpired) {
-      change.set_detail("its session was not renewed within the TTL");
+      TellEnd(entry.lease_end, &change);
     }
     if (entry.kind == ChangeLog::Kind::kUpdated && i + 1 < changes.size() && entry.instance &&
         changes[i + 1].first.instance) {

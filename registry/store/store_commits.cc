@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -33,6 +36,23 @@ constexpr size_t kMostClientsNamed = 5;
 
 // This thread runs callbacks of a commit: what they submit is not committed on top of them.
 thread_local bool answering = false;
+
+// For the log.
+const char* NameOf(LeaseEnd::Cause cause) {
+  switch (cause) {
+    case LeaseEnd::Cause::kTtl:
+      return "ttl";
+    case LeaseEnd::Cause::kLongestHold:
+      return "longest hold";
+    case LeaseEnd::Cause::kHoldOver:
+      return "hold over";
+    case LeaseEnd::Cause::kReleased:
+      return "released";
+    case LeaseEnd::Cause::kGuardOff:
+      return "guard off";
+  }
+  return "";
+}
 
 absl::Status Overloaded(int64_t queued, int64_t most) {
   return WithRetryDelay(
@@ -178,13 +198,44 @@ void StoreRegistry::Upkeep() {
 
 // What has become of the operations of a group, each in the order of its kind.
 struct StoreRegistry::Decided {
-  std::vector<std::string> expiring;          // sessions
-  std::vector<std::string> expiring_clients;  // of some of them
-  int64_t expiring_instances = 0;
+  std::vector<std::string> expiring;  // sessions
+  // Those of one cause: a line of the log.
+  struct Expiry {
+    LeaseEnd end;
+    int64_t sessions = 0;
+    int64_t instances = 0;
+    std::vector<std::string> clients;  // of some of them
+
+    void Tell() const;
+  };
+  std::vector<Expiry> expiries;
+  Expiry* ExpiryOf(const LeaseEnd& end);
   std::vector<State::Transaction::Opened> opened;
   std::vector<absl::Status> batches;  // of calls as a whole
   std::vector<State::Transaction::Marked> marked;
 };
+
+StoreRegistry::Decided::Expiry* StoreRegistry::Decided::ExpiryOf(const LeaseEnd& end) {
+  // Few: operators' decisions beside the clock's.
+  const auto known = std::find_if(expiries.begin(), expiries.end(),
+                                  [&](const Expiry& expiry) { return expiry.end == end; });
+  if (known != expiries.end()) return &*known;
+  expiries.emplace_back().end = end;
+  return &expiries.back();
+}
+
+void StoreRegistry::Decided::Expiry::Tell() const {
+  std::string named = absl::StrJoin(clients, ", ");
+  if (const int64_t more = sessions - static_cast<int64_t>(clients.size()); more > 0) {
+    absl::StrAppend(&named, " and ", more, " more");
+  }
+  LogFields fields = {{"sessions", absl::StrCat(sessions)},
+                      {"instances", absl::StrCat(instances)},
+                      {"clients", named},
+                      {"cause", NameOf(end.cause)}};
+  if (end.by.size() > 0) fields.emplace_back("by", std::string(end.by.view()));
+  Log(LogLevel::kInfo, "sessions expired", fields);
+}
 
 void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
   const Moment now = Now();
@@ -208,16 +259,8 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
   intents_ += group.intents;
   if (!decided.expiring.empty()) {
     expired_sessions_ += static_cast<int64_t>(decided.expiring.size());
-    std::string clients = absl::StrJoin(decided.expiring_clients, ", ");
-    if (const size_t more = decided.expiring.size() - decided.expiring_clients.size(); more > 0) {
-      absl::StrAppend(&clients, " and ", more, " more");
-    }
-    aftermath->Call([sessions = decided.expiring.size(), instances = decided.expiring_instances,
-                     clients = std::move(clients)] {
-      Log(LogLevel::kInfo, "sessions expired",
-          {{"sessions", absl::StrCat(sessions)},
-           {"instances", absl::StrCat(instances)},
-           {"clients", clients}});
+    aftermath->Call([expiries = std::move(decided.expiries)] {
+      for (const Decided::Expiry& expiry : expiries) expiry.Tell();
     });
   }
   SchedulePurge();
@@ -232,12 +275,14 @@ StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* t
     for (std::string& id : ending.session_ids) {
       if (ending.end == State::Transaction::End::kClosed) {
         transaction->EndSession(id, ending.end);
-      } else if (leases_->BeginEnd(id)) {
+      } else if (const std::optional<LeaseEnd> end = leases_->BeginEnd(id)) {
+        Decided::Expiry* const expiry = decided.ExpiryOf(*end);
+        ++expiry->sessions;
         const Session* const session = transaction->FindSession(id);
-        if (session != nullptr && decided.expiring_clients.size() < kMostClientsNamed) {
-          decided.expiring_clients.push_back(session->incarnation->DisplayName());
+        if (session != nullptr && expiry->clients.size() < kMostClientsNamed) {
+          expiry->clients.push_back(session->incarnation->DisplayName());
         }
-        transaction->EndSession(id, ending.end, &decided.expiring_instances);
+        transaction->EndSession(id, ending.end, &expiry->instances, *end);
         decided.expiring.push_back(std::move(id));
       }
     }

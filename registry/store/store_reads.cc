@@ -171,9 +171,11 @@ absl::StatusOr<ListResponse> StoreRegistry::ListNow(const ListRequest& request) 
   return response;
 }
 
-int64_t StoreRegistry::SetEvictionGuard(bool on) { return leases_->SetGuard(on); }
+int64_t StoreRegistry::SetEvictionGuard(bool on, std::string_view by) {
+  return leases_->SetGuard(on, by);
+}
 
-int64_t StoreRegistry::ReleaseHeldSessions() { return leases_->Release(); }
+int64_t StoreRegistry::ReleaseHeldSessions(std::string_view by) { return leases_->Release(by); }
 
 StoreRegistry::Statistics StoreRegistry::Stats() const {
   Statistics stats;

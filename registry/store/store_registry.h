@@ -189,10 +189,11 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
 
   // Switches the eviction guard, until the registry starts again. Off: what it holds is ended at
   // once; how many sessions those are is returned.
-  int64_t SetEvictionGuard(bool on);
+  // `by`: the operator, for the log and the history of what ends.
+  int64_t SetEvictionGuard(bool on, std::string_view by = "");
   // Ends at once what the eviction guard holds now; how many sessions those are is returned. The
   // guard goes on.
-  int64_t ReleaseHeldSessions();
+  int64_t ReleaseHeldSessions(std::string_view by = "");
 
   // Does not wait for a disk.
   Statistics Stats() const;

@@ -175,10 +175,12 @@ void State::Transaction::InOrderOfOpening(std::vector<std::string>* session_ids)
   for (size_t i = 0; i < rows.size(); ++i) (*session_ids)[i] = std::move(rows[i].second);
 }
 
-bool State::Transaction::EndSession(std::string_view session_id, End end, int64_t* removed) {
+bool State::Transaction::EndSession(std::string_view session_id, End end, int64_t* removed,
+                                    const LeaseEnd& lease_end) {
   Session* const session = FindSession(session_id);
   if (session == nullptr) return false;
   session->ending = true;
+  session->lease_end = lease_end;
   ended_.push_back(session);
   if (OwnerTotals* const totals = session->incarnation->totals; totals != nullptr) {
     --Touched(totals)->sessions_more;
@@ -472,6 +474,7 @@ ChangeLog::Entry State::Transaction::ChangeOf(const Version& before, const Versi
     entry.kind = !ended                  ? Kind::kUnregistered
                  : after.fence.rank == 0 ? Kind::kClosed
                                          : Kind::kExpired;
+    if (entry.kind == Kind::kExpired) entry.lease_end = before.owner->session->lease_end;
     const bool by_owner = ended || after.fence.generation != before.fence.generation;
     entry.rank = by_owner && before.owner != nullptr ? before.owner->rank : 0;
   } else if (before.offline != after.offline) {

@@ -156,6 +156,7 @@ test("is the registry healthy, and can its store be written?", async () => {
 test("what do I do: release, retry, cancel?", async () => {
   await look(fleet.registry, "#/status", "release", async (page) => {
     await page.getByRole("button", { name: "End what is held" }).click();
+    await page.getByLabel("Your name").fill("alice");
     await page.getByRole("button", { name: "End them" }).click();
     await page.getByLabel("Token", { exact: true }).fill(TOKEN);
     await page.getByRole("button", { name: "Go on" }).click();
@@ -180,6 +181,8 @@ test("what happened to payments-1 at three in the morning?", async () => {
     "payments-1",
   );
   assert.match(described, /status +not registered[^]*expired[^]*registered +agent-c/);
+  const released = "held it until it was released by alice by admin endpoint at 127.0.0.1";
+  assert.ok(described.includes(released), described);
   await look(
     fleet.registry,
     "#/services/default/payments?instance=payments-1",
@@ -187,6 +190,7 @@ test("what happened to payments-1 at three in the morning?", async () => {
     async (page) => {
       await shows(page, "Not registered now", "#drawer");
       await shows(page, "lease expired", "#drawer .history");
+      await shows(page, released, "#drawer .history");
     },
   );
 });

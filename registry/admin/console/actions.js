@@ -81,8 +81,9 @@ export async function setGuard(enabled) {
     text: enabled
       ? "Sessions are held when too many would expire at once."
       : "What is held ends at once, and from now on each session ends with its TTL. Until the registry starts again.",
+    fields: [yourName()],
   });
-  return sure !== null && changeGuard({ enabled });
+  return sure !== null && changeGuard({ enabled }, sure.by);
 }
 
 export async function releaseHeld() {
@@ -91,16 +92,27 @@ export async function releaseHeld() {
     danger: true,
     confirm: "End them",
     text: "Sessions past their TTL end now, and their instances with them. The guard goes on.",
+    fields: [yourName()],
   });
-  return sure !== null && changeGuard({ release: true });
+  return sure !== null && changeGuard({ release: true }, sure.by);
 }
 
-const changeGuard = (change) =>
-  carryOut(
-    () => act("/guard", change),
+function changeGuard(change, by) {
+  localStorage.setItem(NAME, by);
+  return carryOut(
+    () => act("/guard", { ...change, by }),
     ({ state, released }) =>
       `The guard is ${enumName(state, "EVICTION_GUARD_STATE")}; ${plural(released, "session")} released.`,
   );
+}
+
+// For the history of what changes.
+const yourName = () => ({
+  name: "by",
+  label: "Your name",
+  maxlength: 128,
+  value: localStorage.getItem(NAME) ?? "",
+});
 
 export async function setOffline(key, offline) {
   const answer = await ask(
@@ -118,26 +130,14 @@ export async function setOffline(key, offline) {
               hint: "Shown beside the instance from now on.",
               required: true,
             },
-            {
-              name: "by",
-              label: "Your name",
-              maxlength: 128,
-              value: localStorage.getItem(NAME) ?? "",
-            },
+            yourName(),
           ],
         }
       : {
           title: `Put ${key.instanceId} back into rotation?`,
           confirm: "Put it back",
           text: `Clients of ${key.service} are told what its owner says of it.`,
-          fields: [
-            {
-              name: "by",
-              label: "Your name",
-              maxlength: 128,
-              value: localStorage.getItem(NAME) ?? "",
-            },
-          ],
+          fields: [yourName()],
         },
   );
   if (answer === null) return false;

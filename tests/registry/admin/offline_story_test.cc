@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
+#include "registry/admin/admin.h"
 #include "registry/admin/admin_server.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/admin/http_client.h"
@@ -29,6 +30,13 @@ Message ParseJson(const std::string& json) {
   Message message;
   EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(json, &message).ok()) << json;
   return message;
+}
+
+TEST(NameOperator, WhatIsKnownOfACallerIsNeverCutForWhatItSays) {
+  EXPECT_EQ(NameOperator("", "fleet"), "fleet");
+  EXPECT_EQ(NameOperator("alice", "fleet"), "alice by fleet");
+  EXPECT_EQ(NameOperator(std::string(200, 'a'), "fleet"), std::string(119, 'a') + " by fleet");
+  EXPECT_EQ(NameOperator("alice", std::string(200, 'k')), std::string(128, 'k'));
 }
 
 class OfflineStoryTest : public ::testing::Test {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -230,17 +231,32 @@ TEST_F(LeasesTest, ReleaseEndsWhatIsHeldNowAndTheGuardGoesOn) {
   ASSERT_EQ(leases_->Stats().held, 20);
   EXPECT_THAT(leases_->Held(), SizeIs(20));
   EXPECT_EQ(leases_->Renew("3").ttl, kTtl);
-  EXPECT_EQ(leases_->Release(), 19);
+  EXPECT_EQ(leases_->Release("alice"), 19);
   EXPECT_THAT(due_, SizeIs(19));
   EXPECT_EQ(leases_->Release(), 0);
   // One whose end could not be written is not held again.
   EXPECT_TRUE(leases_->BeginEnd("7"));
   leases_->Retry("7", absl::Seconds(1));
   clock_.Advance(absl::Seconds(2));
-  EXPECT_TRUE(leases_->BeginEnd("7"));
+  const std::optional<LeaseEnd> end = leases_->BeginEnd("7");
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->cause, LeaseEnd::Cause::kReleased) << "nor forgotten why it ends";
+  EXPECT_EQ(end->by.view(), "alice");
   EXPECT_TRUE(leases_->Stats().guard);
   clock_.Advance(kTtl);
   EXPECT_EQ(leases_->Stats().held, 1) << "3, which runs out among so many that do";
+}
+
+TEST_F(LeasesTest, ARenewalAfterAReleaseMakesItsNextEndAnOrdinaryOne) {
+  for (int i = 0; i < 20; ++i) leases_->Grant(absl::StrCat(i), kTtl);
+  clock_.Advance(kTtl + absl::Milliseconds(20));
+  ASSERT_EQ(leases_->Release("alice"), 20);
+  EXPECT_EQ(leases_->Renew("7").ttl, kTtl);
+  for (int i = 0; i < 20; ++i) {
+    if (i != 7) leases_->Drop(absl::StrCat(i));
+  }
+  clock_.Advance(kTtl + absl::Milliseconds(20));
+  EXPECT_EQ(leases_->BeginEnd("7"), LeaseEnd());
 }
 
 // Losses that follow one another within a TTL are as many as if they came at once.

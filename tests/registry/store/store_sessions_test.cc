@@ -17,8 +17,10 @@
 namespace failback {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
@@ -158,11 +160,12 @@ TEST(StoreRegistry, TheLogTellsWhoseSessionsExpired) {
   // The first was due a moment before the others.
   ASSERT_THAT(lines, SizeIs(2));
   EXPECT_THAT(lines[0], ElementsAre(Pair("sessions", "1"), Pair("instances", "1"),
-                                    Pair("clients", "client of agent-0")));
+                                    Pair("clients", "client of agent-0"), Pair("cause", "ttl")));
   EXPECT_THAT(lines[1], ElementsAre(Pair("sessions", "6"), Pair("instances", "6"),
                                     Pair("clients",
                                          "client of agent-1, client of agent-2, client of agent-3,"
-                                         " client of agent-4, client of agent-5 and 1 more")));
+                                         " client of agent-4, client of agent-5 and 1 more"),
+                                    Pair("cause", "ttl")));
 }
 
 TEST(StoreRegistry, CloseTakesTheInstancesAtOnce) {
@@ -314,6 +317,67 @@ TEST_F(GuardTest, WhatIsHeldIsMarkedAndEndsWhenItIsReleased) {
   EXPECT_EQ(store->ReleaseHeldSessions(), 10);
   EXPECT_THAT(store.Ids(), SizeIs(10));
   EXPECT_EQ(held(), 0);
+}
+
+// Each of the ways in which a session that was held ends is told apart, with the operator's name.
+TEST_F(GuardTest, HistoryAndLogSayWhyAHeldSessionEnded) {
+  struct Case {
+    std::string log;
+    admin::v1::EndCause cause;
+    std::string by;
+    std::string detail;  // what follows the TTL
+    std::function<void(StoreHarness&)> end;
+  };
+  const std::string held = "; the eviction guard held it until ";
+  const Case cases[] = {
+      {"longest hold", admin::v1::END_CAUSE_LONGEST_HOLD, "", held + "its longest hold was over",
+       [&](StoreHarness& store) { Live(store, absl::Seconds(100), 10); }},
+      {"hold over", admin::v1::END_CAUSE_HOLD_OVER, "", held + "few enough sessions were missing",
+       [&](StoreHarness& store) {
+         // Six of the ten come back, and one closes.
+         for (int i = 4; i < 10; ++i) EXPECT_TRUE(store.KeepAlive(sessions_[i]).ok());
+         EXPECT_TRUE(store.CloseSession(sessions_[1]).ok());
+         EXPECT_TRUE(store.CloseSession(sessions_[2]).ok());
+         Live(store, absl::Seconds(5), 4);
+       }},
+      {"released", admin::v1::END_CAUSE_RELEASED, "alice@host by fleet",
+       held + "it was released by alice@host by fleet",
+       [&](StoreHarness& store) { store->ReleaseHeldSessions("alice@host by fleet"); }},
+      {"guard off", admin::v1::END_CAUSE_GUARD_OFF, "bob", held + "that was switched off by bob",
+       [&](StoreHarness& store) { store->SetEvictionGuard(false, "bob"); }},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.log);
+    sessions_.clear();
+    seconds_ = 0;
+    std::vector<LogFields> lines;
+    SetLogSink(LogLevel::kInfo, [&](LogLevel, const std::string& event, const LogFields& fields) {
+      if (event == "sessions expired") lines.push_back(fields);
+    });
+    const absl::Cleanup reset = [] { SetLogSink(LogLevel::kWarning, nullptr); };
+    StoreHarness store;
+    Open(store, 20);
+    Live(store, absl::Seconds(30), 0);
+    Live(store, absl::Seconds(30), 10);
+    ASSERT_EQ(store->Stats().leases.held, 10);
+    ASSERT_THAT(lines, IsEmpty());
+    one.end(store);
+    const auto described = store->Describe(MakeInstance("orders", "0").key());
+    ASSERT_TRUE(described.ok()) << described.status();
+    ASSERT_FALSE(described->has_instance());
+    const admin::v1::InstanceChange& change = described->history(0);
+    EXPECT_EQ(change.kind(), admin::v1::CHANGE_KIND_EXPIRED);
+    EXPECT_EQ(change.by(), "client of incarnation-0") << "whose it was";
+    EXPECT_EQ(change.cause(), one.cause);
+    EXPECT_EQ(change.ended_by(), one.by);
+    EXPECT_EQ(change.detail(), "its session was not renewed within the TTL" + one.detail);
+    ASSERT_THAT(lines, Not(IsEmpty()));
+    for (const LogFields& line : lines) {
+      EXPECT_THAT(line, Contains(Pair("cause", one.log)));
+      if (one.by.empty()) continue;
+      EXPECT_THAT(line, Contains(Pair("by", one.by)));
+    }
+  }
 }
 
 // What one subscriber hears.
