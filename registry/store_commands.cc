@@ -72,7 +72,10 @@ absl::StatusOr<std::string> StorePath(const Arguments& arguments) {
               .default_();
   }
   absl::string_view path = uri;
-  if (!absl::ConsumePrefix(&path, "sqlite://") && absl::StrContains(uri, ":")) {
+  // A path may have a colon, as that of a backup with the time in its name.
+  if ((!absl::ConsumePrefix(&path, "sqlite://") &&
+       (absl::StrContains(uri, "://") || uri == "memory:")) ||
+      path.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--store: \"", uri, "\" is neither sqlite:///PATH nor a path"));
   }

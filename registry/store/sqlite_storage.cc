@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,6 +43,12 @@ const char* SynchronousPragma(Durability durability) {
 
 }  // namespace
 
+std::string StoreFileOf(const std::string& path) {
+  std::error_code none;
+  const std::filesystem::path file = std::filesystem::canonical(path, none);
+  return none ? path : file.string();
+}
+
 absl::StatusOr<FileLock> LockStore(const std::string& path) {
   const std::string folder = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
   struct stat info;
@@ -56,7 +64,7 @@ absl::StatusOr<FileLock> LockStore(const std::string& path) {
   if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     return absl::FailedPreconditionError(absl::StrCat("store ", path, ": is not a file"));
   }
-  auto lock = FileLock::Acquire(path + ".lock");
+  auto lock = FileLock::Acquire(StoreFileOf(path) + ".lock");
   if (absl::IsFailedPrecondition(lock.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat("store ", path, ": is in use: ", lock.status().message()));

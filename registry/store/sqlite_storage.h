@@ -43,7 +43,12 @@
 
 namespace failback {
 
-// Keeps other processes from the store at `path`, whether it is there or not. NOT_FOUND,
+// The file that `path` leads to through symbolic links, which is where SQLite puts its log; `path`
+// where there is none.
+std::string StoreFileOf(const std::string& path);
+
+// Keeps other processes from the store at `path`, whether it is there or not, by whatever name they
+// call it. NOT_FOUND,
 // PERMISSION_DENIED and FAILED_PRECONDITION as of SqliteStorage::Open.
 absl::StatusOr<FileLock> LockStore(const std::string& path);
 

@@ -9,10 +9,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "failback/registry/v1/registry.pb.h"
@@ -27,6 +30,9 @@ namespace failback {
 namespace {
 
 constexpr int kPagesPerStep = 1024;
+
+// What SQLite keeps beside a file and, whatever its age, reads as part of the file of that name.
+constexpr const char* kLogs[] = {"-wal", "-journal"};
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
@@ -181,10 +187,9 @@ absl::Status CheckRows(SqliteDatabase& db, StoreSummary* summary) {
   return absl::OkStatus();
 }
 
-// Makes a copy one file, complete in itself: without a -wal beside it.
-absl::Status MakeOneFile(SqliteDatabase& copy) {
-  return copy.Execute("PRAGMA journal_mode=DELETE");
-}
+// Makes a store one file, complete in itself: without a -wal beside it. SQLITE_BUSY while another
+// connection is open.
+absl::Status MakeOneFile(SqliteDatabase& db) { return db.Execute("PRAGMA journal_mode=DELETE"); }
 
 // Begins a new epoch in a copy, and brings it to this program's schema.
 absl::Status BeginEpoch(SqliteDatabase& copy) {
@@ -201,27 +206,77 @@ absl::Status BeginEpoch(SqliteDatabase& copy) {
   });
 }
 
-// Moves the store at `path` aside; its new name.
+// Copies the store at `from` to the new file `to`, has `change` change the copy, and reads it back.
+absl::StatusOr<StoreSummary> CopyStore(
+    const std::string& from, const std::string& to, const CopyProgress& progress,
+    const std::function<absl::Status(SqliteDatabase& copy)>& change) {
+  const auto make = [&]() -> absl::Status {
+    auto source = OpenSnapshot(from);
+    if (!source.ok()) return source.status();
+    auto copy = SqliteDatabase::Open(to, SqliteDatabase::Mode::kCreate);
+    if (!copy.ok()) return copy.status();
+    if (auto status = Copy(**source, **copy, progress); !status.ok()) return status;
+    if (auto status = change(**copy); !status.ok()) return status;
+    return MakeOneFile(**copy);
+  };
+  const absl::Status made = make();
+  auto summary = made.ok() ? CheckStore(to) : absl::StatusOr<StoreSummary>(made);
+  if (!absl::IsDataLoss(summary.status())) return summary;
+  // The copy is damaged as what it is a copy of, and goes.
+  return absl::DataLossError(absl::StrReplaceAll(summary.status().message(), {{to, from}}));
+}
+
+// Makes the store at `path`, which is about to be replaced, one file. What is damaged stays as it
+// is, its log beside it.
+absl::Status FoldIn(const std::string& path) {
+  struct stat info;
+  // SQLite takes the log of an empty file for an old one, and removes it.
+  if (stat(path.c_str(), &info) != 0 || info.st_size == 0) return absl::OkStatus();
+  auto db = SqliteDatabase::Open(path, SqliteDatabase::Mode::kReadWrite);
+  if (!db.ok()) return db.status();
+  absl::Status status = (*db)->QueryInt("SELECT count(*) FROM sqlite_master").status();
+  if (status.ok()) status = MakeOneFile(**db);
+  if (status.ok() || absl::IsDataLoss(status)) return absl::OkStatus();
+  if (((*db)->last_error() & 0xff) == SQLITE_BUSY) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "store ", path, ": is in use: another program has it open; end that, and try again"));
+  }
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "; to give it up, move it away first"));
+}
+
+// Gives the files `path` and beside it other names, so that nothing of them is taken for a part of
+// what comes to `path`: the new name, empty if there was nothing. `path` itself stays until then.
 absl::StatusOr<std::string> PutAside(const std::string& path) {
-  // Folds its -wal in, where it can be read at all.
-  if (auto db = SqliteDatabase::Open(path, SqliteDatabase::Mode::kReadWrite); db.ok()) {
-    (*db)->Execute("PRAGMA wal_checkpoint(TRUNCATE)").IgnoreError();
+  if (auto status = FoldIn(path); !status.ok()) return status;
+  std::vector<std::string> found;
+  if (Exists(path)) found.emplace_back();
+  for (const char* log : kLogs) {
+    if (Exists(path + log)) found.emplace_back(log);
   }
-  const std::string stamp = absl::FormatTime("%Y%m%dT%H%M%SZ", absl::Now(), absl::UTCTimeZone());
-  std::string aside = absl::StrCat(path, ".replaced-", stamp);
-  for (int i = 2; link(path.c_str(), aside.c_str()) != 0; ++i) {
-    if (errno != EEXIST) return SystemError(aside, "cannot keep the replaced store");
-    aside = absl::StrCat(path, ".replaced-", stamp, "-", i);
-  }
-  // What could not be folded in stays with it; beside the new file it would be taken for its own.
-  const std::string wal = path + "-wal";
-  if (Exists(wal) && link(wal.c_str(), (aside + "-wal").c_str()) != 0) {
-    return SystemError(aside + "-wal", "cannot keep the replaced store's log");
+  if (found.empty()) return "";
+  const auto free = [&](const std::string& name) {
+    return std::none_of(found.begin(), found.end(),
+                        [&](const std::string& end) { return Exists(name + end); });
+  };
+  const std::string name = absl::StrCat(
+      path, ".replaced-", absl::FormatTime("%Y%m%dT%H%M%SZ", absl::Now(), absl::UTCTimeZone()));
+  std::string aside = name;
+  for (int i = 2; !free(aside); ++i) aside = absl::StrCat(name, "-", i);
+  for (const std::string& end : found) {
+    if (link((path + end).c_str(), (aside + end).c_str()) != 0) {
+      return SystemError(path + end, absl::StrCat("cannot be kept as ", aside, end));
+    }
   }
   if (auto status = Sync(FolderOf(path)); !status.ok()) return status;
-  unlink(wal.c_str());
-  unlink((path + "-shm").c_str());
-  return aside;
+  for (const char* end : {"-wal", "-journal", "-shm"}) {
+    if (unlink((path + end).c_str()) != 0 && errno != ENOENT) {
+      return SystemError(path + end, "cannot be removed");
+    }
+  }
+  // A power cut must not bring a log back beside the new file.
+  if (auto status = Sync(FolderOf(path)); !status.ok()) return status;
+  return aside + found[0];
 }
 
 // Says that the file at `path` is the store that goes on, so that its epoch holds.
@@ -235,23 +290,28 @@ absl::Status MarkContinued(const std::string& path) {
   return mark->PutDurably({head->identity.epoch, head->writes});
 }
 
-// The new file belongs to whom the old one belonged to.
-void TakeOwner(const std::string& from, const std::string& to) {
+// The new file `to` is for whom the old one, if there is one, was.
+absl::Status TakeOwner(const std::string& from, const std::string& to) {
   struct stat info;
-  if (stat(from.c_str(), &info) != 0) return;
-  chmod(to.c_str(), info.st_mode & 07777);
-  if (lchown(to.c_str(), info.st_uid, info.st_gid) != 0) return;  // not root: it is ours already
+  if (stat(from.c_str(), &info) != 0) return absl::OkStatus();
+  struct stat made;
+  if (stat(to.c_str(), &made) != 0) return SystemError(to, "cannot be read");
+  if ((made.st_uid != info.st_uid || made.st_gid != info.st_gid) &&
+      lchown(to.c_str(), info.st_uid, info.st_gid) != 0) {
+    return SystemError(to, absl::StrCat("cannot be given to user ", info.st_uid, " and group ",
+                                        info.st_gid, ", as ", from, " is; run this as that user"));
+  }
+  if (chmod(to.c_str(), info.st_mode & 0777) != 0) return SystemError(to, "cannot get its mode");
+  return absl::OkStatus();
 }
 
 // What root has made for a store in somebody's folder is that user's, who is to run the registry.
-void GiveToOwnerOfFolder(const std::string& store) {
+void GiveToOwnerOfFolder(const std::string& path) {
   struct stat info;
-  if (geteuid() != 0 || stat(FolderOf(store).c_str(), &info) != 0) return;
-  for (const std::string& path : {store, StoreMark::PathOf(store), store + ".lock"}) {
-    struct stat file;
-    if (lstat(path.c_str(), &file) != 0 || file.st_uid != 0) continue;
-    if (lchown(path.c_str(), info.st_uid, info.st_gid) != 0) return;
-  }
+  struct stat file;
+  if (geteuid() != 0 || stat(FolderOf(path).c_str(), &info) != 0) return;
+  if (lstat(path.c_str(), &file) != 0 || file.st_uid != 0) return;
+  if (lchown(path.c_str(), info.st_uid, info.st_gid) != 0) return;  // as root has made it
 }
 
 }  // namespace
@@ -284,17 +344,16 @@ absl::StatusOr<StoreSummary> BackUpStore(const std::string& from, const std::str
   if (Exists(to)) {
     return absl::FailedPreconditionError(absl::StrCat(to, ": is there already; give a new name"));
   }
-  if (access(FolderOf(to).c_str(), W_OK | X_OK) != 0) return SystemError(to, "cannot be made");
-  auto source = OpenSnapshot(from);
-  if (!source.ok()) return source.status();
-  const Unfinished unfinished(absl::StrCat(to, ".partial-", getpid()));
-  {
-    auto copy = SqliteDatabase::Open(unfinished.path(), SqliteDatabase::Mode::kCreate);
-    if (!copy.ok()) return copy.status();
-    if (auto status = Copy(**source, **copy, progress); !status.ok()) return status;
-    if (auto status = MakeOneFile(**copy); !status.ok()) return status;
+  for (const char* log : kLogs) {
+    if (Exists(to + log)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          to, log, ": is there already, and would be read as part of the backup; remove it"));
+    }
   }
-  auto summary = CheckStore(unfinished.path());
+  if (access(FolderOf(to).c_str(), W_OK | X_OK) != 0) return SystemError(to, "cannot be made");
+  const Unfinished unfinished(absl::StrCat(to, ".partial-", getpid()));
+  auto summary = CopyStore(from, unfinished.path(), progress,
+                           [](SqliteDatabase&) { return absl::OkStatus(); });
   if (!summary.ok()) return summary;
   if (auto status = Sync(unfinished.path()); !status.ok()) return status;
   if (link(unfinished.path().c_str(), to.c_str()) != 0) return SystemError(to, "cannot create");
@@ -306,32 +365,36 @@ absl::StatusOr<RestoredStore> RestoreStore(const std::string& from, const std::s
                                            const CopyProgress& progress) {
   auto lock = LockStore(to);
   if (!lock.ok()) return lock.status();
-  RestoredStore restored;
-  const Unfinished unfinished(to + ".restoring");
-  {
-    auto source = OpenSnapshot(from);
-    if (!source.ok()) return source.status();
-    auto copy = SqliteDatabase::Open(unfinished.path(), SqliteDatabase::Mode::kCreate);
-    if (!copy.ok()) return copy.status();
-    if (auto status = Copy(**source, **copy, progress); !status.ok()) return status;
-    if (auto status = BeginEpoch(**copy); !status.ok()) return status;
-    if (auto status = MakeOneFile(**copy); !status.ok()) return status;
+  const std::string file = StoreFileOf(to);
+  struct stat info;
+  if (!Exists(file) && lstat(file.c_str(), &info) == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "store ", to, ": is a symbolic link to a file that is not there; mount its disk, or ",
+        "remove the link"));
   }
-  auto summary = CheckStore(unfinished.path());
+  const Unfinished unfinished(file + ".restoring");
+  auto summary = CopyStore(from, unfinished.path(), progress, BeginEpoch);
   if (!summary.ok()) return summary.status();
+  RestoredStore restored;
   restored.store = *std::move(summary);
   // Before the old one is touched.
+  if (auto status = TakeOwner(file, unfinished.path()); !status.ok()) return status;
   if (auto status = Sync(unfinished.path()); !status.ok()) return status;
-  if (Exists(to)) {
-    TakeOwner(to, unfinished.path());
-    auto aside = PutAside(to);
-    if (!aside.ok()) return aside.status();
-    restored.replaced = *std::move(aside);
+  auto replaced = PutAside(file);
+  if (!replaced.ok()) return replaced.status();
+  restored.replaced = *std::move(replaced);
+  if (rename(unfinished.path().c_str(), file.c_str()) != 0) {
+    return SystemError(file, "cannot be replaced");
   }
-  if (rename(unfinished.path().c_str(), to.c_str()) != 0) return SystemError(to, "cannot replace");
-  if (auto status = Sync(FolderOf(to)); !status.ok()) return status;
-  if (auto status = MarkContinued(to); !status.ok()) return status;
-  GiveToOwnerOfFolder(to);
+  absl::Status kept = Sync(FolderOf(file));
+  if (kept.ok()) kept = MarkContinued(to);
+  if (!kept.ok()) {
+    return absl::Status(kept.code(), absl::StrCat(kept.message(), "; the backup is in its place, ",
+                                                  "and a start begins one more epoch"));
+  }
+  for (const std::string& path : {file, file + ".lock", StoreMark::PathOf(to)}) {
+    GiveToOwnerOfFolder(path);
+  }
   return restored;
 }
 

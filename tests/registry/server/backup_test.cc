@@ -14,13 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/registry/server/registry_client.h"
+#include "tests/registry/server/store_command.h"
 #include "tests/registry/store/sqlite_files.h"
 #include "tests/util/daemons.h"
 #include "tests/util/process.h"
@@ -35,32 +34,8 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-RunResult RegistryCommand(std::vector<std::string> args) {
-  args.insert(args.begin(), RegistryBinary());
-  return RunProcess(args);
-}
-
 std::string AbsolutePath(const std::string& path) {
   return std::filesystem::absolute(path).string();
-}
-
-// The value that a summary has for `name`.
-std::string Field(const std::string& summary, const std::string& name) {
-  for (const absl::string_view line : absl::StrSplit(summary, '\n')) {
-    if (absl::StartsWith(line, name + " ")) {
-      return std::string(line.substr(line.find_last_of(' ') + 1));
-    }
-  }
-  return "";
-}
-
-std::vector<std::string> FilesLike(const std::string& folder, const std::string& text) {
-  const RunResult list = RunProcess({"/bin/ls", "-A", folder});
-  std::vector<std::string> files;
-  for (const absl::string_view name : absl::StrSplit(list.out, '\n', absl::SkipEmpty())) {
-    if (absl::StrContains(name, text)) files.emplace_back(name);
-  }
-  return files;
 }
 
 class BackupTest : public ::testing::Test {

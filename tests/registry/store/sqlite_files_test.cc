@@ -294,6 +294,27 @@ TEST(SqliteFiles, WhatRootRestoresIsTheFoldersOwners) {
   }
 }
 
+// Otherwise the registry could not read what an operator has restored under another name.
+TEST(SqliteFiles, WhatCannotBeGivenToTheStoresOwnerIsNotPutInItsPlace) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  TempDir folder;
+  ASSERT_EQ(chmod(folder.path().c_str(), 0777), 0);
+  const std::string path = folder.File("registry.db");
+  const std::string backup = folder.File("backup.db");
+  { StoreHarness store((On(path))); }
+  ASSERT_EQ(BackUpStore(path, backup, nullptr).status(), absl::OkStatus());
+  ASSERT_EQ(chmod(backup.c_str(), 0644), 0);
+  ASSERT_EQ(unlink((path + ".lock").c_str()), 0);
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(seteuid(kNobody), 0);
+  const absl::Status refused = RestoreStore(backup, path, nullptr).status();
+  ASSERT_EQ(seteuid(0), 0);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("run this as that user"));
+  StoreHarness store((On(path)));
+  EXPECT_THAT(store.Ids(), ElementsAre());
+}
+
 TEST(SqliteFiles, ARestoredStoreBeginsANewEpoch) {
   TempDir folder;
   const std::string path = folder.File("registry.db");
