@@ -35,9 +35,10 @@ absl::Status Readiness(const agent::v1::GetStatusResponse& status) {
     }
     if (upstream.state() != agent::v1::UPSTREAM_STATE_READY) {
       const absl::Status last = StatusFromProto(upstream.last_error());
-      return absl::UnavailableError(
-          absl::StrCat(NameOf(upstream), " is ", StateText(upstream.state()),
-                       last.ok() ? "" : absl::StrCat(" (", std::string(last.message()), ")")));
+      return absl::UnavailableError(absl::StrCat(
+          NameOf(upstream), upstream.refused() ? " refuses this agent, and is " : " is ",
+          StateText(upstream.state()),
+          last.ok() ? "" : absl::StrCat(" (", std::string(last.message()), ")")));
     }
     // What a later incarnation holds is that one's to serve: a standby is ready.
     if (upstream.acknowledged() + upstream.superseded() < upstream.desired()) {

@@ -112,6 +112,7 @@ agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
   status.set_superseded(static_cast<uint64_t>(stats.superseded));
   status.set_subscriptions(static_cast<uint64_t>(stats.subscriptions));
   status.set_state(stats.state);
+  status.set_refused(stats.refused);
   if (stats.journal.has_value() && !stats.journal->error.ok()) {
     *status.mutable_journal_error() = StatusToProto(stats.journal->error);
     SetTime(stats.journal->error_since, status.mutable_journal_error_since());
@@ -120,7 +121,7 @@ agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
   if (stats.lapsed_since.has_value()) {
     SetTime(*stats.lapsed_since, status.mutable_lapsed_since());
     *status.mutable_last_error() = StatusToProto(LapseReason(session));
-  } else if (session.phase == UpstreamSession::Phase::kDown) {
+  } else if (session.phase == UpstreamSession::Phase::kDown || stats.refused) {
     *status.mutable_last_error() = StatusToProto(SessionError(session));
   }
   return status;

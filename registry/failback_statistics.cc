@@ -30,6 +30,7 @@ FailbackStatistics FailbackRegistry::Core::Stats(UpstreamSession::State* state) 
   const UpstreamSession::State session = session_->state();
   if (state != nullptr) *state = session;
   stats.up = session.phase == UpstreamSession::Phase::kUp;
+  stats.refused = session.refused();
   stats.sessions_opened = static_cast<int64_t>(session.session_serial);
   stats.reconnects = static_cast<int64_t>(session.connection_serial);
   stats.twins = session.twins;

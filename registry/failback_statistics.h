@@ -45,6 +45,7 @@ struct FailbackStatistics {
   // The upstream session.
   bool up = false;  // the last probe or renewal succeeded
   agent::v1::UpstreamState state = agent::v1::UPSTREAM_STATE_UNSPECIFIED;
+  bool refused = false;  // the upstream answers, and takes no session of this agent
   // Since when what was acknowledged in it may be gone: it was not renewed for its TTL, or is lost.
   // Then nothing counts as acknowledged, until it is renewed or sent again.
   std::optional<absl::Time> lapsed_since;

@@ -15,11 +15,6 @@ namespace {
 // A registry that is away for less is not worth a line.
 constexpr absl::Duration kBriefAbsence = absl::Milliseconds(500);
 
-// The registry is reached, and lets this agent open or renew no session.
-bool IsRefusal(const absl::Status& status) {
-  return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
-}
-
 }  // namespace
 
 void FailbackRegistry::Core::OnSessionChange() {
@@ -93,8 +88,7 @@ void FailbackRegistry::Core::LogSession(const UpstreamSession::State& state, boo
     if (away < kBriefAbsence || std::exchange(told_away_, true)) return;
     fields.emplace_back("code", absl::StatusCodeToString(state.last_error.code()));
     fields.emplace_back("message", std::string(SessionError(state).message()));
-    const char* const event =
-        IsRefusal(state.last_error) ? "registry refuses this agent" : "registry away";
+    const char* const event = state.refused() ? "registry refuses this agent" : "registry away";
     deferred->Add([event, fields] { Log(LogLevel::kWarning, event, fields); });
     return;
   }
@@ -174,7 +168,7 @@ void FailbackRegistry::Core::FollowLapse(const UpstreamSession::State& session, 
 
 absl::Status FailbackRegistry::Core::SessionError(const UpstreamSession::State& session) {
   const absl::Status& error = session.last_error;
-  if (!IsRefusal(error)) return error;
+  if (!session.refused()) return error;
   absl::Status explained(
       error.code(), absl::StrCat(error.message(),
                                  "; the registry refuses this agent: look at its token_file and "

@@ -32,6 +32,12 @@ bool IsSessionLost(const absl::Status& status) {
 
 }  // namespace
 
+bool UpstreamSession::State::refused() const {
+  // A session that is another's is no word about this agent: it opens one of its own.
+  return (absl::IsUnauthenticated(last_error) || absl::IsPermissionDenied(last_error)) &&
+         ReasonOf(last_error) != registry::v1::ERROR_REASON_SESSION_NOT_OWNED;
+}
+
 std::shared_ptr<UpstreamSession> UpstreamSession::Create(std::shared_ptr<Registry> upstream,
                                                          Options options,
                                                          std::function<void()> on_change) {

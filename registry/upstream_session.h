@@ -101,6 +101,9 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
     bool contested = false;
     int64_t twins = 0;
     absl::Time twin_time = absl::InfinitePast();
+
+    // The upstream answers, and lets this agent open or renew no session.
+    bool refused() const;
   };
 
   // Nothing is called before Start().

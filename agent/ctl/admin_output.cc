@@ -223,7 +223,9 @@ std::string FormatDescription(const InstanceDescription& description,
   text += description.has_instance() ? FormatInstance(description.instance().record(), now, palette)
                                      : Row("status", "not registered");
   if (description.has_session()) text += Row("session", FormatSession(description.session(), now));
-  if (description.stale()) text += "\nthe registry is away; this is the last the agent knew\n";
+  if (description.stale()) {
+    text += "\nthis is the last the agent knew of its registry: `failbackctl status` says why\n";
+  }
   if (description.has_unread()) {
     text += absl::StrCat("\nthe registry does not list it (", FormatStatus(description.unread()),
                          "); this is what the agent carries\n");

@@ -166,7 +166,7 @@ int List(const ListFlags& flags, CtlContext* context) {
     }
     std::move(listed.begin(), listed.end(), std::back_inserter(records));
   }
-  if (stale) Note("the agent cannot reach the registry; this is the last it knew");
+  if (stale) Note("this is the last the agent knew of its registry: `failbackctl status` says why");
   if (!flags.states.empty()) {
     const auto unwanted = [&](const InstanceRecord& record) {
       return std::none_of(flags.states.begin(), flags.states.end(),

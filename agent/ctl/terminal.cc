@@ -41,8 +41,9 @@ Tone ToneOf(const std::string& state) {
                                       "passing", "serving", "alive"};
   static const char* const kBusy[] = {"in flight", "waiting", "queued",     "accepted", "draining",
                                       "resyncing", "offline", "connecting", "unknown",  "pending"};
-  static const char* const kBad[] = {"unhealthy",  "parked", "critical", "not_serving",
-                                     "superseded", "lapsed", "held",     "offline, held"};
+  static const char* const kBad[] = {"unhealthy",   "parked",        "critical",
+                                     "not_serving", "superseded",    "lapsed",
+                                     "held",        "offline, held", "connecting, refused"};
   const auto has = [&state](const auto& words) {
     return std::find(std::begin(words), std::end(words), state) != std::end(words);
   };

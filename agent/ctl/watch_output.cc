@@ -17,7 +17,8 @@ using agent::v1::UpstreamStatus;
 using registry::v1::ServiceInstance;
 
 std::string StateOf(const UpstreamStatus& upstream) {
-  return FormatEnum(agent::v1::UpstreamState_descriptor(), upstream.state());
+  return absl::StrCat(FormatEnum(agent::v1::UpstreamState_descriptor(), upstream.state()),
+                      upstream.refused() ? ", refused" : "");
 }
 
 std::string NameOf(const UpstreamStatus& upstream) {

@@ -20,6 +20,9 @@ void CollectUpstream(const FailbackStatistics& stats, MetricFamilies* out) {
   const MetricFamilies::Labels labels = {{"upstream", stats.upstream}};
   out->Gauge("failback_agent_upstream_up", "1 while the session at the upstream is alive.",
              stats.up ? 1 : 0, labels);
+  out->Gauge("failback_agent_upstream_refused",
+             "1 while the upstream answers and refuses this agent's token or certificate.",
+             stats.refused ? 1 : 0, labels);
   for (const auto& [state, name] : kStates) {
     out->Gauge("failback_agent_upstream_state", "1 for the state that the upstream is in.",
                stats.state == state ? 1 : 0, {{"upstream", stats.upstream}, {"state", name}});

@@ -34,11 +34,11 @@ class ChangeLog {
 
   struct Entry {
     Kind kind = Kind::kNone;
-    Blob instance;      // as it was, if it has gone
-    Blob mark;          // of kOffline
-    Blob former_name;   // of kRenamed
+    Blob instance;       // as it was, if it has gone
+    Blob mark;           // of kOffline
+    Blob former_name;    // of kRenamed
     LeaseEnd lease_end;  // of kExpired
-    uint64_t rank = 0;  // whose hand it was; 0: a detached call, or an operator
+    uint64_t rank = 0;   // whose hand it was; 0: a detached call, or an operator
     uint64_t generation = 0;
     uint64_t revision = 0;
     int64_t unix_ms = 0;

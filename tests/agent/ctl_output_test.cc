@@ -20,6 +20,7 @@ using agent::v1::PendingOperation;
 using registry::v1::InstanceRecord;
 using registry::v1::ServiceInstance;
 using registry::v1::SubscribeResponse;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const absl::Time kNow = absl::FromUnixSeconds(1700000000);
@@ -76,6 +77,23 @@ TEST(CtlOutputTest, WhatLapsedIsSaidBesideWhatIsPending) {
             "intents --state lapsed` lists them\n");
   EXPECT_THAT(FormatTop(status, {}, kNow, Palette()),
               HasSubstr("nothing pending\nthe session at grpc://r:1 ran out 12s ago"));
+}
+
+TEST(CtlOutputTest, ARegistryThatRefusesTheAgentIsNotOnlyConnecting) {
+  agent::v1::GetStatusResponse status;
+  agent::v1::UpstreamStatus& upstream = *status.add_upstreams();
+  upstream.set_name("main");
+  upstream.set_state(agent::v1::UPSTREAM_STATE_CONNECTING);
+  *upstream.mutable_since() = ToProto(kNow - absl::Seconds(12));
+  EXPECT_THAT(FormatAgentStatus(status, kNow, Palette()),
+              HasSubstr("state         connecting since 12s ago\n"));
+  upstream.set_refused(true);
+  EXPECT_THAT(FormatAgentStatus(status, kNow, Palette()),
+              HasSubstr("state         connecting since 12s ago: the registry refuses this agent's "
+                        "token or certificate\n"));
+  EXPECT_THAT(FormatTop(status, {}, kNow, Palette()),
+              HasSubstr("main      connecting, refused  12s"));
+  EXPECT_THAT(FormatUpstreamLines(status), ElementsAre(HasSubstr("main  connecting, refused  0 ")));
 }
 
 TEST(CtlOutputTest, HeldIsToldBesideOffline) {

@@ -71,14 +71,14 @@ export class Fleet {
     );
   }
 
-  // Flags of a registry that knows the fleet's token by the name `fleet`, and goes by these rules.
-  policyFlags(rules) {
+  // Flags of a registry that knows the fleet's token, or another, by the name `fleet`, and goes by these rules.
+  policyFlags(rules, token = TOKEN) {
     const write = (name, content) => {
       const file = join(this.folder, name);
       writeFileSync(file, JSON.stringify(content), { mode: 0o600 }); // which is YAML
       return file;
     };
-    const sha256 = createHash("sha256").update(TOKEN).digest("hex");
+    const sha256 = createHash("sha256").update(token).digest("hex");
     return [
       "--known-tokens-file",
       write("tokens.yaml", { tokens: [{ name: "fleet", sha256 }] }),

@@ -96,3 +96,34 @@ test("beyond the registry's limit: with the limit", async () => {
   assert.equal(info.reason, "LIMIT_REACHED");
   await assertToldEverywhere(row.id, info, "console-limit");
 });
+
+test("a token that the registry no longer takes: refused, and not called away", async () => {
+  const rules = [
+    { tokens: ["fleet"], allow: ["register", "read"], namespaces: ["default"], services: "*" },
+  ];
+  await fleet.startRegistry(...fleet.policyFlags(rules), "--reload-interval", "50ms");
+  const options = ["--token-file", fleet.tokenFile, "--session-ttl", "2s"];
+  await fleet.startAgent([service("orders", 1)], ...options);
+  await fleet.ctl(fleet.agent, "wait-ready");
+  fleet.policyFlags(rules, "another-token");
+  const deadline = Date.now() + 60_000;
+  let upstream;
+  do {
+    assert.ok(Date.now() < deadline, JSON.stringify(upstream));
+    [upstream] = (await jsonOf("status")).upstreams;
+  } while (!upstream.refused || !upstream.lapsedSince);
+  assert.equal(upstream.state, "UPSTREAM_STATE_CONNECTING");
+  assert.match(
+    await fleet.ctl(fleet.agent, "status"),
+    /state +connecting since .*: the registry refuses this agent's token or certificate\n/,
+  );
+  const described = await fleet.ctl(fleet.agent, "describe", "orders", "--id", "orders-1");
+  assert.doesNotMatch(described, /away/);
+  const page = await openPage(browser, `${fleet.agent.url}#/status`);
+  await shows(page, "main refuses this agent", "#banners");
+  await shows(page, "UNAUTHENTICATED", "main");
+  await shows(page, "refuses this agent", "main");
+  await assertAccessible(page, "a refused agent");
+  await screenshot(page, "console-refused-agent");
+  await closePage(page);
+});

@@ -216,6 +216,7 @@ TEST(FailbackMetricsTest, EachUpstreamHasItsSeries) {
   new_one.parked = {1, 0, 0, 0};
   new_one.superseded = 1;
   new_one.lapsed_since = absl::UnixEpoch();
+  new_one.refused = true;
   new_one.oldest_pending = absl::Seconds(90);
   new_one.counters.attempts[0][14] = 8;
   const std::string page = Render([&](MetricFamilies* out) {
@@ -225,6 +226,8 @@ TEST(FailbackMetricsTest, EachUpstreamHasItsSeries) {
   EXPECT_THAT(page,
               AllOf(HasSubstr("failback_agent_upstream_up{upstream=\"old\"} 1\n"
                               "failback_agent_upstream_up{upstream=\"new\"} 0\n"),
+                    HasSubstr("failback_agent_upstream_refused{upstream=\"old\"} 0\n"
+                              "failback_agent_upstream_refused{upstream=\"new\"} 1\n"),
                     HasSubstr("upstream_state{upstream=\"old\",state=\"ready\"} 1\n"),
                     HasSubstr("upstream_state{upstream=\"new\",state=\"ready\"} 0\n"),
                     HasSubstr("upstream_state{upstream=\"new\",state=\"connecting\"} 1\n"),

@@ -321,10 +321,14 @@ TEST_F(SecurityProcessTest, ARevokedTokenLapsesTheLeaseAndIsToldWhereverAnOperat
   const std::string status = Ctl(agent.address(), {"status"}).out;
   EXPECT_THAT(status, AllOf(HasSubstr("1 desired, 0 acknowledged, lapsed since "),
                             HasSubstr("UNAUTHENTICATED")));
+  EXPECT_THAT(status,
+              AllOf(HasSubstr("state         connecting since "),
+                    HasSubstr(": the registry refuses this agent's token or certificate\n")));
   EXPECT_THAT(Ctl(agent.address(), {"intents"}).out,
               AllOf(HasSubstr("lapsed"), HasSubstr("UNAUTHENTICATED")));
   EXPECT_THAT(Http(agent.admin(), "GET", "/overview").body,
-              AllOf(HasSubstr("\"lapsedSince\""), HasSubstr("\"lastError\"")));
+              AllOf(HasSubstr("\"lapsedSince\""), HasSubstr("\"lastError\""),
+                    HasSubstr("\"refused\":true")));
   EXPECT_THAT(Http(agent.admin(), "GET", "/metrics").body,
               AllOf(HasSubstr("failback_agent_session_lapsed{upstream=\""),
                     HasSubstr("failback_agent_registrations_acknowledged{upstream=\"")));
@@ -348,7 +352,8 @@ TEST_F(SecurityProcessTest, ARevokedTokenLapsesTheLeaseAndIsToldWhereverAnOperat
             0);
   EXPECT_THAT(Ctl(registry.address(), list).out, HasSubstr("\"a\""));
   EXPECT_TRUE(agent.process().WaitForLine("lease renewed").has_value());
-  EXPECT_THAT(Ctl(agent.address(), {"status"}).out, HasSubstr("1 desired, 1 acknowledged\n"));
+  EXPECT_THAT(Ctl(agent.address(), {"status"}).out, AllOf(HasSubstr("1 desired, 1 acknowledged\n"),
+                                                          Not(HasSubstr("refuses this agent"))));
 }
 
 TEST_F(SecurityProcessTest, CertificatesThatEndSoonAreToldByBothSides) {

@@ -128,7 +128,9 @@ function readiness({ agent, readiness: { ready, reasons = [] } = {} }, error) {
     return h(
       "span",
       { title: `Ready, without a session at ${away.map(({ name }) => name).join(", ")}` },
-      badge("draining", "no session"),
+      away.some(({ refused }) => refused)
+        ? badge("unhealthy", "refused")
+        : badge("draining", "no session"),
     );
   return ready
     ? badge("healthy", "ready")

@@ -171,7 +171,7 @@ function doubt({ stale, unread }) {
     ? h(
         "p",
         { class: "mark is-offline" },
-        "The registry is away: this is the last that the agent knew.",
+        "The registry does not answer this: it is the last that the agent knew.",
       )
     : null;
 }

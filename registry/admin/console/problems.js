@@ -62,7 +62,7 @@ export function problems(
     found.push({
       key: "stale",
       level: "warn",
-      text: ["The registry is away: this list is the last that the agent knew."],
+      text: ["The registry does not answer this list: it is the last that the agent knew."],
     });
   }
   return found;
@@ -83,7 +83,11 @@ function agentProblems({ agent, parked, superseded }, route, stale, now) {
         key: `down ${upstream.name}`,
         level: "bad",
         text: [
-          h("strong", {}, `No session at ${upstream.name}`),
+          h(
+            "strong",
+            {},
+            upstream.refused ? `${upstream.name} refuses this agent` : `No session at ${upstream.name}`,
+          ),
           ` for ${since(upstream.since, now)}`,
           upstream.lastError?.message
             ? `: ${shortMessage(upstream.lastError.message).replace(/^no session at \S+: /, "")}. `

@@ -189,6 +189,7 @@ function upstreamCard(upstream, now) {
       "p",
       {},
       badge(UPSTREAMS[state] ?? "pending", state),
+      upstream.refused ? [" ", badge("unhealthy", "refuses this agent")] : null,
       " ",
       h("span", { class: "muted" }, upstream.since ? ["for ", passed(upstream.since, now)] : ""),
     ),

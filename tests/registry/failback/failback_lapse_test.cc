@@ -96,6 +96,8 @@ TEST_F(FailbackLapseTest, ALeaseThatHasRunOutIsNotAcknowledged) {
   EXPECT_EQ(status.pending(), 0);
   EXPECT_EQ(FromProto(status.lapsed_since()), opened + absl::Seconds(9));
   EXPECT_EQ(status.last_error().code(), static_cast<int>(absl::StatusCode::kUnauthenticated));
+  EXPECT_EQ(status.state(), agent::v1::UPSTREAM_STATE_CONNECTING);
+  EXPECT_TRUE(status.refused());
   EXPECT_EQ(registry_->Stats().lapsed_since, opened + absl::Seconds(9));
   EXPECT_THAT(registry_->Pending(), IsEmpty());
   EXPECT_EQ(fake_->registers.request_count(), 2) << "nothing is sent again for it";
