@@ -24,6 +24,33 @@ TEST(Utf8Test, CountsCharactersAndRefusesWhatIsNone) {
   }
 }
 
+TEST(Utf8Test, TheFirstAndTheLastOfEachLength) {
+  for (const char* fine :
+       {"\x01", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
+        "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_EQ(Utf8Length(fine), 1) << absl::CHexEscape(fine);
+  }
+  for (const char* bad : {"\xc1\xbf", "\xe0\x9f\xbf", "\xed\xbf\xbf", "\xf0\x8f\xbf\xbf",
+                          "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xf8\x88\x80\x80\x80"}) {
+    EXPECT_EQ(Utf8Length(bad), -1) << absl::CHexEscape(bad);
+  }
+}
+
+// ASCII is looked at by words.
+TEST(Utf8Test, AByteIsSeenWhereverItIs) {
+  for (size_t size = 1; size <= 33; ++size) {
+    const std::string ascii(size, 'a');
+    EXPECT_EQ(Utf8Length(ascii), static_cast<int>(size));
+    for (size_t at = 0; at < size; ++at) {
+      std::string text = ascii;
+      text[at] = '\xe9';
+      EXPECT_FALSE(IsUtf8(text)) << at << " of " << size;
+      text.replace(at, 1, "é");
+      EXPECT_EQ(Utf8Length(text), static_cast<int>(size)) << at << " of " << size;
+    }
+  }
+}
+
 TEST(Utf8Test, ACutIsBetweenCharacters) {
   const std::string text = "aé€😀z";  // 1, 2, 3, 4 and 1 bytes
   const size_t expected[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11, 11};
@@ -94,22 +121,51 @@ TEST(StoredTextTest, AnInstanceIsReadableWhenItsTextIs) {
   EXPECT_FALSE(HasUnreadableText(CanonicalInstance(Instance("é", "€"))));
 }
 
+TEST(StoredTextTest, AllTextOfAnInstanceIsLookedAt) {
+  using I = registry::v1::ServiceInstance;
+  using Set = void (*)(I*);
+  for (const Set set :
+       {Set([](I* i) { i->mutable_key()->set_namespace_("\xe9"); }),
+        Set([](I* i) { i->mutable_key()->set_service("\xe9"); }),
+        Set([](I* i) { i->mutable_key()->set_instance_id("\xe9"); }),
+        Set([](I* i) { i->set_address("\xe9"); }), Set([](I* i) { i->set_zone("\xe9"); }),
+        Set([](I* i) { (*i->mutable_metadata())["\xe9"] = "a"; }),
+        Set([](I* i) { (*i->mutable_metadata())["z"] = "\xe9"; })}) {
+    I instance = Instance("a", "b");
+    set(&instance);
+    const std::string bytes = CanonicalInstance(instance);
+    EXPECT_TRUE(HasUnreadableText(bytes)) << absl::CHexEscape(bytes);
+    EXPECT_FALSE(IsReadableInstance(bytes)) << absl::CHexEscape(bytes);
+  }
+}
+
+// From a later version: as every client, that one parses what it knows.
+TEST(StoredTextTest, AnInstanceWithFieldsThatAreNotKnownIsReadableWhenItsTextIs) {
+  const std::string more = "\xfa\x3f\x01x";  // field 1023, of one byte
+  EXPECT_TRUE(IsReadableInstance(CanonicalInstance(Instance("é", "€")) + more));
+  EXPECT_FALSE(IsReadableInstance(CanonicalInstance(Instance("\xe9", "a")) + more));
+}
+
 TEST(StoredTextTest, AMarkKeepsWhatCanBeRead) {
   registry::v1::OfflineMark mark;
   mark.set_reason("disk \xc3");
   mark.set_by("token \xe9");
-  mark.mutable_time()->set_seconds(77);
+  mark.mutable_time()->set_seconds(1764000000);  // its bytes are no text
   const std::string stored = mark.SerializeAsString();
   ASSERT_FALSE(registry::v1::OfflineMark().ParseFromString(stored));
   registry::v1::OfflineMark mended;
   ASSERT_TRUE(mended.ParseFromString(ReadableMark(stored)));
   EXPECT_EQ(mended.reason(), "disk ?");
   EXPECT_EQ(mended.by(), "token ?");
-  EXPECT_EQ(mended.time().seconds(), 77);
+  EXPECT_EQ(mended.time().seconds(), 1764000000);
   mark.set_reason("disk");
   mark.set_by("é");
   EXPECT_EQ(ReadableMark(mark.SerializeAsString()), mark.SerializeAsString());
   EXPECT_EQ(ReadableMark("\xff\xff"), "") << "a mark all the same";
+  // A reason that is a number, and is none for that.
+  ASSERT_TRUE(mended.ParseFromString(ReadableMark("\x08\x05\x12\x01\xe9")));
+  EXPECT_EQ(mended.reason(), "");
+  EXPECT_EQ(mended.by(), "?");
 }
 
 }  // namespace

@@ -136,6 +136,8 @@ const std::vector<InstanceCase>& InstanceCases() {
       {"EmptyMetadataValue", [](I& i) { (*i.mutable_metadata())["k"] = ""; }, nullptr, ""},
       {"LongMetadataValue", [](I& i) { (*i.mutable_metadata())["k"] = Repeat("v", 1025); },
        "at.metadata[\"k\"]", "the value is 1025 bytes long, at most 1024"},
+      {"MetadataKeyNotUtf8", [](I& i) { (*i.mutable_metadata())["k\xe9"] = "v"; },
+       "at.metadata[\"k\\xe9\"]", "the key is not UTF-8"},
       {"MetadataValueNotUtf8", [](I& i) { (*i.mutable_metadata())["k"] = "\x80"; },
        "at.metadata[\"k\"]", "the value is not UTF-8"},
   };
