@@ -83,14 +83,18 @@ absl::StatusOr<GetStatusResponse> AgentService::StatusFor(
                 .ok();
   };
   services->erase(std::remove_if(services->begin(), services->end(), hidden), services->end());
-  // Paths, and the words of other clients.
+  // Paths, addresses, and the words of other clients.
   if (status.has_config()) {
     status.mutable_config()->clear_file();
     status.mutable_config()->clear_error();
   }
   if (status.has_xds()) status.mutable_xds()->clear_last_refusal();
+  const auto without_words = [](rpc::v1::Status* error) {
+    *error = StatusToProto(WithoutWords(StatusFromProto(*error)));
+  };
   for (auto& upstream : *status.mutable_upstreams()) {
-    if (upstream.has_journal_error()) upstream.mutable_journal_error()->clear_message();
+    if (upstream.has_journal_error()) without_words(upstream.mutable_journal_error());
+    if (upstream.has_last_error()) without_words(upstream.mutable_last_error());
   }
   return status;
 }

@@ -19,26 +19,32 @@ const std::string& NameOf(const agent::v1::UpstreamStatus& upstream) {
   return upstream.name().empty() ? upstream.uri() : upstream.name();
 }
 
+// The words of an error, or its code for a caller who may not see them.
+std::string WordsOf(const rpc::v1::Status& error) {
+  if (!error.message().empty()) return error.message();
+  return absl::StatusCodeToString(StatusFromProto(error).code());
+}
+
 }  // namespace
 
 absl::Status Readiness(const agent::v1::GetStatusResponse& status) {
   for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
     if (upstream.has_journal_error()) {
-      return absl::UnavailableError(
-          absl::StrCat("what is stated now would not survive this agent: ",
-                       std::string(StatusFromProto(upstream.journal_error()).message())));
+      return absl::UnavailableError(absl::StrCat(
+          "what is stated now would not survive this agent: ", WordsOf(upstream.journal_error())));
     }
     if (upstream.has_lapsed_since()) {
-      return absl::UnavailableError(
-          absl::StrCat("the lease at ", NameOf(upstream), " has run out (",
-                       std::string(StatusFromProto(upstream.last_error()).message()), ")"));
+      return absl::UnavailableError(absl::StrCat("the lease at ", NameOf(upstream),
+                                                 " has run out (", WordsOf(upstream.last_error()),
+                                                 ")"));
     }
     if (upstream.state() != agent::v1::UPSTREAM_STATE_READY) {
-      const absl::Status last = StatusFromProto(upstream.last_error());
       return absl::UnavailableError(absl::StrCat(
           NameOf(upstream), upstream.refused() ? " refuses this agent, and is " : " is ",
           StateText(upstream.state()),
-          last.ok() ? "" : absl::StrCat(" (", std::string(last.message()), ")")));
+          upstream.last_error().code() == 0
+              ? ""
+              : absl::StrCat(" (", WordsOf(upstream.last_error()), ")")));
     }
     // What a later incarnation holds is that one's to serve: a standby is ready.
     if (upstream.acknowledged() + upstream.superseded() < upstream.desired()) {

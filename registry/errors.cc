@@ -89,6 +89,18 @@ absl::Status Refusal(ErrorReason reason, const std::string& message,
   return status;
 }
 
+absl::Status WithoutWords(const absl::Status& status) {
+  absl::Status bare(status.code(), "");
+  // A known one: what the peer sent as a reason is words too.
+  const ErrorReason reason = ReasonOf(status);
+  if (reason == registry::v1::ERROR_REASON_UNSPECIFIED) return bare;
+  rpc::v1::ErrorInfo info;
+  info.set_reason(std::string(absl::StripPrefix(ErrorReason_Name(reason), kReasonPrefix)));
+  info.set_domain(kErrorDomain);
+  SetDetail(bare, kErrorInfoUrl, info);
+  return bare;
+}
+
 absl::Status InvalidField(const std::string& field, const std::string& description) {
   absl::Status status = Refusal(registry::v1::ERROR_REASON_INVALID_FIELD,
                                 absl::StrCat(field, ": ", description), {{"field", field}});

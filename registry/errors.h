@@ -59,6 +59,10 @@ ErrorReason ReasonOf(const absl::Status& status);
 // An entry of the reason's metadata, or nullopt.
 std::optional<std::string> ReasonMetadata(const absl::Status& status, const std::string& key);
 
+// The code and the reason of a status, for who may not see its words: these may name hosts, paths
+// and others' services.
+absl::Status WithoutWords(const absl::Status& status);
+
 // The delay that the peer asked for, if it did and it is positive.
 std::optional<absl::Duration> RetryDelayOf(const absl::Status& status);
 

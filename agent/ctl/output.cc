@@ -206,8 +206,14 @@ std::string FormatMessage(const std::string& raw) {
 std::string FormatStatus(const rpc::v1::Status& status) {
   if (status.code() == 0) return "-";
   const std::string code = absl::StatusCodeToString(static_cast<absl::StatusCode>(status.code()));
-  const std::optional<std::string> holder = ReasonMetadata(StatusFromProto(status), "holder");
-  return absl::StrCat(code, status.message().empty() ? "" : ": ", FormatMessage(status.message()),
+  const absl::Status last = StatusFromProto(status);
+  const std::optional<std::string> holder = ReasonMetadata(last, "holder");
+  // Who may not see the words sees the reason.
+  std::string words = FormatMessage(status.message());
+  if (words.empty() && ReasonOf(last) != registry::v1::ERROR_REASON_UNSPECIFIED) {
+    words = EnumText(ReasonOf(last));
+  }
+  return absl::StrCat(code, words.empty() ? "" : ": ", words,
                       holder.has_value() ? absl::StrCat(", held by ", *holder) : "");
 }
 

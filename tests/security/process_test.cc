@@ -493,6 +493,35 @@ TEST_F(SecurityProcessTest, TheAgentNamesNoStaticServiceToWhoMayNotKnowIt) {
   EXPECT_EQ(Ctl(target, Show("operator") + Args{"report-health", "vault"}).status, 0);
 }
 
+// Why a registry refuses the agent, or cannot be reached, names hosts and files.
+TEST_F(SecurityProcessTest, TheAgentsErrorsAreInWordsForOperatorsOnly) {
+  Daemon registry =
+      Daemon::Registry({"--store", "memory:", "--known-tokens-file",
+                        dir_.Write("tokens.yaml", TokensOf({{"agent-secret", "agent"}}))});
+  dir_.Write("policy.yaml",
+             Policy("- {certificates: ['spiffe://test/orders'], allow: [register, read], "
+                    "namespaces: default, services: orders}\n"
+                    "- {certificates: ['spiffe://test/operator'], allow: administer, "
+                    "namespaces: '*', services: '*'}\n"));
+  WritePair("operator", ca_.IssueClient("spiffe://test/operator"));
+  Daemon agent = Daemon::Agent(
+      registry.address(), Args{"--listen", "127.0.0.1:0", "--policy-file", File("policy.yaml")} +
+                              ServerTls() + ClientCa());
+  const auto shown = [&](const std::string& who) {
+    const std::string out = Ctl(agent.address(), Show(who) + Args{"status"}).out;
+    const size_t begin = std::min(out.find("last error"), out.size());
+    return out.substr(begin, out.find('\n', begin) - begin);
+  };
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(shown("operator"), "UNAUTHENTICATED"); }))
+      << shown("operator");
+  EXPECT_THAT(shown("operator"), HasSubstr("look at its token_file"));
+  EXPECT_EQ(shown("orders"), "last error    UNAUTHENTICATED: credentials needed");
+  const RunResult ready =
+      Ctl(agent.address(), Show("orders") + Args{"wait-ready", "--deadline", "100ms"});
+  EXPECT_NE(ready.status, 0);
+  EXPECT_THAT(ready.err, AllOf(HasSubstr("(UNAUTHENTICATED)"), Not(HasSubstr("()"))));
+}
+
 TEST_F(SecurityProcessTest, NoVersionOfTlsBelow12) {
   Daemon registry = Daemon::Registry(Args{"--store", "memory:"} + ServerTls());
   const auto connect = [&](const std::string& version) {
