@@ -282,7 +282,7 @@ TEST_F(FailbackBoundsTest, Rule13_TheBoundOfLocalSessionsIsAnErrorToTheCaller) {
 
 // Callers who are told apart do not take each other's places.
 TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotTakeEveryLocalSession) {
-  options_.max_sessions = 8;
+  options_.max_sessions = 12;
   Start();
   const auto open = [this](const std::string& incarnation, const std::string& owner) {
     OpenSessionRequest request;
@@ -294,14 +294,22 @@ TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotTakeEveryLocalSession) {
     return answer.get();
   };
   EXPECT_EQ(open("a-1", "a")->ttl().seconds(), 600) << "nor for long";
-  EXPECT_TRUE(open("a-2", "a").ok());
-  const absl::Status refused = open("a-3", "a").status();
+  const auto second = open("a-2", "a");
+  EXPECT_TRUE(second.ok());
+  EXPECT_TRUE(open("a-3", "a").ok());
+  const absl::Status refused = open("a-4", "a").status();
   EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_LIMIT_REACHED);
-  EXPECT_NE(refused.message().find("local sessions of one owner: at most 2 are allowed"),
+  EXPECT_NE(refused.message().find("local sessions of one owner: at most 3 are allowed"),
             std::string::npos)
       << refused;
   EXPECT_TRUE(open("a-2", "a").ok()) << "resumed";
   EXPECT_TRUE(open("b-1", "b").ok());
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(open(absl::StrCat("nobody-", i), "").ok()) << i;
+  CloseSessionRequest close;
+  close.set_session_id(second->session_id());
+  Answer<CloseSessionResponse> closed;
+  registry_->CloseSession(close, closed.Catch());
+  EXPECT_TRUE(open("a-4", "a").ok()) << "in the place of the one that has ended";
 }
 
 TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotTakeEveryInstance) {
@@ -343,6 +351,48 @@ TEST_F(FailbackBoundsTest, Rule13_InstancesWithoutASessionTogetherHaveTheShareOf
   EXPECT_TRUE(Register("a").item().ok());
   EXPECT_TRUE(Register("b").item().ok());
   EXPECT_EQ(ReasonOf(Register("c").item()), registry::v1::ERROR_REASON_LIMIT_REACHED);
+}
+
+TEST_F(FailbackBoundsTest, Rule13_OfTheRestOnlyWhatHasNoSessionIsOfTheirShare) {
+  options_.max_records = 8;
+  options_.callers_have_names = true;
+  Start();
+  OpenSessionRequest open;
+  open.set_incarnation("of-a");
+  open.set_owner("a");
+  Answer<OpenSessionResponse> opened;
+  registry_->OpenSession(open, opened.Catch());
+  const auto state = [&](const std::string& id) {
+    RegisterRequest request = MakeRegister({MakeInstance(id)});
+    request.set_session_id(opened.get()->session_id());
+    return Register(request).item();
+  };
+  for (const char* id : {"a1", "a2", "a3"}) EXPECT_TRUE(state(id).ok()) << id;
+  for (const char* id : {"n1", "n2", "n3", "n4"}) EXPECT_TRUE(Register(id).item().ok()) << id;
+  EXPECT_EQ(ReasonOf(Register("n5").item()), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  EXPECT_TRUE(state("n1").ok()) << "is of the owner now";
+  EXPECT_EQ(ReasonOf(state("n2")), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  EXPECT_TRUE(Register("n5").item().ok()) << "in its place";
+}
+
+// What is to be gone is in nobody's share.
+TEST_F(FailbackBoundsTest, Rule13_WhoHasItsShareMayUnregister) {
+  options_.max_records = 4;
+  options_.callers_have_names = true;
+  Start();
+  OpenSessionRequest open;
+  open.set_incarnation("of-a");
+  open.set_owner("a");
+  Answer<OpenSessionResponse> opened;
+  registry_->OpenSession(open, opened.Catch());
+  RegisterRequest request = MakeRegister({MakeInstance("a1"), MakeInstance("a2")});
+  request.set_session_id(opened.get()->session_id());
+  Register(request);
+  EXPECT_TRUE(Register("n1").item().ok());
+  UnregisterRequest gone = MakeUnregister("n1");
+  gone.set_session_id(opened.get()->session_id());
+  EXPECT_EQ(Unregister(gone).item(), absl::OkStatus());
+  EXPECT_EQ(fake_->unregisters.request_count(), 1);
 }
 
 TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotFollowAllThatMayBeFollowed) {

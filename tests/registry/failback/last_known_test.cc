@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "registry/last_known_sets.h"
 #include "tests/registry/failback/failback_fixture.h"
+#include "tests/registry/owned_subscriber.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -224,6 +225,21 @@ TEST_F(LastKnownTest, SetsBeyondTheBoundAreForgottenOnDiskToo) {
   EXPECT_EQ(List("s1").status().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(List("s2").ok());
   EXPECT_TRUE(List("s3").ok());
+}
+
+TEST_F(LastKnownTest, NoCallersSetsPushOutWhatAnotherHasLeft) {
+  options_.max_subscriptions = 4;
+  Start();
+  const auto leave = [this](const std::string& owner, const std::string& service) {
+    auto stream = Subscribe(std::make_shared<OwnedSubscriber>(owner, NewListener()), service);
+    fake_->subscriptions().back()->Push(SnapshotEvent(1, {MakeInstance("a", 1, service)}));
+  };
+  leave("alice", "first");
+  for (const char* service : {"m1", "m2", "m3", "m4"}) leave("mallory", service);
+  Lose();
+  EXPECT_TRUE(List("first").ok()) << List("first").status();
+  EXPECT_EQ(List("m1").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(List("m4").ok());
 }
 
 // --- List.
