@@ -1,6 +1,7 @@
 // What a message may make the daemons do before anybody knows whose it is: a few bytes do not
 // become many, compressed or not. On real processes, whose memory tells.
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <memory>
@@ -178,6 +179,49 @@ TEST_P(BoundsTest, AnInstanceOfManyEntriesIsRefused) {
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("at most"));
   ExpectWell();
+}
+
+// A registry that an agent has been led to. Once it is told to, it answers with 40 MB of one
+// letter, which are 40 KB when they are compressed.
+class SwellingRegistry final : public RegistryService::Service {
+ public:
+  SwellingRegistry() : answer_(40 << 20, 'x') {}
+
+  grpc::Status OpenSession(grpc::ServerContext* context, const OpenSessionRequest*,
+                           OpenSessionResponse* response) override {
+    ++calls_;
+    if (!swells_) return {grpc::StatusCode::UNAVAILABLE, "not yet"};
+    context->set_compression_algorithm(GRPC_COMPRESS_GZIP);
+    response->set_store_id(answer_);
+    return grpc::Status::OK;
+  }
+
+  void Swell() { swells_ = true; }
+  int calls() const { return calls_; }
+
+ private:
+  const std::string answer_;
+  std::atomic<bool> swells_{false};
+  std::atomic<int> calls_{0};
+};
+
+TEST(AgentBoundsTest, CompressedAnswersAreRefusedAndNotInflated) {
+  SwellingRegistry registry;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&registry);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  Daemon agent = Daemon::Agent(absl::StrCat("127.0.0.1:", port), {});
+  ASSERT_TRUE(Eventually([&] { return registry.calls() >= 2; }));
+  const int64_t before = PeakBytes(agent.process().pid());
+  registry.Swell();
+  // Who asks again has heard the answer before.
+  const int calls = registry.calls();
+  ASSERT_TRUE(Eventually([&] { return registry.calls() >= calls + 3; }));
+  EXPECT_LT(PeakBytes(agent.process().pid()) - before, 16 << 20);
+  EXPECT_EQ(agent.Stop(), 0);
+  server->Shutdown();
 }
 
 INSTANTIATE_TEST_SUITE_P(Daemons, BoundsTest, ::testing::Values(Which::kRegistry, Which::kAgent),

@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
 #include "registry/errors.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
@@ -166,6 +168,42 @@ TEST_F(ClientTest, ABrokenIdleConnectionIsToldAtOnce) {
   while (told.empty() && absl::Now() < deadline) changed.WaitFor(&mu, absl::Seconds(1));
   ASSERT_EQ(told.size(), 1);
   EXPECT_EQ(told[0].code(), absl::StatusCode::kUnavailable) << told[0];
+}
+
+// A registry that compresses its answers: as the client says that it takes them, or regardless.
+class CompressingService final : public RegistryService::Service {
+ public:
+  grpc::Status List(grpc::ServerContext* context, const ListRequest* request,
+                    ListResponse* response) override {
+    if (request->page_size() == kRegardless) {
+      context->set_compression_algorithm(GRPC_COMPRESS_GZIP);
+    } else {
+      context->set_compression_level(GRPC_COMPRESS_LEVEL_HIGH);
+    }
+    response->set_next_page_token(std::string(10000, 'x'));
+    return grpc::Status::OK;
+  }
+
+  static constexpr int kRegardless = 7;
+};
+
+TEST_F(ClientTest, NothingCompressedIsAskedForNorTaken) {
+  KillServer();
+  CompressingService service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  address_ = absl::StrCat("127.0.0.1:", port);
+  const auto client = NewClient();
+  ListRequest request;
+  const auto plain = CallAndWait(*client, &Registry::List, request);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->next_page_token().size(), 10000u);
+  request.set_page_size(CompressingService::kRegardless);
+  EXPECT_FALSE(CallAndWait(*client, &Registry::List, request).ok());
+  server->Shutdown();
 }
 
 TEST_F(ClientTest, TooLargeARequestIsRefusedHere) {
