@@ -134,6 +134,18 @@ ErrorReason ReasonOf(const absl::Status& status) {
   return reason;
 }
 
+std::string ReasonText(const absl::Status& status) {
+  const ErrorReason reason = ReasonOf(status);
+  if (reason == registry::v1::ERROR_REASON_UNSPECIFIED) return "";
+  return std::string(absl::StripPrefix(ErrorReason_Name(reason), kReasonPrefix));
+}
+
+std::map<std::string, std::string> ReasonMetadata(const absl::Status& status) {
+  const auto info = ErrorInfoOf(status);
+  if (!info.has_value()) return {};
+  return {info->metadata().begin(), info->metadata().end()};
+}
+
 std::optional<std::string> ReasonMetadata(const absl::Status& status, const std::string& key) {
   const auto info = ErrorInfoOf(status);
   if (!info.has_value()) return std::nullopt;

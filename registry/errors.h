@@ -56,7 +56,12 @@ absl::Status WithRetryDelay(absl::Status status, absl::Duration delay);
 // The reason in `status`, or ERROR_REASON_UNSPECIFIED when there is none (plain gRPC errors).
 ErrorReason ReasonOf(const absl::Status& status);
 
-// An entry of the reason's metadata, or nullopt.
+// The same as people read it, as `STORE_READ_ONLY`; empty when there is none.
+std::string ReasonText(const absl::Status& status);
+
+// All of the reason's metadata.
+std::map<std::string, std::string> ReasonMetadata(const absl::Status& status);
+// An entry of it, or nullopt.
 std::optional<std::string> ReasonMetadata(const absl::Status& status, const std::string& key);
 
 // The code and the reason of a status, for who may not see its words: these may name hosts, paths

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "registry/failback_core.h"
 #include "registry/utf8.h"
 #include "registry/version.h"
@@ -12,6 +13,17 @@ namespace failback {
 namespace {
 
 constexpr size_t kMaxReportedError = 128;
+
+// The file's path comes first, the cause last.
+void KeepEnd(std::string* error) {
+  constexpr char kCut[] = "…";
+  if (error->size() <= kMaxReportedError) return;
+  size_t begin = error->size() - (kMaxReportedError - sizeof(kCut) + 1);
+  while (begin < error->size() && (static_cast<unsigned char>((*error)[begin]) & 0xC0) == 0x80) {
+    ++begin;
+  }
+  *error = absl::StrCat(kCut, error->substr(begin));
+}
 
 }  // namespace
 
@@ -81,7 +93,7 @@ registry::v1::AgentReport FailbackRegistry::Core::Report() const {
   }
   if (stats.journal.has_value() && !stats.journal->error.ok()) {
     std::string error = MadePrintable(std::string(stats.journal->error.message()), ' ');
-    CutUtf8(kMaxReportedError, &error);
+    KeepEnd(&error);
     report.set_journal_error(std::move(error));
   }
   if (stats.twins > 0)

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/ctl/output.h"
+#include "registry/errors.h"
 #include "registry/proto_time.h"
 #include "registry/utf8.h"
 
@@ -135,6 +136,26 @@ std::string FormatHistory(const google::protobuf::RepeatedPtrField<InstanceChang
   return FormatTable({"WHEN", "WHAT", "BY", "GENERATION", "REVISION", "DETAIL"}, rows);
 }
 
+// How an operation's last attempt ended, with nothing left out.
+std::string FormatLastStatus(const agent::v1::PendingOperation& operation) {
+  const absl::Status status = StatusFromProto(operation.last_status());
+  if (status.ok()) return "";
+  const std::string reason = ReasonText(status);
+  std::string text =
+      "\n" +
+      Row("last status",
+          MadePrintable(absl::StrCat(operation.id(), " at ", operation.upstream()), ' ')) +
+      Row("  code", absl::StrCat(absl::StatusCodeToString(status.code()),
+                                 reason.empty() ? "" : ", ", reason));
+  if (!status.message().empty()) {
+    text += Row("  message", MadePrintable(std::string(status.message()), ' '));
+  }
+  for (const auto& [key, value] : ReasonMetadata(status)) {
+    text += Row(MadePrintable("  " + key, ' '), MadePrintable(value, ' '));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const Palette& palette) {
@@ -233,6 +254,7 @@ std::string FormatDescription(const InstanceDescription& description,
   if (description.pending_size() > 0) {
     text += "\n" + FormatPending({description.pending().begin(), description.pending().end()}, now,
                                  palette);
+    for (const auto& operation : description.pending()) text += FormatLastStatus(operation);
   }
   text += description.history_size() > 0
               ? "\n" + FormatHistory(description.history(), now)

@@ -66,11 +66,10 @@ void AddAgents(CLI::App* app, CtlAction* action) {
   command->footer(
       "Agents report with their renewals. One is in trouble when something is parked or "
       "superseded,\n"
-      "when an operation has been pending for a minute, or when its renewals are overdue. One "
-      "whose\n"
-      "session has ended is not listed any more. A registry over etcd lists those that renew "
-      "there;\n"
-      "ask each.\n\n"
+      "when an operation has been pending for a minute, or when its renewals are overdue. Of a\n"
+      "long reason the end is shown: `failbackctl status` at the agent has the whole. One whose\n"
+      "session has ended is not listed any more. A registry over etcd lists those that renew\n"
+      "there; ask each.\n\n"
       "Examples:\n"
       "  failbackctl agents --target 127.0.0.1:7070\n"
       "  failbackctl agents --trouble -o json --target 127.0.0.1:7070");

@@ -206,15 +206,12 @@ std::string FormatMessage(const std::string& raw) {
 std::string FormatStatus(const rpc::v1::Status& status) {
   if (status.code() == 0) return "-";
   const std::string code = absl::StatusCodeToString(static_cast<absl::StatusCode>(status.code()));
-  const absl::Status last = StatusFromProto(status);
-  const std::optional<std::string> holder = ReasonMetadata(last, "holder");
-  // Who may not see the words sees the reason.
-  std::string words = FormatMessage(status.message());
-  if (words.empty() && ReasonOf(last) != registry::v1::ERROR_REASON_UNSPECIFIED) {
-    words = EnumText(ReasonOf(last));
-  }
-  return absl::StrCat(code, words.empty() ? "" : ": ", words,
-                      holder.has_value() ? absl::StrCat(", held by ", *holder) : "");
+  const absl::Status parsed = StatusFromProto(status);
+  const std::optional<std::string> holder = ReasonMetadata(parsed, "holder");
+  const std::string reason = ReasonText(parsed);
+  return absl::StrCat(code, status.message().empty() ? "" : ": ", FormatMessage(status.message()),
+                      holder.has_value() ? absl::StrCat(", held by ", *holder) : "",
+                      reason.empty() ? "" : absl::StrCat(" [", reason, "]"));
 }
 
 std::string FormatEndpoint(const ServiceInstance& instance) {

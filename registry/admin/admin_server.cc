@@ -99,10 +99,7 @@ std::string ErrorJson(const std::string& code, const absl::Status& status) {
   admin::v1::Error error;
   error.set_code(code);
   error.set_message(std::string(status.message()));
-  if (const ErrorReason reason = ReasonOf(status);
-      reason != registry::v1::ERROR_REASON_UNSPECIFIED) {
-    error.set_reason(registry::v1::ErrorReason_Name(reason).substr(sizeof("ERROR_REASON_") - 1));
-  }
+  error.set_reason(ReasonText(status));
   for (const char* key : {"limit", "actual", "rank", "generation"}) {
     if (const auto value = ReasonMetadata(status, key); value.has_value()) {
       (*error.mutable_details())[key] = *value;

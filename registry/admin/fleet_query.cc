@@ -79,7 +79,8 @@ std::vector<std::string> TroublesOf(const SessionSummary& session,
                                     " ago, of a TTL of ", absl::FormatDuration(ttl)));
   }
   if (!report.journal_error().empty()) {
-    troubles.push_back(absl::StrCat("its intent journal: ", report.journal_error()));
+    troubles.push_back(absl::StrCat("its intent journal cannot be written (STORE_READ_ONLY): ",
+                                    report.journal_error()));
   }
   if (report.has_twin_time() && now - FromProto(report.twin_time()) < kTwinsAreTold) {
     troubles.push_back(absl::StrCat(

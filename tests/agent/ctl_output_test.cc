@@ -96,6 +96,26 @@ TEST(CtlOutputTest, ARegistryThatRefusesTheAgentIsNotOnlyConnecting) {
   EXPECT_THAT(FormatUpstreamLines(status), ElementsAre(HasSubstr("main  connecting, refused  0 ")));
 }
 
+TEST(CtlOutputTest, AStatusHasItsReasonAndADescriptionLeavesNothingOut) {
+  admin::v1::InstanceDescription description;
+  agent::v1::PendingOperation& operation = *description.add_pending();
+  operation.set_id("register default/orders/a");
+  operation.set_upstream("main");
+  *operation.mutable_last_status() = StatusToProto(
+      Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY,
+              "failed to connect to all addresses: the store cannot be written: disk full",
+              {{"path", "/var/lib\x1b/a.db"}}));
+  EXPECT_EQ(FormatStatus(operation.last_status()), "UNAVAILABLE: disk full [STORE_READ_ONLY]");
+  const std::string text = FormatDescription(description, {}, kNow, Palette());
+  EXPECT_THAT(text, HasSubstr("UNAVAILABLE: disk full [STORE_READ_ONLY]  main\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nlast status   register default/orders/a at main\n"
+                        "  code        UNAVAILABLE, STORE_READ_ONLY\n"
+                        "  message     failed to connect to all addresses: the store cannot be "
+                        "written: disk full\n"
+                        "  path        /var/lib /a.db\n"));
+}
+
 TEST(CtlOutputTest, HeldIsToldBesideOffline) {
   InstanceRecord record;
   record.set_held(true);

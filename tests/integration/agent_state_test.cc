@@ -137,6 +137,7 @@ TEST_F(AgentStateTest, ACopiedStateDirectoryInUseIsNoticedAndTheOriginalKeepsIts
 }
 
 TEST_F(AgentStateTest, AJournalThatCannotBeWrittenIsToldWhereverAnOperatorLooks) {
+  constexpr char kJournalTrouble[] = "its intent journal cannot be written (STORE_READ_ONLY): ";
   StartRegistry();
   Daemon agent = StartAgent();
   ASSERT_EQ(Register(agent, "a", "acknowledged").status, 0);
@@ -159,9 +160,11 @@ TEST_F(AgentStateTest, AJournalThatCannotBeWrittenIsToldWhereverAnOperatorLooks)
   EXPECT_THAT(ready.err, HasSubstr("would not survive this agent"));
   EXPECT_THAT(Http(agent.admin(), "GET", "/overview").body, HasSubstr("journalError"));
   EXPECT_TRUE(Eventually([&] {
-    return Ctl(registry_->address(), {"agents", "--trouble"}).out.find("its intent journal: ") !=
+    return Ctl(registry_->address(), {"agents", "--trouble"}).out.find(kJournalTrouble) !=
            std::string::npos;
   })) << Ctl(registry_->address(), {"agents"}).out;
+  EXPECT_THAT(Ctl(registry_->address(), {"agents", "--trouble"}).out, HasSubstr("(SQLite "))
+      << "the cause, however long the path is";
 
   ASSERT_EQ(sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr), SQLITE_OK);
   sqlite3_close(other);
@@ -170,7 +173,7 @@ TEST_F(AgentStateTest, AJournalThatCannotBeWrittenIsToldWhereverAnOperatorLooks)
   }));
   EXPECT_EQ(Ctl(agent.address(), {"wait-ready"}).status, 0);
   EXPECT_TRUE(Eventually([&] {
-    return Ctl(registry_->address(), {"agents", "--trouble"}).out.find("its intent journal: ") ==
+    return Ctl(registry_->address(), {"agents", "--trouble"}).out.find(kJournalTrouble) ==
            std::string::npos;
   }));
 }

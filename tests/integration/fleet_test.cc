@@ -75,13 +75,17 @@ TEST_F(FleetTest, Intents_AreListedWithHowFarTheyHaveCome) {
   ASSERT_TRUE(Eventually(parked));
   EXPECT_THAT(Ctl(agent_.address(), {"intents"}).out,
               AllOf(HasSubstr("default/orders/a"), HasSubstr("default/orders/beyond"),
-                    HasSubstr("acknowledged"), HasSubstr("RESOURCE_EXHAUSTED")));
+                    HasSubstr("acknowledged"), HasSubstr("RESOURCE_EXHAUSTED"),
+                    HasSubstr(" [LIMIT_REACHED]")));
   EXPECT_THAT(Ctl(agent_.address(), {"intents", "--state", "parked"}).out,
               AllOf(HasSubstr("beyond"), Not(HasSubstr("orders/a "))));
   EXPECT_EQ(Ctl(agent_.address(), {"intents", "--state", "wrong"}).status, 2);
   EXPECT_THAT(Ctl(agent_.address(), {"describe", "orders", "--id", "beyond"}).out,
-              HasSubstr("status        parked: not acknowledged by the registry; its owner says "
-                        "healthy\n"));
+              AllOf(HasSubstr("status        parked: not acknowledged by the registry; its owner "
+                              "says healthy\n"),
+                    HasSubstr("last status   register default/orders/beyond at "),
+                    HasSubstr("  code        RESOURCE_EXHAUSTED, LIMIT_REACHED\n"),
+                    HasSubstr("  limit       2\n")));
   EXPECT_EQ(Ctl(agent_.address(), {"intents", "--state", "accepted"}).status, 2);
   // A list of the agent shows it too, while the registry answers; a list of the registry has none
   // of it.

@@ -515,7 +515,7 @@ TEST_F(SecurityProcessTest, TheAgentsErrorsAreInWordsForOperatorsOnly) {
   ASSERT_TRUE(Eventually([&] { return absl::StrContains(shown("operator"), "UNAUTHENTICATED"); }))
       << shown("operator");
   EXPECT_THAT(shown("operator"), HasSubstr("look at its token_file"));
-  EXPECT_EQ(shown("orders"), "last error    UNAUTHENTICATED: credentials needed");
+  EXPECT_EQ(shown("orders"), "last error    UNAUTHENTICATED [CREDENTIALS_NEEDED]");
   const RunResult ready =
       Ctl(agent.address(), Show("orders") + Args{"wait-ready", "--deadline", "100ms"});
   EXPECT_NE(ready.status, 0);
