@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "registry/reconnect_backoff.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -27,6 +29,11 @@ AddressKind KindOf(const std::string& address) {
 // memory, and shares that differ by more are not told apart by few calls anyway.
 constexpr uint32_t kMaxCopies = 16;
 constexpr size_t kMaxAddresses = 512;
+
+// Of instances: one that has gone is listed for some time, and one that comes back at its address
+// gets calls soon.
+constexpr absl::Duration kConnectTimeout = absl::Seconds(2);
+constexpr absl::Duration kLongestBackoff = absl::Seconds(2);
 
 uint32_t WeightOf(const ServiceInstance& instance) {
   return instance.has_weight() ? instance.weight() : 100;
@@ -115,11 +122,7 @@ class DiscoveryChannel::State {
   State(std::string service, Options options)
       : service_(std::move(service)), options_(std::move(options)) {
     if (options_.credentials == nullptr) options_.credentials = grpc::InsecureChannelCredentials();
-    const grpc_channel_args arguments = options_.arguments.c_channel_args();
-    for (size_t i = 0; i < arguments.num_args; ++i) {
-      if (std::string(arguments.args[i].key) == GRPC_ARG_LB_POLICY_NAME) return;
-    }
-    options_.arguments.SetLoadBalancingPolicyName("round_robin");
+    options_.arguments = ArgumentsOf(options_);
   }
 
   void Update(const ServiceSnapshot& snapshot) {
@@ -159,6 +162,22 @@ class DiscoveryChannel::State {
   std::string target_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
 };
+
+grpc::ChannelArguments DiscoveryChannel::ArgumentsOf(const Options& options) {
+  bool policy = false;
+  bool backoff = false;
+  const grpc_channel_args given = options.arguments.c_channel_args();
+  for (size_t i = 0; i < given.num_args; ++i) {
+    const absl::string_view key = given.args[i].key;
+    policy = policy || key == GRPC_ARG_LB_POLICY_NAME;
+    backoff = backoff || key == GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS ||
+              key == GRPC_ARG_MIN_RECONNECT_BACKOFF_MS || key == GRPC_ARG_MAX_RECONNECT_BACKOFF_MS;
+  }
+  grpc::ChannelArguments arguments = options.arguments;
+  if (!policy) arguments.SetLoadBalancingPolicyName("round_robin");
+  if (!backoff) SetReconnectBackoff(kConnectTimeout, kLongestBackoff, &arguments);
+  return arguments;
+}
 
 absl::StatusOr<std::unique_ptr<DiscoveryChannel>> DiscoveryChannel::Create(
     Agent* agent, const std::string& service, Options options) {

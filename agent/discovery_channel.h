@@ -26,6 +26,9 @@
 // fail than none. Instances whose address is a host name are left out while there are others with
 // IP addresses, as a target lists addresses or is one name.
 //
+// An instance that cannot be reached is tried again every two seconds at least, for as long as it is
+// listed; gRPC's own limit is two minutes.
+//
 // Thread safety: all methods from any thread. May be destroyed anywhere.
 
 #ifndef FAILBACK_AGENT_DISCOVERY_CHANNEL_H_
@@ -59,11 +62,15 @@ class DiscoveryChannel {
   struct Options {
     // Null: plain text.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
-    // Taken for each channel; `round_robin` is added unless they name another policy.
+    // Taken for each channel; see ArgumentsOf.
     grpc::ChannelArguments arguments;
     // Preferred while it has an instance to call; empty: no preference.
     std::string zone;
   };
+
+  // What each channel is made with: the options' own, and of what they leave out the policy
+  // `round_robin` and how soon an instance is tried again.
+  static grpc::ChannelArguments ArgumentsOf(const Options& options);
 
   // `agent` outlives the object. INVALID_ARGUMENT names what is wrong with the service's name.
   static absl::StatusOr<std::unique_ptr<DiscoveryChannel>> Create(Agent* agent,

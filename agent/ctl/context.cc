@@ -17,6 +17,7 @@
 #include "grpcpp/grpcpp.h"
 #include "registry/address.h"
 #include "registry/errors.h"
+#include "registry/reconnect_backoff.h"
 
 namespace failback {
 namespace {
@@ -114,11 +115,7 @@ absl::Status CtlContext::Connect() {
   }
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // Despite its name, how long one connection attempt may take.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
-                   static_cast<int>(absl::ToInt64Milliseconds(timeout)));
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  SetReconnectBackoff(timeout, absl::Milliseconds(500), &arguments);
   if (!security.server_name.empty()) arguments.SetSslTargetNameOverride(security.server_name);
   const bool tls = security_->encrypted() && !address->is_unix();
   channel_ = grpc::CreateCustomChannel(

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -21,6 +22,7 @@
 namespace failback {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 ServiceInstance Instance(const std::string& id, const std::string& address, int port) {
@@ -37,6 +39,39 @@ ServiceInstance With(ServiceInstance instance, registry::v1::HealthStatus status
   instance.set_status(status);
   instance.set_zone(zone);
   return instance;
+}
+
+// The arguments that are given for each key, in their order.
+std::map<std::string, std::vector<std::string>> Arguments(
+    const DiscoveryChannel::Options& options) {
+  const grpc::ChannelArguments arguments = DiscoveryChannel::ArgumentsOf(options);
+  const grpc_channel_args args = arguments.c_channel_args();
+  std::map<std::string, std::vector<std::string>> values;
+  for (size_t i = 0; i < args.num_args; ++i) {
+    const grpc_arg& arg = args.args[i];
+    values[arg.key].push_back(arg.type == GRPC_ARG_STRING ? arg.value.string
+                                                          : absl::StrCat(arg.value.integer));
+  }
+  return values;
+}
+
+// gRPC's own wait grows to two minutes: an instance that is back would get no call in that time.
+TEST(DiscoveryChannelArguments, AnInstanceIsTriedAgainSoon) {
+  const auto values = Arguments({});
+  EXPECT_THAT(values.at(GRPC_ARG_LB_POLICY_NAME), ElementsAre("round_robin"));
+  EXPECT_THAT(values.at(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS), ElementsAre("100"));
+  EXPECT_THAT(values.at(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS), ElementsAre("2000"));
+  EXPECT_THAT(values.at(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS), ElementsAre("2000"));
+}
+
+TEST(DiscoveryChannelArguments, WhatIsGivenCounts) {
+  DiscoveryChannel::Options options;
+  options.arguments.SetLoadBalancingPolicyName("pick_first");
+  options.arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 60000);
+  const auto values = Arguments(options);
+  EXPECT_THAT(values.at(GRPC_ARG_LB_POLICY_NAME), ElementsAre("pick_first"));
+  EXPECT_THAT(values.at(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS), ElementsAre("60000"));
+  EXPECT_EQ(values.count(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS), 0u);
 }
 
 TEST(InstancesToCallTest, TheBestStatusThenTheZone) {
