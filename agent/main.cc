@@ -85,7 +85,8 @@ void DrainAndLog(AgentService* service, absl::Duration deadline) {
     if (response.ok()) {
       Log(response->remaining() == 0 ? LogLevel::kInfo : LogLevel::kWarning, "drained",
           {{"unregistered", absl::StrCat(response->unregistered())},
-           {"remaining", absl::StrCat(response->remaining())}});
+           {"remaining", absl::StrCat(response->remaining())},
+           {"persistent", absl::StrCat(response->persistent())}});
     } else {
       Log(LogLevel::kWarning, "drain failed", {{"status", response.status().ToString()}});
     }

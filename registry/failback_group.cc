@@ -666,6 +666,7 @@ void FailbackGroup::Drain(absl::Duration deadline, Callback<agent::v1::DrainResp
           if (!answer.ok()) return std::move(done)(answer.status());
           sum.set_unregistered(sum.unregistered() + answer->unregistered());
           sum.set_remaining(sum.remaining() + answer->remaining());
+          sum.set_persistent(sum.persistent() + answer->persistent());
         }
         std::move(done)(std::move(sum));
       });

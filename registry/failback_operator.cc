@@ -395,8 +395,11 @@ void FailbackRegistry::Core::AdvanceDrain(Deferred* deferred) {
 void FailbackRegistry::Core::FinishDrain(bool closed, Deferred* deferred) {
   agent::v1::DrainResponse response;
   for (const auto& [key, record] : records_) {
-    if (record->persistent && record->present) continue;  // meant to stay
-    if (record->superseded) continue;                     // nothing of ours is there
+    if (record->superseded) continue;             // nothing of ours is there
+    if (record->persistent && record->present) {  // meant to stay
+      if (record->acknowledged > 0) response.set_persistent(response.persistent() + 1);
+      continue;
+    }
     if (record->present ? closed : !record->pending()) {
       response.set_unregistered(response.unregistered() + (record->present ? 1 : 0));
     } else {

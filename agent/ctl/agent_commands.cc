@@ -282,10 +282,14 @@ void AddDrain(CLI::App* app, CtlAction* action) {
       DrainResponse response;
       const grpc::Status status = Drain(context, *deadline, &response);
       if (!status.ok()) return context->Report("drain", StatusFromGrpc(status));
-      const int shown = context->Show("drain",
-                                      absl::StrCat("unregistered ", response.unregistered(),
-                                                   ", remaining ", response.remaining(), "\n"),
-                                      response);
+      const int shown = context->Show(
+          "drain",
+          absl::StrCat(
+              "unregistered ", response.unregistered(), ", remaining ", response.remaining(),
+              response.persistent() == 0 ? ""
+                                         : absl::StrCat(", persistent ", response.persistent()),
+              "\n"),
+          response);
       return response.remaining() == 0 ? shown : kCtlFailed;
     };
   });

@@ -150,16 +150,22 @@ TEST_F(FailbackBoundsTest, Rule12_DrainDoesNotWaitForWhatIsParked) {
   EXPECT_EQ(drained.get()->remaining(), 1);
 }
 
-TEST_F(FailbackBoundsTest, Rule12_DrainLeavesPersistentInstancesAndDoesNotCountThem) {
+TEST_F(FailbackBoundsTest, Rule12_DrainLeavesPersistentInstancesAndCountsThemByThemselves) {
   Start();
   ServiceInstance stays = MakeInstance("stays");
   stays.set_persistent(true);
   Register(MakeRegister({stays, MakeInstance("goes")}));
+  // One that the registry does not have is not left there.
+  fake_->registers.AnswerWith([](const auto&) { return absl::PermissionDeniedError("no"); });
+  ServiceInstance refused = MakeInstance("refused");
+  refused.set_persistent(true);
+  Register(MakeRegister({refused}));
   Answer<agent::v1::DrainResponse> drained;
   registry_->Drain(absl::Seconds(10), drained.Catch());
   ASSERT_TRUE(drained.done());
   EXPECT_EQ(drained.get()->unregistered(), 1);
   EXPECT_EQ(drained.get()->remaining(), 0);
+  EXPECT_EQ(drained.get()->persistent(), 1);
   EXPECT_EQ(fake_->unregisters.request_count(), 0);
 }
 

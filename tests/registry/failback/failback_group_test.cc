@@ -438,6 +438,10 @@ TEST_F(FailbackGroupTest, Rule14_AMergedSubscriptionThatResumesIsNotToldWhatMayB
 TEST_F(FailbackGroupTest, DrainIsAtAllAndItsNumbersAreSums) {
   ASSERT_EQ(Start({"old", "new"}), absl::OkStatus());
   Register("a");
+  ServiceInstance stays = MakeInstance("stays");
+  stays.set_persistent(true);
+  Answer<RegisterResponse> registered;
+  group_->Register(MakeRegister({stays}), registered.Catch());
   GoAway("new");
   fakes_["new"]->closes.AnswerWith([](const auto&) { return Away(); });
   Answer<agent::v1::DrainResponse> drained;
@@ -447,6 +451,7 @@ TEST_F(FailbackGroupTest, DrainIsAtAllAndItsNumbersAreSums) {
   clock_.Advance(absl::Seconds(6));
   EXPECT_EQ(drained.get()->unregistered(), 1);
   EXPECT_EQ(drained.get()->remaining(), 1);
+  EXPECT_EQ(drained.get()->persistent(), 2);
 }
 
 TEST_F(FailbackGroupTest, Rule15_DestructionAnswersEveryCallAndEndsSubscriptions) {
