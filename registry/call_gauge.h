@@ -10,8 +10,12 @@
 #define FAILBACK_REGISTRY_CALL_GAUGE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "retry/mutex.h"
@@ -86,6 +90,21 @@ class KeyedGauge {
   const int limit_;
   const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
 };
+
+// Places of several gauges.
+struct Places {
+  std::vector<std::shared_ptr<void>> held;
+  std::optional<size_t> full;  // the first gauge that had none
+};
+
+// What was entered, all or nothing: a call that one gauge refuses holds no place of the others while
+// its refusal is on its way, however long its client takes.
+inline Places AllOrNone(std::vector<std::shared_ptr<void>> entered) {
+  for (size_t i = 0; i < entered.size(); ++i) {
+    if (entered[i] == nullptr) return {{}, i};
+  }
+  return {std::move(entered), std::nullopt};
+}
 
 }  // namespace failback
 

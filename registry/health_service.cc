@@ -177,30 +177,30 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  const std::string peer = context->peer();
-  std::vector<std::shared_ptr<void>> places = {watches_.Enter(),
-                                               watches_of_addresses_.Enter(AddressOf(peer)),
-                                               watches_of_connections_.Enter(ConnectionOf(peer))};
   HealthCheckRequest request;
   absl::Status status = ParseWithin(kSmallRequest, *bytes, &request);
   if (status.ok()) status = CheckName(request.service());
-  const std::pair<const char*, int> limits[] = {
-      {"", watches_.limit()},
-      {" from one address", watches_of_addresses_.limit()},
-      {" on one connection", watches_of_connections_.limit()},
-  };
-  for (size_t i = 0; i < places.size() && status.ok(); ++i) {
-    if (places[i] != nullptr) continue;
-    const auto& [where, limit] = limits[i];
+  Places places;
+  if (status.ok()) {
+    const std::string peer = context->peer();
+    places = AllOrNone({watches_.Enter(), watches_of_addresses_.Enter(AddressOf(peer)),
+                        watches_of_connections_.Enter(ConnectionOf(peer))});
+  }
+  if (places.full.has_value()) {
+    const std::pair<const char*, int> limits[] = {
+        {"", watches_.limit()},
+        {" from one address", watches_of_addresses_.limit()},
+        {" on one connection", watches_of_connections_.limit()},
+    };
+    const auto& [where, limit] = limits[*places.full];
     status = WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED,
                                     absl::StrCat("too many watches at once", where, ", at most ",
                                                  limit, " are allowed"),
                                     {{"limit", absl::StrCat(limit)}}),
                             options_.overload_delay);
   }
-  if (!status.ok()) places.clear();  // a refused one holds none
   auto watcher = std::make_shared<Watcher>(this, status.ok() ? request.service() : std::string(),
-                                           std::move(places));
+                                           std::move(places.held));
   watcher->Hold();
   if (!status.ok()) {
     watcher->End(status);

@@ -1,7 +1,6 @@
 #include "registry/registry_server.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <climits>
 #include <functional>
@@ -380,25 +379,28 @@ class RegistryServer::Service final : public ServiceBase {
     absl::Status refusal = registry.status();
     SubscribeRequest request;
     if (refusal.ok()) refusal = ParseWithin(kSmallRequest, *bytes, &request);
-    const std::array<std::shared_ptr<void>, 3> places = {
-        subscriptions_.Enter(), subscriptions_of_owners_.Enter(owner),
-        subscriptions_per_connection_.Enter(ConnectionOf(context->peer()))};
+    Places places;
+    if (refusal.ok()) {
+      places = AllOrNone({subscriptions_.Enter(), subscriptions_of_owners_.Enter(owner),
+                          subscriptions_per_connection_.Enter(ConnectionOf(context->peer()))});
+    }
+    if (places.full == 0) {
+      refusal = Overloaded(Limit::kSubscriptions, subscriptions_.limit());
+    } else if (places.full == 1) {
+      refusal =
+          Overloaded(Limit::kSubscriptions, subscriptions_of_owners_.limit(),
+                     absl::StrCat(" (the share of one owner, of ", subscriptions_.limit(), ")"));
+    } else if (places.full == 2) {
+      refusal =
+          Overloaded(Limit::kSubscriptionsPerConnection, subscriptions_per_connection_.limit());
+    }
     auto state = std::make_shared<std::shared_ptr<SubscribeReactor::State>>();
-    auto* reactor =
-        new SubscribeReactor(context, request, cache_, &call_stats_,
-                             [this, state, places] { subscribe_streams_.Remove(*state); });
+    auto* reactor = new SubscribeReactor(
+        context, request, cache_, &call_stats_,
+        [this, state, held = std::move(places.held)] { subscribe_streams_.Remove(*state); });
     *state = reactor->state();
     if (!refusal.ok()) {
       (*state)->Started(refusal);
-    } else if (places[0] == nullptr) {
-      (*state)->Started(Overloaded(Limit::kSubscriptions, subscriptions_.limit()));
-    } else if (places[1] == nullptr) {
-      (*state)->Started(
-          Overloaded(Limit::kSubscriptions, subscriptions_of_owners_.limit(),
-                     absl::StrCat(" (the share of one owner, of ", subscriptions_.limit(), ")")));
-    } else if (places[2] == nullptr) {
-      (*state)->Started(
-          Overloaded(Limit::kSubscriptionsPerConnection, subscriptions_per_connection_.limit()));
     } else if (!subscribe_streams_.Add(*state)) {
       (*state)->Started(ShuttingDown());
     } else {
