@@ -110,6 +110,7 @@ void Services::Service::OnLoaded(Contents contents, int64_t revision, const Stor
   const std::shared_ptr<SubscriptionHub> hub = services_->Hub(store.epoch);
   if (hub == nullptr) return OnLoadFailed(absl::UnavailableError("etcd has begun a new epoch"));
   SubscriptionHub::Deliveries deliveries;
+  SubscriptionHub::Due due;
   {
     MutexLock lock(&mu_);
     if (dropped_) return;
@@ -135,10 +136,11 @@ void Services::Service::OnLoaded(Contents contents, int64_t revision, const Stor
       for (const auto& stream : waiting_) Join(stream, &deliveries);
       waiting_.clear();
     } else {
-      Publish(static_cast<uint64_t>(revision), before, &deliveries);
+      Publish(static_cast<uint64_t>(revision), before, &deliveries, &due);
     }
     watch_ = services_->watcher_.Watch(range_.begin, range_.end, revision + 1, shared_from_this());
   }
+  Compare(hub.get(), due, &deliveries);
   SubscriptionHub::Deliver(deliveries);
 }
 
@@ -148,7 +150,9 @@ void Services::Service::OnLoadFailed(const absl::Status& status) {
 }
 
 void Services::Service::OnEvents(int64_t revision, std::vector<mvccpb::Event> events) {
+  std::shared_ptr<SubscriptionHub> hub;
   SubscriptionHub::Deliveries deliveries;
+  SubscriptionHub::Due due;
   std::vector<Fences::Gone> gone;
   {
     MutexLock lock(&mu_);
@@ -167,10 +171,12 @@ void Services::Service::OnEvents(int64_t revision, std::vector<mvccpb::Event> ev
         SetMark(*marked, put ? DecodeMark(event.kv().value()) : Blob(), &before);
       }
     }
-    Publish(static_cast<uint64_t>(revision), before, &deliveries);
+    Publish(static_cast<uint64_t>(revision), before, &deliveries, &due);
+    hub = hub_;
   }
   // Before anybody hears that it has gone.
   services_->fences_->Add(std::move(gone));
+  Compare(hub.get(), due, &deliveries);
   SubscriptionHub::Deliver(deliveries);
 }
 
@@ -243,7 +249,8 @@ void Services::Service::Set(const std::string& key, Held now, Blobs* before) {
 }
 
 void Services::Service::Publish(uint64_t revision, const Blobs& before,
-                                SubscriptionHub::Deliveries* deliveries) {
+                                SubscriptionHub::Deliveries* deliveries,
+                                SubscriptionHub::Due* due) {
   revision_ = revision;
   std::vector<InstanceChange> changes = Changes(before);
   if (changes.empty()) return;
@@ -253,7 +260,19 @@ void Services::Service::Publish(uint64_t revision, const Blobs& before,
   const auto contents = [this](const std::string&) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return SubscriptionHub::Present{Entries(), revision_};
   };
-  hub_->Publish(std::move(commit), contents, deliveries);
+  hub_->Publish(std::move(commit), contents, deliveries, due);
+}
+
+void Services::Service::Compare(SubscriptionHub* hub, const SubscriptionHub::Due& due,
+                                SubscriptionHub::Deliveries* deliveries) {
+  const auto contents = [this](const std::string&) {
+    MutexLock lock(&mu_);
+    return SubscriptionHub::Present{Entries(), revision_};
+  };
+  for (const auto& topic : due) {
+    while (hub->Compare(topic, contents, deliveries)) {
+    }
+  }
 }
 
 std::vector<InstanceChange> Services::Service::Changes(const Blobs& before) {

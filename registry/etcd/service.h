@@ -104,8 +104,11 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   // Puts `now` (null: nothing) in the copy; what was there goes to `before` unless it is there.
   void Set(const std::string& key, Held now, Blobs* before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Tells the difference between `before` and the copy, for the keys in `before`.
-  void Publish(uint64_t revision, const Blobs& before, SubscriptionHub::Deliveries* deliveries)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Publish(uint64_t revision, const Blobs& before, SubscriptionHub::Deliveries* deliveries,
+               SubscriptionHub::Due* due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Has those told who follow with a filter: what Publish found to be due at `hub`. Without locks.
+  void Compare(SubscriptionHub* hub, const SubscriptionHub::Due& due,
+               SubscriptionHub::Deliveries* deliveries);
   std::vector<InstanceChange> Changes(const Blobs& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<InstanceChange> NamespaceChanges(const Blobs& before)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

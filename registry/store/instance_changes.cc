@@ -1,6 +1,5 @@
 #include "registry/store/instance_changes.h"
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <string_view>
@@ -72,25 +71,33 @@ std::shared_ptr<const SubscribeResponse> MakeDelta(uint64_t epoch, uint64_t base
   return event;
 }
 
-void KeepMatching(const Selector& selector, std::vector<Blob>* instances) {
-  if (!HasFilter(selector)) return;
-  const auto other = [&](const Blob& bytes) {
-    return !SelectorMatches(selector, ParseInstance(bytes));
-  };
-  instances->erase(std::remove_if(instances->begin(), instances->end(), other), instances->end());
+std::vector<Blob> Matching(const Selector& selector, const std::vector<Blob>& instances) {
+  std::vector<Blob> matching;
+  for (const Blob& instance : instances) {
+    if (SelectorMatches(selector, ParseInstance(instance))) matching.push_back(instance);
+  }
+  return matching;
+}
+
+std::vector<InstanceChange> NetChanges(const std::vector<InstanceChange>& changes) {
+  std::map<std::string, InstanceChange> by_key;
+  InstanceKey key;
+  for (const InstanceChange& change : changes) {
+    SetKey(change.after ? change.after : change.before, &key);
+    const auto [it, inserted] = by_key.try_emplace(CanonicalKey(key), change);
+    if (!inserted) it->second.after = change.after;
+  }
+  std::vector<InstanceChange> net;
+  for (auto& [key, change] : by_key) {
+    if (change.before != change.after) net.push_back(std::move(change));
+  }
+  return net;
 }
 
 std::vector<InstanceChange> Conflate(const std::vector<InstanceChange>& changes,
                                      const Selector& selector) {
-  std::map<std::string, InstanceChange> by_key;
-  for (const InstanceChange& change : changes) {
-    const Blob& either = change.after ? change.after : change.before;
-    const auto [it, inserted] =
-        by_key.try_emplace(CanonicalKey(ParseInstance(either).key()), change);
-    if (!inserted) it->second.after = change.after;
-  }
   std::vector<InstanceChange> net;
-  for (const auto& [key, change] : by_key) {
+  for (const InstanceChange& change : NetChanges(changes)) {
     InstanceChange seen = Seen(selector, change);
     if (seen.before != seen.after) net.push_back(std::move(seen));
   }

@@ -29,11 +29,14 @@ size_t DeltaBytes(const InstanceChange& change);
 // Whether a delta of these changes has more than `bytes`, about.
 bool IsLong(const std::vector<InstanceChange>& changes, size_t bytes);
 
-// Leaves those that `selector` means.
-void KeepMatching(const Selector& selector, std::vector<Blob>* instances);
+// Those that `selector` means.
+std::vector<Blob> Matching(const Selector& selector, const std::vector<Blob>& instances);
 
-// The net effect of changes in order, as a follower with this filter sees it: per key the first
-// state before and the last after.
+// The net effect of changes in order: per key the first state before and the last after. Keys that
+// are as they were are left out.
+std::vector<InstanceChange> NetChanges(const std::vector<InstanceChange>& changes);
+
+// The same, as a follower with this filter sees it.
 std::vector<InstanceChange> Conflate(const std::vector<InstanceChange>& changes,
                                      const Selector& selector);
 

@@ -110,6 +110,7 @@ void StoreRegistry::Submit(Operation operation) {
       if (storage_->wants_upkeep()) storage_->Upkeep();
     }
     aftermath.Run();
+    Compare(*aftermath.due());
     return;
   }
   absl::Status refused;
@@ -183,6 +184,34 @@ void StoreRegistry::CommitInTurn(Group group) {
   const absl::Cleanup answered = [] { answering = false; };  // also when a callback throws
   answering = true;
   aftermath.Run();
+  Compare(*aftermath.due());
+}
+
+void StoreRegistry::Compare(const SubscriptionHub::Due& due) {
+  for (const auto& topic : due) {
+    if (!inline_) {
+      CompareLater(comparers_.get(), topic);
+      continue;
+    }
+    while (CompareOnce(topic)) {
+    }
+  }
+}
+
+// As a task after each turn, behind those of others: a service with many filters holds up no other.
+void StoreRegistry::CompareLater(ThreadPool* comparers,
+                                 std::shared_ptr<SubscriptionHub::Topic> topic) {
+  comparers->Execute([this, comparers, topic = std::move(topic)]() mutable {
+    if (CompareOnce(topic)) CompareLater(comparers, std::move(topic));
+  });
+}
+
+bool StoreRegistry::CompareOnce(const std::shared_ptr<SubscriptionHub::Topic>& topic) {
+  SubscriptionHub::Deliveries deliveries;
+  const bool more = hub_->Compare(
+      topic, [this](const std::string& name) { return Present(name); }, &deliveries);
+  SubscriptionHub::Deliver(deliveries);
+  return more;
 }
 
 // On the store's own thread, which has set committing_.
@@ -338,10 +367,9 @@ absl::Status StoreRegistry::DecideBatch(Batch* batch, State::Transaction* transa
 void StoreRegistry::Publish(State::Transaction* transaction, int64_t intents,
                             Aftermath* aftermath) {
   CommitResult result = Commit(transaction, intents, aftermath);
-  // Readers go on meanwhile: with many filters on what has changed this takes a while.
   hub_->Publish(
       std::move(result), [this](const std::string& topic) { return Present(topic); },
-      aftermath->deliveries());
+      aftermath->deliveries(), aftermath->due());
 }
 
 CommitResult StoreRegistry::Commit(State::Transaction* transaction, int64_t intents,

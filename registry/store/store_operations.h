@@ -117,6 +117,8 @@ class StoreRegistry::Aftermath {
  public:
   void Call(absl::AnyInvocable<void() &&> callback) { callbacks_.push_back(std::move(callback)); }
   SubscriptionHub::Deliveries* deliveries() { return &deliveries_; }
+  SubscriptionHub::Due* due() { return &due_; }
+  // All but what is due.
   void Run() {
     for (auto& callback : callbacks_) std::move(callback)();
     SubscriptionHub::Deliver(deliveries_);
@@ -125,6 +127,7 @@ class StoreRegistry::Aftermath {
  private:
   std::vector<absl::AnyInvocable<void() &&>> callbacks_;
   SubscriptionHub::Deliveries deliveries_;
+  SubscriptionHub::Due due_;
 };
 
 }  // namespace failback

@@ -116,7 +116,12 @@ absl::Status StoreRegistry::Start() {
   }
   // A registry that was not there does not blame its clients: full leases for all.
   for (const auto& [id, ttl_ms] : sessions) leases_->Grant(id, absl::Milliseconds(ttl_ms));
-  if (!inline_) committer_ = std::thread([this] { CommitLoop(); });
+  if (!inline_) {
+    // Half of the processors, as for bulk: they leave room for those that serve the connections.
+    comparers_ = std::make_unique<ThreadPool>(
+        std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2));
+    committer_ = std::thread([this] { CommitLoop(); });
+  }
   return absl::OkStatus();
 }
 
@@ -147,6 +152,7 @@ StoreRegistry::~StoreRegistry() {
     hub_->EndAll(RegistryGone(), &deliveries);
     SubscriptionHub::Deliver(deliveries);
   }
+  comparers_.reset();  // without followers there is nothing to compare
 }
 
 Moment StoreRegistry::Now() const {

@@ -24,8 +24,12 @@
 // something is refused with STORE_READ_ONLY, nothing of it is visible, reads and renewals go on;
 // the store is tried again with the next call after `write_retry`.
 //
+// Those who follow with filters are told by threads of their own, where one commits: comparing a
+// change with thousands of filters holds up no commit.
+//
 // Thread safety: as Registry. Callbacks and listeners run without locks, on the calling thread, the
-// committing thread or the timer's threads. The destructor must not be called from one of them.
+// committing thread, those that compare or the timer's threads. The destructor must not be called
+// from one of them.
 //
 // Invariants:
 // 1. A callback runs, and a listener hears, only after what it is told is durable.
@@ -59,6 +63,7 @@
 #include "registry/store/storage.h"
 #include "registry/store/subscription_hub.h"
 #include "registry/validation.h"
+#include "retry/executor.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/histogram.h"
 #include "retry/mutex.h"
@@ -267,7 +272,11 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   CommitResult Commit(State::Transaction* transaction, int64_t intents, Aftermath* aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
-  // For the hub, which is locked: mu_ is taken after its lock.
+  // Has those told who follow what is due with a filter.
+  void Compare(const SubscriptionHub::Due& due);
+  void CompareLater(ThreadPool* comparers, std::shared_ptr<SubscriptionHub::Topic> topic);
+  bool CompareOnce(const std::shared_ptr<SubscriptionHub::Topic>& topic);
+  // For the hub, which may be locked: mu_ is taken after its lock.
   SubscriptionHub::Present Present(const std::string& topic) const;
   bool HasSession(const std::string& session_id) const;
   void Answer(Group group, Decided decided, Aftermath* aftermath);
@@ -343,6 +352,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   std::unique_ptr<Leases> leases_;
   AgentReports agent_reports_;
   std::thread committer_;
+  // Compare changes with filters; null when the caller's thread commits.
+  std::unique_ptr<ThreadPool> comparers_;
 };
 
 }  // namespace failback

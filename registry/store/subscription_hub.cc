@@ -58,10 +58,11 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Refuse(std::shared_ptr<NotifyL
   return std::make_unique<Stream>(std::weak_ptr<SubscriptionHub>(), member);
 }
 
-SubscriptionHub::Topic* SubscriptionHub::GetTopic(const std::string& name, uint64_t revision) {
+std::shared_ptr<SubscriptionHub::Topic> SubscriptionHub::GetTopic(const std::string& name,
+                                                                  uint64_t revision) {
   auto& topic = topics_[name];
   if (topic == nullptr) {
-    topic = std::make_unique<Topic>();
+    topic = std::make_shared<Topic>();
     topic->name = name;
     topic->floor = floor_;
     if (topic->is_namespace()) {
@@ -70,7 +71,7 @@ SubscriptionHub::Topic* SubscriptionHub::GetTopic(const std::string& name, uint6
       ++namespaces_;
     }
   }
-  return topic.get();
+  return topic;
 }
 
 // A topic that nobody follows and that has nothing to remember.
@@ -147,16 +148,17 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
       return stream;
     }
   }
-  Topic* const topic = GetTopic(topic_name, revision);
+  const std::shared_ptr<Topic> topic = GetTopic(topic_name, revision);
   auto& group = topic->groups[name];
   if (group == nullptr) {
     group = std::make_unique<Group>();
-    group->topic = topic;
+    group->topic = topic.get();
     group->name = std::move(name);
     group->selector = selector;
     group->filtered = filtered;
     if (filtered) {
-      group->conditions = topic->filters.Add(selector, group.get());
+      group->conditions = topic->mutable_filters()->Add(selector, group.get());
+      group->since = topic->comparisons;
     } else {
       topic->unfiltered = group.get();
     }
@@ -189,7 +191,11 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
         });
   } else {
     first = group->snapshot.lock();
-    if (first == nullptr) first = MakeSnapshot(group.get(), contents);
+    // What waits to be compared may make it outdated.
+    const bool waits = filtered && topic->comparing;
+    if (first == nullptr || (waits && first->revision() < topic->last_change)) {
+      first = MakeSnapshot(group.get(), std::make_shared<Present>(contents(topic->name)));
+    }
   }
   member->position = first->revision();
   member->Push(std::move(first));
@@ -205,7 +211,7 @@ absl::Status SubscriptionHub::RoomForFilter(const Topic& topic, const std::strin
   const bool known = group != topic.groups.end();
   // One that it follows already costs nothing.
   if (known && group->second->owners.Of(owner).value_or(0) > 0) return absl::OkStatus();
-  return limit.Check(known ? 0 : static_cast<int64_t>(topic.filters.size()),
+  return limit.Check(known ? 0 : static_cast<int64_t>(topic.filters->size()),
                      topic.filter_owners.Of(owner));
 }
 
@@ -304,13 +310,16 @@ void SubscriptionHub::Leave(Member* member) {
   group->members.pop_back();  // last: it may hold the last reference to the member
   if (group->members.empty()) {
     Topic* const topic = group->topic;
-    const std::string name = group->name;
+    const auto it = topic->groups.find(group->name);
     if (group->filtered) {
-      topic->filters.Remove(group->selector, group->conditions, group);
+      topic->mutable_filters()->Remove(group->selector, group->conditions, group);
+      if (topic->comparison.filters != nullptr && group->since < topic->comparisons) {
+        topic->left.push_back(std::move(it->second));
+      }
     } else {
       topic->unfiltered = nullptr;
     }
-    topic->groups.erase(name);
+    topic->groups.erase(it);
     DropIfUnused(topic);
   }
 }

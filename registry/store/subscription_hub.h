@@ -7,22 +7,40 @@
 // service are kept, so that a subscriber whose stream broke can go on from its revision. Messages
 // are made from stored bytes when they are delivered, outside of every lock.
 //
-//   hub->Publish(std::move(commit), contents, &deliveries);   // in the order of the commits
-//   SubscriptionHub::Deliver(deliveries);                     // listeners are called here
+//   hub->Publish(std::move(commit), contents, &deliveries, &due);  // in the order of the commits
+//   SubscriptionHub::Deliver(deliveries);                          // listeners are called here
+//   for (const auto& topic : due) {                                // here or on other threads
+//     while (hub->Compare(topic, contents, &deliveries)) {}
+//   }
+//   SubscriptionHub::Deliver(deliveries);
 //
-// The state may be ahead of what has been published: comparing changes with filters takes time, and
-// those who only read the state need not wait for it. Who begins with a snapshot of the state is
-// not told the commits that it shows already.
+// Comparing changes with filters takes long where there are many, so that is not done with the hub
+// locked. Publish tells those who have no filter. For the others the commit waits at its topic, and
+// the topic is due: one thread at a time compares what waits, commit by commit, against the filters
+// as they were when it began with a commit (they are shared, and copied before they change), and
+// locks the hub to tell what was seen. Other topics, commits and new subscriptions do not wait for
+// it. It is done in turns, so that a few threads can serve all topics in turn.
+//  * Who joins meanwhile has a snapshot, or a delta from the log, that shows all commits published
+//    so far: it is not told those that it has.
+//  * When more than some thousand changes wait, commits are merged, per key into the net effect,
+//  and
+//    told as one; but not across the position of one who joined in between.
 //
-// Thread safety: all methods may be called from any thread; Publish, one call at a time. `contents`
-// is called with the hub locked: what it locks must not be held when the hub is called. Listeners
-// of one subscription are called one at a time, in order; those of different subscriptions may be
+// The state may be ahead of what has been published. Who begins with a snapshot of the state is not
+// told the commits that it shows already.
+//
+// Thread safety: all methods may be called from any thread; Publish, one call at a time, and so
+// Compare of one topic. The `contents` of Publish and Subscribe is called with the hub locked: what
+// it locks must not be held when the hub is called. That of Compare is called without. Listeners of
+// one subscription are called one at a time, in order; those of different subscriptions may be
 // called at the same time.
 //
 // Invariants:
 // 1. A message's base is the revision of the message before it on the same stream.
 // 2. No delta is empty, except the first one of a stream that goes on from a position.
-// 3. After a stream's destructor has returned its listener is not called; destroyed from within
+// 3. A subscriber is told each commit that it sees once: in its first message or after it, in
+//    order. (Of merged commits, the net effect.)
+// 4. After a stream's destructor has returned its listener is not called; destroyed from within
 //    the listener, that call is the last.
 
 #ifndef FAILBACK_REGISTRY_STORE_SUBSCRIPTION_HUB_H_
@@ -71,6 +89,11 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
     // What changes for those who follow a namespace is found from the commits of its services; off:
     // it is published as a topic of its own.
     bool derive_namespaces = true;
+    // Changes of a service that wait to be compared with filters: beyond so many those of one key
+    // are merged.
+    size_t max_waiting = 4000;
+    // One turn of Compare looks at a filter so many times, about.
+    size_t looks_per_turn = 10000;
     // Names of subscriptions that one session may have, ended ones included.
     size_t max_names_per_session = 10000;
     // Names that are remembered in all whose subscription was ended before it began. Beyond it an
@@ -82,6 +105,10 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   // One subscriber.
   class Member;
   using Deliveries = std::vector<std::shared_ptr<Member>>;
+
+  // What is followed. Those that are due have changes that wait for Compare.
+  struct Topic;
+  using Due = std::vector<std::shared_ptr<Topic>>;
 
   // Changes up to `revision` are not known.
   static std::shared_ptr<SubscriptionHub> Create(Options options, uint64_t epoch,
@@ -129,9 +156,14 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   // Ends the subscriptions of a session that has ended, and forgets their names.
   void ForgetSession(const std::string& session_id, Deliveries* deliveries);
 
-  // Tells what a commit changed, and ends the streams of sessions that it ended. `contents` is what
-  // there is after it.
-  void Publish(CommitResult commit, Contents contents, Deliveries* deliveries);
+  // Takes in what a commit changed, tells those who follow without a filter, and ends the streams
+  // of sessions that it ended. `contents` is what there is after it. Topics that are due now are
+  // added to `due`. Each is the caller's until Compare returns false for it, and no other's.
+  void Publish(CommitResult commit, Contents contents, Deliveries* deliveries, Due* due);
+
+  // One turn with a topic that is due: compares what waits with its filters, tells those who see
+  // it. True: there is more to do, now or after others had their turn.
+  bool Compare(const std::shared_ptr<Topic>& topic, Contents contents, Deliveries* deliveries);
 
   // The services (`namespace NUL service`) of which sessions are held now. Those who follow one
   // with which this begins or ends are told.
@@ -150,13 +182,18 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   class Message;
   class Stream;
   struct Group;
-  struct Topic;
   struct Name;
+  struct Waiting;
+  struct Comparison;
+
+  using Changes = std::shared_ptr<const std::vector<InstanceChange>>;
+  using SharedPresent = std::shared_ptr<const Present>;
 
   SubscriptionHub(Options options, uint64_t epoch, uint64_t revision);
 
   // The topic of this name, made at `revision` if it is new.
-  Topic* GetTopic(const std::string& name, uint64_t revision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<Topic> GetTopic(const std::string& name, uint64_t revision)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropIfUnused(Topic* topic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(Topic* topic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<ServiceChange> NamespaceChanges(const CommitResult& commit) const
@@ -165,22 +202,29 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   template <typename Iterator>
   void Log(Topic* topic, uint64_t revision, Iterator begin, Iterator end, int64_t size)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  using Changes = std::shared_ptr<const std::vector<InstanceChange>>;
-  // `seen` is not empty.
-  void Tell(Group* group, uint64_t revision, const Changes& seen, int64_t size, Contents contents,
-            Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Tells the groups of `topic` that have filters.
-  void TellFiltered(Topic* topic, uint64_t revision, const std::vector<InstanceChange>& changes,
-                    int64_t size, Contents contents, Deliveries* deliveries)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether what came after `newer` of a topic's log is better told as a snapshot.
+  // Whether `seen`, of a service that has `size` instances then, is better told as a snapshot.
+  bool IsTooLong(const std::vector<InstanceChange>& seen, int64_t size) const;
+  // Whether what came after `newer` of a topic's log is.
   bool IsTooLong(const Topic& topic, size_t newer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TellDelta(Group* group, uint64_t revision, const Changes& changes, Deliveries* deliveries)
+  // Has the topic's groups with filters told later.
+  void Await(const std::shared_ptr<Topic>& topic, Waiting waiting, Due* due)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Merges what waits.
+  void Merge(Topic* topic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // False when nothing waits: the topic is not due any more.
+  bool BeginComparison(Topic* topic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // One turn of the comparison under way; true: it is through.
+  bool LookAtFilters(Topic* topic) const;
+  // Tells a group what it sees of the commit `revision`; not empty.
+  void TellDelta(Group* group, uint64_t revision, const Changes& seen, Deliveries* deliveries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The same by what there is, then or later.
+  void TellSnapshot(Group* group, uint64_t revision, const SharedPresent& present,
+                    Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SetFlags FlagsOf(const Topic& topic) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellFlags(const Topic& topic, Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Of what `group` sees of `contents`.
-  std::shared_ptr<Message> MakeSnapshot(Group* group, Contents contents)
+  // Of what `group` sees of `present`.
+  std::shared_ptr<Message> MakeSnapshot(Group* group, SharedPresent present)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Name* GetName(const std::string& session_id, const std::string& subscription_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -201,7 +245,7 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   const std::shared_ptr<RunPool> runs_ = std::make_shared<RunPool>();
 
   mutable Mutex mu_;
-  absl::flat_hash_map<std::string, std::unique_ptr<Topic>> topics_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, std::shared_ptr<Topic>> topics_ ABSL_GUARDED_BY(mu_);
   int64_t namespaces_ ABSL_GUARDED_BY(mu_) = 0;  // topics of that kind
   uint64_t published_ ABSL_GUARDED_BY(mu_);
   // Changes of services without a topic are not known up to this revision.
@@ -212,7 +256,6 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
       ABSL_GUARDED_BY(mu_);
   size_t unknown_names_ ABSL_GUARDED_BY(mu_) = 0;  // that never had a subscription
   int64_t subscribers_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t looked_ ABSL_GUARDED_BY(mu_) = 0;  // changes that were compared with filters
 };
 
 }  // namespace failback

@@ -4,6 +4,7 @@
 #define FAILBACK_REGISTRY_STORE_SUBSCRIPTION_HUB_PARTS_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -77,11 +78,35 @@ struct SubscriptionHub::Group {
   FilterIndex<Group>::Conditions conditions;  // in topic->filters
   std::vector<std::shared_ptr<Member>> members;
   OwnerCounts owners;  // of members, if it is filtered
-  // While a commit is told: the change that was compared last, and what is seen of all.
+  // The snapshot told last, as long as someone has it and, when nothing of the topic waits to be
+  // compared, it is still true.
+  std::weak_ptr<Message> snapshot;
+  uint64_t since = 0;  // topic->comparisons when it was made
+  // Of the thread that compares: the change that it looked at last, and what is seen of all.
   uint64_t looked_at = 0;
   std::shared_ptr<std::vector<InstanceChange>> seen;
-  // The snapshot told last, as long as someone has it and it is still true.
-  std::weak_ptr<Message> snapshot;
+};
+
+// What the groups of a topic that have filters are to be told.
+struct SubscriptionHub::Waiting {
+  // Revisions of the commits: one, or several that were merged. No member's position is in
+  // [first, last).
+  uint64_t first = 0;
+  uint64_t last = 0;
+  Changes changes;
+  int64_t size = 0;  // instances after it
+};
+
+// A comparison of changes with filters, under way. Begun and ended with the hub locked; in between
+// it is its thread's, and the groups that it finds are kept, whoever leaves meanwhile.
+struct SubscriptionHub::Comparison {
+  Waiting told;
+  std::shared_ptr<const FilterIndex<Group>> filters;  // null: none is under way
+  size_t next = 0;                                    // of told.changes
+  std::vector<Group*> seeing;
+  // A snapshot is on its way, of a revision that is not known yet: nothing is merged until then.
+  // Guarded by the hub's lock.
+  bool asks = false;
 };
 
 // A service that someone follows, or that has changed; or a namespace whose services someone
@@ -97,11 +122,27 @@ struct SubscriptionHub::Topic {
   uint64_t last_change = 0;
   int64_t size = 0;  // instances after the last change
   absl::flat_hash_map<std::string, std::unique_ptr<Group>> groups;  // by name
-  FilterIndex<Group> filters;                                       // groups that have one
+  // Groups that have one. Shared with the comparison under way: copied before it changes then.
+  std::shared_ptr<FilterIndex<Group>> filters = std::make_shared<FilterIndex<Group>>();
   OwnerCounts filter_owners;    // of filters: each of those who follow one has it
   Group* unfiltered = nullptr;  // the one that has none
 
+  // Commits that the groups with filters have yet to be told, in order.
+  std::deque<Waiting> waiting;
+  size_t waiting_changes = 0;
+  size_t merged = 0;       // of them, when they were merged last
+  bool comparing = false;  // a caller of Publish has the topic
+  Comparison comparison;
+  uint64_t comparisons = 0;                  // begun
+  uint64_t looked = 0;                       // changes, by comparisons
+  std::vector<std::unique_ptr<Group>> left;  // ended, and in the comparison under way
+
   bool is_namespace() const { return name.back() == '\0'; }
+  // To be changed with the hub locked.
+  FilterIndex<Group>* mutable_filters() {
+    if (filters.use_count() > 1) filters = std::make_shared<FilterIndex<Group>>(*filters);
+    return filters.get();
+  }
 };
 
 // A subscription's name within its session.

@@ -44,19 +44,25 @@ bool SubscriptionHub::IsTooLong(const Topic& topic, size_t newer) const {
           static_cast<size_t>(topic.size) <= kSnapshotPerChange * by_key.size());
 }
 
+bool SubscriptionHub::IsTooLong(const std::vector<InstanceChange>& seen, int64_t size) const {
+  const bool many = static_cast<size_t>(size) <= kSnapshotPerChange * seen.size();
+  return IsLong(seen, many ? options_.max_delta_bytes : options_.longest_delta_bytes);
+}
+
 std::shared_ptr<SubscriptionHub::Message> SubscriptionHub::MakeSnapshot(Group* group,
-                                                                        Contents contents) {
+                                                                        SharedPresent present) {
   const StoredSnapshot::PartLimits limits = {options_.snapshot_part_instances,
                                              options_.snapshot_part_bytes};
-  Present present = contents(group->topic->name);
-  const uint64_t revision = present.revision;
+  const uint64_t revision = present->revision;
   auto message = std::make_shared<Message>(
       revision,
-      [epoch = epoch_, revision, flags = FlagsOf(*group->topic), selector = group->selector,
-       instances = std::move(present.entries), runs = runs_, limits]() mutable -> Told {
-        KeepMatching(selector, &instances);
-        return {nullptr, std::make_shared<StoredSnapshot>(epoch, revision, flags, instances, limits,
-                                                          runs.get())};
+      [epoch = epoch_, revision, flags = FlagsOf(*group->topic), filtered = group->filtered,
+       selector = group->selector, present = std::move(present), runs = runs_, limits]() -> Told {
+        std::vector<Blob> matching;
+        if (filtered) matching = Matching(selector, present->entries);
+        return {nullptr, std::make_shared<StoredSnapshot>(epoch, revision, flags,
+                                                          filtered ? matching : present->entries,
+                                                          limits, runs.get())};
       });
   group->snapshot = message;
   return message;
@@ -83,46 +89,147 @@ void SubscriptionHub::Log(Topic* topic, uint64_t revision, Iterator begin, Itera
   }
 }
 
-void SubscriptionHub::TellFiltered(Topic* topic, uint64_t revision,
-                                   const std::vector<InstanceChange>& changes, int64_t size,
-                                   Contents contents, Deliveries* deliveries) {
-  std::vector<Group*> seeing;
+void SubscriptionHub::Await(const std::shared_ptr<Topic>& topic, Waiting waiting, Due* due) {
+  topic->waiting_changes += waiting.changes->size();
+  topic->waiting.push_back(std::move(waiting));
+  if (topic->waiting_changes > 2 * topic->merged + options_.max_waiting &&
+      !topic->comparison.asks) {
+    Merge(topic.get());
+  }
+  if (!std::exchange(topic->comparing, true)) due->push_back(topic);
+}
+
+void SubscriptionHub::Merge(Topic* topic) {
+  // Up to where those have heard who have joined since. What is merged begins after it.
+  std::vector<uint64_t> heard;
+  for (const auto& [name, group] : topic->groups) {
+    if (!group->filtered) continue;
+    // It may show something that comes and goes within what is merged.
+    group->snapshot.reset();
+    for (const auto& member : group->members) {
+      if (member->position >= topic->waiting.front().first) heard.push_back(member->position);
+    }
+  }
+  std::sort(heard.begin(), heard.end());
+  const std::deque<Waiting> waiting = std::exchange(topic->waiting, {});
+  topic->waiting_changes = 0;
+  for (auto it = waiting.begin(); it != waiting.end();) {
+    Waiting merged = *it;
+    std::vector<InstanceChange> all(merged.changes->begin(), merged.changes->end());
+    const auto next_heard = std::lower_bound(heard.begin(), heard.end(), merged.first);
+    for (++it; it != waiting.end() && (next_heard == heard.end() || *next_heard >= it->last);
+         ++it) {
+      merged.last = it->last;
+      merged.size = it->size;
+      all.insert(all.end(), it->changes->begin(), it->changes->end());
+    }
+    if (merged.first != merged.last) {
+      merged.changes = std::make_shared<const std::vector<InstanceChange>>(NetChanges(all));
+    }
+    if (merged.changes->empty()) continue;
+    topic->waiting_changes += merged.changes->size();
+    topic->waiting.push_back(std::move(merged));
+  }
+  topic->merged = topic->waiting_changes;
+}
+
+bool SubscriptionHub::Compare(const std::shared_ptr<Topic>& topic, Contents contents,
+                              Deliveries* deliveries) {
+  Comparison& comparison = topic->comparison;
+  if (comparison.filters == nullptr) {
+    MutexLock lock(&mu_);
+    if (!BeginComparison(topic.get())) return false;
+  }
+  if (!LookAtFilters(topic.get())) return true;
+
+  const Waiting& told = comparison.told;
+  std::vector<Group*> at_length;
+  std::vector<std::pair<Group*, Changes>> in_short;
+  for (Group* const group : comparison.seeing) {
+    Changes seen = std::exchange(group->seen, nullptr);
+    if (IsTooLong(*seen, told.size)) {
+      at_length.push_back(group);
+    } else {
+      in_short.emplace_back(group, std::move(seen));
+    }
+  }
+  SharedPresent present;
+  if (!at_length.empty()) {
+    {
+      MutexLock lock(&mu_);
+      comparison.asks = true;
+    }
+    present = std::make_shared<Present>(contents(topic->name));
+  }
+
+  Comparison through;  // destroyed without the lock
+  MutexLock lock(&mu_);
+  for (const auto& [group, seen] : in_short) {
+    TellDelta(group, told.last, seen, deliveries);
+  }
+  for (Group* const group : at_length) TellSnapshot(group, told.last, present, deliveries);
+  through = std::exchange(comparison, Comparison());
+  // As the one reference then left says that it is not shared.
+  if (through.filters == topic->filters) through.filters.reset();
+  topic->left.clear();
+  topic->comparing = !topic->waiting.empty();
+  return topic->comparing;
+}
+
+bool SubscriptionHub::BeginComparison(Topic* topic) {
+  if (topic->filters->size() == 0) topic->waiting.clear();
+  if (topic->waiting.empty()) {
+    topic->waiting_changes = topic->merged = 0;
+    topic->comparing = false;
+    return false;
+  }
+  topic->comparison.told = std::move(topic->waiting.front());
+  topic->waiting.pop_front();
+  topic->waiting_changes -= topic->comparison.told.changes->size();
+  if (topic->waiting.empty()) topic->merged = 0;
+  topic->comparison.filters = topic->filters;
+  ++topic->comparisons;
+  return true;
+}
+
+bool SubscriptionHub::LookAtFilters(Topic* topic) const {
+  Comparison& comparison = topic->comparison;
+  const std::vector<InstanceChange>& changes = *comparison.told.changes;
   ServiceInstance before;
   ServiceInstance after;
-  for (const InstanceChange& change : changes) {
-    ++looked_;
+  size_t looks = 0;
+  while (comparison.next < changes.size() && looks < options_.looks_per_turn) {
+    const InstanceChange& change = changes[comparison.next++];
+    ++topic->looked;
+    ++looks;
     const auto look = [&](Group* group) {
-      if (std::exchange(group->looked_at, looked_) == looked_) return;
+      if (std::exchange(group->looked_at, topic->looked) == topic->looked) return;
+      ++looks;
       InstanceChange seen;
       if (change.before && SelectorMatches(group->selector, before)) seen.before = change.before;
       if (change.after && SelectorMatches(group->selector, after)) seen.after = change.after;
       if (seen.before == seen.after) return;
       if (group->seen == nullptr) {
         group->seen = std::make_shared<std::vector<InstanceChange>>();
-        seeing.push_back(group);
+        comparison.seeing.push_back(group);
       }
       group->seen->push_back(std::move(seen));
     };
     if (change.before) before = ParseInstance(change.before);
     if (change.after) after = ParseInstance(change.after);
-    if (change.before) topic->filters.ForEachCandidate(before, look);
-    if (change.after) topic->filters.ForEachCandidate(after, look);
+    if (change.before) comparison.filters->ForEachCandidate(before, look);
+    if (change.after) comparison.filters->ForEachCandidate(after, look);
   }
-  for (Group* const group : seeing) {
-    Tell(group, revision, std::exchange(group->seen, nullptr), size, contents, deliveries);
-  }
+  return comparison.next == changes.size();
 }
 
-void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& seen, int64_t size,
-                           Contents contents, Deliveries* deliveries) {
+void SubscriptionHub::TellSnapshot(Group* group, uint64_t revision, const SharedPresent& present,
+                                   Deliveries* deliveries) {
   group->snapshot.reset();
-  const bool many = static_cast<size_t>(size) <= kSnapshotPerChange * seen->size();
-  if (!IsLong(*seen, many ? options_.max_delta_bytes : options_.longest_delta_bytes)) {
-    return TellDelta(group, revision, seen, deliveries);
-  }
-  const std::shared_ptr<Message> message = MakeSnapshot(group, contents);
+  std::shared_ptr<Message> message;
   for (const auto& member : group->members) {
     if (member->position >= revision) continue;  // its snapshot shows this commit
+    if (message == nullptr) message = MakeSnapshot(group, present);
     member->position = message->revision();
     member->Push(message);
     deliveries->push_back(member);
@@ -131,6 +238,7 @@ void SubscriptionHub::Tell(Group* group, uint64_t revision, const Changes& seen,
 
 void SubscriptionHub::TellDelta(Group* group, uint64_t revision, const Changes& seen,
                                 Deliveries* deliveries) {
+  group->snapshot.reset();
   const SetFlags flags = FlagsOf(*group->topic);
   // Members that have heard the same so far share a message.
   absl::flat_hash_map<uint64_t, std::shared_ptr<Message>> by_base;
@@ -179,7 +287,8 @@ std::vector<ServiceChange> SubscriptionHub::NamespaceChanges(const CommitResult&
   return changes;
 }
 
-void SubscriptionHub::Publish(CommitResult commit, Contents contents, Deliveries* deliveries) {
+void SubscriptionHub::Publish(CommitResult commit, Contents contents, Deliveries* deliveries,
+                              Due* due) {
   MutexLock lock(&mu_);
   published_ = std::max(published_, commit.revision);
   if (namespaces_ > 0 && options_.derive_namespaces) {
@@ -188,10 +297,10 @@ void SubscriptionHub::Publish(CommitResult commit, Contents contents, Deliveries
     }
   }
   for (ServiceChange& service : commit.services) {
-    Topic* const topic = GetTopic(service.service, commit.revision);
+    const std::shared_ptr<Topic> topic = GetTopic(service.service, commit.revision);
     auto& instances = service.instances;
     if (topic->groups.empty()) {
-      Log(topic, commit.revision, std::make_move_iterator(instances.begin()),
+      Log(topic.get(), commit.revision, std::make_move_iterator(instances.begin()),
           std::make_move_iterator(instances.end()), service.size_after);
       if (service.size_after == 0 && topics_.size() > kMaxIdleTopics) {
         floor_ = std::max(floor_, topic->last_change);
@@ -199,13 +308,19 @@ void SubscriptionHub::Publish(CommitResult commit, Contents contents, Deliveries
       }
       continue;
     }
-    Log(topic, commit.revision, instances.begin(), instances.end(), service.size_after);
+    Log(topic.get(), commit.revision, instances.begin(), instances.end(), service.size_after);
     const auto changes = std::make_shared<const std::vector<InstanceChange>>(std::move(instances));
-    if (topic->unfiltered != nullptr && !changes->empty()) {
-      Tell(topic->unfiltered, commit.revision, changes, service.size_after, contents, deliveries);
+    if (changes->empty()) continue;
+    if (Group* const group = topic->unfiltered; group != nullptr) {
+      if (IsTooLong(*changes, service.size_after)) {
+        TellSnapshot(group, commit.revision, std::make_shared<Present>(contents(topic->name)),
+                     deliveries);
+      } else {
+        TellDelta(group, commit.revision, changes, deliveries);
+      }
     }
-    if (topic->filters.size() > 0) {
-      TellFiltered(topic, commit.revision, *changes, service.size_after, contents, deliveries);
+    if (topic->filters->size() > 0) {
+      Await(topic, {commit.revision, commit.revision, changes, service.size_after}, due);
     }
   }
   for (const std::string& session_id : commit.ended_sessions) EndSession(session_id, deliveries);

@@ -127,7 +127,8 @@ TEST(SubscriptionHub, TheNamesOfASessionGoWithIt) {
   CommitResult commit;
   commit.revision = 2;
   commit.ended_sessions = {"a"};
-  hub->Publish(std::move(commit), nothing, &deliveries);
+  SubscriptionHub::Due due;
+  hub->Publish(std::move(commit), nothing, &deliveries, &due);
   EXPECT_THAT(hub->Sessions(), IsEmpty());
   SubscriptionHub::Deliver(deliveries);
   EXPECT_TRUE(subscriber->ended().has_value());
@@ -166,7 +167,8 @@ TEST(SubscriptionHub, NamesThatNeverBeganAreBoundedInAll) {
   CommitResult commit;
   commit.revision = 2;
   commit.ended_sessions = {"a"};
-  hub->Publish(std::move(commit), nothing, &deliveries);
+  SubscriptionHub::Due due;
+  hub->Publish(std::move(commit), nothing, &deliveries, &due);
   unsubscribe("b", "3");
   EXPECT_FALSE(begins("b", "3")) << "there is room again";
 }
