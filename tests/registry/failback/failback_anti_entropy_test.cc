@@ -136,6 +136,25 @@ TEST_F(FailbackAntiEntropyTest, Rule9_RepairsWhatIsMissingDifferentOrExtra) {
   EXPECT_EQ(registry_->Pending().size(), 0);
 }
 
+// The agent does not ask for what it has been told; that another process has removed it is the
+// audit's to find.
+TEST_F(FailbackAntiEntropyTest, Rule9_TheSameIntentAgainIsAnsweredAsKnownAndTheAuditRepairs) {
+  StartAndCompare();
+  RegisterRequest request = MakeRegister({MakeInstance("a")});
+  request.set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  const auto acknowledged = [](const Answer<RegisterResponse>& answer) {
+    return answer.done() && answer.get().ok() &&
+           answer.get()->results(0).state() == registry::v1::INTENT_STATE_ACKNOWLEDGED;
+  };
+  EXPECT_TRUE(acknowledged(Register(request)));
+  ASSERT_EQ(fake_->registers.request_count(), 1);
+  held_ = {};
+  EXPECT_TRUE(acknowledged(Register(request)));
+  EXPECT_EQ(fake_->registers.request_count(), 1);
+  Advance(absl::Seconds(75));
+  EXPECT_EQ(fake_->registers.request_count(), 2);
+}
+
 TEST_F(FailbackAntiEntropyTest, Rule9_OnlyKeysThatAreIdleAndUnchangedSinceTheListingBegan) {
   StartAndCompare();
   Register(MakeRegister({MakeInstance("a"), MakeInstance("b"), MakeInstance("c")}));
