@@ -244,14 +244,17 @@ void AgentService::GiveUp(const CancelRequest& request, Callback<CancelResponse>
                                                             ? "must be empty when all is set"
                                                             : "is required, unless all is set"));
   }
-  const absl::StatusOr<int64_t> cancelled = registry_->Cancel(request.selector());
+  int64_t sent = 0;
+  const absl::StatusOr<int64_t> cancelled = registry_->Cancel(request.selector(), &sent);
   if (!cancelled.ok()) return std::move(done)(cancelled.status());
-  registry_->WhenDurable([done = std::move(done), cancelled](const absl::Status& status) mutable {
-    if (!status.ok()) return std::move(done)(status);
-    CancelResponse response;
-    response.set_cancelled(*cancelled);
-    std::move(done)(std::move(response));
-  });
+  registry_->WhenDurable(
+      [done = std::move(done), cancelled, sent](const absl::Status& status) mutable {
+        if (!status.ok()) return std::move(done)(status);
+        CancelResponse response;
+        response.set_cancelled(*cancelled);
+        response.set_sent(sent);
+        std::move(done)(std::move(response));
+      });
 }
 
 void AgentService::DrainWithin(const DrainRequest& request, const DrainCallback& done) {

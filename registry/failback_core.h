@@ -112,7 +112,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   std::vector<IntentJournal::Intent> PresentIntents() const;
   std::vector<agent::v1::CarriedIntent> Carried(const std::string& begins) const;
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
-  absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids);
+  absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids, int64_t* sent);
   void WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done);
   void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
 

@@ -588,9 +588,8 @@ std::vector<agent::v1::CarriedIntent> FailbackGroup::Carried(const std::string& 
   return intents;
 }
 
-absl::StatusOr<int64_t> FailbackGroup::ForPending(
-    const agent::v1::PendingSelector& selector,
-    absl::StatusOr<int64_t> (FailbackRegistry::*act)(const std::vector<std::string>&)) {
+absl::StatusOr<int64_t> FailbackGroup::ForPending(const agent::v1::PendingSelector& selector,
+                                                  Act act) {
   const auto members = members_;
   if (absl::Status status = CheckUpstream("selector.upstream", selector.upstream()); !status.ok()) {
     return status;
@@ -620,7 +619,7 @@ absl::StatusOr<int64_t> FailbackGroup::ForPending(
   for (size_t i = 0; i < members->size(); ++i) {
     const Member& member = (*members)[i];
     if (!meant(member) || (!selector.ids().empty() && ids[i].empty())) continue;
-    const absl::StatusOr<int64_t> count = (member.registry.get()->*act)(ids[i]);
+    const absl::StatusOr<int64_t> count = act(member.registry.get(), ids[i]);
     // One that was acknowledged meanwhile needs nothing any more.
     if (count.ok()) {
       sum += *count;
@@ -632,11 +631,17 @@ absl::StatusOr<int64_t> FailbackGroup::ForPending(
 }
 
 absl::StatusOr<int64_t> FailbackGroup::Retry(const agent::v1::PendingSelector& selector) {
-  return ForPending(selector, &FailbackRegistry::Retry);
+  return ForPending(selector, [](FailbackRegistry* registry, const std::vector<std::string>& ids) {
+    return registry->Retry(ids);
+  });
 }
 
-absl::StatusOr<int64_t> FailbackGroup::Cancel(const agent::v1::PendingSelector& selector) {
-  return ForPending(selector, &FailbackRegistry::Cancel);
+absl::StatusOr<int64_t> FailbackGroup::Cancel(const agent::v1::PendingSelector& selector,
+                                              int64_t* sent) {
+  return ForPending(selector,
+                    [sent](FailbackRegistry* registry, const std::vector<std::string>& ids) {
+                      return registry->Cancel(ids, sent);
+                    });
 }
 
 void FailbackGroup::WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done) {

@@ -47,6 +47,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -104,7 +105,8 @@ class FailbackGroup final : public Registry {
   // As FailbackRegistry's, at every upstream where an id is pending, or at the one named.
   // INVALID_ARGUMENT for an upstream that there is not.
   absl::StatusOr<int64_t> Retry(const agent::v1::PendingSelector& selector);
-  absl::StatusOr<int64_t> Cancel(const agent::v1::PendingSelector& selector);
+  absl::StatusOr<int64_t> Cancel(const agent::v1::PendingSelector& selector,
+                                 int64_t* sent = nullptr);
   // As FailbackRegistry's, of all upstreams.
   void WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done);
   // At all upstreams at once; the answer has the sums.
@@ -136,9 +138,9 @@ class FailbackGroup final : public Registry {
 
   // `upstream` is empty or names a member; the error has the field's name.
   absl::Status CheckUpstream(const std::string& field, const std::string& upstream) const;
-  absl::StatusOr<int64_t> ForPending(
-      const agent::v1::PendingSelector& selector,
-      absl::StatusOr<int64_t> (FailbackRegistry::*act)(const std::vector<std::string>&));
+  using Act = absl::FunctionRef<absl::StatusOr<int64_t>(FailbackRegistry*,
+                                                        const std::vector<std::string>& ids)>;
+  absl::StatusOr<int64_t> ForPending(const agent::v1::PendingSelector& selector, Act act);
 
   const absl::Duration begin_grace_;
   HashedWheelTimer* const timer_;

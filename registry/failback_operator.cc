@@ -179,7 +179,8 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Retry(const std::vector<std::str
   return retried;
 }
 
-absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::string>& ids) {
+absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::string>& ids,
+                                                       int64_t* sent_count) {
   int64_t cancelled = 0;
   Entry entry(this);
   if (!entry.ok()) return absl::CancelledError("the registry client was shut down");
@@ -203,6 +204,7 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
         // The record stays, in the journal too, so that what the upstream holds under this key is
         // left alone, and a call in flight is still the only one.
         const bool sent = record->in_flight == record->generation;
+        if (sent && sent_count != nullptr) ++*sent_count;
         Emit(IntentEvent::Kind::kCancelled, *record, sent ? sent_before : record->last_status,
              &deferred);
         Resolve(record,

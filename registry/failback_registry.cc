@@ -155,8 +155,9 @@ void FailbackRegistry::WhenDurable(absl::AnyInvocable<void(absl::Status) &&> don
   core_->WhenDurable(std::move(done));
 }
 
-absl::StatusOr<int64_t> FailbackRegistry::Cancel(const std::vector<std::string>& ids) {
-  return core_->Cancel(ids);
+absl::StatusOr<int64_t> FailbackRegistry::Cancel(const std::vector<std::string>& ids,
+                                                 int64_t* sent) {
+  return core_->Cancel(ids, sent);
 }
 
 std::string FailbackRegistry::CheckInvariants() const { return core_->CheckInvariants(); }

@@ -221,7 +221,11 @@ void AddCancel(CLI::App* app, CtlAction* action) {
       const grpc::Status status =
           context->agent().Cancel(context->NewCall().get(), request, &response);
       if (!status.ok()) return context->Report("cancel", StatusFromGrpc(status));
-      return context->Show("cancel", absl::StrCat("cancelled ", response.cancelled(), "\n"),
+      const std::string sent =
+          response.sent() == 0
+              ? ""
+              : absl::StrCat("; ", response.sent(), " had been sent, and may still take effect");
+      return context->Show("cancel", absl::StrCat("cancelled ", response.cancelled(), sent, "\n"),
                            response);
     };
   });

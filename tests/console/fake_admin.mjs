@@ -184,7 +184,10 @@ function answerPost(state, path, body) {
     const parked = state.pending.filter((row) => row.state === "PENDING_STATE_PARKED").length;
     Object.assign(state.overview, { pending: state.pending.length - parked, parked });
     return path.endsWith("cancel")
-      ? { cancelled: String(chosen.length) }
+      ? {
+          cancelled: String(chosen.length),
+          sent: String(chosen.filter((row) => row.state === "PENDING_STATE_IN_FLIGHT").length),
+        }
       : { retried: String(chosen.length) };
   }
   const [, namespace, service, instanceId] = path.slice(1).split("/").map(decodeURIComponent);

@@ -417,6 +417,9 @@ test("retry one, retry those of a reason, give one up", async () => {
       await page.getByRole("button", { name: "Cancel: register default/orders/orders-2" }).click();
       await page.getByRole("button", { name: "Give it up" }).click();
       await shows(page, "5 intents", "#count");
+      await page.getByRole("button", { name: "Cancel: register default/orders/orders-1" }).click();
+      await page.getByRole("button", { name: "Give it up" }).click();
+      await shows(page, "It had been sent, and may still take effect.", "#notices");
     },
   );
 });

@@ -1,5 +1,6 @@
 // failbackctl as scripts use it: exit statuses, what goes to which stream, and the three formats.
 
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -188,6 +189,24 @@ TEST_F(CtlTest, RegisterTellsHowFarItCame) {
   EXPECT_EQ(Ctl(agent_.address(), args).out, "registered default/orders/10.0.0.1:80: accepted\n");
   EXPECT_EQ(Ctl(registry_.address(), {"unregister", "orders", "--id", "nobody"}).out,
             "unregistered default/orders/nobody: acknowledged\n");
+}
+
+TEST_F(CtlTest, ACancelSaysThatTheCallHadBeenSent) {
+  int tries = 0;
+  std::string said;
+  // A call ends by itself after some seconds: on a machine that stalls, before it is cancelled.
+  EXPECT_TRUE(Eventually([&] {
+    if (Ctl(agent_.address(), {"wait-ready"}).status != 0) return false;
+    const std::string id = "a" + std::to_string(++tries);
+    registry_.process().Signal(SIGSTOP);
+    EXPECT_EQ(
+        Ctl(agent_.address(), {"register", "orders", "--id", id, "--address", "h", "--port", "1"})
+            .status,
+        0);
+    said = Ctl(agent_.address(), {"cancel", "register default/orders/" + id}).out;
+    registry_.process().Signal(SIGCONT);
+    return said == "cancelled 1; 1 had been sent, and may still take effect\n";
+  })) << said;
 }
 
 TEST_F(CtlTest, PendingOperationsAreRetriedAndCancelled) {

@@ -68,7 +68,10 @@ export async function cancel(id, upstream) {
     sure !== null &&
     carryOut(
       () => act("/pending/cancel", { selector: { ids: [id], upstream } }),
-      () => `Given up: ${id}`,
+      ({ sent }) =>
+        Number(sent)
+          ? `Given up: ${id}. It had been sent, and may still take effect.`
+          : `Given up: ${id}`,
     )
   );
 }

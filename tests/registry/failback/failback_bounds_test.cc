@@ -708,7 +708,9 @@ TEST_F(FailbackBoundsTest, CancelGivesUpUntilANewIntent) {
   Start();
   fake_->registers.AnswerWith([](const auto&) { return absl::InternalError("no"); });
   Register("a");
-  EXPECT_EQ(*registry_->Cancel({"register default/orders/a"}), 1);
+  int64_t sent = 0;
+  EXPECT_EQ(*registry_->Cancel({"register default/orders/a"}, &sent), 1);
+  EXPECT_EQ(sent, 0) << "its attempt has ended";
   EXPECT_EQ(registry_->Pending().size(), 0);
   EXPECT_EQ(registry_->Cancel({"register default/orders/a"}).status().code(),
             absl::StatusCode::kNotFound);
@@ -740,7 +742,9 @@ TEST_F(FailbackBoundsTest, CancelLetsACallInFlightFinishAndKeepsItTheOnlyOne) {
   RegisterRequest request = MakeRegister({MakeInstance("a")});
   request.set_wait_for(INTENT_STATE_ACKNOWLEDGED);
   const auto waiting = Register(request);
-  EXPECT_EQ(*registry_->Cancel({}), 1);
+  int64_t sent = 0;
+  EXPECT_EQ(*registry_->Cancel({}, &sent), 1);
+  EXPECT_EQ(sent, 1);
   EXPECT_EQ(waiting.item().code(), absl::StatusCode::kCancelled);
   Register("a", 2);
   EXPECT_EQ(fake_->registers.held_count(), 1) << "two calls of one key in flight";
