@@ -280,8 +280,8 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     return Strand::Create(options_.executor != nullptr ? options_.executor : own_executor_.get());
   }
 
-  // The newest handle of a key is the one that hears of it and unregisters it.
-  // Returns the one before.
+  // The newest handle of a key is the one that is notified and unregisters it. Returns the one
+  // before.
   std::shared_ptr<RegistrationState> Own(const std::string& key,
                                          std::shared_ptr<RegistrationState> state) {
     MutexLock lock(&mu_);
@@ -479,7 +479,7 @@ absl::StatusOr<Registration> Agent::Register(const ServiceInstance& instance,
   NormalizeKey(desired.mutable_key());
   auto state =
       std::make_shared<RegistrationState>(impl_, desired, impl_->NewStrand(), std::move(on_event));
-  // Before the intent is stated, or its first events would find nobody.
+  // Before the intent is stated, or its first events would find no handle.
   const std::shared_ptr<RegistrationState> before = impl_->Own(KeyText(desired.key()), state);
   absl::Status status;
   impl_->WithRegistry([&](FailbackGroup& registry) {

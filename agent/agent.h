@@ -66,7 +66,7 @@ namespace failback {
 struct ServiceSnapshot {
   // Those to be used first: healthy, then draining, then unhealthy; by key within.
   std::vector<ServiceInstance> instances;
-  // The registry is away and this is the last it told.
+  // The registry is unavailable; this is its last known state.
   bool stale = false;
   // Position in the registry's history; revisions of one epoch only grow.
   uint64_t epoch = 0;
@@ -92,7 +92,7 @@ class Registration {
 
   explicit operator bool() const { return state_ != nullptr; }
 
-  // What is desired now, with the namespace spelled out.
+  // What is desired now, with the namespace filled in.
   ServiceInstance instance() const;
 
   // Changes weight, metadata, health, address or port, without a gap in the registry's list.
@@ -137,7 +137,7 @@ class Agent {
     // or `unix:/path` of a sidecar.
     std::string registry = "grpc://127.0.0.1:7070";
     // In place of `registry`, several at once, each `[NAME=]URI`: every intent goes to all of them,
-    // and its events tell which one they are from (registry/failback_group.h).
+    // and its events say which one they are from (registry/failback_group.h).
     std::vector<std::string> registries;
     // Further kinds of URI, as `{EtcdScheme}` of registry/etcd/etcd_uri.h (the target //:etcd) for
     // `etcd://`. Not known without, as it brings etcd's messages along, which a host may have
@@ -151,7 +151,7 @@ class Agent {
     std::string tls_key;
     // The name in the registry's certificate; empty: the host that is connected to.
     std::string tls_server_name;
-    // Holds a bearer token to show to the registry, read anew for each call; empty: none.
+    // Holds a bearer token to show to the registry, read again for each call; empty: none.
     std::string token_file;
     // For people: how the registry calls this process.
     std::string client_name;
@@ -196,8 +196,8 @@ class Agent {
                                          const std::string& upstream = "");
 
   // Finds a service: Subscription::Current() has who is there now, the healthy ones first, with
-  // weights and zones; the callback, if any, hears of changes. A gRPC channel that follows them is
-  // in agent/discovery_channel.h.
+  // weights and zones; the callback, if any, is notified of changes. A gRPC channel that follows
+  // them is in agent/discovery_channel.h.
   absl::StatusOr<Subscription> Discover(const std::string& service,
                                         SnapshotCallback callback = nullptr) {
     return Subscribe(service, std::move(callback));

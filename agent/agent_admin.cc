@@ -143,7 +143,7 @@ void AgentAdmin::DescribeInstance(const DescribeInstanceRequest& request,
   FindInstance(
       key, [this, key, done = std::move(done)](absl::StatusOr<InstanceDescription> found) mutable {
         if (!found.ok()) return std::move(done)(found.status());
-        history_->Tell(key, &*found);
+        history_->AddTo(key, &*found);
         const std::string wanted = CanonicalKey(key);
         for (PendingOperation& row : group_->Pending()) {
           if (row.has_key() && CanonicalKey(row.key()) == wanted) {

@@ -39,7 +39,7 @@ std::string IncarnationOf(const AgentConfig& config) {
   return config.incarnation().empty() ? config.pod().uid() : config.incarnation();
 }
 
-// The bootstrap file tells gRPC clients to speak plain text to the agent.
+// The bootstrap file makes gRPC clients speak plain text to the agent.
 absl::Status ValidateBootstrap(const AgentConfig& config, const ConfigLoader& loader) {
   if (config.xds().bootstrap().empty() || config.tls().cert().empty()) return absl::OkStatus();
   for (const std::string& address : config.listen()) {

@@ -17,7 +17,7 @@ namespace failback {
 struct AgentSnapshot {
   int64_t local_sessions = 0;
   bool draining = false;
-  // As StaticServiceSet tells of them.
+  // As StaticServiceSet reports them.
   std::vector<agent::v1::StaticServiceStatus> services;
   StaticServiceSet::CheckCounters checks;
   agent::v1::ConfigStatus config;

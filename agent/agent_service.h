@@ -45,8 +45,9 @@ class AgentService final : public AgentServiceBase {
   using AddStatus = std::function<void(agent::v1::GetStatusResponse*)>;
 
   // `registry` and `timer` outlive the service. `start_time` is the agent's. `access`, unless null,
-  // says who may ask: for the status whoever may do anything here, for the rest who may administer
-  // it. Who may not administer it sees in the status only services that it may read or register.
+  // says who may ask: for the status every caller who may do anything here, for the rest who may
+  // administer it. Who may not administer it sees in the status only services that it may read or
+  // register.
   AgentService(FailbackGroup* registry, HashedWheelTimer* timer, absl::Time start_time,
                std::shared_ptr<AccessControl> access = nullptr, AddStatus add_status = nullptr);
   ~AgentService() override;
@@ -57,11 +58,11 @@ class AgentService final : public AgentServiceBase {
   // possibly before this returns.
   void DrainOnce(absl::Duration deadline, const DrainCallback& done);
 
-  // What tells of static services and takes reports of their health; null: nothing does. Outlives
+  // What reports static services and takes reports of their health; null: nothing does. Outlives
   // the calls under way.
   void SetStaticServices(StaticServiceSet* services);
 
-  // Tells of the configuration file; set before the first call.
+  // Reports the state of the configuration file; set before the first call.
   void SetConfigStatus(std::function<agent::v1::ConfigStatus()> status);
 
   // Runs once when a drain begins; set before the first call.
@@ -70,7 +71,7 @@ class AgentService final : public AgentServiceBase {
   // Sessions of local programs; that of the static services is none.
   int64_t local_sessions() const;
 
-  // The calls themselves, for whoever has found that the caller may make them.
+  // The calls themselves, for code that has checked that the caller may make them.
   agent::v1::GetStatusResponse Status() const;
   absl::StatusOr<agent::v1::ListPendingResponse> Pending(
       const agent::v1::ListPendingRequest& request) const;

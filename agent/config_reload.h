@@ -2,7 +2,7 @@
 //
 // What can change live: services, namespace, log, drain_deadline. A file that is invalid, or
 // changes anything else, is refused: the configuration in force stays, the refusal is counted and
-// told in the agent's status until the file is good again.
+// reported in the agent's status until the file is good again.
 //
 // Thread safety: Reload and config on one thread; the rest from any.
 
@@ -32,7 +32,7 @@ class ConfigReload {
   // The files to look at.
   std::vector<std::string> files() const;
 
-  // Reads everything anew. Nothing happens when the files are as they were. With `always` it is
+  // Reads everything again. Nothing happens when the files are as they were. With `always` it is
   // taken as a change all the same.
   void Reload(bool always);
 

@@ -26,7 +26,7 @@ AddressKind KindOf(const std::string& address) {
 }
 
 // Copies of one instance, and addresses in a target: what a load balancer keeps for each costs
-// memory, and shares that differ by more are not told apart by few calls anyway.
+// memory, and shares that differ by more are not distinguished by few calls anyway.
 constexpr uint32_t kMaxCopies = 16;
 constexpr size_t kMaxAddresses = 512;
 

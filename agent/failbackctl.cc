@@ -94,8 +94,8 @@ void AddCommands(CLI::App* app, CtlAction* action) {
   app->fallthrough();
   app->footer(
       "Exit status: 0 done; 1 refused, or not done in time, or in part; 2 wrong usage, or a file\n"
-      "that is wrong; 3 no answer from the target. Each command's help tells what it adds.\n"
-      "Colours and screens that are drawn anew are for terminals; NO_COLOR turns the colours "
+      "that is wrong; 3 no answer from the target. Each command's help says what it adds.\n"
+      "Colours and screens that are redrawn are for terminals; NO_COLOR turns the colours "
       "off.\n\n"
       "Examples:\n"
       "  failbackctl --target 127.0.0.1:7070 list\n"
@@ -142,9 +142,7 @@ int Main(int argc, char** argv) {
   SilenceGrpcLogging();
   CtlContext context;
   CtlAction action;
-  CLI::App app(
-      "Asks Failback's registries and agents what is registered, and tells them what should be.",
-      "failbackctl");
+  CLI::App app("Shows what Failback's registries and agents hold, and changes it.", "failbackctl");
   AddGlobalFlags(&app, &context);
   AddCommands(&app, &action);
   if (argc > 1 && std::string(argv[1]) == "__complete") {

@@ -1,4 +1,4 @@
-// Tells a process apart from the children that it forks.
+// Distinguishes a process from the children that it forks.
 //
 // A child has the parent's memory without its threads: locks may be held for ever, nothing is
 // carried anywhere, and the sockets are the parent's. What was made before the fork must not be

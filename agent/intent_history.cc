@@ -63,8 +63,8 @@ void IntentHistory::Add(const IntentEvent& event, absl::Time time) {
   if (events_.size() > max_events_) events_.pop_front();
 }
 
-void IntentHistory::Tell(const InstanceKey& key,
-                         admin::v1::InstanceDescription* description) const {
+void IntentHistory::AddTo(const InstanceKey& key,
+                          admin::v1::InstanceDescription* description) const {
   const std::string subject = KeyText(key);
   MutexLock lock(&mu_);
   // What befell the session befell this one too, from its first event on.

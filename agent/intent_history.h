@@ -26,7 +26,7 @@ class IntentHistory {
   void Add(const IntentEvent& event, absl::Time time);
 
   // Of one key: register and unregister, and its session's lease. Newest first.
-  void Tell(const InstanceKey& key, admin::v1::InstanceDescription* description) const;
+  void AddTo(const InstanceKey& key, admin::v1::InstanceDescription* description) const;
 
  private:
   const size_t max_events_;

@@ -67,15 +67,15 @@ IntentLog::~IntentLog() {
   EndWindow();
 }
 
-void IntentLog::Tell(const IntentEvent& event) {
+void IntentLog::Record(const IntentEvent& event) {
   if (static_cast<size_t>(event.kind) >= kKinds) return;
   if (!LogEnabled(LevelOf(event.kind))) return;
-  const LogLevel level = MayTell(event.kind) ? LevelOf(event.kind) : LogLevel::kDebug;
+  const LogLevel level = MayLog(event.kind) ? LevelOf(event.kind) : LogLevel::kDebug;
   const ScopedTrace trace(event.traceparent);
   if (LogEnabled(level)) Log(level, NameOf(event.kind), IntentFields(event));
 }
 
-bool IntentLog::MayTell(IntentEvent::Kind kind) {
+bool IntentLog::MayLog(IntentEvent::Kind kind) {
   MutexLock lock(&mu_);
   Count& count = counts_[static_cast<size_t>(kind)];
   if (!window_open_) {
@@ -85,8 +85,8 @@ bool IntentLog::MayTell(IntentEvent::Kind kind) {
     window_end_ = *std::move(end);
     window_open_ = true;
   }
-  if (count.told < options_.lines) {
-    ++count.told;
+  if (count.logged < options_.lines) {
+    ++count.logged;
     return true;
   }
   ++count.left_out;

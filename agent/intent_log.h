@@ -1,10 +1,10 @@
 // What becomes of intents, as events in the log: one for each change of a key's state, and never a
 // flood.
 //
-// The core tells once when an intent's first attempt failed, once when it is parked or becomes
+// The core reports once when an intent's first attempt failed, once when it is parked or becomes
 // superseded, and once when the registry has it, and nothing for the attempts between. Where many
 // keys change at once (a fleet's registry goes away, and comes back) the log has so many lines of
-// each kind of event in a window of time; the rest is counted, told by one line when the window
+// each kind of event in a window of time; the rest is counted, reported by one line when the window
 // ends, and to be seen at level debug:
 //
 //   retrying operation=register namespace=default service=orders instance=orders-1 upstream=…
@@ -41,24 +41,24 @@ class IntentLog {
   };
 
   explicit IntentLog(Options options);
-  // Tells what was left out.
+  // Reports what was left out.
   ~IntentLog();
   IntentLog(const IntentLog&) = delete;
   IntentLog& operator=(const IntentLog&) = delete;
 
-  void Tell(const IntentEvent& event);
+  void Record(const IntentEvent& event);
 
  private:
   // Those that are of an intent; the core logs itself what is of its session.
   static constexpr size_t kKinds = 5;
 
   struct Count {
-    int told = 0;
+    int logged = 0;
     int64_t left_out = 0;
   };
 
   // Counts the event; whether it gets a line.
-  bool MayTell(IntentEvent::Kind kind);
+  bool MayLog(IntentEvent::Kind kind);
   void EndWindow();
 
   const Options options_;

@@ -143,14 +143,15 @@ class AgentDaemon {
         security_(std::move(security)),
         reload_(loader, config, [this](const AgentConfig& next) { return Apply(next); }) {}
 
-  // Serves, and carries what it is told to. An error is of the configuration, and names the place.
+  // Serves, and carries what it is configured to. An error is of the configuration, and names the
+  // place.
   absl::Status Start();
   // The signal that ended it.
   int Run(StopSignals* signals) { return WaitForStop(signals, &reload_, security_.server.get()); }
   void Stop();
 
  private:
-  // Takes the addresses, so that an agent that may not run has told no registry of itself.
+  // Takes the addresses, so that an agent that may not run has contacted no registry.
   absl::Status Claim();
   absl::Status OpenUpstreams();
   void MakeServices();
@@ -194,7 +195,7 @@ class AgentDaemon {
 };
 
 void AgentDaemon::OnEvent(const IntentEvent& event) {
-  intent_log_->Tell(event);
+  intent_log_->Record(event);
   history_.Add(event, absl::Now());
 }
 

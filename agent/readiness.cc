@@ -61,7 +61,7 @@ absl::Status Readiness(const agent::v1::GetStatusResponse& status) {
 }
 
 void ReadinessWatch::Start(HashedWheelTimer* timer) {
-  tell_(false);
+  notify_(false);
   MutexLock lock(&mu_);
   auto looking =
       PeriodicTask::Start(timer, absl::ZeroDuration(), kLookInterval, [this] { Look(); });
@@ -82,7 +82,7 @@ void ReadinessWatch::Look() {
   MutexLock lock(&mu_);
   if (!draining_ && !ready_ && ready) {
     ready_ = true;
-    tell_(true);
+    notify_(true);
   }
   if ((draining_ || ready_) && looking_ != nullptr) looking_->Stop();
 }
@@ -95,7 +95,7 @@ bool ReadinessWatch::ready() const {
 void ReadinessWatch::Draining() {
   MutexLock lock(&mu_);
   draining_ = true;
-  tell_(false);
+  notify_(false);
 }
 
 }  // namespace failback

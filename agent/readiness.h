@@ -33,12 +33,12 @@ inline constexpr char kReadinessHealth[] = "readiness";
 // at rest does not wake up for this.
 class ReadinessWatch {
  public:
-  // `look` answers as Readiness(); `tell` is called with each change.
-  ReadinessWatch(std::function<absl::Status()> look, std::function<void(bool ready)> tell)
-      : look_(std::move(look)), tell_(std::move(tell)) {}
+  // `look` answers as Readiness(); `notify` is called with each change.
+  ReadinessWatch(std::function<absl::Status()> look, std::function<void(bool ready)> notify)
+      : look_(std::move(look)), notify_(std::move(notify)) {}
   ~ReadinessWatch() { Stop(); }
 
-  // Tells that it is not ready, and begins to look. `timer` outlives the looking.
+  // Reports that it is not ready, and begins to look. `timer` outlives the looking.
   void Start(HashedWheelTimer* timer);
 
   // Looks no more.
@@ -47,14 +47,14 @@ class ReadinessWatch {
   // Not ready from now on.
   void Draining();
 
-  // What was told last.
+  // What was reported last.
   bool ready() const;
 
  private:
   void Look();
 
   const std::function<absl::Status()> look_;
-  const std::function<void(bool)> tell_;
+  const std::function<void(bool)> notify_;
   mutable Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool ready_ ABSL_GUARDED_BY(mu_) = false;

@@ -66,7 +66,7 @@ struct RetryWaits::Core : std::enable_shared_from_this<Core> {
     auto [response, under_way] = Look(*wait);
     {
       MutexLock lock(&mu);
-      // Whoever takes it out of the set answers.
+      // The thread that takes it out of the set answers.
       if (waits.count(wait) == 0) return;
       if (under_way && !closed && timer->clock()->WallNow() < wait->end) {
         auto timeout = timer->NewTimeout(

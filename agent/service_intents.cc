@@ -147,7 +147,7 @@ bool ServiceIntents::has_session() const {
   return !session_id_.empty();
 }
 
-// --- Telling the registry.
+// --- Sending to the registry.
 
 void ServiceIntents::Flush() {
   {
@@ -192,7 +192,7 @@ bool ServiceIntents::NextBatch(Batch* batch) {
     if (present.value_or(intent.instance.has_value()) != intent.instance.has_value()) break;
     present = intent.instance.has_value();
     due_.pop_front();
-    intent.progress = Progress::kTold;
+    intent.progress = Progress::kSent;
     batch->keys.push_back(key);
     if (*present) {
       *batch->registrations.add_registrations()->mutable_instance() = *intent.instance;
@@ -218,7 +218,7 @@ void ServiceIntents::Answered(const Batch& batch, const absl::StatusOr<Response>
     }
     MutexLock lock(&mu_);
     const auto it = intents_.find(batch.keys[i]);
-    if (it != intents_.end() && it->second.progress == Progress::kTold &&
+    if (it != intents_.end() && it->second.progress == Progress::kSent &&
         !it->second.instance.has_value()) {
       intents_.erase(it);
     }
@@ -229,7 +229,7 @@ void ServiceIntents::Refused(const std::string& key, const absl::Status& status)
   const bool draining = ReasonOf(status) == registry::v1::ERROR_REASON_DRAINING;
   MutexLock lock(&mu_);
   const auto it = intents_.find(key);
-  if (stopped_ || it == intents_.end() || it->second.progress != Progress::kTold) return;
+  if (stopped_ || it == intents_.end() || it->second.progress != Progress::kSent) return;
   Log(draining ? LogLevel::kDebug : LogLevel::kError, "static service refused",
       {{"key", KeyText(it->second.key)},
        {"code", absl::StatusCodeToString(status.code())},

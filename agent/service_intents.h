@@ -40,11 +40,11 @@ class ServiceIntents : public std::enable_shared_from_this<ServiceIntents> {
   // From now on nothing is sent. What is registered stays.
   void Stop();
 
-  // `instance` is to be registered as it is, or, without a value, not at all. Told with the next
+  // `instance` is to be registered as it is, or, without a value, not at all. Sent with the next
   // Flush().
   void State(const InstanceKey& key, std::optional<ServiceInstance> instance);
 
-  // Tells the registry what is due.
+  // Sends the registry what is due.
   void Flush();
 
   // Whether the session is open.
@@ -52,9 +52,9 @@ class ServiceIntents : public std::enable_shared_from_this<ServiceIntents> {
 
  private:
   enum class Progress {
-    kDue,      // to be told to the registry
-    kTold,     // told, and not refused so far
-    kRefused,  // to be told again after a while
+    kDue,      // to be sent to the registry
+    kSent,     // sent, and not refused so far
+    kRefused,  // to be sent again after a while
   };
   struct Intent {
     InstanceKey key;
@@ -98,7 +98,7 @@ class ServiceIntents : public std::enable_shared_from_this<ServiceIntents> {
   std::function<bool(const std::string&)> wanted_ ABSL_GUARDED_BY(mu_);
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   bool flushing_ ABSL_GUARDED_BY(mu_) = false;
-  // By CanonicalKey: what is to be there, and what is gone and not told yet.
+  // By CanonicalKey: what is to be there, and what is gone and not sent yet.
   std::map<std::string, Intent> intents_ ABSL_GUARDED_BY(mu_);
   // Keys of intents_ that are due, in order of arrival.
   std::deque<std::string> due_ ABSL_GUARDED_BY(mu_);

@@ -19,7 +19,7 @@
 
 namespace failback {
 
-// A service that the agent registers, with everything spelled out.
+// A service that the agent registers, with every default filled in.
 struct StaticServiceSpec {
   ServiceInstance instance;
   // Names and addresses filled in; every address can be parsed.

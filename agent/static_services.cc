@@ -388,7 +388,7 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
     // holds.
     if (!service->well.has_value()) return;
     std::optional<ServiceInstance> desired = Desired(*service);
-    // Nobody has registered it, so nobody has to unregister it.
+    // It was not registered, so it need not be unregistered.
     if (!service->stated && !desired.has_value() && !options_.claim_earlier) return;
     if (service->stated && Same(service->intent, desired)) return;
     service->stated = true;

@@ -1,5 +1,5 @@
-// Command lines, strictly: a flag takes its own value and no other word, and what is wrong is told
-// in one line.
+// Command lines, strictly: a flag takes its own value and no other word, and what is wrong is
+// reported in one line.
 
 #ifndef FAILBACK_DAEMON_COMMAND_LINE_H_
 #define FAILBACK_DAEMON_COMMAND_LINE_H_

@@ -1,4 +1,4 @@
-// Tells when files may have changed, through inotify: nothing is polled.
+// Reports when files may have changed, through inotify: nothing is polled.
 //
 // What is watched are the folders, so that a file is noticed that is written in place, replaced by
 // a rename, or reached through a symbolic link that is changed, as Kubernetes changes the `..data`
@@ -29,7 +29,7 @@ class FileWatch {
   // Readable when something has happened in the folders; -1 when nothing can be watched.
   int fd() const { return fd_; }
 
-  // Takes what has happened. True: look at the files, follow links anew. There may be no
+  // Takes what has happened. True: look at the files, follow links again. There may be no
   // difference.
   bool Changed();
 

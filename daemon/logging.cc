@@ -89,7 +89,7 @@ void InstallLogging(const config::v1::Log& config) {
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());
   // The lines are made whole here, so that fields stay fields.
   logger->set_pattern("%v");
-  // What is told at all is decided by Log().
+  // What is logged at all is decided by Log().
   logger->set_level(spdlog::level::trace);
   logger->flush_on(spdlog::level::trace);
   const bool json = config.format() == config::v1::LOG_FORMAT_JSON;

@@ -1,4 +1,4 @@
-// The line that tells that a daemon serves.
+// The line that says that a daemon serves.
 
 #ifndef FAILBACK_DAEMON_READY_H_
 #define FAILBACK_DAEMON_READY_H_
@@ -9,8 +9,8 @@
 namespace failback {
 
 // Writes "PROGRAM listening on ADDRESS and ADDRESS, admin http://ADDRESS, DETAIL" to stdout, where
-// nothing else goes: whoever starts the daemon waits for the line and reads the addresses from it.
-// `admin` empty: there is none, and it is left out.
+// nothing else goes: the program that starts the daemon waits for the line and reads the addresses
+// from it. `admin` empty: there is none, and it is left out.
 void AnnounceReady(const std::string& program, const std::vector<std::string>& addresses,
                    const std::string& admin, const std::string& detail);
 

@@ -144,22 +144,22 @@ void ServerSecurity::LookNow() {
   MutexLock lock(&look_mu_);
   if (tls_ != nullptr) {
     const absl::StatusOr<bool> taken = tls_->Reload();
-    if (!taken.ok() || *taken) Tell("certificate", taken.status());
+    if (!taken.ok() || *taken) LogReload("certificate", taken.status());
     certificate_log_.Look(tls_->times(), absl::Now());
   }
   if (access_ == nullptr || RulePaths(keys_).empty() || !rule_changes_.Check()) return;
   std::string content;
   absl::StatusOr<AccessRules> rules = ReadRules(&content);
-  const bool told = !rules.ok() && rules.status() == refused_rules_;
+  const bool logged = !rules.ok() && rules.status() == refused_rules_;
   refused_rules_ = rules.status();
-  if (told || (rules.ok() && content == rules_content_)) return;
-  Tell("access rules", rules.status());
+  if (logged || (rules.ok() && content == rules_content_)) return;
+  LogReload("access rules", rules.status());
   if (!rules.ok()) return;
   rules_content_ = std::move(content);
   access_->Update(*std::move(rules));
 }
 
-void ServerSecurity::Tell(const char* what, const absl::Status& status) {
+void ServerSecurity::LogReload(const char* what, const absl::Status& status) {
   if (status.ok()) {
     reloads_.fetch_add(1, std::memory_order_relaxed);
     return Log(LogLevel::kInfo, "reloaded", {{"what", what}});

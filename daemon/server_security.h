@@ -73,7 +73,7 @@ class ServerSecurity {
   bool asks_clients() const { return asks_clients_; }
   // Null without TLS.
   std::shared_ptr<grpc::ServerCredentials> credentials() const;
-  // Null when whoever can connect may do everything.
+  // Null when every caller who can connect may do everything.
   const std::shared_ptr<AccessControl>& access() const { return access_; }
 
   // Begins to follow changes, on `timer`, which outlives this. Nothing to follow: does nothing.
@@ -89,9 +89,9 @@ class ServerSecurity {
 
  private:
   explicit ServerSecurity(Keys keys);
-  // Also tells what the files say, to compare.
+  // Also returns what the files say, to compare.
   absl::StatusOr<AccessRules> ReadRules(std::string* content) const;
-  void Tell(const char* what, const absl::Status& status);
+  void LogReload(const char* what, const absl::Status& status);
 
   const Keys keys_;
   bool asks_clients_ = false;
@@ -100,7 +100,7 @@ class ServerSecurity {
   OwnCertificateLog certificate_log_{"server"};
   Mutex look_mu_;  // held for a look
   FileChanges rule_changes_ ABSL_GUARDED_BY(look_mu_);
-  absl::Status refused_rules_ ABSL_GUARDED_BY(look_mu_);  // what is there now, and has been told
+  absl::Status refused_rules_ ABSL_GUARDED_BY(look_mu_);  // what is there now, and has been logged
   std::string rules_content_ ABSL_GUARDED_BY(look_mu_);   // of those in force
   std::atomic<int64_t> reloads_{0};
   std::atomic<int64_t> refused_reloads_{0};

@@ -29,7 +29,8 @@ std::optional<int> LoadConfiguration(int argc, char** argv, ConfigLoader* loader
                                      const std::function<absl::Status()>& check);
 
 // Makes the folder of `place`, "unix:/run/failback/agent.sock" or "sqlite:///var/lib/x/y.db", if it
-// is not there and its parent is. Where it cannot, whoever uses the place says what is missing.
+// is not there and its parent is. Where it cannot, the code that uses the place says what is
+// missing.
 void MakeFolderOf(const std::string& place, mode_t mode);
 
 // The same of `place` if it is the default of `key` in the configuration: what an operator has

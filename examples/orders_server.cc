@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
     return 2;
   }
 
-  // 3. Until told to stop: `registration` and `agent` unregister on the way out.
+  // 3. Until asked to stop: `registration` and `agent` unregister on the way out.
   int signal = 0;
   sigwait(&stop, &signal);
   return 0;

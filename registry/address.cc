@@ -31,7 +31,7 @@ absl::StatusOr<Address> ParseUnix(const std::string& text) {
     if (!absl::StartsWith(address.path, "/")) {
       return Invalid(text, "unix:// takes an absolute path, as unix:///run/x.sock");
     }
-    // Further slashes mean nothing, and would be taken for those when it is spelled again.
+    // Further slashes mean nothing, and would be taken for those when it is printed again.
     while (absl::StartsWith(address.path, "//")) address.path.erase(0, 1);
   }
   if (address.path.empty()) return Invalid(text, "the path is missing");

@@ -48,7 +48,7 @@ class CallGate {
     const bool ok_;
   };
 
-  // Lets nobody in any more, and waits until all are out, unless the caller is inside itself.
+  // Admits no caller any more, and waits until all are out, unless the caller is inside itself.
   void Close() {
     MutexLock lock(&mu_);
     closed_.store(true, std::memory_order_release);

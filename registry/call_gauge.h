@@ -54,7 +54,7 @@ inline std::string ConnectionOf(const std::string& peer) {
   return peer.rfind("unix:", 0) == 0 ? std::string() : peer;
 }
 
-// Streams of one kind on one connection on which nothing has been said, or that tell next to
+// Streams of one kind on one connection on which nothing has been said, or that say next to
 // nothing: each is cheap to begin and to keep for its client.
 inline constexpr int kSilentStreamsPerConnection = 64;
 

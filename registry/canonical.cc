@@ -16,7 +16,7 @@ using registry::v1::ServiceInstance;
 constexpr char kDefault[] = "default";
 
 // `instance.key`, with its tag, when its namespace is empty: what comes before and after what is to
-// be spelled out. Fields are serialized in the order of their numbers, and both are first in their
+// be explicit. Fields are serialized in the order of their numbers, and both are first in their
 // message.
 constexpr char kKeyTag = 0x0a;
 constexpr char kSpelledNamespace[] =

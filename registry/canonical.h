@@ -17,8 +17,8 @@
 
 namespace failback {
 
-// `namespace NUL service NUL instance_id`, an empty namespace spelled `default`. Valid names hold
-// no NUL, so different keys differ here, and these strings sort as (namespace, service,
+// `namespace NUL service NUL instance_id`, an empty namespace written as `default`. Valid names
+// hold no NUL, so different keys differ here, and these strings sort as (namespace, service,
 // instance_id). Appends to `out`.
 void AppendCanonicalKey(const registry::v1::InstanceKey& key, std::string* out);
 std::string CanonicalKey(const registry::v1::InstanceKey& key);
@@ -36,7 +36,7 @@ std::string_view ServiceKeyOf(std::string_view canonical);
 // `namespace/service/instance_id`, for people.
 std::string KeyText(const registry::v1::InstanceKey& key);
 
-// The instance serialized with sorted maps and its namespace spelled out. Parses as a
+// The instance serialized with sorted maps and its namespace filled in. Parses as a
 // ServiceInstance.
 std::string CanonicalInstance(const registry::v1::ServiceInstance& instance);
 
@@ -44,8 +44,8 @@ std::string CanonicalInstance(const registry::v1::ServiceInstance& instance);
 // are compared, and kept, so.
 std::string CanonicalRegistration(const registry::v1::ServiceInstance& instance);
 
-// Tells two contents apart: the same for the same bytes ever after (it is kept on disk).
-// Not cryptographic.
+// Distinguishes two contents: the same for the same bytes ever after (it is kept on disk). Not
+// cryptographic.
 uint64_t Digest64(const char* data, size_t size);
 inline uint64_t Digest64(const std::string& bytes) { return Digest64(bytes.data(), bytes.size()); }
 

@@ -45,7 +45,7 @@ class ClientExchange : public grpc::ClientBidiReactor<Request, Response> {
 
   enum class WhenIdle {
     kStay,
-    kEnd,  // whoever has nothing to wait for takes no more, and ends the stream
+    kEnd,  // a caller that has nothing to wait for takes no more, and ends the stream
   };
 
   explicit ClientExchange(WhenIdle when_idle) : when_idle_(when_idle) {}
@@ -89,7 +89,7 @@ class ClientExchange : public grpc::ClientBidiReactor<Request, Response> {
  protected:
   struct End {
     absl::Status status;         // why it has ended: gRPC's, or what it was abandoned with
-    absl::Status told;           // gRPC's
+    absl::Status reported;       // gRPC's
     std::deque<AskPtr> waiting;  // in the order of the requests
     bool abandoned = false;
   };
@@ -111,7 +111,7 @@ class ClientExchange : public grpc::ClientBidiReactor<Request, Response> {
 
   // Whether `response` may be the answer to `ask`.
   virtual bool Answers(const Response& /*response*/, const Ask& /*ask*/) const { return true; }
-  // The next answer is read meanwhile, and may be told by another thread before this returns.
+  // The next answer is read meanwhile, and may be delivered by another thread before this returns.
   virtual void OnAnswer(const AskPtr& ask, Response response) = 0;
   // It takes no more. May be called again.
   virtual void OnOver() = 0;
@@ -137,7 +137,7 @@ class ClientExchange : public grpc::ClientBidiReactor<Request, Response> {
     }
     Response response = std::move(response_);
     response_ = Response();
-    // Matched before the next is read, which another thread may hear.
+    // Matched before the next is read, which another thread may receive.
     bool idle = false;
     const AskPtr ask = Answered(response, &idle);
     if (idle) OnOver();
@@ -148,13 +148,13 @@ class ClientExchange : public grpc::ClientBidiReactor<Request, Response> {
   void OnDone(const grpc::Status& status) final {
     const std::shared_ptr<ClientExchange> self = std::move(self_);
     End end;
-    end.told = StatusFromGrpc(status);
+    end.reported = StatusFromGrpc(status);
     {
       MutexLock lock(&mu_);
       end.waiting.swap(waiting_);
       unsent_.clear();
       end.abandoned = !reason_.ok();
-      end.status = end.abandoned ? reason_ : end.told;
+      end.status = end.abandoned ? reason_ : end.reported;
     }
     OnEnd(std::move(end));
   }

@@ -207,14 +207,14 @@ void Conflator::Merge(const SubscribeResponse& message, const std::vector<Change
       rest_->operations.erase(it);
     }
     if (Base().ContentOf(key) == content) continue;
-    const google::protobuf::MessageLite& told =
+    const google::protobuf::MessageLite& part =
         content != 0 ? static_cast<const google::protobuf::MessageLite&>(upserts[i])
                      : message.delta().removals(i - upserts.size());
-    const size_t size = told.ByteSizeLong();
+    const size_t size = part.ByteSizeLong();
     Operation& operation = rest_->operations[key];
     operation.content = content;
     operation.bytes = Blob(size, [&](char* bytes) {
-      told.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bytes));
+      part.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bytes));
     });
     rest_->operation_bytes += kBlobBytes + size;
   }
@@ -303,10 +303,10 @@ Conflator::Event Conflator::TakeMerged() {
     changes.reserve(rest.operations.size());
     for (const auto& [key, operation] : rest.operations) {
       changes.push_back({key, operation.content});
-      google::protobuf::MessageLite* const told =
+      google::protobuf::MessageLite* const part =
           operation.content != 0 ? static_cast<google::protobuf::MessageLite*>(delta->add_upserts())
                                  : delta->add_removals();
-      told->ParseFromArray(operation.bytes.data(), static_cast<int>(operation.bytes.size()));
+      part->ParseFromArray(operation.bytes.data(), static_cast<int>(operation.bytes.size()));
     }
     taken_bytes_ = rest.operation_bytes;
     written_.Apply(changes);

@@ -1,9 +1,9 @@
-// What one subscriber has not been told yet, merged to the least that brings it up to date.
+// What one subscriber has not been sent yet, merged to the least that brings it up to date.
 //
 // A subscriber that reads slowly must neither slow the others nor make the server remember every
 // change for it. While a message is being written to it, the ones that follow wait here: deltas are
 // merged per key to the newest, a new snapshot takes the place of all that waits, and what turned
-// back to what the subscriber has is not told at all. A subscriber that keeps up gets the messages
+// back to what the subscriber has is not sent at all. A subscriber that keeps up gets the messages
 // as they are, as the same shared objects.
 //
 //   Conflator conflator(request.epoch(), request.revision());
@@ -14,10 +14,10 @@
 // encoded when they are written.
 //
 // To know that a change has turned back, the conflator remembers 64-bit digests of the keys and
-// contents that the subscriber has, which nobody can make to collide (registry/keyed_hash.h): some
+// contents that the subscriber has, which no client can make collide (registry/keyed_hash.h): some
 // 20 bytes an instance, up to kMaxContents instances. Of a larger set, and of what a subscriber had
 // before it resumed, the contents are not known: such a key that changed forth and back while the
-// subscriber was behind may be told once without need.
+// subscriber was behind may be sent once without need.
 //
 // Thread safety: none of its own.
 //
@@ -89,11 +89,11 @@ class Conflator {
   // Instances whose contents are remembered.
   static constexpr size_t kMaxContents = 8192;
 
-  // A subscriber that resumes after (`epoch`, `revision`); 0 and 0 for one that starts anew.
+  // A subscriber that resumes after (`epoch`, `revision`); 0 and 0 for one that starts over.
   Conflator(uint64_t epoch, uint64_t revision);
 
   // Takes the next message of the source. ABORTED when it does not follow from the one before, or
-  // when kMaxBytes are passed: end the stream, the subscriber starts anew. `changes` are those of
+  // when kMaxBytes are passed: end the stream, the subscriber starts over. `changes` are those of
   // `event`, computed if null.
   absl::Status Add(Event event, Changes changes = nullptr);
   absl::Status Add(Snapshot snapshot, Changes changes = nullptr);
@@ -152,8 +152,8 @@ class Conflator {
 
   // What the operations of rest_ are relative to.
   const State& Base() const { return next_ != nullptr ? next_->after : written_; }
-  // Whether a snapshot may follow what was told. A source that has left an epoch and come back to
-  // it is in order by itself, but what it said between may never have been told. The first one may
+  // Whether a snapshot may follow what was sent. A source that has left an epoch and come back to
+  // it is in order by itself, but what it said between may never have been sent. The first one may
   // be of an earlier revision than the subscriber resumes from, which then counts for nothing.
   absl::Status CheckForward(const SubscribeResponse& snapshot);
   // A new snapshot begins: it takes the place of all that waits.

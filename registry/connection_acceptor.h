@@ -7,7 +7,7 @@
 // connection beyond is closed at once, so that its client need not wait to find out.
 //
 // Descriptors are not counted: the kernel gives the lowest number that is free, so that of a new
-// connection tells how many are in use.
+// connection shows how many are in use.
 //
 //   ConnectionAcceptor::Options options;
 //   options.listeners = {{socket, [](int listener, int fd) { Serve(fd); }}};

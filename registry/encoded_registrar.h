@@ -1,8 +1,8 @@
 // What a registry can do beside Registry when it needs no messages: take a Register as it came.
 //
 // Choose it for a registry that keeps instances as bytes, or sends them on. RegistryServer offers
-// it what it receives and takes bytes for the answer, FailbackRegistry what it sends; what is
-// spelled in an unusual way, or is to be refused, comes parsed, through Registry::Register. So
+// it what it receives and takes bytes for the answer, FailbackRegistry what it sends; what is not
+// in the canonical encoding, or is to be refused, comes parsed, through Registry::Register. So
 // there is one place where errors are made.
 //
 // Thread safety: as Registry.

@@ -47,7 +47,7 @@ absl::Status Refusal(ErrorReason reason, const std::string& message,
 // "registrations[0].instance.port: 70000 is not in 1..65535".
 absl::Status InvalidField(const std::string& field, const std::string& description);
 
-// PERMISSION_DENIED / SESSION_NOT_OWNED. It does not tell whose session it is.
+// PERMISSION_DENIED / SESSION_NOT_OWNED. It does not say whose session it is.
 absl::Status SessionNotOwned();
 
 // `status` with a RetryInfo: the peer waits at least `delay` before it tries again.

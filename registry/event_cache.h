@@ -30,7 +30,7 @@ class EventCache {
   grpc::ByteBuffer BytesOf(const Conflator::Message& message);
 
  private:
-  // Events are told to all their subscribers before the next; a few overlap.
+  // Events are delivered to all their subscribers before the next; a few overlap.
   static constexpr size_t kMaxEntries = 8;
 
   struct Entry {

@@ -35,7 +35,7 @@ class EventOrder {
         epoch_(epoch),
         revision_(revision) {}
 
-  // OK when `message` may follow, and then it counts as the last. Otherwise ABORTED, which tells
+  // OK when `message` may follow, and then it counts as the last. Otherwise ABORTED, which says
   // what is wrong: something was lost between the two, and nothing more of this stream may be used.
   absl::Status Check(const registry::v1::SubscribeResponse& message);
 

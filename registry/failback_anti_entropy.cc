@@ -56,8 +56,8 @@ void FailbackRegistry::Core::AuditSoon() {
   const UpstreamSession::State session = session_->state();
   if (session.session_serial == 1 && session.info.resumed()) {
     // An earlier process of this incarnation opened the session, and without a journal this one
-    // does not know what that was told. Whoever still wants it has as long to say so as a session
-    // lives unheard of. With one, that process may be alive: until then it has noticed.
+    // does not know what that was sent. A client that still wants it has as long to say so as a
+    // session lives unheard of. With one, that process may be alive: until then it has noticed.
     wait += FromProto(session.info.ttl());
   }
   audit_timer_ = After(wait, [](Core* core, Deferred* deferred) {
@@ -166,7 +166,8 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
     if (record->present) {
       if (it != audit.listed.end() && it->second.instance == record->payload) continue;
       ++(it == audit.listed.end() ? missing : different);
-      // The same intent again, under its number: the registry applies it to what another hand left.
+      // The same intent again, under its number: the registry applies it to what a concurrent
+      // writer left.
       record->acknowledged = 0;
       Enqueue(record);
     } else if (it != audit.listed.end()) {
@@ -235,7 +236,7 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
     const auto it = audit.listed.find(record->key);
     const bool listed = it != audit.listed.end();
     if (record->present && !listed && !record->given_up) {
-      // Unregistered since, or never registered, or gone with its session: nobody here knows.
+      // Unregistered since, or never registered, or gone with its session: unknown here.
       ++parked;
       AttemptFailed(record,
                     absl::FailedPreconditionError(

@@ -481,7 +481,7 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
   event.refused = refused;
   if (record.trace != nullptr) event.traceparent = *record.trace;
   deferred->Add([this, event] {
-    // After a callback of the same news has destroyed the registry nobody listens.
+    // After a callback of the same news has destroyed the registry there is no listener.
     if (!gate_.closed()) options_.on_event(event);
   });
 }

@@ -208,7 +208,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     bool superseded = false;
     // Attempts since then.
     int superseded_times = 0;
-    // The number of this intent was refused and taken anew; twice in a row waits.
+    // The number of this intent was refused and taken again; twice in a row waits.
     bool renumbered = false;
     // The audit during which it changed last.
     uint64_t touched = 0;
@@ -259,7 +259,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   struct LocalSession {
     std::string id;
-    std::string owner;  // empty: callers are not told apart
+    std::string owner;  // empty: callers are not distinguished
     uint64_t serial;
     std::string incarnation;
     absl::Duration ttl;
@@ -282,7 +282,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     // Where it resumes; 0 and 0: nowhere.
     uint64_t epoch = 0;
     uint64_t revision = 0;
-    // It may have seen more than is known here: it is told nothing of the set until MayHear(), but
+    // It may have seen more than is known here: it is sent nothing of the set until MayHear(), but
     // once that its own is stale.
     bool apart = false;
     bool told_stale = false;
@@ -313,7 +313,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     // The upstream session in which the stream was opened.
     std::string session_id;
     std::unique_ptr<SubscribeStream> stream;
-    // Marked stale although its stream is open: the session's renewals found nobody.
+    // Marked stale although its stream is open: the session's renewals got no answer.
     bool silenced = false;
     // Of the newest stream; events of older ones are dropped.
     uint64_t stream_serial = 0;
@@ -432,10 +432,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   static absl::Status LapseReason(const UpstreamSession::State& session);
   // Why nothing can be sent.
   absl::Status NoSession(const UpstreamSession::State& session) const;
-  // That to whoever asked for one attempt. A session that could not be opened in time says nothing
-  // of the caller's own deadline.
+  // That to the callers who asked for one attempt. A session that could not be opened in time says
+  // nothing of the caller's own deadline.
   static absl::Status UnsentCheck(const absl::Status& no_session);
-  // Tells once that the lease has run out, and once that it is over; then answers those who wait
+  // Reports once that the lease has run out, and once that it is over; then answers those who wait
   // for what is acknowledged.
   void FollowLapse(const UpstreamSession::State& session, bool lost, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -452,8 +452,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // What was due at `due_nanos` runs now. True, and every session has its full time again, when
   // this process was away: the renewals that came meanwhile are not read yet.
   bool NoticePause(int64_t due_nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // `lease_serial` of the timeout that ends it; 0: whoever asks.
-  // `reply`, if any, waits until the end would survive.
+  // `lease_serial` of the timeout that ends it; 0: the caller. `reply`, if any, waits until the end
+  // would survive.
   void EndSession(const std::string& id, uint64_t lease_serial, const absl::Status& why,
                   const std::shared_ptr<BatchReply>& reply = nullptr);
 
@@ -462,9 +462,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   absl::Status RoomToFollow(Selector selector, const std::string& owner) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   RecordPtr FindOrCreateWatch(const Selector& selector) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Tells subscribers that are apart that what they have is stale.
+  // Notifies subscribers that are apart that what they have is stale.
   static void TellApart(const Watch& watch, Deferred* deferred);
-  // What a new subscriber is told at once.
+  // What a new subscriber is sent at once.
   void TellFirst(LocalSubscription* subscription) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The set of a watch without subscribers is kept for the next one, within bounds.
   void KeepLastKnown(const Watch& watch, const std::string& owner)
@@ -482,17 +482,17 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
                     const SubscribeResponse& event);
   void OnWatchEnd(const std::shared_ptr<Watch>& watch, uint64_t stream_serial,
                   const absl::Status& status);
-  void Tell(const std::shared_ptr<Watch>& watch, const WatchedSet::Told& told, Deferred* deferred)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Publish(const std::shared_ptr<Watch>& watch, const WatchedSet::Notification& notification,
+               Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends the watch's stream, if it has one, and the call that opens it; nothing that it still says
-  // is heard. It is destroyed without the lock.
+  // is used. It is destroyed without the lock.
   void CloseStream(const std::shared_ptr<Watch>& watch, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmStale(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // One event when the upstream stays away, one when it is back or there is a session anew.
+  // One event when the upstream stays unavailable, one when it is back or there is a new session.
   void LogSession(const UpstreamSession::State& state, bool lost, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Subscribers hear of an upstream that is away also while their streams do not know yet.
+  // Subscribers are notified of an unavailable upstream also while their streams do not know yet.
   void WatchSession(bool down, bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmHold(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmOpening(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -77,7 +77,7 @@ absl::Status ValidateName(const std::string& name) {
 
 }  // namespace
 
-// One subscription at every member, told as one.
+// One subscription at every member, merged into one.
 class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
  public:
   // The subscriber resumes from the position of `request`, if that has one.
@@ -89,14 +89,14 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
         set_(members, FirstEpoch()),
         apart_(epoch_ != 0 || revision_ != 0) {}
 
-  // Hears one member.
+  // Receives the events of one member.
   class Source final : public OwnedListener {
    public:
     Source(std::shared_ptr<Merged> merged, size_t member)
         : merged_(std::move(merged)), member_(member) {}
     const std::string& owner() const override { return merged_->owner_; }
     void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-      merged_->Hear(member_, event);
+      merged_->OnEvent(member_, event);
     }
     void OnEnd(const absl::Status& status) override { merged_->End(status); }
 
@@ -146,10 +146,10 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
   // Epochs are compared for equality only, and must not be those of another life of the process.
   static uint64_t FirstEpoch() { return Digest64(RandomId()) | 1; }
 
-  void Hear(size_t member, const MergedSet::Event& event) {
+  void OnEvent(size_t member, const MergedSet::Event& event) {
     {
       MutexLock lock(&mu_);
-      Tell(set_.Apply(member, event));
+      Publish(set_.Apply(member, event));
     }
     notifier_.Deliver();
   }
@@ -157,8 +157,8 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
   void Begin() {
     {
       MutexLock lock(&mu_);
-      if (MergedSet::Told told = set_.Begin(); told || !apart_) {
-        Tell(std::move(told));
+      if (MergedSet::Notification notification = set_.Begin(); notification || !apart_) {
+        Publish(std::move(notification));
       } else if (!std::exchange(told_stale_, true)) {  // nothing is known anywhere
         notifier_.Post(StaleAt(epoch_, revision_));
       }
@@ -167,11 +167,11 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
   }
 
   // One who resumes may have seen more than was known here when every upstream became unavailable:
-  // it is told only that its set is stale, until an upstream has told what is so now.
-  void Tell(MergedSet::Told told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (!told) return;
+  // it is notified only that its set is stale, until an upstream has sent the current state.
+  void Publish(MergedSet::Notification notification) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!notification) return;
     if (!apart_) {
-      notifier_.Post(std::move(told));
+      notifier_.Post(std::move(notification));
     } else if (set_.AnyFresh()) {
       apart_ = false;
       notifier_.Post(set_.Current());

@@ -1,26 +1,26 @@
 // Several registries kept in step: a Registry over one FailbackRegistry per upstream.
 //
 // An intent goes to every upstream, and each carries its own record of it: own generation, own
-// retries, own journal. One that is away holds nobody up; its part waits on its own wheel. With one
-// upstream this class hands everything through.
+// retries, own journal. One that is unavailable delays none of the others; its part waits on its
+// own wheel. With one upstream this class hands everything through.
 //
 // Choose it to move a fleet from one registry to another: name both, let every agent register with
 // both, move the subscribers, then name only the new one.
 //
-// What the caller hears:
+// What the caller receives:
 // * Register and Unregister answer with a result per target (IntentResult.targets). The item's own
 //   status is that of the first upstream that refused; its state the least that all have reached.
 //   So ACCEPTED means accepted for each, and to wait for ACKNOWLEDGED is to wait for all. A checked
 //   intent that fails at one upstream is undone there and stays at the others.
 // * Subscribe and List name one upstream, or merge all by key (registry/merged_set.h has the rules,
 //   and what stale, epoch and order mean then).
-// * A local session is one at each upstream; its id tells them apart. Lost at one, it is lost, and
-//   opening it anew resumes the others.
+// * A local session is one at each upstream; its id distinguishes them. Lost at one, it is lost,
+//   and opening it again resumes the others.
 //
 // With a state directory each upstream has a folder in it, named after the upstream, and a file
-// tells which ones were there last. What happens when the configuration changes in between:
+// says which ones were there last. What happens when the configuration changes in between:
 // * An upstream that is new gets the intents that another one's journal holds, so what is
-//   registered through this agent goes there too, without anybody asking again.
+//   registered through this agent goes there too, without a new request.
 // * One that comes back after it was left out keeps its incarnation and its numbers, and gives up
 //   what the others do not hold any more: nothing that was unregistered meanwhile returns.
 // * One that is left out keeps its folder. What is registered there ends with its session's TTL;

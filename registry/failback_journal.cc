@@ -10,7 +10,7 @@
 namespace failback {
 namespace {
 
-// What is refused is told to the registry all the same (OnJournal), so that it goes on.
+// What is refused is reported to the registry all the same (OnJournal), so that it goes on.
 constexpr char kNotDurable[] =
     "; it is in force and sent to the registry all the same, but is lost if the agent ends before "
     "the journal is written: state it again until it is accepted";
@@ -19,7 +19,7 @@ constexpr char kNotDurable[] =
 constexpr absl::Duration kSnapshotPeriod = absl::Seconds(1);
 
 // The owner of an intent as it is journalled: the incarnation of the local session and, where
-// callers are told apart, who opened it. No incarnation has a control character.
+// callers are distinguished, who opened it. No incarnation has a control character.
 constexpr char kOpenedBy = '\x1f';
 
 std::string JournalledOwner(const std::string& incarnation, const std::string& opened_by) {
@@ -75,8 +75,8 @@ FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::FormerSession(
   for (const auto& [id, session] : sessions_) {
     if (session->incarnation == request.incarnation()) return session.get();
   }
-  // The client has a full TTL to come back, with the same incarnation, to what is its own. Nobody
-  // else has a claim to it, in another life of the process either.
+  // The client has a full TTL to come back, with the same incarnation, to what is its own. No other
+  // client has a claim to it, in another life of the process either.
   LocalSession* const session = NewSession(request);
   session->ttl = ttl;
   RenewSession(session);

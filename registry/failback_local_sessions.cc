@@ -18,7 +18,7 @@ namespace {
 constexpr absl::Duration kDefaultLocalTtl = absl::Seconds(10);
 constexpr absl::Duration kMinLocalTtl = absl::Seconds(1);
 
-// Of all sessions, those that one owner may have, where callers are told apart: a quarter.
+// Of all sessions, those that one owner may have, where callers are distinguished: a quarter.
 constexpr int64_t kOwnersShare = 4;
 
 void LogPause() {

@@ -262,9 +262,9 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
       fail("is pending, and neither in flight, queued, on the wheel nor parked");
     }
     if (!record.pending() && !record.waiters.empty() && !lapse_waiters_) {
-      fail("is done, and somebody waits for it");
+      fail("is done, and has waiters");
     }
-    if (record.parked() && !record.waiters.empty()) fail("is parked, and somebody waits for it");
+    if (record.parked() && !record.waiters.empty()) fail("is parked, and has waiters");
     if ((record.check != nullptr) != (checked_.count(record.key) > 0)) {
       fail("is a checked intent and not listed as one, or the other way round");
     }
@@ -351,7 +351,7 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
         core->mu_.AssertHeld();
         if (core->drain_ != nullptr) core->FinishDrain(/*closed=*/false, deferred);
       });
-      // Subscribers hear the end now; their subscriptions go with the session.
+      // Subscribers receive the end now; their subscriptions go with the session.
       const auto watches = watches_;
       for (const auto& [selector, record] : watches) {
         CloseStream(record->watch, &deferred);
@@ -362,8 +362,8 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
         for (const auto& [serial, subscriber] : subscribers)
           EndSubscription(subscriber, end, &deferred);
       }
-      // Registrations that are only on their way need not arrive any more, and go back to whoever
-      // waits for them.
+      // Registrations that are only on their way need not arrive any more, and go back to the owner
+      // who waits for them.
       for (const auto& [key, record] : records_) {
         if (!record->present) continue;
         record->retry.reset();

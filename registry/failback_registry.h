@@ -27,7 +27,7 @@
 //   auto registry = FailbackRegistry::Create(std::move(upstream), options);
 //   (*registry)->Register(request, [](absl::StatusOr<RegisterResponse> accepted) { … });
 //
-// Sessions opened at this registry are local ones: they tell whether a client on the same machine
+// Sessions opened at this registry are local ones: they show whether a client on the same machine
 // is alive. When one ends, the intent for its instances becomes "gone". Without a session an intent
 // lives until it is withdrawn.
 //
@@ -71,7 +71,7 @@
 
 namespace failback {
 
-// What became of an intent, told to whoever set Options::on_event.
+// What became of an intent, reported to Options::on_event.
 struct IntentEvent {
   enum class Kind {
     kAcknowledged,  // the upstream has it
@@ -92,7 +92,7 @@ struct IntentEvent {
   std::string id;
   // Of a register or an unregister.
   registry::v1::InstanceKey key;
-  // Options::upstream_name of the registry that tells.
+  // Options::upstream_name of the registry that reports it.
   std::string upstream;
   uint64_t generation = 0;
   int times = 0;
@@ -121,7 +121,7 @@ class FailbackRegistry final : public Registry {
     // How often registrations that a later incarnation holds are tried again, give or take 15 %;
     // zero: only after a reconnect, by a new intent, or by Retry().
     absl::Duration superseded_period = absl::Seconds(30);
-    // Probes while the upstream is away.
+    // Probes while the upstream is unavailable.
     BackoffOptions reconnect{absl::Milliseconds(100), 2.0, absl::Milliseconds(1030), 0.2};
     // Retries of single operations that may leave in a second, over all, and at once. What is sent
     // again after a reconnect is bounded by the calls in flight instead.
@@ -131,8 +131,8 @@ class FailbackRegistry final : public Registry {
     int max_calls_in_flight = 8;
     int max_batch = 250;
     // Bounds; what is beyond is refused with LIMIT_REACHED, which names the bound. Each at least 1.
-    // Intents held at once. Where callers are told apart, one of them has half at most, and so have
-    // those that were stated without a session together (registry/shared_limit.h).
+    // Intents held at once. Where callers are distinguished, one of them has half at most, and so
+    // have those that were stated without a session together (registry/shared_limit.h).
     int64_t max_records = 1000000;
     bool callers_have_names = false;
     // Intents and subscriptions that the upstream has not acknowledged. At the bound no new intent
@@ -142,13 +142,13 @@ class FailbackRegistry final : public Registry {
     // subscribers of all of them.
     int64_t max_subscriptions = 10000;
     int64_t max_listeners = 100000;
-    // Local sessions that are open at once; where callers are told apart, one of them has a quarter
-    // at most. And their longest TTL: one that is left open takes its place for so long.
+    // Local sessions that are open at once; where callers are distinguished, one of them has a
+    // quarter at most. And their longest TTL: one that is left open takes its place for so long.
     int64_t max_sessions = 10000;
     absl::Duration max_local_ttl = absl::Minutes(10);
-    // How long subscribers are spared the news that the upstream is away.
+    // How long subscribers are spared the news that the upstream is unavailable.
     absl::Duration stale_grace = absl::Seconds(1);
-    // How long an empty snapshot after a non-empty one is held back before it is believed.
+    // How long an empty snapshot after a non-empty one is held back before it is accepted.
     absl::Duration empty_snapshot_hold = absl::Seconds(5);
     // Between two comparisons of what the upstream holds with what it should; zero: never.
     absl::Duration anti_entropy_interval = absl::Minutes(1);

@@ -21,7 +21,7 @@ namespace {
 constexpr absl::Duration kTombstoneLife = absl::Seconds(60);
 // A batch is closed when it has grown to this, well below any server's limit.
 constexpr size_t kMaxBatchBytes = 1 << 20;
-// Queued intents that fail under one hold of the lock, while the upstream is away.
+// Queued intents that fail under one hold of the lock, while the upstream is unavailable.
 constexpr int kMaxFailedAtOnce = 1000;
 
 }  // namespace

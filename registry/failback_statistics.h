@@ -68,7 +68,7 @@ struct FailbackStatistics {
   int64_t calls_in_flight = 0;
 
   int64_t subscriptions = 0;        // selectors that are followed
-  int64_t stale_subscriptions = 0;  // whose subscribers have been told so
+  int64_t stale_subscriptions = 0;  // whose subscribers have been notified
   int64_t subscribers = 0;          // local ones
   int64_t local_sessions = 0;
   bool draining = false;

@@ -58,7 +58,7 @@ class FailbackRegistry::Core::LocalStream final : public SubscribeStream {
   const std::shared_ptr<LocalSubscription> subscription_;
 };
 
-// Hears one upstream stream.
+// Receives one upstream stream.
 class FailbackRegistry::Core::WatchListener final : public NotifyListener {
  public:
   WatchListener(std::weak_ptr<Core> core, std::shared_ptr<Watch> watch, uint64_t stream_serial)
@@ -352,12 +352,12 @@ void FailbackRegistry::Core::OnWatchEvent(const std::shared_ptr<Watch>& watch,
       CountAttempt(OperationKind::kSubscribe, absl::OkStatus());
       AttemptDone(record, record->in_flight, absl::OkStatus(), /*sent=*/true, &deferred);
     }
-    Tell(watch, watch->set.Apply(event), &deferred);
+    Publish(watch, watch->set.Apply(event), &deferred);
     if (watch->set.gap()) {
       CloseStream(watch, &deferred);
       ArmStale(watch);
       AttemptDone(record, record->generation,
-                  absl::AbortedError("a message of the stream was lost: starting anew"),
+                  absl::AbortedError("a message of the stream was lost: starting over"),
                   /*sent=*/true, &deferred);
     } else {
       watch->silenced = false;
@@ -416,12 +416,12 @@ void FailbackRegistry::Core::ArmStale(const std::shared_ptr<Watch>& watch) {
     if (streaming && !core->session_down_) return;
     if (!watch->set.known()) {
       // The registry has not said anything in time: what was known last is better than nothing.
-      if (core->RestoreLastKnown(watch)) core->Tell(watch, watch->set.Current(), deferred);
+      if (core->RestoreLastKnown(watch)) core->Publish(watch, watch->set.Current(), deferred);
       TellApart(*watch, deferred);
       return;
     }
     watch->silenced = streaming;
-    core->Tell(watch, watch->set.MarkStale(), deferred);
+    core->Publish(watch, watch->set.MarkStale(), deferred);
   });
 }
 
@@ -433,8 +433,8 @@ void FailbackRegistry::Core::WatchSession(bool down, bool lost, Deferred* deferr
       ArmStale(watch);
     } else if (std::exchange(watch->silenced, false) && !lost) {
       // The stream has outlived the trouble, so nothing of it was lost. (In a new session it is
-      // opened anew, and its first message tells.)
-      Tell(watch, watch->set.MarkFresh(), deferred);
+      // opened again, and its first message has it.)
+      Publish(watch, watch->set.MarkFresh(), deferred);
     }
   }
 }
@@ -447,9 +447,10 @@ void FailbackRegistry::Core::ArmHold(const std::shared_ptr<Watch>& watch) {
   if (IsArmed(watch->hold_timer)) return;
   watch->hold_timer = After(options_.empty_snapshot_hold, [watch](Core* core, Deferred* deferred) {
     core->mu_.AssertHeld();
-    // While the registry is away its silence confirms nothing; its next message arms this again.
+    // While the registry is unavailable its silence confirms nothing; its next message arms this
+    // again.
     if (watch->phase == Watch::Phase::kStreaming) {
-      core->Tell(watch, watch->set.Release(), deferred);
+      core->Publish(watch, watch->set.Release(), deferred);
     }
   });
 }
@@ -464,16 +465,17 @@ void FailbackRegistry::Core::ArmOpening(const std::shared_ptr<Watch>& watch) {
       });
 }
 
-void FailbackRegistry::Core::Tell(const std::shared_ptr<Watch>& watch, const WatchedSet::Told& told,
-                                  Deferred* deferred) {
-  if (!told) return;
+void FailbackRegistry::Core::Publish(const std::shared_ptr<Watch>& watch,
+                                     const WatchedSet::Notification& notification,
+                                     Deferred* deferred) {
+  if (!notification) return;
   if (const RecordPtr record = watch->record.lock(); record != nullptr) Count(record.get());
   PersistSnapshot(watch);
   // What was kept of an earlier time is behind the set.
-  if (told.snapshot != nullptr) last_known_.Take(watch->canonical_selector);
+  if (notification.snapshot != nullptr) last_known_.Take(watch->canonical_selector);
   for (const auto& [serial, subscriber] : watch->subscribers) {
     if (!subscriber->apart) {
-      subscriber->notifier->Post(told);
+      subscriber->notifier->Post(notification);
     } else if (subscriber->MayHear(watch->set)) {
       subscriber->apart = false;
       subscriber->notifier->Post(watch->set.Current());

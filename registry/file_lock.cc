@@ -23,7 +23,7 @@ absl::StatusOr<FileLock> FileLock::Acquire(const std::string& path) {
   }
   FileLock lock(fd);
   struct stat info;
-  // Of a file that has another name too the content may be somebody's.
+  // Of a file that has another name too the content may belong to another program.
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot create ", path, ": something else is there"));

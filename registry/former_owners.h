@@ -1,12 +1,12 @@
-// Who opened the sessions of incarnations that have none now, where callers are told apart.
+// Who opened the sessions of incarnations that have none now, where callers are distinguished.
 //
 // A client whose session has ended comes back with the same incarnation, and finds it taken if
 // another caller may open one under it meanwhile. So an incarnation stays its owner's for a while.
 //
 // Bounded: one owner has a quarter of the places at most, and beyond that loses those that he left
-// first. Where all places are taken, somebody who has some loses his own first; only somebody who
-// has none takes the one that was left first of all. So nobody makes an agent forget whose the
-// incarnations of others are by leaving many himself.
+// first. Where all places are taken, an owner who has some loses his own first; only an owner who
+// has none takes the one that was left first of all. So no caller can make an agent forget whose
+// the incarnations of others are by leaving many himself.
 //
 //   owners.Leave("pod-uid", "shop", now);
 //   owners.OwnerOf("pod-uid", now);          // "shop"
@@ -36,7 +36,7 @@ class FormerOwners {
   // It has a session again.
   void Take(const std::string& incarnation);
 
-  // Whose it is; empty: nobody's.
+  // Whose it is; empty: it has no owner.
   std::string OwnerOf(const std::string& incarnation, int64_t now_nanos) const;
 
   size_t size() const { return left_.size(); }

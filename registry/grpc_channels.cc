@@ -40,10 +40,10 @@ grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, millis(options.connect_timeout));
   // A fresh channel must not inherit the backoff of the one that it replaces.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Retries are the business of whoever keeps the intent.
+  // Retries are the business of the intent's owner.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  // One channel for each attempt while the registry is away: without books about them a quarter
-  // of the work.
+  // One channel for each attempt while the registry is unavailable: without books about them a
+  // quarter of the work.
   arguments.SetInt(GRPC_ARG_ENABLE_CHANNELZ, 0);
   arguments.SetInt(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
   // A registry is inside the site; a proxy for the web does not lead to it.

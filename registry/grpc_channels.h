@@ -32,7 +32,7 @@
 namespace failback {
 
 struct GrpcChannelOptions {
-  // TLS, certificate, token. Null: plain text, and nobody in particular.
+  // TLS, certificate, token. Null: plain text, and an anonymous caller.
   std::shared_ptr<ClientSecurity> security;
   // One connection attempt, TLS included.
   absl::Duration connect_timeout = absl::Seconds(2);

@@ -29,14 +29,14 @@ std::chrono::system_clock::time_point After(absl::Duration timeout) {
   return absl::ToChronoTime(absl::Now() + timeout);
 }
 
-// Sessions at another store, in a row, until it is believed to be the registry now.
+// Sessions at another store, in a row, until it is accepted to be the registry now.
 constexpr int kStoreIsBelieved = 5;
 
 using registry::v1::RegisterStreamResponse;
 
 absl::Status Destroyed() { return absl::CancelledError("the registry client is destroyed"); }
 
-// A call that somebody waits for.
+// A call that a caller waits for.
 struct Pending {
   virtual ~Pending() = default;
   // Ends what gRPC still does for it.
@@ -55,7 +55,7 @@ struct PendingOf : Pending {
 }  // namespace
 
 // What calls share, and keep alive until gRPC is done with them. Owns the callbacks that have not
-// run: whoever takes a Pending out of the table runs it.
+// run: the thread that takes a Pending out of the table runs it.
 class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
  public:
   Core(std::vector<std::string> addresses, GrpcRegistryOptions options)
@@ -92,7 +92,7 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   }
 
   // Refuses a session at another store than the one before when it comes from another address: two
-  // registries behind one URI. After a while it is believed, so that a fleet is not left without
+  // registries behind one URI. After a while it is accepted, so that a fleet is not left without
   // any.
   absl::Status CheckStore(const GrpcChannels::Picked& channel, const OpenSessionResponse& opened);
   template <typename Response>
@@ -136,7 +136,7 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
     MutexLock lock(&mu_);
     disconnect_listener_ = std::move(listener);
   }
-  // The connection is gone, and no call was waiting to be told.
+  // The connection is gone, and no call was waiting for an answer.
   void Disconnected(const absl::Status& status);
 
   GrpcRegistryOptions options;  // constant after construction
@@ -240,7 +240,7 @@ class GrpcRegistry::KeepAliveStream
   void OnOver() override { core_->Drop(this); }
 
   void OnEnd(End end) override {
-    core_->channels.Report(channel_, end.told);
+    core_->channels.Report(channel_, end.reported);
     if (end.status.ok()) {
       end.status = absl::UnavailableError("the registry has ended the keep-alive stream");
     }
@@ -249,7 +249,7 @@ class GrpcRegistry::KeepAliveStream
       core_->Complete<KeepAliveResponse>(renewal, end.status);
     }
     // A stream that the server ends for its age is opened again with the next renewal.
-    const bool lost = ReasonOf(end.told) != registry::v1::ERROR_REASON_IDLE;
+    const bool lost = ReasonOf(end.reported) != registry::v1::ERROR_REASON_IDLE;
     if (end.waiting.empty() && !end.abandoned && lost) core_->Disconnected(end.status);
   }
 
@@ -297,11 +297,11 @@ class GrpcRegistry::RegisterStream
   void OnOver() override { core_->Drop(this); }
 
   void OnEnd(End end) override {
-    core_->channels.Report(channel_, end.told);
+    core_->channels.Report(channel_, end.reported);
     if (end.status.ok()) {
       end.status = absl::UnavailableError("the registry has ended the register stream");
     }
-    const bool unknown = absl::IsUnimplemented(end.told);
+    const bool unknown = absl::IsUnimplemented(end.reported);
     for (const auto& asked : end.waiting) {
       asked->Cancel();
       if (unknown) {
@@ -340,14 +340,14 @@ class GrpcRegistry::Subscription : public grpc::ClientReadReactor<SubscribeRespo
     StartCall();
   }
 
-  // The subscriber has gone: nothing is told any more.
+  // The subscriber has gone: nothing is sent any more.
   void Unlisten() {
     notifier_.Close();
     core_->Remove(this);
     context_.TryCancel();
   }
 
-  // The registry client goes: tells the end, and waits until it has been told.
+  // The registry client goes: reports the end, and waits until it has been delivered.
   void Terminate(const absl::Status& status) {
     End(status);
     notifier_.WaitIdle();
@@ -369,7 +369,7 @@ class GrpcRegistry::Subscription : public grpc::ClientReadReactor<SubscribeRespo
     }
     const bool listening = notifier_.Post(std::move(event_));
     notifier_.Deliver();
-    // The next message is read when this one has been heard: a slow listener slows its stream, and
+    // The next message is read when this one has been taken: a slow listener slows its stream, and
     // the server conflates.
     event_ = std::make_shared<SubscribeResponse>();
     if (listening) StartRead(event_.get());
@@ -627,7 +627,7 @@ void GrpcRegistry::OpenSession(const OpenSessionRequest& request,
   Callback<OpenSessionResponse> done =
       [weak = std::weak_ptr<Core>(core_),
        caller = std::move(caller)](absl::StatusOr<OpenSessionResponse> response) mutable {
-        // The stream is there before the first renewal is due, and tells if the connection breaks.
+        // The stream is there before the first renewal is due, and shows if the connection breaks.
         if (auto core = weak.lock(); core != nullptr && response.ok())
           core->StreamOf<KeepAliveStream>();
         std::move(caller)(std::move(response));

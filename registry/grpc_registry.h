@@ -4,7 +4,7 @@
 // every call is one attempt with a deadline, and its failure is the caller's to handle
 // (FailbackRegistry does, for those who would rather not). Calls fail fast: while the registry
 // cannot be reached each makes one connection attempt and returns UNAVAILABLE with its error, and
-// the first one after the registry is back succeeds (registry/grpc_channels.h tells how).
+// the first one after the registry is back succeeds (registry/grpc_channels.h says how).
 //
 // All renewals share one KeepAlive stream, opened at the first and again after it broke. What an
 // agent has much of to register goes on one RegisterStream, open as long as answers are waited for;
@@ -12,7 +12,7 @@
 // is not answered in time ends its stream, so that the next one tries another.
 //
 // Subscriptions are checked as they come (registry/event_order.h): what does not follow from what
-// came before is not handed on, and the stream ends with ABORTED. A caller that hears ABORTED
+// came before is not handed on, and the stream ends with ABORTED. A caller that receives ABORTED
 // without the reason REPLACED subscribes again without epoch and revision.
 //
 // Example:
@@ -26,7 +26,7 @@
 // Invariants:
 //  1. Each `done` runs once; after the destructor has returned none runs, nor any listener, but
 //     the one that called the destructor.
-//  2. A listener is told no message that does not follow from the one before.
+//  2. A listener gets no message that does not follow from the one before.
 //  3. At most one KeepAlive stream is open, and one RegisterStream takes requests.
 
 #ifndef FAILBACK_REGISTRY_GRPC_REGISTRY_H_
@@ -81,7 +81,7 @@ class GrpcRegistry final : public Registry, public EncodedRegistrar {
   // while others are under way.
   bool RegisterEncoded(std::string_view request, Results results,
                        Callback<RegisterResponse>* done) override;
-  // Told by the end of the KeepAlive stream, which is open from the first session on.
+  // Reported by the end of the KeepAlive stream, which is open from the first session on.
   void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
 
  private:

@@ -49,13 +49,13 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
   // To be called once before gRPC has it.
   void Hold() { self_ = shared_from_this(); }
 
-  void Tell(State state) {
+  void Notify(State state) {
     MutexLock lock(&mu_);
     next_ = state;
     Advance();
   }
 
-  // After what is still to be told.
+  // After what is still to be sent.
   void End(const absl::Status& status) {
     MutexLock lock(&mu_);
     if (!end_.has_value()) end_ = status;
@@ -106,7 +106,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
   Mutex mu_;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  std::optional<State> next_ ABSL_GUARDED_BY(mu_);  // still to be told: the newest only
+  std::optional<State> next_ ABSL_GUARDED_BY(mu_);  // still to be sent: the newest only
   std::optional<State> told_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
   grpc::ByteBuffer response_;
@@ -127,12 +127,12 @@ HealthService::State HealthService::StateOf(const std::string& name) const {
 }
 
 void HealthService::Set(const std::string& name, bool serving) {
-  // Told under the lock, so that two changes come in their order; a watcher only notes them.
+  // Notified under the lock, so that two changes come in their order; a watcher only notes them.
   MutexLock lock(&mu_);
   serving_[name] = serving;
   const auto it = watchers_.find(name);
   if (it == watchers_.end()) return;
-  for (const auto& watcher : it->second) watcher->Tell(StateOf(name));
+  for (const auto& watcher : it->second) watcher->Notify(StateOf(name));
 }
 
 void HealthService::Stop() {
@@ -140,7 +140,7 @@ void HealthService::Stop() {
   stopped_ = true;
   for (const auto& [name, watchers] : watchers_) {
     for (const auto& watcher : watchers) {
-      watcher->Tell(StateOf(name));
+      watcher->Notify(StateOf(name));
       watcher->End(Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping"));
     }
   }
@@ -208,7 +208,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
   }
   MutexLock lock(&mu_);
   watchers_[request.service()].insert(watcher);
-  watcher->Tell(StateOf(request.service()));
+  watcher->Notify(StateOf(request.service()));
   if (stopped_) {
     watcher->End(Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping"));
   }

@@ -46,7 +46,7 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
   // What answers say of a service from now on, until Stop.
   void Set(const std::string& name, bool serving);
 
-  // Watches end when they have been told that nothing serves any more.
+  // Watches end when they have been notified that nothing serves any more.
   void Stop();
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,

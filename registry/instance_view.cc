@@ -143,7 +143,7 @@ bool SortMetadata(EncodedInstance* instance) {
 }
 
 // The whole field, tag and length included, that an entry of the metadata was read from: as all
-// lengths are in their shortest form, its key and value tell where it begins.
+// lengths are in their shortest form, its key and value show where it begins.
 std::string_view FieldOf(const InstanceView::Entry& entry) {
   const auto headed = [](size_t size) {
     return 1 + CodedOutputStream::VarintSize32(static_cast<uint32_t>(size));
@@ -263,7 +263,7 @@ bool ReadInstance(std::string_view bytes, EncodedInstance* instance) {
       case Tag(ServiceInstance::kStatusFieldNumber, kVarint):
         if (!fields.ReadNumber(&view.status) || view.status == 0) return false;
         break;
-      case Tag(ServiceInstance::kWeightFieldNumber, kVarint):  // zero is spelled out
+      case Tag(ServiceInstance::kWeightFieldNumber, kVarint):  // zero is explicit
         if (!fields.ReadNumber(&view.weight)) return false;
         break;
       case Tag(ServiceInstance::kZoneFieldNumber, kBytes):

@@ -4,7 +4,7 @@
 // it. What only checks an instance, or needs its key and its bytes, reads a view instead:
 //
 //   EncodedInstance encoded;
-//   if (!ReadInstance(bytes, &encoded)) return Parse(bytes);  // rare: spelled in an unusual way
+//   if (!ReadInstance(bytes, &encoded)) return Parse(bytes);  // rare: not canonical
 //   absl::Status status = ValidateInstance(FieldPath("instance"), encoded.view);
 //   std::string canonical(encoded.CanonicalSize(), '\0');
 //   encoded.WriteCanonical(canonical.data());
@@ -69,9 +69,9 @@ struct EncodedInstance {
   bool reordered = false;      // they came in another order
 };
 
-// Reads `bytes`, a ServiceInstance, if it is spelled as protobuf's own serializers spell it: fields
-// in order, each once, none with its default, and only those that an owner sets. False for all
-// else, be it valid or not, and for what is larger than a valid one: parse it.
+// Reads `bytes`, a ServiceInstance, if it is encoded as protobuf's own serializers encode it:
+// fields in order, each once, none with its default, and only those that an owner sets. False for
+// all else, be it valid or not, and for what is larger than a valid one: parse it.
 bool ReadInstance(std::string_view bytes, EncodedInstance* instance);
 
 // One Registration.

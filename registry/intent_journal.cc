@@ -33,7 +33,7 @@ constexpr char kRefused[] = "refused_incarnation";
 constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 // After a journal was put back, so that new numbers are above those of the life that is not in it.
 constexpr uint64_t kNumbersLeftOut = 1000000;
-// Snapshots that nobody has subscribed to for so long are dropped.
+// Snapshots without a subscriber for so long are dropped.
 constexpr int kSnapshotDays = 7;
 
 constexpr char kCreate[] =
@@ -106,14 +106,14 @@ void IntentJournal::Close() {
 absl::Status IntentJournal::WaitForDatabase() {
   const Clock* const clock = Clock::Real();
   const int64_t end = clock->NowNanos() + absl::ToInt64Nanoseconds(options_.patience);
-  bool told = false;
+  bool logged = false;
   while (true) {
     const absl::Status status = OpenDatabase();
     if (status.ok()) return status;
     Close();
     const absl::Duration left = absl::Nanoseconds(end - clock->NowNanos());
     if (!absl::IsUnavailable(status) || left <= absl::ZeroDuration()) return status;
-    if (!std::exchange(told, true)) {
+    if (!std::exchange(logged, true)) {
       Log(LogLevel::kWarning, "the intent journal cannot be read yet, waiting",
           {{"journal", Path()},
            {"error", std::string(status.message())},
@@ -248,7 +248,7 @@ absl::Status IntentJournal::LoadSnapshots() {
   (*old)->Bind(1, oldest);
   // A file that is only read for now is read all the same.
   code = (*old)->Run();
-  Tell(code == SQLITE_OK ? absl::OkStatus() : db_->Error(code));
+  Report(code == SQLITE_OK ? absl::OkStatus() : db_->Error(code));
   return absl::OkStatus();
 }
 
@@ -314,7 +314,7 @@ absl::Status IntentJournal::KeepIncarnation() {
   // As long as what it holds is in doubt the mark is one that fits nothing, so that the next start
   // doubts it too.
   marks_ = !was_put_back_;
-  TellMark(mark_->PutDurably(was_put_back_ ? StoreMark::Position() : Position()));
+  ReportMark(mark_->PutDurably(was_put_back_ ? StoreMark::Position() : Position()));
   return absl::OkStatus();
 }
 
@@ -435,7 +435,7 @@ void IntentJournal::Work() {
       retry_.Cancel();
       if (stopping_) return;
     }
-    // One that could not be written is tried without anything to write too: it tells that it can.
+    // One that could not be written is tried without anything to write too: it shows that it can.
     if (!TakeBatch() && !failing_) continue;
     const uint64_t sequence = writing_.sequence;
     const absl::Status status = Write(writing_);
@@ -445,7 +445,8 @@ void IntentJournal::Work() {
 }
 
 void IntentJournal::Flush() {
-  // Who hears of a write may ask for the next: that is made here, and one that failed not at once.
+  // A caller notified of a write may ask for the next: that is made here, and one that failed not
+  // at once.
   if (!options_.manual || flushing_) return;
   flushing_ = true;
   absl::Status status;
@@ -495,20 +496,20 @@ absl::Status IntentJournal::Write(const Batch& batch) {
     ++writes_;
     written_generation_ = std::max(written_generation_, batch.generation);
     if (const auto it = batch.meta.find("incarnation"); it != batch.meta.end()) named_ = it->second;
-    if (marks_.load(std::memory_order_relaxed)) TellMark(mark_->Put(Position()));
+    if (marks_.load(std::memory_order_relaxed)) ReportMark(mark_->Put(Position()));
   } else {
     status = absl::UnavailableError(
         absl::StrCat("the intent journal cannot be written: ",
                      absl::StripPrefix(status.message(), absl::StrCat(kKind, " "))));
   }
-  Tell(status);
+  Report(status);
   MutexLock lock(&mu_);
   stats_.write_nanos.Observe(Clock::Real()->NowNanos() - begin);
   if (!batch.rows.empty()) stats_.group_intents.Observe(static_cast<int64_t>(batch.rows.size()));
   return status;
 }
 
-void IntentJournal::Tell(const absl::Status& status) {
+void IntentJournal::Report(const absl::Status& status) {
   const int64_t now = Clock::Real()->NowNanos();
   if (!status.ok() && outage_.Failed(now)) {
     Log(LogLevel::kError, "the intent journal cannot be written, trying on",
@@ -522,7 +523,7 @@ void IntentJournal::Tell(const absl::Status& status) {
   stats_.error = status;
 }
 
-void IntentJournal::TellMark(const absl::Status& status) {
+void IntentJournal::ReportMark(const absl::Status& status) {
   if (!status.ok() && !mark_failed_) {
     Log(LogLevel::kWarning, "a journal that is put back may not be noticed",
         {{"error", std::string(status.message())}});

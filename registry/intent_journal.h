@@ -2,7 +2,7 @@
 //
 // The journal holds what is desired now and not the history: a row for each key that is to be there
 // or is owed an unregister. Changes are queued, and one thread writes all that has gathered as one
-// transaction (group commit), then tells how far it has come. So the caller never waits for the
+// transaction (group commit), then reports how far it has come. So the caller never waits for the
 // disk, and a hundred thousand intents are a few transactions.
 //
 // Rows have integer ids that the caller keeps with its records; keys are not indexed on disk,
@@ -15,23 +15,23 @@
 // are not known any more. Damaged is what SQLite calls corrupt or no database, and what fails the
 // checks made here; nothing else moves a file. One that cannot be read now (locked, no descriptors,
 // an I/O error) is waited for, and then Open() fails. One that can be read and not written is
-// opened: what is in it is carried on, and what is new is told as not written.
+// opened: what is in it is carried on, and what is new is reported as not written.
 //
 // Beside the file is a mark of how far it has come (registry/store/store_mark.h), by which a file
-// that was put back to an earlier moment is noticed; was_put_back() tells. What it holds is then
+// that was put back to an earlier moment is noticed; was_put_back() says so. What it holds is then
 // no longer the last word, and the numbers that follow keep clear of those that it cannot know.
 //
 //   auto journal = IntentJournal::Open(options);
 //   for (auto& intent : (*journal)->TakeIntents()) …
 //   (*journal)->Start([](uint64_t sequence, const absl::Status& status) { … });
 //   intent.row = (*journal)->NewRow();
-//   const uint64_t sequence = (*journal)->Put(intent);   // durable when `sequence` is told
+//   const uint64_t sequence = (*journal)->Put(intent);   // durable when `sequence` is reported
 //
 // Thread safety: all methods from any thread. Put(), Remove() and PutSnapshot() only queue, and may
 // be called with a lock held; `on_commit` runs without locks on the journal's thread.
 //
 // Invariants:
-// 1. What was told as written is there after kill -9; with `full_sync` also after a power cut.
+// 1. What was reported as written is there after kill -9; with `full_sync` also after a power cut.
 // 2. Writes become visible in the order in which they were queued, each with all before it.
 
 #ifndef FAILBACK_REGISTRY_INTENT_JOURNAL_H_
@@ -137,12 +137,12 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   // Nothing of before this life is in doubt any more.
   void Settle();
 
-  // Begins to write. `on_commit` hears of each attempt: all up to `sequence` is written, or, with
+  // Begins to write. `on_commit` runs after each attempt: all up to `sequence` is written, or, with
   // an error, is not yet; then it is tried again with the next change, and after a second.
   void Start(OnCommit on_commit);
 
   int64_t NewRow() { return last_row_.fetch_add(1, std::memory_order_relaxed) + 1; }
-  // Each returns the sequence that tells of it.
+  // Each returns its sequence.
   uint64_t Put(Intent intent);
   uint64_t Remove(int64_t row);
   uint64_t PutSnapshot(Snapshot snapshot);
@@ -189,9 +189,9 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   // How far the file has come.
   StoreMark::Position Position() const;
   // Notes, and logs when it is news, whether the file can be written.
-  void Tell(const absl::Status& status);
+  void Report(const absl::Status& status);
   // The same of its mark.
-  void TellMark(const absl::Status& status);
+  void ReportMark(const absl::Status& status);
   void Work();
   // Wakes the writer up in a while.
   void TryAgainLater() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -25,7 +25,7 @@ std::string KeyOf(std::string_view name_space, std::string_view service) {
   return key;
 }
 
-// Some services of namespaces that are not spelled out.
+// Some services of namespaces that are not listed one by one.
 bool IsMixed(const registry::v1::ListScope::Grant& grant) {
   const auto all = [](const std::string& service) { return service == "*"; };
   return std::any_of(grant.namespaces().begin(), grant.namespaces().end(), IsPrefix) &&

@@ -1,6 +1,6 @@
 // Which services a listing may show, as the ranges of names that are gone through.
 //
-// A server that tells its callers apart adds to a ListRequest what the caller may see
+// A server that distinguishes its callers adds to a ListRequest what the caller may see
 // (ListRequest.scopes). What lists has ordered names, and goes to the ranges here instead of
 // through all names: neither the records nor the time of a page depend on what is hidden. Two
 // patterns, each a name or a prefix, are either disjoint or one has the other inside of it; so what
@@ -58,7 +58,8 @@ bool PatternMeans(std::string_view pattern, std::string_view name);
 class ListScopes {
  public:
   // Of a valid request, which outlives this. `owner`: whose the incarnation is that is asked for
-  // (registry/ids.h), empty for nobody's; nullopt when none is asked for or that is not known.
+  // (registry/ids.h), empty for those without an owner; nullopt when none is asked for or that is
+  // not known.
   ListScopes(const ListRequest& request, std::optional<std::string> owner);
 
   // Whether there is any scope.

@@ -31,7 +31,7 @@ absl::Status CannotListen(const std::string& text, int error) {
 
 constexpr int kSocketFlags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
-// A socket bound to `info`, at `port` if that is not 0. Nobody can connect to it yet.
+// A socket bound to `info`, at `port` if that is not 0. It accepts no connection yet.
 absl::StatusOr<BoundSocket> Bind(const addrinfo& info, int port, const std::string& text) {
   BoundSocket place(socket(info.ai_family, kSocketFlags, 0));
   if (place.fd() < 0) return absl::UnimplementedError(std::generic_category().message(errno));
@@ -62,7 +62,7 @@ int PortOf(int fd) {
 }
 
 // Sockets bound to all that the address stands for. A port that is left to the system is one that
-// is free at each of them: where it is not, whoever has it would be taken for the server.
+// is free at each of them: where it is not, the process that has it would be taken for the server.
 absl::StatusOr<std::vector<BoundSocket>> BindTcp(Address* address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -207,7 +207,7 @@ absl::Status ListenAddress::GiveSocket() const {
   };
   const bool given = options_.socket_owner.has_value() || options_.socket_group.has_value();
   constexpr auto kSame = static_cast<uid_t>(-1);
-  // No link is followed that somebody put in the socket's place.
+  // No link is followed that another user put in the socket's place.
   if (given && lchown(address_.path.c_str(), options_.socket_owner.value_or(kSame),
                       options_.socket_group.value_or(kSame)) != 0) {
     return error("owner");

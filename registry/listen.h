@@ -5,7 +5,7 @@
 // wrong, and holds a lock file beside a Unix socket (`<path>.lock`) for as long as it lives.
 //
 //   absl::StatusOr<ListenAddress> listen = ListenAddress::Prepare("127.0.0.1:0", ListenOptions());
-//   ... nobody can connect yet, and nobody else can take the address ...
+//   … it accepts no connection yet, and no other process can take the address …
 //   absl::StatusOr<std::vector<int>> sockets = listen->Listen();
 //   Say("listening on ", listen->text());
 //
@@ -67,7 +67,7 @@ class ListenAddress {
   // open until Close().
   absl::StatusOr<std::vector<int>> Listen();
 
-  // Lets nobody connect any more. The destructor does so too.
+  // Accepts no connection any more. The destructor does so too.
   void Close() { sockets_.clear(); }
 
   // With the port that was chosen, as clients take it.

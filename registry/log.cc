@@ -102,9 +102,9 @@ void Log(LogLevel level, const std::string& event, const LogFields& fields) {
   if (trace.empty() && std::none_of(fields.begin(), fields.end(), TooLong)) {
     return (*sink)(level, event, fields);
   }
-  LogFields told = CutFields(fields);
-  if (!trace.empty()) told.emplace_back(kTraceParent, trace);
-  (*sink)(level, event, told);
+  LogFields bounded = CutFields(fields);
+  if (!trace.empty()) bounded.emplace_back(kTraceParent, trace);
+  (*sink)(level, event, bounded);
 }
 
 LogFields CutFields(LogFields fields) {

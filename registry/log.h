@@ -1,4 +1,4 @@
-// The events that the library tells of, and where they go: a sink that the host replaces.
+// The events that the library logs, and where they go: a sink that the host replaces.
 //
 // A library must not decide how its host logs. An event is a short name of what happened and
 // fields, kept apart so that a sink may write text, JSON or a metric. Without a sink, warnings
@@ -54,7 +54,7 @@ using LogSink =
 // brings the default back. A call of the previous sink may still be running when this returns.
 void SetLogSink(LogLevel level, LogSink sink);
 
-// Moves the level of the sink in force, and tells what it is.
+// Moves the level of the sink in force, and returns what it is.
 void SetLogLevel(LogLevel level);
 LogLevel GetLogLevel();
 
@@ -67,7 +67,7 @@ inline constexpr size_t kMaxLogValue = 512;
 // With each value that is longer cut after a whole character: `orders… (1048576 bytes)`.
 LogFields CutFields(LogFields fields);
 
-// Tells the sink, if the level is enabled. `event` says what happened in a few words, the same
+// Calls the sink, if the level is enabled. `event` says what happened in a few words, the same
 // words each time; what varies goes into `fields`, of which the sink sees what CutFields leaves.
 void Log(LogLevel level, const std::string& event, const LogFields& fields = {});
 

@@ -247,7 +247,7 @@ int Main(int argc, char** argv) {
   StopSignals signals;
   ConfigLoader loader(
       {"failback-registry",
-       "Keeps the list of services, in an embedded store or in etcd, and tells who asks.",
+       "Keeps the list of services, in an embedded store or in etcd, and serves it to clients.",
        absl::StrCat(kExamples, kStoreCommandsHelp)},
       RegistryConfig::descriptor());
   RegistryConfig config;

@@ -27,19 +27,19 @@ MergedSet::Instance MergedSet::Source::Find(const std::string& key) const {
   return it->second;
 }
 
-MergedSet::Told MergedSet::Apply(size_t upstream, const Event& message) {
+MergedSet::Notification MergedSet::Apply(size_t upstream, const Event& message) {
   Change change;
   const std::set<std::string> touched = Take(upstream, message, &change);
   if (!begun_) {
     const bool all = std::all_of(sources_.begin(), sources_.end(),
                                  [](const Source& source) { return source.known; });
-    return all || !waiting_ ? Begin() : Told();
+    return all || !waiting_ ? Begin() : Notification();
   }
   for (const std::string& key : touched) Update(key, &change);
-  return Tell(change);
+  return Publish(change);
 }
 
-MergedSet::Told MergedSet::Begin() {
+MergedSet::Notification MergedSet::Begin() {
   waiting_ = false;
   const bool any = std::any_of(sources_.begin(), sources_.end(),
                                [](const Source& source) { return source.known; });
@@ -143,7 +143,7 @@ void MergedSet::Update(const std::string& key, Change* change) {
   shown->second = {*source, instance};
 }
 
-MergedSet::Told MergedSet::Tell(const Change& change) {
+MergedSet::Notification MergedSet::Publish(const Change& change) {
   const bool flags_changed = flags_ != Flags();
   flags_ = Flags();
   if (change.new_epoch) {
@@ -165,12 +165,12 @@ MergedSet::Told MergedSet::Tell(const Change& change) {
   return {std::move(event), nullptr};
 }
 
-MergedSet::Told MergedSet::Snapshot() {
+MergedSet::Notification MergedSet::Snapshot() {
   ++revision_;
   return Current();
 }
 
-MergedSet::Told MergedSet::Current() const {
+MergedSet::Notification MergedSet::Current() const {
   if (!begun_) return {};
   std::vector<SetSnapshot::Instance> instances;
   instances.reserve(shown_.size());

@@ -1,9 +1,9 @@
 // A listener that says for whom it listens, for the shares of owners (registry/shared_limit.h).
 //
-// `Registry` knows no callers. Who tells them apart wraps what a caller listens with, and who has
-// bounds that callers share asks.
+// `Registry` knows no callers. A layer that distinguishes them wraps what a caller listens with,
+// and who has bounds that callers share asks.
 //
-//   const std::string owner = OwnerOf(listener.get());   // empty: nobody in particular
+//   const std::string owner = OwnerOf(listener.get());   // empty: no owner
 //
 // Thread safety: the owner never changes.
 
@@ -18,7 +18,7 @@ namespace failback {
 
 class OwnedListener : public NotifyListener {
  public:
-  // The caller, as in the ids of its sessions; empty: callers are not told apart.
+  // The caller, as in the ids of its sessions; empty: callers are not distinguished.
   virtual const std::string& owner() const = 0;
 };
 

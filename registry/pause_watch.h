@@ -1,13 +1,13 @@
 // Whether this process was away (stopped, starved, on a machine that slept) while it kept leases.
 //
 // A process that is away reads no renewals, and its timeouts have all passed when it comes back. A
-// lease that has run out says nothing about its client then. Two things tell of it: a lease's
-// timeout that comes late, and between leases that are far apart a heartbeat that does. Late is
-// half of the smallest TTL. The heartbeat is due every eighth of it, so that no absence of five
-// eighths goes unnoticed: who renews every third of a TTL has two thirds left at each renewal.
+// lease that has run out says nothing about its client then. Two things show it: a lease's timeout
+// that comes late, and between leases that are far apart a heartbeat that does. Late is half of the
+// smallest TTL. The heartbeat is due every eighth of it, so that no absence of five eighths goes
+// unnoticed: who renews every third of a TTL has two thirds left at each renewal.
 //
-// The owner runs the heartbeat on its timer. When it is told of an absence it gives every lease a
-// full TTL from now.
+// The owner runs the heartbeat on its timer. When it is notified of an absence it gives every lease
+// a full TTL from now.
 //
 // Example:
 //

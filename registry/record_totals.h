@@ -1,8 +1,8 @@
 // Sums over the records of FailbackRegistry, kept in step with each record as it changes, so that
 // statistics and bounds need no walk over a hundred thousand of them.
 //
-// A record is in the sums with its Standing. Whoever changes a record replaces the old standing by
-// the new one; FailbackRegistry's CheckInvariants() compares the sums with a walk.
+// A record is in the sums with its Standing. Code that changes a record replaces the old standing
+// by the new one; FailbackRegistry's CheckInvariants() compares the sums with a walk.
 //
 // Thread safety: none of its own.
 
@@ -26,7 +26,7 @@ struct Standing {
   bool superseded = false;  // a later incarnation holds the key; not pending
   bool desired = false;     // an instance that is to be there
   bool followed = false;    // a selector that is
-  bool stale = false;       // whose subscribers have been told so
+  bool stale = false;       // whose subscribers have been notified
   // When it began to be pending.
   int64_t since_nanos = 0;
 

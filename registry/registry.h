@@ -1,11 +1,11 @@
 // The one interface of the project: a service registry, asynchronous.
 //
-// Everything is an implementation of it (StoreRegistry on the embedded store,
-// GrpcRegistry on a registry elsewhere), a decorator of it (FailbackRegistry, which never
-// forgets a failed call), or an adapter onto it (RegistryServer, which serves any of
-// them over gRPC; Agent, the front door for C++ programs). Its requests and answers
-// are the messages of proto/failback/registry/v1/registry.proto, which say what each
-// field means; docs/protocol.md tells how the calls work together.
+// Everything is an implementation of it (StoreRegistry on the embedded store, GrpcRegistry on a
+// registry elsewhere), a decorator of it (FailbackRegistry, which never forgets a failed call), or
+// an adapter onto it (RegistryServer, which serves any of them over gRPC; Agent, the front door for
+// C++ programs). Its requests and answers are the messages of
+// proto/failback/registry/v1/registry.proto, which say what each field means; docs/protocol.md says
+// how the calls work together.
 //
 // Example: register one instance and log what came of it.
 //
@@ -48,8 +48,8 @@ class LazySnapshot;
 template <typename Response>
 using Callback = absl::AnyInvocable<void(absl::StatusOr<Response>) &&>;
 
-// Hears a subscription. Calls come one at a time and in order. The listener must not block: an
-// implementation may call it on the thread that commits or reads from the network.
+// Receives the events of a subscription. Calls come one at a time and in order. The listener must
+// not block: an implementation may call it on the thread that commits or reads from the network.
 class NotifyListener {
  public:
   virtual ~NotifyListener() = default;
@@ -58,8 +58,8 @@ class NotifyListener {
   // keep the pointer rather than a copy.
   virtual void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) = 0;
 
-  // A whole snapshot, not yet made into messages: for a listener that passes them on at somebody
-  // else's pace (registry/lazy_snapshot.h). False, the default: it is not taken, and told through
+  // A whole snapshot, not yet made into messages: for a listener that passes them on at another's
+  // pace (registry/lazy_snapshot.h). False, the default: it is not taken, and sent through
   // OnNotify, part by part.
   virtual bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) { return false; }
 
@@ -95,8 +95,8 @@ class Registry {
 
   virtual void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) = 0;
 
-  // Errors, bad requests included, are told through OnEnd, possibly before this returns.
-  // Never null.
+  // Errors, bad requests included, are reported through OnEnd, possibly before this returns. Never
+  // null.
   virtual std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                                      std::shared_ptr<NotifyListener> listener) = 0;
 
@@ -112,9 +112,10 @@ class Registry {
         "this registry keeps no marks; have the owner register the instance as DRAINING instead"));
   }
 
-  // Hears when the connection to the registry breaks while nothing is asked of it, so that its
-  // owner need not wait for the next call to find out. One listener; it may run on any thread, and
-  // not after the registry's destructor has returned. Registries without a connection never call.
+  // Is notified when the connection to the registry breaks while nothing is asked of it, so that
+  // its owner need not wait for the next call to find out. One listener; it may run on any thread,
+  // and not after the registry's destructor has returned. Registries without a connection never
+  // call.
   virtual void SetDisconnectListener(std::function<void(const absl::Status&)> listener) {}
 
   // This registry's way in for Registers as they came (registry/encoded_registrar.h), as long-lived

@@ -52,10 +52,10 @@ constexpr size_t kLargestMessageHere = 256 << 10;
 // No session lives for longer without a renewal.
 constexpr absl::Duration kLongestTtl = absl::Hours(1);
 
-// Of a clock that nobody sets.
+// Of a clock that is never set.
 absl::Time Monotonic() { return absl::FromUnixNanos(Clock::Real()->NowNanos()); }
 
-// For so long calls are told that the server stops, before it does.
+// For so long calls are answered that the server stops, before it does.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
 
 // Threads for bulk: they leave room for those that serve the connections.
@@ -107,7 +107,7 @@ struct RegisterInBytes {
 };
 
 // Where TLS is on, connections end at longest_connection_age, and before that their streams, with a
-// status that tells the client to go on on a new one:
+// status that makes the client go on on a new one:
 //   at g (gRPC moves it by a tenth)  no more calls are taken on the connection (GOAWAY);
 //   when it is g old at most         each stream ends, on any connection;
 //   1.1 g after the first            what is left is cut off.
@@ -578,7 +578,7 @@ class RegistryServer::Service final : public ServiceBase {
   }
 
   // The registry as the caller may use it; an error: its credentials are not accepted. `owner` is
-  // how it is known, if callers are told apart.
+  // how it is known, if callers are distinguished.
   absl::StatusOr<std::shared_ptr<Registry>> RegistryFor(const grpc::ServerContextBase& context,
                                                         std::string* owner = nullptr) {
     if (access_ == nullptr) return registry_;
@@ -735,7 +735,7 @@ void RegistryServer::Shutdown(absl::Duration grace) {
   for (ListenAddress& listen : listen_) listen.Close();
   service_->Stop();
   // gRPC will end calls that come with CANCELLED, from which a client learns nothing. First they
-  // are told to go elsewhere.
+  // are sent elsewhere.
   absl::SleepFor(std::min(grace, kFarewell));
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
   service_->Finish();

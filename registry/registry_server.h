@@ -11,7 +11,7 @@
 //  * a request is parsed when its caller is known, and if what it holds is within bounds; one that
 //    is compressed is refused (UNIMPLEMENTED), as it may become a thousand times as large;
 //  * large Register and Unregister calls are parsed and carried out on threads of their own, so
-//    that small calls, renewals and streams do not wait behind somebody's bulk; of the large
+//    that small calls, renewals and streams do not wait behind another caller's bulk; of the large
 //    messages of RegisterStreams one at a time may stay where it was read;
 //  * streams whose clients have stopped reading or renewing are ended, by a periodic task on the
 //    wheel;
@@ -110,7 +110,7 @@ class RegistryServer {
     // before it with UNAVAILABLE, so that no caller goes on for longer with a certificate that has
     // expired or an authority that is not trusted any more. Streams of Unix sockets end as well.
     absl::Duration longest_connection_age = absl::Hours(1);
-    // Looks after the streams; it outlives the server. Null: nobody does.
+    // Looks after the streams; it outlives the server. Null: no one looks after them.
     HashedWheelTimer* timer = nullptr;
     // A Subscribe stream or RegisterStream whose client takes nothing for so long is cancelled.
     absl::Duration stalled_stream_timeout = absl::Seconds(30);
@@ -150,7 +150,7 @@ class RegistryServer {
 
   Statistics Stats() const;
 
-  // What health tells. True from the start; false sends new clients elsewhere.
+  // What health reports. True from the start; false sends new clients elsewhere.
   void SetServing(bool serving);
 
   // The same for a name of the caller's own, until Shutdown.

@@ -12,12 +12,12 @@ namespace {
 
 using registry::v1::HealthStatus;
 
-HealthStatus Spelled(HealthStatus status) {
+HealthStatus Explicit(HealthStatus status) {
   return status == registry::v1::HEALTH_STATUS_UNSPECIFIED ? registry::v1::HEALTH_STATUS_HEALTHY
                                                            : status;
 }
 
-const std::string& Spelled(const std::string& name_space) {
+const std::string& Explicit(const std::string& name_space) {
   static const std::string* const kDefault = new std::string(kDefaultNamespace);
   return name_space.empty() ? *kDefault : name_space;
 }
@@ -26,15 +26,15 @@ const std::string& Spelled(const std::string& name_space) {
 
 HealthStatus EffectiveStatus(const ServiceInstance& instance) {
   return instance.has_offline() ? registry::v1::HEALTH_STATUS_UNHEALTHY
-                                : Spelled(instance.status());
+                                : Explicit(instance.status());
 }
 
 bool SelectorMatches(const Selector& selector, const ServiceInstance& instance) {
-  if (Spelled(selector.namespace_()) != Spelled(instance.key().namespace_())) return false;
+  if (Explicit(selector.namespace_()) != Explicit(instance.key().namespace_())) return false;
   if (!selector.service().empty() && selector.service() != instance.key().service()) return false;
   if (!selector.statuses().empty() &&
       std::none_of(selector.statuses().begin(), selector.statuses().end(), [&](int status) {
-        return Spelled(static_cast<HealthStatus>(status)) == EffectiveStatus(instance);
+        return Explicit(static_cast<HealthStatus>(status)) == EffectiveStatus(instance);
       })) {
     return false;
   }
@@ -55,10 +55,10 @@ bool HasFilter(const Selector& selector) {
 
 std::string CanonicalSelector(const Selector& selector) {
   Selector canonical = selector;
-  canonical.set_namespace_(Spelled(selector.namespace_()));
+  canonical.set_namespace_(Explicit(selector.namespace_()));
   std::set<int> statuses;
   for (const int status : selector.statuses()) {
-    statuses.insert(Spelled(static_cast<HealthStatus>(status)));
+    statuses.insert(Explicit(static_cast<HealthStatus>(status)));
   }
   canonical.clear_statuses();
   for (const int status : statuses) canonical.add_statuses(static_cast<HealthStatus>(status));

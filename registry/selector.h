@@ -11,8 +11,8 @@
 
 namespace failback {
 
-// What clients are to make of an instance: its status spelled out, and UNHEALTHY while an operator
-// has taken it out of rotation.
+// What clients are to make of an instance: its status explicit, and UNHEALTHY while an operator has
+// taken it out of rotation.
 registry::v1::HealthStatus EffectiveStatus(const ServiceInstance& instance);
 
 // All that is set in `selector` holds for `instance`. An empty namespace on either side means
@@ -22,8 +22,8 @@ bool SelectorMatches(const Selector& selector, const ServiceInstance& instance);
 // Whether the selector asks for more than a service: for states, zones or metadata.
 bool HasFilter(const Selector& selector);
 
-// The same bytes for selectors that mean the same: sorted, without repetitions, the
-// namespace spelled out.
+// The same bytes for selectors that mean the same: sorted, without repetitions, the namespace
+// filled in.
 std::string CanonicalSelector(const Selector& selector);
 
 }  // namespace failback

@@ -39,12 +39,12 @@ class SerialNotifier {
   using Event = std::shared_ptr<const SubscribeResponse>;
   using Snapshot = std::shared_ptr<const LazySnapshot>;
 
-  // What is told in one step: an event, or a snapshot.
-  struct Told {
+  // What is delivered in one step: an event, or a snapshot.
+  struct Notification {
     Event event;
     Snapshot snapshot;
 
-    // False: there is nothing to tell.
+    // False: there is nothing to deliver.
     explicit operator bool() const { return event != nullptr || snapshot != nullptr; }
   };
 
@@ -60,11 +60,11 @@ class SerialNotifier {
   bool Post(Snapshot snapshot) { return Post(Item{{nullptr, std::move(snapshot)}}); }
 
   // As Post, of either.
-  bool Post(Told told) { return Post(Item{std::move(told), nullptr}); }
+  bool Post(Notification notification) { return Post(Item{std::move(notification), nullptr}); }
 
   // As Post, of what is made on delivery, without a lock held: for what is costly to make under the
-  // poster's lock, or nobody may come to hear.
-  bool PostDeferred(std::function<Told()> make) { return Post(Item{{}, std::move(make)}); }
+  // poster's lock, or it may never be delivered.
+  bool PostDeferred(std::function<Notification()> make) { return Post(Item{{}, std::move(make)}); }
 
   // Appends the end. The first one counts.
   void PostEnd(absl::Status status) {
@@ -109,11 +109,11 @@ class SerialNotifier {
   }
 
  private:
-  // What to tell, or how to make it.
+  // What to deliver, or how to make it.
   struct Item {
-    Told told;
-    std::function<Told()> make;
-    size_t part = 0;  // of the snapshot, to be told next
+    Notification notification;
+    std::function<Notification()> make;
+    size_t part = 0;  // of the snapshot, to be delivered next
   };
 
   bool Post(Item item) {
@@ -141,12 +141,12 @@ class SerialNotifier {
         return false;
       }
     }
-    if (item.make != nullptr) item.told = std::exchange(item.make, nullptr)();
+    if (item.make != nullptr) item.notification = std::exchange(item.make, nullptr)();
     try {
       if (end.has_value()) {
         listener_->OnEnd(*end);
-      } else if (item.told.event != nullptr) {
-        listener_->OnNotify(item.told.event);
+      } else if (item.notification.event != nullptr) {
+        listener_->OnNotify(item.notification.event);
       } else {
         TellSnapshot(std::move(item));
       }
@@ -159,7 +159,7 @@ class SerialNotifier {
 
   // A snapshot that the listener does not take comes part by part, each as a call of its own.
   void TellSnapshot(Item item) {
-    const Snapshot snapshot = item.told.snapshot;
+    const Snapshot snapshot = item.notification.snapshot;
     if (item.part == 0 && listener_->OnSnapshot(snapshot)) return;
     const Event part = snapshot->Part(item.part);
     if (++item.part < snapshot->parts()) {

@@ -98,7 +98,7 @@ void SubscribeReactor::OnWriteDone(bool ok) {
 void SubscribeReactor::OnCancel() { state_->Abort(absl::CancelledError("the client has gone")); }
 
 void SubscribeReactor::OnDone() {
-  stream_.reset();  // after this the listener hears nothing
+  stream_.reset();  // after this the listener receives nothing
   on_done_();
   delete this;
 }
@@ -138,15 +138,15 @@ void SubscribeReactor::State::Sweep(int stalled, int oldest) {
   context_->TryCancel();
 }
 
-template <typename Told>
-void SubscribeReactor::State::Add(const Told& told) {
-  Conflator::Changes changes = cache_->ChangesOf(told);
+template <typename Update>
+void SubscribeReactor::State::Add(const Update& update) {
+  Conflator::Changes changes = cache_->ChangesOf(update);
   MutexLock lock(&mu_);
   if (!conflator_.has_value() || end_.has_value()) return;
-  if constexpr (std::is_same_v<Told, Conflator::Event>) {
-    if (told->has_delta() && conflator_->pending() > 0) stats_->Conflated();
+  if constexpr (std::is_same_v<Update, Conflator::Event>) {
+    if (update->has_delta() && conflator_->pending() > 0) stats_->Conflated();
   }
-  if (absl::Status status = conflator_->Add(told, std::move(changes)); !status.ok()) {
+  if (absl::Status status = conflator_->Add(update, std::move(changes)); !status.ok()) {
     conflator_.reset();
     end_ = std::move(status);
   }

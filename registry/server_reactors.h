@@ -229,7 +229,7 @@ class SubscribeReactor::State : public NotifyListener {
         reactor_(reactor),
         conflator_(std::in_place, request.epoch(), request.revision()) {}
 
-  // Ends the stream when the write under way is done, without what is still to be told.
+  // Ends the stream when the write under way is done, without what is still to be sent.
   void Abort(const absl::Status& status);
 
   // The subscription has begun; with an error it has not, and the stream ends with that. Before
@@ -238,19 +238,19 @@ class SubscribeReactor::State : public NotifyListener {
 
   void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override;
   bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) override;
-  // The subscriber hears what it has not been told yet, then the end.
+  // The subscriber receives what it has not been sent yet, then the end.
   void OnEnd(const absl::Status& status) override;
 
   // Called at intervals: cancels the stream when one write has been under way for `stalled` of
-  // them, and ends it, after what is still to be told, when it has been open for `oldest` of them.
+  // them, and ends it, after what is still to be sent, when it has been open for `oldest` of them.
   void Sweep(int stalled, int oldest);
 
  private:
   friend class SubscribeReactor;
 
   bool ended() ABSL_LOCKS_EXCLUDED(mu_);
-  template <typename Told>
-  void Add(const Told& told) ABSL_LOCKS_EXCLUDED(mu_);
+  template <typename Update>
+  void Add(const Update& update) ABSL_LOCKS_EXCLUDED(mu_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<EventCache> cache_;
@@ -260,7 +260,7 @@ class SubscribeReactor::State : public NotifyListener {
   SubscribeReactor* reactor_ ABSL_GUARDED_BY(mu_);             // null once finished
   int sweeps_ ABSL_GUARDED_BY(mu_) = 0;
   int idle_sweeps_ ABSL_GUARDED_BY(mu_) = 0;                 // since the write under way began
-  std::optional<Conflator> conflator_ ABSL_GUARDED_BY(mu_);  // nullopt: nothing more is told
+  std::optional<Conflator> conflator_ ABSL_GUARDED_BY(mu_);  // nullopt: nothing more is sent
   bool starting_ ABSL_GUARDED_BY(mu_) = true;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);

@@ -1,4 +1,4 @@
-// What a subscriber hears of a set beside its instances.
+// What a subscriber receives about a set beside its instances.
 //
 // Thread safety: values.
 
@@ -10,7 +10,7 @@
 namespace failback {
 
 struct SetFlags {
-  bool stale = false;  // the last known: the registry is away
+  bool stale = false;  // the last known: the registry is unavailable
   bool held = false;   // sessions of some of the instances are held by the eviction guard
 
   static SetFlags Of(const registry::v1::SubscribeResponse& message) {

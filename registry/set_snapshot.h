@@ -60,7 +60,7 @@ class SetSnapshot final : public LazySnapshot {
   std::vector<PartOf> parts_;
 };
 
-// Whether `delta`, after which a set has so many instances, is better told as a snapshot in parts:
+// Whether `delta`, after which a set has so many instances, is better sent as a snapshot in parts:
 // a delta is one message, however long.
 bool TellsAsSnapshot(const registry::v1::Delta& delta, size_t instances);
 

@@ -1,8 +1,8 @@
 // A limit that all callers share, and the share of it that one of them has at most, so that no one
 // takes what others need.
 //
-// An owner is a name of a caller: of its token, or of its certificate. Where callers are not told
-// apart there are no owners, and only the limit itself holds.
+// An owner is a name of a caller: of its token, or of its certificate. Where callers are not
+// distinguished there are no owners, and only the limit itself holds.
 //
 //   const SharedLimit instances = {"instances", "limits.max_instances", 1000};
 //   absl::Status status = instances.Check(/*in_all=*/all, /*of_owner=*/counts.Of(owner));

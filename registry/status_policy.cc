@@ -39,7 +39,8 @@ NextStep DecideNextStep(OperationKind kind, const absl::Status& status) {
     case registry::v1::ERROR_REASON_SESSION_NOT_OWNED:  // our name is another than it was
       return NextStep::kResync;
     case registry::v1::ERROR_REASON_SUPERSEDED:
-      // Nobody else follows under our session and name: only our own numbers can have gone back.
+      // No other client follows under our session and name: only our own numbers can have gone
+      // back.
       return kind == OperationKind::kSubscribe || kind == OperationKind::kUnsubscribe
                  ? NextStep::kNewGeneration
                  : NextStep::kSuperseded;
@@ -53,9 +54,9 @@ NextStep DecideNextStep(OperationKind kind, const absl::Status& status) {
     case registry::v1::ERROR_REASON_OVERLOADED:
     case registry::v1::ERROR_REASON_STORE_READ_ONLY:
     case registry::v1::ERROR_REASON_SHUTTING_DOWN:
-    case registry::v1::ERROR_REASON_CREDENTIALS_NEEDED:  // the next attempt resolves them anew
+    case registry::v1::ERROR_REASON_CREDENTIALS_NEEDED:  // the next attempt resolves them again
     case registry::v1::ERROR_REASON_DRAINING:            // an agent that restarts
-    case registry::v1::ERROR_REASON_REPLACED:  // not by us: ends of our older streams are not heard
+    case registry::v1::ERROR_REASON_REPLACED:  // not by us: our older streams' ends are ignored
       return NextStep::kRetry;
     default:
       break;
@@ -67,7 +68,7 @@ NextStep DecideNextStep(OperationKind kind, const absl::Status& status) {
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kCancelled:
-    case absl::StatusCode::kUnauthenticated:  // the next attempt resolves its credentials anew
+    case absl::StatusCode::kUnauthenticated:  // the next attempt resolves its credentials again
       return NextStep::kRetry;
     case absl::StatusCode::kResourceExhausted:
       return RetryDelayOf(status).has_value() ? NextStep::kRetry : NextStep::kPark;

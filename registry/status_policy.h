@@ -32,15 +32,15 @@ enum class NextStep {
 NextStep DecideNextStep(OperationKind kind, const absl::Status& status);
 
 // The same for an intent that was not sent, because the registry could not be reached with
-// `status`: tried again, or parked until it can. Never anything that only an answer can tell.
+// `status`: tried again, or parked until it can. Never anything that only an answer can show.
 NextStep DecideUnsent(OperationKind kind, const absl::Status& status);
 
 // The status may be due to one item of a batch that failed as a whole: the others deserve a call of
 // their own.
 bool IsAboutContent(const absl::Status& status);
 
-// The status tells that the registry cannot be reached, as opposed to a refusal by a registry
-// that can: probe the connection before anything else is sent.
+// The status says that the registry cannot be reached, as opposed to a refusal by a registry that
+// can: probe the connection before anything else is sent.
 bool IsConnectionFailure(const absl::Status& status);
 
 // A message of the stream is larger than gRPC takes here, or so it seems: the status is gRPC's own.

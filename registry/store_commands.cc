@@ -88,10 +88,10 @@ absl::StatusOr<std::string> StorePath(const Arguments& arguments) {
 // Says every tenth part on stderr.
 CopyProgress Progress(const std::string& command, bool wanted) {
   if (!wanted && isatty(STDERR_FILENO) == 0) return nullptr;
-  return [command, told = int64_t{-1}](int64_t done, int64_t total) mutable {
+  return [command, printed = int64_t{-1}](int64_t done, int64_t total) mutable {
     const int64_t tenths = total == 0 ? 10 : 10 * done / total;
-    if (tenths == told) return;
-    told = tenths;
+    if (tenths == printed) return;
+    printed = tenths;
     std::fprintf(stderr, "%s: %s: %d %%\n", kProgram, command.c_str(),
                  static_cast<int>(10 * tenths));
   };

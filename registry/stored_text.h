@@ -1,8 +1,8 @@
-// Text of records that were stored by an earlier version, or by another hand.
+// Text of records that were stored by an earlier version, or by another program.
 //
 // What a server stores now it has checked. A record that it did not check may hold text that no
 // client can read, and one such record makes every listing and set that it is in unreadable. So
-// what is read from a store is looked at, and mended or left out, before anybody gets it.
+// what is read from a store is looked at, and mended or left out, before it is used.
 //
 // Thread safety: all functions are pure.
 

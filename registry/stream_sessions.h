@@ -25,7 +25,7 @@ class StreamSessions {
 
   // A session was opened, or opened again, with or without `ends_with_stream`. Unless it is renewed
   // on a stream before its lease ends at `expires` it is forgotten some time after. `now` is of a
-  // clock that nobody sets.
+  // clock that is never set.
   void Opened(const std::string& session_id, bool ends_with_stream, absl::Time now,
               absl::Time expires);
 

@@ -2,7 +2,7 @@
 // comes in to the calls that it leads to, and into the log.
 //
 // Registry has no parameter for it. A server opens a scope around the call that it carries out, on
-// the thread on which it does; whoever makes another call, or keeps the intent for later, asks
+// the thread on which it does; code that makes another call, or keeps the intent for later, asks
 // what the scope holds:
 //
 //   const ScopedTrace scope(TraceParentOf(context->client_metadata()));

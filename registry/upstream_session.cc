@@ -13,11 +13,11 @@
 namespace failback {
 namespace {
 
-// Answers of a store that was there before, in a row, until it is believed to be back for good.
+// Answers of a store that was there before, in a row, until it is accepted to be back for good.
 constexpr int kStoreIsBack = 5;
 
-// Renewals of a session that was opened again after which nobody else is taken to be in it: the
-// other one renews every third of a TTL.
+// Renewals of a session that was opened again after which no other process is taken to be in it:
+// the other one renews every third of a TTL.
 constexpr int kUndisturbed = 6;
 
 // When neither side names a TTL.
@@ -270,7 +270,7 @@ void UpstreamSession::OnRenewed(const std::string& session_id,
       busy_ = false;
       SetPhase(Phase::kClosed);
     } else if (state_.session_id != session_id) {
-      // The answer for a session that was found lost meanwhile tells nothing of the next one.
+      // The answer for a session that was found lost meanwhile says nothing of the next one.
       Schedule(ReopenDelay());
     } else if (unknown) {
       busy_ = false;
@@ -360,7 +360,7 @@ void UpstreamSession::Failed(const absl::Status& status) {
   reported_.clear();  // who answers next may be another process
   ++failures_;
   if (state_.phase != Phase::kClosing) {
-    // A renewal that was slow once is not an outage; one that found nobody is.
+    // A renewal that was slow once is not an outage; one that got no answer is.
     const bool once = state_.phase == Phase::kUp && !IsConnectionFailure(status);
     SetPhase(once ? Phase::kSuspect : Phase::kDown);
   }

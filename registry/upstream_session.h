@@ -4,7 +4,7 @@
 // every TTL/3 (Redisson's watchdog rule). When a call fails the upstream counts as down, and
 // OpenSession is repeated with the reconnect backoff, about once a second, until it succeeds: it
 // resumes the session if that still lives and replaces it if not, in one round trip. A session that
-// the upstream does not know is opened anew, with the same incarnation.
+// the upstream does not know is opened again, with the same incarnation.
 //
 // The owner's own calls may fail too, and an UNAVAILABLE of one call is not yet an outage: it makes
 // the upstream suspect, and a probe decides. Only a failed probe counts as a loss, so that one
@@ -19,18 +19,19 @@
 // that was there before the present one is refused with an error that says so, unless it keeps
 // coming (a store that was put back).
 //
-// A process says which one it is, and a renewal tells which one has opened the session last
+// A process says which one it is, and a renewal says which one has opened the session last
 // (KeepAliveResponse.process). Another one: a second process runs under this incarnation, from a
 // copy of its state directory, or configured so. Once it may be an OpenSession of a dead
-// predecessor that was long on its way, so the session is opened again, which tells the other one
-// too. The second time this process leaves the incarnation to that one, and takes a new one. So of
-// two, the one that was there before leaves: its rank is the later one then, and it keeps its keys.
+// predecessor that was long on its way, so the session is opened again, which notifies the other
+// one too. The second time this process leaves the incarnation to that one, and takes a new one. So
+// of two, the one that was there before leaves: its rank is the later one then, and it keeps its
+// keys.
 //
 // An incarnation that the upstream keeps for another caller is lost to this one, as that caller may
 // hold it for as long as it likes: a new random one is taken, and tried with the next attempt.
 //
-// The owner is told that something changed and reads the state; two counters tell what happened in
-// between, so no news is lost when several come at once:
+// The owner is notified that something changed and reads the state; two counters show what happened
+// in between, so no news is lost when several come at once:
 //   session_serial     grows with each new session and each new epoch: everything was lost
 //   connection_serial  grows with each success after a failed probe: what was sent may be lost
 //
@@ -72,9 +73,9 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   };
 
   enum class Phase {
-    kConnecting,  // no answer yet to the first call, or to the one that opens a lost session anew
+    kConnecting,  // no answer yet to the first call, or to the one that replaces a lost session
     kUp,
-    kSuspect,  // a call has failed, and a probe is to tell
+    kSuspect,  // a call has failed, and a probe is to show it
     kDown,     // the last probe failed; probing on
     kClosing,  // Close() was called
     kClosed,   // the upstream has ended the session
@@ -119,8 +120,8 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   // `reconnect.initial`.
   void ReportFailure(const absl::Status& status);
 
-  // The upstream told that it does not know `session_id`. Opens a session anew, if that is the
-  // current one.
+  // The upstream has answered that it does not know `session_id`. Opens a new session, if that is
+  // the current one.
   void ReportLost(const std::string& session_id);
 
   // Ends the session at the upstream, trying until it succeeds; the state becomes kClosed.
@@ -131,7 +132,7 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
 
   // The registry that the session is at; null after ReleaseUpstream().
   std::shared_ptr<Registry> upstream() const;
-  // After Stop(): lets go of the upstream, which destroys it if nobody else holds it.
+  // After Stop(): lets go of the upstream, which destroys it if it has no other holder.
   void ReleaseUpstream();
 
  private:
@@ -146,12 +147,12 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
   void OnOpened(absl::StatusOr<OpenSessionResponse> response);
   void OnRenewed(const std::string& session_id, absl::StatusOr<KeepAliveResponse> response);
   void OnClosed(const absl::Status& status);
-  // A renewal tells that `process` has opened the session last.
+  // A renewal shows that `process` has opened the session last.
   void LookForTwin(uint64_t process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // This process has another name from now on, and no session.
   void TakeIncarnation() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // The upstream does not know the session: opens one anew; not at once when that was opened just
+  // The upstream does not know the session: opens a new one; not at once when that was opened just
   // now, so that two registries behind one address do not make it spin.
   void Lost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Duration Ttl() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

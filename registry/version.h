@@ -1,4 +1,4 @@
-// The version of Failback, as `--version` and GetStatus tell it.
+// The version of Failback, as `--version` and GetStatus report it.
 
 #ifndef FAILBACK_REGISTRY_VERSION_H_
 #define FAILBACK_REGISTRY_VERSION_H_

@@ -13,7 +13,7 @@ bool SameInstance(const ServiceInstance& a, const ServiceInstance& b) {
 
 }  // namespace
 
-WatchedSet::Told WatchedSet::Apply(const SubscribeResponse& message) {
+WatchedSet::Notification WatchedSet::Apply(const SubscribeResponse& message) {
   gap_ = false;
   if (message.has_snapshot()) {
     if (!parts_.has_value()) {
@@ -61,7 +61,7 @@ WatchedSet::Told WatchedSet::Apply(const SubscribeResponse& message) {
   return CommitDelta(message);
 }
 
-WatchedSet::Told WatchedSet::Gap() {
+WatchedSet::Notification WatchedSet::Gap() {
   gap_ = true;
   DropPosition();
   return {};
@@ -74,14 +74,14 @@ void WatchedSet::DropPosition() {
   revision_ = 0;
 }
 
-WatchedSet::Told WatchedSet::MarkStale() { return SetStale(true); }
+WatchedSet::Notification WatchedSet::MarkStale() { return SetStale(true); }
 
-WatchedSet::Told WatchedSet::MarkFresh() {
-  // An empty snapshot that is held is newer than what was told.
-  return held_.has_value() ? Told() : SetStale(false);
+WatchedSet::Notification WatchedSet::MarkFresh() {
+  // An empty snapshot that is held is newer than what was sent.
+  return held_.has_value() ? Notification() : SetStale(false);
 }
 
-WatchedSet::Told WatchedSet::SetStale(bool stale) {
+WatchedSet::Notification WatchedSet::SetStale(bool stale) {
   if (!known_ || flags_.stale == stale) return {};
   flags_.stale = stale;
   snapshot_.reset();
@@ -92,14 +92,14 @@ WatchedSet::Told WatchedSet::SetStale(bool stale) {
   return {std::move(event), nullptr};
 }
 
-WatchedSet::Told WatchedSet::Release() {
+WatchedSet::Notification WatchedSet::Release() {
   if (!held_.has_value()) return {};
   Instances next = std::move(held_->instances);
   held_.reset();
   return Commit(std::move(next), epoch_, revision_, {false, flags_.held});
 }
 
-WatchedSet::Told WatchedSet::Current() {
+WatchedSet::Notification WatchedSet::Current() {
   if (!known_) return {};
   std::shared_ptr<const SetSnapshot> snapshot = snapshot_.lock();
   if (snapshot == nullptr) {
@@ -136,8 +136,8 @@ void WatchedSet::Restore(const SubscribeResponse& snapshot) {
   revision_ = told_revision_ = snapshot.revision();
 }
 
-WatchedSet::Told WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t revision,
-                                    SetFlags flags) {
+WatchedSet::Notification WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t revision,
+                                            SetFlags flags) {
   epoch_ = epoch;
   revision_ = revision;
   snapshot_.reset();
@@ -167,10 +167,10 @@ WatchedSet::Told WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t rev
     if (next.find(key) == next.end()) *delta->add_removals() = instance->key();
   }
   instances_ = std::move(next);
-  return TellDelta(std::move(event));
+  return PublishDelta(std::move(event));
 }
 
-WatchedSet::Told WatchedSet::CommitDelta(const SubscribeResponse& message) {
+WatchedSet::Notification WatchedSet::CommitDelta(const SubscribeResponse& message) {
   epoch_ = message.epoch();
   revision_ = message.revision();
   snapshot_.reset();
@@ -189,10 +189,10 @@ WatchedSet::Told WatchedSet::CommitDelta(const SubscribeResponse& message) {
     known = std::make_shared<const ServiceInstance>(instance);
     *delta->add_upserts() = instance;
   }
-  return TellDelta(std::move(event));
+  return PublishDelta(std::move(event));
 }
 
-WatchedSet::Told WatchedSet::TellDelta(std::shared_ptr<SubscribeResponse> event) {
+WatchedSet::Notification WatchedSet::PublishDelta(std::shared_ptr<SubscribeResponse> event) {
   const SetFlags flags = SetFlags::Of(*event);
   const bool flags_changed = flags != std::exchange(flags_, flags);
   if (event->delta().upserts().empty() && event->delta().removals().empty()) {

@@ -1,4 +1,4 @@
-// The instances that one subscription follows, and what its subscribers have been told of them.
+// The instances that one subscription follows, and what its subscribers have been sent of them.
 //
 // Takes the messages of an upstream stream, whatever breaks and resumes in between, and turns them
 // into a clean stream of its own: a snapshot first, then only deltas that change something, each
@@ -9,17 +9,17 @@
 //
 // It checks before it stores: a delta that does not follow on the message before, or a part of a
 // snapshot that never ended, is a gap: nothing is stored, the position is dropped, and the owner
-// opens the stream anew. A snapshot older than what was told, of the same epoch (a registry that
+// opens the stream again. A snapshot older than what was sent, of the same epoch (a registry that
 // lags behind another), is a gap too.
 //
 // Empty-push protection (Nacos' and Dubbo's lesson): an empty snapshot after a non-empty state is
 // more often a registry that has just lost its data than a service without instances. It is held,
 // the old state is marked stale, and Release() or a snapshot or delta with instances ends the hold.
-// A delta that names its removals is believed at once.
+// A delta that names its removals is accepted at once.
 //
 // Invariants:
 // 1. Two events in a row never leave the same (instances, flags, epoch).
-// 2. Within an epoch the revision told never goes back.
+// 2. Within an epoch the published revision never goes back.
 // 3. The base_revision of a delta is the revision of the event before.
 
 #ifndef FAILBACK_REGISTRY_WATCHED_SET_H_
@@ -43,25 +43,25 @@ class WatchedSet {
  public:
   using Event = std::shared_ptr<const SubscribeResponse>;
   // A delta, a change of flags, or a snapshot, which has parts.
-  using Told = SerialNotifier::Told;
+  using Notification = SerialNotifier::Notification;
 
   // Whether an empty snapshot after a non-empty state is held back.
   explicit WatchedSet(bool hold_empty) : hold_empty_(hold_empty) {}
 
-  // The next message of the upstream stream, and what to tell the subscribers.
-  Told Apply(const SubscribeResponse& message);
+  // The next message of the upstream stream, and what to send to the subscribers.
+  Notification Apply(const SubscribeResponse& message);
 
-  // The last message did not fit: open the stream anew, from epoch() and revision(), which are 0.
+  // The last message did not fit: open the stream again, from epoch() and revision(), which are 0.
   bool gap() const { return gap_; }
 
-  // Marks the state stale: the upstream is away. A message that arrives ends it.
-  Told MarkStale();
+  // Marks the state stale: the upstream is unavailable. A message that arrives ends it.
+  Notification MarkStale();
 
   // Ends MarkStale() while the stream goes on without a new message.
-  Told MarkFresh();
+  Notification MarkFresh();
 
   // Believes the empty snapshot that is held.
-  Told Release();
+  Notification Release();
 
   // A stream broke: parts of a snapshot that came so far are dropped.
   void StreamEnded() { parts_.reset(); }
@@ -69,12 +69,12 @@ class WatchedSet {
   // The next stream starts with a snapshot.
   void DropPosition();
 
-  // Begins with what was known earlier, as Whole() told it, marked stale.
+  // Begins with what was known earlier, as Whole() returned it, marked stale.
   void Restore(const SubscribeResponse& snapshot);
 
   // All that is known now, for a new subscriber; nothing before the first snapshot. Subscribers
   // that come at the same state share it.
-  Told Current();
+  Notification Current();
   // The same as one message, serialized, to be kept.
   std::string Whole() const;
 
@@ -87,7 +87,7 @@ class WatchedSet {
     return instances_;
   }
 
-  // Where subscribers are that have heard all.
+  // Where subscribers are that have received all.
   uint64_t told_epoch() const { return told_epoch_; }
   uint64_t told_revision() const { return told_revision_; }
 
@@ -103,14 +103,14 @@ class WatchedSet {
     Instances instances;
   };
 
-  Told Gap();
-  Told SetStale(bool stale);
-  // Makes `next` the state, and tells the difference.
-  Told Commit(Instances next, uint64_t epoch, uint64_t revision, SetFlags flags);
-  // Applies a delta of the epoch told last in place, and tells what it changed.
-  Told CommitDelta(const SubscribeResponse& message);
-  // Notes `event`, a delta, as told; nothing when it says nothing new.
-  Told TellDelta(std::shared_ptr<SubscribeResponse> event);
+  Notification Gap();
+  Notification SetStale(bool stale);
+  // Makes `next` the state, and publishes the difference.
+  Notification Commit(Instances next, uint64_t epoch, uint64_t revision, SetFlags flags);
+  // Applies a delta of the epoch sent last in place, and publishes what it changed.
+  Notification CommitDelta(const SubscribeResponse& message);
+  // Notes `event`, a delta, as sent; nothing when it says nothing new.
+  Notification PublishDelta(std::shared_ptr<SubscribeResponse> event);
   static void ApplyDelta(const registry::v1::Delta& delta, Instances* instances);
 
   bool hold_empty_;
@@ -121,7 +121,7 @@ class WatchedSet {
   // Position of the upstream stream.
   uint64_t epoch_ = 0;
   uint64_t revision_ = 0;
-  // What the subscribers were told last.
+  // What the subscribers were sent last.
   uint64_t told_epoch_ = 0;
   uint64_t told_revision_ = 0;
   // Parts of a snapshot that is not complete.

@@ -31,7 +31,7 @@ class CycleClock {
   // The result is at most so much later than the true time, unless the thread lost its processor.
   static constexpr int64_t kMostAheadNanos = 11000;
 
-  // Monotonic nanoseconds as Clock::Real()'s, not before any that it has told until now. Two
+  // Monotonic nanoseconds as Clock::Real()'s, not before any that it has returned until now. Two
   // calls may disagree by kMostAheadNanos about which was first.
   static int64_t CeilingNanos();
 

@@ -91,7 +91,7 @@ class FailbackInvoker::Core : public std::enable_shared_from_this<FailbackInvoke
     Finish(invocation, status);
   }
 
-  // False, with the status to tell the caller, when there is no further attempt.
+  // False, with the status for the caller, when there is no further attempt.
   bool PutBack(const InvocationPtr& invocation, absl::Status* status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (invocation->retry == nullptr) {

@@ -61,13 +61,14 @@ class FailbackInvoker {
   // INVALID_ARGUMENT names the option and what is allowed.
   static absl::StatusOr<std::unique_ptr<FailbackInvoker>> Create(Options options);
 
-  // Runs every `finished` not yet run with CANCELLED. An attempt that is under way is not heard.
+  // Runs every `finished` not yet run with CANCELLED. The result of an attempt that is under way is
+  // ignored.
   ~FailbackInvoker();
   FailbackInvoker(const FailbackInvoker&) = delete;
   FailbackInvoker& operator=(const FailbackInvoker&) = delete;
 
-  // Makes the first attempt before it returns. `finished` (optional) hears OK after the attempt
-  // that succeeded; the last status when retries have run out or it is not retryable; or
+  // Makes the first attempt before it returns. `finished` (optional) gets OK after the attempt that
+  // succeeded; the last status when retries have run out or it is not retryable; or
   // RESOURCE_EXHAUSTED, naming the failure, when it failed and `max_pending` others wait already:
   // then the call is the caller's again.
   void Invoke(Call call, std::function<void(const absl::Status&)> finished = nullptr);

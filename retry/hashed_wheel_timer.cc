@@ -210,7 +210,7 @@ Core::~Core() {
       shard->scheduled = shard->fired = shard->cancelled = 0;
       shard->failed = shard->worst_lateness_nanos = 0;
       shard->lateness = Histogram(kLatencyBoundsNanos);
-      if (shard->first_generation == 0) continue;  // used up: nobody's any more
+      if (shard->first_generation == 0) continue;  // used up: it belongs to no thread any more
     }
     ShardPool::Get().Return(shard);
   }

@@ -5,9 +5,9 @@
 // delays below its tick, nor for the time of day.
 //
 // Algorithm: a Wheel (see retry/wheel.h) for each of a few shards. A thread adds to its own shard,
-// under a short lock. One driver thread sleeps until the earliest event of any shard, and runs
-// what is due, or hands it to an executor. Names and behaviour follow Netty's and Dubbo's
-// HashedWheelTimer; docs/wheel.md tells what differs, why, and what it measures.
+// under a short lock. One driver thread sleeps until the earliest event of any shard, and runs what
+// is due, or hands it to an executor. Names and behaviour follow Netty's and Dubbo's
+// HashedWheelTimer; docs/wheel.md says what differs, why, and what it measures.
 //
 // Example:
 //
@@ -127,7 +127,7 @@ class HashedWheelTimer {
     bool manual_drive = false;
     // For log messages and the thread's name.
     std::string name = "timer";
-    // Is told when a task throws; nullptr: standard error.
+    // Called when a task throws; nullptr: standard error.
     std::function<void(const std::string&)> log;
   };
 
@@ -157,7 +157,7 @@ class HashedWheelTimer {
   absl::StatusOr<Timeout> NewTimeout(TimerTask task, absl::Duration delay);
 
   // NewTimeout for a task that comes back, or carries on what was accepted elsewhere: the next try
-  // of a call, the next renewal of a lease. Nobody is there to be refused to, so
+  // of a call, the next renewal of a lease. There is no caller to refuse to, so
   // max_pending_timeouts counts it and does not refuse it. FAILED_PRECONDITION after Stop.
   absl::StatusOr<Timeout> PutBack(TimerTask task, absl::Duration delay);
 

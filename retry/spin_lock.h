@@ -32,8 +32,8 @@ class ABSL_LOCKABLE SpinLock {
   }
   void Unlock() ABSL_UNLOCK_FUNCTION() { taken_.store(false, std::memory_order_release); }
 
-  // Whether somebody has it. Sequentially consistent with Lock: of a thread that writes A and then
-  // asks here, and one that takes the lock and then reads A, one notices the other.
+  // Whether a thread holds it. Sequentially consistent with Lock: of a thread that writes A and
+  // then asks here, and one that takes the lock and then reads A, one notices the other.
   bool IsTaken() const { return taken_.load(); }
 
  private:

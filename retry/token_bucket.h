@@ -1,5 +1,5 @@
-// A token bucket that hands out reservations: who finds it empty is told how long to wait, and has
-// its token when that time is over.
+// A token bucket that hands out reservations: a caller that finds it empty learns how long to wait,
+// and has its token when that time is over.
 //
 //   const absl::Duration wait = bucket.Take(clock->NowNanos());
 //   if (wait > absl::ZeroDuration()) …come back after `wait`, without taking again…

@@ -52,7 +52,7 @@ bool Wheel::Grow() {
   if (free_.capacity() < slab_->room()) {
     free_.reserve(std::max<size_t>(slab_->room(), 2 * free_.capacity()));
   }
-  used_ = std::max<uint32_t>(used_, 1);  // nobody, which is all zero
+  used_ = std::max<uint32_t>(used_, 1);  // the null entry, which is all zero
   return true;
 }
 

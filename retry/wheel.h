@@ -50,7 +50,7 @@
 //   * Nothing is allocated except by Schedule, when the wheel grows.
 //
 // Thread safety: none; one thread at a time. The task of a started entry may be run and destroyed
-// without the caller's lock, and whoever has the Id may call TimerEntry::PutOff without it.
+// without the caller's lock, and every holder of the Id may call TimerEntry::PutOff without it.
 //
 // Invariants (CheckInvariants)
 //   1. The slot of a pending entry opens no later than the entry's deadline.
@@ -173,8 +173,8 @@ class Wheel {
   static constexpr size_t kDueBuffer = 128;
   static constexpr size_t kPrefetch = 8;
 
-  // The entry of `id`, unless that is over. Entry 0 is nobody: links that lead nowhere lead to it,
-  // so that none need a test.
+  // The entry of `id`, unless that is over. Entry 0 is the null entry: links that lead nowhere lead
+  // to it, so that none need a test.
   TimerEntry* Find(Id id) const {
     if (ABSL_PREDICT_FALSE(id.index >= used_)) return nullptr;
     TimerEntry* const entry = slab_->At(id.index);
@@ -233,7 +233,7 @@ class Wheel {
     const uint32_t prev = entry->prev;
     const uint32_t next = entry->next;
     slab_->At(next)->prev = prev;
-    // Whether `prev` is a lane is anybody's guess, the processor's too: no branch.
+    // Whether `prev` is a lane cannot be predicted, not even by the processor: no branch.
     const uintptr_t lane =
         reinterpret_cast<uintptr_t>(&heads_[0]) + (prev & ~kHead) * sizeof(uint32_t);
     const uintptr_t before = slab_->AddressOf(prev & ~kHead) + offsetof(TimerEntry, next);

@@ -27,8 +27,8 @@ constexpr absl::Duration kOverloadDelay = absl::Seconds(5);
 // Of one request: names, and what the client says of itself.
 constexpr WireBounds kRequest{4 << 20, 64 << 10};
 
-// Who a stream's names are charged to: the caller, or, where callers are not told apart, where it
-// comes from.
+// Who a stream's names are charged to: the caller, or, where callers are not distinguished, where
+// it comes from.
 std::string ClientOf(const grpc::CallbackServerContext& context, const Identity& caller) {
   if (caller.kind != Identity::Kind::kAnonymous) return caller.OwnerTag();
   std::string peer = context.peer();
@@ -82,7 +82,7 @@ class AdsService::Stream final : public ServiceCache::Follower,
       step = state_.OnRequest(request);
       service_->Note(state_, request, step.kind);
     }
-    // Not under the lock: the cache may tell at once.
+    // Not under the lock: the cache may notify at once.
     for (const std::string& name : step.follow) {
       absl::Status status = Guard(name);
       if (status.ok()) status = service_->cache_.Follow(name, shared_from_this());

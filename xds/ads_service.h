@@ -2,7 +2,7 @@
 // reach a registered service as `xds:///orders`, with no code of ours in them.
 //
 // It is served beside the registry's own API, by failback-agent to the programs on its machine and
-// by failback-registry to those without an agent. docs/xds.md tells what it does and leaves out.
+// by failback-registry to those without an agent. docs/xds.md says what it does and leaves out.
 //
 //   xds::AdsService ads(&registry, options);
 //   server_options.extra_services = {{&ads, xds::AdsService::kName}};
@@ -54,7 +54,7 @@ class AdsService final
     // Beyond it a new stream is refused with RESOURCE_EXHAUSTED. A caller that has a name has half
     // of them at most.
     size_t max_streams = 10000;
-    // Names that one client follows over all its streams, where callers are told apart by their
+    // Names that one client follows over all its streams, where callers are distinguished by their
     // credentials, else that one address does: half of cache.max_services, so that no client takes
     // all. Beyond it the stream ends with LIMIT_REACHED.
     size_t max_names_per_client() const { return std::max<size_t>(1, cache.max_services / 2); }
@@ -112,7 +112,7 @@ class AdsService final
   const std::string version_prefix_;
   KeyedGauge silent_streams_{kSilentStreamsPerConnection};  // by connection
   KeyedGauge streams_of_callers_;                           // that have names
-  // Tells streams of changes, so that the registry's threads go on.
+  // Notifies streams of changes, so that the registry's threads go on.
   ThreadPool executor_{1};
   ServiceCache cache_;
   std::atomic<int64_t> responses_{0};

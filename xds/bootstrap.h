@@ -1,4 +1,4 @@
-// The file that tells a gRPC client where its discovery server is: `GRPC_XDS_BOOTSTRAP` names it.
+// The file that shows a gRPC client where its discovery server is: `GRPC_XDS_BOOTSTRAP` names it.
 //
 // Thread safety: all functions from any thread; two that write the same path at once leave one of
 // both files, whole.
@@ -28,7 +28,7 @@ std::string ChooseServerUri(const std::vector<std::string>& addresses);
 
 std::string BootstrapJson(const Bootstrap& bootstrap);
 
-// Writes the file so that a reader finds the old one or the new one, whole, and anybody may read
+// Writes the file so that a reader finds the old one or the new one, whole, and any user may read
 // it. FAILED_PRECONDITION names the path and what is wrong.
 absl::Status WriteBootstrap(const Bootstrap& bootstrap, const std::string& path);
 

@@ -1,7 +1,7 @@
 // From the instances of a service to the ClusterLoadAssignment that its clients get.
 //
 // gRPC's round robin ignores the weights of endpoints and honours those of localities, so weights
-// are told as localities: the usable instances of one zone and one weight are one locality, whose
+// are sent as localities: the usable instances of one zone and one weight are one locality, whose
 // weight is the sum of theirs, and within it calls go round. In a zone with more than 64 different
 // weights neighbours share a locality, by a grid of 64 steps of 19 % from 1 to 65,535, so that ten
 // thousand instances are 64 localities even if every one has a weight of its own; the locality

@@ -27,7 +27,7 @@ struct ServiceCache::Shared : std::enable_shared_from_this<Shared> {
     return it == entries.end() ? nullptr : it->second.watch;
   }
 
-  // Ends the watch, if nobody has followed it since it was left for the `left`-th time.
+  // Ends the watch, if it had no follower since it was left for the `left`-th time.
   void EndIfUnused(const std::string& name, uint64_t left) {
     std::shared_ptr<ServiceWatch> ended;
     {

@@ -120,7 +120,7 @@ std::string ServiceWatch::ZoneThatMatters(const std::string& zone) {
     zones_of_ = state_;
     zones_.clear();
     for (const auto& [key, endpoint] : endpoints_) zones_.insert(endpoint.zone);
-    // Those that nobody will ask for any more.
+    // Those that no client will ask for any more.
     for (auto it = variants_.begin(); it != variants_.end();) {
       const bool asked_for = it->first.empty() || zones_.count(it->first) > 0;
       it = asked_for ? std::next(it) : variants_.erase(it);
@@ -170,7 +170,7 @@ bool ServiceWatch::Apply(const SubscribeResponse& event) {
     for (const ServiceInstance& instance : event.delta().upserts()) changed |= Put(instance);
   }
   if (unusable_ > 0 && !std::exchange(warned_, true)) {
-    Warn("xds clients are not told of instances with host names",
+    Warn("xds clients do not get instances with host names",
          {{"service", name_}, {"instances", absl::StrCat(unusable_)}});
   }
   return changed;

@@ -69,7 +69,7 @@ class ServiceWatch final : public NotifyListener,
   };
 
   void Subscribe();
-  // Whether the event changed what clients are told.
+  // Whether the event changed what clients are sent.
   bool Apply(const SubscribeResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Replace(ServiceEndpoints endpoints) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Put(const ServiceInstance& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -79,9 +79,9 @@ class ServiceWatch final : public NotifyListener,
   std::string ZoneThatMatters(const std::string& zone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ResourcePtr Endpoints(const std::string& zone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ResourcePtr NewResource(std::string encoded);
-  // Notes that followers are to be told; whether that is now, and not after a pause.
+  // Notes that followers are to be notified; whether that is now, and not after a pause.
   bool ScheduleTell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Tells them, on the executor.
+  // Notifies them, on the executor.
   void TellSoon();
   // Runs a method of this after a delay, if it still lives.
   void Later(absl::Duration delay, void (ServiceWatch::*method)());

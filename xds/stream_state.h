@@ -16,11 +16,11 @@
 //    kinds only what has changed is sent.
 //  * No names at all is an unsubscription, and in the first request of a Listener or Cluster
 //    subscription the wildcard of old: it is answered with no resources, as is the name `*`.
-//    Failback does not tell who asks for nothing about everything.
+//    Failback does not answer a request for nothing with everything.
 //
 // Endpoints that are not known yet are left out until they are. The source may offer a placeholder,
 // "none", when that takes long; it goes to clients that ask for the first time, and not to one that
-// comes back from an earlier stream, as its request's version tells, and had better keep what it
+// comes back from an earlier stream, as its request's version shows, and had better keep what it
 // has.
 //
 // Thread safety: none of its own.
@@ -81,7 +81,7 @@ class StreamState {
     std::vector<ResourcePtr> resources;
   };
 
-  // `version_prefix` tells versions of one process from another's.
+  // `version_prefix` distinguishes versions of one process from another's.
   explicit StreamState(std::string version_prefix);
 
   Step OnRequest(const DiscoveryRequest& request);
@@ -89,7 +89,7 @@ class StreamState {
   // The endpoints of `name` have changed, or are known now.
   void Changed(const std::string& name);
 
-  // The next response, if there is something to tell.
+  // The next response, if there is something to send.
   std::optional<Response> Next(const Source& source);
 
   // From the first request; empty before.

@@ -7,7 +7,7 @@ void CollectXds(const AdsService::Statistics& stats, MetricFamilies* out) {
   out->Gauge("failback_xds_services", "Services that discovery clients follow, or have just now.",
              stats.cache.services);
   out->Gauge("failback_xds_unusable_instances",
-             "Instances that discovery clients cannot be told: their address is a host name.",
+             "Instances that discovery clients cannot get: their address is a host name.",
              stats.cache.unusable_instances);
   out->Counter("failback_xds_responses_total", "Responses sent.", stats.responses);
   out->Counter("failback_xds_acks_total", "Responses that a client has taken.", stats.acks);

@@ -73,7 +73,7 @@ std::string StatusOf(const InstanceRecord& record, absl::Time now, const Palette
                             : state == "held"       ? ": the session is past its TTL"
                                                     : "";
   const std::string health = FormatHealth(instance);
-  // The mark is told after its word, so that being held comes last.
+  // The mark comes after its word, so that being held comes last.
   const bool both = record.held() && state != health && HasState(record, health);
   return absl::StrCat(palette.State(both ? health : state), means,
                       HasState(record, health) ? "" : absl::StrCat("; its owner says ", health),

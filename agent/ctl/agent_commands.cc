@@ -111,7 +111,7 @@ void AddRetry(CLI::App* app, CtlAction* action) {
   CLI::App* const command = app->add_subcommand(
       "retry", "try pending operations now; parked ones have all retries again");
   command->footer(
-      "With --wait it tells how the attempts ended; exit status 1 when one did not succeed.\n\n"
+      "With --wait it prints how the attempts ended; exit status 1 when one did not succeed.\n\n"
       "Examples:\n"
       "  failbackctl retry\n"
       "  failbackctl retry --wait 10s\n"

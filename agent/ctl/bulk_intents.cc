@@ -19,7 +19,7 @@ using registry::v1::ServiceInstance;
 
 // Below what servers take by default (1,000), and small enough that the bar moves.
 constexpr size_t kBatch = 500;
-// Refusals that are told one by one.
+// Refusals that are printed one by one.
 constexpr int kMaxTold = 20;
 
 class Bulk {
@@ -43,7 +43,7 @@ class Bulk {
     return absl::OkStatus();
   }
 
-  // Tells each refusal on stderr, up to a number; returns how many there are.
+  // Prints each refusal on stderr, up to a number; returns how many there are.
   int TellRefusals() const {
     int refused = 0;
     for (size_t i = 0; i < results_.size(); ++i) {

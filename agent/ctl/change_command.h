@@ -38,7 +38,7 @@ Environment ChangeEnvironment(const std::string& target, const registry::v1::Sel
 
 // Runs `command` in /bin/sh with `input` as standard input and `variables` on top of this process's
 // environment, and waits for its end. Its status, when that is not 0, or why it could not be
-// started, is told in the error.
+// started, is in the error.
 absl::Status RunShellCommand(const std::string& command, const std::string& input,
                              const Environment& variables);
 

@@ -28,7 +28,7 @@ namespace failback {
 inline constexpr int kCtlOk = 0;
 inline constexpr int kCtlFailed = 1;       // the target refused, or the wait ended without success
 inline constexpr int kCtlUsage = 2;        // wrong flags or arguments
-inline constexpr int kCtlUnreachable = 3;  // nobody answered at the target
+inline constexpr int kCtlUnreachable = 3;  // no answer from the target
 
 // What all commands share: the global flags, and the connection to the target.
 class CtlContext {
@@ -41,7 +41,7 @@ class CtlContext {
   absl::Duration timeout = absl::Seconds(5);
   ClientSecurity::Options security;
 
-  // Checks the target and reads the files of `security`; INVALID_ARGUMENT names the flag and tells
+  // Checks the target and reads the files of `security`; INVALID_ARGUMENT names the flag and says
   // what is allowed.
   absl::Status Connect();
 
@@ -56,7 +56,7 @@ class CtlContext {
   // For a stream: without deadline.
   std::unique_ptr<grpc::ClientContext> NewStream() const;
 
-  // Whether the connection stands, to tell a slow target from one that is not there.
+  // Whether the connection stands, to distinguish a slow target from one that is not there.
   bool connected() const;
 
   // Between two looks at a target that may not be there yet: waits so long; without a connection no

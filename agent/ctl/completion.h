@@ -31,7 +31,7 @@ struct Completion {
 };
 
 // What belongs where an option has the type name SERVICE, ID, OPERATION or UPSTREAM; empty when
-// nobody can be asked. `words` are all that were typed before.
+// there is no target to ask. `words` are all that were typed before.
 using ValueSource = std::function<std::vector<Candidate>(const std::string& type_name,
                                                          const std::vector<std::string>& words)>;
 

@@ -62,7 +62,7 @@ bool Connects(const addrinfo& to) {
   return done;
 }
 
-// Whether somebody takes TCP connections there, whatever it speaks.
+// Whether a process accepts TCP connections there, whatever it speaks.
 bool Listens(const Address& address) {
   if (address.is_unix()) return false;
   addrinfo hints = {};

@@ -1,7 +1,7 @@
-// What a subscription has told so far, put together: the set, and each change of it as one event.
+// What a subscription has sent so far, put together: the set, and each change of it as one event.
 //
 // A snapshot that comes in parts is one event. After a stream has broken and another has begun, a
-// first message that tells what is known already is none.
+// first message that repeats what is known already is none.
 //
 // Thread safety: none.
 

@@ -61,7 +61,7 @@ void AddReportHealth(CLI::App* app, CtlAction* action) {
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* const command = app->add_subcommand(
-      "report-health", "tell the agent how a static service is, for its check of kind ttl");
+      "report-health", "report the health of a static service, for its check of kind ttl");
   command->footer(
       "To be repeated within the TTL of the check.\n\n"
       "Examples:\n"

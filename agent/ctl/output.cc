@@ -60,7 +60,7 @@ bool IsPlainYamlString(const std::string& text) {
   return std::find(std::begin(kWords), std::end(kWords), lower) == std::end(kWords);
 }
 
-// `node` comes from JSON, so a tag tells strings from numbers and bools.
+// `node` comes from JSON, so a tag distinguishes strings from numbers and bools.
 void EmitYaml(const YAML::Node& node, YAML::Emitter* out) {
   if (node.IsMap()) {
     *out << YAML::BeginMap;

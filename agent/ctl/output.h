@@ -93,7 +93,7 @@ absl::Status PrintResult(OutputFormat format, const std::string& table,
 // "10.0.0.7:8080", "[::1]:8080".
 std::string FormatEndpoint(const registry::v1::ServiceInstance& instance);
 
-// Tables of what a registry and an agent tell.
+// Tables of what a registry and an agent report.
 enum class NamespaceColumn { kHide, kShow };
 std::string FormatRecords(const std::vector<registry::v1::InstanceRecord>& records, absl::Time now,
                           const Palette& palette = Palette(),

@@ -84,7 +84,7 @@ struct RegisterFlags : IntentFlags {
   KeyValues metadata;
   std::string file;
 
-  // The instance that the flags tell of.
+  // The instance that the flags describe.
   ServiceInstance Instance() const {
     ServiceInstance result = instance;
     result.set_port(port.value_or(0));
@@ -158,12 +158,12 @@ int RegisterFile(const RegisterFlags& flags, CtlContext* context) {
       context);
 }
 
-// What an instance needs on the command line, unless a file tells it.
+// What an instance needs on the command line, unless a file has it.
 void CheckRegisterFlags(const CLI::App& command, const RegisterFlags& flags) {
-  const bool told =
+  const bool given =
       command.count("SERVICE") + command.count("--address") + command.count("--port") > 0;
   if (!flags.file.empty()) {
-    if (told) throw CLI::ValidationError("--file", "the file tells service, address and port");
+    if (given) throw CLI::ValidationError("--file", "the file has service, address and port");
     return;
   }
   for (const char* const flag : {"SERVICE", "--address", "--port"}) {
@@ -252,9 +252,9 @@ int UnregisterFile(const UnregisterFlags& flags, CtlContext* context) {
 }
 
 void CheckUnregisterFlags(const CLI::App& command, const UnregisterFlags& flags) {
-  const size_t told = command.count("SERVICE") + command.count("--id");
+  const size_t given = command.count("SERVICE") + command.count("--id");
   if (!flags.file.empty()) {
-    if (told > 0) throw CLI::ValidationError("--file", "the file tells services and ids");
+    if (given > 0) throw CLI::ValidationError("--file", "the file has services and ids");
     return;
   }
   for (const char* const flag : {"SERVICE", "--id"}) {

@@ -1,4 +1,4 @@
-// The part of `failbackctl status` that tells of static services and the configuration file.
+// The part of `failbackctl status` that shows static services and the configuration file.
 //
 // Thread safety: all functions are pure.
 

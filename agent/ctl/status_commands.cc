@@ -77,7 +77,7 @@ std::vector<PendingOperation> FirstPending(CtlContext* context) {
   return {response.operations().begin(), response.operations().end()};
 }
 
-// `status --watch`: on a terminal the screen is drawn anew at each look, elsewhere each change is a
+// `status --watch`: on a terminal the screen is redrawn at each look, elsewhere each change is a
 // line.
 class StatusWatch {
  public:
@@ -91,20 +91,20 @@ class StatusWatch {
     while (true) {
       const absl::StatusOr<Look> look = TakeLook(context_);
       if (look.ok()) {
-        if (const absl::Status status = Tell(*look); !status.ok()) {
+        if (const absl::Status status = Show(*look); !status.ok()) {
           return context_->Report("status", status);
         }
       } else if (!seen_) {
         return context_->Report("status", look.status());
       } else {
-        TellAway(look.status());
+        ShowAway(look.status());
       }
       absl::SleepFor(interval_);
     }
   }
 
  private:
-  absl::Status Tell(const Look& look) {
+  absl::Status Show(const Look& look) {
     seen_ = true;
     away_ = false;
     if (live_) {
@@ -114,11 +114,11 @@ class StatusWatch {
     const std::vector<std::string> lines = look.Lines();
     for (const std::string& line : lines) {
       if (context_->format != OutputFormat::kTable) break;
-      const bool known = std::find(told_.begin(), told_.end(), line) != told_.end();
+      const bool known = std::find(shown_.begin(), shown_.end(), line) != shown_.end();
       if (!known) Print(absl::StrCat(ClockTime(absl::Now()), "  ", line, "\n"));
     }
-    const bool changed = lines != told_;
-    told_ = lines;
+    const bool changed = lines != shown_;
+    shown_ = lines;
     if (context_->format == OutputFormat::kTable || !changed) return absl::OkStatus();
     return PrintText(FormatOne(context_->format, look.message()));
   }
@@ -128,8 +128,8 @@ class StatusWatch {
     return FormatTop(look.agent, FirstPending(context_), absl::Now(), context_->palette);
   }
 
-  void TellAway(const absl::Status& status) {
-    told_.clear();
+  void ShowAway(const absl::Status& status) {
+    shown_.clear();
     if (live_)
       return Draw(absl::StrCat("\n", context_->palette.Paint("away", Tone::kBad), ": ",
                                FormatMessage(std::string(status.message())), "\n"));
@@ -147,7 +147,7 @@ class StatusWatch {
   const absl::Duration interval_;
   const bool live_;
   Screen screen_;
-  std::vector<std::string> told_;
+  std::vector<std::string> shown_;
   bool seen_ = false;
   bool away_ = false;
 };

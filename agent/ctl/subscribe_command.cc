@@ -170,7 +170,7 @@ class Follower {
 
   const Flags& flags_;
   CtlContext* const context_;
-  // Draws the set, instead of telling changes.
+  // Draws the set, instead of printing changes.
   const bool live_;
   SilenceNotice silence_;
   SubscribeRequest request_;
@@ -191,7 +191,7 @@ void AddSubscribeCommand(CLI::App* app, CtlAction* action) {
   CLI::App* const command =
       app->add_subcommand("subscribe", "follow a service, or the list of services");
   command->footer(
-      "Tells what is there, then each change. Without SERVICE the services of the namespace are\n"
+      "Prints what is there, then each change. Without SERVICE the services of the namespace are\n"
       "followed, with their numbers of instances. With -o json each message is one line, with -o "
       "yaml one document.\n"
       "It goes on until it is ended, or for --count messages, however long the first takes;\n"

@@ -1,5 +1,5 @@
-// What failbackctl does only for a person at a terminal: colours, a screen that is drawn anew, a
-// bar that tells how far it has come.
+// What failbackctl does only for a person at a terminal: colours, a screen that is redrawn, a bar
+// that shows the progress.
 //
 // Elsewhere (a pipe, a file, a log) nothing of it is written: no escape sequence, no line that is
 // written over. Colours are also left out where the environment variable NO_COLOR is not empty, or
@@ -55,7 +55,7 @@ size_t ColumnsOf(const std::string& line);
 std::string CutLine(const std::string& line, size_t columns);
 
 // A screen on stdout. Draw replaces what was drawn before; lines that do not fit are cut, and the
-// last line tells how many are left out. The cursor stays below the text, so that a program that is
+// last line says how many are left out. The cursor stays below the text, so that a program that is
 // interrupted leaves the terminal as it should be.
 class Screen {
  public:

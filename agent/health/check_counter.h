@@ -5,7 +5,7 @@
 // one lucky answer does not put it back (HAProxy's rule, and of Kubernetes' thresholds).
 //
 //   CheckCounter counter(/*rise=*/1, /*fall=*/3);
-//   if (counter.Count(passed)) Tell(counter.state());
+//   if (counter.Count(passed)) Report(counter.state());
 //
 // Thread safety: thread-compatible; pure.
 

@@ -110,8 +110,8 @@ class CommandRun final : public Attempt {
   // The end is still waited for, so that the program is reaped.
   void Close() override { Kill(); }
 
-  // Ends the group, what the program has started included. While it is not reaped its number
-  // cannot be somebody else's.
+  // Ends the group, what the program has started included. While it is not reaped its number cannot
+  // belong to another process.
   void Kill() {
     if (pid_ != 0) kill(-pid_, SIGKILL);
   }

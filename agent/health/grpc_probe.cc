@@ -16,7 +16,7 @@ using grpc::health::v1::Health;
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// What a call needs until it has ended, whoever is gone by then.
+// What a call needs until it has ended, even if its owner is destroyed by then.
 struct Call {
   grpc::ClientContext context;
   HealthCheckRequest request;

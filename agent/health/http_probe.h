@@ -1,6 +1,6 @@
 // Health checks over HTTP and HTTPS: a request is answered with the status that is expected.
 //
-// Host names are resolved anew at each try. Addresses may also be Unix sockets.
+// Host names are resolved again at each try. Addresses may also be Unix sockets.
 
 #ifndef FAILBACK_AGENT_HEALTH_HTTP_PROBE_H_
 #define FAILBACK_AGENT_HEALTH_HTTP_PROBE_H_
@@ -19,7 +19,7 @@ class IoThread;
 
 // TLS 1.2 or 1.3.
 struct HttpTls {
-  // File of the authorities that are believed, looked at anew at each try; empty: the machine's.
+  // File of the authorities that are trusted, looked at again at each try; empty: the machine's.
   std::string ca;
   // In the certificate, and asked for; empty: the host of the address.
   std::string server_name;

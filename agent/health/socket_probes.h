@@ -1,6 +1,6 @@
 // Health checks on plain sockets: a TCP connection is accepted.
 //
-// Host names are resolved anew at each try. Addresses may also be Unix sockets.
+// Host names are resolved again at each try. Addresses may also be Unix sockets.
 
 #ifndef FAILBACK_AGENT_HEALTH_SOCKET_PROBES_H_
 #define FAILBACK_AGENT_HEALTH_SOCKET_PROBES_H_

@@ -117,7 +117,7 @@ void Admin::ListPages(ListRequest request, Listing so_far, Callback<Listing> don
 
 // Says how far an answer is to be trusted.
 template <typename Response>
-void Admin::Tell(const Listing& listing, Response* response) {
+void Admin::SetTrust(const Listing& listing, Response* response) {
   response->set_stale(listing.stale);
   if (!listing.unread.ok()) *response->mutable_unread() = StatusToProto(listing.unread);
 }
@@ -131,7 +131,7 @@ void Admin::ListServices(const ListServicesRequest& request,
   ListAll(selector, [request, done = std::move(done)](absl::StatusOr<Listing> listing) mutable {
     if (!listing.ok()) return std::move(done)(listing.status());
     auto response = QueryServices(request, Summarize(listing->records));
-    if (response.ok()) Tell(*listing, &*response);
+    if (response.ok()) SetTrust(*listing, &*response);
     std::move(done)(std::move(response));
   });
 }
@@ -146,7 +146,7 @@ void Admin::ListInstances(const ListInstancesRequest& request,
   ListAll(selector, [request, done = std::move(done)](absl::StatusOr<Listing> listing) mutable {
     if (!listing.ok()) return std::move(done)(listing.status());
     auto response = QueryInstances(request, std::move(listing->records));
-    if (response.ok()) Tell(*listing, &*response);
+    if (response.ok()) SetTrust(*listing, &*response);
     std::move(done)(std::move(response));
   });
 }
@@ -181,7 +181,7 @@ void Admin::FindInstance(const InstanceKey& named, Callback<InstanceDescription>
           [key, done = std::move(done)](absl::StatusOr<Listing> listing) mutable {
             if (!listing.ok()) return std::move(done)(listing.status());
             InstanceDescription description;
-            Tell(*listing, &description);
+            SetTrust(*listing, &description);
             for (InstanceRecord& record : listing->records) {
               if (record.instance().key().instance_id() != key.instance_id()) continue;
               description.mutable_instance()->set_state(StateOf(record));

@@ -98,7 +98,7 @@ class Admin {
 
  private:
   template <typename Response>
-  static void Tell(const Listing& listing, Response* response);
+  static void SetTrust(const Listing& listing, Response* response);
   void ListPages(ListRequest request, Listing so_far, Callback<Listing> done) const;
 
   const admin::v1::DaemonKind kind_;

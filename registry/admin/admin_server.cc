@@ -299,7 +299,7 @@ class AdminServer::Impl::Connection : public std::enable_shared_from_this<Connec
     if (request.method() != http::verb::head) response->body() = std::move(answer.body);
     if (answer.status != 304) response->content_length(size);
     stream_.expires_after(absl::ToChronoNanoseconds(impl_->options_.response_timeout));
-    // Beast would look for the body that the length of a HEAD's answer tells of.
+    // Beast would look for the body whose length a HEAD's answer gives.
     auto serializer = std::make_shared<http::response_serializer<http::string_body>>(*response);
     const auto done = [self = shared_from_this(), response, serializer](const error_code& error,
                                                                         size_t) {

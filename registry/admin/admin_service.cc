@@ -65,11 +65,11 @@ ServerUnaryReactor* AdminService::SetOffline(CallbackServerContext* context,
       context, *request, response, MayAdminister(*context),
       [&](const SetOfflineRequest& request, Callback<SetOfflineResponse> done) {
         if (access_ == nullptr) return admin_->SetOffline(request, std::move(done));
-        SetOfflineRequest told = request;
+        SetOfflineRequest signed_request = request;
         if (const auto who = access_->Identify(*context); who.ok()) {
-          told.set_by(NameOperator(request.by(), who->ToString()));
+          signed_request.set_by(NameOperator(request.by(), who->ToString()));
         }
-        admin_->SetOffline(told, std::move(done));
+        admin_->SetOffline(signed_request, std::move(done));
       });
 }
 
@@ -93,9 +93,10 @@ ServerUnaryReactor* AdminService::SetEvictionGuard(CallbackServerContext* contex
         if (access_ != nullptr) {
           if (const auto who = access_->Identify(*context); who.ok()) caller = who->ToString();
         }
-        SetEvictionGuardRequest told = request;
-        told.set_by(NameOperator(request.by(), absl::StrCat(caller, " at ", context->peer())));
-        admin_->SetEvictionGuard(told, std::move(done));
+        SetEvictionGuardRequest signed_request = request;
+        signed_request.set_by(
+            NameOperator(request.by(), absl::StrCat(caller, " at ", context->peer())));
+        admin_->SetEvictionGuard(signed_request, std::move(done));
       });
 }
 

@@ -1,4 +1,4 @@
-// The Admin of a registry over etcd. What it tells is etcd's, and so the same at every registry
+// The Admin of a registry over etcd. What it reports is etcd's, and so the same at every registry
 // over the same keys, but for the agents, which each knows of its own callers.
 //
 // Thread safety: as Admin.
@@ -23,7 +23,8 @@ class EtcdAdmin final : public RegistryAdmin {
   admin::v1::Readiness GetReadiness() const override;
   // From here on: once etcd is known not to answer, that is the answer, at once.
   //
-  // With what etcd tells of the store; without it, and with the error, when etcd does not answer.
+  // With what etcd reports about the store; without it, and with the error, when etcd does not
+  // answer.
   void AnswerOverview(const admin::v1::GetOverviewRequest& request,
                       Callback<admin::v1::Overview> done) const override;
   void ListServices(const admin::v1::ListServicesRequest& request,

@@ -18,7 +18,7 @@ class RegistryAdmin : public Admin {
   // `registry` outlives the object. `store` is as configured.
   RegistryAdmin(Registry* registry, std::string store, absl::Time start_time);
 
-  // From now on it tells that it is not ready.
+  // From now on it reports that it is not ready.
   void Stopping() { stopping_ = true; }
 
   admin::v1::Readiness GetReadiness() const override;

@@ -44,7 +44,7 @@ struct Client::Delayed {
   Timeout timeout;
 };
 
-// One unary call, through all its attempts. Kept alive by whoever runs its next step.
+// One unary call, through all its attempts. Kept alive by the thread that runs its next step.
 template <typename Request, typename Response>
 struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
   using Start = void (*)(const Member&, grpc::ClientContext*, const Request*, Response*,

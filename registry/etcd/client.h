@@ -61,7 +61,7 @@ class Client {
     std::string user;
     std::string password;
     // All of a call, and one attempt of it. Who waits for it has five seconds as a rule
-    // (GrpcRegistryOptions::call_timeout), and is to hear the refusal within them.
+    // (GrpcRegistryOptions::call_timeout), and is to receive the refusal within them.
     absl::Duration call_timeout = absl::Milliseconds(4500);
     absl::Duration attempt_timeout = absl::Seconds(2);
     // The pause after every member has been tried.
@@ -155,7 +155,7 @@ class Client {
   void FetchToken();
   void OnToken(absl::StatusOr<std::string> token);
   void Ended(const absl::Status& status, int64_t nanos);
-  // Tells the log when etcd does not answer any more, and when it does again.
+  // Logs when etcd does not answer any more, and when it does again.
   void NoteAnswer(const absl::Status& status);
   void EnterFrame(int change);
   int64_t KnownRevision();
@@ -164,7 +164,7 @@ class Client {
   const Options options_;
   GrpcChannels channels_;
   std::array<std::atomic<int64_t>, 17> ended_{};
-  std::atomic<bool> answers_{true};  // as far as the log has been told
+  std::atomic<bool> answers_{true};  // as last logged
   AtomicHistogram duration_nanos_{kLatencyBoundsNanos};
 
   mutable Mutex mu_;

@@ -77,13 +77,13 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
     int64_t max_sessions = 0;
 
     uint32_t max_batch = kDefaultMaxBatch;
-    // Told to clients; the server adapter enforces it.
+    // Sent to clients; the server adapter enforces it.
     uint32_t max_request_bytes = 4 << 20;
 
-    // How long subscribers are not told that their watch has no stream, and Reachable that etcd
+    // How long subscribers are not notified that their watch has no stream, and Reachable that etcd
     // does not answer.
     absl::Duration watch_outage_limit = absl::Seconds(10);
-    // Services that nobody follows are let go after one to two of these.
+    // Services without a follower are dropped after one to two of these.
     absl::Duration sweep_interval = absl::Seconds(30);
     SubscriptionHub::Options subscriptions;
   };
@@ -99,8 +99,8 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
   explicit EtcdRegistry(Options options);
 
   // For a server of many: asks etcd every two seconds from now on, so that what there is to be said
-  // of a cluster that is away is in the log, and in Reachable, before anybody calls. `on_change`
-  // hears when it begins to answer, and when it has not for `watch_outage_limit`.
+  // of a cluster that is away is in the log, and in Reachable, before the first call. `on_change`
+  // is notified when it begins to answer, and when it has not for `watch_outage_limit`.
   void Connect(std::function<void(bool reachable)> on_change);
   // `on_change` is not called any more when this has returned.
   void Disconnect();
@@ -127,7 +127,7 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
   void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
 
   EncodedRegistrar* encoded() override { return this; }
-  // A Register that is spelled as usual needs no messages.
+  // A Register in the canonical encoding needs no messages.
   bool RegisterEncoded(std::string_view request, Results results,
                        Callback<RegisterResponse>* done) override;
 

@@ -9,8 +9,8 @@
 // server was faster, or a new registration) is left out.
 //
 // Bounds: one batch of kBatch instances is on its way at a time, at most Options::max_waiting wait,
-// and what is beyond them, or has waited for its retention, gets no fence. Where nobody follows the
-// service, or etcd does not answer, there is none either.
+// and what is beyond them, or has waited for its retention, gets no fence. Where no client follows
+// the service, or etcd does not answer, there is none either.
 //
 // Thread safety: all methods from any thread.
 

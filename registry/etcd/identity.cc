@@ -80,7 +80,7 @@ void Identity::Mint(Client::Done<Store> done) {
   client_->Txn(std::move(write),
                [this, done = std::move(done)](absl::StatusOr<TxnResponse> response) mutable {
                  if (!response.ok()) return std::move(done)(response.status());
-                 // Whoever was first: read what is there now.
+                 // Another server was first: read what is there now.
                  Ensure(std::move(done));
                });
 }

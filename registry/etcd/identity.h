@@ -1,7 +1,7 @@
 // Which store this is, and which life of it: store_id and epoch of docs/protocol.md.
 //
 // The store id is minted once, under `.store`. The epoch is a digest of etcd's cluster id, the
-// store id and the value of `.epoch`, so that it changes when the cluster is made anew, or when
+// store id and the value of `.epoch`, so that it changes when the cluster is created again, or when
 // someone writes `.epoch`: an operator after a restore, or the client that sees revisions go back.
 //
 // Thread safety: all methods from any thread.
@@ -31,7 +31,7 @@ class Identity {
   // How many gets AddTo adds.
   static constexpr int kGets = 2;
 
-  // `on_change` is told when a known epoch becomes another. Client and keys outlive this.
+  // `on_change` runs when a known epoch becomes another. Client and keys outlive this.
   Identity(Client* client, const Keys* keys, std::function<void(Store)> on_change)
       : client_(client), keys_(keys), on_change_(std::move(on_change)) {}
 
@@ -55,7 +55,7 @@ class Identity {
   const std::function<void(Store)> on_change_;
   mutable Mutex mu_;
   Store current_ ABSL_GUARDED_BY(mu_);
-  int64_t revision_ ABSL_GUARDED_BY(mu_) = 0;  // of the answer that told it
+  int64_t revision_ ABSL_GUARDED_BY(mu_) = 0;  // of the answer that had it
   uint64_t cluster_id_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -2,7 +2,7 @@
 //
 // When the stream breaks, or does not answer within the client's attempt_timeout, what is
 // unanswered goes to another member on a new one, until the client's call_timeout has passed. It
-// stays open between renewals, so that its end tells when etcd has gone while nothing is asked.
+// stays open between renewals, so that its end shows when etcd has gone while nothing is asked.
 //
 // Thread safety: all methods from any thread.
 
@@ -31,10 +31,10 @@ class LeaseRenewer {
   // The lease's new time to live in seconds; 0: there is no such lease.
   void Renew(int64_t lease, Client::Done<int64_t> done);
 
-  // `on_break` hears of each end of the stream that no renewal was waiting on, until the client is
-  // closed. Null: nobody does.
+  // `on_break` runs at each end of the stream that no renewal was waiting on, until the client is
+  // closed. Null: none.
   void SetBreakListener(std::function<void(const absl::Status&)> on_break);
-  // Opens the stream, where there is somebody to hear of its end.
+  // Opens the stream, where there is a listener for its end.
   void Hold();
 
  private:

@@ -46,7 +46,7 @@ struct Lister::Listing {
   std::string after;  // canonical
   size_t page_size = 0;
 
-  // Of services. What of ranges[next_range] is before `from` has been read; `last` was told, or
+  // Of services. What of ranges[next_range] is before `from` has been read; `last` was returned, or
   // looked at, last.
   std::vector<KeyRange> ranges;
   size_t next_range = 0;

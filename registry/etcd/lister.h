@@ -33,7 +33,7 @@ class Lister {
   // `request` is valid.
   void List(const ListRequest& request, Callback<ListResponse> done);
 
-  // Forgets listings that nobody goes on with.
+  // Forgets listings that no client continues.
   void Sweep();
 
  private:

@@ -18,7 +18,7 @@ using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
 using registry::v1::OfflineMark;
 
-// How often a mark is tried again because another hand was faster.
+// How often a mark is tried again because a concurrent writer was faster.
 constexpr int kMaxTries = 8;
 
 }  // namespace

@@ -94,7 +94,7 @@ void OperatorView::ReadContents(Client::Done<ContentsPtr> done) {
 void OperatorView::StartReading() {
   {
     MutexLock lock(&mu_);
-    told_.swap(waiting_);
+    waiting_for_contents_.swap(waiting_);
   }
   ReadMore(std::make_shared<Contents>(), keys_->AllInstances().begin);
 }
@@ -136,15 +136,15 @@ void OperatorView::TakeLast(const mvccpb::KeyValue* mark, Contents* contents) {
 }
 
 void OperatorView::FinishReading(const absl::StatusOr<ContentsPtr>& contents) {
-  std::vector<Client::Done<ContentsPtr>> told;
+  std::vector<Client::Done<ContentsPtr>> waiting;
   bool again;
   {
     MutexLock lock(&mu_);
-    told.swap(told_);
+    waiting.swap(waiting_for_contents_);
     again = !waiting_.empty();
     reading_ = again;
   }
-  for (Client::Done<ContentsPtr>& done : told) std::move(done)(contents);
+  for (Client::Done<ContentsPtr>& done : waiting) std::move(done)(contents);
   if (again) StartReading();
 }
 

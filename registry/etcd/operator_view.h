@@ -4,9 +4,9 @@
 // Nothing of this is kept here but the agents' reports (registry/etcd/renewing_agents.h); every
 // answer is read from etcd, in pages.
 //
-//  * Services are counted by reading every instance. One such reading is under way at a time:
-//    whoever asks meanwhile waits for the next one, with all the others.
-//  * Sessions are their keys; of those on the page asked for, etcd tells when the leases end.
+//  * Services are counted by reading every instance. One such reading is under way at a time: a
+//    caller that asks meanwhile waits for the next one, with all the others.
+//  * Sessions are their keys; of those on the requested page, etcd reports when the leases end.
 //  * The history of an instance is etcd's own: earlier versions of its key, as far back as etcd has
 //    not compacted them, and at most kMaxHistory; and the operator's mark, if there is one now. It
 //    is the same at every server, and of an instance whose key has gone (its session ended) there
@@ -55,7 +55,7 @@ class OperatorView {
                     Callback<admin::v1::ListSessionsResponse> done);
   void ListAgents(const admin::v1::ListAgentsRequest& request,
                   Callback<admin::v1::ListAgentsResponse> done) const;
-  // `key` is valid and spelled out. NOT_FOUND when it is neither an instance nor a tombstone.
+  // `key` is valid and canonical. NOT_FOUND when it is neither an instance nor a tombstone.
   void Describe(const InstanceKey& key, Callback<admin::v1::InstanceDescription> done);
   // What a registry's overview has of the store.
   void Count(Callback<admin::v1::RegistryOverview> done);
@@ -100,7 +100,8 @@ class OperatorView {
 
   Mutex mu_;
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<Client::Done<ContentsPtr>> told_ ABSL_GUARDED_BY(mu_);     // by this reading
+  std::vector<Client::Done<ContentsPtr>> waiting_for_contents_
+      ABSL_GUARDED_BY(mu_);                                              // by this reading
   std::vector<Client::Done<ContentsPtr>> waiting_ ABSL_GUARDED_BY(mu_);  // for the next
 };
 

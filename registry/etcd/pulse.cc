@@ -46,22 +46,22 @@ void Pulse::Beat() {
     client_->After(options_.interval, [this] {
       if (!client_->closed()) Beat();
     });
-    Tell();
+    Notify();
   });
 }
 
 void Pulse::Watch() {
   if (client_->closed()) return;
-  Tell();
+  Notify();
   client_->After(kWatchInterval, [this] { Watch(); });
 }
 
-// Tells the listener when it is not as it knows.
-void Pulse::Tell() {
+// Notifies the listener of a change.
+void Pulse::Notify() {
   MutexLock lock(&listener_mu_);
   const bool answers = Look().ok();
-  if (listener_ == nullptr || answers == told_) return;
-  told_ = answers;
+  if (listener_ == nullptr || answers == notified_) return;
+  notified_ = answers;
   listener_(answers);
 }
 

@@ -1,4 +1,4 @@
-// Whether etcd answers, as it is asked every now and then also when nobody calls.
+// Whether etcd answers, as it is asked every now and then also when there are no calls.
 //
 //   Pulse pulse(&client, &identity, options);
 //   pulse.Start([&](bool answers) { server.SetServing(answers); });
@@ -37,18 +37,18 @@ class Pulse {
   Pulse(Client* client, Identity* identity, Options options)
       : client_(client), identity_(identity), options_(options) {}
 
-  // Asks from now on. `listener` hears each change, and the first answer; null: nobody does.
+  // Asks from now on. `listener` is notified of each change, and of the first answer; null: none.
   void Start(std::function<void(bool answers)> listener);
   // The listener is not called any more when this has returned. Not to be called from it.
   void Silence();
 
-  // OK as well where nobody has started it.
+  // OK as well where it was not started.
   absl::Status Look() const;
 
  private:
   void Beat();
   void Watch();
-  void Tell();
+  void Notify();
 
   Client* const client_;
   Identity* const identity_;
@@ -56,7 +56,7 @@ class Pulse {
 
   Mutex listener_mu_;  // before mu_
   std::function<void(bool)> listener_ ABSL_GUARDED_BY(listener_mu_);
-  bool told_ ABSL_GUARDED_BY(listener_mu_) = false;  // what the listener knows
+  bool notified_ ABSL_GUARDED_BY(listener_mu_) = false;  // what the listener knows
 
   mutable Mutex mu_;
   bool started_ ABSL_GUARDED_BY(mu_) = false;

@@ -2,8 +2,8 @@
 // with a renewal.
 //
 // Reports are not written to etcd, which would cost a commit for each: so every registry knows
-// those of its own callers, and no others. An agent that has not renewed here for its TTL is not
-// told of: it has stopped, or renews at another server by now.
+// those of its own callers, and no others. An agent that has not renewed here for its TTL is left
+// out: it has stopped, or renews at another server by now.
 //
 // Thread safety: all methods from any thread.
 

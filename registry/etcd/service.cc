@@ -174,7 +174,7 @@ void Services::Service::OnEvents(int64_t revision, std::vector<mvccpb::Event> ev
     Publish(static_cast<uint64_t>(revision), before, &deliveries, &due);
     hub = hub_;
   }
-  // Before anybody hears that it has gone.
+  // Before any listener is notified that it has gone.
   services_->fences_->Add(std::move(gone));
   Compare(hub.get(), due, &deliveries);
   SubscriptionHub::Deliver(deliveries);
@@ -193,7 +193,7 @@ void Services::Service::OnEnd(const absl::Status& status) {
     watch_ = 0;
     if (dropped_) return;
   }
-  // What has happened meanwhile is in the difference; if etcd is away, that tells it.
+  // What has happened meanwhile is in the difference; if etcd is unavailable, that has it.
   if (ErrorOf(status) == Error::kCompacted) return Load();
   services_->client_->After(services_->client_->options().round_delay,
                             [self = shared_from_this()] { self->Load(); });

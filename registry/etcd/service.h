@@ -29,9 +29,9 @@ class Services::Stream {
   const SubscribeRequest& request() const { return request_; }
   const std::shared_ptr<NotifyListener>& listener() const { return listener_; }
 
-  // `inner` is what the listener hears from now on; destroyed if nobody wants to.
+  // `inner` is what the listener receives from now on; destroyed if it is not wanted.
   void Attach(std::unique_ptr<SubscribeStream> inner);
-  // Nobody wants to hear any more. As ~SubscribeStream.
+  // The listener is not wanted any more. As ~SubscribeStream.
   void Close();
   bool closed() const;
 
@@ -57,13 +57,13 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   // False when the service has been dropped.
   bool Add(const std::shared_ptr<Stream>& stream, SubscriptionHub::Deliveries* deliveries);
 
-  // Nothing more is told; who waits is refused with `status`, who follows hears it as the end.
+  // Nothing more is sent; waiting calls are refused with `status`, followers receive it as the end.
   void Drop(const absl::Status& status);
 
   // Instances (canonical) that have had a mark, and not been there, since before `since`.
   std::vector<std::string> StaleMarks(SteadyTime since);
 
-  // Drops the service if nobody has followed it since the call before; true if so.
+  // Drops the service if it had no follower since the call before; true if so.
   bool DropIfIdle();
 
   void OnEvents(int64_t revision, std::vector<mvccpb::Event> events) override;
@@ -103,10 +103,10 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Puts `now` (null: nothing) in the copy; what was there goes to `before` unless it is there.
   void Set(const std::string& key, Held now, Blobs* before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Tells the difference between `before` and the copy, for the keys in `before`.
+  // Publishes the difference between `before` and the copy, for the keys in `before`.
   void Publish(uint64_t revision, const Blobs& before, SubscriptionHub::Deliveries* deliveries,
                SubscriptionHub::Due* due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Has those told who follow with a filter: what Publish found to be due at `hub`. Without locks.
+  // Notifies followers with a filter: what Publish found to be due at `hub`. Without locks.
   void Compare(SubscriptionHub* hub, const SubscriptionHub::Due& due,
                SubscriptionHub::Deliveries* deliveries);
   std::vector<InstanceChange> Changes(const Blobs& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -115,12 +115,12 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   std::vector<Blob> Entries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Join(const std::shared_ptr<Stream>& stream, SubscriptionHub::Deliveries* deliveries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Has the hub tell `listener`, from `request`'s position on if the hub knows that.
+  // Has the hub notify `listener`, from `request`'s position on if the hub knows that.
   void Enter(const std::shared_ptr<Stream>& stream, const SubscribeRequest& request,
              std::shared_ptr<NotifyListener> listener, SubscriptionHub::Deliveries* deliveries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // registry/etcd/service_resume.cc: positions that another server has told.
+  // registry/etcd/service_resume.cc: positions from another server.
   bool IsFromElsewhere(const SubscribeRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False when too many positions are being looked into.
   bool Resume(const std::shared_ptr<Stream>& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -2,8 +2,8 @@
 //
 // A position is the same at every server: etcd's revision. What this server has seen since it
 // follows the service is in the hub's log; what was before that, etcd itself remembers: the service
-// is read as it was at the position, and the difference to the copy is the one delta that is told.
-// What etcd has compacted, or what would make a longer delta than anybody wants, is told as a
+// is read as it was at the position, and the difference to the copy is the one delta that is sent.
+// What etcd has compacted, or what would make a longer delta than a client wants, is sent as a
 // snapshot.
 
 #include <string>
@@ -37,7 +37,7 @@ bool IsSeen(const Selector& selector, const Blob& bytes) {
          SelectorMatches(selector, instance);
 }
 
-// Told in place of the first message, which is an empty delta: one that has what was missed.
+// Sent in place of the first message, which is an empty delta: one that has what was missed.
 class ResumedListener : public OwnedListener {
  public:
   ResumedListener(std::shared_ptr<NotifyListener> listener,

@@ -3,9 +3,9 @@
 //
 // A service that someone asks for is read (a range at one revision, in pages) and then watched from
 // the next revision on; the copy that this makes is what new subscribers get as their snapshot.
-// When the watch has to start over (compacted, cancelled) the service is read anew, and the
-// difference is told as one delta. When etcd is away for longer than the client and the watcher
-// bridge, those who follow are told so by the end of their streams. What nobody has followed for a
+// When the watch has to start over (compacted, cancelled) the service is read again, and the
+// difference is sent as one delta. When etcd is unavailable for longer than the client and the
+// watcher bridge, followers are notified by the end of their streams. What had no follower for a
 // while is let go.
 //
 // Groups, filters, deltas and positions are those of SubscriptionHub.
@@ -46,7 +46,7 @@ class Services {
   Services(Client* client, const Keys* keys, Identity* identity, Fences* fences, Options options);
   ~Services();
 
-  // A subscription whose request, valid and spelled out, is still being looked into. The caller of
+  // A subscription whose request, valid and canonical, is still being looked into. The caller of
   // Subscribe holds NewHandle of it at once; Follow or Refuse is called when its session is known.
   class Stream;
   static std::shared_ptr<Stream> NewStream(const SubscribeRequest& request,
@@ -69,7 +69,7 @@ class Services {
   // `memory`, as far as is known here.
   std::vector<std::string> StaleMarks(absl::Duration memory);
 
-  // Lets go of what nobody has followed since the last Sweep.
+  // Drops what had no follower since the last Sweep.
   void Sweep();
 
   // Ends every stream. Before the client is closed.

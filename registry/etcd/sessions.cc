@@ -28,7 +28,7 @@ using etcdserverpb::TxnResponse;
 using failback::etcd::v1::IncarnationRecord;
 using failback::etcd::v1::SessionRecord;
 
-// How often a step is repeated when another hand was faster.
+// How often a step is repeated when a concurrent writer was faster.
 constexpr int kMaxTries = 8;
 constexpr absl::Duration kIncarnationRenewal = absl::Hours(1);
 

@@ -8,8 +8,8 @@
 // write for it, and end it.
 //
 // A session is alive as long as its key is there: every write of the session compares that. When
-// any of its leases is lost the key is deleted, so that the client opens a session anew and sends
-// everything again, while what is on the other leases stays until it is written anew.
+// any of its leases is lost the key is deleted, so that the client opens a new session and sends
+// everything again, while what is on the other leases stays until it is written again.
 //
 // Thread safety: all methods from any thread.
 
@@ -110,7 +110,7 @@ class Sessions {
     uint64_t revision = 0;
   };
 
-  // `on_end` is told the id of a session that is found to be over. All outlive this.
+  // `on_end` gets the id of a session that is found to be over. All outlive this.
   Sessions(Client* client, const Keys* keys, Identity* identity, Limits* limits, Options options,
            std::function<void(const std::string&)> on_end)
       : client_(client),
@@ -137,9 +137,9 @@ class Sessions {
   // `keys` keys are no longer on the lease.
   void GiveRoom(const SessionPtr& session, int64_t lease, int64_t keys);
 
-  // Some of `leases` are gone. If they are the session's this ends it: `done` is told
-  // SESSION_UNKNOWN, or why it could not be ended. OK when another server has retired them
-  // meanwhile: the session is as etcd has it now.
+  // Some of `leases` are gone. If they are the session's this ends it: `done` gets SESSION_UNKNOWN,
+  // or why it could not be ended. OK when another server has retired them meanwhile: the session is
+  // as etcd has it now.
   void Lose(const SessionPtr& session, std::vector<int64_t> leases,
             absl::AnyInvocable<void(absl::Status) &&> done);
   // Takes what etcd has for a session; null when that makes no sense.
@@ -147,12 +147,12 @@ class Sessions {
   // The session's key is not there.
   void Forget(const std::string& session_id);
 
-  // Hears when the connection that renewals take breaks while no renewal is under way.
+  // Is notified when the connection that renewals take breaks while no renewal is under way.
   void SetBreakListener(std::function<void(const absl::Status&)> on_break) {
     renewer_.SetBreakListener(std::move(on_break));
   }
 
-  // Drops from memory what nobody has used for two TTLs.
+  // Drops from memory what was not used for two TTLs.
   void Sweep();
 
  private:

@@ -22,7 +22,7 @@ using google::protobuf::io::CodedOutputStream;
 
 constexpr uint32_t kMetaTag = Stored::kMetaFieldNumber << 3 | 2;  // length-delimited
 
-// Reads the meta data in front of `value`, and tells how long they are; 0 when there are none.
+// Reads the meta data in front of `value`, and returns how long they are; 0 when there are none.
 size_t ReadMeta(const std::string& value, Meta* meta) {
   CodedInputStream input(reinterpret_cast<const uint8_t*>(value.data()),
                          static_cast<int>(value.size()));

@@ -35,9 +35,9 @@ struct StoredRecord {
 
 std::string EncodeStored(const StoredRecord& record);
 
-// What a key with canonical spelling `canonical` holds. A value that another hand has put there
-// counts as an instance without a fence if it is a ServiceInstance of that key, else as
-// nothing; an instance with text that no client can read counts as nothing too.
+// What a key with canonical form `canonical` holds. A value that another program has put there
+// counts as an instance without a fence if it is a ServiceInstance of that key, else as nothing; an
+// instance with text that no client can read counts as nothing too.
 StoredRecord DecodeStored(std::string_view canonical, const std::string& value);
 
 // What the key of an operator's mark holds, as the bytes of an OfflineMark that every client can

@@ -1,8 +1,8 @@
 // A bidirectional stream to one member of etcd, with its queue of writes.
 //
-// It opens with the token that calls carry, hands over each message, and tells its end once. It
-// keeps itself alive until then. Whoever opened it opens the next one: at the next member, as the
-// end has been reported to the client.
+// It opens with the token that calls carry, hands over each message, and reports its end once. It
+// keeps itself alive until then. Its owner opens the next one: at the next member, as the end has
+// been reported to the client.
 //
 // Thread safety: all methods from any thread. OnMessage and OnEnd come one at a time, OnEnd last.
 

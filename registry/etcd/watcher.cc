@@ -143,7 +143,7 @@ void Watcher::OnMessage(WatchResponse response) {
         }
         return;
       }
-      // A stream that was replaced may have told some of it.
+      // A stream that was replaced may have delivered some of it.
       const int64_t next = entry.next_revision;
       entry.parts.erase(std::remove_if(entry.parts.begin(), entry.parts.end(),
                                        [&](const mvccpb::Event& event) {

@@ -1,9 +1,9 @@
 // Follows ranges of keys, all on one stream.
 //
 // A watch goes on through broken streams: on the next one, at another member, it starts after what
-// it has told last, so that its sink hears every change once and in order. It ends when etcd cannot
-// go on (compacted, not permitted), or when no stream could be had for `outage_limit`: then
-// the sink's owner reads the range anew. A stream that is silent is asked for a sign of life.
+// it has delivered last, so that its sink receives every change once and in order. It ends when
+// etcd cannot go on (compacted, not permitted), or when no stream could be had for `outage_limit`:
+// then the sink's owner reads the range again. A stream that is silent is asked for a sign of life.
 //
 // Thread safety: all methods from any thread. A sink is called by one thread at a time; a call that
 // is under way while Cancel is called may still come to its end after.

@@ -19,7 +19,7 @@ namespace {
 using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
 
-// How often a chunk decides anew because another hand was faster.
+// How often a chunk decides again because a concurrent writer was faster.
 constexpr int kMaxTries = 16;
 // Below the 128 that etcd allows.
 constexpr int kMostOperations = 127;
@@ -149,7 +149,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
         item.verdict = failback::Decide(item.current.fence(), batch_->session->rank, intent(item),
                                         Already(item));
       } else {
-        // A detached call is another hand: applied as it comes, and the fence stays.
+        // A detached call is a concurrent writer: applied as it comes, and the fence stays.
         item.verdict = {absl::OkStatus(), 0, !Already(item)};
       }
       item.over = !item.verdict.applies;
@@ -443,7 +443,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   }
 
   void OnLeaseLost() {
-    // The tombstones' lease, then that of the session: what is tried again tells which.
+    // The tombstones' lease, then that of the session: what is tried again shows which.
     if (const int64_t lease = std::exchange(tombstone_lease_, 0); lease != 0) {
       writer_->tombstones_.Drop(lease);
       if (++tries_ > kMaxTries) return Fail(absl::AbortedError("leases end all the time"));

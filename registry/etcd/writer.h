@@ -3,7 +3,7 @@
 // A batch is cut into chunks of at most Options::operations_per_txn operations and about
 // Options::bytes_per_txn bytes. A chunk is one transaction: it compares that the session's key is
 // there, and that each instance's key is as the decision (registry/store/fencing.h) took it to be;
-// then it puts all, or reads what the keys really are and decides anew. Registrations are at first
+// then it puts all, or reads what the keys really are and decides again. Registrations are at first
 // taken to be of keys that are not there; everything else is read first. A transaction that arrives
 // twice does no harm: the second time what it compares is not so any more, and what it reads is
 // what it wished.

@@ -31,7 +31,7 @@ void CollectUpstream(const FailbackStatistics& stats, MetricFamilies* out) {
              "1 while the session has not been renewed for its TTL, or is lost.",
              stats.lapsed_since.has_value() ? 1 : 0, labels);
   out->Counter("failback_agent_sessions_opened_total",
-               "Sessions opened anew at the upstream; each leads to a resync.",
+               "Sessions opened again at the upstream; each leads to a resync.",
                stats.sessions_opened, labels);
   out->Counter("failback_agent_reconnects_total", "Probes that succeeded after a failed one.",
                stats.reconnects, labels);
@@ -58,7 +58,7 @@ void CollectIntents(const FailbackStatistics& stats, MetricFamilies* out) {
   out->Gauge("failback_agent_subscriptions", "Selectors followed at the upstream.",
              stats.subscriptions, labels);
   out->Gauge("failback_agent_subscriptions_stale",
-             "Selectors whose subscribers have been told that the list may be old.",
+             "Selectors whose subscribers are notified that the list may be old.",
              stats.stale_subscriptions, labels);
   out->Gauge("failback_agent_subscribers", "Local subscribers of all selectors.", stats.subscribers,
              labels);

@@ -5,7 +5,7 @@
 //   admin.Handle("GET", "/metrics", … page.Render() as MetricsPage::kContentType …);
 //
 // A collector runs at each scrape, on the scraper's thread; it must not wait for a disk or the
-// network, as a page that hangs tells nothing just when it is needed.
+// network, as a page that hangs shows nothing just when it is needed.
 //
 // Thread safety: Add before the first scrape; then all methods from any thread.
 

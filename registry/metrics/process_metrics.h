@@ -13,7 +13,7 @@ namespace failback {
 // `program` as `failback-agent`.
 void CollectBuildInfo(const std::string& program, MetricFamilies* out);
 
-// What /proc tells; what it does not tell is left out.
+// What /proc reports; what it does not report is left out.
 void CollectProcess(MetricFamilies* out);
 
 }  // namespace failback

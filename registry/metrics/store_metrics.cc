@@ -18,7 +18,7 @@ void CollectStore(const StoreRegistry::Statistics& stats, MetricFamilies* out) {
   out->Gauge("failback_registry_sessions", "Sessions that are alive.", stats.sessions);
   out->Counter("failback_registry_renewals_total", "Renewals of sessions.", stats.leases.renewals);
   out->Counter("failback_registry_sessions_expired_total",
-               "Sessions that ended because nobody renewed them.", stats.expired_sessions);
+               "Sessions that ended because they were not renewed.", stats.expired_sessions);
   out->Gauge("failback_registry_sessions_held",
              "Sessions that have run out and are kept by the eviction guard.", stats.leases.held);
   out->Counter("failback_registry_sessions_held_total",

@@ -76,9 +76,9 @@ absl::StatusOr<Identity> AccessControl::Identify(const grpc::ServerContextBase& 
     bearer->peer = context.peer();
     return bearer;
   }
-  Identity nobody;
-  nobody.peer = context.peer();
-  return Denied(nobody, "any", config::v1::PERMISSION_UNSPECIFIED, bearer.status());
+  Identity anonymous;
+  anonymous.peer = context.peer();
+  return Denied(anonymous, "any", config::v1::PERMISSION_UNSPECIFIED, bearer.status());
 }
 
 absl::Status AccessControl::Check(const grpc::ServerContextBase& context, Permission what) {

@@ -11,7 +11,7 @@
 //   access->Update(*AccessRules::Make(&new_policy, &new_tokens));
 //
 // What is denied is counted, and logged as a warning; at most ten lines a second, the next of which
-// tells how many were left out.
+// says how many were left out.
 //
 // Thread safety: all methods from any thread.
 
@@ -78,7 +78,7 @@ class AccessControl {
   absl::Status Denied(const Identity& who, const char* call, config::v1::Permission what,
                       absl::Status status);
 
-  // Something that goes on only as long as `judge` is OK with the rules; `end` hears once, outside
+  // Something that goes on only as long as `judge` is OK with the rules; `end` runs once, outside
   // locks, why it is not. `judge` must not call back.
   using WatchId = uint64_t;
   using Judge = std::function<absl::Status(const AccessRules&)>;

@@ -100,13 +100,13 @@ absl::StatusOr<AccessRules::Rule> AccessRules::MakeRule(const std::string& path,
   }
   made.anonymous = rule.anonymous();
   if (made.certificates.empty() && made.tokens.empty() && !made.anonymous) {
-    return Bad(path, "is for nobody; one of certificates, tokens and anonymous is required");
+    return Bad(path, "matches no caller; one of certificates, tokens and anonymous is required");
   }
   for (const int permission : rule.allow()) made.permissions |= Bit(Permission(permission));
   if (made.permissions == 0) {
     return Bad(absl::StrCat(path, ".allow"), "is required; allowed are register, read, administer");
   }
-  // Whoever administers sees and changes every service.
+  // A caller who administers sees and changes every service.
   if ((made.permissions & Bit(config::v1::PERMISSION_ADMINISTER)) != 0 &&
       !(HasEverything(made.namespaces) && HasEverything(made.services))) {
     return Bad(absl::StrCat(path, ".allow"),
@@ -263,13 +263,13 @@ AccessRules::Grants AccessRules::GrantsOf(const Identity& who, Permission what,
       continue;
     }
     auto* const grant = grants.Add();
-    const auto spell = [](const Patterns& patterns, auto* texts) {
+    const auto list = [](const Patterns& patterns, auto* texts) {
       for (const Pattern& pattern : patterns) {
         if (pattern.possible()) *texts->Add() = pattern.text + (pattern.prefix ? "*" : "");
       }
     };
-    spell(rule.namespaces, grant->mutable_namespaces());
-    spell(rule.services, grant->mutable_services());
+    list(rule.namespaces, grant->mutable_namespaces());
+    list(rule.services, grant->mutable_services());
   }
   if (!services.empty()) {
     auto* const grant = grants.Add();

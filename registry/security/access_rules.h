@@ -4,12 +4,12 @@
 //   absl::StatusOr<AccessRules> rules = AccessRules::Make(&policy, &tokens);
 //   absl::Status status = rules->Judge(identity, config::v1::PERMISSION_READ, "default", "orders");
 //
-// Rules only allow. Without a policy whoever is known may do everything, and without known tokens
-// everybody is. Errors tell what is missing: UNAUTHENTICATED (CREDENTIALS_NEEDED) the caller may
-// mend with other credentials, PERMISSION_DENIED (ACCESS_DENIED) only the policy.
+// Rules only allow. Without a policy every known caller may do everything, and without known tokens
+// every caller is known. Errors say what is missing: UNAUTHENTICATED (CREDENTIALS_NEEDED) the
+// caller may mend with other credentials, PERMISSION_DENIED (ACCESS_DENIED) only the policy.
 //
 // Tokens are known by their digests. One that is shown is looked up by a hash of its digest with a
-// random key of this process, so that the time it takes tells nothing about those that are known.
+// random key of this process, so that the time it takes reveals nothing about those that are known.
 //
 // Thread safety: const methods from any thread.
 

@@ -69,8 +69,8 @@ void CertificateWatch::Note(absl::string_view name, absl::string_view peer, absl
     } else if (!known) {
       entry.other = digest;
     }
-    if (!entry.times.EndsSoon(now) || entry.told == entry.times.not_after) return;
-    entry.told = ends = entry.times.not_after;
+    if (!entry.times.EndsSoon(now) || entry.logged_end == entry.times.not_after) return;
+    entry.logged_end = ends = entry.times.not_after;
   }
   const size_t end_of_name = key.find('\n');
   log_.Log(LogLevel::kWarning, "a client's certificate ends soon",

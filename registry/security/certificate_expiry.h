@@ -19,7 +19,7 @@
 // 1. At most kMost pairs of a name and a host are kept, of 320 bytes each: further ones are neither
 //    parsed nor counted until some are forgotten.
 // 2. A certificate is parsed when it is new, not with each call, and without a lock.
-// 3. The log tells of an end once for each name, host and end, ten lines a second at most.
+// 3. The log reports an end once for each name, host and end, ten lines a second at most.
 
 #ifndef FAILBACK_REGISTRY_SECURITY_CERTIFICATE_EXPIRY_H_
 #define FAILBACK_REGISTRY_SECURITY_CERTIFICATE_EXPIRY_H_
@@ -71,7 +71,7 @@ class CertificateWatch {
   struct Entry {
     CertificateTimes times;
     absl::Time seen;
-    absl::Time told = absl::InfinitePast();  // the end that the log has told of
+    absl::Time logged_end = absl::InfinitePast();  // the end that was logged
     // Of the certificate that counts, and of another one that was seen beside it.
     size_t digest = 0;
     size_t other = 0;
@@ -87,7 +87,7 @@ class CertificateWatch {
   LogThrottle log_;
 };
 
-// Tells once a day that this program's own certificate ends soon, for as long as it does.
+// Logs once a day that this program's own certificate ends soon, for as long as it does.
 class OwnCertificateLog {
  public:
   // `of`: "server", or "upstream" for what is shown to a registry.

@@ -23,7 +23,7 @@ absl::StatusOr<std::shared_ptr<ClientSecurity>> ClientSecurity::Create(Options o
                                       {"server_name", options.server_name}}) {
       if (value.empty()) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("ca: is required with ", name, ": it says whose servers are believed"));
+          absl::StrCat("ca: is required with ", name, ": it says whose servers are trusted"));
     }
   }
   auto security = std::shared_ptr<ClientSecurity>(new ClientSecurity(std::move(options)));

@@ -1,7 +1,7 @@
 // How a client proves who it is, and knows whom it speaks to: TLS, its own certificate, a bearer
 // token. All of them may be rotated while it runs.
 //
-// Nothing is cached beyond a second: each attempt to call resolves its credentials anew. The files
+// Nothing is cached beyond a second: each attempt to call resolves its credentials again. The files
 // of TLS are looked at when a call is about to be made, at most once a second; when they have
 // changed the call takes a new connection, and those that stand are left to the calls on them. The
 // token is read for each call. So there is no timer and no thread here.
@@ -89,7 +89,7 @@ class ClientSecurity {
   FileChanges changes_ ABSL_GUARDED_BY(mu_);
   absl::Time looked_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   TlsMaterial material_ ABSL_GUARDED_BY(mu_);
-  absl::Status refused_ ABSL_GUARDED_BY(mu_);  // what is there now, and has been told
+  absl::Status refused_ ABSL_GUARDED_BY(mu_);  // what is there now, and has been logged
   int64_t refusals_ ABSL_GUARDED_BY(mu_) = 0;
   Credentials current_ ABSL_GUARDED_BY(mu_);
   OwnCertificateLog certificate_log_{"upstream"};

@@ -1,9 +1,9 @@
 // Notices that files have changed: rotated certificates, an edited policy, a ConfigMap whose
 // symlink was swapped.
 //
-// It looks when it is asked, and has no thread: a periodic task on the wheel asks, or whoever is
-// about to use the files. A file has changed when what stat tells of it has (device, inode, size,
-// times), through symlinks. A file that was written within the last two seconds is taken as
+// It looks when it is asked, and has no thread: a periodic task on the wheel asks, or the code that
+// is about to use the files. A file has changed when what stat returns for it has (device, inode,
+// size, times), through symlinks. A file that was written within the last two seconds is taken as
 // changed as well: a second write may have left the same times.
 //
 //   FileChanges changes({"tls.crt", "tls.key"});

@@ -128,7 +128,7 @@ std::string KeepPart(const std::string& first, ListScope* scope) {
   return next;
 }
 
-// Passes on what a subscription hears, until new rules end it.
+// Passes on what a subscription receives, until new rules end it.
 class Gate final : public OwnedListener {
  public:
   Gate(std::shared_ptr<NotifyListener> listener, std::string owner)
@@ -329,7 +329,7 @@ std::unique_ptr<SubscribeStream> GuardedRegistry::Subscribe(
   auto judge = [caller = caller_, selector = request.selector()](const AccessRules& rules) {
     return JudgeRead(rules, caller, selector);
   };
-  // Watched before it is judged: rules that come in between are heard of one way or the other.
+  // Watched before it is judged: rules that come in between take effect one way or the other.
   const AccessControl::WatchId watch =
       access_->Watch(judge, [access = std::weak_ptr(access_), caller = caller_,
                              gate = std::weak_ptr(gate)](const absl::Status& status) {

@@ -9,7 +9,7 @@
 //    In a listing of an incarnation of the caller's, what may be registered is shown too: its agent
 //    compares it with what it wants;
 //  * a session of another caller is not renewed, closed, or used, whatever the permissions. One
-//    that was opened when callers were not told apart is for whoever knows its id.
+//    that was opened when callers were not distinguished is for every caller who knows its id.
 //
 //   GuardedRegistry guarded(&registry, access, *access->Identify(context));
 //   guarded.Register(request, std::move(done));

@@ -1,5 +1,4 @@
-// Who makes a call: the bearer of a token, the owner of a client certificate, or nobody in
-// particular.
+// Who makes a call: the bearer of a token, the owner of a client certificate, or anonymous.
 //
 // A token that comes with a call decides, as it is the program's own; a certificate may be that of
 // the machine. A certificate's names are the URIs and DNS names among its subject alternative

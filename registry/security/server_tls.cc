@@ -43,7 +43,7 @@ class ServerTls::Source {
     if (*given == version_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair = {material_.key.c_str(), material_.cert.c_str()};
     // gRPC (1.51) aborts the program when there are no authorities, even where clients are asked
-    // for nothing: then it gets some that nobody will be compared with.
+    // for nothing: then it gets some that no client is compared with.
     const std::string& authorities = material_.ca.empty() ? material_.cert : material_.ca;
     *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
     *given = version_;
@@ -88,8 +88,8 @@ class ServerTls::Credentials final : public grpc::ServerCredentials {
     return self->source->Get(&self->given, config);
   }
 
-  // gRPC holds a plain pointer, also in handshakes that outlive the server and whose end nobody is
-  // told of: what it points to stays, reachable for leak checkers. A process has a few.
+  // gRPC holds a plain pointer, also in handshakes that outlive the server and whose end is not
+  // reported: what it points to stays, reachable for leak checkers. A process has a few.
   static void Keep(Listener* listener) {
     static auto* const mu = new Mutex;
     static auto* const kept = new std::vector<Listener*>;
@@ -108,7 +108,7 @@ absl::StatusOr<std::shared_ptr<ServerTls>> ServerTls::Create(Options options) {
   const bool asks = options.client_certificates != ClientCertificates::kOff;
   if (asks && options.files.ca.empty()) {
     return absl::InvalidArgumentError(
-        "ca: is required with client certificates: it says whose are believed");
+        "ca: is required with client certificates: it says whose are trusted");
   }
   auto tls = std::shared_ptr<ServerTls>(new ServerTls(std::move(options)));
   absl::StatusOr<bool> loaded = tls->Reload();

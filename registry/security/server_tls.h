@@ -72,7 +72,7 @@ class ServerTls {
   mutable Mutex mu_;
   FileChanges changes_ ABSL_GUARDED_BY(mu_);
   TlsMaterial material_ ABSL_GUARDED_BY(mu_);
-  absl::Status refused_ ABSL_GUARDED_BY(mu_);  // what is there now, and has been told
+  absl::Status refused_ ABSL_GUARDED_BY(mu_);  // what is there now, and has been logged
 };
 
 }  // namespace failback

@@ -1,4 +1,4 @@
-// Certificates and keys in PEM files, read and checked before anybody gets them.
+// Certificates and keys in PEM files, read and checked before they are used.
 //
 // gRPC takes any text for a certificate and fails later, at each handshake, with a line in its own
 // log. Here a pair is looked at first: that the files can be read, hold what they should, belong
@@ -27,7 +27,7 @@ namespace failback {
 
 // Paths of PEM files. An empty one is not used.
 struct TlsFiles {
-  // Certificates of the authorities whose peers are believed.
+  // Certificates of the authorities whose peers are trusted.
   std::string ca;
   // What this side shows: its certificate, followed by those between it and its authority.
   std::string cert;
@@ -44,7 +44,7 @@ struct CertificateTimes {
   absl::Time not_after = absl::InfiniteFuture();
 
   // Whether less than a third of its time is left, and less than 14 days. So one that lives for an
-  // hour and is replaced in time is no news, and one of a year is told of two weeks before.
+  // hour and is replaced in time is no news, and one of a year is logged two weeks before.
   bool EndsSoon(absl::Time now) const;
 
   friend bool operator==(const CertificateTimes& a, const CertificateTimes& b) {

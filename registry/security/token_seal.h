@@ -1,8 +1,8 @@
-// Page tokens that tell nothing to who holds them.
+// Page tokens that reveal nothing to their holder.
 //
 // A page token is a place in a listing. Where a caller may not read all that is listed the place
 // may be one that is hidden, so the token is encrypted and authenticated (AES-256-GCM) under a key
-// that this process made at its start: nobody reads it, makes one, or changes one. A token of an
+// that this process made at its start: no client can read, make or change one. A token of an
 // earlier process is refused, and the caller begins the listing again.
 //
 // Example:

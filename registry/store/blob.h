@@ -1,7 +1,7 @@
 // Immutable bytes with a shared owner: one pointer wide, one allocation, copied by counting.
 //
-// An instance is held as the bytes it is stored and sent as. The same bytes are in the
-// state, in the change log and in snapshots under way; nobody copies them.
+// An instance is held as the bytes it is stored and sent as. The same bytes are in the state, in
+// the change log and in snapshots under way; they are never copied.
 //
 // Thread safety: as shared_ptr<const T>. Different Blob objects that share bytes may be used from
 // different threads; one Blob object may not be changed by one thread while another uses it.

@@ -1,5 +1,5 @@
-// The last changes of all instances together: a ring, so that an operator can be told what became
-// of one of them, and who did it under the name of that time. An entry shares the bytes of its
+// The last changes of all instances together: a ring, so that an operator can see what became of
+// one of them, and who did it under the name of that time. An entry shares the bytes of its
 // instance; adding one allocates nothing, but for the former name of an incarnation.
 //
 // Thread safety: thread-compatible.

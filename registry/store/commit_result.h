@@ -1,4 +1,4 @@
-// What a commit changed, as those who follow services and namespaces hear it.
+// What a commit changed, as followers of services and namespaces receive it.
 //
 // Thread safety: all functions are pure.
 

@@ -22,7 +22,7 @@ struct EncodedBatch {
 };
 
 // As ValidateRegister and SpellBatch of the parsed request, provided that they find nothing to
-// refuse. nullopt when they might, or when the request is spelled in an unusual way: parse it.
+// refuse. nullopt when they might, or when the request is not in the canonical encoding: parse it.
 std::optional<EncodedBatch> SpellEncodedRegister(std::string_view request, uint32_t max_batch);
 
 // The bytes of BatchResponse<RegisterResponse>, without a message for each result.

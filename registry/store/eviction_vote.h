@@ -2,7 +2,7 @@
 // network's.
 //
 // Too many fail when more than a share of all sessions do, from a number of sessions up. Sessions
-// have owners where callers are told apart, and what is decided about the sessions of one owner
+// have owners where callers are distinguished, and what is decided about the sessions of one owner
 // must not be in the hands of another: it is decided again for each other owner as if that one had
 // a single session, which is well. Only when too many fail in each of these cases too is the end
 // held. So one owner that abandons three hundred sessions holds its own; where half of all owners

@@ -35,7 +35,7 @@ struct Fence {
   }
 };
 
-// A wish for one key, as checked and spelled by the caller.
+// A wish for one key, as checked and made canonical by the caller.
 struct Intent {
   bool registers = false;
   bool persistent = false;

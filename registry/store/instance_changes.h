@@ -1,4 +1,4 @@
-// The changes of one service as its followers hear them: what a filter shows of them, their net
+// The changes of one service as its followers receive them: what a filter shows of them, their net
 // effect, and the message they become. Instances are stored bytes.
 //
 // Thread safety: all functions are pure.

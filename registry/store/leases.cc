@@ -92,7 +92,7 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   // When a lease that is held is let go at the latest.
   int64_t HoldEnds(const Lease& lease) const;
   bool HeldForLong(const Lease& lease, int64_t now) const;
-  // Lets go of all that is held, and tells who they are.
+  // Lets go of all that is held, and returns which ones they are.
   std::vector<std::string> LetGo(const LeaseEnd& end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Hold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Unhold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -102,7 +102,7 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   Lease* Find(const std::string& session_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   std::vector<std::string> Held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Calls on_due, on_hold, unless stopped. Without the lock.
-  void TellDue(std::vector<std::string> session_ids);
+  void ReportDue(std::vector<std::string> session_ids);
   void TellHold();
   bool BeginTelling();
   void EndTelling();
@@ -113,7 +113,7 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   mutable Mutex mu;
   CondVar quiet;
   bool stopped ABSL_GUARDED_BY(mu) = false;
-  int telling ABSL_GUARDED_BY(mu) = 0;  // calls of on_due and on_hold under way
+  int reporting ABSL_GUARDED_BY(mu) = 0;  // calls of on_due and on_hold under way
   bool guard ABSL_GUARDED_BY(mu);
   absl::flat_hash_map<std::string_view, std::unique_ptr<Lease>> leases ABSL_GUARDED_BY(mu);
   PauseWatch pause_watch ABSL_GUARDED_BY(mu);
@@ -250,7 +250,7 @@ int64_t Leases::Core::SetGuard(bool on, std::string_view by) {
     released = LetGo({LeaseEnd::Cause::kGuardOff, Blob(by)});
   }
   const auto count = static_cast<int64_t>(released.size());
-  TellDue(std::move(released));
+  ReportDue(std::move(released));
   return count;
 }
 
@@ -261,7 +261,7 @@ int64_t Leases::Core::Release(std::string_view by) {
     released = LetGo({LeaseEnd::Cause::kReleased, Blob(by)});
   }
   const auto count = static_cast<int64_t>(released.size());
-  TellDue(std::move(released));
+  ReportDue(std::move(released));
   return count;
 }
 
@@ -290,10 +290,10 @@ void Leases::Core::Stop() {
   stopped = true;
   dropped.swap(leases);
   for (auto& [id, lease] : dropped) lease->timeout.Cancel();
-  while (telling > 0) quiet.Wait(&mu);
+  while (reporting > 0) quiet.Wait(&mu);
 }
 
-void Leases::Core::TellDue(std::vector<std::string> session_ids) {
+void Leases::Core::ReportDue(std::vector<std::string> session_ids) {
   if (session_ids.empty() || !BeginTelling()) return;
   on_due(std::move(session_ids));
   EndTelling();
@@ -308,13 +308,13 @@ void Leases::Core::TellHold() {
 bool Leases::Core::BeginTelling() {
   MutexLock lock(&mu);
   if (stopped) return false;
-  ++telling;
+  ++reporting;
   return true;
 }
 
 void Leases::Core::EndTelling() {
   MutexLock lock(&mu);
-  if (--telling == 0) quiet.SignalAll();
+  if (--reporting == 0) quiet.SignalAll();
 }
 
 void Leases::Core::OnTimeout(const std::string& session_id) {
@@ -351,7 +351,7 @@ void Leases::Core::OnTimeout(const std::string& session_id) {
         "too many sessions would expire at once: their instances are kept until they renew");
     TellHold();
   } else {
-    TellDue({session_id});
+    ReportDue({session_id});
   }
 }
 
@@ -362,13 +362,13 @@ bool Leases::Core::Gather() {
 }
 
 void Leases::Core::OnGathered() {
-  std::vector<std::string> told;
+  std::vector<std::string> due;
   {
     MutexLock lock(&mu);
-    told.swap(gathered);
-    gathering = !stopped && !told.empty() && Gather();
+    due.swap(gathered);
+    gathering = !stopped && !due.empty() && Gather();
   }
-  TellDue(std::move(told));
+  ReportDue(std::move(due));
 }
 
 bool Leases::Core::NoticePause(int64_t due, int64_t now) {
@@ -452,7 +452,7 @@ void Leases::Core::OnRecheck() {
   Log(LogLevel::kWarning, "held sessions are let go",
       {{"sessions", absl::StrCat(released.size())},
        {"held_for_the_longest_time", absl::StrCat(held_for_long)}});
-  TellDue(std::move(released));
+  ReportDue(std::move(released));
 }
 
 void Leases::Core::StartHeartbeat() {

@@ -1,20 +1,20 @@
 // When sessions end: one timeout per session, put off by each renewal.
 //
-// A lease runs out one TTL after its last renewal. Whoever owns the sessions is told and ends
+// A lease runs out one TTL after its last renewal. The owner of the sessions is notified and ends
 // them; until that is done a renewal may still come in time. Two things keep leases from running
 // out for reasons that are not the clients':
 //
 // * Own pause. When this process was stopped or starved (a timeout or the heartbeat between them
-//   comes late by half a TTL or more; pause_watch.h), nobody could renew: every lease gets a full
-//   TTL again.
+//   comes late by half a TTL or more; pause_watch.h), no client could renew: every lease gets a
+//   full TTL again.
 // * Eviction guard. From `guard_min_sessions` up, when more than `guard_share` of the sessions
 //   have run out, miss their renewals, or have been ended within one TTL, the fault is more likely
 //   the network's: leases that have run out are held, until they are renewed, the share is smaller,
 //   or they have been held for `guard_longest_hold`. No owner of sessions can make it hold those of
 //   others (eviction_vote.h).
 //
-// The first lease that runs out is told of at once; those that follow within a tick of the timer
-// are told of together, so that sessions which end together can end in one commit.
+// The first lease that runs out is reported at once; those that follow within a tick of the timer
+// are reported together, so that sessions which end together can end in one commit.
 //
 // Example:
 //
@@ -63,9 +63,9 @@ class Leases {
     bool guard = false;  // is on
   };
 
-  // Told which leases have run out, perhaps more than once.
+  // Gets the leases that have run out, perhaps more than once.
   using OnDue = std::function<void(std::vector<std::string> session_ids)>;
-  // Told when the guard begins to hold leases, while it held none; called as OnDue.
+  // Runs when the guard begins to hold leases, while it held none; called as OnDue.
   using OnHold = std::function<void()>;
 
   Leases(Options options, OnDue on_due, OnHold on_hold = nullptr);
@@ -98,8 +98,8 @@ class Leases {
   // Forgets a session that has ended. Nothing if it is not known.
   void Drop(const std::string& session_id);
 
-  // Forgets all; from then on nothing is granted and nobody is told. Returns when no on_due and no
-  // on_hold is running.
+  // Forgets all; from then on nothing is granted and no callback runs. Returns when no on_due and
+  // no on_hold is running.
   void Stop();
 
   // Switches the eviction guard. Off: what is held is due at once; how many that are is returned.

@@ -15,7 +15,7 @@
 
 namespace failback {
 
-// Revisions are left out: they start anew with an epoch, in all rows at once.
+// Revisions are left out: they start over with an epoch, in all rows at once.
 int64_t Checksum(const RecordRow& row);
 int64_t Checksum(const SessionRow& row);
 int64_t Checksum(const IncarnationRow& row);

@@ -31,7 +31,7 @@ void SqliteCheckpointer::AfterCommit() {
   if (wants_finish_ || pages < act_at_) return;
   MutexLock lock(&mu_);
   if (passing_) return;
-  // After a pass that leaves nothing the log begins anew by itself.
+  // After a pass that leaves nothing the log starts over by itself.
   if (std::exchange(passed_, false) && pass_turn_ == turn_) {
     if (pass_folded_ <= folded_) return TryLater();  // a reader needs the rest
     folded_ = pass_folded_;
@@ -48,7 +48,7 @@ void SqliteCheckpointer::AfterCommit() {
 void SqliteCheckpointer::Finish() {
   wants_finish_ = false;
   folded_ = log_->Checkpoint();
-  // The next commit begins anew, unless a reader keeps it from that.
+  // The log starts over with the next commit, unless a reader prevents it.
   TryLater();
 }
 

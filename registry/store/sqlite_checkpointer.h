@@ -3,12 +3,12 @@
 // A checkpoint of 16 MB takes tens of milliseconds, half of them for copying and half for the
 // device; made by the connection that writes, it holds up every commit for as long. Here a second
 // connection makes it, on a thread of its own, and commits append to the log meanwhile. The log can
-// begin anew only when all of it is in the database, which a pass beside commits never quite
+// start over only when all of it is in the database, which a pass beside commits never quite
 // reaches: so each pass has less to do than the one before, and the last few pages are the writer's
 // to fold in between two commits, which takes about as long as one of them.
 //
 // One checkpoint at a time, and none that finds all of the log in the database already: so no
-// commit makes the log begin anew under a pass. Up to version 3.51.2, SQLite may forget what such a
+// commit makes the log start over under a pass. Up to version 3.51.2, SQLite may forget what such a
 // commit wrote (https://sqlite.org/wal.html#walresetbug).
 //
 //   SqliteCheckpointer checkpointer(writer, std::move(beside), 4000);  // goes before the writer
@@ -34,7 +34,7 @@ namespace failback {
 class SqliteCheckpointer {
  public:
   // `writer` has its log attached. `beside` is another connection to the same file, which has read
-  // something and is used by nobody else; without one everything is left for Finish.
+  // something and has no other user; without one everything is left for Finish.
   //
   // The log is folded in when it has `pages` or more. Finish has a tenth of that to do at most,
   // unless passes fall so far behind the commits that the log has four times as many.
@@ -66,7 +66,7 @@ class SqliteCheckpointer {
   const std::unique_ptr<SqliteDatabase> beside_;
 
   // Of the writer's thread.
-  int64_t turn_ = 0;    // how often the log has begun anew
+  int64_t turn_ = 0;    // how often the log has started over
   int64_t pages_ = 0;   // after the last commit
   int64_t folded_ = 0;  // of them, in the database
   int64_t act_at_;      // in pages

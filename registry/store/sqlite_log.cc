@@ -58,7 +58,7 @@ void SqliteLog::Attach(sqlite3* db, bool keep_room) {
 
 int SqliteLog::OnCommit(void* self, sqlite3* /*db*/, const char* /*schema*/, int pages) {
   auto* const log = static_cast<SqliteLog*>(self);
-  if (pages < log->pages_) log->size_ = 0;  // it has begun anew, and may have been cut
+  if (pages < log->pages_) log->size_ = 0;  // it has started over, and may have been cut
   log->pages_ = pages;
   return SQLITE_OK;
 }

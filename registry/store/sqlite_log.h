@@ -1,7 +1,7 @@
 // SQLite's write-ahead log (the -wal file) of one connection: when it is folded into the database,
 // and room ahead of its end.
 //
-// Checkpoints. SQLite makes an automatic one within the commit that finds the log long, and whoever
+// Checkpoints. SQLite makes an automatic one within the commit that finds the log long, and the caller
 // waits for that commit waits for all of it. Here it is the caller's to make
 // (registry/store/sqlite_checkpointer.h).
 //
@@ -46,14 +46,14 @@ class SqliteLog {
   void Attach(sqlite3* db, bool keep_room);
 
   // Makes room for the next commits, if it is to be kept and there is little. To be called within a
-  // transaction that writes, so that nobody else does. A disk without room is no error here: the
-  // commit finds that out.
+  // transaction that writes, so that no other writer does. A disk without room is no error here:
+  // the commit finds that out.
   void Reserve();
 
   // Pages in the log after the last commit.
   int64_t pages() const { return pages_; }
 
-  // FoldLog. If that was all, the log begins anew with the next commit.
+  // FoldLog. If that was all, the log starts over with the next commit.
   int64_t Checkpoint() { return db_ == nullptr ? -1 : FoldLog(db_); }
 
  private:

@@ -73,7 +73,7 @@ constexpr const char* kMigrations[] = {
     // 4 -> 5: an instance goes with the row of its session, so a session that is lost would take
     // its instances along: they are counted. NULL: not yet.
     "ALTER TABLE store ADD COLUMN sessions INTEGER",
-    // 5 -> 6: who opened an incarnation. Empty: callers were not told apart, or it is not known.
+    // 5 -> 6: who opened an incarnation. Empty: callers were not distinguished, or it is not known.
     "ALTER TABLE incarnations ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
 };
 static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion);
@@ -312,8 +312,8 @@ absl::Status RestartRevisions(SqliteDatabase& db) {
 
 absl::Status ReadStoreRows(SqliteDatabase& db, const StoreHead& head, bool restarted,
                            StoreReader* reader) {
-  // Adds the path to what is said about a row; SQLite's own errors have it.
-  const auto told = [&](const absl::Status& status) {
+  // Adds the path to an error about a row; SQLite's own errors have it.
+  const auto with_path = [&](const absl::Status& status) {
     if (!absl::IsDataLoss(status) || absl::StrContains(status.message(), db.path())) return status;
     return db.Damaged(std::string(status.message()));
   };
@@ -326,15 +326,15 @@ absl::Status ReadStoreRows(SqliteDatabase& db, const StoreHead& head, bool resta
     return reader->OnSession(std::move(row));
   };
   if (auto status = ReadIncarnations(db, Seal::kRequired, on_incarnation); !status.ok()) {
-    return told(status);
+    return with_path(status);
   }
   if (auto status = ReadSessions(db, Seal::kRequired, on_session); !status.ok()) {
-    return told(status);
+    return with_path(status);
   }
   if (head.sessions.value_or(sessions) != sessions) {
     return db.Damaged(absl::StrCat("of ", *head.sessions, " sessions ", sessions, " are there"));
   }
-  return told(ReadRecords(db, restarted, reader));
+  return with_path(ReadRecords(db, restarted, reader));
 }
 
 absl::StatusOr<std::unique_ptr<StoreRowWriter>> StoreRowWriter::Create(SqliteDatabase* db) {

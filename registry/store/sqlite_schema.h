@@ -24,8 +24,8 @@ inline constexpr int kStoreSchemaVersion = 6;
 // PRAGMA application_id: "FBRS".
 inline constexpr int kStoreApplicationId = 0x46425253;
 
-// Begins a new epoch in `head`. Ranks are left out: commits that are missing gave some away;
-// whoever has one may claim it again, and nobody else must be given it.
+// Begins a new epoch in `head`. Ranks are left out: commits that are missing gave some away; the
+// incarnation that has one may claim it again, and no other incarnation may get it.
 void BeginNewEpoch(StoreHead* head);
 
 // The version of the tables: 0 for an empty file. FAILED_PRECONDITION for another program's file or
@@ -43,8 +43,8 @@ absl::Status WriteStoreHead(SqliteDatabase& db, const StoreHead& head);
 // Sets the revisions of all records to 1, the first of an epoch; in the caller's transaction.
 absl::Status RestartRevisions(SqliteDatabase& db);
 
-// Incarnations, sessions, records. DATA_LOSS when a row cannot be believed, sessions are missing by
-// the count in `head`, or the reader says so. With `restarted` revisions are told as after
+// Incarnations, sessions, records. DATA_LOSS when a row cannot be trusted, sessions are missing by
+// the count in `head`, or the reader says so. With `restarted` revisions are returned as after
 // RestartRevisions.
 absl::Status ReadStoreRows(SqliteDatabase& db, const StoreHead& head, bool restarted,
                            StoreReader* reader);

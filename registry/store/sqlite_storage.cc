@@ -197,7 +197,7 @@ absl::Status SqliteStorage::MarkOpen() {
     }
     return WriteStoreHead(*db_, head_);
   });
-  // Killed before this, a new epoch that nobody has heard of is followed by another one.
+  // Killed before this, a new epoch that no client has seen is followed by another one.
   if (status.ok()) status = mark_->PutDurably({head_.identity.epoch, head_.writes});
   if (status.ok()) status = db_->Execute(SynchronousPragma(options_.durability));
   marked_ = status.ok();

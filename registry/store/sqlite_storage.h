@@ -7,7 +7,7 @@
 //
 // Beside `registry.db` there are SQLite's `registry.db-wal` and `-shm`; `registry.db.lock`, a lock
 // that keeps a second process from the store and is released with the process; and
-// `registry.db.mark`, which tells how far the store has come (registry/store/store_mark.h).
+// `registry.db.mark`, which says how far the store has come (registry/store/store_mark.h).
 //
 // The epoch is minted with the store, and again at a start that finds that commits may be missing:
 //  * the last life did not end cleanly, its durability was below `full`, and the machine has been
@@ -17,7 +17,7 @@
 //    next start mints.
 //
 // Files that are moved, removed or replaced while the store is open would take commits along that
-// nobody finds again: writes are refused until they are back.
+// can never be found again: writes are refused until they are back.
 //
 // Thread safety: as Storage: one call at a time.
 

@@ -527,7 +527,7 @@ class State::Loader : public StoreReader {
       }
     }
     if (version.instance && HasUnreadableText(version.instance.view())) {
-      Tell("left out", row.key);
+      LogUnreadable("left out", row.key);
       version = version.WithoutInstance();
     }
     state_->next_session_row_ = std::max(state_->next_session_row_, row.session + 1);
@@ -545,9 +545,9 @@ class State::Loader : public StoreReader {
   static constexpr int64_t kLongestTtlMs = int64_t{366} * 24 * 3600 * 1000;
 
   // One record that no client can parse would make every listing with it unreadable.
-  void Tell(const char* what, std::string_view key) {
-    constexpr int kMostTold = 20;
-    if (++unreadable_ > kMostTold) return;
+  void LogUnreadable(const char* what, std::string_view key) {
+    constexpr int kMostLines = 20;
+    if (++unreadable_ > kMostLines) return;
     Log(LogLevel::kError, "a stored record holds text that is not UTF-8",
         {{"instance", Readable(key)}, {"what", what}});
   }
@@ -555,7 +555,7 @@ class State::Loader : public StoreReader {
   Blob MendMark(std::string_view key, const Blob& mark) {
     const std::string mended = ReadableMark(mark.view());
     if (mended == mark.view()) return mark;
-    Tell("mark mended", key);
+    LogUnreadable("mark mended", key);
     return Blob(mended);
   }
 

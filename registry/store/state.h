@@ -70,7 +70,7 @@ struct Session {
   LeaseEnd lease_end;   // if its lease ends it
 };
 
-// What one owner of incarnations has, where callers are told apart.
+// What one owner of incarnations has, where callers are distinguished.
 struct OwnerTotals {
   std::string name;
   int64_t incarnations = 0;
@@ -87,13 +87,13 @@ struct OwnerTotals {
 struct RecordById;
 
 struct Incarnation {
-  // As people are told of it.
+  // As messages show it.
   const std::string& DisplayName() const { return client_name.empty() ? name : client_name; }
 
   uint64_t rank = 0;
   std::string name;
   std::string client_name;
-  std::string owner;              // empty: whoever opens it; see State::Transaction::OpenSession
+  std::string owner;  // empty: the one who opens it; see State::Transaction::OpenSession
   OwnerTotals* totals = nullptr;  // of the owner; null without one
   Session* session = nullptr;
   int64_t last_seen_ms = 0;
@@ -105,7 +105,7 @@ struct Incarnation {
   Record* first_owned = nullptr;
   int64_t owned = 0;
   int64_t owned_more = 0;  // by the transaction under way
-  // The same by key, from when somebody first lists them until there are none.
+  // The same by key, from when they are first listed until there are none.
   mutable std::unique_ptr<absl::btree_set<Record*, RecordById>> sorted_owned;
   // While that is made: the first in the list that may be missing in it.
   mutable Record* to_sort = nullptr;
@@ -126,7 +126,7 @@ struct Version {
   bool persistent = false;
 
   bool empty() const { return !instance && fence.rank == 0 && !offline; }
-  // As listed and told: the instance, with the mark. Null when absent.
+  // As listed and sent: the instance, with the mark. Null when absent.
   Blob Shown() const;
   // What is left when the instance goes with its session.
   Version WithoutInstance() const;
@@ -186,7 +186,7 @@ struct Service {
   std::string key;  // namespace NUL service
   absl::btree_set<Record*, RecordById> present;
   int64_t records = 0;  // present and absent
-  // Of those present, when somebody has asked since they changed last.
+  // Of those present, when they were asked for since they changed last.
   mutable StateCounts counts;
   mutable bool counted = false;
 };
@@ -257,7 +257,7 @@ class State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  // Fills an empty state. Fences without instance are retained anew from `now`.
+  // Fills an empty state. Fences without instance are retained from `now` on.
   absl::Status Load(Storage* storage, Moment now);
 
   uint64_t revision() const { return revision_; }
@@ -291,11 +291,11 @@ class State {
   std::vector<std::string> ListedServices(std::string_view after, size_t max) const;
   StateCounts CountOf(std::string_view service_key) const;
 
-  // What happened last. Told of by readers, changed by Commit.
+  // What happened last. Returned by readers, changed by Commit.
   const ChangeLog& changes() const { return changes_; }
   // How an incarnation is called; empty for one that is forgotten.
   std::string NameOf(uint64_t rank) const;
-  // Whose an incarnation is; empty for one that is nobody's, or forgotten.
+  // Whose an incarnation is; empty for one without an owner, or forgotten.
   std::string OwnerOf(std::string_view incarnation) const;
 
   int64_t instances() const { return instances_; }
@@ -398,8 +398,8 @@ class State::Transaction {
     bool ends_with_stream = false;
     uint64_t claimed_rank = 0;  // of an earlier life of this store; 0: none
     std::string new_session_id;
-    // Empty: nobody is told apart. Otherwise the incarnation is this owner's from now on, for as
-    // long as it is remembered; SESSION_NOT_OWNED when it is another's.
+    // Empty: callers are not distinguished. Otherwise the incarnation is this owner's from now on,
+    // for as long as it is remembered; SESSION_NOT_OWNED when it is another's.
     std::string owner;
   };
   struct Opened {
@@ -413,7 +413,7 @@ class State::Transaction {
   // Forgets fences whose time has passed, `most` at most; how many.
   size_t Purge(size_t most = std::numeric_limits<size_t>::max());
   // Forgets incarnations whose time has passed and that nothing refers to. Looks at `most` at most,
-  // in order after `place`, and tells where it stopped; nullopt when all have been looked at.
+  // in order after `place`, and returns where it stopped; nullopt when all have been looked at.
   std::optional<EndedPlace> PurgeIncarnations(
       EndedPlace place = {std::numeric_limits<int64_t>::min(), 0},
       size_t most = std::numeric_limits<size_t>::max());

@@ -57,7 +57,7 @@ struct IncarnationRow {
   std::string name;
   std::string client_name;
   int64_t last_seen_ms = 0;
-  std::string owner;  // who opened it; empty: callers were not told apart
+  std::string owner;  // who opened it; empty: callers were not distinguished
 };
 
 // The store as a whole.
@@ -103,11 +103,11 @@ class Storage {
   // The store's identity as this life has it: a new epoch when commits may have been lost.
   virtual StoreIdentity identity() const = 0;
 
-  // Called once, before the first Write. DATA_LOSS when the store cannot be believed.
+  // Called once, before the first Write. DATA_LOSS when the store cannot be trusted.
   virtual absl::Status Read(StoreReader* reader) = 0;
 
   // Returns when the rows are as durable as configured. After an error nothing of `writes` is in
-  // the store, or will be after a restart, except what the medium itself fails to tell; the same
+  // the store, or will be after a restart, except what the medium itself fails to report; the same
   // rows may be written again.
   virtual absl::Status Write(const WriteSet& writes) = 0;
 

@@ -1,4 +1,4 @@
-// What StoreRegistry tells an operator.
+// What StoreRegistry shows an operator.
 
 #include <iterator>
 #include <utility>
@@ -45,7 +45,7 @@ ChangeKind ToProto(ChangeLog::Kind kind) {
 }
 
 void TellEnd(const LeaseEnd& end, admin::v1::InstanceChange* change) {
-  const auto tell = [&](admin::v1::EndCause cause, const char* held_until) {
+  const auto because = [&](admin::v1::EndCause cause, const char* held_until) {
     const std::string by(end.by.view());
     change->set_cause(cause);
     change->set_ended_by(by);
@@ -54,19 +54,19 @@ void TellEnd(const LeaseEnd& end, admin::v1::InstanceChange* change) {
   };
   switch (end.cause) {
     case LeaseEnd::Cause::kTtl:
-      return tell(admin::v1::END_CAUSE_TTL, "");
+      return because(admin::v1::END_CAUSE_TTL, "");
     case LeaseEnd::Cause::kLongestHold:
-      return tell(admin::v1::END_CAUSE_LONGEST_HOLD,
-                  "; the eviction guard held it until its longest hold was over");
+      return because(admin::v1::END_CAUSE_LONGEST_HOLD,
+                     "; the eviction guard held it until its longest hold was over");
     case LeaseEnd::Cause::kHoldOver:
-      return tell(admin::v1::END_CAUSE_HOLD_OVER,
-                  "; the eviction guard held it until few enough sessions were missing");
+      return because(admin::v1::END_CAUSE_HOLD_OVER,
+                     "; the eviction guard held it until few enough sessions were missing");
     case LeaseEnd::Cause::kReleased:
-      return tell(admin::v1::END_CAUSE_RELEASED,
-                  "; the eviction guard held it until it was released");
+      return because(admin::v1::END_CAUSE_RELEASED,
+                     "; the eviction guard held it until it was released");
     case LeaseEnd::Cause::kGuardOff:
-      return tell(admin::v1::END_CAUSE_GUARD_OFF,
-                  "; the eviction guard held it until that was switched off");
+      return because(admin::v1::END_CAUSE_GUARD_OFF,
+                     "; the eviction guard held it until that was switched off");
   }
 }
 

@@ -21,7 +21,7 @@ namespace failback {
 namespace {
 
 // A commit takes no more intents of large calls than this, some 15 ms of work, but for a single
-// call's: who comes during somebody's bulk waits for one commit, not for all of it.
+// call's: who comes during another caller's bulk waits for one commit, not for all of it.
 constexpr int64_t kMostIntentsPerCommit = 2000;
 // Calls of no more intents than this go before the others.
 constexpr size_t kSmallCall = 20;
@@ -235,7 +235,7 @@ struct StoreRegistry::Decided {
     int64_t instances = 0;
     std::vector<std::string> clients;  // of some of them
 
-    void Tell() const;
+    void LogEnd() const;
   };
   std::vector<Expiry> expiries;
   Expiry* ExpiryOf(const LeaseEnd& end);
@@ -253,7 +253,7 @@ StoreRegistry::Decided::Expiry* StoreRegistry::Decided::ExpiryOf(const LeaseEnd&
   return &expiries.back();
 }
 
-void StoreRegistry::Decided::Expiry::Tell() const {
+void StoreRegistry::Decided::Expiry::LogEnd() const {
   std::string named = absl::StrJoin(clients, ", ");
   if (const int64_t more = sessions - static_cast<int64_t>(clients.size()); more > 0) {
     absl::StrAppend(&named, " and ", more, " more");
@@ -289,7 +289,7 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
   if (!decided.expiring.empty()) {
     expired_sessions_ += static_cast<int64_t>(decided.expiring.size());
     aftermath->Call([expiries = std::move(decided.expiries)] {
-      for (const Decided::Expiry& expiry : expiries) expiry.Tell();
+      for (const Decided::Expiry& expiry : expiries) expiry.LogEnd();
     });
   }
   SchedulePurge();

@@ -305,7 +305,8 @@ absl::Status TakeOwner(const std::string& from, const std::string& to) {
   return absl::OkStatus();
 }
 
-// What root has made for a store in somebody's folder is that user's, who is to run the registry.
+// What root has made for a store in another user's folder is that user's, who is to run the
+// registry.
 void GiveToOwnerOfFolder(const std::string& path) {
   struct stat info;
   struct stat file;

@@ -36,7 +36,7 @@ struct StoreSummary {
   int64_t incarnations = 0;
 };
 
-// Hears how many of `total` pages are copied.
+// Is called with how many of `total` pages are copied.
 using CopyProgress = std::function<void(int64_t done, int64_t total)>;
 
 // Reads everything: SQLite's own structure, each row's checksum, each instance, and whether rows

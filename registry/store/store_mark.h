@@ -1,5 +1,5 @@
-// A mark beside a store's file (or an intent journal's) that tells whether the file is still the
-// one that was written last.
+// A mark beside a store's file (or an intent journal's) that says whether the file is still the one
+// that was written last.
 //
 // A database file that is put back from a backup looks in every way like the store it once was:
 // nothing in it can say that newer commits existed. So how far the store has come is also kept
@@ -14,8 +14,8 @@
 // were lost.
 //
 // What it cannot notice: the mark and the file written back together in place, as a snapshot of a
-// whole disk does. Whoever restores a store by other means than copying removes the mark: a store
-// without one begins a new epoch.
+// whole disk does. An operator who restores a store by other means than copying removes the mark: a
+// store without one begins a new epoch.
 //
 // Example:
 //
@@ -66,7 +66,7 @@ class StoreMark {
   std::optional<std::string> WhyNotContinued(const Position& position) const;
 
   // The store is at `position`, and has been made as durable as it will be. UNAVAILABLE: the old
-  // mark stands, which is never wrong, only less telling.
+  // mark stands, which is never wrong, only less precise.
   absl::Status Put(const Position& position);
 
   // As Put, and returns when the mark is on the disk.

@@ -29,7 +29,7 @@ inline absl::Status RegistryGone() {
   return absl::CancelledError("the registry is being destroyed");
 }
 
-// A Register or an Unregister on its way: the intents as spelled, and what came of each.
+// A Register or an Unregister on its way: the canonical intents, and what came of each.
 struct StoreRegistry::Batch {
   std::string session_id;
   std::vector<Intent> intents;

@@ -2,17 +2,17 @@
 //
 // Choose it where the registrations are to live: inside failback-registry, in a test, or in any
 // program that wants a registry of its own. Everything is in memory, in a State; beneath it a
-// Storage makes each group of changes durable before anyone hears of it.
+// Storage makes each group of changes durable before any client is notified.
 //
-// Calls are checked and spelled on the caller's thread, then decided in groups: everything that has
-// queued up is decided in one pass, written in one transaction, and published. With a store that
-// waits for a disk a thread of its own does that, so that calls share the cost of a sync; a small
-// call that finds nothing queued and the disk quick does it on its caller's thread, for whom to
-// wake two threads would take as long as the sync. Without a disk the caller's thread does it,
-// before the call returns. One group is one commit and one revision: calls that were committed
-// together report the same revision, and a subscriber hears of them in one delta. Within a group
-// sessions end first, then open, then intents apply in order of arrival. Opening a session and
-// forgetting old fences are written, but are no commits of their own.
+// Calls are checked and made canonical on the caller's thread, then decided in groups: everything
+// that has queued up is decided in one pass, written in one transaction, and published. With a
+// store that waits for a disk a thread of its own does that, so that calls share the cost of a
+// sync; a small call that finds nothing queued and the disk quick does it on its caller's thread,
+// for whom to wake two threads would take as long as the sync. Without a disk the caller's thread
+// does it, before the call returns. One group is one commit and one revision: calls that were
+// committed together report the same revision, and a subscriber receives them in one delta. Within
+// a group sessions end first, then open, then intents apply in order of arrival. Opening a session
+// and forgetting old fences are written, but are no commits of their own.
 //
 //   StoreRegistry::Options options;
 //   options.uri = "sqlite:///var/lib/failback/registry.db";   // or "memory:"
@@ -32,7 +32,7 @@
 // from one of them.
 //
 // Invariants:
-// 1. A callback runs, and a listener hears, only after what it is told is durable.
+// 1. A callback or a listener runs only after what it reports is durable.
 // 2. A lease never ends early; all instances of a session go in one commit.
 // 3. A call that fails has changed nothing.
 
@@ -103,7 +103,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
     // share of one.
     bool callers_have_names = false;
     uint32_t max_batch = kDefaultMaxBatch;
-    // Told to clients; the server adapter enforces it.
+    // Sent to clients; the server adapter enforces it.
     uint32_t max_request_bytes = 4 << 20;
     // More intents than this waiting for their commit: OVERLOADED.
     int64_t max_queued_intents = 500000;
@@ -111,7 +111,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
     // How long clients, and the registry itself, wait after the store could not be written.
     absl::Duration write_retry = absl::Seconds(1);
 
-    // A store that could not be written is tried again with a commit of nothing when nobody has
+    // A store that could not be written is tried again with a commit of nothing when no caller has
     // written for so long, so that its return is noticed.
     absl::Duration write_probe = absl::Seconds(5);
 
@@ -151,7 +151,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
     std::vector<Storage::File> files;
   };
 
-  // INVALID_ARGUMENT, which tells what is allowed, for a URI that Open does not know.
+  // INVALID_ARGUMENT, which says what is allowed, for a URI that Open does not know.
   static absl::Status CheckUri(const std::string& uri);
 
   // INVALID_ARGUMENT for a bad option or URI; FAILED_PRECONDITION for a store that is in use or of
@@ -204,7 +204,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   Statistics Stats() const;
 
   // What an operator is shown. Every service, sorted by namespace and name, with counts by state: a
-  // service that has not changed since somebody asked last costs nothing.
+  // service that has not changed since it was asked for last costs nothing.
   std::vector<admin::v1::ServiceSummary> ServiceSummaries() const;
   // The sessions that are alive; what agents have reported of themselves with their renewals, since
   // this process started.
@@ -242,8 +242,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   Moment Now() const;
   absl::Duration ClampTtl(const google::protobuf::Duration& ttl) const;
 
-  // Register and Unregister, checked and spelled. `respond(batch, revision)` makes the response to
-  // what has been decided.
+  // Register and Unregister, checked and made canonical. `respond(batch, revision)` makes the
+  // response to what has been decided.
   template <typename Response, typename Respond>
   void SubmitBatch(std::string session_id, IntentBatch spelled, Callback<Response> done,
                    Respond respond);
@@ -286,10 +286,11 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   // Of sessions that have ended: empty.
   std::vector<admin::v1::SessionSummary> SummariesOf(
       const std::vector<std::string>& session_ids) const;
-  // Two processes renew the session: one line in the log, for whoever runs them.
+  // Two processes renew the session: one line in the log, for the operator.
   void TellContested(const std::string& session_id) const;
   void CountHeld(std::vector<admin::v1::ServiceSummary>* services) const;
-  // While sessions are held their services are looked for every second, and subscribers told.
+  // While sessions are held their services are looked for every second, and subscribers are
+  // notified.
   void ScheduleHeldLook(absl::Duration delay);
   void OnHeldLook();
   SubscriptionHub::Topics HeldServices() const;

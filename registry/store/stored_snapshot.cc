@@ -34,7 +34,7 @@ std::shared_ptr<const RunPool::Run> RunPool::Intern(uint64_t digest, const Blob*
   return run;
 }
 
-// Forgets runs that nobody has any more. As often as their number doubles: constant time each.
+// Forgets runs without a holder. As often as their number doubles: constant time each.
 void RunPool::Sweep() {
   absl::erase_if(runs_, [](const auto& entry) { return entry.second.expired(); });
   if (runs_.size() < runs_.capacity() / 4) runs_.rehash(0);

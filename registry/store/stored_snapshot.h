@@ -37,7 +37,7 @@ class RunPool {
   // The run of these instances, whose digest is `digest`.
   std::shared_ptr<const Run> Intern(uint64_t digest, const Blob* begin, const Blob* end);
 
-  // Runs that are remembered. Some that nobody has any more are among them; for tests.
+  // Runs that are remembered. Some without a holder are among them; for tests.
   size_t size() const;
 
  private:

@@ -14,7 +14,7 @@
 namespace failback {
 namespace {
 
-using Told = SerialNotifier::Told;
+using Notification = SerialNotifier::Notification;
 
 absl::Status SupersededSubscription(const std::string& id, uint64_t generation) {
   return Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
@@ -74,7 +74,7 @@ std::shared_ptr<SubscriptionHub::Topic> SubscriptionHub::GetTopic(const std::str
   return topic;
 }
 
-// A topic that nobody follows and that has nothing to remember.
+// A topic without a follower that has nothing to remember.
 void SubscriptionHub::DropIfUnused(Topic* topic) {
   const bool used = !topic->groups.empty() || !topic->log.empty() ||
                     (!topic->is_namespace() && topic->last_change > 0);
@@ -186,7 +186,7 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
     first = std::make_shared<Message>(
         revision,
         [epoch = epoch_, base = request.revision(), revision, flags = FlagsOf(*topic), selector,
-         missed = std::move(missed)]() -> Told {
+         missed = std::move(missed)]() -> Notification {
           return {MakeDelta(epoch, base, revision, flags, Conflate(missed, selector)), nullptr};
         });
   } else {

@@ -1,9 +1,9 @@
-// Who follows what: turns commits into the messages that each subscriber hears.
+// Who follows what: turns commits into the messages that each subscriber receives.
 //
 // A subscriber follows the instances of a service, or the services of a namespace. To the hub these
 // are the same: a topic whose entries appear, change and go. Subscribers of the same topic with the
 // same filter are a group and share their messages. Every commit that changes what a group sees
-// becomes one delta for the group; a commit that does not is not told. The last changes of each
+// becomes one delta for the group; a commit that does not is not sent. The last changes of each
 // service are kept, so that a subscriber whose stream broke can go on from its revision. Messages
 // are made from stored bytes when they are delivered, outside of every lock.
 //
@@ -15,19 +15,19 @@
 //   SubscriptionHub::Deliver(deliveries);
 //
 // Comparing changes with filters takes long where there are many, so that is not done with the hub
-// locked. Publish tells those who have no filter. For the others the commit waits at its topic, and
+// locked. Publish notifies those without a filter. For the others the commit waits at its topic, and
 // the topic is due: one thread at a time compares what waits, commit by commit, against the filters
 // as they were when it began with a commit (they are shared, and copied before they change), and
-// locks the hub to tell what was seen. Other topics, commits and new subscriptions do not wait for
+// locks the hub to send what was seen. Other topics, commits and new subscriptions do not wait for
 // it. It is done in turns, so that a few threads can serve all topics in turn.
 //  * Who joins meanwhile has a snapshot, or a delta from the log, that shows all commits published
-//    so far: it is not told those that it has.
+//    so far: it is not sent those that it has.
 //  * When more than some thousand changes wait, commits are merged, per key into the net effect,
 //  and
-//    told as one; but not across the position of one who joined in between.
+//    sent as one; but not across the position of one who joined in between.
 //
 // The state may be ahead of what has been published. Who begins with a snapshot of the state is not
-// told the commits that it shows already.
+// sent the commits that it shows already.
 //
 // Thread safety: all methods may be called from any thread; Publish, one call at a time, and so
 // Compare of one topic. The `contents` of Publish and Subscribe is called with the hub locked: what
@@ -38,7 +38,7 @@
 // Invariants:
 // 1. A message's base is the revision of the message before it on the same stream.
 // 2. No delta is empty, except the first one of a stream that goes on from a position.
-// 3. A subscriber is told each commit that it sees once: in its first message or after it, in
+// 3. A subscriber is sent each commit that it sees once: in its first message or after it, in
 //    order. (Of merged commits, the net effect.)
 // 4. After a stream's destructor has returned its listener is not called; destroyed from within
 //    the listener, that call is the last.
@@ -73,11 +73,11 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
     // it has instances, where that is less: a snapshot is shorter then.
     size_t max_log = 1000;
     size_t min_log = 16;
-    // A snapshot is told in parts of at most so many instances and about so many bytes. One who
+    // A snapshot is sent in parts of at most so many instances and about so many bytes. One who
     // stops in the middle holds one part.
     size_t snapshot_part_instances = 2000;
     size_t snapshot_part_bytes = 256 << 10;
-    // A commit that changes about so much of a group's set is told as a snapshot, provided that
+    // A commit that changes about so much of a group's set is sent as a snapshot, provided that
     // this is not many times as long: a delta is one message, and with one who stops at it stays
     // whole; a snapshot has parts, and they are shared.
     size_t max_delta_bytes = 256 << 10;
@@ -115,9 +115,9 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
                                                  uint64_t revision);
   ~SubscriptionHub();
 
-  // For a hub that is told of some topics only (`namespace NUL service`, or `namespace NUL`), those
-  // that it is asked to begin: from now on all changes of `topic` after `revision` will be
-  // published. Nothing is done if it is known already.
+  // For a hub that gets the commits of some topics only (`namespace NUL service`, or `namespace
+  // NUL`), those that it is asked to begin: from now on all changes of `topic` after `revision`
+  // will be published. Nothing is done if it is known already.
   void Begin(const std::string& topic, uint64_t revision);
   // Changes of `topic` will not be published any more. False, and nothing is done, if someone
   // follows it.
@@ -134,7 +134,7 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
                                                  const absl::Status& status,
                                                  Deliveries* deliveries);
 
-  // Tells what there is of a topic now: the service's instances, or the namespace's services as
+  // Publishes what there is of a topic now: the service's instances, or the namespace's services as
   // MakeServiceEntry. Asked when a snapshot is needed.
   struct Present {
     std::vector<Blob> entries;
@@ -142,7 +142,7 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   };
   using Contents = absl::FunctionRef<Present(const std::string& topic)>;
 
-  // Follows `request.selector`, which is valid and spelled out, from `revision`, up to which the
+  // Follows `request.selector`, which is valid and canonical, from `revision`, up to which the
   // topic's changes have been published; nullopt: where all topics have one order of revisions,
   // that of the last Publish.
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
@@ -156,17 +156,17 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   // Ends the subscriptions of a session that has ended, and forgets their names.
   void ForgetSession(const std::string& session_id, Deliveries* deliveries);
 
-  // Takes in what a commit changed, tells those who follow without a filter, and ends the streams
+  // Takes in what a commit changed, notifies followers without a filter, and ends the streams
   // of sessions that it ended. `contents` is what there is after it. Topics that are due now are
   // added to `due`. Each is the caller's until Compare returns false for it, and no other's.
   void Publish(CommitResult commit, Contents contents, Deliveries* deliveries, Due* due);
 
-  // One turn with a topic that is due: compares what waits with its filters, tells those who see
+  // One turn with a topic that is due: compares what waits with its filters, notifies those who see
   // it. True: there is more to do, now or after others had their turn.
   bool Compare(const std::shared_ptr<Topic>& topic, Contents contents, Deliveries* deliveries);
 
   // The services (`namespace NUL service`) of which sessions are held now. Those who follow one
-  // with which this begins or ends are told.
+  // with which this begins or ends are notified.
   using Topics = absl::flat_hash_set<std::string>;
   void SetHeld(Topics services, Deliveries* deliveries);
 
@@ -202,11 +202,11 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   template <typename Iterator>
   void Log(Topic* topic, uint64_t revision, Iterator begin, Iterator end, int64_t size)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether `seen`, of a service that has `size` instances then, is better told as a snapshot.
+  // Whether `seen`, of a service that has `size` instances then, is better sent as a snapshot.
   bool IsTooLong(const std::vector<InstanceChange>& seen, int64_t size) const;
   // Whether what came after `newer` of a topic's log is.
   bool IsTooLong(const Topic& topic, size_t newer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Has the topic's groups with filters told later.
+  // Schedules the topic's groups with filters.
   void Await(const std::shared_ptr<Topic>& topic, Waiting waiting, Due* due)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Merges what waits.
@@ -215,12 +215,12 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
   bool BeginComparison(Topic* topic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // One turn of the comparison under way; true: it is through.
   bool LookAtFilters(Topic* topic) const;
-  // Tells a group what it sees of the commit `revision`; not empty.
-  void TellDelta(Group* group, uint64_t revision, const Changes& seen, Deliveries* deliveries)
+  // Sends a group what it sees of the commit `revision`; not empty.
+  void PublishDelta(Group* group, uint64_t revision, const Changes& seen, Deliveries* deliveries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The same by what there is, then or later.
-  void TellSnapshot(Group* group, uint64_t revision, const SharedPresent& present,
-                    Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PublishSnapshot(Group* group, uint64_t revision, const SharedPresent& present,
+                       Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SetFlags FlagsOf(const Topic& topic) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellFlags(const Topic& topic, Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of what `group` sees of `present`.

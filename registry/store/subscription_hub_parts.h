@@ -25,28 +25,29 @@ namespace failback {
 // A snapshot in place of a delta has at most so many instances for each change.
 inline constexpr size_t kSnapshotPerChange = 4;
 
-// One step of a stream, made on first use and shared by all who hear it. It lives as long as
-// someone has yet to hear it or keeps what was told.
+// One step of a stream, made on first use and shared by all who receive it. It lives as long as a
+// subscriber has yet to receive it or keeps it.
 class SubscriptionHub::Message {
  public:
-  Message(uint64_t revision, std::function<SerialNotifier::Told()> make)
+  Message(uint64_t revision, std::function<SerialNotifier::Notification()> make)
       : revision_(revision), make_(std::move(make)) {}
 
   uint64_t revision() const { return revision_; }
 
-  // What is told, sharing ownership of this message, which `self` is.
-  SerialNotifier::Told Get(const std::shared_ptr<Message>& self) {
+  // What is delivered, sharing ownership of this message, which `self` is.
+  SerialNotifier::Notification Get(const std::shared_ptr<Message>& self) {
     MutexLock lock(&mu_);
-    if (make_) told_ = std::exchange(make_, nullptr)();
-    if (told_.event != nullptr) return {SerialNotifier::Event(self, told_.event.get()), nullptr};
-    return {nullptr, SerialNotifier::Snapshot(self, told_.snapshot.get())};
+    if (make_) notification_ = std::exchange(make_, nullptr)();
+    if (notification_.event != nullptr)
+      return {SerialNotifier::Event(self, notification_.event.get()), nullptr};
+    return {nullptr, SerialNotifier::Snapshot(self, notification_.snapshot.get())};
   }
 
  private:
   const uint64_t revision_;
   Mutex mu_;
-  std::function<SerialNotifier::Told()> make_ ABSL_GUARDED_BY(mu_);
-  SerialNotifier::Told told_ ABSL_GUARDED_BY(mu_);
+  std::function<SerialNotifier::Notification()> make_ ABSL_GUARDED_BY(mu_);
+  SerialNotifier::Notification notification_ ABSL_GUARDED_BY(mu_);
 };
 
 class SubscriptionHub::Member {
@@ -78,8 +79,8 @@ struct SubscriptionHub::Group {
   FilterIndex<Group>::Conditions conditions;  // in topic->filters
   std::vector<std::shared_ptr<Member>> members;
   OwnerCounts owners;  // of members, if it is filtered
-  // The snapshot told last, as long as someone has it and, when nothing of the topic waits to be
-  // compared, it is still true.
+  // The snapshot sent last, as long as a subscriber has it and, when nothing of the topic waits to
+  // be compared, it is still true.
   std::weak_ptr<Message> snapshot;
   uint64_t since = 0;  // topic->comparisons when it was made
   // Of the thread that compares: the change that it looked at last, and what is seen of all.
@@ -87,7 +88,7 @@ struct SubscriptionHub::Group {
   std::shared_ptr<std::vector<InstanceChange>> seen;
 };
 
-// What the groups of a topic that have filters are to be told.
+// What the groups of a topic that have filters are to be sent.
 struct SubscriptionHub::Waiting {
   // Revisions of the commits: one, or several that were merged. No member's position is in
   // [first, last).
@@ -100,9 +101,9 @@ struct SubscriptionHub::Waiting {
 // A comparison of changes with filters, under way. Begun and ended with the hub locked; in between
 // it is its thread's, and the groups that it finds are kept, whoever leaves meanwhile.
 struct SubscriptionHub::Comparison {
-  Waiting told;
+  Waiting taken;
   std::shared_ptr<const FilterIndex<Group>> filters;  // null: none is under way
-  size_t next = 0;                                    // of told.changes
+  size_t next = 0;                                    // of taken.changes
   std::vector<Group*> seeing;
   // A snapshot is on its way, of a revision that is not known yet: nothing is merged until then.
   // Guarded by the hub's lock.
@@ -127,7 +128,7 @@ struct SubscriptionHub::Topic {
   OwnerCounts filter_owners;    // of filters: each of those who follow one has it
   Group* unfiltered = nullptr;  // the one that has none
 
-  // Commits that the groups with filters have yet to be told, in order.
+  // Commits that the groups with filters have yet to be sent, in order.
   std::deque<Waiting> waiting;
   size_t waiting_changes = 0;
   size_t merged = 0;       // of them, when they were merged last

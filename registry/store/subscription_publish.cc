@@ -14,7 +14,7 @@
 namespace failback {
 namespace {
 
-using Told = SerialNotifier::Told;
+using Notification = SerialNotifier::Notification;
 
 // Services without instances and subscribers whose changes are remembered.
 constexpr size_t kMaxIdleTopics = 10000;
@@ -27,7 +27,7 @@ bool SubscriptionHub::IsTooLong(const Topic& topic, size_t newer) const {
     bytes += DeltaBytes(topic.log[i].change);
   }
   if (bytes <= options_.max_delta_bytes) return false;
-  // Of each key the last change is told.
+  // Of each key the last change is sent.
   absl::flat_hash_map<std::string, size_t> by_key;
   bytes = 0;
   for (size_t i = newer; i < topic.log.size(); ++i) {
@@ -57,7 +57,8 @@ std::shared_ptr<SubscriptionHub::Message> SubscriptionHub::MakeSnapshot(Group* g
   auto message = std::make_shared<Message>(
       revision,
       [epoch = epoch_, revision, flags = FlagsOf(*group->topic), filtered = group->filtered,
-       selector = group->selector, present = std::move(present), runs = runs_, limits]() -> Told {
+       selector = group->selector, present = std::move(present), runs = runs_,
+       limits]() -> Notification {
         std::vector<Blob> matching;
         if (filtered) matching = Matching(selector, present->entries);
         return {nullptr, std::make_shared<StoredSnapshot>(epoch, revision, flags,
@@ -81,7 +82,7 @@ void SubscriptionHub::Log(Topic* topic, uint64_t revision, Iterator begin, Itera
   }
   for (; begin != end; ++begin) topic->log.push_back({revision, *begin});
   if (topic->log.size() > 2 * bound) {
-    // Entries of one revision stay or go together as far as a reader can tell: from the floor on
+    // Entries of one revision stay or go together as far as a reader can see: from the floor on
     // nothing is missing.
     const size_t excess = topic->log.size() - bound;
     topic->floor = topic->log[excess - 1].revision;
@@ -100,24 +101,24 @@ void SubscriptionHub::Await(const std::shared_ptr<Topic>& topic, Waiting waiting
 }
 
 void SubscriptionHub::Merge(Topic* topic) {
-  // Up to where those have heard who have joined since. What is merged begins after it.
-  std::vector<uint64_t> heard;
+  // The positions of those who have joined since. What is merged begins after it.
+  std::vector<uint64_t> joined;
   for (const auto& [name, group] : topic->groups) {
     if (!group->filtered) continue;
     // It may show something that comes and goes within what is merged.
     group->snapshot.reset();
     for (const auto& member : group->members) {
-      if (member->position >= topic->waiting.front().first) heard.push_back(member->position);
+      if (member->position >= topic->waiting.front().first) joined.push_back(member->position);
     }
   }
-  std::sort(heard.begin(), heard.end());
+  std::sort(joined.begin(), joined.end());
   const std::deque<Waiting> waiting = std::exchange(topic->waiting, {});
   topic->waiting_changes = 0;
   for (auto it = waiting.begin(); it != waiting.end();) {
     Waiting merged = *it;
     std::vector<InstanceChange> all(merged.changes->begin(), merged.changes->end());
-    const auto next_heard = std::lower_bound(heard.begin(), heard.end(), merged.first);
-    for (++it; it != waiting.end() && (next_heard == heard.end() || *next_heard >= it->last);
+    const auto next_joined = std::lower_bound(joined.begin(), joined.end(), merged.first);
+    for (++it; it != waiting.end() && (next_joined == joined.end() || *next_joined >= it->last);
          ++it) {
       merged.last = it->last;
       merged.size = it->size;
@@ -142,12 +143,12 @@ bool SubscriptionHub::Compare(const std::shared_ptr<Topic>& topic, Contents cont
   }
   if (!LookAtFilters(topic.get())) return true;
 
-  const Waiting& told = comparison.told;
+  const Waiting& taken = comparison.taken;
   std::vector<Group*> at_length;
   std::vector<std::pair<Group*, Changes>> in_short;
   for (Group* const group : comparison.seeing) {
     Changes seen = std::exchange(group->seen, nullptr);
-    if (IsTooLong(*seen, told.size)) {
+    if (IsTooLong(*seen, taken.size)) {
       at_length.push_back(group);
     } else {
       in_short.emplace_back(group, std::move(seen));
@@ -165,9 +166,9 @@ bool SubscriptionHub::Compare(const std::shared_ptr<Topic>& topic, Contents cont
   Comparison through;  // destroyed without the lock
   MutexLock lock(&mu_);
   for (const auto& [group, seen] : in_short) {
-    TellDelta(group, told.last, seen, deliveries);
+    PublishDelta(group, taken.last, seen, deliveries);
   }
-  for (Group* const group : at_length) TellSnapshot(group, told.last, present, deliveries);
+  for (Group* const group : at_length) PublishSnapshot(group, taken.last, present, deliveries);
   through = std::exchange(comparison, Comparison());
   // As the one reference then left says that it is not shared.
   if (through.filters == topic->filters) through.filters.reset();
@@ -183,9 +184,9 @@ bool SubscriptionHub::BeginComparison(Topic* topic) {
     topic->comparing = false;
     return false;
   }
-  topic->comparison.told = std::move(topic->waiting.front());
+  topic->comparison.taken = std::move(topic->waiting.front());
   topic->waiting.pop_front();
-  topic->waiting_changes -= topic->comparison.told.changes->size();
+  topic->waiting_changes -= topic->comparison.taken.changes->size();
   if (topic->waiting.empty()) topic->merged = 0;
   topic->comparison.filters = topic->filters;
   ++topic->comparisons;
@@ -194,7 +195,7 @@ bool SubscriptionHub::BeginComparison(Topic* topic) {
 
 bool SubscriptionHub::LookAtFilters(Topic* topic) const {
   Comparison& comparison = topic->comparison;
-  const std::vector<InstanceChange>& changes = *comparison.told.changes;
+  const std::vector<InstanceChange>& changes = *comparison.taken.changes;
   ServiceInstance before;
   ServiceInstance after;
   size_t looks = 0;
@@ -223,8 +224,8 @@ bool SubscriptionHub::LookAtFilters(Topic* topic) const {
   return comparison.next == changes.size();
 }
 
-void SubscriptionHub::TellSnapshot(Group* group, uint64_t revision, const SharedPresent& present,
-                                   Deliveries* deliveries) {
+void SubscriptionHub::PublishSnapshot(Group* group, uint64_t revision, const SharedPresent& present,
+                                      Deliveries* deliveries) {
   group->snapshot.reset();
   std::shared_ptr<Message> message;
   for (const auto& member : group->members) {
@@ -236,11 +237,11 @@ void SubscriptionHub::TellSnapshot(Group* group, uint64_t revision, const Shared
   }
 }
 
-void SubscriptionHub::TellDelta(Group* group, uint64_t revision, const Changes& seen,
-                                Deliveries* deliveries) {
+void SubscriptionHub::PublishDelta(Group* group, uint64_t revision, const Changes& seen,
+                                   Deliveries* deliveries) {
   group->snapshot.reset();
   const SetFlags flags = FlagsOf(*group->topic);
-  // Members that have heard the same so far share a message.
+  // Members that have received the same so far share a message.
   absl::flat_hash_map<uint64_t, std::shared_ptr<Message>> by_base;
   std::shared_ptr<Message> message;
   uint64_t base = 0;
@@ -251,7 +252,7 @@ void SubscriptionHub::TellDelta(Group* group, uint64_t revision, const Changes& 
       auto& shared = by_base[base];
       if (shared == nullptr) {
         shared = std::make_shared<Message>(
-            revision, [epoch = epoch_, base, revision, flags, seen]() -> Told {
+            revision, [epoch = epoch_, base, revision, flags, seen]() -> Notification {
               return {MakeDelta(epoch, base, revision, flags, *seen), nullptr};
             });
       }
@@ -313,10 +314,10 @@ void SubscriptionHub::Publish(CommitResult commit, Contents contents, Deliveries
     if (changes->empty()) continue;
     if (Group* const group = topic->unfiltered; group != nullptr) {
       if (IsTooLong(*changes, service.size_after)) {
-        TellSnapshot(group, commit.revision, std::make_shared<Present>(contents(topic->name)),
-                     deliveries);
+        PublishSnapshot(group, commit.revision, std::make_shared<Present>(contents(topic->name)),
+                        deliveries);
       } else {
-        TellDelta(group, commit.revision, changes, deliveries);
+        PublishDelta(group, commit.revision, changes, deliveries);
       }
     }
     if (topic->filters->size() > 0) {
@@ -333,15 +334,15 @@ SetFlags SubscriptionHub::FlagsOf(const Topic& topic) const {
 void SubscriptionHub::SetHeld(Topics services, Deliveries* deliveries) {
   MutexLock lock(&mu_);
   const Topics before = std::exchange(held_, std::move(services));
-  const auto tell = [&](const Topics& some, const Topics& others) {
+  const auto notify = [&](const Topics& some, const Topics& others) {
     for (const std::string& service : some) {
       if (others.contains(service)) continue;
       if (const auto it = topics_.find(service); it != topics_.end())
         TellFlags(*it->second, deliveries);
     }
   };
-  tell(before, held_);
-  tell(held_, before);
+  notify(before, held_);
+  notify(held_, before);
 }
 
 // A message without event: the set is as it was.
@@ -354,7 +355,8 @@ void SubscriptionHub::TellFlags(const Topic& topic, Deliveries* deliveries) {
       auto& message = by_position[member->position];
       if (message == nullptr) {
         message = std::make_shared<Message>(
-            member->position, [epoch = epoch_, revision = member->position, flags]() -> Told {
+            member->position,
+            [epoch = epoch_, revision = member->position, flags]() -> Notification {
               auto event = std::make_shared<SubscribeResponse>();
               event->set_epoch(epoch);
               event->set_revision(revision);

@@ -413,7 +413,8 @@ IntentOutcome State::Transaction::ApplyInSession(const Session& session, const H
   return {absl::OkStatus(), verdict.generation};
 }
 
-// A detached call is another hand: applied in order of arrival, and the fence stays as it is.
+// A detached call is a concurrent writer: applied in order of arrival, and the fence stays as it
+// is.
 IntentOutcome State::Transaction::ApplyDetached(const HashedKey& key, Intent& intent) {
   Record* const record = state_->FindRecord(key);
   const Version& current = Current(record);

@@ -33,7 +33,7 @@ class IntentHistoryTest : public ::testing::Test {
     key.set_service("orders");
     key.set_instance_id(id);
     admin::v1::InstanceDescription description;
-    history_.Tell(key, &description);
+    history_.AddTo(key, &description);
     std::vector<std::string> told;
     for (const auto& change : description.history()) {
       told.push_back(admin::v1::ChangeKind_Name(change.kind()).substr(12) + ": " + change.detail());

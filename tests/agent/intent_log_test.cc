@@ -33,7 +33,7 @@ class IntentLogTest : public FailbackTest {
     log_ = std::make_unique<IntentLog>(options);
     options_.on_event = [this](const IntentEvent& event) {
       ++happened_[event.kind];
-      log_->Tell(event);
+      log_->Record(event);
     };
     LogFrom(LogLevel::kInfo);
   }
@@ -141,7 +141,7 @@ TEST_F(IntentLogTest, WhatIsLeftOutIsThereAtDebugAndCountedAtTheEnd) {
   event.kind = IntentEvent::Kind::kParked;
   event.operation = OperationKind::kSubscribe;
   event.id = "subscribe orders";
-  for (int i = 0; i < 103; ++i) log_->Tell(event);
+  for (int i = 0; i < 103; ++i) log_->Record(event);
   EXPECT_EQ(lines_.size(), 103u);
   EXPECT_EQ(lines_[102].level, LogLevel::kDebug);
   EXPECT_EQ(lines_[102].fields.at("id"), "subscribe orders");

@@ -96,11 +96,11 @@ TEST(SerialNotifierTest, WhatIsDeferredIsMadeOnDeliveryAndKeepsItsPlace) {
   SerialNotifier notifier(listener);
   int made = 0;
   notifier.Post(Event(1));
-  notifier.PostDeferred([&]() -> SerialNotifier::Told {
+  notifier.PostDeferred([&]() -> SerialNotifier::Notification {
     ++made;
     return {nullptr, std::make_shared<EmptyParts>(2, 2)};
   });
-  notifier.PostDeferred([&]() -> SerialNotifier::Told {
+  notifier.PostDeferred([&]() -> SerialNotifier::Notification {
     ++made;
     return {Event(3), nullptr};
   });

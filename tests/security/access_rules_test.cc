@@ -174,7 +174,7 @@ TEST(AccessRulesTest, BadPoliciesNameTheField) {
   EXPECT_THAT(PolicyError("rules: []"), HasSubstr("rules: is required"));
   EXPECT_THAT(PolicyError(""), HasSubstr("rules: is required"));
   EXPECT_THAT(PolicyError("rules:\n- {allow: read, namespaces: a, services: b}"),
-              HasSubstr("rules[0]: is for nobody"));
+              HasSubstr("rules[0]: matches no caller"));
   EXPECT_THAT(PolicyError("rules:\n- {anonymous: true, namespaces: a, services: b}"),
               HasSubstr("rules[0].allow: is required"));
   EXPECT_THAT(PolicyError("rules:\n- {anonymous: true, allow: read, services: b}"),

@@ -1,4 +1,4 @@
-// What a person can do: each asks first where it matters, tells the server, and says how it went.
+// What a person can do: each asks first where it matters, asks the server, and says how it went.
 
 import { instancePath } from "./api.js";
 import { notify } from "./announce.js";
@@ -10,7 +10,7 @@ import { shortMessage } from "./parts.js";
 const BATCH = 100;
 const NAME = "failback operator";
 
-// Runs `change`, and tells what came of it; `done(result)` gives the words. True when it was done.
+// Runs `change`, and shows what came of it; `done(result)` gives the words. True when it was done.
 async function carryOut(change, done) {
   try {
     const result = await change();
@@ -26,7 +26,7 @@ async function carryOut(change, done) {
 // Long enough for an attempt, short enough to wait for.
 const RETRY_WAIT = "3s";
 
-// Tells how the attempt ended.
+// Shows how the attempt ended.
 export const retry = (id, upstream) =>
   carryOut(
     () => act("/pending/retry", { selector: { ids: [id], upstream }, wait: RETRY_WAIT }),
@@ -124,7 +124,7 @@ export async function setOffline(key, offline) {
           title: `Take ${key.instanceId} offline?`,
           danger: true,
           confirm: "Take it offline",
-          text: `Clients of ${key.service} are told to send it nothing. What it registered stays as it is; it comes back only by hand.`,
+          text: `Clients of ${key.service} are notified to send it nothing. What it registered stays as it is; it comes back only by hand.`,
           fields: [
             {
               name: "reason",
@@ -139,7 +139,7 @@ export async function setOffline(key, offline) {
       : {
           title: `Put ${key.instanceId} back into rotation?`,
           confirm: "Put it back",
-          text: `Clients of ${key.service} are told what its owner says of it.`,
+          text: `Clients of ${key.service} get the health that its owner reports.`,
           fields: [yourName()],
         },
   );

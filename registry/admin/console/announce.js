@@ -1,4 +1,4 @@
-// What is said to whoever does not see the page change, and what is shown for a moment to who does.
+// What a screen reader announces when the page changes, and what is shown for a moment.
 
 import { byId, h } from "./dom.js";
 import { icon } from "./icons.js";

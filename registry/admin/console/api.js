@@ -29,7 +29,7 @@ export async function get(path, signal) {
 
 export const etagOf = (path) => answers.get(path)?.etag;
 
-// Drops the answers to paths that nobody asks for any more.
+// Drops the answers to paths that no view asks for any more.
 export function forget(isWanted) {
   for (const path of answers.keys()) if (!isWanted(path)) answers.delete(path);
 }

@@ -1,9 +1,9 @@
 // A table of any length: only the rows near the window are in the document.
 //
 // Rows are of one height (the style's `--row`), placed absolutely in a body as high as all of them, and the
-// page itself scrolls. Assistive technology is told the true count and each row's place (aria-rowcount,
-// aria-rowindex). The one row that the keyboard is on stays in the document wherever the page is
-// scrolled to, so that focus is never lost.
+// page itself scrolls. Assistive technology gets the true count and each row's place (aria-rowcount,
+// aria-rowindex). The one row that the keyboard is on stays in the document wherever the page is scrolled to,
+// so that focus is never lost.
 //
 // Keys: ↑ ↓ or k j, PageUp PageDown, Home End move; Enter opens. Buttons within a row come after it in the
 // tab order; those of other rows are left out of it.
@@ -25,8 +25,8 @@ export class Grid {
   // Grows when rows may look different; a row that was drawn since is only moved.
   #version = 0;
 
-  // columns: [{id, title, sort, class, cell: (row) => nodes}]; `sort` names the field it sorts by.
-  // keyOf(row) tells rows apart; open(row) is called for a click or Enter.
+  // columns: [{id, title, sort, class, cell: (row) => nodes}]; `sort` names the field it sorts by. keyOf(row)
+  // distinguishes rows; open(row) is called for a click or Enter.
   constructor({ label, columns, keyOf, open, onSort, className }) {
     Object.assign(this, { columns, keyOf, open, onSort });
     this.#head = h("div", { role: "rowgroup", class: "grid-head" });

@@ -120,7 +120,7 @@ function tab(route, view, text, views, number, parked) {
 
 function readiness({ agent, readiness: { ready, reasons = [] } = {} }, error) {
   if (error?.code === "UNREACHABLE") return badge("unhealthy", "unreachable");
-  // It was ready once, and clients need not be sent elsewhere; but nobody should take it for well.
+  // It was ready once, and clients need not be sent elsewhere; but it must not look healthy.
   const away = (agent?.upstreams ?? []).filter(
     ({ state }) => enumName(state, "UPSTREAM_STATE") === "connecting",
   );

@@ -42,7 +42,7 @@ const WORDS = {
   expired: "lease expired",
 };
 
-// What an agent tells happened at one of its registries; the rest was somebody's doing.
+// What an agent reports about its registries; the rest was done by a person or a program.
 const AT = new Set([
   "acknowledged",
   "retrying",

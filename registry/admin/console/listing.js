@@ -6,7 +6,7 @@
 
 import { etagOf, get } from "./api.js";
 
-// More rows than this help nobody: the filter narrows them, at the server.
+// More rows than this do not help: the filter narrows them, at the server.
 export const MAX_ROWS = 10_000;
 
 export class Listing {

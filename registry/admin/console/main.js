@@ -181,7 +181,7 @@ function closeDrawer() {
   page?.grid.focus(key);
 }
 
-// Tells those who do not see it what has changed by itself, or by their filter.
+// Announces to those who do not see it what has changed by itself, or by their filter.
 let said = { pending: 0, hash: location.hash };
 function announceChanges() {
   const pending = owed(state.overview);

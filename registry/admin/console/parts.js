@@ -22,7 +22,7 @@ export const stateBadges = (summary) => [
   summary.record?.held && stateOf(summary) === "offline" ? badge("held") : null,
 ];
 
-// A state is told by colour, shape and word.
+// A state is shown by colour, shape and word.
 export const badge = (kind, text = kind) =>
   h("span", { class: `badge is-${kind}` }, icon(kind), text);
 
@@ -66,7 +66,7 @@ export function statusText(status) {
   );
 }
 
-// Who has the key that a later incarnation holds, where the registry tells.
+// Who has the key that a later incarnation holds, where the registry reports it.
 export const holderOf = ({ details = [] }) =>
   details.find(({ metadata }) => metadata?.holder)?.metadata.holder;
 

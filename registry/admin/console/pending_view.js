@@ -45,7 +45,7 @@ function attempt(row, now) {
   );
 }
 
-// An id is a verb and a key: `register default/orders/orders-1`. The last part tells neighbours apart.
+// An id is a verb and a key: `register default/orders/orders-1`. The last part distinguishes neighbours.
 function intent({ id, key, selector, upstream }, overview) {
   const [verb, ...rest] = id.split(" ");
   const name = rest.join(" ");

@@ -1,7 +1,7 @@
 // Asks again and again, cheaply.
 //
-// Each second while the page is seen; more seldom when an answer takes long; hidden, less and less
-// often; and after a failure with a growing delay, which is told.
+// Each second while the page is seen; more seldom when an answer takes long; hidden, less and less often; and
+// after a failure with a growing delay, which is shown.
 
 const INTERVAL_MS = 1000;
 // After an answer that took long, so many times that; but no longer than this.
@@ -18,8 +18,8 @@ export class Poller {
   #delay = INTERVAL_MS;
   #failing = false;
 
-  // `refresh(signal)` gets everything; `onOutcome(error, nextTry)` hears of each end: null, or why it failed
-  // and when (in milliseconds since 1970) it is tried again.
+  // `refresh(signal)` gets everything; `onOutcome(error, nextTry)` is called at each end: null, or why it
+  // failed and when (in milliseconds since 1970) it is tried again.
   constructor(refresh, onOutcome) {
     this.#refresh = refresh;
     this.#onOutcome = onOutcome;

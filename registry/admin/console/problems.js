@@ -1,4 +1,4 @@
-// What whoever is paged has to know first, as banners below the header. Pure.
+// What an operator who is paged has to know first, as banners below the header. Pure.
 
 import { h } from "./dom.js";
 import { codeName, enumName, plural, since, span } from "./format.js";

@@ -241,7 +241,7 @@ class FailbackTest : public testing::Test {
 };
 
 // What is told as one message, however many parts it has; null when it is nothing.
-inline std::shared_ptr<const SubscribeResponse> AsOne(const SerialNotifier::Told& told) {
+inline std::shared_ptr<const SubscribeResponse> AsOne(const SerialNotifier::Notification& told) {
   if (told.snapshot == nullptr) return told.event;
   auto whole = std::make_shared<SubscribeResponse>();
   for (size_t i = 0; i < told.snapshot->parts(); ++i) {

@@ -305,14 +305,14 @@ TEST(WatchedSetTest, ALargeSetIsToldInParts) {
   std::vector<ServiceInstance> instances;
   for (int i = 0; i < 1000; ++i) instances.push_back(LongInstance(absl::StrCat(i), 8000));
   WatchedSet set(true);
-  const WatchedSet::Told told = set.Apply(SnapshotEvent(5, instances));
+  const WatchedSet::Notification told = set.Apply(SnapshotEvent(5, instances));
   ASSERT_NE(told.snapshot, nullptr);
   EXPECT_GT(told.snapshot->parts(), 30);
   EXPECT_EQ(told.snapshot->instances(), 1000);
   EXPECT_EQ(set.Current().snapshot, told.snapshot) << "shared by those who come at the same state";
-  const WatchedSet::Told stale = set.MarkStale();
+  const WatchedSet::Notification stale = set.MarkStale();
   EXPECT_NE(stale.event, nullptr);
-  const WatchedSet::Told again = set.Current();
+  const WatchedSet::Notification again = set.Current();
   ASSERT_NE(again.snapshot, nullptr);
   int received = 0;
   for (size_t i = 0; i < again.snapshot->parts(); ++i) {
@@ -337,7 +337,7 @@ TEST(WatchedSetTest, ALongDeltaIsToldAsASnapshot) {
   WatchedSet set(true);
   set.Apply(SnapshotEvent(5, instances));
   for (auto& instance : instances) instance = LongInstance(instance.key().instance_id(), 1000);
-  const WatchedSet::Told told = set.Apply(DeltaEvent(5, 6, instances));
+  const WatchedSet::Notification told = set.Apply(DeltaEvent(5, 6, instances));
   ASSERT_NE(told.snapshot, nullptr);
   EXPECT_EQ(told.snapshot->revision(), 6);
   // One that is short beside its set stays a delta, up to a size that any client reads.
