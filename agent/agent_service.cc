@@ -9,6 +9,7 @@
 #include "registry/bounded_call.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/merged_pages.h"
 #include "registry/proto_time.h"
 #include "registry/version.h"
 
@@ -182,12 +183,15 @@ absl::StatusOr<ListPendingResponse> AgentService::Pending(const ListPendingReque
   auto begin = std::upper_bound(
       operations.begin(), operations.end(), request.page_token(),
       [](const std::string& token, const PendingOperation& row) { return token < PageToken(row); });
-  auto end = operations.end();
-  if (request.page_size() > 0 && end - begin > request.page_size()) {
-    end = begin + request.page_size();
-    response.set_next_page_token(PageToken(*(end - 1)));
+  size_t bytes = 0;
+  for (; begin != operations.end(); ++begin) {
+    bytes += begin->ByteSizeLong();
+    if (PageIsFull(response.operations_size(), request.page_size(), bytes)) {
+      response.set_next_page_token(PageToken(*response.operations().rbegin()));
+      break;
+    }
+    *response.add_operations() = std::move(*begin);
   }
-  for (; begin != end; ++begin) *response.add_operations() = std::move(*begin);
   return response;
 }
 
@@ -224,12 +228,15 @@ absl::StatusOr<ListIntentsResponse> AgentService::Intents(const ListIntentsReque
     }
   }
   ListIntentsResponse response;
-  for (; it != intents.end() && response.intents_size() < size; ++it) {
+  size_t bytes = 0;
+  for (; it != intents.end(); ++it) {
+    bytes += it->ByteSizeLong();
+    if (PageIsFull(response.intents_size(), size, bytes)) {
+      response.set_next_page_token(
+          absl::WebSafeBase64Escape(IntentToken(*response.intents().rbegin())));
+      break;
+    }
     *response.add_intents() = std::move(*it);
-  }
-  if (it != intents.end()) {
-    response.set_next_page_token(
-        absl::WebSafeBase64Escape(IntentToken(*response.intents().rbegin())));
   }
   return response;
 }

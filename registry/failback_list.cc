@@ -196,7 +196,10 @@ absl::StatusOr<ListResponse> FailbackRegistry::Core::ListKnown(const ListRequest
                                                                const absl::Status& away) {
   if (!known.any && !known.complete) return away;
   std::string after;
-  if (!request.page_token().empty() && !absl::WebSafeBase64Unescape(request.page_token(), &after)) {
+  InstanceKey last;
+  if (!request.page_token().empty() &&
+      (!absl::WebSafeBase64Unescape(request.page_token(), &after) ||
+       !ParseCanonicalKey(after, &last))) {
     return InvalidField("page_token", "is not a token of an earlier page");
   }
   std::map<std::string, InstanceRecord> found;
@@ -227,7 +230,7 @@ absl::StatusOr<ListResponse> FailbackRegistry::Core::ListKnown(const ListRequest
   size_t bytes = 0;
   for (auto& [key, record] : found) {
     bytes += record.ByteSizeLong();
-    if (response.records_size() == page || (response.records_size() > 0 && bytes > kPageBytes)) {
+    if (PageIsFull(response.records_size(), page, bytes)) {
       response.set_next_page_token(absl::WebSafeBase64Escape(
           CanonicalKey(response.records(response.records_size() - 1).instance().key())));
       break;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/validation.h"
 
 namespace failback {
 namespace {
@@ -101,13 +102,13 @@ ListResponse MergePages(int page_size, const MergedPlace& place,
       choice.state = LesserState(choice.state, record.state());
     }
   }
+  const int limit = page_size == 0 ? kMaxPageSize : std::min(page_size, kMaxPageSize);
   MergedPlace next = place;
   size_t bytes = 0;
   for (const auto& [key, choice] : found) {
     if (end.has_value() && key > *end) break;
     bytes += choice.record->ByteSizeLong();
-    if ((page_size > 0 && merged.records_size() == page_size) ||
-        (merged.records_size() > 0 && bytes > kPageBytes)) {
+    if (PageIsFull(merged.records_size(), limit, bytes)) {
       end = next.after;
       break;
     }

@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 
+#include "registry/merged_pages.h"
+#include "registry/validation.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/owned_subscriber.h"
 
@@ -816,6 +818,48 @@ TEST_F(FailbackBoundsTest, ListFromMemoryPages) {
   }
   EXPECT_EQ(seen.size(), 25);
   EXPECT_EQ(request.page_token(), "");
+}
+
+TEST_F(FailbackBoundsTest, ListFromMemory_BoundsThePageAsTheStoreDoes) {
+  GoAway();
+  Start();
+  for (int i = 0; i <= kMaxPageSize; ++i) Register(absl::StrCat("i", i));
+  for (const int page_size : {0, kMaxPageSize + 1}) {
+    ListRequest request;
+    request.set_page_size(page_size);
+    Answer<ListResponse> answer;
+    registry_->List(request, answer.Catch());
+    ASSERT_TRUE(answer.get().ok());
+    EXPECT_EQ(answer.get()->records_size(), kMaxPageSize);
+    EXPECT_NE(answer.get()->next_page_token(), "");
+  }
+  // Large ones: the bytes end the page.
+  for (int i = 0; i < 200; ++i) {
+    ServiceInstance instance = MakeInstance(absl::StrCat("a", i));
+    for (int entry = 0; entry < 15; ++entry) {
+      (*instance.mutable_metadata())[absl::StrCat("key", entry)] = std::string(1000, 'x');
+    }
+    Register(MakeRegister({instance}));
+  }
+  Answer<ListResponse> answer;
+  registry_->List(ListRequest(), answer.Catch());
+  ASSERT_TRUE(answer.get().ok());
+  EXPECT_LE(answer.get()->ByteSizeLong(), kPageBytes + (64 << 10));
+  EXPECT_LT(answer.get()->records_size(), 200);
+  EXPECT_NE(answer.get()->next_page_token(), "");
+}
+
+TEST_F(FailbackBoundsTest, ListFromMemory_RefusesATokenThatIsNoPlace) {
+  GoAway();
+  Start();
+  Register("a");
+  for (const char* token : {"$", "bm8ga2V5"}) {  // not base64; "no key"
+    ListRequest request;
+    request.set_page_token(token);
+    Answer<ListResponse> answer;
+    registry_->List(request, answer.Catch());
+    EXPECT_EQ(answer.get().status().message(), "page_token: is not a token of an earlier page");
+  }
 }
 
 }  // namespace

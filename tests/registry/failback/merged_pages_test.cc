@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
+#include "registry/validation.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {
@@ -75,6 +76,28 @@ TEST(MergedPagesTest, AnIntentIsAcknowledgedWhenAllHaveIt) {
   pages[1].mutable_records(0)->set_state(registry::v1::INTENT_STATE_ACCEPTED);
   const ListResponse merged = MergePages(0, *MergedPlace::Parse("", 2), {pages[0], pages[1]});
   EXPECT_EQ(merged.records(0).state(), registry::v1::INTENT_STATE_ACCEPTED);
+}
+
+TEST(MergedPagesTest, PageOfSeveralRegistries_HasAtMostTheLargestPageSize) {
+  std::map<std::string, uint32_t> held[2];
+  for (int i = 0; i < kMaxPageSize; ++i) held[i % 2][absl::StrCat("i", 10000 + i)] = 1;
+  held[0]["last"] = 1;
+  for (const int page_size : {0, kMaxPageSize + 1}) {
+    const ListResponse merged =
+        MergePages(page_size, *MergedPlace::Parse("", 2),
+                   {Page(held[0], "", kMaxPageSize), Page(held[1], "", kMaxPageSize)});
+    EXPECT_EQ(merged.records_size(), kMaxPageSize);
+    EXPECT_NE(merged.next_page_token(), "");
+  }
+}
+
+TEST(MergedPagesTest, PageIsFull_AtItsRowsOrItsBytes_ButNeverEmpty) {
+  EXPECT_FALSE(PageIsFull(0, 1, kPageBytes + 1));
+  EXPECT_FALSE(PageIsFull(1, 2, kPageBytes));
+  EXPECT_TRUE(PageIsFull(2, 2, 1));
+  EXPECT_TRUE(PageIsFull(1, 2, kPageBytes + 1));
+  EXPECT_FALSE(PageIsFull(100000, 0, kPageBytes));
+  EXPECT_TRUE(PageIsFull(1, 0, kPageBytes + 1));
 }
 
 TEST(MergedPagesTest, RandomListingsAreCompleteSortedAndWithoutRepetition) {
