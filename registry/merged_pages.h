@@ -45,13 +45,13 @@ struct MergedPlace {
 // Of two states of one intent at two registries, the one that is less far.
 registry::v1::IntentState LesserState(registry::v1::IntentState a, registry::v1::IntentState b);
 
-// The page after `place`; `pages` has one for each registry, empty where the listing has ended.
 // Whether a page of `rows` rows ends before the next one, with which it would have `bytes` bytes.
 // The first row always fits. `limit` is the most rows; 0: the bytes alone are bounded.
 constexpr bool PageIsFull(int rows, int limit, size_t bytes) {
   return (limit > 0 && rows == limit) || (rows > 0 && bytes > kPageBytes);
 }
 
+// The page after `place`; `pages` has one for each registry, empty where the listing has ended.
 // At most `page_size` records (0: kMaxPageSize, which is also the most) and about kPageBytes.
 ListResponse MergePages(int page_size, const MergedPlace& place,
                         const std::vector<ListResponse>& pages);

@@ -148,7 +148,7 @@ class SerialNotifier {
       } else if (item.notification.event != nullptr) {
         listener_->OnNotify(item.notification.event);
       } else {
-        TellSnapshot(std::move(item));
+        PostSnapshot(std::move(item));
       }
     } catch (...) {
       MutexLock lock(&mu_);
@@ -158,7 +158,7 @@ class SerialNotifier {
   }
 
   // A snapshot that the listener does not take comes part by part, each as a call of its own.
-  void TellSnapshot(Item item) {
+  void PostSnapshot(Item item) {
     const Snapshot snapshot = item.notification.snapshot;
     if (item.part == 0 && listener_->OnSnapshot(snapshot)) return;
     const Event part = snapshot->Part(item.part);

@@ -15,8 +15,8 @@
 //   SubscriptionHub::Deliver(deliveries);
 //
 // Comparing changes with filters takes long where there are many, so that is not done with the hub
-// locked. Publish notifies those without a filter. For the others the commit waits at its topic, and
-// the topic is due: one thread at a time compares what waits, commit by commit, against the filters
+// locked. Publish notifies those without a filter. For the others the commit waits at its topic,
+// and the topic is due: one thread at a time compares what waits, commit by commit, against the filters
 // as they were when it began with a commit (they are shared, and copied before they change), and
 // locks the hub to send what was seen. Other topics, commits and new subscriptions do not wait for
 // it. It is done in turns, so that a few threads can serve all topics in turn.
