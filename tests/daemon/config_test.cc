@@ -292,6 +292,8 @@ TEST_F(ConfigLoaderTest, BadValuesNameTheFlagOrTheVariable) {
   ASSERT_EQ(Parse({"--session-ttl", "soon"}), std::nullopt);
   EXPECT_EQ(LoadError(),
             "--session-ttl: 'soon' is not a duration; write it as 10s, 500ms or 1m30s");
+  ASSERT_EQ(Parse({"--zone", "\xff"}), std::nullopt);
+  EXPECT_EQ(LoadError(), "--zone: '\\xff' is not UTF-8");
   ASSERT_EQ(Parse({"--session-ttl", "10s"}), std::nullopt);
   const ScopedEnv level("FAILBACK_LOG_LEVEL", "loud");
   EXPECT_EQ(LoadError(), "FAILBACK_LOG_LEVEL: 'loud' is not one of debug, info, warning, error");

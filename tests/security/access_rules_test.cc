@@ -1,7 +1,10 @@
 #include "registry/security/access_rules.h"
 
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -10,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/errors.h"
+#include "registry/security/identity.h"
 
 namespace failback {
 namespace {
@@ -170,6 +174,51 @@ TEST(AccessRulesTest, TokensWithoutPolicyAskForCredentials) {
   EXPECT_TRUE(Allowed(rules.Judge(Certificate({"x"}), PERMISSION_REGISTER, "a", "b")));
 }
 
+// Of a connection.
+class FakeAuthContext final : public grpc::AuthContext {
+ public:
+  explicit FakeAuthContext(std::multimap<std::string, std::string> properties)
+      : properties_(std::move(properties)) {}
+
+  std::vector<grpc::string_ref> FindPropertyValues(const std::string& name) const override {
+    std::vector<grpc::string_ref> values;
+    const auto [begin, end] = properties_.equal_range(name);
+    for (auto it = begin; it != end; ++it) {
+      values.emplace_back(it->second.data(), it->second.size());
+    }
+    return values;
+  }
+  bool IsPeerAuthenticated() const override { return true; }
+  std::vector<grpc::string_ref> GetPeerIdentity() const override { return {}; }
+  std::string GetPeerIdentityPropertyName() const override { return ""; }
+  grpc::AuthPropertyIterator begin() const override { return NoProperty(); }
+  grpc::AuthPropertyIterator end() const override { return NoProperty(); }
+  void AddProperty(const std::string&, const grpc::string_ref&) override {}
+  bool SetPeerIdentityPropertyName(const std::string&) override { return false; }
+
+ private:
+  struct NoProperty : grpc::AuthPropertyIterator {};
+
+  const std::multimap<std::string, std::string> properties_;
+};
+
+// Names go into session ids, logs and messages.
+TEST(AccessRulesTest, NamesOfCertificatesThatAreNoTextAreNone) {
+  const auto identity = [](std::multimap<std::string, std::string> properties) {
+    return IdentityOfPeer(FakeAuthContext(std::move(properties)));
+  };
+  EXPECT_EQ(identity({}).kind, Identity::Kind::kAnonymous);
+  EXPECT_EQ(identity({{"x509_common_name", "\xe9"}}).kind, Identity::Kind::kAnonymous);
+  EXPECT_EQ(identity({{"x509_common_name", ""}}).kind, Identity::Kind::kAnonymous);
+  EXPECT_EQ(identity({{"x509_common_name", "é"}}).ToString(), "certificate é");
+  const Identity several = identity({{"x509_common_name", "common"},
+                                     {"peer_dns", "\xe9.internal"},
+                                     {"peer_dns", "orders.internal"},
+                                     {"peer_uri", "spiffe://prod/orders"}});
+  EXPECT_THAT(several.names, ::testing::ElementsAre("spiffe://prod/orders", "orders.internal"));
+  EXPECT_EQ(several.kind, Identity::Kind::kCertificate);
+}
+
 TEST(AccessRulesTest, BadPoliciesNameTheField) {
   EXPECT_THAT(PolicyError("rules: []"), HasSubstr("rules: is required"));
   EXPECT_THAT(PolicyError(""), HasSubstr("rules: is required"));
@@ -199,6 +248,11 @@ TEST(AccessRulesTest, BadTokensNameTheFieldAndNotTheToken) {
   };
   EXPECT_THAT(error("tokens: []"), HasSubstr("tokens: is required"));
   EXPECT_THAT(error("tokens:\n- {sha256: abc}"), HasSubstr("tokens[0].name: is required"));
+  config::v1::Tokens unreadable;
+  unreadable.add_tokens()->set_name("\xe9");
+  unreadable.mutable_tokens(0)->set_sha256(absl::BytesToHexString(Sha256("x")));
+  EXPECT_THAT(std::string(AccessRules::Make(nullptr, &unreadable).status().message()),
+              HasSubstr("tokens[0].name: is not UTF-8"));
   const std::string message = error("tokens:\n- {name: a, sha256: my-secret}");
   EXPECT_THAT(message, HasSubstr("tokens[0].sha256: is no SHA-256 digest"));
   EXPECT_THAT(message, ::testing::Not(HasSubstr("my-secret")));

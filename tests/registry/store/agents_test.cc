@@ -91,6 +91,22 @@ TEST_F(AgentsTest, ReportOutOfBounds_IsIgnoredAndTheSessionRenewed) {
     EXPECT_TRUE(Renew(a, Report(name)));
     EXPECT_EQ(Agents().agents_size(), 0) << name;
   }
+  const auto ignored = [&](void (*change)(registry::v1::AgentReport*)) {
+    registry::v1::AgentReport report = Report("host-a");
+    change(&report);
+    return Renew(a, report) && Agents().agents_size() == 0;
+  };
+  EXPECT_TRUE(ignored([](auto* report) { report->set_version("\xff"); }));
+  EXPECT_TRUE(ignored([](auto* report) { report->set_version(std::string(65, 'x')); }));
+  EXPECT_TRUE(ignored([](auto* report) { report->set_journal_error("disk\nfull"); }));
+  EXPECT_TRUE(ignored([](auto* report) { report->set_journal_error(std::string(129, 'x')); }));
+  // Each is short enough, and all of them are not.
+  EXPECT_TRUE(ignored([](auto* report) {
+    for (int i = 0; i < 128; ++i) {
+      report->mutable_name()->append("€");
+      report->mutable_journal_error()->append("€");
+    }
+  }));
   EXPECT_TRUE(Renew(a, Report(std::string(128, 'x'))));
   EXPECT_EQ(Agents().agents_size(), 1);
 }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
@@ -82,6 +83,11 @@ TEST_F(StoredTextTest, AMarkThatNobodyCouldReadIsRefused) {
   EXPECT_EQ(SetOffline("1", "disk", std::string(126, 'x') + "\xc3"),
             InvalidField("by", "\"" + std::string(64, 'x') + "\"... is not UTF-8"));
   EXPECT_EQ(ReasonOf(SetOffline("1", "\xe9", "alice")), registry::v1::ERROR_REASON_INVALID_FIELD);
+  for (const char* control : {"a\nb", "a\x1b[31m", "a\xc2\x9b"}) {
+    EXPECT_EQ(ReasonOf(SetOffline("1", control, "alice")),
+              registry::v1::ERROR_REASON_INVALID_FIELD);
+    EXPECT_EQ(ReasonOf(SetOffline("1", "disk", control)), registry::v1::ERROR_REASON_INVALID_FIELD);
+  }
   EXPECT_EQ(SetOffline("1", "é", "token é"), absl::OkStatus());
   EXPECT_EQ(OverTheWire().records(0).instance().offline().by(), "token é");
 }
@@ -114,6 +120,27 @@ TEST_F(StoredTextTest, WhatIsStoredHarmsNoNeighbour) {
   // Its owner states it again.
   EXPECT_TRUE(Register(session, MakeInstance("orders", "2"), 2).ok());
   EXPECT_EQ(OverTheWire().records_size(), 3);
+}
+
+TEST_F(StoredTextTest, HoweverManyThereAreTheLogIsShort) {
+  const std::string session = Session("a");
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(Register(session, MakeInstance("orders", absl::StrCat(i)), 1).ok());
+  }
+  registry_.reset();
+  for (int i = 0; i < 49; ++i) {
+    ServiceInstance instance = MakeInstance("orders", absl::StrCat(i));
+    instance.set_zone("\xe9");
+    RowOf(absl::StrCat(i)).instance = Blob(CanonicalInstance(instance));
+  }
+  Open();
+  EXPECT_EQ(OverTheWire().records_size(), 1);
+  int told = 0;
+  for (size_t at = log_.find("left out"); at != std::string::npos;
+       at = log_.find("left out", at + 1)) {
+    ++told;
+  }
+  EXPECT_EQ(told, 20) << log_;
 }
 
 }  // namespace
