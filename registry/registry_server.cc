@@ -16,6 +16,7 @@
 #include "google/protobuf/arena.h"
 #include "registry/bounded_parse.h"
 #include "registry/call_gauge.h"
+#include "registry/fair_queue.h"
 #include "registry/grpc_threads.h"
 #include "registry/register_stream.h"
 #include "registry/security/guarded_registry.h"
@@ -201,6 +202,9 @@ class RegistryServer::Service final : public ServiceBase {
         overload_delay_(options.overload_delay),
         max_bulk_bytes_(options.max_bulk_bytes),
         calls_(options.max_calls_in_flight),
+        lists_of_owners_(static_cast<int>(
+            SharedLimit{"calls", "limits.max_calls_in_flight", options.max_calls_in_flight}
+                .share())),
         subscriptions_(options.max_subscriptions),
         subscriptions_of_owners_(static_cast<int>(
             SharedLimit{"subscriptions", "limits.max_subscriptions", options.max_subscriptions}
@@ -404,9 +408,10 @@ class RegistryServer::Service final : public ServiceBase {
     } else if (!subscribe_streams_.Add(*state)) {
       (*state)->Started(ShuttingDown());
     } else {
-      reads_->Execute([reactor, registry = *std::move(registry), request = std::move(request)] {
-        reactor->Start(registry.get(), request);
-      });
+      Read(ReaderOf(*context, owner),
+           [reactor, registry = *std::move(registry), request = std::move(request)] {
+             reactor->Start(registry.get(), request);
+           });
     }
     return reactor;
   }
@@ -423,7 +428,20 @@ class RegistryServer::Service final : public ServiceBase {
     absl::Status refusal;
     if (token == nullptr) refusal = Overloaded(Limit::kCalls, calls_.limit());
     if (stopping_) refusal = ShuttingDown();
-    const std::shared_ptr<Registry> registry = RegistryFor(context, &refusal);
+    constexpr bool kIsList = std::is_same_v<Request, ListRequest>;
+    std::string owner;
+    const std::shared_ptr<Registry> registry =
+        RegistryFor(context, &refusal, kIsList ? &owner : nullptr);
+    std::shared_ptr<void> list;
+    if constexpr (kIsList) {
+      if (refusal.ok()) list = lists_of_owners_.Enter(owner);
+      if (refusal.ok() && list == nullptr) {
+        token.reset();  // while the refusal is on its way, however long
+        refusal = Overloaded(
+            Limit::kCalls, lists_of_owners_.limit(),
+            absl::StrCat(" (Lists of one owner, its share of ", calls_.limit(), " calls)"));
+      }
+    }
     Request request;
     if (refusal.ok()) refusal = ParseWithin(kSmallRequest, bytes, &request);
     // Where callers have no names, none may take one.
@@ -440,8 +458,14 @@ class RegistryServer::Service final : public ServiceBase {
         response, std::move(token), {&call_stats_, name},
         [&](Callback<Response> done) {
           if (!refusal.ok()) return std::move(done)(refusal);
-          if constexpr (std::is_same_v<Request, ListRequest>) {
-            return ListElsewhere(registry, std::move(request), std::move(done));
+          if constexpr (kIsList) {
+            done = [list = std::move(list),
+                    done = std::move(done)](absl::StatusOr<Response> response) mutable {
+              list.reset();  // before the caller can ask again
+              std::move(done)(std::move(response));
+            };
+            return ListElsewhere(ReaderOf(context, owner), registry, std::move(request),
+                                 std::move(done));
           }
           (registry.get()->*method)(request, std::move(done));
         },
@@ -450,11 +474,33 @@ class RegistryServer::Service final : public ServiceBase {
 
   // What a read costs is its caller's choice: large sets, filters that match little. So reads have
   // threads of their own, and those that serve connections are free to renew sessions: an instance
-  // that lives does not expire because others read.
-  void ListElsewhere(std::shared_ptr<Registry> registry, ListRequest request,
-                     Callback<ListResponse> done) {
-    reads_->Execute([this, registry = std::move(registry), request = std::move(request),
-                     parent = CurrentTrace(), done = std::move(done)]() mutable {
+  // that lives does not expire because others read. Readers take turns on these threads.
+  void Read(const std::string& reader, absl::AnyInvocable<void() &&> read) {
+    {
+      MutexLock lock(&reads_mu_);
+      waiting_reads_.Push(reader, std::move(read));
+    }
+    // Each runs the next one, whosever it is.
+    reads_->Execute([this] {
+      absl::AnyInvocable<void() &&> next;
+      {
+        MutexLock lock(&reads_mu_);
+        next = waiting_reads_.Pop();
+      }
+      std::move(next)();
+    });
+  }
+
+  // Who takes turns: the owner, or where callers have no names, the connection.
+  static std::string ReaderOf(const grpc::CallbackServerContext& context,
+                              const std::string& owner) {
+    return owner.empty() ? ConnectionOf(context.peer()) : owner;
+  }
+
+  void ListElsewhere(const std::string& reader, std::shared_ptr<Registry> registry,
+                     ListRequest request, Callback<ListResponse> done) {
+    Read(reader, [this, registry = std::move(registry), request = std::move(request),
+                  parent = CurrentTrace(), done = std::move(done)]() mutable {
       const ScopedTrace trace(std::move(parent));
       if (stopping_) return std::move(done)(ShuttingDown());
       Guarded([&] { registry->List(request, std::move(done)); }).IgnoreError();
@@ -570,9 +616,9 @@ class RegistryServer::Service final : public ServiceBase {
 
   // As RegistryFor; an error goes to `refusal`, and with one already there it is not looked for.
   std::shared_ptr<Registry> RegistryFor(const grpc::ServerContextBase& context,
-                                        absl::Status* refusal) {
+                                        absl::Status* refusal, std::string* owner = nullptr) {
     if (!refusal->ok()) return nullptr;
-    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(context);
+    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(context, owner);
     *refusal = registry.status();
     return registry.ok() ? *std::move(registry) : nullptr;
   }
@@ -603,6 +649,7 @@ class RegistryServer::Service final : public ServiceBase {
   CallStats call_stats_;
   Gauge calls_;
   Gauge bulk_calls_{0};  // no limit; under way, as `call` has not returned
+  KeyedGauge lists_of_owners_;  // waiting or under way
   Gauge subscriptions_;
   KeyedGauge subscriptions_of_owners_;
   KeyedGauge subscriptions_per_connection_;
@@ -614,6 +661,8 @@ class RegistryServer::Service final : public ServiceBase {
   OpenStreams<RenewalReactor::State> renewal_streams_;
   OpenStreams<RegisterStreamReactor::State> register_streams_;
   std::unique_ptr<ThreadPool> bulk_ = std::make_unique<ThreadPool>(BulkThreads());
+  Mutex reads_mu_;
+  FairQueue<absl::AnyInvocable<void() &&>> waiting_reads_ ABSL_GUARDED_BY(reads_mu_);
   std::unique_ptr<ThreadPool> reads_ = std::make_unique<ThreadPool>(BulkThreads());
   std::unique_ptr<PeriodicTask> sweep_;
 };

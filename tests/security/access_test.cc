@@ -1,10 +1,15 @@
 // Who may do what, over the wire: the registry on an embedded store, callers with tokens, and rules
 // that change.
 
+#include <atomic>
+#include <chrono>
+#include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +27,7 @@
 #include "registry/security/guarded_registry.h"
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
+#include "retry/mutex.h"
 #include "tests/registry/fake_registry.h"
 #include "tests/registry/registry_calls.h"
 #include "tests/registry/wire/register_stream_client.h"
@@ -464,6 +470,127 @@ TEST_F(AccessTest, NoCallerTakesAllSubscriptions) {
     subscription.context->TryCancel();
     EXPECT_EQ(subscription.End().code(), absl::StatusCode::kCancelled);
   }
+}
+
+// A registry in which listing `orders` takes as long as the test wants.
+class SlowReads {
+ public:
+  SlowReads(const std::string& address, std::shared_ptr<AccessControl> access,
+            int max_calls_in_flight) {
+    fake_.lists.AnswerWith([this](const ListRequest& request) {
+      if (request.selector().service() == "orders") {
+        MutexLock lock(&mu_);
+        while (permits_ == 0) changed_.Wait(&mu_);
+        --permits_;
+      } else {
+        others_begun_ = true;
+      }
+      return ListResponse();
+    });
+    RegistryServer::Options options;
+    options.listen = {address};
+    options.access = std::move(access);
+    options.max_calls_in_flight = max_calls_in_flight;
+    auto server = RegistryServer::Start(&fake_, options);
+    if (!server.ok()) Fatal(server.status().ToString());
+    server_ = *std::move(server);
+    stub_ = RegistryService::NewStub(
+        grpc::CreateChannel(server_->addresses()[0], grpc::InsecureChannelCredentials()));
+  }
+  ~SlowReads() {
+    Permit(static_cast<int>(calls_.size()));
+    for (Call& call : calls_) {
+      if (call.end.valid()) call.end.wait();
+    }
+  }
+
+  // Begins one.
+  void List(std::unique_ptr<grpc::ClientContext> context, const std::string& service) {
+    Call& call = calls_.emplace_back();
+    call.context = std::move(context);
+    call.request.mutable_selector()->set_service(service);
+    stub_->async()->List(
+        call.context.get(), &call.request, &call.response,
+        [&call](const grpc::Status& status) { call.status.set_value(StatusFromGrpc(status)); });
+  }
+  // How the `index`-th ended.
+  absl::Status End(size_t index) { return calls_[index].end.get(); }
+
+  // Whether so many come to be at the server at once.
+  bool WaitForCalls(int64_t count) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (server_->Stats().calls_in_flight != count) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+
+  // So many slow ones may end.
+  void Permit(int count) {
+    MutexLock lock(&mu_);
+    permits_ += count;
+    changed_.SignalAll();
+  }
+  bool others_begun() const { return others_begun_; }
+  FakeRegistry& fake() { return fake_; }
+
+ private:
+  struct Call {
+    std::unique_ptr<grpc::ClientContext> context;
+    ListRequest request;
+    ListResponse response;
+    std::promise<absl::Status> status;
+    std::future<absl::Status> end = status.get_future();
+  };
+
+  Mutex mu_;
+  CondVar changed_;
+  int permits_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<bool> others_begun_ = false;
+  FakeRegistry fake_;
+  std::deque<Call> calls_;
+  std::unique_ptr<RegistryServer> server_;
+  std::unique_ptr<RegistryService::Stub> stub_;
+};
+
+TEST_F(AccessTest, NoCallersSlowReadsHoldUpThoseOfOthers) {
+  constexpr int kReads = 1000;
+  SlowReads slow(absl::StrCat("unix:", folder_.File("reads")), access_, 10 * kReads);
+  for (int i = 0; i < kReads; ++i) slow.List(As("orders"), "orders");
+  ASSERT_TRUE(slow.WaitForCalls(kReads));
+  slow.List(As("reader"), "other");
+  ASSERT_TRUE(slow.WaitForCalls(kReads + 1));
+  // As threads become free, one by one, its turn comes long before the others have been served.
+  for (int i = 0; i < kReads / 2 && !slow.others_begun(); ++i) {
+    const size_t begun = slow.fake().lists.request_count();
+    slow.Permit(1);
+    ASSERT_TRUE(slow.fake().lists.WaitForRequests(begun + 1));
+  }
+  EXPECT_TRUE(slow.others_begun());
+  EXPECT_EQ(slow.End(kReads), absl::OkStatus());
+  slow.Permit(kReads);
+  for (int i = 0; i < kReads; ++i) EXPECT_EQ(slow.End(i), absl::OkStatus());
+}
+
+TEST_F(AccessTest, NoCallersListsTakeAllCalls) {
+  SlowReads slow(absl::StrCat("unix:", folder_.File("reads")), access_, 4);
+  for (int i = 0; i < 2; ++i) slow.List(As("orders"), "orders");
+  ASSERT_TRUE(slow.WaitForCalls(2));
+  slow.List(As("orders"), "orders");
+  const absl::Status refused = slow.End(2);
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_OVERLOADED) << refused;
+  EXPECT_EQ(ReasonMetadata(refused, "limit"), "2");
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("its share of 4 calls"));
+  slow.List(As("reader"), "other");
+  slow.Permit(2);
+  EXPECT_EQ(slow.End(0), absl::OkStatus());
+  EXPECT_EQ(slow.End(1), absl::OkStatus());
+  EXPECT_EQ(slow.End(3), absl::OkStatus());
+  ASSERT_TRUE(slow.WaitForCalls(0));
+  slow.Permit(1);
+  slow.List(As("orders"), "orders");
+  EXPECT_EQ(slow.End(4), absl::OkStatus()) << "there is room again";
 }
 
 TEST_F(AccessTest, WhoMayRegisterNothingReportsNothing) {
