@@ -13,15 +13,8 @@ namespace failback {
 namespace etcd {
 namespace {
 
-using etcdserverpb::LeaseGrantRequest;
-using etcdserverpb::LeaseGrantResponse;
-using etcdserverpb::LeaseTimeToLiveRequest;
-using etcdserverpb::LeaseTimeToLiveResponse;
-using etcdserverpb::TxnRequest;
-using etcdserverpb::TxnResponse;
 using failback::etcd::v1::SessionRecord;
 
-constexpr int kMaxTries = 8;
 // What a session has is not counted again before.
 constexpr absl::Duration kCountAgain = absl::Seconds(5);
 // New leases at a time.
@@ -124,15 +117,16 @@ void Sessions::Grow(SessionPtr session) {
     AddLeases(session, *granted, 0);
   });
   for (int64_t i = 0; i < wanted; ++i) {
-    LeaseGrantRequest grant;
+    etcdserverpb::LeaseGrantRequest grant;
     grant.set_ttl(LeaseSeconds(session->ttl()));
-    client_->LeaseGrant(std::move(grant),
-                        [gather, granted, granted_mu](absl::StatusOr<LeaseGrantResponse> response) {
-                          gather->Note(response.status());
-                          if (!response.ok()) return;
-                          MutexLock lock(granted_mu.get());
-                          granted->push_back(response->id());
-                        });
+    client_->LeaseGrant(
+        std::move(grant),
+        [gather, granted, granted_mu](absl::StatusOr<etcdserverpb::LeaseGrantResponse> response) {
+          gather->Note(response.status());
+          if (!response.ok()) return;
+          MutexLock lock(granted_mu.get());
+          granted->push_back(response->id());
+        });
   }
 }
 
@@ -145,11 +139,12 @@ void Sessions::ReadCounts(const SessionPtr& session, std::vector<int64_t> uncoun
                           absl::AnyInvocable<void(absl::Status) &&> done) {
   auto gather = std::make_shared<Gather>(std::move(done));
   for (const int64_t lease : uncounted) {
-    LeaseTimeToLiveRequest read;
+    etcdserverpb::LeaseTimeToLiveRequest read;
     read.set_id(lease);
     read.set_keys(true);
     client_->LeaseTimeToLive(
-        std::move(read), [gather, session, lease](absl::StatusOr<LeaseTimeToLiveResponse> answer) {
+        std::move(read),
+        [gather, session, lease](absl::StatusOr<etcdserverpb::LeaseTimeToLiveResponse> answer) {
           gather->Note(answer.status());
           if (!answer.ok()) return;
           MutexLock lock(&session->mu);
@@ -165,7 +160,7 @@ void Sessions::ReadCounts(const SessionPtr& session, std::vector<int64_t> uncoun
 void Sessions::AddLeases(SessionPtr session, std::vector<int64_t> leases, int tries) {
   const std::string key = keys_->Session(session->id);
   SessionRecord record;
-  TxnRequest write;
+  etcdserverpb::TxnRequest write;
   {
     MutexLock lock(&session->mu);
     record = RecordOf(*session);
@@ -176,7 +171,7 @@ void Sessions::AddLeases(SessionPtr session, std::vector<int64_t> leases, int tr
   AddPut(key, record.SerializeAsString(), first, write.mutable_success());
   AddGet(key, write.mutable_failure());
   client_->Txn(std::move(write), [this, session, leases, tries, value = record.SerializeAsString()](
-                                     absl::StatusOr<TxnResponse> response) {
+                                     absl::StatusOr<etcdserverpb::TxnResponse> response) {
     const auto give_up = [&](const absl::Status& status) {
       for (const int64_t lease : leases) Revoke(lease);
       Grown(session, status);

@@ -21,15 +21,10 @@ namespace failback {
 namespace etcd {
 namespace {
 
-using etcdserverpb::LeaseGrantRequest;
-using etcdserverpb::LeaseGrantResponse;
-using etcdserverpb::LeaseTimeToLiveRequest;
-using etcdserverpb::LeaseTimeToLiveResponse;
 using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
 using failback::etcd::v1::SessionRecord;
 
-constexpr int kMaxTries = 8;
 // In one transaction.
 constexpr size_t kKeysAtOnce = 100;
 constexpr size_t kBytesAtOnce = 1 << 20;
@@ -40,69 +35,70 @@ constexpr absl::Duration kRenewInterval = absl::Milliseconds(500);
 
 void Sessions::Retime(SessionPtr session, absl::Duration ttl, int tries,
                       absl::AnyInvocable<void(absl::Status) &&> done) {
-  LeaseGrantRequest grant;
+  etcdserverpb::LeaseGrantRequest grant;
   grant.set_ttl(LeaseSeconds(ttl));
-  client_->LeaseGrant(std::move(grant), [this, session, ttl, tries, done = std::move(done)](
-                                            absl::StatusOr<LeaseGrantResponse> granted) mutable {
-    if (!granted.ok()) return std::move(done)(granted.status());
-    const std::string key = keys_->Session(session->id);
-    const int64_t lease = granted->id();
-    SessionRecord record;
-    TxnRequest write;
-    {
-      MutexLock lock(&session->mu);
-      record = RecordOf(*session);
-      CompareModified(key, session->mod_revision, &write);
-    }
-    record.set_ttl_ms(absl::ToInt64Milliseconds(ttl));
-    *record.mutable_retiring() = record.leases();
-    record.clear_leases();
-    record.add_leases(lease);
-    record.mutable_leases()->MergeFrom(record.retiring());
-    const std::string value = record.SerializeAsString();
-    AddPut(key, value, lease, write.mutable_success());
-    AddGet(key, write.mutable_failure());
-    client_->Txn(
-        std::move(write), [this, session, ttl, tries, lease, value,
-                           done = std::move(done)](absl::StatusOr<TxnResponse> response) mutable {
-          // It may have been done all the same: then the next OpenSession finds it.
-          if (!response.ok()) return std::move(done)(response.status());
-          if (response->succeeded()) {
-            mvccpb::KeyValue kv;
-            kv.set_value(value);
-            kv.set_create_revision(session->create_revision);
-            kv.set_mod_revision(response->header().revision());
-            Adopt(session->id, kv);
-            {
-              MutexLock lock(&session->mu);
-              for (Session::Lease& entry : session->leases) {
-                // The session's own.
-                if (entry.id == lease && entry.keys == Session::kUncounted) entry.keys = 1;
+  client_->LeaseGrant(
+      std::move(grant), [this, session, ttl, tries, done = std::move(done)](
+                            absl::StatusOr<etcdserverpb::LeaseGrantResponse> granted) mutable {
+        if (!granted.ok()) return std::move(done)(granted.status());
+        const std::string key = keys_->Session(session->id);
+        const int64_t lease = granted->id();
+        SessionRecord record;
+        TxnRequest write;
+        {
+          MutexLock lock(&session->mu);
+          record = RecordOf(*session);
+          CompareModified(key, session->mod_revision, &write);
+        }
+        record.set_ttl_ms(absl::ToInt64Milliseconds(ttl));
+        *record.mutable_retiring() = record.leases();
+        record.clear_leases();
+        record.add_leases(lease);
+        record.mutable_leases()->MergeFrom(record.retiring());
+        const std::string value = record.SerializeAsString();
+        AddPut(key, value, lease, write.mutable_success());
+        AddGet(key, write.mutable_failure());
+        client_->Txn(
+            std::move(write), [this, session, ttl, tries, lease, value, done = std::move(done)](
+                                  absl::StatusOr<TxnResponse> response) mutable {
+              // It may have been done all the same: then the next OpenSession finds it.
+              if (!response.ok()) return std::move(done)(response.status());
+              if (response->succeeded()) {
+                mvccpb::KeyValue kv;
+                kv.set_value(value);
+                kv.set_create_revision(session->create_revision);
+                kv.set_mod_revision(response->header().revision());
+                Adopt(session->id, kv);
+                {
+                  MutexLock lock(&session->mu);
+                  for (Session::Lease& entry : session->leases) {
+                    // The session's own.
+                    if (entry.id == lease && entry.keys == Session::kUncounted) entry.keys = 1;
+                  }
+                }
+                MoveRetiring(session);
+                return std::move(done)(absl::OkStatus());
               }
-            }
-            MoveRetiring(session);
-            return std::move(done)(absl::OkStatus());
-          }
-          const mvccpb::KeyValue* const kv = Found(*response, 0);
-          if (kv == nullptr || kv->create_revision() != session->create_revision) {
-            Revoke(lease);
-            Forget(session->id);
-            return std::move(done)(SessionUnknown());
-          }
-          Adopt(session->id, *kv);
-          // Another server was faster, or this very write was, and its answer was lost.
-          if (!session->Has(lease)) Revoke(lease);
-          if (session->ttl() == ttl) {
-            MoveRetiring(session);
-            return std::move(done)(absl::OkStatus());
-          }
-          if (tries + 1 >= kMaxTries) {
-            return std::move(done)(
-                absl::AbortedError("another server changes the same session all the time"));
-          }
-          Retime(session, ttl, tries + 1, std::move(done));
-        });
-  });
+              const mvccpb::KeyValue* const kv = Found(*response, 0);
+              if (kv == nullptr || kv->create_revision() != session->create_revision) {
+                Revoke(lease);
+                Forget(session->id);
+                return std::move(done)(SessionUnknown());
+              }
+              Adopt(session->id, *kv);
+              // Another server was faster, or this very write was, and its answer was lost.
+              if (!session->Has(lease)) Revoke(lease);
+              if (session->ttl() == ttl) {
+                MoveRetiring(session);
+                return std::move(done)(absl::OkStatus());
+              }
+              if (tries + 1 >= kMaxTries) {
+                return std::move(done)(
+                    absl::AbortedError("another server changes the same session all the time"));
+              }
+              Retime(session, ttl, tries + 1, std::move(done));
+            });
+      });
 }
 
 // What is under way. One step follows the other.
@@ -143,11 +139,11 @@ void Sessions::MoveNext(std::shared_ptr<Move> move) {
     }
   }
   if (move->next == move->leases.size()) return DropRetired(std::move(move));
-  LeaseTimeToLiveRequest read;
+  etcdserverpb::LeaseTimeToLiveRequest read;
   read.set_id(move->leases[move->next]);
   read.set_keys(true);
   client_->LeaseTimeToLive(
-      std::move(read), [this, move](absl::StatusOr<LeaseTimeToLiveResponse> answer) {
+      std::move(read), [this, move](absl::StatusOr<etcdserverpb::LeaseTimeToLiveResponse> answer) {
         if (!answer.ok()) return EndMove(move);
         std::vector<std::string> keys;
         const size_t most = std::min(kKeysAtOnce, static_cast<size_t>(options_.keys_per_lease));

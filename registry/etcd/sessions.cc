@@ -28,8 +28,6 @@ using etcdserverpb::TxnResponse;
 using failback::etcd::v1::IncarnationRecord;
 using failback::etcd::v1::SessionRecord;
 
-// How often a step is repeated when a concurrent writer was faster.
-constexpr int kMaxTries = 8;
 constexpr absl::Duration kIncarnationRenewal = absl::Hours(1);
 
 absl::Status Contended() {

@@ -156,6 +156,9 @@ class Sessions {
   void Sweep();
 
  private:
+  // How often a step is repeated when a concurrent writer was faster.
+  static constexpr int kMaxTries = 8;
+
   struct Opening;
 
   void Finish(Opening* opening, Opened opened);

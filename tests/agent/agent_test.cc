@@ -24,6 +24,7 @@
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
+#include "tests/util/eventually.h"
 
 namespace failback {
 namespace {
@@ -157,16 +158,6 @@ class AgentTest : public ::testing::Test {
 
   LocalRegistry registry_;
 };
-
-// Whether `condition` becomes true, for what nothing tells of.
-bool Eventually(const std::function<bool()>& condition) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (!condition()) {
-    if (absl::Now() >= deadline) return false;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return true;
-}
 
 // Waits for an event of this kind.
 auto Has(IntentEvent::Kind kind) {

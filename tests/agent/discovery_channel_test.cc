@@ -18,6 +18,7 @@
 #include "registry/registry_server.h"
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
+#include "tests/util/eventually.h"
 
 namespace failback {
 namespace {
@@ -153,15 +154,6 @@ class DiscoveryChannelTest : public ::testing::Test {
     servers_.push_back(RegistryServer::Start(store_.get(), options).value());
     const std::string address = servers_.back()->addresses()[0];
     return std::stoi(address.substr(address.find(':') + 1));
-  }
-
-  static bool Eventually(const std::function<bool()>& condition) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(30);
-    while (!condition()) {
-      if (absl::Now() > deadline) return false;
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    return true;
   }
 
   // Calls through the channel; the peer that answered, or the error.

@@ -1,4 +1,4 @@
-// A registry that refuses what it is told to refuse, in front of one that works.
+// A registry that refuses what a test lets it refuse, in front of one that works.
 //
 //   RefusingRegistry registry(store.get());
 //   registry.Refuse(absl::UnavailableError("away"), RefusingRegistry::kNothingLands);
@@ -21,10 +21,11 @@
 #include "absl/status/status.h"
 #include "registry/registry.h"
 #include "retry/mutex.h"
+#include "tests/util/forwarding_registry.h"
 
 namespace failback {
 
-class RefusingRegistry final : public Registry {
+class RefusingRegistry final : public ForwardingRegistry {
  public:
   enum Landing {
     kNothingLands,
@@ -33,7 +34,7 @@ class RefusingRegistry final : public Registry {
   };
 
   // `registry` outlives this.
-  explicit RefusingRegistry(Registry* registry) : registry_(registry) {}
+  explicit RefusingRegistry(Registry* registry) : ForwardingRegistry(registry) {}
 
   // From now on calls fail with `status`.
   void Refuse(const absl::Status& status, Landing landing) {
@@ -51,20 +52,6 @@ class RefusingRegistry final : public Registry {
     return refused_;
   }
 
-  void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override {
-    registry_->OpenSession(request, std::move(done));
-  }
-  void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override {
-    registry_->KeepAlive(request, std::move(done));
-  }
-  void CloseSession(const CloseSessionRequest& request,
-                    Callback<CloseSessionResponse> done) override {
-    registry_->CloseSession(request, std::move(done));
-  }
-  void List(const ListRequest& request, Callback<ListResponse> done) override {
-    registry_->List(request, std::move(done));
-  }
-
   void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override {
     Pass(&Registry::Register, request, std::move(done));
   }
@@ -77,7 +64,7 @@ class RefusingRegistry final : public Registry {
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override {
     const std::optional<std::pair<absl::Status, Landing>> refusal = NextRefusal();
-    if (!refusal) return registry_->Subscribe(request, std::move(listener));
+    if (!refusal) return to()->Subscribe(request, std::move(listener));
     listener->OnEnd(refusal->first);
     return std::make_unique<SubscribeStream>();
   }
@@ -94,14 +81,13 @@ class RefusingRegistry final : public Registry {
   void Pass(void (Registry::*method)(const Request&, Callback<Response>), const Request& request,
             Callback<Response> done) {
     const std::optional<std::pair<absl::Status, Landing>> refusal = NextRefusal();
-    if (!refusal) return (registry_->*method)(request, std::move(done));
+    if (!refusal) return (to()->*method)(request, std::move(done));
     if (refusal->second == kNothingLands) return std::move(done)(refusal->first);
-    (registry_->*method)(
-        request, [done = std::move(done), status = refusal->first](
-                     absl::StatusOr<Response>) mutable { std::move(done)(std::move(status)); });
+    (to()->*method)(request,
+                    [done = std::move(done), status = refusal->first](
+                        absl::StatusOr<Response>) mutable { std::move(done)(std::move(status)); });
   }
 
-  Registry* const registry_;
   mutable Mutex mu_;
   std::optional<absl::Status> refusal_ ABSL_GUARDED_BY(mu_);
   Landing landing_ ABSL_GUARDED_BY(mu_) = kNothingLands;

@@ -16,6 +16,7 @@
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/registry.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 
@@ -42,16 +43,6 @@ absl::StatusOr<Response> CallAndWait(Registry& registry,
     return absl::DeadlineExceededError("the callback did not run within a minute");
   }
   return *result->value;
-}
-
-inline ServiceInstance MakeInstance(const std::string& service, const std::string& id,
-                                    uint32_t port = 80) {
-  ServiceInstance instance;
-  instance.mutable_key()->set_service(service);
-  instance.mutable_key()->set_instance_id(id);
-  instance.set_address("10.0.0.1");
-  instance.set_port(port);
-  return instance;
 }
 
 // One outcome of a batch of one; the call's own status where the call failed.

@@ -10,20 +10,16 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/util/environment.h"
 
 namespace failback {
 namespace {
 
-uint64_t Environment(const char* name, uint64_t otherwise) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
-}
-
 void PlayMany(std::string (*play)(const uint8_t*, size_t), uint64_t rounds) {
   const bool replay = std::getenv("FAILBACK_TEST_SEED") != nullptr;
-  const uint64_t first = Environment("FAILBACK_TEST_SEED", std::random_device()());
+  const uint64_t first = FromEnvironment<uint64_t>("FAILBACK_TEST_SEED", std::random_device()());
   std::cout << "seeds from FAILBACK_TEST_SEED=" << first << " on\n";
-  if (!replay) rounds = Environment("FAILBACK_TEST_ROUNDS", rounds);
+  if (!replay) rounds = FromEnvironment<uint64_t>("FAILBACK_TEST_ROUNDS", rounds);
   for (uint64_t seed = first; seed < first + rounds; ++seed) {
     std::mt19937_64 random(seed);
     std::vector<uint8_t> bytes(random() % 6000);

@@ -142,13 +142,4 @@ std::vector<registry::v1::SubscribeResponse> ParseEvents(const std::string& out)
   return events;
 }
 
-bool Eventually(const std::function<bool()>& condition, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
-  while (!condition()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  return true;
-}
-
 }  // namespace failback

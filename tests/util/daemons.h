@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "failback/registry/v1/registry.pb.h"
+#include "tests/util/eventually.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -69,9 +70,6 @@ std::vector<agent::v1::PendingOperation> PendingAt(const std::string& target);
 
 // The messages that `failbackctl subscribe -o json` has printed.
 std::vector<registry::v1::SubscribeResponse> ParseEvents(const std::string& out);
-
-// Asks again until `condition` holds; false after `timeout`.
-bool Eventually(const std::function<bool()>& condition, absl::Duration timeout = kProcessTimeout);
 
 }  // namespace failback
 

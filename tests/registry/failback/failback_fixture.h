@@ -17,6 +17,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 
@@ -26,17 +27,6 @@ class FailbackRegistryPeer {
     return registry.CheckInvariants();
   }
 };
-
-inline ServiceInstance MakeInstance(const std::string& id, uint32_t port = 8080,
-                                    const std::string& service = "orders") {
-  ServiceInstance instance;
-  instance.mutable_key()->set_namespace_("default");
-  instance.mutable_key()->set_service(service);
-  instance.mutable_key()->set_instance_id(id);
-  instance.set_address("10.0.0.1");
-  instance.set_port(port);
-  return instance;
-}
 
 inline RegisterRequest MakeRegister(const std::vector<ServiceInstance>& instances) {
   RegisterRequest request;

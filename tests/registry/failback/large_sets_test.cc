@@ -23,6 +23,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/fake_registry.h"
 #include "tests/registry/registry_calls.h"
+#include "tests/util/forwarding_registry.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -44,41 +45,6 @@ ServiceInstance Large(int i, uint32_t port) {
   }
   return instance;
 }
-
-// Calls of the agent go on in it, so that the test keeps the registry.
-class Forward final : public Registry {
- public:
-  explicit Forward(Registry* to) : to_(to) {}
-  void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override {
-    to_->OpenSession(request, std::move(done));
-  }
-  void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override {
-    to_->KeepAlive(request, std::move(done));
-  }
-  void CloseSession(const CloseSessionRequest& request,
-                    Callback<CloseSessionResponse> done) override {
-    to_->CloseSession(request, std::move(done));
-  }
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override {
-    to_->Register(request, std::move(done));
-  }
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override {
-    to_->Unregister(request, std::move(done));
-  }
-  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
-                                             std::shared_ptr<NotifyListener> listener) override {
-    return to_->Subscribe(request, std::move(listener));
-  }
-  void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override {
-    to_->Unsubscribe(request, std::move(done));
-  }
-  void List(const ListRequest& request, Callback<ListResponse> done) override {
-    to_->List(request, std::move(done));
-  }
-
- private:
-  Registry* const to_;
-};
 
 class LargeSetsTest : public testing::Test {
  protected:
@@ -112,7 +78,7 @@ class LargeSetsTest : public testing::Test {
     for (const auto& [name, registry] : registries) {
       std::unique_ptr<Registry> upstream;
       if (registry != nullptr) {
-        upstream = std::make_unique<Forward>(registry);
+        upstream = std::make_unique<ForwardingRegistry>(registry);
       } else {
         auto fake = std::make_unique<FakeRegistry>();
         fake->opens.AnswerWith([](const auto&) { return absl::UnavailableError("refused"); });

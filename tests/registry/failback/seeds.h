@@ -12,12 +12,11 @@
 #define FAILBACK_TESTS_REGISTRY_FAILBACK_SEEDS_H_
 
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/numbers.h"
 #include "gtest/gtest.h"
+#include "tests/util/environment.h"
 
 namespace failback {
 
@@ -27,24 +26,15 @@ struct SeedBlock {
   int index;
 };
 
-inline uint32_t FromEnvironment(const char* name, uint32_t otherwise) {
-  const char* const text = std::getenv(name);
-  uint32_t value = otherwise;
-  if (text != nullptr && !absl::SimpleAtoi(text, &value)) {
-    ADD_FAILURE() << name << ": \"" << text << "\" is not a number";
-  }
-  return value;
-}
-
 // Runs the block's part of `otherwise` stories. Stops after the first that fails, and prints its
 // seed.
 inline void RunSeeds(uint32_t otherwise, SeedBlock block,
                      absl::FunctionRef<void(uint32_t seed)> story) {
-  const uint32_t only = FromEnvironment("FAILBACK_SEED", 0);
+  const uint32_t only = FromEnvironment<uint32_t>("FAILBACK_SEED", 0);
   if (only != 0 && block.index != 0) return;
   const uint32_t seeds = only != 0 ? 1 : FromEnvironment("FAILBACK_SEEDS", otherwise) / block.count;
   const uint32_t first =
-      only != 0 ? only : FromEnvironment("FAILBACK_FIRST_SEED", 1) + seeds * block.index;
+      only != 0 ? only : FromEnvironment<uint32_t>("FAILBACK_FIRST_SEED", 1) + seeds * block.index;
   for (uint32_t seed = first; seed < first + seeds; ++seed) {
     story(seed);
     if (testing::Test::HasFailure()) {

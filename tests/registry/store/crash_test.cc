@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "tests/registry/store/harness.h"
+#include "tests/util/environment.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -33,14 +34,9 @@ struct InFlight {
   std::vector<std::string> ids;
 };
 
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 TEST(Crash, NothingAcknowledgedIsLostAndNoBatchIsTorn) {
-  const uint64_t seed = FromEnvironment("FAILBACK_TEST_SEED", std::random_device()());
-  const uint64_t kills = FromEnvironment("FAILBACK_TEST_KILLS", 200);
+  const uint64_t seed = FromEnvironment<uint64_t>("FAILBACK_TEST_SEED", std::random_device()());
+  const uint64_t kills = FromEnvironment<uint64_t>("FAILBACK_TEST_KILLS", 200);
   std::cout << "seed " << seed << std::endl;
   SCOPED_TRACE(absl::StrCat("replay with FAILBACK_TEST_SEED=", seed));
   std::mt19937_64 random(seed);

@@ -78,7 +78,7 @@ class RegisterClientTest : public WireTest {
         code)];
   }
   bool StreamsEnd(int64_t count) {
-    return WaitFor([&] {
+    return Eventually([&] {
       return Ended(Method::kRegisterStream) == count && server_->Stats().register_streams == 0;
     });
   }
@@ -128,7 +128,7 @@ TEST_F(RegisterClientTest, OthersAreCalls) {
   fake_.registers.Release();
   for (int i = 0; i < 4; ++i) EXPECT_EQ(answers[i].Get()->revision(), i);
   ASSERT_TRUE(first.Get().ok());
-  EXPECT_TRUE(WaitFor([&] { return Ended(Method::kRegister) == 5; }));
+  EXPECT_TRUE(Eventually([&] { return Ended(Method::kRegister) == 5; }));
   EXPECT_EQ(Ended(Method::kRegisterStream), 0);
 }
 
@@ -270,7 +270,7 @@ TEST_F(RegisterClientTest, ARegistryWithoutSuchAStreamGetsCalls) {
   const auto client = NewClient();
   std::vector<Answered<RegisterResponse>> answers;
   for (int i = 0; i < 10; ++i) answers.push_back(Send(*client, RequestOf(i)));
-  EXPECT_TRUE(WaitFor([&] { return service.streams > 0; }));
+  EXPECT_TRUE(Eventually([&] { return service.streams > 0; }));
   service.go_on.Notify();
   for (int i = 0; i < 10; ++i) {
     const auto answer = answers[i].Get();
@@ -312,7 +312,7 @@ TEST_F(RegisterClientTest, DestructionCompletesWhatIsUnderWay) {
   };
   client->RegisterEncoded(RequestOf(1).SerializeAsString(), Results::kUnlessAsAsked, &done);
   EXPECT_TRUE(destroyed.WaitForNotificationWithTimeout(kProcessTimeout));
-  EXPECT_TRUE(WaitFor([&] { return server_->Stats().register_streams == 0; }));
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().register_streams == 0; }));
 }
 
 // Streams that end while others begin.
@@ -340,7 +340,7 @@ TEST_F(RegisterClientTest, ThreadsThatSendAtOnceGetTheirOwnAnswers) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(fake_.registers.request_count(), kThreads * kEach);
-  EXPECT_TRUE(WaitFor([&] { return server_->Stats().register_streams == 0; }));
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().register_streams == 0; }));
 }
 
 }  // namespace

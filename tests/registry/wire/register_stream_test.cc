@@ -108,7 +108,7 @@ TEST_F(RegisterStreamTest, SmallMessagesOfOthersDoNotWaitBehindLargeOnes) {
     for (int i = 0; i < 10; ++i) loaders[s]->Send(RequestOf(i, kLarge));
     ASSERT_TRUE(fake_.registers.WaitForRequests(1));
   }
-  ASSERT_TRUE(WaitFor([&] { return server_->Stats().register_streams == kStreams; }));
+  ASSERT_TRUE(Eventually([&] { return server_->Stats().register_streams == kStreams; }));
   RegisterStreamClient neighbour(address_);
   for (int i = 0; i < 10; ++i) neighbour.Send(RequestOf(i));
   EXPECT_EQ(ReadNumbers(&neighbour, 10), Numbers(0, 10));
@@ -276,11 +276,11 @@ TEST_F(RegisterStreamTest, AClientThatGoesMidwayIsForgotten) {
     EXPECT_EQ(server_->Stats().register_streams, 1);
     EXPECT_EQ(server_->Stats().calls_in_flight, 10);
   }
-  EXPECT_TRUE(WaitFor([&] { return server_->Stats().register_streams == 0; }));
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().register_streams == 0; }));
   EXPECT_EQ(Ended(CallStats::Method::kRegisterStream, absl::StatusCode::kCancelled), 1);
   // What the registry still answers goes nowhere, and the places are free again.
   fake_.registers.Release();
-  EXPECT_TRUE(WaitFor([&] { return server_->Stats().calls_in_flight == 0; }));
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().calls_in_flight == 0; }));
   EXPECT_EQ(server_->Stats().bulk_bytes, 0);
 }
 
@@ -308,7 +308,7 @@ TEST_F(RegisterStreamTest, ShutdownEndsItAfterTheAnswersUnderWay) {
   RegisterStreamClient client(channel);
   for (int i = 0; i < 3; ++i) client.Send(RequestOf(i));
   ASSERT_TRUE(fake_.registers.WaitForRequests(4));
-  ASSERT_TRUE(WaitFor([&] { return server_->Stats().register_streams == 3; }));
+  ASSERT_TRUE(Eventually([&] { return server_->Stats().register_streams == 3; }));
   std::thread shutdown([&] { server_->Shutdown(absl::Seconds(30)); });
   EXPECT_EQ(ReasonOf(idle.Finish()), ERROR_REASON_SHUTTING_DOWN);
   // Not read any more, or refused.
@@ -343,8 +343,8 @@ TEST_F(RegisterStreamTest, ShutdownRefusesLargeMessagesThatWait) {
   RegisterStreamClient client(channel);
   RegisterStreamClient idle(channel);
   for (int i = 0; i < kMessages; ++i) client.Send(RequestOf(i, kLarge));
-  ASSERT_TRUE(WaitFor([&] { return server_->Stats().calls_in_flight == kMessages + 1; }));
-  ASSERT_TRUE(WaitFor([&] { return server_->Stats().register_streams == 3; }));
+  ASSERT_TRUE(Eventually([&] { return server_->Stats().calls_in_flight == kMessages + 1; }));
+  ASSERT_TRUE(Eventually([&] { return server_->Stats().register_streams == 3; }));
   std::thread shutdown([&] { server_->Shutdown(absl::Seconds(30)); });
   EXPECT_EQ(ReasonOf(idle.Finish()), ERROR_REASON_SHUTTING_DOWN);
   go_on.Notify();
@@ -374,7 +374,7 @@ TEST_F(RegisterStreamTest, MessagesBeyondTheLimitOfCallsAreRefusedWithADelay) {
   fake_.registers.Hold();
   RegisterStreamClient client(address_);
   for (int i = 0; i < 3; ++i) client.Send(RequestOf(i));
-  ASSERT_TRUE(WaitFor([&] {
+  ASSERT_TRUE(Eventually([&] {
     return Ended(CallStats::Method::kRegister, absl::StatusCode::kResourceExhausted) == 1;
   }));
   EXPECT_EQ(server_->Stats().calls.refused[static_cast<size_t>(CallStats::Limit::kCalls)], 1);
@@ -384,7 +384,7 @@ TEST_F(RegisterStreamTest, MessagesBeyondTheLimitOfCallsAreRefusedWithADelay) {
   EXPECT_EQ(ReasonOf(refused), ERROR_REASON_OVERLOADED) << refused;
   EXPECT_EQ(RetryDelayOf(refused), absl::Milliseconds(700));
   // Those that were answered leave their places.
-  EXPECT_TRUE(WaitFor([&] { return server_->Stats().calls_in_flight == 0; }));
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().calls_in_flight == 0; }));
   client.Send(RequestOf(4));
   EXPECT_EQ(ReadNumbers(&client, 1), Numbers(4, 5));
 }
@@ -479,7 +479,7 @@ TEST_F(SweepTest, ASilentStreamIsEndedAndNotOneThatWaitsForTheRegistry) {
   waiting.Send(RequestOf(0));
   ASSERT_TRUE(fake_.registers.WaitForRequests(1));
   RegisterStreamClient silent(address_);
-  ASSERT_TRUE(WaitFor([&] { return server_->Stats().register_streams == 2; }));
+  ASSERT_TRUE(Eventually([&] { return server_->Stats().register_streams == 2; }));
   sweep_.Advance(kSilent - kStalled);
   EXPECT_EQ(server_->Stats().register_streams, 2);
   sweep_.Advance(2 * kStalled);
@@ -487,7 +487,7 @@ TEST_F(SweepTest, ASilentStreamIsEndedAndNotOneThatWaitsForTheRegistry) {
   sweep_.Advance(kSilent);
   fake_.registers.Release();
   EXPECT_EQ(ReadNumbers(&waiting, 1), Numbers(0, 1));
-  EXPECT_TRUE(WaitFor([&] {
+  EXPECT_TRUE(Eventually([&] {
     sweep_.Advance(kStalled);
     return server_->Stats().register_streams == 0;
   })) << "it is silent now";
@@ -505,7 +505,7 @@ TEST_F(SweepTest, AStreamWhoseClientTakesNoAnswersIsCancelled) {
   sweep_.Advance(kStalled / 2);
   EXPECT_EQ(server_->Stats().register_streams, 1);
   // Some sweeps after the last write has come to a halt.
-  EXPECT_TRUE(WaitFor([&] {
+  EXPECT_TRUE(Eventually([&] {
     sweep_.Advance(kStalled / 4);
     return server_->Stats().register_streams == 0;
   }));
@@ -537,7 +537,7 @@ TEST_F(RegisterStreamTest, ManyStreamsKeepTheirOrderUntilTheServerStops) {
       }
     });
   }
-  EXPECT_TRUE(WaitFor([&] { return heard >= kStreams * kMessages / 3; }));
+  EXPECT_TRUE(Eventually([&] { return heard >= kStreams * kMessages / 3; }));
   server_->Shutdown(absl::Seconds(30));
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(server_->Stats().register_streams, 0);

@@ -64,14 +64,6 @@ class StreamsTest : public WireTest {
   bool WaitForRenewalStreams(int64_t count) {
     return Eventually([&] { return server_->Stats().renewal_streams == count; });
   }
-  static bool Eventually(const std::function<bool()>& condition) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(30);
-    while (!condition()) {
-      if (absl::Now() > deadline) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
   // Whatever the server had begun before is done after some calls there and back.
   void SomeCalls() {
     for (int i = 0; i < 20; ++i) {

@@ -18,6 +18,7 @@
 #include "registry/registry_server.h"
 #include "retry/mutex.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/util/eventually.h"
 #include "tests/util/ports.h"
 #include "tests/util/process.h"
 
@@ -66,17 +67,6 @@ class Answered {
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
-
-// False when it does not come to that.
-template <typename Condition>
-bool WaitFor(Condition condition) {
-  const absl::Time deadline = absl::Now() + kProcessTimeout;
-  while (!condition()) {
-    if (absl::Now() >= deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 // Calls may have to wait for a machine that is busy with other things.
 inline GrpcRegistryOptions Patient() {
