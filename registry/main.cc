@@ -82,6 +82,7 @@ class RegistryDaemon {
   absl::Status Serve();
   absl::Status ServeAdmin();
   void AddMetrics();
+  void WatchRevocations();
   void Announce() const;
 
   const RegistryConfig& config_;
@@ -117,6 +118,7 @@ absl::Status RegistryDaemon::Start() {
     AddCertificates(*security, overview);
   });
   if (auto status = ServeAdmin(); !status.ok()) return status;
+  WatchRevocations();
   if (auto status = Serve(); !status.ok()) return status;
   if (auto status = security_->Watch(timer_.get()); !status.ok()) return status;
   if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) {
@@ -160,6 +162,16 @@ void RegistryDaemon::AddMetrics() {
   if (const auto* etcd = dynamic_cast<const EtcdRegistry*>(registry_.get())) {
     metrics_.Add([etcd](MetricFamilies* out) { CollectEtcd(etcd->Stats(), out); });
   }
+}
+
+// Who is shut out is named with what goes with it.
+void RegistryDaemon::WatchRevocations() {
+  auto* const store = dynamic_cast<StoreRegistry*>(registry_.get());
+  if (security_->access() == nullptr || store == nullptr) return;
+  security_->access()->SetOnRevoked([store](const Identity& who, bool revoked) -> LogFields {
+    const State::Holdings has = store->SetRevoked(who.OwnerTag(), revoked ? who.ToString() : "");
+    return {{"sessions", absl::StrCat(has.sessions)}, {"instances", absl::StrCat(has.instances)}};
+  });
 }
 
 absl::Status RegistryDaemon::Serve() {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "grpc/grpc_security_constants.h"
 #include "registry/errors.h"
 
@@ -14,6 +15,10 @@ namespace {
 using config::v1::Permission;
 
 constexpr char kScheme[] = "Bearer ";
+// Callers with sessions that are remembered, each with names of so many bytes; and lines about them.
+constexpr size_t kMostOwners = 4096;
+constexpr size_t kMostOwnerBytes = 4096;
+constexpr size_t kMostOwnerLines = 20;
 
 }  // namespace
 
@@ -33,6 +38,7 @@ void AccessControl::Update(AccessRules rules) {
     rules_ = updated;
     watchers.assign(watchers_.begin(), watchers_.end());
   }
+  JudgeOwners(*updated);
   for (const auto& [id, watcher] : watchers) {
     const absl::Status status = watcher->judge(*updated);
     if (status.ok()) continue;
@@ -43,6 +49,62 @@ void AccessControl::Update(AccessRules rules) {
     revoked_.fetch_add(1, std::memory_order_relaxed);
     watcher->end(status);
   }
+}
+
+void AccessControl::JudgeOwners(const AccessRules& rules) {
+  struct Change {
+    Identity who;
+    absl::Status status;
+  };
+  std::vector<Change> changes;
+  {
+    MutexLock lock(&mu_);
+    for (auto& [tag, owner] : owners_) {
+      absl::Status status = rules.JudgeAny(owner.who);
+      const bool revoked = !status.ok();
+      if (std::exchange(owner.revoked, revoked) != revoked) {
+        changes.push_back({owner.who, std::move(status)});
+      }
+    }
+  }
+  size_t lines = 0;
+  for (const Change& change : changes) {
+    const bool revoked = !change.status.ok();
+    LogFields fields = {{"caller", change.who.ToString()}};
+    if (revoked) fields.emplace_back("why", std::string(change.status.message()));
+    if (on_revoked_ != nullptr) {
+      for (auto& field : on_revoked_(change.who, revoked)) fields.push_back(std::move(field));
+    }
+    if (++lines > kMostOwnerLines) continue;
+    Log(revoked ? LogLevel::kWarning : LogLevel::kInfo,
+        revoked ? "access revoked" : "access restored", fields);
+  }
+  if (lines > kMostOwnerLines) {
+    Log(LogLevel::kWarning, "access of others has changed too",
+        {{"callers", absl::StrCat(lines - kMostOwnerLines)}});
+  }
+}
+
+void AccessControl::NoteOwner(const Identity& who) {
+  size_t bytes = 0;
+  for (const std::string& name : who.names) bytes += name.size();
+  if (bytes > kMostOwnerBytes) return;
+  const std::string tag = who.OwnerTag();
+  {
+    MutexLock lock(&mu_);
+    const auto it = owners_.find(tag);
+    if (it == owners_.end()) {
+      if (owners_.size() < kMostOwners) owners_.emplace(tag, Owner{who});
+      return;
+    }
+    it->second.who = who;  // its token may be another one
+    if (!std::exchange(it->second.revoked, false)) return;
+  }
+  LogFields fields = {{"caller", who.ToString()}};
+  if (on_revoked_ != nullptr) {
+    for (auto& field : on_revoked_(who, /*revoked=*/false)) fields.push_back(std::move(field));
+  }
+  Log(LogLevel::kInfo, "access restored", fields);
 }
 
 void AccessControl::NoteCertificate(const grpc::ServerContextBase& context) {

@@ -23,6 +23,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -60,8 +61,16 @@ class AccessControl {
   AccessControl(const AccessControl&) = delete;
   AccessControl& operator=(const AccessControl&) = delete;
 
-  // Replaces the rules, and asks every watch.
+  // Replaces the rules, and asks every watch. Who had opened sessions and is shut out now, or let in
+  // again, is logged: a line for each of the first 20, with what `OnRevoked` says of it.
   void Update(AccessRules rules);
+
+  // What somebody has here who is shut out, or let in again; for the log. Before the first call.
+  using OnRevoked = std::function<LogFields(const Identity& who, bool revoked)>;
+  void SetOnRevoked(OnRevoked on_revoked) { on_revoked_ = std::move(on_revoked); }
+
+  // `who` may open sessions, and does. Remembered of the first 4,096.
+  void NoteOwner(const Identity& who);
 
   std::shared_ptr<const AccessRules> rules() const;
 
@@ -98,7 +107,15 @@ class AccessControl {
     End end;
   };
 
+  struct Owner {
+    Identity who;
+    bool revoked = false;
+  };
+  void JudgeOwners(const AccessRules& rules);
+
+  OnRevoked on_revoked_;
   mutable Mutex mu_;
+  absl::flat_hash_map<std::string, Owner> owners_ ABSL_GUARDED_BY(mu_);  // by tag
   std::shared_ptr<const AccessRules> rules_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<WatchId, std::shared_ptr<const Watcher>> watchers_ ABSL_GUARDED_BY(mu_);
   WatchId last_watch_ ABSL_GUARDED_BY(mu_) = 0;

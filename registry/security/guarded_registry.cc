@@ -198,6 +198,7 @@ void GuardedRegistry::OpenSession(const OpenSessionRequest& request,
     return std::move(done)(access_->Denied(caller_, "OpenSession",
                                            config::v1::PERMISSION_UNSPECIFIED, std::move(status)));
   }
+  access_->NoteOwner(caller_);
   OpenSessionRequest owned = request;
   owned.set_owner(caller_.OwnerTag());
   registry_->OpenSession(owned, [access = access_, caller = caller_, done = std::move(done)](

@@ -38,6 +38,7 @@ class ChangeLog {
     Blob mark;           // of kOffline
     Blob former_name;    // of kRenamed
     LeaseEnd lease_end;  // of kExpired
+    Blob revoked;        // of kExpired: the owner, if it was shut out
     uint64_t rank = 0;   // whose hand it was; 0: a detached call, or an operator
     uint64_t generation = 0;
     uint64_t revision = 0;

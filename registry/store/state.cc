@@ -171,6 +171,13 @@ const OwnerTotals* State::TotalsOf(const std::string& owner) const {
   return it == owners_.end() ? nullptr : it->second.get();
 }
 
+State::Holdings State::SetRevoked(const std::string& owner, Blob name) {
+  const auto it = owners_.find(owner);
+  if (it == owners_.end()) return {};
+  it->second->revoked = std::move(name);
+  return {it->second->sessions, it->second->instances};
+}
+
 void State::CountTombstone(uint64_t rank, int64_t change) {
   if (rank == 0) return;
   Incarnation& incarnation = *by_rank_.find(rank)->second;

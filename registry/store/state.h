@@ -77,6 +77,8 @@ struct OwnerTotals {
   int64_t sessions = 0;
   int64_t tombstones = 0;
   int64_t instances = 0;
+  // How people call it, from when it was shut out until it is let in again. Changed by readers.
+  Blob revoked;
   // By the transaction under way.
   int64_t sessions_more = 0;
   int64_t tombstones_more = 0;
@@ -295,6 +297,12 @@ class State {
   const ChangeLog& changes() const { return changes_; }
   // How an incarnation is called; empty for one that is forgotten.
   std::string NameOf(uint64_t rank) const;
+  struct Holdings {
+    int64_t sessions = 0;
+    int64_t instances = 0;
+  };
+  // Remembers that an owner was shut out, and how people call it; null: it is let in. What it has.
+  Holdings SetRevoked(const std::string& owner, Blob name);
   // Whose an incarnation is; empty for one without an owner, or forgotten.
   std::string OwnerOf(std::string_view incarnation) const;
 

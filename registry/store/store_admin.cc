@@ -180,6 +180,12 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
     }
     if (entry.kind == ChangeLog::Kind::kExpired) {
       TellEnd(entry.lease_end, &change);
+      if (entry.revoked) {
+        change.set_revoked(std::string(entry.revoked.view()));
+        absl::StrAppend(
+            change.mutable_detail(), "; ", change.revoked(),
+            " is no longer let in: its token, or what the policy allowed it, was removed");
+      }
     }
     if (entry.kind == ChangeLog::Kind::kUpdated && i + 1 < changes.size() && entry.instance &&
         changes[i + 1].first.instance) {

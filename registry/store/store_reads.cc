@@ -175,6 +175,11 @@ int64_t StoreRegistry::SetEvictionGuard(bool on, std::string_view by) {
   return leases_->SetGuard(on, by);
 }
 
+State::Holdings StoreRegistry::SetRevoked(const std::string& owner, const std::string& name) {
+  MutexLock lock(&mu_);
+  return state_->SetRevoked(owner, name.empty() ? Blob() : Blob(name));
+}
+
 int64_t StoreRegistry::ReleaseHeldSessions(std::string_view by) { return leases_->Release(by); }
 
 StoreRegistry::Statistics StoreRegistry::Stats() const {

@@ -200,6 +200,10 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   // guard goes on.
   int64_t ReleaseHeldSessions(std::string_view by = "");
 
+  // The rules have shut an owner of sessions out (OpenSessionRequest.owner), whom people call `name`:
+  // for the history of what expires. Empty: it is let in again. What it has.
+  State::Holdings SetRevoked(const std::string& owner, const std::string& name);
+
   // Does not wait for a disk.
   Statistics Stats() const;
 

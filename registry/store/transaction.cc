@@ -475,7 +475,10 @@ ChangeLog::Entry State::Transaction::ChangeOf(const Version& before, const Versi
     entry.kind = !ended                  ? Kind::kUnregistered
                  : after.fence.rank == 0 ? Kind::kClosed
                                          : Kind::kExpired;
-    if (entry.kind == Kind::kExpired) entry.lease_end = before.owner->session->lease_end;
+    if (entry.kind == Kind::kExpired) {
+      entry.lease_end = before.owner->session->lease_end;
+      if (before.owner->totals != nullptr) entry.revoked = before.owner->totals->revoked;
+    }
     const bool by_owner = ended || after.fence.generation != before.fence.generation;
     entry.rank = by_owner && before.owner != nullptr ? before.owner->rank : 0;
   } else if (before.offline != after.offline) {

@@ -41,7 +41,10 @@ using registry::v1::ERROR_REASON_CREDENTIALS_NEEDED;
 using registry::v1::ERROR_REASON_SESSION_NOT_OWNED;
 using registry::v1::ERROR_REASON_SESSION_UNKNOWN;
 using registry::v1::RegistryService;
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr auto kRegister = config::v1::PERMISSION_REGISTER;
@@ -433,6 +436,36 @@ TEST_F(AccessTest, NewRulesEndWhatTheyDoNotAllow) {
   // What has ended is not asked again.
   access_->Update(DefaultRules());
   EXPECT_EQ(access_->counters().revoked_streams, 2);
+}
+
+TEST_F(AccessTest, WhoIsShutOutIsNamedWithWhatGoesWithIt) {
+  std::vector<std::string> lines;
+  SetLogSink(LogLevel::kInfo, [&](LogLevel, const std::string& event, const LogFields& fields) {
+    if (event.rfind("access ", 0) == 0) lines.push_back(FormatLogLine(event, fields));
+  });
+  access_->SetOnRevoked([this](const Identity& who, bool revoked) -> LogFields {
+    const State::Holdings has = store_->SetRevoked(who.OwnerTag(), revoked ? who.ToString() : "");
+    return {{"sessions", absl::StrCat(has.sessions)}, {"instances", absl::StrCat(has.instances)}};
+  });
+  OpenSessionResponse session;
+  ASSERT_TRUE(Open("orders", "i", &session).ok());
+  ASSERT_TRUE(Open("orders", "j", &session).ok());
+  ASSERT_TRUE(Register("orders", session.session_id(), "orders").ok());
+  ASSERT_TRUE(Open("reader", "k", &session).ok());
+  // One loses its token, and one that has no session too; a third its rule, and goes on with another.
+  access_->Update(MakeRules({MakeRule("reader", {kRead}, "public")}, {"reader"}));
+  const std::string why = "why=\"the token is no longer accepted\" ";
+  EXPECT_THAT(lines, ElementsAre("access revoked caller=\"token orders\" " + why +
+                                 "sessions=2 instances=1"));
+  access_->Update(MakeRules({MakeRule("reader", {kRead}, "*")}, {"reader"}));
+  EXPECT_EQ(lines.size(), 1u) << "once";
+  access_->Update(MakeRules({MakeRule("other", {kRead}, "*")}, {"reader"}));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[1], AllOf(HasSubstr("caller=\"token reader\""), HasSubstr("may not"),
+                              HasSubstr("sessions=1 instances=0")));
+  access_->Update(DefaultRules());
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_THAT(lines, Contains("access restored caller=\"token orders\" sessions=2 instances=1"));
 }
 
 TEST_F(AccessTest, AnOpenStreamOfRenewalsIsJudgedByTheNewRules) {

@@ -299,8 +299,8 @@ TEST_F(SecurityProcessTest, ARevokedTokenLapsesTheLeaseAndIsToldWhereverAnOperat
   dir_.Write("tokens.yaml", both);
   dir_.Write("policy.yaml", Policy("- {tokens: [orders], allow: [register, read], namespaces: '*', "
                                    "services: '*'}\n"
-                                   "- {tokens: [reader], allow: read, namespaces: '*', services: "
-                                   "'*'}\n"));
+                                   "- {tokens: [reader], allow: [read, administer], namespaces: "
+                                   "'*', services: '*'}\n"));
   Daemon registry =
       Daemon::Registry(Args{"--store", "memory:", "--known-tokens-file", File("tokens.yaml"),
                             "--policy-file", File("policy.yaml"), "--tls-cert", File("server.crt"),
@@ -314,7 +314,10 @@ TEST_F(SecurityProcessTest, ARevokedTokenLapsesTheLeaseAndIsToldWhereverAnOperat
 
   Replace("tokens.yaml", reader);
   registry.process().Signal(SIGHUP);
-  ASSERT_TRUE(registry.process().WaitForLine("reloaded").has_value());
+  const auto revoked = registry.process().WaitForLine("access revoked");
+  ASSERT_TRUE(revoked.has_value()) << registry.process().Describe();
+  EXPECT_THAT(*revoked, HasSubstr("caller=\"token orders\" why=\"the token is no longer accepted\" "
+                                  "sessions=1 instances=1"));
   const auto lapsed = agent.process().WaitForLine("lease lapsed");
   ASSERT_TRUE(lapsed.has_value()) << agent.process().Describe();
   EXPECT_THAT(*lapsed, HasSubstr("code=UNAUTHENTICATED"));
@@ -345,6 +348,10 @@ TEST_F(SecurityProcessTest, ARevokedTokenLapsesTheLeaseAndIsToldWhereverAnOperat
   EXPECT_TRUE(Eventually([&] {
     return !absl::StrContains(Ctl(registry.address(), list).out, "\"a\"");
   })) << "its session has ended";
+  EXPECT_THAT(Ctl(registry.address(),
+                  Trust() + Args{"--token-file", File("reader"), "describe", "orders", "--id", "a"})
+                  .out,
+              HasSubstr("was not renewed within the TTL; token orders is no longer let in"));
 
   Replace("tokens.yaml", both);
   registry.process().Signal(SIGHUP);

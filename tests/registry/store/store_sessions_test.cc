@@ -380,6 +380,35 @@ TEST_F(GuardTest, HistoryAndLogSayWhyAHeldSessionEnded) {
   }
 }
 
+TEST(StoreRegistry, HistorySaysThatAnOwnerHadBeenShutOut) {
+  StoreHarness store;
+  const auto open = [&](const std::string& incarnation) {
+    OpenSessionRequest request;
+    request.set_incarnation(incarnation);
+    request.set_owner("alice");
+    return CallAndWait(*store, &Registry::OpenSession, request)->session_id();
+  };
+  ASSERT_TRUE(store.Register(open("a"), MakeInstance("orders", "1")).ok());
+  const State::Holdings has = store->SetRevoked("alice", "token alice");
+  EXPECT_EQ(has.sessions, 1);
+  EXPECT_EQ(has.instances, 1);
+  EXPECT_EQ(store->SetRevoked("bob", "token bob").sessions, 0);
+  store.clock().Advance(absl::Seconds(11));
+  const auto last = [&](const std::string& id) {
+    return store->Describe(MakeInstance("orders", id).key())->history(0);
+  };
+  EXPECT_EQ(last("1").kind(), admin::v1::CHANGE_KIND_EXPIRED);
+  EXPECT_EQ(last("1").revoked(), "token alice");
+  EXPECT_EQ(last("1").detail(),
+            "its session was not renewed within the TTL; token alice is no longer let in: its "
+            "token, or what the policy allowed it, was removed");
+  store->SetRevoked("alice", "");
+  ASSERT_TRUE(store.Register(open("b"), MakeInstance("orders", "2")).ok());
+  store.clock().Advance(absl::Seconds(11));
+  EXPECT_EQ(last("2").kind(), admin::v1::CHANGE_KIND_EXPIRED);
+  EXPECT_EQ(last("2").revoked(), "");
+}
+
 // What one subscriber hears.
 class Heard final : public NotifyListener {
  public:
