@@ -1,7 +1,7 @@
 // What waits for its turn, owner by owner: one who asks for much waits for itself.
 //
-// With one queue for all, a caller's thousand slow reads are in front of everybody's next one. Here
-// each owner has a queue of its own, and the owners with something waiting take turns (round
+// With one queue for all, a caller's thousand slow reads are in front of all others' next ones.
+// Here each owner has a queue of its own, and the owners with something waiting take turns (round
 // robin): one of each, in the order in which they came. So an owner's next task waits for one task
 // of each other owner at most, however many these have.
 //

@@ -480,7 +480,7 @@ class RegistryServer::Service final : public ServiceBase {
       MutexLock lock(&reads_mu_);
       waiting_reads_.Push(reader, std::move(read));
     }
-    // Each runs the next one, whosever it is.
+    // Each runs the one whose turn it is.
     reads_->Execute([this] {
       absl::AnyInvocable<void() &&> next;
       {

@@ -24,8 +24,8 @@
 // something is refused with STORE_READ_ONLY, nothing of it is visible, reads and renewals go on;
 // the store is tried again with the next call after `write_retry`.
 //
-// Those who follow with filters are told by threads of their own, where one commits: comparing a
-// change with thousands of filters holds up no commit.
+// Where a thread of its own commits, threads of their own notify subscribers with filters:
+// comparing a change with thousands of filters holds up no commit.
 //
 // Thread safety: as Registry. Callbacks and listeners run without locks, on the calling thread, the
 // committing thread, those that compare or the timer's threads. The destructor must not be called
@@ -276,7 +276,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   CommitResult Commit(State::Transaction* transaction, int64_t intents, Aftermath* aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
-  // Has those told who follow what is due with a filter.
+  // Notifies those who follow what is due with a filter.
   void Compare(const SubscriptionHub::Due& due);
   void CompareLater(ThreadPool* comparers, std::shared_ptr<SubscriptionHub::Topic> topic);
   bool CompareOnce(const std::shared_ptr<SubscriptionHub::Topic>& topic);

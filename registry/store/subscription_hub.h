@@ -16,15 +16,15 @@
 //
 // Comparing changes with filters takes long where there are many, so that is not done with the hub
 // locked. Publish notifies those without a filter. For the others the commit waits at its topic,
-// and the topic is due: one thread at a time compares what waits, commit by commit, against the filters
-// as they were when it began with a commit (they are shared, and copied before they change), and
-// locks the hub to send what was seen. Other topics, commits and new subscriptions do not wait for
-// it. It is done in turns, so that a few threads can serve all topics in turn.
-//  * Who joins meanwhile has a snapshot, or a delta from the log, that shows all commits published
-//    so far: it is not sent those that it has.
-//  * When more than some thousand changes wait, commits are merged, per key into the net effect,
-//  and
-//    sent as one; but not across the position of one who joined in between.
+// and the topic is due: one thread at a time compares what waits, commit by commit, with the
+// filters as they were when it began with that commit (they are shared, and copied before they
+// change), and locks the hub to send what was seen. Other topics, commits and new subscriptions do
+// not wait for it. A comparison has turns, so that a few threads can serve all topics.
+//
+// A subscriber that joins meanwhile begins with a snapshot, or a delta from the log, that shows all
+// commits published so far, and does not get those again. When more than some thousand changes
+// wait, commits are merged into their net effect per key and sent as one; but not across the
+// position of a subscriber that joined in between.
 //
 // The state may be ahead of what has been published. Who begins with a snapshot of the state is not
 // sent the commits that it shows already.

@@ -99,7 +99,7 @@ struct SubscriptionHub::Waiting {
 };
 
 // A comparison of changes with filters, under way. Begun and ended with the hub locked; in between
-// it is its thread's, and the groups that it finds are kept, whoever leaves meanwhile.
+// it is its thread's, and the groups that it finds are kept, also those that are left meanwhile.
 struct SubscriptionHub::Comparison {
   Waiting taken;
   std::shared_ptr<const FilterIndex<Group>> filters;  // null: none is under way

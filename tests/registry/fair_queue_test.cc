@@ -44,7 +44,7 @@ TEST(FairQueue, TakesWhatCannotBeCopied) {
 }
 
 // The invariants, with nothing lost or doubled.
-TEST(FairQueue, AtRandomNobodyWaitsForTwoOfAnother) {
+TEST(FairQueue, AtRandomNoOwnerWaitsForTwoOfAnother) {
   const char* const given = std::getenv("FAILBACK_TEST_SEED");
   const uint64_t seed =
       given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);

@@ -65,7 +65,7 @@ std::map<std::string, std::string> Seen(const Selector& selector, const Set& set
   return seen;
 }
 
-// A hub, and the state that it tells of, which is ahead of it between Commit and Publish.
+// A hub, and the state that it publishes, which is ahead of it between Commit and Publish.
 class World {
  public:
   explicit World(SubscriptionHub::Options options)
@@ -129,7 +129,7 @@ class World {
 
   void Deliver() { SubscriptionHub::Deliver(std::exchange(deliveries_, {})); }
 
-  // Until nothing is left to tell.
+  // Until nothing is left to send.
   void Finish() {
     Publish();
     while (!due_.empty()) Compare(0);
@@ -202,13 +202,13 @@ class Checker final : public FakeSubscriber {
       bool fresh = false;
       for (uint64_t at = begun_at_; at <= begun_until_; ++at) fresh |= instances() == SeenAt(at);
       EXPECT_TRUE(fresh) << "what was published before the call is not shown: begun at "
-                         << begun_at_ << ", told " << event->revision();
+                         << begun_at_ << ", sent " << event->revision();
       return;
     }
     EXPECT_GT(event->revision(), before);
     if (!each_commit_) return;
     for (uint64_t at = before + 1; at < event->revision(); ++at) {
-      EXPECT_EQ(SeenAt(at), SeenAt(before)) << "revision " << at << " is not told";
+      EXPECT_EQ(SeenAt(at), SeenAt(before)) << "revision " << at << " is not sent";
     }
   }
 
@@ -376,7 +376,7 @@ SubscriptionHub::Options SmallOptions(Random* random) {
 constexpr int kStories = 50;
 constexpr int kSteps = 400;
 
-TEST(Compare, AtRandomEachCommitIsToldOnceAndInOrder) {
+TEST(Compare, AtRandomEachCommitIsSentOnceAndInOrder) {
   Random random;
   SCOPED_TRACE(random.seed());
   for (int i = 0; i < kStories && !HasFailure(); ++i) {
@@ -449,7 +449,7 @@ TEST(Compare, AServiceWithManyFiltersHoldsUpNoOther) {
 
 TEST(Compare, NoLockIsHeldWhileTheStateIsAskedFor) {
   SubscriptionHub::Options options;
-  options.max_delta_bytes = options.longest_delta_bytes = 1;  // each commit is told as a snapshot
+  options.max_delta_bytes = options.longest_delta_bytes = 1;  // each commit is sent as a snapshot
   World world(options);
   auto leaves = std::make_shared<FakeSubscriber>();
   auto leaves_stream = world.Subscribe(Following("orders", "a"), leaves);
