@@ -210,8 +210,13 @@ void Client::Txn(TxnRequest request, Done<TxnResponse> done) {
         });
 }
 
-void Client::EncodedTxn(const std::string& request, Done<TxnResponse> done) {
-  const grpc::Slice slice(request);
+void Client::EncodedTxn(std::string request, Done<TxnResponse> done) {
+  // Lends its bytes, which go with the call.
+  auto held = std::make_unique<std::string>(std::move(request));
+  char* const bytes = held->data();
+  const size_t size = held->size();
+  const grpc::Slice slice(
+      bytes, size, [](void* text) { delete static_cast<std::string*>(text); }, held.release());
   Unary(grpc::ByteBuffer(&slice, 1), std::move(done),
         [](const Member& member, grpc::ClientContext* context, const grpc::ByteBuffer* in,
            TxnResponse* out, std::function<void(grpc::Status)> on_status) {

@@ -83,7 +83,7 @@ class Client {
   void Range(etcdserverpb::RangeRequest request, Done<etcdserverpb::RangeResponse> done);
   void Txn(etcdserverpb::TxnRequest request, Done<etcdserverpb::TxnResponse> done);
   // The same, of a request that is serialized already.
-  void EncodedTxn(const std::string& request, Done<etcdserverpb::TxnResponse> done);
+  void EncodedTxn(std::string request, Done<etcdserverpb::TxnResponse> done);
   void LeaseGrant(etcdserverpb::LeaseGrantRequest request,
                   Done<etcdserverpb::LeaseGrantResponse> done);
   void LeaseRevoke(etcdserverpb::LeaseRevokeRequest request,

@@ -126,7 +126,7 @@ class EtcdRegistry::Core {
   ~Core() { client.Close(); }
 
   template <typename Response>
-  void Write(std::string session_id, IntentBatch intents, Callback<Response> done);
+  void Write(std::string session_id, IntentBatch intents, Results results, Callback<Response> done);
 
   const Options options;
   Client client;
@@ -183,15 +183,16 @@ class EtcdRegistry::Core {
 };
 
 template <typename Response>
-void EtcdRegistry::Core::Write(std::string session_id, IntentBatch intents,
+void EtcdRegistry::Core::Write(std::string session_id, IntentBatch intents, Results results,
                                Callback<Response> done) {
   // The answer names the epoch.
-  auto write = [this, session_id = std::move(session_id), batch = std::move(intents),
+  auto write = [this, session_id = std::move(session_id), batch = std::move(intents), results,
                 done = std::move(done)](absl::StatusOr<Store> store) mutable {
     if (!store.ok()) return std::move(done)(store.status());
-    auto on_written = [epoch = store->epoch, done = std::move(done)](
+    auto on_written = [epoch = store->epoch, results, done = std::move(done)](
                           absl::StatusOr<etcd::Writer::Written> written) mutable {
       if (!written.ok()) return std::move(done)(written.status());
+      if (results == Results::kUnlessAsAsked && written->as_asked) written->outcomes.clear();
       std::move(done)(BatchResponse<Response>(written->outcomes, epoch, written->revision));
     };
     if (session_id.empty()) return writer.Write(nullptr, std::move(batch), std::move(on_written));
@@ -273,14 +274,15 @@ void EtcdRegistry::CloseSession(const CloseSessionRequest& request,
 void EtcdRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
   const absl::Status status = ValidateRegister(request, core_->options.max_batch);
   if (!status.ok()) return std::move(done)(status);
-  core_->Write(request.session_id(), SpellBatch(request), core_->calls.Add(std::move(done)));
+  core_->Write(request.session_id(), SpellBatch(request), Results::kAll,
+               core_->calls.Add(std::move(done)));
 }
 
-bool EtcdRegistry::RegisterEncoded(std::string_view request, Results /*results*/,
+bool EtcdRegistry::RegisterEncoded(std::string_view request, Results results,
                                    Callback<RegisterResponse>* done) {
   std::optional<EncodedBatch> spelled = SpellEncodedRegister(request, core_->options.max_batch);
   if (!spelled.has_value()) return false;
-  core_->Write(std::move(spelled->session_id), std::move(spelled->batch),
+  core_->Write(std::move(spelled->session_id), std::move(spelled->batch), results,
                core_->calls.Add(std::move(*done)));
   return true;
 }
@@ -288,7 +290,8 @@ bool EtcdRegistry::RegisterEncoded(std::string_view request, Results /*results*/
 void EtcdRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
   const absl::Status status = ValidateUnregister(request, core_->options.max_batch);
   if (!status.ok()) return std::move(done)(status);
-  core_->Write(request.session_id(), SpellBatch(request), core_->calls.Add(std::move(done)));
+  core_->Write(request.session_id(), SpellBatch(request), Results::kAll,
+               core_->calls.Add(std::move(done)));
 }
 
 std::unique_ptr<SubscribeStream> EtcdRegistry::Subscribe(const SubscribeRequest& request,

@@ -1,5 +1,6 @@
 #include "registry/etcd/keys.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,14 +16,14 @@ bool IsMark(std::string_view key) {
 }
 
 void AppendEscaped(std::string_view part, std::string* out) {
-  for (const char c : part) {
-    if (c == '%') {
-      out->append("%25");
-    } else if (c == '/') {
-      out->append("%2F");
-    } else {
-      out->push_back(c);
-    }
+  const auto special = [](char c) { return c == '%' || c == '/'; };
+  while (true) {
+    const auto plain = std::find_if(part.begin(), part.end(), special) - part.begin();
+    out->append(part.substr(0, plain));
+    part.remove_prefix(plain);
+    if (part.empty()) return;
+    out->append(part.front() == '%' ? "%25" : "%2F");
+    part.remove_prefix(1);
   }
 }
 

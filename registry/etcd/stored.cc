@@ -4,7 +4,6 @@
 
 #include "absl/time/time.h"
 #include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "registry/canonical.h"
 #include "registry/proto_time.h"
 #include "registry/store/offline_mark.h"
@@ -36,16 +35,20 @@ size_t ReadMeta(const std::string& value, Meta* meta) {
 
 }  // namespace
 
-std::string EncodeStored(const StoredRecord& record) {
+void EncodeMeta(const Meta& meta, std::string* head) {
   // A Stored, without a copy of the meta data.
+  const auto size = static_cast<uint32_t>(meta.ByteSizeLong());
+  head->resize(CodedOutputStream::VarintSize32(kMetaTag) + CodedOutputStream::VarintSize32(size) +
+               size);
+  auto* out = reinterpret_cast<uint8_t*>(head->data());
+  out = CodedOutputStream::WriteTagToArray(kMetaTag, out);
+  out = CodedOutputStream::WriteVarint32ToArray(size, out);
+  meta.SerializeWithCachedSizesToArray(out);
+}
+
+std::string EncodeStored(const StoredRecord& record) {
   std::string value;
-  {
-    google::protobuf::io::StringOutputStream stream(&value);
-    CodedOutputStream output(&stream);
-    output.WriteTag(kMetaTag);
-    output.WriteVarint32(static_cast<uint32_t>(record.meta.ByteSizeLong()));
-    record.meta.SerializeWithCachedSizes(&output);
-  }
+  EncodeMeta(record.meta, &value);
   value.append(record.instance.view());
   return value;
 }

@@ -25,15 +25,19 @@ struct StoredRecord {
     return {meta.fence().rank(), meta.fence().generation(), meta.fence().digest(),
             meta.fence().registers()};
   }
-  void set_fence(const Fence& fence) {
-    meta.mutable_fence()->set_rank(fence.rank);
-    meta.mutable_fence()->set_generation(fence.generation);
-    meta.mutable_fence()->set_digest(fence.digest);
-    meta.mutable_fence()->set_registers(fence.registers);
+  void set_fence(const Fence& fence) { SetFence(fence, meta.mutable_fence()); }
+
+  static void SetFence(const Fence& fence, failback::etcd::v1::Fence* message) {
+    message->set_rank(fence.rank);
+    message->set_generation(fence.generation);
+    message->set_digest(fence.digest);
+    message->set_registers(fence.registers);
   }
 };
 
 std::string EncodeStored(const StoredRecord& record);
+// The same without the instance, which follows: takes the place of what `head` holds.
+void EncodeMeta(const failback::etcd::v1::Meta& meta, std::string* head);
 
 // What a key with canonical form `canonical` holds. A value that another program has put there
 // counts as an instance without a fence if it is a ServiceInstance of that key, else as nothing; an

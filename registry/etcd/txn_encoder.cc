@@ -55,14 +55,18 @@ void TxnEncoder::CompareLease(std::string_view key, int64_t lease) {
   Compare(key, etcdserverpb::Compare::LEASE, etcdserverpb::Compare::kLeaseFieldNumber, lease);
 }
 
-void TxnEncoder::Put(std::string_view key, std::string_view value, int64_t lease) {
+void TxnEncoder::Put(std::string_view key, std::string_view head, std::string_view rest,
+                     int64_t lease) {
   ++operations_;
-  const size_t put = BytesSize(key.size()) + BytesSize(value.size()) +
+  const size_t value = head.size() + rest.size();
+  const size_t put = BytesSize(key.size()) + BytesSize(value) +
                      (lease == 0 ? 0 : NumberSize(static_cast<uint64_t>(lease)));
   AppendHead(TxnRequest::kSuccessFieldNumber, BytesSize(put), &bytes_);
   AppendHead(RequestOp::kRequestPutFieldNumber, put, &bytes_);
   AppendBytes(PutRequest::kKeyFieldNumber, key, &bytes_);
-  AppendBytes(PutRequest::kValueFieldNumber, value, &bytes_);
+  AppendHead(PutRequest::kValueFieldNumber, value, &bytes_);
+  bytes_.append(head);
+  bytes_.append(rest);
   if (lease != 0) {
     AppendNumber(PutRequest::kLeaseFieldNumber, static_cast<uint64_t>(lease), &bytes_);
   }

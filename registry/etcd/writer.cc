@@ -23,8 +23,12 @@ using etcdserverpb::TxnResponse;
 constexpr int kMaxTries = 16;
 // Below the 128 that etcd allows.
 constexpr int kMostOperations = 127;
-// About what a put carries beside the instance: key, meta data, framing.
-constexpr size_t kOverheadBytes = 700;
+
+// About what an intent takes in a transaction: the instance, and the key twice, meta data, framing.
+size_t BytesOf(const Intent& intent) {
+  constexpr size_t kOverhead = 700;
+  return intent.instance.size() + kOverhead;
+}
 
 }  // namespace
 
@@ -40,6 +44,13 @@ struct Writer::Batch {
     MutexLock lock(&mu);
     revision = std::max(revision, static_cast<uint64_t>(value));
   }
+
+  bool AsAsked() const {
+    return std::equal(intents.begin(), intents.end(), written.outcomes.begin(),
+                      [](const Intent& intent, const IntentOutcome& outcome) {
+                        return outcome.status.ok() && outcome.generation == intent.generation;
+                      });
+  }
 };
 
 // Some intents of a batch, written together. Kept alive by its next step.
@@ -50,13 +61,13 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
 
   ~Chunk() { Settle(false); }
 
+  // Room for so many intents at once.
+  void Reserve(size_t items) { items_.reserve(items); }
   void Add(size_t index) {
-    Item item;
+    Item& item = items_.emplace_back();
     item.index = index;
     item.key = writer_->keys_->Instance(batch_->intents[index].key);
-    items_.push_back(std::move(item));
   }
-  bool empty() const { return items_.empty(); }
 
   void Start() {
     bool guess = batch_->session != nullptr;
@@ -82,6 +93,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     int64_t mark_revision = 0;  // of the operator's mark, which goes with a deregistration
     // What is to be done.
     Verdict verdict;
+    bool keeps_lease = false;
     bool over = false;
   };
 
@@ -261,15 +273,17 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
 
   // A lease for what is new in the session, one for tombstones.
   void TakeLeases() {
-    int64_t instances = 0;
-    int64_t tombstones = 0;
-    for (const Item& item : items_) {
-      if (NeedsLease(item) && !batch_->session->Keeps(item.lease)) ++instances;
-      if (LeavesTombstone(item)) ++tombstones;
-    }
     GiveRoomBack();
     // Before it is asked which leases it keeps.
     if (batch_->session != nullptr) key_lease_ = batch_->session->KeyLease();
+    int64_t instances = 0;
+    int64_t tombstones = 0;
+    for (Item& item : items_) {
+      const bool needs_lease = NeedsLease(item);
+      item.keeps_lease = needs_lease && item.lease != 0 && batch_->session->Keeps(item.lease);
+      if (needs_lease && !item.keeps_lease) ++instances;
+      if (LeavesTombstone(item)) ++tombstones;
+    }
     auto self = shared_from_this();
     if (instances == 0) return TakeTombstoneLease(tombstones);
     writer_->sessions_->TakeRoom(batch_->session, instances,
@@ -309,7 +323,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   void AddIndex(const Item& item, TxnEncoder* txn) const {
     const std::string after = IndexAfter(item);
     if (after.empty() || after == IndexBefore(item)) return;
-    txn->Put(writer_->keys_->Persistent(after, intent(item).key), "", 0);
+    txn->Put(writer_->keys_->Persistent(after, intent(item).key), "", "", 0);
   }
   void DropIndex(const Item& item, TxnEncoder* txn) const {
     const std::string before = IndexBefore(item);
@@ -324,50 +338,78 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     if (item.mark_revision != 0) txn->Delete(mark);
   }
 
-  void AddWrite(const Item& item, TxnEncoder* txn) const {
-    const Intent& wish = intent(item);
-    StoredRecord next;
+  // What the writes of one transaction have in common, and what each of them sets anew.
+  struct Writes {
+    uint32_t retention_ms;
+    int64_t now_ms;
+    TxnEncoder txn;
+    failback::etcd::v1::Meta meta;
+    std::string head;
+  };
+
+  // How long the fence is kept, and it; what else there is of the one before stays.
+  void SetFence(const Item& item, Writes* writes) const {
+    auto& meta = writes->meta;
     if (batch_->session != nullptr) {
-      next.set_fence(FenceOf(batch_->session->rank, item.verdict, wish));
+      StoredRecord::SetFence(FenceOf(batch_->session->rank, item.verdict, intent(item)),
+                             meta.mutable_fence());
     } else if (item.current.meta.has_fence()) {
-      *next.meta.mutable_fence() = item.current.meta.fence();
+      *meta.mutable_fence() = item.current.meta.fence();
+    } else {
+      meta.clear_fence();
     }
-    if (next.meta.has_fence()) {
-      next.meta.set_retention_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(Retention())));
-    }
-    AddIndex(item, txn);
-    if (!wish.registers) {
-      DropMark(item, txn);
-      if (LeavesTombstone(item)) {
-        // When and by whom, for an operator.
-        next.meta.set_modify_ms(absl::ToUnixMillis(absl::Now()));
-        if (batch_->session != nullptr) next.meta.set_client_name(batch_->session->client_name);
-        txn->Put(item.key, EncodeStored(next), tombstone_lease_);
-      } else {
-        txn->Delete(item.key);
-      }
-      return;
-    }
-    const int64_t now_ms = absl::ToUnixMillis(absl::Now());
-    next.instance = wish.instance;
-    next.meta.set_create_ms(now_ms);
-    next.meta.set_modify_ms(now_ms);
+    meta.set_retention_ms(meta.has_fence() ? writes->retention_ms : 0);
+  }
+
+  // When the instance was made and changed, and by whom.
+  void SetHistory(const Item& item, Writes* writes) const {
+    auto& meta = writes->meta;
+    meta.set_create_ms(writes->now_ms);
+    meta.set_modify_ms(writes->now_ms);
+    meta.set_create_revision(0);
     if (item.current.instance) {
       const auto& before = item.current.meta;
-      if (before.create_ms() != 0) next.meta.set_create_ms(before.create_ms());
-      next.meta.set_create_revision(before.create_revision() != 0 ? before.create_revision()
-                                                                  : item.mod_revision);
-      if (item.current.instance == wish.instance && before.modify_ms() != 0) {
-        next.meta.set_modify_ms(before.modify_ms());
+      if (before.create_ms() != 0) meta.set_create_ms(before.create_ms());
+      meta.set_create_revision(before.create_revision() != 0 ? before.create_revision()
+                                                             : item.mod_revision);
+      if (item.current.instance == intent(item).instance && before.modify_ms() != 0) {
+        meta.set_modify_ms(before.modify_ms());
       }
     }
-    int64_t lease = 0;
-    if (batch_->session != nullptr) {
-      next.meta.set_owner(batch_->session->incarnation);
-      next.meta.set_client_name(batch_->session->client_name);
-      if (NeedsLease(item)) lease = batch_->session->Keeps(item.lease) ? item.lease : lease_;
+    if (batch_->session == nullptr) return;
+    meta.set_owner(batch_->session->incarnation);
+    meta.set_client_name(batch_->session->client_name);
+  }
+
+  // When the instance went and by whom, for an operator.
+  void SetEnd(Writes* writes) const {
+    auto& meta = writes->meta;
+    meta.set_create_ms(0);
+    meta.set_modify_ms(writes->now_ms);
+    meta.set_create_revision(0);
+    meta.clear_owner();
+    if (batch_->session != nullptr) meta.set_client_name(batch_->session->client_name);
+  }
+
+  void AddWrite(const Item& item, Writes* writes) const {
+    TxnEncoder& txn = writes->txn;
+    txn.CompareModified(item.key, item.mod_revision);
+    AddIndex(item, &txn);
+    std::string_view instance;
+    int64_t lease = tombstone_lease_;
+    if (intent(item).registers) {
+      SetHistory(item, writes);
+      instance = intent(item).instance.view();
+      lease = 0;
+      if (NeedsLease(item)) lease = item.keeps_lease ? item.lease : lease_;
+    } else {
+      DropMark(item, &txn);
+      if (!LeavesTombstone(item)) return txn.Delete(item.key);
+      SetEnd(writes);
     }
-    txn->Put(item.key, EncodeStored(next), lease);
+    SetFence(item, writes);
+    EncodeMeta(writes->meta, &writes->head);
+    txn.Put(item.key, writes->head, instance, lease);
   }
 
   // Whether the fence of an instance that has just expired is on its way: then the keys are read
@@ -384,9 +426,26 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     return false;
   }
 
+  // About what the transaction will have.
+  size_t BytesToSend() const {
+    size_t each = 200;  // framing, numbers
+    if (batch_->session != nullptr) {
+      each += batch_->session->incarnation.size() + batch_->session->client_name.size();
+    }
+    size_t bytes = each;
+    for (const Item& item : items_) {
+      bytes += 2 * item.key.size() + intent(item).instance.size() + each;
+    }
+    return bytes;
+  }
+
   void Send() {
     if (AwaitsFence()) return;
-    TxnEncoder txn;
+    Writes writes;
+    writes.retention_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(Retention()));
+    writes.now_ms = absl::ToUnixMillis(absl::Now());
+    TxnEncoder& txn = writes.txn;
+    txn.Reserve(BytesToSend());
     if (batch_->session != nullptr) {
       const std::string key = writer_->keys_->Session(batch_->session->id);
       txn.CompareCreated(key, batch_->session->create_revision);
@@ -394,9 +453,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       txn.GetElse(key);
     }
     for (const Item& item : items_) {
-      if (item.over) continue;
-      txn.CompareModified(item.key, item.mod_revision);
-      AddWrite(item, &txn);
+      if (!item.over) AddWrite(item, &writes);
     }
     for (const Item& item : items_) {
       // An index too many does no harm, an operation too many does.
@@ -489,10 +546,11 @@ void Writer::Write(SessionPtr session, IntentBatch intents, Client::Done<Written
           MutexLock lock(&batch->mu);
           batch->written.revision = batch->revision;
         }
+        batch->written.as_asked = batch->AsAsked();
         std::move(done)(std::move(batch->written));
       });
   std::vector<std::shared_ptr<Chunk>> chunks;
-  auto chunk = std::make_shared<Chunk>(this, batch, gather);
+  std::shared_ptr<Chunk> chunk;
   int operations = 0;
   size_t bytes = 0;
   for (size_t i = 0; i < batch->intents.size(); ++i) {
@@ -500,11 +558,13 @@ void Writer::Write(SessionPtr session, IntentBatch intents, Client::Done<Written
     const Intent& intent = batch->intents[i];
     // Two where there is an index of a persistent instance, or may be a mark.
     const int cost = intent.registers && !intent.persistent ? 1 : 2;
-    const size_t size = intent.instance.size() + kOverheadBytes;
-    if (!chunk->empty() && (operations + cost > options_.operations_per_txn ||
-                            bytes + size > options_.bytes_per_txn)) {
-      chunks.push_back(std::move(chunk));
+    const size_t size = BytesOf(intent);
+    if (chunk == nullptr || operations + cost > options_.operations_per_txn ||
+        bytes + size > options_.bytes_per_txn) {
       chunk = std::make_shared<Chunk>(this, batch, gather);
+      chunk->Reserve(std::min(batch->intents.size() - i,
+                              static_cast<size_t>(std::max(1, options_.operations_per_txn))));
+      chunks.push_back(chunk);
       operations = 0;
       bytes = 0;
     }
@@ -512,7 +572,6 @@ void Writer::Write(SessionPtr session, IntentBatch intents, Client::Done<Written
     operations += cost;
     bytes += size;
   }
-  if (!chunk->empty()) chunks.push_back(std::move(chunk));
   gather.reset();
   chunk.reset();
   for (auto& next : chunks) next->Start();

@@ -46,6 +46,7 @@ class Writer {
   };
   struct Written {
     std::vector<IntentOutcome> outcomes;
+    bool as_asked = false;  // each is OK, under the generation that its intent came with
     uint64_t revision = 0;
   };
 

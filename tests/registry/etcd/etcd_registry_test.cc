@@ -80,6 +80,45 @@ TEST_F(EtcdRegistryTest, WhatIsRegisteredIsListedUntilItIsUnregistered) {
   EXPECT_TRUE(registry.List("s").empty());
 }
 
+TEST_F(EtcdRegistryTest, ResultsAreLeftOutOnlyWhenEachIsAsAsked) {
+  using Results = EncodedRegistrar::Results;
+  EtcdHarness registry(etcd(), NewPrefix());
+  RegisterRequest request;
+  request.set_session_id(registry.Session("a"));
+  // Two transactions, and a bit of a third.
+  for (int i = 0; i < 2 * registry.options().operations_per_txn + 1; ++i) {
+    auto* registration = request.add_registrations();
+    *registration->mutable_instance() = MakeInstance("s", std::to_string(i));
+    registration->set_generation(3);
+  }
+  const auto register_encoded = [&](Results results) {
+    std::promise<absl::StatusOr<RegisterResponse>> answer;
+    Callback<RegisterResponse> done = [&](auto response) { answer.set_value(std::move(response)); };
+    EXPECT_TRUE(registry->RegisterEncoded(request.SerializeAsString(), results, &done));
+    return answer.get_future().get();
+  };
+  auto response = register_encoded(Results::kUnlessAsAsked);
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->results_size(), 0);
+  EXPECT_GT(response->epoch(), 0u);
+  EXPECT_GT(response->revision(), 0u);
+  ASSERT_EQ(registry.List("s").size(), static_cast<size_t>(request.registrations_size()));
+  EXPECT_EQ(registry.List("s").front().generation(), 3u);
+  // The same again changes nothing, and is as asked for.
+  EXPECT_EQ(register_encoded(Results::kUnlessAsAsked)->results_size(), 0);
+  EXPECT_EQ(register_encoded(Results::kAll)->results_size(), request.registrations_size());
+  // One that is refused, or held under another generation, is told with all others.
+  ASSERT_TRUE(registry.Register(request.session_id(), MakeInstance("s", "7"), 9).ok());
+  response = register_encoded(Results::kUnlessAsAsked);
+  ASSERT_EQ(response->results_size(), request.registrations_size());
+  EXPECT_EQ(ReasonOf(StatusFromProto(response->results(7).status())), ERROR_REASON_SUPERSEDED);
+  EXPECT_EQ(response->results(8).generation(), 3u);
+  request.mutable_registrations(7)->set_generation(0);
+  response = register_encoded(Results::kUnlessAsAsked);
+  ASSERT_EQ(response->results_size(), request.registrations_size());
+  EXPECT_EQ(response->results(7).generation(), 9u);
+}
+
 TEST_F(EtcdRegistryTest, ALateRegisterIsRefusedByTheTombstoneAlsoElsewhere) {
   EtcdHarness registry(etcd(), NewPrefix());
   const std::string session = registry.Session("a");

@@ -80,7 +80,7 @@ TEST(TxnEncoderTest, WritesWhatTheMessageWould) {
       encoder.GetElse("session");
       encoder.CompareModified(key, number);
       encoder.CompareLease(key, number);
-      encoder.Put(key, value, number);
+      encoder.Put(key, value.substr(0, size / 3), value.substr(size / 3), number);
       encoder.Delete(key);
       EXPECT_EQ(encoder.operations(), 2);
       etcdserverpb::TxnRequest wished;
