@@ -43,10 +43,6 @@ void SerializeSorted(const ServiceInstance& instance, size_t size, char* out) {
 
 }  // namespace
 
-void AppendCanonicalKey(const InstanceKey& key, std::string* out) {
-  AppendNames(key.namespace_(), key.service(), key.instance_id(), out);
-}
-
 std::string CanonicalKey(const InstanceKey& key) {
   return CanonicalKey(key.namespace_(), key.service(), key.instance_id());
 }

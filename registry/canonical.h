@@ -19,13 +19,12 @@ namespace failback {
 
 // `namespace NUL service NUL instance_id`, an empty namespace written as `default`. Valid names
 // hold no NUL, so different keys differ here, and these strings sort as (namespace, service,
-// instance_id). Appends to `out`.
-void AppendCanonicalKey(const registry::v1::InstanceKey& key, std::string* out);
+// instance_id).
 std::string CanonicalKey(const registry::v1::InstanceKey& key);
 std::string CanonicalKey(std::string_view name_space, std::string_view service,
                          std::string_view instance_id);
 
-// The key of which `canonical` is the spelling; false when it is none.
+// The key whose canonical form `canonical` is; false when it is none.
 bool ParseCanonicalKey(const std::string& canonical, registry::v1::InstanceKey* key);
 // Whether it could be parsed.
 bool IsCanonicalKey(std::string_view canonical);

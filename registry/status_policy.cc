@@ -18,20 +18,6 @@ const char* OperationName(OperationKind kind) {
   return "unknown";
 }
 
-const char* FailedTaskName(OperationKind kind) {
-  switch (kind) {
-    case OperationKind::kRegister:
-      return "FailedRegisteredTask";
-    case OperationKind::kUnregister:
-      return "FailedUnregisteredTask";
-    case OperationKind::kSubscribe:
-      return "FailedSubscribedTask";
-    case OperationKind::kUnsubscribe:
-      return "FailedUnsubscribedTask";
-  }
-  return "unknown";
-}
-
 NextStep DecideNextStep(OperationKind kind, const absl::Status& status) {
   if (status.ok()) return NextStep::kDone;
   switch (ReasonOf(status)) {

@@ -12,13 +12,11 @@
 
 namespace failback {
 
-// The four kinds of operation, and of failed task.
+// The four kinds of operation.
 enum class OperationKind { kRegister, kUnregister, kSubscribe, kUnsubscribe };
 
 // `register`, `unregister`, `subscribe`, `unsubscribe`.
 const char* OperationName(OperationKind kind);
-// `FailedRegisteredTask` and its siblings: what a retry of this kind is called in logs.
-const char* FailedTaskName(OperationKind kind);
 
 enum class NextStep {
   kDone,           // the registry is as intended

@@ -14,6 +14,8 @@
 //       [this](FailbackInvoker::Done done) { stub->AsyncNotify(request, std::move(done)); },
 //       [](const absl::Status& status) { if (!status.ok()) Alert(status); });
 //
+// examples/orders_notifier.cc is a whole program.
+//
 // Thread safety: all methods from any thread, also from within a call or its `done`.
 //
 // Invariants:

@@ -96,11 +96,6 @@ size_t ServiceWatch::Remove(const std::shared_ptr<Follower>& follower) {
   return followers_.size();
 }
 
-size_t ServiceWatch::follower_count() const {
-  MutexLock lock(&mu_);
-  return followers_.size();
-}
-
 StreamState::Found ServiceWatch::Find(ResourceType type, const std::string& zone) {
   StreamState::Found found;
   if (type != ResourceType::kEndpoints) {

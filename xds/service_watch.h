@@ -51,7 +51,6 @@ class ServiceWatch final : public NotifyListener,
   void Add(const std::shared_ptr<Follower>& follower);
   // Returns how many are left.
   size_t Remove(const std::shared_ptr<Follower>& follower);
-  size_t follower_count() const;
 
   StreamState::Found Find(ResourceType type, const std::string& zone);
 

@@ -43,9 +43,6 @@ class AccessRules {
   // Who shows `token`; UNAUTHENTICATED when it is not known.
   absl::StatusOr<Identity> BearerOf(const std::string& token) const;
 
-  // Whether tokens are known at all.
-  bool has_tokens() const { return tokens_.has_value(); }
-
   // Whether `who` may do `what` with the service.
   absl::Status Judge(const Identity& who, config::v1::Permission what, std::string_view ns,
                      std::string_view service) const;

@@ -153,10 +153,6 @@ TEST(StatusPolicyTest, WhatWasNotSentIsRetriedOrParkedAndNeverAnythingElse) {
 }
 
 TEST(StatusPolicyTest, Names) {
-  EXPECT_STREQ(FailedTaskName(OperationKind::kRegister), "FailedRegisteredTask");
-  EXPECT_STREQ(FailedTaskName(OperationKind::kUnregister), "FailedUnregisteredTask");
-  EXPECT_STREQ(FailedTaskName(OperationKind::kSubscribe), "FailedSubscribedTask");
-  EXPECT_STREQ(FailedTaskName(OperationKind::kUnsubscribe), "FailedUnsubscribedTask");
   EXPECT_STREQ(OperationName(OperationKind::kRegister), "register");
   EXPECT_STREQ(OperationName(OperationKind::kUnsubscribe), "unsubscribe");
 }
