@@ -244,6 +244,11 @@ std::string FormatDescription(const InstanceDescription& description,
   text += description.has_instance() ? FormatInstance(description.instance().record(), now, palette)
                                      : Row("status", "not registered");
   if (description.has_session()) text += Row("session", FormatSession(description.session(), now));
+  if (description.has_fence_end_time()) {
+    text += Row("fence",
+                absl::StrCat("an incarnation with a rank below ", description.fence_rank(),
+                             " is refused until ", FormatWhen(description.fence_end_time(), now)));
+  }
   if (description.stale()) {
     text += "\nthis is the last the agent knew of its registry: `failbackctl status` says why\n";
   }

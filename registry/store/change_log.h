@@ -41,6 +41,9 @@ class ChangeLog {
     Blob revoked;        // of kExpired: the owner, if it was shut out
     uint64_t rank = 0;   // whose hand it was; 0: a detached call, or an operator
     uint64_t generation = 0;
+    uint64_t fence_rank =
+        0;                  // of an instance that has gone: what its fence keeps; 0: there is none
+    uint32_t fence_ms = 0;  // and for how long
     uint64_t revision = 0;
     int64_t unix_ms = 0;
   };

@@ -195,6 +195,14 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
     change.set_revision(entry.revision);
     change.set_generation(entry.generation);
   }
+  if (!description.has_instance() && changes[0].first.fence_rank != 0) {
+    const ChangeLog::Entry& last = changes[0].first;
+    const absl::Time end = absl::FromUnixMillis(last.unix_ms + last.fence_ms);
+    if (end > options_.timer->clock()->WallNow()) {
+      *description.mutable_fence_end_time() = failback::ToProto(end);
+      description.set_fence_rank(last.fence_rank);
+    }
+  }
   if (description.has_session()) {
     AddLease(session_id, description.mutable_session());
     if (description.session().held_back()) {

@@ -490,6 +490,10 @@ ChangeLog::Entry State::Transaction::ChangeOf(const Version& before, const Versi
   } else if (before.instance != after.instance) {
     entry.kind = Kind::kUpdated;
   }
+  if (!after.instance) {
+    entry.fence_rank = after.fence.rank;
+    entry.fence_ms = after.retention_ms;
+  }
   entry.generation = after.fence.generation;
   entry.revision = state_->revision_;
   entry.unix_ms = now_.unix_ms;

@@ -49,6 +49,10 @@ TEST_F(FleetTest, AgentsInTrouble_AreListedWithTheReason) {
   // One that has gone is not listed any more.
   agent_.Kill();
   EXPECT_TRUE(Eventually([&] { return agents().find("agent-7") == std::string::npos; }));
+  EXPECT_THAT(
+      Ctl(registry_.address(), {"describe", "orders", "--id", "a"}).out,
+      AllOf(HasSubstr("status        not registered\n"),
+            HasSubstr("fence         an incarnation with a rank below 1 is refused until ")));
   EXPECT_THAT(Ctl(registry_.address(), {"guard", "release"}).out, HasSubstr("released 0 sessions"));
   const auto line = registry_.process().WaitForLine("eviction guard set by an operator");
   ASSERT_TRUE(line.has_value()) << registry_.process().Describe();

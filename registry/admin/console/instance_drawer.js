@@ -101,6 +101,7 @@ export function instanceDrawer({ namespace, service, instance: id }, description
                   "p",
                   { class: "mark is-unhealthy" },
                   "Not registered now. What is known of it is below.",
+                  fence(description, now),
                 ),
             doubt(description),
             owed(description.pending, now),
@@ -156,6 +157,12 @@ function rotation(summary, now) {
       : null,
   );
 }
+
+// Why a registration by an agent that was there before is refused for a while.
+const fence = ({ fenceEndTime, fenceRank }, now) =>
+  fenceEndTime && Date.parse(fenceEndTime) > now
+    ? ` Its fence stands: an incarnation with a rank below ${count(fenceRank)} is refused, until ${countdown(fenceEndTime, now)}.`
+    : "";
 
 // How far what is shown is to be trusted; at an agent.
 function doubt({ stale, unread }) {

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "registry/event_order.h"
 #include "registry/log.h"
+#include "registry/proto_time.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {
@@ -378,6 +379,32 @@ TEST_F(GuardTest, HistoryAndLogSayWhyAHeldSessionEnded) {
       EXPECT_THAT(line, Contains(Pair("by", one.by)));
     }
   }
+}
+
+TEST(StoreRegistry, ADescriptionTellsOfTheFenceForAsLongAsItStands) {
+  StoreHarness store;
+  const std::string older = store.Session("older", absl::Hours(1));
+  const std::string newer = store.Session("newer");
+  const std::string closed = store.Session("closed");
+  ASSERT_TRUE(store.Register(newer, MakeInstance("orders", "1")).ok());
+  ASSERT_TRUE(store.Register(closed, MakeInstance("orders", "2")).ok());
+  const auto describe = [&](const std::string& id) {
+    return store->Describe(MakeInstance("orders", id).key()).value();
+  };
+  EXPECT_FALSE(describe("1").has_fence_end_time()) << "it is there";
+  ASSERT_TRUE(store.CloseSession(closed).ok());
+  EXPECT_FALSE(describe("2").has_fence_end_time()) << "closing leaves none";
+  store.clock().Advance(absl::Seconds(11));
+  const auto fenced = describe("1");
+  EXPECT_EQ(fenced.fence_rank(), 2u);
+  const absl::Duration left = FromProto(fenced.fence_end_time()) - store.clock().WallNow();
+  EXPECT_LE(left, absl::Seconds(60));
+  EXPECT_GT(left, absl::Seconds(58));
+  EXPECT_EQ(ReasonOf(store.Register(older, MakeInstance("orders", "1")).status),
+            registry::v1::ERROR_REASON_SUPERSEDED);
+  store.clock().Advance(absl::Seconds(61));
+  EXPECT_FALSE(describe("1").has_fence_end_time());
+  EXPECT_TRUE(store.Register(older, MakeInstance("orders", "1")).ok());
 }
 
 TEST(StoreRegistry, HistorySaysThatAnOwnerHadBeenShutOut) {
