@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
+#include "registry/lazy_snapshot.h"
 #include "registry/selector.h"
 #include "registry/store/store_registry.h"
 #include "registry/store/subscription_hub.h"
@@ -477,6 +478,44 @@ TEST(Compare, NoLockIsHeldWhileTheStateIsAskedFor) {
   EXPECT_THAT(leaves->events(), IsEmpty());
   EXPECT_THAT(stays->ids(), ElementsAre("2"));
   EXPECT_THAT(comes->ids(), ElementsAre("1", "3"));
+}
+
+// Keeps its first snapshot, as a slow client does.
+class Keeper final : public NotifyListener {
+ public:
+  void OnNotify(const std::shared_ptr<const SubscribeResponse>&) override {}
+  bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) override {
+    if (kept_ == nullptr) kept_ = snapshot;
+    return true;
+  }
+  void OnEnd(const absl::Status&) override {}
+
+ private:
+  std::shared_ptr<const LazySnapshot> kept_;
+};
+
+TEST(Compare, AnOldSnapshotIsNotSharedWhenACommitHasNoOneToSendItTo) {
+  for (const size_t long_delta : {size_t{1}, size_t{1} << 20}) {
+    SubscriptionHub::Options options;
+    options.max_delta_bytes = options.longest_delta_bytes = long_delta;
+    World world(options);
+    const auto keeper = std::make_shared<Keeper>();
+    auto kept_stream = world.Subscribe(Following("orders", "a"), keeper);
+    world.Deliver();
+    world.Commit(Orders("orders", "1", "a"));
+    world.Publish();
+    // Has the commit already, and keeps the group when the other leaves.
+    SubscribeRequest request = Following("orders", "a");
+    request.set_epoch(1);
+    request.set_revision(1);
+    const auto ahead_stream = world.Subscribe(request, std::make_shared<Keeper>());
+    kept_stream.reset();
+    world.Finish();
+    auto follower = std::make_shared<FakeSubscriber>();
+    const auto stream = world.Subscribe(Following("orders", "a"), follower);
+    world.Deliver();
+    EXPECT_THAT(follower->ids(), ElementsAre("1"));
+  }
 }
 
 TEST(Compare, WhatWaitsIsBoundedByWhatChanges) {
