@@ -72,6 +72,7 @@ void AddPending(CLI::App* app, CtlAction* action) {
       "TIMES is the attempt that failed last. Parked operations are out of retries or were "
       "refused\n"
       "for good: `failbackctl retry` tries them again, `failbackctl cancel` gives them up.\n"
+      "SINCE and TIMES begin again when the agent starts: its journal keeps no times.\n"
       "What was acknowledged in a session that has run out is not pending; a line below says "
       "so.\n\n"
       "Examples:\n"

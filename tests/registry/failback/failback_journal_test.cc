@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "registry/canonical.h"
 #include "registry/log.h"
+#include "registry/proto_time.h"
 #include "retry/mutex.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/util/process.h"
@@ -55,6 +56,28 @@ TEST_F(FailbackJournalTest, Rule11_IntentsSurviveUnregistersIncluded) {
   EXPECT_EQ(fake_->unregisters.last_request().deregistrations_size(), 2);
   Register("d");
   EXPECT_GT(fake_->registers.last_request().registrations(0).generation(), 5) << "numbers go on";
+}
+
+// The journal keeps no times: `since` is of this process.
+TEST_F(FailbackJournalTest, Rule11_SinceBeginsAnewWithTheProcess) {
+  const auto refuse = [](const auto&) { return absl::InvalidArgumentError("never"); };
+  fake_->registers.AnswerWith(refuse);
+  Start();
+  const absl::Time submitted = clock_.WallNow();
+  Register("a");
+  Advance(absl::Hours(1));
+  ASSERT_EQ(registry_->Pending().size(), 1);
+  EXPECT_EQ(registry_->Pending()[0].state(), agent::v1::PENDING_STATE_PARKED);
+  EXPECT_EQ(FromProto(registry_->Pending()[0].since()), submitted);
+  registry_.reset();
+  auto fake = std::make_unique<FakeRegistry>();
+  fake_ = fake.get();
+  fake_->registers.AnswerWith(refuse);
+  upstream_ = std::move(fake);
+  Start();
+  ASSERT_EQ(registry_->Pending().size(), 1);
+  EXPECT_EQ(registry_->Pending()[0].state(), agent::v1::PENDING_STATE_PARKED);
+  EXPECT_EQ(FromProto(registry_->Pending()[0].since()), clock_.WallNow());
 }
 
 TEST_F(FailbackJournalTest, Rule11_WhatIsDoneIsForgotten) {
