@@ -1,0 +1,108 @@
+// Pages of what an agent carries: complete, without repetition, and none larger than a page of the
+// registry.
+
+#include "agent/agent_service.h"
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "registry/failback_group.h"
+#include "registry/merged_pages.h"
+#include "tests/registry/failback/failback_fixture.h"
+
+namespace failback {
+namespace {
+
+class AgentServiceTest : public testing::Test {
+ protected:
+  AgentServiceTest() {
+    HashedWheelTimer::Options timer;
+    timer.clock = &clock_;
+    timer_ = HashedWheelTimer::Create(std::move(timer)).value();
+    // A registry that is unavailable, so that everything is pending.
+    auto upstream = std::make_unique<FakeRegistry>();
+    upstream->opens.AnswerWith([](const auto&) { return Away(); });
+    upstream->keep_alives.AnswerWith([](const auto&) { return Away(); });
+    std::vector<FailbackGroup::Upstream> upstreams;
+    upstreams.push_back({"upstream", "grpc://upstream", std::move(upstream)});
+    FailbackRegistry::Options options;
+    options.timer = timer_.get();
+    group_ = FailbackGroup::Create(std::move(upstreams), options).value();
+    service_ = std::make_unique<AgentService>(group_.get(), timer_.get(), absl::Now());
+  }
+
+  void Register(const ServiceInstance& instance) {
+    Answer<RegisterResponse> answer;
+    group_->Register(MakeRegister({instance}), answer.Catch());
+    ASSERT_TRUE(answer.get().ok()) << answer.get().status();
+  }
+
+  SimulatedClock clock_;
+  std::unique_ptr<HashedWheelTimer> timer_;
+  std::unique_ptr<FailbackGroup> group_;
+  std::unique_ptr<AgentService> service_;
+};
+
+// A row more than the bound at the most.
+constexpr size_t kSlack = 64 << 10;
+
+TEST_F(AgentServiceTest, PendingWithoutPageSize_EndsAPageByItsBytes) {
+  constexpr int kRows = 12000;
+  for (int i = 0; i < kRows; ++i) {
+    Register(MakeInstance(absl::StrCat(std::string(100, 'i'), 100000 + i)));
+  }
+  std::set<std::string> ids;
+  int pages = 0;
+  agent::v1::ListPendingRequest request;
+  do {
+    const auto page = service_->Pending(request);
+    ASSERT_TRUE(page.ok()) << page.status();
+    EXPECT_LE(page->ByteSizeLong(), kPageBytes + kSlack);
+    for (const auto& row : page->operations()) EXPECT_TRUE(ids.insert(row.id()).second);
+    request.set_page_token(page->next_page_token());
+    ASSERT_LT(++pages, 100);
+  } while (!request.page_token().empty());
+  EXPECT_EQ(ids.size(), kRows);
+  EXPECT_GT(pages, 1);
+
+  request.set_page_size(3);
+  EXPECT_EQ(service_->Pending(request)->operations_size(), 3);
+}
+
+TEST_F(AgentServiceTest, Intents_EndAPageByItsBytesAndItsRows) {
+  constexpr int kRows = 200;
+  for (int i = 0; i < kRows; ++i) {
+    ServiceInstance instance = MakeInstance(absl::StrCat("i", 1000 + i));
+    for (int entry = 0; entry < 15; ++entry) {
+      (*instance.mutable_metadata())[absl::StrCat("key", entry)] = std::string(1000, 'x');
+    }
+    Register(instance);
+  }
+  std::set<std::string> ids;
+  int pages = 0;
+  agent::v1::ListIntentsRequest request;
+  do {
+    const auto page = service_->Intents(request);
+    ASSERT_TRUE(page.ok()) << page.status();
+    EXPECT_LE(page->ByteSizeLong(), kPageBytes + kSlack);
+    for (const auto& intent : page->intents()) {
+      EXPECT_TRUE(ids.insert(intent.instance().key().instance_id()).second);
+    }
+    request.set_page_token(page->next_page_token());
+    ASSERT_LT(++pages, 100);
+  } while (!request.page_token().empty());
+  EXPECT_EQ(ids.size(), kRows);
+  EXPECT_GT(pages, 1);
+
+  request.set_page_size(3);
+  EXPECT_EQ(service_->Intents(request)->intents_size(), 3);
+}
+
+}  // namespace
+}  // namespace failback
