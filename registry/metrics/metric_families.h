@@ -2,8 +2,8 @@
 //
 // A module counts in integers of its own and knows nothing of metrics (registry/call_stats.h,
 // retry/histogram.h, the Statistics of StoreRegistry and FailbackRegistry). When it is scraped, one
-// function for each module, as those of registry/metrics/collectors.h, turns a snapshot into
-// families.
+// function for each module, as CollectServer of registry/metrics/server_metrics.h, turns a snapshot
+// into families.
 //
 //   MetricFamilies families;
 //   families.Gauge("failback_registry_sessions", "Sessions that are alive.", stats.sessions);
