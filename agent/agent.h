@@ -174,7 +174,7 @@ class Agent {
   using SnapshotCallback = std::function<void(const ServiceSnapshot&)>;
 
   // INVALID_ARGUMENT names the option and what is allowed. Does not wait for the registry, which
-  // may be away.
+  // may be unavailable.
   static absl::StatusOr<std::unique_ptr<Agent>> Create(Options options);
 
   // Drains for at most `drain_deadline`.

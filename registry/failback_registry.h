@@ -182,7 +182,7 @@ class FailbackRegistry final : public Registry {
 
   // Registry. Register and Unregister answer ACCEPTED at once unless `wait_for` or `check` ask for
   // more; List asks the upstream, and answers from what is known here, marked stale, when that
-  // is away; Subscribe answers from the last known state at once, if there is one.
+  // is unavailable; Subscribe answers from the last known state at once, if there is one.
   void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override;
   void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
   void CloseSession(const CloseSessionRequest& request,

@@ -30,7 +30,7 @@ struct FailbackStatistics {
   struct Counters {
     // Attempts that have ended, by how. A subscription's attempt ends well when its stream begins.
     ByOperation<ByCode> attempts{};
-    // Attempts that failed before they left, as the upstream was known to be away.
+    // Attempts that failed before they left, as the upstream was known to be unavailable.
     ByOperation<int64_t> unsent{};
     // Waits on the wheel, as they were begun.
     Histogram retry_delay_nanos{kWaitBoundsNanos};

@@ -12,7 +12,7 @@
 namespace failback {
 namespace {
 
-// A registry that is away for less is not worth a line.
+// A registry that is unavailable for less is not worth a line.
 constexpr absl::Duration kBriefAbsence = absl::Milliseconds(500);
 
 }  // namespace

@@ -8,7 +8,7 @@
 // that an answer that came late at another one does not undo what was published. It moves on when
 // its upstream drops it or goes stale while a fresh one has it: to the first fresh one, in the
 // order of the configuration, else to the first stale one. A removal that a fresh upstream reports
-// is accepted against those that are stale: a registry that is away keeps no ghosts alive that the
+// is accepted against those that are stale: an unavailable registry keeps no ghosts alive that the
 // others have buried.
 //
 // Revisions of two registries cannot be compared, so the merged stream has a history of its own.

@@ -1,6 +1,6 @@
-// Whether this process was away (stopped, starved, on a machine that slept) while it kept leases.
+// Whether this process was paused (stopped, starved, on a machine that slept) while it kept leases.
 //
-// A process that is away reads no renewals, and its timeouts have all passed when it comes back. A
+// A paused process reads no renewals, and its timeouts have all passed when it comes back. A
 // lease that has run out says nothing about its client then. Two things show it: a lease's timeout
 // that comes late, and between leases that are far apart a heartbeat that does. Late is half of the
 // smallest TTL. The heartbeat is due every eighth of it, so that no absence of five eighths goes
@@ -47,7 +47,7 @@ class PauseWatch {
   // It has come, or there was no timeout for it.
   void End() { beating_ = false; }
 
-  // At `now` runs what was to run at `due`. True if this process was away; once for one absence.
+  // At `now` runs what was to run at `due`. True if this process was paused; once for one pause.
   bool Notice(int64_t due, int64_t now) {
     const int64_t most = smallest_ttl_ / 2;
     const bool heartbeat_late = beating_ && now - heartbeat_due_ > most;

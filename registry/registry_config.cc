@@ -53,7 +53,7 @@ absl::Status ValidateStore(const RegistryConfig& config, const ConfigLoader& loa
   return NoStore(config, loader, status, is_file ? "" : absl::StrCat("; or ", kEtcdForm));
 }
 
-// The store is elsewhere, and may be away now: nothing to open.
+// The store is elsewhere, and may be unavailable now: nothing to open.
 absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const RegistryConfig& config,
                                                    HashedWheelTimer* timer,
                                                    const ConfigLoader& loader) {

@@ -29,7 +29,7 @@ StoreRegistry::Options ToStoreOptions(const registry::v1::RegistryConfig& config
 RegistryServer::Options ToServerOptions(const registry::v1::RegistryConfig& config,
                                         HashedWheelTimer* timer, const ConfigLoader& loader);
 
-// Opens what `store` names: an embedded store, or a client of etcd, which may be away now.
+// Opens what `store` names: an embedded store, or a client of etcd, which may be unavailable now.
 absl::StatusOr<std::unique_ptr<Registry>> OpenStore(const registry::v1::RegistryConfig& config,
                                                     HashedWheelTimer* timer,
                                                     const ConfigLoader& loader);

@@ -44,7 +44,7 @@ struct NamedUri {
 // INVALID_ARGUMENT for an empty name.
 absl::StatusOr<NamedUri> ParseNamedUri(const std::string& text);
 
-// Connects lazily: a registry that is away is no error here. A URI that is wrong is an
+// Connects lazily: an unavailable registry is no error here. A URI that is wrong is an
 // INVALID_ARGUMENT of one line that names it, what is wrong, and what is allowed.
 absl::StatusOr<std::unique_ptr<Registry>> NewUpstream(const std::string& uri,
                                                       const UpstreamOptions& options);

@@ -291,7 +291,7 @@ class Wheel {
   std::vector<Id> due_;  // entries of the present tick, those before next_due_ popped
   size_t next_due_ = 0;
 
-  uint32_t used_ = 0;           // entries that were ever used, nobody included
+  uint32_t used_ = 0;           // entries that were ever used, the null entry too
   std::vector<uint32_t> free_;  // a stack; has room for all entries
 };
 

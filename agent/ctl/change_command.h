@@ -8,7 +8,7 @@
 //   FAILBACK_EVENT_NAMESPACE  what is followed
 //   FAILBACK_EVENT_SERVICE    what is followed; empty: the list of services
 //   FAILBACK_EVENT_EPOCH, FAILBACK_EVENT_REVISION
-//   FAILBACK_EVENT_STALE      true while the registry is away
+//   FAILBACK_EVENT_STALE      true while the registry is unavailable
 //   FAILBACK_EVENT_COUNT      instances after the change
 //   FAILBACK_EVENT_UPSERTS    ids that are new or changed, by spaces
 //   FAILBACK_EVENT_REMOVALS   ids that were removed, by spaces. Both are empty above 64 KiB: the

@@ -95,11 +95,11 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
     etcd::Client::Statistics calls;
   };
 
-  // Connects at the first call: a cluster that is away is no error here.
+  // Connects at the first call: an unavailable cluster is no error here.
   explicit EtcdRegistry(Options options);
 
   // For a server of many: asks etcd every two seconds from now on, so that what there is to be said
-  // of a cluster that is away is in the log, and in Reachable, before the first call. `on_change`
+  // of an unavailable cluster is in the log, and in Reachable, before the first call. `on_change`
   // is notified when it begins to answer, and when it has not for `watch_outage_limit`.
   void Connect(std::function<void(bool reachable)> on_change);
   // `on_change` is not called any more when this has returned.

@@ -5,7 +5,7 @@
 //   pulse.Look();        // OK, or since when it does not answer, and why
 //
 // Asked is a linearizable read: a member that has lost the others does not answer it. Until the
-// first answer etcd counts as away; later when the last answer is older than `outage_limit`.
+// first answer etcd counts as unavailable; later when the last answer is older than `outage_limit`.
 //
 // Thread safety: all methods from any thread.
 

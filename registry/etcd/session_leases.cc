@@ -178,11 +178,7 @@ void Sessions::AddLeases(SessionPtr session, std::vector<int64_t> leases, int tr
     };
     if (!response.ok()) return give_up(response.status());
     if (response->succeeded()) {
-      mvccpb::KeyValue kv;
-      kv.set_value(value);
-      kv.set_create_revision(session->create_revision);
-      kv.set_mod_revision(response->header().revision());
-      Adopt(session->id, kv);
+      AdoptWritten(*session, value, response->header().revision());
       {
         MutexLock lock(&session->mu);
         for (Session::Lease& entry : session->leases) {

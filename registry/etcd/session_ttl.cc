@@ -64,11 +64,7 @@ void Sessions::Retime(SessionPtr session, absl::Duration ttl, int tries,
               // It may have been done all the same: then the next OpenSession finds it.
               if (!response.ok()) return std::move(done)(response.status());
               if (response->succeeded()) {
-                mvccpb::KeyValue kv;
-                kv.set_value(value);
-                kv.set_create_revision(session->create_revision);
-                kv.set_mod_revision(response->header().revision());
-                Adopt(session->id, kv);
+                AdoptWritten(*session, value, response->header().revision());
                 {
                   MutexLock lock(&session->mu);
                   for (Session::Lease& entry : session->leases) {
@@ -256,11 +252,7 @@ void Sessions::DropRetired(std::shared_ptr<Move> move) {
     if (!response.ok()) return EndMove(move);
     const SessionPtr& session = move->session;
     if (response->succeeded()) {
-      mvccpb::KeyValue kv;
-      kv.set_value(value);
-      kv.set_create_revision(session->create_revision);
-      kv.set_mod_revision(response->header().revision());
-      Adopt(session->id, kv);
+      AdoptWritten(*session, value, response->header().revision());
       for (const int64_t lease : move->leases) Revoke(lease);
       EndMove(move);
       return MoveRetiring(session);  // what has been retired meanwhile

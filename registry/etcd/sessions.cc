@@ -468,6 +468,14 @@ void Sessions::End(const SessionPtr& session, absl::AnyInvocable<void(absl::Stat
   });
 }
 
+void Sessions::AdoptWritten(const Session& session, const std::string& value, int64_t revision) {
+  mvccpb::KeyValue kv;
+  kv.set_value(value);
+  kv.set_create_revision(session.create_revision);
+  kv.set_mod_revision(revision);
+  Adopt(session.id, kv);
+}
+
 void Sessions::Forget(const std::string& session_id) {
   {
     MutexLock lock(&mu_);

@@ -144,6 +144,8 @@ class Sessions {
             absl::AnyInvocable<void(absl::Status) &&> done);
   // Takes what etcd has for a session; null when that makes no sense.
   SessionPtr Adopt(const std::string& session_id, const mvccpb::KeyValue& kv);
+  // Takes what this server has written for a session: `value`, in the commit `revision`.
+  void AdoptWritten(const Session& session, const std::string& value, int64_t revision);
   // The session's key is not there.
   void Forget(const std::string& session_id);
 

@@ -338,7 +338,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
     if (item.mark_revision != 0) txn->Delete(mark);
   }
 
-  // What the writes of one transaction have in common, and what each of them sets anew.
+  // What the writes of one transaction have in common, and what each of them sets again.
   struct Writes {
     uint32_t retention_ms;
     int64_t now_ms;

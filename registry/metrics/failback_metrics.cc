@@ -75,7 +75,7 @@ void CollectOperations(const FailbackStatistics& stats, MetricFamilies* out) {
                "Intents that are not tried any more: out of retries, or refused for good.",
                stats.parked[kind], labels);
     out->Counter("failback_agent_attempts_unsent_total",
-                 "Attempts that failed unsent, as the upstream was known to be away.",
+                 "Attempts that failed unsent, as the upstream was known to be unavailable.",
                  stats.counters.unsent[kind], labels);
     for (size_t code = 0; code < stats.counters.attempts[kind].size(); ++code) {
       const int64_t count = stats.counters.attempts[kind][code];

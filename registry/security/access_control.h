@@ -65,7 +65,7 @@ class AccessControl {
   // again, is logged: a line for each of the first 20, with what `OnRevoked` says of it.
   void Update(AccessRules rules);
 
-  // What somebody has here who is shut out, or let in again; for the log. Before the first call.
+  // What is logged of a caller that is shut out, or let in again. Before the first call.
   using OnRevoked = std::function<LogFields(const Identity& who, bool revoked)>;
   void SetOnRevoked(OnRevoked on_revoked) { on_revoked_ = std::move(on_revoked); }
 

@@ -84,7 +84,7 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   void Arm(Lease* lease, int64_t delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Extend(Lease* lease, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void StartHeartbeat() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // True, and every lease is a full one again, when this process has been away.
+  // True, and every lease is a full one again, when this process was paused.
   bool NoticePause(int64_t due, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   bool MayEnd(const Lease& lease, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // What a lease with the TTL `window` is judged by.
