@@ -648,7 +648,7 @@ class RegistryServer::Service final : public ServiceBase {
 
   CallStats call_stats_;
   Gauge calls_;
-  Gauge bulk_calls_{0};  // no limit; under way, as `call` has not returned
+  Gauge bulk_calls_{0};         // no limit; under way, as `call` has not returned
   KeyedGauge lists_of_owners_;  // waiting or under way
   Gauge subscriptions_;
   KeyedGauge subscriptions_of_owners_;
