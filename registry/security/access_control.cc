@@ -56,16 +56,24 @@ void AccessControl::JudgeOwners(const AccessRules& rules) {
     Identity who;
     absl::Status status;
   };
-  std::vector<Change> changes;
+  std::vector<Owner> owners;
   {
     MutexLock lock(&mu_);
-    for (auto& [tag, owner] : owners_) {
-      absl::Status status = rules.JudgeAny(owner.who);
-      const bool revoked = !status.ok();
-      if (std::exchange(owner.revoked, revoked) != revoked) {
-        changes.push_back({owner.who, std::move(status)});
-      }
-    }
+    owners.reserve(owners_.size());
+    for (const auto& [tag, owner] : owners_) owners.push_back(owner);
+  }
+  std::vector<Change> changes;
+  for (Owner& owner : owners) {
+    // Calls go on meanwhile: with many rules this takes a while.
+    absl::Status status = rules.JudgeAny(owner.who);
+    const bool revoked = !status.ok();
+    if (revoked == owner.revoked) continue;
+    MutexLock lock(&mu_);
+    Owner& known = owners_[owner.who.OwnerTag()];
+    // With another token, that one is let in.
+    if (known.who.token_digest != owner.who.token_digest) continue;
+    known.revoked = revoked;
+    changes.push_back({std::move(owner.who), std::move(status)});
   }
   size_t lines = 0;
   for (const Change& change : changes) {
