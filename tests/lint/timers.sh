@@ -27,7 +27,9 @@ allowed() {
     registry/intent_journal.cc: WaitFor: Open, on its caller's thread, waits for a file that another process has locked
     registry/connection_acceptor.cc: poll(: the thread that accepts, out of descriptors, waits to be stopped or to try again
     registry/registry_server.cc: SleepFor: the end of a server, on the thread that ends it: callers hear of it first
-    agent/ctl/context.cc: poll(: failbackctl in the foreground looks whether somebody listens at its target
+    agent/ctl/context.cc: poll(: failbackctl in the foreground looks whether a server listens at its target
+    agent/ctl/context.cc: SleepFor: failbackctl in the foreground pauses between two questions
+    agent/ctl/subscribe_command.cc: WithTimeout(: failbackctl in the foreground, which has no wheel, says once that nothing has come
     agent/ctl/agent_commands.cc: WithTimeout(: failbackctl in the foreground draws how far a drain has come
     agent/ctl/status_commands.cc: SleepFor: failbackctl in the foreground, with one thread and nothing else to do
     agent/ctl/subscribe_command.cc: SleepFor: the same, before the next attempt of --watch
