@@ -100,6 +100,11 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> OpenSnapshot(const std::string& 
   if (auto status = (*db)->Execute("BEGIN"); !status.ok()) return status;
   // The first read begins the transaction.
   const auto version = StoreSchemaVersion(**db);
+  if (!version.ok() && (*db)->last_error() == SQLITE_READONLY_ROLLBACK) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("store ", path,
+                     ": a write was interrupted; start the registry on it once, which undoes it"));
+  }
   if (!version.ok()) return version.status();
   if (*version == 0) return absl::FailedPreconditionError(absl::StrCat(path, ": holds no store"));
   return db;
@@ -187,9 +192,10 @@ absl::Status CheckRows(SqliteDatabase& db, StoreSummary* summary) {
   return absl::OkStatus();
 }
 
-// Makes a store one file, complete in itself: without a -wal beside it. SQLITE_BUSY while another
-// connection is open.
-absl::Status MakeOneFile(SqliteDatabase& db) { return db.Execute("PRAGMA journal_mode=DELETE"); }
+// Makes a copy one file, complete in itself: without a -wal beside it.
+absl::Status MakeOneFile(SqliteDatabase& copy) {
+  return copy.Execute("PRAGMA journal_mode=DELETE");
+}
 
 // Begins a new epoch in a copy, and brings it to this program's schema.
 absl::Status BeginEpoch(SqliteDatabase& copy) {
@@ -226,16 +232,19 @@ absl::StatusOr<StoreSummary> CopyStore(
   return absl::DataLossError(absl::StrReplaceAll(summary.status().message(), {{to, from}}));
 }
 
-// Makes the store at `path`, which is about to be replaced, one file. What is damaged stays as it
-// is, its log beside it.
+// Folds the log of the store at `path`, which is about to be replaced, into its file. What is
+// damaged stays as it is, its log beside it.
 absl::Status FoldIn(const std::string& path) {
   struct stat info;
   // SQLite takes the log of an empty file for an old one, and removes it.
   if (stat(path.c_str(), &info) != 0 || info.st_size == 0) return absl::OkStatus();
   auto db = SqliteDatabase::Open(path, SqliteDatabase::Mode::kReadWrite);
   if (!db.ok()) return db.status();
-  absl::Status status = (*db)->QueryInt("SELECT count(*) FROM sqlite_master").status();
-  if (status.ok()) status = MakeOneFile(**db);
+  // Alone with it. It stays in WAL mode: to change that takes a journal, and a file that is killed in
+  // between has to be written before it can be read.
+  absl::Status status = (*db)->Execute("PRAGMA locking_mode=EXCLUSIVE");
+  if (status.ok()) status = (*db)->QueryInt("SELECT count(*) FROM sqlite_master").status();
+  if (status.ok()) status = (*db)->Execute("PRAGMA wal_checkpoint(TRUNCATE)");
   if (status.ok() || absl::IsDataLoss(status)) return absl::OkStatus();
   if (((*db)->last_error() & 0xff) == SQLITE_BUSY) {
     return absl::FailedPreconditionError(absl::StrCat(

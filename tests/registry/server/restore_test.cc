@@ -272,6 +272,31 @@ TEST_F(RestoreTest, ADamagedBackupIsNamed) {
   EXPECT_THAT(IdsAt(store_), ElementsAre("newest", "saved"));
 }
 
+// As a registry leaves it that is killed when it first opens a backup.
+TEST_F(RestoreTest, AFileWhoseWriteWasInterruptedIsForARegistryToOpen) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    sqlite3* db = nullptr;
+    sqlite3_open(backup_.c_str(), &db);
+    // More than is kept in memory: a part of it is written, and the journal is synced before.
+    for (const char* sql : {"PRAGMA cache_size=1", "PRAGMA cache_spill=1", "BEGIN IMMEDIATE",
+                            "CREATE TABLE t(x)", "INSERT INTO t VALUES (zeroblob(100000))"}) {
+      if (sqlite3_exec(db, sql, nullptr, nullptr, nullptr) != SQLITE_OK) _exit(1);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  ASSERT_EQ(status, 0);
+  ASSERT_TRUE(IsThere(backup_ + "-journal"));
+  for (const RunResult& result : {Restore(), RegistryCommand({"check", "--store", backup_})}) {
+    EXPECT_EQ(result.status, 2);
+    EXPECT_THAT(result.err, HasSubstr(backup_ + ": a write was interrupted; start the registry"));
+  }
+  EXPECT_THAT(IdsAt(backup_), ElementsAre("saved"));
+  EXPECT_EQ(RegistryCommand({"check", "--store", backup_}).status, 0);
+}
+
 TEST_F(RestoreTest, AMarkThatCannotBeWrittenIsSaid) {
   const std::string to = dir_.File("to.db");
   ASSERT_EQ(mkdir((to + ".mark").c_str(), 0755), 0);
@@ -298,8 +323,8 @@ TEST_F(RestoreTest, NamesMayHaveColonsAndAreNotEmpty) {
 TEST_F(RestoreTest, ASubscriberThatComesBackHasASnapshotOfTheNewEpoch) {
   auto daemon = std::make_unique<Daemon>(Start(store_));
   const std::string address = daemon->address();
-  auto subscriber =
-      Process::Start({CtlBinary(), "--target", address, "subscribe", "orders", "-o", "json"});
+  auto subscriber = Process::Start(
+      {CtlBinary(), "--target", address, "subscribe", "orders", "--watch", "-o", "json"});
   const auto last_epoch = [](const std::string& out) {
     const auto events = ParseEvents(out);
     return events.empty() || !events.back().has_snapshot() ? ""
