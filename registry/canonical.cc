@@ -60,9 +60,10 @@ bool ParseCanonicalKey(const std::string& canonical, InstanceKey* key) {
   if (!IsCanonicalKey(canonical)) return false;
   const size_t first = canonical.find('\0');
   const size_t second = canonical.find('\0', first + 1);
-  key->set_namespace_(canonical.substr(0, first));
-  key->set_service(canonical.substr(first + 1, second - first - 1));
-  key->set_instance_id(canonical.substr(second + 1));
+  const char* const text = canonical.data();
+  key->set_namespace_(text, first);
+  key->set_service(text + first + 1, second - first - 1);
+  key->set_instance_id(text + second + 1, canonical.size() - second - 1);
   return true;
 }
 
@@ -78,6 +79,12 @@ std::string_view ServiceKeyOf(std::string_view canonical) {
 std::string KeyText(const InstanceKey& key) {
   return absl::StrCat(key.namespace_().empty() ? kDefault : key.namespace_(), "/", key.service(),
                       "/", key.instance_id());
+}
+
+std::string CanonicalKeyText(std::string_view canonical) {
+  std::string text(canonical);
+  std::replace(text.begin(), text.end(), '\0', '/');
+  return text;
 }
 
 std::string CanonicalInstance(const ServiceInstance& instance) {

@@ -32,8 +32,9 @@ bool IsCanonicalKey(std::string_view canonical);
 // The key of the service that a canonical key belongs to: `namespace NUL service`.
 std::string_view ServiceKeyOf(std::string_view canonical);
 
-// `namespace/service/instance_id`, for people.
+// `namespace/service/instance_id`, for people; of a key, and of its canonical spelling.
 std::string KeyText(const registry::v1::InstanceKey& key);
+std::string CanonicalKeyText(std::string_view canonical);
 
 // The instance serialized with sorted maps and its namespace filled in. Parses as a
 // ServiceInstance.

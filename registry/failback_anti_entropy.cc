@@ -183,11 +183,11 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
     }
   }
   for (const auto& [key, listed] : audit.listed) {
-    if (records_.find(key) != records_.end() || ask_) continue;
+    if (records_.Find(key) != nullptr || ask_) continue;
     ++extra;
     RecordPtr record = std::make_shared<Record>();
     record->key = key;
-    records_.emplace(record->key, record);
+    records_.Add(record->key, record);
     NewGeneration(record);
   }
   if (missing + different + extra == 0) return;
@@ -272,7 +272,7 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
 int64_t FailbackRegistry::Core::KeepUnknown(const Audit& audit, Deferred* deferred) {
   int64_t kept = 0;
   for (const auto& [key, listed] : audit.listed) {
-    if (records_.find(key) != records_.end()) continue;
+    if (records_.Find(key) != nullptr) continue;
     ++kept;
     auto record = std::make_shared<Record>();
     record->key = key;
@@ -284,7 +284,7 @@ int64_t FailbackRegistry::Core::KeepUnknown(const Audit& audit, Deferred* deferr
     record->doubted = record->kept = true;
     record->kept_session = audit.session;
     ++doubted_;
-    records_.emplace(record->key, record);
+    records_.Add(record->key, record);
     AttemptFailed(record, absl::FailedPreconditionError(kLeftThere), NextStep::kPark,
                   /*sent=*/false, deferred);
   }

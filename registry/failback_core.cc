@@ -75,7 +75,7 @@ void FailbackRegistry::Core::Shutdown() {
     closed_ = true;
     ReleaseReplies(last_write_, journalled, &deferred);
     unwritten_.clear();
-    for (auto& [key, record] : records_) Resolve(record, Cancelled(), &deferred);
+    for (const auto& [key, record] : records_) Resolve(record, Cancelled(), &deferred);
     for (auto& [selector, record] : watches_) {
       for (const auto& [serial, subscriber] : record->watch->subscribers) {
         subscriber->notifier->PostEnd(Cancelled());
@@ -88,7 +88,7 @@ void FailbackRegistry::Core::Shutdown() {
       record->watch->subscribers.clear();
     }
     for (auto& [id, session] : sessions_) session->lease.Cancel();
-    for (auto& [key, record] : records_) record->owner = nullptr;
+    for (const auto& [key, record] : records_) record->owner = nullptr;
     sessions_.clear();
     heartbeat_.Cancel();
     if (drain_ != nullptr) {
@@ -97,7 +97,7 @@ void FailbackRegistry::Core::Shutdown() {
                         std::move(drain_->done))] { std::move (*done)(Cancelled()); });
       drain_.reset();
     }
-    records.swap(records_);
+    std::swap(records, records_);
     watches.swap(watches_);
     checked_.clear();
     superseded_.clear();
@@ -113,7 +113,7 @@ void FailbackRegistry::Core::Shutdown() {
   }
   deferred.Run();
   // A task on the wheel holds its record.
-  for (auto& [key, record] : records) record->retry.reset();
+  for (const auto& [key, record] : records) record->retry.reset();
   for (auto& [selector, record] : watches) record->retry.reset();
   session_->ReleaseUpstream();
 }
@@ -129,13 +129,14 @@ void FailbackRegistry::Core::Register(const RegisterRequest& request,
   std::vector<absl::Status> statuses = ValidateRegistrations(request);
   std::vector<Intent> intents(request.registrations_size());
   for (size_t i = 0; i < intents.size(); ++i) {
+    intents[i].status = std::move(statuses[i]);
+    if (!intents[i].status.ok()) continue;
     const auto& registration = request.registrations(static_cast<int>(i));
-    intents[i] = {std::move(statuses[i]),
-                  registration.instance().key(),
-                  /*present=*/true,
-                  registration.instance().persistent(),
-                  CanonicalRegistration(registration.instance()),
-                  registration.generation()};
+    intents[i].key = CanonicalKey(registration.instance().key());
+    intents[i].present = true;
+    intents[i].persistent = registration.instance().persistent();
+    intents[i].payload = CanonicalRegistration(registration.instance());
+    intents[i].owner_generation = registration.generation();
   }
   StateIntents(request.session_id(), std::move(intents), request.wait_for(), request.check(),
                [done = std::move(done)](absl::StatusOr<Results> results) mutable {
@@ -155,9 +156,11 @@ void FailbackRegistry::Core::Unregister(const UnregisterRequest& request,
   std::vector<absl::Status> statuses = ValidateDeregistrations(request);
   std::vector<Intent> intents(request.deregistrations_size());
   for (size_t i = 0; i < intents.size(); ++i) {
+    intents[i].status = std::move(statuses[i]);
+    if (!intents[i].status.ok()) continue;
     const auto& deregistration = request.deregistrations(static_cast<int>(i));
-    intents[i] = {std::move(statuses[i]), deregistration.key(), /*present=*/false,
-                  /*persistent=*/false,   /*payload=*/"",       deregistration.generation()};
+    intents[i].key = CanonicalKey(deregistration.key());
+    intents[i].owner_generation = deregistration.generation();
   }
   StateIntents(request.session_id(), std::move(intents), request.wait_for(), request.check(),
                [done = std::move(done)](absl::StatusOr<Results> results) mutable {
@@ -217,25 +220,24 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
                                                  bool wait,
                                                  const std::shared_ptr<BatchReply>& reply,
                                                  size_t index, Deferred* deferred) {
-  NormalizeKey(&intent.key);
-  const std::string key = CanonicalKey(intent.key);
-  auto it = records_.find(key);
-  const bool existed = it != records_.end();
+  const RecordPtr* const found = records_.Find(intent.key);
+  const bool existed = found != nullptr;
   if (existed) {
-    const Record& record = *it->second;
+    const Record& record = **found;
     const bool same_content = record.present == intent.present && record.payload == intent.payload;
     if (session != nullptr && intent.owner_generation != 0 && record.owner == session) {
       if (intent.owner_generation < record.owner_generation) {
-        return Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
-                       absl::StrCat(KeyText(intent.key), ": generation ", intent.owner_generation,
-                                    " is older than ", record.owner_generation),
-                       {{"rank", absl::StrCat(session->serial)},
-                        {"generation", absl::StrCat(record.owner_generation)}});
+        return Refusal(
+            registry::v1::ERROR_REASON_SUPERSEDED,
+            absl::StrCat(CanonicalKeyText(intent.key), ": generation ", intent.owner_generation,
+                         " is older than ", record.owner_generation),
+            {{"rank", absl::StrCat(session->serial)},
+             {"generation", absl::StrCat(record.owner_generation)}});
       }
       if (intent.owner_generation == record.owner_generation && !same_content) {
         return Refusal(registry::v1::ERROR_REASON_GENERATION_REUSED,
-                       absl::StrCat(KeyText(intent.key), ": generation ", intent.owner_generation,
-                                    " was used for another content"),
+                       absl::StrCat(CanonicalKeyText(intent.key), ": generation ",
+                                    intent.owner_generation, " was used for another content"),
                        {{"generation", absl::StrCat(record.owner_generation)}});
       }
     }
@@ -244,11 +246,11 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
     return room;
   }
   const auto owner_of = [](const LocalSession* of) { return of == nullptr ? "" : of->owner; };
-  if (!existed || (intent.present && owner_of(it->second->owner) != owner_of(session))) {
+  if (!existed || (intent.present && owner_of((*found)->owner) != owner_of(session))) {
     if (absl::Status share = CheckShare(session); !share.ok()) return share;
   }
 
-  RecordPtr record = existed ? it->second : std::make_shared<Record>();
+  const RecordPtr record = existed ? *found : std::make_shared<Record>();
   const bool same = existed && record->present == intent.present &&
                     record->payload == intent.payload && !record->parked() && !record->given_up &&
                     !record->superseded && !record->doubted && record->check == nullptr;
@@ -267,14 +269,16 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
     if (!room.ok()) return room;
   }
   if (!existed) {
-    record->key = key;
-    records_.emplace(record->key, record);
+    record->key = std::move(intent.key);
+    records_.Add(record->key, record);
   }
   // The same intent again joins the one that is there.
   if (!same || (check && record->pending())) {
-    Resolve(record,
-            Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "a newer intent was stated meanwhile"),
-            deferred);
+    if (!record->waiters.empty()) {
+      Resolve(record,
+              Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "a newer intent was stated meanwhile"),
+              deferred);
+    }
     if (!check) {
       EndCheck(record.get());
     } else if (record->check == nullptr) {  // else that one's way back leads further
@@ -444,7 +448,7 @@ void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& 
   if (record->watch != nullptr) {
     watches_.erase(CanonicalSelector(record->watch->selector));
   } else {
-    records_.erase(record->key);
+    records_.Remove(record->key);
   }
 }
 
@@ -480,7 +484,7 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
   event.status = status;
   event.refused = refused;
   if (record.trace != nullptr) event.traceparent = *record.trace;
-  deferred->Add([this, event] {
+  deferred->Add([this, event = std::move(event)] {
     // After a callback of the same news has destroyed the registry there is no listener.
     if (!gate_.closed()) options_.on_event(event);
   });

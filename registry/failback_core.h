@@ -26,7 +26,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -37,6 +36,7 @@
 #include "registry/former_owners.h"
 #include "registry/intent_journal.h"
 #include "registry/last_known_sets.h"
+#include "registry/ordered_index.h"
 #include "registry/pause_watch.h"
 #include "registry/record_totals.h"
 #include "registry/register_encoder.h"
@@ -232,13 +232,14 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     std::shared_ptr<Watch> watch;
   };
 
+  // As a caller states it; without more than `status` where that refuses it.
   struct Intent {
     absl::Status status;
-    InstanceKey key;
-    bool present;
+    std::string key;  // canonical
+    bool present = false;
     bool persistent = false;
     std::string payload;
-    uint64_t owner_generation;
+    uint64_t owner_generation = 0;
   };
 
   // One call to the upstream.
@@ -588,9 +589,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   std::shared_ptr<Registry> upstream_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 
-  // By the record's own key. The order of this map and of the next is the same in every process: a
+  // By the record's own key. The order of these and of the next is the same in every process: a
   // simulation with the same seed runs the same.
-  using Records = std::unordered_map<std::string_view, RecordPtr>;
+  using Records = OrderedIndex<RecordPtr>;
   Records records_ ABSL_GUARDED_BY(mu_);
   // Of them, those of each owner, and of all that have a name.
   OwnerCounts records_of_ ABSL_GUARDED_BY(mu_);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,7 +50,7 @@ void FailbackRegistry::Core::Restore() {
       record->generation = intent.generation;
       record->row = intent.row;
       record->given_up = intent.given_up;
-      if (!records_.emplace(record->key, record).second) continue;
+      if (!records_.Add(record->key, record)) continue;
       if (!intent.owner.empty()) {
         SetOwner(record.get(), FormerSession(intent.owner, intent.owner_ttl),
                  intent.owner_generation);
@@ -107,10 +108,10 @@ void FailbackRegistry::Core::Adopt(const std::vector<IntentJournal::Intent>& int
     state(record, intent);
   }
   for (const IntentJournal::Intent& intent : intents) {
-    if (records_.find(intent.key) != records_.end()) continue;
+    if (records_.Find(intent.key) != nullptr) continue;
     auto record = std::make_shared<Record>();
     record->key = intent.key;
-    records_.emplace(record->key, record);
+    records_.Add(record->key, record);
     state(record, &intent);
   }
 }

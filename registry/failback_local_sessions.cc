@@ -226,7 +226,7 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
       std::sort(owned.begin(), owned.end(),
                 [](const Record* a, const Record* b) { return a->key < b->key; });
       for (Record* owned_record : owned) {
-        const RecordPtr record = records_.at(owned_record->key);
+        const RecordPtr record = *records_.Find(owned_record->key);
         SetOwner(owned_record, nullptr, 0);
         if (!record->present || record->persistent) {
           if (record->row != 0 && record->check == nullptr) Persist(record);

@@ -38,9 +38,7 @@ std::string FailbackRegistry::Core::PendingId(const Record& record) const {
   if (record.watch != nullptr) {
     return absl::StrCat(OperationName(record.kind()), " ", record.watch->name);
   }
-  InstanceKey key;
-  ParseCanonicalKey(record.key, &key);
-  return absl::StrCat(OperationName(record.kind()), " ", KeyText(key));
+  return absl::StrCat(OperationName(record.kind()), " ", CanonicalKeyText(record.key));
 }
 
 std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const {

@@ -1,30 +1,23 @@
 #include "registry/store/fencing.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
+#include "registry/canonical.h"
 #include "registry/errors.h"
 
 namespace failback {
 namespace {
 
-std::string Readable(const std::string& canonical) {
-  std::string text = canonical;
-  std::replace(text.begin(), text.end(), '\0', '/');
-  return text;
-}
-
 absl::Status Superseded(const Intent& intent, const Fence& winner) {
   return Refusal(
       registry::v1::ERROR_REASON_SUPERSEDED,
-      absl::StrCat(Readable(intent.key), ": a newer intent holds the key (rank ", winner.rank,
-                   ", generation ", winner.generation, ")"),
+      absl::StrCat(CanonicalKeyText(intent.key), ": a newer intent holds the key (rank ",
+                   winner.rank, ", generation ", winner.generation, ")"),
       {{"rank", absl::StrCat(winner.rank)}, {"generation", absl::StrCat(winner.generation)}});
 }
 
 absl::Status GenerationReused(const Intent& intent, const Fence& fence) {
   return Refusal(registry::v1::ERROR_REASON_GENERATION_REUSED,
-                 absl::StrCat(Readable(intent.key), ": generation ", fence.generation,
+                 absl::StrCat(CanonicalKeyText(intent.key), ": generation ", fence.generation,
                               " was used for another content"),
                  {{"generation", absl::StrCat(fence.generation)}});
 }
