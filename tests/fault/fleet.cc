@@ -414,14 +414,23 @@ absl::StatusOr<std::map<std::string, InstanceRecord>> Fleet::Listed() {
 
 std::vector<agent::v1::PendingOperation> Fleet::Pending() {
   if (library_ != nullptr) return library_->Pending();
-  agent::v1::ListPendingResponse response;
-  const absl::Status status =
-      Operator(AgentSocket()).Call(&Stub::ListPending, agent::v1::ListPendingRequest(), &response);
-  if (!status.ok()) {
-    // One that stands for not knowing.
-    response.add_operations()->set_id(status.ToString());
-  }
-  return {response.operations().begin(), response.operations().end()};
+  std::vector<agent::v1::PendingOperation> operations;
+  agent::v1::ListPendingRequest request;
+  do {
+    agent::v1::ListPendingResponse response;
+    const absl::Status status =
+        Operator(AgentSocket()).Call(&Stub::ListPending, request, &response);
+    if (!status.ok()) {
+      // One that stands for not knowing.
+      operations.emplace_back().set_id(status.ToString());
+      return operations;
+    }
+    for (auto& operation : *response.mutable_operations()) {
+      operations.push_back(std::move(operation));
+    }
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return operations;
 }
 
 absl::StatusOr<agent::v1::UpstreamStatus> Fleet::Upstream() {
