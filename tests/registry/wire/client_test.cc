@@ -202,7 +202,8 @@ TEST_F(ClientTest, NothingCompressedIsAskedForNorTaken) {
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->next_page_token().size(), 10000u);
   request.set_page_size(CompressingService::kRegardless);
-  EXPECT_FALSE(CallAndWait(*client, &Registry::List, request).ok());
+  const auto swollen = CallAndWait(*client, &Registry::List, request);
+  EXPECT_FALSE(swollen.ok()) << swollen->next_page_token().size() << " bytes";
   server->Shutdown();
 }
 
