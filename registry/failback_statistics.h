@@ -3,6 +3,15 @@
 // Counters grow from the process's start; the rest is how things stand now. All is counted as it
 // changes, under the core's lock, which is held anyway; taking the statistics costs the same for
 // one record and for a hundred thousand.
+//
+// Example: a warning from the host's own monitoring.
+//
+//   for (const failback::FailbackStatistics& upstream : agent->Stats()) {
+//     if (upstream.up && upstream.acknowledged == upstream.desired) continue;
+//     Warn(upstream.upstream, upstream.oldest_pending);
+//   }
+//
+// Thread safety: plain data.
 
 #ifndef FAILBACK_REGISTRY_FAILBACK_STATISTICS_H_
 #define FAILBACK_REGISTRY_FAILBACK_STATISTICS_H_

@@ -74,6 +74,11 @@ struct Around_failback_registry : Around {
   RegisterRequest request;
 };
 
+struct Around_failback_statistics : Around {
+  std::unique_ptr<Agent> agent;
+  static void Warn(const std::string& /*upstream*/, absl::Duration /*pending_for*/) {}
+};
+
 struct Around_hashed_wheel_timer : Around {
   static void Expire() {}
 };
