@@ -98,6 +98,18 @@ int64_t CountKeys(etcdserverpb::KV::Stub* kv, const std::string& prefix) {
   return kv->Range(&context, request, &response).ok() ? response.count() : -1;
 }
 
+// What both subjects are given, made before either is measured.
+std::vector<RegisterRequest> MakeRequests(int64_t instances) {
+  std::vector<RegisterRequest> requests;
+  for (int64_t i = 0; i < instances; ++i) {
+    if (i % 1000 == 0) {
+      requests.emplace_back().set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+    }
+    *requests.back().add_registrations()->mutable_instance() = MakeInstance("b", i);
+  }
+  return requests;
+}
+
 // Puts instances as a client of etcd's own would: leases, then transactions of puts.
 class BareWriter {
  public:
@@ -106,16 +118,25 @@ class BareWriter {
         kv_(etcdserverpb::KV::NewStub(channel_)),
         lease_(etcdserverpb::Lease::NewStub(channel_)) {}
 
-  // The time that it took.
-  double Put(const std::string& prefix, int64_t instances) {
-    std::vector<std::pair<std::string, std::string>> pairs;
-    pairs.reserve(static_cast<size_t>(instances));
-    for (int64_t i = 0; i < instances; ++i) {
-      const auto instance = MakeInstance("b", i);
-      pairs.emplace_back(
-          absl::StrCat(prefix, instance.key().service(), "/", instance.key().instance_id()),
-          CanonicalInstance(instance));
+  // Keys and values.
+  using Pairs = std::vector<std::pair<std::string, std::string>>;
+
+  static Pairs Encode(const std::string& prefix, const std::vector<RegisterRequest>& requests) {
+    Pairs pairs;
+    for (const RegisterRequest& request : requests) {
+      for (const auto& registration : request.registrations()) {
+        const auto& instance = registration.instance();
+        pairs.emplace_back(
+            absl::StrCat(prefix, instance.key().service(), "/", instance.key().instance_id()),
+            CanonicalInstance(instance));
+      }
     }
+    return pairs;
+  }
+
+  // The time that it took.
+  double Put(const Pairs& pairs) {
+    const auto instances = static_cast<int64_t>(pairs.size());
     const double began = NowSeconds();
     GrantLeases((instances + kKeysPerLease - 1) / kKeysPerLease);
     const int64_t txns = (instances + kOperations - 1) / kOperations;
@@ -158,8 +179,7 @@ class BareWriter {
     for (const auto& grant : grants) leases_.push_back(grant->response.id());
   }
 
-  void PutNext(const std::vector<std::pair<std::string, std::string>>& pairs, int64_t txns,
-               Counter* done) {
+  void PutNext(const Pairs& pairs, int64_t txns, Counter* done) {
     const int64_t index = next_++;
     if (index >= txns) return;
     auto call = std::make_shared<Call>();
@@ -195,14 +215,7 @@ class Core {
   Counter acknowledged;
 
   // The time until all are acknowledged.
-  double Register(int64_t instances) {
-    std::vector<RegisterRequest> requests;
-    for (int64_t i = 0; i < instances; ++i) {
-      if (i % 1000 == 0) {
-        requests.emplace_back().set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
-      }
-      *requests.back().add_registrations()->mutable_instance() = MakeInstance("b", i);
-    }
+  double Register(const std::vector<RegisterRequest>& requests) {
     Counter done;
     const double began = NowSeconds();
     for (const RegisterRequest& request : requests) {
@@ -274,13 +287,14 @@ class CpuMeter {
 void RegisterAll(const Scale& scale, int members, const std::string& subject, Report* report) {
   EtcdCluster etcd(ClusterOptions(members));
   BareWriter bare(etcd);
+  const std::vector<RegisterRequest> requests = MakeRequests(scale.instances);
   const std::string prefix = "/bench";
   double seconds;
   std::string keys = prefix + "/v1/default/";
   if (subject == kBare) {
     keys = "/bare/default/";
     const CpuMeter cpu(etcd);
-    seconds = bare.Put(keys, scale.instances);
+    seconds = bare.Put(BareWriter::Encode(keys, requests));
     cpu.Report("register-etcd", subject, report);
   } else {
     Core core(etcd, prefix);
@@ -289,7 +303,7 @@ void RegisterAll(const Scale& scale, int members, const std::string& subject, Re
       Fatal("no session");
     }
     const CpuMeter cpu(etcd);
-    seconds = core.Register(scale.instances);
+    seconds = core.Register(requests);
     cpu.Report("register-etcd", subject, report);
     // Before the core, and its session with it, goes.
     if (CountKeys(bare.kv(), keys) != scale.instances) Fatal("not all are in etcd");
@@ -311,9 +325,12 @@ void Recover(const Scale& scale, int members, const std::string& subject, Report
   EtcdCluster etcd(ClusterOptions(members));
   const std::string keys = "/bench/v1/default/";
   std::unique_ptr<Core> core;
+  BareWriter::Pairs pairs;  // that the bare client keeps
   if (subject == kFailback) {
     core = std::make_unique<Core>(etcd, "/bench");
-    core->Register(scale.instances);
+    core->Register(MakeRequests(scale.instances));
+  } else {
+    pairs = BareWriter::Encode(keys, MakeRequests(scale.instances));
   }
   for (int i = 0; i < etcd.size(); ++i) etcd.Kill(i);
   etcd.Wipe();
@@ -325,7 +342,7 @@ void Recover(const Scale& scale, int members, const std::string& subject, Report
   const double began = NowSeconds();
   double seconds;
   if (core == nullptr) {
-    seconds = bare.Put(keys, scale.instances);
+    seconds = bare.Put(pairs);
   } else {
     core->acknowledged.WaitFor(2 * scale.instances, "registrations that are back");
     seconds = NowSeconds() - began;
@@ -497,6 +514,7 @@ int Main(int argc, char** argv) {
     }
   }
   report.Ratio("register-etcd", "instances_per_s", kFailback, kBare);
+  report.Ratio("register-etcd", "etcd_cpu", kFailback, kBare);
   report.Ratio("recover-etcd", "seconds", kFailback, kBare);
   for (const char* metric : {"last_told_p50", "last_told_p99", "etcd_cpu_per_change"}) {
     report.Ratio("fanout-etcd", metric, kFailback, kBare);
