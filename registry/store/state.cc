@@ -189,8 +189,18 @@ void State::AddReference(uint64_t rank, int64_t change) {
   if (rank != 0) by_rank_.find(rank)->second->references += change;
 }
 
-void State::SetVersion(Record* record, Version version, int64_t monotonic_ms) {
+int64_t State::MarkEndMs(const Record& record) const {
+  const Version& version = record.version;
+  if (version.fence.rank == 0) return record.purge_at_ms;
+  return record.purge_at_ms +
+         std::max<int64_t>(options_.offline_memory_ms - int64_t{version.retention_ms}, 0);
+}
+
+void State::SetVersion(Record* record, Version version, int64_t monotonic_ms, bool goes_on) {
   Version& old = record->version;
+  int64_t due_ms = monotonic_ms + (version.fence.rank != 0 ? int64_t{version.retention_ms}
+                                                           : options_.offline_memory_ms);
+  if (goes_on) due_ms = version.fence.rank != 0 ? record->purge_at_ms : MarkEndMs(*record);
   if (old.fence.rank != version.fence.rank) {
     AddReference(old.fence.rank, -1);
     AddReference(version.fence.rank, +1);
@@ -242,7 +252,7 @@ void State::SetVersion(Record* record, Version version, int64_t monotonic_ms) {
     service->present.insert(record);
   }
   if (!version.instance && !version.empty()) {
-    record->purge_at_ms = std::max<int64_t>(monotonic_ms + version.retention_ms, 1);
+    record->purge_at_ms = std::max<int64_t>(due_ms, 1);
     tombstones_.insert({record->purge_at_ms, record});
     CountTombstone(version.fence.rank, +1);
   }

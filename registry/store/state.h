@@ -124,7 +124,7 @@ struct Version {
   uint64_t modify_revision = 0;
   int64_t create_ms = 0;
   int64_t modify_ms = 0;
-  uint32_t retention_ms = 0;
+  uint32_t retention_ms = 0;  // how long the fence stays after the instance has gone
   bool persistent = false;
 
   bool empty() const { return !instance && fence.rank == 0 && !offline; }
@@ -152,8 +152,9 @@ class Record {
   int64_t row = 0;
   Record* previous_owned = nullptr;
   Record* next_owned = nullptr;
-  int64_t purge_at_ms = 0;  // absent records only
-  uint32_t staged = 0;      // place in the transaction under way, from 1
+  // Of an absent record: when its fence goes, or, without one, its mark.
+  int64_t purge_at_ms = 0;
+  uint32_t staged = 0;  // place in the transaction under way, from 1
 
  private:
   explicit Record(const HashedKey& key)
@@ -246,7 +247,8 @@ class State {
     // And after a restart up to this much longer, so that the end of a session need not be stored
     // with its incarnation when that was stored so recently.
     int64_t seen_slack_ms = int64_t{3600} * 1000;
-    // An operator's mark on an instance that has gone with its session is kept this long.
+    // An operator's mark on an instance that has gone with its session is kept this long, and not
+    // shorter than the fence. The fence does not wait for it.
     int64_t offline_memory_ms = int64_t{24} * 3600 * 1000;
   };
 
@@ -313,7 +315,7 @@ class State {
   int64_t tombstones() const { return static_cast<int64_t>(tombstones_.size()); }
   int64_t incarnations() const { return static_cast<int64_t>(by_rank_.size()); }
 
-  // When the next fence is due to be purged, on the monotonic clock; INT64_MAX when none is.
+  // When the next fence or mark is due to be purged, on the monotonic clock; INT64_MAX when none is.
   int64_t NextPurgeMs() const;
 
   // An explanation of the first invariant that does not hold, or OK. Visits everything.
@@ -355,7 +357,10 @@ class State {
   const OwnerTotals* TotalsOf(const std::string& owner) const;
   void AddReference(uint64_t rank, int64_t change);
   void CountTombstone(uint64_t rank, int64_t change);
-  void SetVersion(Record* record, Version version, int64_t monotonic_ms);
+  // `goes_on`: what stays of an absent record keeps its time.
+  void SetVersion(Record* record, Version version, int64_t monotonic_ms, bool goes_on = false);
+  // When the mark of an absent record goes.
+  int64_t MarkEndMs(const Record& record) const;
 
   const Options options_;
   std::string store_id_;
@@ -418,7 +423,7 @@ class State::Transaction {
   };
   Opened OpenSession(Opening opening);
 
-  // Forgets fences whose time has passed, `most` at most; how many.
+  // Forgets fences and marks whose time has passed, of `most` records at most; of how many.
   size_t Purge(size_t most = std::numeric_limits<size_t>::max());
   // Forgets incarnations whose time has passed and that nothing refers to. Looks at `most` at most,
   // in order after `place`, and returns where it stopped; nullopt when all have been looked at.
@@ -465,13 +470,17 @@ class State::Transaction {
   struct Staged {
     Record* record;
     Version version;
+    bool goes_on;  // edited quietly only
   };
 
   static const Version& None();
   const Version& Current(const Record* record) const;
   // The version to change; stages the record, and with it a new revision.
   Version& Edit(Record* record);
+  // The same for an absent record of which something goes: no new revision, and what stays keeps
+  // its time.
   Version& EditQuietly(Record* record);
+  Version& Stage(Record* record, bool goes_on);
   void SetOwner(Version& version, Incarnation* owner);
   void RemoveInstance(Version& version);
   IntentOutcome ApplyInSession(const Session& session, const HashedKey& key, Intent& intent);
@@ -483,7 +492,7 @@ class State::Transaction {
   absl::Status CheckRoom(const std::string& owner);
   // Whether a key may be kept of which there is no record; counts a fence without an instance.
   absl::Status CheckNewKey(const Incarnation& incarnation, bool registers);
-  uint32_t RetentionOf(const Session& session, const Version& version) const;
+  uint32_t RetentionOf(const Session& session) const;
   // Whether what the storage knows of when it was seen is too old.
   bool MustStoreSeen(const Incarnation& incarnation) const;
   ChangeLog::Entry ChangeOf(const Version& before, const Version& after) const;

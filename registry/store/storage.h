@@ -40,7 +40,9 @@ struct RecordRow {
   uint64_t modify_revision = 0;
   int64_t create_ms = 0;  // since the Unix epoch
   int64_t modify_ms = 0;
-  uint32_t retention_ms = 0;  // how long the fence stays after the instance has gone
+  // How long the fence stays after the instance has gone. 0.1.0 wrote how long the mark stays
+  // instead, a day, when it wrote a record with a mark.
+  uint32_t retention_ms = 0;
   bool persistent = false;
 };
 

@@ -91,17 +91,21 @@ const Version& State::Transaction::Current(const Record* record) const {
   return record->staged == 0 ? record->version : staged_[record->staged - 1].version;
 }
 
-Version& State::Transaction::EditQuietly(Record* record) {
+Version& State::Transaction::Stage(Record* record, bool goes_on) {
   if (record->staged == 0) {
-    staged_.push_back({record, record->version});
+    staged_.push_back({record, record->version, goes_on});
     record->staged = static_cast<uint32_t>(staged_.size());
   }
-  return staged_[record->staged - 1].version;
+  Staged& staged = staged_[record->staged - 1];
+  staged.goes_on = staged.goes_on && goes_on;
+  return staged.version;
 }
+
+Version& State::Transaction::EditQuietly(Record* record) { return Stage(record, true); }
 
 Version& State::Transaction::Edit(Record* record) {
   new_revision_ = true;
-  return EditQuietly(record);
+  return Stage(record, false);
 }
 
 bool State::Transaction::empty() const {
@@ -152,10 +156,8 @@ void State::Transaction::PutInstance(Version& version, Intent& intent, Incarnati
   version.persistent = intent.persistent;
 }
 
-uint32_t State::Transaction::RetentionOf(const Session& session, const Version& version) const {
-  const State::Options& options = state_->options_;
-  return static_cast<uint32_t>(std::max(
-      {session.ttl_ms, options.min_retention_ms, version.offline ? options.offline_memory_ms : 0}));
+uint32_t State::Transaction::RetentionOf(const Session& session) const {
+  return static_cast<uint32_t>(std::max(session.ttl_ms, state_->options_.min_retention_ms));
 }
 
 bool State::Transaction::MustStoreSeen(const Incarnation& incarnation) const {
@@ -192,7 +194,7 @@ bool State::Transaction::EndSession(std::string_view session_id, End end, int64_
     Version& version = Edit(record);
     RemoveInstance(version);
     if (end == End::kClosed) version.fence = Fence();
-    version.retention_ms = RetentionOf(*session, version);
+    version.retention_ms = RetentionOf(*session);
   }
   return true;
 }
@@ -315,8 +317,10 @@ size_t State::Transaction::Purge(size_t most) {
   for (const auto& [purge_at, record] : state_->tombstones_) {
     if (purge_at > now_.monotonic_ms || purged == most) break;
     Version& version = EditQuietly(record);
+    const bool mark_stays =
+        version.fence.rank != 0 && state_->MarkEndMs(*record) > now_.monotonic_ms;
     version.fence = Fence();
-    version.offline = Blob();
+    if (!mark_stays) version.offline = Blob();
     ++purged;
   }
   return purged;
@@ -409,7 +413,7 @@ IntentOutcome State::Transaction::ApplyInSession(const Session& session, const H
     RemoveInstance(version);
     version.offline = Blob();
   }
-  version.retention_ms = RetentionOf(session, version);
+  version.retention_ms = RetentionOf(session);
   return {absl::OkStatus(), verdict.generation};
 }
 
@@ -575,7 +579,8 @@ WriteSet State::Transaction::MakeWrites() const {
   }
   writes.records.reserve(staged.size());
   for (const Staged* one : staged) {
-    const auto& [record, version] = *one;
+    const Record* const record = one->record;
+    const Version& version = one->version;
     if (version.empty()) {
       if (!record->version.empty()) writes.removed_records.push_back(record->row);
       continue;
@@ -636,12 +641,12 @@ CommitResult State::Transaction::Commit() {
   absl::flat_hash_map<const Service*, size_t> place;
   const Service* last_service = nullptr;
   size_t last_place = 0;
-  for (auto& [record, version] : staged_) {
+  for (auto& [record, version, goes_on] : staged_) {
     record->staged = 0;
     ChangeLog::Entry change = ChangeOf(record->version, version);
     if (change.kind != ChangeLog::Kind::kNone) state.changes_.Add(std::move(change));
     if (record->version.instance != version.instance ||
-        record->version.offline != version.offline) {
+        (version.instance && record->version.offline != version.offline)) {
       if (record->service != last_service) {
         last_service = record->service;
         const auto [it, inserted] = place.try_emplace(last_service, result.services.size());
@@ -653,7 +658,7 @@ CommitResult State::Transaction::Commit() {
       }
       result.services[last_place].instances.push_back({record->version.Shown(), version.Shown()});
     }
-    state.SetVersion(record, std::move(version), now_.monotonic_ms);
+    state.SetVersion(record, std::move(version), now_.monotonic_ms, goes_on);
   }
   for (const auto& [service, index] : place) {
     result.services[index].size_after = static_cast<int64_t>(service->present.size());

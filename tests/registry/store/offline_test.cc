@@ -168,6 +168,35 @@ TEST_F(OfflineTest, SurvivesRestartsExpiryAndClosedSessions) {
   EXPECT_EQ(Rotation("1"), "offline");
 }
 
+// A mark is kept for a day; the fence of the instance that it is on for max(TTL, 60 s).
+TEST_F(OfflineTest, AnOlderIncarnationTakesTheKeyWhenTheFenceHasGoneAndGetsTheMark) {
+  for (const bool restarts : {false, true}) {
+    SCOPED_TRACE(restarts ? "with restarts" : "without restarts");
+    const std::string id = restarts ? "2" : "1";
+    const auto pause = [&] {
+      if (restarts) store_.Reopen();
+    };
+    const std::string older = store_.Session("older" + id, absl::Hours(1));
+    const std::string newer = store_.Session("newer" + id, absl::Seconds(10));
+    ASSERT_TRUE(store_.Register(newer, MakeInstance("orders", id), 1).ok());
+    ASSERT_TRUE(SetOffline(id, true).ok());
+    pause();
+    store_.clock().Advance(absl::Seconds(11));
+    ASSERT_TRUE(absl::IsNotFound(Find(id).status()));
+    const auto described = store_->Describe(MakeInstance("orders", id).key());
+    ASSERT_TRUE(described.ok()) << described.status();
+    EXPECT_EQ(described->fence_end_time().seconds() - described->history(0).time().seconds(), 60);
+    pause();
+    store_.clock().Advance(absl::Seconds(55));
+    EXPECT_EQ(ReasonOf(store_.Register(older, MakeInstance("orders", id), 1).status),
+              registry::v1::ERROR_REASON_SUPERSEDED);
+    store_.clock().Advance(absl::Seconds(7));
+    pause();
+    ASSERT_TRUE(store_.Register(older, MakeInstance("orders", id), 1).ok());
+    EXPECT_EQ(Rotation(id), "offline");
+  }
+}
+
 TEST_F(OfflineTest, EndsWithUnregisterOrADayLater) {
   const std::string session = store_.Session("a", absl::Seconds(10));
   const ServiceInstance instance = MakeInstance("orders", "1");

@@ -1,5 +1,5 @@
-// The state against a model so simple that it can be read: random sessions, intents, ends, purges,
-// dropped transactions and restarts; after each step both must agree.
+// The state against a model so simple that it can be read: random sessions, intents, marks, ends,
+// purges, dropped transactions and restarts; after each step both must agree.
 //
 // FAILBACK_TEST_SEED=n replays a run.
 
@@ -24,6 +24,7 @@ namespace {
 
 constexpr int64_t kTtlMs = 5000;
 constexpr int64_t kRetentionMs = 60000;
+constexpr int64_t kMarkMs = 90000;
 
 // What one key holds, as the protocol page says it.
 struct ModelKey {
@@ -35,7 +36,16 @@ struct ModelKey {
   uint64_t fence_generation = 0;
   bool fence_registers = false;
   std::string fence_payload;
-  int64_t purge_at = 0;
+  bool offline = false;
+  // Of what is left when there is no payload.
+  int64_t fence_end = 0;
+  int64_t mark_end = 0;
+
+  void Gone(int64_t now) {
+    fence_end = now + kRetentionMs;
+    mark_end = now + kMarkMs;
+  }
+  void DropFence() { fence_rank = fence_generation = 0; }
 };
 
 struct Model {
@@ -65,18 +75,23 @@ struct Model {
       if (key.payload && key.owner == incarnation && !key.persistent) {
         key.payload.reset();
         key.owner.clear();
-        if (!expired) key.fence_rank = 0;
-        key.purge_at = now + kRetentionMs;
+        if (!expired) key.DropFence();
+        key.Gone(now);
       }
       it = Keep(key) ? std::next(it) : keys.erase(it);
     }
   }
 
-  static bool Keep(const ModelKey& key) { return key.payload || key.fence_rank != 0; }
+  static bool Keep(const ModelKey& key) {
+    return key.payload || key.fence_rank != 0 || key.offline;
+  }
 
   void Purge(int64_t now) {
     for (auto it = keys.begin(); it != keys.end();) {
-      it = !it->second.payload && it->second.purge_at <= now ? keys.erase(it) : std::next(it);
+      ModelKey& key = it->second;
+      if (!key.payload && key.fence_end <= now) key.DropFence();
+      if (!key.payload && key.mark_end <= now) key.offline = false;
+      it = Keep(key) ? std::next(it) : keys.erase(it);
     }
   }
 
@@ -123,7 +138,10 @@ struct Model {
       key.session = payload ? session : "";
       key.persistent = payload && persistent;
     }
-    if (!key.payload) key.purge_at = now + kRetentionMs;
+    if (!key.payload) {
+      key.Gone(now);
+      key.offline = false;
+    }
     if (Keep(key)) {
       keys[name] = key;
     } else {
@@ -132,10 +150,19 @@ struct Model {
     return registry::v1::ERROR_REASON_UNSPECIFIED;
   }
 
+  // Whether there is something to put the mark on, or a mark to take off.
+  bool Mark(const std::string& name, bool offline) {
+    const auto it = keys.find(name);
+    if (it == keys.end() || (offline ? !it->second.payload : !it->second.offline)) return false;
+    it->second.offline = offline;
+    if (!Keep(it->second)) keys.erase(it);
+    return true;
+  }
+
   std::map<std::string, std::string> Present() const {
     std::map<std::string, std::string> present;
     for (const auto& [name, key] : keys) {
-      if (key.payload) present[name] = *key.payload + "|" + key.owner;
+      if (key.payload) present[name] = *key.payload + (key.offline ? "!" : "") + "|" + key.owner;
     }
     return present;
   }
@@ -153,7 +180,7 @@ std::string Encoded(const std::string& payload) {
 std::string Decoded(const Blob& bytes) {
   registry::v1::ServiceInstance instance;
   EXPECT_TRUE(instance.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())));
-  return instance.address();
+  return instance.address() + (instance.has_offline() ? "!" : "");
 }
 
 std::map<std::string, std::string> Present(const State& state) {
@@ -205,7 +232,9 @@ TEST_P(StateModelTest, Agrees) {
 
   FakeRows rows;
   FakeStorage storage(&rows);
-  auto state = std::make_unique<State>(State::Options());
+  State::Options options;
+  options.offline_memory_ms = kMarkMs;
+  auto state = std::make_unique<State>(options);
   int64_t now = 1;
   ASSERT_EQ(state->Load(&storage, {now, now}), absl::OkStatus());
   Model model;
@@ -302,6 +331,18 @@ TEST_P(StateModelTest, Agrees) {
         ASSERT_EQ(outcome.generation, next.keys.at(name).fence_generation);
       }
     }
+    for (int i = pick(3) == 0 ? 1 + pick(2) : 0; i > 0; --i) {
+      const std::string service = "s" + std::to_string(pick(3));
+      const std::string id = std::to_string(pick(4));
+      registry::v1::OfflineMark mark;
+      mark.set_reason(std::to_string(step));
+      const bool offline = pick(2) == 0;
+      const bool changes = next.Mark(service + "/" + id, offline);
+      const auto marked = transaction->SetOffline(
+          "default" + std::string(1, '\0') + service + std::string(1, '\0') + id,
+          offline ? &mark : nullptr);
+      ASSERT_EQ(marked.status.ok(), changes || !offline) << marked.status;
+    }
 
     if (drop) {
       transaction.reset();
@@ -321,10 +362,10 @@ TEST_P(StateModelTest, Agrees) {
     }
     if (pick(20) == 0) {
       // A restart: the state as it is read back.
-      state = std::make_unique<State>(State::Options());
+      state = std::make_unique<State>(options);
       ASSERT_EQ(state->Load(&storage, moment), absl::OkStatus());
       for (auto& [name, key] : model.keys) {
-        if (!key.payload) key.purge_at = now + kRetentionMs;
+        if (!key.payload) key.Gone(now);
       }
     }
     ASSERT_EQ(state->CheckInvariants(), absl::OkStatus()) << "step " << step;

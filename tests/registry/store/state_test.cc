@@ -22,6 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr int64_t kTtlMs = 10000;
+constexpr int64_t kDayMs = int64_t{24} * 3600 * 1000;
 
 std::string Key(const std::string& id, const std::string& service = "orders") {
   return "default" + std::string(1, '\0') + service + std::string(1, '\0') + id;
@@ -96,6 +97,13 @@ class StateTest : public ::testing::Test {
     IntentOutcome outcome = transaction.Apply(found, std::move(intent));
     Commit(transaction);
     return outcome;
+  }
+  void Mark(const std::string& id, bool offline = true) {
+    State::Transaction transaction(&state_, Now());
+    registry::v1::OfflineMark mark;
+    mark.set_reason("disk");
+    EXPECT_TRUE(transaction.SetOffline(Key(id), offline ? &mark : nullptr).changed);
+    Commit(transaction);
   }
   void Commit(State::Transaction& transaction) {
     committed_ = !transaction.empty();
@@ -462,6 +470,72 @@ TEST_F(StateTest, TombstonesStayAsLongAsTheSessionsTtl) {
   now_ms_ += 1;
   Purge();
   EXPECT_EQ(state_.tombstones(), 0);
+}
+
+TEST_F(StateTest, AMarkStaysForADayAndTheFenceOfItsInstanceDoesNot) {
+  const std::string old_pod = Open("old");
+  const std::string successor = Open("new");
+  Apply(successor, Put("1", "1:new", 5));
+  Mark("1");
+  Expire(successor);
+  const int64_t expired_ms = now_ms_;
+  EXPECT_EQ(state_.NextPurgeMs(), expired_ms + 60000);
+  now_ms_ += 59999;
+  Purge();
+  ExpectReason(Apply(old_pod, Put("1", "1:old", 9)), kSuperseded);
+  now_ms_ += 1;
+  const uint64_t revision = state_.revision();
+  Purge();
+  EXPECT_EQ(state_.revision(), revision);
+  EXPECT_THAT(result_.services, IsEmpty()) << "nothing that is listed has changed";
+  EXPECT_EQ(state_.records(), 1) << "the mark";
+  EXPECT_EQ(state_.NextPurgeMs(), expired_ms + kDayMs);
+  ASSERT_TRUE(Apply(old_pod, Put("1", "1:old", 1)).status.ok());
+  EXPECT_TRUE(state_.FindInstance(Key("1"))->version.offline);
+
+  // Without a new instance it ends a day after the one that it was on.
+  Expire(old_pod);
+  now_ms_ += 60000;
+  Purge();
+  now_ms_ += kDayMs - 60001;
+  Purge();
+  EXPECT_EQ(state_.records(), 1);
+  now_ms_ += 1;
+  Purge();
+  EXPECT_EQ(state_.records(), 0);
+}
+
+TEST_F(StateTest, AMarkOfAClosedSessionStaysForADayToo) {
+  const std::string a = Open("a", 0, 2 * kDayMs);
+  Apply(a, Put("1", "1:x", 5));
+  Mark("1");
+  Close(a);
+  EXPECT_EQ(state_.NextPurgeMs(), now_ms_ + kDayMs);
+}
+
+TEST_F(StateTest, AMarkGoesWithAFenceThatStaysLonger) {
+  const std::string a = Open("a", 0, 2 * kDayMs);
+  Apply(a, Put("1", "1:x", 5));
+  Mark("1");
+  Expire(a);
+  EXPECT_EQ(state_.NextPurgeMs(), now_ms_ + 2 * kDayMs);
+  now_ms_ += 2 * kDayMs;
+  Purge();
+  EXPECT_EQ(state_.records(), 0);
+}
+
+TEST_F(StateTest, LiftingTheMarkOfWhatHasGoneLeavesTheFenceItsTime) {
+  const std::string a = Open("a");
+  Apply(a, Put("1", "1:x", 5));
+  Mark("1");
+  Expire(a);
+  const int64_t expired_ms = now_ms_;
+  now_ms_ += 20000;
+  Mark("1", /*offline=*/false);
+  EXPECT_EQ(state_.NextPurgeMs(), expired_ms + 60000);
+  now_ms_ += 40000;
+  Purge();
+  EXPECT_EQ(state_.records(), 0);
 }
 
 // An incarnation that is due to be forgotten is needed again in the same group of calls.
