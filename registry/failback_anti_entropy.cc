@@ -39,6 +39,8 @@ struct FailbackRegistry::Core::Audit {
   // In which session it began.
   uint64_t session = 0;
   ListRequest request;
+  // The registry's policy may hide some of it: what is not listed is not known to be missing.
+  bool part = false;
   struct Listed {
     std::string instance;  // canonical
     uint64_t generation = 0;
@@ -126,6 +128,7 @@ void FailbackRegistry::Core::OnPage(const std::shared_ptr<Audit>& audit,
       return;
     }
     audit->epoch = response->epoch();
+    if (response->coverage() == registry::v1::LIST_COVERAGE_PART) audit->part = true;
     for (const InstanceRecord& row : response->records()) {
       audit->listed[CanonicalKey(row.instance().key())] = {
           CanonicalRegistration(row.instance()), row.generation(), row.instance().persistent()};
@@ -153,7 +156,8 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
   for (const auto& [key, record] : records_) {
     // What was cancelled, or is not known here, is kept for as long as the registry holds the key.
     if ((record->given_up || record->kept) && record->in_flight == 0 &&
-        record->touched < audit.serial && audit.listed.find(record->key) == audit.listed.end()) {
+        record->touched < audit.serial && !audit.part &&
+        audit.listed.find(record->key) == audit.listed.end()) {
       gone.push_back(record);
     }
     if (record->kept && audit.listed.find(record->key) != audit.listed.end()) {
@@ -165,6 +169,7 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
     const auto it = audit.listed.find(record->key);
     if (record->present) {
       if (it != audit.listed.end() && it->second.instance == record->payload) continue;
+      if (it == audit.listed.end() && audit.part) continue;
       ++(it == audit.listed.end() ? missing : different);
       // The same intent again, under its number: the registry applies it to what a concurrent
       // writer left.

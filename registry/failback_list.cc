@@ -50,6 +50,7 @@ struct FailbackRegistry::Core::Known {
   bool complete = false;
   // Of a local session, which is never behind.
   bool stale = true;
+  registry::v1::ListCoverage coverage = registry::v1::LIST_COVERAGE_UNSPECIFIED;
 };
 
 void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListResponse> done) {
@@ -134,7 +135,9 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
   // A local client's own are its owner's; this agent's are of many.
   const ListScopes scopes(request,
                           owner != nullptr ? std::optional(SessionOwner(owner->id)) : std::nullopt);
-  if (request.incarnation().empty()) {
+  if (!request.incarnation().empty()) {
+    known.coverage = scopes.coverage();
+  } else {
     Selector asked = request.selector();
     NormalizeSelector(&asked);
     // Whether instances of this set may be among those asked for.
@@ -225,6 +228,7 @@ absl::StatusOr<ListResponse> FailbackRegistry::Core::ListKnown(const ListRequest
   }
   ListResponse response;
   response.set_stale(known.stale);
+  response.set_coverage(known.coverage);
   const int page =
       request.page_size() == 0 ? kMaxPageSize : std::min(request.page_size(), kMaxPageSize);
   size_t bytes = 0;

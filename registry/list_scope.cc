@@ -113,14 +113,14 @@ ListScopes::ListScopes(const ListRequest& request, std::optional<std::string> ow
 }
 
 bool ListScopes::IsOwn(const registry::v1::ListScope& scope) const {
-  return owner_.has_value() && (owner_->empty() || *owner_ == scope.owner());
+  return owner_.has_value() && !owner_->empty() && *owner_ == scope.owner();
 }
 
 bool ListScopes::Shows(std::string_view name_space, std::string_view service) const {
   if (name_space.empty()) name_space = kDefaultNamespace;
   return std::all_of(request_.scopes().begin(), request_.scopes().end(), [&](const auto& scope) {
-    return Means(scope.grants(), name_space, service) ||
-           (IsOwn(scope) && Means(scope.own_grants(), name_space, service));
+    return IsOwn(scope) || Means(scope.grants(), name_space, service) ||
+           (HasNoOwner() && Means(scope.own_grants(), name_space, service));
   });
 }
 
@@ -155,9 +155,10 @@ std::vector<ServiceRange> ListScopes::ranges() const {
                                           ? ServiceRange::Namespace(*name_space_)
                                           : ServiceRange::Service(*name_space_, service)};
   for (const auto& scope : request_.scopes()) {
+    if (IsOwn(scope)) continue;
     std::vector<ServiceRange> shown;
     AddRanges(scope.grants(), &shown);
-    if (IsOwn(scope)) AddRanges(scope.own_grants(), &shown);
+    if (HasNoOwner()) AddRanges(scope.own_grants(), &shown);
     ranges = Intersect(ranges, Disjoint(std::move(shown)));
   }
   return ranges;
@@ -166,10 +167,19 @@ std::vector<ServiceRange> ListScopes::ranges() const {
 bool ListScopes::exact() const {
   if (name_space_.has_value()) return true;
   return std::none_of(request_.scopes().begin(), request_.scopes().end(), [&](const auto& scope) {
+    if (IsOwn(scope)) return false;
     return std::any_of(scope.grants().begin(), scope.grants().end(), IsMixed) ||
-           (IsOwn(scope) &&
+           (HasNoOwner() &&
             std::any_of(scope.own_grants().begin(), scope.own_grants().end(), IsMixed));
   });
+}
+
+registry::v1::ListCoverage ListScopes::coverage() const {
+  if (!limited()) return registry::v1::LIST_COVERAGE_UNSPECIFIED;
+  return std::all_of(request_.scopes().begin(), request_.scopes().end(),
+                     [this](const auto& scope) { return IsOwn(scope); })
+             ? registry::v1::LIST_COVERAGE_WHOLE
+             : registry::v1::LIST_COVERAGE_PART;
 }
 
 }  // namespace failback

@@ -71,10 +71,14 @@ class ListScopes {
   // False: ranges() have services that are not shown. That is so for a listing of all namespaces
   // where a grant has a prefix of namespaces and some services.
   bool exact() const;
+  // Of a listing by incarnation.
+  registry::v1::ListCoverage coverage() const;
 
  private:
   using Grants = google::protobuf::RepeatedPtrField<registry::v1::ListScope::Grant>;
+  // The incarnation is the scope's owner's: it is shown whole, whatever the grants.
   bool IsOwn(const registry::v1::ListScope& scope) const;
+  bool HasNoOwner() const { return owner_.has_value() && owner_->empty(); }
   void AddRanges(const Grants& grants, std::vector<ServiceRange>* ranges) const;
 
   const ListRequest& request_;

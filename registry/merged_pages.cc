@@ -85,7 +85,15 @@ ListResponse MergePages(int page_size, const MergedPlace& place,
   std::optional<std::string> end;
   std::map<std::string, Choice> found;
   ListResponse merged;
-  for (const ListResponse& page : pages) {
+  std::optional<registry::v1::ListCoverage> coverage;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const ListResponse& page = pages[i];
+    // They differ where one is away, or of a version that does not say.
+    if (place.tokens[i].has_value()) {
+      coverage = coverage.value_or(page.coverage()) == page.coverage()
+                     ? page.coverage()
+                     : registry::v1::LIST_COVERAGE_PART;
+    }
     merged.set_stale(merged.stale() || page.stale());
     if (!page.next_page_token().empty()) {
       const std::string last =
@@ -102,6 +110,7 @@ ListResponse MergePages(int page_size, const MergedPlace& place,
       choice.state = LesserState(choice.state, record.state());
     }
   }
+  merged.set_coverage(coverage.value_or(registry::v1::LIST_COVERAGE_UNSPECIFIED));
   const int limit = page_size == 0 ? kMaxPageSize : std::min(page_size, kMaxPageSize);
   MergedPlace next = place;
   size_t bytes = 0;

@@ -266,6 +266,7 @@ void Lister::ReadLeases(std::shared_ptr<Listing> listing, const std::string& ses
 // One page of what is in listing->owned.
 void Lister::ReadKeys(std::shared_ptr<Listing> listing) {
   const ListScopes scopes(listing->request, listing->owned->owner);
+  listing->response.set_coverage(scopes.coverage());
   const std::vector<std::string>& all = listing->owned->keys;
   // Those that are shown, and whether there are more.
   std::vector<std::string> keys;

@@ -397,7 +397,10 @@ void GuardedRegistry::List(const ListRequest& request, Callback<ListResponse> do
                    done = std::move(done)](absl::StatusOr<ListResponse> response) mutable {
                     if (response.ok()) {
                       // A registry elsewhere may be of a version that knows no scopes.
-                      Filter(*rules, caller, own, &*response);
+                      if (!own || response->coverage() != registry::v1::LIST_COVERAGE_WHOLE) {
+                        Filter(*rules, caller, own, &*response);
+                        if (own) response->set_coverage(registry::v1::LIST_COVERAGE_PART);
+                      }
                       if (!response->next_page_token().empty()) {
                         next = {std::move(place.first_service), response->next_page_token()};
                       }

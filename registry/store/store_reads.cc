@@ -137,6 +137,7 @@ absl::StatusOr<ListResponse> StoreRegistry::ListNow(const ListRequest& request) 
   }
   ListResponse response;
   response.set_epoch(epoch_);
+  if (!request.incarnation().empty()) response.set_coverage(scopes.coverage());
   ListPage page;
   {
     MutexLock lock(&mu_);

@@ -75,15 +75,36 @@ TEST(ListScopeTest, OfAllNamespacesSomeRangesHoldMore) {
   EXPECT_FALSE(scopes.Shows("n-1", "b"));
 }
 
-TEST(ListScopeTest, OnesOwnIsShownInAListingOfOnesIncarnation) {
+TEST(ListScopeTest, OnesOwnIncarnationIsShownWhole) {
   const std::string scope =
       "scopes {grants {namespaces: '*' services: 'a'} owner: 'me'"
       "        own_grants {namespaces: 'default' services: 'b'}}";
   const std::string request = "selector {} incarnation: 'i' " + scope;
-  EXPECT_THAT(Ranges(request, "me"), ElementsAre("default/a", "default/b"));
+  EXPECT_THAT(Ranges(request, "me"), ElementsAre("default/*"));
+  EXPECT_THAT(
+      Ranges(request + "scopes {grants {namespaces: '*' services: 'c'} owner: 'agent'}", "me"),
+      ElementsAre("default/c"))
+      << "another scope narrows it all the same";
   EXPECT_THAT(Ranges(request, ""), ElementsAre("default/a", "default/b"));
   EXPECT_THAT(Ranges(request, "other"), ElementsAre("default/a"));
   EXPECT_THAT(Ranges(request), ElementsAre("default/a"));
+}
+
+TEST(ListScopeTest, CoverageSaysWhetherScopesHideAnything) {
+  const auto coverage = [](const std::string& text, std::optional<std::string> owner) {
+    const ListRequest request = Parse("incarnation: 'i' " + text);
+    return ListScopes(request, std::move(owner)).coverage();
+  };
+  const std::string mine = "scopes {owner: 'me'}";
+  EXPECT_EQ(coverage("", "me"), registry::v1::LIST_COVERAGE_UNSPECIFIED);
+  EXPECT_EQ(coverage(mine, "me"), registry::v1::LIST_COVERAGE_WHOLE);
+  EXPECT_EQ(coverage(mine + "scopes {owner: 'agent'}", "me"), registry::v1::LIST_COVERAGE_PART);
+  for (const auto& owner : {std::optional<std::string>("other"), std::optional<std::string>(""),
+                            std::optional<std::string>()}) {
+    EXPECT_EQ(coverage(mine, owner), registry::v1::LIST_COVERAGE_PART) << owner.value_or("none");
+  }
+  // A scope without an owner owns nothing.
+  EXPECT_EQ(coverage("scopes {}", ""), registry::v1::LIST_COVERAGE_PART);
 }
 
 TEST(ListScopeTest, ARangeHoldsTheKeysOfItsInstances) {

@@ -194,6 +194,65 @@ TEST_F(VisibleListingTest, AnIncarnationOfOthersShowsWhatMayBeRead) {
   EXPECT_THAT(List(store, "other", request), IsEmpty());
 }
 
+// An agent compares its incarnation's listing with its intents: what it has registered is there,
+// also when the rules no longer allow it to register or read that.
+TEST_F(VisibleListingTest, AnIncarnationsOwnerSeesAllOfItWhateverItsRules) {
+  StoreHarness store;
+  Fill(store);
+  ListRequest request;
+  request.set_incarnation("agent");
+  request.set_page_size(10);
+  access_->Update(MakeRules({{"fleet", kRead, "elsewhere"}, {"reader", kRead, "seen-1"}}));
+  EXPECT_EQ(List(store, "fleet", request).size(), 35u);
+  EXPECT_EQ(List(store, "reader", request).size(), 7u);
+  request.mutable_selector()->set_service("z-hidden");
+  EXPECT_EQ(List(store, "fleet", request).size(), 7u);
+  request.clear_selector();
+  const auto coverage = [&](const std::string& who) {
+    GuardedRegistry guarded(&*store, access_, Token(who));
+    return CallAndWait<ListResponse>(guarded, &Registry::List, request)->coverage();
+  };
+  EXPECT_EQ(coverage("fleet"), registry::v1::LIST_COVERAGE_WHOLE);
+  EXPECT_EQ(coverage("reader"), registry::v1::LIST_COVERAGE_PART);
+  // Without any permission there is no listing at all, which is no empty one.
+  access_->Update(MakeRules({{"reader", kRead, "seen-1"}, {"fleet", kRead, "elsewhere"}}));
+  const Identity fleet = Token("fleet");
+  access_->Update(MakeRules({{"reader", kRead, "seen-1"}}));
+  GuardedRegistry guarded(&*store, access_, fleet);
+  EXPECT_FALSE(CallAndWait<ListResponse>(guarded, &Registry::List, request).ok());
+}
+
+// An incarnation of before there were rules is no caller's own.
+TEST_F(VisibleListingTest, AnIncarnationWithoutAnOwnerIsShownInPartAndSaysSo) {
+  StoreHarness store;
+  const std::string session = store.Session("agent");
+  for (const char* service : {"hidden", "seen-1"}) {
+    ASSERT_TRUE(store.Register(session, MakeInstance(service, "a")).ok());
+  }
+  ListRequest request;
+  request.set_incarnation("agent");
+  EXPECT_THAT(List(store, "reader", request), ::testing::ElementsAre("default/seen-1/a"));
+  GuardedRegistry guarded(&*store, access_, Token("reader"));
+  EXPECT_EQ(CallAndWait<ListResponse>(guarded, &Registry::List, request)->coverage(),
+            registry::v1::LIST_COVERAGE_PART);
+}
+
+// A registry of a version that knows no scopes does not say whose the incarnation is.
+TEST_F(VisibleListingTest, WhatARegistryElsewhereShowsOfAnIncarnationIsAPart) {
+  FakeRegistry elsewhere;
+  ListResponse everything;
+  *everything.add_records()->mutable_instance() = MakeInstance("hidden", "a");
+  *everything.add_records()->mutable_instance() = MakeInstance("seen-1", "a");
+  elsewhere.lists.AnswerWith([&](const ListRequest&) { return everything; });
+  GuardedRegistry guarded(&elsewhere, access_, Token("reader"));
+  ListRequest request;
+  request.set_incarnation("agent");
+  const auto page = CallAndWait<ListResponse>(guarded, &Registry::List, request);
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_EQ(page->records_size(), 1);
+  EXPECT_EQ(page->coverage(), registry::v1::LIST_COVERAGE_PART);
+}
+
 TEST_F(VisibleListingTest, WhoMayReadAllListsAsEver) {
   StoreHarness store;
   Fill(store);

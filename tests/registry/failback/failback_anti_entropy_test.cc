@@ -25,6 +25,7 @@ class FailbackAntiEntropyTest : public FailbackTest {
     EXPECT_FALSE(request.has_selector());
     ListResponse response;
     response.set_epoch(epoch_);
+    response.set_coverage(coverage_);
     for (const auto& instance : held_) {
       const std::string key = CanonicalKey(instance.key());
       if (!request.page_token().empty() && key <= request.page_token()) continue;
@@ -46,6 +47,7 @@ class FailbackAntiEntropyTest : public FailbackTest {
 
   std::vector<ServiceInstance> held_;  // sorted by key
   uint64_t epoch_ = 1;
+  registry::v1::ListCoverage coverage_ = registry::v1::LIST_COVERAGE_UNSPECIFIED;
   std::string log_;
 };
 
@@ -134,6 +136,32 @@ TEST_F(FailbackAntiEntropyTest, Rule9_RepairsWhatIsMissingDifferentOrExtra) {
   EXPECT_EQ(gone.generation(), 4);
   EXPECT_NE(log_.find("missing=1 different=1 extra=1"), std::string::npos) << log_;
   EXPECT_EQ(registry_->Pending().size(), 0);
+}
+
+// A policy may hide what is there. What is listed compares as ever.
+TEST_F(FailbackAntiEntropyTest, Rule9_WhatAPartialListingLacksIsNotMissing) {
+  StartAndCompare();
+  Register(MakeRegister({MakeInstance("a"), MakeInstance("b"), MakeInstance("c")}));
+  held_ = {MakeInstance("a"), MakeInstance("c", 99)};
+  coverage_ = registry::v1::LIST_COVERAGE_PART;
+  Advance(absl::Seconds(60));
+  ASSERT_EQ(fake_->registers.request_count(), 2);
+  ASSERT_EQ(fake_->registers.last_request().registrations_size(), 1);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().key().instance_id(), "c");
+  EXPECT_NE(log_.find("missing=0 different=1 extra=0"), std::string::npos) << log_;
+  // Nor does a listing that is refused say anything.
+  fake_->lists.AnswerWith([](const ListRequest&) {
+    return Refusal(registry::v1::ERROR_REASON_ACCESS_DENIED, "may not");
+  });
+  Advance(absl::Minutes(2));
+  EXPECT_EQ(fake_->registers.request_count(), 2);
+  // Where nothing is hidden, what is not listed is gone.
+  fake_->lists.AnswerWith([this](const ListRequest& request) { return Listing(request); });
+  held_ = {MakeInstance("a"), MakeInstance("c")};
+  coverage_ = registry::v1::LIST_COVERAGE_WHOLE;
+  Advance(absl::Minutes(1));
+  ASSERT_EQ(fake_->registers.request_count(), 3);
+  EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().key().instance_id(), "b");
 }
 
 // The agent does not ask for what it has been told; that another process has removed it is the

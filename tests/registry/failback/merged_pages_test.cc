@@ -78,6 +78,22 @@ TEST(MergedPagesTest, AnIntentIsAcknowledgedWhenAllHaveIt) {
   EXPECT_EQ(merged.records(0).state(), registry::v1::INTENT_STATE_ACCEPTED);
 }
 
+TEST(MergedPagesTest, AListingIsWholeWhereEachOfThoseThatAreStillListedIs) {
+  const MergedPlace begin = *MergedPlace::Parse("", 2);
+  ListResponse pages[2] = {Page({{"a", 1}}, "", 9), Page({{"b", 1}}, "", 9)};
+  const auto merged = [&](const MergedPlace& place) {
+    return MergePages(0, place, {pages[0], pages[1]}).coverage();
+  };
+  EXPECT_EQ(merged(begin), registry::v1::LIST_COVERAGE_UNSPECIFIED);
+  pages[0].set_coverage(registry::v1::LIST_COVERAGE_WHOLE);
+  EXPECT_EQ(merged(begin), registry::v1::LIST_COVERAGE_PART);
+  MergedPlace second_ended = begin;
+  second_ended.tokens[1] = std::nullopt;
+  EXPECT_EQ(merged(second_ended), registry::v1::LIST_COVERAGE_WHOLE);
+  pages[1].set_coverage(registry::v1::LIST_COVERAGE_WHOLE);
+  EXPECT_EQ(merged(begin), registry::v1::LIST_COVERAGE_WHOLE);
+}
+
 TEST(MergedPagesTest, PageOfSeveralRegistries_HasAtMostTheLargestPageSize) {
   std::map<std::string, uint32_t> held[2];
   for (int i = 0; i < kMaxPageSize; ++i) held[i % 2][absl::StrCat("i", 10000 + i)] = 1;
