@@ -56,7 +56,15 @@ void Overlay(const std::vector<CarriedIntent>& carried, bool all, const std::str
       record.set_incarnation(incarnation);
       record.set_generation(intent.generation());
     }
-    if (is_new || (!acknowledged && unsettled.insert(key).second)) record.set_state(intent.state());
+    const bool first = !acknowledged && unsettled.insert(key).second;
+    if (is_new || first) record.set_state(intent.state());
+    if (first && intent.state() == registry::v1::INTENT_STATE_SUPERSEDED &&
+        record.incarnation() == incarnation) {
+      // As another registry has it, or none lists it: who holds the key is known from the refusal.
+      record.clear_incarnation();
+      record.set_client_name(
+          ReasonMetadata(StatusFromProto(intent.last_status()), "holder").value_or(""));
+    }
   }
   records->clear();
   for (auto& [key, record] : by_key) records->push_back(std::move(record));

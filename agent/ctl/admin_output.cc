@@ -85,6 +85,7 @@ std::string FormatInstance(const InstanceRecord& record, absl::Time now, const P
   const ServiceInstance& instance = record.instance();
   const std::map<std::string, std::string> metadata(instance.metadata().begin(),
                                                     instance.metadata().end());
+  const bool superseded = record.state() == registry::v1::INTENT_STATE_SUPERSEDED;
   std::string text =
       Row("endpoint", FormatEndpoint(instance)) + Row("status", StatusOf(record, now, palette)) +
       Row("weight", absl::StrCat(instance.has_weight() ? instance.weight() : 100)) +
@@ -94,7 +95,9 @@ std::string FormatInstance(const InstanceRecord& record, absl::Time now, const P
               ? "-"
               : MadePrintable(absl::StrJoin(metadata, ", ", absl::PairFormatter("=")), ' ')) +
       Row("owner",
-          absl::StrCat(record.incarnation().empty() ? "none: detached"
+          absl::StrCat(superseded && record.incarnation().empty()
+                           ? (record.client_name().empty() ? "not known" : record.client_name())
+                       : record.incarnation().empty() ? "none: detached"
                        : record.client_name().empty()
                            ? record.incarnation()
                            : absl::StrCat(record.client_name(), ", ", record.incarnation()),

@@ -158,5 +158,26 @@ TEST_F(FleetTest, ARegistrationOfAnotherNamesWhoHoldsIt) {
                     HasSubstr("owner         agent-8, ")));
 }
 
+// The other registry has it as this agent's.
+TEST_F(FleetTest, SupersededAtOneOfTwoRegistries_TheOwnerIsTheWinnerThere) {
+  Daemon second = Daemon::Registry({"--store", "memory:"});
+  Daemon both = Daemon::Agent("two=grpc://" + second.address(),
+                              {"--registry", "one=grpc://" + registry_.address(), "--session-ttl",
+                               "1s", "--client-name", "agent-9"});
+  ASSERT_EQ(Register(both.address(), "b", {"--wait", "acknowledged"}).status, 0);
+  Daemon winner = Daemon::Agent(second.address(), {"--session-ttl", "1s", "--client-name", "won"});
+  ASSERT_EQ(Register(winner.address(), "a", {"--wait", "acknowledged"}).status, 0);
+  ASSERT_EQ(Register(both.address(), "a").status, 0);
+  const auto describe = [&] {
+    return Ctl(both.address(), {"describe", "orders", "--id", "a"}).out;
+  };
+  EXPECT_TRUE(Eventually([&] {
+    return describe().find("owner         won\n") != std::string::npos;
+  })) << describe();
+  EXPECT_THAT(describe(), HasSubstr("status        superseded: another holds the key"));
+  EXPECT_THAT(Ctl(both.address(), {"list", "--state", "superseded"}).out,
+              AllOf(HasSubstr("  won "), Not(HasSubstr("agent-9"))));
+}
+
 }  // namespace
 }  // namespace failback
