@@ -405,7 +405,12 @@ void UpstreamSession::Schedule(absl::Duration delay) {
 
 void UpstreamSession::SetPhase(Phase phase) {
   if (state_.phase == phase) return;
+  const auto is_away = [](Phase one) {
+    return one == Phase::kConnecting || one == Phase::kSuspect || one == Phase::kDown;
+  };
+  const bool same_outage = is_away(state_.phase) && is_away(phase);
   state_.phase = phase;
+  if (same_outage) return;
   state_.since = options_.timer->clock()->WallNow();
 }
 

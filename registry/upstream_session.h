@@ -83,6 +83,7 @@ class UpstreamSession : public std::enable_shared_from_this<UpstreamSession> {
 
   struct State {
     Phase phase = Phase::kConnecting;
+    // Of an outage, whatever the phases that it goes through: its begin.
     absl::Time since = absl::InfinitePast();
     uint64_t session_serial = 0;
     uint64_t connection_serial = 0;

@@ -140,6 +140,32 @@ TEST_F(UpstreamSessionTest, ARenewalThatIsSlowOnceIsNotALoss) {
   EXPECT_EQ(phase(), Phase::kDown);
 }
 
+// A frozen registry takes connections and answers nothing: suspect, then down, and when it goes on
+// it may have lost the session.
+TEST_F(UpstreamSessionTest, AnOutageHasOneBegin) {
+  session_->Start();
+  const absl::Time up = session_->state().since;
+  fake_->keep_alives.AnswerWith([](const auto&) { return absl::DeadlineExceededError("frozen"); });
+  fake_->opens.AnswerWith([](const auto&) { return absl::DeadlineExceededError("frozen"); });
+  Advance(absl::Seconds(3));
+  ASSERT_EQ(phase(), Phase::kSuspect);
+  const absl::Time begin = session_->state().since;
+  EXPECT_GT(begin, up);
+  Advance(absl::Seconds(10));
+  ASSERT_EQ(phase(), Phase::kDown);
+  EXPECT_EQ(session_->state().since, begin);
+  fake_->opens.AnswerWith([this](const auto&) { return Opened(); });
+  Advance(absl::Seconds(2));
+  ASSERT_EQ(phase(), Phase::kUp);
+  const absl::Time back = session_->state().since;
+  EXPECT_GT(back, begin + absl::Seconds(9));
+  // The next one is another.
+  Advance(absl::Seconds(1));
+  session_->ReportFailure(Away());
+  ASSERT_EQ(phase(), Phase::kSuspect);
+  EXPECT_GT(session_->state().since, back);
+}
+
 TEST_F(UpstreamSessionTest, ALostSessionIsOpenedAnewWithTheSameIncarnationAndRank) {
   session_->Start();
   fake_->keep_alives.Answer(SessionUnknown());
