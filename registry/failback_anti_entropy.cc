@@ -177,6 +177,7 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
       Enqueue(record);
     } else if (it != audit.listed.end()) {
       ++extra;
+      record->SetHeld(audit.session, it->second.persistent);
       NewGeneration(record);
     }
   }
@@ -192,6 +193,7 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
     ++extra;
     RecordPtr record = std::make_shared<Record>();
     record->key = key;
+    record->SetHeld(audit.session, listed.persistent);
     records_.Add(record->key, record);
     NewGeneration(record);
   }
@@ -240,6 +242,11 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
   for (const RecordPtr& record : doubted) {
     const auto it = audit.listed.find(record->key);
     const bool listed = it != audit.listed.end();
+    if (listed) {
+      record->SetHeld(audit.session, it->second.persistent);
+    } else {
+      record->held_in = Record::kNotHeld;
+    }
     if (record->present && !listed && !record->given_up) {
       // Unregistered since, or never registered, or gone with its session: unknown here.
       ++parked;
@@ -288,6 +295,7 @@ int64_t FailbackRegistry::Core::KeepUnknown(const Audit& audit, Deferred* deferr
     record->touched = audit_serial_;
     record->doubted = record->kept = true;
     record->kept_session = audit.session;
+    record->SetHeld(audit.session, listed.persistent);
     ++doubted_;
     records_.Add(record->key, record);
     AttemptFailed(record, absl::FailedPreconditionError(kLeftThere), NextStep::kPark,
@@ -300,6 +308,7 @@ void FailbackRegistry::Core::LostWithSession(const RecordPtr& record, Deferred* 
   // No hand has removed it, so it is not forgotten. As what the journal knows and the registry does
   // not hold: in the journal, in doubt, in the next life too.
   record->kept = false;
+  record->held_in = Record::kNotHeld;
   Persist(record);
   AttemptFailed(record, absl::FailedPreconditionError(kLostWithSession), NextStep::kPark,
                 /*sent=*/false, deferred);

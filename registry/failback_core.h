@@ -171,6 +171,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     }
     bool pending() const { return acknowledged != generation && !given_up && !superseded; }
     bool parked() const { return retry != nullptr && retry->state() == RetryTask::State::kParked; }
+    void SetHeld(uint64_t session_serial, bool may_outlive) {
+      held_in = static_cast<int64_t>(session_serial);
+      outlives = may_outlive;
+    }
 
     // Canonical key of the instance; the watch's name for a subscription.
     std::string key;
@@ -208,6 +212,14 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     bool superseded = false;
     // Attempts since then.
     int superseded_times = 0;
+    // The session in which the registry may have an instance of ours under the key; 0: in one of an
+    // earlier process. It counts as there until the registry has said that it is gone.
+    static constexpr int64_t kNotHeld = -1;
+    int64_t held_in = kNotHeld;
+    // It may be persistent, and so stay when the session ends.
+    bool outlives = false;
+    // What the newest Register that was sent has said of that.
+    bool sent_persistent = false;
     // The number of this intent was refused and taken again; twice in a row waits.
     bool renumbered = false;
     // The audit during which it changed last.
@@ -326,11 +338,14 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     OwnerCounts owners;                                                  // of subscribers
   };
 
+  // One who waits for the drain.
   struct DrainState {
     Callback<agent::v1::DrainResponse> done;
     Timeout deadline;
-    bool closing = false;
   };
+
+  // What a drain counts a record as.
+  enum class Drained { kNothing, kUnregistered, kRemaining, kPersistent };
 
   // A thread inside: keeps the core, and lets Shutdown() wait for the others.
   class Entry {
@@ -442,6 +457,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Queues every intent again, in place of what was queued. `lost`: the upstream has none of them.
   void Resync(bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The session `serial` is a new one: what lay in those before went with them.
+  void ForgetHeldBefore(uint64_t serial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Local sessions (failback_core.cc).
   LocalSession* NewSession(const OpenSessionRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -566,8 +583,17 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   std::string PendingId(const Record& record) const;
   absl::StatusOr<std::vector<RecordPtr>> FindPending(const std::vector<std::string>& ids) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginDrain(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the session when nothing is in its way any more; also after the deadline.
   void AdvanceDrain(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FinishDrain(bool closed, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `closed`: the registry has said that the session is over.
+  static Drained DrainedAs(const Record& record, bool closed);
+  agent::v1::DrainResponse CountDrained(bool closed) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Answers the one who waits, if any.
+  void AnswerDrain(const agent::v1::DrainResponse& response, Deferred* deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The session is over, and all that went with it.
+  void FinishDrain(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Suspended(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Statistics (failback_statistics.cc).
@@ -662,7 +688,12 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   uint64_t audit_serial_ ABSL_GUARDED_BY(mu_) = 0;
   Timeout audit_timer_ ABSL_GUARDED_BY(mu_);
 
+  // The journal had intents: of an earlier process, which may have registered them.
+  bool restored_ ABSL_GUARDED_BY(mu_) = false;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool drain_closing_ ABSL_GUARDED_BY(mu_) = false;
+  // Once the session is over.
+  std::optional<agent::v1::DrainResponse> drained_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<DrainState> drain_ ABSL_GUARDED_BY(mu_);
 };
 

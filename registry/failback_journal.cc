@@ -50,6 +50,9 @@ void FailbackRegistry::Core::Restore() {
       record->generation = intent.generation;
       record->row = intent.row;
       record->given_up = intent.given_up;
+      // The journal does not keep whether what is to go is persistent.
+      record->SetHeld(0, record->persistent || !record->present);
+      restored_ = true;
       if (!records_.Add(record->key, record)) continue;
       if (!intent.owner.empty()) {
         SetOwner(record.get(), FormerSession(intent.owner, intent.owner_ttl),

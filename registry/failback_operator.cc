@@ -7,6 +7,7 @@
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/failback_core.h"
+#include "registry/log.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -254,6 +255,10 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
     if (record.queued && record.in_flight != 0) fail("is queued while a call is in flight");
     const bool on_wheel =
         record.retry != nullptr && record.retry->state() != RetryTask::State::kDue;
+    if (record.present && record.watch == nullptr && !record.pending() && !record.given_up &&
+        !record.superseded && record.held_in == Record::kNotHeld) {
+      fail("is acknowledged and taken for not there");
+    }
     if (record.held_back && record.unwritten <= tried_) fail("waits for a journal that is done");
     if (record.pending() && record.in_flight == 0 && !record.queued && !on_wheel &&
         !record.held_back && !record.doubted && !Suspended(record)) {
@@ -337,47 +342,51 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
   if (!entry.ok())
     return std::move(done)(absl::CancelledError("the registry client was shut down"));
   Deferred deferred;
+  absl::StatusOr<agent::v1::DrainResponse> answer =
+      Refusal(registry::v1::ERROR_REASON_DRAINING, "the agent is draining already");
   auto drain = std::make_unique<DrainState>();
   drain->done = std::move(done);
   {
     MutexLock lock(&mu_);
-    if (!draining_ && !closed_) {
-      draining_ = true;
-      superseded_timer_.Cancel();
+    if (drained_.has_value()) {
+      answer = *drained_;
+    } else if (drain_ == nullptr && !closed_) {
       drain_ = std::move(drain);
       drain_->deadline = After(deadline, [](Core* core, Deferred* deferred) {
         core->mu_.AssertHeld();
-        if (core->drain_ != nullptr) core->FinishDrain(/*closed=*/false, deferred);
+        if (core->drain_ == nullptr) return;
+        core->AnswerDrain(core->CountDrained(/*closed=*/false), deferred);
       });
-      // Subscribers receive the end now; their subscriptions go with the session.
-      const auto watches = watches_;
-      for (const auto& [selector, record] : watches) {
-        CloseStream(record->watch, &deferred);
-        const auto subscribers = record->watch->subscribers;
-        const absl::Status end =
-            Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the agent is draining");
-        Erase(record, end, &deferred);
-        for (const auto& [serial, subscriber] : subscribers)
-          EndSubscription(subscriber, end, &deferred);
-      }
-      // Registrations that are only on their way need not arrive any more, and go back to the owner
-      // who waits for them.
-      for (const auto& [key, record] : records_) {
-        if (!record->present) continue;
-        record->retry.reset();
-        Resolve(record,
-                Refusal(registry::v1::ERROR_REASON_DRAINING,
-                        "the agent is draining, and the intent was not acknowledged before"),
-                &deferred);
-        Count(record.get());
-      }
+      if (!std::exchange(draining_, true)) BeginDrain(&deferred);
       AdvanceDrain(&deferred);
     }
   }
   deferred.Run();
-  if (drain != nullptr) {
-    return std::move(drain->done)(
-        Refusal(registry::v1::ERROR_REASON_DRAINING, "the agent is draining already"));
+  if (drain != nullptr) std::move(drain->done)(std::move(answer));
+}
+
+void FailbackRegistry::Core::BeginDrain(Deferred* deferred) {
+  superseded_timer_.Cancel();
+  // Subscribers receive the end now; their subscriptions go with the session.
+  const auto watches = watches_;
+  for (const auto& [selector, record] : watches) {
+    CloseStream(record->watch, deferred);
+    const auto subscribers = record->watch->subscribers;
+    const absl::Status end =
+        Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the agent is draining");
+    Erase(record, end, deferred);
+    for (const auto& [serial, subscriber] : subscribers) EndSubscription(subscriber, end, deferred);
+  }
+  // Registrations that are only on their way need not arrive any more, and go back to the owner who
+  // waits for them.
+  for (const auto& [key, record] : records_) {
+    if (!record->present) continue;
+    record->retry.reset();
+    Resolve(record,
+            Refusal(registry::v1::ERROR_REASON_DRAINING,
+                    "the agent is draining, and the intent was not acknowledged before"),
+            deferred);
+    Count(record.get());
   }
 }
 
@@ -386,38 +395,74 @@ bool FailbackRegistry::Core::Suspended(const Record& record) const {
 }
 
 void FailbackRegistry::Core::AdvanceDrain(Deferred* deferred) {
-  if (drain_ == nullptr || drain_->closing || calls_in_flight_ > 0) return;
+  if (!draining_ || drain_closing_ || calls_in_flight_ > 0) return;
   if (totals_.waiting()[static_cast<size_t>(OperationKind::kUnregister)] > 0) return;
-  drain_->closing = true;
+  // What an earlier process has registered lies in the session that is yet to be opened.
+  if (restored_ && seen_session_serial_ == 0) return;
+  drain_closing_ = true;
   deferred->Add([session = session_] { session->Close(); });
 }
 
-void FailbackRegistry::Core::FinishDrain(bool closed, Deferred* deferred) {
+FailbackRegistry::Core::Drained FailbackRegistry::Core::DrainedAs(const Record& record,
+                                                                  bool closed) {
+  if (record.superseded) return Drained::kNothing;  // nothing of ours is there
+  const bool owed = !record.present && record.pending();
+  const bool held = record.held_in != Record::kNotHeld;
+  if (!held && record.in_flight == 0) return owed ? Drained::kRemaining : Drained::kNothing;
+  const bool stays = held ? record.outlives : record.persistent;
+  if (stays) return owed ? Drained::kRemaining : Drained::kPersistent;
+  return closed ? Drained::kUnregistered : Drained::kRemaining;
+}
+
+agent::v1::DrainResponse FailbackRegistry::Core::CountDrained(bool closed) const {
   agent::v1::DrainResponse response;
   for (const auto& [key, record] : records_) {
-    if (record->superseded) continue;             // nothing of ours is there
-    if (record->persistent && record->present) {  // meant to stay
-      if (record->acknowledged > 0) response.set_persistent(response.persistent() + 1);
-      continue;
-    }
-    if (record->present ? closed : !record->pending()) {
-      response.set_unregistered(response.unregistered() + (record->present ? 1 : 0));
-    } else {
-      response.set_remaining(response.remaining() + 1);
+    switch (DrainedAs(*record, closed)) {
+      case Drained::kNothing:
+        break;
+      case Drained::kUnregistered:
+        response.set_unregistered(response.unregistered() + 1);
+        break;
+      case Drained::kRemaining:
+        response.set_remaining(response.remaining() + 1);
+        break;
+      case Drained::kPersistent:
+        response.set_persistent(response.persistent() + 1);
+        break;
     }
   }
+  return response;
+}
+
+void FailbackRegistry::Core::AnswerDrain(const agent::v1::DrainResponse& response,
+                                         Deferred* deferred) {
+  if (drain_ == nullptr) return;
   drain_->deadline.Cancel();
   auto done = std::make_shared<Callback<agent::v1::DrainResponse>>(std::move(drain_->done));
   drain_.reset();
-  if (closed) {
-    const auto records = records_;
-    for (const auto& [key, record] : records) {
-      // The journal keeps what is present: the next life registers it again.
-      if (record->present) record->row = 0;
-      Erase(record, absl::CancelledError("drained"), deferred);
-    }
-  }
   deferred->Add([done, response] { std::move (*done)(response); });
+}
+
+void FailbackRegistry::Core::FinishDrain(Deferred* deferred) {
+  drained_ = CountDrained(/*closed=*/true);
+  if (drain_ == nullptr) {
+    deferred->Add([name = options_.upstream_name, response = *drained_] {
+      Log(LogLevel::kInfo, "drained after its deadline",
+          {{"upstream", name},
+           {"unregistered", absl::StrCat(response.unregistered())},
+           {"remaining", absl::StrCat(response.remaining())},
+           {"persistent", absl::StrCat(response.persistent())}});
+    });
+  }
+  AnswerDrain(*drained_, deferred);
+  const auto records = records_;
+  for (const auto& [key, record] : records) {
+    // The journal keeps what is present, which the next life registers again, and the unregisters
+    // that are still owed.
+    const Drained as = DrainedAs(*record, /*closed=*/true);
+    if (record->present || as == Drained::kRemaining || as == Drained::kPersistent) record->row = 0;
+    Erase(record, absl::CancelledError("drained"), deferred);
+  }
 }
 
 void FailbackRegistry::Core::SetOffline(const SetOfflineRequest& request,

@@ -227,8 +227,9 @@ class FailbackRegistry final : public Registry {
   void Shutdown();
 
   // Takes no new intents, lets owed unregisters finish, then ends the upstream session with all its
-  // instances. `done` has what was removed and what is still owed, when all is acknowledged or
-  // `deadline` has passed. Persistent instances stay, as they are meant to.
+  // instances. `done` has what was removed and what may still be there, when all is acknowledged or
+  // `deadline` has passed. Then the drain goes on, and the next call waits for it again. While one
+  // waits, another is refused (DRAINING). Persistent instances stay, as they are meant to.
   void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
 
  private:

@@ -146,6 +146,7 @@ void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Defe
     case OperationKind::kRegister: {
       if (call->items.size() == 1) call->register_request.SetSession(call->session_id);
       call->register_request.Add(record->payload, record->generation);
+      record->sent_persistent = record->persistent;
       return;
     }
     case OperationKind::kUnregister: {
@@ -268,6 +269,14 @@ void FailbackRegistry::Core::Completed(const Call& call, const absl::Status& sta
       }
       CountAttempt(call.kind, item);
       const NextStep step = DecideNextStep(call.kind, item);
+      if (call.kind == OperationKind::kRegister &&
+          (step == NextStep::kDone || MayHaveLanded(item))) {
+        const bool before =
+            step != NextStep::kDone && record->held_in != Record::kNotHeld && record->outlives;
+        record->SetHeld(call.session_serial, record->sent_persistent || before);
+      } else if (call.kind == OperationKind::kUnregister && step == NextStep::kDone) {
+        record->held_in = Record::kNotHeld;
+      }
       lost = lost || step == NextStep::kResync;
       const bool decided = step == NextStep::kDone || step == NextStep::kSuperseded;
       if ((older_session && decided) || split) {

@@ -32,6 +32,7 @@ void FailbackRegistry::Core::Superseded(const RecordPtr& record, const absl::Sta
                                         Deferred* deferred) {
   record->retry.reset();
   record->acknowledged = 0;
+  record->held_in = Record::kNotHeld;
   record->failing_since_nanos = Record::kNotFailing;
   record->renumbered = false;
   record->alone = false;

@@ -25,8 +25,8 @@ void FailbackRegistry::Core::OnSessionChange() {
     {
       MutexLock lock(&mu_);
       const UpstreamSession::State state = session_->state();
-      if (state.phase == UpstreamSession::Phase::kClosed && drain_ != nullptr) {
-        FinishDrain(/*closed=*/true, &deferred);
+      if (state.phase == UpstreamSession::Phase::kClosed && draining_ && !drained_.has_value()) {
+        FinishDrain(&deferred);
       }
       if (state.incarnation != incarnation_) TakeIncarnation(state, &deferred);
       if (state.contested && !std::exchange(told_contested_, state.contested)) {
@@ -47,6 +47,7 @@ void FailbackRegistry::Core::OnSessionChange() {
       if (lost || state.connection_serial != seen_connection_serial_) {
         seen_session_serial_ = state.session_serial;
         seen_connection_serial_ = state.connection_serial;
+        if (lost && !state.info.resumed()) ForgetHeldBefore(state.session_serial);
         Resync(lost, &deferred);
       }
       FollowLapse(state, lost, &deferred);
@@ -182,6 +183,14 @@ absl::Status FailbackRegistry::Core::SessionError(const UpstreamSession::State& 
 absl::Status FailbackRegistry::Core::LapseReason(const UpstreamSession::State& session) {
   if (!session.last_error.ok()) return SessionError(session);
   return absl::DeadlineExceededError("no renewal was answered within the session's TTL");
+}
+
+void FailbackRegistry::Core::ForgetHeldBefore(uint64_t serial) {
+  for (const auto& [key, record] : records_) {
+    if (record->held_in < static_cast<int64_t>(serial) && !record->outlives) {
+      record->held_in = Record::kNotHeld;
+    }
+  }
 }
 
 void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {

@@ -136,9 +136,18 @@ TEST_F(FailbackBoundsTest, Rule12_DrainTakesNoNewIntents) {
   const auto stream = Subscribe(listener);
   ASSERT_TRUE(listener->end().has_value());
   EXPECT_EQ(ReasonOf(*listener->end()), registry::v1::ERROR_REASON_DRAINING);
-  Answer<agent::v1::DrainResponse> again;
+}
+
+TEST_F(FailbackBoundsTest, Rule12_OneWaitsForADrainAtATime) {
+  Start();
+  fake_->closes.Hold();
+  Answer<agent::v1::DrainResponse> drained, again;
+  registry_->Drain(absl::Seconds(10), drained.Catch());
   registry_->Drain(absl::Seconds(10), again.Catch());
   EXPECT_EQ(ReasonOf(again.get().status()), registry::v1::ERROR_REASON_DRAINING);
+  EXPECT_FALSE(drained.done());
+  fake_->closes.Release();
+  EXPECT_TRUE(drained.done());
 }
 
 TEST_F(FailbackBoundsTest, Rule12_DrainDoesNotWaitForWhatIsParked) {
@@ -149,7 +158,88 @@ TEST_F(FailbackBoundsTest, Rule12_DrainDoesNotWaitForWhatIsParked) {
   Answer<agent::v1::DrainResponse> drained;
   registry_->Drain(absl::Seconds(10), drained.Catch());
   ASSERT_TRUE(drained.done()) << "nobody is there to re-arm it";
+  EXPECT_EQ(drained.get()->remaining(), 0);
+}
+
+TEST_F(FailbackBoundsTest, Rule12_TheEndOfTheSessionCoversWhatIsParked) {
+  Start();
+  ServiceInstance stays = MakeInstance("stays");
+  stays.set_persistent(true);
+  Register(MakeRegister({MakeInstance("x1"), MakeInstance("x2"), stays}));
+  fake_->registers.AnswerWith([](const auto&) { return absl::PermissionDeniedError("no"); });
+  fake_->unregisters.AnswerWith([](const auto&) { return absl::PermissionDeniedError("no"); });
+  Unregister("x1");
+  Unregister("stays");
+  Register("x2", 8081);
+  Register("never");
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(10), drained.Catch());
+  EXPECT_EQ(fake_->closes.request_count(), 1);
+  EXPECT_EQ(drained.get()->unregistered(), 2) << "both went with the session";
+  EXPECT_EQ(drained.get()->remaining(), 1) << "one outlives it, though it was to go";
+  EXPECT_EQ(drained.get()->persistent(), 0);
+}
+
+TEST_F(FailbackBoundsTest, Rule12_WhatTheRegistryNeverTookCountsNowhere) {
+  fake_->registers.AnswerWith([](const auto&) { return absl::PermissionDeniedError("no"); });
+  Start();
+  Register("denied");
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(10), drained.Catch());
+  EXPECT_EQ(drained.get()->unregistered(), 0);
+  EXPECT_EQ(drained.get()->remaining(), 0);
+}
+
+TEST_F(FailbackBoundsTest, Rule12_WhatMayHaveReachedTheRegistryRemains) {
+  fake_->registers.AnswerWith([](const auto&) { return absl::DeadlineExceededError("late"); });
+  fake_->closes.Hold();
+  Start();
+  Register("a");
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(1), drained.Catch());
+  Advance(absl::Seconds(1));
   EXPECT_EQ(drained.get()->remaining(), 1);
+}
+
+TEST_F(FailbackBoundsTest, Rule12_ADrainIsCompletedAfterItsDeadline) {
+  Start();
+  ServiceInstance stays = MakeInstance("stays");
+  stays.set_persistent(true);
+  Register(MakeRegister({MakeInstance("a"), MakeInstance("b"), stays}));
+  fake_->closes.Hold();
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(1), drained.Catch());
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(drained.get()->remaining(), 2);
+  EXPECT_EQ(drained.get()->persistent(), 1);
+  Answer<agent::v1::DrainResponse> again;
+  registry_->Drain(absl::Seconds(10), again.Catch());
+  EXPECT_FALSE(again.done()) << "it may yet come to its end";
+  fake_->closes.Complete(SessionUnknown());  // the first of them was applied late
+  ASSERT_TRUE(again.done());
+  EXPECT_EQ(again.get()->unregistered(), 2);
+  EXPECT_EQ(again.get()->remaining(), 0);
+  EXPECT_EQ(again.get()->persistent(), 1);
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 0);
+  EXPECT_EQ(registry_->UpstreamStatus().acknowledged(), 0);
+  Answer<agent::v1::DrainResponse> later;
+  registry_->Drain(absl::Seconds(10), later.Catch());
+  EXPECT_EQ(later.get()->unregistered(), 2);
+}
+
+TEST_F(FailbackBoundsTest, Rule12_ASessionThatEndsAfterTheDeadlineIsNoLongerShown) {
+  Start();
+  Register("a");
+  fake_->registers.Hold();
+  Register("late");
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(1), drained.Catch());
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(drained.get()->remaining(), 2);
+  EXPECT_EQ(fake_->closes.request_count(), 0) << "a call is in flight";
+  fake_->registers.Release();
+  EXPECT_EQ(fake_->closes.request_count(), 1) << "a drained agent keeps no session";
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 0);
 }
 
 TEST_F(FailbackBoundsTest, Rule12_DrainLeavesPersistentInstancesAndCountsThemByThemselves) {

@@ -28,11 +28,29 @@ class FailbackJournalTest : public FailbackTest {
   }
   // As after kill -9: the process is gone, and nothing was told to the registry.
   void Restart() {
+    End();
+    Start();
+  }
+  // The registry is away when the next process starts.
+  void RestartAway() {
+    End();
+    GoAway();
+    Start();
+  }
+  void End() {
     registry_.reset();
     auto fake = std::make_unique<FakeRegistry>();
     fake_ = fake.get();
     upstream_ = std::move(fake);
-    Start();
+  }
+  // The registry answers, and still has the session of the process before.
+  void BackResumed() {
+    Back();
+    fake_->opens.AnswerWith([](const auto&) {
+      OpenSessionResponse response = Opened("session-1");
+      response.set_resumed(true);
+      return response;
+    });
   }
   TempDir dir_;
 };
@@ -562,6 +580,68 @@ TEST_F(FailbackJournalTest, Rule12_DrainWritesNoTombstonesAndTheNextLifeRegister
   Restart();
   EXPECT_EQ(fake_->registers.request_count(), 1);
   EXPECT_EQ(fake_->unregisters.request_count(), 0);
+}
+
+TEST_F(FailbackJournalTest, Rule12_WhatAnEarlierProcessRegisteredRemainsUntilItsSessionEnds) {
+  Start();
+  ServiceInstance stays = MakeInstance("d-p");
+  stays.set_persistent(true);
+  Register(MakeRegister({MakeInstance("d-1"), MakeInstance("d-5"), stays}));
+  RestartAway();
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(2), drained.Catch());
+  EXPECT_FALSE(drained.done()) << "the registry has not been asked";
+  Advance(absl::Seconds(3));
+  ASSERT_TRUE(drained.done());
+  EXPECT_EQ(drained.get()->unregistered(), 0);
+  EXPECT_EQ(drained.get()->remaining(), 2);
+  EXPECT_EQ(drained.get()->persistent(), 1);
+  EXPECT_EQ(fake_->closes.request_count(), 0);
+  Answer<agent::v1::DrainResponse> again;
+  registry_->Drain(absl::Minutes(1), again.Catch());
+  BackResumed();
+  Advance(absl::Seconds(5));
+  EXPECT_EQ(fake_->registers.request_count(), 0);
+  ASSERT_EQ(fake_->closes.request_count(), 1);
+  EXPECT_EQ(fake_->closes.last_request().session_id(), "session-1");
+  ASSERT_TRUE(again.done());
+  EXPECT_EQ(again.get()->unregistered(), 2);
+  EXPECT_EQ(again.get()->remaining(), 0);
+  EXPECT_EQ(again.get()->persistent(), 1);
+  Restart();
+  EXPECT_EQ(fake_->registers.last_request().registrations_size(), 3) << "the journal keeps them";
+}
+
+TEST_F(FailbackJournalTest, Rule12_WhatWentWithTheSessionOfAnEarlierProcessCountsNowhere) {
+  Start();
+  Register("a");
+  RestartAway();
+  Back();
+  fake_->registers.AnswerWith([](const auto&) { return absl::PermissionDeniedError("no"); });
+  Advance(absl::Seconds(5));
+  ASSERT_EQ(fake_->registers.request_count(), 1);
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(1), drained.Catch());
+  EXPECT_EQ(drained.get()->unregistered(), 0);
+  EXPECT_EQ(drained.get()->remaining(), 0);
+}
+
+TEST_F(FailbackJournalTest, Rule12_AnUnregisterThatADrainLeavesOwedIsCarriedOn) {
+  Start();
+  ServiceInstance stays = MakeInstance("stays");
+  stays.set_persistent(true);
+  Register(MakeRegister({stays, MakeInstance("goes")}));
+  fake_->unregisters.AnswerWith([](const auto&) { return absl::PermissionDeniedError("no"); });
+  Unregister("stays");
+  Unregister("goes");
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(1), drained.Catch());
+  EXPECT_EQ(drained.get()->unregistered(), 1);
+  EXPECT_EQ(drained.get()->remaining(), 1);
+  Restart();
+  ASSERT_EQ(fake_->unregisters.request_count(), 1);
+  ASSERT_EQ(fake_->unregisters.last_request().deregistrations_size(), 1);
+  EXPECT_EQ(fake_->unregisters.last_request().deregistrations(0).key().instance_id(), "stays");
 }
 
 TEST_F(FailbackJournalTest, TheLastGoodSnapshotIsServedStaleAtOnce) {
