@@ -208,9 +208,9 @@ void AddAgentRoutes(AgentService* service, AdminServer* server) {
     // A std::function, which is copied.
     auto answer = std::make_shared<Callback<DrainResponse>>(
         Responder<DrainResponse>(request, std::move(respond)));
-    service->DrainWithin(drain, [answer](const absl::StatusOr<DrainResponse>& result) {
-      std::move (*answer)(result);
-    });
+    service->DrainWithin(
+        drain, absl::StrCat("admin endpoint at ", request.peer),
+        [answer](const absl::StatusOr<DrainResponse>& result) { std::move (*answer)(result); });
   });
 }
 

@@ -9,6 +9,7 @@
 #include "registry/bounded_call.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
+#include "registry/log.h"
 #include "registry/merged_pages.h"
 #include "registry/proto_time.h"
 #include "registry/version.h"
@@ -47,6 +48,18 @@ std::string IntentToken(const CarriedIntent& intent) {
   return absl::StrCat(CanonicalKey(intent.instance().key()), "\n", intent.upstream());
 }
 
+void LogDrain(const absl::StatusOr<DrainResponse>& response, const std::string& by) {
+  if (!response.ok()) {
+    Log(LogLevel::kWarning, "drain failed", {{"status", response.status().ToString()}, {"by", by}});
+    return;
+  }
+  Log(response->remaining() == 0 ? LogLevel::kInfo : LogLevel::kWarning, "drained",
+      {{"unregistered", absl::StrCat(response->unregistered())},
+       {"remaining", absl::StrCat(response->remaining())},
+       {"persistent", absl::StrCat(response->persistent())},
+       {"by", by}});
+}
+
 }  // namespace
 
 AgentService::AgentService(FailbackGroup* registry, HashedWheelTimer* timer, absl::Time start_time,
@@ -66,6 +79,12 @@ absl::Status AgentService::MayAsk(const grpc::CallbackServerContext& context) co
 absl::Status AgentService::MayAdminister(const grpc::CallbackServerContext& context) const {
   if (access_ == nullptr) return absl::OkStatus();
   return access_->Check(context, config::v1::PERMISSION_ADMINISTER);
+}
+
+std::string AgentService::CallerName(const grpc::CallbackServerContext& context) const {
+  if (access_ == nullptr) return context.peer();
+  const absl::StatusOr<Identity> who = access_->Identify(context);
+  return who.ok() ? absl::StrCat(who->ToString(), " at ", context.peer()) : context.peer();
 }
 
 absl::StatusOr<GetStatusResponse> AgentService::StatusFor(
@@ -264,14 +283,15 @@ void AgentService::GiveUp(const CancelRequest& request, Callback<CancelResponse>
       });
 }
 
-void AgentService::DrainWithin(const DrainRequest& request, const DrainCallback& done) {
+void AgentService::DrainWithin(const DrainRequest& request, const std::string& by,
+                               const DrainCallback& done) {
   absl::Duration deadline = FromProto(request.deadline());
   if (deadline == absl::ZeroDuration()) deadline = kDefaultDrainDeadline;
   if (deadline < absl::ZeroDuration() || deadline > kMaxDrainDeadline) {
     return done(InvalidField("deadline",
                              absl::StrCat(absl::FormatDuration(deadline), " is not in 0s..1h")));
   }
-  DrainOnce(deadline, done);
+  DrainOnce(deadline, by, done);
 }
 
 grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext* context,
@@ -319,12 +339,12 @@ grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* conte
                                               grpc::ByteBuffer* response) {
   return BoundedCall<DrainRequest, DrainResponse>(
       context, *request, response, MayAdminister(*context),
-      [this](const DrainRequest& request, Callback<DrainResponse> done) {
+      [&](const DrainRequest& request, Callback<DrainResponse> done) {
         // It runs once, and is copied until then.
         auto once = std::make_shared<Callback<DrainResponse>>(std::move(done));
-        DrainWithin(request, [once](const absl::StatusOr<DrainResponse>& result) {
-          std::move (*once)(result);
-        });
+        DrainWithin(
+            request, CallerName(*context),
+            [once](const absl::StatusOr<DrainResponse>& result) { std::move (*once)(result); });
       });
 }
 
@@ -342,26 +362,33 @@ grpc::ServerUnaryReactor* AgentService::ReportHealth(grpc::CallbackServerContext
       });
 }
 
-void AgentService::DrainOnce(absl::Duration deadline, const DrainCallback& done) {
-  std::optional<absl::StatusOr<DrainResponse>> result;
+void AgentService::DrainOnce(absl::Duration deadline, const std::string& by,
+                             const DrainCallback& done) {
+  std::optional<DrainResponse> complete;
   bool start = false;
+  bool first = false;
   {
     MutexLock lock(&drain_->mu);
-    result = drain_->result;
-    if (!result.has_value()) {
+    complete = drain_->complete;
+    if (!complete.has_value()) {
       drain_->waiting.push_back(done);
-      start = !std::exchange(drain_->started, true);
+      start = !std::exchange(drain_->under_way, true);
+      first = !std::exchange(drain_->begun, true);
     }
   }
-  if (result.has_value()) return done(*result);
+  if (complete.has_value()) return done(*complete);
   if (!start) return;
-  retries_.Close();
-  if (on_drain_ != nullptr) on_drain_();
-  registry_->Drain(deadline, [drain = drain_](const absl::StatusOr<DrainResponse>& response) {
+  if (first) {
+    retries_.Close();
+    if (on_drain_ != nullptr) on_drain_();
+  }
+  registry_->Drain(deadline, [drain = drain_, by](const absl::StatusOr<DrainResponse>& response) {
+    LogDrain(response, by);
     std::vector<DrainCallback> waiting;
     {
       MutexLock lock(&drain->mu);
-      drain->result = response;
+      drain->under_way = false;
+      if (response.ok() && response->remaining() == 0) drain->complete = *response;
       waiting.swap(drain->waiting);
     }
     for (const DrainCallback& callback : waiting) callback(response);

@@ -1,8 +1,8 @@
 // AgentService over gRPC: what an operator sees of a FailbackGroup, and does to it.
 //
-// Everything but Drain, and a Retry that waits, is answered from memory at once. A drain happens
-// once in an agent's life: who asks again, or stops the daemon meanwhile, is answered by the same
-// drain.
+// Everything but Drain, and a Retry that waits, is answered from memory at once. One drain waits at
+// a time: a caller who asks meanwhile, or stops the daemon, is answered by the same one, and so is
+// every later one once nothing remains. If something does, the next one waits for it again.
 //
 // Thread safety: all methods from any thread.
 
@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -54,9 +55,9 @@ class AgentService final : public AgentServiceBase {
 
   using DrainCallback = std::function<void(const absl::StatusOr<agent::v1::DrainResponse>&)>;
 
-  // Drains within `deadline`, or joins the drain that is under way or done. `done` runs once,
-  // possibly before this returns.
-  void DrainOnce(absl::Duration deadline, const DrainCallback& done);
+  // Drains within `deadline`, or joins the drain that is under way or complete. `done` runs once,
+  // possibly before this returns. What came of it is logged, with `by`, who asked for it.
+  void DrainOnce(absl::Duration deadline, const std::string& by, const DrainCallback& done);
 
   // What reports static services and takes reports of their health; null: nothing does. Outlives
   // the calls under way.
@@ -80,7 +81,8 @@ class AgentService final : public AgentServiceBase {
   void RetryNow(const agent::v1::RetryRequest& request, Callback<agent::v1::RetryResponse> done);
   void GiveUp(const agent::v1::CancelRequest& request, Callback<agent::v1::CancelResponse> done);
   // As DrainOnce; INVALID_ARGUMENT for a deadline out of bounds.
-  void DrainWithin(const agent::v1::DrainRequest& request, const DrainCallback& done);
+  void DrainWithin(const agent::v1::DrainRequest& request, const std::string& by,
+                   const DrainCallback& done);
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,
@@ -108,13 +110,17 @@ class AgentService final : public AgentServiceBase {
   // The one drain. Shared with its completion, which may come after the service is gone.
   struct DrainState {
     Mutex mu;
-    bool started ABSL_GUARDED_BY(mu) = false;
-    std::optional<absl::StatusOr<agent::v1::DrainResponse>> result ABSL_GUARDED_BY(mu);
+    bool begun ABSL_GUARDED_BY(mu) = false;
+    bool under_way ABSL_GUARDED_BY(mu) = false;
+    // Once nothing remains.
+    std::optional<agent::v1::DrainResponse> complete ABSL_GUARDED_BY(mu);
     std::vector<DrainCallback> waiting ABSL_GUARDED_BY(mu);
   };
 
   absl::Status MayAsk(const grpc::CallbackServerContext& context) const;
   absl::Status MayAdminister(const grpc::CallbackServerContext& context) const;
+  // Who makes the call, as far as it is known: for the log.
+  std::string CallerName(const grpc::CallbackServerContext& context) const;
   // As Status(), without what names services that the caller may neither read nor register.
   absl::StatusOr<agent::v1::GetStatusResponse> StatusFor(
       const grpc::CallbackServerContext& context) const;

@@ -79,19 +79,10 @@ absl::Status WriteXdsBootstrap(const AgentConfig& config, const std::string& cli
   return status.ok() ? status : loader.ErrorAt("xds.bootstrap", std::string(status.message()));
 }
 
-void DrainAndLog(AgentService* service, absl::Duration deadline) {
+void DrainAndWait(AgentService* service, absl::Duration deadline) {
   std::promise<void> drained;
-  service->DrainOnce(deadline, [&drained](const absl::StatusOr<DrainResponse>& response) {
-    if (response.ok()) {
-      Log(response->remaining() == 0 ? LogLevel::kInfo : LogLevel::kWarning, "drained",
-          {{"unregistered", absl::StrCat(response->unregistered())},
-           {"remaining", absl::StrCat(response->remaining())},
-           {"persistent", absl::StrCat(response->persistent())}});
-    } else {
-      Log(LogLevel::kWarning, "drain failed", {{"status", response.status().ToString()}});
-    }
-    drained.set_value();
-  });
+  service->DrainOnce(deadline, "the end of the agent",
+                     [&drained](const absl::StatusOr<DrainResponse>&) { drained.set_value(); });
   drained.get_future().wait();
 }
 
@@ -348,7 +339,7 @@ absl::Status AgentDaemon::Start() {
 }
 
 void AgentDaemon::Stop() {
-  DrainAndLog(service_.get(), FromProto(reload_.config().drain_deadline()));
+  DrainAndWait(service_.get(), FromProto(reload_.config().drain_deadline()));
   xds_service_->Stop();
   server_->Shutdown(kShutdownGrace);
   if (admin_server_ != nullptr) admin_server_->Stop();

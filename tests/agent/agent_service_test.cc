@@ -1,5 +1,5 @@
 // Pages of what an agent carries: complete, without repetition, and none larger than a page of the
-// registry.
+// registry. And its drain.
 
 #include "agent/agent_service.h"
 
@@ -27,6 +27,7 @@ class AgentServiceTest : public testing::Test {
     timer_ = HashedWheelTimer::Create(std::move(timer)).value();
     // A registry that is unavailable, so that everything is pending.
     auto upstream = std::make_unique<FakeRegistry>();
+    fake_ = upstream.get();
     upstream->opens.AnswerWith([](const auto&) { return Away(); });
     upstream->keep_alives.AnswerWith([](const auto&) { return Away(); });
     std::vector<FailbackGroup::Upstream> upstreams;
@@ -45,6 +46,7 @@ class AgentServiceTest : public testing::Test {
 
   SimulatedClock clock_;
   std::unique_ptr<HashedWheelTimer> timer_;
+  FakeRegistry* fake_ = nullptr;
   std::unique_ptr<FailbackGroup> group_;
   std::unique_ptr<AgentService> service_;
 };
@@ -102,6 +104,45 @@ TEST_F(AgentServiceTest, Intents_EndAPageByItsBytesAndItsRows) {
 
   request.set_page_size(3);
   EXPECT_EQ(service_->Intents(request)->intents_size(), 3);
+}
+
+TEST_F(AgentServiceTest, DrainOnce_IsWaitedForAgainWhenSomethingRemained) {
+  fake_->opens.AnswerWith([](const auto&) {
+    OpenSessionResponse response;
+    response.set_session_id("session");
+    response.mutable_ttl()->set_seconds(9);
+    return response;
+  });
+  fake_->keep_alives.AnswerWith([](const auto&) { return KeepAliveResponse(); });
+  clock_.Advance(absl::Seconds(5));
+  Register(MakeInstance("a"));
+  fake_->closes.Hold();
+  int begun = 0;
+  service_->OnDrain([&] { ++begun; });
+  std::vector<agent::v1::DrainResponse> answers;
+  const auto drain = [&] {
+    service_->DrainOnce(absl::Seconds(1), "a test", [&](const auto& response) {
+      ASSERT_TRUE(response.ok()) << response.status();
+      answers.push_back(*response);
+    });
+  };
+  drain();
+  drain();  // joins the first
+  EXPECT_EQ(answers.size(), 0);
+  clock_.Advance(absl::Seconds(2));
+  ASSERT_EQ(answers.size(), 2);
+  EXPECT_EQ(answers[0].remaining(), 1);
+  EXPECT_EQ(answers[1].remaining(), 1);
+  drain();
+  EXPECT_EQ(answers.size(), 2) << "the session is not over";
+  fake_->closes.Release();
+  ASSERT_EQ(answers.size(), 3);
+  EXPECT_EQ(answers[2].unregistered(), 1);
+  EXPECT_EQ(answers[2].remaining(), 0);
+  drain();
+  ASSERT_EQ(answers.size(), 4);
+  EXPECT_EQ(answers[3].unregistered(), 1);
+  EXPECT_EQ(begun, 1);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -235,6 +236,10 @@ TEST_F(OutageTest, DrainEmptiesTheListAndTakesNothingNew) {
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(refused.err, HasSubstr("FAILED_PRECONDITION"));
   EXPECT_THAT(refused.err, HasSubstr("drain"));
+  EXPECT_TRUE(Eventually([&] {
+    return absl::StrContains(agent.process().err(),
+                             "drained unregistered=2 remaining=0 persistent=0 by=");
+  })) << agent.process().err();
   // Who asks again gets the same answer; the daemon stops at once.
   EXPECT_EQ(Ctl(agent.address(), {"drain"}).out, "unregistered 2, remaining 0\n");
   EXPECT_EQ(agent.Stop(), 0);
