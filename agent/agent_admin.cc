@@ -136,7 +136,7 @@ void AgentAdmin::ListAll(const Selector& selector, Callback<Listing> done) const
                      if (carried.empty()) return std::move(done)(listing.status());
                      const absl::Status why = listing.status();
                      listing = Listing();
-                     listing->stale = absl::IsUnavailable(why);
+                     listing->stale = absl::IsUnavailable(why) && !IsDeniedUpstream(why);
                      if (!listing->stale) listing->unread = why;
                    }
                    Overlay(carried, /*all=*/!known, group_->incarnation(), &listing->records);

@@ -501,7 +501,7 @@ void FailbackGroup::List(const ListRequest& request, Callback<ListResponse> done
         // What the others know is the answer while one upstream is unavailable and this agent knows
         // nothing of what it has.
         const auto unavailable = [](const absl::StatusOr<ListResponse>& answer) {
-          return IsConnectionFailure(answer.status());
+          return IsConnectionFailure(answer.status()) && !IsDeniedUpstream(answer.status());
         };
         if (std::all_of(answers.begin(), answers.end(), unavailable)) {
           return std::move(done)(answers.front().status());

@@ -16,6 +16,7 @@
 #include "registry/list_scope.h"
 #include "registry/merged_pages.h"
 #include "registry/selector.h"
+#include "registry/status_policy.h"
 #include "registry/validation.h"
 
 namespace failback {
@@ -97,10 +98,19 @@ void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListRespo
         if (listing->answered.exchange(true)) return;
         listing->late.Cancel();
         const auto self = weak.lock();
-        const bool away =
-            IsConnectionFailure(response.status()) || absl::IsDeadlineExceeded(response.status());
-        if (self == nullptr || !away) return std::move(listing->done)(std::move(response));
-        std::move(listing->done)(self->ListWithout(listing->request, response.status()));
+        const absl::Status& status = response.status();
+        // The call showed this agent's credentials: that they are not there, or not accepted, is no
+        // word about the caller's.
+        const bool away = IsConnectionFailure(status) || absl::IsDeadlineExceeded(status) ||
+                          absl::IsUnauthenticated(status);
+        const bool denied = absl::IsPermissionDenied(status);
+        if (self == nullptr || !(away || denied)) {
+          return std::move(listing->done)(std::move(response));
+        }
+        if (denied) {
+          return std::move(listing->done)(self->ListUnavailable(listing->request, status));
+        }
+        std::move(listing->done)(self->ListWithout(listing->request, status));
       });
 }
 
@@ -117,12 +127,19 @@ absl::StatusOr<ListResponse> FailbackRegistry::Core::ListWithout(const ListReque
 absl::Status FailbackRegistry::Core::ListUnavailable(const ListRequest& request,
                                                      const absl::Status& why) const {
   const Selector& selector = request.selector();
+  const std::string code = absl::StatusCodeToString(why.code());
+  const std::string reason = ReasonText(why);
+  const char* const problem = absl::IsPermissionDenied(why)
+                                  ? " does not let this agent read "
+                                  : " is unavailable, and nothing is known here of ";
+  // Not the words of `why`: they are for operators, who find them in the agent's status.
   return Refusal(
       registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE,
-      absl::StrCat(options_.upstream_name, " is unavailable (", std::string(why.message()),
-                   "), and nothing is known here of ",
+      absl::StrCat(options_.upstream_name, problem,
                    selector.namespace_().empty() ? kDefaultNamespace : selector.namespace_(), "/",
-                   selector.service().empty() ? "*" : selector.service()));
+                   selector.service().empty() ? "*" : selector.service(), ": ", code,
+                   reason.empty() ? "" : absl::StrCat(" [", reason, "]")),
+      {{kUpstreamCode, code}});
 }
 
 FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(

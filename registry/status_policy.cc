@@ -84,6 +84,12 @@ bool IsConnectionFailure(const absl::Status& status) {
          ReasonOf(status) != registry::v1::ERROR_REASON_IDLE;
 }
 
+bool IsDeniedUpstream(const absl::Status& status) {
+  return ReasonOf(status) == registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE &&
+         ReasonMetadata(status, kUpstreamCode) ==
+             absl::StatusCodeToString(absl::StatusCode::kPermissionDenied);
+}
+
 bool IsTooLargeToReceive(const absl::Status& status) {
   return status.code() == absl::StatusCode::kResourceExhausted &&
          ReasonOf(status) == registry::v1::ERROR_REASON_UNSPECIFIED &&

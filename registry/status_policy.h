@@ -41,6 +41,13 @@ bool IsAboutContent(const absl::Status& status);
 // can: probe the connection before anything else is sent.
 bool IsConnectionFailure(const absl::Status& status);
 
+// In the metadata of UPSTREAM_UNAVAILABLE, the answer to a List: the code with which the registry
+// ended it.
+inline constexpr char kUpstreamCode[] = "upstream_code";
+
+// An agent's answer to a List that its registry denied to the agent: asking again changes nothing.
+bool IsDeniedUpstream(const absl::Status& status);
+
 // A message of the stream is larger than gRPC takes here, or so it seems: the status is gRPC's own.
 bool IsTooLargeToReceive(const absl::Status& status);
 

@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "registry/last_known_sets.h"
+#include "registry/status_policy.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/owned_subscriber.h"
 #include "tests/util/process.h"
@@ -18,6 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(LastKnownSetsTest, TheOldestGoesFirstByNumberAndByBytes) {
   LastKnownSets sets(3, 1000);
@@ -159,7 +161,7 @@ TEST_F(LastKnownTest, AListThatTheRegistryDoesNotAnswerIsAnsweredOfWhatIsKnown) 
   EXPECT_EQ(known.get()->records_size(), 2);
   EXPECT_EQ(unknown.get().status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ReasonOf(unknown.get().status()), registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE);
-  EXPECT_THAT(std::string(unknown.get().status().message()), HasSubstr("no answer within 3s"));
+  EXPECT_THAT(std::string(unknown.get().status().message()), HasSubstr("DEADLINE_EXCEEDED"));
   fake_->lists.Release();  // too late: the callers have their answers
   fake_->lists.AnswerWith([](const auto&) { return absl::DeadlineExceededError("late"); });
   const auto refused = ask("orders");
@@ -260,14 +262,54 @@ TEST_F(LastKnownTest, AListOfWhatIsNotKnownSaysSo) {
   const auto unknown = List("other");
   EXPECT_EQ(unknown.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ReasonOf(unknown.status()), registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE);
-  EXPECT_THAT(std::string(unknown.status().message()), HasSubstr("connection refused"));
-  EXPECT_THAT(std::string(unknown.status().message()), HasSubstr("default/other"));
+  EXPECT_THAT(std::string(unknown.status().message()), HasSubstr("default/other: UNAVAILABLE"));
+  EXPECT_THAT(std::string(unknown.status().message()), Not(HasSubstr("connection refused")))
+      << "words are for operators";
   ListRequest others;
   others.set_incarnation("another-client");
   Answer<ListResponse> answer;
   registry_->List(others, answer.Catch());
   EXPECT_EQ(answer.get().status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(List("").value().records_size(), 2) << "of the namespace, what is known";
+}
+
+// The call shows the agent's credentials, and the caller is not to look for the fault in its own.
+TEST_F(LastKnownTest, AListThatTheRegistryRefusesTheAgentIsNoWordAboutTheCaller) {
+  Start();
+  Know({MakeInstance("a")});
+  const auto expect_no_word = [](const absl::Status& status, const std::string& code) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(ReasonOf(status), registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(code));
+    EXPECT_THAT(status.ToString(), Not(HasSubstr("/etc/secret"))) << "payloads too";
+  };
+  fake_->lists.AnswerWith(
+      [](const auto&) { return absl::UnauthenticatedError("token_file: '/etc/secret'"); });
+  expect_no_word(List("other").status(), "UNAUTHENTICATED");
+  EXPECT_FALSE(IsDeniedUpstream(List("other").status()));
+  const auto known = List("orders");
+  ASSERT_TRUE(known.ok()) << known.status();
+  EXPECT_TRUE(known->stale());
+  EXPECT_EQ(known->records_size(), 1);
+
+  fake_->lists.AnswerWith([](const auto&) {
+    return Refusal(registry::v1::ERROR_REASON_ACCESS_DENIED, "'/etc/secret' does not allow it");
+  });
+  for (const char* service : {"other", "orders"}) {
+    expect_no_word(List(service).status(), "PERMISSION_DENIED [ACCESS_DENIED]");
+    EXPECT_TRUE(IsDeniedUpstream(List(service).status())) << service;
+  }
+
+  // The same once no session is to be had.
+  const auto refuse = [](const auto&) {
+    return absl::UnauthenticatedError("token_file: '/etc/secret'");
+  };
+  fake_->opens.AnswerWith(refuse);
+  fake_->keep_alives.AnswerWith(refuse);
+  Advance(absl::Minutes(1));
+  ASSERT_TRUE(registry_->UpstreamStatus().refused());
+  fake_->lists.AnswerWith(refuse);
+  expect_no_word(List("other").status(), "UNAUTHENTICATED");
 }
 
 // Of what is known here, too, a caller is shown what its scopes show; the registry gets them as
