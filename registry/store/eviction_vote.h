@@ -51,6 +51,8 @@ class EvictionVote {
 
   // Whether a session of `owner` that has run out may end. Constant time.
   bool MayEnd(absl::string_view owner) const;
+  // What was counted, of all owners.
+  const Count& all() const { return all_; }
 
  private:
   // The largest number that an owner has, and the next one's.

@@ -49,6 +49,23 @@ struct Lease {
   bool contested = false;  // another process than that has renewed it
 };
 
+// From the first lease that is held until none is.
+struct HoldPeriod {
+  int64_t held = 0;  // leases; one that is held twice counts twice
+  int64_t renewed = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  void LogEnd() const {
+    if (held == 0) return;
+    Log(LogLevel::kInfo, "no session is held any more",
+        {{"held", absl::StrCat(held)},
+         {"renewed", absl::StrCat(renewed)},
+         {"for", absl::FormatDuration(
+                     absl::Trunc(absl::Nanoseconds(end - begin), absl::Milliseconds(1)))}});
+  }
+};
+
 // A session that was ended by its lease.
 struct Ended {
   int64_t at;
@@ -96,6 +113,9 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   std::vector<std::string> LetGo(const LeaseEnd& end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Hold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Unhold(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void CountRenewal(const Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // The period that has ended, once; to be logged without the lock.
+  HoldPeriod TakeEndedHold() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ScheduleRecheck() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Until the next tick leases that run out are gathered. False: they cannot be.
   bool Gather() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -122,6 +142,7 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   bool gathering ABSL_GUARDED_BY(mu) = false;
   std::vector<std::string> gathered ABSL_GUARDED_BY(mu);
   std::deque<Ended> ended ABSL_GUARDED_BY(mu);  // in order
+  HoldPeriod hold ABSL_GUARDED_BY(mu);
   int64_t counted_at ABSL_GUARDED_BY(mu) = INT64_MIN;
   std::map<int64_t, EvictionVote> votes ABSL_GUARDED_BY(mu);  // counted then, by TTL
   Statistics stats ABSL_GUARDED_BY(mu);
@@ -157,6 +178,7 @@ void Leases::Core::Extend(Lease* lease, int64_t now) {
 void Leases::Core::Hold(Lease* lease) {
   if (lease->held) return;
   lease->held = true;
+  if (hold.held++ == 0) hold.begin = Now();
   ++stats.held;
   ++stats.holds;
 }
@@ -167,42 +189,66 @@ void Leases::Core::Unhold(Lease* lease) {
   --stats.held;
 }
 
+void Leases::Core::CountRenewal(const Lease& lease) {
+  if (lease.held) ++hold.renewed;
+}
+
+HoldPeriod Leases::Core::TakeEndedHold() {
+  if (hold.held == 0 || stats.held > 0) return {};
+  hold.end = Now();
+  return std::exchange(hold, {});
+}
+
 void Leases::Core::Grant(const std::string& session_id, int64_t ttl, uint64_t process) {
-  MutexLock lock(&mu);
-  if (stopped) return;
-  Lease* lease = Find(session_id);
-  if (lease == nullptr) {
-    auto made = std::make_unique<Lease>();
-    lease = made.get();
-    lease->session_id = session_id;
-    lease->owner = SessionOwner(session_id);
-    leases.emplace(lease->session_id, std::move(made));
+  HoldPeriod ended_hold;
+  {
+    MutexLock lock(&mu);
+    if (stopped) return;
+    Lease* lease = Find(session_id);
+    if (lease == nullptr) {
+      auto made = std::make_unique<Lease>();
+      lease = made.get();
+      lease->session_id = session_id;
+      lease->owner = SessionOwner(session_id);
+      leases.emplace(lease->session_id, std::move(made));
+    }
+    const int64_t now = Now();
+    lease->ttl = ttl;
+    lease->process = process;
+    lease->contested = false;
+    lease->renewed = now;
+    lease->ending = false;
+    pause_watch.Granted(ttl);
+    largest_ttl = std::max(largest_ttl, ttl);
+    CountRenewal(*lease);
+    Extend(lease, now);
+    StartHeartbeat();
+    ended_hold = TakeEndedHold();
   }
-  const int64_t now = Now();
-  lease->ttl = ttl;
-  lease->process = process;
-  lease->contested = false;
-  lease->renewed = now;
-  lease->ending = false;
-  pause_watch.Granted(ttl);
-  largest_ttl = std::max(largest_ttl, ttl);
-  Extend(lease, now);
-  StartHeartbeat();
+  ended_hold.LogEnd();
 }
 
 Leases::Renewal Leases::Core::Renew(const std::string& session_id, uint64_t process) {
-  MutexLock lock(&mu);
-  Lease* const lease = Find(session_id);
-  if (lease == nullptr || lease->ending) return {};
-  const int64_t now = Now();
-  lease->interval = now - lease->renewed;
-  lease->renewed = now;
-  ++stats.renewals;
-  Extend(lease, now);
-  if (lease->process == 0) lease->process = process;
-  const bool other = process != 0 && process != lease->process;
-  const bool contested = other && !std::exchange(lease->contested, true);
-  return {absl::Nanoseconds(lease->ttl), lease->process, contested};
+  Renewal renewal;
+  HoldPeriod ended_hold;
+  {
+    MutexLock lock(&mu);
+    Lease* const lease = Find(session_id);
+    if (lease == nullptr || lease->ending) return {};
+    const int64_t now = Now();
+    lease->interval = now - lease->renewed;
+    lease->renewed = now;
+    ++stats.renewals;
+    CountRenewal(*lease);
+    Extend(lease, now);
+    if (lease->process == 0) lease->process = process;
+    const bool other = process != 0 && process != lease->process;
+    const bool contested = other && !std::exchange(lease->contested, true);
+    renewal = {absl::Nanoseconds(lease->ttl), lease->process, contested};
+    ended_hold = TakeEndedHold();
+  }
+  ended_hold.LogEnd();
+  return renewal;
 }
 
 std::optional<LeaseEnd> Leases::Core::BeginEnd(const std::string& session_id) {
@@ -227,28 +273,36 @@ void Leases::Core::Retry(const std::string& session_id, int64_t delay) {
 
 void Leases::Core::Drop(const std::string& session_id) {
   std::unique_ptr<Lease> dropped;
-  MutexLock lock(&mu);
-  const auto it = leases.find(session_id);
-  if (it == leases.end()) return;
-  dropped = std::move(it->second);
-  leases.erase(it);
-  Unhold(dropped.get());
-  if (dropped->ending) ended.push_back({Now(), dropped->owner});
-  dropped->timeout.Cancel();
-  if (leases.empty()) {
-    pause_watch.Clear();
-    largest_ttl = 0;
+  HoldPeriod ended_hold;
+  {
+    MutexLock lock(&mu);
+    const auto it = leases.find(session_id);
+    if (it == leases.end()) return;
+    dropped = std::move(it->second);
+    leases.erase(it);
+    Unhold(dropped.get());
+    if (dropped->ending) ended.push_back({Now(), dropped->owner});
+    dropped->timeout.Cancel();
+    if (leases.empty()) {
+      pause_watch.Clear();
+      largest_ttl = 0;
+    }
+    ended_hold = TakeEndedHold();
   }
+  ended_hold.LogEnd();
 }
 
 int64_t Leases::Core::SetGuard(bool on, std::string_view by) {
   std::vector<std::string> released;
+  HoldPeriod ended_hold;
   {
     MutexLock lock(&mu);
     guard = on;
     if (on) return 0;
     released = LetGo({LeaseEnd::Cause::kGuardOff, Blob(by)});
+    ended_hold = TakeEndedHold();
   }
+  ended_hold.LogEnd();
   const auto count = static_cast<int64_t>(released.size());
   ReportDue(std::move(released));
   return count;
@@ -256,10 +310,13 @@ int64_t Leases::Core::SetGuard(bool on, std::string_view by) {
 
 int64_t Leases::Core::Release(std::string_view by) {
   std::vector<std::string> released;
+  HoldPeriod ended_hold;
   {
     MutexLock lock(&mu);
     released = LetGo({LeaseEnd::Cause::kReleased, Blob(by)});
+    ended_hold = TakeEndedHold();
   }
+  ended_hold.LogEnd();
   const auto count = static_cast<int64_t>(released.size());
   ReportDue(std::move(released));
   return count;
@@ -320,6 +377,8 @@ void Leases::Core::EndTelling() {
 void Leases::Core::OnTimeout(const std::string& session_id) {
   bool was_away = false;
   bool first_hold = false;
+  EvictionVote::Count count;
+  HoldPeriod ended_hold;
   {
     MutexLock lock(&mu);
     Lease* const lease = Find(session_id);
@@ -334,6 +393,7 @@ void Leases::Core::OnTimeout(const std::string& session_id) {
     was_away = NoticePause(lease->deadline, now);
     if (!was_away && !MayEnd(*lease, now)) {
       first_hold = stats.held == 0;
+      if (first_hold) count = Vote(lease->ttl, now).all();
       Hold(lease);
       ScheduleRecheck();
       if (!first_hold) return;
@@ -343,12 +403,15 @@ void Leases::Core::OnTimeout(const std::string& session_id) {
     } else if (!was_away) {
       gathering = Gather();
     }
+    ended_hold = TakeEndedHold();
   }
   if (was_away) {
     LogPause();
+    ended_hold.LogEnd();
   } else if (first_hold) {
     Log(LogLevel::kWarning,
-        "too many sessions would expire at once: their instances are kept until they renew");
+        "too many sessions would expire at once: their instances are kept until they renew",
+        {{"not_renewed", absl::StrCat(count.failing)}, {"sessions", absl::StrCat(count.sessions)}});
     TellHold();
   } else {
     ReportDue({session_id});
@@ -432,6 +495,7 @@ void Leases::Core::ScheduleRecheck() {
 void Leases::Core::OnRecheck() {
   std::vector<std::string> released;
   int64_t held_for_long = 0;
+  HoldPeriod ended_hold;
   {
     MutexLock lock(&mu);
     recheck_armed = false;
@@ -447,11 +511,13 @@ void Leases::Core::OnRecheck() {
       Unhold(lease.get());
     }
     if (stats.held > 0) ScheduleRecheck();
+    ended_hold = TakeEndedHold();
   }
   if (released.empty()) return;
   Log(LogLevel::kWarning, "held sessions are let go",
       {{"sessions", absl::StrCat(released.size())},
        {"held_for_the_longest_time", absl::StrCat(held_for_long)}});
+  ended_hold.LogEnd();
   ReportDue(std::move(released));
 }
 
@@ -465,6 +531,7 @@ void Leases::Core::StartHeartbeat() {
 
 void Leases::Core::OnHeartbeat() {
   bool was_away = false;
+  HoldPeriod ended_hold;
   {
     MutexLock lock(&mu);
     if (stopped) return;
@@ -472,8 +539,10 @@ void Leases::Core::OnHeartbeat() {
     was_away = !leases.empty() && NoticePause(now, now);
     pause_watch.End();
     StartHeartbeat();
+    ended_hold = TakeEndedHold();
   }
   if (was_away) LogPause();
+  ended_hold.LogEnd();
 }
 
 Leases::Leases(Options options, OnDue on_due, OnHold on_hold)

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/log.h"
 #include "retry/simulated_clock.h"
 
 namespace failback {
@@ -22,6 +23,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 constexpr absl::Duration kTtl = absl::Seconds(10);
 
@@ -40,8 +42,11 @@ class LeasesTest : public ::testing::Test {
     });
   }
 
+  ~LeasesTest() override { SetLogSink(LogLevel::kWarning, nullptr); }
+
   SimulatedClock clock_;
   std::unique_ptr<HashedWheelTimer> timer_;
+  std::vector<std::string> lines_;  // of the log, once it is taken
   std::vector<std::string> due_;
   int told_ = 0;
   std::unique_ptr<Leases> leases_;
@@ -144,6 +149,38 @@ TEST_F(LeasesTest, WhatTheGuardHoldsIsNotEnded) {
   leases_->SetGuard(false);
   EXPECT_THAT(due_, SizeIs(20));
   EXPECT_TRUE(leases_->BeginEnd("7"));
+}
+
+TEST_F(LeasesTest, TheLogHasALineWhenTheGuardBeginsToHoldAndOneWhenItHoldsNoneAnyMore) {
+  SetLogSink(LogLevel::kInfo, [this](LogLevel, const std::string& event, const LogFields& fields) {
+    std::string line = event;
+    for (const auto& [name, value] : fields) absl::StrAppend(&line, " ", name, "=", value);
+    lines_.push_back(line);
+  });
+  const std::string first =
+      "too many sessions would expire at once: their instances are kept until they renew "
+      "not_renewed=20 sessions=25";
+  for (int i = 0; i < 25; ++i) leases_->Grant(absl::StrCat(i), kTtl);
+  clock_.Advance(absl::Seconds(8));
+  for (int i = 20; i < 25; ++i) leases_->Renew(absl::StrCat(i));
+  clock_.Advance(absl::Seconds(3));
+  ASSERT_EQ(leases_->Stats().held, 20);
+  EXPECT_THAT(lines_, ElementsAre(first));
+  for (int i = 0; i < 18; ++i) leases_->Renew(absl::StrCat(i));
+  leases_->Grant("18", kTtl);  // opened again
+  EXPECT_THAT(lines_, SizeIs(1)) << "one is held still";
+  leases_->Drop("19");
+  EXPECT_THAT(
+      lines_,
+      ElementsAre(first, StartsWith("no session is held any more held=20 renewed=19 for=")));
+
+  lines_.clear();
+  clock_.Advance(2 * kTtl);
+  ASSERT_EQ(leases_->Stats().held, 24);
+  leases_->Release();
+  EXPECT_THAT(lines_,
+              ElementsAre(StartsWith("too many sessions"),
+                          StartsWith("no session is held any more held=24 renewed=0 for=")));
 }
 
 TEST_F(LeasesTest, NothingIsHeldForLongerThanTheLongestHold) {
