@@ -68,7 +68,7 @@ std::string StatusOf(const InstanceRecord& record, absl::Time now, const Palette
   const std::string state = FormatState(record);
   const char* const means = state == "pending" || state == "parked"
                                 ? ": not acknowledged by the registry"
-                            : state == "superseded" ? ": another holds the key"
+                            : state == "superseded" ? ": another holds the key, or held it until lately"
                             : state == "lapsed"     ? ": the session has run out, it may be gone"
                             : state == "held"       ? ": the session is past its TTL"
                                                     : "";

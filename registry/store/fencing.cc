@@ -10,8 +10,9 @@ namespace {
 absl::Status Superseded(const Intent& intent, const Fence& winner) {
   return Refusal(
       registry::v1::ERROR_REASON_SUPERSEDED,
-      absl::StrCat(CanonicalKeyText(intent.key), ": a newer intent holds the key (rank ",
-                   winner.rank, ", generation ", winner.generation, ")"),
+      absl::StrCat(CanonicalKeyText(intent.key),
+                   ": a newer intent holds the key, or held it until lately (rank ", winner.rank,
+                   ", generation ", winner.generation, ")"),
       {{"rank", absl::StrCat(winner.rank)}, {"generation", absl::StrCat(winner.generation)}});
 }
 

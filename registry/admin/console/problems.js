@@ -156,7 +156,7 @@ function agentProblems({ agent, parked, superseded }, route, stale, now) {
           {},
           plural(superseded, "registration is superseded", "registrations are superseded"),
         ),
-        ": a later incarnation holds the key. Each is tried again until that one has gone.",
+        ": a later incarnation holds the key, or held it until lately. Each is tried again.",
       ],
       action: { href: "#/pending?state=superseded", text: "Which" },
     });

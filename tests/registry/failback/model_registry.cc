@@ -181,7 +181,8 @@ absl::Status ModelRegistry::Decide(const std::string& key, uint64_t rank, uint64
   const std::map<std::string, std::string> metadata = {
       {"rank", absl::StrCat(fence.rank)}, {"generation", absl::StrCat(fence.generation)}};
   if (mine < held) {
-    return Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "a newer intent holds the key", metadata);
+    return Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
+                   "a newer intent holds the key, or held it until lately", metadata);
   }
   if (mine == held && content != fence.content) {
     return Refusal(registry::v1::ERROR_REASON_GENERATION_REUSED, "the number was used", metadata);
