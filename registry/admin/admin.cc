@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "registry/admin/instance_query.h"
 #include "registry/canonical.h"
@@ -15,13 +16,23 @@
 #include "registry/version.h"
 
 namespace failback {
+namespace {
+
+// A quote in `text` ends nothing: what follows the closing one is not the text's.
+std::string InQuotes(const std::string& text) {
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"'", "\\'"}}), "'");
+}
+
+}  // namespace
 
 std::string NameOperator(std::string claimed, std::string known) {
   CutUtf8(kMaxOperatorBytes, &known);
+  CutUtf8(kMaxOperatorBytes, &claimed);
   const std::string suffix = absl::StrCat(" by ", known);
-  if (claimed.empty() || suffix.size() >= kMaxOperatorBytes) return known;
-  CutUtf8(kMaxOperatorBytes - suffix.size(), &claimed);
-  return absl::StrCat(claimed, suffix);
+  while (!claimed.empty() && InQuotes(claimed).size() + suffix.size() > kMaxOperatorBytes) {
+    CutUtf8(claimed.size() - 1, &claimed);
+  }
+  return claimed.empty() ? known : absl::StrCat(InQuotes(claimed), suffix);
 }
 
 namespace {

@@ -26,8 +26,11 @@ namespace failback {
 absl::StatusOr<admin::v1::InstanceDescription> UnlessUnknown(
     const InstanceKey& key, absl::StatusOr<admin::v1::InstanceDescription> description);
 
-// An operator: what the caller calls itself, and what the server knows of it. Cut to the length
-// that requests allow: of what is known nothing, unless it is too long alone.
+// An operator: what the caller calls itself, in quotes, and what the server knows of it, as
+//
+//   'alice@host' by token fleet
+//
+// Cut to the length that requests allow: of what is known nothing, unless it is too long alone.
 std::string NameOperator(std::string claimed, std::string known);
 
 class Admin {

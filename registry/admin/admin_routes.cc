@@ -18,6 +18,7 @@
 #include "registry/log.h"
 #include "registry/message_json.h"
 #include "registry/proto_time.h"
+#include "registry/validation.h"
 
 namespace failback {
 namespace {
@@ -154,7 +155,10 @@ void Services(const Admin& admin, AdminServer* server) {
                      return std::move(respond)(AdminResponse::Error(status));
                    }
                    *offline.mutable_key() = KeyOf(request);
-                   if (offline.by().empty()) offline.set_by("admin endpoint");
+                   if (auto status = ValidateOperator(offline.by()); !status.ok()) {
+                     return std::move(respond)(AdminResponse::Error(status));
+                   }
+                   offline.set_by(NameOperator(offline.by(), "admin endpoint"));
                    admin.SetOffline(offline,
                                     Responder<SetOfflineResponse>(request, std::move(respond)));
                  });
@@ -197,6 +201,9 @@ void Fleet(const Admin& admin, AdminServer* server) {
   server->Handle("POST", "/guard", [&admin](const AdminRequest& request, auto respond) {
     admin::v1::SetEvictionGuardRequest guard;
     if (auto status = ParseBody(request, &guard); !status.ok()) {
+      return std::move(respond)(AdminResponse::Error(status));
+    }
+    if (auto status = ValidateOperator(guard.by()); !status.ok()) {
       return std::move(respond)(AdminResponse::Error(status));
     }
     guard.set_by(NameOperator(guard.by(), absl::StrCat("admin endpoint at ", request.peer)));

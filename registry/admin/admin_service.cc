@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "registry/bounded_call.h"
+#include "registry/validation.h"
 
 namespace failback {
 namespace {
@@ -65,6 +66,9 @@ ServerUnaryReactor* AdminService::SetOffline(CallbackServerContext* context,
       context, *request, response, MayAdminister(*context),
       [&](const SetOfflineRequest& request, Callback<SetOfflineResponse> done) {
         if (access_ == nullptr) return admin_->SetOffline(request, std::move(done));
+        if (auto status = ValidateOperator(request.by()); !status.ok()) {
+          return std::move(done)(status);
+        }
         SetOfflineRequest signed_request = request;
         if (const auto who = access_->Identify(*context); who.ok()) {
           signed_request.set_by(NameOperator(request.by(), who->ToString()));
@@ -89,6 +93,9 @@ ServerUnaryReactor* AdminService::SetEvictionGuard(CallbackServerContext* contex
   return BoundedCall<SetEvictionGuardRequest, SetEvictionGuardResponse>(
       context, *request, response, MayAdminister(*context),
       [&](const SetEvictionGuardRequest& request, Callback<SetEvictionGuardResponse> done) {
+        if (auto status = ValidateOperator(request.by()); !status.ok()) {
+          return std::move(done)(status);
+        }
         std::string caller = "anonymous";
         if (access_ != nullptr) {
           if (const auto who = access_->Identify(*context); who.ok()) caller = who->ToString();

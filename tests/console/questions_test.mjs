@@ -181,7 +181,7 @@ test("what happened to payments-1 at three in the morning?", async () => {
     "payments-1",
   );
   assert.match(described, /status +not registered[^]*expired[^]*registered +agent-c/);
-  const released = "held it until it was released by alice by admin endpoint at 127.0.0.1";
+  const released = "held it until it was released by 'alice' by admin endpoint at 127.0.0.1";
   assert.ok(described.includes(released), described);
   await look(
     fleet.registry,

@@ -34,9 +34,20 @@ Message ParseJson(const std::string& json) {
 
 TEST(NameOperator, WhatIsKnownOfACallerIsNeverCutForWhatItSays) {
   EXPECT_EQ(NameOperator("", "fleet"), "fleet");
-  EXPECT_EQ(NameOperator("alice", "fleet"), "alice by fleet");
-  EXPECT_EQ(NameOperator(std::string(200, 'a'), "fleet"), std::string(119, 'a') + " by fleet");
+  EXPECT_EQ(NameOperator("alice", "fleet"), "'alice' by fleet");
+  EXPECT_EQ(NameOperator(std::string(200, 'a'), "fleet"),
+            "'" + std::string(117, 'a') + "' by fleet");
+  EXPECT_EQ(NameOperator(std::string(200, '\''), "fleet").size(), 127) << "no half of an escape";
   EXPECT_EQ(NameOperator("alice", std::string(200, 'k')), std::string(128, 'k'));
+}
+
+TEST(NameOperator, WhatACallerSaysIsNotTakenForWhatIsKnown) {
+  EXPECT_EQ(NameOperator("eve by token admin", "token eve"), "'eve by token admin' by token eve");
+  EXPECT_EQ(NameOperator("eve' by token admin", "token eve"),
+            "'eve\\' by token admin' by token eve");
+  EXPECT_EQ(NameOperator("eve\\' by token admin", "token eve"),
+            "'eve\\\\\\' by token admin' by token eve");
+  EXPECT_EQ(NameOperator("", "token eve"), "token eve");
 }
 
 class OfflineStoryTest : public ::testing::Test {
@@ -118,6 +129,19 @@ TEST_F(OfflineStoryTest, OutOfRotationAndBackWithItsMetadata) {
   ASSERT_EQ(back.status, 200) << back.body;
   EXPECT_TRUE(told(false)) << subscriber->Describe();
   EXPECT_EQ(Describe(registry.admin()).instance().state(), admin::v1::INSTANCE_STATE_HEALTHY);
+
+  // A name that would be cut, and one that is not the server's word.
+  const auto by = [&](const std::string& path, const std::string& name) {
+    return Http(registry.admin(), "POST", path,
+                {{"Authorization", "Bearer sesame"}, {"Content-Type", "application/json"}},
+                "{\"offline\":true,\"by\":\"" + name + "\"}");
+  };
+  const std::string offline = "/services/default/orders/orders-1/offline";
+  const HttpAnswer long_name = by(offline, std::string(129, 'a'));
+  EXPECT_EQ(long_name.status, 400);
+  EXPECT_THAT(long_name.body, HasSubstr("by: has 129 bytes; at most 128 are allowed"));
+  EXPECT_EQ(by(offline, "token admin").status, 200);
+  EXPECT_EQ(Describe(registry.admin()).history(0).by(), "'token admin' by admin endpoint");
 
   // What is not there, and a token that is wrong.
   EXPECT_EQ(Http(registry.admin(), "POST", "/services/default/orders/orders-2/offline",
