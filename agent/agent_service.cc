@@ -72,18 +72,21 @@ AgentService::AgentService(FailbackGroup* registry, HashedWheelTimer* timer, abs
 
 AgentService::~AgentService() = default;
 
-absl::Status AgentService::MayAsk(const grpc::CallbackServerContext& context) const {
-  return access_ == nullptr ? absl::OkStatus() : access_->CheckAny(context);
+absl::Status AgentService::MayAsk(const grpc::CallbackServerContext& context,
+                                  const char* call) const {
+  return access_ == nullptr ? absl::OkStatus() : access_->CheckAny(context, call);
 }
 
-absl::Status AgentService::MayAdminister(const grpc::CallbackServerContext& context) const {
+absl::Status AgentService::MayAdminister(const grpc::CallbackServerContext& context,
+                                         const char* call) const {
   if (access_ == nullptr) return absl::OkStatus();
-  return access_->Check(context, config::v1::PERMISSION_ADMINISTER);
+  return access_->Check(context, call, config::v1::PERMISSION_ADMINISTER);
 }
 
-std::string AgentService::CallerName(const grpc::CallbackServerContext& context) const {
+std::string AgentService::CallerName(const grpc::CallbackServerContext& context,
+                                     const char* call) const {
   if (access_ == nullptr) return context.peer();
-  const absl::StatusOr<Identity> who = access_->Identify(context);
+  const absl::StatusOr<Identity> who = access_->Identify(context, call);
   return who.ok() ? absl::StrCat(who->ToString(), " at ", context.peer()) : context.peer();
 }
 
@@ -91,7 +94,7 @@ absl::StatusOr<GetStatusResponse> AgentService::StatusFor(
     const grpc::CallbackServerContext& context) const {
   GetStatusResponse status = Status();
   if (access_ == nullptr) return status;
-  const absl::StatusOr<Identity> who = access_->Identify(context);
+  const absl::StatusOr<Identity> who = access_->Identify(context, "GetStatus");
   if (!who.ok()) return who.status();
   const std::shared_ptr<const AccessRules> rules = access_->rules();
   if (rules->JudgeAll(*who, config::v1::PERMISSION_ADMINISTER, std::nullopt).ok()) return status;
@@ -123,7 +126,7 @@ absl::StatusOr<agent::v1::CheckState> AgentService::Report(
     const grpc::CallbackServerContext& context, const ReportHealthRequest& request) const {
   StaticServiceSet::MayReport may_report;
   if (access_ != nullptr) {
-    const absl::StatusOr<Identity> who = access_->Identify(context);
+    const absl::StatusOr<Identity> who = access_->Identify(context, "ReportHealth");
     if (!who.ok()) return who.status();
     const auto judge = [who = *who, rules = access_->rules()](const std::string& name_space,
                                                               const std::string& service) {
@@ -186,7 +189,7 @@ grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* c
                                                   const grpc::ByteBuffer* request,
                                                   grpc::ByteBuffer* response) {
   return BoundedCall<GetStatusRequest, GetStatusResponse>(
-      context, *request, response, MayAsk(*context),
+      context, *request, response, MayAsk(*context, "GetStatus"),
       [&](const GetStatusRequest&, Callback<GetStatusResponse> done) {
         std::move(done)(StatusFor(*context));
       });
@@ -298,7 +301,7 @@ grpc::ServerUnaryReactor* AgentService::ListPending(grpc::CallbackServerContext*
                                                     const grpc::ByteBuffer* request,
                                                     grpc::ByteBuffer* response) {
   return BoundedCall<ListPendingRequest, ListPendingResponse>(
-      context, *request, response, MayAdminister(*context),
+      context, *request, response, MayAdminister(*context, "ListPending"),
       [this](const ListPendingRequest& request, Callback<ListPendingResponse> done) {
         std::move(done)(Pending(request));
       });
@@ -308,7 +311,7 @@ grpc::ServerUnaryReactor* AgentService::Retry(grpc::CallbackServerContext* conte
                                               const grpc::ByteBuffer* request,
                                               grpc::ByteBuffer* response) {
   return BoundedCall<RetryRequest, RetryResponse>(
-      context, *request, response, MayAdminister(*context),
+      context, *request, response, MayAdminister(*context, "Retry"),
       [this](const RetryRequest& request, Callback<RetryResponse> done) {
         RetryNow(request, std::move(done));
       });
@@ -318,7 +321,7 @@ grpc::ServerUnaryReactor* AgentService::ListIntents(grpc::CallbackServerContext*
                                                     const grpc::ByteBuffer* request,
                                                     grpc::ByteBuffer* response) {
   return BoundedCall<ListIntentsRequest, ListIntentsResponse>(
-      context, *request, response, MayAdminister(*context),
+      context, *request, response, MayAdminister(*context, "ListIntents"),
       [this](const ListIntentsRequest& request, Callback<ListIntentsResponse> done) {
         std::move(done)(Intents(request));
       });
@@ -328,7 +331,7 @@ grpc::ServerUnaryReactor* AgentService::Cancel(grpc::CallbackServerContext* cont
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
   return BoundedCall<CancelRequest, CancelResponse>(
-      context, *request, response, MayAdminister(*context),
+      context, *request, response, MayAdminister(*context, "Cancel"),
       [this](const CancelRequest& request, Callback<CancelResponse> done) {
         GiveUp(request, std::move(done));
       });
@@ -338,12 +341,12 @@ grpc::ServerUnaryReactor* AgentService::Drain(grpc::CallbackServerContext* conte
                                               const grpc::ByteBuffer* request,
                                               grpc::ByteBuffer* response) {
   return BoundedCall<DrainRequest, DrainResponse>(
-      context, *request, response, MayAdminister(*context),
+      context, *request, response, MayAdminister(*context, "Drain"),
       [&](const DrainRequest& request, Callback<DrainResponse> done) {
         // It runs once, and is copied until then.
         auto once = std::make_shared<Callback<DrainResponse>>(std::move(done));
         DrainWithin(
-            request, CallerName(*context),
+            request, CallerName(*context, "Drain"),
             [once](const absl::StatusOr<DrainResponse>& result) { std::move (*once)(result); });
       });
 }
@@ -352,7 +355,7 @@ grpc::ServerUnaryReactor* AgentService::ReportHealth(grpc::CallbackServerContext
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
   return BoundedCall<ReportHealthRequest, ReportHealthResponse>(
-      context, *request, response, MayAsk(*context),
+      context, *request, response, MayAsk(*context, "ReportHealth"),
       [&](const ReportHealthRequest& request, Callback<ReportHealthResponse> done) {
         const absl::StatusOr<agent::v1::CheckState> state = Report(*context, request);
         if (!state.ok()) return std::move(done)(state.status());

@@ -117,10 +117,10 @@ class AgentService final : public AgentServiceBase {
     std::vector<DrainCallback> waiting ABSL_GUARDED_BY(mu);
   };
 
-  absl::Status MayAsk(const grpc::CallbackServerContext& context) const;
-  absl::Status MayAdminister(const grpc::CallbackServerContext& context) const;
+  absl::Status MayAsk(const grpc::CallbackServerContext& context, const char* call) const;
+  absl::Status MayAdminister(const grpc::CallbackServerContext& context, const char* call) const;
   // Who makes the call, as far as it is known: for the log.
-  std::string CallerName(const grpc::CallbackServerContext& context) const;
+  std::string CallerName(const grpc::CallbackServerContext& context, const char* call) const;
   // As Status(), without what names services that the caller may neither read nor register.
   absl::StatusOr<agent::v1::GetStatusResponse> StatusFor(
       const grpc::CallbackServerContext& context) const;

@@ -480,7 +480,10 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
   if (record.watch == nullptr) ParseCanonicalKey(record.key, &event.key);
   event.upstream = options_.upstream_name;
   event.generation = record.generation;
-  event.times = record.retry == nullptr ? 0 : record.retry->times();
+  // As pending operations count.
+  event.times = record.retry == nullptr ? record.superseded_times : record.retry->times();
+  // An unregistration that is superseded is done with this attempt.
+  if (kind == IntentEvent::Kind::kSuperseded && !record.superseded) ++event.times;
   event.status = status;
   event.refused = refused;
   if (record.trace != nullptr) event.traceparent = *record.trace;

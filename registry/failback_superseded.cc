@@ -40,10 +40,12 @@ void FailbackRegistry::Core::Superseded(const RecordPtr& record, const absl::Sta
   if (!record->superseded) {
     record->since_nanos = NowNanos();
     SetSuperseded(record, true);
+    record->superseded_times = 1;
     Emit(IntentEvent::Kind::kSuperseded, *record, status, deferred);
     record->trace.reset();
+  } else {
+    ++record->superseded_times;
   }
-  ++record->superseded_times;
   // Without the winner's rank, which is the registry's: a caller of this agent would take it for
   // one of the agent's own.
   Resolve(record,

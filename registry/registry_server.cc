@@ -309,7 +309,7 @@ class RegistryServer::Service final : public ServiceBase {
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RegisterStream(
       grpc::CallbackServerContext* context) override {
-    const StreamPlace place = AdmitStream(*context);
+    const StreamPlace place = AdmitStream(*context, Method::kRegisterStream);
     auto state = std::make_shared<std::shared_ptr<RegisterStreamReactor::State>>();
     auto* reactor = new RegisterStreamReactor(
         context, &call_stats_, place.silent,
@@ -361,7 +361,7 @@ class RegistryServer::Service final : public ServiceBase {
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KeepAlive(
       grpc::CallbackServerContext* context) override {
-    const StreamPlace place = AdmitStream(*context);
+    const StreamPlace place = AdmitStream(*context, Method::kKeepAlive);
     // The state is known only when the reactor is; OnDone comes after both.
     auto state = std::make_shared<std::shared_ptr<RenewalReactor::State>>();
     auto* reactor =
@@ -379,7 +379,8 @@ class RegistryServer::Service final : public ServiceBase {
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Subscribe(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* bytes) override {
     std::string owner;
-    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(*context, &owner);
+    absl::StatusOr<std::shared_ptr<Registry>> registry =
+        RegistryFor(*context, Method::kSubscribe, &owner);
     absl::Status refusal = registry.status();
     SubscribeRequest request;
     if (refusal.ok()) refusal = ParseWithin(kSmallRequest, *bytes, &request);
@@ -431,7 +432,7 @@ class RegistryServer::Service final : public ServiceBase {
     constexpr bool kIsList = std::is_same_v<Request, ListRequest>;
     std::string owner;
     const std::shared_ptr<Registry> registry =
-        RegistryFor(context, &refusal, kIsList ? &owner : nullptr);
+        RegistryFor(context, name, &refusal, kIsList ? &owner : nullptr);
     std::shared_ptr<void> list;
     if constexpr (kIsList) {
       if (refusal.ok()) list = lists_of_owners_.Enter(owner);
@@ -514,7 +515,7 @@ class RegistryServer::Service final : public ServiceBase {
                                   Call call) {
     const ScopedTrace trace(TraceParentOf(context.client_metadata()));
     Place place = Admit(*request);
-    std::shared_ptr<Registry> registry = RegistryFor(context, &place.refusal);
+    std::shared_ptr<Registry> registry = RegistryFor(context, name, &place.refusal);
     return UnaryReactor<Response, grpc::ByteBuffer>::Run(
         response, std::move(place.token), {&call_stats_, name}, [&](Callback<Response> done) {
           if (!place.refusal.ok()) return std::move(done)(place.refusal);
@@ -536,15 +537,17 @@ class RegistryServer::Service final : public ServiceBase {
     absl::Status refusal;
   };
 
-  StreamPlace AdmitStream(const grpc::CallbackServerContext& context) {
+  StreamPlace AdmitStream(const grpc::CallbackServerContext& context, Method name) {
     StreamPlace place{registry_, silent_streams_.Enter(ConnectionOf(context.peer())),
                       absl::OkStatus()};
     if (place.silent == nullptr) {
       place.refusal = Overloaded(Limit::kSilentStreams, silent_streams_.limit());
     }
     // Who may do nothing at all may not keep a stream either.
-    if (place.refusal.ok() && access_ != nullptr) place.refusal = access_->CheckAny(context);
-    if (auto registry = RegistryFor(context, &place.refusal); registry != nullptr) {
+    if (place.refusal.ok() && access_ != nullptr) {
+      place.refusal = access_->CheckAny(context, CallStats::MethodName(name));
+    }
+    if (auto registry = RegistryFor(context, name, &place.refusal); registry != nullptr) {
       place.registry = std::move(registry);
     }
     return place;
@@ -615,10 +618,10 @@ class RegistryServer::Service final : public ServiceBase {
   }
 
   // As RegistryFor; an error goes to `refusal`, and with one already there it is not looked for.
-  std::shared_ptr<Registry> RegistryFor(const grpc::ServerContextBase& context,
+  std::shared_ptr<Registry> RegistryFor(const grpc::ServerContextBase& context, Method name,
                                         absl::Status* refusal, std::string* owner = nullptr) {
     if (!refusal->ok()) return nullptr;
-    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(context, owner);
+    absl::StatusOr<std::shared_ptr<Registry>> registry = RegistryFor(context, name, owner);
     *refusal = registry.status();
     return registry.ok() ? *std::move(registry) : nullptr;
   }
@@ -626,9 +629,9 @@ class RegistryServer::Service final : public ServiceBase {
   // The registry as the caller may use it; an error: its credentials are not accepted. `owner` is
   // how it is known, if callers are distinguished.
   absl::StatusOr<std::shared_ptr<Registry>> RegistryFor(const grpc::ServerContextBase& context,
-                                                        std::string* owner = nullptr) {
+                                                        Method name, std::string* owner = nullptr) {
     if (access_ == nullptr) return registry_;
-    absl::StatusOr<Identity> caller = access_->Identify(context);
+    absl::StatusOr<Identity> caller = access_->Identify(context, CallStats::MethodName(name));
     if (!caller.ok()) return caller.status();
     if (owner != nullptr) *owner = caller->OwnerTag();
     return std::make_shared<GuardedRegistry>(registry_.get(), access_, *std::move(caller));

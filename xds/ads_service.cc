@@ -271,8 +271,9 @@ AdsService::Statistics AdsService::Stats() const {
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AdsService::StreamAggregatedResources(
     grpc::CallbackServerContext* context) {
+  constexpr char kCall[] = "StreamAggregatedResources";
   absl::StatusOr<Identity> caller = Identity();
-  if (options_.access != nullptr) caller = options_.access->Identify(*context);
+  if (options_.access != nullptr) caller = options_.access->Identify(*context, kCall);
   const Identity known = caller.value_or(Identity());
   const bool named = known.kind != Identity::Kind::kAnonymous;
   std::shared_ptr<void> place = streams_of_callers_.Enter(named ? known.OwnerTag() : "");
@@ -288,7 +289,9 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AdsService::StreamA
       new Reactor(this, known, ClientOf(*context, known), std::move(place), std::move(silent));
   const std::shared_ptr<Stream> stream = reactor->stream();
   absl::Status refusal = caller.status();
-  if (refusal.ok() && options_.access != nullptr) refusal = options_.access->CheckAny(*context);
+  if (refusal.ok() && options_.access != nullptr) {
+    refusal = options_.access->CheckAny(*context, kCall);
+  }
   if (refusal.ok()) refusal = room;
   {
     MutexLock lock(&mu_);

@@ -59,10 +59,10 @@ class AdminService final : public AdminServiceBase {
 
  private:
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context,
+  grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context, const char* call,
                                   const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response,
                                   void (Admin::*method)(const Request&, Callback<Response>) const);
-  absl::Status MayAdminister(const grpc::CallbackServerContext& context) const;
+  absl::Status MayAdminister(const grpc::CallbackServerContext& context, const char* call) const;
 
   const Admin* const admin_;
   const std::shared_ptr<AccessControl> access_;

@@ -126,7 +126,8 @@ void AccessControl::NoteCertificate(const grpc::ServerContextBase& context) {
                      {shown.front().data(), shown.front().size()}, absl::Now());
 }
 
-absl::StatusOr<Identity> AccessControl::Identify(const grpc::ServerContextBase& context) {
+absl::StatusOr<Identity> AccessControl::Identify(const grpc::ServerContextBase& context,
+                                                 const char* call) {
   NoteCertificate(context);
   const auto& metadata = context.client_metadata();
   const auto [begin, end] = metadata.equal_range("authorization");
@@ -148,23 +149,23 @@ absl::StatusOr<Identity> AccessControl::Identify(const grpc::ServerContextBase& 
   }
   Identity anonymous;
   anonymous.peer = context.peer();
-  return Denied(anonymous, "any", config::v1::PERMISSION_UNSPECIFIED, bearer.status());
+  return Denied(anonymous, call, config::v1::PERMISSION_UNSPECIFIED, bearer.status());
 }
 
-absl::Status AccessControl::Check(const grpc::ServerContextBase& context, Permission what) {
-  const absl::StatusOr<Identity> who = Identify(context);
+absl::Status AccessControl::Check(const grpc::ServerContextBase& context, const char* call,
+                                  Permission what) {
+  const absl::StatusOr<Identity> who = Identify(context, call);
   if (!who.ok()) return who.status();
   absl::Status status = rules()->JudgeAll(*who, what, std::nullopt);
-  return status.ok() ? status : Denied(*who, "server", what, std::move(status));
+  return status.ok() ? status : Denied(*who, call, what, std::move(status));
 }
 
-absl::Status AccessControl::CheckAny(const grpc::ServerContextBase& context) {
-  const absl::StatusOr<Identity> who = Identify(context);
+absl::Status AccessControl::CheckAny(const grpc::ServerContextBase& context, const char* call) {
+  const absl::StatusOr<Identity> who = Identify(context, call);
   if (!who.ok()) return who.status();
   absl::Status status = rules()->JudgeAny(*who);
-  return status.ok()
-             ? status
-             : Denied(*who, "server", config::v1::PERMISSION_UNSPECIFIED, std::move(status));
+  return status.ok() ? status
+                     : Denied(*who, call, config::v1::PERMISSION_UNSPECIFIED, std::move(status));
 }
 
 absl::Status AccessControl::Denied(const Identity& who, const char* call, Permission what,

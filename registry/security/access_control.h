@@ -76,12 +76,14 @@ class AccessControl {
 
   // Who makes a call: by its `authorization: Bearer` metadata, else by the connection's
   // certificate. UNAUTHENTICATED for a token that is not accepted.
-  absl::StatusOr<Identity> Identify(const grpc::ServerContextBase& context);
+  // `call` is the method's name, for the log.
+  absl::StatusOr<Identity> Identify(const grpc::ServerContextBase& context, const char* call);
 
   // For services that are about the server itself. OK if the caller may do `what` everywhere.
-  absl::Status Check(const grpc::ServerContextBase& context, config::v1::Permission what);
+  absl::Status Check(const grpc::ServerContextBase& context, const char* call,
+                     config::v1::Permission what);
   // OK if the caller may do anything at all.
-  absl::Status CheckAny(const grpc::ServerContextBase& context);
+  absl::Status CheckAny(const grpc::ServerContextBase& context, const char* call);
 
   // Counts and logs `status`, which is a refusal of `call` by `who`, and returns it.
   absl::Status Denied(const Identity& who, const char* call, config::v1::Permission what,

@@ -128,6 +128,29 @@ TEST_F(EveryMethodTest, OfTheAgent) {
        envoy::service::discovery::v3::DiscoveryRequest::descriptor()->file()});
 }
 
+TEST_F(EveryMethodTest, ARefusalIsLoggedWithTheMethodsName) {
+  Daemon agent = Daemon::Agent("grpc://127.0.0.1:1", flags_);
+  const struct {
+    const char* method;
+    const char* token;
+  } calls[] = {
+      {"/failback.registry.v1.RegistryService/List", "wrong"},
+      {kRegisterStream, "wrong"},
+      {"/failback.registry.v1.RegistryService/Subscribe", "wrong"},
+      {"/failback.agent.v1.AgentService/GetStatus", "secret"},
+      {"/failback.agent.v1.AgentService/Drain", "secret"},
+      {"/failback.admin.v1.AdminService/ListServices", "secret"},
+      {"/failback.admin.v1.AdminService/SetOffline", "wrong"},
+  };
+  for (const auto& [method, token] : calls) {
+    SCOPED_TRACE(method);
+    EXPECT_NE(Call(agent.address(), method, token), grpc::StatusCode::OK);
+    const std::string name = std::string(method).substr(std::string(method).rfind('/') + 1);
+    EXPECT_TRUE(agent.process().WaitForLine(absl::StrCat("call=", name, " ")).has_value())
+        << agent.process().Describe();
+  }
+}
+
 // docs/security.md: the admin endpoint over HTTP is outside of the policy, until it is switched
 // off. What is changed there needs its own token all the same.
 TEST_F(EveryMethodTest, HttpOnThisMachineIsReadByAllAndChangedByNone) {

@@ -1,5 +1,6 @@
 // One id on two hosts: the later incarnation has it, and the other waits for it without a fight.
 
+#include <algorithm>
 #include <random>
 
 #include "gmock/gmock.h"
@@ -149,12 +150,21 @@ TEST_F(SupersededHostsTest, TheLoserShowsIt) {
   const absl::Duration next = FromProto(rows[0].next_attempt()) - clock_.WallNow();
   EXPECT_GT(next, absl::ZeroDuration());
   EXPECT_LE(next, kLongestPeriod);
+  const auto& events = older_->events;
+  const auto news = std::find_if(events.begin(), events.end(), [](const IntentEvent& event) {
+    return event.kind == IntentEvent::Kind::kSuperseded;
+  });
+  ASSERT_NE(news, events.end());
+  EXPECT_EQ(news->times, 1) << "its first attempt";
   const int tries = rows[0].times();
   EXPECT_GE(tries, 1);
   EXPECT_EQ(rows[0].retry_times(), -1) << "without end";
   Advance(next + absl::Seconds(1));
   EXPECT_EQ(older_->registry->Pending()[0].times(), tries + 1);
   EXPECT_EQ(newer_->registry->UpstreamStatus().superseded(), 0);
+  EXPECT_EQ(*older_->registry->Cancel({"register default/orders/a"}), 1);
+  EXPECT_EQ(older_->events.back().kind, IntentEvent::Kind::kCancelled);
+  EXPECT_EQ(older_->events.back().times, tries + 1) << "as the pending operation said";
 }
 
 TEST_F(SupersededHostsTest, AWinnerThatLivesIsNeverDisplaced) {
