@@ -11,7 +11,7 @@
 //  * a session of another caller is not renewed, closed, or used, whatever the permissions. One
 //    that was opened when callers were not distinguished is for every caller who knows its id.
 //
-//   GuardedRegistry guarded(&registry, access, *access->Identify(context));
+//   GuardedRegistry guarded(&registry, access, *access->Identify(context, "List"));
 //   guarded.Register(request, std::move(done));
 //
 // Thread safety: as Registry. It may go as soon as its methods have returned, unless a stream of
