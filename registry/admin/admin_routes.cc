@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "registry/admin/console/console.h"
 #include "registry/admin/redact.h"
@@ -260,6 +261,36 @@ std::string ContentTag(const Message& message) {
   return absl::StrCat(absl::Hex(Digest64(bytes)));
 }
 
+// Protobuf takes "yes" and "t" for true. A request that changes something says what it means.
+absl::Status CheckBooleans(const google::protobuf::Struct& given,
+                           const google::protobuf::Descriptor& type, const std::string& path) {
+  using google::protobuf::FieldDescriptor;
+  using google::protobuf::Value;
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    for (const std::string* name : {&field.json_name(), &field.name()}) {
+      const auto it = given.fields().find(*name);
+      if (it == given.fields().end()) continue;
+      const Value& value = it->second;
+      if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+        if (value.has_bool_value() || value.has_null_value()) continue;
+        const bool is_short = value.has_string_value() && value.string_value().size() <= 64;
+        return InvalidField(
+            path + *name,
+            absl::StrCat(is_short ? absl::StrCat("\"", value.string_value(), "\"") : "its value",
+                         " is not one of true, false"));
+      }
+      if (field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || !value.has_struct_value()) {
+        continue;
+      }
+      absl::Status status =
+          CheckBooleans(value.struct_value(), *field.message_type(), path + *name + ".");
+      if (!status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 AdminResponse MessageResponse(const AdminRequest& request, const Message& message) {
@@ -284,9 +315,11 @@ absl::Status ReadNumber(const AdminRequest& request, const std::string& key, int
 
 absl::Status ParseBody(const AdminRequest& request, Message* message) {
   if (request.body.empty()) return absl::OkStatus();
-  const auto status = google::protobuf::util::JsonStringToMessage(request.body, message);
-  if (status.ok()) return absl::OkStatus();
-  return InvalidField("body", std::string(status.message()));
+  google::protobuf::Struct given;
+  auto status = google::protobuf::util::JsonStringToMessage(request.body, message);
+  if (status.ok()) status = google::protobuf::util::JsonStringToMessage(request.body, &given);
+  if (!status.ok()) return InvalidField("body", std::string(status.message()));
+  return CheckBooleans(given, *message->GetDescriptor(), "");
 }
 
 void AddAdminRoutes(const AdminSources& sources, AdminServer* server) {
