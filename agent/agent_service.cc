@@ -4,13 +4,13 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "registry/bounded_call.h"
 #include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/log.h"
 #include "registry/merged_pages.h"
+#include "registry/page_token.h"
 #include "registry/proto_time.h"
 #include "registry/version.h"
 
@@ -38,13 +38,17 @@ constexpr absl::Duration kDefaultDrainDeadline = absl::Seconds(10);
 constexpr int kMaxIntents = 1000;
 constexpr absl::Duration kMaxDrainDeadline = absl::Hours(1);
 
+// Listings, in page tokens.
+constexpr char kPendingPages[] = "pending";
+constexpr char kIntentPages[] = "intents";
+
 // Where a page of the pending table ends: rows are sorted by id, then by upstream.
-std::string PageToken(const PendingOperation& row) {
+std::string PlaceOf(const PendingOperation& row) {
   return absl::StrCat(row.id(), "\n", row.upstream());
 }
 
 // Where a page of intents ends.
-std::string IntentToken(const CarriedIntent& intent) {
+std::string PlaceOf(const CarriedIntent& intent) {
   return absl::StrCat(CanonicalKey(intent.instance().key()), "\n", intent.upstream());
 }
 
@@ -199,17 +203,20 @@ absl::StatusOr<ListPendingResponse> AgentService::Pending(const ListPendingReque
   if (request.page_size() < 0) {
     return InvalidField("page_size", absl::StrCat(request.page_size(), " is negative"));
   }
+  const absl::StatusOr<std::string> after = ParsePageToken(kPendingPages, request.page_token());
+  if (!after.ok()) return after.status();
   ListPendingResponse response;
   std::vector<PendingOperation> operations = registry_->Pending();
   // A page begins after the row that ended the one before.
   auto begin = std::upper_bound(
-      operations.begin(), operations.end(), request.page_token(),
-      [](const std::string& token, const PendingOperation& row) { return token < PageToken(row); });
+      operations.begin(), operations.end(), *after,
+      [](const std::string& place, const PendingOperation& row) { return place < PlaceOf(row); });
   size_t bytes = 0;
   for (; begin != operations.end(); ++begin) {
     bytes += begin->ByteSizeLong();
     if (PageIsFull(response.operations_size(), request.page_size(), bytes)) {
-      response.set_next_page_token(PageToken(*response.operations().rbegin()));
+      response.set_next_page_token(
+          PageToken(kPendingPages, PlaceOf(*response.operations().rbegin())));
       break;
     }
     *response.add_operations() = std::move(*begin);
@@ -223,10 +230,8 @@ absl::StatusOr<ListIntentsResponse> AgentService::Intents(const ListIntentsReque
   }
   const int size =
       request.page_size() == 0 ? kMaxIntents : std::min(request.page_size(), kMaxIntents);
-  std::string after;
-  if (!request.page_token().empty() && !absl::WebSafeBase64Unescape(request.page_token(), &after)) {
-    return InvalidField("page_token", "is not a token of an earlier page");
-  }
+  const absl::StatusOr<std::string> after = ParsePageToken(kIntentPages, request.page_token());
+  if (!after.ok()) return after.status();
   std::vector<CarriedIntent> intents = registry_->Carried();
   if (!request.states().empty()) {
     const auto unwanted = [&](const CarriedIntent& intent) {
@@ -236,11 +241,11 @@ absl::StatusOr<ListIntentsResponse> AgentService::Intents(const ListIntentsReque
     intents.erase(std::remove_if(intents.begin(), intents.end(), unwanted), intents.end());
   }
   auto it = intents.begin();
-  if (!after.empty()) {
+  if (!after->empty()) {
     // After the row that ended the page before; if that has gone, after its key.
-    const std::string key = after.substr(0, after.find('\n'));
+    const std::string key = after->substr(0, after->find('\n'));
     it = std::find_if(intents.begin(), intents.end(),
-                      [&](const CarriedIntent& intent) { return IntentToken(intent) == after; });
+                      [&](const CarriedIntent& intent) { return PlaceOf(intent) == *after; });
     if (it != intents.end()) {
       ++it;
     } else {
@@ -254,8 +259,7 @@ absl::StatusOr<ListIntentsResponse> AgentService::Intents(const ListIntentsReque
   for (; it != intents.end(); ++it) {
     bytes += it->ByteSizeLong();
     if (PageIsFull(response.intents_size(), size, bytes)) {
-      response.set_next_page_token(
-          absl::WebSafeBase64Escape(IntentToken(*response.intents().rbegin())));
+      response.set_next_page_token(PageToken(kIntentPages, PlaceOf(*response.intents().rbegin())));
       break;
     }
     *response.add_intents() = std::move(*it);

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "registry/errors.h"
+#include "registry/page_token.h"
 #include "registry/proto_time.h"
 
 namespace failback {
@@ -34,9 +34,11 @@ std::string Counted(uint64_t number, const char* what) {
 
 // What rows are sorted by, and a page's token is made of.
 std::string PlaceOf(const SessionSummary& session) { return session.incarnation(); }
+const char* ListingOf(const ListSessionsRequest&) { return "sessions"; }
 std::string PlaceOf(const AgentSummary& agent) {
   return absl::StrCat(agent.report().name(), std::string(1, '\0'), agent.session().incarnation());
 }
+const char* ListingOf(const ListAgentsRequest&) { return "agents"; }
 
 // Sorts `rows`, and moves those of the page asked for to `add`; the next page's token is returned.
 template <typename Request, typename Row, typename Add>
@@ -44,14 +46,13 @@ absl::StatusOr<std::string> TakePage(const Request& request, std::vector<Row> ro
   if (request.page_size() < 0) {
     return InvalidField("page_size", absl::StrCat(request.page_size(), " is negative"));
   }
-  std::string after;
-  if (!request.page_token().empty() && !absl::WebSafeBase64Unescape(request.page_token(), &after)) {
-    return InvalidField("page_token", "is not a token of an earlier page");
-  }
+  const absl::StatusOr<std::string> after =
+      ParsePageToken(ListingOf(request), request.page_token());
+  if (!after.ok()) return after.status();
   std::sort(rows.begin(), rows.end(),
             [](const Row& a, const Row& b) { return PlaceOf(a) < PlaceOf(b); });
   auto it = std::upper_bound(
-      rows.begin(), rows.end(), after,
+      rows.begin(), rows.end(), *after,
       [](const std::string& place, const Row& row) { return place < PlaceOf(row); });
   if (request.page_token().empty()) it = rows.begin();
   const int size = request.page_size() == 0 ? kMaxPage : std::min(request.page_size(), kMaxPage);
@@ -60,7 +61,7 @@ absl::StatusOr<std::string> TakePage(const Request& request, std::vector<Row> ro
     last = PlaceOf(*it);
     add(std::move(*it));
   }
-  return it == rows.end() ? "" : absl::WebSafeBase64Escape(last);
+  return it == rows.end() ? "" : PageToken(ListingOf(request), last);
 }
 
 }  // namespace

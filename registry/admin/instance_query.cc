@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "registry/errors.h"
+#include "registry/page_token.h"
 #include "registry/proto_time.h"
 #include "registry/validation.h"
 
@@ -102,20 +102,22 @@ struct Row {
   InstanceSummary* summary;
 };
 
+// Listings, in page tokens.
+constexpr char kInstancePages[] = "instances";
+constexpr char kServicePages[] = "services";
+
 // A page's place: what the last row sorts by.
-std::string Token(const Row& row) {
-  return absl::WebSafeBase64Escape(absl::StrCat(row.sort_key, std::string(1, '\0'), row.id));
+std::string Token(const char* listing, const Row& row) {
+  return PageToken(listing, absl::StrCat(row.sort_key, std::string(1, '\0'), row.id));
 }
 
-absl::Status ParseToken(const std::string& token, Row* row) {
-  std::string text;
-  const size_t end =
-      absl::WebSafeBase64Unescape(token, &text) ? text.find('\0') : std::string::npos;
-  if (end == std::string::npos) {
-    return InvalidField("page_token", "is not a token of an earlier page");
-  }
-  row->sort_key = text.substr(0, end);
-  row->id = text.substr(end + 1);
+absl::Status ParseToken(const char* listing, const std::string& token, Row* row) {
+  const absl::StatusOr<std::string> place = ParsePageToken(listing, token);
+  if (!place.ok()) return place.status();
+  const size_t end = place->find('\0');
+  if (end == std::string::npos) return InvalidPageToken();
+  row->sort_key = place->substr(0, end);
+  row->id = place->substr(end + 1);
   return absl::OkStatus();
 }
 
@@ -250,7 +252,8 @@ absl::StatusOr<ListInstancesResponse> QueryInstances(const ListInstancesRequest&
   };
   Row after;
   if (!request.page_token().empty()) {
-    if (auto status = ParseToken(request.page_token(), &after); !status.ok()) return status;
+    if (auto status = ParseToken(kInstancePages, request.page_token(), &after); !status.ok())
+      return status;
   }
   const std::vector<std::string> words = Words(request.query());
   ListInstancesResponse response;
@@ -275,7 +278,7 @@ absl::StatusOr<ListInstancesResponse> QueryInstances(const ListInstancesRequest&
   for (size_t n = 0; n < size && it != rows.end(); ++n, ++it) {
     *response.add_instances() = std::move(*it->summary);
   }
-  if (it != rows.end()) response.set_next_page_token(Token(*(it - 1)));
+  if (it != rows.end()) response.set_next_page_token(Token(kInstancePages, *(it - 1)));
   return response;
 }
 
@@ -284,7 +287,8 @@ absl::StatusOr<ListServicesResponse> QueryServices(const ListServicesRequest& re
   if (auto status = CheckPage(request.page_size(), request.query()); !status.ok()) return status;
   Row after;
   if (!request.page_token().empty()) {
-    if (auto status = ParseToken(request.page_token(), &after); !status.ok()) return status;
+    if (auto status = ParseToken(kServicePages, request.page_token(), &after); !status.ok())
+      return status;
   }
   const std::vector<std::string> words = Words(request.query());
   const int size =
@@ -315,7 +319,7 @@ absl::StatusOr<ListServicesResponse> QueryServices(const ListServicesRequest& re
   response.set_total_services(wanted);
   if (more) {
     const ServiceSummary& last = *response.services().rbegin();
-    response.set_next_page_token(Token({last.namespace_(), last.name(), nullptr}));
+    response.set_next_page_token(Token(kServicePages, {last.namespace_(), last.name(), nullptr}));
   }
   return response;
 }

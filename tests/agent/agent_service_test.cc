@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "registry/errors.h"
 #include "registry/failback_group.h"
 #include "registry/merged_pages.h"
 #include "tests/registry/failback/failback_fixture.h"
@@ -143,6 +144,25 @@ TEST_F(AgentServiceTest, DrainOnce_IsWaitedForAgainWhenSomethingRemained) {
   ASSERT_EQ(answers.size(), 4);
   EXPECT_EQ(answers[3].unregistered(), 1);
   EXPECT_EQ(begun, 1);
+}
+
+TEST_F(AgentServiceTest, ATokenThatIsNoPlaceIsRefused) {
+  for (const char* id : {"a", "b", "c"}) Register(MakeInstance(id));
+  agent::v1::ListPendingRequest pending;
+  agent::v1::ListIntentsRequest intents;
+  pending.set_page_size(1);
+  intents.set_page_size(1);
+  const std::string of_pending = service_->Pending(pending)->next_page_token();
+  const std::string of_intents = service_->Intents(intents)->next_page_token();
+  const absl::Status refused = InvalidField("page_token", "is not a token of an earlier page");
+  for (const std::string& token : {std::string(50, '\0'), std::string("zz"), of_intents}) {
+    pending.set_page_token(token);
+    EXPECT_EQ(service_->Pending(pending).status(), refused) << token;
+  }
+  for (const std::string& token : {std::string(50, '\0'), std::string("zz"), of_pending}) {
+    intents.set_page_token(token);
+    EXPECT_EQ(service_->Intents(intents).status(), refused) << token;
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/admin/fleet_query.h"
 
 namespace failback {
 namespace {
@@ -184,6 +185,41 @@ TEST(ServiceQueryTest, FiltersAndPages) {
   const auto second = QueryServices(request, Services());
   EXPECT_THAT(Names(*second), ElementsAre("prod/payments"));
   EXPECT_EQ(second->next_page_token(), "");
+}
+
+TEST(FleetQueryTest, ATokenThatIsNoPlaceIsRefused) {
+  std::vector<admin::v1::SessionSummary> sessions(2);
+  std::vector<admin::v1::AgentSummary> agents(2);
+  for (int i = 0; i < 2; ++i) {
+    sessions[i].set_incarnation(absl::StrCat("inc-", i));
+    *agents[i].mutable_session() = sessions[i];
+  }
+  admin::v1::ListSessionsRequest of_sessions;
+  admin::v1::ListAgentsRequest of_agents;
+  of_sessions.set_page_size(1);
+  of_agents.set_page_size(1);
+  const auto first = QuerySessions(of_sessions, sessions);
+  ASSERT_TRUE(first.ok()) << first.status();
+  of_sessions.set_page_token(first->next_page_token());
+  EXPECT_EQ(QuerySessions(of_sessions, sessions)->sessions(0).incarnation(), "inc-1");
+  const auto first_agents = QueryAgents(of_agents, agents, absl::UnixEpoch());
+  ASSERT_TRUE(first_agents.ok()) << first_agents.status();
+  of_agents.set_page_token(first_agents->next_page_token());
+  EXPECT_EQ(QueryAgents(of_agents, agents, absl::UnixEpoch())->agents(0).session().incarnation(),
+            "inc-1");
+
+  for (const std::string& token : {std::string("zz"), first_agents->next_page_token()}) {
+    of_sessions.set_page_token(token);
+    EXPECT_EQ(QuerySessions(of_sessions, sessions).status().message(),
+              "page_token: is not a token of an earlier page")
+        << token;
+  }
+  for (const std::string& token : {std::string("zz"), first->next_page_token()}) {
+    of_agents.set_page_token(token);
+    EXPECT_EQ(QueryAgents(of_agents, agents, absl::UnixEpoch()).status().message(),
+              "page_token: is not a token of an earlier page")
+        << token;
+  }
 }
 
 }  // namespace
