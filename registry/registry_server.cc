@@ -4,6 +4,7 @@
 #include <atomic>
 #include <climits>
 #include <functional>
+#include <optional>
 #include <set>
 #include <thread>
 #include <type_traits>
@@ -202,7 +203,7 @@ class RegistryServer::Service final : public ServiceBase {
         overload_delay_(options.overload_delay),
         max_bulk_bytes_(options.max_bulk_bytes),
         calls_(options.max_calls_in_flight),
-        lists_of_owners_(static_cast<int>(
+        lists_of_readers_(static_cast<int>(
             SharedLimit{"calls", "limits.max_calls_in_flight", options.max_calls_in_flight}
                 .share())),
         subscriptions_(options.max_subscriptions),
@@ -264,6 +265,8 @@ class RegistryServer::Service final : public ServiceBase {
     stats.renewal_streams = renewal_streams_.size();
     stats.register_streams = register_streams_.size();
     stats.bulk_bytes = bulk_bytes_;
+    MutexLock lock(&reads_mu_);
+    stats.reads_waiting = waiting_reads_.size();
     return stats;
   }
 
@@ -400,8 +403,9 @@ class RegistryServer::Service final : public ServiceBase {
           Overloaded(Limit::kSubscriptionsPerConnection, subscriptions_per_connection_.limit());
     }
     auto state = std::make_shared<std::shared_ptr<SubscribeReactor::State>>();
+    auto place = std::make_shared<Reads::Place>();
     auto* reactor = new SubscribeReactor(
-        context, request, cache_, &call_stats_,
+        context, request, cache_, &call_stats_, [this, place] { return Withdraw(*place); },
         [this, state, held = std::move(places.held)] { subscribe_streams_.Remove(*state); });
     *state = reactor->state();
     if (!refusal.ok()) {
@@ -409,15 +413,17 @@ class RegistryServer::Service final : public ServiceBase {
     } else if (!subscribe_streams_.Add(*state)) {
       (*state)->Started(ShuttingDown());
     } else {
-      Read(ReaderOf(*context, owner),
-           [reactor, registry = *std::move(registry), request = std::move(request)] {
-             reactor->Start(registry.get(), request);
-           });
+      *place = Read(ReaderOf(*context, owner),
+                    [reactor, registry = *std::move(registry), request = std::move(request)] {
+                      reactor->Start(registry.get(), request);
+                    });
     }
     return reactor;
   }
 
  private:
+  using Reads = FairQueue<absl::AnyInvocable<void() &&>>;
+
   // A small call. `on_success`, if given, sees the response before the client.
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* Unary(
@@ -433,15 +439,22 @@ class RegistryServer::Service final : public ServiceBase {
     std::string owner;
     const std::shared_ptr<Registry> registry =
         RegistryFor(context, name, &refusal, kIsList ? &owner : nullptr);
+    std::string reader;
     std::shared_ptr<void> list;
+    // Where the List waits, for its reactor.
+    std::shared_ptr<Reads::Place> place;
+    std::function<void()> on_cancel;
     if constexpr (kIsList) {
-      if (refusal.ok()) list = lists_of_owners_.Enter(owner);
+      reader = ReaderOf(context, owner);
+      if (refusal.ok()) list = lists_of_readers_.Enter(reader);
       if (refusal.ok() && list == nullptr) {
         token.reset();  // while the refusal is on its way, however long
-        refusal = Overloaded(
-            Limit::kCalls, lists_of_owners_.limit(),
-            absl::StrCat(" (Lists of one owner, its share of ", calls_.limit(), " calls)"));
+        refusal = Overloaded(Limit::kCalls, lists_of_readers_.limit(),
+                             absl::StrCat(" (Lists of one ", owner.empty() ? "connection" : "owner",
+                                          ", its share of ", calls_.limit(), " calls)"));
       }
+      place = std::make_shared<Reads::Place>();
+      on_cancel = [this, place] { Withdraw(*place); };
     }
     Request request;
     if (refusal.ok()) refusal = ParseWithin(kSmallRequest, bytes, &request);
@@ -465,31 +478,51 @@ class RegistryServer::Service final : public ServiceBase {
               list.reset();  // before the caller can ask again
               std::move(done)(std::move(response));
             };
-            return ListElsewhere(ReaderOf(context, owner), registry, std::move(request),
-                                 std::move(done));
+            *place = ListElsewhere(reader, registry, std::move(request), std::move(done));
+            return;
           }
           (registry.get()->*method)(request, std::move(done));
         },
-        std::move(hook));
+        std::move(hook), std::move(on_cancel));
   }
 
   // What a read costs is its caller's choice: large sets, filters that match little. So reads have
   // threads of their own, and those that serve connections are free to renew sessions: an instance
   // that lives does not expire because others read. Readers take turns on these threads.
-  void Read(const std::string& reader, absl::AnyInvocable<void() &&> read) {
+  Reads::Place Read(const std::string& reader, absl::AnyInvocable<void() &&> read) {
+    Reads::Place place;
     {
       MutexLock lock(&reads_mu_);
-      waiting_reads_.Push(reader, std::move(read));
+      place = waiting_reads_.Push(reader, std::move(read));
+      if (reading_ == BulkThreads()) return place;
+      ++reading_;
     }
-    // Each runs the one whose turn it is.
-    reads_->Execute([this] {
-      absl::AnyInvocable<void() &&> next;
-      {
-        MutexLock lock(&reads_mu_);
-        next = waiting_reads_.Pop();
-      }
-      std::move(next)();
-    });
+    reads_->Execute([this] { CarryOutReads(); });
+    return place;
+  }
+
+  // Carries out what waits, until nothing does.
+  void CarryOutReads() {
+    reads_mu_.Lock();
+    while (!waiting_reads_.empty()) {
+      Reads::Taken next = waiting_reads_.Pop();
+      reads_mu_.Unlock();
+      std::move(next.task)();
+      next.task = nullptr;
+      reads_mu_.Lock();
+      waiting_reads_.Done(next.owner);
+    }
+    --reading_;
+    reads_mu_.Unlock();
+  }
+
+  // The client of a read has gone: one that still waits is not carried out, and gives up its places
+  // at once. False: it does not wait.
+  bool Withdraw(const Reads::Place& place) {
+    std::optional<absl::AnyInvocable<void() &&>> read;  // goes without the lock
+    MutexLock lock(&reads_mu_);
+    read = waiting_reads_.Remove(place);
+    return read.has_value();
   }
 
   // Who takes turns: the owner, or where callers have no names, the connection.
@@ -498,10 +531,10 @@ class RegistryServer::Service final : public ServiceBase {
     return owner.empty() ? ConnectionOf(context.peer()) : owner;
   }
 
-  void ListElsewhere(const std::string& reader, std::shared_ptr<Registry> registry,
-                     ListRequest request, Callback<ListResponse> done) {
-    Read(reader, [this, registry = std::move(registry), request = std::move(request),
-                  parent = CurrentTrace(), done = std::move(done)]() mutable {
+  Reads::Place ListElsewhere(const std::string& reader, std::shared_ptr<Registry> registry,
+                             ListRequest request, Callback<ListResponse> done) {
+    return Read(reader, [this, registry = std::move(registry), request = std::move(request),
+                         parent = CurrentTrace(), done = std::move(done)]() mutable {
       const ScopedTrace trace(std::move(parent));
       if (stopping_) return std::move(done)(ShuttingDown());
       Guarded([&] { registry->List(request, std::move(done)); }).IgnoreError();
@@ -651,8 +684,8 @@ class RegistryServer::Service final : public ServiceBase {
 
   CallStats call_stats_;
   Gauge calls_;
-  Gauge bulk_calls_{0};         // no limit; under way, as `call` has not returned
-  KeyedGauge lists_of_owners_;  // waiting or under way
+  Gauge bulk_calls_{0};          // no limit; under way, as `call` has not returned
+  KeyedGauge lists_of_readers_;  // waiting or under way
   Gauge subscriptions_;
   KeyedGauge subscriptions_of_owners_;
   KeyedGauge subscriptions_per_connection_;
@@ -664,8 +697,9 @@ class RegistryServer::Service final : public ServiceBase {
   OpenStreams<RenewalReactor::State> renewal_streams_;
   OpenStreams<RegisterStreamReactor::State> register_streams_;
   std::unique_ptr<ThreadPool> bulk_ = std::make_unique<ThreadPool>(BulkThreads());
-  Mutex reads_mu_;
-  FairQueue<absl::AnyInvocable<void() &&>> waiting_reads_ ABSL_GUARDED_BY(reads_mu_);
+  mutable Mutex reads_mu_;
+  Reads waiting_reads_ ABSL_GUARDED_BY(reads_mu_);
+  int reading_ ABSL_GUARDED_BY(reads_mu_) = 0;  // threads that carry them out
   std::unique_ptr<ThreadPool> reads_ = std::make_unique<ThreadPool>(BulkThreads());
   std::unique_ptr<PeriodicTask> sweep_;
 };

@@ -87,7 +87,8 @@ class RegistryServer {
     uint32_t max_batch = 1000;
     // Unary calls, and messages of RegisterStreams, that may be under way at once; beyond it they
     // are refused at once with OVERLOADED. 0: no limit. Calls that wait for an outage to end
-    // (`wait_for` at an agent) count.
+    // (`wait_for` at an agent) count. The Lists of one owner, or where callers have no names of one
+    // TCP connection, take half of them at most (registry/shared_limit.h).
     int max_calls_in_flight = 10000;
     // Large calls that wait for their turn, in bytes of their requests; likewise.
     int64_t max_bulk_bytes = int64_t{256} << 20;
@@ -125,7 +126,8 @@ class RegistryServer {
     int64_t subscriptions = 0;    // open streams, likewise the next two
     int64_t renewal_streams = 0;
     int64_t register_streams = 0;
-    int64_t bulk_bytes = 0;  // of large calls that wait for their turn
+    int64_t bulk_bytes = 0;     // of large calls that wait for their turn
+    int64_t reads_waiting = 0;  // Lists and Subscribes that wait for theirs
   };
 
   // Takes the addresses of `options` without listening there yet, for a process that is to open

@@ -72,8 +72,9 @@ void RenewalReactor::OnRequest(grpc::ByteBuffer* bytes, const Ticket& ticket) {
 SubscribeReactor::SubscribeReactor(grpc::CallbackServerContext* context,
                                    const SubscribeRequest& request,
                                    std::shared_ptr<EventCache> cache, CallStats* stats,
-                                   std::function<void()> on_done)
+                                   std::function<bool()> withdraw, std::function<void()> on_done)
     : state_(std::make_shared<State>(this, context, request, std::move(cache), stats)),
+      withdraw_(std::move(withdraw)),
       on_done_(std::move(on_done)) {}
 
 void SubscribeReactor::Start(Registry* registry, const SubscribeRequest& request) {
@@ -95,7 +96,10 @@ void SubscribeReactor::OnWriteDone(bool ok) {
   state_->Advance();
 }
 
-void SubscribeReactor::OnCancel() { state_->Abort(absl::CancelledError("the client has gone")); }
+void SubscribeReactor::OnCancel() {
+  state_->Abort(absl::CancelledError("the client has gone"));
+  if (withdraw_()) state_->Started(absl::OkStatus());  // nothing else will end it
+}
 
 void SubscribeReactor::OnDone() {
   stream_.reset();  // after this the listener receives nothing

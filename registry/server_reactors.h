@@ -78,15 +78,19 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
  public:
   using Hook = std::function<void(const Response&)>;
 
-  UnaryReactor(Wire* response, CountedCall counted)
-      : state_(std::make_shared<State>(this, response, counted)) {}
+  UnaryReactor(Wire* response, CountedCall counted, std::function<void()> on_cancel)
+      : state_(std::make_shared<State>(this, response, counted)),
+        on_cancel_(std::move(on_cancel)) {}
 
   // Calls `start` with the callback to give to the registry. `on_success`, if given, sees the
-  // response before the client. `token` is kept until the registry has answered.
+  // response before the client. `token` is kept until the registry has answered. `on_cancel`, if
+  // given, runs when the client has gone and the call is finished, after what made the call has
+  // returned: it may drop the callback if the registry has not been called yet.
   template <typename Start>
   static UnaryReactor* Run(Wire* response, std::shared_ptr<void> token, CountedCall counted,
-                           Start start, Hook on_success = nullptr) {
-    auto* reactor = new UnaryReactor(response, counted);
+                           Start start, Hook on_success = nullptr,
+                           std::function<void()> on_cancel = nullptr) {
+    auto* reactor = new UnaryReactor(response, counted, std::move(on_cancel));
     const std::shared_ptr<State> state = reactor->state_;
     auto answer = std::make_unique<Answer>(state, std::move(token), std::move(on_success));
     const absl::Status status = Guarded([&] {
@@ -167,10 +171,12 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
 
   void OnCancel() override {
     state_->Finish(absl::CancelledError("the client cancelled the call"));
+    if (on_cancel_) on_cancel_();  // OnDone comes after the return
   }
   void OnDone() override { delete this; }
 
   const std::shared_ptr<State> state_;
+  const std::function<void()> on_cancel_;
 };
 
 // A stream of renewals. Answers come in the order in which the registry gives them.
@@ -197,13 +203,15 @@ class RenewalReactor final : public ExchangeReactor {
 // A Subscribe stream, on encoded messages.
 class SubscribeReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  // `on_done` runs when gRPC is done with the stream.
+  // `withdraw` is called when the client has gone: true means that Start will not be called any
+  // more. `on_done` runs when gRPC is done with the stream.
   SubscribeReactor(grpc::CallbackServerContext* context, const SubscribeRequest& request,
                    std::shared_ptr<EventCache> cache, CallStats* stats,
-                   std::function<void()> on_done);
+                   std::function<bool()> withdraw, std::function<void()> on_done);
 
   // Subscribes at `registry`, unless the stream has ended meanwhile. To be called once, on any
-  // thread, or State::Started in its place. The reactor may be gone when it returns.
+  // thread, or State::Started in its place, unless it is withdrawn. The reactor may be gone when it
+  // returns.
   void Start(Registry* registry, const SubscribeRequest& request);
 
   class State;
@@ -215,6 +223,7 @@ class SubscribeReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>
   void OnDone() override;
 
   const std::shared_ptr<State> state_;
+  const std::function<bool()> withdraw_;
   const std::function<void()> on_done_;
   std::unique_ptr<SubscribeStream> stream_;
 };

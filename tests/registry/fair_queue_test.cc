@@ -1,8 +1,11 @@
 #include "registry/fair_queue.h"
 
+#include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -17,33 +20,83 @@ namespace {
 
 using ::testing::ElementsAre;
 
+// The next task; it stays under way.
+template <typename Task>
+Task Next(FairQueue<Task>& queue) {
+  return std::move(queue.Pop().task);
+}
+
 TEST(FairQueue, OwnersTakeTurns) {
   FairQueue<std::string> queue;
   EXPECT_TRUE(queue.empty());
   for (const char* const task : {"a1", "a2", "a3", "b1", "c1", "c2"}) {
     queue.Push(std::string(1, task[0]), task);
   }
+  // On one thread.
   std::vector<std::string> order;
-  while (!queue.empty()) order.push_back(queue.Pop());
+  while (!queue.empty()) {
+    const auto next = queue.Pop();
+    EXPECT_EQ(next.owner, next.task.substr(0, 1));
+    order.push_back(next.task);
+    queue.Done(next.owner);
+  }
   EXPECT_THAT(order, ElementsAre("a1", "b1", "c1", "a2", "c2", "a3"));
 }
 
-TEST(FairQueue, WhoComesLaterDoesNotWaitForAllOfOneThatCameBefore) {
+TEST(FairQueue, OneWhoHasNothingUnderWayIsNext) {
   FairQueue<std::string> queue;
   for (int i = 0; i < 1000; ++i) queue.Push("a", "a");
-  queue.Pop();
-  queue.Push("b", "b");
-  EXPECT_EQ(queue.Pop(), "a");
-  EXPECT_EQ(queue.Pop(), "b");
+  // On three threads.
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Next(queue), "a");
+  queue.Push("b", "b1");
+  queue.Push("b", "b2");
+  queue.Done("a");
+  EXPECT_EQ(Next(queue), "b1");
+  // Both have some: they take turns.
+  queue.Done("a");
+  EXPECT_EQ(Next(queue), "a");
+  queue.Done("a");
+  EXPECT_EQ(Next(queue), "b2");
+}
+
+TEST(FairQueue, ThreadsThatWouldBeIdleAreForThoseWhoHaveMuch) {
+  FairQueue<std::string> queue;
+  for (const char* const task : {"a1", "b1", "a2", "b2", "a3"}) {
+    queue.Push(std::string(1, task[0]), task);
+  }
+  std::vector<std::string> order;
+  while (!queue.empty()) order.push_back(Next(queue));
+  EXPECT_THAT(order, ElementsAre("a1", "b1", "a2", "b2", "a3"));
+}
+
+TEST(FairQueue, WhatIsRemovedDoesNotComeOut) {
+  FairQueue<std::string> queue;
+  EXPECT_EQ(queue.Remove({}), std::nullopt);
+  const auto first = queue.Push("a", "a1");
+  const auto second = queue.Push("a", "a2");
+  const auto third = queue.Push("a", "a3");
+  const auto only = queue.Push("b", "b1");
+  EXPECT_EQ(queue.Remove(second), "a2");
+  EXPECT_EQ(queue.Remove(second), std::nullopt);
+  EXPECT_EQ(queue.Remove(only), "b1");
+  EXPECT_EQ(Next(queue), "a1");
+  EXPECT_EQ(queue.Remove(first), std::nullopt) << "it is under way";
+  EXPECT_EQ(queue.Remove(third), "a3");
+  EXPECT_TRUE(queue.empty());
+  queue.Push("a", "a4");
+  queue.Done("a");
+  EXPECT_EQ(Next(queue), "a4");
 }
 
 TEST(FairQueue, TakesWhatCannotBeCopied) {
   FairQueue<std::unique_ptr<int>> queue;
-  queue.Push("", std::make_unique<int>(7));
-  EXPECT_EQ(*queue.Pop(), 7);
+  const auto place = queue.Push("", std::make_unique<int>(7));
+  queue.Push("", std::make_unique<int>(8));
+  EXPECT_EQ(**queue.Remove(place), 7);
+  EXPECT_EQ(*Next(queue), 8);
 }
 
-// The invariants, with nothing lost or doubled.
+// The invariants, with nothing lost or doubled, on several threads.
 TEST(FairQueue, AtRandomNoOwnerWaitsForTwoOfAnother) {
   const char* const given = std::getenv("FAILBACK_TEST_SEED");
   const uint64_t seed =
@@ -52,34 +105,55 @@ TEST(FairQueue, AtRandomNoOwnerWaitsForTwoOfAnother) {
   std::mt19937_64 random(seed);
   struct Owner {
     int pushed = 0;
-    int popped = 0;
-    // Those whose tasks have come out since this one came, or had its turn.
+    int under_way = 0;
+    std::map<int, FairQueue<int>::Place> waiting;  // by number
+    // Those whose tasks have come out while this one waited and had none under way.
     std::multiset<std::string> before;
   };
-  FairQueue<std::pair<std::string, int>> queue;
+  FairQueue<int> queue;
   std::map<std::string, Owner> owners;
-  int waiting = 0;
-  for (int step = 0; step < 20000; ++step) {
+  std::vector<std::string> under_way;
+  int64_t waiting = 0;
+  for (int step = 0; step < 40000; ++step) {
+    const std::string name(1, static_cast<char>('a' + random() % 6));
+    Owner& owner = owners[name];
     // Fills, then empties, and again.
-    if (random() % 100 < (step / 1000 % 2 == 0 ? 60u : 40u)) {
-      const std::string name(1, static_cast<char>('a' + random() % 6));
-      Owner& owner = owners[name];
-      if (owner.pushed == owner.popped) owner.before.clear();
-      queue.Push(name, {name, owner.pushed++});
+    const bool fills = step / 1000 % 2 == 0;
+    const uint64_t die = random() % 100;
+    if (die < (fills ? 45u : 25u)) {
+      if (owner.waiting.empty()) owner.before.clear();
+      owner.waiting[owner.pushed] = queue.Push(name, owner.pushed);
+      ++owner.pushed;
       ++waiting;
-    } else if (waiting > 0) {
-      ASSERT_FALSE(queue.empty());
-      const auto [name, number] = queue.Pop();
+    } else if (die < 55) {
+      if (owner.waiting.empty()) continue;
+      const auto gone =
+          std::next(owner.waiting.begin(), static_cast<int>(random() % owner.waiting.size()));
+      ASSERT_EQ(queue.Remove(gone->second), gone->first);
+      owner.waiting.erase(gone);
       --waiting;
-      ASSERT_EQ(number, owners[name].popped++) << name;
-      owners[name].before.clear();
-      for (auto& [other, owner] : owners) {
-        if (other == name || owner.pushed == owner.popped) continue;
-        owner.before.insert(name);
-        ASSERT_EQ(owner.before.count(name), 1u) << other << " waits for " << name << " again";
+    } else if (waiting > 0 && under_way.size() < 3) {
+      const auto [served, number] = queue.Pop();
+      Owner& its = owners[served];
+      ASSERT_FALSE(its.waiting.empty());
+      ASSERT_EQ(number, its.waiting.begin()->first) << served;
+      its.waiting.erase(its.waiting.begin());
+      --waiting;
+      ++its.under_way;
+      under_way.push_back(served);
+      for (auto& [other, waiter] : owners) {
+        if (waiter.waiting.empty() || waiter.under_way > 0) continue;
+        waiter.before.insert(served);
+        ASSERT_EQ(waiter.before.count(served), 1u) << other << " waits for " << served << " again";
       }
+    } else if (!under_way.empty()) {
+      std::swap(under_way[random() % under_way.size()], under_way.back());
+      Owner& its = owners[under_way.back()];
+      queue.Done(under_way.back());
+      under_way.pop_back();
+      if (--its.under_way == 0) its.before.clear();
     }
-    ASSERT_EQ(queue.empty(), waiting == 0);
+    ASSERT_EQ(queue.size(), waiting);
   }
 }
 

@@ -1,6 +1,7 @@
 // Who may do what, over the wire: the registry on an embedded store, callers with tokens, and rules
 // that change.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -31,6 +32,7 @@
 #include "tests/registry/fake_registry.h"
 #include "tests/registry/registry_calls.h"
 #include "tests/registry/wire/register_stream_client.h"
+#include "tests/util/eventually.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -515,8 +517,6 @@ class SlowReads {
         MutexLock lock(&mu_);
         while (permits_ == 0) changed_.Wait(&mu_);
         --permits_;
-      } else {
-        others_begun_ = true;
       }
       return ListResponse();
     });
@@ -559,13 +559,17 @@ class SlowReads {
     return true;
   }
 
+  // Whether so many come to wait for their turn.
+  bool WaitForWaiting(int64_t count) {
+    return Eventually([&] { return server_->Stats().reads_waiting == count; });
+  }
+
   // So many slow ones may end.
   void Permit(int count) {
     MutexLock lock(&mu_);
     permits_ += count;
     changed_.SignalAll();
   }
-  bool others_begun() const { return others_begun_; }
   FakeRegistry& fake() { return fake_; }
 
  private:
@@ -580,7 +584,6 @@ class SlowReads {
   Mutex mu_;
   CondVar changed_;
   int permits_ ABSL_GUARDED_BY(mu_) = 0;
-  std::atomic<bool> others_begun_ = false;
   FakeRegistry fake_;
   std::deque<Call> calls_;
   std::unique_ptr<RegistryServer> server_;
@@ -592,15 +595,15 @@ TEST_F(AccessTest, NoCallersSlowReadsHoldUpThoseOfOthers) {
   SlowReads slow(absl::StrCat("unix:", folder_.File("reads")), access_, 10 * kReads);
   for (int i = 0; i < kReads; ++i) slow.List(As("orders"), "orders");
   ASSERT_TRUE(slow.WaitForCalls(kReads));
+  // On all threads for reads.
+  const size_t begun = std::max<size_t>(std::thread::hardware_concurrency() / 2, 1);
+  ASSERT_TRUE(slow.fake().lists.WaitForRequests(begun));
   slow.List(As("reader"), "other");
-  ASSERT_TRUE(slow.WaitForCalls(kReads + 1));
-  // As threads become free, one by one, its turn comes long before the others have been served.
-  for (int i = 0; i < kReads / 2 && !slow.others_begun(); ++i) {
-    const size_t begun = slow.fake().lists.request_count();
-    slow.Permit(1);
-    ASSERT_TRUE(slow.fake().lists.WaitForRequests(begun + 1));
-  }
-  EXPECT_TRUE(slow.others_begun());
+  ASSERT_TRUE(slow.WaitForWaiting(static_cast<int64_t>(kReads - begun + 1)));
+  // As soon as one thread becomes free, its turn comes.
+  slow.Permit(1);
+  ASSERT_TRUE(slow.fake().lists.WaitForRequests(begun + 1));
+  EXPECT_EQ(slow.fake().lists.requests()[begun].selector().service(), "other");
   EXPECT_EQ(slow.End(kReads), absl::OkStatus());
   slow.Permit(kReads);
   for (int i = 0; i < kReads; ++i) EXPECT_EQ(slow.End(i), absl::OkStatus());

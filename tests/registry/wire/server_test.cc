@@ -77,6 +77,86 @@ TEST_F(ServerTest, ReadsDoNotHoldUpRenewals) {
   for (const auto& read : reads) EXPECT_TRUE(read.Get().ok());
 }
 
+// Whether the client has cancelled, has closed its connection, or its deadline has passed.
+TEST_F(ServerTest, AReadWhoseClientHasGoneIsNotCarriedOut) {
+  // As many as the server's threads for reads.
+  const size_t begun = std::max<size_t>(std::thread::hardware_concurrency() / 2, 1);
+  constexpr int kReads = 100;
+  absl::Notification release;
+  fake_.lists.AnswerWith([&](const ListRequest&) {
+    release.WaitForNotification();
+    return ListResponse();
+  });
+  StartServer(ListenOn(Transport::kTcp));
+  const auto wait_for = [&](size_t calls, int64_t subscriptions) {
+    return Eventually([&] {
+      const RegistryServer::Statistics stats = server_->Stats();
+      return stats.calls_in_flight == static_cast<int>(calls) &&
+             stats.subscriptions == subscriptions;
+    });
+  };
+  const auto stays = NewClient();
+  std::vector<Answered<ListResponse>> answers;
+  for (size_t i = 0; i < begun; ++i) {
+    answers.push_back(CallAsync(*stays, &Registry::List, ListRequest()));
+  }
+  ASSERT_TRUE(fake_.lists.WaitForRequests(begun));
+  auto goes = NewClient();
+  std::vector<Answered<ListResponse>> gone;
+  std::vector<std::unique_ptr<SubscribeStream>> streams;
+  for (int i = 0; i < kReads; ++i) {
+    gone.push_back(CallAsync(*goes, &Registry::List, ListRequest()));
+    streams.push_back(goes->Subscribe({}, std::make_shared<RecordingListener>()));
+  }
+  EXPECT_TRUE(wait_for(begun + kReads, kReads));
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().reads_waiting == 2 * kReads; }));
+  streams.clear();
+  goes.reset();
+  // All threads are still with the first ones.
+  EXPECT_TRUE(wait_for(begun, 0)) << "those that wait have given up their places";
+  EXPECT_EQ(server_->Stats().reads_waiting, 0);
+  for (const auto& answer : gone) EXPECT_FALSE(answer.Get().ok());
+  GrpcRegistryOptions hasty;
+  hasty.call_timeout = absl::Milliseconds(500);
+  const auto impatient = NewClient(hasty);
+  for (int i = 0; i < kReads; ++i) {
+    gone.push_back(CallAsync(*impatient, &Registry::List, ListRequest()));
+  }
+  for (const auto& answer : gone) EXPECT_FALSE(answer.Get().ok());
+  EXPECT_TRUE(wait_for(begun, 0));
+  answers.push_back(CallAsync(*stays, &Registry::List, ListRequest()));
+  EXPECT_TRUE(wait_for(begun + 1, 0));
+  release.Notify();
+  for (const auto& answer : answers) EXPECT_TRUE(answer.Get().ok());
+  EXPECT_EQ(fake_.lists.request_count(), begun + 1);
+  EXPECT_TRUE(fake_.subscriptions().empty());
+}
+
+// Where callers have no names.
+TEST_F(ServerTest, NoConnectionsListsTakeAllCalls) {
+  RegistryServer::Options options;
+  options.max_calls_in_flight = 4;
+  StartServer(ListenOn(Transport::kTcp), options);
+  fake_.lists.Hold();
+  const auto client = NewClient();
+  std::vector<Answered<ListResponse>> lists;
+  for (int i = 0; i < 2; ++i) {
+    lists.push_back(CallAsync(*client, &Registry::List, ListRequest()));
+  }
+  ASSERT_TRUE(fake_.lists.WaitForRequests(2));
+  const absl::Status refused = List(*client).status();
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_OVERLOADED) << refused;
+  EXPECT_TRUE(RetryDelayOf(refused).has_value());
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("at most 2 (Lists of one connection, its share of 4 calls) are allowed"));
+  const auto neighbour = NewClient();
+  lists.push_back(CallAsync(*neighbour, &Registry::List, ListRequest()));
+  EXPECT_TRUE(fake_.lists.WaitForRequests(3));
+  fake_.lists.Release();
+  for (const auto& list : lists) EXPECT_TRUE(list.Get().ok());
+  EXPECT_TRUE(List(*client).ok()) << "there is room again";
+}
+
 TEST_F(ServerTest, CallsBeyondTheLimitAreRefusedWithADelay) {
   RegistryServer::Options options;
   options.max_calls_in_flight = 2;

@@ -48,9 +48,9 @@ class SubscribeService
  public:
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Subscribe(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer*) override {
-    auto* reactor =
-        new SubscribeReactor(context, SubscribeRequest(), std::make_shared<EventCache>(), &stats_,
-                             [this] { done_.set_value(); });
+    auto* reactor = new SubscribeReactor(
+        context, SubscribeRequest(), std::make_shared<EventCache>(), &stats_, [] { return false; },
+        [this] { done_.set_value(); });
     made_.set_value(reactor);
     return reactor;
   }
