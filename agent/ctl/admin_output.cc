@@ -66,12 +66,12 @@ std::string FormatMark(const registry::v1::OfflineMark& mark, absl::Time now) {
 std::string StatusOf(const InstanceRecord& record, absl::Time now, const Palette& palette) {
   const ServiceInstance& instance = record.instance();
   const std::string state = FormatState(record);
-  const char* const means = state == "pending" || state == "parked"
-                                ? ": not acknowledged by the registry"
-                            : state == "superseded" ? ": another holds the key, or held it until lately"
-                            : state == "lapsed"     ? ": the session has run out, it may be gone"
-                            : state == "held"       ? ": the session is past its TTL"
-                                                    : "";
+  const char* const means =
+      state == "pending" || state == "parked" ? ": not acknowledged by the registry"
+      : state == "superseded"                 ? ": another holds the key, or held it until lately"
+      : state == "lapsed"                     ? ": the session has run out, it may be gone"
+      : state == "held"                       ? ": the session is past its TTL"
+                                              : "";
   const std::string health = FormatHealth(instance);
   // The mark comes after its word, so that being held comes last.
   const bool both = record.held() && state != health && HasState(record, health);
