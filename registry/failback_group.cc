@@ -400,8 +400,9 @@ absl::Status FailbackGroup::CheckUpstream(const std::string& field,
     if (member.name == upstream) return absl::OkStatus();
     names.push_back(member.name);
   }
-  return InvalidField(field, absl::StrCat("'", upstream, "' is not an upstream of this agent, as ",
-                                          absl::StrJoin(names, ", ")));
+  return InvalidField(field,
+                      absl::StrCat(Quoted(upstream), " is not an upstream of this agent, as ",
+                                   absl::StrJoin(names, ", ")));
 }
 
 std::unique_ptr<SubscribeStream> FailbackGroup::Subscribe(
@@ -612,8 +613,8 @@ absl::StatusOr<int64_t> FailbackGroup::ForPending(const agent::v1::PendingSelect
   }
   if (!unknown.empty()) {
     return Refusal(registry::v1::ERROR_REASON_NOT_FOUND,
-                   absl::StrCat("\"", *unknown.begin(),
-                                "\" is not pending; `failbackctl pending` lists what is"));
+                   absl::StrCat(Quoted(*unknown.begin(), kMaxQuotedId),
+                                " is not pending; `failbackctl pending` lists what is"));
   }
   int64_t sum = 0;
   for (size_t i = 0; i < members->size(); ++i) {

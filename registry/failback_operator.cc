@@ -148,8 +148,8 @@ absl::StatusOr<std::vector<FailbackRegistry::Core::RecordPtr>> FailbackRegistry:
   for (const auto& [selector, record] : watches_) look(record);
   if (!wanted.empty()) {
     return absl::NotFoundError(
-        absl::StrCat("\"", *std::min_element(wanted.begin(), wanted.end()),
-                     "\" is not pending; `failbackctl pending` lists what is"));
+        absl::StrCat(Quoted(*std::min_element(wanted.begin(), wanted.end()), kMaxQuotedId),
+                     " is not pending; `failbackctl pending` lists what is"));
   }
   return found;
 }

@@ -22,13 +22,6 @@ namespace {
 
 constexpr uint32_t kMaxPort = 65535;
 constexpr uint32_t kMaxWeight = 65535;
-constexpr size_t kMaxQuoted = 64;
-
-// A value as an error message shows it: quoted, on one line, not too long.
-std::string Quoted(std::string_view value) {
-  const std::string begin(value.substr(0, kMaxQuoted));
-  return absl::StrCat("\"", absl::CHexEscape(begin), value.size() <= kMaxQuoted ? "\"" : "\"...");
-}
 
 absl::Status Invalid(const FieldPath& path, const std::string& description) {
   return InvalidField(path.ToString(), description);
@@ -269,6 +262,11 @@ std::vector<absl::Status> ValidateItems(const Items& items, const char* field,
 }
 
 }  // namespace
+
+std::string Quoted(std::string_view value, size_t max) {
+  const std::string begin(value.substr(0, max));
+  return absl::StrCat("\"", absl::CHexEscape(begin), value.size() <= max ? "\"" : "\"...");
+}
 
 std::string FieldPath::ToString() const {
   std::string text = parent_ == nullptr ? std::string() : parent_->ToString();

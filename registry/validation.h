@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -71,6 +72,11 @@ class FieldPath {
   const char* name_ = "";
   int index_ = -1;
 };
+
+// A value as an error message shows it: quoted, on one line, of its bytes `max` at most.
+inline constexpr size_t kMaxQuoted = 64;
+inline constexpr size_t kMaxQuotedId = 1024;  // of a pending operation: a key and more
+std::string Quoted(std::string_view value, size_t max = kMaxQuoted);
 
 // Spells out what may be left empty: the namespace.
 void NormalizeKey(InstanceKey* key);

@@ -333,7 +333,7 @@ TEST(CtlUpstreamsTest, TwoRegistriesAtOnceAndThenOne) {
                                  HasSubstr("upstream      new, grpc://")));
     const RunResult elsewhere = Ctl(agent.address(), {"retry", "--upstream", "none"});
     EXPECT_EQ(elsewhere.status, 1);
-    EXPECT_THAT(elsewhere.err, HasSubstr("'none' is not an upstream of this agent, as old, new"));
+    EXPECT_THAT(elsewhere.err, HasSubstr("\"none\" is not an upstream of this agent, as old, new"));
     EXPECT_EQ(ListedIds(agent.address(), "orders").size(), 2u);
     agent.Kill();
   }

@@ -249,7 +249,7 @@ TEST_F(FailbackGroupTest, Rule14_RetriesAreTheUpstreamsOwn) {
   selector.set_upstream("none");
   EXPECT_EQ(
       group_->Retry(selector).status(),
-      InvalidField("selector.upstream", "'none' is not an upstream of this agent, as old, new"));
+      InvalidField("selector.upstream", "\"none\" is not an upstream of this agent, as old, new"));
 }
 
 TEST_F(FailbackGroupTest, Rule14_OneSessionAtAll) {
@@ -314,7 +314,7 @@ TEST_F(FailbackGroupTest, Rule14_ASubscriptionMayNameOne) {
   Subscribe(lost, "none");
   ASSERT_TRUE(lost->end.has_value());
   EXPECT_EQ(*lost->end,
-            InvalidField("upstream", "'none' is not an upstream of this agent, as old, new"));
+            InvalidField("upstream", "\"none\" is not an upstream of this agent, as old, new"));
 }
 
 TEST_F(FailbackGroupTest, ASubscriptionOfTheSameNameTakesOverWhereverTheOlderOneIs) {
@@ -366,7 +366,10 @@ TEST_F(FailbackGroupTest, Rule14_ListMergesOrNamesOne) {
   };
   EXPECT_THAT(list(""), ElementsAre("a 1", "b 1", "c 2"));
   EXPECT_THAT(list("new"), ElementsAre("b 2", "c 2"));
-  EXPECT_THAT(list("none"), ElementsAre(HasSubstr("'none' is not an upstream")));
+  EXPECT_THAT(list("none"), ElementsAre(HasSubstr("\"none\" is not an upstream")));
+  EXPECT_THAT(list("\x1b[31mred\n"),
+              ElementsAre(HasSubstr(R"("\x1b[31mred\n" is not an upstream)")))
+      << "a terminal acts on none of it";
 }
 
 // One of them is unavailable, and nothing is known of it: the others' is the answer, marked stale.
