@@ -165,6 +165,8 @@ TEST_F(FleetTest, SupersededAtOneOfTwoRegistries_TheOwnerIsTheWinnerThere) {
   Daemon both = Daemon::Agent("two=grpc://" + second.address(),
                               {"--registry", "one=grpc://" + registry_.address(), "--session-ttl",
                                "1s", "--client-name", "agent-9"});
+  // At both, before the other agent's session there.
+  ASSERT_EQ(Ctl(both.address(), {"wait-ready"}).status, 0);
   ASSERT_EQ(Register(both.address(), "b", {"--wait", "acknowledged"}).status, 0);
   Daemon winner = Daemon::Agent(second.address(), {"--session-ttl", "1s", "--client-name", "won"});
   ASSERT_EQ(Register(winner.address(), "a", {"--wait", "acknowledged"}).status, 0);
