@@ -78,8 +78,8 @@ std::string HostName() {
 
 // The error of what only a registry knows.
 absl::Status OnlyAtRegistry(const char* what) {
-  return absl::UnimplementedError(
-      absl::StrCat(what, " are a registry's: ask failback-registry, not the agent"));
+  return Refusal(registry::v1::ERROR_REASON_UNSUPPORTED,
+                 absl::StrCat(what, " are a registry's: ask failback-registry, not the agent"));
 }
 
 }  // namespace
@@ -168,10 +168,10 @@ absl::StatusOr<InstanceDescription> UnlessUnknown(const InstanceKey& key,
       description->pending_size() > 0) {
     return description;
   }
-  return absl::NotFoundError(
-      absl::StrCat("key: ", KeyText(key),
-                   " is not registered, and nothing is remembered of it since "
-                   "the daemon started"));
+  return Refusal(registry::v1::ERROR_REASON_NOT_FOUND,
+                 absl::StrCat("key: ", KeyText(key),
+                              " is not registered, and nothing is remembered of it since "
+                              "the daemon started"));
 }
 
 void Admin::DescribeInstance(const DescribeInstanceRequest& request,

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "registry/errors.h"
 
 namespace failback {
 namespace {
@@ -41,7 +42,8 @@ absl::StatusOr<std::string> PercentDecode(std::string_view text, bool plus) {
       out += static_cast<char>(HexDigit(text[i + 1]) * 16 + HexDigit(text[i + 2]));
       i += 2;
     } else {
-      return absl::InvalidArgumentError(
+      return InvalidField(
+          plus ? "query" : "path",
           absl::StrCat("'", std::string(text), "' is not percent-encoded: two digits follow a %"));
     }
   }
@@ -76,7 +78,8 @@ absl::Status CheckHost(std::string_view host, const std::vector<std::string>& al
                   [&](const std::string& known) { return absl::EqualsIgnoreCase(known, name); })) {
     return absl::OkStatus();
   }
-  return absl::PermissionDeniedError(
+  return Refusal(
+      registry::v1::ERROR_REASON_ACCESS_DENIED,
       absl::StrCat("Host: '", std::string(host),
                    "' is not a name of this server; use its IP address or localhost, or add the "
                    "name to admin.hosts"));

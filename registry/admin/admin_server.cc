@@ -95,9 +95,9 @@ int HttpStatusOf(absl::StatusCode code) {
   }
 }
 
-std::string ErrorJson(const std::string& code, const absl::Status& status) {
+std::string ErrorJson(const absl::Status& status) {
   admin::v1::Error error;
-  error.set_code(code);
+  error.set_code(absl::StatusCodeToString(status.code()));
   error.set_message(std::string(status.message()));
   error.set_reason(ReasonText(status));
   for (const char* key : {"limit", "actual", "rank", "generation"}) {
@@ -108,44 +108,47 @@ std::string ErrorJson(const std::string& code, const absl::Status& status) {
   if (const auto delay = RetryDelayOf(status); delay.has_value()) {
     (*error.mutable_details())["retry_delay"] = absl::FormatDuration(*delay);
   }
-  google::protobuf::util::JsonPrintOptions options;
-  options.always_print_primitive_fields = true;
   std::string json;
-  (void)google::protobuf::util::MessageToJsonString(error, &json, options);
+  (void)google::protobuf::util::MessageToJsonString(error, &json);
   return json;
 }
 
-AdminResponse ErrorWith(int http_status, const std::string& code, const std::string& message) {
-  AdminResponse response;
+// With another HTTP status than that of the code.
+AdminResponse ErrorWith(int http_status, const absl::Status& status) {
+  AdminResponse response = AdminResponse::Error(status);
   response.status = http_status;
-  response.body = ErrorJson(code, absl::UnknownError(message));
   return response;
+}
+
+AdminResponse TooLarge(int http_status, const char* part, size_t limit) {
+  return ErrorWith(http_status,
+                   Refusal(registry::v1::ERROR_REASON_TOO_LARGE,
+                           absl::StrCat("the ", part, " is larger than ", limit, " bytes"),
+                           {{"limit", absl::StrCat(limit)}}));
 }
 
 std::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
 
-// Why a proxy on the way may have read this request as another one, or as two; null: it has not.
-const char* Ambiguous(const HttpRequest& request) {
-  if (request.count(http::field::host) > 1) return "Host: there is more than one";
+// Why a proxy on the way may have read this request as another one, or as two; OK: it has not.
+absl::Status Ambiguous(const HttpRequest& request) {
+  if (request.count(http::field::host) > 1) return InvalidField("Host", "there is more than one");
   const auto coding = request.find(http::field::transfer_encoding);
-  if (coding == request.end()) return nullptr;
+  if (coding == request.end()) return absl::OkStatus();
   if (request.count(http::field::transfer_encoding) > 1 ||
       !beast::iequals(coding->value(), "chunked") || request.version() != 11) {
-    return "Transfer-Encoding: only chunked is taken, once, in HTTP/1.1";
+    return InvalidField("Transfer-Encoding", "only chunked is taken, once, in HTTP/1.1");
   }
   return request.count(http::field::content_length) > 0
-             ? "Content-Length: not together with Transfer-Encoding"
-             : nullptr;
+             ? InvalidField("Content-Length", "not together with Transfer-Encoding")
+             : absl::OkStatus();
 }
 
 bool SameBytes(const std::string& a, const std::string& b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-AdminResponse NotAuthorized(int status, const std::string& code, const std::string& message) {
-  AdminResponse response = ErrorWith(status, code, message);
-  if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  return response;
+AdminResponse Denied(const std::string& message) {
+  return AdminResponse::Error(Refusal(registry::v1::ERROR_REASON_ACCESS_DENIED, message));
 }
 
 }  // namespace
@@ -178,7 +181,7 @@ AdminResponse AdminResponse::Text(std::string body) {
 AdminResponse AdminResponse::Error(const absl::Status& status) {
   AdminResponse response;
   response.status = HttpStatusOf(status.code());
-  response.body = ErrorJson(absl::StatusCodeToString(status.code()), status);
+  response.body = ErrorJson(status);
   if (const auto delay = RetryDelayOf(status); delay.has_value()) {
     response.headers.emplace_back(
         "Retry-After", absl::StrCat(absl::ToInt64Seconds(absl::Ceil(*delay, absl::Seconds(1)))));
@@ -328,24 +331,20 @@ class AdminServer::Impl::Connection : public std::enable_shared_from_this<Connec
  private:
   void OnRead(const error_code& error) {
     if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-      return Write(ErrorWith(
-          431, "INVALID_ARGUMENT",
-          absl::StrCat("the header is larger than ", impl_->options_.max_header_bytes, " bytes")));
+      return Write(TooLarge(431, "header", impl_->options_.max_header_bytes));
     }
     if (error == http::error::body_limit) {
-      return Write(ErrorWith(
-          413, "INVALID_ARGUMENT",
-          absl::StrCat("the body is larger than ", impl_->options_.max_body_bytes, " bytes")));
+      return Write(TooLarge(413, "body", impl_->options_.max_body_bytes));
     }
     if (error.category() == http::make_error_code(http::error::bad_method).category() &&
         error != http::error::end_of_stream && error != http::error::partial_message) {
-      return Write(
-          ErrorWith(400, "INVALID_ARGUMENT", absl::StrCat("not HTTP/1.1: ", error.message())));
+      return Write(AdminResponse::Error(
+          absl::InvalidArgumentError(absl::StrCat("not HTTP/1.1: ", error.message()))));
     }
     if (error) return Close();
-    if (const char* wrong = Ambiguous(parser_->get()); wrong != nullptr) {
+    if (const absl::Status clear = Ambiguous(parser_->get()); !clear.ok()) {
       ambiguous_ = true;
-      return Write(ErrorWith(400, "INVALID_ARGUMENT", wrong));
+      return Write(AdminResponse::Error(clear));
     }
     // Until it is answered nothing is awaited from the client.
     stream_.expires_never();
@@ -556,32 +555,34 @@ std::optional<AdminResponse> AdminServer::Impl::RefuseChange(const HttpRequest& 
   if ((!origin.empty() &&
        origin != absl::StrCat("http://", std::string(View(request[http::field::host])))) ||
       (!site.empty() && site != "same-origin" && site != "none")) {
-    return NotAuthorized(403, "PERMISSION_DENIED", "the request comes from a page of another site");
+    return Denied("the request comes from a page of another site");
   }
   if (options_.token_file.empty()) {
-    return NotAuthorized(
-        403, "PERMISSION_DENIED",
+    return Denied(
         "changes need a token, and none is configured: put `token_file: "
         "/etc/failback/admin.token` under `admin:`, a file with a secret of your own");
   }
   const absl::StatusOr<std::string> token = ReadAdminToken(options_.token_file);
   if (!token.ok()) {
-    return AdminResponse::Error(absl::PermissionDeniedError(absl::StrCat(
-        "admin.token_file: ", token.status().message(), "; nothing can be changed without it")));
+    return Denied(absl::StrCat("admin.token_file: ", token.status().message(),
+                               "; nothing can be changed without it"));
   }
   std::string_view shown = View(request[http::field::authorization]);
   constexpr std::string_view kBearer = "Bearer ";
   const bool bearer = absl::StartsWithIgnoreCase(absl::string_view(shown.data(), shown.size()),
                                                  absl::string_view(kBearer.data(), kBearer.size()));
   if (!bearer || !SameBytes(std::string(shown.substr(kBearer.size())), *token)) {
-    return NotAuthorized(401, "UNAUTHENTICATED",
-                         bearer ? "Authorization: the token is not the one in admin.token_file"
-                                : "Authorization: a change needs `Bearer` and the token in "
-                                  "admin.token_file");
+    AdminResponse response = AdminResponse::Error(
+        Refusal(registry::v1::ERROR_REASON_CREDENTIALS_NEEDED,
+                bearer ? "Authorization: the token is not the one in admin.token_file"
+                       : "Authorization: a change needs `Bearer` and the token in "
+                         "admin.token_file"));
+    response.headers.emplace_back("WWW-Authenticate", "Bearer");
+    return response;
   }
   const std::string_view type = View(request[http::field::content_type]);
   if (!request.body().empty() && type.substr(0, type.find(';')) != "application/json") {
-    return ErrorWith(415, "INVALID_ARGUMENT", "Content-Type: only application/json is taken");
+    return ErrorWith(415, InvalidField("Content-Type", "only application/json is taken"));
   }
   return std::nullopt;
 }
@@ -601,14 +602,14 @@ std::optional<AdminResponse> AdminServer::Impl::Dispatch(const HttpRequest& requ
   if (match->handler == nullptr) {
     if (!match->allowed.empty()) {
       const std::string allowed = absl::StrJoin(match->allowed, ", ");
-      AdminResponse response =
-          ErrorWith(405, "UNIMPLEMENTED", absl::StrCat(call.path, " takes ", allowed));
+      AdminResponse response = ErrorWith(405, Refusal(registry::v1::ERROR_REASON_UNSUPPORTED,
+                                                      absl::StrCat(call.path, " takes ", allowed)));
       response.headers.emplace_back("Allow", allowed);
       return response;
     }
-    return ErrorWith(404, "NOT_FOUND",
-                     absl::StrCat("there is no ", call.path, "; there are ",
-                                  absl::StrJoin(router.paths(), ", ")));
+    return AdminResponse::Error(Refusal(registry::v1::ERROR_REASON_NOT_FOUND,
+                                        absl::StrCat("there is no ", call.path, "; there are ",
+                                                     absl::StrJoin(router.paths(), ", "))));
   }
   auto query = ParseQuery(mark == std::string::npos ? "" : target.substr(mark + 1));
   if (!query.ok()) return AdminResponse::Error(query.status());

@@ -260,6 +260,43 @@ TEST_F(AdminServerTest, LargeBodiesAndHeadersAndJunkAreRefused) {
   EXPECT_EQ(changes_, 1);
 }
 
+TEST_F(AdminServerTest, ARefusalHasItsReason) {
+  AdminServer::Options options;
+  options.token_file = WriteToken("t");
+  options.max_body_bytes = 1000;
+  options.max_header_bytes = 2000;
+  Serve(options);
+  const HttpHeaders bearer = {{"Authorization", "Bearer t"}};
+  const auto reason = [](const HttpAnswer& answer) {
+    constexpr char kBegin[] = "\"reason\":\"";
+    const size_t at = answer.body.find(kBegin);
+    if (at == std::string::npos) return absl::StrCat(answer.status);
+    const size_t begin = at + sizeof(kBegin) - 1;
+    return absl::StrCat(answer.status, " ",
+                        answer.body.substr(begin, answer.body.find('"', begin) - begin));
+  };
+  EXPECT_EQ(reason(Get("/echo/%zz/b")), "400 INVALID_FIELD");
+  EXPECT_EQ(reason(Get("/echo/a/b?q=%4")), "400 INVALID_FIELD");
+  EXPECT_EQ(reason(Change({})), "401 CREDENTIALS_NEEDED");
+  EXPECT_EQ(reason(Change({{"Authorization", "Bearer no"}})), "401 CREDENTIALS_NEEDED");
+  EXPECT_EQ(reason(Get("/tagged", {{"Host", "attacker.example"}})), "403 ACCESS_DENIED");
+  EXPECT_EQ(reason(Change({{"Authorization", "Bearer t"}, {"Origin", "null"}})),
+            "403 ACCESS_DENIED");
+  EXPECT_EQ(reason(Get("/nowhere")), "404 NOT_FOUND");
+  EXPECT_EQ(reason(Get("/change")), "405 UNSUPPORTED");
+  const HttpAnswer large = Change(bearer, std::string(1001, 'x'));
+  EXPECT_EQ(reason(large), "413 TOO_LARGE");
+  EXPECT_THAT(large.body, HasSubstr("\"limit\":\"1000\""));
+  EXPECT_EQ(reason(Change({{"Authorization", "Bearer t"}, {"Content-Type", "text/plain"}})),
+            "415 INVALID_FIELD");
+  EXPECT_EQ(reason(Get("/tagged", {{"X-Long", std::string(3000, 'x')}})), "431 TOO_LARGE");
+  HttpConnection junk(address());
+  junk.Send("\x16\x03\x01 what is this\r\n\r\n");
+  EXPECT_EQ(reason(junk.Read()), "400") << "no empty reason";
+  WriteToken("");
+  EXPECT_EQ(reason(Change(bearer)), "403 ACCESS_DENIED");
+}
+
 TEST_F(AdminServerTest, ClientsThatDripDoNotKeepTheirPlaces) {
   AdminServer::Options options;
   options.max_connections = 2;
