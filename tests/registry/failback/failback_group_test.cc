@@ -399,9 +399,19 @@ TEST_F(FailbackGroupTest, Rule14_AMergedListHasWhatIsKnownAndSaysWhenThatIsNothi
       << none.status();
   fakes_["old"]->lists.AnswerWith([](const auto&) { return absl::PermissionDeniedError("no"); });
   EXPECT_TRUE(IsDeniedUpstream(list().status())) << list().status();
+}
+
+// A listing without what the agent may not read would look complete.
+TEST_F(FailbackGroupTest, AMergedListThatOneOfThemDeniesIsNoListOfTheOthers) {
+  ASSERT_EQ(Start({"old", "new"}), absl::OkStatus());
+  fakes_["old"]->lists.AnswerWith([](const auto&) { return absl::PermissionDeniedError("no"); });
   fakes_["new"]->lists.AnswerWith([](const auto&) { return ListResponse(); });
-  EXPECT_TRUE(IsDeniedUpstream(list().status()))
-      << "no listing leaves out what may not be read: " << list().status();
+  ListRequest request;
+  request.mutable_selector()->set_service("orders");
+  Answer<ListResponse> answer;
+  group_->List(request, answer.Catch());
+  EXPECT_EQ(answer.get().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(IsDeniedUpstream(answer.get().status())) << answer.get().status();
 }
 
 // A position of a merged stream is that of no upstream.
