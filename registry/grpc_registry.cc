@@ -173,8 +173,19 @@ template <typename Response>
 struct GrpcRegistry::UnaryCall : PendingOf<Response> {
   void Cancel() override { context.TryCancel(); }
 
+  // Reads the answer. One that did not come, as gRPC drops what is compressed, would else be taken
+  // for an empty one: gRPC's own status is that of the server then.
+  absl::Status Read() {
+    if (!answer.Valid()) {
+      return absl::InternalError(
+          "an answer without a message; one that is compressed is not taken");
+    }
+    return StatusFromGrpc(grpc::SerializationTraits<Response>::Deserialize(&answer, &response));
+  }
+
   grpc::ClientContext context;
   grpc::ByteBuffer request;
+  grpc::ByteBuffer answer;
   Response response;
   GrpcChannels::Picked channel;
 };
@@ -459,11 +470,12 @@ void GrpcRegistry::Core::CallEncoded(const std::string& path, size_t size, Callb
   }
   if (!CurrentTrace().empty()) call->context.AddMetadata(kTraceParent, CurrentTrace());
   call->channel = channels.Pick();
-  grpc::TemplatedGenericStub<grpc::ByteBuffer, Response> stub(call->channel.channel);
-  stub.UnaryCall(&call->context, path, grpc::StubOptions(), &call->request, &call->response,
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(call->channel.channel);
+  stub.UnaryCall(&call->context, path, grpc::StubOptions(), &call->request, &call->answer,
                  [core = shared_from_this(), call](const grpc::Status& grpc_status) {
                    absl::Status status = StatusFromGrpc(grpc_status);
                    core->channels.Report(call->channel, status);
+                   if (status.ok()) status = call->Read();
                    if (status.ok()) status = core->CheckStore(call->channel, call->response);
                    if (status.ok()) {
                      core->Complete<Response>(call, std::move(call->response));

@@ -338,9 +338,11 @@ class Replayer:
 
 
 def _differences(then, now, path=""):
-    """What is told of two plain values that differ. Metadata of an error may get more."""
+    """What is told of two plain values that differ. An error may get a reason that it had not, and more metadata."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in {**then, **now}:
+            if key in ("reason", "metadata") and "code" in then and then.get("reason") is None:
+                continue
             if key == "metadata" and isinstance(then.get(key), list):
                 if not set(then[key]) <= set(now.get(key, [])):
                     yield f"{path}.metadata was {then[key]}, and is {now.get(key)}"

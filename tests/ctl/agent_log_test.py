@@ -77,7 +77,8 @@ class HealthLogTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             mark = os.path.join(folder, "ill")
             config = os.path.join(folder, "agent.yaml")
-            check = {"name": "probe", "interval": "100ms", "rise": 1, "fall": 1,
+            # A busy machine takes its time to start a shell.
+            check = {"name": "probe", "interval": "2s", "timeout": "2s", "rise": 1, "fall": 1,
                      "command": {"argv": ["/bin/sh", "-c", "test ! -e %s" % mark]}}
             with open(config, "w", encoding="utf-8") as file:
                 json.dump({"services": [{"name": "orders", "id": "orders-1", "address": "10.0.0.1",
