@@ -81,8 +81,8 @@ absl::StatusOr<std::vector<CarriedIntent>> Carried(CtlContext* context,
   return intents;
 }
 
-// Puts what `selector` means of `carried` over `records`: of what is listed how far it has come,
-// and with `add` what is not listed. What is acknowledged only with `all`.
+// Puts what `selector` means of `carried` over `records`: of what is listed how far it has come, of
+// what is superseded who holds it, and with `add` what is not listed. What is acknowledged only with `all`.
 void Overlay(const std::vector<CarriedIntent>& carried, const registry::v1::Selector& selector,
              bool all, bool add, std::vector<InstanceRecord>* records) {
   std::map<std::string, InstanceRecord> by_key;
@@ -101,8 +101,15 @@ void Overlay(const std::vector<CarriedIntent>& carried, const registry::v1::Sele
       it->second.set_generation(intent.generation());
     }
     // Of several upstreams the first that has not acknowledged it counts.
-    if (is_new || (!acknowledged && unsettled.insert(key).second)) {
-      it->second.set_state(intent.state());
+    InstanceRecord& record = it->second;
+    const bool first = !acknowledged && unsettled.insert(key).second;
+    if (is_new || first) record.set_state(intent.state());
+    if (!first || intent.state() != registry::v1::INTENT_STATE_SUPERSEDED) continue;
+    // Another registry may have it as the agent's own: who holds it here the refusal says.
+    const auto holder = ReasonMetadata(StatusFromProto(intent.last_status()), "holder");
+    if (holder.has_value() && record.client_name() != *holder && record.incarnation() != *holder) {
+      record.clear_incarnation();
+      record.set_client_name(*holder);
     }
   }
   records->clear();
