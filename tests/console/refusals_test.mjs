@@ -82,7 +82,7 @@ test("denied by the policy: parked, with the permission that is missing", async 
   await assertToldEverywhere(row.id, info, "console-denied");
   // The registry answers, and denies: it is not called away, and what it never had is not healthy.
   const described = await fleet.ctl(fleet.agent, "describe", "billing", "--id", "billing-1");
-  assert.match(described, /the registry does not list it \(.*does not let this agent read default\/billing: PERMISSION_DENIED/);
+  assert.match(described, /the registry does not list it \(UNAVAILABLE: main does not let this agent read default\/billing: PERMISSION_DENIED/);
   assert.match(described, /status +parked: not acknowledged by the registry/);
   assert.doesNotMatch(described, /away/);
 });
