@@ -208,7 +208,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     // An operator has cancelled it: neither tried again nor repaired, until a new intent. It stays
     // in the journal as that.
     bool given_up = false;
-    // A later incarnation holds the key (SetSuperseded).
+    // A later incarnation holds the key, or held it until lately (SetSuperseded).
     bool superseded = false;
     // Attempts since then.
     int superseded_times = 0;

@@ -77,8 +77,8 @@ struct IntentEvent {
     kAcknowledged,  // the upstream has it
     kRetrying,      // the first attempt of this intent failed, it is on the wheel
     kParked,        // out of retries, or refused for good
-    // A later incarnation holds the key. A registration is kept, and claims the key when that one
-    // has gone; an unregister is done.
+    // A later incarnation holds the key, or held it until lately. A registration is kept, and
+    // claims the key when that one has gone; an unregister is done.
     kSuperseded,
     kCancelled,  // an operator gave it up; `status`: what it was pending for
     // Of the session, not of an intent (`id` is empty): it was not renewed for its TTL, so what was

@@ -23,10 +23,11 @@ struct Standing {
   OperationKind kind = OperationKind::kRegister;
   bool pending = false;  // not acknowledged, parked or not
   bool parked = false;
-  bool superseded = false;  // a later incarnation holds the key; not pending
-  bool desired = false;     // an instance that is to be there
-  bool followed = false;    // a selector that is
-  bool stale = false;       // whose subscribers have been notified
+  // A later incarnation holds the key, or held it until lately; not pending.
+  bool superseded = false;
+  bool desired = false;   // an instance that is to be there
+  bool followed = false;  // a selector that is
+  bool stale = false;     // whose subscribers have been notified
   // When it began to be pending.
   int64_t since_nanos = 0;
 

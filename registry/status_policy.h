@@ -19,11 +19,13 @@ enum class OperationKind { kRegister, kUnregister, kSubscribe, kUnsubscribe };
 const char* OperationName(OperationKind kind);
 
 enum class NextStep {
-  kDone,           // the registry is as intended
-  kRetry,          // back on the wheel
-  kPark,           // the same request will never pass: keep it, show it, do not repeat it
-  kResync,         // the session is lost: open one, send everything again
-  kSuperseded,     // a newer intent holds the key: a deregistration is done, a registration waits
+  kDone,    // the registry is as intended
+  kRetry,   // back on the wheel
+  kPark,    // the same request will never pass: keep it, show it, do not repeat it
+  kResync,  // the session is lost: open one, send everything again
+  // A newer intent holds the key, or held it until lately: a deregistration is done, a registration
+  // waits.
+  kSuperseded,
   kNewGeneration,  // take a higher generation, send again
 };
 
