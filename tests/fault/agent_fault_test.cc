@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/fault/fleet.h"
+#include "tests/util/sanitized_build.h"
 
 namespace failback {
 namespace {
@@ -110,7 +111,9 @@ class AgentMemoryTest : public ::testing::Test {
     const int64_t last = ResidentKib(fleet->agent().pid());
     std::printf("resident: %lld KiB after one round, %lld KiB after three\n",
                 static_cast<long long>(first), static_cast<long long>(last));
-    EXPECT_LT(last, first + first / 8 + 4096);
+    if (kMemoryIsMeasurable) {
+      EXPECT_LT(last, first + first / 8 + 4096);
+    }
   }
 };
 

@@ -22,6 +22,7 @@
 #include "retry/executor.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
+#include "tests/util/sanitized_build.h"
 
 namespace failback {
 namespace {
@@ -427,11 +428,8 @@ TEST(HashedWheelTimerThreadsTest, ManyProducers) {
 // Every accepted task has run or is handed back, in ten thousand rounds: one thread makes a timer,
 // adds a few and stops it, two others add to whatever timer there is until it refuses them.
 TEST(HashedWheelTimerThreadsTest, StopRacingProducersLosesNothing) {
-#if defined(FAILBACK_THREAD_SANITIZER) || defined(__SANITIZE_ADDRESS__)
-  constexpr int kRounds = 1000;  // a sanitized round takes ten times as long
-#else
-  constexpr int kRounds = 10000;
-#endif
+  // A sanitized round takes ten times as long.
+  constexpr int kRounds = kAddressSanitizer || kThreadSanitizer ? 1000 : 10000;
   struct Round {
     std::unique_ptr<HashedWheelTimer> timer = Create();
     std::atomic<int64_t> ran{0};

@@ -31,6 +31,7 @@
 #include "tests/registry/server/bystander.h"
 #include "tests/registry/server/registry_client.h"
 #include "tests/util/daemons.h"
+#include "tests/util/sanitized_build.h"
 
 namespace failback {
 namespace {
@@ -263,7 +264,9 @@ TEST_F(AbuseTest, Garbage) {
     }
   }
   EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
-  EXPECT_LT(memory() - before, 64 << 20);
+  if (kMemoryIsMeasurable) {
+    EXPECT_LT(memory() - before, 64 << 20);
+  }
   EXPECT_EQ(daemon_->Stop(), 0);
 }
 
@@ -291,7 +294,9 @@ TEST_F(AbuseTest, TenThousandConnections) {
     EXPECT_TRUE(Eventually([&] { return late.List("bystander").ok(); }));
     const int64_t each = (memory() - before) / count;
     std::cout << count << " connections, " << each << " bytes each" << std::endl;
-    EXPECT_LT(each, 64 << 10);
+    if (kMemoryIsMeasurable) {
+      EXPECT_LT(each, 64 << 10);
+    }
   }
   EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
   EXPECT_EQ(daemon_->Stop(), 0);
@@ -323,7 +328,9 @@ TEST_F(AbuseTest, HalfOpenStreams) {
   }
   EXPECT_TRUE(bystander_->Prospers(10)) << bystander_->failure();
   EXPECT_THAT(Ctl(daemon_->address(), {"status"}).out, HasSubstr("subscribers   0\n"));
-  EXPECT_LT(memory() - before, 128 << 20);
+  if (kMemoryIsMeasurable) {
+    EXPECT_LT(memory() - before, 128 << 20);
+  }
   // One more is too many.
   half_open.Send(CallHeaders(stream, "Register"));
   EXPECT_TRUE(half_open.WaitForGoodbye());
@@ -391,7 +398,9 @@ TEST_F(AbuseTest, SubscribersThatStopReadingTakeAtMostAMegabyteEach) {
   while (port < 15) Churn(client, kInstances, ++port);
   const int64_t each = (memory() - before) / kFollowers;
   std::cout << each << " bytes for each stopped subscriber" << std::endl;
-  EXPECT_LT(each, 3 << 19) << "1 MB, and the heap's overhead";
+  if (kMemoryIsMeasurable) {
+    EXPECT_LT(each, 3 << 19) << "1 MB, and the heap's overhead";
+  }
   // Who reads has the newest.
   EXPECT_TRUE(Eventually([&] {
     const auto instances = reader->instances();
@@ -422,11 +431,15 @@ TEST_F(AbuseTest, SubscribersThatStopWithinALargeSnapshotTakeAtMostAMegabyteEach
   while (stopped.size() <= kFollowers) join();
   const auto each = [&] { return (memory() - before) / kFollowers; };
   std::cout << each() << " bytes for each stopped subscriber" << std::endl;
-  EXPECT_LT(each(), 1 << 20);
+  if (kMemoryIsMeasurable) {
+    EXPECT_LT(each(), 1 << 20);
+  }
   // Half of it changes under them.
   Churn(client, kInstances / 2, 100);
   std::cout << each() << " bytes after changes" << std::endl;
-  EXPECT_LT(each(), 1 << 20);
+  if (kMemoryIsMeasurable) {
+    EXPECT_LT(each(), 1 << 20);
+  }
   EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
 }
 

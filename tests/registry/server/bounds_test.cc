@@ -21,6 +21,7 @@
 #include "registry/errors.h"
 #include "tests/registry/server/registry_client.h"
 #include "tests/util/daemons.h"
+#include "tests/util/sanitized_build.h"
 
 namespace failback {
 namespace {
@@ -118,7 +119,9 @@ TEST_P(BoundsTest, CompressedMessagesAreRefusedAndNotInflated) {
           << method << ": " << status.error_message();
     }
   }
-  EXPECT_LT(peak() - before, 16 << 20);
+  if (kMemoryIsMeasurable) {
+    EXPECT_LT(peak() - before, 16 << 20);
+  }
   ExpectWell();
 }
 
@@ -158,7 +161,9 @@ TEST_P(BoundsTest, AMessageOfManySmallPartsIsRefusedBeforeItIsParsed) {
         << method << ": " << status.error_message();
   }
   // The message itself, while it is read, and once more in one piece; parsed it would be 60 MB.
-  EXPECT_LT(peak() - before, 32 << 20);
+  if (kMemoryIsMeasurable) {
+    EXPECT_LT(peak() - before, 32 << 20);
+  }
   ExpectWell();
 }
 
@@ -219,7 +224,9 @@ TEST(AgentBoundsTest, CompressedAnswersAreRefusedAndNotInflated) {
   // Who asks again has heard the answer before.
   const int calls = registry.calls();
   ASSERT_TRUE(Eventually([&] { return registry.calls() >= calls + 3; }));
-  EXPECT_LT(PeakBytes(agent.process().pid()) - before, 16 << 20);
+  if (kMemoryIsMeasurable) {
+    EXPECT_LT(PeakBytes(agent.process().pid()) - before, 16 << 20);
+  }
   EXPECT_EQ(agent.Stop(), 0);
   server->Shutdown();
 }
