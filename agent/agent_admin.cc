@@ -1,17 +1,15 @@
 #include "agent/agent_admin.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "agent/carried_overlay.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "registry/admin/admin_routes.h"
 #include "registry/canonical.h"
-#include "registry/errors.h"
 #include "registry/failback_statistics.h"
 #include "registry/status_policy.h"
 #include "registry/validation.h"
@@ -34,41 +32,6 @@ using agent::v1::ListPendingResponse;
 using agent::v1::PendingOperation;
 using agent::v1::RetryRequest;
 using agent::v1::RetryResponse;
-
-// Puts what the agent carries over what its registries list: how far it has come, and what is not
-// listed as it is not acknowledged; or all of it. Of several upstreams the first that has not
-// acknowledged an intent counts. Both are sorted by key, and stay so.
-void Overlay(const std::vector<CarriedIntent>& carried, bool all, const std::string& incarnation,
-             std::vector<InstanceRecord>* records) {
-  std::map<std::string, InstanceRecord> by_key;
-  for (InstanceRecord& record : *records) {
-    by_key.emplace(CanonicalKey(record.instance().key()), std::move(record));
-  }
-  std::set<std::string> unsettled;
-  for (const CarriedIntent& intent : carried) {
-    const std::string key = CanonicalKey(intent.instance().key());
-    const bool acknowledged = intent.state() == registry::v1::INTENT_STATE_ACKNOWLEDGED;
-    if (acknowledged && !all) continue;
-    const auto [it, is_new] = by_key.try_emplace(key);
-    InstanceRecord& record = it->second;
-    if (is_new) {
-      *record.mutable_instance() = intent.instance();
-      record.set_incarnation(incarnation);
-      record.set_generation(intent.generation());
-    }
-    const bool first = !acknowledged && unsettled.insert(key).second;
-    if (is_new || first) record.set_state(intent.state());
-    if (first && intent.state() == registry::v1::INTENT_STATE_SUPERSEDED &&
-        record.incarnation() == incarnation) {
-      // As another registry has it, or none lists it: who holds the key is known from the refusal.
-      record.clear_incarnation();
-      record.set_client_name(
-          ReasonMetadata(StatusFromProto(intent.last_status()), "holder").value_or(""));
-    }
-  }
-  records->clear();
-  for (auto& [key, record] : by_key) records->push_back(std::move(record));
-}
 
 }  // namespace
 
@@ -139,7 +102,10 @@ void AgentAdmin::ListAll(const Selector& selector, Callback<Listing> done) const
                      listing->stale = absl::IsUnavailable(why) && !IsDeniedUpstream(why);
                      if (!listing->stale) listing->unread = why;
                    }
-                   Overlay(carried, /*all=*/!known, group_->incarnation(), &listing->records);
+                   CarriedOverlay overlay;
+                   overlay.all = !known;
+                   overlay.incarnation = group_->incarnation();
+                   OverlayCarried(carried, overlay, &listing->records);
                    std::move(done)(std::move(listing));
                  });
 }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -16,11 +15,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "agent/carried_overlay.h"
 #include "agent/ctl/commands.h"
 #include "agent/ctl/flags.h"
 #include "agent/ctl/selector_flags.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/canonical.h"
 #include "registry/errors.h"
 #include "registry/selector.h"
 #include "registry/validation.h"
@@ -81,41 +80,6 @@ absl::StatusOr<std::vector<CarriedIntent>> Carried(CtlContext* context,
   return intents;
 }
 
-// Puts what `selector` means of `carried` over `records`: of what is listed how far it has come, of
-// what is superseded who holds it, and with `add` what is not listed. What is acknowledged only with `all`.
-void Overlay(const std::vector<CarriedIntent>& carried, const registry::v1::Selector& selector,
-             bool all, bool add, std::vector<InstanceRecord>* records) {
-  std::map<std::string, InstanceRecord> by_key;
-  for (InstanceRecord& record : *records) {
-    by_key.emplace(CanonicalKey(record.instance().key()), std::move(record));
-  }
-  std::set<std::string> unsettled;
-  for (const CarriedIntent& intent : carried) {
-    const bool acknowledged = intent.state() == registry::v1::INTENT_STATE_ACKNOWLEDGED;
-    if ((acknowledged && !all) || !SelectorMatches(selector, intent.instance())) continue;
-    const std::string key = CanonicalKey(intent.instance().key());
-    if (!add && by_key.count(key) == 0) continue;
-    const auto [it, is_new] = by_key.try_emplace(key);
-    if (is_new) {
-      *it->second.mutable_instance() = intent.instance();
-      it->second.set_generation(intent.generation());
-    }
-    // Of several upstreams the first that has not acknowledged it counts.
-    InstanceRecord& record = it->second;
-    const bool first = !acknowledged && unsettled.insert(key).second;
-    if (is_new || first) record.set_state(intent.state());
-    if (!first || intent.state() != registry::v1::INTENT_STATE_SUPERSEDED) continue;
-    // Another registry may have it as the agent's own: who holds it here the refusal says.
-    const auto holder = ReasonMetadata(StatusFromProto(intent.last_status()), "holder");
-    if (holder.has_value() && record.client_name() != *holder && record.incarnation() != *holder) {
-      record.clear_incarnation();
-      record.set_client_name(*holder);
-    }
-  }
-  records->clear();
-  for (auto& [key, record] : by_key) records->push_back(std::move(record));
-}
-
 // Every namespace that a registry's services have.
 absl::StatusOr<std::vector<std::string>> RegistryNamespaces(CtlContext* context) {
   admin::v1::ListServicesRequest request;
@@ -169,7 +133,14 @@ int List(const ListFlags& flags, CtlContext* context) {
       // Of the healthy ones the registry says which; how far each has come is the agent's to say.
       registry::v1::Selector meant = request.selector();
       meant.clear_statuses();
-      Overlay(*carried, meant, !status.ok(), /*add=*/!flags.healthy, &listed);
+      std::vector<CarriedIntent> wanted;
+      std::copy_if(
+          carried->begin(), carried->end(), std::back_inserter(wanted),
+          [&](const CarriedIntent& intent) { return SelectorMatches(meant, intent.instance()); });
+      CarriedOverlay overlay;
+      overlay.all = !status.ok();
+      overlay.add = !flags.healthy;
+      OverlayCarried(wanted, overlay, &listed);
     }
     std::move(listed.begin(), listed.end(), std::back_inserter(records));
   }
