@@ -1,12 +1,10 @@
 #include "registry/fair_queue.h"
 
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,6 +12,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/util/seeded_random.h"
 
 namespace failback {
 namespace {
@@ -98,11 +97,7 @@ TEST(FairQueue, TakesWhatCannotBeCopied) {
 
 // The invariants, with nothing lost or doubled, on several threads.
 TEST(FairQueue, AtRandomNoOwnerWaitsForTwoOfAnother) {
-  const char* const given = std::getenv("FAILBACK_TEST_SEED");
-  const uint64_t seed =
-      given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);
-  SCOPED_TRACE("replay with FAILBACK_TEST_SEED=" + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  SeededRandom random;
   struct Owner {
     int pushed = 0;
     int under_way = 0;
@@ -115,20 +110,19 @@ TEST(FairQueue, AtRandomNoOwnerWaitsForTwoOfAnother) {
   std::vector<std::string> under_way;
   int64_t waiting = 0;
   for (int step = 0; step < 40000; ++step) {
-    const std::string name(1, static_cast<char>('a' + random() % 6));
+    const std::string name(1, static_cast<char>('a' + random.Pick(6)));
     Owner& owner = owners[name];
     // Fills, then empties, and again.
     const bool fills = step / 1000 % 2 == 0;
-    const uint64_t die = random() % 100;
-    if (die < (fills ? 45u : 25u)) {
+    const int die = random.Pick(100);
+    if (die < (fills ? 45 : 25)) {
       if (owner.waiting.empty()) owner.before.clear();
       owner.waiting[owner.pushed] = queue.Push(name, owner.pushed);
       ++owner.pushed;
       ++waiting;
     } else if (die < 55) {
       if (owner.waiting.empty()) continue;
-      const auto gone =
-          std::next(owner.waiting.begin(), static_cast<int>(random() % owner.waiting.size()));
+      const auto gone = std::next(owner.waiting.begin(), random.Pick(owner.waiting.size()));
       ASSERT_EQ(queue.Remove(gone->second), gone->first);
       owner.waiting.erase(gone);
       --waiting;
@@ -147,7 +141,7 @@ TEST(FairQueue, AtRandomNoOwnerWaitsForTwoOfAnother) {
         ASSERT_EQ(waiter.before.count(served), 1u) << other << " waits for " << served << " again";
       }
     } else if (!under_way.empty()) {
-      std::swap(under_way[random() % under_way.size()], under_way.back());
+      std::swap(under_way[random.Pick(under_way.size())], under_way.back());
       Owner& its = owners[under_way.back()];
       queue.Done(under_way.back());
       under_way.pop_back();

@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -32,6 +31,7 @@
 #include "tests/registry/server/registry_client.h"
 #include "tests/util/daemons.h"
 #include "tests/util/sanitized_build.h"
+#include "tests/util/seeded_random.h"
 
 namespace failback {
 namespace {
@@ -147,15 +147,6 @@ int64_t ResidentBytes(pid_t pid) {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-std::mt19937_64 Seeded() {
-  uint64_t seed = std::random_device()();
-  if (const char* given = std::getenv("FAILBACK_TEST_SEED"); given != nullptr) {
-    seed = std::strtoull(given, nullptr, 10);
-  }
-  std::cout << "seed " << seed << " (FAILBACK_TEST_SEED)" << std::endl;
-  return std::mt19937_64(seed);
-}
-
 class AbuseTest : public ::testing::Test {
  protected:
   void Start(std::vector<std::string> args = {}) {
@@ -206,10 +197,10 @@ class AbuseTest : public ::testing::Test {
 
 TEST_F(AbuseTest, Garbage) {
   Start();
-  std::mt19937_64 random = Seeded();
+  SeededRandom random;
   const auto noise = [&](size_t size) {
     std::string bytes(size, '\0');
-    for (char& byte : bytes) byte = static_cast<char>(random());
+    for (char& byte : bytes) byte = static_cast<char>(random.Pick(256));
     return bytes;
   };
   const int64_t before = memory();
@@ -220,18 +211,18 @@ TEST_F(AbuseTest, Garbage) {
       ASSERT_TRUE(open.back()->ok());
       open.back()->Send(bytes);
     };
-    say(noise(1 + random() % 100000));
+    say(noise(1 + random.Pick(100000)));
     say("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     say("\x16\x03\x01\x02" + noise(500));                         // as TLS
-    say(Preface() + noise(random() % 5000));                      // broken frames
+    say(Preface() + noise(random.Pick(5000)));                    // broken frames
     say(Preface() + Frame(1, 4, 1, noise(200)));                  // HEADERS, no valid HPACK
     say(Preface() + Frame(0, 0, 1, noise(3000)));                 // DATA of no stream
     say(Preface() + std::string("\xff\xff\xff\0\0\0\0\0\1", 9));  // a frame of 16 MiB
     for (int i = 0; i < 20; ++i) {
-      open.back()->Send(Frame(random() % 16, static_cast<uint8_t>(random()),
-                              static_cast<uint32_t>(random() % 5), noise(random() % 100)));
+      open.back()->Send(Frame(random.Pick(16), static_cast<uint8_t>(random.Pick(256)),
+                              static_cast<uint32_t>(random.Pick(5)), noise(random.Pick(100))));
     }
-    say(Preface().substr(0, random() % Preface().size()));  // and then nothing
+    say(Preface().substr(0, random.Pick(Preface().size())));  // and then nothing
   }
   // Right gRPC, and no protobuf inside.
   grpc::GenericStub stub(
@@ -243,7 +234,7 @@ TEST_F(AbuseTest, Garbage) {
       context.set_deadline(absl::ToChronoTime(absl::Now() + kProcessTimeout));
       grpc::CompletionQueue queue;
       // A first byte of 7 has wire type 7, which there is not.
-      grpc::Slice slice("\x07" + noise(random() % 1000));
+      grpc::Slice slice("\x07" + noise(random.Pick(1000)));
       grpc::ByteBuffer request(&slice, 1);
       grpc::ByteBuffer response;
       grpc::Status status;

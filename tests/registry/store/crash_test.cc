@@ -4,11 +4,9 @@
 // FAILBACK_TEST_SEED=n replays a run as far as timing allows; FAILBACK_TEST_KILLS=n kills n times.
 
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <optional>
-#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -20,6 +18,7 @@
 #include "tests/registry/store/harness.h"
 #include "tests/util/environment.h"
 #include "tests/util/process.h"
+#include "tests/util/seeded_random.h"
 
 namespace failback {
 namespace {
@@ -35,11 +34,8 @@ struct InFlight {
 };
 
 TEST(Crash, NothingAcknowledgedIsLostAndNoBatchIsTorn) {
-  const uint64_t seed = FromEnvironment<uint64_t>("FAILBACK_TEST_SEED", std::random_device()());
   const uint64_t kills = FromEnvironment<uint64_t>("FAILBACK_TEST_KILLS", 200);
-  std::cout << "seed " << seed << std::endl;
-  SCOPED_TRACE(absl::StrCat("replay with FAILBACK_TEST_SEED=", seed));
-  std::mt19937_64 random(seed);
+  SeededRandom random;
   TempDir folder;
   const std::string path = folder.File("registry.db");
   std::map<std::string, Intended> acknowledged;  // by instance id
@@ -50,14 +46,14 @@ TEST(Crash, NothingAcknowledgedIsLostAndNoBatchIsTorn) {
 
   for (uint64_t round = 0; round < kills; ++round) {
     SCOPED_TRACE(absl::StrCat("round ", round));
-    const char* const durability = (const char*[]){"full", "normal", "off"}[random() % 3];
+    const char* const durability = (const char*[]){"full", "normal", "off"}[random.Pick(3)];
     // Of few pages: many a kill meets a checkpoint.
-    const char* const checkpoint_pages = (const char*[]){"20", "200", "4000"}[random() % 3];
+    const char* const checkpoint_pages = (const char*[]){"20", "200", "4000"}[random.Pick(3)];
     auto writer = Process::Start({RunfilePath("tests/registry/store/crash_writer"), path,
                                   durability, checkpoint_pages, std::to_string(1 + round * 1000000),
-                                  std::to_string(random())});
+                                  std::to_string(random.engine()())});
     ASSERT_TRUE(writer->WaitForLine("ack").has_value()) << writer->Describe();
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 60000));
+    std::this_thread::sleep_for(std::chrono::microseconds(random.Pick(60000)));
     writer->Kill();
     ASSERT_TRUE(writer->WaitForExit().has_value());
 

@@ -6,10 +6,8 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 
@@ -24,6 +22,7 @@
 #include "tests/registry/store/sqlite_files.h"
 #include "tests/util/daemons.h"
 #include "tests/util/process.h"
+#include "tests/util/seeded_random.h"
 
 namespace failback {
 namespace {
@@ -62,14 +61,6 @@ void Age(const std::string& path, int version) {
   Sql(path, absl::StrCat("PRAGMA user_version=", version));
 }
 
-std::mt19937_64 Seeded() {
-  const char* const given = std::getenv("FAILBACK_TEST_SEED");
-  const uint64_t seed =
-      given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);
-  std::cout << "seed " << seed << " (FAILBACK_TEST_SEED)" << std::endl;
-  return std::mt19937_64(seed);
-}
-
 class MigrationKillTest : public ::testing::TestWithParam<int> {
  protected:
   // A registry that opens the store.
@@ -101,7 +92,7 @@ TEST_P(MigrationKillTest, TheOlderStoreOrTheNewerOneIsThere) {
   }
   const int64_t usual = absl::ToInt64Microseconds(absl::Now() - begin);
 
-  std::mt19937_64 random = Seeded();
+  SeededRandom random;
   int older = 0;
   for (int round = 0; round < kRounds; ++round) {
     SCOPED_TRACE(absl::StrCat("round ", round));
@@ -109,7 +100,7 @@ TEST_P(MigrationKillTest, TheOlderStoreOrTheNewerOneIsThere) {
     // Some twice: what the first left is opened again.
     for (int kill = 0; kill <= round % 2; ++kill) {
       const auto process = Start();
-      std::this_thread::sleep_for(std::chrono::microseconds(random() % (usual * 5 / 4)));
+      std::this_thread::sleep_for(std::chrono::microseconds(random.Pick(usual * 5 / 4)));
       process->Kill();
     }
     const auto found = CheckStore(path_);

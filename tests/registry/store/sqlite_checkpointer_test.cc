@@ -4,10 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <iostream>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,6 +17,7 @@
 #include "retry/mutex.h"
 #include "tests/registry/store/files.h"
 #include "tests/util/process.h"
+#include "tests/util/seeded_random.h"
 
 namespace failback {
 namespace {
@@ -281,11 +279,7 @@ TEST_F(SqliteCheckpointerTest, ItsEndWaitsForThePassUnderWay) {
 
 // Commits and reads of all sizes, and checkpoints as they come.
 TEST_F(SqliteCheckpointerTest, NothingIsLostHoweverTheyMeet) {
-  const char* const given = std::getenv("FAILBACK_TEST_SEED");
-  const uint64_t seed =
-      given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);
-  std::cout << "seed " << seed << std::endl;
-  std::mt19937_64 random(seed);
+  SeededRandom random;
   Start();
   std::atomic<int64_t> committed{0};
   std::atomic<bool> done{false};
@@ -299,10 +293,10 @@ TEST_F(SqliteCheckpointerTest, NothingIsLostHoweverTheyMeet) {
     }
   });
   for (int i = 0; i < 3000; ++i) {
-    Add(random() % 10 == 0 ? static_cast<int>(random() % 30) : 0);
+    Add(random.Pick(10) == 0 ? random.Pick(30) : 0);
     committed = count_;
     // Others may commit before the writer has its turn.
-    if (!checkpointer_->wants_finish() || random() % 3 != 0) continue;
+    if (!checkpointer_->wants_finish() || random.Pick(3) != 0) continue;
     checkpointer_->Finish();
   }
   done = true;

@@ -3,12 +3,9 @@
 //
 // FAILBACK_TEST_SEED=n replays a run.
 
-#include <cstdlib>
-#include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,6 +15,7 @@
 #include "registry/errors.h"
 #include "registry/store/state.h"
 #include "tests/registry/store/fake_storage.h"
+#include "tests/util/seeded_random.h"
 
 namespace failback {
 namespace {
@@ -221,14 +219,8 @@ void Follow(const CommitResult& result, std::map<std::string, std::string>* foll
 }
 
 TEST_P(StateModelTest, Agrees) {
-  uint64_t seed = std::random_device()();
-  if (const char* given = std::getenv("FAILBACK_TEST_SEED"); given != nullptr) {
-    seed = std::strtoull(given, nullptr, 10);
-  }
-  SCOPED_TRACE("replay with FAILBACK_TEST_SEED=" + std::to_string(seed));
-  std::cout << "seed " << seed << std::endl;
-  std::mt19937_64 random(seed);
-  const auto pick = [&](int n) { return static_cast<int>(random() % n); };
+  SeededRandom random;
+  const auto pick = [&](int n) { return random.Pick(n); };
 
   FakeRows rows;
   FakeStorage storage(&rows);

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +20,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/registry_calls.h"
 #include "tests/registry/store/fake_storage.h"
+#include "tests/util/seeded_random.h"
 
 namespace failback {
 namespace {
@@ -228,7 +227,7 @@ class Checker final : public FakeSubscriber {
 
 class Story {
  public:
-  Story(std::mt19937_64* random, SubscriptionHub::Options options, bool each_commit)
+  Story(SeededRandom* random, SubscriptionHub::Options options, bool each_commit)
       : random_(*random), each_commit_(each_commit), world_(options), followers_(12) {}
 
   void Run(int steps) {
@@ -253,7 +252,7 @@ class Story {
     std::unique_ptr<SubscribeStream> stream;
   };
 
-  int Pick(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
+  int Pick(int n) { return random_.Pick(n); }
   std::string Letter() { return std::string(1, static_cast<char>('a' + Pick(3))); }
 
   // Whatever happens beside a comparison.
@@ -344,29 +343,13 @@ class Story {
     }
   }
 
-  std::mt19937_64& random_;
+  SeededRandom& random_;
   const bool each_commit_;
   World world_;
   std::vector<Follower> followers_;
 };
 
-class Random {
- public:
-  Random() {
-    const char* const given = std::getenv("FAILBACK_TEST_SEED");
-    seed_ = given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);
-    random_.seed(seed_);
-  }
-  std::mt19937_64* get() { return &random_; }
-  size_t Pick(size_t n) { return random_() % n; }
-  std::string seed() const { return "replay with FAILBACK_TEST_SEED=" + std::to_string(seed_); }
-
- private:
-  uint64_t seed_ = 0;
-  std::mt19937_64 random_;
-};
-
-SubscriptionHub::Options SmallOptions(Random* random) {
+SubscriptionHub::Options SmallOptions(SeededRandom* random) {
   SubscriptionHub::Options options;
   options.min_log = 2;
   options.max_log = 20;
@@ -378,32 +361,29 @@ constexpr int kStories = 50;
 constexpr int kSteps = 400;
 
 TEST(Compare, AtRandomEachCommitIsSentOnceAndInOrder) {
-  Random random;
-  SCOPED_TRACE(random.seed());
+  SeededRandom random;
   for (int i = 0; i < kStories && !HasFailure(); ++i) {
-    Story(random.get(), SmallOptions(&random), /*each_commit=*/true).Run(kSteps);
+    Story(&random, SmallOptions(&random), /*each_commit=*/true).Run(kSteps);
   }
 }
 
 TEST(Compare, AtRandomWhatIsMergedIsTheNetEffect) {
-  Random random;
-  SCOPED_TRACE(random.seed());
+  SeededRandom random;
   for (int i = 0; i < kStories && !HasFailure(); ++i) {
     SubscriptionHub::Options options = SmallOptions(&random);
     options.max_waiting = random.Pick(6);
-    Story(random.get(), options, /*each_commit=*/false).Run(kSteps);
+    Story(&random, options, /*each_commit=*/false).Run(kSteps);
   }
 }
 
 TEST(Compare, AtRandomSnapshotsTakeThePlaceOfLongDeltas) {
-  Random random;
-  SCOPED_TRACE(random.seed());
+  SeededRandom random;
   for (int i = 0; i < kStories && !HasFailure(); ++i) {
     SubscriptionHub::Options options = SmallOptions(&random);
     options.max_waiting = random.Pick(6);
     options.max_delta_bytes = random.Pick(100);
     options.longest_delta_bytes = options.max_delta_bytes + random.Pick(100);
-    Story(random.get(), options, /*each_commit=*/false).Run(kSteps);
+    Story(&random, options, /*each_commit=*/false).Run(kSteps);
   }
 }
 

@@ -1,9 +1,7 @@
 // Subscriptions of StoreRegistry under conditions.
 
 #include <atomic>
-#include <cstdlib>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +13,7 @@
 #include "registry/store/filter_index.h"
 #include "tests/registry/owned_subscriber.h"
 #include "tests/registry/store/harness.h"
+#include "tests/util/seeded_random.h"
 
 namespace failback {
 namespace {
@@ -25,16 +24,8 @@ constexpr registry::v1::HealthStatus kStatuses[] = {
     registry::v1::HEALTH_STATUS_UNSPECIFIED, registry::v1::HEALTH_STATUS_HEALTHY,
     registry::v1::HEALTH_STATUS_UNHEALTHY, registry::v1::HEALTH_STATUS_DRAINING};
 
-class Random {
+class RandomOrders : public SeededRandom {
  public:
-  Random() {
-    const char* const given = std::getenv("FAILBACK_TEST_SEED");
-    seed_ = given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);
-    random_.seed(seed_);
-  }
-  int Pick(int n) { return static_cast<int>(random_() % n); }
-  std::string seed() const { return "replay with FAILBACK_TEST_SEED=" + std::to_string(seed_); }
-
   std::string Letter() { return std::string(1, static_cast<char>('a' + Pick(3))); }
   ServiceInstance Instance() {
     ServiceInstance instance = MakeInstance("orders", std::to_string(Pick(8)), 1 + Pick(3));
@@ -52,15 +43,10 @@ class Random {
     for (int i = Pick(3); i > 0; --i) (*selector.mutable_metadata())[Letter()] = Letter();
     return selector;
   }
-
- private:
-  uint64_t seed_ = 0;
-  std::mt19937_64 random_;
 };
 
 TEST(FilterIndex, FindsAllThatMatch) {
-  Random random;
-  SCOPED_TRACE(random.seed());
+  RandomOrders random;
   struct Follower {
     Selector selector;
     std::vector<std::string> conditions;
@@ -132,8 +118,7 @@ TEST(FilterIndex, ZonesTellApartWhatMetadataDoesNot) {
 
 // Each subscriber has what a fresh one gets.
 TEST(Filters, AtRandomEachSeesWhatMatches) {
-  Random random;
-  SCOPED_TRACE(random.seed());
+  RandomOrders random;
   StoreHarness store;
   struct Follower {
     SubscribeRequest request;

@@ -1,9 +1,7 @@
 // Subscriptions of StoreRegistry that go on after a break.
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/registry/store/harness.h"
+#include "tests/util/seeded_random.h"
 
 namespace failback {
 namespace {
@@ -188,13 +187,8 @@ TEST(Subscription, MuchThatWasMissedIsASnapshotInPartsHoweverLargeTheSet) {
 // Random changes, breaks and resumptions: whoever goes on has exactly what a fresh subscriber has.
 // How many went on with a delta is returned.
 int GoOnAtRandom(size_t max_delta_bytes) {
-  uint64_t seed = std::random_device()();
-  if (const char* given = std::getenv("FAILBACK_TEST_SEED"); given != nullptr) {
-    seed = std::strtoull(given, nullptr, 10);
-  }
-  SCOPED_TRACE("replay with FAILBACK_TEST_SEED=" + std::to_string(seed));
-  std::mt19937_64 random(seed);
-  const auto pick = [&](int n) { return static_cast<int>(random() % n); };
+  SeededRandom random;
+  const auto pick = [&](int n) { return random.Pick(n); };
   StoreRegistry::Options options;
   options.subscriptions.min_log = 8;
   options.subscriptions.max_log = 16;
