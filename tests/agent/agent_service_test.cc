@@ -52,27 +52,38 @@ class AgentServiceTest : public testing::Test {
   std::unique_ptr<AgentService> service_;
 };
 
-// A row more than the bound at the most.
-constexpr size_t kSlack = 64 << 10;
+// Reads all pages that `read` has. They are more than one, none is larger than a page of the
+// registry and a row, and the rows that `ids_of` names in them are `rows` different ones.
+template <typename Request, typename Read, typename IdsOf>
+void ExpectPages(Request request, size_t rows, Read read, IdsOf ids_of) {
+  constexpr size_t kRow = 64 << 10;
+  std::set<std::string> ids;
+  int pages = 0;
+  do {
+    const auto page = read(request);
+    ASSERT_TRUE(page.ok()) << page.status();
+    EXPECT_LE(page->ByteSizeLong(), kPageBytes + kRow);
+    for (const std::string& id : ids_of(*page)) EXPECT_TRUE(ids.insert(id).second) << id;
+    request.set_page_token(page->next_page_token());
+    ASSERT_LT(++pages, 100);
+  } while (!request.page_token().empty());
+  EXPECT_EQ(ids.size(), rows);
+  EXPECT_GT(pages, 1);
+}
 
 TEST_F(AgentServiceTest, PendingWithoutPageSize_EndsAPageByItsBytes) {
   constexpr int kRows = 12000;
   for (int i = 0; i < kRows; ++i) {
     Register(MakeInstance(absl::StrCat(std::string(100, 'i'), 100000 + i)));
   }
-  std::set<std::string> ids;
-  int pages = 0;
   agent::v1::ListPendingRequest request;
-  do {
-    const auto page = service_->Pending(request);
-    ASSERT_TRUE(page.ok()) << page.status();
-    EXPECT_LE(page->ByteSizeLong(), kPageBytes + kSlack);
-    for (const auto& row : page->operations()) EXPECT_TRUE(ids.insert(row.id()).second);
-    request.set_page_token(page->next_page_token());
-    ASSERT_LT(++pages, 100);
-  } while (!request.page_token().empty());
-  EXPECT_EQ(ids.size(), kRows);
-  EXPECT_GT(pages, 1);
+  ExpectPages(
+      request, kRows, [&](const auto& page) { return service_->Pending(page); },
+      [](const agent::v1::ListPendingResponse& page) {
+        std::vector<std::string> ids;
+        for (const auto& row : page.operations()) ids.push_back(row.id());
+        return ids;
+      });
 
   request.set_page_size(3);
   EXPECT_EQ(service_->Pending(request)->operations_size(), 3);
@@ -87,21 +98,14 @@ TEST_F(AgentServiceTest, Intents_EndAPageByItsBytesAndItsRows) {
     }
     Register(instance);
   }
-  std::set<std::string> ids;
-  int pages = 0;
   agent::v1::ListIntentsRequest request;
-  do {
-    const auto page = service_->Intents(request);
-    ASSERT_TRUE(page.ok()) << page.status();
-    EXPECT_LE(page->ByteSizeLong(), kPageBytes + kSlack);
-    for (const auto& intent : page->intents()) {
-      EXPECT_TRUE(ids.insert(intent.instance().key().instance_id()).second);
-    }
-    request.set_page_token(page->next_page_token());
-    ASSERT_LT(++pages, 100);
-  } while (!request.page_token().empty());
-  EXPECT_EQ(ids.size(), kRows);
-  EXPECT_GT(pages, 1);
+  ExpectPages(
+      request, kRows, [&](const auto& page) { return service_->Intents(page); },
+      [](const agent::v1::ListIntentsResponse& page) {
+        std::vector<std::string> ids;
+        for (const auto& row : page.intents()) ids.push_back(row.instance().key().instance_id());
+        return ids;
+      });
 
   request.set_page_size(3);
   EXPECT_EQ(service_->Intents(request)->intents_size(), 3);

@@ -71,6 +71,15 @@ class SecurityProcessTest : public ::testing::Test {
     return {"--registry-tls-ca", File("ca.crt"),       "--registry-tls-cert",
             File(name + ".crt"), "--registry-tls-key", File(name + ".key")};
   }
+  // Of an agent's own listener: `orders` uses its service, `operator` administers.
+  void WriteAgentsPolicy() {
+    dir_.Write("policy.yaml",
+               Policy("- {certificates: ['spiffe://test/orders'], allow: [register, read], "
+                      "namespaces: default, services: orders}\n"
+                      "- {certificates: ['spiffe://test/operator'], allow: administer, "
+                      "namespaces: '*', services: '*'}\n"));
+    WritePair("operator", ca_.IssueClient("spiffe://test/operator"));
+  }
   // For failbackctl.
   Args Trust() { return {"--tls-ca", File("ca.crt")}; }
   Args Show(const std::string& name) {
@@ -435,12 +444,7 @@ TEST_F(SecurityProcessTest, APolicyIsFollowedAndABadOneRefused) {
 
 TEST_F(SecurityProcessTest, TheAgentsOwnListener) {
   Daemon registry = Daemon::Registry({"--store", "memory:"});
-  dir_.Write("policy.yaml",
-             Policy("- {certificates: ['spiffe://test/orders'], allow: [register, read], "
-                    "namespaces: default, services: orders}\n"
-                    "- {certificates: ['spiffe://test/operator'], allow: administer, "
-                    "namespaces: '*', services: '*'}\n"));
-  WritePair("operator", ca_.IssueClient("spiffe://test/operator"));
+  WriteAgentsPolicy();
   Daemon agent = Daemon::Agent(registry.address(),
                                Args{"--listen", "0.0.0.0:0", "--policy-file", File("policy.yaml")} +
                                    ServerTls() + ClientCa());
@@ -505,12 +509,7 @@ TEST_F(SecurityProcessTest, TheAgentsErrorsAreInWordsForOperatorsOnly) {
   Daemon registry =
       Daemon::Registry({"--store", "memory:", "--known-tokens-file",
                         dir_.Write("tokens.yaml", TokensOf({{"agent-secret", "agent"}}))});
-  dir_.Write("policy.yaml",
-             Policy("- {certificates: ['spiffe://test/orders'], allow: [register, read], "
-                    "namespaces: default, services: orders}\n"
-                    "- {certificates: ['spiffe://test/operator'], allow: administer, "
-                    "namespaces: '*', services: '*'}\n"));
-  WritePair("operator", ca_.IssueClient("spiffe://test/operator"));
+  WriteAgentsPolicy();
   Daemon agent = Daemon::Agent(
       registry.address(), Args{"--listen", "127.0.0.1:0", "--policy-file", File("policy.yaml")} +
                               ServerTls() + ClientCa());

@@ -84,6 +84,14 @@ class AdminServerTest : public ::testing::Test {
     });
     server_->Start();
   }
+  // Serves them with limits that are easily reached; the token is `t`.
+  void ServeLittle() {
+    AdminServer::Options options;
+    options.token_file = WriteToken("t");
+    options.max_body_bytes = 1000;
+    options.max_header_bytes = 2000;
+    Serve(options);
+  }
   void TearDown() override {
     if (other_thread_.joinable()) other_thread_.join();
   }
@@ -245,11 +253,7 @@ TEST_F(AdminServerTest, AChangeComesFromNoOtherSite) {
 }
 
 TEST_F(AdminServerTest, LargeBodiesAndHeadersAndJunkAreRefused) {
-  AdminServer::Options options;
-  options.token_file = WriteToken("t");
-  options.max_body_bytes = 1000;
-  options.max_header_bytes = 2000;
-  Serve(options);
+  ServeLittle();
   const HttpHeaders bearer = {{"Authorization", "Bearer t"}};
   EXPECT_EQ(Change(bearer, std::string(1000, 'x')).status, 200);
   EXPECT_EQ(Change(bearer, std::string(1001, 'x')).status, 413);
@@ -262,11 +266,7 @@ TEST_F(AdminServerTest, LargeBodiesAndHeadersAndJunkAreRefused) {
 }
 
 TEST_F(AdminServerTest, ARefusalHasItsReason) {
-  AdminServer::Options options;
-  options.token_file = WriteToken("t");
-  options.max_body_bytes = 1000;
-  options.max_header_bytes = 2000;
-  Serve(options);
+  ServeLittle();
   const HttpHeaders bearer = {{"Authorization", "Bearer t"}};
   const auto reason = [](const HttpAnswer& answer) {
     constexpr char kBegin[] = "\"reason\":\"";

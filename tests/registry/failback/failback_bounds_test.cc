@@ -17,7 +17,20 @@ namespace {
 using registry::v1::INTENT_STATE_ACCEPTED;
 using registry::v1::INTENT_STATE_ACKNOWLEDGED;
 
-class FailbackBoundsTest : public FailbackTest {};
+class FailbackBoundsTest : public FailbackTest {
+ protected:
+  // Opens a local session of `owner`, or resumes the one of that incarnation.
+  absl::StatusOr<OpenSessionResponse> OpenOf(const std::string& owner,
+                                             const std::string& incarnation, int ttl_seconds = 10) {
+    OpenSessionRequest request;
+    request.set_incarnation(incarnation);
+    request.set_owner(owner);
+    request.mutable_ttl()->set_seconds(ttl_seconds);
+    Answer<OpenSessionResponse> answer;
+    registry_->OpenSession(request, answer.Catch());
+    return answer.get();
+  }
+};
 
 // --- Rule 10.
 
@@ -383,13 +396,7 @@ TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotTakeEveryLocalSession) {
   options_.max_sessions = 12;
   Start();
   const auto open = [this](const std::string& incarnation, const std::string& owner) {
-    OpenSessionRequest request;
-    request.set_incarnation(incarnation);
-    request.set_owner(owner);
-    request.mutable_ttl()->set_seconds(3600);
-    Answer<OpenSessionResponse> answer;
-    registry_->OpenSession(request, answer.Catch());
-    return answer.get();
+    return OpenOf(owner, incarnation, /*ttl_seconds=*/3600);
   };
   EXPECT_EQ(open("a-1", "a")->ttl().seconds(), 600) << "nor for long";
   const auto second = open("a-2", "a");
@@ -414,20 +421,13 @@ TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotTakeEveryInstance) {
   options_.max_records = 4;
   options_.callers_have_names = true;
   Start();
-  const auto open = [this](const std::string& owner) {
-    OpenSessionRequest request;
-    request.set_incarnation("of-" + owner);
-    request.set_owner(owner);
-    Answer<OpenSessionResponse> answer;
-    registry_->OpenSession(request, answer.Catch());
-    return answer.get()->session_id();
-  };
   const auto state = [this](const std::string& session, const std::string& id) {
     RegisterRequest registration = MakeRegister({MakeInstance(id)});
     registration.set_session_id(session);
     return Register(registration).item();
   };
-  const std::string a = open("a"), b = open("b");
+  const std::string a = OpenOf("a", "of-a")->session_id();
+  const std::string b = OpenOf("b", "of-b")->session_id();
   EXPECT_TRUE(state(a, "a1").ok());
   EXPECT_TRUE(state(a, "a2").ok());
   const absl::Status refused = state(a, "a3");
@@ -455,14 +455,10 @@ TEST_F(FailbackBoundsTest, Rule13_OfTheRestOnlyWhatHasNoSessionIsOfTheirShare) {
   options_.max_records = 8;
   options_.callers_have_names = true;
   Start();
-  OpenSessionRequest open;
-  open.set_incarnation("of-a");
-  open.set_owner("a");
-  Answer<OpenSessionResponse> opened;
-  registry_->OpenSession(open, opened.Catch());
+  const std::string session = OpenOf("a", "of-a")->session_id();
   const auto state = [&](const std::string& id) {
     RegisterRequest request = MakeRegister({MakeInstance(id)});
-    request.set_session_id(opened.get()->session_id());
+    request.set_session_id(session);
     return Register(request).item();
   };
   for (const char* id : {"a1", "a2", "a3"}) EXPECT_TRUE(state(id).ok()) << id;
@@ -478,17 +474,13 @@ TEST_F(FailbackBoundsTest, Rule13_WhoHasItsShareMayUnregister) {
   options_.max_records = 4;
   options_.callers_have_names = true;
   Start();
-  OpenSessionRequest open;
-  open.set_incarnation("of-a");
-  open.set_owner("a");
-  Answer<OpenSessionResponse> opened;
-  registry_->OpenSession(open, opened.Catch());
+  const std::string session = OpenOf("a", "of-a")->session_id();
   RegisterRequest request = MakeRegister({MakeInstance("a1"), MakeInstance("a2")});
-  request.set_session_id(opened.get()->session_id());
+  request.set_session_id(session);
   Register(request);
   EXPECT_TRUE(Register("n1").item().ok());
   UnregisterRequest gone = MakeUnregister("n1");
-  gone.set_session_id(opened.get()->session_id());
+  gone.set_session_id(session);
   EXPECT_EQ(Unregister(gone).item(), absl::OkStatus());
   EXPECT_EQ(fake_->unregisters.request_count(), 1);
 }
@@ -520,25 +512,19 @@ TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotFollowAllThatMayBeFollowed) {
 // A client that was away for longer than its TTL comes back to what is its own.
 TEST_F(FailbackBoundsTest, AnIncarnationStaysItsOwnersWhenTheSessionHasEnded) {
   Start();
-  const auto open = [this](const std::string& owner) {
-    OpenSessionRequest request;
-    request.set_incarnation("app");
-    request.set_owner(owner);
-    Answer<OpenSessionResponse> answer;
-    registry_->OpenSession(request, answer.Catch());
-    return answer.get();
-  };
-  ASSERT_TRUE(open("shop").ok());
+  ASSERT_TRUE(OpenOf("shop", "app").ok());
   Advance(absl::Minutes(1));
   EXPECT_EQ(registry_->local_sessions(), 0);
-  EXPECT_EQ(ReasonOf(open("thief").status()), registry::v1::ERROR_REASON_SESSION_NOT_OWNED);
-  const auto again = open("shop");
+  EXPECT_EQ(ReasonOf(OpenOf("thief", "app").status()),
+            registry::v1::ERROR_REASON_SESSION_NOT_OWNED);
+  const auto again = OpenOf("shop", "app");
   ASSERT_TRUE(again.ok()) << again.status();
   CloseSessionRequest close;
   close.set_session_id(again->session_id());
   Answer<CloseSessionResponse> closed;
   registry_->CloseSession(close, closed.Catch());
-  EXPECT_EQ(ReasonOf(open("thief").status()), registry::v1::ERROR_REASON_SESSION_NOT_OWNED);
+  EXPECT_EQ(ReasonOf(OpenOf("thief", "app").status()),
+            registry::v1::ERROR_REASON_SESSION_NOT_OWNED);
 }
 
 // Also over many sessions.
