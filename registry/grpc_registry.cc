@@ -132,9 +132,9 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
 
   void Close();
 
-  void SetDisconnectListener(std::function<void(const absl::Status&)> listener) {
+  void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) {
     MutexLock lock(&mu_);
-    disconnect_listener_ = std::move(listener);
+    disconnect_listener_ = listener;
   }
   // The connection is gone, and no call was waiting for an answer.
   void Disconnected(const absl::Status& status);
@@ -200,8 +200,9 @@ struct GrpcRegistry::Asked : PendingOf<Response> {
     MutexLock lock(&mu);
     if (cancelled) return absl::OkStatus();
     absl::StatusOr<Timeout> set = timer->PutBack(std::move(late), timeout);
-    if (set.ok()) deadline = *std::move(set);
-    return set.status();
+    if (!set.ok()) return set.status();
+    deadline = *std::move(set);
+    return absl::OkStatus();
   }
 
   void Cancel() override {
@@ -647,8 +648,8 @@ void GrpcRegistry::OpenSession(const OpenSessionRequest& request,
   core_->Call("OpenSession", request, std::move(done));
 }
 
-void GrpcRegistry::SetDisconnectListener(std::function<void(const absl::Status&)> listener) {
-  core_->SetDisconnectListener(std::move(listener));
+void GrpcRegistry::SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) {
+  core_->SetDisconnectListener(listener);
 }
 
 void GrpcRegistry::CloseSession(const CloseSessionRequest& request,

@@ -82,7 +82,7 @@ class GrpcRegistry final : public Registry, public EncodedRegistrar {
   bool RegisterEncoded(std::string_view request, Results results,
                        Callback<RegisterResponse>* done) override;
   // Reported by the end of the KeepAlive stream, which is open from the first session on.
-  void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
+  void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) override;
 
  private:
   class Core;

@@ -116,7 +116,7 @@ class Registry {
   // its owner need not wait for the next call to find out. One listener; it may run on any thread,
   // and not after the registry's destructor has returned. Registries without a connection never
   // call.
-  virtual void SetDisconnectListener(std::function<void(const absl::Status&)> listener) {}
+  virtual void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) {}
 
   // This registry's way in for Registers as they came (registry/encoded_registrar.h), as long-lived
   // as itself; null: it has none. A decorator that has to see what passes keeps the default.

@@ -63,8 +63,9 @@ struct Core;
 struct Shard;
 }  // namespace internal_timer
 
-// One timeout, pending or over. Dropping the handle does not cancel. May outlive its timer.
-class Timeout {
+// One timeout, pending or over. Dropping the handle does not cancel, so that one may stay unused. May
+// outlive its timer.
+class [[maybe_unused]] Timeout {
  public:
   Timeout() = default;  // empty: every method returns false
   Timeout(Timeout&& other) noexcept
@@ -77,8 +78,6 @@ class Timeout {
     generation_ = std::exchange(other.generation_, 0);
     return *this;
   }
-
-  ~Timeout() {}  // not trivial, so that a handle may be kept unused without a warning
 
   // True if this call has kept the task from ever running; false if the task has started, has
   // run, was cancelled before or was handed back by Stop.

@@ -21,9 +21,9 @@ absl::Time SimulatedClock::WallNow() const {
   return wall_start_ + absl::Nanoseconds(NowNanos() - start_nanos_);
 }
 
-void SimulatedClock::Attach(std::shared_ptr<ClockDriven> driven) {
+void SimulatedClock::Attach(const std::shared_ptr<ClockDriven>& driven) {
   MutexLock lock(&mu_);
-  driven_.push_back(std::move(driven));
+  driven_.push_back(driven);
 }
 
 void SimulatedClock::Detach(const ClockDriven* driven) {

@@ -42,7 +42,7 @@ class SimulatedClock final : public Clock {
   int64_t NowNanos() const override { return now_.load(std::memory_order_acquire); }
   absl::Time WallNow() const override;
   bool DrivesTimers() const override { return true; }
-  void Attach(std::shared_ptr<ClockDriven> driven) override;
+  void Attach(const std::shared_ptr<ClockDriven>& driven) override;
   void Detach(const ClockDriven* driven) override;
 
   // Moves time on by `duration`, step by step, and runs what becomes due. A negative duration

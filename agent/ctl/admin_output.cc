@@ -200,7 +200,7 @@ std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const
 
 std::string FormatRegistryLine(const Overview& overview) {
   const RegistryOverview& registry = overview.registry();
-  const std::string ready = overview.readiness().ready() ? "ready" : "not ready";
+  std::string ready = overview.readiness().ready() ? "ready" : "not ready";
   if (!registry.complete()) return ready;
   return absl::StrCat(ready, "  revision ", registry.revision(), ", ", overview.instances().total(),
                       " instances, ", registry.sessions(), " sessions, ",

@@ -341,8 +341,8 @@ void EtcdRegistry::SetOffline(const SetOfflineRequest& request, Callback<SetOffl
   core_->marks.Set(request, core_->calls.Add(std::move(done)));
 }
 
-void EtcdRegistry::SetDisconnectListener(std::function<void(const absl::Status&)> listener) {
-  core_->sessions.SetBreakListener(std::move(listener));
+void EtcdRegistry::SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) {
+  core_->sessions.SetBreakListener(listener);
 }
 
 EtcdRegistry::Statistics EtcdRegistry::Stats() const {

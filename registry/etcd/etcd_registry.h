@@ -124,7 +124,7 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
   void List(const ListRequest& request, Callback<ListResponse> done) override;
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
   // To be set before the first session is opened.
-  void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
+  void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) override;
 
   EncodedRegistrar* encoded() override { return this; }
   // A Register in the canonical encoding needs no messages.

@@ -147,9 +147,9 @@ void FakeRegistry::Disconnect(const absl::Status& status) {
   if (listener != nullptr) listener(status);
 }
 
-void FakeRegistry::SetDisconnectListener(std::function<void(const absl::Status&)> listener) {
+void FakeRegistry::SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) {
   MutexLock lock(&mu_);
-  disconnect_listener_ = std::move(listener);
+  disconnect_listener_ = listener;
 }
 
 void FakeRegistry::EndSubscriptionsWith(std::optional<absl::Status> status) {

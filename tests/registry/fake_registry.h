@@ -236,7 +236,7 @@ class FakeRegistry : public Registry {
 
   // The connection breaks while nothing is asked.
   void Disconnect(const absl::Status& status);
-  void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override;
+  void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) override;
 
   // Every Subscribe so far, in order of arrival.
   std::vector<std::shared_ptr<FakeSubscription>> subscriptions() const;

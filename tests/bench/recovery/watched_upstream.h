@@ -104,8 +104,8 @@ class WatchedUpstream final : public Registry, public EncodedRegistrar {
     ++traffic_->attempts;
     upstream_->List(request, std::move(done));
   }
-  void SetDisconnectListener(std::function<void(const absl::Status&)> listener) override {
-    upstream_->SetDisconnectListener(std::move(listener));
+  void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) override {
+    upstream_->SetDisconnectListener(listener);
   }
 
  private:

@@ -328,7 +328,7 @@ class InterruptedClock final : public Clock {
   }
   absl::Time WallNow() const override { return time_.WallNow(); }
   bool DrivesTimers() const override { return true; }
-  void Attach(std::shared_ptr<ClockDriven> driven) override { time_.Attach(std::move(driven)); }
+  void Attach(const std::shared_ptr<ClockDriven>& driven) override { time_.Attach(driven); }
   void Detach(const ClockDriven* driven) override { time_.Detach(driven); }
 
   void InterruptNextLook(std::function<void()> interrupt) { interrupt_ = std::move(interrupt); }
