@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "grpcpp/support/status.h"
+#include "registry/proto_time.h"
 #include "registry/utf8.h"
 
 namespace failback {
@@ -119,9 +120,7 @@ absl::Status SessionNotOwned() {
 
 absl::Status WithRetryDelay(absl::Status status, absl::Duration delay) {
   rpc::v1::RetryInfo info;
-  const int64_t nanos = absl::ToInt64Nanoseconds(std::max(delay, absl::ZeroDuration()));
-  info.mutable_retry_delay()->set_seconds(nanos / 1000000000);
-  info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(nanos % 1000000000));
+  *info.mutable_retry_delay() = ToProto(std::max(delay, absl::ZeroDuration()));
   SetDetail(status, kRetryInfoUrl, info);
   return status;
 }
@@ -157,8 +156,7 @@ std::optional<std::string> ReasonMetadata(const absl::Status& status, const std:
 std::optional<absl::Duration> RetryDelayOf(const absl::Status& status) {
   const auto info = GetDetail<rpc::v1::RetryInfo>(status, kRetryInfoUrl);
   if (!info.has_value()) return std::nullopt;
-  const absl::Duration delay =
-      absl::Seconds(info->retry_delay().seconds()) + absl::Nanoseconds(info->retry_delay().nanos());
+  const absl::Duration delay = FromProto(info->retry_delay());
   if (delay <= absl::ZeroDuration()) return std::nullopt;
   return delay;
 }

@@ -8,16 +8,11 @@
 #include "registry/errors.h"
 #include "registry/failback_core.h"
 #include "registry/log.h"
+#include "registry/proto_time.h"
 #include "registry/validation.h"
 
 namespace failback {
 namespace {
-
-void SetTime(absl::Time time, google::protobuf::Timestamp* proto) {
-  const int64_t nanos = absl::ToUnixNanos(time);
-  proto->set_seconds(nanos / 1000000000);
-  proto->set_nanos(static_cast<int32_t>(nanos % 1000000000));
-}
 
 agent::v1::OperationKind ToProto(OperationKind kind) {
   switch (kind) {
@@ -63,15 +58,15 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const
       row.set_generation(record.generation);
       row.set_retry_times(record.superseded ? -1 : options_.retry.retry_times);
       row.set_upstream(options_.upstream_name);
-      SetTime(wall - absl::Nanoseconds(now - record.since_nanos), row.mutable_since());
+      *row.mutable_since() = ToProto(wall - absl::Nanoseconds(now - record.since_nanos));
       if (record.superseded) row.set_times(record.superseded_times);
       if (record.retry != nullptr) row.set_times(record.retry->times());
       if (!record.last_status.ok()) *row.mutable_last_status() = StatusToProto(record.last_status);
       if (record.superseded) {
         row.set_state(agent::v1::PENDING_STATE_SUPERSEDED);
         if (IsArmed(superseded_timer_)) {
-          SetTime(wall + absl::Nanoseconds(superseded_due_nanos_ - now),
-                  row.mutable_next_attempt());
+          *row.mutable_next_attempt() =
+              ToProto(wall + absl::Nanoseconds(superseded_due_nanos_ - now));
         }
       } else if (record.in_flight != 0) {
         row.set_state(agent::v1::PENDING_STATE_IN_FLIGHT);
@@ -79,8 +74,8 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const
         row.set_state(agent::v1::PENDING_STATE_PARKED);
       } else if (record.retry != nullptr && record.retry->state() == RetryTask::State::kWaiting) {
         row.set_state(agent::v1::PENDING_STATE_WAITING);
-        SetTime(wall + absl::Nanoseconds(record.retry->next_attempt_nanos() - now),
-                row.mutable_next_attempt());
+        *row.mutable_next_attempt() =
+            ToProto(wall + absl::Nanoseconds(record.retry->next_attempt_nanos() - now));
       } else {
         row.set_state(agent::v1::PENDING_STATE_QUEUED);
       }
@@ -97,7 +92,7 @@ agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
   UpstreamSession::State session;
   const FailbackStatistics stats = Stats(&session);
   status.set_uri(options_.upstream_name);
-  SetTime(session.since, status.mutable_since());
+  *status.mutable_since() = ToProto(session.since);
   *status.mutable_session_ttl() = session.info.ttl();
   status.set_epoch(session.info.epoch());
   status.set_store_id(session.info.store_id());
@@ -114,11 +109,11 @@ agent::v1::UpstreamStatus FailbackRegistry::Core::UpstreamStatus() const {
   status.set_refused(stats.refused);
   if (stats.journal.has_value() && !stats.journal->error.ok()) {
     *status.mutable_journal_error() = StatusToProto(stats.journal->error);
-    SetTime(stats.journal->error_since, status.mutable_journal_error_since());
+    *status.mutable_journal_error_since() = ToProto(stats.journal->error_since);
   }
-  if (stats.twins > 0) SetTime(stats.twin_time, status.mutable_twin_time());
+  if (stats.twins > 0) *status.mutable_twin_time() = ToProto(stats.twin_time);
   if (stats.lapsed_since.has_value()) {
-    SetTime(*stats.lapsed_since, status.mutable_lapsed_since());
+    *status.mutable_lapsed_since() = ToProto(*stats.lapsed_since);
     *status.mutable_last_error() = StatusToProto(LapseReason(session));
   } else if (session.phase == UpstreamSession::Phase::kDown || stats.refused) {
     *status.mutable_last_error() = StatusToProto(SessionError(session));

@@ -19,6 +19,7 @@
 #include "registry/call_gauge.h"
 #include "registry/fair_queue.h"
 #include "registry/grpc_threads.h"
+#include "registry/proto_time.h"
 #include "registry/register_stream.h"
 #include "registry/security/guarded_registry.h"
 #include "registry/server_reactors.h"
@@ -288,8 +289,7 @@ class RegistryServer::Service final : public ServiceBase {
                                const OpenSessionResponse& opened) {
           const absl::Time now = Monotonic();
           sessions->Opened(opened.session_id(), request.ends_with_stream(), now,
-                           now + absl::Seconds(opened.ttl().seconds()) +
-                               absl::Nanoseconds(opened.ttl().nanos()));
+                           now + FromProto(opened.ttl()));
         });
   }
 

@@ -160,9 +160,7 @@ void UpstreamSession::Step() {
     if (opens) {
       open.set_incarnation(state_.incarnation);
       open.set_client_name(options_.client_name);
-      const int64_t nanos = absl::ToInt64Nanoseconds(options_.ttl);
-      open.mutable_ttl()->set_seconds(nanos / 1000000000);
-      open.mutable_ttl()->set_nanos(static_cast<int32_t>(nanos % 1000000000));
+      *open.mutable_ttl() = ToProto(options_.ttl);
       open.set_rank(state_.info.rank());
       open.set_store_id(state_.info.store_id());
       open.set_process(process_);
