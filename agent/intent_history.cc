@@ -35,7 +35,7 @@ std::string SubjectOf(const std::string& id) { return id.substr(id.find(' ') + 1
 std::string DetailOf(const IntentEvent& event) {
   if (event.kind == IntentEvent::Kind::kRenewed) return "the lease is renewed";
   const bool lapsed = event.kind == IntentEvent::Kind::kLapsed;
-  const std::string what =
+  std::string what =
       lapsed ? "the lease has run out"
       : event.kind == IntentEvent::Kind::kCancelled
           ? absl::StrCat(event.id.substr(0, event.id.find(' ')), ", given up by an operator")

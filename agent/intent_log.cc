@@ -55,7 +55,7 @@ LogFields IntentFields(const IntentEvent& event) {
   return fields;
 }
 
-IntentLog::IntentLog(Options options) : options_(std::move(options)) {}
+IntentLog::IntentLog(const Options& options) : options_(options) {}
 
 IntentLog::~IntentLog() {
   Timeout end;

@@ -40,7 +40,7 @@ class IntentLog {
     int lines = 100;
   };
 
-  explicit IntentLog(Options options);
+  explicit IntentLog(const Options& options);
   // Reports what was left out.
   ~IntentLog();
   IntentLog(const IntentLog&) = delete;

@@ -238,6 +238,7 @@ class Wheel {
         reinterpret_cast<uintptr_t>(&heads_[0]) + (prev & ~kHead) * sizeof(uint32_t);
     const uintptr_t before = slab_->AddressOf(prev & ~kHead) + offsetof(TimerEntry, next);
     const uintptr_t is_lane = -uintptr_t{prev >> 31};
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): between pointers the compiler may put the branch back.
     *reinterpret_cast<uint32_t*>(before ^ ((before ^ lane) & is_lane)) = next;
   }
 

@@ -196,7 +196,7 @@ std::string FormatWhen(const google::protobuf::Timestamp& when, absl::Time now) 
 }
 
 std::string FormatMessage(const std::string& raw) {
-  const std::string message = MadePrintable(raw, ' ');
+  std::string message = MadePrintable(raw, ' ');
   const size_t begin = message.find("failed to connect to all addresses");
   const size_t cause = message.rfind(": ");
   if (begin == std::string::npos || cause == std::string::npos || cause < begin) return message;
@@ -234,7 +234,7 @@ std::string FormatState(const InstanceRecord& record) {
       record.state() != registry::v1::INTENT_STATE_ACKNOWLEDGED) {
     return FormatState(record.state());
   }
-  const std::string health = FormatHealth(record.instance());
+  std::string health = FormatHealth(record.instance());
   if (!record.held()) return health;
   return health == "offline" ? "offline, held" : "held";
 }

@@ -27,6 +27,7 @@ std::string ErrorText(int error) { return std::generic_category().message(error)
 // posix_spawnp with what a health check needs: the daemon blocks and ignores signals for itself.
 int Spawn(const std::vector<std::string>& argv, pid_t* pid) {
   std::vector<char*> pointers;
+  pointers.reserve(argv.size() + 1);
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
 
