@@ -40,8 +40,7 @@ LIST
 # Comments, RPC fields that share a word, and polls without a timeout do not wait for time to pass.
 found() {
   local pattern; pattern=$(IFS='|'; echo "${words[*]}")
-  git grep -nE "$pattern" -- 'agent/*.cc' 'agent/*.h' 'daemon/*.cc' 'daemon/*.h' 'registry/*.cc' \
-    'registry/*.h' 'retry/*.cc' 'retry/*.h' 'examples/*.cc' 'examples/*.h' |
+  git grep -nE "$pattern" -- '*.cc' '*.h' ':!tests' |
     grep -vE '^[^:]+:[0-9]+: *(//|\*)|poll\(.*, -1\)' | grep -vE '(set_|[a-z]\.|->)wait_for\(\)|set_wait_for\(|int wait_for\(\) const'
 }
 
