@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <optional>
 
 #include "absl/status/status.h"
@@ -28,21 +27,6 @@ using registry::v1::InstanceKey;
 using registry::v1::InstanceRecord;
 using registry::v1::ServiceInstance;
 using registry::v1::SubscribeResponse;
-
-std::string Cell(const std::string& text) { return text.empty() ? "-" : MadePrintable(text, ' '); }
-
-using Painter = std::function<std::string(size_t column, const std::string& cell)>;
-
-std::string JoinRow(const std::vector<std::string>& row, const std::vector<size_t>& widths,
-                    const Painter& paint) {
-  std::string line;
-  for (size_t i = 0; i < row.size(); ++i) {
-    const std::string cell = Cell(row[i]);
-    line += paint(i, cell);
-    if (i + 1 < row.size()) line.append(widths[i] - ColumnsOf(cell) + 2, ' ');
-  }
-  return line + "\n";
-}
 
 template <typename Enum>
 std::string EnumText(Enum value) {
@@ -131,8 +115,8 @@ std::string FormatXds(const agent::v1::XdsStatus& xds, absl::Time now) {
   if (xds.has_last_refusal()) {
     const agent::v1::XdsStatus::Refusal& refusal = xds.last_refusal();
     absl::StrAppend(&text, "last refusal  ", FormatRelative(refusal.time(), now), ", ",
-                    refusal.resource_type(), " by ", Cell(refusal.node_id()), " (",
-                    Cell(refusal.client()), "): ", Cell(refusal.reason()), "\n");
+                    refusal.resource_type(), " by ", TableCell(refusal.node_id()), " (",
+                    TableCell(refusal.client()), "): ", TableCell(refusal.reason()), "\n");
   }
   return text;
 }
@@ -141,23 +125,11 @@ std::string FormatXds(const agent::v1::XdsStatus& xds, absl::Time now) {
 
 std::string FormatTable(const std::vector<std::string>& header,
                         const std::vector<std::vector<std::string>>& rows, const Palette& palette) {
-  std::vector<size_t> widths;
-  widths.reserve(header.size());
-  for (const std::string& title : header) widths.push_back(ColumnsOf(title));
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], ColumnsOf(Cell(row[i])));
-    }
-  }
-  std::string table = JoinRow(header, widths, [&palette](size_t, const std::string& title) {
-    return palette.Paint(title, Tone::kTitle);
-  });
-  const Painter paint = [&](size_t column, const std::string& cell) {
-    const bool is_state = header[column] == "STATE" || header[column] == "STATUS";
-    return is_state ? palette.State(cell) : cell;
-  };
-  for (const auto& row : rows) table += JoinRow(row, widths, paint);
-  return table;
+  return FormatTable(header, rows,
+                     [&palette](size_t row, const std::string& title, const std::string& cell) {
+                       if (row == 0) return palette.Paint(cell, Tone::kTitle);
+                       return title == "STATE" || title == "STATUS" ? palette.State(cell) : cell;
+                     });
 }
 
 std::string FormatSpan(absl::Duration duration) {

@@ -15,17 +15,17 @@
 #include "failback/agent/v1/agent.pb.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "google/protobuf/message.h"
+#include "registry/admin/text_table.h"
 #include "registry/message_json.h"
 
 namespace failback {
 
 enum class OutputFormat { kTable, kJson, kYaml };
 
-// Rows below a header, columns aligned with two spaces between; empty cells show as "-". Control
-// characters show as spaces, so that a row is a line. Columns named STATE or STATUS are painted.
+// As in registry/admin/text_table.h, with titles painted, and what is in columns named STATE or
+// STATUS.
 std::string FormatTable(const std::vector<std::string>& header,
-                        const std::vector<std::vector<std::string>>& rows,
-                        const Palette& palette = Palette());
+                        const std::vector<std::vector<std::string>>& rows, const Palette& palette);
 
 // "0s", "850ms", "1.2s", "42s", "3m10s", "2h5m", "4d3h".
 std::string FormatSpan(absl::Duration duration);

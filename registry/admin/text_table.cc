@@ -25,9 +25,8 @@ std::string Time(const google::protobuf::Timestamp& time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", FromProto(time), absl::UTCTimeZone());
 }
 
-Rows ServiceRows(const admin::v1::ListServicesResponse& response) {
-  Rows rows = {{"NAMESPACE", "SERVICE", "INSTANCES", "HEALTHY", "UNHEALTHY", "DRAINING", "OFFLINE",
-                "PENDING", "PARKED", "SUPERSEDED", "LAPSED", "HELD", "PERSISTENT"}};
+std::string Table(const admin::v1::ListServicesResponse& response) {
+  Rows rows;
   for (const auto& service : response.services()) {
     const auto& counts = service.instances();
     rows.push_back({service.namespace_(), service.name(), absl::StrCat(counts.total()),
@@ -37,11 +36,13 @@ Rows ServiceRows(const admin::v1::ListServicesResponse& response) {
                     absl::StrCat(counts.superseded()), absl::StrCat(counts.lapsed()),
                     absl::StrCat(counts.held()), absl::StrCat(counts.persistent())});
   }
-  return rows;
+  return FormatTable({"NAMESPACE", "SERVICE", "INSTANCES", "HEALTHY", "UNHEALTHY", "DRAINING",
+                      "OFFLINE", "PENDING", "PARKED", "SUPERSEDED", "LAPSED", "HELD", "PERSISTENT"},
+                     rows);
 }
 
-Rows InstanceRows(const admin::v1::ListInstancesResponse& response) {
-  Rows rows = {{"ID", "ADDRESS", "STATE", "ZONE", "CLIENT", "CHANGED"}};
+std::string Table(const admin::v1::ListInstancesResponse& response) {
+  Rows rows;
   for (const auto& row : response.instances()) {
     const auto& instance = row.record().instance();
     rows.push_back({instance.key().instance_id(),
@@ -49,11 +50,11 @@ Rows InstanceRows(const admin::v1::ListInstancesResponse& response) {
                     StateName(admin::v1::InstanceState_Name(row.state())), instance.zone(),
                     row.record().client_name(), Time(row.record().modify_time())});
   }
-  return rows;
+  return FormatTable({"ID", "ADDRESS", "STATE", "ZONE", "CLIENT", "CHANGED"}, rows);
 }
 
-Rows PendingRows(const agent::v1::ListPendingResponse& response) {
-  Rows rows = {{"ID", "UPSTREAM", "STATE", "TIMES", "NEXT ATTEMPT", "LAST STATUS"}};
+std::string Table(const agent::v1::ListPendingResponse& response) {
+  Rows rows;
   for (const auto& row : response.operations()) {
     rows.push_back(
         {row.id(), row.upstream(), StateName(agent::v1::PendingState_Name(row.state())),
@@ -63,34 +64,33 @@ Rows PendingRows(const agent::v1::ListPendingResponse& response) {
              : "",
          row.last_status().message()});
   }
-  return rows;
+  return FormatTable({"ID", "UPSTREAM", "STATE", "TIMES", "NEXT ATTEMPT", "LAST STATUS"}, rows);
 }
 
-Rows IntentRows(const agent::v1::ListIntentsResponse& response) {
-  Rows rows = {{"NAMESPACE", "SERVICE", "ID", "UPSTREAM", "STATE", "LAST STATUS"}};
+std::string Table(const agent::v1::ListIntentsResponse& response) {
+  Rows rows;
   for (const auto& row : response.intents()) {
     const auto& key = row.instance().key();
     rows.push_back({key.namespace_(), key.service(), key.instance_id(), row.upstream(),
                     StateName(registry::v1::IntentState_Name(row.state())),
                     row.last_status().message()});
   }
-  return rows;
+  return FormatTable({"NAMESPACE", "SERVICE", "ID", "UPSTREAM", "STATE", "LAST STATUS"}, rows);
 }
 
-Rows SessionRows(const admin::v1::ListSessionsResponse& response) {
-  Rows rows = {{"INCARNATION", "CLIENT", "RANK", "INSTANCES", "TTL", "ENDS"}};
+std::string Table(const admin::v1::ListSessionsResponse& response) {
+  Rows rows;
   for (const auto& row : response.sessions()) {
     rows.push_back({row.incarnation(), row.client_name(), absl::StrCat(row.rank()),
                     absl::StrCat(row.instances()), absl::FormatDuration(FromProto(row.ttl())),
                     row.held_back() ? absl::StrCat("held until ", Time(row.hold_end_time()))
                                     : Time(row.expire_time())});
   }
-  return rows;
+  return FormatTable({"INCARNATION", "CLIENT", "RANK", "INSTANCES", "TTL", "ENDS"}, rows);
 }
 
-Rows AgentRows(const admin::v1::ListAgentsResponse& response) {
-  Rows rows = {
-      {"NAME", "VERSION", "INTENTS", "PENDING", "PARKED", "SUPERSEDED", "REPORTED", "TROUBLE"}};
+std::string Table(const admin::v1::ListAgentsResponse& response) {
+  Rows rows;
   for (const auto& row : response.agents()) {
     const auto& report = row.report();
     rows.push_back({report.name(), report.version(), absl::StrCat(report.intents()),
@@ -98,49 +98,62 @@ Rows AgentRows(const admin::v1::ListAgentsResponse& response) {
                     absl::StrCat(report.superseded()), Time(row.report_time()),
                     absl::StrJoin(row.troubles(), "; ")});
   }
-  return rows;
+  return FormatTable(
+      {"NAME", "VERSION", "INTENTS", "PENDING", "PARKED", "SUPERSEDED", "REPORTED", "TROUBLE"},
+      rows);
 }
 
 }  // namespace
 
-std::string FormatTable(const Rows& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string out;
-  for (const auto& row : rows) {
-    std::string line;
+std::string TableCell(const std::string& text) {
+  return text.empty() ? "-" : MadePrintable(text, ' ');
+}
+
+std::string FormatTable(const std::vector<std::string>& header, const Rows& rows,
+                        const CellPainter& paint) {
+  std::vector<size_t> widths(header.size());
+  const auto columns = [](const std::string& cell) {
+    return static_cast<size_t>(Utf8Length(cell));  // printable, so it is UTF-8
+  };
+  const auto measure = [&](const std::vector<std::string>& row) {
     for (size_t i = 0; i < row.size(); ++i) {
-      std::string cell = MadePrintable(row[i], '?');
-      cell.resize(widths[i] + 2, ' ');
-      line += cell;
+      widths[i] = std::max(widths[i], columns(TableCell(row[i])));
     }
-    absl::StripTrailingAsciiWhitespace(&line);
-    absl::StrAppend(&out, line, "\n");
-  }
-  return out;
+  };
+  measure(header);
+  for (const auto& row : rows) measure(row);
+  std::string table;
+  const auto append = [&](size_t number, const std::vector<std::string>& row) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string cell = TableCell(row[i]);
+      table += paint == nullptr ? cell : paint(number, header[i], cell);
+      if (i + 1 < row.size()) table.append(widths[i] - columns(cell) + 2, ' ');
+    }
+    table += "\n";
+  };
+  append(0, header);
+  for (size_t i = 0; i < rows.size(); ++i) append(i + 1, rows[i]);
+  return table;
 }
 
 std::string MessageText(const google::protobuf::Message& message) {
   if (const auto* services = dynamic_cast<const admin::v1::ListServicesResponse*>(&message)) {
-    return FormatTable(ServiceRows(*services));
+    return Table(*services);
   }
   if (const auto* instances = dynamic_cast<const admin::v1::ListInstancesResponse*>(&message)) {
-    return FormatTable(InstanceRows(*instances));
+    return Table(*instances);
   }
   if (const auto* pending = dynamic_cast<const agent::v1::ListPendingResponse*>(&message)) {
-    return FormatTable(PendingRows(*pending));
+    return Table(*pending);
   }
   if (const auto* intents = dynamic_cast<const agent::v1::ListIntentsResponse*>(&message)) {
-    return FormatTable(IntentRows(*intents));
+    return Table(*intents);
   }
   if (const auto* sessions = dynamic_cast<const admin::v1::ListSessionsResponse*>(&message)) {
-    return FormatTable(SessionRows(*sessions));
+    return Table(*sessions);
   }
   if (const auto* agents = dynamic_cast<const admin::v1::ListAgentsResponse*>(&message)) {
-    return FormatTable(AgentRows(*agents));
+    return Table(*agents);
   }
   std::string text;
   google::protobuf::TextFormat::PrintToString(message, &text);

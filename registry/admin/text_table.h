@@ -1,8 +1,10 @@
-// Messages of the admin API as tables, for people with a terminal and curl. Pure.
+// Tables for people with a terminal: of failbackctl, and of the admin API with curl. Pure.
 
 #ifndef FAILBACK_REGISTRY_ADMIN_TEXT_TABLE_H_
 #define FAILBACK_REGISTRY_ADMIN_TEXT_TABLE_H_
 
+#include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,8 +12,18 @@
 
 namespace failback {
 
-// Columns as wide as their widest cell; the first row is the head. Control characters become `?`.
-std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
+// A cell as it is to be printed, as many columns wide as before. Row 0 has the titles.
+using CellPainter =
+    std::function<std::string(size_t row, const std::string& title, const std::string& cell)>;
+
+// A text as a cell: control characters show as spaces, so that a row is a line; an empty text
+// shows as "-".
+std::string TableCell(const std::string& text);
+
+// Rows of at most as many cells as the header has, columns aligned with two spaces between.
+std::string FormatTable(const std::vector<std::string>& header,
+                        const std::vector<std::vector<std::string>>& rows,
+                        const CellPainter& paint = nullptr);
 
 // Lists as tables, anything else in protobuf's text format.
 std::string MessageText(const google::protobuf::Message& message);
