@@ -155,16 +155,17 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
   std::vector<RecordPtr> gone;
   for (const auto& [key, record] : records_) {
     // What was cancelled, or is not known here, is kept for as long as the registry holds the key.
-    if ((record->given_up || record->kept) && record->in_flight == 0 &&
+    const bool kept = record->doubt == Doubt::kOfRegistry;
+    if ((record->stage == Stage::kGivenUp || kept) && record->in_flight == 0 &&
         record->touched < audit.serial && !audit.part &&
         audit.listed.find(record->key) == audit.listed.end()) {
       gone.push_back(record);
     }
-    if (record->kept && audit.listed.find(record->key) != audit.listed.end()) {
+    if (kept && audit.listed.find(record->key) != audit.listed.end()) {
       record->kept_session = audit.session;
     }
-    const bool idle = !record->pending() && record->in_flight == 0 && !record->queued &&
-                      !record->given_up && !record->superseded && record->touched < audit.serial;
+    const bool idle = (record->stage == Stage::kSettled || record->stage == Stage::kTombstone) &&
+                      record->touched < audit.serial;
     if (!idle) continue;
     const auto it = audit.listed.find(record->key);
     if (record->present) {
@@ -174,7 +175,7 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
       // The same intent again, under its number: the registry applies it to what a concurrent
       // writer left.
       record->acknowledged = 0;
-      Enqueue(record);
+      Enqueue(record.get());
     } else if (it != audit.listed.end()) {
       ++extra;
       record->SetHeld(audit.session, it->second.persistent);
@@ -182,7 +183,8 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
     }
   }
   for (const RecordPtr& record : gone) {
-    if (record->kept && !record->persistent && record->kept_session != seen_session_serial_) {
+    if (record->doubt == Doubt::kOfRegistry && !record->persistent &&
+        record->kept_session != seen_session_serial_) {
       LostWithSession(record, deferred);
     } else {
       Erase(record, absl::OkStatus(), deferred);
@@ -233,7 +235,7 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
   int64_t taken = 0, parked = 0;
   std::vector<RecordPtr> doubted;
   for (const auto& [key, record] : records_) {
-    if (record->doubted) doubted.push_back(record);
+    if (record->doubt != Doubt::kNone) doubted.push_back(record);
   }
   for (const auto& [key, listed] : audit.listed) {
     last_generation_ = std::max(last_generation_, listed.generation);
@@ -247,7 +249,7 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
     } else {
       record->held_in = Record::kNotHeld;
     }
-    if (record->present && !listed && !record->given_up) {
+    if (record->present && !listed && record->stage != Stage::kGivenUp) {
       // Unregistered since, or never registered, or gone with its session: unknown here.
       ++parked;
       AttemptFailed(record,
@@ -267,7 +269,7 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
       record->payload = it->second.instance;
       NewGeneration(record);
     } else {
-      Enqueue(record);
+      Enqueue(record.get());
     }
   }
   if (doubted_ == 0) journal_->Settle();
@@ -293,11 +295,12 @@ int64_t FailbackRegistry::Core::KeepUnknown(const Audit& audit, Deferred* deferr
     record->payload = listed.instance;
     record->generation = listed.generation;
     record->touched = audit_serial_;
-    record->doubted = record->kept = true;
+    record->doubt = Doubt::kOfRegistry;
     record->kept_session = audit.session;
     record->SetHeld(audit.session, listed.persistent);
     ++doubted_;
     records_.Add(record->key, record);
+    Move(record.get(), Stage::kHeldBack);
     AttemptFailed(record, absl::FailedPreconditionError(kLeftThere), NextStep::kPark,
                   /*sent=*/false, deferred);
   }
@@ -307,7 +310,7 @@ int64_t FailbackRegistry::Core::KeepUnknown(const Audit& audit, Deferred* deferr
 void FailbackRegistry::Core::LostWithSession(const RecordPtr& record, Deferred* deferred) {
   // No hand has removed it, so it is not forgotten. As what the journal knows and the registry does
   // not hold: in the journal, in doubt, in the next life too.
-  record->kept = false;
+  record->doubt = Doubt::kOfJournal;
   record->held_in = Record::kNotHeld;
   Persist(record);
   AttemptFailed(record, absl::FailedPreconditionError(kLostWithSession), NextStep::kPark,

@@ -27,7 +27,9 @@ std::vector<CarriedIntent> FailbackRegistry::Core::Carried(const std::string& be
     const UpstreamSession::State session = session_->state();
     const bool lapsed = LapsedSince(session).has_value();
     for (const auto& [key, record] : records_) {
-      if (!record->present || record->given_up || !absl::StartsWith(record->key, begins)) continue;
+      if (!record->present || record->stage == Stage::kGivenUp ||
+          !absl::StartsWith(record->key, begins))
+        continue;
       const registry::v1::IntentState state = StateOf(*record, lapsed);
       absl::Status why = record->last_status;
       if (state == registry::v1::INTENT_STATE_ACKNOWLEDGED) why = absl::OkStatus();

@@ -1,6 +1,7 @@
 #include "registry/failback_core.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,8 @@ using registry::v1::INTENT_STATE_LAPSED;
 using registry::v1::INTENT_STATE_PARKED;
 using registry::v1::INTENT_STATE_SUPERSEDED;
 using registry::v1::IntentState;
+
+constexpr absl::Duration kTombstoneLife = absl::Seconds(60);
 
 absl::Status Cancelled() { return absl::CancelledError("the registry client was shut down"); }
 
@@ -100,12 +103,12 @@ void FailbackRegistry::Core::Shutdown() {
     std::swap(records, records_);
     watches.swap(watches_);
     checked_.clear();
-    superseded_.clear();
+    superseded_.Clear();
     superseded_timer_.Cancel();
     audit_timer_.Cancel();
     ask_timer_.Cancel();
-    for (auto& queue : ready_) queue.clear();
-    tombstones_.clear();
+    for (auto& queue : ready_) queue.Clear();
+    tombstones_.Clear();
     totals_ = RecordTotals();
     listeners_ = 0;
     ended_names_ = 0;
@@ -252,8 +255,9 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
 
   const RecordPtr record = existed ? *found : std::make_shared<Record>();
   const bool same = existed && record->present == intent.present &&
-                    record->payload == intent.payload && !record->parked() && !record->given_up &&
-                    !record->superseded && !record->doubted && record->check == nullptr;
+                    record->payload == intent.payload && record->stage != Stage::kParked &&
+                    record->stage != Stage::kGivenUp && !record->superseded() &&
+                    record->doubt == Doubt::kNone && record->check == nullptr;
   const uint64_t owner_generation = session == nullptr ? 0 : intent.owner_generation;
   // What was acknowledged in a session that has lapsed is not any more, for those who ask.
   bool lapsed = false;
@@ -284,7 +288,7 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
     } else if (record->check == nullptr) {  // else that one's way back leads further
       checked_.emplace(record->key, record);
       record->check = std::make_unique<Check>();
-      record->check->existed = existed && !record->given_up;
+      record->check->existed = existed && record->stage != Stage::kGivenUp;
       record->check->present = record->present;
       record->check->persistent = record->persistent;
       record->check->payload = std::move(record->payload);
@@ -340,12 +344,9 @@ std::unique_ptr<FailbackRegistry::Core::Check> FailbackRegistry::Core::EndCheck(
 }
 
 void FailbackRegistry::Core::PurgeTombstones(Deferred* deferred) {
-  while (!tombstones_.empty() && tombstones_.front().first <= NowNanos()) {
-    const RecordPtr record = std::move(tombstones_.front().second);
-    tombstones_.pop_front();
-    if (!record->erased && !record->present && !record->pending() && !record->given_up) {
-      Erase(record, absl::OkStatus(), deferred);
-    }
+  const int64_t begun = NowNanos() - absl::ToInt64Nanoseconds(kTombstoneLife);
+  while (!tombstones_.empty() && tombstones_.front()->since_nanos <= begun) {
+    Erase(tombstones_.front()->shared_from_this(), absl::OkStatus(), deferred);
   }
 }
 
@@ -353,23 +354,23 @@ void FailbackRegistry::Core::NewGeneration(const RecordPtr& record) {
   record->failing_since_nanos = Record::kNotFailing;
   record->since_nanos = NowNanos();
   TakeNumber(record);
-  Enqueue(record);
+  Enqueue(record.get());
 }
 
 void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
   EndDoubt(record.get());
   record->touched = audit_serial_;
   record->generation = ++last_generation_;
-  SetSuperseded(record, false);
+  record->superseded_times = 0;
   record->retry.reset();
   record->last_status = absl::OkStatus();
-  record->given_up = false;
   record->renumbered = false;
   record->alone = false;
+  // What is queued keeps its place, or stays with the call of its key.
+  Move(record.get(), record->stage == Stage::kQueued ? Stage::kQueued : Stage::kHeldBack);
   // A checked intent is not repeated by another life of the process; it is written when it has
   // passed.
   if (record->check == nullptr) Persist(record);
-  Count(record.get());
 }
 
 void FailbackRegistry::Core::Count(Record* record) {
@@ -384,12 +385,12 @@ void FailbackRegistry::Core::Count(Record* record) {
 
 Standing FailbackRegistry::Core::StandingOf(const Record& record) {
   Standing standing;
-  if (record.erased) return standing;
+  if (record.stage == Stage::kNone) return standing;
   standing.kind = record.kind();
   standing.pending = record.pending();
-  standing.parked = standing.pending && record.parked();
-  standing.superseded = record.superseded;
-  standing.desired = record.watch == nullptr && record.present && !record.given_up;
+  standing.parked = record.stage == Stage::kParked;
+  standing.superseded = record.superseded();
+  standing.desired = record.watch == nullptr && record.present && record.stage != Stage::kGivenUp;
   standing.followed = record.watch != nullptr && record.present;
   standing.stale = standing.followed && record.watch->set.stale();
   if (standing.pending) standing.since_nanos = record.since_nanos;
@@ -397,8 +398,9 @@ Standing FailbackRegistry::Core::StandingOf(const Record& record) {
 }
 
 IntentState FailbackRegistry::Core::StateOf(const Record& record, bool lapsed) {
-  if (record.superseded) return INTENT_STATE_SUPERSEDED;
-  if (record.pending()) return record.parked() ? INTENT_STATE_PARKED : INTENT_STATE_ACCEPTED;
+  if (record.superseded()) return INTENT_STATE_SUPERSEDED;
+  if (record.stage == Stage::kParked) return INTENT_STATE_PARKED;
+  if (record.pending()) return INTENT_STATE_ACCEPTED;
   return lapsed ? INTENT_STATE_LAPSED : INTENT_STATE_ACKNOWLEDGED;
 }
 
@@ -418,15 +420,57 @@ absl::Status FailbackRegistry::Core::CheckShare(const LocalSession* session) con
   return limit.Check(0, static_cast<int64_t>(records_.size()) - named_records_);
 }
 
-void FailbackRegistry::Core::Enqueue(const RecordPtr& record) {
+void FailbackRegistry::Core::Move(Record* record, Stage to) {
+  assert(MayFollow(record->stage, to));
+  const bool queued = to == Stage::kQueued && record->in_flight == 0;
+  // What is in the queue keeps its place there.
+  if (!queued || record->stage != Stage::kQueued) record->Unlink();
+  record->stage = to;
+  switch (to) {
+    case Stage::kHeldBack:
+      break;
+    case Stage::kQueued:
+      if (queued && !record->linked()) {
+        ready_[static_cast<size_t>(record->kind())].PushBack(record);
+      }
+      break;
+    case Stage::kWaiting:
+    case Stage::kParked:
+      record->acknowledged = 0;
+      record->superseded_times = 0;
+      break;
+    case Stage::kSuperseded:
+      record->acknowledged = 0;
+      record->retry.reset();
+      superseded_.PushBack(record);
+      break;
+    case Stage::kSettled:
+    case Stage::kTombstone:
+      record->acknowledged = record->generation;
+      record->superseded_times = 0;
+      record->retry.reset();
+      if (to == Stage::kTombstone) {
+        record->since_nanos = NowNanos();
+        tombstones_.PushBack(record);
+      }
+      break;
+    case Stage::kNone:
+    case Stage::kGivenUp:
+      record->superseded_times = 0;
+      record->retry.reset();
+      break;
+  }
+  Count(record);
+}
+
+void FailbackRegistry::Core::Enqueue(Record* record) {
   record->touched = audit_serial_;
-  Count(record.get());
-  if (record->erased || record->queued || record->in_flight != 0 || record->given_up ||
-      record->doubted) {
+  if (record->stage == Stage::kNone || record->stage == Stage::kGivenUp ||
+      record->doubt != Doubt::kNone) {
     return;
   }
-  record->queued = true;
-  ready_[static_cast<size_t>(record->kind())].push_back(record);
+  const bool held = record->in_flight == 0 && (Suspended(*record) || record->unwritten > tried_);
+  Move(record, held ? Stage::kHeldBack : Stage::kQueued);
 }
 
 bool FailbackRegistry::Core::QueueEmpty() const {
@@ -435,15 +479,12 @@ bool FailbackRegistry::Core::QueueEmpty() const {
 
 void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& status,
                                    Deferred* deferred) {
-  if (record->erased) return;
+  if (record->stage == Stage::kNone) return;
   Resolve(record, status, deferred);
   EndDoubt(record.get());
   SetOwner(record.get(), nullptr, 0);
-  SetSuperseded(record, false);
   Forget(record.get());
-  record->erased = true;
-  Count(record.get());
-  record->retry.reset();
+  Move(record.get(), Stage::kNone);
   EndCheck(record.get());
   if (record->watch != nullptr) {
     watches_.erase(CanonicalSelector(record->watch->selector));
@@ -460,7 +501,7 @@ void FailbackRegistry::Core::Resolve(const RecordPtr& record, const absl::Status
     if (status.ok()) {
       result.set_state(INTENT_STATE_ACKNOWLEDGED);
     } else {
-      if (record->superseded) result.set_state(INTENT_STATE_SUPERSEDED);
+      if (record->superseded()) result.set_state(INTENT_STATE_SUPERSEDED);
       *result.mutable_status() = StatusToProto(status);
     }
     if (--waiter.reply->remaining == 0) {
@@ -483,7 +524,7 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
   // As pending operations count.
   event.times = record.retry == nullptr ? record.superseded_times : record.retry->times();
   // An unregistration that is superseded is done with this attempt.
-  if (kind == IntentEvent::Kind::kSuperseded && !record.superseded) ++event.times;
+  if (kind == IntentEvent::Kind::kSuperseded && !record.superseded()) ++event.times;
   event.status = status;
   event.refused = refused;
   if (record.trace != nullptr) event.traceparent = *record.trace;

@@ -33,6 +33,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "registry/call_gate.h"
 #include "registry/failback_registry.h"
+#include "registry/failback_stage.h"
 #include "registry/former_owners.h"
 #include "registry/intent_journal.h"
 #include "registry/last_known_sets.h"
@@ -161,16 +162,44 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     bool landed = false;
   };
 
-  // The one thing: a key, its last intent, and how far that has come.
-  struct Record {
+  // Why an intent counts for nothing until its owner states it again or an operator retries it.
+  enum class Doubt : uint8_t {
+    kNone,
+    // It is from a journal that was put back.
+    kOfJournal,
+    // It is not in that journal: the registry holds it. Left there, and shown as parked.
+    kOfRegistry,
+  };
+
+  // The one thing: a key, its last intent, and how far that has come: its stage (Move), and the
+  // call in flight.
+  struct Record : StageLink, std::enable_shared_from_this<Record> {
     OperationKind kind() const {
       if (watch != nullptr) {
         return present ? OperationKind::kSubscribe : OperationKind::kUnsubscribe;
       }
       return present ? OperationKind::kRegister : OperationKind::kUnregister;
     }
-    bool pending() const { return acknowledged != generation && !given_up && !superseded; }
-    bool parked() const { return retry != nullptr && retry->state() == RetryTask::State::kParked; }
+    // The registry has yet to take it. What it has taken, or refused for a later incarnation, stays
+    // that while it is sent again.
+    bool pending() const {
+      switch (stage) {
+        case Stage::kHeldBack:
+        case Stage::kQueued:
+          return acknowledged != generation && !superseded();
+        case Stage::kWaiting:
+        case Stage::kParked:
+          return true;
+        case Stage::kNone:
+        case Stage::kSuperseded:
+        case Stage::kSettled:
+        case Stage::kTombstone:
+        case Stage::kGivenUp:
+          return false;
+      }
+      return false;
+    }
+    bool superseded() const { return superseded_times > 0; }
     void SetHeld(uint64_t session_serial, bool may_outlive) {
       held_in = static_cast<int64_t>(session_serial);
       outlives = may_outlive;
@@ -188,29 +217,17 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     uint64_t acknowledged = 0;
     // Generation of the call in flight; 0: none.
     uint64_t in_flight = 0;
-    bool queued = false;
+    Stage stage = Stage::kNone;
+    Doubt doubt = Doubt::kNone;
     // As which it is in Core::totals_.
     Standing standing;
     // In the journal, 0: not; and the write that has yet to become durable, 0: none.
     int64_t row = 0;
     uint64_t unwritten = 0;
-    // To be queued when that is durable.
-    bool held_back = false;
-    // No longer in the table; completions change nothing.
-    bool erased = false;
-    // From a journal that was put back, and the registry has not said yet whether it still holds:
-    // not sent, until its owner states it again or an operator retries it.
-    bool doubted = false;
-    // Doubted, and not in that journal: the registry holds it. Left there, and shown as parked.
-    bool kept = false;
-    // The session in which the registry was seen to hold what is kept.
+    // The session in which the registry was seen to hold what is in doubt and not in the journal.
     uint64_t kept_session = 0;
-    // An operator has cancelled it: neither tried again nor repaired, until a new intent. It stays
-    // in the journal as that.
-    bool given_up = false;
-    // A later incarnation holds the key, or held it until lately (SetSuperseded).
-    bool superseded = false;
-    // Attempts since then.
+    // Attempts since a later incarnation was found to hold the key, or to have held it until
+    // lately; 0: none was.
     int superseded_times = 0;
     // The session in which the registry may have an instance of ours under the key; 0: in one of an
     // earlier process. It counts as there until the registry has said that it is gone.
@@ -226,7 +243,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     uint64_t touched = 0;
     // Goes in a call of its own: a batch was refused for something that one of its items holds.
     bool alone = false;
-    // When it began to be pending.
+    // When it began to be pending, superseded or a tombstone.
     int64_t since_nanos = 0;
     // When an attempt for this intent failed first since it was stated or acknowledged.
     static constexpr int64_t kNotFailing = INT64_MIN;
@@ -370,7 +387,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void NewGeneration(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The same without sending.
   void TakeNumber(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Enqueue(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The one place where a record changes its stage; what follows from that is done here too.
+  void Move(Record* record, Stage to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // It is to be sent: now, when the call of its key has ended, or when it is in the journal.
+  void Enqueue(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Keeps totals_ in step with `record`, which may have changed.
   void Count(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static Standing StandingOf(const Record& record);
@@ -425,7 +445,6 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void DueWithToken(const RecordPtr& record);
 
   // --- Superseded registrations (failback_superseded.cc).
-  void SetSuperseded(const RecordPtr& record, bool superseded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // An attempt for `record` was refused, as a later incarnation holds its key.
   void Superseded(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -624,12 +643,12 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   int64_t named_records_ ABSL_GUARDED_BY(mu_) = 0;
   // Those whose intent is a checked one, by key.
   std::map<std::string_view, RecordPtr> checked_ ABSL_GUARDED_BY(mu_);
-  // Those that are superseded, by key; and when they are tried again.
-  std::map<std::string_view, RecordPtr> superseded_ ABSL_GUARDED_BY(mu_);
+  // Those that are superseded and not just being tried, and when they are tried again.
+  StageList<Record> superseded_ ABSL_GUARDED_BY(mu_);
   Timeout superseded_timer_ ABSL_GUARDED_BY(mu_);
   int64_t superseded_due_nanos_ ABSL_GUARDED_BY(mu_) = 0;
-  // By kind, so that a batch need not end where the kinds alternate.
-  std::array<std::deque<RecordPtr>, 4> ready_ ABSL_GUARDED_BY(mu_);
+  // What goes next. By kind, so that a batch need not end where the kinds alternate.
+  std::array<StageList<Record>, 4> ready_ ABSL_GUARDED_BY(mu_);
   size_t next_kind_ ABSL_GUARDED_BY(mu_) = 0;
   int calls_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
   bool pumping_ ABSL_GUARDED_BY(mu_) = false;
@@ -654,8 +673,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // Ended subscriptions that all local sessions remember.
   int64_t ended_names_ ABSL_GUARDED_BY(mu_) = 0;
 
-  // Records gone and acknowledged whose owner numbers its intents: kept while a late call may live.
-  std::deque<std::pair<int64_t, RecordPtr>> tombstones_ ABSL_GUARDED_BY(mu_);
+  // In the order in which they became that.
+  StageList<Record> tombstones_ ABSL_GUARDED_BY(mu_);
 
   std::map<std::string, std::unique_ptr<LocalSession>> sessions_ ABSL_GUARDED_BY(mu_);
   uint64_t last_session_serial_ ABSL_GUARDED_BY(mu_) = 0;
@@ -677,7 +696,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   std::deque<std::pair<uint64_t, std::shared_ptr<BatchReply>>> unanswered_ ABSL_GUARDED_BY(mu_);
   // Of selectors that have no subscriber now, and those of an earlier process.
   LastKnownSets last_known_ ABSL_GUARDED_BY(mu_);
-  // Records whose `doubted` is set; whether the registry is yet to be asked, and is being asked.
+  // Records in doubt; whether the registry is yet to be asked, and is being asked.
   int64_t doubted_ ABSL_GUARDED_BY(mu_) = 0;
   bool ask_ ABSL_GUARDED_BY(mu_) = false;
   bool asking_ ABSL_GUARDED_BY(mu_) = false;

@@ -49,7 +49,6 @@ void FailbackRegistry::Core::Restore() {
       record->payload = std::move(intent.payload);
       record->generation = intent.generation;
       record->row = intent.row;
-      record->given_up = intent.given_up;
       // The journal does not keep whether what is to go is persistent.
       record->SetHeld(0, record->persistent || !record->present);
       restored_ = true;
@@ -58,9 +57,13 @@ void FailbackRegistry::Core::Restore() {
         SetOwner(record.get(), FormerSession(intent.owner, intent.owner_ttl),
                  intent.owner_generation);
       }
-      record->doubted = journal_->was_put_back();
-      if (record->doubted) ++doubted_;
-      Enqueue(record);
+      if (journal_->was_put_back()) {
+        record->doubt = Doubt::kOfJournal;
+        ++doubted_;
+      }
+      Move(record.get(), Stage::kHeldBack);
+      if (intent.given_up) Move(record.get(), Stage::kGivenUp);
+      Enqueue(record.get());
     }
     ask_ = journal_->was_put_back();
     for (IntentJournal::Snapshot& snapshot : journal_->TakeSnapshots()) {
@@ -107,7 +110,7 @@ void FailbackRegistry::Core::Adopt(const std::vector<IntentJournal::Intent>& int
     const IntentJournal::Intent* const intent = it == adopted.end() ? nullptr : it->second;
     const bool present = intent != nullptr && intent->present;
     if (record->present == present && (!present || record->payload == intent->payload)) continue;
-    if (record->given_up && intent == nullptr) continue;
+    if (record->stage == Stage::kGivenUp && intent == nullptr) continue;
     state(record, intent);
   }
   for (const IntentJournal::Intent& intent : intents) {
@@ -127,7 +130,7 @@ IntentJournal::Intent FailbackRegistry::Core::ToIntent(const Record& record) con
   intent.persistent = record.persistent;
   intent.payload = record.payload;
   intent.generation = record.generation;
-  intent.given_up = record.given_up;
+  intent.given_up = record.stage == Stage::kGivenUp;
   if (record.owner != nullptr) {
     intent.owner = JournalledOwner(record.owner->incarnation, SessionOwner(record.owner->id));
     intent.owner_ttl = record.owner->ttl;
@@ -140,7 +143,7 @@ std::vector<IntentJournal::Intent> FailbackRegistry::Core::PresentIntents() cons
   MutexLock lock(&mu_);
   std::vector<IntentJournal::Intent> intents;
   for (const auto& [key, record] : records_) {
-    if (record->present && !record->given_up) intents.push_back(ToIntent(*record));
+    if (record->present && record->stage != Stage::kGivenUp) intents.push_back(ToIntent(*record));
   }
   return intents;
 }
@@ -150,6 +153,9 @@ void FailbackRegistry::Core::Persist(const RecordPtr& record) {
   if (record->row == 0) record->row = journal_->NewRow();
   record->unwritten = last_write_ = journal_->Put(ToIntent(*record));
   unwritten_.emplace_back(record->unwritten, record);
+  if (record->stage == Stage::kQueued && record->in_flight == 0) {
+    Move(record.get(), Stage::kHeldBack);
+  }
 }
 
 void FailbackRegistry::Core::EndBeforeChecks(uint64_t session_serial) {
@@ -173,8 +179,7 @@ void FailbackRegistry::Core::EndBeforeChecks(uint64_t session_serial) {
 }
 
 void FailbackRegistry::Core::EndDoubt(Record* record) {
-  if (!std::exchange(record->doubted, false)) return;
-  record->kept = false;
+  if (std::exchange(record->doubt, Doubt::kNone) == Doubt::kNone) return;
   // Before the registry was asked it may hold what is not known here.
   if (--doubted_ == 0 && !ask_) journal_->Settle();
 }
@@ -226,7 +231,7 @@ void FailbackRegistry::Core::OnJournal(uint64_t sequence, const absl::Status& st
         const RecordPtr record = std::move(unwritten_.front().second);
         unwritten_.pop_front();
         // Also when it could not be written: the registry is to know, even if the disk does not.
-        if (std::exchange(record->held_back, false)) Enqueue(record);
+        if (record->stage == Stage::kHeldBack) Enqueue(record.get());
       }
     }
     deferred.Run();
@@ -257,7 +262,9 @@ void FailbackRegistry::Core::PersistSnapshot(const std::shared_ptr<Watch>& watch
   watch->snapshot_timer = After(kSnapshotPeriod, [watch](Core* core, Deferred*) {
     core->mu_.AssertHeld();
     const RecordPtr record = watch->record.lock();
-    if (record == nullptr || record->erased || !watch->set.known() || watch->set.stale()) return;
+    if (record == nullptr || record->stage == Stage::kNone || !watch->set.known() ||
+        watch->set.stale())
+      return;
     core->last_write_ =
         core->journal_->PutSnapshot({watch->canonical_selector, watch->set.Whole()});
   });

@@ -191,7 +191,7 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
     const std::string& key = record->key;
     if (owner != nullptr && record->owner != owner) continue;
     // What the registry has under this key is no longer this agent's business.
-    if (record->given_up) continue;
+    if (record->stage == Stage::kGivenUp) continue;
     if (!record->present) {
       known.own[key] = std::nullopt;
       continue;

@@ -45,7 +45,7 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const
     const int64_t now = NowNanos();
     const absl::Time wall = options_.timer->clock()->WallNow();
     const auto add = [&](const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      if (!record.pending() && !record.superseded) return;
+      if (!record.pending() && !record.superseded()) return;
       agent::v1::PendingOperation& row = rows.emplace_back();
       row.set_id(PendingId(record));
       row.set_kind(ToProto(record.kind()));
@@ -56,13 +56,13 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const
         ParseCanonicalKey(record.key, row.mutable_key());
       }
       row.set_generation(record.generation);
-      row.set_retry_times(record.superseded ? -1 : options_.retry.retry_times);
+      row.set_retry_times(record.superseded() ? -1 : options_.retry.retry_times);
       row.set_upstream(options_.upstream_name);
       *row.mutable_since() = ToProto(wall - absl::Nanoseconds(now - record.since_nanos));
-      if (record.superseded) row.set_times(record.superseded_times);
+      if (record.superseded()) row.set_times(record.superseded_times);
       if (record.retry != nullptr) row.set_times(record.retry->times());
       if (!record.last_status.ok()) *row.mutable_last_status() = StatusToProto(record.last_status);
-      if (record.superseded) {
+      if (record.superseded()) {
         row.set_state(agent::v1::PENDING_STATE_SUPERSEDED);
         if (IsArmed(superseded_timer_)) {
           *row.mutable_next_attempt() =
@@ -70,9 +70,9 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Core::Pending() const
         }
       } else if (record.in_flight != 0) {
         row.set_state(agent::v1::PENDING_STATE_IN_FLIGHT);
-      } else if (record.parked()) {
+      } else if (record.stage == Stage::kParked) {
         row.set_state(agent::v1::PENDING_STATE_PARKED);
-      } else if (record.retry != nullptr && record.retry->state() == RetryTask::State::kWaiting) {
+      } else if (record.stage == Stage::kWaiting) {
         row.set_state(agent::v1::PENDING_STATE_WAITING);
         *row.mutable_next_attempt() =
             ToProto(wall + absl::Nanoseconds(record.retry->next_attempt_nanos() - now));
@@ -136,7 +136,7 @@ absl::StatusOr<std::vector<FailbackRegistry::Core::RecordPtr>> FailbackRegistry:
   absl::flat_hash_set<std::string> wanted(ids.begin(), ids.end());
   std::vector<RecordPtr> found;
   const auto look = [&](const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (!record->pending() && !record->superseded) return;
+    if (!record->pending() && !record->superseded()) return;
     if (ids.empty() || wanted.erase(PendingId(*record)) > 0) found.push_back(record);
   };
   for (const auto& [key, record] : records_) look(record);
@@ -159,14 +159,14 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Retry(const std::vector<std::str
     if (!found.ok()) return found.status();
     for (const RecordPtr& record : *found) {
       ++retried;
-      if (record->kept) {
+      if (record->doubt == Doubt::kOfRegistry) {
         // An intent of this agent's from now on, in the journal too.
         NewGeneration(record);
         continue;
       }
       EndDoubt(record.get());
       if (record->retry != nullptr) record->retry->RunNow();
-      Enqueue(record);
+      Enqueue(record.get());
     }
   }
   Pump();
@@ -206,13 +206,10 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
                            absl::StrCat(given_up.message(), "; ", sent_before.message()))
                      : given_up,
                 &deferred);
-        record->retry.reset();
-        SetSuperseded(record, false);
+        Move(record.get(), Stage::kGivenUp);
         EndCheck(record.get());
-        record->given_up = true;
         record->touched = audit_serial_;
         EndDoubt(record.get());
-        Count(record.get());
         Persist(record);
       }
       ++cancelled;
@@ -227,52 +224,69 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
 std::string FailbackRegistry::Core::CheckInvariants() const {
   MutexLock lock(&mu_);
   std::string wrong;
-  absl::flat_hash_map<const Record*, int> queued;
-  for (const auto& queue : ready_) {
-    for (const RecordPtr& record : queue) ++queued[record.get()];
-  }
+  absl::flat_hash_set<const Record*> listed;
+  const auto list = [&](const StageList<Record>& records, Stage stage) {
+    for (const Record* record : records.All()) {
+      listed.insert(record);
+      if (record->stage == stage) continue;
+      absl::StrAppend(&wrong, record->key, ": is listed as ", StageName(stage), "\n");
+    }
+  };
+  for (const auto& queue : ready_) list(queue, Stage::kQueued);
+  list(superseded_, Stage::kSuperseded);
+  list(tombstones_, Stage::kTombstone);
   size_t owned = 0;
   const auto check = [&](const std::string& name,
                          const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto fail = [&](const std::string& what) {
       absl::StrAppend(&wrong, name, " (", OperationName(record.kind()), " generation ",
-                      record.generation, "): ", what, "\n");
+                      record.generation, ", ", StageName(record.stage), "): ", what, "\n");
     };
-    const auto in_queue = queued.find(&record);
-    const int times = in_queue == queued.end() ? 0 : in_queue->second;
-    if (times != (record.queued ? 1 : 0)) fail(absl::StrCat("is in the queue ", times, " times"));
-    if (record.erased) fail("is in the table and erased");
+    const bool to_list = record.stage == Stage::kQueued ? record.in_flight == 0
+                                                        : record.stage == Stage::kSuperseded ||
+                                                              record.stage == Stage::kTombstone;
+    if (to_list != listed.contains(&record)) fail("is not in the list of its stage, or in one");
+    if (record.stage == Stage::kNone) fail("is in the table all the same");
     if (record.acknowledged > record.generation || record.in_flight > record.generation ||
         record.generation > last_generation_) {
       fail("has numbers out of order");
     }
-    if (record.queued && record.doubted) fail("is queued and in doubt");
-    if (record.queued && record.in_flight != 0) fail("is queued while a call is in flight");
-    const bool on_wheel =
-        record.retry != nullptr && record.retry->state() != RetryTask::State::kDue;
-    if (record.present && record.watch == nullptr && !record.pending() && !record.given_up &&
-        !record.superseded && record.held_in == Record::kNotHeld) {
-      fail("is acknowledged and taken for not there");
+    if (record.in_flight != 0 && record.stage != Stage::kQueued &&
+        record.stage != Stage::kGivenUp) {
+      fail("has a call in flight");
     }
-    if (record.held_back && record.unwritten <= tried_) fail("waits for a journal that is done");
-    if (record.pending() && record.in_flight == 0 && !record.queued && !on_wheel &&
-        !record.held_back && !record.doubted && !Suspended(record)) {
-      fail("is pending, and neither in flight, queued, on the wheel nor parked");
+    const bool may_be_sent =
+        record.unwritten <= tried_ && record.doubt == Doubt::kNone && !Suspended(record);
+    if (record.stage == Stage::kHeldBack && may_be_sent) fail("waits for nothing");
+    if (record.stage == Stage::kQueued && record.in_flight == 0 && !may_be_sent) {
+      fail("is sent too early");
+    }
+    const auto task = record.retry == nullptr ? RetryTask::State::kDue : record.retry->state();
+    if ((record.stage == Stage::kWaiting) != (task == RetryTask::State::kWaiting) ||
+        (record.stage == Stage::kParked) != (task == RetryTask::State::kParked)) {
+      fail("has a retry task in another state");
+    }
+    const bool acknowledged = record.acknowledged == record.generation;
+    const bool settled = record.stage == Stage::kSettled || record.stage == Stage::kTombstone;
+    if (settled && (!acknowledged || record.present != (record.stage == Stage::kSettled))) {
+      fail("is not acknowledged as that");
+    }
+    if (record.present && record.watch == nullptr && acknowledged &&
+        record.stage != Stage::kGivenUp && record.held_in == Record::kNotHeld) {
+      fail("is acknowledged and taken for not there");
     }
     if (!record.pending() && !record.waiters.empty() && !lapse_waiters_) {
       fail("is done, and has waiters");
     }
-    if (record.parked() && !record.waiters.empty()) fail("is parked, and has waiters");
+    if (record.stage == Stage::kParked && !record.waiters.empty()) fail("has waiters");
     if ((record.check != nullptr) != (checked_.count(record.key) > 0)) {
       fail("is a checked intent and not listed as one, or the other way round");
     }
-    if (record.superseded && (!record.present || record.watch != nullptr || record.given_up ||
-                              record.check != nullptr || record.acknowledged != 0)) {
+    if (record.superseded() && (!record.present || record.watch != nullptr ||
+                                record.check != nullptr || record.acknowledged != 0)) {
       fail("is superseded, and something else");
     }
-    if (record.superseded != (superseded_.count(record.key) > 0)) {
-      fail("is superseded and not listed as that, or the other way round");
-    }
+    if (record.stage == Stage::kSuperseded && !record.superseded()) fail("is no longer that");
     if (record.owner != nullptr) {
       ++owned;
       if (!record.owner->records.contains(&record)) fail("is not listed by its owner");
@@ -314,9 +328,9 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
     absl::StrAppend(&wrong, listeners_, " listeners are counted, not ", listeners, "\n");
   for (const auto& [id, session] : sessions_) owned -= session->records.size();
   if (owned != 0) absl::StrAppend(&wrong, "a session lists records that it does not own\n");
-  if (!superseded_.empty() && !IsArmed(superseded_timer_) && !draining_ &&
+  if (totals_.superseded() > 0 && !IsArmed(superseded_timer_) && !draining_ &&
       options_.superseded_period > absl::ZeroDuration()) {
-    absl::StrAppend(&wrong, superseded_.size(), " are superseded, and not tried again\n");
+    absl::StrAppend(&wrong, totals_.superseded(), " are superseded, and not tried again\n");
   }
   int64_t ended = 0;
   for (const auto& [id, session] : sessions_) {
@@ -381,7 +395,11 @@ void FailbackRegistry::Core::BeginDrain(Deferred* deferred) {
             Refusal(registry::v1::ERROR_REASON_DRAINING,
                     "the agent is draining, and the intent was not acknowledged before"),
             deferred);
-    Count(record.get());
+    if (record->in_flight == 0 &&
+        (record->stage == Stage::kQueued || record->stage == Stage::kWaiting ||
+         record->stage == Stage::kParked)) {
+      Move(record.get(), Stage::kHeldBack);
+    }
   }
 }
 
@@ -400,7 +418,7 @@ void FailbackRegistry::Core::AdvanceDrain(Deferred* deferred) {
 
 FailbackRegistry::Core::Drained FailbackRegistry::Core::DrainedAs(const Record& record,
                                                                   bool closed) {
-  if (record.superseded) return Drained::kNothing;  // nothing of ours is there
+  if (record.superseded()) return Drained::kNothing;  // nothing of ours is there
   const bool owed = !record.present && record.pending();
   const bool held = record.held_in != Record::kNotHeld;
   if (!held && record.in_flight == 0) return owed ? Drained::kRemaining : Drained::kNothing;

@@ -18,7 +18,6 @@
 namespace failback {
 namespace {
 
-constexpr absl::Duration kTombstoneLife = absl::Seconds(60);
 // A batch is closed when it has grown to this, well below any server's limit.
 constexpr size_t kMaxBatchBytes = 1 << 20;
 // Queued intents that fail under one hold of the lock, while the upstream is unavailable.
@@ -79,31 +78,17 @@ FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferr
   for (size_t turn = 0; turn < ready_.size(); ++turn) {
     auto& queue = ready_[(next_kind_ + turn) % ready_.size()];
     while (!queue.empty()) {
-      const RecordPtr record = queue.front();
+      const RecordPtr record = queue.front()->shared_from_this();
       const OperationKind kind = record->kind();
       if (&queue != &ready_[static_cast<size_t>(kind)]) {
         // Stated otherwise while it was queued.
-        queue.pop_front();
-        ready_[static_cast<size_t>(kind)].push_back(record);
+        queue.PopFront();
+        ready_[static_cast<size_t>(kind)].PushBack(record.get());
         moved = true;
         continue;
       }
-      const bool followed = record->watch != nullptr && record->present &&
-                            record->watch->phase == Watch::Phase::kStreaming && !record->pending();
-      if (record->erased || record->given_up || followed || Suspended(*record)) {
-        queue.pop_front();
-        record->queued = false;
-        continue;
-      }
-      if (record->unwritten > tried_) {
-        queue.pop_front();
-        record->queued = false;
-        record->held_back = true;
-        continue;
-      }
       if (session.phase == UpstreamSession::Phase::kDown) {
-        queue.pop_front();
-        record->queued = false;
+        queue.PopFront();
         const absl::Status status = NoSession(session);
         ++counters_.unsent[static_cast<size_t>(kind)];
         AttemptDone(record, record->generation, status, /*sent=*/false, deferred);
@@ -121,8 +106,7 @@ FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferr
                  bytes + record->payload.size() + record->key.size() > max_bytes) {
         break;
       }
-      queue.pop_front();
-      record->queued = false;
+      queue.PopFront();
       bytes += record->payload.size() + record->key.size() + 16;
       AddToCall(record, call, deferred);
       if (record->watch != nullptr || record->alone) break;
@@ -284,7 +268,7 @@ void FailbackRegistry::Core::Completed(const Call& call, const absl::Status& sta
         // and what it refused may pass in the next.
         record->in_flight = 0;
         record->alone = split;
-        Enqueue(record);
+        Enqueue(record.get());
       } else {
         AttemptDone(record, generation, item, /*sent=*/true, &deferred);
       }
@@ -302,13 +286,20 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
                                          Deferred* deferred) {
   record->in_flight = 0;
   record->touched = audit_serial_;
-  if (record->erased) return;
+  if (record->stage == Stage::kNone) return;
   if (record->generation != generation) {
     // Of an older intent: acknowledges nothing, and the newest may go now.
     if (record->check != nullptr && sent && (status.ok() || MayHaveLanded(status))) {
       record->check->landed = true;
     }
-    Enqueue(record);
+    Enqueue(record.get());
+    return;
+  }
+  if (record->linked()) {
+    // A stream has ended that was to be opened again anyway.
+    record->acknowledged = 0;
+    record->last_status = status;
+    Count(record.get());
     return;
   }
   NextStep step =
@@ -318,7 +309,7 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
     // Our own number went backwards: this incarnation used a higher one before.
     step = NextStep::kNewGeneration;
   }
-  if (record->given_up && step != NextStep::kDone) return;
+  if (record->stage == Stage::kGivenUp && step != NextStep::kDone) return;
   switch (step) {
     case NextStep::kDone:
       Acknowledged(record, deferred);
@@ -326,7 +317,7 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
     case NextStep::kResync:
       // Stays queued until there is a session again.
       record->acknowledged = 0;
-      Enqueue(record);
+      Enqueue(record.get());
       return;
     case NextStep::kSuperseded:
       if (!record->present) {
@@ -346,9 +337,10 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
     case NextStep::kPark:
       if (record->check != nullptr) {
         Revert(record, sent ? status : UnsentCheck(status), sent, deferred);
-      } else if (record->superseded && step == NextStep::kRetry) {
+      } else if (record->superseded() && step == NextStep::kRetry) {
         // As it was, as far as is known; the next attempt comes with those of its kind.
         if (sent) record->last_status = status;
+        Move(record.get(), Stage::kSuperseded);
       } else {
         AttemptFailed(record, status, step, sent, deferred);
       }
@@ -357,10 +349,10 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
 }
 
 void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* deferred) {
-  record->retry.reset();
-  SetSuperseded(record, false);
+  const bool news = record->acknowledged != record->generation;
   // Cancelled while its call was in flight: it has come through, and is an intent again.
-  const bool was_given_up = std::exchange(record->given_up, false);
+  const bool was_given_up = record->stage == Stage::kGivenUp;
+  Move(record.get(), record->present ? Stage::kSettled : Stage::kTombstone);
   if (EndCheck(record.get()) != nullptr || was_given_up) Persist(record);
   if (was_given_up) {
     deferred->Add([name = options_.upstream_name, id = PendingId(*record)] {
@@ -375,8 +367,6 @@ void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* def
   record->last_status = absl::OkStatus();
   record->renumbered = false;
   record->alone = false;
-  const bool news = std::exchange(record->acknowledged, record->generation) != record->generation;
-  Count(record.get());
   if (news) {
     Emit(IntentEvent::Kind::kAcknowledged, *record, absl::OkStatus(), deferred);
     record->trace.reset();
@@ -384,9 +374,8 @@ void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* def
   Resolve(record, absl::OkStatus(), deferred);
   if (record->present) return;
   Forget(record.get());
-  if (record->watch == nullptr && record->owner_generation != 0) {
-    tombstones_.emplace_back(NowNanos() + absl::ToInt64Nanoseconds(kTombstoneLife), record);
-  } else {
+  // A late call can only come from an owner that numbers its intents.
+  if (record->watch != nullptr || record->owner_generation == 0) {
     Erase(record, absl::OkStatus(), deferred);
   }
 }
@@ -403,7 +392,7 @@ void FailbackRegistry::Core::Renumber(const RecordPtr& record, const absl::Statu
   TakeNumber(record);
   record->renumbered = true;
   if (!again) {
-    Enqueue(record);
+    Enqueue(record.get());
     return;
   }
   // A registry that refuses every number must not make us spin.
@@ -413,9 +402,7 @@ void FailbackRegistry::Core::Renumber(const RecordPtr& record, const absl::Statu
 
 void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::Status& status,
                                            NextStep step, bool sent, Deferred* deferred) {
-  record->acknowledged = 0;
   record->last_status = status;
-  SetSuperseded(record, false);
   const int64_t now = NowNanos();
   if (record->failing_since_nanos == Record::kNotFailing) record->failing_since_nanos = now;
   const bool first = record->retry == nullptr;
@@ -433,8 +420,9 @@ void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::
   if (record->retry->state() == RetryTask::State::kWaiting) {
     counters_.retry_delay_nanos.Observe(record->retry->next_attempt_nanos() - now);
   }
-  Count(record.get());
-  if (record->parked()) {
+  const bool parked = record->retry->state() == RetryTask::State::kParked;
+  Move(record.get(), parked ? Stage::kParked : Stage::kWaiting);
+  if (parked) {
     Emit(IntentEvent::Kind::kParked, *record, status, deferred, step == NextStep::kPark && sent);
     Resolve(record, status, deferred);
   } else if (first) {
@@ -468,15 +456,15 @@ void FailbackRegistry::Core::Due(const RecordPtr& record) {
     Entry entry(this);
     if (!entry.ok()) return;
     MutexLock lock(&mu_);
-    if (record->erased || record->retry == nullptr || !record->retry->Begin()) return;
+    if (record->retry == nullptr || !record->retry->Begin()) return;
     if (const absl::Duration wait = retry_tokens_.Take(NowNanos()); wait > absl::ZeroDuration()) {
-      record->retry->Wait(wait, [weak = weak_from_this(), record] {
+      const RetryTask::State state = record->retry->Wait(wait, [weak = weak_from_this(), record] {
         if (auto self = weak.lock()) self->DueWithToken(record);
       });
-      Count(record.get());
+      Move(record.get(), state == RetryTask::State::kParked ? Stage::kParked : Stage::kWaiting);
       return;
     }
-    Enqueue(record);
+    Enqueue(record.get());
   }
   Pump();
 }
@@ -486,8 +474,8 @@ void FailbackRegistry::Core::DueWithToken(const RecordPtr& record) {
     Entry entry(this);
     if (!entry.ok()) return;
     MutexLock lock(&mu_);
-    if (record->erased || record->retry == nullptr || !record->retry->Begin()) return;
-    Enqueue(record);
+    if (record->retry == nullptr || !record->retry->Begin()) return;
+    Enqueue(record.get());
   }
   Pump();
 }

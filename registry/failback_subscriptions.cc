@@ -245,10 +245,10 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
   --listeners_;
   if (!watch->subscribers.empty()) return;
   const RecordPtr record = watch->record.lock();
-  if (record == nullptr || record->erased || !record->present) return;
+  if (record == nullptr || record->stage == Stage::kNone || !record->present) return;
   // The last one has left: the intent is now to be gone.
   const bool never_sent = record->acknowledged == 0 && record->in_flight == 0 &&
-                          record->retry == nullptr && record->queued;
+                          record->retry == nullptr && record->stage == Stage::kQueued;
   CloseStream(watch, deferred);
   watch->stale_timer.Cancel();
   watch->hold_timer.Cancel();
@@ -343,7 +343,8 @@ void FailbackRegistry::Core::OnWatchEvent(const std::shared_ptr<Watch>& watch,
   {
     MutexLock lock(&mu_);
     const RecordPtr record = watch->record.lock();
-    if (record == nullptr || record->erased || watch->stream_serial != stream_serial) return;
+    if (record == nullptr || record->stage == Stage::kNone || watch->stream_serial != stream_serial)
+      return;
     if (watch->phase != Watch::Phase::kStreaming) {
       began = true;
       watch->opening_timer.Cancel();
@@ -380,7 +381,8 @@ void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch, uin
   {
     MutexLock lock(&mu_);
     const RecordPtr record = watch->record.lock();
-    if (record == nullptr || record->erased || watch->stream_serial != stream_serial) return;
+    if (record == nullptr || record->stage == Stage::kNone || watch->stream_serial != stream_serial)
+      return;
     session_id = watch->session_id;
     if (watch->phase != Watch::Phase::kStreaming) CountAttempt(OperationKind::kSubscribe, status);
     const bool lost = ReasonOf(status) == registry::v1::ERROR_REASON_POSITION_LOST;

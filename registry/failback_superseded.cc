@@ -16,35 +16,20 @@ constexpr double kJitter = 0.3;
 
 }  // namespace
 
-void FailbackRegistry::Core::SetSuperseded(const RecordPtr& record, bool superseded) {
-  if (record->superseded == superseded) return;
-  record->superseded = superseded;
-  record->superseded_times = 0;
-  if (superseded) {
-    superseded_.emplace(record->key, record);
-  } else {
-    superseded_.erase(record->key);
-  }
-  Count(record.get());
-}
-
 void FailbackRegistry::Core::Superseded(const RecordPtr& record, const absl::Status& status,
                                         Deferred* deferred) {
-  record->retry.reset();
-  record->acknowledged = 0;
   record->held_in = Record::kNotHeld;
   record->failing_since_nanos = Record::kNotFailing;
   record->renumbered = false;
   record->alone = false;
   record->last_status = status;
-  if (!record->superseded) {
-    record->since_nanos = NowNanos();
-    SetSuperseded(record, true);
-    record->superseded_times = 1;
+  const bool first = !record->superseded();
+  if (first) record->since_nanos = NowNanos();
+  ++record->superseded_times;
+  Move(record.get(), Stage::kSuperseded);
+  if (first) {
     Emit(IntentEvent::Kind::kSuperseded, *record, status, deferred);
     record->trace.reset();
-  } else {
-    ++record->superseded_times;
   }
   // Without the winner's rank, which is the registry's: a caller of this agent would take it for
   // one of the agent's own.
@@ -56,7 +41,7 @@ void FailbackRegistry::Core::Superseded(const RecordPtr& record, const absl::Sta
 }
 
 void FailbackRegistry::Core::ArmSuperseded() {
-  if (options_.superseded_period <= absl::ZeroDuration() || superseded_.empty() || closed_ ||
+  if (options_.superseded_period <= absl::ZeroDuration() || totals_.superseded() == 0 || closed_ ||
       draining_ || IsArmed(superseded_timer_)) {
     return;
   }
@@ -65,7 +50,7 @@ void FailbackRegistry::Core::ArmSuperseded() {
   superseded_due_nanos_ = NowNanos() + absl::ToInt64Nanoseconds(wait);
   superseded_timer_ = After(wait, [](Core* core, Deferred*) {
     core->mu_.AssertHeld();
-    for (const auto& [key, record] : core->superseded_) core->Enqueue(record);
+    for (Record* record : core->superseded_.All()) core->Enqueue(record);
     core->ArmSuperseded();
   });
 }

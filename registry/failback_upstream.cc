@@ -197,8 +197,13 @@ void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
   resyncing_ = resyncing_ || lost;
   std::vector<RecordPtr> forgotten;
   const auto again = [&](const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (record->given_up || record->doubted) return;
-    if (!record->present && !record->pending()) return;  // a tombstone
+    if (record->stage == Stage::kGivenUp || record->stage == Stage::kTombstone ||
+        record->doubt != Doubt::kNone) {
+      return;
+    }
+    const bool streams =
+        record->watch != nullptr && record->watch->phase == Watch::Phase::kStreaming;
+    if (!lost && streams && record->stage == Stage::kSettled) return;
     if (record->watch != nullptr && (record->watch->phase == Watch::Phase::kOpening ||
                                      record->watch->phase == Watch::Phase::kQuiet)) {
       CloseStream(record->watch, deferred);  // a stream that may never say anything
@@ -209,10 +214,10 @@ void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
     }
     if (lost && !record->pending()) {
       record->acknowledged = 0;
-      SetSuperseded(record, false);  // what was refused before says nothing of what is there now
+      record->superseded_times = 0;  // what was refused before says nothing of what is there now
     }
     record->retry.reset();
-    Enqueue(record);
+    Enqueue(record.get());
   };
   // Deregistrations first: they are few, and free what registrations may need.
   next_kind_ = static_cast<size_t>(OperationKind::kUnregister);
