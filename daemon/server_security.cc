@@ -136,8 +136,9 @@ std::shared_ptr<grpc::ServerCredentials> ServerSecurity::credentials() const {
 absl::Status ServerSecurity::Watch(HashedWheelTimer* timer) {
   if (tls_ == nullptr && RulePaths(keys_).empty()) return absl::OkStatus();
   auto task = PeriodicTask::Start(timer, keys_.reload_interval, [this] { LookNow(); });
-  if (task.ok()) task_ = *std::move(task);
-  return task.status();
+  if (!task.ok()) return task.status();
+  task_ = *std::move(task);
+  return absl::OkStatus();
 }
 
 void ServerSecurity::LookNow() {

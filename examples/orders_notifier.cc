@@ -10,6 +10,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -86,17 +87,18 @@ int main(int argc, char** argv) {
         attempt->stub = Orders::NewStub(*channel);
         attempt->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
         attempt->request.set_order_id(order_id);
-        attempt->stub->async()->GetOrder(&attempt->context, &attempt->request, &attempt->order,
-                                         [attempt, done](const grpc::Status& status) {
-                                           if (status.ok()) {
-                                             std::cout << attempt->order.order_id() << " served by "
-                                                       << attempt->order.served_by() << std::endl;
-                                           } else {
-                                             std::cout << attempt->request.order_id() << ": "
-                                                       << status.error_message() << std::endl;
-                                           }
-                                           done(failback::StatusFromGrpc(status));
-                                         });
+        attempt->stub->async()->GetOrder(
+            &attempt->context, &attempt->request, &attempt->order,
+            [attempt, done = std::move(done)](const grpc::Status& status) {
+              if (status.ok()) {
+                std::cout << attempt->order.order_id() << " served by "
+                          << attempt->order.served_by() << std::endl;
+              } else {
+                std::cout << attempt->request.order_id() << ": " << status.error_message()
+                          << std::endl;
+              }
+              done(failback::StatusFromGrpc(status));
+            });
       },
       [&](const absl::Status& status) { finished.set_value(status); });
 

@@ -80,8 +80,9 @@ class Store {
     return options;
   }
   absl::Status Take(absl::StatusOr<std::unique_ptr<StoreRegistry>> opened) {
-    if (opened.ok()) registry_ = *std::move(opened);
-    return opened.status();
+    if (!opened.ok()) return opened.status();
+    registry_ = *std::move(opened);
+    return absl::OkStatus();
   }
 
   SimulatedClock clock_;
