@@ -27,12 +27,6 @@ class Executor {
   virtual void Execute(absl::AnyInvocable<void() &&> task) = 0;
 };
 
-// Runs each task at once on the calling thread.
-class InlineExecutor final : public Executor {
- public:
-  void Execute(absl::AnyInvocable<void() &&> task) override { std::move(task)(); }
-};
-
 // A fixed number of threads and one unbounded queue, first in first out. A task must not throw.
 class ThreadPool final : public Executor {
  public:

@@ -95,16 +95,6 @@ std::string Palette::Paint(const std::string& text, Tone tone) const {
 
 std::string Palette::State(const std::string& word) const { return Paint(word, ToneOf(word)); }
 
-size_t ColumnsOf(const std::string& line) {
-  size_t columns = 0;
-  for (size_t at = 0; at < line.size();) {
-    const size_t escape = EscapeLength(line, at);
-    if (escape == 0 && BeginsCodePoint(line[at])) ++columns;
-    at += std::max<size_t>(escape, 1);
-  }
-  return columns;
-}
-
 std::string CutLine(const std::string& line, size_t columns) {
   std::string result;
   size_t used = 0;

@@ -48,9 +48,6 @@ class Palette {
   bool coloured_ = false;
 };
 
-// How many columns a terminal needs for one line: its code points, without escape sequences.
-size_t ColumnsOf(const std::string& line);
-
 // The first `columns` of a line; escape sequences are kept.
 std::string CutLine(const std::string& line, size_t columns);
 

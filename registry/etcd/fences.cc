@@ -47,10 +47,7 @@ void Fences::Add(std::vector<Gone> gone) {
     MutexLock lock(&mu_);
     const SteadyTime until = SteadyNow() + options_.min_retention;
     for (Gone& item : gone) {
-      if (waiting_.size() >= options_.max_waiting) {
-        ++stats_.dropped;
-        continue;
-      }
+      if (waiting_.size() >= options_.max_waiting) continue;
       Pending& pending = pending_[item.canonical];
       pending.rank = std::max(pending.rank, item.rank);
       waiting_.push_back({std::move(item), until});
@@ -69,13 +66,6 @@ bool Fences::Await(const std::string& canonical, uint64_t rank,
   return true;
 }
 
-Fences::Statistics Fences::Stats() const {
-  MutexLock lock(&mu_);
-  Statistics stats = stats_;
-  stats.waiting = static_cast<int64_t>(waiting_.size());
-  return stats;
-}
-
 void Fences::Next() {
   auto batch = std::make_shared<Batch>();
   {
@@ -87,11 +77,7 @@ void Fences::Next() {
       // A transaction has a key once.
       if (!taken.insert(next.gone.canonical).second) break;
       batch->all.push_back(next.gone.canonical);
-      if (next.until < now) {
-        ++stats_.dropped;
-      } else {
-        batch->items.push_back({std::move(next.gone), {}, 0});
-      }
+      if (next.until >= now) batch->items.push_back({std::move(next.gone), {}, 0});
       waiting_.pop_front();
     }
     if (batch->all.empty()) {
@@ -99,7 +85,7 @@ void Fences::Next() {
       return;
     }
   }
-  if (batch->items.empty()) return Finish(batch, absl::OkStatus());
+  if (batch->items.empty()) return Finish(batch);
   ReadBefore(std::move(batch));
 }
 
@@ -112,7 +98,7 @@ void Fences::ReadBefore(std::shared_ptr<Batch> batch) {
     get->set_revision(item.gone.revision - 1);
   }
   client_->Txn(std::move(read), [this, batch](absl::StatusOr<TxnResponse> response) {
-    if (!response.ok()) return Finish(batch, response.status());
+    if (!response.ok()) return Finish(batch);
     int place = 0;
     for (Item& item : batch->items) {
       const mvccpb::KeyValue* const kv = Found(*response, place++);
@@ -122,7 +108,7 @@ void Fences::ReadBefore(std::shared_ptr<Batch> batch) {
     }
     batch->Drop(
         [](const Item& item) { return !item.record.instance || item.record.fence().rank == 0; });
-    if (batch->items.empty()) return Finish(batch, absl::OkStatus());
+    if (batch->items.empty()) return Finish(batch);
     ReadOwners(batch);
   });
 }
@@ -138,7 +124,7 @@ void Fences::ReadOwners(std::shared_ptr<Batch> batch) {
     AddGet(keys_->Incarnation(owner), read.mutable_success());
   }
   client_->Txn(std::move(read), [this, batch, owners](absl::StatusOr<TxnResponse> response) {
-    if (!response.ok()) return Finish(batch, response.status());
+    if (!response.ok()) return Finish(batch);
     std::vector<IncarnationRecord> records(owners.size());
     for (size_t i = 0; i < records.size(); ++i) {
       const mvccpb::KeyValue* const kv = Found(*response, static_cast<int>(i));
@@ -149,7 +135,7 @@ void Fences::ReadOwners(std::shared_ptr<Batch> batch) {
           records[static_cast<size_t>(owners.at(item.record.meta.owner()))].closed_leases();
       return std::find(closed.begin(), closed.end(), item.lease) != closed.end();
     });
-    if (batch->items.empty()) return Finish(batch, absl::OkStatus());
+    if (batch->items.empty()) return Finish(batch);
     TakeLease(batch);
   });
 }
@@ -161,7 +147,7 @@ void Fences::TakeLease(std::shared_ptr<Batch> batch) {
   }
   leases_.Take(retention, static_cast<int64_t>(batch->items.size()),
                [this, batch](absl::StatusOr<int64_t> lease) {
-                 if (!lease.ok()) return Finish(batch, lease.status());
+                 if (!lease.ok()) return Finish(batch);
                  Write(batch, *lease);
                });
 }
@@ -184,24 +170,20 @@ void Fences::Write(std::shared_ptr<Batch> batch, int64_t lease) {
       leases_.Drop(lease);
       return TakeLease(batch);
     }
-    if (!response.ok()) return Finish(batch, response.status());
-    if (response->succeeded()) {
-      MutexLock lock(&mu_);
-      stats_.written += static_cast<int64_t>(batch->items.size());
-    } else if (++batch->tries < kMaxTries) {
+    if (!response.ok()) return Finish(batch);
+    if (!response->succeeded() && ++batch->tries < kMaxTries) {
       int place = 0;
       batch->Drop([&](const Item&) { return Found(*response, place++) != nullptr; });
       if (!batch->items.empty()) return Write(batch, lease);
     }
-    Finish(batch, absl::OkStatus());
+    Finish(batch);
   });
 }
 
-void Fences::Finish(const std::shared_ptr<Batch>& batch, const absl::Status& status) {
+void Fences::Finish(const std::shared_ptr<Batch>& batch) {
   std::vector<absl::AnyInvocable<void() &&>> over;
   {
     MutexLock lock(&mu_);
-    if (!status.ok()) stats_.dropped += static_cast<int64_t>(batch->items.size());
     for (const std::string& canonical : batch->all) {
       const auto it = pending_.find(canonical);
       if (it == pending_.end()) continue;

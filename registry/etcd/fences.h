@@ -61,13 +61,6 @@ class Fences {
   // when it is there, or is given up.
   bool Await(const std::string& canonical, uint64_t rank, absl::AnyInvocable<void() &&> over);
 
-  struct Statistics {
-    int64_t written = 0;
-    int64_t waiting = 0;
-    int64_t dropped = 0;  // for want of room, or of etcd
-  };
-  Statistics Stats() const;
-
  private:
   struct Item;
   struct Batch;
@@ -85,7 +78,7 @@ class Fences {
   void ReadOwners(std::shared_ptr<Batch> batch);
   void TakeLease(std::shared_ptr<Batch> batch);
   void Write(std::shared_ptr<Batch> batch, int64_t lease);
-  void Finish(const std::shared_ptr<Batch>& batch, const absl::Status& status);
+  void Finish(const std::shared_ptr<Batch>& batch);
 
   Client* const client_;
   const Keys* const keys_;
@@ -96,7 +89,6 @@ class Fences {
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<std::string, Pending> pending_ ABSL_GUARDED_BY(mu_);  // by canonical key
-  Statistics stats_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace etcd

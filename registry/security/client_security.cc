@@ -56,10 +56,7 @@ ClientSecurity::Credentials ClientSecurity::Current() {
       const uint64_t before = current_.version;
       if (changes_.Check()) {
         absl::Status status = Load();
-        if (!status.ok() && status != refused_) {
-          ++refusals_;
-          refused = status;
-        }
+        if (!status.ok() && status != refused_) refused = status;
         refused_ = std::move(status);
       }
       taken = current_.version != before;
@@ -124,11 +121,6 @@ absl::Status ClientSecurity::Authenticate(grpc::ClientContext* context) const {
 CertificateTimes ClientSecurity::times() const {
   MutexLock lock(&mu_);
   return material_.times;
-}
-
-int64_t ClientSecurity::refused() const {
-  MutexLock lock(&mu_);
-  return refusals_;
 }
 
 }  // namespace failback

@@ -72,9 +72,6 @@ class ClientSecurity {
   // the next attempt may find one.
   absl::Status Authenticate(grpc::ClientContext* context) const;
 
-  // How often changed files were refused.
-  int64_t refused() const;
-
   // Of the certificate that this client shows; without end when it shows none.
   CertificateTimes times() const;
 
@@ -90,7 +87,6 @@ class ClientSecurity {
   absl::Time looked_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   TlsMaterial material_ ABSL_GUARDED_BY(mu_);
   absl::Status refused_ ABSL_GUARDED_BY(mu_);  // what is there now, and has been logged
-  int64_t refusals_ ABSL_GUARDED_BY(mu_) = 0;
   Credentials current_ ABSL_GUARDED_BY(mu_);
   OwnCertificateLog certificate_log_{"upstream"};
 };

@@ -45,9 +45,4 @@ std::vector<AgentReports::Entry> AgentReports::All() const {
   return all;
 }
 
-int64_t AgentReports::size() const {
-  MutexLock lock(&mu_);
-  return static_cast<int64_t>(entries_.size());
-}
-
 }  // namespace failback

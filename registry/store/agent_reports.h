@@ -40,7 +40,6 @@ class AgentReports {
   void Drop(const std::string& session_id);
 
   std::vector<Entry> All() const;
-  int64_t size() const;
 
  private:
   mutable Mutex mu_;

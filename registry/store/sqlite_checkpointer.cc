@@ -52,11 +52,6 @@ void SqliteCheckpointer::Finish() {
   TryLater();
 }
 
-void SqliteCheckpointer::WaitForPass() {
-  MutexLock lock(&mu_);
-  while (passing_) changed_.Wait(&mu_);
-}
-
 void SqliteCheckpointer::Run() {
   MutexLock lock(&mu_);
   for (;;) {

@@ -53,10 +53,8 @@ class SqliteCheckpointer {
   // log has grown.
   void Finish();
 
-  // Returns when no pass is under way: for tests.
-  void WaitForPass();
-
  private:
+  friend class SqliteCheckpointerPeer;  // of the tests
   void Run();
   // To look at the log again when it has grown by a quarter of what it may have.
   void TryLater() { act_at_ = pages_ + begin_ / 4; }

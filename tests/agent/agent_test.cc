@@ -181,6 +181,18 @@ TEST_F(AgentTest, RegisteredWhileTheHandleLives) {
   EXPECT_THAT(Listed("orders"), IsEmpty());
 }
 
+TEST_F(AgentTest, WhatAHandleHasReleasedStaysUntilTheAgentIsGone) {
+  auto agent = NewAgent();
+  Collector<IntentEvent> events;
+  agent->Register(Instance("orders", "a"))->Release();
+  auto later = agent->Register(Instance("orders", "b"),
+                               [&](const IntentEvent& event) { events.Add(event); });
+  ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
+  EXPECT_THAT(Listed("orders"), ElementsAre("a", "b"));
+  agent.reset();
+  EXPECT_THAT(Listed("orders"), IsEmpty());
+}
+
 TEST_F(AgentTest, DestructionOfTheAgentDrains) {
   auto agent = NewAgent();
   Collector<IntentEvent> events;

@@ -1,7 +1,6 @@
 #include "retry/executor.h"
 
 #include <atomic>
-#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -11,13 +10,6 @@
 
 namespace failback {
 namespace {
-
-TEST(ExecutorTest, InlineRunsOnTheCallersThreadBeforeItReturns) {
-  InlineExecutor executor;
-  std::thread::id ran;
-  executor.Execute([&] { ran = std::this_thread::get_id(); });
-  EXPECT_EQ(ran, std::this_thread::get_id());
-}
 
 TEST(ExecutorTest, PoolOfOneKeepsTheOrder) {
   std::vector<int> ran;

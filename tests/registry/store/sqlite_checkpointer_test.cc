@@ -20,6 +20,15 @@
 #include "tests/util/seeded_random.h"
 
 namespace failback {
+
+class SqliteCheckpointerPeer {
+ public:
+  // Returns when no pass is under way.
+  static void WaitForPass(SqliteCheckpointer* checkpointer) {
+    MutexLock lock(&checkpointer->mu_);
+    while (checkpointer->passing_) checkpointer->changed_.Wait(&checkpointer->mu_);
+  }
+};
 namespace {
 
 constexpr int64_t kPages = 40;
@@ -120,7 +129,7 @@ class SqliteCheckpointerTest : public ::testing::Test {
   void EndPass(int commits) {
     for (int i = 0; i < commits; ++i) Add();
     stuck_.Release();
-    checkpointer_->WaitForPass();
+    SqliteCheckpointerPeer::WaitForPass(checkpointer_.get());
   }
   void FinishAndBeginAnew() {
     checkpointer_->Finish();
@@ -184,7 +193,7 @@ TEST_F(SqliteCheckpointerTest, APassThatMeetsNoCommitLeavesNothing) {
     Add();
     ASSERT_FALSE(checkpointer_->wants_finish());
   }
-  checkpointer_->WaitForPass();
+  SqliteCheckpointerPeer::WaitForPass(checkpointer_.get());
   ExpectWhole(path_, count_);
 }
 
@@ -255,7 +264,7 @@ TEST_F(SqliteCheckpointerTest, WhatAReaderNeedsStaysInTheLog) {
   while (!checkpointer_->wants_finish() && writer_->log().pages() > 3) {
     Add();
     ASSERT_LT(writer_->log().pages(), 30 * kPages);
-    checkpointer_->WaitForPass();
+    SqliteCheckpointerPeer::WaitForPass(checkpointer_.get());
   }
   ExpectWhole(path_, count_);
 }
@@ -306,7 +315,7 @@ TEST_F(SqliteCheckpointerTest, NothingIsLostHoweverTheyMeet) {
     if (checkpointer_->wants_finish()) checkpointer_->Finish();
     Add();
     ASSERT_LT(count_, 4000);
-    checkpointer_->WaitForPass();
+    SqliteCheckpointerPeer::WaitForPass(checkpointer_.get());
   }
   checkpointer_.reset();
   CopyFile(path_, dir_.File("copy.db"));
