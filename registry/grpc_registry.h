@@ -90,6 +90,9 @@ class GrpcRegistry final : public Registry, public EncodedRegistrar {
   class RegisterStream;
   class Subscription;
   class SubscriptionHandle;
+  struct Pending;
+  template <typename Response>
+  struct PendingOf;
   template <typename Request, typename Response>
   struct Asked;
   using Renewal = Asked<KeepAliveRequest, KeepAliveResponse>;
