@@ -54,9 +54,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "registry/failback_registry.h"
+#include "registry/client/upstream.h"
+#include "registry/failback/failback_registry.h"
 #include "registry/registry.h"
-#include "registry/upstream.h"
 #include "retry/executor.h"
 #include "retry/retry_task.h"
 
@@ -137,7 +137,7 @@ class Agent {
     // or `unix:/path` of a sidecar.
     std::string registry = "grpc://127.0.0.1:7070";
     // In place of `registry`, several at once, each `[NAME=]URI`: every intent goes to all of them,
-    // and its events say which one they are from (registry/failback_group.h).
+    // and its events say which one they are from (registry/failback/failback_group.h).
     std::vector<std::string> registries;
     // Further kinds of URI, as `{EtcdScheme}` of registry/etcd/etcd_uri.h (the target //:etcd) for
     // `etcd://`. Not known without, as it brings etcd's messages along, which a host may have

@@ -7,12 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/carried_overlay.h"
+#include "daemon/admin/admin_routes.h"
 #include "failback/agent/v1/agent.pb.h"
-#include "registry/admin/admin_routes.h"
-#include "registry/canonical.h"
-#include "registry/failback_statistics.h"
-#include "registry/status_policy.h"
-#include "registry/validation.h"
+#include "registry/failback/failback_statistics.h"
+#include "registry/failback/status_policy.h"
+#include "registry/model/canonical.h"
+#include "registry/model/validation.h"
 
 namespace failback {
 namespace {

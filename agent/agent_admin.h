@@ -8,9 +8,9 @@
 #include "agent/agent_service.h"
 #include "agent/intent_history.h"
 #include "agent/readiness.h"
-#include "registry/admin/admin.h"
-#include "registry/admin/admin_server.h"
-#include "registry/failback_group.h"
+#include "daemon/admin/admin.h"
+#include "daemon/http/admin_server.h"
+#include "registry/failback/failback_group.h"
 
 namespace failback {
 

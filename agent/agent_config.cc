@@ -11,11 +11,11 @@
 #include "agent/upstreams.h"
 #include "daemon/admin_config.h"
 #include "daemon/listen_config.h"
+#include "registry/base/proto_time.h"
+#include "registry/base/utf8.h"
 #include "registry/etcd/etcd_uri.h"
-#include "registry/failback_group.h"
-#include "registry/proto_time.h"
-#include "registry/utf8.h"
-#include "registry/validation.h"
+#include "registry/failback/failback_group.h"
+#include "registry/model/validation.h"
 
 namespace failback {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "daemon/config.h"
 #include "failback/agent/v1/config.pb.h"
-#include "registry/failback_registry.h"
+#include "registry/failback/failback_registry.h"
 #include "registry/registry.h"
 
 namespace failback {

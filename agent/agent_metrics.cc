@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "registry/metrics/server_metrics.h"
+#include "daemon/metrics/server_metrics.h"
 
 namespace failback {
 namespace {

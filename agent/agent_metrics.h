@@ -9,8 +9,8 @@
 
 #include "absl/time/time.h"
 #include "agent/static_services.h"
+#include "daemon/metrics/metric_families.h"
 #include "failback/agent/v1/agent.pb.h"
-#include "registry/metrics/metric_families.h"
 
 namespace failback {
 

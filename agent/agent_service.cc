@@ -5,14 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "registry/bounded_call.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
-#include "registry/log.h"
-#include "registry/merged_pages.h"
-#include "registry/page_token.h"
-#include "registry/proto_time.h"
-#include "registry/version.h"
+#include "registry/base/log.h"
+#include "registry/base/proto_time.h"
+#include "registry/base/version.h"
+#include "registry/failback/merged_pages.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+#include "registry/model/page_token.h"
+#include "registry/rpc/bounded_call.h"
 
 namespace failback {
 namespace {

@@ -21,13 +21,13 @@
 #include "agent/retry_wait.h"
 #include "agent/static_services.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
-#include "registry/failback_group.h"
+#include "registry/failback/failback_group.h"
 #include "registry/security/access_control.h"
 #include "retry/mutex.h"
 
 namespace failback {
 
-// All are served on encoded messages: registry/bounded_call.h.
+// All are served on encoded messages: registry/rpc/bounded_call.h.
 using AgentServiceBase = agent::v1::AgentService::WithRawCallbackMethod_GetStatus<
     agent::v1::AgentService::WithRawCallbackMethod_ListPending<
         agent::v1::AgentService::WithRawCallbackMethod_ListIntents<

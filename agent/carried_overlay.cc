@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "registry/canonical.h"
-#include "registry/errors.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/time/clock.h"
 #include "agent/agent_config.h"
 #include "google/protobuf/util/message_differencer.h"
-#include "registry/log.h"
-#include "registry/proto_time.h"
+#include "registry/base/log.h"
+#include "registry/base/proto_time.h"
 
 namespace failback {
 namespace {

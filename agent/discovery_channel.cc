@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "registry/reconnect_backoff.h"
+#include "registry/rpc/reconnect_backoff.h"
 #include "retry/mutex.h"
 
 namespace failback {

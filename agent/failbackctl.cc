@@ -14,7 +14,7 @@
 #include "agent/ctl/flags.h"
 #include "daemon/command_line.h"
 #include "daemon/logging.h"
-#include "registry/version.h"
+#include "registry/base/version.h"
 
 namespace failback {
 namespace {

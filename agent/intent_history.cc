@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "registry/canonical.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
+#include "registry/model/canonical.h"
 
 namespace failback {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "absl/time/time.h"
 #include "failback/admin/v1/admin.pb.h"
-#include "registry/failback_registry.h"
+#include "registry/failback/failback_registry.h"
 #include "retry/mutex.h"
 
 namespace failback {

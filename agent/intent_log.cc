@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "registry/trace_context.h"
+#include "registry/base/trace_context.h"
 
 namespace failback {
 namespace {

@@ -22,8 +22,8 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "registry/failback_registry.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
+#include "registry/failback/failback_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "registry/errors.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
+#include "registry/model/errors.h"
 #include "retry/mutex.h"
 
 namespace failback {

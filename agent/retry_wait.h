@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "failback/agent/v1/agent.pb.h"
-#include "registry/failback_group.h"
+#include "registry/failback/failback_group.h"
 #include "retry/hashed_wheel_timer.h"
 
 namespace failback {

@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "agent/pod_identity.h"
-#include "registry/address.h"
-#include "registry/canonical.h"
-#include "registry/proto_time.h"
-#include "registry/validation.h"
+#include "registry/base/address.h"
+#include "registry/base/proto_time.h"
+#include "registry/model/canonical.h"
+#include "registry/model/validation.h"
 
 namespace failback {
 namespace {

@@ -13,11 +13,11 @@
 #include "agent/health/new_probe.h"
 #include "agent/service_intents.h"
 #include "google/protobuf/util/message_differencer.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
-#include "registry/log.h"
-#include "registry/proto_time.h"
-#include "registry/utf8.h"
+#include "registry/base/log.h"
+#include "registry/base/proto_time.h"
+#include "registry/base/utf8.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
 #include "retry/mutex.h"
 
 namespace failback {

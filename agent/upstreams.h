@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "registry/failback_group.h"
-#include "registry/upstream.h"
+#include "registry/client/upstream.h"
+#include "registry/failback/failback_group.h"
 #include "retry/hashed_wheel_timer.h"
 
 namespace failback {

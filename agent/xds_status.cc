@@ -1,6 +1,6 @@
 #include "agent/xds_status.h"
 
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
 
 namespace failback {
 

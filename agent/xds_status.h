@@ -4,7 +4,7 @@
 #define FAILBACK_AGENT_XDS_STATUS_H_
 
 #include "failback/agent/v1/agent.pb.h"
-#include "xds/ads_service.h"
+#include "gateway/xds/ads_service.h"
 
 namespace failback {
 

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "registry/address.h"
-#include "registry/log.h"
+#include "registry/base/address.h"
+#include "registry/base/log.h"
 
 namespace failback {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/config.h"
+#include "daemon/http/admin_server.h"
 #include "failback/config/v1/config.pb.h"
-#include "registry/admin/admin_server.h"
 #include "retry/hashed_wheel_timer.h"
 
 namespace failback {

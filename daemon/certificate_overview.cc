@@ -1,6 +1,6 @@
 #include "daemon/certificate_overview.h"
 
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
 
 namespace failback {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "daemon/command_line.h"
-#include "registry/version.h"
+#include "registry/base/version.h"
 
 namespace failback {
 namespace {

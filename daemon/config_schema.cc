@@ -12,8 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
-#include "registry/proto_time.h"
-#include "registry/utf8.h"
+#include "registry/base/proto_time.h"
+#include "registry/base/utf8.h"
 
 namespace failback {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "registry/address.h"
+#include "registry/base/address.h"
 
 namespace failback {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/config.h"
 #include "failback/config/v1/config.pb.h"
-#include "registry/listen.h"
+#include "registry/base/listen.h"
 
 namespace failback {
 

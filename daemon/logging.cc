@@ -10,7 +10,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "google/protobuf/util/json_util.h"
 #include "grpc/support/log.h"
-#include "registry/utf8.h"
+#include "registry/base/utf8.h"
 #include "spdlog/logger.h"
 #include "spdlog/sinks/stdout_sinks.h"
 

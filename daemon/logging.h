@@ -8,7 +8,7 @@
 #include <string>
 
 #include "failback/config/v1/config.pb.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
 
 namespace failback {
 

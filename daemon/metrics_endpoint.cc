@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "registry/metrics/process_metrics.h"
-#include "registry/metrics/server_metrics.h"
-#include "xds/xds_metrics.h"
+#include "daemon/metrics/process_metrics.h"
+#include "daemon/metrics/server_metrics.h"
+#include "daemon/metrics/xds_metrics.h"
 
 namespace failback {
 

@@ -7,12 +7,12 @@
 
 #include <string>
 
+#include "daemon/http/admin_server.h"
+#include "daemon/metrics/metrics_page.h"
 #include "daemon/server_security.h"
-#include "registry/admin/admin_server.h"
-#include "registry/metrics/metrics_page.h"
-#include "registry/registry_server.h"
+#include "gateway/xds/ads_service.h"
+#include "registry/server/registry_server.h"
 #include "retry/hashed_wheel_timer.h"
-#include "xds/ads_service.h"
 
 namespace failback {
 

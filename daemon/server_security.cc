@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/config_file.h"
 #include "failback/config/v1/access.pb.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
 #include "registry/security/tls_files.h"
 
 namespace failback {

@@ -31,7 +31,7 @@
 #include "daemon/config.h"
 #include "failback/config/v1/config.pb.h"
 #include "grpcpp/security/server_credentials.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
 #include "registry/security/access_control.h"
 #include "registry/security/certificate_expiry.h"
 #include "registry/security/file_changes.h"

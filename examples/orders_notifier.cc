@@ -19,7 +19,7 @@
 #include "agent/discovery_channel.h"
 #include "examples/orders.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 #include "retry/failback_invoker.h"
 
 namespace {

@@ -24,7 +24,7 @@
 // * `done` runs exactly once, on any thread, possibly before the method returns. It must not
 //   block; an implementation holds no lock while it runs.
 // * A status is an absl::Status whose details (reason, retry delay) are read with
-//   registry/errors.h. Its code is chosen by what the caller should do next.
+//   registry/model/errors.h. Its code is chosen by what the caller should do next.
 // * An implementation may be destroyed while calls are under way: every `done` not yet run is
 //   run with CANCELLED before the destructor returns.
 
@@ -38,7 +38,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "registry/messages.h"
+#include "registry/model/messages.h"
 
 namespace failback {
 
@@ -59,7 +59,7 @@ class NotifyListener {
   virtual void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) = 0;
 
   // A whole snapshot, not yet made into messages: for a listener that passes them on at another's
-  // pace (registry/lazy_snapshot.h). False, the default: it is not taken, and sent through
+  // pace (registry/watch/lazy_snapshot.h). False, the default: it is not taken, and sent through
   // OnNotify, part by part.
   virtual bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) { return false; }
 

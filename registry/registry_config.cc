@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/admin_config.h"
 #include "daemon/listen_config.h"
+#include "registry/base/proto_time.h"
 #include "registry/etcd/etcd_registry.h"
 #include "registry/etcd/etcd_uri.h"
-#include "registry/proto_time.h"
 
 namespace failback {
 namespace {

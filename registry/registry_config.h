@@ -12,7 +12,7 @@
 #include "daemon/config.h"
 #include "failback/registry/v1/config.pb.h"
 #include "registry/registry.h"
-#include "registry/registry_server.h"
+#include "registry/server/registry_server.h"
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 

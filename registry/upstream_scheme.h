@@ -1,5 +1,5 @@
 // A kind of registry that a URI can name: what the code that serves it adds to
-// UpstreamOptions::schemes (registry/upstream.h).
+// UpstreamOptions::schemes (registry/client/upstream.h).
 
 #ifndef FAILBACK_REGISTRY_UPSTREAM_SCHEME_H_
 #define FAILBACK_REGISTRY_UPSTREAM_SCHEME_H_

@@ -10,7 +10,7 @@
 #include "agent/ctl/commands.h"
 #include "agent/ctl/flags.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

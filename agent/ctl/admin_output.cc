@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/ctl/output.h"
-#include "registry/errors.h"
-#include "registry/proto_time.h"
-#include "registry/utf8.h"
+#include "registry/base/proto_time.h"
+#include "registry/base/utf8.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

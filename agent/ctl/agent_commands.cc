@@ -17,8 +17,8 @@
 #include "agent/ctl/terminal.h"
 #include "agent/ctl/watch_output.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/errors.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/ctl/instance_file.h"
 #include "agent/ctl/terminal.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

@@ -15,9 +15,9 @@
 #include "absl/time/clock.h"
 #include "agent/ctl/commands.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/address.h"
-#include "registry/errors.h"
-#include "registry/reconnect_backoff.h"
+#include "registry/base/address.h"
+#include "registry/model/errors.h"
+#include "registry/rpc/reconnect_backoff.h"
 
 namespace failback {
 namespace {

@@ -11,7 +11,7 @@
 #include "agent/ctl/admin_output.h"
 #include "agent/ctl/commands.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

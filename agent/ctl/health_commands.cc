@@ -7,7 +7,7 @@
 #include "agent/ctl/commands.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

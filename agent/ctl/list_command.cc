@@ -20,9 +20,9 @@
 #include "agent/ctl/flags.h"
 #include "agent/ctl/selector_flags.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/errors.h"
-#include "registry/selector.h"
-#include "registry/validation.h"
+#include "registry/model/errors.h"
+#include "registry/model/selector.h"
+#include "registry/model/validation.h"
 
 namespace failback {
 namespace {

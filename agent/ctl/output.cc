@@ -13,9 +13,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "agent/ctl/service_output.h"
-#include "registry/errors.h"
-#include "registry/proto_time.h"
-#include "registry/utf8.h"
+#include "registry/base/proto_time.h"
+#include "registry/base/utf8.h"
+#include "registry/model/errors.h"
 #include "yaml-cpp/yaml.h"
 
 namespace failback {

@@ -12,17 +12,17 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "agent/ctl/terminal.h"
+#include "daemon/admin/message_json.h"
+#include "daemon/admin/text_table.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "google/protobuf/message.h"
-#include "registry/admin/text_table.h"
-#include "registry/message_json.h"
 
 namespace failback {
 
 enum class OutputFormat { kTable, kJson, kYaml };
 
-// As in registry/admin/text_table.h, with titles painted, and what is in columns named STATE or
+// As in daemon/admin/text_table.h, with titles painted, and what is in columns named STATE or
 // STATUS.
 std::string FormatTable(const std::vector<std::string>& header,
                         const std::vector<std::vector<std::string>>& rows, const Palette& palette);

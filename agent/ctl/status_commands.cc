@@ -16,7 +16,7 @@
 #include "agent/ctl/watch_output.h"
 #include "agent/readiness.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

@@ -20,8 +20,8 @@
 #include "agent/ctl/terminal.h"
 #include "agent/ctl/watch_output.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/errors.h"
-#include "registry/status_policy.h"
+#include "registry/failback/status_policy.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

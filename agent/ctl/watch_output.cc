@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "agent/ctl/output.h"
 #include "agent/ctl/service_output.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
 
 namespace failback {
 namespace {

@@ -14,7 +14,7 @@
 #include "boost/asio/generic/stream_protocol.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/local/stream_protocol.hpp"
-#include "registry/address.h"
+#include "registry/base/address.h"
 
 namespace failback {
 

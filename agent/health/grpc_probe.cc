@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/errors.h"
-#include "registry/grpc_threads.h"
+#include "registry/model/errors.h"
+#include "registry/rpc/grpc_threads.h"
 #include "retry/mutex.h"
 
 namespace failback {

@@ -13,8 +13,8 @@
 #include "boost/beast/http.hpp"
 #include "openssl/ssl.h"
 #include "openssl/x509_vfy.h"
+#include "registry/base/version.h"
 #include "registry/security/file_changes.h"
-#include "registry/version.h"
 
 namespace failback {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "agent/health/probe.h"
-#include "registry/address.h"
+#include "registry/base/address.h"
 
 namespace failback {
 

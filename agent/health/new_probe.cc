@@ -6,7 +6,7 @@
 #include "agent/health/grpc_probe.h"
 #include "agent/health/http_probe.h"
 #include "agent/health/socket_probes.h"
-#include "registry/address.h"
+#include "registry/base/address.h"
 
 namespace failback {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "agent/health/probe.h"
-#include "registry/address.h"
+#include "registry/base/address.h"
 
 namespace failback {
 

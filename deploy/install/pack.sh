@@ -19,8 +19,8 @@ mkdir -p "$tree"/{bin,include/failback,lib/pkgconfig,lib/cmake/failback}
   echo save
   echo end
 } | ar -M
-version=$(sed -n 's/.*kVersion\[\] = "\(.*\)";/\1/p' "$tree/include/failback/registry/version.h")
-[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || { echo "registry/version.h: '$version' is not a version" >&2; exit 1; }
+version=$(sed -n 's/.*kVersion\[\] = "\(.*\)";/\1/p' "$tree/include/failback/registry/base/version.h")
+[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || { echo "registry/base/version.h: '$version' is not a version" >&2; exit 1; }
 sed "s|@LINK_FLAGS@|$flags|; s|@VERSION@|$version|" "$pc" >"$tree/lib/pkgconfig/failback.pc"
 sed "s|@VERSION@|$version|" "$cmake_version" >"$tree/lib/cmake/failback/failbackConfigVersion.cmake"
 sed "s|@LINK_FLAGS@|${flags// /;}|" "$cmake" >"$tree/lib/cmake/failback/failbackConfig.cmake"

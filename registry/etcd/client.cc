@@ -8,9 +8,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "registry/base/log.h"
+#include "registry/base/steady_time.h"
 #include "registry/etcd/error.h"
-#include "registry/log.h"
-#include "registry/steady_time.h"
 #include "retry/clock.h"
 
 namespace failback {

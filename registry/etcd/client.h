@@ -35,7 +35,7 @@
 #include "absl/time/time.h"
 #include "etcd/rpc.grpc.pb.h"
 #include "grpcpp/client_context.h"
-#include "registry/grpc_channels.h"
+#include "registry/rpc/grpc_channels.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/histogram.h"
 #include "retry/mutex.h"

@@ -45,7 +45,8 @@ enum class Error {
   kCompacted,
 };
 
-// With the codes and details of the table above; other errors as registry/errors.h converts them.
+// With the codes and details of the table above; other errors as registry/model/errors.h converts
+// them.
 absl::Status FromEtcd(const grpc::Status& status);
 
 // The same for the reason of a watch that etcd has cancelled.

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "registry/errors.h"
+#include "registry/base/proto_time.h"
 #include "registry/etcd/fences.h"
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
@@ -20,9 +20,9 @@
 #include "registry/etcd/sessions.h"
 #include "registry/etcd/txn.h"
 #include "registry/etcd/writer.h"
-#include "registry/proto_time.h"
-#include "registry/store/batch.h"
-#include "registry/store/encoded_batch.h"
+#include "registry/model/batch.h"
+#include "registry/model/encoded_batch.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

@@ -36,9 +36,9 @@
 #include "failback/admin/v1/admin.pb.h"
 #include "registry/encoded_registrar.h"
 #include "registry/etcd/client.h"
+#include "registry/model/validation.h"
 #include "registry/registry.h"
-#include "registry/store/subscription_hub.h"
-#include "registry/validation.h"
+#include "registry/watch/subscription_hub.h"
 
 namespace failback {
 

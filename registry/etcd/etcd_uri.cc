@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "registry/address.h"
+#include "registry/base/address.h"
 #include "registry/security/client_security.h"
 
 namespace failback {

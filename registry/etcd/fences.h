@@ -27,10 +27,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
+#include "registry/base/steady_time.h"
 #include "registry/etcd/client.h"
 #include "registry/etcd/keys.h"
 #include "registry/etcd/tombstone_leases.h"
-#include "registry/steady_time.h"
 #include "retry/mutex.h"
 
 namespace failback {

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "registry/canonical.h"
+#include "registry/base/log.h"
 #include "registry/etcd/txn.h"
-#include "registry/ids.h"
-#include "registry/log.h"
+#include "registry/model/canonical.h"
+#include "registry/model/ids.h"
 
 namespace failback {
 namespace etcd {

@@ -16,9 +16,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "registry/base/steady_time.h"
 #include "registry/etcd/client.h"
 #include "registry/etcd/stream.h"
-#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {

@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "registry/shared_limit.h"
+#include "registry/model/shared_limit.h"
 
 namespace failback {
 namespace etcd {

@@ -1,8 +1,8 @@
 // Listings: ranges of keys, page by page, or what one incarnation has.
 //
-// A page of services is made of ranges (registry/list_scope.h), in the order of etcd's keys, some
-// with each request until the page is full or much has been looked at. What an incarnation has is
-// found through its session's leases (etcd knows the keys of a lease) and the index of its
+// A page of services is made of ranges (registry/model/list_scope.h), in the order of etcd's keys,
+// some with each request until the page is full or much has been looked at. What an incarnation has
+// is found through its session's leases (etcd knows the keys of a lease) and the index of its
 // persistent instances, and sorted by key; the keys are remembered from one page to the next.
 //
 // Thread safety: all methods from any thread.
@@ -16,11 +16,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "registry/base/steady_time.h"
 #include "registry/etcd/client.h"
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
 #include "registry/registry.h"
-#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {

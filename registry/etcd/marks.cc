@@ -4,11 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
+#include "registry/base/proto_time.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
-#include "registry/proto_time.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace etcd {

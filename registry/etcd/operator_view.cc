@@ -6,16 +6,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "failback/etcd/v1/stored.pb.h"
-#include "registry/admin/fleet_query.h"
-#include "registry/admin/health_change.h"
-#include "registry/admin/instance_query.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
+#include "registry/base/proto_time.h"
 #include "registry/etcd/error.h"
 #include "registry/etcd/gather.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
-#include "registry/proto_time.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+#include "registry/model/fleet_query.h"
+#include "registry/model/health_change.h"
+#include "registry/model/instance_query.h"
 
 namespace failback {
 namespace etcd {

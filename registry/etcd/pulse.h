@@ -17,9 +17,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "registry/base/steady_time.h"
 #include "registry/etcd/client.h"
 #include "registry/etcd/identity.h"
-#include "registry/steady_time.h"
 #include "retry/mutex.h"
 
 namespace failback {

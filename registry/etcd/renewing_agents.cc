@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
 
 namespace failback {
 namespace etcd {

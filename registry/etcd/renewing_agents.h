@@ -17,10 +17,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "failback/admin/v1/admin.pb.h"
+#include "registry/base/steady_time.h"
 #include "registry/etcd/sessions.h"
+#include "registry/model/agent_reports.h"
 #include "registry/registry.h"
-#include "registry/steady_time.h"
-#include "registry/store/agent_reports.h"
 
 namespace failback {
 namespace etcd {

@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "registry/canonical.h"
 #include "registry/etcd/error.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
-#include "registry/store/offline_mark.h"
+#include "registry/model/canonical.h"
+#include "registry/model/offline_mark.h"
 
 namespace failback {
 namespace etcd {

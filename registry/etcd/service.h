@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "registry/base/steady_time.h"
 #include "registry/etcd/services.h"
 #include "registry/etcd/stored.h"
-#include "registry/steady_time.h"
-#include "registry/store/blob.h"
-#include "registry/store/commit_result.h"
+#include "registry/model/blob.h"
+#include "registry/watch/commit_result.h"
 
 namespace failback {
 namespace etcd {

@@ -11,9 +11,9 @@
 
 #include "registry/etcd/service.h"
 #include "registry/etcd/stored.h"
-#include "registry/owned_listener.h"
-#include "registry/selector.h"
-#include "registry/store/offline_mark.h"
+#include "registry/model/offline_mark.h"
+#include "registry/model/selector.h"
+#include "registry/watch/owned_listener.h"
 
 namespace failback {
 namespace etcd {

@@ -27,7 +27,7 @@
 #include "registry/etcd/keys.h"
 #include "registry/etcd/watcher.h"
 #include "registry/registry.h"
-#include "registry/store/subscription_hub.h"
+#include "registry/watch/subscription_hub.h"
 
 namespace failback {
 namespace etcd {

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "registry/base/steady_time.h"
 #include "registry/etcd/error.h"
 #include "registry/etcd/sessions.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
-#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {

@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "absl/random/random.h"
-#include "registry/errors.h"
+#include "registry/base/proto_time.h"
+#include "registry/base/steady_time.h"
 #include "registry/etcd/error.h"
 #include "registry/etcd/gather.h"
 #include "registry/etcd/txn.h"
-#include "registry/ids.h"
-#include "registry/proto_time.h"
-#include "registry/steady_time.h"
+#include "registry/model/errors.h"
+#include "registry/model/ids.h"
 
 namespace failback {
 namespace etcd {

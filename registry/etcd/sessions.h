@@ -28,13 +28,13 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "failback/etcd/v1/stored.pb.h"
+#include "registry/base/steady_time.h"
 #include "registry/etcd/client.h"
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
 #include "registry/etcd/lease_renewer.h"
 #include "registry/etcd/limits.h"
 #include "registry/registry.h"
-#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {

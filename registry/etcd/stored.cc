@@ -4,11 +4,11 @@
 
 #include "absl/time/time.h"
 #include "google/protobuf/io/coded_stream.h"
-#include "registry/canonical.h"
-#include "registry/proto_time.h"
-#include "registry/store/offline_mark.h"
-#include "registry/stored_text.h"
-#include "registry/validation.h"
+#include "registry/base/proto_time.h"
+#include "registry/model/canonical.h"
+#include "registry/model/offline_mark.h"
+#include "registry/model/stored_text.h"
+#include "registry/model/validation.h"
 
 namespace failback {
 namespace etcd {

@@ -11,8 +11,8 @@
 #include "etcd/kv.pb.h"
 #include "failback/etcd/v1/stored.pb.h"
 #include "failback/registry/v1/registry.pb.h"
-#include "registry/store/blob.h"
-#include "registry/store/fencing.h"
+#include "registry/model/blob.h"
+#include "registry/model/fencing.h"
 
 namespace failback {
 namespace etcd {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "registry/steady_time.h"
+#include "registry/base/steady_time.h"
 
 namespace failback {
 namespace etcd {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "etcd/rpc.pb.h"
-#include "registry/wire_writer.h"
+#include "registry/model/wire_writer.h"
 
 namespace failback {
 namespace etcd {

@@ -4,8 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "registry/base/steady_time.h"
 #include "registry/etcd/error.h"
-#include "registry/steady_time.h"
 
 namespace failback {
 namespace etcd {

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "registry/errors.h"
 #include "registry/etcd/error.h"
 #include "registry/etcd/gather.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
 #include "registry/etcd/txn_encoder.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace etcd {

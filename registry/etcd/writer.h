@@ -2,7 +2,7 @@
 //
 // A batch is cut into chunks of at most Options::operations_per_txn operations and about
 // Options::bytes_per_txn bytes. A chunk is one transaction: it compares that the session's key is
-// there, and that each instance's key is as the decision (registry/store/fencing.h) took it to be;
+// there, and that each instance's key is as the decision (registry/model/fencing.h) took it to be;
 // then it puts all, or reads what the keys really are and decides again. Registrations are at first
 // taken to be of keys that are not there; everything else is read first. A transaction that arrives
 // twice does no harm: the second time what it compares is not so any more, and what it reads is
@@ -28,7 +28,7 @@
 #include "registry/etcd/limits.h"
 #include "registry/etcd/sessions.h"
 #include "registry/etcd/tombstone_leases.h"
-#include "registry/store/batch.h"
+#include "registry/model/batch.h"
 #include "retry/mutex.h"
 
 namespace failback {

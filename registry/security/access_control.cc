@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpc/grpc_security_constants.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

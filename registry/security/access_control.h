@@ -31,7 +31,7 @@
 #include "absl/time/clock.h"
 #include "failback/config/v1/access.pb.h"
 #include "grpcpp/server_context.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
 #include "registry/security/access_rules.h"
 #include "registry/security/certificate_expiry.h"
 #include "registry/security/identity.h"

@@ -7,11 +7,11 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "registry/errors.h"
-#include "registry/ids.h"
-#include "registry/list_scope.h"
-#include "registry/utf8.h"
-#include "registry/validation.h"
+#include "registry/base/utf8.h"
+#include "registry/model/errors.h"
+#include "registry/model/ids.h"
+#include "registry/model/list_scope.h"
+#include "registry/model/validation.h"
 
 namespace failback {
 namespace {

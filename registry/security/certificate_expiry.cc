@@ -6,7 +6,7 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
-#include "registry/utf8.h"
+#include "registry/base/utf8.h"
 
 namespace failback {
 namespace {

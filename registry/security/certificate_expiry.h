@@ -32,7 +32,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
 #include "registry/security/tls_files.h"
 #include "retry/mutex.h"
 

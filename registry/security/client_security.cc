@@ -6,7 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
 
 namespace failback {
 namespace {

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "registry/errors.h"
-#include "registry/ids.h"
-#include "registry/owned_listener.h"
+#include "registry/model/errors.h"
+#include "registry/model/ids.h"
+#include "registry/model/validation.h"
 #include "registry/security/token_seal.h"
-#include "registry/serial_notifier.h"
-#include "registry/validation.h"
+#include "registry/watch/owned_listener.h"
+#include "registry/watch/serial_notifier.h"
 
 namespace failback {
 namespace {

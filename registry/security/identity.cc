@@ -7,7 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "grpc/grpc_security_constants.h"
-#include "registry/utf8.h"
+#include "registry/base/utf8.h"
 
 namespace failback {
 

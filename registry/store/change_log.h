@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "registry/store/blob.h"
+#include "registry/model/blob.h"
 #include "registry/store/lease_end.h"
 
 namespace failback {

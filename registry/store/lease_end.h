@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "registry/store/blob.h"
+#include "registry/model/blob.h"
 
 namespace failback {
 

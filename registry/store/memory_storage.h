@@ -3,9 +3,9 @@
 #ifndef FAILBACK_REGISTRY_STORE_MEMORY_STORAGE_H_
 #define FAILBACK_REGISTRY_STORE_MEMORY_STORAGE_H_
 
-#include "registry/ids.h"
-#include "registry/store/epoch.h"
-#include "registry/store/storage.h"
+#include "registry/model/ids.h"
+#include "registry/store/sqlite/epoch.h"
+#include "registry/store/sqlite/storage.h"
 
 namespace failback {
 

@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
-#include "registry/canonical.h"
-#include "registry/ids.h"
-#include "registry/log.h"
-#include "registry/store/offline_mark.h"
-#include "registry/stored_text.h"
-#include "registry/utf8.h"
+#include "registry/base/log.h"
+#include "registry/base/utf8.h"
+#include "registry/model/canonical.h"
+#include "registry/model/ids.h"
+#include "registry/model/offline_mark.h"
+#include "registry/model/stored_text.h"
 
 namespace failback {
 namespace {

@@ -46,14 +46,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "failback/registry/v1/registry.pb.h"
-#include "registry/list_scope.h"
-#include "registry/shared_limit.h"
-#include "registry/store/blob.h"
+#include "registry/model/blob.h"
+#include "registry/model/fencing.h"
+#include "registry/model/hashed_key.h"
+#include "registry/model/list_scope.h"
+#include "registry/model/shared_limit.h"
 #include "registry/store/change_log.h"
-#include "registry/store/commit_result.h"
-#include "registry/store/fencing.h"
-#include "registry/store/hashed_key.h"
-#include "registry/store/storage.h"
+#include "registry/store/sqlite/storage.h"
+#include "registry/watch/commit_result.h"
 
 namespace failback {
 
@@ -232,8 +232,8 @@ class State {
  public:
   struct Options {
     int64_t max_instances_per_session = 0;  // 0: no limit
-    // Of each of these an owner has half at most (registry/shared_limit.h). 0: no limit. The last
-    // two: incarnations that are remembered, and fences and marks without an instance.
+    // Of each of these an owner has half at most (registry/model/shared_limit.h). 0: no limit. The
+    // last two: incarnations that are remembered, and fences and marks without an instance.
     int64_t max_instances = 0;
     int64_t max_sessions = 0;
     int64_t max_incarnations = 0;

@@ -5,11 +5,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "registry/admin/health_change.h"
-#include "registry/admin/instance_query.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+#include "registry/model/health_change.h"
+#include "registry/model/instance_query.h"
 #include "registry/store/store_registry.h"
 
 namespace failback {

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "registry/admin/fleet_query.h"
-#include "registry/admin/instance_query.h"
-#include "registry/log.h"
-#include "registry/proto_time.h"
+#include "registry/base/log.h"
+#include "registry/base/proto_time.h"
+#include "registry/model/fleet_query.h"
+#include "registry/model/instance_query.h"
 #include "registry/store/store_registry.h"
 
 namespace failback {

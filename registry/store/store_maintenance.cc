@@ -19,12 +19,12 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "failback/registry/v1/registry.pb.h"
-#include "registry/canonical.h"
-#include "registry/instance_view.h"
-#include "registry/store/sqlite_database.h"
-#include "registry/store/sqlite_storage.h"
+#include "registry/model/canonical.h"
+#include "registry/model/instance_view.h"
+#include "registry/store/sqlite/sqlite_database.h"
+#include "registry/store/sqlite/sqlite_storage.h"
+#include "registry/store/sqlite/store_mark.h"
 #include "registry/store/state.h"
-#include "registry/store/store_mark.h"
 
 namespace failback {
 namespace {

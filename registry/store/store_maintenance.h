@@ -21,7 +21,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "registry/store/sqlite_schema.h"
+#include "registry/store/sqlite/sqlite_schema.h"
 
 namespace failback {
 

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
+#include "registry/model/fencing.h"
 #include "registry/registry.h"
-#include "registry/store/fencing.h"
 #include "registry/store/state.h"
 #include "registry/store/store_registry.h"
-#include "registry/store/subscription_hub.h"
+#include "registry/watch/subscription_hub.h"
 
 namespace failback {
 

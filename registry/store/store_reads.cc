@@ -5,11 +5,11 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
-#include "registry/list_scope.h"
-#include "registry/proto_time.h"
-#include "registry/selector.h"
+#include "registry/base/proto_time.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+#include "registry/model/list_scope.h"
+#include "registry/model/selector.h"
 #include "registry/store/store_operations.h"
 #include "registry/store/store_registry.h"
 

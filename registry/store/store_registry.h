@@ -52,17 +52,17 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "failback/admin/v1/admin.pb.h"
+#include "registry/base/outage_log.h"
 #include "registry/encoded_registrar.h"
-#include "registry/outage_log.h"
+#include "registry/model/agent_reports.h"
+#include "registry/model/batch.h"
+#include "registry/model/validation.h"
 #include "registry/registry.h"
-#include "registry/store/agent_reports.h"
-#include "registry/store/batch.h"
-#include "registry/store/durability.h"
 #include "registry/store/leases.h"
+#include "registry/store/sqlite/durability.h"
+#include "registry/store/sqlite/storage.h"
 #include "registry/store/state.h"
-#include "registry/store/storage.h"
-#include "registry/store/subscription_hub.h"
-#include "registry/validation.h"
+#include "registry/watch/subscription_hub.h"
 #include "retry/executor.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/histogram.h"
@@ -93,7 +93,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
     double guard_share = 0.15;
     absl::Duration guard_longest_hold;  // zero: ten times the TTL, at most five minutes
 
-    // 0: no limit. Of each but the second an owner has half at most (registry/shared_limit.h).
+    // 0: no limit. Of each but the second an owner has half at most
+    // (registry/model/shared_limit.h).
     int64_t max_instances = 0;
     int64_t max_instances_per_session = 0;
     int64_t max_sessions = 0;

@@ -2,10 +2,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
-#include "registry/ids.h"
-#include "registry/shared_limit.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+#include "registry/model/ids.h"
+#include "registry/model/shared_limit.h"
 #include "registry/store/state.h"
 
 namespace failback {

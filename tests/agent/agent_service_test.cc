@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "registry/errors.h"
-#include "registry/failback_group.h"
-#include "registry/merged_pages.h"
+#include "registry/failback/failback_group.h"
+#include "registry/failback/merged_pages.h"
+#include "registry/model/errors.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {

@@ -19,8 +19,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/errors.h"
-#include "registry/registry_server.h"
+#include "registry/model/errors.h"
+#include "registry/server/registry_server.h"
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"

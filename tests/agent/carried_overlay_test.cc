@@ -10,7 +10,7 @@
 #include "failback/registry/v1/registry.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 #include "tests/util/instances.h"
 
 namespace failback {

@@ -9,8 +9,8 @@
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
-#include "registry/errors.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
+#include "registry/model/errors.h"
 #include "yaml-cpp/yaml.h"
 
 namespace failback {

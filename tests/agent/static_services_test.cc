@@ -9,8 +9,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/errors.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
+#include "registry/model/errors.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"
 

@@ -4,9 +4,11 @@ import glob
 import re
 import sys
 
-FOLDERS = ["tests/registry", "tests/registry/admin", "tests/registry/etcd", "tests/registry/failback",
-           "tests/registry/store", "tests/registry/server", "tests/registry/wire", "tests/xds", "tests/security",
-           "tests/fault", "tests/integration", "tests/daemon", "tests/fuzz/work"]
+FOLDERS = ["tests/daemon", "tests/daemon/admin", "tests/daemon/http", "tests/fault", "tests/fuzz/work",
+           "tests/gateway/xds", "tests/integration", "tests/registry", "tests/registry/base",
+           "tests/registry/client", "tests/registry/etcd", "tests/registry/failback", "tests/registry/model",
+           "tests/registry/process", "tests/registry/rpc", "tests/registry/security", "tests/registry/server",
+           "tests/registry/store", "tests/registry/store/sqlite", "tests/registry/watch"]
 
 
 def promises(text):

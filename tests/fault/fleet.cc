@@ -12,9 +12,9 @@
 #include "absl/time/clock.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 #include "tests/fault/fleet.h"
 #include "tests/registry/fake_registry.h"
 

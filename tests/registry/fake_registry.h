@@ -36,7 +36,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "registry/registry.h"
-#include "registry/serial_notifier.h"
+#include "registry/watch/serial_notifier.h"
 #include "retry/mutex.h"
 
 namespace failback {

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "registry/owned_listener.h"
+#include "registry/watch/owned_listener.h"
 
 namespace failback {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
 #include "registry/registry.h"
 #include "tests/util/instances.h"
 

@@ -33,7 +33,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "tests/fault/fault_proxy.h"
-#include "tests/registry/server/registry_client.h"
+#include "tests/registry/process/registry_client.h"
 #include "tests/soak/growth.h"
 #include "tests/soak/ledger.h"
 #include "tests/soak/viewer.h"

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "registry/grpc_registry.h"
+#include "registry/client/grpc_registry.h"
 #include "registry/registry.h"
 #include "retry/mutex.h"
 #include "tests/soak/ledger.h"

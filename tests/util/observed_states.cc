@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "registry/canonical.h"
+#include "registry/model/canonical.h"
 
 namespace failback {
 namespace {

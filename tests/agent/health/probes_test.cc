@@ -18,7 +18,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "gtest/gtest.h"
-#include "tests/security/test_authority.h"
+#include "tests/registry/security/test_authority.h"
 #include "tests/util/ports.h"
 #include "tests/util/process.h"
 

@@ -76,7 +76,7 @@ class NodeClient(unittest.TestCase):
         agent = self.start("agent/failback-agent", "--registry", "grpc://" + self.address, "--listen",
                            socket, "--admin", "")
         agent.expect("listening on ")
-        script = "tests/xds/node/sidecar_client.js"
+        script = "tests/gateway/xds/node/sidecar_client.js"
         carts = self.start("node", script, socket, os.path.abspath("proto"))
         carts.expect("session open")
         carts.expect("sees [] current")

@@ -13,8 +13,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "registry/canonical.h"
-#include "registry/failback_registry.h"
+#include "registry/failback/failback_registry.h"
+#include "registry/model/canonical.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/bench/instances.h"

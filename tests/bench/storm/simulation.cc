@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "registry/failback_registry.h"
+#include "registry/failback/failback_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 

@@ -40,7 +40,7 @@ Fleet::Fleet(bool for_clients) {
 
 ServiceInstance Fleet::StartBackend(const std::string& id) {
   auto& backend = backends_[id];
-  backend = Process::Start({RunfilePath("tests/xds/backend"), id});
+  backend = Process::Start({RunfilePath("tests/gateway/xds/backend"), id});
   const std::string marker = "listening on 127.0.0.1:";
   const auto line = backend->WaitForLine(marker);
   int port = 0;

@@ -10,7 +10,7 @@
 #include "failback/agent/v1/config.pb.h"
 #include "failback/config/v1/access.pb.h"
 #include "failback/registry/v1/config.pb.h"
-#include "registry/address.h"
+#include "registry/base/address.h"
 #include "registry/security/access_rules.h"
 #include "tests/fuzz/fuzz_input.h"
 

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "google/protobuf/util/message_differencer.h"
-#include "registry/canonical.h"
-#include "registry/conflator.h"
-#include "registry/errors.h"
-#include "registry/event_order.h"
-#include "registry/store/stored_snapshot.h"
-#include "registry/watched_set.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+#include "registry/watch/conflator.h"
+#include "registry/watch/event_order.h"
+#include "registry/watch/stored_snapshot.h"
+#include "registry/watch/watched_set.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace failback {

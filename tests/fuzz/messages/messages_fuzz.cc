@@ -12,15 +12,15 @@
 
 #include "failback/admin/v1/admin.pb.h"
 #include "failback/config/v1/access.pb.h"
-#include "registry/admin/store_admin.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 #include "registry/security/access_control.h"
 #include "registry/security/guarded_registry.h"
 #include "registry/store/store_registry.h"
+#include "registry/store_admin.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/fuzz/fuzz_input.h"
-#include "tests/registry/store/encoded_batch_check.h"
+#include "tests/registry/model/encoded_batch_check.h"
 
 namespace failback {
 namespace {

@@ -15,7 +15,7 @@
 #include <string>
 #include <utility>
 
-#include "registry/canonical.h"
+#include "registry/model/canonical.h"
 #include "registry/store/store_maintenance.h"
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"

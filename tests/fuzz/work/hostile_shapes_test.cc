@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
+#include "registry/model/validation.h"
 #include "registry/registry.h"
-#include "registry/validation.h"
 #include "tests/fuzz/work/edges.h"
 
 namespace failback {

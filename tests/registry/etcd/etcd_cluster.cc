@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "etcd/rpc.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 #include "tests/util/ports.h"
 
 namespace failback {

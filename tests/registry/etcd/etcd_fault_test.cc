@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
 #include "tests/registry/etcd/etcd_world.h"
 
 namespace failback {

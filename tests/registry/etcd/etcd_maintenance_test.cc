@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 #include "tests/registry/etcd/etcd_world.h"
 #include "tests/util/daemons.h"
 

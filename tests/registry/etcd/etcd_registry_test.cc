@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
 #include "tests/registry/etcd/etcd_harness.h"
 #include "tests/registry/store/harness.h"
 #include "tests/util/daemons.h"

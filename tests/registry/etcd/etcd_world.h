@@ -21,7 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "registry/failback_registry.h"
+#include "registry/failback/failback_registry.h"
 #include "tests/registry/etcd/etcd_harness.h"
 #include "tests/util/daemons.h"
 

@@ -20,8 +20,8 @@
 #include "failback/admin/v1/admin.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "registry/failback_registry.h"
-#include "registry/grpc_registry.h"
+#include "registry/client/grpc_registry.h"
+#include "registry/failback/failback_registry.h"
 #include "tests/registry/etcd/etcd_harness.h"
 #include "tests/util/daemons.h"
 

@@ -18,7 +18,7 @@
 #include "registry/etcd/client.h"
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
-#include "registry/validation.h"
+#include "registry/model/validation.h"
 #include "tests/registry/etcd/etcd_harness.h"
 #include "tests/util/daemons.h"
 

@@ -13,9 +13,9 @@
 #include "failback/etcd/v1/stored.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "registry/canonical.h"
+#include "registry/base/proto_time.h"
 #include "registry/etcd/keys.h"
-#include "registry/proto_time.h"
+#include "registry/model/canonical.h"
 #include "tests/registry/etcd/etcd_harness.h"
 #include "tests/util/daemons.h"
 

@@ -1,7 +1,7 @@
 // Rule 9, the slow comparison with the registry; and the token bucket of rule 10.
 
-#include "registry/canonical.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
+#include "registry/model/canonical.h"
 #include "retry/token_bucket.h"
 #include "tests/registry/failback/failback_fixture.h"
 

@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
-#include "registry/merged_pages.h"
-#include "registry/validation.h"
+#include "registry/failback/merged_pages.h"
+#include "registry/model/validation.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/owned_subscriber.h"
 

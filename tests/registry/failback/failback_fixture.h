@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "registry/errors.h"
-#include "registry/failback_registry.h"
-#include "registry/serial_notifier.h"
+#include "registry/failback/failback_registry.h"
+#include "registry/model/errors.h"
+#include "registry/watch/serial_notifier.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"

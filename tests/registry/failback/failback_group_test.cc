@@ -1,6 +1,6 @@
 // Rule 14: several upstreams at once, each with its own records, retries and result.
 
-#include "registry/failback_group.h"
+#include "registry/failback/failback_group.h"
 
 #include <fstream>
 #include <map>
@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/log.h"
-#include "registry/status_policy.h"
+#include "registry/base/log.h"
+#include "registry/failback/status_policy.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/failback/subscriber_model.h"
 #include "tests/util/process.h"

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "registry/canonical.h"
-#include "registry/log.h"
-#include "registry/proto_time.h"
+#include "registry/base/log.h"
+#include "registry/base/proto_time.h"
+#include "registry/model/canonical.h"
 #include "retry/mutex.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/util/process.h"

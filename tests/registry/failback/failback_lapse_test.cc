@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "registry/log.h"
-#include "registry/proto_time.h"
+#include "registry/base/log.h"
+#include "registry/base/proto_time.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {

@@ -23,9 +23,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
 #include "registry/store/store_registry.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/failback/failback_fixture.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "registry/trace_context.h"
+#include "registry/base/trace_context.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {

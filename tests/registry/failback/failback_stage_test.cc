@@ -1,4 +1,4 @@
-#include "registry/failback_stage.h"
+#include "registry/failback/failback_stage.h"
 
 #include <string>
 #include <vector>

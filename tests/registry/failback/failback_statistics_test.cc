@@ -1,11 +1,11 @@
 // What the failback core counts of itself.
 
-#include "registry/failback_statistics.h"
+#include "registry/failback/failback_statistics.h"
 
 #include <numeric>
 
-#include "registry/proto_time.h"
-#include "registry/status_policy.h"
+#include "registry/base/proto_time.h"
+#include "registry/failback/status_policy.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "registry/failback_group.h"
+#include "registry/failback/failback_group.h"
 #include "retry/executor.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/failback/subscriber_model.h"

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "gmock/gmock.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
 #include "registry/store/store_registry.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/failback/faulty_link.h"

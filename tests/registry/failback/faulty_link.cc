@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 

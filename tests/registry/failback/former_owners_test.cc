@@ -1,4 +1,4 @@
-#include "registry/former_owners.h"
+#include "registry/failback/former_owners.h"
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "registry/intent_journal.h"
+#include "registry/failback/intent_journal.h"
 
 #include <fcntl.h>
 #include <sqlite3.h>
@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "registry/canonical.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
+#include "registry/model/canonical.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/failback/failback_fixture.h"

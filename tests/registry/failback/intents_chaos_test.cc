@@ -28,7 +28,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
 #include "registry/store/store_registry.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/failback/failback_fixture.h"

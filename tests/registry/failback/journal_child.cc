@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/time/clock.h"
-#include "registry/failback_registry.h"
+#include "registry/failback/failback_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/failback/journal_story.h"
 #include "tests/registry/fake_registry.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "registry/last_known_sets.h"
-#include "registry/status_policy.h"
+#include "registry/failback/last_known_sets.h"
+#include "registry/failback/status_policy.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/owned_subscriber.h"
 #include "tests/util/process.h"

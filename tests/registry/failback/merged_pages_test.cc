@@ -1,4 +1,4 @@
-#include "registry/merged_pages.h"
+#include "registry/failback/merged_pages.h"
 
 #include <algorithm>
 #include <map>
@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "registry/canonical.h"
-#include "registry/validation.h"
+#include "registry/model/canonical.h"
+#include "registry/model/validation.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {

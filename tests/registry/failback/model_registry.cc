@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
-#include "registry/selector.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+#include "registry/model/selector.h"
 
 namespace failback {
 namespace {

@@ -1,9 +1,9 @@
-#include "registry/status_policy.h"
+#include "registry/failback/status_policy.h"
 
 #include <set>
 
 #include "gtest/gtest.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "registry/canonical.h"
+#include "registry/model/canonical.h"
 #include "registry/registry.h"
 
 namespace failback {

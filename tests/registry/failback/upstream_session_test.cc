@@ -1,4 +1,4 @@
-#include "registry/upstream_session.h"
+#include "registry/failback/upstream_session.h"
 
 #include "tests/registry/failback/failback_fixture.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/proto_time.h"
+#include "registry/base/proto_time.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {

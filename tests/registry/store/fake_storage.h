@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "registry/store/storage.h"
+#include "registry/store/sqlite/storage.h"
 
 namespace failback {
 

@@ -14,7 +14,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/log.h"
+#include "registry/base/log.h"
 #include "retry/simulated_clock.h"
 
 namespace failback {

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/errors.h"
+#include "registry/model/errors.h"
 #include "tests/registry/store/harness.h"
 #include "tests/util/process.h"
 

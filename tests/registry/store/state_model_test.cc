@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
 #include "registry/store/state.h"
 #include "tests/registry/store/fake_storage.h"
 #include "tests/util/seeded_random.h"

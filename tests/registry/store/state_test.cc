@@ -11,8 +11,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/canonical.h"
-#include "registry/errors.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
 #include "tests/registry/store/fake_storage.h"
 
 namespace failback {

@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/event_order.h"
-#include "registry/log.h"
-#include "registry/proto_time.h"
+#include "registry/base/log.h"
+#include "registry/base/proto_time.h"
+#include "registry/watch/event_order.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {

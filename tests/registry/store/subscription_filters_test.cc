@@ -9,8 +9,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/selector.h"
-#include "registry/store/filter_index.h"
+#include "registry/model/selector.h"
+#include "registry/watch/filter_index.h"
 #include "tests/registry/owned_subscriber.h"
 #include "tests/registry/store/harness.h"
 #include "tests/util/seeded_random.h"

@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/store/subscription_hub.h"
+#include "registry/watch/subscription_hub.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {

@@ -10,7 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/lazy_snapshot.h"
+#include "registry/watch/lazy_snapshot.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {

@@ -1,0 +1,59 @@
+// The admin paths: an Admin over HTTP, as JSON or, for `Accept: text/plain`, as tables.
+// docs/admin.md lists them.
+//
+// Thread safety: as AdminServer::Handle.
+
+#ifndef FAILBACK_DAEMON_ADMIN_ADMIN_ROUTES_H_
+#define FAILBACK_DAEMON_ADMIN_ADMIN_ROUTES_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "daemon/admin/admin.h"
+#include "daemon/http/admin_server.h"
+#include "google/protobuf/message.h"
+#include "retry/hashed_wheel_timer.h"
+
+namespace failback {
+
+// What the paths that both daemons have answer from. All outlive the server.
+struct AdminSources {
+  const Admin* admin = nullptr;
+  const HashedWheelTimer* timer = nullptr;
+  // The configuration in force, as it is.
+  std::function<std::unique_ptr<google::protobuf::Message>()> config;
+};
+
+// Adds the paths of both daemons.
+void AddAdminRoutes(const AdminSources& sources, AdminServer* server);
+
+// A message as this API writes it; or its table, or the message as text. 500 with the reason when
+// it has no JSON form.
+AdminResponse MessageResponse(const AdminRequest& request,
+                              const google::protobuf::Message& message);
+
+// Reads a POST's body; none at all is an empty message. INVALID_ARGUMENT names what is wrong.
+absl::Status ParseBody(const AdminRequest& request, google::protobuf::Message* message);
+
+// A query parameter that is a number from 0 up; `number` stays when there is none.
+absl::Status ReadNumber(const AdminRequest& request, const std::string& key, int32_t* number);
+
+// Answers with a message or an error, once it is there.
+template <typename Response>
+Callback<Response> Responder(const AdminRequest& request, AdminServer::Respond respond) {
+  return [accept = request.accept,
+          respond = std::move(respond)](absl::StatusOr<Response> response) mutable {
+    if (!response.ok()) return std::move(respond)(AdminResponse::Error(response.status()));
+    AdminRequest shape;
+    shape.accept = std::move(accept);
+    std::move(respond)(MessageResponse(shape, *response));
+  };
+}
+
+}  // namespace failback
+
+#endif  // FAILBACK_DAEMON_ADMIN_ADMIN_ROUTES_H_

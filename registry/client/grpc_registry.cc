@@ -1,0 +1,309 @@
+#include "registry/client/grpc_registry.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "registry/base/trace_context.h"
+#include "registry/client/grpc_core.h"
+#include "registry/client/grpc_streams.h"
+#include "registry/model/errors.h"
+
+namespace failback {
+namespace {
+
+std::chrono::system_clock::time_point After(absl::Duration timeout) {
+  return absl::ToChronoTime(absl::Now() + timeout);
+}
+
+// Sessions at another store, in a row, until it is accepted to be the registry now.
+constexpr int kStoreIsBelieved = 5;
+
+absl::Status Destroyed() { return absl::CancelledError("the registry client is destroyed"); }
+
+}  // namespace
+
+// Keeps its request encoded: a copy of a message with many small parts would cost more.
+template <typename Response>
+struct GrpcRegistry::UnaryCall : PendingOf<Response> {
+  void Cancel() override { context.TryCancel(); }
+
+  // Reads the answer. One that did not come, as gRPC drops what is compressed, would else be taken
+  // for an empty one: gRPC's own status is that of the server then.
+  absl::Status Read() {
+    if (!answer.Valid()) {
+      return absl::InternalError(
+          "an answer without a message; one that is compressed is not taken");
+    }
+    return StatusFromGrpc(grpc::SerializationTraits<Response>::Deserialize(&answer, &response));
+  }
+
+  grpc::ClientContext context;
+  grpc::ByteBuffer request;
+  grpc::ByteBuffer answer;
+  Response response;
+  GrpcChannels::Picked channel;
+};
+
+bool GrpcRegistry::Core::Begin(const std::shared_ptr<Pending>& pending) {
+  {
+    MutexLock lock(&mu_);
+    if (!closed_) {
+      pending_.emplace(pending.get(), pending);
+      return true;
+    }
+  }
+  pending->Fail(Destroyed());
+  return false;
+}
+
+bool GrpcRegistry::Core::Claim(const Pending* pending) {
+  MutexLock lock(&mu_);
+  if (pending_.erase(pending) == 0) return false;
+  running_.push_back(std::this_thread::get_id());
+  return true;
+}
+
+void GrpcRegistry::Core::Release() {
+  MutexLock lock(&mu_);
+  running_.erase(std::find(running_.begin(), running_.end(), std::this_thread::get_id()));
+  released_.SignalAll();
+}
+
+template <typename Request, typename Response>
+void GrpcRegistry::Core::CallPath(const std::string& path, const Request& request,
+                                  Callback<Response> done) {
+  CallEncoded(path, request.ByteSizeLong(), std::move(done), [&request](grpc::ByteBuffer* buffer) {
+    bool own_buffer;
+    grpc::SerializationTraits<Request>::Serialize(request, buffer, &own_buffer);
+  });
+}
+
+template <typename Response, typename Encode>
+void GrpcRegistry::Core::CallEncoded(const std::string& path, size_t size, Callback<Response> done,
+                                     Encode encode) {
+  auto call = std::make_shared<UnaryCall<Response>>();
+  call->done = std::move(done);
+  if (!Begin(call)) return;
+  if (size > static_cast<size_t>(options.channel.max_message_bytes)) {
+    Complete<Response>(
+        call, Refusal(registry::v1::ERROR_REASON_TOO_LARGE,
+                      absl::StrCat("a request of ", size, " bytes is larger than the limit of ",
+                                   options.channel.max_message_bytes),
+                      {{"limit", absl::StrCat(options.channel.max_message_bytes)},
+                       {"actual", absl::StrCat(size)}}));
+    return;
+  }
+  encode(&call->request);
+  call->context.set_deadline(After(options.call_timeout));
+  if (absl::Status status = channels.Authenticate(&call->context); !status.ok()) {
+    return Complete<Response>(call, status);
+  }
+  if (!CurrentTrace().empty()) call->context.AddMetadata(kTraceParent, CurrentTrace());
+  call->channel = channels.Pick();
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(call->channel.channel);
+  stub.UnaryCall(&call->context, path, grpc::StubOptions(), &call->request, &call->answer,
+                 [core = shared_from_this(), call](const grpc::Status& grpc_status) {
+                   absl::Status status = StatusFromGrpc(grpc_status);
+                   core->channels.Report(call->channel, status);
+                   if (status.ok()) status = call->Read();
+                   if (status.ok()) status = core->CheckStore(call->channel, call->response);
+                   if (status.ok()) {
+                     core->Complete<Response>(call, std::move(call->response));
+                   } else {
+                     core->Complete<Response>(call, status);
+                   }
+                 });
+}
+
+absl::Status GrpcRegistry::Core::CheckStore(const GrpcChannels::Picked& channel,
+                                            const OpenSessionResponse& opened) {
+  absl::Status refused;
+  {
+    MutexLock lock(&mu_);
+    const bool another = !store_id_.empty() && opened.store_id() != store_id_ &&
+                         channel.index != store_address_ && !opened.store_id().empty();
+    if (!another || ++refused_stores_ == kStoreIsBelieved) {
+      refused_stores_ = 0;
+      store_id_ = opened.store_id();
+      store_address_ = channel.index;
+      return absl::OkStatus();
+    }
+    refused = absl::FailedPreconditionError(
+        absl::StrCat(channels.addresses()[channel.index], " leads to store ", opened.store_id(),
+                     ", and ", channels.addresses()[store_address_], " to store ", store_id_,
+                     "; several addresses of one registry must lead to one store"));
+  }
+  // The next call tries another address.
+  channels.Report(channel, absl::UnavailableError("another store"));
+  return refused;
+}
+
+void GrpcRegistry::Core::CallInstead(const std::shared_ptr<StreamedRegister>& asked) {
+  streams_ = false;
+  if (!Claim(asked.get())) return;
+  CallEncoded(PathOf("Register"), asked->request.Length(), std::move(asked->done),
+              [&asked](grpc::ByteBuffer* buffer) { buffer->Swap(&asked->request); });
+  Release();
+}
+
+void GrpcRegistry::Core::Disconnected(const absl::Status& status) {
+  std::function<void(const absl::Status&)> listener;
+  {
+    MutexLock lock(&mu_);
+    if (closed_ || disconnect_listener_ == nullptr) return;
+    listener = disconnect_listener_;
+    running_.push_back(std::this_thread::get_id());
+  }
+  listener(status);
+  listener = nullptr;
+  Release();
+}
+
+bool GrpcRegistry::Core::Add(const std::shared_ptr<Subscription>& subscription) {
+  MutexLock lock(&mu_);
+  if (closed_) return false;
+  subscriptions_.emplace(subscription.get(), subscription);
+  return true;
+}
+
+void GrpcRegistry::Core::Remove(const Subscription* subscription) {
+  std::shared_ptr<Subscription> removed;
+  MutexLock lock(&mu_);
+  const auto it = subscriptions_.find(subscription);
+  if (it == subscriptions_.end()) return;
+  removed = std::move(it->second);
+  subscriptions_.erase(it);
+}
+
+void GrpcRegistry::Core::Close() {
+  absl::flat_hash_map<const Pending*, std::shared_ptr<Pending>> pending;
+  absl::flat_hash_map<const Subscription*, std::shared_ptr<Subscription>> subscriptions;
+  decltype(streams_open_) streams;
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    pending.swap(pending_);
+    subscriptions.swap(subscriptions_);
+    streams = std::move(streams_open_);
+  }
+  // gRPC is not waited for: this may be one of its threads. It holds on to this object.
+  for (auto& [key, call] : pending) {
+    call->Cancel();
+    call->Fail(Destroyed());
+  }
+  const auto abandon = [](const auto& stream) {
+    if (stream != nullptr) stream->Abandon(Destroyed());
+  };
+  std::apply([&](const auto&... open) { (abandon(open), ...); }, streams);
+  for (auto& [key, subscription] : subscriptions) subscription->Terminate(Destroyed());
+  MutexLock lock(&mu_);
+  const auto self = std::this_thread::get_id();
+  while (std::any_of(running_.begin(), running_.end(), [&](auto id) { return id != self; })) {
+    released_.Wait(&mu_);
+  }
+}
+
+GrpcRegistry::GrpcRegistry(std::vector<std::string> addresses, GrpcRegistryOptions options)
+    : core_(std::make_shared<Core>(std::move(addresses), std::move(options))) {}
+
+GrpcRegistry::~GrpcRegistry() { core_->Close(); }
+
+void GrpcRegistry::OpenSession(const OpenSessionRequest& request,
+                               Callback<OpenSessionResponse> caller) {
+  Callback<OpenSessionResponse> done =
+      [weak = std::weak_ptr<Core>(core_),
+       caller = std::move(caller)](absl::StatusOr<OpenSessionResponse> response) mutable {
+        // The stream is there before the first renewal is due, and shows if the connection breaks.
+        if (auto core = weak.lock(); core != nullptr && response.ok())
+          core->StreamOf<KeepAliveStream>();
+        std::move(caller)(std::move(response));
+      };
+  core_->Call("OpenSession", request, std::move(done));
+}
+
+void GrpcRegistry::SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) {
+  core_->SetDisconnectListener(listener);
+}
+
+void GrpcRegistry::CloseSession(const CloseSessionRequest& request,
+                                Callback<CloseSessionResponse> done) {
+  core_->Call("CloseSession", request, std::move(done));
+}
+
+void GrpcRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
+  core_->Call("Register", request, std::move(done));
+}
+
+bool GrpcRegistry::RegisterEncoded(std::string_view request, Results results,
+                                   Callback<RegisterResponse>* done) {
+  const auto encode = [request](grpc::ByteBuffer* buffer) {
+    const grpc::Slice slice(request.data(), request.size());
+    *buffer = grpc::ByteBuffer(&slice, 1);
+  };
+  const bool large = results == Results::kUnlessAsAsked && core_->IsLarge(request.size());
+  // One that is alone costs less as a call.
+  const bool streamed = large && ++core_->large > 1 && core_->streams();
+  Callback<RegisterResponse> checked =
+      [core = std::weak_ptr<Core>(core_), large, streamed,
+       done = std::move(*done)](absl::StatusOr<RegisterResponse> response) mutable {
+        if (const auto self = core.lock(); large && self != nullptr) --self->large;
+        // Who lets results be left out takes none for all: a call's answer has them.
+        if (!streamed && response.ok() && response->results().empty()) {
+          response = absl::InternalError("the registry's answer has no results");
+        }
+        std::move(done)(std::move(response));
+      };
+  if (streamed) {
+    auto asked = std::make_shared<StreamedRegister>();
+    asked->done = std::move(checked);
+    encode(&asked->request);
+    core_->Ask<RegisterStream>(asked);
+  } else {
+    core_->CallEncoded(Core::PathOf("Register"), request.size(), std::move(checked), encode);
+  }
+  return true;
+}
+
+void GrpcRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
+  core_->Call("Unregister", request, std::move(done));
+}
+
+void GrpcRegistry::Unsubscribe(const UnsubscribeRequest& request,
+                               Callback<UnsubscribeResponse> done) {
+  core_->Call("Unsubscribe", request, std::move(done));
+}
+
+void GrpcRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
+  core_->Call("List", request, std::move(done));
+}
+
+// The operator's service stands beside the registry's; its stub is not linked for one call.
+void GrpcRegistry::SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) {
+  core_->CallPath("/failback.admin.v1.AdminService/SetOffline", request, std::move(done));
+}
+
+void GrpcRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
+  auto renewal = std::make_shared<Renewal>();
+  renewal->done = std::move(done);
+  renewal->request = request;
+  core_->Ask<KeepAliveStream>(renewal);
+}
+
+std::unique_ptr<SubscribeStream> GrpcRegistry::Subscribe(const SubscribeRequest& request,
+                                                         std::shared_ptr<NotifyListener> listener) {
+  auto subscription = std::make_shared<Subscription>(core_, request, std::move(listener));
+  if (core_->Add(subscription)) {
+    subscription->Start();
+  } else {
+    subscription->End(Destroyed());
+  }
+  return std::make_unique<SubscriptionHandle>(std::move(subscription));
+}
+
+}  // namespace failback

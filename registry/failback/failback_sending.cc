@@ -1,0 +1,483 @@
+// The sender of FailbackRegistry: what is queued leaves in batches, and what comes of it.
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/arena.h"
+#include "registry/base/log.h"
+#include "registry/base/trace_context.h"
+#include "registry/encoded_registrar.h"
+#include "registry/failback/failback_core.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+#include "registry/model/validation.h"
+
+namespace failback {
+namespace {
+
+// A batch is closed when it has grown to this, well below any server's limit.
+constexpr size_t kMaxBatchBytes = 1 << 20;
+// Queued intents that fail under one hold of the lock, while the upstream is unavailable.
+constexpr int kMaxFailedAtOnce = 1000;
+
+}  // namespace
+
+void FailbackRegistry::Core::Pump() {
+  Entry entry(this);
+  if (!entry.ok()) return;
+  if (journal_ != nullptr) journal_->Flush();
+  {
+    MutexLock lock(&mu_);
+    if (pumping_) {
+      pump_again_ = true;
+      return;
+    }
+    pumping_ = true;
+  }
+  while (true) {
+    Call call;
+    Deferred deferred;
+    Next next;
+    {
+      MutexLock lock(&mu_);
+      pump_again_ = false;
+      next = NextCall(&call, &deferred);
+      AdvanceDrain(&deferred);
+    }
+    if (next == Next::kCall) Send(std::move(call));
+    deferred.Run();
+    if (next == Next::kIdle) {
+      MutexLock lock(&mu_);
+      if (pump_again_) continue;
+      if (resyncing_ && QueueEmpty() && calls_in_flight_ == 0) {
+        resyncing_ = false;
+        AuditSoon();
+      }
+      pumping_ = false;
+      return;
+    }
+  }
+}
+
+FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferred* deferred) {
+  if (closed_ || QueueEmpty()) return Next::kIdle;
+  const UpstreamSession::State session = session_->state();
+  const auto& limits = session.info.limits();
+  const size_t max_batch = limits.max_batch() == 0
+                               ? options_.max_batch
+                               : std::min<size_t>(options_.max_batch, limits.max_batch());
+  const size_t max_bytes = limits.max_request_bytes() == 0
+                               ? kMaxBatchBytes
+                               : std::min<size_t>(kMaxBatchBytes, limits.max_request_bytes() / 2);
+  size_t bytes = 0;
+  int failed = 0;
+  bool moved = false;
+  for (size_t turn = 0; turn < ready_.size(); ++turn) {
+    auto& queue = ready_[(next_kind_ + turn) % ready_.size()];
+    while (!queue.empty()) {
+      const RecordPtr record = queue.front()->shared_from_this();
+      const OperationKind kind = record->kind();
+      if (&queue != &ready_[static_cast<size_t>(kind)]) {
+        // Stated otherwise while it was queued.
+        queue.PopFront();
+        ready_[static_cast<size_t>(kind)].PushBack(record.get());
+        moved = true;
+        continue;
+      }
+      if (session.phase == UpstreamSession::Phase::kDown) {
+        queue.PopFront();
+        const absl::Status status = NoSession(session);
+        ++counters_.unsent[static_cast<size_t>(kind)];
+        AttemptDone(record, record->generation, status, /*sent=*/false, deferred);
+        if (++failed == kMaxFailedAtOnce) return Next::kAgain;
+        continue;
+      }
+      if (session.phase != UpstreamSession::Phase::kUp) return Next::kIdle;
+      if (call->items.empty()) {
+        if (calls_in_flight_ >= options_.max_calls_in_flight) return Next::kIdle;
+        call->kind = kind;
+        call->session_id = session.session_id;
+        call->session_serial = session.session_serial;
+        call->upstream = upstream_;
+      } else if (call->items.size() >= max_batch || record->alone ||
+                 bytes + record->payload.size() + record->key.size() > max_bytes) {
+        break;
+      }
+      queue.PopFront();
+      bytes += record->payload.size() + record->key.size() + 16;
+      AddToCall(record, call, deferred);
+      if (record->watch != nullptr || record->alone) break;
+    }
+    if (!call->items.empty()) {
+      next_kind_ = (static_cast<size_t>(call->kind) + 1) % ready_.size();
+      const Record& first = *call->items.front().first;
+      if (call->items.size() == 1 && first.trace != nullptr) call->trace = *first.trace;
+      ++calls_in_flight_;
+      return Next::kCall;
+    }
+  }
+  return moved ? Next::kAgain : Next::kIdle;
+}
+
+void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Deferred* deferred) {
+  if (record->watch != nullptr) CloseStream(record->watch, deferred);
+  record->in_flight = record->generation;
+  call->items.emplace_back(record, record->generation);
+  switch (call->kind) {
+    case OperationKind::kRegister: {
+      if (call->items.size() == 1) call->register_request.SetSession(call->session_id);
+      call->register_request.Add(record->payload, record->generation);
+      record->sent_persistent = record->persistent;
+      return;
+    }
+    case OperationKind::kUnregister: {
+      auto* deregistration = call->unregister_request.add_deregistrations();
+      ParseCanonicalKey(record->key, deregistration->mutable_key());
+      deregistration->set_generation(record->generation);
+      return;
+    }
+    case OperationKind::kSubscribe: {
+      Watch& watch = *record->watch;
+      watch.phase = Watch::Phase::kOpening;
+      watch.session_id = call->session_id;
+      ArmOpening(record->watch);
+      call->stream_serial = watch.stream_serial;
+      *call->subscribe_request.mutable_selector() = watch.selector;
+      call->subscribe_request.set_subscription_id(watch.name);
+      call->subscribe_request.set_epoch(watch.set.epoch());
+      call->subscribe_request.set_revision(watch.set.revision());
+      call->subscribe_request.set_generation(record->generation);
+      return;
+    }
+    case OperationKind::kUnsubscribe:
+      call->unsubscribe_request.set_subscription_id(record->watch->name);
+      call->unsubscribe_request.set_generation(record->generation);
+      return;
+  }
+}
+
+void FailbackRegistry::Core::SendRegister(const std::string& encoded, Registry* upstream,
+                                          Callback<RegisterResponse> done) {
+  EncodedRegistrar* const registrar = upstream->encoded();
+  if (registrar != nullptr &&
+      registrar->RegisterEncoded(encoded, EncodedRegistrar::Results::kUnlessAsAsked, &done)) {
+    return;
+  }
+  // On an arena, as it has many small parts.
+  google::protobuf::Arena arena;
+  auto* const request = google::protobuf::Arena::CreateMessage<RegisterRequest>(&arena);
+  request->ParseFromString(encoded);
+  upstream->Register(*request, std::move(done));
+}
+
+void FailbackRegistry::Core::Send(Call call) {
+  const auto weak = weak_from_this();
+  const std::shared_ptr<Registry> upstream = std::move(call.upstream);
+  const ScopedTrace trace(std::move(call.trace));
+  // Completes `call` with the call's status and, where it has them, each item's.
+  const auto complete = [&weak](Call&& sent) {
+    return [weak, sent = std::move(sent)](const absl::Status& status, const Results* results) {
+      if (auto self = weak.lock()) self->Completed(sent, status, results);
+    };
+  };
+  const auto results_of = [](auto& response) {
+    auto& results = *response.mutable_results();
+    return Results(std::make_move_iterator(results.begin()),
+                   std::make_move_iterator(results.end()));
+  };
+  switch (call.kind) {
+    case OperationKind::kRegister: {
+      const RegisterEncoder encoded = std::exchange(call.register_request, RegisterEncoder());
+      Callback<RegisterResponse> done = [done = complete(std::move(call)),
+                                         results_of](absl::StatusOr<RegisterResponse> response) {
+        // Without results all is as asked.
+        if (!response.ok() || response->results().empty()) return done(response.status(), nullptr);
+        const Results results = results_of(*response);
+        done(absl::OkStatus(), &results);
+      };
+      SendRegister(encoded.bytes(), upstream.get(), std::move(done));
+      return;
+    }
+    case OperationKind::kUnregister: {
+      const UnregisterRequest request = [&] {
+        UnregisterRequest moved = std::move(call.unregister_request);
+        moved.set_session_id(call.session_id);
+        return moved;
+      }();
+      upstream->Unregister(request, [done = complete(std::move(call)),
+                                     results_of](absl::StatusOr<UnregisterResponse> response) {
+        if (!response.ok()) return done(response.status(), nullptr);
+        const Results results = results_of(*response);
+        done(absl::OkStatus(), &results);
+      });
+      return;
+    }
+    case OperationKind::kSubscribe:
+      call.upstream = upstream;
+      SendSubscribe(std::move(call));
+      return;
+    case OperationKind::kUnsubscribe: {
+      UnsubscribeRequest request = std::move(call.unsubscribe_request);
+      request.set_session_id(call.session_id);
+      upstream->Unsubscribe(request, [done = complete(std::move(call))](
+                                         const absl::StatusOr<UnsubscribeResponse>& response) {
+        done(response.status(), nullptr);
+      });
+      return;
+    }
+  }
+}
+
+void FailbackRegistry::Core::Completed(const Call& call, const absl::Status& status,
+                                       const Results* results) {
+  Entry entry(this);
+  if (!entry.ok()) return;
+  Deferred deferred;
+  bool lost = false;
+  {
+    MutexLock lock(&mu_);
+    --calls_in_flight_;
+    const bool older_session = call.session_serial != seen_session_serial_;
+    // One item may have spoilt the call for all.
+    const bool split = call.items.size() > 1 && IsAboutContent(status);
+    for (size_t i = 0; i < call.items.size(); ++i) {
+      const auto& [record, generation] = call.items[i];
+      absl::Status item = status;
+      if (item.ok() && results != nullptr) {
+        item = i < results->size()
+                   ? StatusFromProto((*results)[i].status())
+                   : absl::InternalError("the registry's answer has too few results");
+      }
+      CountAttempt(call.kind, item);
+      const NextStep step = DecideNextStep(call.kind, item);
+      if (call.kind == OperationKind::kRegister &&
+          (step == NextStep::kDone || MayHaveLanded(item))) {
+        const bool before =
+            step != NextStep::kDone && record->held_in != Record::kNotHeld && record->outlives;
+        record->SetHeld(call.session_serial, record->sent_persistent || before);
+      } else if (call.kind == OperationKind::kUnregister && step == NextStep::kDone) {
+        record->held_in = Record::kNotHeld;
+      }
+      lost = lost || step == NextStep::kResync;
+      const bool decided = step == NextStep::kDone || step == NextStep::kSuperseded;
+      if ((older_session && decided) || split) {
+        // A session that was lost after the registry answered took with it what that acknowledged,
+        // and what it refused may pass in the next.
+        record->in_flight = 0;
+        record->alone = split;
+        Enqueue(record.get());
+      } else {
+        AttemptDone(record, generation, item, /*sent=*/true, &deferred);
+      }
+    }
+    AdvanceDrain(&deferred);
+  }
+  if (IsConnectionFailure(status)) session_->ReportFailure(status);
+  if (lost) session_->ReportLost(call.session_id);
+  deferred.Run();
+  Pump();
+}
+
+void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t generation,
+                                         const absl::Status& status, bool sent,
+                                         Deferred* deferred) {
+  record->in_flight = 0;
+  record->touched = audit_serial_;
+  if (record->stage == Stage::kNone) return;
+  if (record->generation != generation) {
+    // Of an older intent: acknowledges nothing, and the newest may go now.
+    if (record->check != nullptr && sent && (status.ok() || MayHaveLanded(status))) {
+      record->check->landed = true;
+    }
+    Enqueue(record.get());
+    return;
+  }
+  if (record->linked()) {
+    // A stream has ended that was to be opened again anyway.
+    record->acknowledged = 0;
+    record->last_status = status;
+    Count(record.get());
+    return;
+  }
+  NextStep step =
+      sent ? DecideNextStep(record->kind(), status) : DecideUnsent(record->kind(), status);
+  if (step == NextStep::kSuperseded &&
+      ReasonMetadata(status, "rank").value_or("") == absl::StrCat(session_->state().info.rank())) {
+    // Our own number went backwards: this incarnation used a higher one before.
+    step = NextStep::kNewGeneration;
+  }
+  if (record->stage == Stage::kGivenUp && step != NextStep::kDone) return;
+  switch (step) {
+    case NextStep::kDone:
+      Acknowledged(record, deferred);
+      return;
+    case NextStep::kResync:
+      // Stays queued until there is a session again.
+      record->acknowledged = 0;
+      Enqueue(record.get());
+      return;
+    case NextStep::kSuperseded:
+      if (!record->present) {
+        // Nothing of ours is there any more, as was wanted.
+        Emit(IntentEvent::Kind::kSuperseded, *record, status, deferred);
+        Erase(record, status, deferred);
+      } else if (record->check != nullptr) {
+        Revert(record, status, sent, deferred);
+      } else {
+        Superseded(record, status, deferred);
+      }
+      return;
+    case NextStep::kNewGeneration:
+      Renumber(record, status, deferred);
+      return;
+    case NextStep::kRetry:
+    case NextStep::kPark:
+      if (record->check != nullptr) {
+        Revert(record, sent ? status : UnsentCheck(status), sent, deferred);
+      } else if (record->superseded() && step == NextStep::kRetry) {
+        // As it was, as far as is known; the next attempt comes with those of its kind.
+        if (sent) record->last_status = status;
+        Move(record.get(), Stage::kSuperseded);
+      } else {
+        AttemptFailed(record, status, step, sent, deferred);
+      }
+      return;
+  }
+}
+
+void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* deferred) {
+  const bool news = record->acknowledged != record->generation;
+  // Cancelled while its call was in flight: it has come through, and is an intent again.
+  const bool was_given_up = record->stage == Stage::kGivenUp;
+  Move(record.get(), record->present ? Stage::kSettled : Stage::kTombstone);
+  if (EndCheck(record.get()) != nullptr || was_given_up) Persist(record);
+  if (was_given_up) {
+    deferred->Add([name = options_.upstream_name, id = PendingId(*record)] {
+      Log(LogLevel::kWarning, "a cancelled intent has taken effect: it had been sent before",
+          {{"id", id}, {"upstream", name}});
+    });
+  }
+  if (record->failing_since_nanos != Record::kNotFailing) {
+    counters_.recovery_nanos.Observe(NowNanos() - record->failing_since_nanos);
+    record->failing_since_nanos = Record::kNotFailing;
+  }
+  record->last_status = absl::OkStatus();
+  record->renumbered = false;
+  record->alone = false;
+  if (news) {
+    Emit(IntentEvent::Kind::kAcknowledged, *record, absl::OkStatus(), deferred);
+    record->trace.reset();
+  }
+  Resolve(record, absl::OkStatus(), deferred);
+  if (record->present) return;
+  Forget(record.get());
+  // A late call can only come from an owner that numbers its intents.
+  if (record->watch != nullptr || record->owner_generation == 0) {
+    Erase(record, absl::OkStatus(), deferred);
+  }
+}
+
+void FailbackRegistry::Core::Renumber(const RecordPtr& record, const absl::Status& status,
+                                      Deferred* deferred) {
+  uint64_t taken = 0;
+  if (absl::SimpleAtoi(ReasonMetadata(status, "generation").value_or("0"), &taken) &&
+      taken < kMaxGeneration) {
+    last_generation_ = std::max(last_generation_, taken);
+  }
+  const bool again = record->renumbered;
+  std::unique_ptr<RetryTask> retry = std::move(record->retry);
+  TakeNumber(record);
+  record->renumbered = true;
+  if (!again) {
+    Enqueue(record.get());
+    return;
+  }
+  // A registry that refuses every number must not make us spin.
+  record->retry = std::move(retry);
+  AttemptFailed(record, status, NextStep::kRetry, /*sent=*/true, deferred);
+}
+
+void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::Status& status,
+                                           NextStep step, bool sent, Deferred* deferred) {
+  record->last_status = status;
+  const int64_t now = NowNanos();
+  if (record->failing_since_nanos == Record::kNotFailing) record->failing_since_nanos = now;
+  const bool first = record->retry == nullptr;
+  if (first) {
+    record->retry = std::make_unique<RetryTask>(options_.timer, &options_.retry, &options_.random);
+  }
+  if (step == NextStep::kPark) {
+    record->retry->Park();
+  } else {
+    record->retry->Failed(sent ? RetryDelayOf(status) : std::nullopt,
+                          [weak = weak_from_this(), record] {
+                            if (auto self = weak.lock()) self->Due(record);
+                          });
+  }
+  if (record->retry->state() == RetryTask::State::kWaiting) {
+    counters_.retry_delay_nanos.Observe(record->retry->next_attempt_nanos() - now);
+  }
+  const bool parked = record->retry->state() == RetryTask::State::kParked;
+  Move(record.get(), parked ? Stage::kParked : Stage::kWaiting);
+  if (parked) {
+    Emit(IntentEvent::Kind::kParked, *record, status, deferred, step == NextStep::kPark && sent);
+    Resolve(record, status, deferred);
+  } else if (first) {
+    Emit(IntentEvent::Kind::kRetrying, *record, status, deferred);
+  }
+}
+
+void FailbackRegistry::Core::Revert(const RecordPtr& record, const absl::Status& status, bool sent,
+                                    Deferred* deferred) {
+  const std::unique_ptr<Check> before = EndCheck(record.get());
+  Resolve(record, status, deferred);
+  const bool owed = before->landed || (sent && MayHaveLanded(status));
+  if (!before->existed && !(owed && (record->present || before->landed))) {
+    Erase(record, status, deferred);
+    return;
+  }
+  // What was desired before is desired again; or, if nothing was, that it be gone.
+  const auto owner = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    return entry.second->serial == before->owner;
+  });
+  record->present = before->existed && before->present;
+  record->persistent = record->present && before->persistent;
+  record->payload = record->present ? before->payload : "";
+  SetOwner(record.get(), owner == sessions_.end() ? nullptr : owner->second.get(),
+           before->owner_generation);
+  NewGeneration(record);
+}
+
+void FailbackRegistry::Core::Due(const RecordPtr& record) {
+  {
+    Entry entry(this);
+    if (!entry.ok()) return;
+    MutexLock lock(&mu_);
+    if (record->retry == nullptr || !record->retry->Begin()) return;
+    if (const absl::Duration wait = retry_tokens_.Take(NowNanos()); wait > absl::ZeroDuration()) {
+      const RetryTask::State state = record->retry->Wait(wait, [weak = weak_from_this(), record] {
+        if (auto self = weak.lock()) self->DueWithToken(record);
+      });
+      Move(record.get(), state == RetryTask::State::kParked ? Stage::kParked : Stage::kWaiting);
+      return;
+    }
+    Enqueue(record.get());
+  }
+  Pump();
+}
+
+void FailbackRegistry::Core::DueWithToken(const RecordPtr& record) {
+  {
+    Entry entry(this);
+    if (!entry.ok()) return;
+    MutexLock lock(&mu_);
+    if (record->retry == nullptr || !record->retry->Begin()) return;
+    Enqueue(record.get());
+  }
+  Pump();
+}
+
+}  // namespace failback

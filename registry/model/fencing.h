@@ -1,0 +1,71 @@
+// Which intent wins: the fencing table of docs/protocol.md, for every store.
+//
+// A store keeps for each key the fence of the newest intent that it accepted. Decide compares an
+// intent of a session with it; what is accepted and changes something is then written together
+// with the fence that FenceOf gives.
+//
+//   const Verdict verdict = Decide(fence, rank, intent, /*already=*/instance == intent.instance);
+//   if (!verdict.status.ok()) return Refuse(verdict.status);
+//   if (verdict.applies) Write(intent.instance, FenceOf(rank, verdict, intent));
+//
+// Thread safety: all functions are pure.
+
+#ifndef FAILBACK_REGISTRY_MODEL_FENCING_H_
+#define FAILBACK_REGISTRY_MODEL_FENCING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "registry/model/blob.h"
+
+namespace failback {
+
+// The newest intent that was accepted for a key.
+struct Fence {
+  uint64_t rank = 0;  // 0: none
+  uint64_t generation = 0;
+  uint64_t digest = 0;  // of the instance; 0 for a deregistration
+  bool registers = false;
+
+  friend bool operator==(const Fence& a, const Fence& b) {
+    return a.rank == b.rank && a.generation == b.generation && a.digest == b.digest &&
+           a.registers == b.registers;
+  }
+};
+
+// A wish for one key, as checked and made canonical by the caller.
+struct Intent {
+  bool registers = false;
+  bool persistent = false;
+  std::string key;      // canonical
+  size_t key_hash = 0;  // HashedKey's; 0: not taken yet
+  Blob instance;        // canonical; null for a deregistration
+  uint64_t digest = 0;  // of `instance`
+  uint64_t generation = 0;
+};
+
+struct IntentOutcome {
+  absl::Status status;
+  uint64_t generation = 0;  // under which the intent is held
+};
+
+struct Verdict {
+  absl::Status status;      // why the intent is refused, or OK
+  uint64_t generation = 0;  // under which it is held
+  bool applies = false;     // there is something to write
+};
+
+// An intent of the incarnation with `rank`. `already`: the key is as the intent wishes, in the
+// session that it comes from.
+Verdict Decide(const Fence& fence, uint64_t rank, const Intent& intent, bool already);
+
+// The fence of an intent that has won.
+inline Fence FenceOf(uint64_t rank, const Verdict& verdict, const Intent& intent) {
+  return {rank, verdict.generation, intent.digest, intent.registers};
+}
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_MODEL_FENCING_H_

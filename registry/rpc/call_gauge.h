@@ -1,0 +1,111 @@
+// Counts what is under way, up to a limit: of a whole server, or for each of many keys.
+//
+//   Gauge calls(10000);
+//   std::shared_ptr<void> place = calls.Enter();
+//   if (place == nullptr) return Overloaded();   // the place is free again when `place` goes
+//
+// Thread safety: all methods from any thread. A place may outlive its gauge.
+
+#ifndef FAILBACK_REGISTRY_RPC_CALL_GAUGE_H_
+#define FAILBACK_REGISTRY_RPC_CALL_GAUGE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+class Gauge {
+ public:
+  // 0: no limit.
+  explicit Gauge(int limit) : limit_(limit) {}
+
+  // Holds one place until it is destroyed; null when there is none.
+  std::shared_ptr<void> Enter() {
+    auto count = count_;
+    if (count->fetch_add(1, std::memory_order_relaxed) >= limit_ && limit_ > 0) {
+      count->fetch_sub(1, std::memory_order_relaxed);
+      return nullptr;
+    }
+    return std::shared_ptr<void>(
+        count.get(), [count](void*) { count->fetch_sub(1, std::memory_order_relaxed); });
+  }
+
+  int limit() const { return limit_; }
+
+  // Places that are held now.
+  int count() const { return count_->load(std::memory_order_relaxed); }
+
+ private:
+  const int limit_;
+  const std::shared_ptr<std::atomic<int>> count_ = std::make_shared<std::atomic<int>>(0);
+};
+
+// What a call is charged to, of its peer: the connection. Empty on a Unix socket, whose clients
+// look all alike.
+inline std::string ConnectionOf(const std::string& peer) {
+  return peer.rfind("unix:", 0) == 0 ? std::string() : peer;
+}
+
+// Streams of one kind on one connection on which nothing has been said, or that say next to
+// nothing: each is cheap to begin and to keep for its client.
+inline constexpr int kSilentStreamsPerConnection = 64;
+
+class KeyedGauge {
+ public:
+  // 0: no limit.
+  explicit KeyedGauge(int limit) : limit_(limit) {}
+
+  // As Gauge::Enter, of the places that `key` has. An empty key has no limit.
+  std::shared_ptr<void> Enter(const std::string& key) {
+    if (limit_ == 0 || key.empty()) return counts_;
+    {
+      MutexLock lock(&counts_->mu);
+      int& count = counts_->by_key[key];
+      if (count >= limit_) return nullptr;
+      ++count;
+    }
+    return std::shared_ptr<void>(counts_.get(), [counts = counts_, key](void*) {
+      MutexLock lock(&counts->mu);
+      const auto it = counts->by_key.find(key);
+      if (--it->second == 0) counts->by_key.erase(it);
+    });
+  }
+
+  int limit() const { return limit_; }
+
+ private:
+  struct Counts {
+    Mutex mu;
+    absl::flat_hash_map<std::string, int> by_key ABSL_GUARDED_BY(mu);
+  };
+
+  const int limit_;
+  const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
+};
+
+// Places of several gauges.
+struct Places {
+  std::vector<std::shared_ptr<void>> held;
+  std::optional<size_t> full;  // the first gauge that had none
+};
+
+// What was entered, all or nothing: a call that one gauge refuses holds no place of the others while
+// its refusal is on its way, however long its client takes.
+inline Places AllOrNone(std::vector<std::shared_ptr<void>> entered) {
+  for (size_t i = 0; i < entered.size(); ++i) {
+    if (entered[i] == nullptr) return {{}, i};
+  }
+  return {std::move(entered), std::nullopt};
+}
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_RPC_CALL_GAUGE_H_

@@ -1,0 +1,54 @@
+// What the server needs of an event, made once however many subscribers get it.
+//
+// A change of a service that a thousand clients follow is one shared message. Serializing it, and
+// digesting it for the conflators, is done for the first of them and found here by the others; so
+// it is with the parts of a snapshot, for those who take them at the same time. Entries go with
+// their message, or snapshot.
+//
+// Thread safety: all methods from any thread.
+
+#ifndef FAILBACK_REGISTRY_SERVER_EVENT_CACHE_H_
+#define FAILBACK_REGISTRY_SERVER_EVENT_CACHE_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "grpcpp/support/byte_buffer.h"
+#include "registry/registry.h"
+#include "registry/watch/conflator.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+class EventCache {
+ public:
+  Conflator::Changes ChangesOf(const Conflator::Event& event);
+  Conflator::Changes ChangesOf(const Conflator::Snapshot& snapshot);
+
+  // The message as it goes on the wire. Copies of a ByteBuffer share their memory.
+  grpc::ByteBuffer BytesOf(const Conflator::Message& message);
+
+ private:
+  // Events are delivered to all their subscribers before the next; a few overlap.
+  static constexpr size_t kMaxEntries = 8;
+
+  struct Entry {
+    std::weak_ptr<const void> source;  // an event, or a snapshot
+    size_t part = 0;
+    Mutex mu;
+    Conflator::Changes changes ABSL_GUARDED_BY(mu);
+    std::unique_ptr<grpc::ByteBuffer> bytes ABSL_GUARDED_BY(mu);
+  };
+
+  std::shared_ptr<Entry> EntryOf(const std::shared_ptr<const void>& source, size_t part);
+  template <typename Source>
+  Conflator::Changes Changes(const std::shared_ptr<const Source>& source);
+
+  Mutex mu_;
+  std::vector<std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);  // oldest first
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_SERVER_EVENT_CACHE_H_

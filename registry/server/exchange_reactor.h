@@ -1,0 +1,195 @@
+// A stream of requests, each answered by one message: what KeepAlive and RegisterStream have in
+// common. Internal to the server.
+//
+//   class Doubler : public ExchangeReactor {
+//    public:
+//     explicit Doubler(Options options) : ExchangeReactor(std::move(options)) { Begin(); }
+//
+//    private:
+//     void OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) override {
+//       auto asked = std::make_unique<Asked<EncodeNumber>>(state(), ticket, EncodeNumber());
+//       later_([asked = std::move(asked), n = Parsed(*request)] { asked->Answer(2 * n); });
+//     }
+//     void OnEnd() override {}
+//   };
+//
+// Messages are bytes: gRPC ends a stream of parsed ones without a word when one cannot be parsed.
+//
+// Flow: what has been read and not been answered, or not been taken by the client, is open. While
+// too much is open nothing more is read, and gRPC's flow control stops the client: a client that
+// takes no answers costs a bounded amount of memory.
+//
+// The reactor belongs to gRPC and goes at OnDone; its state may live on, for answers still to come.
+//
+// Thread safety: all methods of the state from any thread. OnRequest is called by one thread at a
+// time, in the order of the requests: the next is read when it has returned.
+
+#ifndef FAILBACK_REGISTRY_SERVER_EXCHANGE_REACTOR_H_
+#define FAILBACK_REGISTRY_SERVER_EXCHANGE_REACTOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "registry/server/call_stats.h"
+#include "retry/mutex.h"
+
+namespace failback {
+
+// The end of a stream that has been open for long, so that its client connects with the
+// certificates of today.
+absl::Status StreamIsOld();
+
+class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  enum class Order { kAsAnswered, kAsAsked };
+
+  struct Options {
+    // As long-lived as the reactor.
+    grpc::CallbackServerContext* context = nullptr;
+    CallStats* stats = nullptr;
+    // What the stream is counted as when it ends, and each message when it has been answered.
+    CallStats::Method method = CallStats::Method::kKeepAlive;
+    std::optional<CallStats::Method> message_method;
+    // In which order answers are written.
+    Order order = Order::kAsAnswered;
+    // What may be open at once: messages, and bytes, of requests or of the answers in their places.
+    // The last message read may go beyond the bytes.
+    size_t max_open = 1024;
+    size_t max_open_bytes = size_t{4} << 20;
+    // Let go when the first message is answered with OK.
+    std::shared_ptr<void> silent;
+  };
+
+  // A message that has been read, for its answer.
+  struct Ticket {
+    uint64_t number = 0;  // from 0
+    size_t bytes = 0;
+    int64_t begin_nanos = 0;  // where messages are counted
+  };
+
+  class State;
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ protected:
+  explicit ExchangeReactor(Options options);
+
+  // Starts reading: at the end of the derived class's constructor.
+  void Begin();
+
+  // A message has come. Sees to it that state()->Answer is called once, now or later, or ends the
+  // stream. It may take the message out of `*request`.
+  virtual void OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) = 0;
+
+  // gRPC is done with the stream; the reactor goes.
+  virtual void OnEnd() = 0;
+
+ private:
+  void OnReadDone(bool ok) final;
+  void OnWriteDone(bool ok) final;
+  void OnCancel() final;
+  void OnDone() final;
+
+  grpc::ByteBuffer request_;
+  std::shared_ptr<State> state_;  // the same from the beginning on
+};
+
+class ExchangeReactor::State {
+ public:
+  State(ExchangeReactor* reactor, Options options, std::shared_ptr<void> silent)
+      : options_(std::move(options)), silent_(std::move(silent)), reactor_(reactor) {}
+
+  // Answers a message: once. `code` is what it is counted as.
+  void Answer(const Ticket& ticket, const grpc::ByteBuffer& response, absl::StatusCode code);
+
+  // Ends the stream when the write under way is done; what is open is dropped.
+  void End(const absl::Status& status);
+
+  // Reads no more, and ends the stream when what is open has been answered.
+  void Drain(const absl::Status& status);
+
+  // Called at intervals: ends the stream when nothing has come for `silent` of them and no answer
+  // is still to be given, or, after the answers under way, when it has been open for `oldest` of
+  // them; cancels it when one write has been under way for `stalled` of them.
+  void Sweep(int stalled, int silent, int oldest);
+
+  // Whether Sweep has ended it.
+  bool swept();
+
+ private:
+  friend class ExchangeReactor;
+
+  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !end_.has_value() && !last_words_.has_value();
+  }
+  Ticket Take(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Put(const Ticket& ticket, const grpc::ByteBuffer& response)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetEnd(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Options options_;  // pointers in it: as long as there is a reactor_
+  std::shared_ptr<void> silent_ ABSL_GUARDED_BY(mu_);  // null once it was not
+  Mutex mu_;
+  ExchangeReactor* reactor_ ABSL_GUARDED_BY(mu_);  // null once finished
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;      // or a message is being handed over
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t next_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t open_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t open_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  // Places for the answers from number first_waiting_ on; those in turn go to ready_.
+  std::deque<std::optional<grpc::ByteBuffer>> waiting_ ABSL_GUARDED_BY(mu_);
+  uint64_t first_waiting_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mu_);
+  grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);
+  int sweeps_ ABSL_GUARDED_BY(mu_) = 0;
+  int sweeps_since_read_ ABSL_GUARDED_BY(mu_) = 0;
+  int sweeps_since_write_ ABSL_GUARDED_BY(mu_) = 0;  // since the write under way began
+  bool swept_ ABSL_GUARDED_BY(mu_) = false;
+  // Nothing more is read: the status when all is answered.
+  std::optional<absl::Status> last_words_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+};
+
+// A message to be answered, once. One that is let go, as by a registry that throws or drops its
+// callback, is answered INTERNAL.
+//
+// `Encode` makes the answer's bytes of an absl::StatusOr<Encode::Response>.
+template <typename Encode>
+class Asked {
+ public:
+  using Result = absl::StatusOr<typename Encode::Response>;
+
+  Asked(std::shared_ptr<ExchangeReactor::State> state, const ExchangeReactor::Ticket& ticket,
+        Encode encode)
+      : state_(std::move(state)), ticket_(ticket), encode_(std::move(encode)) {}
+  Asked(const Asked&) = delete;
+  ~Asked() {
+    if (state_ != nullptr) Answer(absl::InternalError("the registry dropped the call"));
+  }
+
+  const Encode& encode() const { return encode_; }
+
+  void Answer(Result result) {
+    const absl::StatusCode code = result.status().code();
+    const grpc::ByteBuffer bytes = encode_(std::move(result));
+    std::exchange(state_, nullptr)->Answer(ticket_, bytes, code);
+  }
+
+ private:
+  std::shared_ptr<ExchangeReactor::State> state_;  // null once answered
+  const ExchangeReactor::Ticket ticket_;
+  const Encode encode_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_SERVER_EXCHANGE_REACTOR_H_

@@ -1,0 +1,130 @@
+// The instances of one selector as several upstreams report them, merged by key into one stream.
+//
+// Takes the streams of several FailbackRegistries (snapshots in parts, deltas that follow on one
+// another) and gives one stream of the same kind. It is pure: no lock, no clock, no thread.
+//
+// The merged set is the union: an instance is there while any upstream has it. What is published of
+// a key is what one upstream says of it, and it stays with that upstream for as long as it can, so
+// that an answer that came late at another one does not undo what was published. It moves on when
+// its upstream drops it or goes stale while a fresh one has it: to the first fresh one, in the
+// order of the configuration, else to the first stale one. A removal that a fresh upstream reports
+// is accepted against those that are stale: an unavailable registry keeps no ghosts alive that the
+// others have buried.
+//
+// Revisions of two registries cannot be compared, so the merged stream has a history of its own.
+// When it might go back (another upstream becomes the authoritative source of a key, an upstream
+// begins a new epoch) it begins a new epoch, with a snapshot; that is what epochs are for.
+//
+//   MergedSet set(2, first_epoch);
+//   auto notification = set.Apply(0, message);     // false: nothing to publish yet
+//   notification = set.Begin();                    // do not wait for the second one any longer
+//
+// The set is stale while any upstream is stale or has not sent anything: part of it may be old. It
+// is held while it is so at any upstream.
+//
+// Invariants:
+// 1. Two events in a row never leave the same (instances, flags, epoch).
+// 2. Within an epoch what is published of a key comes from one upstream in its order, or is the
+//    same at the one that it moves to.
+// 3. The base_revision of a delta is the revision of the event before.
+// 4. The set holds exactly the keys that a fresh upstream has, and those that only stale ones have
+//    and no fresh one has removed.
+
+#ifndef FAILBACK_REGISTRY_WATCH_MERGED_SET_H_
+#define FAILBACK_REGISTRY_WATCH_MERGED_SET_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "registry/registry.h"
+#include "registry/watch/serial_notifier.h"
+#include "registry/watch/set_flags.h"
+#include "registry/watch/set_snapshot.h"
+
+namespace failback {
+
+class MergedSet {
+ public:
+  using Event = std::shared_ptr<const SubscribeResponse>;
+  // A delta, a change of flags, or a snapshot, which has parts.
+  using Notification = SerialNotifier::Notification;
+
+  // `upstreams`, at least one; `first_epoch` not zero.
+  MergedSet(size_t upstreams, uint64_t first_epoch);
+
+  // The next message of the upstream's stream; what to send to the subscriber.
+  Notification Apply(size_t upstream, const Event& message);
+
+  // Nothing is published until every upstream has sent its first state, so that a subscriber does
+  // not take one upstream's part for the whole. This ends the wait: what is known is published now,
+  // and if that is nothing, the first that comes.
+  Notification Begin();
+
+  // All that has been published; nothing before the first snapshot.
+  Notification Current() const;
+
+  // Whether any upstream has sent its current state.
+  bool AnyFresh() const;
+
+ private:
+  // An instance lives in the message that brought it, which it keeps.
+  using Instance = std::shared_ptr<const ServiceInstance>;
+
+  struct Source {
+    bool known = false;
+    bool stale = false;
+    bool held = false;
+    uint64_t epoch = 0;
+    std::map<std::string, Instance> instances;  // by canonical key
+    // Of a snapshot whose last part has not come.
+    std::optional<std::map<std::string, Instance>> parts;
+    // Removed by a fresh upstream while this one was stale.
+    std::set<std::string> buried;
+
+    bool fresh() const { return known && !stale; }
+    Instance Find(const std::string& key) const;
+  };
+
+  struct Shown {
+    size_t source;
+    Instance instance;
+  };
+
+  // What one message changes.
+  struct Change {
+    std::map<std::string, Instance> upserts;
+    std::set<std::string> removals;
+    bool new_epoch = false;
+  };
+
+  // Takes the message in; which keys have to be looked at again.
+  std::set<std::string> Take(size_t upstream, const Event& message, Change* change);
+  // Which upstream's word on `key` counts now; nullopt when none has it.
+  std::optional<size_t> Choose(const std::string& key) const;
+  void Update(const std::string& key, Change* change);
+  Notification Publish(const Change& change);
+  Notification Snapshot();
+  // Of the set.
+  SetFlags Flags() const;
+  void NewEpoch();
+
+  std::vector<Source> sources_;
+  std::map<std::string, Shown> shown_;
+  // Whose word was the last on a key that is gone, in this epoch.
+  std::map<std::string, size_t> dropped_;
+  bool waiting_ = true;
+  bool begun_ = false;
+  SetFlags flags_;
+  uint64_t epoch_;
+  uint64_t revision_ = 0;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_WATCH_MERGED_SET_H_

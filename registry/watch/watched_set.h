@@ -1,0 +1,138 @@
+// The instances that one subscription follows, and what its subscribers have been sent of them.
+//
+// Takes the messages of an upstream stream, whatever breaks and resumes in between, and turns them
+// into a clean stream of its own: a snapshot first, then only deltas that change something, each
+// with the base that the one before left; a snapshot again where a delta would be long. It is pure:
+// no lock, no clock, no thread. The owner holds its lock around every call, hands what comes back
+// to the subscribers, and runs the two timers (the grace before "stale", the hold of an empty
+// snapshot).
+//
+// It checks before it stores: a delta that does not follow on the message before, or a part of a
+// snapshot that never ended, is a gap: nothing is stored, the position is dropped, and the owner
+// opens the stream again. A snapshot older than what was sent, of the same epoch (a registry that
+// lags behind another), is a gap too.
+//
+// Empty-push protection (Nacos' and Dubbo's lesson): an empty snapshot after a non-empty state is
+// more often a registry that has just lost its data than a service without instances. It is held,
+// the old state is marked stale, and Release() or a snapshot or delta with instances ends the hold.
+// A delta that names its removals is accepted at once.
+//
+// Invariants:
+// 1. Two events in a row never leave the same (instances, flags, epoch).
+// 2. Within an epoch the published revision never goes back.
+// 3. The base_revision of a delta is the revision of the event before.
+
+#ifndef FAILBACK_REGISTRY_WATCH_WATCHED_SET_H_
+#define FAILBACK_REGISTRY_WATCH_WATCHED_SET_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "registry/registry.h"
+#include "registry/watch/serial_notifier.h"
+#include "registry/watch/set_flags.h"
+#include "registry/watch/set_snapshot.h"
+
+namespace failback {
+
+class WatchedSet {
+ public:
+  using Event = std::shared_ptr<const SubscribeResponse>;
+  // A delta, a change of flags, or a snapshot, which has parts.
+  using Notification = SerialNotifier::Notification;
+
+  // Whether an empty snapshot after a non-empty state is held back.
+  explicit WatchedSet(bool hold_empty) : hold_empty_(hold_empty) {}
+
+  // The next message of the upstream stream, and what to send to the subscribers.
+  Notification Apply(const SubscribeResponse& message);
+
+  // The last message did not fit: open the stream again, from epoch() and revision(), which are 0.
+  bool gap() const { return gap_; }
+
+  // Marks the state stale: the upstream is unavailable. A message that arrives ends it.
+  Notification MarkStale();
+
+  // Ends MarkStale() while the stream goes on without a new message.
+  Notification MarkFresh();
+
+  // Believes the empty snapshot that is held.
+  Notification Release();
+
+  // A stream broke: parts of a snapshot that came so far are dropped.
+  void StreamEnded() { parts_.reset(); }
+
+  // The next stream starts with a snapshot.
+  void DropPosition();
+
+  // Begins with what was known earlier, as Whole() returned it, marked stale.
+  void Restore(const SubscribeResponse& snapshot);
+
+  // All that is known now, for a new subscriber; nothing before the first snapshot. Subscribers
+  // that come at the same state share it.
+  Notification Current();
+  // The same as one message, serialized, to be kept.
+  std::string Whole() const;
+
+  bool known() const { return known_; }
+  bool holding() const { return held_.has_value(); }
+  bool stale() const { return flags_.stale; }
+  SetFlags flags() const { return flags_; }
+  size_t size() const { return instances_.size(); }
+  const std::map<std::string, std::shared_ptr<const ServiceInstance>>& instances() const {
+    return instances_;
+  }
+
+  // Where subscribers are that have received all.
+  uint64_t told_epoch() const { return told_epoch_; }
+  uint64_t told_revision() const { return told_revision_; }
+
+  // Where a new stream may resume; zero when it must start with a snapshot.
+  uint64_t epoch() const { return epoch_; }
+  uint64_t revision() const { return revision_; }
+
+ private:
+  // By canonical key.
+  using Instances = std::map<std::string, std::shared_ptr<const ServiceInstance>>;
+
+  struct Held {
+    Instances instances;
+  };
+
+  Notification Gap();
+  Notification SetStale(bool stale);
+  // Makes `next` the state, and publishes the difference.
+  Notification Commit(Instances next, uint64_t epoch, uint64_t revision, SetFlags flags);
+  // Applies a delta of the epoch sent last in place, and publishes what it changed.
+  Notification CommitDelta(const SubscribeResponse& message);
+  // Notes `event`, a delta, as sent; nothing when it says nothing new.
+  Notification PublishDelta(std::shared_ptr<SubscribeResponse> event);
+  static void ApplyDelta(const registry::v1::Delta& delta, Instances* instances);
+
+  bool hold_empty_;
+  bool known_ = false;
+  SetFlags flags_;
+  bool gap_ = false;
+  Instances instances_;
+  // Position of the upstream stream.
+  uint64_t epoch_ = 0;
+  uint64_t revision_ = 0;
+  // What the subscribers were sent last.
+  uint64_t told_epoch_ = 0;
+  uint64_t told_revision_ = 0;
+  // Parts of a snapshot that is not complete.
+  std::optional<Instances> parts_;
+  uint64_t parts_epoch_ = 0;
+  uint64_t parts_revision_ = 0;
+  std::optional<Held> held_;
+  // Of the present state, as long as a subscriber has yet to read it.
+  std::weak_ptr<const SetSnapshot> snapshot_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_WATCH_WATCHED_SET_H_

@@ -1,3 +1,0 @@
-#!/usr/bin/env bash
-# A real Prometheus scrapes both daemons.
-PYTHONPATH=tests/util exec /usr/bin/python3 -B tests/metrics/prometheus_test.py -v

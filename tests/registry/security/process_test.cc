@@ -1,0 +1,625 @@
+// TLS, tokens and policy as people run them: real daemons, real certificates, failbackctl.
+
+#include "tests/util/process.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "registry/security/identity.h"
+#include "tests/daemon/http/http_client.h"
+#include "tests/registry/security/test_authority.h"
+#include "tests/util/daemons.h"
+
+namespace failback {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Args = std::vector<std::string>;
+
+Args operator+(Args a, const Args& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Args kRegisterOrders = {"register", "orders", "--id", "a", "--address", "h", "--port", "1"};
+
+std::string Policy(const std::string& rules) { return "rules:\n" + rules; }
+std::string TokensOf(const std::map<std::string, std::string>& tokens) {
+  std::string yaml = "tokens:\n";
+  for (const auto& [token, name] : tokens) {
+    absl::StrAppend(&yaml, "- {name: ", name, ", sha256: ", absl::BytesToHexString(Sha256(token)),
+                    "}\n");
+  }
+  return yaml;
+}
+
+class SecurityProcessTest : public ::testing::Test {
+ protected:
+  // Writes NAME.crt and NAME.key.
+  void WritePair(const std::string& name, const TestAuthority::Pair& pair) {
+    Replace(name + ".key", pair.key);
+    Replace(name + ".crt", pair.cert);
+  }
+  // As tools do it: the file is there, old or new, at any time.
+  std::string Replace(const std::string& name, const std::string& content) {
+    const std::string next = dir_.Write(name + ".next", content);
+    EXPECT_EQ(rename(next.c_str(), dir_.File(name).c_str()), 0);
+    return dir_.File(name);
+  }
+  std::string File(const std::string& name) const { return dir_.File(name); }
+
+  Args ServerTls() {
+    return {"--tls-cert",       File("server.crt"),  "--tls-key",
+            File("server.key"), "--reload-interval", "50ms"};
+  }
+  Args ClientCa() { return {"--tls-client-ca", File("ca.crt")}; }
+  Args UpstreamTls(const std::string& name) {
+    return {"--registry-tls-ca", File("ca.crt"),       "--registry-tls-cert",
+            File(name + ".crt"), "--registry-tls-key", File(name + ".key")};
+  }
+  // Of an agent's own listener: `orders` uses its service, `operator` administers.
+  void WriteAgentsPolicy() {
+    dir_.Write("policy.yaml",
+               Policy("- {certificates: ['spiffe://test/orders'], allow: [register, read], "
+                      "namespaces: default, services: orders}\n"
+                      "- {certificates: ['spiffe://test/operator'], allow: administer, "
+                      "namespaces: '*', services: '*'}\n"));
+    WritePair("operator", ca_.IssueClient("spiffe://test/operator"));
+  }
+  // For failbackctl.
+  Args Trust() { return {"--tls-ca", File("ca.crt")}; }
+  Args Show(const std::string& name) {
+    return Trust() + Args{"--tls-cert", File(name + ".crt"), "--tls-key", File(name + ".key")};
+  }
+
+  SecurityProcessTest() {
+    dir_.Write("ca.crt", ca_.cert());
+    WritePair("server", ca_.IssueServer());
+    WritePair("orders", ca_.IssueClient("spiffe://test/orders"));
+    WritePair("reader", ca_.IssueClient("spiffe://test/reader"));
+  }
+
+  const TempDir dir_;
+  const TestAuthority ca_{"ca"};
+};
+
+TEST_F(SecurityProcessTest, MutualTlsFromAgentToRegistry) {
+  Daemon registry = Daemon::Registry(Args{"--store", "memory:"} + ServerTls() + ClientCa());
+  Daemon agent = Daemon::Agent(registry.address(), UpstreamTls("orders"));
+  const RunResult registered =
+      Ctl(agent.address(), kRegisterOrders + Args{"--wait", "acknowledged"});
+  EXPECT_EQ(registered.status, 0) << registered.err;
+  const RunResult list = Ctl(registry.address(), Show("reader") + Args{"list", "orders"});
+  EXPECT_EQ(list.status, 0) << list.err;
+  EXPECT_THAT(list.out, HasSubstr("orders"));
+  // Through the environment.
+  const RunResult environment = RunProcess({CtlBinary(), "--target", registry.address(), "list"},
+                                           {{"FAILBACK_CTL_TLS_CA", File("ca.crt")},
+                                            {"FAILBACK_CTL_TLS_CERT", File("reader.crt")},
+                                            {"FAILBACK_CTL_TLS_KEY", File("reader.key")}});
+  EXPECT_EQ(environment.status, 0) << environment.err;
+
+  // Who is not let in, and nobody hears anything: no certificate, plain text, an expired
+  // certificate, one of another authority, and a client that does not believe this server.
+  TestAuthority::Request request;
+  request.ends = absl::Seconds(-10);
+  const TestAuthority::Pair expired = ca_.Issue(request);
+  const TestAuthority stranger("ca");  // of the same name
+  WritePair("stranger", stranger.IssueClient("spiffe://test/orders"));
+  dir_.Write("stranger-ca.crt", stranger.cert());
+  const Args quick = {"--timeout", "2s"};
+  for (const Args& args : {Trust(), Args(), Show("stranger"),
+                           Args{"--tls-ca", File("stranger-ca.crt"), "--tls-cert",
+                                File("reader.crt"), "--tls-key", File("reader.key")},
+                           Show("reader") + Args{"--tls-server-name", "other.test"}}) {
+    const RunResult refused = Ctl(registry.address(), quick + args + Args{"list"});
+    EXPECT_EQ(refused.status, 3) << ::testing::PrintToString(args) << refused.err;
+    EXPECT_EQ(refused.out, "");
+    EXPECT_THAT(refused.err,
+                AllOf(HasSubstr("UNAVAILABLE: " + registry.address() + " takes no such connection"),
+                      HasSubstr(args.empty() ? "does it ask for TLS" : "does it speak TLS")));
+  }
+  EXPECT_EQ(Ctl(registry.address(), Show("reader") + Args{"--tls-server-name", "localhost", "list"})
+                .status,
+            0);
+  // failbackctl itself does not show what has expired.
+  dir_.Write("expired.crt", expired.cert);
+  dir_.Write("expired.key", expired.key);
+  const RunResult refused = Ctl(registry.address(), Show("expired") + Args{"list"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr("--tls-cert: '" + File("expired.crt")), HasSubstr("' ended on ")));
+}
+
+// As logrotate and people do it; it ended the registry.
+TEST_F(SecurityProcessTest, AHangUpTakesNewFilesAtOnceAndEndsNobody) {
+  dir_.Write("tokens.yaml", TokensOf({{"old", "ci"}}));
+  const Args tokens = {"--known-tokens-file", File("tokens.yaml")};
+  const Args hourly = {"--tls-cert",       File("server.crt"),  "--tls-key",
+                       File("server.key"), "--reload-interval", "1h"};
+  Daemon registry = Daemon::Registry(Args{"--store", "memory:"} + hourly + tokens);
+  Daemon agent = Daemon::Agent(registry.address(),
+                               hourly + tokens + Args{"--registry-tls-ca", File("ca.crt")});
+  WritePair("server", ca_.IssueServer());
+  Replace("tokens.yaml", TokensOf({{"new", "ci"}}));
+  dir_.Write("token", "new\n");
+  for (Daemon* daemon : {&registry, &agent}) {
+    daemon->process().Signal(SIGHUP);
+    for (const char* what : {"what=certificate", "what=\"access rules\""}) {
+      EXPECT_TRUE(daemon->process().WaitForLine(what).has_value()) << daemon->process().Describe();
+    }
+    EXPECT_THAT(daemon->process().err(), HasSubstr("reloaded"));
+  }
+  const RunResult list =
+      Ctl(registry.address(), Trust() + Args{"--token-file", File("token"), "list"});
+  EXPECT_EQ(list.status, 0) << list.err;
+  for (Daemon* daemon : {&registry, &agent}) {
+    daemon->process().Signal(SIGHUP);  // nothing has changed
+    daemon->process().Signal(SIGTERM);
+    EXPECT_EQ(daemon->process().WaitForExit(), 0) << daemon->process().Describe();
+  }
+}
+
+TEST_F(SecurityProcessTest, CertificatesAreRotatedUnderLoadWithoutAFailedCall) {
+  const TestAuthority next_ca("next");
+  dir_.Write("both.crt", ca_.cert() + next_ca.cert());
+  dir_.Write("next-ca.crt", next_ca.cert());
+  Replace("ca.crt", ca_.cert() + next_ca.cert());
+  Daemon registry = Daemon::Registry(Args{"--store", "memory:"} + ServerTls() + ClientCa());
+  Daemon agent =
+      Daemon::Agent(registry.address(), UpstreamTls("orders") + Args{"--session-ttl", "2s"});
+  std::atomic<bool> stop{false};
+  std::atomic<int> calls{0};
+  std::vector<std::string> failures;
+  // New connections all the time, and calls through the agent's standing one.
+  std::thread load([&] {
+    for (int i = 0; !stop; ++i) {
+      const RunResult direct = Ctl(registry.address(), Show("reader") + Args{"list"});
+      if (direct.status != 0) failures.push_back(direct.err);
+      const RunResult through =
+          Ctl(agent.address(), Args{"register", "orders", "--id", absl::StrCat(i), "--address", "h",
+                                    "--port", "1", "--wait", "acknowledged"});
+      if (through.status != 0) failures.push_back(through.err);
+      ++calls;
+    }
+  });
+  const auto serves = [&](const std::string& ca) {
+    return Ctl(registry.address(),
+               Args{"--timeout", "2s", "--tls-ca", File(ca), "--tls-cert", File("reader.crt"),
+                    "--tls-key", File("reader.key"), "list"})
+               .status == 0;
+  };
+  EXPECT_FALSE(serves("next-ca.crt"));
+  // What is no pair is refused, told once, and changes nothing.
+  Replace("server.key", next_ca.IssueServer().key);
+  const auto refused = registry.process().WaitForLine("reload refused");
+  ASSERT_TRUE(refused.has_value()) << registry.process().Describe();
+  EXPECT_THAT(*refused, HasSubstr("does not belong to the certificate"));
+  const int before = calls;
+  EXPECT_TRUE(Eventually([&] { return calls > before + 2; }));
+  // The server's own, the agent's, and failbackctl's.
+  WritePair("server", next_ca.IssueServer());
+  EXPECT_TRUE(Eventually([&] { return serves("next-ca.crt"); }));
+  WritePair("orders", next_ca.IssueClient("spiffe://test/orders"));
+  EXPECT_TRUE(agent.process().WaitForLine("certificate taken").has_value());
+  const int after = calls;
+  EXPECT_TRUE(Eventually([&] { return calls > after + 2; }));
+  stop = true;
+  load.join();
+  EXPECT_THAT(failures, ::testing::IsEmpty());
+}
+
+TEST_F(SecurityProcessTest, TheSessionGoesOnWithARotatedCertificateOfTheSameName) {
+  dir_.Write("policy.yaml",
+             Policy("- {certificates: ['spiffe://test/*'], allow: [register, read], namespaces: "
+                    "'*', services: '*'}\n"));
+  Daemon registry = Daemon::Registry(
+      Args{"--store", "memory:", "--policy-file", File("policy.yaml")} + ServerTls() + ClientCa());
+  Daemon agent =
+      Daemon::Agent(registry.address(), UpstreamTls("orders") + Args{"--session-ttl", "1s"});
+  ASSERT_EQ(Ctl(agent.address(), kRegisterOrders + Args{"--wait", "acknowledged"}).status, 0);
+  WritePair("orders", ca_.IssueClient("spiffe://test/orders"));
+  ASSERT_EQ(Ctl(agent.address(), {"register", "orders", "--id", "b", "--address", "h", "--port",
+                                  "1", "--wait", "acknowledged"})
+                .status,
+            0);
+  // Another name is another caller: the old session runs out, and everything comes again in a new.
+  WritePair("orders", ca_.IssueClient("spiffe://test/orders-renamed"));
+  const RunResult renamed =
+      Ctl(agent.address(), {"register", "orders", "--id", "c", "--address", "h", "--port", "1",
+                            "--wait", "acknowledged", "--timeout", "30s"});
+  ASSERT_EQ(renamed.status, 0) << renamed.err;
+  EXPECT_TRUE(Eventually([&] {
+    const RunResult list =
+        Ctl(registry.address(), Show("reader") + Args{"list", "orders", "-o", "json"});
+    return absl::StrContains(list.out, "\"a\"") && absl::StrContains(list.out, "\"b\"") &&
+           absl::StrContains(list.out, "\"c\"");
+  }));
+}
+
+TEST_F(SecurityProcessTest, TokensOnTheWayToTheRegistry) {
+  dir_.Write("tokens.yaml", TokensOf({{"old-secret", "orders"}, {"reader-secret", "reader"}}));
+  Daemon registry = Daemon::Registry(
+      Args{"--store", "memory:", "--known-tokens-file", File("tokens.yaml")} + ServerTls());
+  dir_.Write("token", "wrong-secret\n");
+  Daemon agent = Daemon::Agent(
+      registry.address(), {"--registry-tls-ca", File("ca.crt"), "--token-file", File("token")});
+  ASSERT_EQ(Ctl(agent.address(), kRegisterOrders).status, 0);
+  const auto last_code = [&] {
+    const auto pending = PendingAt(agent.address());
+    return pending.empty() ? 0 : pending[0].last_status().code();
+  };
+  EXPECT_TRUE(Eventually([&] { return last_code() == 16; })) << "UNAUTHENTICATED";
+  // The right one arrives: the next attempt takes it.
+  Replace("token", "old-secret");
+  EXPECT_TRUE(Eventually([&] { return PendingAt(agent.address()).empty(); }));
+  dir_.Write("reader", "reader-secret");
+  const Args read = Trust() + Args{"--token-file", File("reader")};
+  const auto listed = [&] {
+    return Ctl(registry.address(), read + Args{"list", "orders", "-o", "json"}).out;
+  };
+  EXPECT_THAT(listed(), HasSubstr("\"a\""));
+  // Rotated: both are known, then the new one alone.
+  Replace(
+      "tokens.yaml",
+      TokensOf({{"old-secret", "orders"}, {"new-secret", "orders"}, {"reader-secret", "reader"}}));
+  ASSERT_TRUE(registry.process().WaitForLine("reloaded").has_value());
+  Replace("token", "new-secret");
+  Replace("tokens.yaml", TokensOf({{"new-secret", "orders"}, {"reader-secret", "reader"}}));
+  ASSERT_EQ(Ctl(agent.address(), {"register", "orders", "--id", "b", "--address", "h", "--port",
+                                  "1", "--wait", "acknowledged", "--timeout", "30s"})
+                .status,
+            0);
+  EXPECT_THAT(listed(), AllOf(HasSubstr("\"a\""), HasSubstr("\"b\"")));
+  // Without, and with one that is wrong.
+  const RunResult none = Ctl(registry.address(), Trust() + Args{"list"});
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("UNAUTHENTICATED"), HasSubstr("--token-file")));
+  dir_.Write("old", "old-secret");
+  const RunResult old =
+      Ctl(registry.address(), Trust() + Args{"--token-file", File("old"), "list"});
+  EXPECT_EQ(old.status, 1);
+  EXPECT_THAT(old.err, HasSubstr("UNAUTHENTICATED"));
+  // No secret is in any log.
+  for (Daemon* daemon : {&registry, &agent}) {
+    EXPECT_THAT(daemon->process().Describe(), ::testing::Not(HasSubstr("secret")));
+  }
+}
+
+// The registry refuses the renewals of an agent whose token is gone: what it holds of that agent
+// goes after a TTL, and the agent must not call it acknowledged.
+TEST_F(SecurityProcessTest, ARevokedTokenLapsesTheLeaseAndIsToldWhereverAnOperatorLooks) {
+  const std::string reader = TokensOf({{"reader-secret", "reader"}});
+  const std::string both = TokensOf({{"agent-secret", "orders"}, {"reader-secret", "reader"}});
+  dir_.Write("tokens.yaml", both);
+  dir_.Write("policy.yaml", Policy("- {tokens: [orders], allow: [register, read], namespaces: '*', "
+                                   "services: '*'}\n"
+                                   "- {tokens: [reader], allow: [read, administer], namespaces: "
+                                   "'*', services: '*'}\n"));
+  Daemon registry =
+      Daemon::Registry(Args{"--store", "memory:", "--known-tokens-file", File("tokens.yaml"),
+                            "--policy-file", File("policy.yaml"), "--tls-cert", File("server.crt"),
+                            "--tls-key", File("server.key"), "--reload-interval", "1h"});
+  dir_.Write("token", "agent-secret");
+  Daemon agent = Daemon::Agent(registry.address(),
+                               {"--registry-tls-ca", File("ca.crt"), "--token-file", File("token"),
+                                "--session-ttl", "2s", "--admin", "127.0.0.1:0"});
+  const Args acknowledged = {"--wait", "acknowledged"};
+  ASSERT_EQ(Ctl(agent.address(), kRegisterOrders + acknowledged).status, 0);
+
+  Replace("tokens.yaml", reader);
+  registry.process().Signal(SIGHUP);
+  const auto revoked = registry.process().WaitForLine("access revoked");
+  ASSERT_TRUE(revoked.has_value()) << registry.process().Describe();
+  EXPECT_THAT(*revoked, HasSubstr("caller=\"token orders\" why=\"the token is no longer accepted\" "
+                                  "sessions=1 instances=1"));
+  const auto lapsed = agent.process().WaitForLine("lease lapsed");
+  ASSERT_TRUE(lapsed.has_value()) << agent.process().Describe();
+  EXPECT_THAT(*lapsed, HasSubstr("code=UNAUTHENTICATED"));
+  const std::string status = Ctl(agent.address(), {"status"}).out;
+  EXPECT_THAT(status, AllOf(HasSubstr("1 desired, 0 acknowledged, lapsed since "),
+                            HasSubstr("UNAUTHENTICATED")));
+  EXPECT_THAT(status,
+              AllOf(HasSubstr("state         connecting since "),
+                    HasSubstr(": the registry refuses this agent's token or certificate\n")));
+  EXPECT_THAT(Ctl(agent.address(), {"intents"}).out,
+              AllOf(HasSubstr("lapsed"), HasSubstr("UNAUTHENTICATED")));
+  EXPECT_THAT(Http(agent.admin(), "GET", "/overview").body,
+              AllOf(HasSubstr("\"lapsedSince\""), HasSubstr("\"lastError\""),
+                    HasSubstr("\"refused\":true")));
+  EXPECT_THAT(Http(agent.admin(), "GET", "/metrics").body,
+              AllOf(HasSubstr("failback_agent_session_lapsed{upstream=\""),
+                    HasSubstr("failback_agent_registrations_acknowledged{upstream=\"")));
+  const RunResult ready = Ctl(agent.address(), {"wait-ready", "--deadline", "100ms"});
+  EXPECT_NE(ready.status, 0);
+  EXPECT_THAT(ready.err, HasSubstr("has run out"));
+  // Who waits for an acknowledgement waits, also for what was acknowledged once.
+  const RunResult waited =
+      Ctl(agent.address(), kRegisterOrders + acknowledged + Args{"--timeout", "500ms"});
+  EXPECT_NE(waited.status, 0) << waited.out;
+  EXPECT_THAT(waited.err, HasSubstr("DEADLINE_EXCEEDED"));
+  dir_.Write("reader", "reader-secret");
+  const Args list = Trust() + Args{"--token-file", File("reader"), "list", "orders", "-o", "json"};
+  EXPECT_TRUE(Eventually([&] {
+    return !absl::StrContains(Ctl(registry.address(), list).out, "\"a\"");
+  })) << "its session has ended";
+  EXPECT_THAT(Ctl(registry.address(),
+                  Trust() + Args{"--token-file", File("reader"), "describe", "orders", "--id", "a"})
+                  .out,
+              HasSubstr("was not renewed within the TTL; token orders is no longer let in"));
+
+  Replace("tokens.yaml", both);
+  registry.process().Signal(SIGHUP);
+  ASSERT_EQ(Ctl(agent.address(), kRegisterOrders + acknowledged + Args{"--timeout", "30s"}).status,
+            0);
+  EXPECT_THAT(Ctl(registry.address(), list).out, HasSubstr("\"a\""));
+  EXPECT_TRUE(agent.process().WaitForLine("lease renewed").has_value());
+  EXPECT_THAT(Ctl(agent.address(), {"status"}).out, AllOf(HasSubstr("1 desired, 1 acknowledged\n"),
+                                                          Not(HasSubstr("refuses this agent"))));
+}
+
+TEST_F(SecurityProcessTest, CertificatesThatEndSoonAreToldByBothSides) {
+  TestAuthority::Request request;
+  request.uris = {"spiffe://test/late"};
+  request.begins = -absl::Hours(100);
+  request.ends = absl::Hours(10);
+  WritePair("late", ca_.Issue(request));
+  Daemon registry = Daemon::Registry(Args{"--store", "memory:", "--admin", "127.0.0.1:0"} +
+                                     ServerTls() + ClientCa());
+  Daemon agent =
+      Daemon::Agent(registry.address(), UpstreamTls("late") + Args{"--admin", "127.0.0.1:0"});
+  const auto told = registry.process().WaitForLine("a client's certificate ends soon");
+  ASSERT_TRUE(told.has_value());
+  EXPECT_THAT(*told, HasSubstr("client=spiffe://test/late host=127.0.0.1 ends=2"));
+  EXPECT_TRUE(agent.process().WaitForLine("certificate ends soon").has_value());
+  const auto metrics = [](const Daemon& daemon) {
+    return Http(daemon.admin(), "GET", "/metrics").body;
+  };
+  EXPECT_THAT(metrics(registry),
+              AllOf(HasSubstr("failback_server_client_certificates_ending 1\n"),
+                    HasSubstr("failback_server_client_certificate_not_after_timestamp_seconds ")));
+  EXPECT_THAT(metrics(agent), HasSubstr("failback_agent_certificate_not_after_timestamp_seconds "));
+  const RunResult status = Ctl(registry.address(), Show("reader") + Args{"status"});
+  EXPECT_THAT(status.out, AllOf(HasSubstr("certificate   ends "),
+                                HasSubstr("clients'      2 certificates seen, 1 ends soon\n"),
+                                HasSubstr("spiffe://test/late at 127.0.0.1 ends ")));
+  EXPECT_THAT(Ctl(agent.address(), {"status"}).out, HasSubstr("certificate   ends "));
+}
+
+TEST_F(SecurityProcessTest, APolicyIsFollowedAndABadOneRefused) {
+  const std::string may_read =
+      "- {certificates: ['spiffe://test/reader'], allow: read, namespaces: default, services: "
+      "orders}\n";
+  const std::string may_register =
+      "- {certificates: ['spiffe://test/orders'], allow: register, namespaces: default, "
+      "services: 'orders*'}\n";
+  dir_.Write("policy.yaml", Policy(may_read + may_register));
+  Daemon registry = Daemon::Registry(
+      Args{"--store", "memory:", "--policy-file", File("policy.yaml"), "--admin", "127.0.0.1:0"} +
+      ServerTls() + ClientCa());
+  const auto metrics = [&] { return Http(registry.admin(), "GET", "/metrics").body; };
+  EXPECT_EQ(Ctl(registry.address(), Show("orders") + kRegisterOrders).status, 0);
+  const RunResult denied = Ctl(registry.address(), Show("reader") + kRegisterOrders);
+  EXPECT_EQ(denied.status, 1);
+  EXPECT_THAT(denied.err,
+              HasSubstr("PERMISSION_DENIED: certificate spiffe://test/reader may not register "
+                        "default/orders; the server's policy file says who may"));
+  EXPECT_TRUE(registry.process().WaitForLine("denied caller=").has_value());
+  EXPECT_THAT(metrics(), AllOf(HasSubstr("failback_server_denied_total{missing=\"register\"} 1\n"),
+                               HasSubstr("failback_server_denied_total{missing=\"read\"} 0\n")));
+
+  const auto subscriber =
+      Process::Start(Args{CtlBinary(), "--target", registry.address(), "-o", "json"} +
+                     Show("reader") + Args{"subscribe", "orders"});
+  ASSERT_TRUE(subscriber->WaitForLine("snapshot").has_value()) << subscriber->Describe();
+  // A bad file changes nothing.
+  Replace("policy.yaml", "rules:\n- {certificates: [x], allow: everything}\n");
+  const auto refused = registry.process().WaitForLine("reload refused");
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_THAT(*refused, AllOf(HasSubstr("policy.yaml:2"), HasSubstr("register, read, administer")));
+  EXPECT_THAT(metrics(), HasSubstr("failback_config_refused_total{source=\"security\"} 1\n"));
+  EXPECT_EQ(Ctl(registry.address(), Show("reader") + Args{"list", "orders"}).status, 0);
+  // A good one takes the right to read back, from the subscription that is open too.
+  Replace("policy.yaml", Policy(may_register));
+  EXPECT_EQ(subscriber->WaitForExit(), 1);
+  EXPECT_THAT(subscriber->Describe(), HasSubstr("PERMISSION_DENIED"));
+  EXPECT_EQ(Ctl(registry.address(), Show("reader") + Args{"list", "orders"}).status, 1);
+  EXPECT_THAT(metrics(), HasSubstr("failback_server_denied_total{missing=\"read\"} 2\n"))
+      << "the subscription, and the list";
+}
+
+TEST_F(SecurityProcessTest, TheAgentsOwnListener) {
+  Daemon registry = Daemon::Registry({"--store", "memory:"});
+  WriteAgentsPolicy();
+  Daemon agent = Daemon::Agent(registry.address(),
+                               Args{"--listen", "0.0.0.0:0", "--policy-file", File("policy.yaml")} +
+                                   ServerTls() + ClientCa());
+  const std::string port = agent.address().substr(agent.address().rfind(':'));
+  const std::string target = "127.0.0.1" + port;
+  EXPECT_EQ(Ctl(target, Show("orders") + kRegisterOrders + Args{"--wait", "acknowledged"}).status,
+            0);
+  EXPECT_EQ(Ctl(target, {"--timeout", "2s", "list"}).status, 3) << "plain text";
+  EXPECT_EQ(Ctl(target, Show("reader") + Args{"status"}).status, 1);
+  EXPECT_EQ(Ctl(target, Show("orders") + Args{"status"}).status, 0);
+  for (const Args& command :
+       {Args{"pending"}, Args{"retry"}, Args{"cancel", "--all"}, Args{"drain"}}) {
+    const RunResult denied = Ctl(target, Show("orders") + command);
+    EXPECT_EQ(denied.status, 1) << command[0] << denied.err;
+    EXPECT_THAT(denied.err, HasSubstr("PERMISSION_DENIED")) << command[0];
+  }
+  EXPECT_EQ(Ctl(target, Show("operator") + Args{"pending"}).status, 0);
+  EXPECT_EQ(Ctl(target, Show("operator") + Args{"drain"}).status, 0);
+}
+
+// What the caller may neither read nor register it cannot tell from what is not there.
+TEST_F(SecurityProcessTest, TheAgentNamesNoStaticServiceToWhoMayNotKnowIt) {
+  Daemon registry = Daemon::Registry({"--store", "memory:"});
+  dir_.Write("policy.yaml",
+             Policy("- {certificates: ['spiffe://test/orders'], allow: register, "
+                    "namespaces: default, services: orders}\n"
+                    "- {certificates: ['spiffe://test/operator'], allow: [register, administer], "
+                    "namespaces: '*', services: '*'}\n"));
+  dir_.Write("agent.yaml",
+             "services:\n"
+             "- {name: orders, id: o, address: h, port: 1, "
+             "checks: [{name: outer, ttl: {ttl: 30s}}]}\n"
+             "- {name: vault, namespace: hidden, id: v, address: h, port: 1, "
+             "checks: [{name: inner, ttl: {ttl: 30s}}]}\n");
+  WritePair("operator", ca_.IssueClient("spiffe://test/operator"));
+  Daemon agent =
+      Daemon::Agent(registry.address(), Args{"--config", File("agent.yaml"), "--listen",
+                                             "127.0.0.1:0", "--policy-file", File("policy.yaml")} +
+                                            ServerTls() + ClientCa());
+  const std::string target = agent.address();
+  const RunResult all = Ctl(target, Show("operator") + Args{"status", "-o", "json"});
+  EXPECT_THAT(all.out, AllOf(HasSubstr("vault"), HasSubstr("inner"), HasSubstr("agent.yaml")));
+  const RunResult some = Ctl(target, Show("orders") + Args{"status", "-o", "json"});
+  EXPECT_EQ(some.status, 0) << some.err;
+  EXPECT_THAT(some.out, AllOf(HasSubstr("outer"), Not(HasSubstr("vault")), Not(HasSubstr("hidden")),
+                              Not(HasSubstr("inner")), Not(HasSubstr("agent.yaml"))));
+  const auto refusal = [&](const Args& what) {
+    const RunResult run = Ctl(target, Show("orders") + Args{"report-health"} + what);
+    EXPECT_NE(run.status, 0);
+    return absl::StrReplaceAll(run.err, {{"absent", "vault"}});
+  };
+  for (const Args& more : {Args{}, Args{"--namespace", "hidden"}, Args{"--check", "x"},
+                           Args{"--namespace", "hidden", "--check", "x"}}) {
+    EXPECT_EQ(refusal(Args{"vault"} + more), refusal(Args{"absent"} + more));
+  }
+  EXPECT_EQ(Ctl(target, Show("orders") + Args{"report-health", "orders"}).status, 0);
+  EXPECT_EQ(Ctl(target, Show("operator") + Args{"report-health", "vault"}).status, 0);
+}
+
+// Why a registry refuses the agent, or cannot be reached, names hosts and files.
+TEST_F(SecurityProcessTest, TheAgentsErrorsAreInWordsForOperatorsOnly) {
+  Daemon registry =
+      Daemon::Registry({"--store", "memory:", "--known-tokens-file",
+                        dir_.Write("tokens.yaml", TokensOf({{"agent-secret", "agent"}}))});
+  WriteAgentsPolicy();
+  Daemon agent = Daemon::Agent(
+      registry.address(), Args{"--listen", "127.0.0.1:0", "--policy-file", File("policy.yaml")} +
+                              ServerTls() + ClientCa());
+  const auto shown = [&](const std::string& who) {
+    const std::string out = Ctl(agent.address(), Show(who) + Args{"status"}).out;
+    const size_t begin = std::min(out.find("last error"), out.size());
+    return out.substr(begin, out.find('\n', begin) - begin);
+  };
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(shown("operator"), "UNAUTHENTICATED"); }))
+      << shown("operator");
+  EXPECT_THAT(shown("operator"), HasSubstr("look at its token_file"));
+  EXPECT_EQ(shown("orders"), "last error    UNAUTHENTICATED [CREDENTIALS_NEEDED]");
+  const RunResult ready =
+      Ctl(agent.address(), Show("orders") + Args{"wait-ready", "--deadline", "100ms"});
+  EXPECT_NE(ready.status, 0);
+  EXPECT_THAT(ready.err, AllOf(HasSubstr("(UNAUTHENTICATED)"), Not(HasSubstr("()"))));
+}
+
+TEST_F(SecurityProcessTest, NoVersionOfTlsBelow12) {
+  Daemon registry = Daemon::Registry(Args{"--store", "memory:"} + ServerTls());
+  const auto connect = [&](const std::string& version) {
+    return RunProcess({"/bin/sh", "-c",
+                       absl::StrCat("openssl s_client -connect ", registry.address(), " -", version,
+                                    " -alpn h2 -cipher DEFAULT@SECLEVEL=0 </dev/null")})
+        .status;
+  };
+  EXPECT_NE(connect("tls1"), 0);
+  EXPECT_NE(connect("tls1_1"), 0);
+  EXPECT_EQ(connect("tls1_2"), 0);
+  EXPECT_EQ(connect("tls1_3"), 0);
+}
+
+// One line on stderr with all parts, and exit status 2.
+void ExpectRefused(const RunResult& result, const std::vector<std::string>& parts) {
+  EXPECT_EQ(result.status, 2) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;
+  for (const std::string& part : parts) EXPECT_THAT(result.err, HasSubstr(part));
+}
+
+TEST_F(SecurityProcessTest, PlainTextBeyondThisMachineOnlyByName) {
+  const Args registry = {RegistryBinary(), "--store", "memory:"};
+  const Args agent = {AgentBinary(), "--registry", "grpc://127.0.0.1:1"};
+  for (const std::string address : {"0.0.0.0:0", "[::]:0", "127.example.com:0", "10.0.0.1:0"}) {
+    for (const Args& daemon : {registry, agent}) {
+      ExpectRefused(RunProcess(daemon + Args{"--listen", address}),
+                    {"--listen: other machines can connect to " + address, "tls.cert",
+                     "allow_remote_plaintext"});
+      ExpectRefused(RunProcess(daemon + Args{"--listen", "127.0.0.1:0", "--listen", address}),
+                    {address});
+    }
+  }
+  // By name it is allowed, and with TLS.
+  EXPECT_EQ(Daemon::Registry(
+                {"--store", "memory:", "--listen", "0.0.0.0:0", "--allow-remote-plaintext", "true"})
+                .Stop(),
+            0);
+  EXPECT_EQ(
+      Daemon::Registry(Args{"--store", "memory:", "--listen", "0.0.0.0:0"} + ServerTls()).Stop(),
+      0);
+  // A token does not leave the machine in plain text.
+  dir_.Write("token", "secret");
+  ExpectRefused(RunProcess({AgentBinary(), "--registry", "grpc://registry.test:7070",
+                            "--token-file", File("token"), "--listen", "127.0.0.1:0"}),
+                {"--registry: ", "the token would go to 'registry.test:7070' in plain text"});
+  ExpectRefused(RunProcess({CtlBinary(), "--target", "registry.test:7070", "--token-file",
+                            File("token"), "list"}),
+                {"--token-file: the token would go to registry.test:7070 in plain text"});
+}
+
+TEST_F(SecurityProcessTest, BadFilesAreNamedAtTheStart) {
+  const Args registry = {RegistryBinary(), "--store", "memory:", "--listen", "127.0.0.1:0"};
+  const std::string none = File("none");
+  ExpectRefused(RunProcess(registry + Args{"--tls-cert", none, "--tls-key", File("server.key")}),
+                {"failback-registry: --tls-cert: '" + none + "' cannot be read: No such file"});
+  ExpectRefused(
+      RunProcess(registry +
+                 Args{"--tls-cert", File("server.crt"), "--tls-key", File("orders.key")}),
+      {"--tls-key: '" + File("orders.key") + "' does not belong to the certificate in '"});
+  ExpectRefused(RunProcess(registry + Args{"--tls-cert", File("server.crt")}),
+                {"tls.key: is required"});
+  ExpectRefused(RunProcess(registry + ServerTls() + Args{"--tls-client-ca", none}),
+                {"--tls-client-ca: '" + none});
+  ExpectRefused(RunProcess(registry + ServerTls() + Args{"--tls-client-certificates", "required"}),
+                {"tls.client_ca: is required"});
+  TestAuthority::Request request;
+  request.ends = absl::Seconds(-10);
+  WritePair("expired", ca_.Issue(request));
+  ExpectRefused(RunProcess(registry + Args{"--tls-cert", File("expired.crt"), "--tls-key",
+                                           File("expired.key"), "--validate-config"}),
+                {"--tls-cert: '" + File("expired.crt") + "' ended on "});
+  const std::string policy =
+      dir_.Write("policy.yaml", "rules:\n- certificates: [a]\n  allow: read\n  namespaces: '*'\n");
+  ExpectRefused(RunProcess(registry + Args{"--policy-file", policy}),
+                {"--policy-file: " + policy + ":2: rules[0].services: is required"});
+  ExpectRefused(RunProcess(registry + Args{"--policy-file", none}),
+                {"--policy-file: " + none + ": cannot be read: No such file"});
+  const std::string tokens = dir_.Write("tokens.yaml", "tokens:\n- {name: a, sha256: hunter2}\n");
+  const RunResult result = RunProcess(registry + Args{"--known-tokens-file", tokens});
+  ExpectRefused(result, {"--known-tokens-file: " + tokens + ":2: tokens[0].sha256: is no SHA-256"});
+  EXPECT_THAT(result.err, ::testing::Not(HasSubstr("hunter2")));
+
+  const Args agent = {AgentBinary(), "--registry", "grpc://127.0.0.1:1", "--listen", "127.0.0.1:0"};
+  ExpectRefused(RunProcess(agent + Args{"--registry-tls-cert", File("orders.crt")}),
+                {"registry_tls.ca: is required with cert"});
+  ExpectRefused(RunProcess(agent + Args{"--registry-tls-ca", none}),
+                {"--registry-tls-ca: '" + none + "' cannot be read"});
+  ExpectRefused(RunProcess(agent + Args{"--token-file", none}),
+                {"--token-file: '" + none + "' cannot be read"});
+}
+
+}  // namespace
+}  // namespace failback

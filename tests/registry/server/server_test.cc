@@ -1,0 +1,592 @@
+// What RegistryServer does by itself: refusing, conflating, ending sessions, shutting down.
+
+#include <algorithm>
+#include <stdexcept>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "failback/agent/v1/agent.grpc.pb.h"
+#include "failback/registry/v1/registry.grpc.pb.h"
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "registry/model/errors.h"
+#include "registry/server/registry_server.h"
+#include "registry/watch/event_order.h"
+#include "tests/registry/server/wire_fixture.h"
+
+namespace failback {
+namespace {
+
+using registry::v1::RegistryService;
+using testing::HasSubstr;
+
+class ServerTest : public WireTest {
+ protected:
+  absl::StatusOr<ListResponse> List(Registry& client) {
+    return CallAndWait(client, &Registry::List, ListRequest());
+  }
+
+  // Calls that the server has counted.
+  int64_t Ended(CallStats::Method method, absl::StatusCode code) const {
+    return server_->Stats().calls.methods[static_cast<size_t>(method)].ended[static_cast<int>(
+        code)];
+  }
+
+  // What grpc.health.v1 answers for `service`: 1 serving, 2 not serving, -1 an error. In bytes, as
+  // Debian's gRPC has no health.pb.h.
+  int Health(const std::string& service) {
+    const auto channel = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
+    grpc::GenericStub stub(channel);
+    grpc::ClientContext context;
+    grpc::Slice slice(std::string("\x0a") + static_cast<char>(service.size()) + service);
+    grpc::ByteBuffer request(&slice, 1);
+    grpc::ByteBuffer response;
+    Answered<int> answer;
+    stub.UnaryCall(
+        &context, "/grpc.health.v1.Health/Check", {}, &request, &response,
+        [answer](const grpc::Status& status) mutable {
+          answer.Callback_()(status.ok() ? absl::StatusOr<int>(0) : StatusFromGrpc(status));
+        });
+    std::vector<grpc::Slice> slices;
+    if (!answer.Get().ok() || !response.Dump(&slices).ok() || slices.empty()) return -1;
+    return slices[0].size() == 2 ? slices[0].begin()[1] : 0;
+  }
+};
+
+// However many reads there are and however long they take: whose sessions are not renewed meanwhile
+// would expire.
+TEST_F(ServerTest, ReadsDoNotHoldUpRenewals) {
+  constexpr int kReads = 40;  // more than the threads that serve connections
+  absl::Notification release;
+  fake_.lists.AnswerWith([&](const ListRequest&) {
+    release.WaitForNotification();
+    return ListResponse();
+  });
+  StartServer(ListenOn(Transport::kTcp), RegistryServer::Options());
+  const auto client = NewClient();
+  std::vector<Answered<ListResponse>> reads;
+  for (int i = 0; i < kReads; ++i) {
+    reads.push_back(CallAsync(*client, &Registry::List, ListRequest()));
+  }
+  EXPECT_TRUE(fake_.lists.WaitForRequests(1));
+  KeepAliveRequest renewal;
+  renewal.set_session_id("session-1");
+  EXPECT_TRUE(CallAndWait(*client, &Registry::KeepAlive, renewal).ok());
+  release.Notify();
+  for (const auto& read : reads) EXPECT_TRUE(read.Get().ok());
+}
+
+// Whether the client has cancelled, has closed its connection, or its deadline has passed.
+TEST_F(ServerTest, AReadWhoseClientHasGoneIsNotCarriedOut) {
+  // As many as the server's threads for reads.
+  const size_t begun = std::max<size_t>(std::thread::hardware_concurrency() / 2, 1);
+  constexpr int kReads = 100;
+  absl::Notification release;
+  fake_.lists.AnswerWith([&](const ListRequest&) {
+    release.WaitForNotification();
+    return ListResponse();
+  });
+  StartServer(ListenOn(Transport::kTcp));
+  const auto wait_for = [&](size_t calls, int64_t subscriptions) {
+    return Eventually([&] {
+      const RegistryServer::Statistics stats = server_->Stats();
+      return stats.calls_in_flight == static_cast<int>(calls) &&
+             stats.subscriptions == subscriptions;
+    });
+  };
+  const auto stays = NewClient();
+  std::vector<Answered<ListResponse>> answers;
+  for (size_t i = 0; i < begun; ++i) {
+    answers.push_back(CallAsync(*stays, &Registry::List, ListRequest()));
+  }
+  ASSERT_TRUE(fake_.lists.WaitForRequests(begun));
+  auto goes = NewClient();
+  std::vector<Answered<ListResponse>> gone;
+  std::vector<std::unique_ptr<SubscribeStream>> streams;
+  for (int i = 0; i < kReads; ++i) {
+    gone.push_back(CallAsync(*goes, &Registry::List, ListRequest()));
+    streams.push_back(goes->Subscribe({}, std::make_shared<RecordingListener>()));
+  }
+  EXPECT_TRUE(wait_for(begun + kReads, kReads));
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().reads_waiting == 2 * kReads; }));
+  streams.clear();
+  goes.reset();
+  // All threads are still with the first ones.
+  EXPECT_TRUE(wait_for(begun, 0)) << "those that wait have given up their places";
+  EXPECT_EQ(server_->Stats().reads_waiting, 0);
+  for (const auto& answer : gone) EXPECT_FALSE(answer.Get().ok());
+  GrpcRegistryOptions hasty;
+  hasty.call_timeout = absl::Milliseconds(500);
+  const auto impatient = NewClient(hasty);
+  for (int i = 0; i < kReads; ++i) {
+    gone.push_back(CallAsync(*impatient, &Registry::List, ListRequest()));
+  }
+  for (const auto& answer : gone) EXPECT_FALSE(answer.Get().ok());
+  EXPECT_TRUE(wait_for(begun, 0));
+  answers.push_back(CallAsync(*stays, &Registry::List, ListRequest()));
+  EXPECT_TRUE(wait_for(begun + 1, 0));
+  release.Notify();
+  for (const auto& answer : answers) EXPECT_TRUE(answer.Get().ok());
+  EXPECT_EQ(fake_.lists.request_count(), begun + 1);
+  EXPECT_TRUE(fake_.subscriptions().empty());
+}
+
+// Where callers have no names.
+TEST_F(ServerTest, NoConnectionsListsTakeAllCalls) {
+  RegistryServer::Options options;
+  options.max_calls_in_flight = 4;
+  StartServer(ListenOn(Transport::kTcp), options);
+  fake_.lists.Hold();
+  const auto client = NewClient();
+  std::vector<Answered<ListResponse>> lists;
+  for (int i = 0; i < 2; ++i) {
+    lists.push_back(CallAsync(*client, &Registry::List, ListRequest()));
+  }
+  ASSERT_TRUE(fake_.lists.WaitForRequests(2));
+  const absl::Status refused = List(*client).status();
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_OVERLOADED) << refused;
+  EXPECT_TRUE(RetryDelayOf(refused).has_value());
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("at most 2 (Lists of one connection, its share of 4 calls) are allowed"));
+  const auto neighbour = NewClient();
+  lists.push_back(CallAsync(*neighbour, &Registry::List, ListRequest()));
+  EXPECT_TRUE(fake_.lists.WaitForRequests(3));
+  fake_.lists.Release();
+  for (const auto& list : lists) EXPECT_TRUE(list.Get().ok());
+  EXPECT_TRUE(List(*client).ok()) << "there is room again";
+}
+
+TEST_F(ServerTest, CallsBeyondTheLimitAreRefusedWithADelay) {
+  RegistryServer::Options options;
+  options.max_calls_in_flight = 2;
+  options.overload_delay = absl::Milliseconds(700);
+  StartServer(ListenOn(Transport::kTcp), options);
+  fake_.registers.Hold();
+  const auto client = NewClient();
+  const auto first = CallAsync(*client, &Registry::Register, RegisterRequest());
+  ASSERT_TRUE(fake_.registers.WaitForRequests(1));
+  const auto second = CallAsync(*client, &Registry::Register, RegisterRequest());
+  ASSERT_TRUE(fake_.registers.WaitForRequests(2));
+  const absl::Status refused = List(*client).status();
+  EXPECT_EQ(ReasonOf(refused), registry::v1::ERROR_REASON_OVERLOADED) << refused;
+  EXPECT_EQ(RetryDelayOf(refused), absl::Milliseconds(700));
+  EXPECT_EQ(fake_.lists.request_count(), 0u);
+  const RegistryServer::Statistics stats = server_->Stats();
+  EXPECT_EQ(stats.calls_in_flight, 2);
+  EXPECT_EQ(stats.calls.refused[static_cast<size_t>(CallStats::Limit::kCalls)], 1);
+  EXPECT_EQ(Ended(CallStats::Method::kList, absl::StatusCode::kResourceExhausted), 1);
+  fake_.registers.Complete(RegisterResponse());
+  ASSERT_TRUE(first.Get().ok());
+  EXPECT_TRUE(List(*client).ok());
+}
+
+TEST_F(ServerTest, CallsAreCountedByHowTheyEnd) {
+  StartServer(ListenOn(Transport::kTcp));
+  const auto client = NewClient();
+  fake_.registers.Answer(absl::PermissionDeniedError("no"));
+  EXPECT_FALSE(CallAndWait(*client, &Registry::Register, RegisterRequest()).ok());
+  EXPECT_TRUE(CallAndWait(*client, &Registry::Register, RegisterRequest()).ok());
+  EXPECT_TRUE(CallAndWait(*client, &Registry::Register, RegisterRequest()).ok());
+  EXPECT_EQ(Ended(CallStats::Method::kRegister, absl::StatusCode::kOk), 2);
+  EXPECT_EQ(Ended(CallStats::Method::kRegister, absl::StatusCode::kPermissionDenied), 1);
+  EXPECT_EQ(Ended(CallStats::Method::kUnregister, absl::StatusCode::kOk), 0);
+  EXPECT_EQ(server_->Stats()
+                .calls.methods[static_cast<size_t>(CallStats::Method::kRegister)]
+                .duration_nanos.count(),
+            3);
+
+  const auto listener = std::make_shared<RecordingListener>();
+  const auto stream = client->Subscribe(SubscribeRequest(), listener);
+  const auto source = fake_.WaitForSubscription(0);
+  ASSERT_NE(source, nullptr);
+  SubscribeResponse event;
+  event.set_epoch(1);
+  event.set_revision(1);
+  event.mutable_snapshot();
+  source->Push(event);
+  ASSERT_TRUE(listener->WaitForEvents(1));
+  event.set_revision(2);
+  event.mutable_delta()->set_base_revision(1);
+  source->Push(event);
+  ASSERT_TRUE(listener->WaitForEvents(2));
+  EXPECT_EQ(server_->Stats().subscriptions, 1);
+  EXPECT_EQ(server_->Stats().calls.snapshots_sent, 1);
+  EXPECT_EQ(server_->Stats().calls.deltas_sent, 1);
+  EXPECT_EQ(server_->Stats().calls.conflated, 0);
+  source->End(absl::AbortedError("over"));
+  ASSERT_TRUE(listener->WaitForEnd());
+  EXPECT_EQ(Ended(CallStats::Method::kSubscribe, absl::StatusCode::kAborted), 1);
+}
+
+// A call of `count` instances, each of some 200 bytes.
+RegisterRequest BatchOf(int count) {
+  RegisterRequest request;
+  for (int i = 0; i < count; ++i) {
+    ServiceInstance& instance = *request.add_registrations()->mutable_instance();
+    instance.mutable_key()->set_instance_id(std::string(200, 'x'));
+  }
+  return request;
+}
+
+TEST_F(ServerTest, SmallCallsDoNotWaitBehindLargeOnes) {
+  StartServer(ListenOn(Transport::kTcp));
+  absl::Notification go_on;
+  fake_.registers.AnswerWith([&](const RegisterRequest& request) {
+    if (request.registrations_size() > 1) go_on.WaitForNotification();
+    return RegisterResponse();
+  });
+  const auto client = NewClient();
+  // More than there may be threads.
+  std::vector<Answered<RegisterResponse>> large;
+  large.reserve(100);
+  for (int i = 0; i < 100; ++i) {
+    large.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
+  }
+  ASSERT_TRUE(fake_.registers.WaitForRequests(1));
+  const auto neighbour = NewClient();
+  EXPECT_TRUE(CallAndWait(*neighbour, &Registry::Register, BatchOf(1)).ok());
+  EXPECT_TRUE(CallAndWait(*client, &Registry::Register, BatchOf(1)).ok());
+  EXPECT_TRUE(CallAndWait(*client, &Registry::KeepAlive, RenewalOf("s")).ok());
+  EXPECT_FALSE(large[0].has_come());
+  go_on.Notify();
+  for (const auto& answer : large) EXPECT_TRUE(answer.Get().ok());
+}
+
+TEST_F(ServerTest, LargeCallsBeyondTheLimitAreRefusedWithADelay) {
+  RegistryServer::Options options;
+  options.max_bulk_bytes = 50000;
+  StartServer(ListenOn(Transport::kTcp), options);
+  absl::Notification go_on;
+  fake_.registers.AnswerWith([&](const RegisterRequest& request) {
+    if (request.registrations_size() > 1) go_on.WaitForNotification();
+    return RegisterResponse();
+  });
+  const auto client = NewClient();
+  std::vector<Answered<RegisterResponse>> answers;
+  answers.reserve(100);
+  for (int i = 0; i < 100; ++i) {
+    answers.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
+  }
+  // Whoever waits keeps it from the rest, which are answered at once.
+  const absl::Time deadline = absl::Now() + kProcessTimeout;
+  while (std::none_of(answers.begin(), answers.end(),
+                      [](const auto& answer) { return answer.has_come(); })) {
+    ASSERT_LT(absl::Now(), deadline) << "nothing was refused";
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(CallAndWait(*client, &Registry::Register, BatchOf(1)).ok());
+  go_on.Notify();
+  int served = 0;
+  for (const auto& answer : answers) {
+    const absl::Status status = answer.Get().status();
+    served += status.ok() ? 1 : 0;
+    if (status.ok()) continue;
+    EXPECT_EQ(ReasonOf(status), registry::v1::ERROR_REASON_OVERLOADED) << status;
+    EXPECT_TRUE(RetryDelayOf(status).has_value());
+  }
+  EXPECT_GE(served, 2) << "as many as fit";
+  EXPECT_TRUE(CallAndWait(*client, &Registry::Register, BatchOf(100)).ok());
+}
+
+TEST_F(ServerTest, ShutdownDropsLargeCallsThatWait) {
+  StartServer(ListenOn(Transport::kTcp));
+  absl::Notification go_on;
+  fake_.registers.AnswerWith([&](const RegisterRequest&) {
+    go_on.WaitForNotification();
+    return RegisterResponse();
+  });
+  const auto client = NewClient();
+  std::vector<Answered<RegisterResponse>> answers;
+  answers.reserve(50);
+  for (int i = 0; i < 50; ++i) {
+    answers.push_back(CallAsync(*client, &Registry::Register, BatchOf(100)));
+  }
+  ASSERT_TRUE(fake_.registers.WaitForRequests(1));
+  std::thread shutdown([&] { server_->Shutdown(absl::ZeroDuration()); });
+  for (const auto& answer : answers) EXPECT_FALSE(answer.Get().ok());
+  go_on.Notify();
+  shutdown.join();
+  const size_t served = fake_.registers.request_count();
+  EXPECT_LT(served, answers.size());
+}
+
+TEST_F(ServerTest, SubscriptionsBeyondTheLimitAreRefusedWithADelay) {
+  RegistryServer::Options options;
+  options.max_subscriptions = 1;
+  StartServer(ListenOn(Transport::kTcp), options);
+  const auto client = NewClient();
+  auto stream = client->Subscribe({}, std::make_shared<RecordingListener>());
+  ASSERT_NE(fake_.WaitForSubscription(0), nullptr);
+  auto refused = std::make_shared<RecordingListener>();
+  const auto second = client->Subscribe({}, refused);
+  ASSERT_TRUE(refused->WaitForEnd());
+  EXPECT_EQ(ReasonOf(*refused->end()), registry::v1::ERROR_REASON_OVERLOADED);
+  EXPECT_TRUE(RetryDelayOf(*refused->end()).has_value());
+  stream.reset();
+  ASSERT_TRUE(fake_.WaitForSubscription(0)->WaitForCancel());
+  // The place is free when the server has seen the stream go.
+  const absl::Time deadline = absl::Now() + kProcessTimeout;
+  while (fake_.subscriptions().size() == 1) {
+    ASSERT_LT(absl::Now(), deadline);
+    auto again = std::make_shared<RecordingListener>();
+    stream = client->Subscribe({}, again);
+    while (fake_.subscriptions().size() == 1 && !again->end().has_value()) {
+      std::this_thread::yield();
+    }
+  }
+}
+
+// Throws from, or forgets, every call.
+class BadRegistry : public FakeRegistry {
+ public:
+  void Register(const RegisterRequest&, Callback<RegisterResponse>) override {
+    throw std::runtime_error("no such table");
+  }
+  void List(const ListRequest&, Callback<ListResponse>) override {}
+  void KeepAlive(const KeepAliveRequest&, Callback<KeepAliveResponse>) override { throw 42; }
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest&,
+                                             std::shared_ptr<NotifyListener>) override {
+    throw std::runtime_error("no memory");
+  }
+};
+
+TEST_F(ServerTest, ARegistryThatThrowsOrForgetsFailsThatCallOnly) {
+  BadRegistry bad;
+  RegistryServer::Options options;
+  options.listen = {"127.0.0.1:0"};
+  const auto server = RegistryServer::Start(&bad, options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  address_ = (*server)->addresses()[0];
+  const auto client = NewClient();
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status thrown =
+        CallAndWait(*client, &Registry::Register, RegisterRequest()).status();
+    EXPECT_EQ(thrown.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(thrown.message()), HasSubstr("no such table"));
+    EXPECT_EQ(List(*client).status().code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(CallAndWait(*client, &Registry::KeepAlive, RenewalOf("a")).status().code(),
+              absl::StatusCode::kInternal);
+    auto listener = std::make_shared<RecordingListener>();
+    const auto stream = client->Subscribe({}, listener);
+    ASSERT_TRUE(listener->WaitForEnd());
+    EXPECT_EQ(listener->end()->code(), absl::StatusCode::kInternal);
+    EXPECT_TRUE(CallAndWait(*client, &Registry::Unregister, UnregisterRequest()).ok());
+  }
+}
+
+// A client that does not read: gRPC's windows fill up, the server merges what follows.
+TEST_F(ServerTest, ASlowSubscriberIsConflatedAndSlowsNobody) {
+  constexpr int kChanges = 1000;
+  StartServer(ListenOn(Transport::kTcp));
+  const auto channel = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
+  const auto stub = RegistryService::NewStub(channel);
+  grpc::ClientContext context;
+  const auto slow = stub->Subscribe(&context, SubscribeRequest());
+  const auto slow_source = fake_.WaitForSubscription(0);
+  const auto client = NewClient();
+  auto fast = std::make_shared<RecordingListener>();
+  const auto stream = client->Subscribe({}, fast);
+  const auto fast_source = fake_.WaitForSubscription(1);
+  ASSERT_TRUE(slow_source != nullptr && fast_source != nullptr);
+
+  const auto push = [&](SubscribeResponse message) {
+    const auto event = std::make_shared<const SubscribeResponse>(std::move(message));
+    EXPECT_TRUE(slow_source->Push(event));
+    EXPECT_TRUE(fast_source->Push(event));
+  };
+  push(Snapshot(1));
+  for (int i = 1; i <= kChanges; ++i) {
+    SubscribeResponse delta;
+    delta.set_epoch(1);
+    delta.set_revision(i + 1);
+    delta.mutable_delta()->set_base_revision(i);
+    auto* instance = delta.mutable_delta()->add_upserts();
+    instance->mutable_key()->set_service("orders");
+    instance->mutable_key()->set_instance_id(absl::StrCat("i", i % 10));
+    instance->set_port(i);
+    (*instance->mutable_metadata())["padding"] = std::string(16000, 'x');
+    push(std::move(delta));
+    // The fast one keeps up: nothing of the slow one's is in its way.
+    if (i % 100 == 0) {
+      const absl::Time deadline = absl::Now() + kProcessTimeout;
+      while (fast->events().empty() ||
+             fast->events().back()->revision() != static_cast<uint64_t>(i) + 1) {
+        ASSERT_LT(absl::Now(), deadline);
+        std::this_thread::yield();
+      }
+    }
+  }
+
+  EventOrder order;
+  std::map<std::string, uint32_t> ports;
+  int messages = 0;
+  SubscribeResponse message;
+  while (order.revision() != kChanges + 1 && slow->Read(&message)) {
+    ++messages;
+    ASSERT_TRUE(order.Check(message).ok());
+    for (const auto& instance : message.delta().upserts()) {
+      ports[instance.key().instance_id()] = instance.port();
+    }
+  }
+  EXPECT_EQ(order.revision(), static_cast<uint64_t>(kChanges + 1));
+  EXPECT_LT(messages, kChanges / 2);
+  RecordProperty("messages_to_the_slow_one", messages);
+  EXPECT_GT(server_->Stats().calls.conflated, kChanges / 2);
+  ASSERT_EQ(ports.size(), 10u);
+  for (int i = kChanges - 9; i <= kChanges; ++i) {
+    EXPECT_EQ(ports[absl::StrCat("i", i % 10)], static_cast<uint32_t>(i));
+  }
+  context.TryCancel();
+}
+
+class SessionTest : public ServerTest {
+ protected:
+  void SetUp() override { StartServer(ListenOn(Transport::kUnix)); }
+
+  // Opens a session and renews it once.
+  std::string OpenAndRenew(Registry& client, const std::string& incarnation,
+                           bool ends_with_stream) {
+    OpenSessionRequest open;
+    open.set_incarnation(incarnation);
+    open.set_ends_with_stream(ends_with_stream);
+    const auto session = CallAndWait(client, &Registry::OpenSession, open);
+    EXPECT_TRUE(session.ok()) << session.status();
+    EXPECT_TRUE(CallAndWait(client, &Registry::KeepAlive, RenewalOf(session->session_id())).ok());
+    return session->session_id();
+  }
+};
+
+TEST_F(SessionTest, WhereCallersHaveNoNamesNoneTakesOne) {
+  OpenSessionRequest open;
+  open.set_incarnation("mine");
+  open.set_owner("somebody-else");
+  ASSERT_TRUE(CallAndWait(*NewClient(), &Registry::OpenSession, open).ok());
+  EXPECT_EQ(fake_.opens.last_request().incarnation(), "mine");
+  EXPECT_EQ(fake_.opens.last_request().owner(), "");
+}
+
+TEST_F(SessionTest, ABrokenStreamEndsTheSessionsThatAskForIt) {
+  auto client = NewClient();
+  OpenAndRenew(*client, "plain", false);
+  const std::string session = OpenAndRenew(*client, "bound", true);
+  client.reset();
+  ASSERT_TRUE(fake_.closes.WaitForRequests(1));
+  EXPECT_EQ(fake_.closes.last_request().session_id(), session);
+  server_->Shutdown(absl::Seconds(5));
+  EXPECT_EQ(fake_.closes.request_count(), 1u) << "the plain session lives on";
+}
+
+TEST_F(SessionTest, ASessionThatHasMovedToAnotherStreamLivesOn) {
+  auto first = NewClient();
+  const std::string moved = OpenAndRenew(*first, "moved", true);
+  OpenAndRenew(*first, "left", true);
+  const auto second = NewClient();
+  ASSERT_TRUE(CallAndWait(*second, &Registry::KeepAlive, RenewalOf(moved)).ok());
+  first.reset();
+  ASSERT_TRUE(fake_.closes.WaitForRequests(1));
+  EXPECT_EQ(fake_.closes.last_request().session_id(), "session-of-left");
+  EXPECT_EQ(fake_.closes.request_count(), 1u);
+}
+
+TEST_F(SessionTest, TheServersOwnEndIsNotTheClients) {
+  const auto client = NewClient();
+  OpenAndRenew(*client, "bound", true);
+  server_->Shutdown(absl::Seconds(5));
+  server_.reset();
+  EXPECT_EQ(fake_.closes.request_count(), 0u);
+}
+
+TEST_F(ServerTest, ShutdownEndsStreamsAndTellsWhy) {
+  StartServer(ListenOn(Transport::kTcp));
+  const auto client = NewClient();
+  auto listener = std::make_shared<RecordingListener>();
+  const auto stream = client->Subscribe({}, listener);
+  const auto subscription = fake_.WaitForSubscription(0);
+  ASSERT_NE(subscription, nullptr);
+  fake_.keep_alives.Hold();
+  const auto renewal = CallAsync(*client, &Registry::KeepAlive, RenewalOf("a"));
+  ASSERT_TRUE(fake_.keep_alives.WaitForRequests(1));
+  server_->Shutdown(absl::Seconds(5));
+  ASSERT_TRUE(listener->WaitForEnd());
+  EXPECT_EQ(ReasonOf(*listener->end()), registry::v1::ERROR_REASON_SHUTTING_DOWN);
+  EXPECT_EQ(ReasonOf(renewal.Get().status()), registry::v1::ERROR_REASON_SHUTTING_DOWN);
+  EXPECT_TRUE(subscription->cancelled()) << "the registry is not called after Shutdown";
+}
+
+TEST_F(ServerTest, ShutdownLetsCallsFinishWithinTheGrace) {
+  StartServer(ListenOn(Transport::kTcp));
+  fake_.registers.Hold();
+  const auto client = NewClient();
+  const auto call = CallAsync(*client, &Registry::Register, RegisterRequest());
+  ASSERT_TRUE(fake_.registers.WaitForRequests(1));
+  std::thread shutdown([&] { server_->Shutdown(kProcessTimeout); });
+  while (Health("") == 1) std::this_thread::yield();
+  EXPECT_TRUE(fake_.registers.Complete(RegisterResponse()));
+  EXPECT_TRUE(call.Get().ok()) << call.Get().status();
+  shutdown.join();
+}
+
+TEST_F(ServerTest, ShutdownDoesNotWaitForARegistryThatDoesNotAnswer) {
+  StartServer(ListenOn(Transport::kTcp));
+  fake_.registers.Hold();
+  const auto client = NewClient();
+  const auto call = CallAsync(*client, &Registry::Register, RegisterRequest());
+  ASSERT_TRUE(fake_.registers.WaitForRequests(1));
+  fake_.opens.Hold();
+  const auto open = CallAsync(*client, &Registry::OpenSession, OpenSessionRequest());
+  ASSERT_TRUE(fake_.opens.WaitForRequests(1));
+  server_->Shutdown(absl::ZeroDuration());
+  EXPECT_FALSE(call.Get().ok());
+  EXPECT_FALSE(open.Get().ok());
+  server_.reset();
+  // The late answers find nobody.
+  EXPECT_TRUE(fake_.registers.Complete(RegisterResponse()));
+  EXPECT_TRUE(fake_.opens.Complete(OpenSessionResponse()));
+}
+
+TEST_F(ServerTest, HealthIsToldForEachService) {
+  agent::v1::AgentService::Service agent;
+  RegistryServer::Options options;
+  options.extra_services = {{&agent, agent::v1::AgentService::service_full_name()}};
+  StartServer(ListenOn(Transport::kTcp), options);
+  const std::vector<std::string> names = {"", "failback.registry.v1.RegistryService",
+                                          "failback.agent.v1.AgentService"};
+  for (const std::string& name : names) EXPECT_EQ(Health(name), 1) << name;
+  EXPECT_EQ(Health("no.such.Service"), -1);
+  server_->SetServing(false);
+  for (const std::string& name : names) EXPECT_EQ(Health(name), 2) << name;
+  server_.reset();
+}
+
+TEST_F(ServerTest, AnAddressInUseIsRefused) {
+  for (const Transport transport : {Transport::kTcp, Transport::kUnix}) {
+    StartServer(ListenOn(transport));
+    RegistryServer::Options options;
+    options.listen = {"127.0.0.1:0", address_};
+    const absl::Status status = RegistryServer::Start(&fake_, options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(address_ + " is in use"));
+    EXPECT_TRUE(List(*NewClient()).ok()) << "the first is not disturbed";
+  }
+}
+
+TEST_F(ServerTest, SeveralAddressesAreServedAndTold) {
+  RegistryServer::Options options;
+  options.listen = {"127.0.0.1:0", ListenOn(Transport::kUnix), "127.0.0.1:0"};
+  const auto server = RegistryServer::Start(&fake_, options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  ASSERT_EQ((*server)->addresses().size(), 3u);
+  for (const std::string& address : (*server)->addresses()) {
+    address_ = address;
+    EXPECT_TRUE(List(*NewClient()).ok()) << address;
+  }
+}
+
+TEST_F(ServerTest, NothingToListenOn) {
+  EXPECT_EQ(RegistryServer::Start(&fake_, RegistryServer::Options()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace failback
