@@ -108,15 +108,6 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
     return absl::StrCat("/", registry::v1::RegistryService::service_full_name(), "/", method);
   }
 
-  // Refuses a session at another store than the one before when it comes from another address: two
-  // registries behind one URI. After a while it is accepted, so that a fleet is not left without
-  // any.
-  absl::Status CheckStore(const GrpcChannels::Picked& channel, const OpenSessionResponse& opened);
-  template <typename Response>
-  absl::Status CheckStore(const GrpcChannels::Picked&, const Response&) {
-    return absl::OkStatus();
-  }
-
   // The stream of its kind; a new one if there is none, or null after Close().
   template <typename Stream>
   std::shared_ptr<Stream> StreamOf();
@@ -168,10 +159,6 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   std::atomic<bool> streams_{true};
 
   Mutex mu_;
-  // Of the last session that was accepted: its store, and the address that led there.
-  std::string store_id_ ABSL_GUARDED_BY(mu_);
-  size_t store_address_ ABSL_GUARDED_BY(mu_) = 0;
-  int refused_stores_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
   CondVar released_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<const Pending*, std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);

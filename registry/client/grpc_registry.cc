@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,9 +21,6 @@ namespace {
 std::chrono::system_clock::time_point After(absl::Duration timeout) {
   return absl::ToChronoTime(absl::Now() + timeout);
 }
-
-// Sessions at another store, in a row, until it is accepted to be the registry now.
-constexpr int kStoreIsBelieved = 5;
 
 absl::Status Destroyed() { return absl::CancelledError("the registry client is destroyed"); }
 
@@ -112,36 +110,18 @@ void GrpcRegistry::Core::CallEncoded(const std::string& path, size_t size, Callb
                    absl::Status status = StatusFromGrpc(grpc_status);
                    core->channels.Report(call->channel, status);
                    if (status.ok()) status = call->Read();
-                   if (status.ok()) status = core->CheckStore(call->channel, call->response);
+                   if constexpr (std::is_same_v<Response, OpenSessionResponse>) {
+                     if (status.ok()) {
+                       status =
+                           core->channels.ReportStore(call->channel, call->response.store_id());
+                     }
+                   }
                    if (status.ok()) {
                      core->Complete<Response>(call, std::move(call->response));
                    } else {
                      core->Complete<Response>(call, status);
                    }
                  });
-}
-
-absl::Status GrpcRegistry::Core::CheckStore(const GrpcChannels::Picked& channel,
-                                            const OpenSessionResponse& opened) {
-  absl::Status refused;
-  {
-    MutexLock lock(&mu_);
-    const bool another = !store_id_.empty() && opened.store_id() != store_id_ &&
-                         channel.index != store_address_ && !opened.store_id().empty();
-    if (!another || ++refused_stores_ == kStoreIsBelieved) {
-      refused_stores_ = 0;
-      store_id_ = opened.store_id();
-      store_address_ = channel.index;
-      return absl::OkStatus();
-    }
-    refused = absl::FailedPreconditionError(
-        absl::StrCat(channels.addresses()[channel.index], " leads to store ", opened.store_id(),
-                     ", and ", channels.addresses()[store_address_], " to store ", store_id_,
-                     "; several addresses of one registry must lead to one store"));
-  }
-  // The next call tries another address.
-  channels.Report(channel, absl::UnavailableError("another store"));
-  return refused;
 }
 
 void GrpcRegistry::Core::CallInstead(const std::shared_ptr<StreamedRegister>& asked) {

@@ -21,6 +21,9 @@ namespace {
 
 using registry::v1::RegistryService;
 
+// Sessions at another store, in a row, until it is accepted to be the registry now.
+constexpr int kStoreIsAccepted = 5;
+
 grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
   const auto millis = [](absl::Duration d) {
     return static_cast<int>(absl::ToInt64Milliseconds(d));
@@ -125,6 +128,27 @@ void GrpcChannels::Report(const Picked& picked, const absl::Status& status) {
   // A late report of a channel that is gone says nothing about the one that took its place.
   if (picked.index != current_ || picked.stub != slots_[current_].stub) return;
   current_ = (current_ + 1) % slots_.size();
+}
+
+absl::Status GrpcChannels::ReportStore(const Picked& picked, const std::string& store_id) {
+  absl::Status refused;
+  {
+    MutexLock lock(&mu_);
+    const bool another = !store_id_.empty() && !store_id.empty() && store_id != store_id_ &&
+                         picked.index != store_address_;
+    if (!another || ++refused_stores_ == kStoreIsAccepted) {
+      refused_stores_ = 0;
+      store_id_ = store_id;
+      store_address_ = picked.index;
+      return absl::OkStatus();
+    }
+    refused = absl::FailedPreconditionError(
+        absl::StrCat(addresses_[picked.index], " leads to store ", store_id, ", and ",
+                     addresses_[store_address_], " to store ", store_id_,
+                     "; several addresses of one registry must lead to one store"));
+  }
+  Report(picked, absl::UnavailableError("another store"));
+  return refused;
 }
 
 GrpcChannels::Slot GrpcChannels::NewSlot(const std::string& address) const {

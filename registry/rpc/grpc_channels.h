@@ -71,6 +71,11 @@ class GrpcChannels {
   // cannot be reached, or is stopping.
   void Report(const Picked& picked, const absl::Status& status);
 
+  // A session was opened by `picked` at this store. An error when another address led to another
+  // store before: two registries behind one URI. The next call goes to another address. A store is
+  // accepted the fifth time in a row, so that a fleet is not left without any.
+  absl::Status ReportStore(const Picked& picked, const std::string& store_id);
+
   const std::vector<std::string>& addresses() const { return addresses_; }
 
  private:
@@ -88,6 +93,10 @@ class GrpcChannels {
   ClientSecurity::Credentials credentials_ ABSL_GUARDED_BY(mu_);  // of the slots
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
   size_t current_ ABSL_GUARDED_BY(mu_) = 0;
+  // Of the last session that was accepted: its store, and the address that led there.
+  std::string store_id_ ABSL_GUARDED_BY(mu_);
+  size_t store_address_ ABSL_GUARDED_BY(mu_) = 0;
+  int refused_stores_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
 };
 
 }  // namespace failback
