@@ -132,52 +132,36 @@ void AddAgentRoutes(AgentService* service, AdminServer* server) {
   server->Handle("GET", "/status", [service](const AdminRequest& request, auto respond) {
     std::move(respond)(MessageResponse(request, service->Status()));
   });
-  server->Handle("GET", "/pending", [service](const AdminRequest& request, auto respond) {
-    ListPendingRequest list;
-    list.set_page_token(request.Query("page_token"));
-    int32_t page_size = 0;
-    if (auto status = ReadNumber(request, "page_size", &page_size); !status.ok()) {
-      return std::move(respond)(AdminResponse::Error(status));
-    }
-    list.set_page_size(page_size);
-    Responder<ListPendingResponse>(request, std::move(respond))(service->Pending(list));
-  });
-  server->Handle("GET", "/intents", [service](const AdminRequest& request, auto respond) {
-    ListIntentsRequest list;
-    list.set_page_token(request.Query("page_token"));
-    int32_t page_size = 0;
-    if (auto status = ReadNumber(request, "page_size", &page_size); !status.ok()) {
-      return std::move(respond)(AdminResponse::Error(status));
-    }
-    list.set_page_size(page_size);
-    Responder<ListIntentsResponse>(request, std::move(respond))(service->Intents(list));
-  });
-  server->Handle("POST", "/pending/retry", [service](const AdminRequest& request, auto respond) {
-    RetryRequest retry;
-    if (auto status = ParseBody(request, &retry); !status.ok()) {
-      return std::move(respond)(AdminResponse::Error(status));
-    }
-    service->RetryNow(retry, Responder<RetryResponse>(request, std::move(respond)));
-  });
-  server->Handle("POST", "/pending/cancel", [service](const AdminRequest& request, auto respond) {
-    CancelRequest cancel;
-    if (auto status = ParseBody(request, &cancel); !status.ok()) {
-      return std::move(respond)(AdminResponse::Error(status));
-    }
-    service->GiveUp(cancel, Responder<CancelResponse>(request, std::move(respond)));
-  });
-  server->Handle("POST", "/drain", [service](const AdminRequest& request, auto respond) {
-    DrainRequest drain;
-    if (auto status = ParseBody(request, &drain); !status.ok()) {
-      return std::move(respond)(AdminResponse::Error(status));
-    }
-    // A std::function, which is copied.
-    auto answer = std::make_shared<Callback<DrainResponse>>(
-        Responder<DrainResponse>(request, std::move(respond)));
-    service->DrainWithin(
-        drain, absl::StrCat("admin endpoint at ", request.peer),
-        [answer](const absl::StatusOr<DrainResponse>& result) { std::move (*answer)(result); });
-  });
+  HandleList<ListPendingRequest>(
+      server, "/pending",
+      [service](const AdminRequest& request, const ListPendingRequest& list, auto respond) {
+        Responder<ListPendingResponse>(request, std::move(respond))(service->Pending(list));
+      });
+  HandleList<ListIntentsRequest>(
+      server, "/intents",
+      [service](const AdminRequest& request, const ListIntentsRequest& list, auto respond) {
+        Responder<ListIntentsResponse>(request, std::move(respond))(service->Intents(list));
+      });
+  HandlePost<RetryRequest>(
+      server, "/pending/retry",
+      [service](const AdminRequest& request, const RetryRequest& retry, auto respond) {
+        service->RetryNow(retry, Responder<RetryResponse>(request, std::move(respond)));
+      });
+  HandlePost<CancelRequest>(
+      server, "/pending/cancel",
+      [service](const AdminRequest& request, const CancelRequest& cancel, auto respond) {
+        service->GiveUp(cancel, Responder<CancelResponse>(request, std::move(respond)));
+      });
+  HandlePost<DrainRequest>(
+      server, "/drain",
+      [service](const AdminRequest& request, const DrainRequest& drain, auto respond) {
+        // A std::function, which is copied.
+        auto answer = std::make_shared<Callback<DrainResponse>>(
+            Responder<DrainResponse>(request, std::move(respond)));
+        service->DrainWithin(
+            drain, absl::StrCat("admin endpoint at ", request.peer),
+            [answer](const absl::StatusOr<DrainResponse>& result) { std::move (*answer)(result); });
+      });
 }
 
 }  // namespace failback

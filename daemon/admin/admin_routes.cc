@@ -58,20 +58,14 @@ absl::Status ReadStates(const AdminRequest& request, ListInstancesRequest* list)
   return absl::OkStatus();
 }
 
-absl::StatusOr<ListInstancesRequest> ReadListInstances(const AdminRequest& request) {
-  ListInstancesRequest list;
-  list.set_namespace_(request.parameters[0]);
-  list.set_service(request.parameters[1]);
-  list.set_query(request.Query("query"));
-  list.set_page_token(request.Query("page_token"));
+absl::Status ReadQuery(const AdminRequest& request, ListInstancesRequest* list) {
+  list->set_namespace_(request.parameters[0]);
+  list->set_service(request.parameters[1]);
+  list->set_query(request.Query("query"));
   std::string sort = request.Query("sort");
   if (!sort.empty() && sort.front() == '-') sort = absl::StrCat(sort.substr(1), " desc");
-  list.set_order_by(sort);
-  int32_t page_size = 0;
-  if (auto status = ReadNumber(request, "page_size", &page_size); !status.ok()) return status;
-  list.set_page_size(page_size);
-  if (auto status = ReadStates(request, &list); !status.ok()) return status;
-  return list;
+  list->set_order_by(sort);
+  return ReadStates(request, list);
 }
 
 InstanceKey KeyOf(const AdminRequest& request) {
@@ -119,27 +113,23 @@ void Overview(const Admin& admin, AdminServer* server) {
 }
 
 void Services(const Admin& admin, AdminServer* server) {
-  server->Handle("GET", "/services", [&admin](const AdminRequest& request, auto respond) {
-    ListServicesRequest list;
-    list.set_namespace_(request.Query("namespace"));
-    list.set_query(request.Query("query"));
-    list.set_page_token(request.Query("page_token"));
-    int32_t page_size = 0;
-    if (auto status = ReadNumber(request, "page_size", &page_size); !status.ok()) {
-      return std::move(respond)(AdminResponse::Error(status));
-    }
-    list.set_page_size(page_size);
-    Conditional(admin, request, std::move(respond), [&](AdminServer::Respond respond) {
-      admin.ListServices(list, Responder<ListServicesResponse>(request, std::move(respond)));
-    });
-  });
-  server->Handle(
-      "GET", "/services/{namespace}/{service}",
-      [&admin](const AdminRequest& request, auto respond) {
-        const absl::StatusOr<ListInstancesRequest> list = ReadListInstances(request);
-        if (!list.ok()) return std::move(respond)(AdminResponse::Error(list.status()));
+  HandleList<ListServicesRequest>(
+      server, "/services",
+      [&admin](const AdminRequest& request, ListServicesRequest list, auto respond) {
+        list.set_namespace_(request.Query("namespace"));
+        list.set_query(request.Query("query"));
         Conditional(admin, request, std::move(respond), [&](AdminServer::Respond respond) {
-          admin.ListInstances(*list, Responder<ListInstancesResponse>(request, std::move(respond)));
+          admin.ListServices(list, Responder<ListServicesResponse>(request, std::move(respond)));
+        });
+      });
+  HandleList<ListInstancesRequest>(
+      server, "/services/{namespace}/{service}",
+      [&admin](const AdminRequest& request, ListInstancesRequest list, auto respond) {
+        if (auto status = ReadQuery(request, &list); !status.ok()) {
+          return std::move(respond)(AdminResponse::Error(status));
+        }
+        Conditional(admin, request, std::move(respond), [&](AdminServer::Respond respond) {
+          admin.ListInstances(list, Responder<ListInstancesResponse>(request, std::move(respond)));
         });
       });
   server->Handle("GET", "/services/{namespace}/{service}/{instance}",
@@ -149,68 +139,50 @@ void Services(const Admin& admin, AdminServer* server) {
                    admin.DescribeInstance(
                        describe, Responder<InstanceDescription>(request, std::move(respond)));
                  });
-  server->Handle("POST", "/services/{namespace}/{service}/{instance}/offline",
-                 [&admin](const AdminRequest& request, auto respond) {
-                   SetOfflineRequest offline;
-                   if (auto status = ParseBody(request, &offline); !status.ok()) {
-                     return std::move(respond)(AdminResponse::Error(status));
-                   }
-                   *offline.mutable_key() = KeyOf(request);
-                   if (auto status = ValidateOperator(offline.by()); !status.ok()) {
-                     return std::move(respond)(AdminResponse::Error(status));
-                   }
-                   offline.set_by(NameOperator(offline.by(), "admin endpoint"));
-                   admin.SetOffline(offline,
-                                    Responder<SetOfflineResponse>(request, std::move(respond)));
-                 });
-}
-
-// The pages of a list that is asked for with `page_size` and `page_token`.
-template <typename List>
-absl::Status ReadPage(const AdminRequest& request, List* list) {
-  list->set_page_token(request.Query("page_token"));
-  int32_t page_size = 0;
-  if (auto status = ReadNumber(request, "page_size", &page_size); !status.ok()) return status;
-  list->set_page_size(page_size);
-  return absl::OkStatus();
+  HandlePost<SetOfflineRequest>(
+      server, "/services/{namespace}/{service}/{instance}/offline",
+      [&admin](const AdminRequest& request, SetOfflineRequest offline, auto respond) {
+        *offline.mutable_key() = KeyOf(request);
+        if (auto status = ValidateOperator(offline.by()); !status.ok()) {
+          return std::move(respond)(AdminResponse::Error(status));
+        }
+        offline.set_by(NameOperator(offline.by(), "admin endpoint"));
+        admin.SetOffline(offline, Responder<SetOfflineResponse>(request, std::move(respond)));
+      });
 }
 
 // Paths that only a registry has.
 void Fleet(const Admin& admin, AdminServer* server) {
-  server->Handle("GET", "/sessions", [&admin](const AdminRequest& request, auto respond) {
-    admin::v1::ListSessionsRequest list;
-    list.set_query(request.Query("query"));
-    if (auto status = ReadPage(request, &list); !status.ok()) {
-      return std::move(respond)(AdminResponse::Error(status));
-    }
-    admin.ListSessions(list,
-                       Responder<admin::v1::ListSessionsResponse>(request, std::move(respond)));
-  });
-  server->Handle("GET", "/agents", [&admin](const AdminRequest& request, auto respond) {
-    admin::v1::ListAgentsRequest list;
-    const std::string trouble = request.Query("trouble");
-    if (!trouble.empty() && trouble != "true" && trouble != "false") {
-      return std::move(respond)(AdminResponse::Error(
-          InvalidField("trouble", absl::StrCat("'", trouble, "' is not true or false"))));
-    }
-    list.set_trouble(trouble == "true");
-    if (auto status = ReadPage(request, &list); !status.ok()) {
-      return std::move(respond)(AdminResponse::Error(status));
-    }
-    admin.ListAgents(list, Responder<admin::v1::ListAgentsResponse>(request, std::move(respond)));
-  });
-  server->Handle("POST", "/guard", [&admin](const AdminRequest& request, auto respond) {
-    admin::v1::SetEvictionGuardRequest guard;
-    if (auto status = ParseBody(request, &guard); !status.ok()) {
-      return std::move(respond)(AdminResponse::Error(status));
-    }
-    if (auto status = ValidateOperator(guard.by()); !status.ok()) {
-      return std::move(respond)(AdminResponse::Error(status));
-    }
-    guard.set_by(NameOperator(guard.by(), absl::StrCat("admin endpoint at ", request.peer)));
-    admin.SetEvictionGuard(
-        guard, Responder<admin::v1::SetEvictionGuardResponse>(request, std::move(respond)));
-  });
+  HandleList<admin::v1::ListSessionsRequest>(
+      server, "/sessions",
+      [&admin](const AdminRequest& request, admin::v1::ListSessionsRequest list, auto respond) {
+        list.set_query(request.Query("query"));
+        admin.ListSessions(list,
+                           Responder<admin::v1::ListSessionsResponse>(request, std::move(respond)));
+      });
+  HandleList<admin::v1::ListAgentsRequest>(
+      server, "/agents",
+      [&admin](const AdminRequest& request, admin::v1::ListAgentsRequest list, auto respond) {
+        const std::string trouble = request.Query("trouble");
+        if (!trouble.empty() && trouble != "true" && trouble != "false") {
+          return std::move(respond)(AdminResponse::Error(
+              InvalidField("trouble", absl::StrCat("'", trouble, "' is not true or false"))));
+        }
+        list.set_trouble(trouble == "true");
+        admin.ListAgents(list,
+                         Responder<admin::v1::ListAgentsResponse>(request, std::move(respond)));
+      });
+  HandlePost<admin::v1::SetEvictionGuardRequest>(
+      server, "/guard",
+      [&admin](const AdminRequest& request, admin::v1::SetEvictionGuardRequest guard,
+               auto respond) {
+        if (auto status = ValidateOperator(guard.by()); !status.ok()) {
+          return std::move(respond)(AdminResponse::Error(status));
+        }
+        guard.set_by(NameOperator(guard.by(), absl::StrCat("admin endpoint at ", request.peer)));
+        admin.SetEvictionGuard(
+            guard, Responder<admin::v1::SetEvictionGuardResponse>(request, std::move(respond)));
+      });
 }
 
 admin::v1::WheelStatus WheelStatusOf(const HashedWheelTimer& timer) {
@@ -233,20 +205,19 @@ void Logging(AdminServer* server) {
   server->Handle("GET", "/logging", [answer](const AdminRequest& request, auto respond) {
     std::move(respond)(answer(request));
   });
-  server->Handle("POST", "/logging", [answer](const AdminRequest& request, auto respond) {
-    admin::v1::Logging wanted;
-    absl::Status status = ParseBody(request, &wanted);
-    if (!status.ok()) return std::move(respond)(AdminResponse::Error(status));
-    for (const LogLevel level :
-         {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
-      if (wanted.level() != LogLevelName(level)) continue;
-      SetLogLevel(level);
-      return std::move(respond)(answer(request));
-    }
-    std::move(respond)(AdminResponse::Error(InvalidField(
-        "level",
-        absl::StrCat("'", wanted.level(), "' is not one of debug, info, warning, error"))));
-  });
+  HandlePost<admin::v1::Logging>(
+      server, "/logging",
+      [answer](const AdminRequest& request, const admin::v1::Logging& wanted, auto respond) {
+        for (const LogLevel level :
+             {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
+          if (wanted.level() != LogLevelName(level)) continue;
+          SetLogLevel(level);
+          return std::move(respond)(answer(request));
+        }
+        std::move(respond)(AdminResponse::Error(InvalidField(
+            "level",
+            absl::StrCat("'", wanted.level(), "' is not one of debug, info, warning, error"))));
+      });
 }
 
 // The same for the same content, although JSON has the entries of a map in any order.
@@ -307,10 +278,11 @@ AdminResponse MessageResponse(const AdminRequest& request, const Message& messag
   return response;
 }
 
-absl::Status ReadNumber(const AdminRequest& request, const std::string& key, int32_t* number) {
-  const std::string text = request.Query(key);
-  if (text.empty() || (absl::SimpleAtoi(text, number) && *number >= 0)) return absl::OkStatus();
-  return InvalidField(key, absl::StrCat("'", text, "' is not a number from 0 up"));
+absl::StatusOr<int32_t> ReadPageSize(const AdminRequest& request) {
+  const std::string text = request.Query("page_size");
+  int32_t number = 0;
+  if (text.empty() || (absl::SimpleAtoi(text, &number) && number >= 0)) return number;
+  return InvalidField("page_size", absl::StrCat("'", text, "' is not a number from 0 up"));
 }
 
 absl::Status ParseBody(const AdminRequest& request, Message* message) {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "daemon/admin/admin.h"
 #include "daemon/http/admin_server.h"
 #include "google/protobuf/message.h"
@@ -39,8 +40,33 @@ AdminResponse MessageResponse(const AdminRequest& request,
 // Reads a POST's body; none at all is an empty message. INVALID_ARGUMENT names what is wrong.
 absl::Status ParseBody(const AdminRequest& request, google::protobuf::Message* message);
 
-// A query parameter that is a number from 0 up; `number` stays when there is none.
-absl::Status ReadNumber(const AdminRequest& request, const std::string& key, int32_t* number);
+// The query parameter `page_size`, 0 when there is none.
+absl::StatusOr<int32_t> ReadPageSize(const AdminRequest& request);
+
+// A GET of a list by pages: `answer(request, list, respond)`, with page_size and page_token set.
+template <typename List, typename Answer>
+void HandleList(AdminServer* server, const std::string& pattern, Answer answer) {
+  server->Handle("GET", pattern, [answer](const AdminRequest& request, auto respond) {
+    const absl::StatusOr<int32_t> page_size = ReadPageSize(request);
+    if (!page_size.ok()) return std::move(respond)(AdminResponse::Error(page_size.status()));
+    List list;
+    list.set_page_token(request.Query("page_token"));
+    list.set_page_size(*page_size);
+    answer(request, std::move(list), std::move(respond));
+  });
+}
+
+// A POST: `answer(request, body, respond)`, with the body as ParseBody has it.
+template <typename Body, typename Answer>
+void HandlePost(AdminServer* server, const std::string& pattern, Answer answer) {
+  server->Handle("POST", pattern, [answer](const AdminRequest& request, auto respond) {
+    Body body;
+    if (auto status = ParseBody(request, &body); !status.ok()) {
+      return std::move(respond)(AdminResponse::Error(status));
+    }
+    answer(request, std::move(body), std::move(respond));
+  });
+}
 
 // Answers with a message or an error, once it is there.
 template <typename Response>
