@@ -371,7 +371,7 @@ void Client::GetToken(Done<std::string> ready) {
   {
     MutexLock lock(&token_mu_);
     if (!options_.user.empty() && !without_token_ && token_.empty()) {
-      waiting_.push_back(std::move(ready));
+      waiting_.push_back(std::exchange(ready, nullptr));
       if (std::exchange(fetching_, true)) return;
     } else {
       token = token_;

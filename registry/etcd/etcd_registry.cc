@@ -306,7 +306,7 @@ std::unique_ptr<SubscribeStream> EtcdRegistry::Subscribe(const SubscribeRequest&
     core_->services.Follow(stream);
   } else {
     core_->sessions.Find(request.session_id(),
-                         [core = core_.get(), stream](absl::StatusOr<SessionPtr> session) {
+                         [core = core_.get(), stream](const absl::StatusOr<SessionPtr>& session) {
                            if (!session.ok())
                              return etcd::Services::Refuse(stream, session.status());
                            core->services.Follow(stream);
@@ -320,7 +320,7 @@ void EtcdRegistry::Unsubscribe(const UnsubscribeRequest& request,
   if (auto status = ValidateUnsubscribe(request); !status.ok()) return std::move(done)(status);
   core_->sessions.Find(
       request.session_id(), [core = core_.get(), request, done = core_->calls.Add(std::move(done))](
-                                absl::StatusOr<SessionPtr> session) mutable {
+                                const absl::StatusOr<SessionPtr>& session) mutable {
         // A session that has ended took its subscriptions with it.
         absl::Status status = session.status();
         if (status.ok()) status = core->services.Unsubscribe(request);

@@ -86,11 +86,11 @@ void Fences::Next() {
     }
   }
   if (batch->items.empty()) return Finish(batch);
-  ReadBefore(std::move(batch));
+  ReadBefore(batch);
 }
 
 // Each as it was before it was deleted.
-void Fences::ReadBefore(std::shared_ptr<Batch> batch) {
+void Fences::ReadBefore(const std::shared_ptr<Batch>& batch) {
   TxnRequest read;
   for (const Item& item : batch->items) {
     auto* get = read.mutable_success()->Add()->mutable_request_range();
@@ -114,7 +114,7 @@ void Fences::ReadBefore(std::shared_ptr<Batch> batch) {
 }
 
 // Whose session was closed has left on purpose.
-void Fences::ReadOwners(std::shared_ptr<Batch> batch) {
+void Fences::ReadOwners(const std::shared_ptr<Batch>& batch) {
   absl::btree_map<std::string, int> owners;
   for (const Item& item : batch->items) owners.emplace(item.record.meta.owner(), 0);
   TxnRequest read;
@@ -140,7 +140,7 @@ void Fences::ReadOwners(std::shared_ptr<Batch> batch) {
   });
 }
 
-void Fences::TakeLease(std::shared_ptr<Batch> batch) {
+void Fences::TakeLease(const std::shared_ptr<Batch>& batch) {
   absl::Duration retention = options_.min_retention;
   for (const Item& item : batch->items) {
     retention = std::max(retention, absl::Milliseconds(item.record.meta.retention_ms()));
@@ -152,7 +152,7 @@ void Fences::TakeLease(std::shared_ptr<Batch> batch) {
                });
 }
 
-void Fences::Write(std::shared_ptr<Batch> batch, int64_t lease) {
+void Fences::Write(const std::shared_ptr<Batch>& batch, int64_t lease) {
   TxnRequest write;
   for (const Item& item : batch->items) {
     StoredRecord tombstone;

@@ -74,10 +74,10 @@ class Fences {
   };
 
   void Next();
-  void ReadBefore(std::shared_ptr<Batch> batch);
-  void ReadOwners(std::shared_ptr<Batch> batch);
-  void TakeLease(std::shared_ptr<Batch> batch);
-  void Write(std::shared_ptr<Batch> batch, int64_t lease);
+  void ReadBefore(const std::shared_ptr<Batch>& batch);
+  void ReadOwners(const std::shared_ptr<Batch>& batch);
+  void TakeLease(const std::shared_ptr<Batch>& batch);
+  void Write(const std::shared_ptr<Batch>& batch, int64_t lease);
   void Finish(const std::shared_ptr<Batch>& batch);
 
   Client* const client_;

@@ -78,7 +78,7 @@ void Identity::Mint(Client::Done<Store> done) {
   CompareModified(keys_->StoreId(), 0, &write);
   AddPut(keys_->StoreId(), RandomId(), 0, write.mutable_success());
   client_->Txn(std::move(write),
-               [this, done = std::move(done)](absl::StatusOr<TxnResponse> response) mutable {
+               [this, done = std::move(done)](const absl::StatusOr<TxnResponse>& response) mutable {
                  if (!response.ok()) return std::move(done)(response.status());
                  // Another server was first: read what is there now.
                  Ensure(std::move(done));

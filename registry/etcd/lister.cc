@@ -109,7 +109,7 @@ void Lister::List(const ListRequest& request, Callback<ListResponse> done) {
       return listing->Fail(InvalidField("page_token", "is not a token of an earlier page"));
     }
   }
-  if (!request.incarnation().empty()) return ListIncarnation(std::move(listing));
+  if (!request.incarnation().empty()) return ListIncarnation(listing);
   for (const ServiceRange& range : ListScopes(listing->request, std::nullopt).ranges()) {
     listing->ranges.push_back(range.prefix ? keys_->Beginning(range.text)
                                            : keys_->Service(range.text));
@@ -122,17 +122,17 @@ void Lister::List(const ListRequest& request, Callback<ListResponse> done) {
          listing->ranges[listing->next_range].end <= listing->from) {
     ++listing->next_range;
   }
-  ListRanges(std::move(listing));
+  ListRanges(listing);
 }
 
-void Lister::Finish(std::shared_ptr<Listing> listing, std::string next_after) {
+void Lister::Finish(const std::shared_ptr<Listing>& listing, const std::string& next_after) {
   if (!next_after.empty()) {
     listing->response.set_next_page_token(absl::WebSafeBase64Escape(next_after));
   }
   std::move(listing->done)(std::move(listing->response));
 }
 
-void Lister::ListRanges(std::shared_ptr<Listing> listing) {
+void Lister::ListRanges(const std::shared_ptr<Listing>& listing) {
   const auto& ranges = listing->ranges;
   const size_t begin = listing->next_range;
   const size_t end = std::min(ranges.size(), begin + kRangesPerTxn);
@@ -187,14 +187,14 @@ void Lister::ListRanges(std::shared_ptr<Listing> listing) {
   });
 }
 
-void Lister::ListIncarnation(std::shared_ptr<Listing> listing) {
+void Lister::ListIncarnation(const std::shared_ptr<Listing>& listing) {
   const std::string& incarnation = listing->request.incarnation();
   if (!listing->after.empty()) {
     MutexLock lock(&mu_);
     const auto it = remembered_.find(incarnation);
     if (it != remembered_.end()) listing->owned = it->second.owned;
   }
-  if (listing->owned != nullptr) return ReadKeys(std::move(listing));
+  if (listing->owned != nullptr) return ReadKeys(listing);
   TxnRequest read;
   AddGet(keys_->Incarnation(incarnation), read.mutable_success());
   const KeyRange persistent = keys_->PersistentOf(incarnation);
@@ -220,7 +220,7 @@ void Lister::ListIncarnation(std::shared_ptr<Listing> listing) {
 }
 
 // The keys on the leases of the session, if there is one.
-void Lister::ReadLeases(std::shared_ptr<Listing> listing, const std::string& session_id) {
+void Lister::ReadLeases(const std::shared_ptr<Listing>& listing, const std::string& session_id) {
   TxnRequest read;
   identity_->AddTo(&read);
   AddGet(keys_->Session(session_id), read.mutable_success());
@@ -264,7 +264,7 @@ void Lister::ReadLeases(std::shared_ptr<Listing> listing, const std::string& ses
 }
 
 // One page of what is in listing->owned.
-void Lister::ReadKeys(std::shared_ptr<Listing> listing) {
+void Lister::ReadKeys(const std::shared_ptr<Listing>& listing) {
   const ListScopes scopes(listing->request, listing->owned->owner);
   listing->response.set_coverage(scopes.coverage());
   const std::vector<std::string>& all = listing->owned->keys;

@@ -46,11 +46,11 @@ class Lister {
   using OwnedPtr = std::shared_ptr<const Owned>;
 
   // Reads the ranges on, until the page is full.
-  void ListRanges(std::shared_ptr<Listing> listing);
-  void ListIncarnation(std::shared_ptr<Listing> listing);
-  void ReadLeases(std::shared_ptr<Listing> listing, const std::string& session_id);
-  void ReadKeys(std::shared_ptr<Listing> listing);
-  static void Finish(std::shared_ptr<Listing> listing, std::string next_after);
+  void ListRanges(const std::shared_ptr<Listing>& listing);
+  void ListIncarnation(const std::shared_ptr<Listing>& listing);
+  void ReadLeases(const std::shared_ptr<Listing>& listing, const std::string& session_id);
+  void ReadKeys(const std::shared_ptr<Listing>& listing);
+  static void Finish(const std::shared_ptr<Listing>& listing, const std::string& next_after);
 
   Client* const client_;
   const Keys* const keys_;

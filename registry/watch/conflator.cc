@@ -266,7 +266,7 @@ Conflator::Message Conflator::Take() {
 }
 
 Conflator::Event Conflator::TakeRest() {
-  if (const Event single = rest_->single; single != nullptr) {
+  if (Event single = rest_->single; single != nullptr) {
     const bool on_base = single->has_delta()
                              ? single->delta().base_revision() == written_.revision
                              : single->revision() == written_.revision || !written_.known;
