@@ -4,12 +4,12 @@
 // sessions, and incarnations with their ranks, and decides intents by the fencing table of
 // docs/protocol.md. Every change goes through a Transaction, which decides against the state as it
 // is plus what the transaction itself has decided so far, and touches nothing that a reader sees
-// until Commit. In between its rows are made durable; when that fails, it is dropped and the state
-// is as it was.
+// until Commit (registry/store/transaction.h). In between its rows are made durable; when that
+// fails, it is dropped and the state is as it was.
 //
 //   State::Transaction transaction(&state, now);
 //   IntentOutcome outcome = transaction.Apply(session, std::move(intent));
-//   if (storage.Write(transaction.writes()).ok()) {
+//   if (storage.Write(transaction.MakeWrites()).ok()) {
 //     MutexLock lock(&mu);                        // readers take it too
 //     CommitResult result = transaction.Commit();  // result.services: what subscribers see change
 //   }
@@ -30,9 +30,7 @@
 #define FAILBACK_REGISTRY_STORE_STATE_H_
 
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,159 +38,18 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "failback/registry/v1/registry.pb.h"
 #include "registry/model/blob.h"
-#include "registry/model/fencing.h"
 #include "registry/model/hashed_key.h"
 #include "registry/model/list_scope.h"
-#include "registry/model/shared_limit.h"
 #include "registry/store/change_log.h"
+#include "registry/store/records.h"
 #include "registry/store/sqlite/storage.h"
-#include "registry/watch/commit_result.h"
 
 namespace failback {
-
-struct Incarnation;
-class Record;
-
-struct Session {
-  int64_t row = 0;
-  std::string id;
-  Incarnation* incarnation = nullptr;
-  int64_t ttl_ms = 0;
-  bool ends_with_stream = false;
-  bool ending = false;  // in the transaction under way
-  LeaseEnd lease_end;   // if its lease ends it
-};
-
-// What one owner of incarnations has, where callers are distinguished.
-struct OwnerTotals {
-  std::string name;
-  int64_t incarnations = 0;
-  int64_t sessions = 0;
-  int64_t tombstones = 0;
-  int64_t instances = 0;
-  // How people call it, from when it was shut out until it is let in again. Changed by readers.
-  Blob revoked;
-  // By the transaction under way.
-  int64_t sessions_more = 0;
-  int64_t tombstones_more = 0;
-  int64_t instances_more = 0;
-  bool touched = false;
-};
-
-struct RecordById;
-
-struct Incarnation {
-  // As messages show it.
-  const std::string& DisplayName() const { return client_name.empty() ? name : client_name; }
-
-  uint64_t rank = 0;
-  std::string name;
-  std::string client_name;
-  std::string owner;  // empty: the one who opens it; see State::Transaction::OpenSession
-  OwnerTotals* totals = nullptr;  // of the owner; null without one
-  Session* session = nullptr;
-  int64_t last_seen_ms = 0;
-  int64_t stored_ms = 0;  // last_seen_ms as the storage has it, at most Options::seen_slack_ms ago
-  // Records whose fence or instance refers to this rank.
-  int64_t references = 0;
-  int64_t tombstones = 0;  // fences without an instance, of this rank
-  // The instances that it owns, in a list through Record::next_owned.
-  Record* first_owned = nullptr;
-  int64_t owned = 0;
-  int64_t owned_more = 0;  // by the transaction under way
-  // The same by key, from when they are first listed until there are none.
-  mutable std::unique_ptr<absl::btree_set<Record*, RecordById>> sorted_owned;
-  // While that is made: the first in the list that may be missing in it.
-  mutable Record* to_sort = nullptr;
-};
-
-// What a record holds at one revision.
-struct Version {
-  Blob instance;  // canonical bytes, as registered; null when absent
-  Blob offline;   // an operator's mark, a serialized OfflineMark; null when there is none
-  Fence fence;
-  Incarnation* owner = nullptr;  // null: detached, or absent
-  int64_t session = 0;           // row of the session that it lives in, or lived in last
-  uint64_t create_revision = 0;
-  uint64_t modify_revision = 0;
-  int64_t create_ms = 0;
-  int64_t modify_ms = 0;
-  uint32_t retention_ms = 0;  // how long the fence stays after the instance has gone
-  bool persistent = false;
-
-  bool empty() const { return !instance && fence.rank == 0 && !offline; }
-  // As listed and sent: the instance, with the mark. Null when absent.
-  Blob Shown() const;
-  // What is left when the instance goes with its session.
-  Version WithoutInstance() const;
-};
-
-struct Service;
-
-// Its key follows it in memory: who looks for a record, or sorts records, touches one place.
-class Record {
- public:
-  static Record* New(const HashedKey& key);
-  static void Delete(Record* record);
-  Record(const Record&) = delete;
-  Record& operator=(const Record&) = delete;
-
-  std::string_view key() const { return {reinterpret_cast<const char*>(this + 1), key_size_}; }
-  size_t hash() const { return hash_; }
-
-  Version version;
-  Service* service = nullptr;
-  int64_t row = 0;
-  Record* previous_owned = nullptr;
-  Record* next_owned = nullptr;
-  // Of an absent record: when its fence goes, or, without one, its mark.
-  int64_t purge_at_ms = 0;
-  uint32_t staged = 0;  // place in the transaction under way, from 1
-
- private:
-  explicit Record(const HashedKey& key)
-      : key_size_(static_cast<uint32_t>(key.text.size())), hash_(key.hash) {}
-  ~Record() = default;
-
-  const uint32_t key_size_;
-  const size_t hash_;
-};
-
-struct RecordById {
-  using is_transparent = void;
-  static std::string_view KeyOf(const Record* record) { return record->key(); }
-  static std::string_view KeyOf(std::string_view key) { return key; }
-  template <typename A, typename B>
-  bool operator()(const A& a, const B& b) const {
-    return KeyOf(a) < KeyOf(b);
-  }
-};
-
-// How many instances are in which state.
-struct StateCounts {
-  int32_t total = 0;
-  int32_t healthy = 0;
-  int32_t unhealthy = 0;
-  int32_t draining = 0;
-  int32_t offline = 0;
-  int32_t persistent = 0;
-};
-
-struct Service {
-  std::string key;  // namespace NUL service
-  absl::btree_set<Record*, RecordById> present;
-  int64_t records = 0;  // present and absent
-  // Of those present, when they were asked for since they changed last.
-  mutable StateCounts counts;
-  mutable bool counted = false;
-};
 
 struct Moment {
   int64_t unix_ms = 0;       // for people
@@ -323,6 +180,7 @@ class State {
 
  private:
   class Loader;
+  class Checker;
 
   // Goes on to make sorted_owned, by `max` instances. True when it is whole, or null as there are
   // none.
@@ -357,6 +215,9 @@ class State {
   const OwnerTotals* TotalsOf(const std::string& owner) const;
   void AddReference(uint64_t rank, int64_t change);
   void CountTombstone(uint64_t rank, int64_t change);
+  // Takes an instance out of its owner's lists, and puts one into them.
+  static void Disown(Record* record, Incarnation* owner);
+  static void Own(Record* record, Incarnation* owner);
   // `goes_on`: what stays of an absent record keeps its time.
   void SetVersion(Record* record, Version version, int64_t monotonic_ms, bool goes_on = false);
   // When the mark of an absent record goes.
@@ -386,164 +247,6 @@ class State {
   uint64_t next_rank_ = 1;
   int64_t next_record_row_ = 1;
   int64_t next_session_row_ = 1;
-};
-
-// A group of changes under way. The order of calls within a transaction is: sessions end, sessions
-// open, old fences are purged, intents are applied, marks are set.
-class State::Transaction {
- public:
-  Transaction(State* state, Moment now);
-  // Drops what was not committed.
-  ~Transaction();
-  Transaction(const Transaction&) = delete;
-  Transaction& operator=(const Transaction&) = delete;
-
-  enum class End { kExpired, kClosed };
-  // Ends a session, and removes its instances that are not persistent. Expiry leaves their fences,
-  // closing leaves none. False when the session is not known. Adds how many go to `*removed`.
-  bool EndSession(std::string_view session_id, End end, int64_t* removed = nullptr,
-                  const LeaseEnd& lease_end = {});
-
-  struct Opening {
-    std::string incarnation;
-    std::string client_name;
-    int64_t ttl_ms = 0;
-    bool ends_with_stream = false;
-    uint64_t claimed_rank = 0;  // of an earlier life of this store; 0: none
-    std::string new_session_id;
-    // Empty: callers are not distinguished. Otherwise the incarnation is this owner's from now on,
-    // for as long as it is remembered; SESSION_NOT_OWNED when it is another's.
-    std::string owner;
-  };
-  struct Opened {
-    absl::Status status;
-    std::string session_id;
-    uint64_t rank = 0;
-    bool resumed = false;
-  };
-  Opened OpenSession(Opening opening);
-
-  // Forgets fences and marks whose time has passed, of `most` records at most; of how many.
-  size_t Purge(size_t most = std::numeric_limits<size_t>::max());
-  // Forgets incarnations whose time has passed and that nothing refers to. Looks at `most` at most,
-  // in order after `place`, and returns where it stopped; nullopt when all have been looked at.
-  std::optional<EndedPlace> PurgeIncarnations(
-      EndedPlace place = {std::numeric_limits<int64_t>::min(), 0},
-      size_t most = std::numeric_limits<size_t>::max());
-
-  // What is kept under a key, as it was before the transaction; null when that is nothing.
-  const Record* Find(std::string_view key) const { return state_->FindRecord(HashedKey(key)); }
-
-  // The session with this id, if it is alive; SESSION_UNKNOWN is the caller's answer otherwise.
-  Session* FindSession(std::string_view session_id) const;
-
-  // Puts sessions in the order in which they were opened, which is by and large that of their
-  // instances in memory and in the file.
-  void InOrderOfOpening(std::vector<std::string>* session_ids) const;
-
-  // Makes room for so many intents.
-  void Reserve(size_t intents) { staged_.reserve(staged_.size() + intents); }
-
-  // Decides one intent of a session, or a detached one (`session` null).
-  IntentOutcome Apply(Session* session, Intent intent);
-
-  // Puts an operator's mark on an instance, or takes it off (`mark` null). NOT_FOUND for a mark on
-  // an instance that is not there. The same reason by the same hand again changes nothing.
-  struct Marked {
-    absl::Status status;
-    Blob mark;  // as it is now
-    bool changed = false;
-  };
-  Marked SetOffline(std::string_view key, const registry::v1::OfflineMark* mark);
-
-  // Whether there is anything to write. An empty transaction needs no commit.
-  bool empty() const;
-  // The revision after the commit.
-  uint64_t revision() const;
-
-  // The rows to write; valid until Commit or the next change.
-  WriteSet MakeWrites() const;
-
-  CommitResult Commit();
-
- private:
-  struct Staged {
-    Record* record;
-    Version version;
-    bool goes_on;  // edited quietly only
-  };
-
-  static const Version& None();
-  const Version& Current(const Record* record) const;
-  // The version to change; stages the record, and with it a new revision.
-  Version& Edit(Record* record);
-  // The same for an absent record of which something goes: no new revision, and what stays keeps
-  // its time.
-  Version& EditQuietly(Record* record);
-  Version& Stage(Record* record, bool goes_on);
-  void SetOwner(Version& version, Incarnation* owner);
-  void RemoveInstance(Version& version);
-  IntentOutcome ApplyInSession(const Session& session, const HashedKey& key, Intent& intent);
-  IntentOutcome ApplyDetached(const HashedKey& key, Intent& intent);
-  // `record`, or, when it is null, a new one under `key`.
-  Record* Made(Record* record, const HashedKey& key);
-  absl::Status CheckLimits(const Version& current, const Incarnation* owner) const;
-  // Whether one incarnation more may be remembered; counts it.
-  absl::Status CheckRoom(const std::string& owner);
-  // Whether a key may be kept of which there is no record; counts a fence without an instance.
-  absl::Status CheckNewKey(const Incarnation& incarnation, bool registers);
-  uint32_t RetentionOf(const Session& session) const;
-  // Whether what the storage knows of when it was seen is too old.
-  bool MustStoreSeen(const Incarnation& incarnation) const;
-  ChangeLog::Entry ChangeOf(const Version& before, const Version& after) const;
-  // Another name for an incarnation; the history keeps the one before.
-  void Rename(Incarnation* incarnation, const std::string& client_name);
-  // Whether a record's row in the storage says `after` too, without the row of its session.
-  static bool GoesWithSession(const Version& before, const Version& after);
-  void PutInstance(Version& version, Intent& intent, Incarnation* owner, int64_t session_row);
-  void CountDetached(const Version& version, int64_t change) {
-    if (version.instance && version.owner == nullptr) detached_more_ += change;
-  }
-  OwnerTotals* Touched(OwnerTotals* totals);
-  // With what the transaction has decided. Nullopt: the owner has no name.
-  std::optional<int64_t> IncarnationsOf(const std::string& owner) const;
-  std::optional<int64_t> SessionsOf(const std::string& owner) const;
-  void Finish();
-
-  State* const state_;
-  const Moment now_;
-  bool new_revision_ = false;
-  bool finished_ = false;
-  std::vector<Staged> staged_;
-  std::vector<Record*> created_;
-  std::vector<Incarnation*> touched_;         // have owned_more
-  std::vector<OwnerTotals*> touched_owners_;  // have something more
-  int64_t new_tombstones_ = 0;                // of keys that were not known
-  std::vector<std::unique_ptr<Session>> opened_;
-  // Sessions that are alive and were opened again, with the settings of the newest opening.
-  struct Resumed {
-    Session* session;
-    Opening settings;
-  };
-  std::vector<Resumed> resumed_;
-  absl::flat_hash_map<std::string, size_t> opened_by_incarnation_;  // index in opened_
-  std::vector<std::unique_ptr<Incarnation>> new_incarnations_;
-  absl::flat_hash_set<uint64_t> new_ranks_;
-  OwnerCounts new_incarnations_of_;
-  OwnerCounts new_sessions_of_;
-  // Incarnations that have sessions again, under these names.
-  struct Reopened {
-    Incarnation* incarnation;
-    std::string client_name;
-    std::string owner;
-  };
-  std::vector<Reopened> reopened_;
-  std::vector<Session*> ended_;
-  std::vector<Incarnation*> forgotten_;
-  int64_t instances_more_ = 0;
-  int64_t detached_more_ = 0;
-  uint64_t next_rank_;
-  int64_t next_session_row_;
 };
 
 }  // namespace failback

@@ -14,8 +14,8 @@
 #include "registry/model/errors.h"
 #include "registry/model/fencing.h"
 #include "registry/registry.h"
-#include "registry/store/state.h"
 #include "registry/store/store_registry.h"
+#include "registry/store/transaction.h"
 #include "registry/watch/subscription_hub.h"
 
 namespace failback {

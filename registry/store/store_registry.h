@@ -61,7 +61,7 @@
 #include "registry/store/leases.h"
 #include "registry/store/sqlite/durability.h"
 #include "registry/store/sqlite/storage.h"
-#include "registry/store/state.h"
+#include "registry/store/transaction.h"
 #include "registry/watch/subscription_hub.h"
 #include "retry/executor.h"
 #include "retry/hashed_wheel_timer.h"

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
-#include "registry/store/state.h"
+#include "registry/store/transaction.h"
 #include "tests/registry/store/fake_storage.h"
 #include "tests/util/seeded_random.h"
 

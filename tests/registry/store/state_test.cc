@@ -1,5 +1,3 @@
-#include "registry/store/state.h"
-
 #include <functional>
 #include <limits>
 #include <map>
@@ -13,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
+#include "registry/store/transaction.h"
 #include "tests/registry/store/fake_storage.h"
 
 namespace failback {
