@@ -44,10 +44,10 @@ void Marks::Set(const SetOfflineRequest& request, Callback<SetOfflineResponse> d
   marking->request = request;
   marking->done = std::move(done);
   marking->canonical = CanonicalKey(request.key());
-  Read(std::move(marking));
+  Read(marking);
 }
 
-void Marks::Read(std::shared_ptr<Marking> marking) {
+void Marks::Read(const std::shared_ptr<Marking>& marking) {
   if (++marking->tries > kMaxTries) {
     return std::move(marking->done)(
         absl::AbortedError("other hands change the same instance all the time"));
@@ -87,7 +87,7 @@ void Marks::Read(std::shared_ptr<Marking> marking) {
   });
 }
 
-void Marks::Write(std::shared_ptr<Marking> marking) {
+void Marks::Write(const std::shared_ptr<Marking>& marking) {
   const std::string mark = keys_->Mark(marking->canonical);
   TxnRequest write;
   CompareModified(mark, marking->mark_revision, &write);

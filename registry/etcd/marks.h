@@ -36,8 +36,8 @@ class Marks {
  private:
   struct Marking;
 
-  void Read(std::shared_ptr<Marking> marking);
-  void Write(std::shared_ptr<Marking> marking);
+  void Read(const std::shared_ptr<Marking>& marking);
+  void Write(const std::shared_ptr<Marking>& marking);
 
   Client* const client_;
   const Keys* const keys_;

@@ -99,7 +99,7 @@ void OperatorView::StartReading() {
   ReadMore(std::make_shared<Contents>(), keys_->AllInstances().begin);
 }
 
-void OperatorView::ReadMore(std::shared_ptr<Contents> contents, std::string begin) {
+void OperatorView::ReadMore(const std::shared_ptr<Contents>& contents, std::string begin) {
   client_->Range(PageOf(std::move(begin), keys_->AllInstances()),
                  [this, contents](absl::StatusOr<RangeResponse> page) {
                    if (!page.ok()) return FinishReading(page.status());
@@ -193,7 +193,7 @@ void OperatorView::ListSessions(const ListSessionsRequest& request,
   });
 }
 
-void OperatorView::ReadSessions(std::shared_ptr<SessionListing> listing, std::string begin) {
+void OperatorView::ReadSessions(const std::shared_ptr<SessionListing>& listing, std::string begin) {
   client_->Range(PageOf(std::move(begin), keys_->Sessions()),
                  [this, listing](absl::StatusOr<RangeResponse> page) {
                    if (!page.ok()) return std::move(listing->done)(page.status());
@@ -224,7 +224,7 @@ void OperatorView::SelectSessions(const std::shared_ptr<SessionListing>& listing
   ReadLeases(listing, 0);
 }
 
-void OperatorView::ReadLeases(std::shared_ptr<SessionListing> listing, int begin) {
+void OperatorView::ReadLeases(const std::shared_ptr<SessionListing>& listing, int begin) {
   const int end = std::min(begin + kLeasesAtOnce, listing->response.sessions_size());
   if (begin == end) return std::move(listing->done)(std::move(listing->response));
   auto gather = std::make_shared<Gather>([this, listing, end](const absl::Status& status) {
@@ -277,10 +277,10 @@ void OperatorView::Describe(const InstanceKey& key, Callback<InstanceDescription
   description->key = key;
   description->canonical = CanonicalKey(key);
   description->done = std::move(done);
-  ReadVersion(std::move(description), 0);
+  ReadVersion(description, 0);
 }
 
-void OperatorView::ReadVersion(std::shared_ptr<Description> description, int64_t before) {
+void OperatorView::ReadVersion(const std::shared_ptr<Description>& description, int64_t before) {
   RangeRequest read;
   read.set_key(keys_->Instance(description->canonical));
   if (before > 0) {
@@ -326,7 +326,7 @@ void OperatorView::ReadVersion(std::shared_ptr<Description> description, int64_t
       });
 }
 
-void OperatorView::ReadOwner(std::shared_ptr<Description> description) {
+void OperatorView::ReadOwner(const std::shared_ptr<Description>& description) {
   const std::string& owner = description->result.instance().record().incarnation();
   if (owner.empty()) return FinishDescription(description);
   RangeRequest read;
@@ -345,7 +345,7 @@ void OperatorView::ReadOwner(std::shared_ptr<Description> description) {
   });
 }
 
-void OperatorView::ReadOwnersLeases(std::shared_ptr<Description> description,
+void OperatorView::ReadOwnersLeases(const std::shared_ptr<Description>& description,
                                     const mvccpb::KeyValue& kv) {
   SessionRecord record;
   if (!record.ParseFromString(kv.value()) || record.leases_size() == 0) {

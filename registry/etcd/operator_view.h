@@ -76,21 +76,22 @@ class OperatorView {
 
   void ReadContents(Client::Done<ContentsPtr> done);
   void StartReading();
-  void ReadMore(std::shared_ptr<Contents> contents, std::string after);
+  void ReadMore(const std::shared_ptr<Contents>& contents, std::string after);
   void Take(const mvccpb::KeyValue& kv, Contents* contents) const;
   // Counts the last instance. `mark` may be null.
   static void TakeLast(const mvccpb::KeyValue* mark, Contents* contents);
   void FinishReading(const absl::StatusOr<ContentsPtr>& contents);
 
-  void ReadSessions(std::shared_ptr<SessionListing> listing, std::string begin);
+  void ReadSessions(const std::shared_ptr<SessionListing>& listing, std::string begin);
   void SelectSessions(const std::shared_ptr<SessionListing>& listing);
   // Of the sessions selected, from the one at `begin` on.
-  void ReadLeases(std::shared_ptr<SessionListing> listing, int begin);
+  void ReadLeases(const std::shared_ptr<SessionListing>& listing, int begin);
 
   // The version of the key that held before `before`; without a limit when that is 0.
-  void ReadVersion(std::shared_ptr<Description> description, int64_t before);
-  void ReadOwner(std::shared_ptr<Description> description);
-  void ReadOwnersLeases(std::shared_ptr<Description> description, const mvccpb::KeyValue& kv);
+  void ReadVersion(const std::shared_ptr<Description>& description, int64_t before);
+  void ReadOwner(const std::shared_ptr<Description>& description);
+  void ReadOwnersLeases(const std::shared_ptr<Description>& description,
+                        const mvccpb::KeyValue& kv);
   static void FinishDescription(const std::shared_ptr<Description>& description);
 
   Client* const client_;

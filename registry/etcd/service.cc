@@ -71,8 +71,8 @@ void Services::Service::Load() {
 }
 
 // The pages after the first, of the same revision.
-void Services::Service::LoadMore(std::shared_ptr<Contents> contents, int64_t revision,
-                                 std::string after, Store store) {
+void Services::Service::LoadMore(const std::shared_ptr<Contents>& contents, int64_t revision,
+                                 const std::string& after, const Store& store) {
   RangeRequest read;
   read.set_key(after + '\0');
   read.set_range_end(range_.end);
@@ -106,7 +106,7 @@ Services::Service::Held Services::Service::Kept(StoredRecord record) const {
   return {std::move(record.instance), record.fence().rank};
 }
 
-void Services::Service::OnLoaded(Contents contents, int64_t revision, const Store& store) {
+void Services::Service::OnLoaded(Contents&& contents, int64_t revision, const Store& store) {
   const std::shared_ptr<SubscriptionHub> hub = services_->Hub(store.epoch);
   if (hub == nullptr) return OnLoadFailed(absl::UnavailableError("etcd has begun a new epoch"));
   SubscriptionHub::Deliveries deliveries;

@@ -88,12 +88,12 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
     SteadyTime absent;  // since when, as far as is known here
   };
 
-  void LoadMore(std::shared_ptr<Contents> contents, int64_t revision, std::string after,
-                Store store);
+  void LoadMore(const std::shared_ptr<Contents>& contents, int64_t revision,
+                const std::string& after, const Store& store);
   void Take(const mvccpb::KeyValue& kv, Contents* contents) const;
   // What the copy has of an instance: of a namespace only that it is there.
   Held Kept(StoredRecord record) const;
-  void OnLoaded(Contents contents, int64_t revision, const Store& store);
+  void OnLoaded(Contents&& contents, int64_t revision, const Store& store);
   void OnLoadFailed(const absl::Status& status);
   // An instance is as its owner said now, or its mark is; null: not there.
   void SetInstance(const std::string& key, Held held, Blobs* before)
@@ -125,11 +125,12 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   // False when too many positions are being looked into.
   bool Resume(const std::shared_ptr<Stream>& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReadLater(uint64_t position, absl::Duration delay, int tries);
-  void ReadAt(uint64_t position, std::shared_ptr<Contents> contents, std::string begin, int tries);
+  void ReadAt(uint64_t position, const std::shared_ptr<Contents>& contents, std::string begin,
+              int tries);
   // Null: it cannot be read.
   void OnReadAt(uint64_t position, Contents* contents, int tries);
   // What has changed since the service was as `then`.
-  std::vector<InstanceChange> MissedSince(Contents then) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<InstanceChange> MissedSince(Contents&& then) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ResumeWith(const std::shared_ptr<Stream>& stream, const std::vector<InstanceChange>& missed,
                   SubscriptionHub::Deliveries* deliveries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -89,7 +89,7 @@ void Services::Service::ReadLater(uint64_t position, absl::Duration delay, int t
   });
 }
 
-void Services::Service::ReadAt(uint64_t position, std::shared_ptr<Contents> contents,
+void Services::Service::ReadAt(uint64_t position, const std::shared_ptr<Contents>& contents,
                                std::string begin, int tries) {
   RangeRequest read;
   read.set_key(std::move(begin));
@@ -134,7 +134,7 @@ void Services::Service::OnReadAt(uint64_t position, Contents* contents, int trie
   SubscriptionHub::Deliver(deliveries);
 }
 
-std::vector<InstanceChange> Services::Service::MissedSince(Contents then) const {
+std::vector<InstanceChange> Services::Service::MissedSince(Contents&& then) const {
   Blobs before;
   for (auto& [key, held] : then.instances) before[key] = std::move(held.instance);
   for (const auto& [key, mark] : then.marks) {

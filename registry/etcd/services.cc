@@ -76,7 +76,7 @@ absl::Status Services::Unsubscribe(const UnsubscribeRequest& request) {
   const std::shared_ptr<SubscriptionHub> hub = epoch == 0 ? nullptr : Hub(epoch);
   if (hub == nullptr) return absl::OkStatus();
   SubscriptionHub::Deliveries deliveries;
-  const absl::Status status = hub->Unsubscribe(request, &deliveries);
+  absl::Status status = hub->Unsubscribe(request, &deliveries);
   SubscriptionHub::Deliver(deliveries);
   return status;
 }

@@ -38,7 +38,7 @@ void Sessions::TakeRoom(const SessionPtr& session, int64_t keys, Client::Done<in
     MutexLock lock(&session->mu);
     lease = FindRoom(&session->leases, keys, options_.keys_per_lease);
     if (lease == 0) {
-      session->waiting.push_back({keys, std::move(done)});
+      session->waiting.push_back({keys, std::exchange(done, nullptr)});
       if (std::exchange(session->growing, true)) return;
     }
   }
@@ -67,7 +67,7 @@ void Sessions::Count(const SessionPtr& session, absl::AnyInvocable<void(absl::St
     }
     if (!recent) session->counted = now;
   }
-  ReadCounts(session, std::move(leases), std::move(done));
+  ReadCounts(session, leases, std::move(done));
 }
 
 void Sessions::GiveRoom(const SessionPtr& session, int64_t lease, int64_t keys) {
@@ -94,7 +94,7 @@ SessionRecord Sessions::RecordOf(const Session& session) {
 }
 
 // Leases that another server has filled may have room; then new ones are granted.
-void Sessions::Grow(SessionPtr session) {
+void Sessions::Grow(const SessionPtr& session) {
   std::vector<int64_t> uncounted;
   int64_t wanted = 0;
   {
@@ -109,7 +109,7 @@ void Sessions::Grow(SessionPtr session) {
                                               static_cast<int64_t>(session->leases.size()) / 4),
                             1, kMostAtOnce);
   }
-  if (!uncounted.empty()) return CountLeases(std::move(session), std::move(uncounted));
+  if (!uncounted.empty()) return CountLeases(session, uncounted);
   const auto granted = std::make_shared<std::vector<int64_t>>();
   const auto granted_mu = std::make_shared<Mutex>();
   auto gather = std::make_shared<Gather>([this, session, granted](const absl::Status& status) {
@@ -130,12 +130,12 @@ void Sessions::Grow(SessionPtr session) {
   }
 }
 
-void Sessions::CountLeases(SessionPtr session, std::vector<int64_t> uncounted) {
-  ReadCounts(session, std::move(uncounted),
+void Sessions::CountLeases(const SessionPtr& session, const std::vector<int64_t>& uncounted) {
+  ReadCounts(session, uncounted,
              [this, session](const absl::Status& status) { Grown(session, status); });
 }
 
-void Sessions::ReadCounts(const SessionPtr& session, std::vector<int64_t> uncounted,
+void Sessions::ReadCounts(const SessionPtr& session, const std::vector<int64_t>& uncounted,
                           absl::AnyInvocable<void(absl::Status) &&> done) {
   auto gather = std::make_shared<Gather>(std::move(done));
   for (const int64_t lease : uncounted) {
@@ -227,7 +227,7 @@ void Sessions::Grown(SessionPtr session, const absl::Status& status) {
   }
   for (auto& [done, lease] : served) std::move(done)(lease);
   for (Session::Waiter& waiter : failed) std::move(waiter.done)(status);
-  if (grow) Grow(std::move(session));
+  if (grow) Grow(session);
 }
 
 }  // namespace etcd

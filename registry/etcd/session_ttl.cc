@@ -33,7 +33,7 @@ constexpr absl::Duration kRenewInterval = absl::Milliseconds(500);
 
 }  // namespace
 
-void Sessions::Retime(SessionPtr session, absl::Duration ttl, int tries,
+void Sessions::Retime(const SessionPtr& session, absl::Duration ttl, int tries,
                       absl::AnyInvocable<void(absl::Status) &&> done) {
   etcdserverpb::LeaseGrantRequest grant;
   grant.set_ttl(LeaseSeconds(ttl));
@@ -154,7 +154,7 @@ void Sessions::MoveNext(std::shared_ptr<Move> move) {
       });
 }
 
-void Sessions::ReadToMove(std::shared_ptr<Move> move, std::vector<std::string> keys) {
+void Sessions::ReadToMove(const std::shared_ptr<Move>& move, std::vector<std::string> keys) {
   TxnRequest read;
   for (std::string& key : keys) AddGet(std::move(key), read.mutable_success());
   client_->Txn(std::move(read), [this, move](absl::StatusOr<TxnResponse> response) {

@@ -112,7 +112,7 @@ void Sessions::Finish(Opening* opening, Opened opened) {
   std::move(opening->done)(std::move(opened));
 }
 
-void Sessions::ReadIncarnation(std::shared_ptr<Opening> opening) {
+void Sessions::ReadIncarnation(const std::shared_ptr<Opening>& opening) {
   if (++opening->tries > kMaxTries) return opening->Fail(Contended());
   RangeRequest read;
   read.set_key(keys_->Incarnation(opening->request.incarnation()));
@@ -151,7 +151,7 @@ void Sessions::ReadIncarnation(std::shared_ptr<Opening> opening) {
 
 // It may not when another incarnation has it: by claiming it, or as its key was created at that
 // revision.
-void Sessions::CheckClaim(std::shared_ptr<Opening> opening) {
+void Sessions::CheckClaim(const std::shared_ptr<Opening>& opening) {
   const uint64_t rank = opening->request.rank();
   TxnRequest read;
   AddGet(keys_->Rank(rank), read.mutable_success());
@@ -172,41 +172,41 @@ void Sessions::CheckClaim(std::shared_ptr<Opening> opening) {
   });
 }
 
-void Sessions::ReadSession(std::shared_ptr<Opening> opening, const std::string& session_id) {
+void Sessions::ReadSession(const std::shared_ptr<Opening>& opening, const std::string& session_id) {
   RangeRequest read;
   read.set_key(keys_->Session(session_id));
-  client_->Range(std::move(read),
-                 [this, opening, session_id](absl::StatusOr<RangeResponse> response) {
-                   if (!response.ok()) return opening->Fail(response.status());
-                   if (response->kvs_size() == 0) {
-                     Forget(session_id);
-                     return GrantLeases(opening);
-                   }
-                   if (!MayResumeSession(session_id, opening->request.owner())) {
-                     return opening->Fail(SessionNotOwned());
-                   }
-                   Opened opened;
-                   opened.session = Adopt(session_id, response->kvs(0));
-                   opened.store = opening->store;
-                   opened.resumed = true;
-                   if (opened.session == nullptr) return GrantLeases(opening);
-                   const SessionPtr session = opened.session;
-                   if (session->ttl() == opening->ttl) {
-                     return Finish(opening.get(), std::move(opened));
-                   }
-                   Retime(session, opening->ttl, 0, [this, opening, opened](absl::Status status) {
-                     // It has ended just now.
-                     if (ReasonOf(status) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
-                       return ReadIncarnation(opening);
-                     }
-                     if (!status.ok()) return opening->Fail(status);
-                     Finish(opening.get(), opened);
-                   });
-                 });
+  client_->Range(
+      std::move(read), [this, opening, session_id](absl::StatusOr<RangeResponse> response) {
+        if (!response.ok()) return opening->Fail(response.status());
+        if (response->kvs_size() == 0) {
+          Forget(session_id);
+          return GrantLeases(opening);
+        }
+        if (!MayResumeSession(session_id, opening->request.owner())) {
+          return opening->Fail(SessionNotOwned());
+        }
+        Opened opened;
+        opened.session = Adopt(session_id, response->kvs(0));
+        opened.store = opening->store;
+        opened.resumed = true;
+        if (opened.session == nullptr) return GrantLeases(opening);
+        const SessionPtr session = opened.session;
+        if (session->ttl() == opening->ttl) {
+          return Finish(opening.get(), std::move(opened));
+        }
+        Retime(session, opening->ttl, 0, [this, opening, opened](const absl::Status& status) {
+          // It has ended just now.
+          if (ReasonOf(status) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
+            return ReadIncarnation(opening);
+          }
+          if (!status.ok()) return opening->Fail(status);
+          Finish(opening.get(), opened);
+        });
+      });
 }
 
 // One lease for the session; one for the incarnation, which has a day again.
-void Sessions::GrantLeases(std::shared_ptr<Opening> opening) {
+void Sessions::GrantLeases(const std::shared_ptr<Opening>& opening) {
   if (opening->limits == nullptr) {
     if (limits_->Reserve(Limits::kSessions, 1) == 0) {
       return opening->Fail(limits_->Reached(Limits::kSessions));
@@ -232,7 +232,7 @@ void Sessions::GrantLeases(std::shared_ptr<Opening> opening) {
                       });
 }
 
-void Sessions::Create(std::shared_ptr<Opening> opening) {
+void Sessions::Create(const std::shared_ptr<Opening>& opening) {
   const std::string session_id = NewSessionId(opening->request.owner());
   SessionRecord session;
   session.set_incarnation(opening->request.incarnation());
@@ -401,8 +401,9 @@ void Sessions::RenewLeases(SessionPtr session, Store store, uint64_t revision,
     std::vector<int64_t> leases ABSL_GUARDED_BY(mu);
   };
   const auto lost = std::make_shared<Lost>();
-  auto gather = std::make_shared<Gather>(
-      [this, session, store, revision, lost, done = std::move(done)](absl::Status status) mutable {
+  auto gather =
+      std::make_shared<Gather>([this, session, store, revision, lost,
+                                done = std::move(done)](const absl::Status& status) mutable {
         std::vector<int64_t> gone;
         {
           MutexLock lock(&lost->mu);
@@ -461,7 +462,7 @@ void Sessions::End(const SessionPtr& session, absl::AnyInvocable<void(absl::Stat
   CompareCreated(key, session->create_revision, &write);
   AddDelete(key, write.mutable_success());
   client_->Txn(std::move(write), [this, session, done = std::move(done)](
-                                     absl::StatusOr<TxnResponse> response) mutable {
+                                     const absl::StatusOr<TxnResponse>& response) mutable {
     if (!response.ok()) return std::move(done)(response.status());
     Forget(session->id);
     std::move(done)(SessionUnknown());
@@ -514,7 +515,7 @@ void Sessions::NoteClosed(const std::string& session_id, const SessionRecord& re
   CompareLease(key, record.incarnation_lease(), &write);
   AddPut(key, incarnation.SerializeAsString(), record.incarnation_lease(), write.mutable_success());
   client_->Txn(std::move(write), [this, session_id, record, done = std::move(done)](
-                                     absl::StatusOr<TxnResponse> response) mutable {
+                                     const absl::StatusOr<TxnResponse>& response) mutable {
     // An etcd that is full takes no put, and ends leases all the same.
     if (IsTransient(response.status())) return std::move(done)(response.status());
     RevokeLeases(session_id, record, std::move(done));
@@ -526,7 +527,7 @@ void Sessions::RevokeLeases(const std::string& session_id, const SessionRecord& 
   // The first lease has the session's key: it goes last, so that what fails on the way can be
   // repeated.
   auto last = [this, session_id, first = record.leases(0),
-               done = std::move(done)](absl::Status status) mutable {
+               done = std::move(done)](const absl::Status& status) mutable {
     if (!status.ok()) return std::move(done)(status);
     LeaseRevokeRequest revoke;
     revoke.set_id(first);

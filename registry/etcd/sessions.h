@@ -164,12 +164,12 @@ class Sessions {
   struct Opening;
 
   void Finish(Opening* opening, Opened opened);
-  void ReadIncarnation(std::shared_ptr<Opening> opening);
+  void ReadIncarnation(const std::shared_ptr<Opening>& opening);
   // Whether the rank that the incarnation says it had may be its own again.
-  void CheckClaim(std::shared_ptr<Opening> opening);
-  void ReadSession(std::shared_ptr<Opening> opening, const std::string& session_id);
-  void GrantLeases(std::shared_ptr<Opening> opening);
-  void Create(std::shared_ptr<Opening> opening);
+  void CheckClaim(const std::shared_ptr<Opening>& opening);
+  void ReadSession(const std::shared_ptr<Opening>& opening, const std::string& session_id);
+  void GrantLeases(const std::shared_ptr<Opening>& opening);
+  void Create(const std::shared_ptr<Opening>& opening);
   void Revoke(int64_t lease);
   void NoteClosed(const std::string& session_id, const failback::etcd::v1::SessionRecord& record,
                   Client::Done<uint64_t> done);
@@ -186,20 +186,20 @@ class Sessions {
 
   // Gives a session another TTL: its key, and what comes, is on new leases from now on, and what
   // there is is moved to them in the background.
-  void Retime(SessionPtr session, absl::Duration ttl, int tries,
+  void Retime(const SessionPtr& session, absl::Duration ttl, int tries,
               absl::AnyInvocable<void(absl::Status) &&> done);
   struct Move;
   void MoveRetiring(SessionPtr session);
   void MoveNext(std::shared_ptr<Move> move);
-  void ReadToMove(std::shared_ptr<Move> move, std::vector<std::string> keys);
+  void ReadToMove(const std::shared_ptr<Move>& move, std::vector<std::string> keys);
   void WriteMoved(std::shared_ptr<Move> move, std::vector<mvccpb::KeyValue> moved, int64_t lease);
   void DropRetired(std::shared_ptr<Move> move);
   static void EndMove(const std::shared_ptr<Move>& move);
 
-  void Grow(SessionPtr session);
-  void ReadCounts(const SessionPtr& session, std::vector<int64_t> leases,
+  void Grow(const SessionPtr& session);
+  void ReadCounts(const SessionPtr& session, const std::vector<int64_t>& leases,
                   absl::AnyInvocable<void(absl::Status) &&> done);
-  void CountLeases(SessionPtr session, std::vector<int64_t> uncounted);
+  void CountLeases(const SessionPtr& session, const std::vector<int64_t>& uncounted);
   void AddLeases(SessionPtr session, std::vector<int64_t> leases, int tries);
   void Grown(SessionPtr session, const absl::Status& status);
 

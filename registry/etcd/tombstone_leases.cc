@@ -21,7 +21,7 @@ void TombstoneLeases::Take(absl::Duration retention, int64_t keys, Client::Done<
       entry.keys += keys;
       lease = entry.lease;
     } else {
-      entry.waiting.push_back({keys, std::move(done)});
+      entry.waiting.push_back({keys, std::exchange(done, nullptr)});
       if (std::exchange(entry.granting, true)) return;
     }
   }
