@@ -244,7 +244,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     failback.on_event = [weak = weak_from_this()](const IntentEvent& event) {
       if (auto self = weak.lock()) self->OnEvent(event);
     };
-    auto registry = FailbackGroup::Create(*std::move(upstreams), std::move(failback));
+    auto registry = FailbackGroup::Create(*std::move(upstreams), failback);
     if (!registry.ok()) return registry.status();
     registry_ = *std::move(registry);
     return absl::OkStatus();

@@ -204,7 +204,7 @@ absl::Status AgentDaemon::OpenUpstreams() {
   options.on_event = [this](const IntentEvent& event) { OnEvent(event); };
   client_name_ = options.client_name;
   max_subscriptions_ = options.max_subscriptions;
-  auto registry = FailbackGroup::Create(*std::move(upstreams), std::move(options));
+  auto registry = FailbackGroup::Create(*std::move(upstreams), options);
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
   return absl::OkStatus();

@@ -204,7 +204,7 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
 // --- Life.
 
 absl::StatusOr<std::unique_ptr<FailbackGroup>> FailbackGroup::Create(
-    std::vector<Upstream> upstreams, FailbackRegistry::Options options) {
+    std::vector<Upstream> upstreams, const FailbackRegistry::Options& options) {
   if (options.timer == nullptr) return absl::InvalidArgumentError("timer: is required");
   if (upstreams.empty()) return absl::InvalidArgumentError("upstreams: names none");
   if (upstreams.size() > kMaxUpstreams) {
@@ -648,7 +648,8 @@ absl::StatusOr<int64_t> FailbackGroup::Cancel(const agent::v1::PendingSelector& 
 void FailbackGroup::WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done) {
   const auto members = members_;
   auto gather = std::make_shared<Gather<bool>>(
-      members->size(), [done = std::move(done)](std::vector<absl::StatusOr<bool>> answers) mutable {
+      members->size(),
+      [done = std::move(done)](const std::vector<absl::StatusOr<bool>>& answers) mutable {
         for (const auto& answer : answers) {
           if (!answer.ok()) return std::move(done)(answer.status());
         }
@@ -666,7 +667,7 @@ void FailbackGroup::Drain(absl::Duration deadline, Callback<agent::v1::DrainResp
   using agent::v1::DrainResponse;
   auto gather = std::make_shared<Gather<DrainResponse>>(
       members->size(),
-      [done = std::move(done)](std::vector<absl::StatusOr<DrainResponse>> answers) mutable {
+      [done = std::move(done)](const std::vector<absl::StatusOr<DrainResponse>>& answers) mutable {
         DrainResponse sum;
         for (const auto& answer : answers) {
           if (!answer.ok()) return std::move(done)(answer.status());

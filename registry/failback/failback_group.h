@@ -73,8 +73,8 @@ class FailbackGroup final : public Registry {
   // `options` are those of each upstream, but for upstream_name; state_dir is the group's, with a
   // folder for each. Errors as of FailbackRegistry::Create, and INVALID_ARGUMENT for no upstream,
   // too many, or two of the same name.
-  static absl::StatusOr<std::unique_ptr<FailbackGroup>> Create(std::vector<Upstream> upstreams,
-                                                               FailbackRegistry::Options options);
+  static absl::StatusOr<std::unique_ptr<FailbackGroup>> Create(
+      std::vector<Upstream> upstreams, const FailbackRegistry::Options& options);
   ~FailbackGroup() override;
 
   // Registry.

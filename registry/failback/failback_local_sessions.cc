@@ -115,7 +115,10 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
     LocalSession* const known = response.resumed() ? it->second.get() : nullptr;
     const std::string former =
         known == nullptr ? former_owners_.OwnerOf(request.incarnation(), NowNanos()) : "";
-    if (!former.empty() && !request.owner().empty() && former != request.owner()) {
+    const bool is_anothers =
+        known != nullptr ? !MayResumeSession(known->id, request.owner())
+                         : !former.empty() && !request.owner().empty() && former != request.owner();
+    if (is_anothers) {
       refused = SessionNotOwned();
     } else if (known == nullptr) {
       refused = CheckRoom(static_cast<int64_t>(sessions_.size()), options_.max_sessions,
@@ -128,8 +131,6 @@ void FailbackRegistry::Core::OpenSession(const OpenSessionRequest& request,
             SharedLimit{"local sessions", "limits.sessions", options_.max_sessions, kOwnersShare}
                 .Check(0, own);
       }
-    } else if (!MayResumeSession(known->id, request.owner())) {
-      refused = SessionNotOwned();
     }
     if (refused.ok()) {
       LocalSession* const session = known != nullptr ? known : NewSession(request);

@@ -360,7 +360,7 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
     if (drained_.has_value()) {
       answer = *drained_;
     } else if (drain_ == nullptr && !closed_) {
-      drain_ = std::move(drain);
+      drain_ = std::exchange(drain, nullptr);
       drain_->deadline = After(deadline, [](Core* core, Deferred* deferred) {
         core->mu_.AssertHeld();
         if (core->drain_ == nullptr) return;

@@ -108,7 +108,7 @@ absl::Status IntentJournal::WaitForDatabase() {
   const int64_t end = clock->NowNanos() + absl::ToInt64Nanoseconds(options_.patience);
   bool logged = false;
   while (true) {
-    const absl::Status status = OpenDatabase();
+    absl::Status status = OpenDatabase();
     if (status.ok()) return status;
     Close();
     const absl::Duration left = absl::Nanoseconds(end - clock->NowNanos());
@@ -537,8 +537,7 @@ absl::Status IntentJournal::WriteRows(const Batch& batch) {
     return row.second.has_value() && row.second->given_up;
   });
   if (cancelled) {
-    const absl::Status status =
-        db_->Execute(absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
+    absl::Status status = db_->Execute(absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
     if (!status.ok()) return status;
   }
   for (const auto& [row, intent] : batch.rows) {

@@ -29,7 +29,7 @@ std::vector<std::string> LastKnownSets::Put(const std::string& selector, std::st
 LastKnownSets::Set LastKnownSets::Take(const std::string& selector) {
   const auto place = places_.find(selector);
   if (place == places_.end()) return nullptr;
-  const Set set = place->second->set;
+  Set set = place->second->set;
   Erase(place->second);
   return set;
 }

@@ -91,7 +91,7 @@ class LargeSetsTest : public testing::Test {
     FailbackRegistry::Options options;
     options.timer = timer_.get();
     options.state_dir = folder_.File("state");
-    auto group = FailbackGroup::Create(std::move(upstreams), std::move(options));
+    auto group = FailbackGroup::Create(std::move(upstreams), options);
     ASSERT_TRUE(group.ok()) << group.status();
     group_ = *std::move(group);
     RegistryServer::Options server_options;
