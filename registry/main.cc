@@ -31,7 +31,6 @@
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "gateway/xds/ads_service.h"
 #include "registry/base/log.h"
-#include "registry/encoded_registrar.h"
 #include "registry/etcd/etcd_registry.h"
 #include "registry/etcd_admin.h"
 #include "registry/etcd_metrics.h"
@@ -184,7 +183,6 @@ absl::Status RegistryDaemon::Serve() {
   RegistryServer::Options options = ToServerOptions(config_, timer_.get(), loader_);
   options.credentials = security_->credentials();
   options.access = security_->access();
-  options.encoded = registry_->encoded();
   if (const auto* store = dynamic_cast<const StoreRegistry*>(registry_.get())) {
     options.stream_sessions = store->StreamSessions();
   }

@@ -38,11 +38,11 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "registry/model/batch.h"
 #include "registry/model/messages.h"
 
 namespace failback {
 
-class EncodedRegistrar;
 class LazySnapshot;
 
 template <typename Response>
@@ -91,9 +91,14 @@ class Registry {
   virtual void CloseSession(const CloseSessionRequest& request,
                             Callback<CloseSessionResponse> done) = 0;
 
-  virtual void Register(const RegisterRequest& request, Callback<RegisterResponse> done) = 0;
+  // Carries out a batch, which is all of registrations or all of deregistrations. An error is that
+  // of the batch as a whole; else there is a result for each intent, or none (BatchResult).
+  virtual void Write(Batch batch, Callback<BatchResult> done) = 0;
 
-  virtual void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) = 0;
+  // The same of messages: a batch is made of the request, and a response with all results of what
+  // has become of it.
+  void Register(const RegisterRequest& request, Callback<RegisterResponse> done);
+  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done);
 
   // Errors, bad requests included, are reported through OnEnd, possibly before this returns. Never
   // null.
@@ -117,10 +122,6 @@ class Registry {
   // and not after the registry's destructor has returned. Registries without a connection never
   // call.
   virtual void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) {}
-
-  // This registry's way in for Registers as they came (registry/encoded_registrar.h), as long-lived
-  // as itself; null: it has none. A decorator that has to see what passes keeps the default.
-  virtual EncodedRegistrar* encoded() { return nullptr; }
 };
 
 }  // namespace failback

@@ -24,6 +24,15 @@ std::chrono::system_clock::time_point After(absl::Duration timeout) {
 
 absl::Status Destroyed() { return absl::CancelledError("the registry client is destroyed"); }
 
+// `bytes` as gRPC sends them, without a copy.
+grpc::ByteBuffer ToBuffer(std::string bytes) {
+  auto* const owned = new std::string(std::move(bytes));
+  const grpc::Slice slice(
+      owned->data(), owned->size(), [](void* bytes) { delete static_cast<std::string*>(bytes); },
+      owned);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
 }  // namespace
 
 // Keeps its request encoded: a copy of a message with many small parts would cost more.
@@ -216,42 +225,38 @@ void GrpcRegistry::CloseSession(const CloseSessionRequest& request,
   core_->Call("CloseSession", request, std::move(done));
 }
 
-void GrpcRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  core_->Call("Register", request, std::move(done));
-}
-
-bool GrpcRegistry::RegisterEncoded(std::string_view request, Results results,
-                                   Callback<RegisterResponse>* done) {
-  const auto encode = [request](grpc::ByteBuffer* buffer) {
-    const grpc::Slice slice(request.data(), request.size());
-    *buffer = grpc::ByteBuffer(&slice, 1);
-  };
-  const bool large = results == Results::kUnlessAsAsked && core_->IsLarge(request.size());
+void GrpcRegistry::Write(Batch batch, Callback<BatchResult> done) {
+  const bool registers = batch.kind() == Batch::Kind::kRegister;
+  const size_t intents = batch.size();
+  std::string request = batch.Encode();
+  // Answers on a stream come in the order of the requests: one that waits would hold up others.
+  const bool waits = batch.check() || batch.wait_for() != registry::v1::INTENT_STATE_UNSPECIFIED;
+  const bool large = registers && !waits && core_->IsLarge(request.size());
   // One that is alone costs less as a call.
   const bool streamed = large && ++core_->large > 1 && core_->streams();
-  Callback<RegisterResponse> checked =
-      [core = std::weak_ptr<Core>(core_), large, streamed,
-       done = std::move(*done)](absl::StatusOr<RegisterResponse> response) mutable {
+  // An UnregisterResponse has the same fields.
+  Callback<RegisterResponse> answered =
+      [core = std::weak_ptr<Core>(core_), large, streamed, intents,
+       done = std::move(done)](absl::StatusOr<RegisterResponse> response) mutable {
         if (const auto self = core.lock(); large && self != nullptr) --self->large;
-        // Who lets results be left out takes none for all: a call's answer has them.
-        if (!streamed && response.ok() && response->results().empty()) {
-          response = absl::InternalError("the registry's answer has no results");
+        if (!response.ok()) return std::move(done)(response.status());
+        // Only a stream's answer may leave results out.
+        if (!streamed && intents > 0 && response->results().empty()) {
+          return std::move(done)(absl::InternalError("the registry's answer has no results"));
         }
-        std::move(done)(std::move(response));
+        std::move(done)(BatchResult::Of(*std::move(response)));
       };
   if (streamed) {
     auto asked = std::make_shared<StreamedRegister>();
-    asked->done = std::move(checked);
-    encode(&asked->request);
+    asked->done = std::move(answered);
+    asked->request = ToBuffer(std::move(request));
     core_->Ask<RegisterStream>(asked);
-  } else {
-    core_->CallEncoded(Core::PathOf("Register"), request.size(), std::move(checked), encode);
+    return;
   }
-  return true;
-}
-
-void GrpcRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
-  core_->Call("Unregister", request, std::move(done));
+  const size_t size = request.size();
+  core_->CallEncoded(
+      Core::PathOf(registers ? "Register" : "Unregister"), size, std::move(answered),
+      [&request](grpc::ByteBuffer* buffer) { *buffer = ToBuffer(std::move(request)); });
 }
 
 void GrpcRegistry::Unsubscribe(const UnsubscribeRequest& request,

@@ -6,10 +6,11 @@
 // cannot be reached each makes one connection attempt and returns UNAVAILABLE with its error, and
 // the first one after the registry is back succeeds (registry/rpc/grpc_channels.h says how).
 //
-// All renewals share one KeepAlive stream, opened at the first and again after it broke. What an
-// agent has much of to register goes on one RegisterStream, open as long as answers are waited for;
-// what is small or alone, and all at a registry that has no such stream, goes as calls. A stream that breaks fails what waits on it; what
-// is not answered in time ends its stream, so that the next one tries another.
+// All renewals share one KeepAlive stream, opened at the first and again after it broke. Large
+// Registers go on one RegisterStream, open as long as answers are waited for. A Register that is
+// small or alone, that is answered late on purpose (wait_for) or traced, and each one at a registry
+// that has no such stream, goes as a call. A stream that breaks fails what waits on it; what is not
+// answered in time ends its stream, so that the next one tries another.
 //
 // Subscriptions are checked as they come (registry/watch/event_order.h): what does not follow from
 // what came before is not handed on, and the stream ends with ABORTED. A caller that receives
@@ -40,7 +41,6 @@
 
 #include "absl/time/time.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "registry/encoded_registrar.h"
 #include "registry/registry.h"
 #include "registry/rpc/grpc_channels.h"
 #include "retry/hashed_wheel_timer.h"
@@ -56,7 +56,7 @@ struct GrpcRegistryOptions {
   HashedWheelTimer* timer = nullptr;
 };
 
-class GrpcRegistry final : public Registry, public EncodedRegistrar {
+class GrpcRegistry final : public Registry {
  public:
   // `addresses`, at least one, of one registry: "host:port", "[::1]:port" or "unix:/path" (see
   // registry/client/upstream.h for URIs). Connects at the first call.
@@ -69,18 +69,13 @@ class GrpcRegistry final : public Registry, public EncodedRegistrar {
   void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
   void CloseSession(const CloseSessionRequest& request,
                     Callback<CloseSessionResponse> done) override;
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
+  // What validation refuses is sent as it came, for the registry to judge.
+  void Write(Batch batch, Callback<BatchResult> done) override;
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
   void List(const ListRequest& request, Callback<ListResponse> done) override;
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
-  EncodedRegistrar* encoded() override { return this; }
-  // Sends the bytes as they are; takes all. With kUnlessAsAsked large ones go on a RegisterStream
-  // while others are under way.
-  bool RegisterEncoded(std::string_view request, Results results,
-                       Callback<RegisterResponse>* done) override;
   // Reported by the end of the KeepAlive stream, which is open from the first session on.
   void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) override;
 

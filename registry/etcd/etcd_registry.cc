@@ -21,7 +21,6 @@
 #include "registry/etcd/txn.h"
 #include "registry/etcd/writer.h"
 #include "registry/model/batch.h"
-#include "registry/model/encoded_batch.h"
 #include "registry/model/errors.h"
 
 namespace failback {
@@ -125,8 +124,7 @@ class EtcdRegistry::Core {
 
   ~Core() { client.Close(); }
 
-  template <typename Response>
-  void Write(std::string session_id, IntentBatch intents, Results results, Callback<Response> done);
+  void Write(Batch batch, Callback<BatchResult> done);
 
   const Options options;
   Client client;
@@ -182,25 +180,27 @@ class EtcdRegistry::Core {
   }
 };
 
-template <typename Response>
-void EtcdRegistry::Core::Write(std::string session_id, IntentBatch intents, Results results,
-                               Callback<Response> done) {
+void EtcdRegistry::Core::Write(Batch batch, Callback<BatchResult> done) {
   // The answer names the epoch.
-  auto write = [this, session_id = std::move(session_id), batch = std::move(intents), results,
+  auto write = [this, batch = std::move(batch),
                 done = std::move(done)](absl::StatusOr<Store> store) mutable {
     if (!store.ok()) return std::move(done)(store.status());
-    auto on_written = [epoch = store->epoch, results, done = std::move(done)](
+    auto on_written = [epoch = store->epoch, done = std::move(done)](
                           absl::StatusOr<etcd::Writer::Written> written) mutable {
       if (!written.ok()) return std::move(done)(written.status());
-      if (results == Results::kUnlessAsAsked && written->as_asked) written->outcomes.clear();
-      std::move(done)(BatchResponse<Response>(written->outcomes, epoch, written->revision));
+      std::move(done)(ResultOf(written->outcomes, written->as_asked, epoch, written->revision));
     };
-    if (session_id.empty()) return writer.Write(nullptr, std::move(batch), std::move(on_written));
-    sessions.Find(session_id, [this, batch = std::move(batch), on_written = std::move(on_written)](
-                                  absl::StatusOr<SessionPtr> session) mutable {
-      if (!session.ok()) return std::move(on_written)(session.status());
-      writer.Write(*std::move(session), std::move(batch), std::move(on_written));
-    });
+    const std::string session_id = batch.session_id();
+    std::vector<Intent> intents = std::move(batch).TakeIntents();
+    if (session_id.empty()) {
+      return writer.Write(nullptr, std::move(intents), std::move(on_written));
+    }
+    sessions.Find(session_id,
+                  [this, intents = std::move(intents),
+                   on_written = std::move(on_written)](absl::StatusOr<SessionPtr> session) mutable {
+                    if (!session.ok()) return std::move(on_written)(session.status());
+                    writer.Write(*std::move(session), std::move(intents), std::move(on_written));
+                  });
   };
   Store known = identity.Get();
   if (known.known()) return std::move(write)(std::move(known));
@@ -271,27 +271,10 @@ void EtcdRegistry::CloseSession(const CloseSessionRequest& request,
   });
 }
 
-void EtcdRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  const absl::Status status = ValidateRegister(request, core_->options.max_batch);
+void EtcdRegistry::Write(Batch batch, Callback<BatchResult> done) {
+  const absl::Status status = batch.Check(core_->options.max_batch);
   if (!status.ok()) return std::move(done)(status);
-  core_->Write(request.session_id(), SpellBatch(request), Results::kAll,
-               core_->calls.Add(std::move(done)));
-}
-
-bool EtcdRegistry::RegisterEncoded(std::string_view request, Results results,
-                                   Callback<RegisterResponse>* done) {
-  std::optional<EncodedBatch> spelled = SpellEncodedRegister(request, core_->options.max_batch);
-  if (!spelled.has_value()) return false;
-  core_->Write(std::move(spelled->session_id), std::move(spelled->batch), results,
-               core_->calls.Add(std::move(*done)));
-  return true;
-}
-
-void EtcdRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
-  const absl::Status status = ValidateUnregister(request, core_->options.max_batch);
-  if (!status.ok()) return std::move(done)(status);
-  core_->Write(request.session_id(), SpellBatch(request), Results::kAll,
-               core_->calls.Add(std::move(done)));
+  core_->Write(std::move(batch), core_->calls.Add(std::move(done)));
 }
 
 std::unique_ptr<SubscribeStream> EtcdRegistry::Subscribe(const SubscribeRequest& request,

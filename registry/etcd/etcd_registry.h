@@ -34,7 +34,6 @@
 
 #include "absl/time/time.h"
 #include "failback/admin/v1/admin.pb.h"
-#include "registry/encoded_registrar.h"
 #include "registry/etcd/client.h"
 #include "registry/model/validation.h"
 #include "registry/registry.h"
@@ -42,7 +41,7 @@
 
 namespace failback {
 
-class EtcdRegistry final : public Registry, public EncodedRegistrar {
+class EtcdRegistry final : public Registry {
  public:
   struct Options {
     // Members, credentials, timeouts, and the timer, which outlives the registry. `on_regress` is
@@ -116,8 +115,7 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
   void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
   void CloseSession(const CloseSessionRequest& request,
                     Callback<CloseSessionResponse> done) override;
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
+  void Write(Batch batch, Callback<BatchResult> done) override;
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
@@ -125,11 +123,6 @@ class EtcdRegistry final : public Registry, public EncodedRegistrar {
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
   // To be set before the first session is opened.
   void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) override;
-
-  EncodedRegistrar* encoded() override { return this; }
-  // A Register in the canonical encoding needs no messages.
-  bool RegisterEncoded(std::string_view request, Results results,
-                       Callback<RegisterResponse>* done) override;
 
   Statistics Stats() const;
 

@@ -33,7 +33,7 @@ size_t BytesOf(const Intent& intent) {
 }  // namespace
 
 // One call: its chunks write their outcomes into their own places.
-struct Writer::Batch {
+struct Writer::Job {
   SessionPtr session;
   std::vector<Intent> intents;
   Written written;
@@ -56,7 +56,7 @@ struct Writer::Batch {
 // Some intents of a batch, written together. Kept alive by its next step.
 class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
  public:
-  Chunk(Writer* writer, std::shared_ptr<Batch> batch, std::shared_ptr<Gather> gather)
+  Chunk(Writer* writer, std::shared_ptr<Job> batch, std::shared_ptr<Gather> gather)
       : writer_(writer), batch_(std::move(batch)), gather_(std::move(gather)) {}
 
   ~Chunk() { Settle(false); }
@@ -521,7 +521,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   }
 
   Writer* const writer_;
-  const std::shared_ptr<Batch> batch_;
+  const std::shared_ptr<Job> batch_;
   const std::shared_ptr<Gather> gather_;
   std::vector<Item> items_;
   int64_t lease_ = 0;
@@ -534,11 +534,11 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   int tries_ = 0;
 };
 
-void Writer::Write(SessionPtr session, IntentBatch intents, Client::Done<Written> done) {
-  auto batch = std::make_shared<Batch>();
+void Writer::Write(SessionPtr session, std::vector<Intent> intents, Client::Done<Written> done) {
+  auto batch = std::make_shared<Job>();
   batch->session = std::move(session);
-  batch->intents = std::move(intents.intents);
-  batch->written.outcomes = std::move(intents.outcomes);
+  batch->intents = std::move(intents);
+  batch->written.outcomes = BeginOutcomes(batch->intents);
   auto gather =
       std::make_shared<Gather>([batch, done = std::move(done)](const absl::Status& status) mutable {
         if (!status.ok()) return std::move(done)(status);

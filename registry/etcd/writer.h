@@ -61,12 +61,12 @@ class Writer {
         options_(options),
         tombstones_(client, options.keys_per_lease) {}
 
-  // `session` null: the intents are detached. An error is that of the whole batch; part of it may
-  // have been written.
-  void Write(SessionPtr session, IntentBatch batch, Client::Done<Written> done);
+  // `session` null: the intents are detached. One that is refused already keeps its status. An error
+  // is that of the whole batch; part of it may have been written.
+  void Write(SessionPtr session, std::vector<Intent> intents, Client::Done<Written> done);
 
  private:
-  struct Batch;
+  struct Job;
   class Chunk;
 
   // Runs `task` when fewer than max_in_flight transactions are under way; Leave ends it.

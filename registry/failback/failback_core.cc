@@ -123,54 +123,29 @@ void FailbackRegistry::Core::Shutdown() {
 
 // --- Intents.
 
-void FailbackRegistry::Core::Register(const RegisterRequest& request,
-                                      Callback<RegisterResponse> done) {
-  if (absl::Status status = ValidateRegister(request); !status.ok()) {
-    std::move(done)(status);
-    return;
+void FailbackRegistry::Core::Write(Batch batch, Callback<BatchResult> done) {
+  if (absl::Status status = batch.Check(kDefaultMaxBatch); !status.ok()) {
+    return std::move(done)(status);
   }
-  std::vector<absl::Status> statuses = ValidateRegistrations(request);
-  std::vector<Intent> intents(request.registrations_size());
-  for (size_t i = 0; i < intents.size(); ++i) {
-    intents[i].status = std::move(statuses[i]);
-    if (!intents[i].status.ok()) continue;
-    const auto& registration = request.registrations(static_cast<int>(i));
-    intents[i].key = CanonicalKey(registration.instance().key());
-    intents[i].present = true;
-    intents[i].persistent = registration.instance().persistent();
-    intents[i].payload = CanonicalRegistration(registration.instance());
-    intents[i].owner_generation = registration.generation();
+  const std::string session_id = batch.session_id();
+  const IntentState wait_for = batch.wait_for();
+  const bool check = batch.check();
+  std::vector<Intent> intents;
+  intents.reserve(batch.size());
+  for (failback::Intent& stated : std::move(batch).TakeIntents()) {
+    Intent& intent = intents.emplace_back();
+    intent.status = std::move(stated.status);
+    if (!intent.status.ok()) continue;
+    intent.key = std::move(stated.key);
+    intent.present = stated.registers;
+    intent.persistent = stated.persistent;
+    intent.payload = std::string(stated.instance.view());
+    intent.owner_generation = stated.generation;
   }
-  StateIntents(request.session_id(), std::move(intents), request.wait_for(), request.check(),
+  StateIntents(session_id, std::move(intents), wait_for, check,
                [done = std::move(done)](absl::StatusOr<Results> results) mutable {
                  if (!results.ok()) return std::move(done)(results.status());
-                 RegisterResponse response;
-                 for (auto& result : *results) *response.add_results() = std::move(result);
-                 std::move(done)(std::move(response));
-               });
-}
-
-void FailbackRegistry::Core::Unregister(const UnregisterRequest& request,
-                                        Callback<UnregisterResponse> done) {
-  if (absl::Status status = ValidateUnregister(request); !status.ok()) {
-    std::move(done)(status);
-    return;
-  }
-  std::vector<absl::Status> statuses = ValidateDeregistrations(request);
-  std::vector<Intent> intents(request.deregistrations_size());
-  for (size_t i = 0; i < intents.size(); ++i) {
-    intents[i].status = std::move(statuses[i]);
-    if (!intents[i].status.ok()) continue;
-    const auto& deregistration = request.deregistrations(static_cast<int>(i));
-    intents[i].key = CanonicalKey(deregistration.key());
-    intents[i].owner_generation = deregistration.generation();
-  }
-  StateIntents(request.session_id(), std::move(intents), request.wait_for(), request.check(),
-               [done = std::move(done)](absl::StatusOr<Results> results) mutable {
-                 if (!results.ok()) return std::move(done)(results.status());
-                 UnregisterResponse response;
-                 for (auto& result : *results) *response.add_results() = std::move(result);
-                 std::move(done)(std::move(response));
+                 std::move(done)(BatchResult{*std::move(results)});
                });
 }
 

@@ -40,7 +40,6 @@
 #include "registry/failback/last_known_sets.h"
 #include "registry/failback/ordered_index.h"
 #include "registry/failback/record_totals.h"
-#include "registry/failback/register_encoder.h"
 #include "registry/failback/upstream_session.h"
 #include "registry/model/shared_limit.h"
 #include "registry/watch/serial_notifier.h"
@@ -91,8 +90,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done);
   void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done);
   void CloseSession(const CloseSessionRequest& request, Callback<CloseSessionResponse> done);
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done);
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done);
+  void Write(Batch batch, Callback<BatchResult> done);
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener);
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done);
@@ -277,8 +275,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     std::string session_id;
     uint64_t session_serial;
     std::vector<std::pair<RecordPtr, uint64_t>> items;  // with the generation that is sent
-    RegisterEncoder register_request;
-    UnregisterRequest unregister_request;
+    Batch batch;                                        // of a Register or an Unregister
     SubscribeRequest subscribe_request;
     uint64_t stream_serial = 0;
     UnsubscribeRequest unsubscribe_request;
@@ -423,9 +420,6 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool QueueEmpty() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Call call);
-  // `encoded` is a RegisterRequest; it goes as it is to an upstream that takes it so.
-  static void SendRegister(const std::string& encoded, Registry* upstream,
-                           Callback<RegisterResponse> done);
   // A call has ended: one status for all its items, or one each.
   void Completed(const Call& call, const absl::Status& status, const Results* results);
   // One attempt for one record has ended. `sent` is false when it failed before it left.

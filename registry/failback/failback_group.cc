@@ -287,14 +287,13 @@ std::vector<Request> FailbackGroup::Split(const Request& request) const {
   return requests;
 }
 
-template <typename Request, typename Response, typename Merge>
-void FailbackGroup::CallAll(void (Registry::*method)(const Request&, Callback<Response>),
-                            const std::vector<Request>& requests, Callback<Response> done,
+template <typename Method, typename Request, typename Response, typename Merge>
+void FailbackGroup::CallAll(Method method, std::vector<Request> requests, Callback<Response> done,
                             Merge merge) const {
   const auto members = members_;  // a callback may destroy the group
   if (members->size() == 1) {
     Registry& only = *members->front().registry;
-    return (only.*method)(requests.front(), std::move(done));
+    return (only.*method)(std::move(requests.front()), std::move(done));
   }
   auto gather = std::make_shared<Gather<Response>>(
       members->size(), [done = std::move(done), merge = std::move(merge)](
@@ -308,57 +307,54 @@ void FailbackGroup::CallAll(void (Registry::*method)(const Request&, Callback<Re
       });
   for (size_t i = 0; i < members->size(); ++i) {
     Registry& member = *(*members)[i].registry;
-    (member.*method)(requests[i], gather->Of(i));
+    (member.*method)(std::move(requests[i]), gather->Of(i));
   }
 }
 
 void FailbackGroup::OpenSession(const OpenSessionRequest& request,
                                 Callback<OpenSessionResponse> done) {
   const std::vector<OpenSessionRequest> requests(members_->size(), request);
-  CallAll<OpenSessionRequest, OpenSessionResponse>(
-      &Registry::OpenSession, requests, std::move(done), [](auto responses) {
-        OpenSessionResponse merged = responses.front();
-        std::vector<std::string> ids;
-        uint64_t epoch = 0;
-        for (const OpenSessionResponse& response : responses) {
-          ids.push_back(response.session_id());
-          epoch ^= response.epoch();
-          merged.set_resumed(merged.resumed() && response.resumed());
-        }
-        merged.set_session_id(JoinSessionIds(ids));
-        merged.set_epoch(epoch | 1);
-        return merged;
-      });
+  CallAll(&Registry::OpenSession, requests, std::move(done), [](auto responses) {
+    OpenSessionResponse merged = responses.front();
+    std::vector<std::string> ids;
+    uint64_t epoch = 0;
+    for (const OpenSessionResponse& response : responses) {
+      ids.push_back(response.session_id());
+      epoch ^= response.epoch();
+      merged.set_resumed(merged.resumed() && response.resumed());
+    }
+    merged.set_session_id(JoinSessionIds(ids));
+    merged.set_epoch(epoch | 1);
+    return merged;
+  });
 }
 
 void FailbackGroup::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
-  CallAll<KeepAliveRequest, KeepAliveResponse>(&Registry::KeepAlive, Split(request),
-                                               std::move(done),
-                                               [id = request.session_id()](auto responses) {
-                                                 KeepAliveResponse merged = responses.front();
-                                                 uint64_t epoch = 0;
-                                                 for (const KeepAliveResponse& response : responses)
-                                                   epoch ^= response.epoch();
-                                                 merged.set_session_id(id);
-                                                 merged.set_epoch(epoch | 1);
-                                                 return merged;
-                                               });
+  CallAll(&Registry::KeepAlive, Split(request), std::move(done),
+          [id = request.session_id()](auto responses) {
+            KeepAliveResponse merged = responses.front();
+            uint64_t epoch = 0;
+            for (const KeepAliveResponse& response : responses) epoch ^= response.epoch();
+            merged.set_session_id(id);
+            merged.set_epoch(epoch | 1);
+            return merged;
+          });
 }
 
 void FailbackGroup::CloseSession(const CloseSessionRequest& request,
                                  Callback<CloseSessionResponse> done) {
-  CallAll<CloseSessionRequest, CloseSessionResponse>(
-      &Registry::CloseSession, Split(request), std::move(done),
-      [](auto responses) { return responses.front(); });
+  CallAll(&Registry::CloseSession, Split(request), std::move(done),
+          [](auto responses) { return responses.front(); });
 }
 
-template <typename Response>
-Response FailbackGroup::MergeResults(const Members& members, std::vector<Response> responses) {
-  Response merged;
-  for (int item = 0; item < responses.front().results_size(); ++item) {
-    registry::v1::IntentResult& result = *merged.add_results();
-    for (size_t i = 0; i < responses.size(); ++i) {
-      const registry::v1::IntentResult& own = responses[i].results(item);
+BatchResult FailbackGroup::MergeResults(const Members& members,
+                                        const std::vector<BatchResult>& results) {
+  BatchResult merged;
+  merged.results.resize(results.front().results.size());
+  for (size_t item = 0; item < merged.results.size(); ++item) {
+    registry::v1::IntentResult& result = merged.results[item];
+    for (size_t i = 0; i < results.size(); ++i) {
+      const registry::v1::IntentResult& own = results[i].results[item];
       registry::v1::TargetResult& target = *result.add_targets();
       target.set_upstream(members[i].name);
       target.set_generation(own.generation());
@@ -370,24 +366,23 @@ Response FailbackGroup::MergeResults(const Members& members, std::vector<Respons
       result.mutable_status()->set_message(
           absl::StrCat(members[i].name, ": ", own.status().message()));
     }
-    result.set_generation(responses.front().results(item).generation());
+    result.set_generation(results.front().results[item].generation());
   }
   return merged;
 }
 
-void FailbackGroup::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  CallAll<RegisterRequest, RegisterResponse>(&Registry::Register, Split(request), std::move(done),
-                                             [members = members_](auto responses) {
-                                               return MergeResults(*members, std::move(responses));
-                                             });
-}
-
-void FailbackGroup::Unregister(const UnregisterRequest& request,
-                               Callback<UnregisterResponse> done) {
-  CallAll<UnregisterRequest, UnregisterResponse>(
-      &Registry::Unregister, Split(request), std::move(done), [members = members_](auto responses) {
-        return MergeResults(*members, std::move(responses));
-      });
+void FailbackGroup::Write(Batch batch, Callback<BatchResult> done) {
+  if (const auto members = members_; members->size() == 1) {
+    return members->front().registry->Write(std::move(batch), std::move(done));
+  }
+  const std::vector<std::string> ids = SplitSessionId(batch.session_id(), members_->size());
+  std::vector<Batch> batches(members_->size(), batch);
+  for (size_t i = 0; i < batches.size(); ++i) batches[i].set_session_id(ids[i]);
+  CallAll(&Registry::Write, std::move(batches), std::move(done),
+          [members = members_, asked = batch.generations()](std::vector<BatchResult> results) {
+            for (BatchResult& result : results) FillIn(asked, &result);
+            return MergeResults(*members, results);
+          });
 }
 
 // --- Subscriptions and listings.
@@ -479,9 +474,8 @@ void FailbackGroup::SetOffline(const SetOfflineRequest& request,
 
 void FailbackGroup::Unsubscribe(const UnsubscribeRequest& request,
                                 Callback<UnsubscribeResponse> done) {
-  CallAll<UnsubscribeRequest, UnsubscribeResponse>(
-      &Registry::Unsubscribe, Split(request), std::move(done),
-      [](auto responses) { return responses.front(); });
+  CallAll(&Registry::Unsubscribe, Split(request), std::move(done),
+          [](auto responses) { return responses.front(); });
 }
 
 void FailbackGroup::List(const ListRequest& request, Callback<ListResponse> done) {

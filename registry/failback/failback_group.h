@@ -82,8 +82,7 @@ class FailbackGroup final : public Registry {
   void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
   void CloseSession(const CloseSessionRequest& request,
                     Callback<CloseSessionResponse> done) override;
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
+  void Write(Batch batch, Callback<BatchResult> done) override;
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
@@ -130,11 +129,10 @@ class FailbackGroup final : public Registry {
   std::vector<Request> Split(const Request& request) const;
   // One call at every member; `merge` makes one answer of theirs. The first error of a call as a
   // whole is the answer otherwise.
-  template <typename Request, typename Response, typename Merge>
-  void CallAll(void (Registry::*method)(const Request&, Callback<Response>),
-               const std::vector<Request>& requests, Callback<Response> done, Merge merge) const;
-  template <typename Response>
-  static Response MergeResults(const Members& members, std::vector<Response> responses);
+  template <typename Method, typename Request, typename Response, typename Merge>
+  void CallAll(Method method, std::vector<Request> requests, Callback<Response> done,
+               Merge merge) const;
+  static BatchResult MergeResults(const Members& members, const std::vector<BatchResult>& results);
 
   // `upstream` is empty or names a member; the error has the field's name.
   absl::Status CheckUpstream(const std::string& field, const std::string& upstream) const;

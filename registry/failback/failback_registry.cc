@@ -103,13 +103,8 @@ void FailbackRegistry::CloseSession(const CloseSessionRequest& request,
   core_->CloseSession(request, std::move(done));
 }
 
-void FailbackRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  core_->Register(request, std::move(done));
-}
-
-void FailbackRegistry::Unregister(const UnregisterRequest& request,
-                                  Callback<UnregisterResponse> done) {
-  core_->Unregister(request, std::move(done));
+void FailbackRegistry::Write(Batch batch, Callback<BatchResult> done) {
+  core_->Write(std::move(batch), std::move(done));
 }
 
 std::unique_ptr<SubscribeStream> FailbackRegistry::Subscribe(

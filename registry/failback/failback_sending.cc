@@ -1,17 +1,13 @@
 // The sender of FailbackRegistry: what is queued leaves in batches, and what comes of it.
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "google/protobuf/arena.h"
 #include "registry/base/log.h"
 #include "registry/base/trace_context.h"
-#include "registry/encoded_registrar.h"
 #include "registry/failback/failback_core.h"
-#include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "registry/model/validation.h"
 
@@ -127,18 +123,15 @@ void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Defe
   record->in_flight = record->generation;
   call->items.emplace_back(record, record->generation);
   switch (call->kind) {
-    case OperationKind::kRegister: {
-      if (call->items.size() == 1) call->register_request.SetSession(call->session_id);
-      call->register_request.Add(record->payload, record->generation);
+    case OperationKind::kRegister:
+      if (call->items.size() == 1) call->batch = Batch(Batch::Kind::kRegister, call->session_id);
+      call->batch.Put(record->payload, record->generation);
       record->sent_persistent = record->persistent;
       return;
-    }
-    case OperationKind::kUnregister: {
-      auto* deregistration = call->unregister_request.add_deregistrations();
-      ParseCanonicalKey(record->key, deregistration->mutable_key());
-      deregistration->set_generation(record->generation);
+    case OperationKind::kUnregister:
+      if (call->items.size() == 1) call->batch = Batch(Batch::Kind::kUnregister, call->session_id);
+      call->batch.Remove(record->key, record->generation);
       return;
-    }
     case OperationKind::kSubscribe: {
       Watch& watch = *record->watch;
       watch.phase = Watch::Phase::kOpening;
@@ -159,20 +152,6 @@ void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Defe
   }
 }
 
-void FailbackRegistry::Core::SendRegister(const std::string& encoded, Registry* upstream,
-                                          Callback<RegisterResponse> done) {
-  EncodedRegistrar* const registrar = upstream->encoded();
-  if (registrar != nullptr &&
-      registrar->RegisterEncoded(encoded, EncodedRegistrar::Results::kUnlessAsAsked, &done)) {
-    return;
-  }
-  // On an arena, as it has many small parts.
-  google::protobuf::Arena arena;
-  auto* const request = google::protobuf::Arena::CreateMessage<RegisterRequest>(&arena);
-  request->ParseFromString(encoded);
-  upstream->Register(*request, std::move(done));
-}
-
 void FailbackRegistry::Core::Send(Call call) {
   const auto weak = weak_from_this();
   const std::shared_ptr<Registry> upstream = std::move(call.upstream);
@@ -183,35 +162,15 @@ void FailbackRegistry::Core::Send(Call call) {
       if (auto self = weak.lock()) self->Completed(sent, status, results);
     };
   };
-  const auto results_of = [](auto& response) {
-    auto& results = *response.mutable_results();
-    return Results(std::make_move_iterator(results.begin()),
-                   std::make_move_iterator(results.end()));
-  };
   switch (call.kind) {
-    case OperationKind::kRegister: {
-      const RegisterEncoder encoded = std::exchange(call.register_request, RegisterEncoder());
-      Callback<RegisterResponse> done = [done = complete(std::move(call)),
-                                         results_of](absl::StatusOr<RegisterResponse> response) {
-        // Without results all is as asked.
-        if (!response.ok() || response->results().empty()) return done(response.status(), nullptr);
-        const Results results = results_of(*response);
-        done(absl::OkStatus(), &results);
-      };
-      SendRegister(encoded.bytes(), upstream.get(), std::move(done));
-      return;
-    }
+    case OperationKind::kRegister:
     case OperationKind::kUnregister: {
-      const UnregisterRequest request = [&] {
-        UnregisterRequest moved = std::move(call.unregister_request);
-        moved.set_session_id(call.session_id);
-        return moved;
-      }();
-      upstream->Unregister(request, [done = complete(std::move(call)),
-                                     results_of](absl::StatusOr<UnregisterResponse> response) {
-        if (!response.ok()) return done(response.status(), nullptr);
-        const Results results = results_of(*response);
-        done(absl::OkStatus(), &results);
+      Batch batch = std::move(call.batch);
+      upstream->Write(std::move(batch), [done = complete(std::move(call))](
+                                            const absl::StatusOr<BatchResult>& result) {
+        // Without results all is as asked.
+        if (!result.ok() || result->results.empty()) return done(result.status(), nullptr);
+        done(absl::OkStatus(), &result->results);
       });
       return;
     }

@@ -35,13 +35,16 @@ struct Fence {
   }
 };
 
-// A wish for one key, as checked and made canonical by the caller.
+// A wish for one key, checked and canonical (registry/model/batch.h).
 struct Intent {
+  absl::Status status;  // not OK: refused by validation
   bool registers = false;
   bool persistent = false;
   std::string key;      // canonical
   size_t key_hash = 0;  // HashedKey's; 0: not taken yet
-  Blob instance;        // canonical; null for a deregistration
+  // Canonical; null for a deregistration. Of one that is refused: the instance, or the key, as it
+  // came.
+  Blob instance;
   uint64_t digest = 0;  // of `instance`
   uint64_t generation = 0;
 };

@@ -319,11 +319,9 @@ RegisterReader::RegisterReader(std::string_view bytes) : rest_(bytes) {
       case Tag(RegisterRequest::kWaitForFieldNumber, kVarint):
         if (!fields.ReadNumber(&wait_for_)) return;
         break;
-      case Tag(RegisterRequest::kCheckFieldNumber, kVarint): {
-        bool check;
-        if (!fields.ReadNumber(&check)) return;
+      case Tag(RegisterRequest::kCheckFieldNumber, kVarint):
+        if (!fields.ReadNumber(&check_)) return;
         break;
-      }
       default:
         return;
     }

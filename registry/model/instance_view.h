@@ -95,6 +95,7 @@ class RegisterReader {
   bool ok() const { return ok_; }
   std::string_view session_id() const { return session_id_; }
   int wait_for() const { return wait_for_; }
+  bool check() const { return check_; }
   int size() const { return size_; }  // registrations
 
   bool Next(EncodedRegistration* item);
@@ -103,6 +104,7 @@ class RegisterReader {
   std::string_view rest_;
   std::string_view session_id_;
   int wait_for_ = 0;
+  bool check_ = false;
   int size_ = 0;
   bool ok_ = false;
 };

@@ -4,17 +4,12 @@
 
 #include <algorithm>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/hash/hash.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "registry/base/utf8.h"
-#include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 
 namespace failback {
@@ -90,11 +85,6 @@ absl::Status ValidateText(const FieldPath& path, std::string_view text, int max)
     return Invalid(path, absl::StrCat(Quoted(text), " holds a control character"));
   }
   return absl::OkStatus();
-}
-
-absl::Status ValidateGeneration(const FieldPath& path, uint64_t generation) {
-  if (generation <= kMaxGeneration) return absl::OkStatus();
-  return Invalid(path, absl::StrCat(generation, " is not in 0..", kMaxGeneration));
 }
 
 absl::Status ValidateNamespace(const FieldPath& path, std::string_view name) {
@@ -205,62 +195,6 @@ absl::Status ValidateSessionId(const std::string& session_id) {
   return ValidateId(FieldPath("session_id"), session_id, kMaxIdLength);
 }
 
-// What Register and Unregister share: both are a batch of `size` intents in a session, or detached.
-template <typename Request>
-absl::Status ValidateBatch(const Request& request, int size, const char* field,
-                           uint32_t max_batch) {
-  if (auto status = ValidateOptionalId(FieldPath("session_id"), request.session_id(), kMaxIdLength);
-      !status.ok()) {
-    return status;
-  }
-  if (size == 0) return Required(FieldPath(field));
-  if (static_cast<uint32_t>(size) > max_batch) {
-    return Refusal(registry::v1::ERROR_REASON_TOO_LARGE,
-                   absl::StrCat(field, ": has ", size, " items, at most ", max_batch,
-                                " are allowed in one call"),
-                   {{"limit", absl::StrCat(max_batch)}, {"actual", absl::StrCat(size)}});
-  }
-  return ValidateIntentState(FieldPath("wait_for"), request.wait_for());
-}
-
-// Keys that mean the same are the same.
-struct HashKey {
-  size_t operator()(const InstanceKey* key) const {
-    return absl::HashOf(Namespace(*key), key->service(), key->instance_id());
-  }
-  static absl::string_view Namespace(const InstanceKey& key) {
-    return key.namespace_().empty() ? absl::string_view(kDefaultNamespace) : key.namespace_();
-  }
-};
-struct SameKey {
-  bool operator()(const InstanceKey* a, const InstanceKey* b) const {
-    return a->instance_id() == b->instance_id() && a->service() == b->service() &&
-           HashKey::Namespace(*a) == HashKey::Namespace(*b);
-  }
-};
-
-template <typename Items, typename Validate, typename KeyOf>
-std::vector<absl::Status> ValidateItems(const Items& items, const char* field,
-                                        const char* key_field, Validate validate, KeyOf key_of) {
-  std::vector<absl::Status> statuses;
-  statuses.reserve(items.size());
-  absl::flat_hash_map<const InstanceKey*, int, HashKey, SameKey> seen;
-  const bool may_repeat = items.size() > 1;
-  if (may_repeat) seen.reserve(items.size());
-  for (int i = 0; i < static_cast<int>(items.size()); ++i) {
-    const FieldPath path(field, i);
-    statuses.push_back(validate(path, items[i]));
-    if (!may_repeat || !statuses.back().ok()) continue;
-    const auto [it, inserted] = seen.try_emplace(&key_of(items[i]), i);
-    if (!inserted) {
-      statuses.back() = Invalid(
-          FieldPath(path, key_field),
-          absl::StrCat(KeyText(key_of(items[i])), " is in ", field, "[", it->second, "] already"));
-    }
-  }
-  return statuses;
-}
-
 }  // namespace
 
 std::string Quoted(std::string_view value, size_t max) {
@@ -287,6 +221,11 @@ void NormalizeSelector(Selector* selector) {
 
 absl::Status ValidateKey(const FieldPath& path, const InstanceKey& key) {
   return ValidateKeyNames(path, key.namespace_(), key.service(), key.instance_id());
+}
+
+absl::Status ValidateGeneration(const FieldPath& path, uint64_t generation) {
+  if (generation <= kMaxGeneration) return absl::OkStatus();
+  return Invalid(path, absl::StrCat(generation, " is not in 0..", kMaxGeneration));
 }
 
 absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& instance) {
@@ -409,16 +348,20 @@ absl::Status ValidateCloseSession(const CloseSessionRequest& request) {
   return ValidateSessionId(request.session_id());
 }
 
-absl::Status ValidateRegister(const RegisterRequest& request, uint32_t max_batch) {
-  return ValidateBatch(request, request.registrations_size(), "registrations", max_batch);
-}
-
-absl::Status ValidateRegister(const RegisterReader& request, uint32_t max_batch) {
-  return ValidateBatch(request, request.size(), "registrations", max_batch);
-}
-
-absl::Status ValidateUnregister(const UnregisterRequest& request, uint32_t max_batch) {
-  return ValidateBatch(request, request.deregistrations_size(), "deregistrations", max_batch);
+absl::Status ValidateBatch(std::string_view session_id, int wait_for, size_t size,
+                           const char* field, uint32_t max_batch) {
+  if (auto status = ValidateOptionalId(FieldPath("session_id"), session_id, kMaxIdLength);
+      !status.ok()) {
+    return status;
+  }
+  if (size == 0) return Required(FieldPath(field));
+  if (size > max_batch) {
+    return Refusal(registry::v1::ERROR_REASON_TOO_LARGE,
+                   absl::StrCat(field, ": has ", size, " items, at most ", max_batch,
+                                " are allowed in one call"),
+                   {{"limit", absl::StrCat(max_batch)}, {"actual", absl::StrCat(size)}});
+  }
+  return ValidateIntentState(FieldPath("wait_for"), wait_for);
 }
 
 absl::Status ValidateSubscribe(const SubscribeRequest& request) {
@@ -464,30 +407,6 @@ absl::Status ValidateList(const ListRequest& request) {
     return Invalid(FieldPath("page_size"), absl::StrCat(request.page_size(), " is negative"));
   }
   return absl::OkStatus();
-}
-
-std::vector<absl::Status> ValidateRegistrations(const RegisterRequest& request) {
-  return ValidateItems(
-      request.registrations(), "registrations", "instance.key",
-      [](const FieldPath& path, const registry::v1::Registration& item) {
-        auto status = ValidateInstance(FieldPath(path, "instance"), item.instance());
-        if (!status.ok()) return status;
-        return ValidateGeneration(FieldPath(path, "generation"), item.generation());
-      },
-      [](const registry::v1::Registration& item) -> const InstanceKey& {
-        return item.instance().key();
-      });
-}
-
-std::vector<absl::Status> ValidateDeregistrations(const UnregisterRequest& request) {
-  return ValidateItems(
-      request.deregistrations(), "deregistrations", "key",
-      [](const FieldPath& path, const registry::v1::Deregistration& item) {
-        auto status = ValidateKey(FieldPath(path, "key"), item.key());
-        if (!status.ok()) return status;
-        return ValidateGeneration(FieldPath(path, "generation"), item.generation());
-      },
-      [](const registry::v1::Deregistration& item) -> const InstanceKey& { return item.key(); });
 }
 
 absl::Status ValidateOperator(const std::string& by) {

@@ -13,8 +13,8 @@
 //   if (!status.ok()) return status;             // services[2].key.service: is required
 //   NormalizeKey(instance.mutable_key());        // an empty namespace becomes "default"
 //
-// A batch is checked item by item: ValidateRegister and ValidateUnregister give the status of the
-// call as a whole, ValidateRegistrations and ValidateDeregistrations one status for each item.
+// Of a batch this is what concerns the call as a whole; its items are checked where it is made
+// (registry/model/batch.h).
 //
 // Thread safety: all functions are pure.
 
@@ -24,7 +24,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "registry/model/instance_view.h"
@@ -83,6 +82,7 @@ void NormalizeKey(InstanceKey* key);
 void NormalizeSelector(Selector* selector);
 
 absl::Status ValidateKey(const FieldPath& path, const InstanceKey& key);
+absl::Status ValidateGeneration(const FieldPath& path, uint64_t generation);
 absl::Status ValidateInstance(const FieldPath& path, const ServiceInstance& instance);
 absl::Status ValidateInstance(const FieldPath& path, const InstanceView& instance);
 
@@ -90,26 +90,21 @@ absl::Status ValidateSelector(const FieldPath& path, const Selector& selector);
 // What may be followed: instances of a service, or all services of a namespace.
 absl::Status ValidateFollowed(const FieldPath& path, const Selector& selector);
 
-// Whole requests. Those that have batches are checked for what concerns the whole call.
+// What Register and Unregister share: both are a batch of `size` intents, in the field `field`, in a
+// session, or detached.
+absl::Status ValidateBatch(std::string_view session_id, int wait_for, size_t size,
+                           const char* field, uint32_t max_batch);
+
+// Whole requests.
 absl::Status ValidateOpenSession(const OpenSessionRequest& request);
 absl::Status ValidateKeepAlive(const KeepAliveRequest& request);
 absl::Status ValidateCloseSession(const CloseSessionRequest& request);
-absl::Status ValidateRegister(const RegisterRequest& request,
-                              uint32_t max_batch = kDefaultMaxBatch);
-absl::Status ValidateRegister(const RegisterReader& request, uint32_t max_batch);
-absl::Status ValidateUnregister(const UnregisterRequest& request,
-                                uint32_t max_batch = kDefaultMaxBatch);
 absl::Status ValidateSubscribe(const SubscribeRequest& request);
 absl::Status ValidateUnsubscribe(const UnsubscribeRequest& request);
 absl::Status ValidateList(const ListRequest& request);
 absl::Status ValidateSetOffline(const SetOfflineRequest& request);
 // `by` of what an operator asks for.
 absl::Status ValidateOperator(const std::string& by);
-
-// One status for each item, in the order of the request. A key that an earlier item of the call has
-// too is an error of the later item.
-std::vector<absl::Status> ValidateRegistrations(const RegisterRequest& request);
-std::vector<absl::Status> ValidateDeregistrations(const UnregisterRequest& request);
 
 }  // namespace failback
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "registry/model/ids.h"
 #include "registry/model/validation.h"
@@ -59,40 +60,54 @@ void Filter(const AccessRules& rules, const Identity& caller, bool own, ListResp
   records->DeleteSubrange(kept, records->size() - kept);
 }
 
-// The answer to a batch without the names of those who hold keys of services that `caller` may not
-// read.
-template <typename Items, typename Key, typename Response>
-Callback<Response> WithoutHolders(const AccessRules& rules, const Identity& caller,
-                                  const Items& items, Key key, Callback<Response> done) {
-  std::vector<int> hidden;
-  const InstanceKey* last = nullptr;
-  bool may = false;
-  for (int i = 0; i < items.size(); ++i) {
-    const InstanceKey& one = key(items[i]);
-    if (last == nullptr || last->service() != one.service() ||
-        last->namespace_() != one.namespace_()) {
-      last = &one;
-      may = rules
-                .Judge(caller, config::v1::PERMISSION_READ, NamespaceOf(one.namespace_()),
-                       one.service())
-                .ok();
+// What a caller may not do with the services of a batch.
+struct Judged {
+  std::vector<absl::Status> denied;  // of each intent: OK, or why it is not carried out
+  std::optional<absl::Status> first;
+  std::vector<size_t> unreadable;  // intents whose services may not be read
+};
+
+Judged JudgeIntents(const AccessRules& rules, const Identity& caller, const Batch& batch) {
+  Judged judged;
+  judged.denied.resize(batch.size());
+  // Intents of one service mostly come one after the other: it is judged once.
+  std::string_view last;
+  absl::Status denied;
+  bool readable = false;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const std::string_view service = ServiceKeyOf(batch.intents()[i].key);
+    if (i == 0 || service != last) {
+      last = service;
+      const size_t end = std::min(service.find('\0'), service.size());
+      const std::string_view ns = service.substr(0, end);
+      const std::string_view name = service.substr(std::min(end + 1, service.size()));
+      denied = rules.Judge(caller, config::v1::PERMISSION_REGISTER, ns, name);
+      readable = rules.Judge(caller, config::v1::PERMISSION_READ, ns, name).ok();
     }
-    if (!may) hidden.push_back(i);
+    if (!denied.ok() && !judged.first.has_value()) judged.first = denied;
+    judged.denied[i] = denied;
+    if (!readable) judged.unreadable.push_back(i);
   }
+  return judged;
+}
+
+// Answers `done` without the names of those who hold the keys of the intents `hidden`.
+Callback<BatchResult> WithoutHolders(std::vector<size_t> hidden, Callback<BatchResult> done) {
   if (hidden.empty()) return done;
   return [hidden = std::move(hidden),
-          done = std::move(done)](absl::StatusOr<Response> response) mutable {
-    for (const int i : hidden) {
-      if (!response.ok() || i >= response->results_size()) break;
-      if (response->results(i).status().code() == 0) continue;
-      const absl::Status status = StatusFromProto(response->results(i).status());
+          done = std::move(done)](absl::StatusOr<BatchResult> result) mutable {
+    for (const size_t i : hidden) {
+      if (!result.ok() || i >= result->results.size()) break;
+      auto& one = result->results[i];
+      if (one.status().code() == 0) continue;
+      const absl::Status status = StatusFromProto(one.status());
       if (!ReasonMetadata(status, "holder").has_value()) continue;
-      *response->mutable_results(i)->mutable_status() = StatusToProto(
+      *one.mutable_status() = StatusToProto(
           Refusal(ReasonOf(status), std::string(status.message()),
                   {{"rank", ReasonMetadata(status, "rank").value_or("0")},
                    {"generation", ReasonMetadata(status, "generation").value_or("0")}}));
     }
-    std::move(done)(std::move(response));
+    std::move(done)(std::move(result));
   };
 }
 
@@ -238,82 +253,18 @@ void GuardedRegistry::CloseSession(const CloseSessionRequest& request,
   registry_->CloseSession(request, std::move(done));
 }
 
-template <typename Request, typename Response, typename Items, typename Key>
-void GuardedRegistry::Batch(const char* call, const Request& request, Items items, Key key,
-                            void (Registry::*method)(const Request&, Callback<Response>),
-                            Callback<Response> done) {
-  if (absl::Status status = CheckSession(call, request.session_id()); !status.ok()) {
+void GuardedRegistry::Write(Batch batch, Callback<BatchResult> done) {
+  const char* const call = batch.kind() == Batch::Kind::kRegister ? "Register" : "Unregister";
+  if (absl::Status status = CheckSession(call, batch.session_id()); !status.ok()) {
     return std::move(done)(std::move(status));
   }
-  const auto rules = access_->rules();
-  const auto& all = items(request);
-  done = WithoutHolders(*rules, caller_, all, key, std::move(done));
-  std::vector<absl::Status> denied(all.size());
-  std::optional<absl::Status> first;
-  for (int i = 0; i < all.size(); ++i) {
-    const InstanceKey& instance = key(all[i]);
-    denied[i] = rules->Judge(caller_, config::v1::PERMISSION_REGISTER,
-                             NamespaceOf(instance.namespace_()), instance.service());
-    if (!denied[i].ok() && !first.has_value()) first = denied[i];
-  }
-  if (!first.has_value()) return (registry_->*method)(request, std::move(done));
-  access_->Denied(caller_, call, config::v1::PERMISSION_REGISTER, *first).IgnoreError();
-  Request allowed = request;
-  auto* const kept = items(&allowed);
-  kept->Clear();
-  for (int i = 0; i < all.size(); ++i) {
-    if (denied[i].ok()) *kept->Add() = all[i];
-  }
-  // Puts the answers for what was carried out back among the refusals.
-  auto merge = [denied = std::move(denied),
-                done = std::move(done)](absl::StatusOr<Response> response) mutable {
-    if (!response.ok()) return std::move(done)(std::move(response));
-    Response merged = *response;
-    merged.clear_results();
-    int next = 0;
-    for (const absl::Status& status : denied) {
-      if (!status.ok()) {
-        *merged.add_results()->mutable_status() = StatusToProto(status);
-      } else if (next < response->results_size()) {
-        *merged.add_results() = std::move(*response->mutable_results(next++));
-      }
-    }
-    std::move(done)(std::move(merged));
-  };
-  if (kept->empty()) return merge(Response());
-  (registry_->*method)(allowed, std::move(merge));
-}
-
-namespace {
-
-struct Registrations {
-  const auto& operator()(const RegisterRequest& request) const { return request.registrations(); }
-  auto* operator()(RegisterRequest* request) const { return request->mutable_registrations(); }
-};
-struct Deregistrations {
-  const auto& operator()(const UnregisterRequest& request) const {
-    return request.deregistrations();
-  }
-  auto* operator()(UnregisterRequest* request) const { return request->mutable_deregistrations(); }
-};
-
-}  // namespace
-
-void GuardedRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  Batch(
-      "Register", request, Registrations(),
-      [](const registry::v1::Registration& item) -> const InstanceKey& {
-        return item.instance().key();
-      },
-      &Registry::Register, std::move(done));
-}
-
-void GuardedRegistry::Unregister(const UnregisterRequest& request,
-                                 Callback<UnregisterResponse> done) {
-  Batch(
-      "Unregister", request, Deregistrations(),
-      [](const registry::v1::Deregistration& item) -> const InstanceKey& { return item.key(); },
-      &Registry::Unregister, std::move(done));
+  Judged judged = JudgeIntents(*access_->rules(), caller_, batch);
+  done = WithoutHolders(std::move(judged.unreadable), std::move(done));
+  if (!judged.first.has_value()) return registry_->Write(std::move(batch), std::move(done));
+  access_->Denied(caller_, call, config::v1::PERMISSION_REGISTER, *judged.first).IgnoreError();
+  done = batch.Refuse(std::move(judged.denied), std::move(done));
+  if (batch.empty()) return std::move(done)(BatchResult());
+  registry_->Write(std::move(batch), std::move(done));
 }
 
 std::unique_ptr<SubscribeStream> GuardedRegistry::Subscribe(

@@ -1,7 +1,7 @@
 // A Registry as one caller may use it: a decorator that asks AccessControl before each call.
 //
 // It is made for one call or one stream, and costs little. What is not allowed is not carried out:
-//  * Register, Unregister: item by item; those that are allowed go on, the others have
+//  * Write: item by item, by their keys; those that are allowed go on, the others have
 //    PERMISSION_DENIED in their results;
 //  * Subscribe: the whole stream; it also ends when new rules do not allow it any more;
 //  * List: of one service, the call; of more, what may not be read is left out, and left untouched:
@@ -12,7 +12,7 @@
 //    that was opened when callers were not distinguished is for every caller who knows its id.
 //
 //   GuardedRegistry guarded(&registry, access, *access->Identify(context, "List"));
-//   guarded.Register(request, std::move(done));
+//   guarded.Write(std::move(batch), std::move(done));
 //
 // Thread safety: as Registry. It may go as soon as its methods have returned, unless a stream of
 // its Subscribe lives; the callbacks run all the same.
@@ -37,8 +37,7 @@ class GuardedRegistry final : public Registry {
   void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
   void CloseSession(const CloseSessionRequest& request,
                     Callback<CloseSessionResponse> done) override;
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
+  void Write(Batch batch, Callback<BatchResult> done) override;
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
@@ -49,10 +48,6 @@ class GuardedRegistry final : public Registry {
 
   // OK if the caller may use the session, and anything at all here.
   absl::Status CheckSession(const char* call, const std::string& session_id) const;
-  // Register and Unregister. `items` is the repeated field, `key` the key of an item.
-  template <typename Request, typename Response, typename Items, typename Key>
-  void Batch(const char* call, const Request& request, Items items, Key key,
-             void (Registry::*method)(const Request&, Callback<Response>), Callback<Response> done);
 
   Registry* const registry_;
   const std::shared_ptr<AccessControl> access_;

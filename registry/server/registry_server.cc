@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
-#include "google/protobuf/arena.h"
 #include "registry/base/proto_time.h"
 #include "registry/base/trace_context.h"
 #include "registry/model/shared_limit.h"
@@ -64,48 +63,23 @@ constexpr absl::Duration kFarewell = absl::Milliseconds(100);
 // Threads for bulk: they leave room for those that serve the connections.
 int BulkThreads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2); }
 
-// Calls `use` with the message in `bytes`. Messages with many small parts are parsed onto an
-// arena, which costs a third less than the heap.
-template <typename Request, typename Use>
-absl::Status WithParsed(const WireBounds& bounds, const grpc::ByteBuffer& bytes, Use use) {
-  google::protobuf::ArenaOptions options;
-  options.start_block_size = std::clamp<size_t>(4 * bytes.Length(), 1024, 64 << 10);
-  options.max_block_size = 64 << 10;
-  google::protobuf::Arena arena(options);
-  auto* const request = google::protobuf::Arena::CreateMessage<Request>(&arena);
-  if (auto status = ParseWithin(bounds, bytes, request); !status.ok()) return status;
-  use(*request);
-  return absl::OkStatus();
-}
-
-template <typename Request, typename Response>
-void CallParsed(Registry* registry, const WireBounds& bounds, const grpc::ByteBuffer& bytes,
-                void (Registry::*method)(const Request&, Callback<Response>),
-                Callback<Response> done) {
-  const absl::Status parsed = WithParsed<Request>(bounds, bytes, [&](const Request& request) {
-    (registry->*method)(request, std::move(done));
-  });
-  if (!parsed.ok()) std::move(done)(parsed);
-}
-
-// Registers what is encoded, as it came if it can be, and answers in bytes.
-struct RegisterInBytes {
-  EncodedRegistrar* encoded;  // may be null
-  EncodedRegistrar::Results results;
-  WireBounds bounds;
+// Carries out an encoded RegisterRequest or UnregisterRequest, and answers in bytes.
+struct WriteInBytes {
+  Batch::Kind kind;
+  bool leave_out;  // results that are as asked
+  Batch::Limits limits;
 
   void operator()(Registry* registry, const grpc::ByteBuffer& request,
                   Callback<std::string> done) const {
-    if (encoded != nullptr &&
-        encoded->RegisterToBytes(Contiguous(request).view(), results, &done)) {
-      return;
-    }
-    Callback<RegisterResponse> parsed =
-        [done = std::move(done)](absl::StatusOr<RegisterResponse> response) mutable {
-          if (!response.ok()) return std::move(done)(response.status());
-          std::move(done)(response->SerializeAsString());
-        };
-    CallParsed(registry, bounds, request, &Registry::Register, std::move(parsed));
+    absl::StatusOr<Batch> batch = Batch::Read(kind, Contiguous(request).view(), limits);
+    if (!batch.ok()) return std::move(done)(batch.status());
+    std::optional<Batch::Generations> asked;
+    if (!leave_out) asked = batch->generations();
+    registry->Write(*std::move(batch), [asked = std::move(asked), done = std::move(done)](
+                                           absl::StatusOr<BatchResult> result) mutable {
+      if (!result.ok()) return std::move(done)(result.status());
+      std::move(done)(EncodeResponse(*result, asked.has_value() ? &*asked : nullptr));
+    });
   }
 };
 
@@ -199,8 +173,7 @@ class RegistryServer::Service final : public ServiceBase {
   Service(Registry* registry, const Options& options)
       : registry_(std::shared_ptr<void>(), registry),
         access_(options.access),
-        encoded_(options.access == nullptr ? options.encoded : nullptr),
-        batch_(BatchRequest(options.max_message_bytes, options.max_batch)),
+        batch_{BatchRequest(options.max_message_bytes, options.max_batch), options.max_batch},
         overload_delay_(options.overload_delay),
         max_bulk_bytes_(options.max_bulk_bytes),
         calls_(options.max_calls_in_flight),
@@ -307,7 +280,7 @@ class RegistryServer::Service final : public ServiceBase {
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
     return Sized<std::string>(*context, Method::kRegister, request, response,
-                              RegisterInBytes{encoded_, EncodedRegistrar::Results::kAll, batch_});
+                              WriteInBytes{Batch::Kind::kRegister, /*leave_out=*/false, batch_});
   }
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RegisterStream(
@@ -322,8 +295,7 @@ class RegistryServer::Service final : public ServiceBase {
           Place place = Admit(request);
           if (!place.refusal.ok()) return std::move(done)(place.refusal);
           CarryOut<std::string>(
-              registry, request,
-              RegisterInBytes{encoded_, EncodedRegistrar::Results::kUnlessAsAsked, batch_},
+              registry, request, WriteInBytes{Batch::Kind::kRegister, /*leave_out=*/true, batch_},
               [token = std::move(place.token),
                done = std::move(done)](absl::StatusOr<std::string> response) mutable {
                 std::move(done)(std::move(response));
@@ -340,12 +312,8 @@ class RegistryServer::Service final : public ServiceBase {
   grpc::ServerUnaryReactor* Unregister(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override {
-    return Sized<UnregisterResponse>(
-        *context, Method::kUnregister, request, response,
-        [bounds = batch_](Registry* registry, const grpc::ByteBuffer& bytes,
-                          Callback<UnregisterResponse> done) {
-          CallParsed(registry, bounds, bytes, &Registry::Unregister, std::move(done));
-        });
+    return Sized<std::string>(*context, Method::kUnregister, request, response,
+                              WriteInBytes{Batch::Kind::kUnregister, /*leave_out=*/false, batch_});
   }
 
   grpc::ServerUnaryReactor* Unsubscribe(grpc::CallbackServerContext* context,
@@ -672,8 +640,7 @@ class RegistryServer::Service final : public ServiceBase {
 
   const std::shared_ptr<Registry> registry_;     // not owned
   const std::shared_ptr<AccessControl> access_;  // null: everybody may do everything
-  EncodedRegistrar* const encoded_;              // null: calls are parsed
-  const WireBounds batch_;
+  const Batch::Limits batch_;
   const absl::Duration overload_delay_;
   const int64_t max_bulk_bytes_;
   std::atomic<bool> stopping_ = false;

@@ -48,7 +48,6 @@
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "registry/base/listen.h"
-#include "registry/encoded_registrar.h"
 #include "registry/registry.h"
 #include "registry/security/access_control.h"
 #include "registry/server/call_stats.h"
@@ -75,9 +74,6 @@ class RegistryServer {
     std::shared_ptr<grpc::ServerCredentials> credentials;
     // Who may do what. Null: everybody everything. Extra services ask it themselves.
     std::shared_ptr<AccessControl> access;
-    // The registry itself, if it takes Registers as they come. Not used with `access`, which has to
-    // see what is in them.
-    EncodedRegistrar* encoded = nullptr;
     std::vector<ExtraService> extra_services;
     // Sessions that the registry has from an earlier life and that end with their stream, as those
     // opened here with `ends_with_stream` do.

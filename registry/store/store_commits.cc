@@ -67,29 +67,29 @@ absl::Status Overloaded(int64_t queued, int64_t most) {
 
 std::unique_ptr<StoreRegistry::Group> StoreRegistry::Group::SplitOff() {
   if (intents <= kMostIntentsPerCommit) return nullptr;
-  const auto large = std::stable_partition(batches.begin(), batches.end(), [](const Batch& batch) {
-    return batch.intents.size() <= kSmallCall;
+  const auto large = std::stable_partition(writes.begin(), writes.end(), [](const WriteOp& write) {
+    return write.intents.size() <= kSmallCall;
   });
-  auto end = large == batches.end() ? large : large + 1;
+  auto end = large == writes.end() ? large : large + 1;
   int64_t taken = 0;
-  for (auto it = batches.begin(); it != end; ++it) taken += it->Size();
-  for (; end != batches.end() && taken + end->Size() <= kMostIntentsPerCommit; ++end) {
+  for (auto it = writes.begin(); it != end; ++it) taken += it->Size();
+  for (; end != writes.end() && taken + end->Size() <= kMostIntentsPerCommit; ++end) {
     taken += end->Size();
   }
-  if (end == batches.end()) return nullptr;
+  if (end == writes.end()) return nullptr;
   auto rest = std::make_unique<Group>();
-  rest->batches.assign(std::make_move_iterator(end), std::make_move_iterator(batches.end()));
+  rest->writes.assign(std::make_move_iterator(end), std::make_move_iterator(writes.end()));
   rest->intents = intents - taken;
-  batches.erase(end, batches.end());
+  writes.erase(end, writes.end());
   intents = taken;
   return rest;
 }
 
 // Sparing a small call that is alone the way to the thread that commits and back. Timers' threads
-// submit no batches, and large calls may take long.
+// submit no writes, and large calls may take long.
 template <typename Operation>
 bool StoreRegistry::MayCommitHere(const Operation& operation) const {
-  if constexpr (std::is_same_v<Operation, Batch>) {
+  if constexpr (std::is_same_v<Operation, WriteOp>) {
     return !answering && !committing_ && queue_ == nullptr &&
            operation.intents.size() <= kSmallCall &&
            write_estimate_nanos_.load(std::memory_order_relaxed) <
@@ -119,7 +119,7 @@ void StoreRegistry::Submit(Operation operation) {
     const int64_t queued = queue_ == nullptr ? 0 : queue_->intents;
     if (stopping_) {
       refused = RegistryGone();
-    } else if (std::is_same_v<Operation, Batch> && queued > options_.max_queued_intents) {
+    } else if (std::is_same_v<Operation, WriteOp> && queued > options_.max_queued_intents) {
       refused = Overloaded(queued, options_.max_queued_intents);
     } else if (MayCommitHere(operation)) {
       committing_ = true;
@@ -136,7 +136,7 @@ void StoreRegistry::Submit(Operation operation) {
   CommitInTurn(std::move(group));
 }
 
-template void StoreRegistry::Submit(Batch);
+template void StoreRegistry::Submit(WriteOp);
 template void StoreRegistry::Submit(Opening);
 template void StoreRegistry::Submit(Ending);
 template void StoreRegistry::Submit(Marking);
@@ -240,7 +240,7 @@ struct StoreRegistry::Decided {
   std::vector<Expiry> expiries;
   Expiry* ExpiryOf(const LeaseEnd& end);
   std::vector<State::Transaction::Opened> opened;
-  std::vector<absl::Status> batches;  // of calls as a whole
+  std::vector<absl::Status> writes;  // of calls as a whole
   std::vector<State::Transaction::Marked> marked;
 };
 
@@ -276,7 +276,7 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
     probe = !write_status_.ok();
   }
   if (!transaction.empty() || probe) {
-    if (auto status = Write(transaction, now, aftermath); !status.ok()) {
+    if (auto status = Persist(transaction, now, aftermath); !status.ok()) {
       for (const std::string& id : decided.expiring) leases_->Retry(id, options_.write_retry);
       aftermath->Call(
           [group = std::move(group), status]() mutable { std::move(group).Fail(status); });
@@ -333,8 +333,8 @@ StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* t
     }
   }
   transaction->Reserve(static_cast<size_t>(group->intents));
-  decided.batches.reserve(group->batches.size());
-  for (Batch& batch : group->batches) decided.batches.push_back(DecideBatch(&batch, transaction));
+  decided.writes.reserve(group->writes.size());
+  for (WriteOp& write : group->writes) decided.writes.push_back(DecideWrite(&write, transaction));
   decided.marked.reserve(group->markings.size());
   for (const Marking& marking : group->markings) {
     decided.marked.push_back(
@@ -343,24 +343,24 @@ StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* t
   return decided;
 }
 
-absl::Status StoreRegistry::DecideBatch(Batch* batch, State::Transaction* transaction) {
+absl::Status StoreRegistry::DecideWrite(WriteOp* write, State::Transaction* transaction) {
   Session* session = nullptr;
-  if (!batch->session_id.empty()) {
-    session = transaction->FindSession(batch->session_id);
+  if (!write->session_id.empty()) {
+    session = transaction->FindSession(write->session_id);
     if (session == nullptr) return SessionUnknown();
   }
-  batch->as_asked = true;
-  for (size_t i = 0; i < batch->intents.size(); ++i) {
-    if (!batch->outcomes[i].status.ok()) {
-      batch->as_asked = false;
+  write->as_asked = true;
+  for (size_t i = 0; i < write->intents.size(); ++i) {
+    if (!write->outcomes[i].status.ok()) {
+      write->as_asked = false;
       continue;
     }
-    const uint64_t generation = batch->intents[i].generation;
-    batch->outcomes[i] = transaction->Apply(session, std::move(batch->intents[i]));
-    const IntentOutcome& outcome = batch->outcomes[i];
-    batch->as_asked &= outcome.status.ok() && outcome.generation == generation;
+    const uint64_t generation = write->intents[i].generation;
+    write->outcomes[i] = transaction->Apply(session, std::move(write->intents[i]));
+    const IntentOutcome& outcome = write->outcomes[i];
+    write->as_asked &= outcome.status.ok() && outcome.generation == generation;
   }
-  batch->intents.clear();
+  write->intents.clear();
   return absl::OkStatus();
 }
 
@@ -409,9 +409,9 @@ void StoreRegistry::Answer(Group group, Decided decided, Aftermath* aftermath) {
       std::move(done)(OpenedResponse(opened, ttl));
     });
   }
-  for (size_t b = 0; b < group.batches.size(); ++b) {
-    aftermath->Call([batch = std::move(group.batches[b]), status = std::move(decided.batches[b]),
-                     revision]() mutable { std::move(batch).Answer(std::move(status), revision); });
+  for (size_t b = 0; b < group.writes.size(); ++b) {
+    aftermath->Call([write = std::move(group.writes[b]), status = std::move(decided.writes[b]),
+                     revision]() mutable { std::move(write).Answer(std::move(status), revision); });
   }
   for (size_t i = 0; i < decided.marked.size(); ++i) {
     aftermath->Call([epoch = epoch_, done = std::move(group.markings[i].done),
@@ -446,8 +446,8 @@ OpenSessionResponse StoreRegistry::OpenedResponse(const State::Transaction::Open
   return response;
 }
 
-absl::Status StoreRegistry::Write(const State::Transaction& transaction, Moment now,
-                                  Aftermath* aftermath) {
+absl::Status StoreRegistry::Persist(const State::Transaction& transaction, Moment now,
+                                    Aftermath* aftermath) {
   if (storage_->forgets()) return absl::OkStatus();
   const auto read_only = [&](const absl::Status& cause) {
     return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY,

@@ -30,12 +30,12 @@ inline absl::Status RegistryGone() {
 }
 
 // A Register or an Unregister on its way: the canonical intents, and what came of each.
-struct StoreRegistry::Batch {
+struct StoreRegistry::WriteOp {
   std::string session_id;
   std::vector<Intent> intents;
   std::vector<IntentOutcome> outcomes;  // not OK from the start: refused by validation
   bool as_asked = false;  // each outcome is OK, under the generation that its intent came with
-  absl::AnyInvocable<void(absl::Status, const Batch& decided, uint64_t revision) &&> done;
+  absl::AnyInvocable<void(absl::Status, const WriteOp& decided, uint64_t revision) &&> done;
 
   int64_t Size() const { return static_cast<int64_t>(intents.size()); }
   void Answer(absl::Status status, uint64_t revision) && {
@@ -84,7 +84,7 @@ struct StoreRegistry::Probing {
 struct StoreRegistry::Group {
   std::vector<Ending> endings;
   std::vector<Opening> openings;
-  std::vector<Batch> batches;
+  std::vector<WriteOp> writes;
   std::vector<Marking> markings;
   bool purge = false;
   bool probe = false;
@@ -92,9 +92,9 @@ struct StoreRegistry::Group {
 
   void Add(Ending ending) { endings.push_back(std::move(ending)); }
   void Add(Opening opening) { openings.push_back(std::move(opening)); }
-  void Add(Batch batch) {
-    intents += static_cast<int64_t>(batch.intents.size());
-    batches.push_back(std::move(batch));
+  void Add(WriteOp write) {
+    intents += write.Size();
+    writes.push_back(std::move(write));
   }
   void Add(Marking marking) { markings.push_back(std::move(marking)); }
   void Add(Purging) { purge = true; }
@@ -107,7 +107,7 @@ struct StoreRegistry::Group {
   void Fail(const absl::Status& status) && {
     for (auto& ending : endings) std::move(ending).Fail(status);
     for (auto& opening : openings) std::move(opening).Fail(status);
-    for (auto& batch : batches) std::move(batch).Fail(status);
+    for (auto& write : writes) std::move(write).Fail(status);
     for (auto& marking : markings) std::move(marking).Fail(status);
   }
 };

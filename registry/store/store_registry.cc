@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "registry/base/proto_time.h"
 #include "registry/model/canonical.h"
-#include "registry/model/encoded_batch.h"
 #include "registry/model/errors.h"
 #include "registry/model/ids.h"
 #include "registry/store/memory_storage.h"
@@ -212,63 +211,18 @@ void StoreRegistry::CloseSession(const CloseSessionRequest& request,
   Submit(std::move(operation));
 }
 
-template <typename Response, typename Respond>
-void StoreRegistry::SubmitBatch(std::string session_id, IntentBatch spelled,
-                                Callback<Response> done, Respond respond) {
-  Batch batch;
-  batch.session_id = std::move(session_id);
-  batch.intents = std::move(spelled.intents);
-  batch.outcomes = std::move(spelled.outcomes);
-  batch.done = [respond, done = std::move(done)](absl::Status status, const Batch& decided,
-                                                 uint64_t revision) mutable {
+void StoreRegistry::Write(Batch batch, Callback<BatchResult> done) {
+  if (auto status = batch.Check(options_.max_batch); !status.ok()) return std::move(done)(status);
+  WriteOp operation;
+  operation.session_id = batch.session_id();
+  operation.intents = std::move(batch).TakeIntents();
+  operation.outcomes = BeginOutcomes(operation.intents);
+  operation.done = [epoch = epoch_, done = std::move(done)](
+                       absl::Status status, const WriteOp& decided, uint64_t revision) mutable {
     if (!status.ok()) return std::move(done)(std::move(status));
-    std::move(done)(respond(decided, revision));
+    std::move(done)(ResultOf(decided.outcomes, decided.as_asked, epoch, revision));
   };
-  Submit(std::move(batch));
-}
-
-template <typename Response>
-void StoreRegistry::SubmitBatch(std::string session_id, IntentBatch spelled,
-                                Callback<Response> done) {
-  SubmitBatch(std::move(session_id), std::move(spelled), std::move(done),
-              [epoch = epoch_](const Batch& decided, uint64_t revision) {
-                return BatchResponse<Response>(decided.outcomes, epoch, revision);
-              });
-}
-
-void StoreRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  const absl::Status status = ValidateRegister(request, options_.max_batch);
-  if (!status.ok()) return std::move(done)(status);
-  SubmitBatch(request.session_id(), SpellBatch(request), std::move(done));
-}
-
-bool StoreRegistry::RegisterEncoded(std::string_view request, Results /*results*/,
-                                    Callback<RegisterResponse>* done) {
-  std::optional<EncodedBatch> spelled = SpellEncodedRegister(request, options_.max_batch);
-  if (!spelled.has_value()) return false;
-  SubmitBatch(std::move(spelled->session_id), std::move(spelled->batch), std::move(*done));
-  return true;
-}
-
-bool StoreRegistry::RegisterToBytes(std::string_view request, Results results,
-                                    Callback<std::string>* done) {
-  std::optional<EncodedBatch> spelled = SpellEncodedRegister(request, options_.max_batch);
-  if (!spelled.has_value()) return false;
-  const bool brief = results == Results::kUnlessAsAsked;
-  SubmitBatch(std::move(spelled->session_id), std::move(spelled->batch), std::move(*done),
-              [epoch = epoch_, brief](const Batch& decided, uint64_t revision) {
-                static const std::vector<IntentOutcome> kNone;
-                return EncodedRegisterResponse(brief && decided.as_asked ? kNone : decided.outcomes,
-                                               epoch, revision);
-              });
-  return true;
-}
-
-void StoreRegistry::Unregister(const UnregisterRequest& request,
-                               Callback<UnregisterResponse> done) {
-  const absl::Status status = ValidateUnregister(request, options_.max_batch);
-  if (!status.ok()) return std::move(done)(status);
-  SubmitBatch(request.session_id(), SpellBatch(request), std::move(done));
+  Submit(std::move(operation));
 }
 
 void StoreRegistry::SetOffline(const SetOfflineRequest& request,

@@ -53,7 +53,6 @@
 #include "absl/time/time.h"
 #include "failback/admin/v1/admin.pb.h"
 #include "registry/base/outage_log.h"
-#include "registry/encoded_registrar.h"
 #include "registry/model/agent_reports.h"
 #include "registry/model/batch.h"
 #include "registry/model/validation.h"
@@ -70,7 +69,7 @@
 
 namespace failback {
 
-class StoreRegistry final : public Registry, public EncodedRegistrar {
+class StoreRegistry final : public Registry {
  public:
   struct Options {
     // `memory:` or `sqlite:///absolute/path`.
@@ -172,13 +171,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
   void CloseSession(const CloseSessionRequest& request,
                     Callback<CloseSessionResponse> done) override;
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
-  EncodedRegistrar* encoded() override { return this; }
-  bool RegisterEncoded(std::string_view request, Results results,
-                       Callback<RegisterResponse>* done) override;
-  bool RegisterToBytes(std::string_view request, Results results,
-                       Callback<std::string>* done) override;
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
+  void Write(Batch batch, Callback<BatchResult> done) override;
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
@@ -231,7 +224,7 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   absl::Status CheckInvariants() const;
 
  private:
-  struct Batch;
+  struct WriteOp;
   struct Opening;
   struct Ending;
   struct Marking;
@@ -246,14 +239,6 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
 
   Moment Now() const;
   absl::Duration ClampTtl(const google::protobuf::Duration& ttl) const;
-
-  // Register and Unregister, checked and made canonical. `respond(batch, revision)` makes the
-  // response to what has been decided.
-  template <typename Response, typename Respond>
-  void SubmitBatch(std::string session_id, IntentBatch spelled, Callback<Response> done,
-                   Respond respond);
-  template <typename Response>
-  void SubmitBatch(std::string session_id, IntentBatch spelled, Callback<Response> done);
 
   // Adds to the group that is committed next, or commits on this thread.
   template <typename Operation>
@@ -270,8 +255,8 @@ class StoreRegistry final : public Registry, public EncodedRegistrar {
   void CommitGroup(Group group, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   Decided Decide(Group* group, State::Transaction* transaction, Moment now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
-  static absl::Status DecideBatch(Batch* batch, State::Transaction* transaction);
-  absl::Status Write(const State::Transaction& transaction, Moment now, Aftermath* aftermath)
+  static absl::Status DecideWrite(WriteOp* write, State::Transaction* transaction);
+  absl::Status Persist(const State::Transaction& transaction, Moment now, Aftermath* aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   void Publish(State::Transaction* transaction, int64_t intents, Aftermath* aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);

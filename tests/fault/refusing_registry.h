@@ -52,11 +52,8 @@ class RefusingRegistry final : public ForwardingRegistry {
     return refused_;
   }
 
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override {
-    Pass(&Registry::Register, request, std::move(done));
-  }
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override {
-    Pass(&Registry::Unregister, request, std::move(done));
+  void Write(Batch batch, Callback<BatchResult> done) override {
+    Pass(&Registry::Write, std::move(batch), std::move(done));
   }
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override {
     Pass(&Registry::Unsubscribe, request, std::move(done));
@@ -77,13 +74,12 @@ class RefusingRegistry final : public ForwardingRegistry {
     return std::make_pair(*refusal_, landing_);
   }
 
-  template <typename Request, typename Response>
-  void Pass(void (Registry::*method)(const Request&, Callback<Response>), const Request& request,
-            Callback<Response> done) {
+  template <typename Method, typename Request, typename Response>
+  void Pass(Method method, Request request, Callback<Response> done) {
     const std::optional<std::pair<absl::Status, Landing>> refusal = NextRefusal();
-    if (!refusal) return (to()->*method)(request, std::move(done));
+    if (!refusal) return (to()->*method)(std::move(request), std::move(done));
     if (refusal->second == kNothingLands) return std::move(done)(refusal->first);
-    (to()->*method)(request,
+    (to()->*method)(std::move(request),
                     [done = std::move(done), status = refusal->first](
                         absl::StatusOr<Response>) mutable { std::move(done)(std::move(status)); });
   }

@@ -10,7 +10,6 @@ PARTS = {
     "registry.h": {
         "says": "The one interface, Registry.",
         "targets": [
-            "//registry:encoded_registrar",
             "//registry:registry_interface",
             "//registry:upstream_scheme",
         ],

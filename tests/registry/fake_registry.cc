@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/util/batch_requests.h"
 
 namespace failback {
 namespace {
@@ -171,12 +172,11 @@ void FakeRegistry::CloseSession(const CloseSessionRequest& request,
   closes.Call(request, std::move(done));
 }
 
-void FakeRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  registers.Call(request, std::move(done));
-}
-
-void FakeRegistry::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
-  unregisters.Call(request, std::move(done));
+void FakeRegistry::Write(Batch batch, Callback<BatchResult> done) {
+  WriteInMessages(
+      batch, std::move(done),
+      [this](const auto& request, auto done) { registers.Call(request, std::move(done)); },
+      [this](const auto& request, auto done) { unregisters.Call(request, std::move(done)); });
 }
 
 std::unique_ptr<SubscribeStream> FakeRegistry::Subscribe(const SubscribeRequest& request,

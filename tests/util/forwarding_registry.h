@@ -28,11 +28,8 @@ class ForwardingRegistry : public Registry {
                     Callback<CloseSessionResponse> done) override {
     to_->CloseSession(request, std::move(done));
   }
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override {
-    to_->Register(request, std::move(done));
-  }
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override {
-    to_->Unregister(request, std::move(done));
+  void Write(Batch batch, Callback<BatchResult> done) override {
+    to_->Write(std::move(batch), std::move(done));
   }
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override {

@@ -42,16 +42,7 @@ class ForgetfulRegistry final : public Registry {
   void CloseSession(const CloseSessionRequest&, Callback<CloseSessionResponse> done) override {
     std::move(done)(CloseSessionResponse());
   }
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override {
-    RegisterResponse response;
-    for (int i = 0; i < request.registrations_size(); ++i) response.add_results();
-    std::move(done)(std::move(response));
-  }
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override {
-    UnregisterResponse response;
-    for (int i = 0; i < request.deregistrations_size(); ++i) response.add_results();
-    std::move(done)(std::move(response));
-  }
+  void Write(Batch, Callback<BatchResult> done) override { std::move(done)(BatchResult()); }
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest&,
                                              std::shared_ptr<NotifyListener>) override {
     return std::make_unique<SubscribeStream>();

@@ -12,12 +12,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string_view>
 #include <utility>
 
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/wire_format_lite.h"
-#include "registry/encoded_registrar.h"
 #include "registry/registry.h"
 #include "tests/bench/load.h"
 
@@ -44,7 +40,7 @@ struct Traffic {
   }
 };
 
-class WatchedUpstream final : public Registry, public EncodedRegistrar {
+class WatchedUpstream final : public Registry {
  public:
   // `own` counts this upstream's acknowledged intents; may be null. Both outlive it.
   WatchedUpstream(std::unique_ptr<Registry> upstream, Traffic* traffic,
@@ -73,23 +69,13 @@ class WatchedUpstream final : public Registry, public EncodedRegistrar {
     ++traffic_->attempts;
     upstream_->CloseSession(request, std::move(done));
   }
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override {
-    upstream_->Register(request, Watched(request.registrations_size(), std::move(done)));
-  }
-  EncodedRegistrar* encoded() override { return upstream_->encoded() == nullptr ? nullptr : this; }
-  bool RegisterEncoded(std::string_view request, Results results,
-                       Callback<RegisterResponse>* done) override {
-    Callback<RegisterResponse> watched = Watched(RegistrationsIn(request), std::move(*done));
-    if (!upstream_->encoded()->RegisterEncoded(request, results, &watched)) {
-      RegisterRequest parsed;
-      parsed.ParseFromArray(request.data(), static_cast<int>(request.size()));
-      upstream_->Register(parsed, std::move(watched));
+  void Write(Batch batch, Callback<BatchResult> done) override {
+    if (batch.kind() == Batch::Kind::kRegister) {
+      done = Watched(static_cast<int64_t>(batch.size()), std::move(done));
+    } else {
+      ++traffic_->attempts;
     }
-    return true;
-  }
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override {
-    ++traffic_->attempts;
-    upstream_->Unregister(request, std::move(done));
+    upstream_->Write(std::move(batch), std::move(done));
   }
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override {
@@ -109,20 +95,8 @@ class WatchedUpstream final : public Registry, public EncodedRegistrar {
   }
 
  private:
-  static int64_t RegistrationsIn(std::string_view request) {
-    using google::protobuf::internal::WireFormatLite;
-    google::protobuf::io::CodedInputStream bytes(reinterpret_cast<const uint8_t*>(request.data()),
-                                                 static_cast<int>(request.size()));
-    int64_t count = 0;
-    while (const uint32_t tag = bytes.ReadTag()) {
-      count += WireFormatLite::GetTagFieldNumber(tag) == RegisterRequest::kRegistrationsFieldNumber;
-      if (!WireFormatLite::SkipField(&bytes, tag)) break;
-    }
-    return count;
-  }
-
   // Begins a Register of `count`, whose answer is counted and goes to `done`.
-  Callback<RegisterResponse> Watched(int64_t count, Callback<RegisterResponse> done) {
+  Callback<BatchResult> Watched(int64_t count, Callback<BatchResult> done) {
     ++traffic_->attempts;
     ++traffic_->registers;
     const int64_t now = ++traffic_->in_flight;
@@ -130,12 +104,12 @@ class WatchedUpstream final : public Registry, public EncodedRegistrar {
     while (now > peak && !traffic_->peak_in_flight.compare_exchange_weak(peak, now)) {
     }
     return [count, traffic = traffic_, own = own_,
-            done = std::move(done)](absl::StatusOr<RegisterResponse> response) mutable {
+            done = std::move(done)](absl::StatusOr<BatchResult> response) mutable {
       --traffic->in_flight;
       if (response.ok()) {
         // Without results all is as asked.
-        int64_t fine = response->results().empty() ? count : 0;
-        for (const auto& result : response->results()) {
+        int64_t fine = response->results.empty() ? count : 0;
+        for (const auto& result : response->results) {
           fine += result.status().code() == 0 ? 1 : 0;
         }
         traffic->acknowledged += fine;

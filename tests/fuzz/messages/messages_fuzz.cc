@@ -1,7 +1,7 @@
 // Sequences of requests, any content, into the registry on a memory store: as it is, as two callers
 // with different permissions may use it, and as an operator asks it. Every call is answered exactly
-// once, nothing crashes, and the state's invariants hold at the end. A Register that is taken as it
-// came means what it means when it is parsed.
+// once, nothing crashes, and the state's invariants hold at the end. A Register that is read from
+// its bytes means what it means when it is parsed.
 
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +20,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/fuzz/fuzz_input.h"
-#include "tests/registry/model/encoded_batch_check.h"
+#include "tests/registry/model/batch_check.h"
 
 namespace failback {
 namespace {
@@ -98,7 +98,7 @@ class FuzzSession {
       case 7:
         return Call(registry, &Registry::Unsubscribe, input);
       case 8:
-        return RegisterEncoded(input);
+        return WriteBytes(registry, input);
       default:
         return LookOrWait(registry, input);
     }
@@ -177,7 +177,7 @@ class FuzzSession {
   }
 
   // A request's bytes, some of them changed.
-  void RegisterEncoded(FuzzInput* input) {
+  void WriteBytes(Registry* registry, FuzzInput* input) {
     RegisterRequest request;
     input->Fill(&request);
     TakeSession(input, &request);
@@ -186,23 +186,22 @@ class FuzzSession {
       bytes[input->Number() % bytes.size()] = static_cast<char>(input->Byte());
     }
     if (const std::string difference = DifferenceFromParsed(bytes); !difference.empty()) {
-      Die("a Register that is taken as it came: " + difference);
+      Die("a Register that is read from its bytes: " + difference);
     }
+    absl::StatusOr<Batch> batch = ReadRegister(bytes);
+    if (!batch.ok()) return;
     int answers = 0;
-    Callback<RegisterResponse> done = [&](const absl::StatusOr<RegisterResponse>&) { ++answers; };
-    const bool taken = store_->RegisterEncoded(bytes, EncodedRegistrar::Results::kAll, &done);
-    if (answers != (taken ? 1 : 0)) Die("an encoded Register was not answered once");
-    Callback<std::string> to_bytes = [&](const absl::StatusOr<std::string>& answer) {
-      --answers;
-      if (answer.ok() && !RegisterResponse().ParseFromString(*answer)) {
+    const Batch::Generations asked = batch->generations();
+    registry->Write(*std::move(batch), [&](const absl::StatusOr<BatchResult>& result) {
+      ++answers;
+      if (!result.ok()) return;
+      RegisterResponse response;
+      if (!response.ParseFromString(EncodeResponse(*result, &asked)) ||
+          response.results_size() != static_cast<int>(asked.size())) {
         Die("the bytes of an answer are no RegisterResponse");
       }
-    };
-    if (store_->RegisterToBytes(bytes, EncodedRegistrar::Results::kUnlessAsAsked, &to_bytes) !=
-            taken ||
-        answers != 0) {
-      Die("a Register is taken in bytes as it is else, and answered once");
-    }
+    });
+    if (answers != 1) Die("a batch was not answered once");
   }
 
   void Subscribe(Registry* registry, FuzzInput* input) {

@@ -8,7 +8,6 @@
 #include "registry/base/log.h"
 #include "registry/failback/merged_pages.h"
 #include "registry/model/batch.h"
-#include "registry/model/encoded_batch.h"
 #include "registry/model/selector.h"
 #include "registry/model/validation.h"
 #include "registry/model/wire_bounds.h"
@@ -26,17 +25,10 @@ bool Parse(std::string_view bytes, const WireBounds& bounds, Request* request) {
          request->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
 }
 
-void TakeRegister(std::string_view bytes) {
-  if (SpellEncodedRegister(bytes, kDefaultMaxBatch).has_value()) return;
-  RegisterRequest request;
-  if (!Parse(bytes, BatchRequest(kMaxBytes, kDefaultMaxBatch), &request)) return;
-  if (ValidateRegister(request).ok()) SpellBatch(request);
-}
-
-void TakeUnregister(std::string_view bytes) {
-  UnregisterRequest request;
-  if (!Parse(bytes, BatchRequest(kMaxBytes, kDefaultMaxBatch), &request)) return;
-  if (ValidateUnregister(request).ok()) SpellBatch(request);
+void TakeBatch(Batch::Kind kind, std::string_view bytes) {
+  const Batch::Limits limits{BatchRequest(kMaxBytes, kDefaultMaxBatch), kDefaultMaxBatch};
+  absl::StatusOr<Batch> batch = Batch::Read(kind, bytes, limits);
+  if (batch.ok()) batch->Check(kDefaultMaxBatch).IgnoreError();
 }
 
 // A filter is followed, and asked about an instance.
@@ -62,9 +54,9 @@ void Take(Edge edge, std::string_view bytes) {
     case Edge::kSetOffline:
       return TakeSmall<SetOfflineRequest>(bytes, ValidateSetOffline);
     case Edge::kRegister:
-      return TakeRegister(bytes);
+      return TakeBatch(Batch::Kind::kRegister, bytes);
     case Edge::kUnregister:
-      return TakeUnregister(bytes);
+      return TakeBatch(Batch::Kind::kUnregister, bytes);
     case Edge::kSubscribe: {
       SubscribeRequest request;
       if (Parse(bytes, kSmallRequest, &request) && ValidateSubscribe(request).ok()) {

@@ -14,7 +14,6 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "registry/base/trace_context.h"
-#include "registry/encoded_registrar.h"
 #include "registry/model/errors.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
@@ -24,7 +23,6 @@ namespace failback {
 namespace {
 
 using Method = CallStats::Method;
-using Results = EncodedRegistrar::Results;
 using registry::v1::RegistryService;
 using testing::HasSubstr;
 
@@ -56,12 +54,8 @@ class RegisterClientTest : public WireTest {
   RegisterClientTest() { fake_.registers.AnswerWith(Numbered); }
   void SetUp() override { StartServer(ListenOn(Transport::kUnix)); }
 
-  static Answered<RegisterResponse> Send(GrpcRegistry& client, const RegisterRequest& request,
-                                         Results results = Results::kUnlessAsAsked) {
-    Answered<RegisterResponse> answer;
-    Callback<RegisterResponse> done = answer.Callback_();
-    EXPECT_TRUE(client.RegisterEncoded(request.SerializeAsString(), results, &done));
-    return answer;
+  static Answered<RegisterResponse> Send(GrpcRegistry& client, const RegisterRequest& request) {
+    return CallAsync(client, &Registry::Register, request);
   }
 
   // Holds the registry and sends a large one, which is a call: those after it go on a stream.
@@ -116,8 +110,13 @@ TEST_F(RegisterClientTest, OthersAreCalls) {
   const auto first = Occupy(*client);
   std::vector<Answered<RegisterResponse>> answers;
   answers.push_back(Send(*client, RequestOf(0, /*bytes=*/100)));
-  answers.push_back(Send(*client, RequestOf(1), Results::kAll));
-  answers.push_back(CallAsync(*client, &Registry::Register, RequestOf(2)));
+  // Those that may be answered late would hold up others.
+  RegisterRequest waits = RequestOf(1);
+  waits.set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  answers.push_back(Send(*client, waits));
+  RegisterRequest checked = RequestOf(2);
+  checked.set_check(true);
+  answers.push_back(Send(*client, checked));
   {
     const ScopedTrace trace("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     answers.push_back(Send(*client, RequestOf(3)));
@@ -286,9 +285,30 @@ TEST_F(RegisterClientTest, ARegistryWithoutSuchAStreamGetsCalls) {
 
 // A call's answer is to have its results: one that has none says nothing.
 TEST_F(RegisterClientTest, AnAnswerToACallWithoutResultsIsNotTakenForSuccess) {
+  class Silent final : public RegistryService::Service {
+   public:
+    grpc::Status Register(grpc::ServerContext*, const RegisterRequest*,
+                          RegisterResponse*) override {
+      return grpc::Status::OK;
+    }
+    grpc::Status Unregister(grpc::ServerContext*, const UnregisterRequest*,
+                            UnregisterResponse*) override {
+      return grpc::Status::OK;
+    }
+  };
+  server_.reset();
+  Silent service;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
   const auto client = NewClient();
-  fake_.registers.AnswerWith([](const RegisterRequest&) { return RegisterResponse(); });
   EXPECT_EQ(Send(*client, RequestOf(1, /*bytes=*/100)).Get().status().code(),
+            absl::StatusCode::kInternal);
+  UnregisterRequest removal;
+  *removal.add_deregistrations()->mutable_key() = RequestOf(1).registrations(0).instance().key();
+  EXPECT_EQ(CallAndWait(*client, &Registry::Unregister, removal).status().code(),
             absl::StatusCode::kInternal);
 }
 
@@ -310,7 +330,7 @@ TEST_F(RegisterClientTest, DestructionCompletesWhatIsUnderWay) {
     client.reset();
     destroyed.Notify();
   };
-  client->RegisterEncoded(RequestOf(1).SerializeAsString(), Results::kUnlessAsAsked, &done);
+  client->Register(RequestOf(1), std::move(done));
   EXPECT_TRUE(destroyed.WaitForNotificationWithTimeout(kProcessTimeout));
   EXPECT_TRUE(Eventually([&] { return server_->Stats().register_streams == 0; }));
 }

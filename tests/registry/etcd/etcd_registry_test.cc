@@ -81,7 +81,6 @@ TEST_F(EtcdRegistryTest, WhatIsRegisteredIsListedUntilItIsUnregistered) {
 }
 
 TEST_F(EtcdRegistryTest, ResultsAreLeftOutOnlyWhenEachIsAsAsked) {
-  using Results = EncodedRegistrar::Results;
   EtcdHarness registry(etcd(), NewPrefix());
   RegisterRequest request;
   request.set_session_id(registry.Session("a"));
@@ -91,32 +90,33 @@ TEST_F(EtcdRegistryTest, ResultsAreLeftOutOnlyWhenEachIsAsAsked) {
     *registration->mutable_instance() = MakeInstance("s", std::to_string(i));
     registration->set_generation(3);
   }
-  const auto register_encoded = [&](Results results) {
-    std::promise<absl::StatusOr<RegisterResponse>> answer;
-    Callback<RegisterResponse> done = [&](auto response) { answer.set_value(std::move(response)); };
-    EXPECT_TRUE(registry->RegisterEncoded(request.SerializeAsString(), results, &done));
+  const auto write = [&] {
+    std::promise<absl::StatusOr<BatchResult>> answer;
+    registry->Write(Batch::Of(request), [&](auto result) { answer.set_value(std::move(result)); });
     return answer.get_future().get();
   };
-  auto response = register_encoded(Results::kUnlessAsAsked);
+  auto response = write();
   ASSERT_TRUE(response.ok()) << response.status();
-  EXPECT_EQ(response->results_size(), 0);
-  EXPECT_GT(response->epoch(), 0u);
-  EXPECT_GT(response->revision(), 0u);
+  EXPECT_EQ(response->results.size(), 0u);
+  EXPECT_GT(response->epoch, 0u);
+  EXPECT_GT(response->revision, 0u);
   ASSERT_EQ(registry.List("s").size(), static_cast<size_t>(request.registrations_size()));
   EXPECT_EQ(registry.List("s").front().generation(), 3u);
   // The same again changes nothing, and is as asked for.
-  EXPECT_EQ(register_encoded(Results::kUnlessAsAsked)->results_size(), 0);
-  EXPECT_EQ(register_encoded(Results::kAll)->results_size(), request.registrations_size());
+  EXPECT_EQ(write()->results.size(), 0u);
+  std::promise<absl::StatusOr<RegisterResponse>> whole;
+  registry->Register(request, [&](auto response) { whole.set_value(std::move(response)); });
+  EXPECT_EQ(whole.get_future().get()->results_size(), request.registrations_size());
   // One that is refused, or held under another generation, is told with all others.
   ASSERT_TRUE(registry.Register(request.session_id(), MakeInstance("s", "7"), 9).ok());
-  response = register_encoded(Results::kUnlessAsAsked);
-  ASSERT_EQ(response->results_size(), request.registrations_size());
-  EXPECT_EQ(ReasonOf(StatusFromProto(response->results(7).status())), ERROR_REASON_SUPERSEDED);
-  EXPECT_EQ(response->results(8).generation(), 3u);
+  response = write();
+  ASSERT_EQ(response->results.size(), static_cast<size_t>(request.registrations_size()));
+  EXPECT_EQ(ReasonOf(StatusFromProto(response->results[7].status())), ERROR_REASON_SUPERSEDED);
+  EXPECT_EQ(response->results[8].generation(), 3u);
   request.mutable_registrations(7)->set_generation(0);
-  response = register_encoded(Results::kUnlessAsAsked);
-  ASSERT_EQ(response->results_size(), request.registrations_size());
-  EXPECT_EQ(response->results(7).generation(), 9u);
+  response = write();
+  ASSERT_EQ(response->results.size(), static_cast<size_t>(request.registrations_size()));
+  EXPECT_EQ(response->results[7].generation(), 9u);
 }
 
 TEST_F(EtcdRegistryTest, ALateRegisterIsRefusedByTheTombstoneAlsoElsewhere) {

@@ -16,6 +16,7 @@
 #include "retry/executor.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/failback/subscriber_model.h"
+#include "tests/util/batch_requests.h"
 
 namespace failback {
 namespace {
@@ -68,41 +69,11 @@ class FlappingRegistry final : public Registry {
                     Callback<CloseSessionResponse> done) override {
     Answer<CloseSessionResponse>(CloseSessionResponse(), std::move(done));
   }
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override {
-    RegisterResponse response;
-    absl::Status status = Fail();
-    {
-      MutexLock lock(&mu_);
-      if (request.session_id() != session_) status = SessionUnknown();
-      for (const auto& registration : request.registrations()) {
-        response.add_results();
-        if (!status.ok()) continue;
-        auto& [generation, port] = held_[registration.instance().key().instance_id()];
-        if (registration.generation() < generation) continue;
-        generation = registration.generation();
-        port = registration.instance().port();
-      }
-    }
-    if (!status.ok()) return Answer<RegisterResponse>(status, std::move(done));
-    Answer<RegisterResponse>(std::move(response), std::move(done));
-  }
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override {
-    UnregisterResponse response;
-    absl::Status status = Fail();
-    {
-      MutexLock lock(&mu_);
-      if (request.session_id() != session_) status = SessionUnknown();
-      for (const auto& deregistration : request.deregistrations()) {
-        response.add_results();
-        if (!status.ok()) continue;
-        auto& [generation, port] = held_[deregistration.key().instance_id()];
-        if (deregistration.generation() < generation) continue;
-        generation = deregistration.generation();
-        port = 0;
-      }
-    }
-    if (!status.ok()) return Answer<UnregisterResponse>(status, std::move(done));
-    Answer<UnregisterResponse>(std::move(response), std::move(done));
+  void Write(Batch batch, Callback<BatchResult> done) override {
+    WriteInMessages(
+        batch, std::move(done),
+        [this](const auto& request, auto done) { Register(request, std::move(done)); },
+        [this](const auto& request, auto done) { Unregister(request, std::move(done)); });
   }
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override {
@@ -153,6 +124,42 @@ class FlappingRegistry final : public Registry {
   }
 
  private:
+  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
+    RegisterResponse response;
+    absl::Status status = Fail();
+    {
+      MutexLock lock(&mu_);
+      if (request.session_id() != session_) status = SessionUnknown();
+      for (const auto& registration : request.registrations()) {
+        response.add_results();
+        if (!status.ok()) continue;
+        auto& [generation, port] = held_[registration.instance().key().instance_id()];
+        if (registration.generation() < generation) continue;
+        generation = registration.generation();
+        port = registration.instance().port();
+      }
+    }
+    if (!status.ok()) return Answer<RegisterResponse>(status, std::move(done));
+    Answer<RegisterResponse>(std::move(response), std::move(done));
+  }
+  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
+    UnregisterResponse response;
+    absl::Status status = Fail();
+    {
+      MutexLock lock(&mu_);
+      if (request.session_id() != session_) status = SessionUnknown();
+      for (const auto& deregistration : request.deregistrations()) {
+        response.add_results();
+        if (!status.ok()) continue;
+        auto& [generation, port] = held_[deregistration.key().instance_id()];
+        if (deregistration.generation() < generation) continue;
+        generation = deregistration.generation();
+        port = 0;
+      }
+    }
+    if (!status.ok()) return Answer<UnregisterResponse>(status, std::move(done));
+    Answer<UnregisterResponse>(std::move(response), std::move(done));
+  }
   struct Stream final : public SubscribeStream {
     Stream(FlappingRegistry* r, std::shared_ptr<SerialNotifier> n)
         : registry(r), notifier(std::move(n)) {}

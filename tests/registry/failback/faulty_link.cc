@@ -10,8 +10,26 @@
 #include "absl/strings/str_cat.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
+#include "registry/model/validation.h"
+#include "tests/util/batch_requests.h"
 
 namespace failback {
+namespace {
+
+// For people.
+template <typename Message>
+std::string TextOf(const Message& message) {
+  return message.ShortDebugString();
+}
+std::string TextOf(const Batch& batch) {
+  return batch.kind() == Batch::Kind::kRegister ? TextOf(ToRequest<RegisterRequest>(batch))
+                                                : TextOf(ToRequest<UnregisterRequest>(batch));
+}
+std::string TextOf(const BatchResult& result) {
+  return TextOf(BatchResult(result).ToResponse<RegisterResponse>());
+}
+
+}  // namespace
 
 // The fate of one call.
 struct Plan {
@@ -120,9 +138,8 @@ FaultyLink::~FaultyLink() {
   for (auto& [number, cancel] : cancels) cancel();
 }
 
-template <typename Request, typename Response>
-void FaultyLink::Carry(void (Registry::*method)(const Request&, Callback<Response>),
-                       const Request& request, std::vector<std::string> keys,
+template <typename Method, typename Request, typename Response>
+void FaultyLink::Carry(Method method, Request request, std::vector<std::string> keys,
                        Callback<Response> done) {
   auto shared = shared_;
   LinkWorld* const world = shared->world;
@@ -153,7 +170,7 @@ void FaultyLink::Carry(void (Registry::*method)(const Request&, Callback<Respons
 
   const Plan plan = shared->Decide();
   if (world->trace) {
-    world->trace(absl::StrCat("    call ", number, " ", request.ShortDebugString(), " applied ",
+    world->trace(absl::StrCat("    call ", number, " ", TextOf(request), " applied ",
                               plan.applied ? absl::FormatDuration(plan.apply_after) : "never",
                               " answer ",
                               plan.status.has_value() ? plan.status->ToString() : "honest", " ",
@@ -164,9 +181,9 @@ void FaultyLink::Carry(void (Registry::*method)(const Request&, Callback<Respons
       (shared->world->target()->*method)(
           request, [shared, answer, plan, number](absl::StatusOr<Response> response) {
             if (shared->world->trace) {
-              shared->world->trace(absl::StrCat(
-                  "    applied ", number, " ",
-                  response.ok() ? response->ShortDebugString() : response.status().ToString()));
+              shared->world->trace(
+                  absl::StrCat("    applied ", number, " ",
+                               response.ok() ? TextOf(*response) : response.status().ToString()));
             }
             if (plan.status.has_value()) return;
             shared->After(plan.answer_after,
@@ -268,15 +285,11 @@ void FaultyLink::CloseSession(const CloseSessionRequest& request,
                               Callback<CloseSessionResponse> done) {
   Carry(&Registry::CloseSession, request, {}, std::move(done));
 }
-void FaultyLink::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
+void FaultyLink::Write(Batch batch, Callback<BatchResult> done) {
+  if (auto status = batch.Check(kDefaultMaxBatch); !status.ok()) return std::move(done)(status);
   std::vector<std::string> keys;
-  for (const auto& r : request.registrations()) keys.push_back(KeyText(r.instance().key()));
-  Carry(&Registry::Register, request, keys, std::move(done));
-}
-void FaultyLink::Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) {
-  std::vector<std::string> keys;
-  for (const auto& d : request.deregistrations()) keys.push_back(KeyText(d.key()));
-  Carry(&Registry::Unregister, request, keys, std::move(done));
+  for (const Intent& intent : batch.intents()) keys.push_back(CanonicalKeyText(intent.key));
+  Carry(&Registry::Write, std::move(batch), keys, std::move(done));
 }
 void FaultyLink::Unsubscribe(const UnsubscribeRequest& request,
                              Callback<UnsubscribeResponse> done) {

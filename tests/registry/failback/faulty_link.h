@@ -50,8 +50,7 @@ class FaultyLink final : public Registry {
   void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
   void CloseSession(const CloseSessionRequest& request,
                     Callback<CloseSessionResponse> done) override;
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
+  void Write(Batch batch, Callback<BatchResult> done) override;
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
@@ -60,9 +59,9 @@ class FaultyLink final : public Registry {
  private:
   class Stream;
   struct Shared;
-  template <typename Request, typename Response>
-  void Carry(void (Registry::*method)(const Request&, Callback<Response>), const Request& request,
-             std::vector<std::string> keys, Callback<Response> done);
+  template <typename Method, typename Request, typename Response>
+  void Carry(Method method, Request request, std::vector<std::string> keys,
+             Callback<Response> done);
 
   const std::shared_ptr<Shared> shared_;
 };

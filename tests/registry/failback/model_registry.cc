@@ -9,6 +9,7 @@
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "registry/model/selector.h"
+#include "registry/model/validation.h"
 
 namespace failback {
 namespace {
@@ -191,49 +192,31 @@ absl::Status ModelRegistry::Decide(const std::string& key, uint64_t rank, uint64
   return absl::OkStatus();
 }
 
-void ModelRegistry::Register(const RegisterRequest& request, Callback<RegisterResponse> done) {
-  const auto session = state_.sessions.find(request.session_id());
-  if (session == state_.sessions.end()) return std::move(done)(Unknown(request.session_id()));
-  RegisterResponse response;
+void ModelRegistry::Write(Batch batch, Callback<BatchResult> done) {
+  const auto session = state_.sessions.find(batch.session_id());
+  if (session == state_.sessions.end()) return std::move(done)(Unknown(batch.session_id()));
+  if (auto status = batch.Check(kDefaultMaxBatch); !status.ok()) return std::move(done)(status);
+  BatchResult result;
   bool changed = false;
-  for (const auto& registration : request.registrations()) {
-    const std::string key = CanonicalKey(registration.instance().key());
-    const std::string bytes = CanonicalInstance(registration.instance());
+  for (const Intent& intent : batch.intents()) {
+    const std::string bytes(intent.instance.view());
     const absl::Status status =
-        Decide(key, state_.ranks[session->second], registration.generation(), bytes);
-    auto* result = response.add_results();
+        intent.status.ok()
+            ? Decide(intent.key, state_.ranks[session->second], intent.generation, bytes)
+            : intent.status;
+    auto& one = result.results.emplace_back();
     if (!status.ok()) {
-      *result->mutable_status() = StatusToProto(status);
-      continue;
-    }
-    Held& held = state_.instances[key];
-    changed = changed || held.bytes != bytes;
-    held = {bytes, session->first, session->second, registration.generation(),
-            registration.instance().persistent()};
-  }
-  if (changed) Commit();
-  std::move(done)(std::move(response));
-}
-
-void ModelRegistry::Unregister(const UnregisterRequest& request,
-                               Callback<UnregisterResponse> done) {
-  const auto session = state_.sessions.find(request.session_id());
-  if (session == state_.sessions.end()) return std::move(done)(Unknown(request.session_id()));
-  UnregisterResponse response;
-  bool changed = false;
-  for (const auto& deregistration : request.deregistrations()) {
-    const std::string key = CanonicalKey(deregistration.key());
-    const absl::Status status =
-        Decide(key, state_.ranks[session->second], deregistration.generation(), "");
-    auto* result = response.add_results();
-    if (!status.ok()) {
-      *result->mutable_status() = StatusToProto(status);
+      *one.mutable_status() = StatusToProto(status);
+    } else if (intent.registers) {
+      Held& held = state_.instances[intent.key];
+      changed = changed || held.bytes != bytes;
+      held = {bytes, session->first, session->second, intent.generation, intent.persistent};
     } else {
-      changed = state_.instances.erase(key) > 0 || changed;
+      changed = state_.instances.erase(intent.key) > 0 || changed;
     }
   }
   if (changed) Commit();
-  std::move(done)(std::move(response));
+  std::move(done)(std::move(result));
 }
 
 std::unique_ptr<SubscribeStream> ModelRegistry::Subscribe(

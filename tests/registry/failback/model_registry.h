@@ -33,8 +33,7 @@ class ModelRegistry final : public Registry {
   void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
   void CloseSession(const CloseSessionRequest& request,
                     Callback<CloseSessionResponse> done) override;
-  void Register(const RegisterRequest& request, Callback<RegisterResponse> done) override;
-  void Unregister(const UnregisterRequest& request, Callback<UnregisterResponse> done) override;
+  void Write(Batch batch, Callback<BatchResult> done) override;
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
                                              std::shared_ptr<NotifyListener> listener) override;
   void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;

@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/model/batch.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 
@@ -32,6 +33,19 @@ void ExpectInvalid(const absl::Status& status, const std::string& field,
   EXPECT_EQ(ReasonMetadata(status, "field").value_or("none"), field);
   EXPECT_THAT(std::string(status.message()), StartsWith(field + ": "));
   EXPECT_THAT(std::string(status.message()), HasSubstr(description));
+}
+
+// Of the items, and of the call as a whole, as a batch has them.
+template <typename Request>
+std::vector<absl::Status> StatusesOf(const Request& request) {
+  std::vector<absl::Status> statuses;
+  const Batch batch = Batch::Of(request);
+  for (const Intent& intent : batch.intents()) statuses.push_back(intent.status);
+  return statuses;
+}
+template <typename Request>
+absl::Status CheckCall(const Request& request, uint32_t max_batch = kDefaultMaxBatch) {
+  return Batch::Of(request).Check(max_batch);
 }
 
 struct InstanceCase {
@@ -189,8 +203,8 @@ TEST(Validation, BatchHasOneStatusPerItemAndNamesIt) {
   *request.mutable_registrations(4)->mutable_instance() = request.registrations(2).instance();
   request.mutable_registrations(4)->mutable_instance()->mutable_key()->set_namespace_("default");
 
-  EXPECT_TRUE(ValidateRegister(request).ok());
-  const std::vector<absl::Status> statuses = ValidateRegistrations(request);
+  EXPECT_TRUE(CheckCall(request).ok());
+  const std::vector<absl::Status> statuses = StatusesOf(request);
   ASSERT_EQ(statuses.size(), 5u);
   EXPECT_TRUE(statuses[0].ok());
   ExpectInvalid(statuses[1], "registrations[1].instance.key.service", "is required");
@@ -216,14 +230,14 @@ TEST(Validation, ThereIsAlwaysANextGeneration) {
     unsubscribes.set_subscription_id("x");
     unsubscribes.set_generation(generation);
     if (generation <= kMaxGeneration) {
-      EXPECT_TRUE(ValidateRegistrations(registers)[0].ok());
-      EXPECT_TRUE(ValidateDeregistrations(unregisters)[0].ok());
+      EXPECT_TRUE(StatusesOf(registers)[0].ok());
+      EXPECT_TRUE(StatusesOf(unregisters)[0].ok());
       EXPECT_TRUE(ValidateSubscribe(subscribes).ok());
       EXPECT_TRUE(ValidateUnsubscribe(unsubscribes).ok());
       continue;
     }
-    ExpectInvalid(ValidateRegistrations(registers)[0], "registrations[0].generation", wrong);
-    ExpectInvalid(ValidateDeregistrations(unregisters)[0], "deregistrations[0].generation", wrong);
+    ExpectInvalid(StatusesOf(registers)[0], "registrations[0].generation", wrong);
+    ExpectInvalid(StatusesOf(unregisters)[0], "deregistrations[0].generation", wrong);
     ExpectInvalid(ValidateSubscribe(subscribes), "generation", wrong);
     ExpectInvalid(ValidateUnsubscribe(unsubscribes), "generation", wrong);
   }
@@ -234,8 +248,8 @@ TEST(Validation, DeregistrationsLikewise) {
   *request.add_deregistrations()->mutable_key() = Valid().key();
   *request.add_deregistrations()->mutable_key() = Valid().key();
   request.add_deregistrations();
-  EXPECT_TRUE(ValidateUnregister(request).ok());
-  const std::vector<absl::Status> statuses = ValidateDeregistrations(request);
+  EXPECT_TRUE(CheckCall(request).ok());
+  const std::vector<absl::Status> statuses = StatusesOf(request);
   ASSERT_EQ(statuses.size(), 3u);
   EXPECT_TRUE(statuses[0].ok());
   ExpectInvalid(statuses[1], "deregistrations[1].key", "prod/orders/orders-1 is in");
@@ -245,8 +259,8 @@ TEST(Validation, DeregistrationsLikewise) {
 TEST(Validation, BatchTooLargeIsTooLargeAndSaysHowMuchIsAllowed) {
   RegisterRequest request;
   for (int i = 0; i < 4; ++i) *request.add_registrations()->mutable_instance() = Valid();
-  EXPECT_TRUE(ValidateRegister(request, 4).ok());
-  const absl::Status status = ValidateRegister(request, 3);
+  EXPECT_TRUE(CheckCall(request, 4).ok());
+  const absl::Status status = CheckCall(request, 3);
   EXPECT_EQ(ReasonOf(status), registry::v1::ERROR_REASON_TOO_LARGE);
   EXPECT_EQ(ReasonMetadata(status, "limit").value_or(""), "3");
   EXPECT_EQ(ReasonMetadata(status, "actual").value_or(""), "4");
@@ -254,13 +268,13 @@ TEST(Validation, BatchTooLargeIsTooLargeAndSaysHowMuchIsAllowed) {
 
 TEST(Validation, CallLevelFields) {
   RegisterRequest request;
-  ExpectInvalid(ValidateRegister(request), "registrations", "is required");
+  ExpectInvalid(CheckCall(request), "registrations", "is required");
   *request.add_registrations()->mutable_instance() = Valid();
   request.set_session_id("a b");
-  ExpectInvalid(ValidateRegister(request), "session_id", "\"a b\" may hold");
+  ExpectInvalid(CheckCall(request), "session_id", "\"a b\" may hold");
   request.clear_session_id();
   request.set_wait_for(static_cast<registry::v1::IntentState>(9));
-  ExpectInvalid(ValidateRegister(request), "wait_for", "9 is not an IntentState");
+  ExpectInvalid(CheckCall(request), "wait_for", "9 is not an IntentState");
 }
 
 TEST(Validation, OpenSession) {

@@ -111,7 +111,6 @@ class AccessTest : public ::testing::Test {
     server_options.listen = {absl::StrCat("unix:", folder_.File("s"))};
     server_options.access = access_;
     server_options.max_subscriptions = max_subscriptions_;
-    server_options.encoded = store_->encoded();
     auto server = RegistryServer::Start(store_.get(), server_options);
     if (!server.ok()) Fatal(server.status().ToString());
     server_ = *std::move(server);

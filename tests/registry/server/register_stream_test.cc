@@ -430,8 +430,8 @@ TEST_F(RegisterStreamTest, EachMessageIsCountedAndTraced) {
 // Throws from, or forgets, every call.
 class BadRegistry : public FakeRegistry {
  public:
-  void Register(const RegisterRequest& request, Callback<RegisterResponse>) override {
-    if (request.session_id() == "1") throw std::runtime_error("no such table");
+  void Write(Batch batch, Callback<BatchResult>) override {
+    if (batch.session_id() == "1") throw std::runtime_error("no such table");
   }
 };
 

@@ -340,9 +340,7 @@ TEST_F(ServerTest, SubscriptionsBeyondTheLimitAreRefusedWithADelay) {
 // Throws from, or forgets, every call.
 class BadRegistry : public FakeRegistry {
  public:
-  void Register(const RegisterRequest&, Callback<RegisterResponse>) override {
-    throw std::runtime_error("no such table");
-  }
+  void Write(Batch, Callback<BatchResult>) override { throw std::runtime_error("no such table"); }
   void List(const ListRequest&, Callback<ListResponse>) override {}
   void KeepAlive(const KeepAliveRequest&, Callback<KeepAliveResponse>) override { throw 42; }
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest&,

@@ -34,7 +34,6 @@ class StoreOverWireTest : public testing::TestWithParam<Transport> {
     RegistryServer::Options server_options;
     server_options.listen = {GetParam() == Transport::kTcp ? "127.0.0.1:0"
                                                            : "unix:" + folder_.File("s")};
-    server_options.encoded = store_.get();
     auto server = RegistryServer::Start(store_.get(), server_options);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

@@ -84,44 +84,14 @@ TEST(StoreRegistry, BatchIsDecidedItemByItemInOneRevision) {
   EXPECT_THAT(store.Ids("orders"), ElementsAre("1", "2", "old"));
 }
 
-TEST(StoreRegistry, EncodedRegisterIsDecidedLikeAParsedOne) {
-  StoreHarness store;
-  RegisterRequest request;
-  request.set_session_id(store.Session("a"));
-  for (const char* id : {"1", "old", "2"}) {
-    *request.add_registrations()->mutable_instance() = MakeInstance("orders", id);
-    request.mutable_registrations(request.registrations_size() - 1)->set_generation(3);
-  }
-  ASSERT_TRUE(store.Register(request.session_id(), MakeInstance("orders", "old"), 9).ok());
-  absl::StatusOr<RegisterResponse> response;
-  Callback<RegisterResponse> done = [&](auto answer) { response = std::move(answer); };
-  ASSERT_TRUE(
-      store->RegisterEncoded(request.SerializeAsString(), EncodedRegistrar::Results::kAll, &done));
-  ASSERT_TRUE(response.ok()) << response.status();
-  ASSERT_EQ(response->results_size(), 3);
-  EXPECT_EQ(response->results(0).state(), registry::v1::INTENT_STATE_ACKNOWLEDGED);
-  EXPECT_EQ(response->results(0).generation(), 3u);
-  EXPECT_EQ(ReasonOf(StatusFromProto(response->results(1).status())),
-            registry::v1::ERROR_REASON_SUPERSEDED);
-  EXPECT_EQ(response->results(2).status().code(), 0);
-  EXPECT_THAT(store.Ids("orders"), ElementsAre("1", "2", "old"));
-}
-
-// Bytes in, bytes out.
-absl::StatusOr<RegisterResponse> RegisterToBytes(StoreHarness& store,
-                                                 const RegisterRequest& request,
-                                                 EncodedRegistrar::Results results) {
-  absl::StatusOr<std::string> answer = absl::DataLossError("no answer");
-  Callback<std::string> done = [&](auto bytes) { answer = std::move(bytes); };
-  EXPECT_TRUE(store->RegisterToBytes(request.SerializeAsString(), results, &done));
-  if (!answer.ok()) return answer.status();
-  RegisterResponse response;
-  EXPECT_TRUE(response.ParseFromString(*answer));
-  return response;
+// Without putting back what is left out.
+absl::StatusOr<BatchResult> Write(StoreHarness& store, const RegisterRequest& request) {
+  absl::StatusOr<BatchResult> answer = absl::DataLossError("no answer");
+  store->Write(Batch::Of(request), [&](auto result) { answer = std::move(result); });
+  return answer;
 }
 
 TEST(StoreRegistry, ResultsAreLeftOutOnlyWhenEachIsAsAsked) {
-  using Results = EncodedRegistrar::Results;
   StoreHarness store;
   RegisterRequest request;
   request.set_session_id(store.Session("a"));
@@ -129,67 +99,49 @@ TEST(StoreRegistry, ResultsAreLeftOutOnlyWhenEachIsAsAsked) {
     *request.add_registrations()->mutable_instance() = MakeInstance("orders", id);
     request.mutable_registrations(request.registrations_size() - 1)->set_generation(3);
   }
-  auto response = RegisterToBytes(store, request, Results::kUnlessAsAsked);
+  auto response = Write(store, request);
   ASSERT_TRUE(response.ok()) << response.status();
-  EXPECT_EQ(response->results_size(), 0);
-  EXPECT_EQ(response->epoch(), store->epoch());
-  EXPECT_EQ(response->revision(), 1u);
+  EXPECT_EQ(response->results.size(), 0u);
+  EXPECT_EQ(response->epoch, store->epoch());
+  EXPECT_EQ(response->revision, 1u);
   // The same again changes nothing, and is as asked for.
-  EXPECT_EQ(RegisterToBytes(store, request, Results::kUnlessAsAsked)->results_size(), 0);
-  response = RegisterToBytes(store, request, Results::kAll);
-  ASSERT_EQ(response->results_size(), 2);
-  EXPECT_EQ(response->results(1).state(), registry::v1::INTENT_STATE_ACKNOWLEDGED);
-  EXPECT_EQ(response->results(1).generation(), 3u);
+  EXPECT_EQ(Write(store, request)->results.size(), 0u);
+  const auto whole = CallAndWait(*store, &Registry::Register, request);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_EQ(whole->results_size(), 2);
+  EXPECT_EQ(whole->results(1).state(), registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  EXPECT_EQ(whole->results(1).generation(), 3u);
+  EXPECT_EQ(whole->epoch(), store->epoch());
   // Held under another generation than it came with.
   request.mutable_registrations(0)->set_generation(0);
   request.mutable_registrations(1)->set_generation(4);
-  response = RegisterToBytes(store, request, Results::kUnlessAsAsked);
-  ASSERT_EQ(response->results_size(), 2);
-  EXPECT_EQ(response->results(0).generation(), 3u);
-  EXPECT_EQ(response->results(1).generation(), 4u);
+  response = Write(store, request);
+  ASSERT_EQ(response->results.size(), 2u);
+  EXPECT_EQ(response->results[0].generation(), 3u);
+  EXPECT_EQ(response->results[1].generation(), 4u);
   // Refused, the last or the first.
   request.mutable_registrations(0)->set_generation(5);
   request.mutable_registrations(1)->set_generation(1);
-  response = RegisterToBytes(store, request, Results::kUnlessAsAsked);
-  ASSERT_EQ(response->results_size(), 2);
-  EXPECT_EQ(response->results(0).generation(), 5u);
-  EXPECT_EQ(ReasonOf(StatusFromProto(response->results(1).status())),
+  response = Write(store, request);
+  ASSERT_EQ(response->results.size(), 2u);
+  EXPECT_EQ(response->results[0].generation(), 5u);
+  EXPECT_EQ(ReasonOf(StatusFromProto(response->results[1].status())),
             registry::v1::ERROR_REASON_SUPERSEDED);
   request.mutable_registrations(0)->set_generation(1);
   request.mutable_registrations(1)->set_generation(5);
-  EXPECT_EQ(RegisterToBytes(store, request, Results::kUnlessAsAsked)->results_size(), 2);
+  EXPECT_EQ(Write(store, request)->results.size(), 2u);
   // Of generation 0 where there was none before.
   *request.mutable_registrations(0)->mutable_instance() = MakeInstance("orders", "3");
   request.mutable_registrations(0)->set_generation(0);
-  EXPECT_EQ(RegisterToBytes(store, request, Results::kUnlessAsAsked)->results_size(), 0);
+  EXPECT_EQ(Write(store, request)->results.size(), 0u);
   // Refused, and of generation 0 as well.
   ASSERT_TRUE(store.Register(store.Session("later"), MakeInstance("orders", "3", 81), 1).ok());
-  response = RegisterToBytes(store, request, Results::kUnlessAsAsked);
-  ASSERT_EQ(response->results_size(), 2);
-  EXPECT_EQ(ReasonOf(StatusFromProto(response->results(0).status())),
+  response = Write(store, request);
+  ASSERT_EQ(response->results.size(), 2u);
+  EXPECT_EQ(ReasonOf(StatusFromProto(response->results[0].status())),
             registry::v1::ERROR_REASON_SUPERSEDED);
   request.set_session_id("nobody");
-  EXPECT_EQ(ReasonOf(RegisterToBytes(store, request, Results::kUnlessAsAsked).status()),
-            kSessionUnknown);
-}
-
-TEST(StoreRegistry, EncodedRegisterThatIsToBeRefusedIsNotTaken) {
-  StoreHarness store;
-  int answers = 0;
-  Callback<RegisterResponse> done = [&](const auto&) { ++answers; };
-  EXPECT_FALSE(store->RegisterEncoded("\xff\xff", EncodedRegistrar::Results::kAll, &done));
-  RegisterRequest request;
-  *request.add_registrations()->mutable_instance() = MakeInstance("orders", "1");
-  request.mutable_registrations(0)->mutable_instance()->set_port(70000);
-  EXPECT_FALSE(
-      store->RegisterEncoded(request.SerializeAsString(), EncodedRegistrar::Results::kAll, &done));
-  EXPECT_TRUE(done);
-  Callback<std::string> to_bytes = [&](const auto&) { ++answers; };
-  EXPECT_FALSE(store->RegisterToBytes(request.SerializeAsString(),
-                                      EncodedRegistrar::Results::kUnlessAsAsked, &to_bytes));
-  EXPECT_TRUE(to_bytes);
-  EXPECT_EQ(answers, 0);
-  EXPECT_THAT(store.List(), IsEmpty());
+  EXPECT_EQ(ReasonOf(Write(store, request).status()), kSessionUnknown);
 }
 
 TEST(StoreRegistry, BadRequestsFailAsAWhole) {

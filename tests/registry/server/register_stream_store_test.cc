@@ -1,11 +1,9 @@
-// A Register says the same by whichever way it goes: a stream or a call, taken as it came or
-// parsed. Three registries of their own are asked the same in the same order.
+// RegisterStreams over a store: a message is answered as the call would be, with an access policy
+// too. Registries of their own get the same requests in the same order.
 
 #include <algorithm>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,24 +12,21 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "registry/model/errors.h"
+#include "registry/security/access_control.h"
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/server/register_stream_client.h"
 #include "tests/registry/server/wire_fixture.h"
+#include "tests/util/seeded_random.h"
 
 namespace failback {
 namespace {
 
-uint64_t Seed() {
-  const char* const text = std::getenv("FAILBACK_TEST_SEED");
-  return text == nullptr ? std::random_device()() : std::strtoull(text, nullptr, 10);
-}
-
 // A store behind a server of its own.
 class Subject {
  public:
-  // `encoded`: the server offers the store what comes as it came.
-  Subject(const std::string& listen, HashedWheelTimer* timer, bool encoded) {
+  // `policy`: each call is judged, and allowed.
+  Subject(const std::string& listen, HashedWheelTimer* timer, bool policy) {
     StoreRegistry::Options options;
     options.timer = timer;
     options.max_batch = 25;
@@ -39,7 +34,7 @@ class Subject {
     store_ = StoreRegistry::Open(std::move(options)).value();
     RegistryServer::Options server;
     server.listen = {listen};
-    if (encoded) server.encoded = store_.get();
+    if (policy) server.access = std::make_shared<AccessControl>(AllowAll());
     server_ = RegistryServer::Start(store_.get(), server).value();
     client_ = std::make_unique<GrpcRegistry>(server_->addresses(), Patient());
     stream_ = std::make_unique<RegisterStreamClient>(server_->addresses()[0]);
@@ -91,6 +86,17 @@ class Subject {
   }
 
  private:
+  static AccessRules AllowAll() {
+    config::v1::Policy policy;
+    auto* const rule = policy.add_rules();
+    rule->set_anonymous(true);
+    rule->add_namespaces("*");
+    rule->add_services("*");
+    rule->add_allow(config::v1::PERMISSION_REGISTER);
+    rule->add_allow(config::v1::PERMISSION_READ);
+    return AccessRules::Make(&policy, nullptr).value();
+  }
+
   // The sessions are "0" and "1" to the test.
   RegisterRequest Owned(RegisterRequest request) const {
     if (request.session_id() == "0" || request.session_id() == "1") {
@@ -126,9 +132,9 @@ bool Same(const RegisterResponse& a, const RegisterResponse& b) {
                                                     b.results().begin(), b.results().end(), same);
 }
 
-class RegisterWaysTest : public WireTest {
+class RegisterStreamStoreTest : public WireTest {
  protected:
-  size_t Below(size_t limit) { return random_() % limit; }
+  size_t Below(size_t limit) { return static_cast<size_t>(random_.Pick(limit)); }
 
   RegisterRequest AnyRequest() {
     RegisterRequest request;
@@ -151,33 +157,32 @@ class RegisterWaysTest : public WireTest {
     return request;
   }
 
-  const uint64_t seed_ = Seed();
-  std::mt19937_64 random_{seed_};
+  SeededRandom random_;
   size_t step_ = 0;
 };
 
-TEST_F(RegisterWaysTest, AllSayTheSame) {
-  SCOPED_TRACE(absl::StrCat("FAILBACK_TEST_SEED=", seed_));
+TEST_F(RegisterStreamStoreTest, AMessageIsAnsweredAsTheCallWouldBe) {
   const auto timer = HashedWheelTimer::Create(HashedWheelTimer::Options()).value();
-  Subject streamed(ListenOn(Transport::kUnix), timer.get(), true);
-  Subject stream_parsed(ListenOn(Transport::kUnix), timer.get(), false);
-  Subject encoded(ListenOn(Transport::kUnix), timer.get(), true);
-  Subject parsed(ListenOn(Transport::kUnix), timer.get(), false);
+  Subject called(ListenOn(Transport::kUnix), timer.get(), /*policy=*/false);
+  Subject called_with_policy(ListenOn(Transport::kUnix), timer.get(), /*policy=*/true);
+  Subject streamed(ListenOn(Transport::kUnix), timer.get(), /*policy=*/false);
+  Subject streamed_with_policy(ListenOn(Transport::kUnix), timer.get(), /*policy=*/true);
   int left_out = 0;
-  int none_left_out = 0;
+  int left_out_with_policy = 0;
   int refused = 0;
   int partly = 0;
   for (int i = 0; i < 600 && !HasFailure(); ++i) {
     if (Below(60) == 0) {
       const size_t session = Below(2);
-      for (Subject* each : {&streamed, &stream_parsed, &encoded, &parsed}) {
+      for (Subject* each : {&called, &called_with_policy, &streamed, &streamed_with_policy}) {
         each->Reopen(session, session == 0 ? "a" : "b");
       }
     }
     const RegisterRequest request = AnyRequest();
-    const auto expected = parsed.Call(request);
-    for (const auto& answer : {encoded.Call(request), streamed.Stream(request, &left_out),
-                               stream_parsed.Stream(request, &none_left_out)}) {
+    const auto expected = called.Call(request);
+    for (const auto& answer :
+         {called_with_policy.Call(request), streamed.Stream(request, &left_out),
+          streamed_with_policy.Stream(request, &left_out_with_policy)}) {
       ASSERT_EQ(answer.status().ToString(absl::StatusToStringMode::kWithNoExtraData),
                 expected.status().ToString(absl::StatusToStringMode::kWithNoExtraData))
           << request.DebugString();
@@ -201,11 +206,11 @@ TEST_F(RegisterWaysTest, AllSayTheSame) {
   EXPECT_GT(left_out, 20);
   EXPECT_GT(refused, 5);
   EXPECT_GT(partly, 20);
-  EXPECT_EQ(none_left_out, 0);
+  EXPECT_EQ(left_out_with_policy, left_out);
 }
 
 // Calls, and messages on streams, at once: each is answered, in the end what is there is right.
-TEST_F(RegisterWaysTest, ManyStreamsFillOneStore) {
+TEST_F(RegisterStreamStoreTest, ManyStreamsFillOneStore) {
   constexpr int kStreams = 6;
   constexpr int kMessages = 40;
   constexpr int kItems = 20;
@@ -215,7 +220,6 @@ TEST_F(RegisterWaysTest, ManyStreamsFillOneStore) {
   const auto store = StoreRegistry::Open(std::move(options)).value();
   RegistryServer::Options server_options;
   server_options.listen = {ListenOn(Transport::kUnix)};
-  server_options.encoded = store.get();
   const auto server = RegistryServer::Start(store.get(), server_options).value();
   const auto request_of = [](int stream, int message) {
     RegisterRequest request;
