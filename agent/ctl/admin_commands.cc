@@ -33,16 +33,11 @@ void AddKey(CLI::App* command, InstanceKey* key) {
 
 // At a registry, of what it does not hold: who may carry it.
 void TellCarriers(CtlContext* context) {
-  admin::v1::ListAgentsRequest request;
-  std::vector<admin::v1::AgentSummary> agents;
-  do {
-    admin::v1::ListAgentsResponse response;
-    // An agent has no agents.
-    if (!context->admin().ListAgents(context->NewCall().get(), request, &response).ok()) return;
-    agents.insert(agents.end(), response.agents().begin(), response.agents().end());
-    request.set_page_token(response.next_page_token());
-  } while (!request.page_token().empty());
-  std::fprintf(stderr, "failbackctl: describe: %s\n", FormatCarriers(agents).c_str());
+  const auto agents = context->ListAll(
+      context->admin(), &admin::v1::AdminService::StubInterface::ListAgents,
+      admin::v1::ListAgentsRequest(), &admin::v1::ListAgentsResponse::mutable_agents);
+  if (!agents.ok()) return;  // an agent has no agents
+  std::fprintf(stderr, "failbackctl: describe: %s\n", FormatCarriers(*agents).c_str());
 }
 
 void AddDescribe(CLI::App* app, CtlAction* action) {

@@ -23,6 +23,7 @@
 namespace failback {
 namespace {
 
+using agent::v1::AgentService;
 using agent::v1::CancelRequest;
 using agent::v1::CancelResponse;
 using agent::v1::CarriedIntent;
@@ -30,6 +31,7 @@ using agent::v1::DrainRequest;
 using agent::v1::DrainResponse;
 using agent::v1::GetStatusRequest;
 using agent::v1::GetStatusResponse;
+using agent::v1::ListIntentsResponse;
 using agent::v1::ListPendingRequest;
 using agent::v1::ListPendingResponse;
 using agent::v1::PendingOperation;
@@ -38,22 +40,6 @@ using agent::v1::RetryResponse;
 
 // How often a drain is asked how far it has come.
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
-
-absl::StatusOr<std::vector<PendingOperation>> ListPending(CtlContext* context) {
-  std::vector<PendingOperation> operations;
-  ListPendingRequest request;
-  do {
-    ListPendingResponse response;
-    const grpc::Status status =
-        context->agent().ListPending(context->NewCall().get(), request, &response);
-    if (!status.ok()) return StatusFromGrpc(status);
-    for (PendingOperation& operation : *response.mutable_operations()) {
-      operations.push_back(std::move(operation));
-    }
-    request.set_page_token(response.next_page_token());
-  } while (!request.page_token().empty());
-  return operations;
-}
 
 // For people, beside what is pending; empty when the agent does not say.
 std::string Lapses(CtlContext* context) {
@@ -80,7 +66,9 @@ void AddPending(CLI::App* app, CtlAction* action) {
       "  failbackctl pending -o json");
   command->callback([action] {
     *action = [](CtlContext* context) {
-      const absl::StatusOr<std::vector<PendingOperation>> listed = ListPending(context);
+      const absl::StatusOr<std::vector<PendingOperation>> listed =
+          context->ListAll(context->agent(), &AgentService::StubInterface::ListPending,
+                           ListPendingRequest(), &ListPendingResponse::mutable_operations);
       if (!listed.ok()) return context->Report("pending", listed.status());
       const std::vector<PendingOperation>& operations = *listed;
       const std::string table = operations.empty()
@@ -170,19 +158,12 @@ void AddIntents(CLI::App* app, CtlAction* action) {
       }
       request.add_states(state);
     }
-    *action = [request](CtlContext* context) mutable {
-      std::vector<CarriedIntent> intents;
-      do {
-        agent::v1::ListIntentsResponse response;
-        const grpc::Status status =
-            context->agent().ListIntents(context->NewCall().get(), request, &response);
-        if (!status.ok()) return context->Report("intents", StatusFromGrpc(status));
-        for (CarriedIntent& intent : *response.mutable_intents()) {
-          intents.push_back(std::move(intent));
-        }
-        request.set_page_token(response.next_page_token());
-      } while (!request.page_token().empty());
-      return context->ShowList("intents", FormatIntents(intents, context->palette), intents);
+    *action = [request](CtlContext* context) {
+      const absl::StatusOr<std::vector<CarriedIntent>> intents =
+          context->ListAll(context->agent(), &AgentService::StubInterface::ListIntents, request,
+                           &ListIntentsResponse::mutable_intents);
+      if (!intents.ok()) return context->Report("intents", intents.status());
+      return context->ShowList("intents", FormatIntents(*intents, context->palette), *intents);
     };
   });
 }

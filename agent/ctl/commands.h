@@ -8,14 +8,19 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "agent/ctl/output.h"
 #include "agent/ctl/terminal.h"
 #include "failback/admin/v1/admin.grpc.pb.h"
 #include "failback/agent/v1/agent.grpc.pb.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
+#include "grpcpp/client_context.h"
+#include "registry/model/errors.h"
 #include "registry/security/client_security.h"
 
 namespace CLI {
@@ -55,6 +60,36 @@ class CtlContext {
   std::unique_ptr<grpc::ClientContext> NewCall() const;
   // For a stream: without deadline.
   std::unique_ptr<grpc::ClientContext> NewStream() const;
+
+  // Calls `take(&response)` with every page of a list, as
+  //
+  //   EachPage(agent(), &AgentService::StubInterface::ListPending, request, take)
+  template <typename Stub, typename Request, typename Response, typename Take>
+  absl::Status EachPage(Stub& stub,
+                        grpc::Status (Stub::*list)(grpc::ClientContext*, const Request&, Response*),
+                        Request request, Take take) const {
+    do {
+      Response response;
+      const grpc::Status status = (stub.*list)(NewCall().get(), request, &response);
+      if (!status.ok()) return StatusFromGrpc(status);
+      request.set_page_token(response.next_page_token());
+      take(&response);
+    } while (!request.page_token().empty());
+    return absl::OkStatus();
+  }
+
+  // The rows of all pages; `rows` is the page's `&Response::mutable_rows`.
+  template <typename Stub, typename Request, typename Response, typename Row>
+  absl::StatusOr<std::vector<Row>> ListAll(
+      Stub& stub, grpc::Status (Stub::*list)(grpc::ClientContext*, const Request&, Response*),
+      const Request& request, google::protobuf::RepeatedPtrField<Row>* (Response::*rows)()) const {
+    std::vector<Row> all;
+    const absl::Status status = EachPage(stub, list, request, [&](Response* page) {
+      for (Row& row : *(page->*rows)()) all.push_back(std::move(row));
+    });
+    if (!status.ok()) return status;
+    return all;
+  }
 
   // Whether the connection stands, to distinguish a slow target from one that is not there.
   bool connected() const;

@@ -16,6 +16,7 @@
 namespace failback {
 namespace {
 
+using admin::v1::AdminService;
 using admin::v1::AgentSummary;
 using admin::v1::ListAgentsRequest;
 using admin::v1::ListAgentsResponse;
@@ -42,19 +43,12 @@ void AddSessions(CLI::App* app, CtlAction* action) {
     *action = [query](CtlContext* context) {
       ListSessionsRequest request;
       for (const std::string& word : *query) absl::StrAppend(request.mutable_query(), word, " ");
-      std::vector<SessionSummary> sessions;
-      do {
-        ListSessionsResponse response;
-        const grpc::Status status =
-            context->admin().ListSessions(context->NewCall().get(), request, &response);
-        if (!status.ok()) return context->Report("sessions", StatusFromGrpc(status));
-        for (SessionSummary& session : *response.mutable_sessions()) {
-          sessions.push_back(std::move(session));
-        }
-        request.set_page_token(response.next_page_token());
-      } while (!request.page_token().empty());
-      return context->ShowList("sessions", FormatSessions(sessions, absl::Now(), context->palette),
-                               sessions);
+      const absl::StatusOr<std::vector<SessionSummary>> sessions =
+          context->ListAll(context->admin(), &AdminService::StubInterface::ListSessions, request,
+                           &ListSessionsResponse::mutable_sessions);
+      if (!sessions.ok()) return context->Report("sessions", sessions.status());
+      return context->ShowList("sessions", FormatSessions(*sessions, absl::Now(), context->palette),
+                               *sessions);
     };
   });
 }
@@ -78,21 +72,14 @@ void AddAgents(CLI::App* app, CtlAction* action) {
     *action = [trouble](CtlContext* context) {
       ListAgentsRequest request;
       request.set_trouble(*trouble);
-      std::vector<AgentSummary> agents;
-      do {
-        ListAgentsResponse response;
-        const grpc::Status status =
-            context->admin().ListAgents(context->NewCall().get(), request, &response);
-        if (!status.ok()) return context->Report("agents", StatusFromGrpc(status));
-        for (AgentSummary& agent : *response.mutable_agents()) {
-          agents.push_back(std::move(agent));
-        }
-        request.set_page_token(response.next_page_token());
-      } while (!request.page_token().empty());
-      const std::string table = agents.empty() && *trouble
+      const absl::StatusOr<std::vector<AgentSummary>> agents =
+          context->ListAll(context->admin(), &AdminService::StubInterface::ListAgents, request,
+                           &ListAgentsResponse::mutable_agents);
+      if (!agents.ok()) return context->Report("agents", agents.status());
+      const std::string table = agents->empty() && *trouble
                                     ? "no agent is in trouble\n"
-                                    : FormatAgents(agents, absl::Now(), context->palette);
-      return context->ShowList("agents", table, agents);
+                                    : FormatAgents(*agents, absl::Now(), context->palette);
+      return context->ShowList("agents", table, *agents);
     };
   });
 }

@@ -31,6 +31,7 @@ using agent::v1::CarriedIntent;
 using registry::v1::InstanceRecord;
 using registry::v1::ListRequest;
 using registry::v1::ListResponse;
+using registry::v1::RegistryService;
 
 // The words of the column STATUS, and of the console's filter.
 constexpr char kStates[] =
@@ -46,37 +47,31 @@ void Note(const std::string& text) {
 }
 
 // All that one request means, on all pages; adds to `records`.
-absl::Status ListPages(CtlContext* context, ListRequest request,
+absl::Status ListPages(CtlContext* context, const ListRequest& request,
                        std::vector<InstanceRecord>* records, bool* stale) {
-  do {
-    ListResponse response;
-    const grpc::Status status =
-        context->registry().List(context->NewCall().get(), request, &response);
-    if (!status.ok()) return StatusFromGrpc(status);
-    for (InstanceRecord& record : *response.mutable_records()) {
-      records->push_back(std::move(record));
-    }
-    *stale |= response.stale();
-    request.set_page_token(response.next_page_token());
-  } while (!request.page_token().empty());
-  return absl::OkStatus();
+  return context->EachPage(context->registry(), &RegistryService::StubInterface::List, request,
+                           [&](ListResponse* page) {
+                             for (InstanceRecord& record : *page->mutable_records()) {
+                               records->push_back(std::move(record));
+                             }
+                             *stale |= page->stale();
+                           });
 }
 
 // What an agent carries, of one upstream if it is named. UNIMPLEMENTED: the target is a registry.
 absl::StatusOr<std::vector<CarriedIntent>> Carried(CtlContext* context,
                                                    const std::string& upstream) {
   std::vector<CarriedIntent> intents;
-  agent::v1::ListIntentsRequest request;
-  do {
-    agent::v1::ListIntentsResponse response;
-    const grpc::Status status =
-        context->agent().ListIntents(context->NewCall().get(), request, &response);
-    if (!status.ok()) return StatusFromGrpc(status);
-    for (CarriedIntent& intent : *response.mutable_intents()) {
-      if (upstream.empty() || intent.upstream() == upstream) intents.push_back(std::move(intent));
-    }
-    request.set_page_token(response.next_page_token());
-  } while (!request.page_token().empty());
+  const absl::Status status =
+      context->EachPage(context->agent(), &agent::v1::AgentService::StubInterface::ListIntents,
+                        agent::v1::ListIntentsRequest(), [&](agent::v1::ListIntentsResponse* page) {
+                          for (CarriedIntent& intent : *page->mutable_intents()) {
+                            if (upstream.empty() || intent.upstream() == upstream) {
+                              intents.push_back(std::move(intent));
+                            }
+                          }
+                        });
+  if (!status.ok()) return status;
   return intents;
 }
 
