@@ -149,13 +149,7 @@ int Main(int argc, char** argv) {
     Print(FormatCompletion(Complete(app, {argv + 2, argv + argc}, ValuesAtTarget)));
     return kCtlOk;
   }
-  try {
-    ParseArguments(&app, argc, argv);
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    return UsageError(DescribeUsageError(app, e));
-  }
+  if (const auto status = ParseArguments(&app, argc, argv, UsageError)) return *status;
   const absl::Status status = Connect(&context);
   if (!status.ok()) return UsageError(std::string(status.message()));
   return action(&context);

@@ -37,30 +37,7 @@ std::string Problem(const CLI::App& app, const CLI::ParseError& error) {
   return absl::StrCat(option->get_name(), ": its value is missing: ", option->get_type_name());
 }
 
-}  // namespace
-
-void ParseArguments(CLI::App* app, int argc, const char* const* argv) {
-  std::vector<std::string> words;
-  bool flags = true;
-  for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    flags = flags && word != "--";
-    const bool empty = flags && absl::StartsWith(word, "--") && absl::EndsWith(word, "=");
-    if (empty) word.pop_back();
-    words.push_back(std::move(word));
-    if (empty) words.emplace_back();
-  }
-  std::reverse(words.begin(), words.end());  // as CLI11 takes them
-  app->parse(std::move(words));
-}
-
-void MakeRepeated(CLI::Option* option) {
-  option->type_size(1)
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
-}
-
+// What was found, and where help is.
 std::string DescribeUsageError(const CLI::App& app, const CLI::ParseError& error) {
   // A word that belongs nowhere is the cause; what misses for it is the consequence.
   std::string problem = Problem(app, error);
@@ -76,6 +53,38 @@ std::string DescribeUsageError(const CLI::App& app, const CLI::ParseError& error
   const std::string command = commands.empty() ? "" : commands[0]->get_name();
   return absl::StrCat(command.empty() ? "" : absl::StrCat(command, ": "), problem, "; see ",
                       app.get_name(), command.empty() ? "" : " ", command, " --help");
+}
+
+}  // namespace
+
+std::optional<int> ParseArguments(CLI::App* app, int argc, const char* const* argv,
+                                  const std::function<int(const std::string&)>& fail) {
+  std::vector<std::string> words;
+  bool flags = true;
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    flags = flags && word != "--";
+    const bool empty = flags && absl::StartsWith(word, "--") && absl::EndsWith(word, "=");
+    if (empty) word.pop_back();
+    words.push_back(std::move(word));
+    if (empty) words.emplace_back();
+  }
+  std::reverse(words.begin(), words.end());  // as CLI11 takes them
+  try {
+    app->parse(std::move(words));
+  } catch (const CLI::Success& e) {
+    return app->exit(e);
+  } catch (const CLI::ParseError& e) {
+    return fail(DescribeUsageError(*app, e));
+  }
+  return std::nullopt;
+}
+
+void MakeRepeated(CLI::Option* option) {
+  option->type_size(1)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
 }
 
 }  // namespace failback

@@ -65,13 +65,10 @@ std::optional<int> ConfigLoader::ParseCommandLine(int argc, const char* const* a
     MakeRepeated(app.add_option(key.flag, flags[key.path], HelpText(key))
                      ->type_name(ValueName(key.field())));
   }
-  try {
-    ParseArguments(&app, argc, argv);
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    return Fail(absl::InvalidArgumentError(DescribeUsageError(app, e)));
-  }
+  const auto fail = [this](const std::string& problem) {
+    return Fail(absl::InvalidArgumentError(problem));
+  };
+  if (const auto status = ParseArguments(&app, argc, argv, fail)) return status;
   for (const ConfigKey& key : keys_) {
     if (app.count(key.flag) == 0) continue;
     std::vector<std::string>& texts = flags[key.path];

@@ -182,14 +182,11 @@ std::optional<int> RunStoreCommand(int argc, const char* const* argv) {
       "Exit status: 0 done, 1 failed or the store is damaged, 2 bad input (flags, no such file, "
       "not "
       "a\nstore, in use).");
-  try {
-    ParseArguments(&app, argc, argv);
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    std::fprintf(stderr, "%s: %s\n", kProgram, DescribeUsageError(app, e).c_str());
+  const auto fail = [](const std::string& problem) {
+    std::fprintf(stderr, "%s: %s\n", kProgram, problem.c_str());
     return kBadInput;
-  }
+  };
+  if (const auto status = ParseArguments(&app, argc, argv, fail)) return status;
   const absl::StatusOr<std::string> store = StorePath(arguments);
   if (!store.ok()) return Fail(command, store.status());
   if (command == "backup") return BackUp(*store, arguments);

@@ -89,7 +89,8 @@ struct Leases::Core : std::enable_shared_from_this<Leases::Core> {
   void Retry(const std::string& session_id, int64_t delay);
   void Drop(const std::string& session_id);
   int64_t SetGuard(bool on, std::string_view by);
-  int64_t Release(std::string_view by);
+  // Ends what is held, and why: kGuardOff also puts the guard off.
+  int64_t Release(const LeaseEnd& end);
   void Stop();
 
   // Timer tasks.
@@ -293,27 +294,19 @@ void Leases::Core::Drop(const std::string& session_id) {
 }
 
 int64_t Leases::Core::SetGuard(bool on, std::string_view by) {
-  std::vector<std::string> released;
-  HoldPeriod ended_hold;
-  {
-    MutexLock lock(&mu);
-    guard = on;
-    if (on) return 0;
-    released = LetGo({LeaseEnd::Cause::kGuardOff, Blob(by)});
-    ended_hold = TakeEndedHold();
-  }
-  ended_hold.LogEnd();
-  const auto count = static_cast<int64_t>(released.size());
-  ReportDue(std::move(released));
-  return count;
+  if (!on) return Release({LeaseEnd::Cause::kGuardOff, Blob(by)});
+  MutexLock lock(&mu);
+  guard = true;
+  return 0;
 }
 
-int64_t Leases::Core::Release(std::string_view by) {
+int64_t Leases::Core::Release(const LeaseEnd& end) {
   std::vector<std::string> released;
   HoldPeriod ended_hold;
   {
     MutexLock lock(&mu);
-    released = LetGo({LeaseEnd::Cause::kReleased, Blob(by)});
+    if (end.cause == LeaseEnd::Cause::kGuardOff) guard = false;
+    released = LetGo(end);
     ended_hold = TakeEndedHold();
   }
   ended_hold.LogEnd();
@@ -572,7 +565,9 @@ void Leases::Stop() { core_->Stop(); }
 
 int64_t Leases::SetGuard(bool on, std::string_view by) { return core_->SetGuard(on, by); }
 
-int64_t Leases::Release(std::string_view by) { return core_->Release(by); }
+int64_t Leases::Release(std::string_view by) {
+  return core_->Release({LeaseEnd::Cause::kReleased, Blob(by)});
+}
 
 std::vector<std::string> Leases::Held() const {
   MutexLock lock(&core_->mu);
