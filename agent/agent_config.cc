@@ -10,7 +10,6 @@
 #include "agent/static_service_config.h"
 #include "agent/upstreams.h"
 #include "daemon/admin_config.h"
-#include "daemon/listen_config.h"
 #include "registry/base/proto_time.h"
 #include "registry/base/utf8.h"
 #include "registry/etcd/etcd_uri.h"
@@ -94,16 +93,7 @@ absl::Status ValidatePlace(const AgentConfig& config, const ConfigLoader& loader
 }  // namespace
 
 absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& loader) {
-  const bool encrypted = !config.tls().cert().empty();
-  absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
-                                       config.allow_remote_plaintext() || encrypted, loader);
-  if (!listen.ok()) return listen;
-  if (absl::Status status = ValidateAdminConfig(config.admin(), loader); !status.ok()) {
-    return status;
-  }
-  if (auto socket = ToListenOptions(config.socket(), false, loader); !socket.ok()) {
-    return socket.status();
-  }
+  if (absl::Status status = ValidateAddresses(config, loader); !status.ok()) return status;
   if (absl::Status status = ValidateBootstrap(config, loader); !status.ok()) return status;
   if (absl::Status status = ValidateRegistries(config, loader); !status.ok()) return status;
   OpenSessionRequest session;

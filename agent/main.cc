@@ -46,7 +46,6 @@
 #include "failback/agent/v1/config.pb.h"
 #include "gateway/xds/ads_service.h"
 #include "gateway/xds/bootstrap.h"
-#include "registry/base/log.h"
 #include "registry/base/proto_time.h"
 #include "registry/etcd/etcd_uri.h"
 #include "registry/failback/failback_group.h"
@@ -366,12 +365,7 @@ int Main(int argc, char** argv) {
   PrepareProcess(config.log());
 
   AgentDaemon daemon(config, std::move(security), &loader, start_time);
-  if (auto status = daemon.Start(); !status.ok()) return loader.Fail(status);
-  const int signal = daemon.Run(&signals);
-  Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
-  daemon.Stop();
-  Log(LogLevel::kInfo, "stopped");
-  return 0;
+  return RunDaemon(&daemon, &signals, loader);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How both daemons begin: process settings, the configuration, the wheel.
+// How both daemons begin and end: process settings, the configuration, the wheel, the signal.
 //
 // Thread safety: none; they belong to main().
 
@@ -14,9 +14,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "daemon/config.h"
+#include "daemon/signals.h"
 #include "failback/config/v1/config.pb.h"
 #include "google/protobuf/message.h"
+#include "registry/base/log.h"
 #include "retry/hashed_wheel_timer.h"
 
 namespace failback {
@@ -43,6 +46,18 @@ absl::StatusOr<std::unique_ptr<HashedWheelTimer>> NewWheel(const std::string& na
 
 // Settings of the process and its log, before the first thread.
 void PrepareProcess(const config::v1::Log& log);
+
+// The life of a daemon: Start() and, until a signal ends it, Run(signals), which returns that; then
+// Stop(). Returns the exit status.
+template <typename Daemon>
+int RunDaemon(Daemon* daemon, StopSignals* signals, const ConfigLoader& loader) {
+  if (const absl::Status status = daemon->Start(); !status.ok()) return loader.Fail(status);
+  const int signal = daemon->Run(signals);
+  Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
+  daemon->Stop();
+  Log(LogLevel::kInfo, "stopped");
+  return 0;
+}
 
 }  // namespace failback
 

@@ -275,12 +275,7 @@ int Main(int argc, char** argv) {
   RaiseFileLimit();
 
   RegistryDaemon daemon(config, std::move(security), loader, start_time);
-  if (auto status = daemon.Start(); !status.ok()) return loader.Fail(status);
-  const int signal = daemon.Run(&signals);
-  Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
-  daemon.Stop();
-  Log(LogLevel::kInfo, "stopped");
-  return 0;
+  return RunDaemon(&daemon, &signals, loader);
 }
 
 }  // namespace

@@ -75,14 +75,7 @@ absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const RegistryConfig& config,
 }  // namespace
 
 absl::Status ValidateRegistryConfig(const RegistryConfig& config, const ConfigLoader& loader) {
-  const bool encrypted = !config.tls().cert().empty();
-  absl::Status listen = ValidateListen({config.listen().begin(), config.listen().end()},
-                                       config.allow_remote_plaintext() || encrypted, loader);
-  if (!listen.ok()) return listen;
-  if (auto socket = ToListenOptions(config.socket(), false, loader); !socket.ok()) {
-    return socket.status();
-  }
-  if (auto status = ValidateAdminConfig(config.admin(), loader); !status.ok()) return status;
+  if (auto status = ValidateAddresses(config, loader); !status.ok()) return status;
   if (auto status = ValidateStore(config, loader); !status.ok()) return status;
   const absl::Duration min = FromProto(config.session().min_ttl());
   const absl::Duration max = FromProto(config.session().max_ttl());
