@@ -45,11 +45,16 @@ void Die(const std::string& message) {
 }
 
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
+  return NewChannel(address, grpc::InsecureChannelCredentials());
+}
+
+std::shared_ptr<grpc::Channel> NewChannel(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
 grpc::ByteBuffer CallOnce(const std::shared_ptr<grpc::Channel>& channel, const char* method,

@@ -30,6 +30,8 @@ inline constexpr char kCarryMethod[] = "/failback.bench.BareService/Carry";
 
 // A connection of its own, shared with no other channel.
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
+std::shared_ptr<grpc::Channel> NewChannel(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials);
 
 double NowSeconds();
 

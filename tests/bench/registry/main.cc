@@ -11,6 +11,7 @@
 #include "tests/bench/load.h"
 #include "tests/bench/registry/workloads.h"
 #include "tests/bench/report.h"
+#include "tests/bench/secured.h"
 
 namespace failback {
 namespace {
@@ -100,6 +101,8 @@ int Main(int argc, char** argv) {
     }
   }
   report.Ratio("register-serial", "p50_us", "failback-sqlite-full", "bare-grpc-fdatasync");
+  report.Ratio("register-unary-secured", "calls_per_s", kFailbackPolicy, kFailbackTokens);
+  report.Ratio("register-batch-secured", "instances_per_s", kFailbackPolicy, kFailbackTokens);
   return report.Finish() ? 0 : 1;
 }
 

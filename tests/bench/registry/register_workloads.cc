@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "tests/bench/load.h"
 #include "tests/bench/registry/calls.h"
 #include "tests/bench/registry/workload_groups.h"
+#include "tests/bench/secured.h"
 #include "tests/bench/subject.h"
 #include "tests/bench/synced_file.h"
 
@@ -31,13 +34,50 @@ bool StreamAcknowledged(const grpc::ByteBuffer& bytes) {
 
 bool NotEmpty(const grpc::ByteBuffer& bytes) { return bytes.Length() > 0; }
 
-void RegisterUnary(const Scale& scale, const std::string& subject, Report* report) {
-  Subject server(subject, {});
-  const auto channel = NewChannel(server.address());
-  const std::string session = OpenSession(channel, "bench");
-  MeasureUnary("register-unary", subject, server, channel, kRegisterMethod,
+constexpr char kBareUnary[] = "bare-grpc-unary";
+
+// A subject, and a channel to it.
+class Served {
+ public:
+  explicit Served(const std::string& name) {
+    Subject::Options options;
+    if (name == kFailbackTokens || name == kFailbackPolicy) {
+      secured_.emplace(name == kFailbackPolicy);
+      options.more_args = secured_->ServerArgs();
+    }
+    server_.emplace(secured_.has_value() ? kFailbackMemory
+                    : name == kBareUnary ? kBareGrpc
+                                         : name,
+                    options);
+    channel_ = secured_.has_value() ? secured_->NewChannel(server_->address())
+                                    : NewChannel(server_->address());
+  }
+
+  Subject& server() { return *server_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+ private:
+  std::optional<Secured> secured_;
+  std::optional<Subject> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+void RegisterInCalls(const std::string& name, const Scale& scale, const std::string& subject,
+                     Report* report) {
+  Served served(subject);
+  const std::string session = OpenSession(served.channel(), "bench");
+  MeasureUnary(name, subject, served.server(), served.channel(), kRegisterMethod,
                EncodedRegisters(session, "orders", scale.unary_calls, 1), scale.unary_in_flight,
                Acknowledged(1), report);
+}
+
+void RegisterUnary(const Scale& scale, const std::string& subject, Report* report) {
+  RegisterInCalls("register-unary", scale, subject, report);
+}
+
+// What a policy costs where callers have tokens and TLS in any case.
+void RegisterUnarySecured(const Scale& scale, const std::string& subject, Report* report) {
+  RegisterInCalls("register-unary-secured", scale, subject, report);
 }
 
 // What a durable call is set against, where the stores are.
@@ -76,8 +116,6 @@ void RegisterSerial(const Scale& scale, const std::string& subject, Report* repo
   }
 }
 
-constexpr char kBareUnary[] = "bare-grpc-unary";
-
 // The same instances as opaque items.
 std::vector<grpc::ByteBuffer> EncodedCarries(int64_t count, int batch) {
   std::vector<grpc::ByteBuffer> requests;
@@ -103,8 +141,9 @@ enum class Way { kCalls, kStream };
 void RegisterInBatches(const std::string& name, Way way, int64_t instances, int batch,
                        const Scale& scale, const std::string& subject, Report* report) {
   const bool bare_stream = subject == kBareGrpc;
-  Subject server(subject == kBareUnary ? kBareGrpc : subject, {});
-  const auto channel = NewChannel(server.address());
+  Served served(subject);
+  Subject& server = served.server();
+  const auto& channel = served.channel();
   const std::string session = OpenSession(channel, "bench");
   const std::vector<grpc::ByteBuffer> requests =
       bare_stream ? EncodedCarries(instances, batch)
@@ -127,6 +166,12 @@ void RegisterInBatches(const std::string& name, Way way, int64_t instances, int 
 void RegisterBatch(const Scale& scale, const std::string& subject, Report* report) {
   RegisterInBatches("register-batch", Way::kStream, scale.batch_instances, scale.batch, scale,
                     subject, report);
+}
+
+// What a policy costs, likewise.
+void RegisterBatchSecured(const Scale& scale, const std::string& subject, Report* report) {
+  RegisterInBatches("register-batch-secured", Way::kStream, scale.batch_instances, scale.batch,
+                    scale, subject, report);
 }
 
 // And as many to a message.
@@ -155,6 +200,8 @@ std::vector<Workload> RegisterWorkloads() {
        {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
        RegisterUnary,
        {"calls_per_s", "p99_us", "server_cpu_us_per_call"}},
+      {"register-unary-secured", {kFailbackTokens, kFailbackPolicy}, RegisterUnarySecured, {}},
+      {"register-batch-secured", {kFailbackTokens, kFailbackPolicy}, RegisterBatchSecured, {}},
       {"register-batch",
        {kBareGrpc, kFailbackMemory, kFailbackNormal, kFailbackFull},
        RegisterBatch,
