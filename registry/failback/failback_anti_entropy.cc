@@ -62,9 +62,9 @@ void FailbackRegistry::Core::AuditSoon() {
     // session lives unheard of. With one, that process may be alive: until then it has noticed.
     wait += FromProto(session.info.ttl());
   }
-  audit_timer_ = After(wait, [](Core* core, Deferred* deferred) {
+  audit_timer_ = After(wait, [](Core* core, Effects* effects) {
     core->mu_.AssertHeld();
-    core->BeginAudit(deferred);
+    core->BeginAudit(effects);
   });
 }
 
@@ -72,21 +72,21 @@ void FailbackRegistry::Core::ArmAudit() {
   if (options_.anti_entropy_interval <= absl::ZeroDuration() || IsArmed(audit_timer_)) return;
   // 75 to 125 %: agents that started together drift apart.
   const absl::Duration wait = options_.anti_entropy_interval * (0.75 + 0.5 * options_.random());
-  audit_timer_ = After(wait, [](Core* core, Deferred* deferred) {
+  audit_timer_ = After(wait, [](Core* core, Effects* effects) {
     core->mu_.AssertHeld();
-    core->BeginAudit(deferred);
+    core->BeginAudit(effects);
   });
 }
 
-void FailbackRegistry::Core::BeginAudit(Deferred* deferred) {
+void FailbackRegistry::Core::BeginAudit(Effects* effects) {
   const UpstreamSession::State session = session_->state();
   if (closed_ || draining_) return;
   if (session.phase != UpstreamSession::Phase::kUp || resyncing_) return ArmAudit();
   if (session.contested) {
     // What another process has stated under this incarnation is not ours to remove.
-    audit_timer_ = After(FromProto(session.info.ttl()), [](Core* core, Deferred* deferred) {
+    audit_timer_ = After(FromProto(session.info.ttl()), [](Core* core, Effects* effects) {
       core->mu_.AssertHeld();
-      core->BeginAudit(deferred);
+      core->BeginAudit(effects);
     });
     return;
   }
@@ -95,7 +95,7 @@ void FailbackRegistry::Core::BeginAudit(Deferred* deferred) {
   audit->session = seen_session_serial_;
   audit->request.set_incarnation(incarnation_);
   audit->request.set_page_size(kMaxPageSize);
-  deferred->Add([this, audit] { ListPage(audit); });
+  effects->List(audit);
 }
 
 void FailbackRegistry::Core::ListPage(const std::shared_ptr<Audit>& audit) {
@@ -116,7 +116,7 @@ void FailbackRegistry::Core::OnPage(const std::shared_ptr<Audit>& audit,
                                     absl::StatusOr<ListResponse> response) {
   Entry entry(this);
   if (!entry.ok()) return;
-  Deferred deferred;
+  Effects effects;
   {
     MutexLock lock(&mu_);
     // A page of another life, or from the memory of an agent, compares with nothing. (In another
@@ -136,21 +136,21 @@ void FailbackRegistry::Core::OnPage(const std::shared_ptr<Audit>& audit,
     if (response->next_page_token().empty() ||
         response->next_page_token() == audit->request.page_token()) {
       if (audit->about_doubted) {
-        SettleDoubted(*audit, &deferred);
+        SettleDoubted(*audit, &effects);
       } else {
-        Repair(*audit, &deferred);
+        Repair(*audit, &effects);
       }
       ArmAudit();
     } else {
       audit->request.set_page_token(response->next_page_token());
-      deferred.Add([this, audit] { ListPage(audit); });
+      effects.List(audit);
     }
   }
-  deferred.Run();
+  CarryOut(std::move(effects));
   Pump();
 }
 
-void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
+void FailbackRegistry::Core::Repair(const Audit& audit, Effects* effects) {
   int64_t missing = 0, different = 0, extra = 0;
   std::vector<RecordPtr> gone;
   for (const auto& [key, record] : records_) {
@@ -185,9 +185,9 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
   for (const RecordPtr& record : gone) {
     if (record->doubt == Doubt::kOfRegistry && !record->persistent &&
         record->kept_session != seen_session_serial_) {
-      LostWithSession(record, deferred);
+      LostWithSession(record, effects);
     } else {
-      Erase(record, absl::OkStatus(), deferred);
+      Erase(record, absl::OkStatus(), effects);
     }
   }
   for (const auto& [key, listed] : audit.listed) {
@@ -200,16 +200,14 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Deferred* deferred) {
     NewGeneration(record);
   }
   if (missing + different + extra == 0) return;
-  deferred->Add([name = options_.upstream_name, missing, different, extra] {
-    Log(LogLevel::kWarning, "the registry differed from the intents, which are sent again",
-        {{"upstream", name},
-         {"missing", absl::StrCat(missing)},
-         {"different", absl::StrCat(different)},
-         {"extra", absl::StrCat(extra)}});
-  });
+  effects->Log(LogLevel::kWarning, "the registry differed from the intents, which are sent again",
+               {{"upstream", options_.upstream_name},
+                {"missing", absl::StrCat(missing)},
+                {"different", absl::StrCat(different)},
+                {"extra", absl::StrCat(extra)}});
 }
 
-void FailbackRegistry::Core::AskAboutDoubted(Deferred* deferred) {
+void FailbackRegistry::Core::AskAboutDoubted(Effects* effects) {
   if (!ask_ || asking_ || closed_ || session_->state().phase != UpstreamSession::Phase::kUp) {
     return;
   }
@@ -219,18 +217,18 @@ void FailbackRegistry::Core::AskAboutDoubted(Deferred* deferred) {
   audit->session = seen_session_serial_;
   audit->request.set_incarnation(incarnation_);
   audit->request.set_page_size(kMaxPageSize);
-  deferred->Add([this, audit] { ListPage(audit); });
+  effects->List(audit);
 }
 
 void FailbackRegistry::Core::AskAgainLater() {
   asking_ = false;
-  ask_timer_ = After(kAskAgain, [](Core* core, Deferred* deferred) {
+  ask_timer_ = After(kAskAgain, [](Core* core, Effects* effects) {
     core->mu_.AssertHeld();
-    core->AskAboutDoubted(deferred);
+    core->AskAboutDoubted(effects);
   });
 }
 
-void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferred) {
+void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Effects* effects) {
   ask_ = asking_ = false;
   int64_t taken = 0, parked = 0;
   std::vector<RecordPtr> doubted;
@@ -240,7 +238,7 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
   for (const auto& [key, listed] : audit.listed) {
     last_generation_ = std::max(last_generation_, listed.generation);
   }
-  const int64_t kept = KeepUnknown(audit, deferred);
+  const int64_t kept = KeepUnknown(audit, effects);
   for (const RecordPtr& record : doubted) {
     const auto it = audit.listed.find(record->key);
     const bool listed = it != audit.listed.end();
@@ -257,7 +255,7 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
                         "the journal was put back to an earlier moment, and the registry does not "
                         "hold this instance: it may have been unregistered since. State it again "
                         "or retry it to register it as the journal has it, or cancel it"),
-                    NextStep::kPark, /*sent=*/false, deferred);
+                    NextStep::kPark, /*sent=*/false, effects);
       continue;
     }
     EndDoubt(record.get());
@@ -273,17 +271,16 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Deferred* deferre
     }
   }
   if (doubted_ == 0) journal_->Settle();
-  deferred->Add([name = options_.upstream_name, known = doubted.size(), taken, parked, kept] {
-    Log(LogLevel::kError, "the registry has said what of a journal that was put back still holds",
-        {{"upstream", name},
-         {"intents", absl::StrCat(known)},
-         {"newer_at_the_registry", absl::StrCat(taken)},
-         {"parked", absl::StrCat(parked)},
-         {"only_at_the_registry", absl::StrCat(kept)}});
-  });
+  effects->Log(LogLevel::kError,
+               "the registry has said what of a journal that was put back still holds",
+               {{"upstream", options_.upstream_name},
+                {"intents", absl::StrCat(doubted.size())},
+                {"newer_at_the_registry", absl::StrCat(taken)},
+                {"parked", absl::StrCat(parked)},
+                {"only_at_the_registry", absl::StrCat(kept)}});
 }
 
-int64_t FailbackRegistry::Core::KeepUnknown(const Audit& audit, Deferred* deferred) {
+int64_t FailbackRegistry::Core::KeepUnknown(const Audit& audit, Effects* effects) {
   int64_t kept = 0;
   for (const auto& [key, listed] : audit.listed) {
     if (records_.Find(key) != nullptr) continue;
@@ -302,19 +299,19 @@ int64_t FailbackRegistry::Core::KeepUnknown(const Audit& audit, Deferred* deferr
     records_.Add(record->key, record);
     Move(record.get(), Stage::kHeldBack);
     AttemptFailed(record, absl::FailedPreconditionError(kLeftThere), NextStep::kPark,
-                  /*sent=*/false, deferred);
+                  /*sent=*/false, effects);
   }
   return kept;
 }
 
-void FailbackRegistry::Core::LostWithSession(const RecordPtr& record, Deferred* deferred) {
+void FailbackRegistry::Core::LostWithSession(const RecordPtr& record, Effects* effects) {
   // No hand has removed it, so it is not forgotten. As what the journal knows and the registry does
   // not hold: in the journal, in doubt, in the next life too.
   record->doubt = Doubt::kOfJournal;
   record->held_in = Record::kNotHeld;
   Persist(record);
   AttemptFailed(record, absl::FailedPreconditionError(kLostWithSession), NextStep::kPark,
-                /*sent=*/false, deferred);
+                /*sent=*/false, effects);
 }
 
 }  // namespace failback

@@ -72,19 +72,19 @@ void FailbackRegistry::Core::Shutdown() {
   std::shared_ptr<Registry> upstream;
   Records records;
   std::map<std::string, RecordPtr> watches;
-  Deferred deferred;
+  Effects effects;
   {
     MutexLock lock(&mu_);
     closed_ = true;
-    ReleaseReplies(last_write_, journalled, &deferred);
+    ReleaseReplies(last_write_, journalled, &effects);
     unwritten_.clear();
-    for (const auto& [key, record] : records_) Resolve(record, Cancelled(), &deferred);
+    for (const auto& [key, record] : records_) Resolve(record, Cancelled(), &effects);
     for (auto& [selector, record] : watches_) {
       for (const auto& [serial, subscriber] : record->watch->subscribers) {
         subscriber->notifier->PostEnd(Cancelled());
-        deferred.Add([notifier = subscriber->notifier] { notifier->Deliver(); });
+        effects.Deliver(subscriber->notifier);
       }
-      CloseStream(record->watch, &deferred);
+      CloseStream(record->watch, &effects);
       record->watch->stale_timer.Cancel();
       record->watch->hold_timer.Cancel();
       record->watch->snapshot_timer.Cancel();
@@ -96,9 +96,7 @@ void FailbackRegistry::Core::Shutdown() {
     heartbeat_.Cancel();
     if (drain_ != nullptr) {
       drain_->deadline.Cancel();
-      deferred.Add([done = std::make_shared<Callback<agent::v1::DrainResponse>>(
-                        std::move(drain_->done))] { std::move (*done)(Cancelled()); });
-      drain_.reset();
+      effects.Answer(std::move(drain_), Cancelled());
     }
     std::swap(records, records_);
     watches.swap(watches_);
@@ -114,7 +112,7 @@ void FailbackRegistry::Core::Shutdown() {
     ended_names_ = 0;
     upstream = std::move(upstream_);
   }
-  deferred.Run();
+  CarryOut(std::move(effects));
   // A task on the wheel holds its record.
   for (const auto& [key, record] : records) record->retry.reset();
   for (auto& [selector, record] : watches) record->retry.reset();
@@ -154,7 +152,7 @@ void FailbackRegistry::Core::StateIntents(
     absl::AnyInvocable<void(absl::StatusOr<Results>) &&> done) {
   Entry entry(this);
   if (!entry.ok()) return std::move(done)(Cancelled());
-  Deferred deferred;
+  Effects effects;
   auto reply = std::make_shared<BatchReply>();
   reply->results.resize(intents.size());
   reply->done = std::move(done);
@@ -171,7 +169,7 @@ void FailbackRegistry::Core::StateIntents(
       refused = Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
                         absl::StrCat("session ", session_id, " is not known here"));
     }
-    PurgeTombstones(&deferred);
+    PurgeTombstones(&effects);
     if (refused.ok()) {
       const bool wait = check || wait_for == INTENT_STATE_ACKNOWLEDGED;
       // Held until all items are stated, so that none completes the batch before.
@@ -179,17 +177,17 @@ void FailbackRegistry::Core::StateIntents(
       for (size_t i = 0; i < intents.size(); ++i) {
         absl::Status status = std::move(intents[i].status);
         if (status.ok()) {
-          status = StateIntent(session, std::move(intents[i]), check, wait, reply, i, &deferred);
+          status = StateIntent(session, std::move(intents[i]), check, wait, reply, i, &effects);
         }
         if (!status.ok()) *reply->results[i].mutable_status() = StatusToProto(status);
       }
       AwaitJournal(reply);
       if (--reply->remaining == 0) {
-        deferred.Add([reply] { std::move(reply->done)(std::move(reply->results)); });
+        effects.Answer(reply);
       }
     }
   }
-  deferred.Run();
+  CarryOut(std::move(effects));
   if (!refused.ok()) return std::move(reply->done)(refused);
   Pump();
 }
@@ -197,7 +195,7 @@ void FailbackRegistry::Core::StateIntents(
 absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent intent, bool check,
                                                  bool wait,
                                                  const std::shared_ptr<BatchReply>& reply,
-                                                 size_t index, Deferred* deferred) {
+                                                 size_t index, Effects* effects) {
   const RecordPtr* const found = records_.Find(intent.key);
   const bool existed = found != nullptr;
   if (existed) {
@@ -256,7 +254,7 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
     if (!record->waiters.empty()) {
       Resolve(record,
               Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "a newer intent was stated meanwhile"),
-              deferred);
+              effects);
     }
     if (!check) {
       EndCheck(record.get());
@@ -318,10 +316,10 @@ std::unique_ptr<FailbackRegistry::Core::Check> FailbackRegistry::Core::EndCheck(
   return std::move(record->check);
 }
 
-void FailbackRegistry::Core::PurgeTombstones(Deferred* deferred) {
+void FailbackRegistry::Core::PurgeTombstones(Effects* effects) {
   const int64_t begun = NowNanos() - absl::ToInt64Nanoseconds(kTombstoneLife);
   while (!tombstones_.empty() && tombstones_.front()->since_nanos <= begun) {
-    Erase(tombstones_.front()->shared_from_this(), absl::OkStatus(), deferred);
+    Erase(tombstones_.front()->shared_from_this(), absl::OkStatus(), effects);
   }
 }
 
@@ -453,9 +451,9 @@ bool FailbackRegistry::Core::QueueEmpty() const {
 }
 
 void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& status,
-                                   Deferred* deferred) {
+                                   Effects* effects) {
   if (record->stage == Stage::kNone) return;
-  Resolve(record, status, deferred);
+  Resolve(record, status, effects);
   EndDoubt(record.get());
   SetOwner(record.get(), nullptr, 0);
   Forget(record.get());
@@ -469,7 +467,7 @@ void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& 
 }
 
 void FailbackRegistry::Core::Resolve(const RecordPtr& record, const absl::Status& status,
-                                     Deferred* deferred) {
+                                     Effects* effects) {
   for (Waiter& waiter : record->waiters) {
     auto& result = waiter.reply->results[waiter.index];
     result.set_generation(record->generation);
@@ -480,14 +478,14 @@ void FailbackRegistry::Core::Resolve(const RecordPtr& record, const absl::Status
       *result.mutable_status() = StatusToProto(status);
     }
     if (--waiter.reply->remaining == 0) {
-      deferred->Add([reply = waiter.reply] { std::move(reply->done)(std::move(reply->results)); });
+      effects->Answer(waiter.reply);
     }
   }
   record->waiters.clear();
 }
 
 void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
-                                  const absl::Status& status, Deferred* deferred, bool refused) {
+                                  const absl::Status& status, Effects* effects, bool refused) {
   if (options_.on_event == nullptr) return;
   IntentEvent event;
   event.kind = kind;
@@ -503,16 +501,13 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
   event.status = status;
   event.refused = refused;
   if (record.trace != nullptr) event.traceparent = *record.trace;
-  deferred->Add([this, event = std::move(event)] {
-    // After a callback of the same news has destroyed the registry there is no listener.
-    if (!gate_.closed()) options_.on_event(event);
-  });
+  effects->Emit(std::move(event));
 }
 
 // --- Time.
 
 Timeout FailbackRegistry::Core::After(absl::Duration delay,
-                                      std::function<void(Core*, Deferred*)> work) {
+                                      std::function<void(Core*, Effects*)> work) {
   auto timer = options_.timer->PutBack(
       [weak = weak_from_this(), work = std::move(work)] {
         auto self = weak.lock();
@@ -520,12 +515,12 @@ Timeout FailbackRegistry::Core::After(absl::Duration delay,
         {
           Entry entry(self.get());
           if (!entry.ok()) return;
-          Deferred deferred;
+          Effects effects;
           {
             MutexLock lock(&self->mu_);
-            work(self.get(), &deferred);
+            work(self.get(), &effects);
           }
-          deferred.Run();
+          self->CarryOut(std::move(effects));
         }
         self->Pump();
       },

@@ -11,9 +11,10 @@
 // failback_operator.cc     what an operator sees and does; drain
 // failback_statistics.cc   what is counted
 // failback_anti_entropy.cc  comparing with the upstream, slowly
+// failback_effects.cc      what was decided under the lock, carried out without it
 //
 // Everything is guarded by one lock. What has to run without it (callbacks, listeners, calls
-// to the upstream) is collected in a Deferred and run after.
+// to the upstream) is collected as Effects and carried out after.
 
 #ifndef FAILBACK_REGISTRY_FAILBACK_FAILBACK_CORE_H_
 #define FAILBACK_REGISTRY_FAILBACK_FAILBACK_CORE_H_
@@ -27,10 +28,12 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "registry/base/log.h"
 #include "registry/base/pause_watch.h"
 #include "registry/failback/call_gate.h"
 #include "registry/failback/failback_registry.h"
@@ -53,19 +56,6 @@ namespace failback {
 inline bool IsArmed(const Timeout& timeout) {
   return timeout && !timeout.IsExpired() && !timeout.IsCancelled();
 }
-
-// Work to be done once the lock is released, in order.
-class Deferred {
- public:
-  void Add(absl::AnyInvocable<void()> work) { work_.push_back(std::move(work)); }
-  void Run() {
-    for (auto& work : work_) work();
-    work_.clear();
-  }
-
- private:
-  std::vector<absl::AnyInvocable<void()>> work_;
-};
 
 class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegistry::Core> {
  public:
@@ -128,7 +118,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   struct Record;
   struct Watch;
   struct LocalSession;
+  struct Listing;
   struct LocalSubscription;
+  class Effects;
   class LocalStream;
   class WatchListener;
   using RecordPtr = std::shared_ptr<Record>;
@@ -373,13 +365,60 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     const CallGate::Pass pass_;
   };
 
+  // What was decided under the lock and must not be done under it, in the order of the decisions:
+  // data, until CarryOut().
+  class Effects {
+   public:
+    // All its items are answered: its caller is.
+    void Answer(std::shared_ptr<BatchReply> reply) { all_.emplace_back(std::move(reply)); }
+    void Answer(std::unique_ptr<DrainState> drain, absl::StatusOr<agent::v1::DrainResponse> answer);
+    // From what is known here, as the registry took too long.
+    void Answer(std::shared_ptr<Listing> listing) { all_.emplace_back(std::move(listing)); }
+    void Emit(IntentEvent event) {
+      all_.emplace_back(std::make_unique<IntentEvent>(std::move(event)));
+    }
+    void Log(LogLevel level, std::string event, LogFields fields);
+    // What was posted to it.
+    void Deliver(std::shared_ptr<SerialNotifier> notifier) {
+      all_.emplace_back(std::move(notifier));
+    }
+    // Ends the stream at the upstream by destroying it, after all the rest.
+    void End(std::unique_ptr<SubscribeStream> stream) { all_.emplace_back(std::move(stream)); }
+    // Asks the registry for the next page.
+    void List(std::shared_ptr<Audit> audit) { all_.emplace_back(std::move(audit)); }
+    void CloseSession() { all_.emplace_back(SessionEnd()); }
+
+   private:
+    friend class Core;
+    struct LogLine {
+      LogLevel level;
+      std::string event;
+      LogFields fields;
+    };
+    struct DrainEnd {
+      Callback<agent::v1::DrainResponse> done;
+      absl::StatusOr<agent::v1::DrainResponse> answer;
+    };
+    struct SessionEnd {};
+    // Small, whatever it is: there is one of them for each caller that a batch answers.
+    using Effect =
+        std::variant<std::shared_ptr<BatchReply>, std::unique_ptr<DrainEnd>,
+                     std::shared_ptr<Listing>, std::unique_ptr<IntentEvent>,
+                     std::unique_ptr<LogLine>, std::shared_ptr<SerialNotifier>,
+                     std::unique_ptr<SubscribeStream>, std::shared_ptr<Audit>, SessionEnd>;
+    std::vector<Effect> all_;
+  };
+
+  // Without the lock; by the thread that has collected them.
+  void CarryOut(Effects effects) ABSL_LOCKS_EXCLUDED(mu_);
+
   // --- Intents (failback_core.cc).
   void StateIntents(const std::string& session_id, std::vector<Intent> intents,
                     registry::v1::IntentState wait_for, bool check,
                     absl::AnyInvocable<void(absl::StatusOr<Results>) &&> done);
   absl::Status StateIntent(LocalSession* session, Intent intent, bool check, bool wait,
-                           const std::shared_ptr<BatchReply>& reply, size_t index,
-                           Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+                           const std::shared_ptr<BatchReply>& reply, size_t index, Effects* effects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives `record` a new intent: higher generation, no retry of the old one, to be sent.
   void NewGeneration(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The same without sending.
@@ -398,25 +437,25 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // OK, or why `session`, or those without one, may hold no further instance.
   absl::Status CheckShare(const LocalSession* session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes `record` out of the table. Who still waits for it is answered with `status`.
-  void Erase(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
+  void Erase(const RecordPtr& record, const absl::Status& status, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetOwner(Record* record, LocalSession* owner, uint64_t owner_generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The intent of `record` is no longer a checked one; returns what it would have gone back to.
   std::unique_ptr<Check> EndCheck(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void PurgeTombstones(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PurgeTombstones(Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Answers everyone who waits for `record`.
-  void Resolve(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
+  void Resolve(const RecordPtr& record, const absl::Status& status, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Emit(IntentEvent::Kind kind, const Record& record, const absl::Status& status,
-            Deferred* deferred, bool refused = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+            Effects* effects, bool refused = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Sends what is queued, as long as there is room for calls.
   void Pump();
   enum class Next { kCall, kAgain, kIdle };
   // Fills `call` with what goes next. kAgain: nothing yet, but the lock was held long enough.
-  Next NextCall(Call* call, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void AddToCall(const RecordPtr& record, Call* call, Deferred* deferred)
+  Next NextCall(Call* call, Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddToCall(const RecordPtr& record, Call* call, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool QueueEmpty() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Call call);
@@ -424,15 +463,15 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void Completed(const Call& call, const absl::Status& status, const Results* results);
   // One attempt for one record has ended. `sent` is false when it failed before it left.
   void AttemptDone(const RecordPtr& record, uint64_t generation, const absl::Status& status,
-                   bool sent, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Acknowledged(const RecordPtr& record, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+                   bool sent, Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Acknowledged(const RecordPtr& record, Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The registry knows a higher number than ours.
-  void Renumber(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
+  void Renumber(const RecordPtr& record, const absl::Status& status, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AttemptFailed(const RecordPtr& record, const absl::Status& status, NextStep step, bool sent,
-                     Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+                     Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The checked intent has failed: back to what was desired before.
-  void Revert(const RecordPtr& record, const absl::Status& status, bool sent, Deferred* deferred)
+  void Revert(const RecordPtr& record, const absl::Status& status, bool sent, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Due(const RecordPtr& record);
   // Due once more, after waiting for its token.
@@ -440,14 +479,14 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
   // --- Superseded registrations (failback_superseded.cc).
   // An attempt for `record` was refused, as a later incarnation holds its key.
-  void Superseded(const RecordPtr& record, const absl::Status& status, Deferred* deferred)
+  void Superseded(const RecordPtr& record, const absl::Status& status, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // All of them are tried again after a while.
   void ArmSuperseded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void OnSessionChange();
   // The upstream keeps the incarnation that this agent had for another caller.
-  void TakeIncarnation(const UpstreamSession::State& state, Deferred* deferred)
+  void TakeIncarnation(const UpstreamSession::State& state, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Since when what was acknowledged may be gone, by the session as it is now; nullopt: it is not.
   // Holds until the session is renewed, or everything is queued again for another.
@@ -466,10 +505,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   static absl::Status UnsentCheck(const absl::Status& no_session);
   // Reports once that the lease has run out, and once that it is over; then answers those who wait
   // for what is acknowledged.
-  void FollowLapse(const UpstreamSession::State& session, bool lost, Deferred* deferred)
+  void FollowLapse(const UpstreamSession::State& session, bool lost, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Queues every intent again, in place of what was queued. `lost`: the upstream has none of them.
-  void Resync(bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Resync(bool lost, Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The session `serial` is a new one: what lay in those before went with them.
   void ForgetHeldBefore(uint64_t serial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -494,7 +533,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   RecordPtr FindOrCreateWatch(const Selector& selector) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Notifies subscribers that are apart that what they have is stale.
-  static void TellApart(const Watch& watch, Deferred* deferred);
+  static void TellApart(const Watch& watch, Effects* effects);
   // What a new subscriber is sent at once.
   void TellFirst(LocalSubscription* subscription) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The set of a watch without subscribers is kept for the next one, within bounds.
@@ -503,10 +542,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // False when there is none.
   bool RestoreLastKnown(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes a subscriber off its watch; the last one unsubscribes it.
-  void Detach(const std::shared_ptr<LocalSubscription>& subscription, Deferred* deferred)
+  void Detach(const std::shared_ptr<LocalSubscription>& subscription, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndSubscription(const std::shared_ptr<LocalSubscription>& subscription,
-                       const absl::Status& status, Deferred* deferred)
+                       const absl::Status& status, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendSubscribe(Call call);
   void OnWatchEvent(const std::shared_ptr<Watch>& watch, uint64_t stream_serial,
@@ -514,24 +553,24 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void OnWatchEnd(const std::shared_ptr<Watch>& watch, uint64_t stream_serial,
                   const absl::Status& status);
   void Publish(const std::shared_ptr<Watch>& watch, const WatchedSet::Notification& notification,
-               Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+               Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends the watch's stream, if it has one, and the call that opens it; nothing that it still says
   // is used. It is destroyed without the lock.
-  void CloseStream(const std::shared_ptr<Watch>& watch, Deferred* deferred)
+  void CloseStream(const std::shared_ptr<Watch>& watch, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmStale(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // One event when the upstream stays unavailable, one when it is back or there is a new session.
-  void LogSession(const UpstreamSession::State& state, bool lost, Deferred* deferred)
+  void LogSession(const UpstreamSession::State& state, bool lost, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Subscribers are notified of an unavailable upstream also while their streams do not know yet.
-  void WatchSession(bool down, bool lost, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WatchSession(bool down, bool lost, Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmHold(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ArmOpening(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Runs `work` under the lock after `delay`, unless the core is shut down.
-  Timeout After(absl::Duration delay, std::function<void(Core*, Deferred*)> work);
+  Timeout After(absl::Duration delay, std::function<void(Core*, Effects*)> work);
+
   // --- List (failback_list.cc).
   struct Known;
-  struct Listing;
   // What is known of what `request` asks for. With `owner`: only what that local session has
   // stated, which is all that there is.
   Known CollectKnown(const ListRequest& request, const LocalSession* owner) const
@@ -539,6 +578,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // A page of that. `away` is why the registry was not asked.
   static absl::StatusOr<ListResponse> ListKnown(const ListRequest& request, const Known& known,
                                                 const absl::Status& away);
+  // The registry took too long.
+  void AnswerLate(Listing* listing) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<ListResponse> ListWithout(const ListRequest& request, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status ListUnavailable(const ListRequest& request, const absl::Status& why) const;
@@ -562,7 +603,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void OnJournal(uint64_t sequence, const absl::Status& status);
   // The intent of `record` is what it says, whatever the journal was.
   void EndDoubt(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void ReleaseReplies(uint64_t sequence, const absl::Status& status, Deferred* deferred)
+  void ReleaseReplies(uint64_t sequence, const absl::Status& status, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PersistSnapshot(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Now, if it is due.
@@ -575,38 +616,38 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // Everything was sent again because the upstream had lost it: what it holds beside that is looked
   // at now.
   void AuditSoon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void BeginAudit(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginAudit(Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ListPage(const std::shared_ptr<Audit>& audit);
   void OnPage(const std::shared_ptr<Audit>& audit, absl::StatusOr<ListResponse> response);
-  void Repair(const Audit& audit, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Repair(const Audit& audit, Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // After a journal was put back: asks the registry what this incarnation has there.
-  void AskAboutDoubted(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AskAboutDoubted(Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AskAgainLater() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes the registry's word for it.
-  void SettleDoubted(const Audit& audit, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SettleDoubted(const Audit& audit, Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What a journal that was put back does not know, and the registry holds, stays there and is
   // shown. Returns how many that are.
-  int64_t KeepUnknown(const Audit& audit, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t KeepUnknown(const Audit& audit, Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What was kept so, and went with the agent's session: no hand has removed it. From now on it is
   // an intent of the journal, in doubt.
-  void LostWithSession(const RecordPtr& record, Deferred* deferred)
+  void LostWithSession(const RecordPtr& record, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Operator (failback_operator.cc).
   std::string PendingId(const Record& record) const;
   absl::StatusOr<std::vector<RecordPtr>> FindPending(const std::vector<std::string>& ids) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void BeginDrain(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginDrain(Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends the session when nothing is in its way any more; also after the deadline.
-  void AdvanceDrain(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AdvanceDrain(Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `closed`: the registry has said that the session is over.
   static Drained DrainedAs(const Record& record, bool closed);
   agent::v1::DrainResponse CountDrained(bool closed) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Answers the one who waits, if any.
-  void AnswerDrain(const agent::v1::DrainResponse& response, Deferred* deferred)
+  void AnswerDrain(const agent::v1::DrainResponse& response, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The session is over, and all that went with it.
-  void FinishDrain(Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinishDrain(Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Suspended(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- Statistics (failback_statistics.cc).

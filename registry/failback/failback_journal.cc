@@ -221,12 +221,12 @@ void FailbackRegistry::Core::OnJournal(uint64_t sequence, const absl::Status& st
   {
     Entry entry(this);
     if (!entry.ok()) return;
-    Deferred deferred;
+    Effects effects;
     {
       MutexLock lock(&mu_);
       tried_ = std::max(tried_, sequence);
       if (status.ok()) durable_ = std::max(durable_, sequence);
-      ReleaseReplies(sequence, status, &deferred);
+      ReleaseReplies(sequence, status, &effects);
       while (!unwritten_.empty() && unwritten_.front().first <= sequence) {
         const RecordPtr record = std::move(unwritten_.front().second);
         unwritten_.pop_front();
@@ -234,13 +234,13 @@ void FailbackRegistry::Core::OnJournal(uint64_t sequence, const absl::Status& st
         if (record->stage == Stage::kHeldBack) Enqueue(record.get());
       }
     }
-    deferred.Run();
+    CarryOut(std::move(effects));
   }
   Pump();
 }
 
 void FailbackRegistry::Core::ReleaseReplies(uint64_t sequence, const absl::Status& status,
-                                            Deferred* deferred) {
+                                            Effects* effects) {
   while (!unanswered_.empty() && unanswered_.front().first <= sequence) {
     const std::shared_ptr<BatchReply> reply = std::move(unanswered_.front().second);
     unanswered_.pop_front();
@@ -253,13 +253,13 @@ void FailbackRegistry::Core::ReleaseReplies(uint64_t sequence, const absl::Statu
                                        absl::Seconds(1)));
     }
     if (--reply->remaining > 0) continue;
-    deferred->Add([reply] { std::move(reply->done)(std::move(reply->results)); });
+    effects->Answer(reply);
   }
 }
 
 void FailbackRegistry::Core::PersistSnapshot(const std::shared_ptr<Watch>& watch) {
   if (journal_ == nullptr || watch->set.stale() || IsArmed(watch->snapshot_timer)) return;
-  watch->snapshot_timer = After(kSnapshotPeriod, [watch](Core* core, Deferred*) {
+  watch->snapshot_timer = After(kSnapshotPeriod, [watch](Core* core, Effects*) {
     core->mu_.AssertHeld();
     const RecordPtr record = watch->record.lock();
     if (record == nullptr || record->stage == Stage::kNone || !watch->set.known() ||

@@ -83,15 +83,11 @@ void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListRespo
   const auto listing = std::make_shared<Listing>();
   listing->request = request;
   listing->done = std::move(done);
-  listing->late = After(
-      kListPatience, [weak = std::weak_ptr<Listing>(listing)](Core* core, Deferred* deferred) {
+  listing->late =
+      After(kListPatience, [weak = std::weak_ptr<Listing>(listing)](Core*, Effects* effects) {
         const auto listing = weak.lock();
         if (listing == nullptr || listing->answered.exchange(true)) return;
-        deferred->Add([core, listing] {
-          std::move(listing->done)(core->ListWithout(
-              listing->request, absl::DeadlineExceededError(absl::StrCat(
-                                    "no answer within ", absl::FormatDuration(kListPatience)))));
-        });
+        effects->Answer(listing);
       });
   upstream->List(
       request, [weak = weak_from_this(), listing](absl::StatusOr<ListResponse> response) {
@@ -112,6 +108,12 @@ void FailbackRegistry::Core::List(const ListRequest& request, Callback<ListRespo
         }
         std::move(listing->done)(self->ListWithout(listing->request, status));
       });
+}
+
+void FailbackRegistry::Core::AnswerLate(Listing* listing) {
+  std::move(listing->done)(ListWithout(
+      listing->request, absl::DeadlineExceededError(absl::StrCat(
+                            "no answer within ", absl::FormatDuration(kListPatience)))));
 }
 
 absl::StatusOr<ListResponse> FailbackRegistry::Core::ListWithout(const ListRequest& request,

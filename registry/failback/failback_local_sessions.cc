@@ -21,9 +21,7 @@ constexpr absl::Duration kMinLocalTtl = absl::Seconds(1);
 // Of all sessions, those that one owner may have, where callers are distinguished: a quarter.
 constexpr int64_t kOwnersShare = 4;
 
-void LogPause() {
-  Log(LogLevel::kWarning, "this process was away: every local session has its full time again");
-}
+constexpr char kPaused[] = "this process was away: every local session has its full time again";
 
 absl::Status Cancelled() { return absl::CancelledError("the registry client was shut down"); }
 
@@ -72,7 +70,7 @@ void FailbackRegistry::Core::OnLease(const std::string& id, uint64_t lease_seria
       if (session == nullptr || session->lease_serial != lease_serial) return;
       was_away = NoticePause(session->deadline_nanos);
     }
-    if (was_away) return LogPause();
+    if (was_away) return Log(LogLevel::kWarning, kPaused);
   }
   EndSession(id, lease_serial,
              Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
@@ -82,9 +80,11 @@ void FailbackRegistry::Core::OnLease(const std::string& id, uint64_t lease_seria
 void FailbackRegistry::Core::StartHeartbeat() {
   if (pause_watch_.beating() || closed_ || sessions_.empty()) return;
   const absl::Duration period = absl::Nanoseconds(pause_watch_.Begin(NowNanos()));
-  heartbeat_ = After(period, [](Core* core, Deferred* deferred) {
+  heartbeat_ = After(period, [](Core* core, Effects* effects) {
     core->mu_.AssertHeld();
-    if (!core->sessions_.empty() && core->NoticePause(core->NowNanos())) deferred->Add(LogPause);
+    if (!core->sessions_.empty() && core->NoticePause(core->NowNanos())) {
+      effects->Log(LogLevel::kWarning, kPaused, {});
+    }
     core->pause_watch_.End();
     core->StartHeartbeat();
   });
@@ -207,7 +207,7 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
   {
     Entry entry(this);
     if (!entry.ok()) return;
-    Deferred deferred;
+    Effects effects;
     {
       MutexLock lock(&mu_);
       const auto it = sessions_.find(id);
@@ -233,7 +233,7 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
           if (record->row != 0 && record->check == nullptr) Persist(record);
           continue;
         }
-        Resolve(record, why, &deferred);
+        Resolve(record, why, &effects);
         EndCheck(owned_record);
         record->present = false;
         record->payload.clear();
@@ -241,11 +241,11 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
       }
       EndBeforeChecks(session->serial);
       for (const auto& [subscription_id, subscription] : session->subscriptions) {
-        EndSubscription(subscription, why, &deferred);
+        EndSubscription(subscription, why, &effects);
       }
       if (reply != nullptr) AwaitJournal(reply);
     }
-    deferred.Run();
+    CarryOut(std::move(effects));
   }
   Pump();
 }

@@ -178,7 +178,7 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
   int64_t cancelled = 0;
   Entry entry(this);
   if (!entry.ok()) return absl::CancelledError("the registry client was shut down");
-  Deferred deferred;
+  Effects effects;
   {
     MutexLock lock(&mu_);
     auto found = FindPending(ids);
@@ -188,24 +188,24 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
         absl::CancelledError("it had been sent, and may still take effect");
     for (const RecordPtr& record : *found) {
       if (record->watch != nullptr) {
-        CloseStream(record->watch, &deferred);
+        CloseStream(record->watch, &effects);
         const auto subscribers = record->watch->subscribers;
-        Emit(IntentEvent::Kind::kCancelled, *record, record->last_status, &deferred);
-        Erase(record, given_up, &deferred);
+        Emit(IntentEvent::Kind::kCancelled, *record, record->last_status, &effects);
+        Erase(record, given_up, &effects);
         for (const auto& [serial, subscriber] : subscribers)
-          EndSubscription(subscriber, given_up, &deferred);
+          EndSubscription(subscriber, given_up, &effects);
       } else {
         // The record stays, in the journal too, so that what the upstream holds under this key is
         // left alone, and a call in flight is still the only one.
         const bool sent = record->in_flight == record->generation;
         if (sent && sent_count != nullptr) ++*sent_count;
         Emit(IntentEvent::Kind::kCancelled, *record, sent ? sent_before : record->last_status,
-             &deferred);
+             &effects);
         Resolve(record,
                 sent ? absl::CancelledError(
                            absl::StrCat(given_up.message(), "; ", sent_before.message()))
                      : given_up,
-                &deferred);
+                &effects);
         Move(record.get(), Stage::kGivenUp);
         EndCheck(record.get());
         record->touched = audit_serial_;
@@ -214,9 +214,9 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
       }
       ++cancelled;
     }
-    AdvanceDrain(&deferred);
+    AdvanceDrain(&effects);
   }
-  deferred.Run();
+  CarryOut(std::move(effects));
   Pump();
   return cancelled;
 }
@@ -350,7 +350,7 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
   Entry entry(this);
   if (!entry.ok())
     return std::move(done)(absl::CancelledError("the registry client was shut down"));
-  Deferred deferred;
+  Effects effects;
   absl::StatusOr<agent::v1::DrainResponse> answer =
       Refusal(registry::v1::ERROR_REASON_DRAINING, "the agent is draining already");
   auto drain = std::make_unique<DrainState>();
@@ -361,30 +361,30 @@ void FailbackRegistry::Core::Drain(absl::Duration deadline,
       answer = *drained_;
     } else if (drain_ == nullptr && !closed_) {
       drain_ = std::exchange(drain, nullptr);
-      drain_->deadline = After(deadline, [](Core* core, Deferred* deferred) {
+      drain_->deadline = After(deadline, [](Core* core, Effects* effects) {
         core->mu_.AssertHeld();
         if (core->drain_ == nullptr) return;
-        core->AnswerDrain(core->CountDrained(/*closed=*/false), deferred);
+        core->AnswerDrain(core->CountDrained(/*closed=*/false), effects);
       });
-      if (!std::exchange(draining_, true)) BeginDrain(&deferred);
-      AdvanceDrain(&deferred);
+      if (!std::exchange(draining_, true)) BeginDrain(&effects);
+      AdvanceDrain(&effects);
     }
   }
-  deferred.Run();
+  CarryOut(std::move(effects));
   if (drain != nullptr) std::move(drain->done)(std::move(answer));
 }
 
-void FailbackRegistry::Core::BeginDrain(Deferred* deferred) {
+void FailbackRegistry::Core::BeginDrain(Effects* effects) {
   superseded_timer_.Cancel();
   // Subscribers receive the end now; their subscriptions go with the session.
   const auto watches = watches_;
   for (const auto& [selector, record] : watches) {
-    CloseStream(record->watch, deferred);
+    CloseStream(record->watch, effects);
     const auto subscribers = record->watch->subscribers;
     const absl::Status end =
         Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the agent is draining");
-    Erase(record, end, deferred);
-    for (const auto& [serial, subscriber] : subscribers) EndSubscription(subscriber, end, deferred);
+    Erase(record, end, effects);
+    for (const auto& [serial, subscriber] : subscribers) EndSubscription(subscriber, end, effects);
   }
   // Registrations that are only on their way need not arrive any more, and go back to the owner who
   // waits for them.
@@ -394,7 +394,7 @@ void FailbackRegistry::Core::BeginDrain(Deferred* deferred) {
     Resolve(record,
             Refusal(registry::v1::ERROR_REASON_DRAINING,
                     "the agent is draining, and the intent was not acknowledged before"),
-            deferred);
+            effects);
     if (record->in_flight == 0 &&
         (record->stage == Stage::kQueued || record->stage == Stage::kWaiting ||
          record->stage == Stage::kParked)) {
@@ -407,13 +407,13 @@ bool FailbackRegistry::Core::Suspended(const Record& record) const {
   return draining_ && (record.present || record.watch != nullptr);
 }
 
-void FailbackRegistry::Core::AdvanceDrain(Deferred* deferred) {
+void FailbackRegistry::Core::AdvanceDrain(Effects* effects) {
   if (!draining_ || drain_closing_ || calls_in_flight_ > 0) return;
   if (totals_.waiting()[static_cast<size_t>(OperationKind::kUnregister)] > 0) return;
   // What an earlier process has registered lies in the session that is yet to be opened.
   if (restored_ && seen_session_serial_ == 0) return;
   drain_closing_ = true;
-  deferred->Add([session = session_] { session->Close(); });
+  effects->CloseSession();
 }
 
 FailbackRegistry::Core::Drained FailbackRegistry::Core::DrainedAs(const Record& record,
@@ -448,33 +448,29 @@ agent::v1::DrainResponse FailbackRegistry::Core::CountDrained(bool closed) const
 }
 
 void FailbackRegistry::Core::AnswerDrain(const agent::v1::DrainResponse& response,
-                                         Deferred* deferred) {
+                                         Effects* effects) {
   if (drain_ == nullptr) return;
   drain_->deadline.Cancel();
-  auto done = std::make_shared<Callback<agent::v1::DrainResponse>>(std::move(drain_->done));
-  drain_.reset();
-  deferred->Add([done, response] { std::move (*done)(response); });
+  effects->Answer(std::move(drain_), response);
 }
 
-void FailbackRegistry::Core::FinishDrain(Deferred* deferred) {
+void FailbackRegistry::Core::FinishDrain(Effects* effects) {
   drained_ = CountDrained(/*closed=*/true);
   if (drain_ == nullptr) {
-    deferred->Add([name = options_.upstream_name, response = *drained_] {
-      Log(LogLevel::kInfo, "drained after its deadline",
-          {{"upstream", name},
-           {"unregistered", absl::StrCat(response.unregistered())},
-           {"remaining", absl::StrCat(response.remaining())},
-           {"persistent", absl::StrCat(response.persistent())}});
-    });
+    effects->Log(LogLevel::kInfo, "drained after its deadline",
+                 {{"upstream", options_.upstream_name},
+                  {"unregistered", absl::StrCat(drained_->unregistered())},
+                  {"remaining", absl::StrCat(drained_->remaining())},
+                  {"persistent", absl::StrCat(drained_->persistent())}});
   }
-  AnswerDrain(*drained_, deferred);
+  AnswerDrain(*drained_, effects);
   const auto records = records_;
   for (const auto& [key, record] : records) {
     // The journal keeps what is present, which the next life registers again, and the unregisters
     // that are still owed.
     const Drained as = DrainedAs(*record, /*closed=*/true);
     if (record->present || as == Drained::kRemaining || as == Drained::kPersistent) record->row = 0;
-    Erase(record, absl::CancelledError("drained"), deferred);
+    Erase(record, absl::CancelledError("drained"), effects);
   }
 }
 

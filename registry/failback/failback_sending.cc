@@ -35,16 +35,16 @@ void FailbackRegistry::Core::Pump() {
   }
   while (true) {
     Call call;
-    Deferred deferred;
+    Effects effects;
     Next next;
     {
       MutexLock lock(&mu_);
       pump_again_ = false;
-      next = NextCall(&call, &deferred);
-      AdvanceDrain(&deferred);
+      next = NextCall(&call, &effects);
+      AdvanceDrain(&effects);
     }
     if (next == Next::kCall) Send(std::move(call));
-    deferred.Run();
+    CarryOut(std::move(effects));
     if (next == Next::kIdle) {
       MutexLock lock(&mu_);
       if (pump_again_) continue;
@@ -58,7 +58,7 @@ void FailbackRegistry::Core::Pump() {
   }
 }
 
-FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferred* deferred) {
+FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Effects* effects) {
   if (closed_ || QueueEmpty()) return Next::kIdle;
   const UpstreamSession::State session = session_->state();
   const auto& limits = session.info.limits();
@@ -87,7 +87,7 @@ FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferr
         queue.PopFront();
         const absl::Status status = NoSession(session);
         ++counters_.unsent[static_cast<size_t>(kind)];
-        AttemptDone(record, record->generation, status, /*sent=*/false, deferred);
+        AttemptDone(record, record->generation, status, /*sent=*/false, effects);
         if (++failed == kMaxFailedAtOnce) return Next::kAgain;
         continue;
       }
@@ -104,7 +104,7 @@ FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferr
       }
       queue.PopFront();
       bytes += record->payload.size() + record->key.size() + 16;
-      AddToCall(record, call, deferred);
+      AddToCall(record, call, effects);
       if (record->watch != nullptr || record->alone) break;
     }
     if (!call->items.empty()) {
@@ -118,8 +118,8 @@ FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Deferr
   return moved ? Next::kAgain : Next::kIdle;
 }
 
-void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Deferred* deferred) {
-  if (record->watch != nullptr) CloseStream(record->watch, deferred);
+void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Effects* effects) {
+  if (record->watch != nullptr) CloseStream(record->watch, effects);
   record->in_flight = record->generation;
   call->items.emplace_back(record, record->generation);
   switch (call->kind) {
@@ -194,7 +194,7 @@ void FailbackRegistry::Core::Completed(const Call& call, const absl::Status& sta
                                        const Results* results) {
   Entry entry(this);
   if (!entry.ok()) return;
-  Deferred deferred;
+  Effects effects;
   bool lost = false;
   {
     MutexLock lock(&mu_);
@@ -229,20 +229,19 @@ void FailbackRegistry::Core::Completed(const Call& call, const absl::Status& sta
         record->alone = split;
         Enqueue(record.get());
       } else {
-        AttemptDone(record, generation, item, /*sent=*/true, &deferred);
+        AttemptDone(record, generation, item, /*sent=*/true, &effects);
       }
     }
-    AdvanceDrain(&deferred);
+    AdvanceDrain(&effects);
   }
   if (IsConnectionFailure(status)) session_->ReportFailure(status);
   if (lost) session_->ReportLost(call.session_id);
-  deferred.Run();
+  CarryOut(std::move(effects));
   Pump();
 }
 
 void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t generation,
-                                         const absl::Status& status, bool sent,
-                                         Deferred* deferred) {
+                                         const absl::Status& status, bool sent, Effects* effects) {
   record->in_flight = 0;
   record->touched = audit_serial_;
   if (record->stage == Stage::kNone) return;
@@ -271,7 +270,7 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
   if (record->stage == Stage::kGivenUp && step != NextStep::kDone) return;
   switch (step) {
     case NextStep::kDone:
-      Acknowledged(record, deferred);
+      Acknowledged(record, effects);
       return;
     case NextStep::kResync:
       // Stays queued until there is a session again.
@@ -281,43 +280,41 @@ void FailbackRegistry::Core::AttemptDone(const RecordPtr& record, uint64_t gener
     case NextStep::kSuperseded:
       if (!record->present) {
         // Nothing of ours is there any more, as was wanted.
-        Emit(IntentEvent::Kind::kSuperseded, *record, status, deferred);
-        Erase(record, status, deferred);
+        Emit(IntentEvent::Kind::kSuperseded, *record, status, effects);
+        Erase(record, status, effects);
       } else if (record->check != nullptr) {
-        Revert(record, status, sent, deferred);
+        Revert(record, status, sent, effects);
       } else {
-        Superseded(record, status, deferred);
+        Superseded(record, status, effects);
       }
       return;
     case NextStep::kNewGeneration:
-      Renumber(record, status, deferred);
+      Renumber(record, status, effects);
       return;
     case NextStep::kRetry:
     case NextStep::kPark:
       if (record->check != nullptr) {
-        Revert(record, sent ? status : UnsentCheck(status), sent, deferred);
+        Revert(record, sent ? status : UnsentCheck(status), sent, effects);
       } else if (record->superseded() && step == NextStep::kRetry) {
         // As it was, as far as is known; the next attempt comes with those of its kind.
         if (sent) record->last_status = status;
         Move(record.get(), Stage::kSuperseded);
       } else {
-        AttemptFailed(record, status, step, sent, deferred);
+        AttemptFailed(record, status, step, sent, effects);
       }
       return;
   }
 }
 
-void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* deferred) {
+void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Effects* effects) {
   const bool news = record->acknowledged != record->generation;
   // Cancelled while its call was in flight: it has come through, and is an intent again.
   const bool was_given_up = record->stage == Stage::kGivenUp;
   Move(record.get(), record->present ? Stage::kSettled : Stage::kTombstone);
   if (EndCheck(record.get()) != nullptr || was_given_up) Persist(record);
   if (was_given_up) {
-    deferred->Add([name = options_.upstream_name, id = PendingId(*record)] {
-      Log(LogLevel::kWarning, "a cancelled intent has taken effect: it had been sent before",
-          {{"id", id}, {"upstream", name}});
-    });
+    effects->Log(LogLevel::kWarning, "a cancelled intent has taken effect: it had been sent before",
+                 {{"id", PendingId(*record)}, {"upstream", options_.upstream_name}});
   }
   if (record->failing_since_nanos != Record::kNotFailing) {
     counters_.recovery_nanos.Observe(NowNanos() - record->failing_since_nanos);
@@ -327,20 +324,20 @@ void FailbackRegistry::Core::Acknowledged(const RecordPtr& record, Deferred* def
   record->renumbered = false;
   record->alone = false;
   if (news) {
-    Emit(IntentEvent::Kind::kAcknowledged, *record, absl::OkStatus(), deferred);
+    Emit(IntentEvent::Kind::kAcknowledged, *record, absl::OkStatus(), effects);
     record->trace.reset();
   }
-  Resolve(record, absl::OkStatus(), deferred);
+  Resolve(record, absl::OkStatus(), effects);
   if (record->present) return;
   Forget(record.get());
   // A late call can only come from an owner that numbers its intents.
   if (record->watch != nullptr || record->owner_generation == 0) {
-    Erase(record, absl::OkStatus(), deferred);
+    Erase(record, absl::OkStatus(), effects);
   }
 }
 
 void FailbackRegistry::Core::Renumber(const RecordPtr& record, const absl::Status& status,
-                                      Deferred* deferred) {
+                                      Effects* effects) {
   uint64_t taken = 0;
   if (absl::SimpleAtoi(ReasonMetadata(status, "generation").value_or("0"), &taken) &&
       taken < kMaxGeneration) {
@@ -356,11 +353,11 @@ void FailbackRegistry::Core::Renumber(const RecordPtr& record, const absl::Statu
   }
   // A registry that refuses every number must not make us spin.
   record->retry = std::move(retry);
-  AttemptFailed(record, status, NextStep::kRetry, /*sent=*/true, deferred);
+  AttemptFailed(record, status, NextStep::kRetry, /*sent=*/true, effects);
 }
 
 void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::Status& status,
-                                           NextStep step, bool sent, Deferred* deferred) {
+                                           NextStep step, bool sent, Effects* effects) {
   record->last_status = status;
   const int64_t now = NowNanos();
   if (record->failing_since_nanos == Record::kNotFailing) record->failing_since_nanos = now;
@@ -382,20 +379,20 @@ void FailbackRegistry::Core::AttemptFailed(const RecordPtr& record, const absl::
   const bool parked = record->retry->state() == RetryTask::State::kParked;
   Move(record.get(), parked ? Stage::kParked : Stage::kWaiting);
   if (parked) {
-    Emit(IntentEvent::Kind::kParked, *record, status, deferred, step == NextStep::kPark && sent);
-    Resolve(record, status, deferred);
+    Emit(IntentEvent::Kind::kParked, *record, status, effects, step == NextStep::kPark && sent);
+    Resolve(record, status, effects);
   } else if (first) {
-    Emit(IntentEvent::Kind::kRetrying, *record, status, deferred);
+    Emit(IntentEvent::Kind::kRetrying, *record, status, effects);
   }
 }
 
 void FailbackRegistry::Core::Revert(const RecordPtr& record, const absl::Status& status, bool sent,
-                                    Deferred* deferred) {
+                                    Effects* effects) {
   const std::unique_ptr<Check> before = EndCheck(record.get());
-  Resolve(record, status, deferred);
+  Resolve(record, status, effects);
   const bool owed = before->landed || (sent && MayHaveLanded(status));
   if (!before->existed && !(owed && (record->present || before->landed))) {
-    Erase(record, status, deferred);
+    Erase(record, status, effects);
     return;
   }
   // What was desired before is desired again; or, if nothing was, that it be gone.

@@ -40,12 +40,12 @@ class FailbackRegistry::Core::LocalStream final : public SubscribeStream {
       {
         Entry entry(core.get());
         if (entry.ok()) {
-          Deferred deferred;
+          Effects effects;
           {
             MutexLock lock(&core->mu_);
-            core->Detach(subscription_, &deferred);
+            core->Detach(subscription_, &effects);
           }
-          deferred.Run();
+          core->CarryOut(std::move(effects));
         }
       }
       core->Pump();
@@ -93,7 +93,7 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
   absl::Status refused = ValidateSubscribe(request);
   Entry entry(this);
   if (!entry.ok()) refused = absl::CancelledError("the registry client was shut down");
-  Deferred deferred;
+  Effects effects;
   if (refused.ok()) {
     MutexLock lock(&mu_);
     LocalSession* session =
@@ -123,7 +123,7 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
           EndSubscription(named->second,
                           Refusal(registry::v1::ERROR_REASON_REPLACED,
                                   "a newer Subscribe with this id has taken over"),
-                          &deferred);
+                          &effects);
         }
         session->subscriptions[request.subscription_id()] = subscription;
       }
@@ -143,7 +143,7 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Core::Subscribe(
     }
   }
   if (!refused.ok()) subscription->notifier->PostEnd(refused);
-  deferred.Run();
+  CarryOut(std::move(effects));
   subscription->notifier->Deliver();
   Pump();
   return stream;
@@ -185,7 +185,7 @@ void FailbackRegistry::Core::Unsubscribe(const UnsubscribeRequest& request,
   if (!entry.ok()) {
     return std::move(done)(absl::CancelledError("the registry client was shut down"));
   }
-  Deferred deferred;
+  Effects effects;
   absl::Status refused;
   {
     MutexLock lock(&mu_);
@@ -209,28 +209,28 @@ void FailbackRegistry::Core::Unsubscribe(const UnsubscribeRequest& request,
           ended_names_ += static_cast<int64_t>(names.size());
         }
         if (it != session->subscriptions.end()) {
-          EndSubscription(it->second, absl::OkStatus(), &deferred);
+          EndSubscription(it->second, absl::OkStatus(), &effects);
         }
       }
     }
   }
-  deferred.Run();
+  CarryOut(std::move(effects));
   Pump();
   if (!refused.ok()) return std::move(done)(refused);
   std::move(done)(UnsubscribeResponse());
 }
 
 void FailbackRegistry::Core::EndSubscription(const std::shared_ptr<LocalSubscription>& subscription,
-                                             const absl::Status& status, Deferred* deferred) {
+                                             const absl::Status& status, Effects* effects) {
   // A copy: Detach may drop the caller's reference.
   const std::shared_ptr<LocalSubscription> ended = subscription;
-  Detach(ended, deferred);
+  Detach(ended, effects);
   ended->notifier->PostEnd(status);
-  deferred->Add([notifier = ended->notifier] { notifier->Deliver(); });
+  effects->Deliver(ended->notifier);
 }
 
 void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& subscription,
-                                    Deferred* deferred) {
+                                    Effects* effects) {
   const std::shared_ptr<LocalSubscription> detached = subscription;
   if (LocalSession* session = FindSession(detached->session_id); session != nullptr) {
     const auto it = session->subscriptions.find(detached->subscription_id);
@@ -249,7 +249,7 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
   // The last one has left: the intent is now to be gone.
   const bool never_sent = record->acknowledged == 0 && record->in_flight == 0 &&
                           record->retry == nullptr && record->stage == Stage::kQueued;
-  CloseStream(watch, deferred);
+  CloseStream(watch, effects);
   watch->stale_timer.Cancel();
   watch->hold_timer.Cancel();
   WriteSnapshot(watch.get());
@@ -257,7 +257,7 @@ void FailbackRegistry::Core::Detach(const std::shared_ptr<LocalSubscription>& su
   watch->set = WatchedSet(options_.empty_snapshot_hold > absl::ZeroDuration());
   record->present = false;
   if (never_sent) {
-    Erase(record, absl::OkStatus(), deferred);
+    Erase(record, absl::OkStatus(), effects);
     return;
   }
   NewGeneration(record);
@@ -338,7 +338,7 @@ void FailbackRegistry::Core::OnWatchEvent(const std::shared_ptr<Watch>& watch,
                                           uint64_t stream_serial, const SubscribeResponse& event) {
   Entry entry(this);
   if (!entry.ok()) return;
-  Deferred deferred;
+  Effects effects;
   bool began = false;
   {
     MutexLock lock(&mu_);
@@ -351,22 +351,22 @@ void FailbackRegistry::Core::OnWatchEvent(const std::shared_ptr<Watch>& watch,
       if (watch->phase == Watch::Phase::kOpening) --calls_in_flight_;
       watch->phase = Watch::Phase::kStreaming;
       CountAttempt(OperationKind::kSubscribe, absl::OkStatus());
-      AttemptDone(record, record->in_flight, absl::OkStatus(), /*sent=*/true, &deferred);
+      AttemptDone(record, record->in_flight, absl::OkStatus(), /*sent=*/true, &effects);
     }
-    Publish(watch, watch->set.Apply(event), &deferred);
+    Publish(watch, watch->set.Apply(event), &effects);
     if (watch->set.gap()) {
-      CloseStream(watch, &deferred);
+      CloseStream(watch, &effects);
       ArmStale(watch);
       AttemptDone(record, record->generation,
                   absl::AbortedError("a message of the stream was lost: starting over"),
-                  /*sent=*/true, &deferred);
+                  /*sent=*/true, &effects);
     } else {
       watch->silenced = false;
       watch->stale_timer.Cancel();
       ArmHold(watch);
     }
   }
-  deferred.Run();
+  CarryOut(std::move(effects));
   if (began) Pump();
 }
 
@@ -374,7 +374,7 @@ void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch, uin
                                         const absl::Status& end) {
   Entry entry(this);
   if (!entry.ok()) return;
-  Deferred deferred;
+  Effects effects;
   // While the subscription is wanted, any end of its stream is a failure.
   absl::Status status = end.ok() ? absl::UnavailableError("the registry ended the stream") : end;
   std::string session_id;
@@ -392,15 +392,15 @@ void FailbackRegistry::Core::OnWatchEnd(const std::shared_ptr<Watch>& watch, uin
       status = absl::AbortedError(
           absl::StrCat("subscribing again without a position: ", std::string(status.message())));
     }
-    CloseStream(watch, &deferred);
+    CloseStream(watch, &effects);
     ArmStale(watch);
-    AttemptDone(record, record->generation, status, /*sent=*/true, &deferred);
+    AttemptDone(record, record->generation, status, /*sent=*/true, &effects);
   }
   if (!end.ok() && IsConnectionFailure(end)) session_->ReportFailure(end);
   if (DecideNextStep(OperationKind::kSubscribe, status) == NextStep::kResync) {
     session_->ReportLost(session_id);
   }
-  deferred.Run();
+  CarryOut(std::move(effects));
   Pump();
 }
 
@@ -412,22 +412,22 @@ void FailbackRegistry::Core::ArmStale(const std::shared_ptr<Watch>& watch) {
   if (known ? watch->set.stale() : !resumed && !last_known_.Contains(watch->canonical_selector)) {
     return;
   }
-  watch->stale_timer = After(options_.stale_grace, [watch](Core* core, Deferred* deferred) {
+  watch->stale_timer = After(options_.stale_grace, [watch](Core* core, Effects* effects) {
     core->mu_.AssertHeld();
     const bool streaming = watch->phase == Watch::Phase::kStreaming;
     if (streaming && !core->session_down_) return;
     if (!watch->set.known()) {
       // The registry has not said anything in time: what was known last is better than nothing.
-      if (core->RestoreLastKnown(watch)) core->Publish(watch, watch->set.Current(), deferred);
-      TellApart(*watch, deferred);
+      if (core->RestoreLastKnown(watch)) core->Publish(watch, watch->set.Current(), effects);
+      TellApart(*watch, effects);
       return;
     }
     watch->silenced = streaming;
-    core->Publish(watch, watch->set.MarkStale(), deferred);
+    core->Publish(watch, watch->set.MarkStale(), effects);
   });
 }
 
-void FailbackRegistry::Core::WatchSession(bool down, bool lost, Deferred* deferred) {
+void FailbackRegistry::Core::WatchSession(bool down, bool lost, Effects* effects) {
   if (std::exchange(session_down_, down) == down) return;
   for (const auto& [selector, record] : watches_) {
     const std::shared_ptr<Watch>& watch = record->watch;
@@ -436,7 +436,7 @@ void FailbackRegistry::Core::WatchSession(bool down, bool lost, Deferred* deferr
     } else if (std::exchange(watch->silenced, false) && !lost) {
       // The stream has outlived the trouble, so nothing of it was lost. (In a new session it is
       // opened again, and its first message has it.)
-      Publish(watch, watch->set.MarkFresh(), deferred);
+      Publish(watch, watch->set.MarkFresh(), effects);
     }
   }
 }
@@ -447,19 +447,19 @@ void FailbackRegistry::Core::ArmHold(const std::shared_ptr<Watch>& watch) {
     return;
   }
   if (IsArmed(watch->hold_timer)) return;
-  watch->hold_timer = After(options_.empty_snapshot_hold, [watch](Core* core, Deferred* deferred) {
+  watch->hold_timer = After(options_.empty_snapshot_hold, [watch](Core* core, Effects* effects) {
     core->mu_.AssertHeld();
     // While the registry is unavailable its silence confirms nothing; its next message arms this
     // again.
     if (watch->phase == Watch::Phase::kStreaming) {
-      core->Publish(watch, watch->set.Release(), deferred);
+      core->Publish(watch, watch->set.Release(), effects);
     }
   });
 }
 
 void FailbackRegistry::Core::ArmOpening(const std::shared_ptr<Watch>& watch) {
   watch->opening_timer =
-      After(kOpeningPatience, [watch, serial = watch->stream_serial](Core* core, Deferred*) {
+      After(kOpeningPatience, [watch, serial = watch->stream_serial](Core* core, Effects*) {
         core->mu_.AssertHeld();
         if (watch->stream_serial != serial || watch->phase != Watch::Phase::kOpening) return;
         watch->phase = Watch::Phase::kQuiet;
@@ -469,7 +469,7 @@ void FailbackRegistry::Core::ArmOpening(const std::shared_ptr<Watch>& watch) {
 
 void FailbackRegistry::Core::Publish(const std::shared_ptr<Watch>& watch,
                                      const WatchedSet::Notification& notification,
-                                     Deferred* deferred) {
+                                     Effects* effects) {
   if (!notification) return;
   if (const RecordPtr record = watch->record.lock(); record != nullptr) Count(record.get());
   PersistSnapshot(watch);
@@ -484,19 +484,19 @@ void FailbackRegistry::Core::Publish(const std::shared_ptr<Watch>& watch,
     } else {
       continue;
     }
-    deferred->Add([notifier = subscriber->notifier] { notifier->Deliver(); });
+    effects->Deliver(subscriber->notifier);
   }
 }
 
-void FailbackRegistry::Core::TellApart(const Watch& watch, Deferred* deferred) {
+void FailbackRegistry::Core::TellApart(const Watch& watch, Effects* effects) {
   for (const auto& [serial, subscriber] : watch.subscribers) {
     if (!subscriber->apart || std::exchange(subscriber->told_stale, true)) continue;
     subscriber->notifier->Post(StaleAt(subscriber->epoch, subscriber->revision));
-    deferred->Add([notifier = subscriber->notifier] { notifier->Deliver(); });
+    effects->Deliver(subscriber->notifier);
   }
 }
 
-void FailbackRegistry::Core::CloseStream(const std::shared_ptr<Watch>& watch, Deferred* deferred) {
+void FailbackRegistry::Core::CloseStream(const std::shared_ptr<Watch>& watch, Effects* effects) {
   ++watch->stream_serial;
   if (watch->phase == Watch::Phase::kOpening) --calls_in_flight_;
   if (watch->phase == Watch::Phase::kOpening || watch->phase == Watch::Phase::kQuiet) {
@@ -507,7 +507,7 @@ void FailbackRegistry::Core::CloseStream(const std::shared_ptr<Watch>& watch, De
   watch->silenced = false;
   watch->set.StreamEnded();
   if (watch->stream == nullptr) return;
-  deferred->Add([stream = std::shared_ptr<SubscribeStream>(std::move(watch->stream))] {});
+  effects->End(std::move(watch->stream));
 }
 
 }  // namespace failback

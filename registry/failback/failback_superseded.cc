@@ -17,7 +17,7 @@ constexpr double kJitter = 0.3;
 }  // namespace
 
 void FailbackRegistry::Core::Superseded(const RecordPtr& record, const absl::Status& status,
-                                        Deferred* deferred) {
+                                        Effects* effects) {
   record->held_in = Record::kNotHeld;
   record->failing_since_nanos = Record::kNotFailing;
   record->renumbered = false;
@@ -28,7 +28,7 @@ void FailbackRegistry::Core::Superseded(const RecordPtr& record, const absl::Sta
   ++record->superseded_times;
   Move(record.get(), Stage::kSuperseded);
   if (first) {
-    Emit(IntentEvent::Kind::kSuperseded, *record, status, deferred);
+    Emit(IntentEvent::Kind::kSuperseded, *record, status, effects);
     record->trace.reset();
   }
   // Without the winner's rank, which is the registry's: a caller of this agent would take it for
@@ -36,7 +36,7 @@ void FailbackRegistry::Core::Superseded(const RecordPtr& record, const absl::Sta
   Resolve(record,
           Refusal(registry::v1::ERROR_REASON_SUPERSEDED, std::string(status.message()),
                   {{"generation", ReasonMetadata(status, "generation").value_or("0")}}),
-          deferred);
+          effects);
   ArmSuperseded();
 }
 
@@ -48,7 +48,7 @@ void FailbackRegistry::Core::ArmSuperseded() {
   const absl::Duration wait =
       options_.superseded_period * (1 - kJitter / 2 + kJitter * options_.random());
   superseded_due_nanos_ = NowNanos() + absl::ToInt64Nanoseconds(wait);
-  superseded_timer_ = After(wait, [](Core* core, Deferred*) {
+  superseded_timer_ = After(wait, [](Core* core, Effects*) {
     core->mu_.AssertHeld();
     for (Record* record : core->superseded_.All()) core->Enqueue(record);
     core->ArmSuperseded();

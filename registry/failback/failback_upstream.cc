@@ -21,58 +21,54 @@ void FailbackRegistry::Core::OnSessionChange() {
   {
     Entry entry(this);
     if (!entry.ok()) return;
-    Deferred deferred;
+    Effects effects;
     {
       MutexLock lock(&mu_);
       const UpstreamSession::State state = session_->state();
       if (state.phase == UpstreamSession::Phase::kClosed && draining_ && !drained_.has_value()) {
-        FinishDrain(&deferred);
+        FinishDrain(&effects);
       }
-      if (state.incarnation != incarnation_) TakeIncarnation(state, &deferred);
+      if (state.incarnation != incarnation_) TakeIncarnation(state, &effects);
       if (state.contested && !std::exchange(told_contested_, state.contested)) {
-        deferred.Add([name = options_.upstream_name, incarnation = incarnation_] {
-          Log(LogLevel::kWarning,
-              "another process has opened this agent's session: is its state directory, or its "
-              "incarnation, in use elsewhere?",
-              {{"upstream", name}, {"incarnation", incarnation}});
-        });
+        effects.Log(LogLevel::kWarning,
+                    "another process has opened this agent's session: is its state directory, or "
+                    "its incarnation, in use elsewhere?",
+                    {{"upstream", options_.upstream_name}, {"incarnation", incarnation_}});
       }
       told_contested_ = state.contested;
       const bool lost = state.session_serial != seen_session_serial_;
       const bool down = state.phase == UpstreamSession::Phase::kDown;
       if (down || state.phase == UpstreamSession::Phase::kUp) {
-        LogSession(state, lost, &deferred);
-        WatchSession(down, lost, &deferred);
+        LogSession(state, lost, &effects);
+        WatchSession(down, lost, &effects);
       }
       if (lost || state.connection_serial != seen_connection_serial_) {
         seen_session_serial_ = state.session_serial;
         seen_connection_serial_ = state.connection_serial;
         if (lost && !state.info.resumed()) ForgetHeldBefore(state.session_serial);
-        Resync(lost, &deferred);
+        Resync(lost, &effects);
       }
-      FollowLapse(state, lost, &deferred);
-      AskAboutDoubted(&deferred);
+      FollowLapse(state, lost, &effects);
+      AskAboutDoubted(&effects);
     }
-    deferred.Run();
+    CarryOut(std::move(effects));
   }
   Pump();
 }
 
 void FailbackRegistry::Core::TakeIncarnation(const UpstreamSession::State& state,
-                                             Deferred* deferred) {
-  const LogFields fields = {{"upstream", options_.upstream_name},
-                            {"former", incarnation_},
-                            {"incarnation", state.incarnation},
-                            {"message", std::string(state.last_error.message())}};
+                                             Effects* effects) {
   const bool twin = std::exchange(seen_twins_, state.twins) != state.twins;
-  deferred->Add([fields, twin] {
-    Log(LogLevel::kError,
-        twin ? "another process runs under this agent's incarnation, and a new one is taken: find "
-               "the copy of its state directory, or who else is configured so"
-             : "the registry keeps this agent's incarnation for another caller, and a new one is "
-               "taken: find out who has opened a session under it",
-        fields);
-  });
+  effects->Log(
+      LogLevel::kError,
+      twin ? "another process runs under this agent's incarnation, and a new one is taken: find "
+             "the copy of its state directory, or who else is configured so"
+           : "the registry keeps this agent's incarnation for another caller, and a new one is "
+             "taken: find out who has opened a session under it",
+      {{"upstream", options_.upstream_name},
+       {"former", incarnation_},
+       {"incarnation", state.incarnation},
+       {"message", std::string(state.last_error.message())}});
   incarnation_ = state.incarnation;
   if (journal_ != nullptr && !closed_) {
     last_write_ = journal_->ReplaceIncarnation(options_.incarnation, incarnation_);
@@ -80,7 +76,7 @@ void FailbackRegistry::Core::TakeIncarnation(const UpstreamSession::State& state
 }
 
 void FailbackRegistry::Core::LogSession(const UpstreamSession::State& state, bool lost,
-                                        Deferred* deferred) {
+                                        Effects* effects) {
   const int64_t now = NowNanos();
   LogFields fields = {{"upstream", options_.upstream_name}};
   if (state.phase == UpstreamSession::Phase::kDown) {
@@ -89,8 +85,9 @@ void FailbackRegistry::Core::LogSession(const UpstreamSession::State& state, boo
     if (away < kBriefAbsence || std::exchange(told_away_, true)) return;
     fields.emplace_back("code", absl::StatusCodeToString(state.last_error.code()));
     fields.emplace_back("message", std::string(SessionError(state).message()));
-    const char* const event = state.refused() ? "registry refuses this agent" : "registry away";
-    deferred->Add([event, fields] { Log(LogLevel::kWarning, event, fields); });
+    effects->Log(LogLevel::kWarning,
+                 state.refused() ? "registry refuses this agent" : "registry away",
+                 std::move(fields));
     return;
   }
   const bool back = std::exchange(told_away_, false);
@@ -102,8 +99,7 @@ void FailbackRegistry::Core::LogSession(const UpstreamSession::State& state, boo
     const absl::Duration away = absl::Nanoseconds(now - down_since_nanos_);
     fields.emplace_back("away", absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(1))));
   }
-  deferred->Add(
-      [fields, back] { Log(LogLevel::kInfo, back ? "registry back" : "session open", fields); });
+  effects->Log(LogLevel::kInfo, back ? "registry back" : "session open", std::move(fields));
 }
 
 std::optional<absl::Time> FailbackRegistry::Core::LapsedSince(
@@ -129,7 +125,7 @@ absl::Status FailbackRegistry::Core::UnsentCheck(const absl::Status& no_session)
 }
 
 void FailbackRegistry::Core::FollowLapse(const UpstreamSession::State& session, bool lost,
-                                         Deferred* deferred) {
+                                         Effects* effects) {
   const auto emit = [&](IntentEvent::Kind kind, const absl::Status& status) {
     if (options_.on_event == nullptr) return;
     IntentEvent event;
@@ -137,9 +133,7 @@ void FailbackRegistry::Core::FollowLapse(const UpstreamSession::State& session, 
     event.operation = OperationKind::kRegister;
     event.upstream = options_.upstream_name;
     event.status = status;
-    deferred->Add([this, event] {
-      if (!gate_.closed()) options_.on_event(event);
-    });
+    effects->Emit(std::move(event));
   };
   LogFields fields = {{"upstream", options_.upstream_name}};
   if (session.overdue) {
@@ -148,7 +142,7 @@ void FailbackRegistry::Core::FollowLapse(const UpstreamSession::State& session, 
     const absl::Status why = LapseReason(session);
     fields.emplace_back("code", absl::StatusCodeToString(why.code()));
     fields.emplace_back("message", std::string(why.message()));
-    deferred->Add([fields] { Log(LogLevel::kWarning, "lease lapsed", fields); });
+    effects->Log(LogLevel::kWarning, "lease lapsed", std::move(fields));
     emit(IntentEvent::Kind::kLapsed, why);
     return;
   }
@@ -158,12 +152,12 @@ void FailbackRegistry::Core::FollowLapse(const UpstreamSession::State& session, 
     told_lapsed_.reset();
     fields.emplace_back("session", lost ? "new" : "the same");
     fields.emplace_back("lapsed", absl::FormatDuration(absl::Trunc(lapsed, absl::Milliseconds(1))));
-    deferred->Add([fields] { Log(LogLevel::kInfo, "lease renewed", fields); });
+    effects->Log(LogLevel::kInfo, "lease renewed", std::move(fields));
     emit(IntentEvent::Kind::kRenewed, absl::OkStatus());
   }
   if (!std::exchange(lapse_waiters_, false)) return;
   for (const auto& [key, record] : records_) {
-    if (!record->pending()) Resolve(record, absl::OkStatus(), deferred);
+    if (!record->pending()) Resolve(record, absl::OkStatus(), effects);
   }
 }
 
@@ -193,7 +187,7 @@ void FailbackRegistry::Core::ForgetHeldBefore(uint64_t serial) {
   }
 }
 
-void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
+void FailbackRegistry::Core::Resync(bool lost, Effects* effects) {
   resyncing_ = resyncing_ || lost;
   std::vector<RecordPtr> forgotten;
   const auto again = [&](const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -206,7 +200,7 @@ void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
     if (!lost && streams && record->stage == Stage::kSettled) return;
     if (record->watch != nullptr && (record->watch->phase == Watch::Phase::kOpening ||
                                      record->watch->phase == Watch::Phase::kQuiet)) {
-      CloseStream(record->watch, deferred);  // a stream that may never say anything
+      CloseStream(record->watch, effects);  // a stream that may never say anything
     }
     if (lost && record->watch != nullptr && !record->present) {
       forgotten.push_back(record);  // the old session's end has unsubscribed it
@@ -230,7 +224,7 @@ void FailbackRegistry::Core::Resync(bool lost, Deferred* deferred) {
             [](const RecordPtr& a, const RecordPtr& b) { return a->generation < b->generation; });
   for (const RecordPtr& record : ordered) again(record);
   for (const auto& [selector, record] : watches_) again(record);
-  for (const RecordPtr& record : forgotten) Erase(record, absl::OkStatus(), deferred);
+  for (const RecordPtr& record : forgotten) Erase(record, absl::OkStatus(), effects);
 }
 
 }  // namespace failback
