@@ -87,7 +87,7 @@ TEST_F(FailbackRegistryTest, Rule1_NewIntentTakesAHigherGenerationAndCancelsTheW
   ASSERT_EQ(registry_->Pending().size(), 1);
   EXPECT_EQ(registry_->Pending()[0].state(), agent::v1::PENDING_STATE_WAITING);
   Register("a", 2);
-  EXPECT_EQ(timer_->pending(), 2) << "the old retry is still there beside renewal and lease's end";
+  EXPECT_EQ(timer_->pending(), 1) << "the old retry is still there beside the session's timeout";
   ASSERT_EQ(fake_->registers.request_count(), 2);
   EXPECT_EQ(fake_->registers.last_request().registrations(0).generation(), 2);
   EXPECT_EQ(fake_->registers.last_request().registrations(0).instance().port(), 2);
