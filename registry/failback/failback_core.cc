@@ -76,8 +76,9 @@ void FailbackRegistry::Core::Shutdown() {
   {
     MutexLock lock(&mu_);
     closed_ = true;
-    ReleaseReplies(last_write_, journalled, &effects);
-    unwritten_.clear();
+    journal_gate_.Tried(journal_gate_.last(), journalled.ok());
+    ReleaseReplies(journalled, &effects);
+    journal_gate_.ForgetRecords();
     for (const auto& [key, record] : records_) Resolve(record, Cancelled(), &effects);
     for (auto& [selector, record] : watches_) {
       for (const auto& [serial, subscriber] : record->watch->subscribers) {
@@ -105,7 +106,7 @@ void FailbackRegistry::Core::Shutdown() {
     superseded_timer_.Cancel();
     audit_timer_.Cancel();
     ask_timer_.Cancel();
-    for (auto& queue : ready_) queue.Clear();
+    batcher_.Clear();
     tombstones_.Clear();
     totals_ = RecordTotals();
     listeners_ = 0;
@@ -403,9 +404,7 @@ void FailbackRegistry::Core::Move(Record* record, Stage to) {
     case Stage::kHeldBack:
       break;
     case Stage::kQueued:
-      if (queued && !record->linked()) {
-        ready_[static_cast<size_t>(record->kind())].PushBack(record);
-      }
+      if (queued && !record->linked()) batcher_.Push(record);
       break;
     case Stage::kWaiting:
     case Stage::kParked:
@@ -442,12 +441,9 @@ void FailbackRegistry::Core::Enqueue(Record* record) {
       record->doubt != Doubt::kNone) {
     return;
   }
-  const bool held = record->in_flight == 0 && (Suspended(*record) || record->unwritten > tried_);
+  const bool held =
+      record->in_flight == 0 && (Suspended(*record) || !journal_gate_.MaySend(record->unwritten));
   Move(record, held ? Stage::kHeldBack : Stage::kQueued);
-}
-
-bool FailbackRegistry::Core::QueueEmpty() const {
-  return std::all_of(ready_.begin(), ready_.end(), [](const auto& queue) { return queue.empty(); });
 }
 
 void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& status,

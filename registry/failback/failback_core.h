@@ -19,9 +19,7 @@
 #ifndef FAILBACK_REGISTRY_FAILBACK_FAILBACK_CORE_H_
 #define FAILBACK_REGISTRY_FAILBACK_FAILBACK_CORE_H_
 
-#include <array>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,11 +33,13 @@
 #include "absl/container/flat_hash_set.h"
 #include "registry/base/log.h"
 #include "registry/base/pause_watch.h"
+#include "registry/failback/batcher.h"
 #include "registry/failback/call_gate.h"
 #include "registry/failback/failback_registry.h"
 #include "registry/failback/failback_stage.h"
 #include "registry/failback/former_owners.h"
 #include "registry/failback/intent_journal.h"
+#include "registry/failback/journal_gate.h"
 #include "registry/failback/last_known_sets.h"
 #include "registry/failback/ordered_index.h"
 #include "registry/failback/record_totals.h"
@@ -190,6 +190,9 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       return false;
     }
     bool superseded() const { return superseded_times > 0; }
+    // For the Batcher.
+    size_t sent_bytes() const { return payload.size() + key.size(); }
+    bool goes_alone() const { return watch != nullptr || alone; }
     void SetHeld(uint64_t session_serial, bool may_outlive) {
       held_in = static_cast<int64_t>(session_serial);
       outlives = may_outlive;
@@ -457,7 +460,6 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   Next NextCall(Call* call, Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddToCall(const RecordPtr& record, Call* call, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool QueueEmpty() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Call call);
   // A call has ended: one status for all its items, or one each.
   void Completed(const Call& call, const absl::Status& status, const Results* results);
@@ -603,7 +605,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void OnJournal(uint64_t sequence, const absl::Status& status);
   // The intent of `record` is what it says, whatever the journal was.
   void EndDoubt(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void ReleaseReplies(uint64_t sequence, const absl::Status& status, Effects* effects)
+  // Those that wait for what the journal has just reported.
+  void ReleaseReplies(const absl::Status& status, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PersistSnapshot(const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Now, if it is due.
@@ -682,9 +685,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   StageList<Record> superseded_ ABSL_GUARDED_BY(mu_);
   Timeout superseded_timer_ ABSL_GUARDED_BY(mu_);
   int64_t superseded_due_nanos_ ABSL_GUARDED_BY(mu_) = 0;
-  // What goes next. By kind, so that a batch need not end where the kinds alternate.
-  std::array<StageList<Record>, 4> ready_ ABSL_GUARDED_BY(mu_);
-  size_t next_kind_ ABSL_GUARDED_BY(mu_) = 0;
+  // The queue.
+  Batcher<Record> batcher_ ABSL_GUARDED_BY(mu_);
   int calls_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
   bool pumping_ ABSL_GUARDED_BY(mu_) = false;
   bool pump_again_ ABSL_GUARDED_BY(mu_) = false;
@@ -722,13 +724,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   std::map<std::string, RecordPtr> watches_ ABSL_GUARDED_BY(mu_);  // by selector
   OwnerCounts watches_of_ ABSL_GUARDED_BY(mu_);                    // that each owner follows
 
-  // What is queued in the journal, what of that was tried to be written (and may be sent), and what
-  // is durable.
-  uint64_t last_write_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t tried_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t durable_ ABSL_GUARDED_BY(mu_) = 0;
-  std::deque<std::pair<uint64_t, RecordPtr>> unwritten_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::pair<uint64_t, std::shared_ptr<BatchReply>>> unanswered_ ABSL_GUARDED_BY(mu_);
+  // Which of the records and of the replies wait for the journal.
+  JournalGate<RecordPtr, std::shared_ptr<BatchReply>> journal_gate_ ABSL_GUARDED_BY(mu_);
   // Of selectors that have no subscriber now, and those of an earlier process.
   LastKnownSets last_known_ ABSL_GUARDED_BY(mu_);
   // Records in doubt; whether the registry is yet to be asked, and is being asked.

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -151,8 +150,8 @@ std::vector<IntentJournal::Intent> FailbackRegistry::Core::PresentIntents() cons
 void FailbackRegistry::Core::Persist(const RecordPtr& record) {
   if (journal_ == nullptr || record->watch != nullptr || closed_) return;
   if (record->row == 0) record->row = journal_->NewRow();
-  record->unwritten = last_write_ = journal_->Put(ToIntent(*record));
-  unwritten_.emplace_back(record->unwritten, record);
+  record->unwritten = journal_->Put(ToIntent(*record));
+  journal_gate_.Queued(record->unwritten, record);
   if (record->stage == Stage::kQueued && record->in_flight == 0) {
     Move(record.get(), Stage::kHeldBack);
   }
@@ -174,7 +173,7 @@ void FailbackRegistry::Core::EndBeforeChecks(uint64_t session_serial) {
     intent.persistent = before->present;
     intent.payload = before->payload;
     intent.generation = ++last_generation_;
-    last_write_ = journal_->Put(std::move(intent));
+    journal_gate_.Queued(journal_->Put(std::move(intent)));
   }
 }
 
@@ -186,15 +185,13 @@ void FailbackRegistry::Core::EndDoubt(Record* record) {
 
 void FailbackRegistry::Core::Forget(Record* record) {
   if (journal_ == nullptr || record->row == 0 || closed_) return;
-  last_write_ = journal_->Remove(record->row);
+  journal_gate_.Queued(journal_->Remove(record->row));
   record->row = 0;
 }
 
 void FailbackRegistry::Core::AwaitJournal(const std::shared_ptr<BatchReply>& reply) {
   // Also when it was tried to be written, in vain: the next attempt answers.
-  if (journal_ == nullptr || last_write_ <= durable_) return;
-  ++reply->remaining;
-  unanswered_.emplace_back(last_write_, reply);
+  if (journal_ != nullptr && journal_gate_.Await(reply)) ++reply->remaining;
 }
 
 void FailbackRegistry::Core::WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done) {
@@ -224,12 +221,9 @@ void FailbackRegistry::Core::OnJournal(uint64_t sequence, const absl::Status& st
     Effects effects;
     {
       MutexLock lock(&mu_);
-      tried_ = std::max(tried_, sequence);
-      if (status.ok()) durable_ = std::max(durable_, sequence);
-      ReleaseReplies(sequence, status, &effects);
-      while (!unwritten_.empty() && unwritten_.front().first <= sequence) {
-        const RecordPtr record = std::move(unwritten_.front().second);
-        unwritten_.pop_front();
+      journal_gate_.Tried(sequence, status.ok());
+      ReleaseReplies(status, &effects);
+      while (const RecordPtr record = journal_gate_.TakeRecord()) {
         // Also when it could not be written: the registry is to know, even if the disk does not.
         if (record->stage == Stage::kHeldBack) Enqueue(record.get());
       }
@@ -239,11 +233,8 @@ void FailbackRegistry::Core::OnJournal(uint64_t sequence, const absl::Status& st
   Pump();
 }
 
-void FailbackRegistry::Core::ReleaseReplies(uint64_t sequence, const absl::Status& status,
-                                            Effects* effects) {
-  while (!unanswered_.empty() && unanswered_.front().first <= sequence) {
-    const std::shared_ptr<BatchReply> reply = std::move(unanswered_.front().second);
-    unanswered_.pop_front();
+void FailbackRegistry::Core::ReleaseReplies(const absl::Status& status, Effects* effects) {
+  while (const std::shared_ptr<BatchReply> reply = journal_gate_.TakeReply()) {
     for (auto& result : reply->results) {
       if (status.ok() || result.has_status()) continue;
       result.clear_state();
@@ -265,21 +256,21 @@ void FailbackRegistry::Core::PersistSnapshot(const std::shared_ptr<Watch>& watch
     if (record == nullptr || record->stage == Stage::kNone || !watch->set.known() ||
         watch->set.stale())
       return;
-    core->last_write_ =
-        core->journal_->PutSnapshot({watch->canonical_selector, watch->set.Whole()});
+    core->journal_gate_.Queued(
+        core->journal_->PutSnapshot({watch->canonical_selector, watch->set.Whole()}));
   });
 }
 
 void FailbackRegistry::Core::WriteSnapshot(Watch* watch) {
   if (!IsArmed(watch->snapshot_timer)) return;
   watch->snapshot_timer.Cancel();
-  last_write_ = journal_->PutSnapshot({watch->canonical_selector, watch->set.Whole()});
+  journal_gate_.Queued(journal_->PutSnapshot({watch->canonical_selector, watch->set.Whole()}));
 }
 
 void FailbackRegistry::Core::DropFromJournal(const std::vector<std::string>& selectors) {
   if (journal_ == nullptr || closed_) return;
   for (const std::string& selector : selectors) {
-    last_write_ = journal_->PutSnapshot({selector, ""});
+    journal_gate_.Queued(journal_->PutSnapshot({selector, ""}));
   }
 }
 

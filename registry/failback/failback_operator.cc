@@ -225,16 +225,16 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
   MutexLock lock(&mu_);
   std::string wrong;
   absl::flat_hash_set<const Record*> listed;
-  const auto list = [&](const StageList<Record>& records, Stage stage) {
-    for (const Record* record : records.All()) {
+  const auto list = [&](const std::vector<Record*>& records, Stage stage) {
+    for (const Record* record : records) {
       listed.insert(record);
       if (record->stage == stage) continue;
       absl::StrAppend(&wrong, record->key, ": is listed as ", StageName(stage), "\n");
     }
   };
-  for (const auto& queue : ready_) list(queue, Stage::kQueued);
-  list(superseded_, Stage::kSuperseded);
-  list(tombstones_, Stage::kTombstone);
+  list(batcher_.All(), Stage::kQueued);
+  list(superseded_.All(), Stage::kSuperseded);
+  list(tombstones_.All(), Stage::kTombstone);
   size_t owned = 0;
   const auto check = [&](const std::string& name,
                          const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -255,8 +255,8 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
         record.stage != Stage::kGivenUp) {
       fail("has a call in flight");
     }
-    const bool may_be_sent =
-        record.unwritten <= tried_ && record.doubt == Doubt::kNone && !Suspended(record);
+    const bool may_be_sent = journal_gate_.MaySend(record.unwritten) &&
+                             record.doubt == Doubt::kNone && !Suspended(record);
     if (record.stage == Stage::kHeldBack && may_be_sent) fail("waits for nothing");
     if (record.stage == Stage::kQueued && record.in_flight == 0 && !may_be_sent) {
       fail("is sent too early");

@@ -48,7 +48,7 @@ void FailbackRegistry::Core::Pump() {
     if (next == Next::kIdle) {
       MutexLock lock(&mu_);
       if (pump_again_) continue;
-      if (resyncing_ && QueueEmpty() && calls_in_flight_ == 0) {
+      if (resyncing_ && batcher_.empty() && calls_in_flight_ == 0) {
         resyncing_ = false;
         AuditSoon();
       }
@@ -59,63 +59,41 @@ void FailbackRegistry::Core::Pump() {
 }
 
 FailbackRegistry::Core::Next FailbackRegistry::Core::NextCall(Call* call, Effects* effects) {
-  if (closed_ || QueueEmpty()) return Next::kIdle;
+  if (closed_ || batcher_.empty()) return Next::kIdle;
   const UpstreamSession::State session = session_->state();
-  const auto& limits = session.info.limits();
-  const size_t max_batch = limits.max_batch() == 0
-                               ? options_.max_batch
-                               : std::min<size_t>(options_.max_batch, limits.max_batch());
-  const size_t max_bytes = limits.max_request_bytes() == 0
-                               ? kMaxBatchBytes
-                               : std::min<size_t>(kMaxBatchBytes, limits.max_request_bytes() / 2);
-  size_t bytes = 0;
-  int failed = 0;
-  bool moved = false;
-  for (size_t turn = 0; turn < ready_.size(); ++turn) {
-    auto& queue = ready_[(next_kind_ + turn) % ready_.size()];
-    while (!queue.empty()) {
-      const RecordPtr record = queue.front()->shared_from_this();
-      const OperationKind kind = record->kind();
-      if (&queue != &ready_[static_cast<size_t>(kind)]) {
-        // Stated otherwise while it was queued.
-        queue.PopFront();
-        ready_[static_cast<size_t>(kind)].PushBack(record.get());
-        moved = true;
-        continue;
-      }
-      if (session.phase == UpstreamSession::Phase::kDown) {
-        queue.PopFront();
-        const absl::Status status = NoSession(session);
-        ++counters_.unsent[static_cast<size_t>(kind)];
-        AttemptDone(record, record->generation, status, /*sent=*/false, effects);
-        if (++failed == kMaxFailedAtOnce) return Next::kAgain;
-        continue;
-      }
-      if (session.phase != UpstreamSession::Phase::kUp) return Next::kIdle;
-      if (call->items.empty()) {
-        if (calls_in_flight_ >= options_.max_calls_in_flight) return Next::kIdle;
-        call->kind = kind;
-        call->session_id = session.session_id;
-        call->session_serial = session.session_serial;
-        call->upstream = upstream_;
-      } else if (call->items.size() >= max_batch || record->alone ||
-                 bytes + record->payload.size() + record->key.size() > max_bytes) {
-        break;
-      }
-      queue.PopFront();
-      bytes += record->payload.size() + record->key.size() + 16;
-      AddToCall(record, call, effects);
-      if (record->watch != nullptr || record->alone) break;
+  if (session.phase == UpstreamSession::Phase::kDown) {
+    const absl::Status status = NoSession(session);
+    for (int failed = 0; failed < kMaxFailedAtOnce; ++failed) {
+      Record* const next = batcher_.Pop();
+      if (next == nullptr) return Next::kIdle;
+      const RecordPtr record = next->shared_from_this();
+      ++counters_.unsent[static_cast<size_t>(record->kind())];
+      AttemptDone(record, record->generation, status, /*sent=*/false, effects);
     }
-    if (!call->items.empty()) {
-      next_kind_ = (static_cast<size_t>(call->kind) + 1) % ready_.size();
-      const Record& first = *call->items.front().first;
-      if (call->items.size() == 1 && first.trace != nullptr) call->trace = *first.trace;
-      ++calls_in_flight_;
-      return Next::kCall;
-    }
+    return Next::kAgain;
   }
-  return moved ? Next::kAgain : Next::kIdle;
+  if (session.phase != UpstreamSession::Phase::kUp ||
+      calls_in_flight_ >= options_.max_calls_in_flight) {
+    return Next::kIdle;
+  }
+  Batcher<Record>::Limits limits{static_cast<size_t>(options_.max_batch), kMaxBatchBytes};
+  const auto& theirs = session.info.limits();
+  if (theirs.max_batch() != 0) {
+    limits.max_items = std::min<size_t>(limits.max_items, theirs.max_batch());
+  }
+  if (theirs.max_request_bytes() != 0) {
+    limits.max_bytes = std::min<size_t>(limits.max_bytes, theirs.max_request_bytes() / 2);
+  }
+  const std::vector<Record*> batch = batcher_.Next(limits);
+  const Record& first = *batch.front();
+  call->kind = first.kind();
+  call->session_id = session.session_id;
+  call->session_serial = session.session_serial;
+  call->upstream = upstream_;
+  for (Record* record : batch) AddToCall(record->shared_from_this(), call, effects);
+  if (batch.size() == 1 && first.trace != nullptr) call->trace = *first.trace;
+  ++calls_in_flight_;
+  return Next::kCall;
 }
 
 void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Effects* effects) {

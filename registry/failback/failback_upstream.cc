@@ -71,7 +71,7 @@ void FailbackRegistry::Core::TakeIncarnation(const UpstreamSession::State& state
        {"message", std::string(state.last_error.message())}});
   incarnation_ = state.incarnation;
   if (journal_ != nullptr && !closed_) {
-    last_write_ = journal_->ReplaceIncarnation(options_.incarnation, incarnation_);
+    journal_gate_.Queued(journal_->ReplaceIncarnation(options_.incarnation, incarnation_));
   }
 }
 
@@ -214,7 +214,7 @@ void FailbackRegistry::Core::Resync(bool lost, Effects* effects) {
     Enqueue(record.get());
   };
   // Deregistrations first: they are few, and free what registrations may need.
-  next_kind_ = static_cast<size_t>(OperationKind::kUnregister);
+  batcher_.Prefer(OperationKind::kUnregister);
   // In the order in which they were stated: neighbours in the registry's memory, and in ours, go
   // together.
   std::vector<RecordPtr> ordered;
