@@ -108,19 +108,16 @@ class SubscriptionState final : public NotifyListener,
   SubscriptionState(std::shared_ptr<Strand> strand, Agent::SnapshotCallback callback)
       : strand_(std::move(strand)), callback_(std::move(callback)) {}
 
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnEvent(const EventPtr& event) override {
     {
       MutexLock lock(&mu_);
-      if (event->has_snapshot()) {
-        if (!in_parts_) instances_.clear();
-        for (const auto& instance : event->snapshot().instances()) Put(event, instance);
-        in_parts_ = event->snapshot().more();
-        if (in_parts_) return;
-      } else if (event->has_delta()) {
-        for (const auto& key : event->delta().removals()) instances_.erase(CanonicalKey(key));
-        for (const auto& instance : event->delta().upserts()) Put(event, instance);
-      }
-      stale_ = event->stale();
+      if (event->is_snapshot()) instances_.clear();
+      for (const std::string& key : event->removals()) instances_.erase(key);
+      event->ForEachInstance([&](const Blob& instance) {
+        mu_.AssertHeld();
+        instances_[KeyOf(instance)] = instance;
+      });
+      stale_ = event->flags().stale;
       epoch_ = event->epoch();
       revision_ = event->revision();
     }
@@ -153,7 +150,8 @@ class SubscriptionState final : public NotifyListener,
       now.status = end_;
       now.instances.reserve(instances_.size());
       for (const auto& [key, instance] : instances_) {
-        if (!instance.second->has_offline()) now.instances.push_back(*instance.second);
+        ServiceInstance message = ParseInstance(instance);
+        if (!message.has_offline()) now.instances.push_back(std::move(message));
       }
     }
     std::stable_sort(now.instances.begin(), now.instances.end(),
@@ -170,13 +168,6 @@ class SubscriptionState final : public NotifyListener,
   }
 
  private:
-  using Event = std::shared_ptr<const SubscribeResponse>;
-
-  // An instance lives in the event that brought it, which it keeps.
-  void Put(const Event& event, const ServiceInstance& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    instances_[CanonicalKey(instance.key())] = {event, &instance};
-  }
-
   // Delivers the newest state once, however many changes came until then.
   void Changed() {
     {
@@ -199,8 +190,7 @@ class SubscriptionState final : public NotifyListener,
   const Agent::SnapshotCallback callback_;
   std::unique_ptr<SubscribeStream> stream_;
   mutable Mutex mu_;
-  std::map<std::string, std::pair<Event, const ServiceInstance*>> instances_ ABSL_GUARDED_BY(mu_);
-  bool in_parts_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, Blob> instances_ ABSL_GUARDED_BY(mu_);  // by canonical key
   bool scheduled_ ABSL_GUARDED_BY(mu_) = false;
   // Nothing is known before the first snapshot.
   bool stale_ ABSL_GUARDED_BY(mu_) = true;

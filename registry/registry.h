@@ -39,11 +39,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "registry/model/batch.h"
+#include "registry/model/event.h"
 #include "registry/model/messages.h"
 
 namespace failback {
-
-class LazySnapshot;
 
 template <typename Response>
 using Callback = absl::AnyInvocable<void(absl::StatusOr<Response>) &&>;
@@ -54,14 +53,9 @@ class NotifyListener {
  public:
   virtual ~NotifyListener() = default;
 
-  // The next message of the stream. It is shared with the other subscribers of the same set:
+  // The next event of the stream. It is shared with the other subscribers of the same set:
   // keep the pointer rather than a copy.
-  virtual void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) = 0;
-
-  // A whole snapshot, not yet made into messages: for a listener that passes them on at another's
-  // pace (registry/watch/lazy_snapshot.h). False, the default: it is not taken, and sent through
-  // OnNotify, part by part.
-  virtual bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) { return false; }
+  virtual void OnEvent(const EventPtr& event) = 0;
 
   // The stream has ended; nothing follows. OK after Unsubscribe, ABORTED (REPLACED) when a
   // newer Subscribe with the same id took over; anything else is a failure: subscribe again, with

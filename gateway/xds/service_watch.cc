@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "gateway/xds/service_name.h"
 #include "registry/base/log.h"
-#include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 
 namespace failback::xds {
@@ -137,13 +136,13 @@ ResourcePtr ServiceWatch::Endpoints(const std::string& zone) {
   return variant.resource;
 }
 
-void ServiceWatch::OnNotify(const std::shared_ptr<const SubscribeResponse>& event) {
+void ServiceWatch::OnEvent(const EventPtr& event) {
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
     const bool changed = Apply(*event);
-    // An empty first set is news too; parts of one are not.
-    const bool first = !known_ && !parts_.has_value() && event->event_case() != 0;
+    // An empty first set is news too.
+    const bool first = !known_ && event->kind() != Event::Kind::kFlags;
     known_ |= first;
     if (changed) ++state_;
     if (!(changed || first) || !ScheduleTell()) return;
@@ -151,18 +150,20 @@ void ServiceWatch::OnNotify(const std::shared_ptr<const SubscribeResponse>& even
   TellSoon();
 }
 
-bool ServiceWatch::Apply(const SubscribeResponse& event) {
+bool ServiceWatch::Apply(const Event& event) {
   bool changed = false;
-  if (event.has_snapshot()) {
-    if (!parts_.has_value()) parts_.emplace();
-    for (const ServiceInstance& instance : event.snapshot().instances()) {
-      (*parts_)[CanonicalKey(instance.key())] = ToEndpoint(instance);
-    }
-    if (event.snapshot().more()) return false;
-    changed = Replace(*std::exchange(parts_, std::nullopt));
-  } else if (event.has_delta()) {
-    for (const InstanceKey& key : event.delta().removals()) changed |= Erase(key);
-    for (const ServiceInstance& instance : event.delta().upserts()) changed |= Put(instance);
+  if (event.is_snapshot()) {
+    ServiceEndpoints endpoints;
+    event.ForEachInstance([&](const Blob& instance) {
+      endpoints[KeyOf(instance)] = ToEndpoint(ParseInstance(instance));
+    });
+    changed = Replace(std::move(endpoints));
+  } else {
+    for (const std::string& key : event.removals()) changed |= Erase(key);
+    event.ForEachInstance([&](const Blob& instance) {
+      mu_.AssertHeld();
+      changed |= Put(instance);
+    });
   }
   if (unusable_ > 0 && !std::exchange(warned_, true)) {
     Warn("xds clients do not get instances with host names",
@@ -179,9 +180,9 @@ bool ServiceWatch::Replace(ServiceEndpoints endpoints) {
   return true;
 }
 
-bool ServiceWatch::Put(const ServiceInstance& instance) {
-  ServiceEndpoint endpoint = ToEndpoint(instance);
-  const auto [it, inserted] = endpoints_.try_emplace(CanonicalKey(instance.key()));
+bool ServiceWatch::Put(const Blob& instance) {
+  ServiceEndpoint endpoint = ToEndpoint(ParseInstance(instance));
+  const auto [it, inserted] = endpoints_.try_emplace(KeyOf(instance));
   if (!inserted) {
     if (it->second == endpoint) return false;
     Count(it->second, -1);
@@ -191,8 +192,8 @@ bool ServiceWatch::Put(const ServiceInstance& instance) {
   return true;
 }
 
-bool ServiceWatch::Erase(const InstanceKey& key) {
-  const auto it = endpoints_.find(CanonicalKey(key));
+bool ServiceWatch::Erase(const std::string& key) {
+  const auto it = endpoints_.find(key);
   if (it == endpoints_.end()) return false;
   Count(it->second, -1);
   endpoints_.erase(it);
@@ -208,7 +209,6 @@ void ServiceWatch::Count(const ServiceEndpoint& endpoint, int64_t change) {
 void ServiceWatch::OnEnd(const absl::Status& status) {
   {
     MutexLock lock(&mu_);
-    parts_.reset();
     if (stopped_) return;
   }
   // What is known stays; the new subscription begins with a snapshot.

@@ -12,13 +12,15 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "gateway/xds/endpoints.h"
 #include "gateway/xds/service_cache.h"
+#include "registry/model/blob.h"
+#include "registry/model/event.h"
+#include "registry/registry.h"
 #include "retry/mutex.h"
 
 namespace failback::xds {
@@ -54,7 +56,7 @@ class ServiceWatch final : public NotifyListener,
 
   StreamState::Found Find(ResourceType type, const std::string& zone);
 
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override;
+  void OnEvent(const EventPtr& event) override;
   void OnEnd(const absl::Status& status) override;
 
  private:
@@ -69,10 +71,10 @@ class ServiceWatch final : public NotifyListener,
 
   void Subscribe();
   // Whether the event changed what clients are sent.
-  bool Apply(const SubscribeResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Apply(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Replace(ServiceEndpoints endpoints) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool Put(const ServiceInstance& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool Erase(const InstanceKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Put(const Blob& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Erase(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Count(const ServiceEndpoint& endpoint, int64_t change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The zone by which this client's endpoints differ from others'; empty if they do not.
   std::string ZoneThatMatters(const std::string& zone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -98,8 +100,6 @@ class ServiceWatch final : public NotifyListener,
   ServiceEndpoints endpoints_ ABSL_GUARDED_BY(mu_);
   // Counts the changes of endpoints_.
   uint64_t state_ ABSL_GUARDED_BY(mu_) = 1;
-  std::optional<ServiceEndpoints> parts_
-      ABSL_GUARDED_BY(mu_);  // of a snapshot that is not complete
   // A first set has come.
   bool known_ ABSL_GUARDED_BY(mu_) = false;
   // It has not, for so long that a placeholder stands in.

@@ -114,7 +114,7 @@ void GrpcRegistry::Subscription::Start() {
     context_.TryCancel();
   }
   channel_.stub->async()->Subscribe(&context_, &request_, this);
-  StartRead(event_.get());
+  StartRead(&message_);
   StartCall();
 }
 
@@ -137,17 +137,21 @@ void GrpcRegistry::Subscription::End(const absl::Status& status) {
 
 void GrpcRegistry::Subscription::OnReadDone(bool ok) {
   if (!ok) return;
-  if (const absl::Status status = order_.Check(*event_); !status.ok()) {
+  if (const absl::Status status = order_.Check(message_); !status.ok()) {
     End(status);
     context_.TryCancel();
     return;
   }
-  const bool listening = notifier_.Post(std::move(event_));
-  notifier_.Deliver();
+  EventPtr event = reader_.Read(message_);
+  message_ = SubscribeResponse();  // its memory goes
+  bool listening = true;
+  if (event != nullptr) {
+    listening = notifier_.Post(std::move(event));
+    notifier_.Deliver();
+  }
   // The next message is read when this one has been taken: a slow listener slows its stream, and
   // the server conflates.
-  event_ = std::make_shared<SubscribeResponse>();
-  if (listening) StartRead(event_.get());
+  if (listening) StartRead(&message_);
 }
 
 void GrpcRegistry::Subscription::OnDone(const grpc::Status& grpc_status) {

@@ -17,6 +17,7 @@
 #include "registry/client/client_exchange.h"
 #include "registry/client/grpc_core.h"
 #include "registry/watch/event_order.h"
+#include "registry/watch/event_reader.h"
 #include "registry/watch/serial_notifier.h"
 
 namespace failback {
@@ -89,8 +90,10 @@ class GrpcRegistry::Subscription : public grpc::ClientReadReactor<SubscribeRespo
   const SubscribeRequest request_;
   std::shared_ptr<Subscription> self_;
   grpc::ClientContext context_;
-  std::shared_ptr<SubscribeResponse> event_ = std::make_shared<SubscribeResponse>();
-  EventOrder order_;  // used by one reaction at a time
+  // Used by one reaction at a time.
+  SubscribeResponse message_;
+  EventOrder order_;
+  EventReader reader_;
   SerialNotifier notifier_;
 };
 

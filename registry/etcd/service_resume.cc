@@ -11,8 +11,10 @@
 
 #include "registry/etcd/service.h"
 #include "registry/etcd/stored.h"
+#include "registry/model/event.h"
 #include "registry/model/offline_mark.h"
-#include "registry/model/selector.h"
+#include "registry/model/set_flags.h"
+#include "registry/watch/instance_changes.h"
 #include "registry/watch/owned_listener.h"
 
 namespace failback {
@@ -29,37 +31,24 @@ constexpr size_t kLongestDeltaBytes = 1 << 20;
 // How often it is read while this server's watch is behind the position.
 constexpr int kTries = 10;
 
-bool IsSeen(const Selector& selector, const Blob& bytes) {
-  if (!bytes) return false;
-  if (!HasFilter(selector)) return true;
-  ServiceInstance instance;
-  return instance.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())) &&
-         SelectorMatches(selector, instance);
-}
-
-// Sent in place of the first message, which is an empty delta: one that has what was missed.
+// Sent in place of the first event, which is an empty delta: one that has what was missed.
 class ResumedListener : public OwnedListener {
  public:
-  ResumedListener(std::shared_ptr<NotifyListener> listener,
-                  std::shared_ptr<const SubscribeResponse> first)
+  ResumedListener(std::shared_ptr<NotifyListener> listener, EventPtr first)
       : owner_(OwnerOf(listener.get())), listener_(std::move(listener)), first_(std::move(first)) {}
 
   const std::string& owner() const override { return owner_; }
 
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-    const auto first = std::exchange(first_, nullptr);
-    listener_->OnNotify(first != nullptr && event->has_delta() ? first : event);
-  }
-  bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) override {
-    first_ = nullptr;
-    return listener_->OnSnapshot(snapshot);
+  void OnEvent(const EventPtr& event) override {
+    const EventPtr first = std::exchange(first_, nullptr);
+    listener_->OnEvent(first != nullptr && event->is_delta() ? first : event);
   }
   void OnEnd(const absl::Status& status) override { listener_->OnEnd(status); }
 
  private:
   const std::string owner_;
   const std::shared_ptr<NotifyListener> listener_;
-  std::shared_ptr<const SubscribeResponse> first_;
+  EventPtr first_;
 };
 
 }  // namespace
@@ -160,27 +149,11 @@ void Services::Service::ResumeWith(const std::shared_ptr<Stream>& stream,
                                    const std::vector<InstanceChange>& missed,
                                    SubscriptionHub::Deliveries* deliveries) {
   SubscribeRequest request = stream->request();
-  auto first = std::make_shared<SubscribeResponse>();
-  first->set_epoch(epoch_);
-  first->set_revision(revision_);
-  auto* delta = first->mutable_delta();
-  delta->set_base_revision(request.revision());
-  size_t bytes = 0;
-  for (const InstanceChange& change : missed) {
-    if (IsSeen(request.selector(), change.after)) {
-      delta->add_upserts()->ParseFromArray(change.after.data(),
-                                           static_cast<int>(change.after.size()));
-      bytes += change.after.size();
-    } else if (IsSeen(request.selector(), change.before)) {
-      ServiceInstance gone;
-      gone.ParseFromArray(change.before.data(), static_cast<int>(change.before.size()));
-      bytes += gone.key().ByteSizeLong();
-      *delta->add_removals() = std::move(*gone.mutable_key());
-    }
-  }
-  if (bytes > kLongestDeltaBytes) {
+  const std::vector<InstanceChange> seen = Conflate(missed, request.selector());
+  if (IsLong(seen, kLongestDeltaBytes)) {
     return Enter(stream, request, stream->listener(), deliveries);
   }
+  EventPtr first = MakeDelta(epoch_, request.revision(), revision_, SetFlags(), seen);
   request.set_revision(revision_);
   Enter(stream, request, std::make_shared<ResumedListener>(stream->listener(), std::move(first)),
         deliveries);

@@ -551,11 +551,11 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendSubscribe(Call call);
   void OnWatchEvent(const std::shared_ptr<Watch>& watch, uint64_t stream_serial,
-                    const SubscribeResponse& event);
+                    const Event& event);
   void OnWatchEnd(const std::shared_ptr<Watch>& watch, uint64_t stream_serial,
                   const absl::Status& status);
-  void Publish(const std::shared_ptr<Watch>& watch, const WatchedSet::Notification& notification,
-               Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Publish(const std::shared_ptr<Watch>& watch, const EventPtr& event, Effects* effects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends the watch's stream, if it has one, and the call that opens it; nothing that it still says
   // is used. It is destroyed without the lock.
   void CloseStream(const std::shared_ptr<Watch>& watch, Effects* effects)

@@ -19,7 +19,6 @@
 #include "registry/watch/merged_set.h"
 #include "registry/watch/owned_listener.h"
 #include "registry/watch/serial_notifier.h"
-#include "registry/watch/set_snapshot.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -95,9 +94,7 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
     Source(std::shared_ptr<Merged> merged, size_t member)
         : merged_(std::move(merged)), member_(member) {}
     const std::string& owner() const override { return merged_->owner_; }
-    void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-      merged_->OnEvent(member_, event);
-    }
+    void OnEvent(const EventPtr& event) override { merged_->OnEvent(member_, *event); }
     void OnEnd(const absl::Status& status) override { merged_->End(status); }
 
    private:
@@ -146,7 +143,7 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
   // Epochs are compared for equality only, and must not be those of another life of the process.
   static uint64_t FirstEpoch() { return Digest64(RandomId()) | 1; }
 
-  void OnEvent(size_t member, const MergedSet::Event& event) {
+  void OnEvent(size_t member, const Event& event) {
     {
       MutexLock lock(&mu_);
       Publish(set_.Apply(member, event));
@@ -157,8 +154,8 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
   void Begin() {
     {
       MutexLock lock(&mu_);
-      if (MergedSet::Notification notification = set_.Begin(); notification || !apart_) {
-        Publish(std::move(notification));
+      if (EventPtr event = set_.Begin(); event != nullptr || !apart_) {
+        Publish(std::move(event));
       } else if (!std::exchange(told_stale_, true)) {  // nothing is known anywhere
         notifier_.Post(StaleAt(epoch_, revision_));
       }
@@ -168,10 +165,10 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
 
   // One who resumes may have seen more than was known here when every upstream became unavailable:
   // it is notified only that its set is stale, until an upstream has sent the current state.
-  void Publish(MergedSet::Notification notification) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (!notification) return;
+  void Publish(EventPtr event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (event == nullptr) return;
     if (!apart_) {
-      notifier_.Post(std::move(notification));
+      notifier_.Post(std::move(event));
     } else if (set_.AnyFresh()) {
       apart_ = false;
       notifier_.Post(set_.Current());

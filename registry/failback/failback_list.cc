@@ -42,7 +42,7 @@ struct FailbackRegistry::Core::Known {
   // Sets that no subscriber follows now, oldest first.
   std::vector<LastKnownSets::Set> kept;
   // What subscriptions show. By canonical key, as what follows.
-  std::map<std::string, std::shared_ptr<const ServiceInstance>> followed;
+  std::map<std::string, Blob> followed;
   // Own intents; nullopt: the instance is to be gone.
   std::map<std::string, std::optional<InstanceRecord>> own;
   // There is a set, or an own intent, of what is asked for.
@@ -173,7 +173,7 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
       known.any = true;
       if (!HasFilter(record->watch->selector)) whole.insert(record->watch->selector.service());
       for (const auto& [key, instance] : set.instances()) {
-        if (SelectorMatches(asked, *instance)) known.followed[key] = instance;
+        known.followed[key] = instance;
       }
     }
     const auto& kept = last_known_.entries();
@@ -235,7 +235,9 @@ absl::StatusOr<ListResponse> FailbackRegistry::Core::ListKnown(const ListRequest
     }
   }
   for (auto it = known.followed.upper_bound(after); it != known.followed.end(); ++it) {
-    *found[it->first].mutable_instance() = *it->second;
+    ServiceInstance instance = ParseInstance(it->second);
+    if (!SelectorMatches(request.selector(), instance)) continue;
+    *found[it->first].mutable_instance() = std::move(instance);
   }
   for (auto it = known.own.upper_bound(after); it != known.own.end(); ++it) {
     if (!it->second.has_value()) {

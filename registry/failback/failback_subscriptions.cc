@@ -7,8 +7,8 @@
 #include "registry/model/errors.h"
 #include "registry/model/selector.h"
 #include "registry/model/validation.h"
+#include "registry/watch/event_reader.h"
 #include "registry/watch/owned_listener.h"
-#include "registry/watch/set_snapshot.h"
 
 namespace failback {
 namespace {
@@ -64,7 +64,7 @@ class FailbackRegistry::Core::WatchListener final : public NotifyListener {
   WatchListener(std::weak_ptr<Core> core, std::shared_ptr<Watch> watch, uint64_t stream_serial)
       : core_(std::move(core)), watch_(std::move(watch)), stream_serial_(stream_serial) {}
 
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnEvent(const EventPtr& event) override {
     if (auto core = core_.lock()) core->OnWatchEvent(watch_, stream_serial_, *event);
   }
   void OnEnd(const absl::Status& status) override {
@@ -154,12 +154,9 @@ void FailbackRegistry::Core::TellFirst(LocalSubscription* subscription) {
   const bool resumes = subscription->epoch != 0 || subscription->revision != 0;
   if (resumes && set.known() && subscription->IsAt(set)) {
     // Nothing has changed: a delta confirms the position.
-    auto same = std::make_shared<SubscribeResponse>();
-    same->set_epoch(subscription->epoch);
-    same->set_revision(subscription->revision);
-    set.flags().Put(same.get());
-    same->mutable_delta()->set_base_revision(subscription->revision);
-    subscription->notifier->Post(SerialNotifier::Event(std::move(same)));
+    const uint64_t revision = subscription->revision;
+    subscription->notifier->Post(
+        Event::Delta(subscription->epoch, revision, revision, set.flags(), {}, {}));
     return;
   }
   if (resumes && !subscription->MayHear(set)) {
@@ -312,9 +309,11 @@ void FailbackRegistry::Core::KeepLastKnown(const Watch& watch, const std::string
 
 bool FailbackRegistry::Core::RestoreLastKnown(const std::shared_ptr<Watch>& watch) {
   const LastKnownSets::Set set = last_known_.Take(watch->canonical_selector);
-  SubscribeResponse event;
-  if (set == nullptr || !event.ParseFromString(*set)) return false;
-  watch->set.Restore(event);
+  SubscribeResponse message;
+  if (set == nullptr || !message.ParseFromString(*set)) return false;
+  const EventPtr event = EventReader().Read(message);
+  if (event == nullptr || !event->is_snapshot()) return false;
+  watch->set.Restore(*event);
   return true;
 }
 
@@ -335,7 +334,7 @@ void FailbackRegistry::Core::SendSubscribe(Call call) {
 }
 
 void FailbackRegistry::Core::OnWatchEvent(const std::shared_ptr<Watch>& watch,
-                                          uint64_t stream_serial, const SubscribeResponse& event) {
+                                          uint64_t stream_serial, const Event& event) {
   Entry entry(this);
   if (!entry.ok()) return;
   Effects effects;
@@ -358,7 +357,7 @@ void FailbackRegistry::Core::OnWatchEvent(const std::shared_ptr<Watch>& watch,
       CloseStream(watch, &effects);
       ArmStale(watch);
       AttemptDone(record, record->generation,
-                  absl::AbortedError("a message of the stream was lost: starting over"),
+                  absl::AbortedError("an event of the stream was lost: starting over"),
                   /*sent=*/true, &effects);
     } else {
       watch->silenced = false;
@@ -467,17 +466,16 @@ void FailbackRegistry::Core::ArmOpening(const std::shared_ptr<Watch>& watch) {
       });
 }
 
-void FailbackRegistry::Core::Publish(const std::shared_ptr<Watch>& watch,
-                                     const WatchedSet::Notification& notification,
+void FailbackRegistry::Core::Publish(const std::shared_ptr<Watch>& watch, const EventPtr& event,
                                      Effects* effects) {
-  if (!notification) return;
+  if (event == nullptr) return;
   if (const RecordPtr record = watch->record.lock(); record != nullptr) Count(record.get());
   PersistSnapshot(watch);
   // What was kept of an earlier time is behind the set.
-  if (notification.snapshot != nullptr) last_known_.Take(watch->canonical_selector);
+  if (event->is_snapshot()) last_known_.Take(watch->canonical_selector);
   for (const auto& [serial, subscriber] : watch->subscribers) {
     if (!subscriber->apart) {
-      subscriber->notifier->Post(notification);
+      subscriber->notifier->Post(event);
     } else if (subscriber->MayHear(watch->set)) {
       subscriber->apart = false;
       subscriber->notifier->Post(watch->set.Current());
@@ -505,7 +503,6 @@ void FailbackRegistry::Core::CloseStream(const std::shared_ptr<Watch>& watch, Ef
   }
   watch->phase = Watch::Phase::kClosed;
   watch->silenced = false;
-  watch->set.StreamEnded();
   if (watch->stream == nullptr) return;
   effects->End(std::move(watch->stream));
 }

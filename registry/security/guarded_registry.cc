@@ -151,14 +151,9 @@ class Gate final : public OwnedListener {
 
   const std::string& owner() const override { return owner_; }
 
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnEvent(const EventPtr& event) override {
     notifier_.Post(event);
     notifier_.Deliver();
-  }
-  bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) override {
-    notifier_.Post(snapshot);
-    notifier_.Deliver();
-    return true;
   }
   void OnEnd(const absl::Status& status) override {
     notifier_.PostEnd(status);

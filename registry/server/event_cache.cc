@@ -4,8 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "grpcpp/impl/codegen/proto_utils.h"
-#include "registry/watch/lazy_snapshot.h"
+#include "grpcpp/support/slice.h"
 
 namespace failback {
 namespace {
@@ -18,56 +17,36 @@ grpc::Slice SliceOf(std::string bytes) {
       owner);
 }
 
-grpc::ByteBuffer Serialize(const Conflator::Message& message) {
-  if (message.snapshot != nullptr) {
-    const grpc::Slice slice = SliceOf(message.snapshot->EncodedPart(message.part));
-    return grpc::ByteBuffer(&slice, 1);
-  }
-  grpc::ByteBuffer bytes;
-  bool own_buffer = false;
-  grpc::GenericSerialize<grpc::ProtoBufferWriter, SubscribeResponse>(*message.event, &bytes,
-                                                                     &own_buffer);
-  return bytes;
-}
-
 }  // namespace
 
-template <typename Source>
-Conflator::Changes EventCache::Changes(const std::shared_ptr<const Source>& source) {
-  const std::shared_ptr<Entry> entry = EntryOf(source, 0);
+Conflator::Changes EventCache::ChangesOf(const EventPtr& event) {
+  const std::shared_ptr<Entry> entry = EntryOf(event, 0);
   MutexLock lock(&entry->mu);
-  if (entry->changes == nullptr) entry->changes = Conflator::ChangesOf(*source);
+  if (entry->changes == nullptr) entry->changes = Conflator::ChangesOf(*event);
   return entry->changes;
 }
 
-Conflator::Changes EventCache::ChangesOf(const Conflator::Event& event) { return Changes(event); }
-
-Conflator::Changes EventCache::ChangesOf(const Conflator::Snapshot& snapshot) {
-  return Changes(snapshot);
-}
-
 grpc::ByteBuffer EventCache::BytesOf(const Conflator::Message& message) {
-  const std::shared_ptr<Entry> entry = message.snapshot != nullptr
-                                           ? EntryOf(message.snapshot, message.part)
-                                           : EntryOf(message.event, 0);
+  const std::shared_ptr<Entry> entry = EntryOf(message.event, message.part);
   MutexLock lock(&entry->mu);
-  if (entry->bytes == nullptr)
-    entry->bytes = std::make_unique<grpc::ByteBuffer>(Serialize(message));
+  if (entry->bytes == nullptr) {
+    const grpc::Slice slice = SliceOf(message.event->EncodedPart(message.part));
+    entry->bytes = std::make_unique<grpc::ByteBuffer>(&slice, 1);
+  }
   return *entry->bytes;
 }
 
-std::shared_ptr<EventCache::Entry> EventCache::EntryOf(const std::shared_ptr<const void>& source,
-                                                       size_t part) {
+std::shared_ptr<EventCache::Entry> EventCache::EntryOf(const EventPtr& event, size_t part) {
   MutexLock lock(&mu_);
   entries_.erase(std::remove_if(entries_.begin(), entries_.end(),
-                                [](const auto& entry) { return entry->source.expired(); }),
+                                [](const auto& entry) { return entry->event.expired(); }),
                  entries_.end());
   for (auto it = entries_.rbegin(); it != entries_.rend(); ++it) {
-    if ((*it)->part == part && (*it)->source.lock() == source) return *it;
+    if ((*it)->part == part && (*it)->event.lock() == event) return *it;
   }
   if (entries_.size() >= kMaxEntries) entries_.erase(entries_.begin());
   entries_.push_back(std::make_shared<Entry>());
-  entries_.back()->source = source;
+  entries_.back()->event = event;
   entries_.back()->part = part;
   return entries_.back();
 }

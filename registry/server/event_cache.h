@@ -1,9 +1,9 @@
 // What the server needs of an event, made once however many subscribers get it.
 //
-// A change of a service that a thousand clients follow is one shared message. Serializing it, and
+// A change of a service that a thousand clients follow is one shared event. Encoding it, and
 // digesting it for the conflators, is done for the first of them and found here by the others; so
 // it is with the parts of a snapshot, for those who take them at the same time. Entries go with
-// their message, or snapshot.
+// their event.
 //
 // Thread safety: all methods from any thread.
 
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "grpcpp/support/byte_buffer.h"
-#include "registry/registry.h"
+#include "registry/model/event.h"
 #include "registry/watch/conflator.h"
 #include "retry/mutex.h"
 
@@ -23,8 +23,7 @@ namespace failback {
 
 class EventCache {
  public:
-  Conflator::Changes ChangesOf(const Conflator::Event& event);
-  Conflator::Changes ChangesOf(const Conflator::Snapshot& snapshot);
+  Conflator::Changes ChangesOf(const EventPtr& event);
 
   // The message as it goes on the wire. Copies of a ByteBuffer share their memory.
   grpc::ByteBuffer BytesOf(const Conflator::Message& message);
@@ -34,16 +33,14 @@ class EventCache {
   static constexpr size_t kMaxEntries = 8;
 
   struct Entry {
-    std::weak_ptr<const void> source;  // an event, or a snapshot
+    std::weak_ptr<const Event> event;
     size_t part = 0;
     Mutex mu;
     Conflator::Changes changes ABSL_GUARDED_BY(mu);
     std::unique_ptr<grpc::ByteBuffer> bytes ABSL_GUARDED_BY(mu);
   };
 
-  std::shared_ptr<Entry> EntryOf(const std::shared_ptr<const void>& source, size_t part);
-  template <typename Source>
-  Conflator::Changes Changes(const std::shared_ptr<const Source>& source);
+  std::shared_ptr<Entry> EntryOf(const EventPtr& event, size_t part);
 
   Mutex mu_;
   std::vector<std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);  // oldest first

@@ -1,7 +1,5 @@
 #include "registry/server/server_reactors.h"
 
-#include <type_traits>
-
 #include "registry/rpc/bounded_parse.h"
 
 namespace failback {
@@ -142,28 +140,16 @@ void SubscribeReactor::State::Sweep(int stalled, int oldest) {
   context_->TryCancel();
 }
 
-template <typename Update>
-void SubscribeReactor::State::Add(const Update& update) {
-  Conflator::Changes changes = cache_->ChangesOf(update);
+void SubscribeReactor::State::OnEvent(const EventPtr& event) {
+  Conflator::Changes changes = cache_->ChangesOf(event);
   MutexLock lock(&mu_);
   if (!conflator_.has_value() || end_.has_value()) return;
-  if constexpr (std::is_same_v<Update, Conflator::Event>) {
-    if (update->has_delta() && conflator_->pending() > 0) stats_->Conflated();
-  }
-  if (absl::Status status = conflator_->Add(update, std::move(changes)); !status.ok()) {
+  if (event->is_delta() && conflator_->pending() > 0) stats_->Conflated();
+  if (absl::Status status = conflator_->Add(event, std::move(changes)); !status.ok()) {
     conflator_.reset();
     end_ = std::move(status);
   }
   Advance();
-}
-
-void SubscribeReactor::State::OnNotify(const std::shared_ptr<const SubscribeResponse>& event) {
-  Add(event);
-}
-
-bool SubscribeReactor::State::OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) {
-  Add(snapshot);
-  return true;
 }
 
 void SubscribeReactor::State::OnEnd(const absl::Status& status) {
@@ -177,7 +163,7 @@ void SubscribeReactor::State::Advance() {
   if (conflator_.has_value()) {
     if (const Conflator::Message next = conflator_->Take()) {
       written_ = cache_->BytesOf(next);
-      stats_->Sent(next.snapshot != nullptr || next.event->has_snapshot());
+      stats_->Sent(next.event->is_snapshot());
       writing_ = true;
       idle_sweeps_ = 0;
       reactor_->StartWrite(&written_);

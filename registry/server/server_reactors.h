@@ -245,8 +245,7 @@ class SubscribeReactor::State : public NotifyListener {
   // this the stream is not finished, whatever ends it, so that the reactor stays for Start.
   void Started(const absl::Status& status);
 
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override;
-  bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) override;
+  void OnEvent(const EventPtr& event) override;
   // The subscriber receives what it has not been sent yet, then the end.
   void OnEnd(const absl::Status& status) override;
 
@@ -258,8 +257,6 @@ class SubscribeReactor::State : public NotifyListener {
   friend class SubscribeReactor;
 
   bool ended() ABSL_LOCKS_EXCLUDED(mu_);
-  template <typename Update>
-  void Add(const Update& update) ABSL_LOCKS_EXCLUDED(mu_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<EventCache> cache_;

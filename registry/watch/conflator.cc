@@ -2,25 +2,19 @@
 
 #include <algorithm>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "google/protobuf/message_lite.h"
-#include "registry/model/canonical.h"
 #include "registry/model/errors.h"
-#include "registry/model/instance_view.h"
 #include "registry/watch/keyed_hash.h"
 
 namespace failback {
 namespace {
 
-uint64_t KeyDigest(const InstanceKey& key) { return KeyedHash(CanonicalKey(key)); }
-
 // An operation's bytes beside themselves: their count, and the heap's own.
 constexpr size_t kBlobBytes = 24;
 
-// What a subscriber alone may still hold of a lazy snapshot for each instance that has changed
+// What a subscriber alone may still hold of a snapshot for each instance that has changed
 // since: the old one, of about the size of the new, and the list that it is in.
 constexpr size_t kOldListBytes = 320;
 
@@ -28,50 +22,25 @@ constexpr size_t kOldListBytes = 320;
 // the stream of one who is just busy reading it.
 constexpr size_t kMostSharedBytes = 256 << 10;
 
-// Of an instance's canonical bytes; 0 is kept for those that go.
-uint64_t ContentDigest(const std::string& canonical) {
-  return std::max<uint64_t>(1, KeyedHash(canonical));
-}
-
-uint64_t ContentDigest(const ServiceInstance& instance) {
-  return ContentDigest(CanonicalInstance(instance));
+// 0 is kept for instances that go.
+uint64_t ContentDigest(const Blob& instance) {
+  return std::max<uint64_t>(1, KeyedHash(instance.view()));
 }
 
 }  // namespace
 
-Conflator::Changes Conflator::ChangesOf(const SubscribeResponse& message) {
+Conflator::Changes Conflator::ChangesOf(const Event& event) {
   auto list = std::make_shared<ChangeList>();
-  const auto& instances =
-      message.has_snapshot() ? message.snapshot().instances() : message.delta().upserts();
-  list->changes.reserve(instances.size() + message.delta().removals_size());
-  for (const auto& instance : instances) {
-    list->changes.push_back({KeyDigest(instance.key()), ContentDigest(instance)});
+  if (!event.is_snapshot()) {
+    list->bytes = event.PartBytes(0);
+  } else if (event.instances() > kMaxContents) {
+    return list;
   }
-  for (const auto& key : message.delta().removals()) list->changes.push_back({KeyDigest(key), 0});
-  list->bytes = message.ByteSizeLong();
-  return list;
-}
-
-Conflator::Changes Conflator::ChangesOf(const LazySnapshot& snapshot) {
-  auto list = std::make_shared<ChangeList>();
-  if (snapshot.instances() > kMaxContents) return list;
-  list->changes.reserve(snapshot.instances());
-  EncodedInstance encoded;
-  std::string canonical;
-  ServiceInstance parsed;
-  snapshot.ForEach([&](std::string_view bytes) {
-    if (ReadInstance(bytes, &encoded)) {
-      const InstanceView& view = encoded.view;
-      canonical.resize(encoded.CanonicalSize());
-      encoded.WriteCanonical(canonical.data());
-      list->changes.push_back(
-          {KeyedHash(CanonicalKey(view.name_space, view.service, view.instance_id)),
-           ContentDigest(canonical)});
-    } else {
-      parsed.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
-      list->changes.push_back({KeyDigest(parsed.key()), ContentDigest(parsed)});
-    }
+  list->changes.reserve(event.instances() + event.removals().size());
+  event.ForEachInstance([&](const Blob& instance) {
+    list->changes.push_back({KeyedHash(KeyOf(instance)), ContentDigest(instance)});
   });
+  for (const std::string& key : event.removals()) list->changes.push_back({KeyedHash(key), 0});
   return list;
 }
 
@@ -90,11 +59,11 @@ void Conflator::State::Apply(const std::vector<Change>& changes) {
   }
 }
 
-void Conflator::State::MoveTo(const SubscribeResponse& message) {
+void Conflator::State::MoveTo(const Event& event) {
   known = true;
-  flags = SetFlags::Of(message);
-  epoch = message.epoch();
-  revision = message.revision();
+  flags = event.flags();
+  epoch = event.epoch();
+  revision = event.revision();
 }
 
 std::optional<uint64_t> Conflator::State::ContentOf(uint64_t key) const {
@@ -114,7 +83,7 @@ Conflator::Conflator(uint64_t epoch, uint64_t revision) : order_(epoch, revision
   written_.revision = revision;
 }
 
-absl::Status Conflator::CheckForward(const SubscribeResponse& snapshot) {
+absl::Status Conflator::CheckForward(const Event& snapshot) {
   if (std::exchange(resuming_, false) && snapshot.epoch() == written_.epoch &&
       snapshot.revision() < written_.revision) {
     written_.known = false;
@@ -129,56 +98,30 @@ absl::Status Conflator::CheckForward(const SubscribeResponse& snapshot) {
                               " was sent: subscribe again without a position"));
 }
 
-void Conflator::BeginSnapshot() {
+absl::Status Conflator::Add(EventPtr event, Changes changes) {
+  if (absl::Status status = order_.Check(*event); !status.ok()) return status;
+  if (!event->is_snapshot()) {
+    if (changes == nullptr) changes = ChangesOf(*event);
+    return AddToRest(std::move(event), std::move(changes));
+  }
+  if (absl::Status status = CheckForward(*event); !status.ok()) return status;
+  if (changes == nullptr) changes = ChangesOf(*event);
+  // It takes the place of all that waits.
   rest_.reset();
   next_ = std::make_unique<NextSnapshot>();
-  next_->after.complete = true;
-}
-
-absl::Status Conflator::Add(Event event, Changes changes) {
-  const bool continues = order_.in_snapshot();
-  if (absl::Status status = order_.Check(*event); !status.ok()) return status;
-  if (changes == nullptr) changes = ChangesOf(*event);
-  if (!event->has_snapshot()) return AddToRest(std::move(event), std::move(changes));
-
-  if (!continues) {
-    if (absl::Status status = CheckForward(*event); !status.ok()) return status;
-    BeginSnapshot();
-  }
   next_->after.MoveTo(*event);
+  next_->after.complete = event->instances() <= kMaxContents;
   next_->after.Apply(changes->changes);
-  next_->whole = !event->snapshot().more();
-  next_->parts.push_back(std::move(event));
+  next_->event = std::move(event);
   return absl::OkStatus();
 }
 
-absl::Status Conflator::Add(Snapshot snapshot, Changes changes) {
-  SubscribeResponse position;
-  position.set_epoch(snapshot->epoch());
-  position.set_revision(snapshot->revision());
-  snapshot->flags().Put(&position);
-  position.mutable_snapshot();
-  if (order_.in_snapshot()) {
-    return Refusal(registry::v1::ERROR_REASON_POSITION_LOST, "a snapshot came within another");
-  }
-  if (absl::Status status = order_.Check(position); !status.ok()) return status;
-  if (absl::Status status = CheckForward(position); !status.ok()) return status;
-  if (changes == nullptr) changes = ChangesOf(*snapshot);
-  BeginSnapshot();
-  next_->after.MoveTo(position);
-  next_->after.complete = snapshot->instances() <= kMaxContents;
-  next_->after.Apply(changes->changes);
-  next_->whole = true;
-  next_->lazy = std::move(snapshot);
-  return absl::OkStatus();
-}
-
-absl::Status Conflator::AddToRest(Event event, Changes changes) {
-  if (event->has_delta()) resuming_ = false;
+absl::Status Conflator::AddToRest(EventPtr event, Changes changes) {
+  if (event->is_delta()) resuming_ = false;
   if (rest_ == nullptr) {
     rest_ = std::make_unique<Rest>();
-    rest_->revision = event->has_delta() ? event->revision() : Base().revision;
-    rest_->flags = SetFlags::Of(*event);
+    rest_->revision = event->is_delta() ? event->revision() : Base().revision;
+    rest_->flags = event->flags();
     rest_->single = std::move(event);
     rest_->changes = std::move(changes);
     if (!busy_ || rest_->changes->bytes <= kSharedBytes) return absl::OkStatus();
@@ -195,34 +138,37 @@ absl::Status Conflator::AddToRest(Event event, Changes changes) {
   return absl::OkStatus();
 }
 
-void Conflator::Merge(const SubscribeResponse& message, const std::vector<Change>& changes) {
-  rest_->flags = SetFlags::Of(message);
-  if (!message.has_delta()) return;
-  rest_->revision = message.revision();
-  const auto& upserts = message.delta().upserts();
-  for (int i = 0; i < static_cast<int>(changes.size()); ++i) {
-    const auto [key, content] = changes[i];
-    if (const auto it = rest_->operations.find(key); it != rest_->operations.end()) {
+void Conflator::Merge(const Event& event, const std::vector<Change>& changes) {
+  rest_->flags = event.flags();
+  if (!event.is_delta()) return;
+  rest_->revision = event.revision();
+  const auto put = [&](const Change& change, Blob bytes) {
+    const size_t size = kBlobBytes + bytes.size();
+    rest_->operations[change.key] = {change.content, std::move(bytes)};
+    rest_->operation_bytes += size;
+  };
+  // False: the subscriber has it so, or will have.
+  const auto is_news = [&](const Change& change) {
+    if (const auto it = rest_->operations.find(change.key); it != rest_->operations.end()) {
       rest_->operation_bytes -= kBlobBytes + it->second.bytes.size();
       rest_->operations.erase(it);
     }
-    if (Base().ContentOf(key) == content) continue;
-    const google::protobuf::MessageLite& part =
-        content != 0 ? static_cast<const google::protobuf::MessageLite&>(upserts[i])
-                     : message.delta().removals(i - upserts.size());
-    const size_t size = part.ByteSizeLong();
-    Operation& operation = rest_->operations[key];
-    operation.content = content;
-    operation.bytes = Blob(size, [&](char* bytes) {
-      part.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bytes));
-    });
-    rest_->operation_bytes += kBlobBytes + size;
+    return Base().ContentOf(change.key) != change.content;
+  };
+  auto change = changes.begin();
+  event.ForEachInstance([&](const Blob& instance) {
+    if (is_news(*change)) put(*change, instance);
+    ++change;
+  });
+  for (const std::string& key : event.removals()) {
+    if (is_news(*change)) put(*change, Blob(key));
+    ++change;
   }
 }
 
 void Conflator::Unfold() {
   if (rest_->single == nullptr) return;
-  const Event single = std::move(rest_->single);
+  const EventPtr single = std::move(rest_->single);
   const Changes changes = std::move(rest_->changes);
   Merge(*single, changes->changes);
 }
@@ -233,10 +179,8 @@ void Conflator::StartNext() {
                     written_.flags == after.flags && written_.contents == after.contents;
   if (!same) {
     written_ = std::move(next_->after);
-    parts_ = std::move(next_->parts);
-    std::reverse(parts_.begin(), parts_.end());
-    lazy_ = std::move(next_->lazy);
-    lazy_part_ = 0;
+    snapshot_ = std::move(next_->event);
+    part_ = 0;
   }
   next_.reset();
 }
@@ -244,19 +188,13 @@ void Conflator::StartNext() {
 Conflator::Message Conflator::Take() {
   busy_ = false;
   taken_bytes_ = 0;
-  if (!in_snapshot() && next_ != nullptr) {
-    if (!next_->whole) return {};
-    StartNext();
-  }
+  if (snapshot_ == nullptr && next_ != nullptr) StartNext();
   Message message;
-  if (!parts_.empty()) {
-    message.event = std::move(parts_.back());
-    parts_.pop_back();
-  } else if (lazy_ != nullptr) {
-    message.snapshot = lazy_;
-    message.part = lazy_part_++;
-    taken_bytes_ = lazy_->PartBytes(message.part);
-    if (lazy_part_ == lazy_->parts()) lazy_.reset();
+  if (snapshot_ != nullptr) {
+    message.event = snapshot_;
+    message.part = part_++;
+    taken_bytes_ = snapshot_->PartBytes(message.part);
+    if (part_ == snapshot_->parts()) snapshot_.reset();
   } else if (rest_ != nullptr) {
     message.event = TakeRest();
   }
@@ -265,20 +203,19 @@ Conflator::Message Conflator::Take() {
   return message;
 }
 
-Conflator::Event Conflator::TakeRest() {
-  if (Event single = rest_->single; single != nullptr) {
-    const bool on_base = single->has_delta()
-                             ? single->delta().base_revision() == written_.revision
+EventPtr Conflator::TakeRest() {
+  if (EventPtr single = rest_->single; single != nullptr) {
+    const bool on_base = single->is_delta()
+                             ? single->base_revision() == written_.revision
                              : single->revision() == written_.revision || !written_.known;
-    const SetFlags flags = SetFlags::Of(*single);
-    const bool news = single->has_delta() || !told_ || flags != written_.flags;
+    const bool news = single->is_delta() || !told_ || single->flags() != written_.flags;
     if (on_base && news) {
       taken_bytes_ = std::min(rest_->changes->bytes, kMostSharedBytes);
-      if (single->has_delta()) {
+      if (single->is_delta()) {
         written_.Apply(rest_->changes->changes);
         written_.MoveTo(*single);
       }
-      written_.flags = flags;
+      written_.flags = single->flags();
       rest_.reset();
       return single;
     }
@@ -287,58 +224,54 @@ Conflator::Event Conflator::TakeRest() {
   return TakeMerged();
 }
 
-Conflator::Event Conflator::TakeMerged() {
-  const Rest rest = std::move(*std::exchange(rest_, nullptr));
-  if (rest.operations.empty() && told_ && rest.flags == written_.flags) return nullptr;
-
-  auto message = std::make_shared<SubscribeResponse>();
-  message->set_epoch(written_.epoch);
-  message->set_revision(written_.revision);
-  rest.flags.Put(message.get());
-  if (!rest.operations.empty() || (!told_ && written_.known)) {
-    auto* delta = message->mutable_delta();
-    delta->set_base_revision(written_.revision);
-    message->set_revision(rest.revision);
-    std::vector<Change> changes;
-    changes.reserve(rest.operations.size());
-    for (const auto& [key, operation] : rest.operations) {
-      changes.push_back({key, operation.content});
-      google::protobuf::MessageLite* const part =
-          operation.content != 0 ? static_cast<google::protobuf::MessageLite*>(delta->add_upserts())
-                                 : delta->add_removals();
-      part->ParseFromArray(operation.bytes.data(), static_cast<int>(operation.bytes.size()));
+EventPtr Conflator::TakeMerged() {
+  Rest rest = std::move(*std::exchange(rest_, nullptr));
+  if (rest.operations.empty()) {
+    if (told_ && rest.flags == written_.flags) return nullptr;
+    if (told_ || !written_.known) {
+      written_.flags = rest.flags;
+      return Event::Flags(written_.epoch, written_.revision, rest.flags);
     }
-    taken_bytes_ = rest.operation_bytes;
-    written_.Apply(changes);
-    written_.MoveTo(*message);
-  } else {
-    written_.flags = rest.flags;
   }
-  return message;
+  std::vector<Change> changes;
+  changes.reserve(rest.operations.size());
+  std::vector<Blob> upserts;
+  std::vector<std::string> removals;
+  for (auto& [key, operation] : rest.operations) {
+    changes.push_back({key, operation.content});
+    if (operation.content != 0) {
+      upserts.push_back(std::move(operation.bytes));
+    } else {
+      removals.emplace_back(operation.bytes.view());
+    }
+  }
+  EventPtr event = Event::Delta(written_.epoch, written_.revision, rest.revision, rest.flags,
+                                std::move(upserts), std::move(removals));
+  taken_bytes_ = rest.operation_bytes;
+  written_.Apply(changes);
+  written_.MoveTo(*event);
+  return event;
 }
 
 size_t Conflator::pending() const {
-  size_t pending = parts_.size();
-  if (lazy_ != nullptr) pending += lazy_->parts() - lazy_part_;
-  if (next_ != nullptr) pending += next_->lazy ? next_->lazy->parts() : next_->parts.size();
+  size_t pending = 0;
+  if (snapshot_ != nullptr) pending += snapshot_->parts() - part_;
+  if (next_ != nullptr) pending += next_->event->parts();
   if (rest_ != nullptr) pending += rest_->single != nullptr ? 1 : rest_->operations.size();
   return pending;
 }
 
 size_t Conflator::bytes() const {
   size_t bytes = sizeof(*this) + written_.bytes() + taken_bytes_;
-  bool lazy = lazy_ != nullptr;
-  if (lazy) bytes += lazy_->bytes();
-  if (next_ != nullptr) {
-    bytes += sizeof(*next_) + next_->after.bytes();
-    if (next_->lazy != nullptr) bytes += next_->lazy->bytes();
-    lazy = lazy || next_->lazy != nullptr;
-  }
+  if (snapshot_ != nullptr) bytes += snapshot_->bytes();
+  if (next_ != nullptr) bytes += sizeof(*next_) + next_->after.bytes() + next_->event->bytes();
   if (rest_ != nullptr) {
     const size_t count = rest_->operations.size();
     bytes += sizeof(*rest_) + rest_->operation_bytes +
              rest_->operations.capacity() * (sizeof(std::pair<uint64_t, Operation>) + 1);
-    if (lazy) bytes += rest_->operation_bytes + count * kOldListBytes;
+    // The snapshot that it follows may keep the old ones.
+    const bool old = snapshot_ != nullptr || next_ != nullptr;
+    if (old) bytes += rest_->operation_bytes + count * kOldListBytes;
   }
   return bytes;
 }

@@ -20,9 +20,22 @@ std::string Position(uint64_t epoch, uint64_t revision) {
 }  // namespace
 
 absl::Status EventOrder::Check(const registry::v1::SubscribeResponse& message) {
-  const uint64_t epoch = message.epoch();
-  const uint64_t revision = message.revision();
-  if (message.has_snapshot()) {
+  const Event::Kind kind = message.has_snapshot() ? Event::Kind::kSnapshot
+                           : message.has_delta()  ? Event::Kind::kDelta
+                                                  : Event::Kind::kFlags;
+  return Check(Step{kind, message.epoch(), message.revision(), message.delta().base_revision(),
+                    message.snapshot().more()});
+}
+
+absl::Status EventOrder::Check(const Event& event) {
+  return Check(
+      Step{event.kind(), event.epoch(), event.revision(), event.base_revision(), /*more=*/false});
+}
+
+absl::Status EventOrder::Check(const Step& step) {
+  const uint64_t epoch = step.epoch;
+  const uint64_t revision = step.revision;
+  if (step.kind == Event::Kind::kSnapshot) {
     if (in_snapshot_ && (epoch != epoch_ || revision != revision_)) {
       return Gap(absl::StrCat("a part of a snapshot is of ", Position(epoch, revision),
                               ", the part before of ", Position(epoch_, revision_)));
@@ -32,11 +45,11 @@ absl::Status EventOrder::Check(const registry::v1::SubscribeResponse& message) {
                               " of the same epoch"));
     }
     known_ = true;
-    in_snapshot_ = message.snapshot().more();
+    in_snapshot_ = step.more;
   } else if (in_snapshot_) {
     return Gap("something else came between the parts of a snapshot");
-  } else if (message.has_delta()) {
-    const uint64_t base = message.delta().base_revision();
+  } else if (step.kind == Event::Kind::kDelta) {
+    const uint64_t base = step.base_revision;
     if (!known_) return Gap("a delta came before any snapshot");
     if (epoch != epoch_ || base != revision_ || revision < base) {
       return Gap(absl::StrCat("a delta of epoch ", epoch, " from revision ", base, " to ", revision,

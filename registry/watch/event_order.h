@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "failback/registry/v1/registry.pb.h"
+#include "registry/model/event.h"
 
 namespace failback {
 
@@ -38,6 +39,7 @@ class EventOrder {
   // OK when `message` may follow, and then it counts as the last. Otherwise ABORTED, which says
   // what is wrong: something was lost between the two, and nothing more of this stream may be used.
   absl::Status Check(const registry::v1::SubscribeResponse& message);
+  absl::Status Check(const Event& event);
 
   // Where the stream is: after the last message that was OK. False before the first snapshot.
   bool known() const { return known_; }
@@ -47,6 +49,17 @@ class EventOrder {
   bool in_snapshot() const { return in_snapshot_; }
 
  private:
+  // What counts of a message or an event.
+  struct Step {
+    Event::Kind kind;
+    uint64_t epoch;
+    uint64_t revision;
+    uint64_t base_revision;
+    bool more;
+  };
+
+  absl::Status Check(const Step& step);
+
   bool known_ = false;
   bool resuming_ = false;  // the position is the subscriber's word
   bool in_snapshot_ = false;

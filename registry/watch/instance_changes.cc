@@ -5,8 +5,6 @@
 #include <string_view>
 #include <utility>
 
-#include "registry/model/canonical.h"
-#include "registry/model/instance_view.h"
 #include "registry/model/selector.h"
 
 namespace failback {
@@ -30,45 +28,23 @@ InstanceChange Seen(const Selector& selector, const InstanceChange& change) {
 
 }  // namespace
 
-ServiceInstance ParseInstance(const Blob& bytes) {
-  ServiceInstance instance;
-  instance.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
-  return instance;
-}
-
 size_t DeltaBytes(const InstanceChange& change) {
   return change.after ? change.after.size() : KeyBytes(change.before);
 }
 
-void SetKey(const Blob& bytes, InstanceKey* key) {
-  EncodedInstance encoded;
-  if (!ReadInstance(bytes.view(), &encoded)) {
-    *key = ParseInstance(bytes).key();
-    return;
-  }
-  key->set_namespace_(std::string(encoded.view.name_space));
-  key->set_service(std::string(encoded.view.service));
-  key->set_instance_id(std::string(encoded.view.instance_id));
-}
-
-std::shared_ptr<const SubscribeResponse> MakeDelta(uint64_t epoch, uint64_t base, uint64_t revision,
-                                                   SetFlags flags,
-                                                   const std::vector<InstanceChange>& changes) {
-  auto event = std::make_shared<SubscribeResponse>();
-  event->set_epoch(epoch);
-  event->set_revision(revision);
-  flags.Put(event.get());
-  auto* delta = event->mutable_delta();
-  delta->set_base_revision(base);
+EventPtr MakeDelta(uint64_t epoch, uint64_t base, uint64_t revision, SetFlags flags,
+                   const std::vector<InstanceChange>& changes) {
+  std::vector<Blob> upserts;
+  std::vector<std::string> removals;
+  upserts.reserve(changes.size());
   for (const InstanceChange& change : changes) {
     if (change.after) {
-      delta->add_upserts()->ParseFromArray(change.after.data(),
-                                           static_cast<int>(change.after.size()));
+      upserts.push_back(change.after);
     } else {
-      SetKey(change.before, delta->add_removals());
+      removals.push_back(KeyOf(change.before));
     }
   }
-  return event;
+  return Event::Delta(epoch, base, revision, flags, std::move(upserts), std::move(removals));
 }
 
 std::vector<Blob> Matching(const Selector& selector, const std::vector<Blob>& instances) {
@@ -81,10 +57,9 @@ std::vector<Blob> Matching(const Selector& selector, const std::vector<Blob>& in
 
 std::vector<InstanceChange> NetChanges(const std::vector<InstanceChange>& changes) {
   std::map<std::string, InstanceChange> by_key;
-  InstanceKey key;
   for (const InstanceChange& change : changes) {
-    SetKey(change.after ? change.after : change.before, &key);
-    const auto [it, inserted] = by_key.try_emplace(CanonicalKey(key), change);
+    const auto [it, inserted] =
+        by_key.try_emplace(KeyOf(change.after ? change.after : change.before), change);
     if (!inserted) it->second.after = change.after;
   }
   std::vector<InstanceChange> net;

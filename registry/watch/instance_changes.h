@@ -1,5 +1,5 @@
 // The changes of one service as its followers receive them: what a filter shows of them, their net
-// effect, and the message they become. Instances are stored bytes.
+// effect, and the event they become.
 //
 // Thread safety: all functions are pure.
 
@@ -8,20 +8,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "registry/model/blob.h"
-#include "registry/registry.h"
+#include "registry/model/event.h"
+#include "registry/model/messages.h"
+#include "registry/model/set_flags.h"
 #include "registry/watch/commit_result.h"
-#include "registry/watch/set_flags.h"
 
 namespace failback {
-
-ServiceInstance ParseInstance(const Blob& bytes);
-
-// The key of the instance in `bytes`.
-void SetKey(const Blob& bytes, InstanceKey* key);
 
 // About what a change takes in a delta.
 size_t DeltaBytes(const InstanceChange& change);
@@ -40,9 +35,8 @@ std::vector<InstanceChange> NetChanges(const std::vector<InstanceChange>& change
 std::vector<InstanceChange> Conflate(const std::vector<InstanceChange>& changes,
                                      const Selector& selector);
 
-std::shared_ptr<const SubscribeResponse> MakeDelta(uint64_t epoch, uint64_t base, uint64_t revision,
-                                                   SetFlags flags,
-                                                   const std::vector<InstanceChange>& changes);
+EventPtr MakeDelta(uint64_t epoch, uint64_t base, uint64_t revision, SetFlags flags,
+                   const std::vector<InstanceChange>& changes);
 
 }  // namespace failback
 

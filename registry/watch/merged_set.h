@@ -1,7 +1,7 @@
 // The instances of one selector as several upstreams report them, merged by key into one stream.
 //
-// Takes the streams of several FailbackRegistries (snapshots in parts, deltas that follow on one
-// another) and gives one stream of the same kind. It is pure: no lock, no clock, no thread.
+// Takes the streams of several FailbackRegistries (snapshots, deltas that follow on one another) and
+// gives one stream of the same kind. It is pure: no lock, no clock, no thread.
 //
 // The merged set is the union: an instance is there while any upstream has it. What is published of
 // a key is what one upstream says of it, and it stays with that upstream for as long as it can, so
@@ -16,8 +16,8 @@
 // begins a new epoch) it begins a new epoch, with a snapshot; that is what epochs are for.
 //
 //   MergedSet set(2, first_epoch);
-//   auto notification = set.Apply(0, message);     // false: nothing to publish yet
-//   notification = set.Begin();                    // do not wait for the second one any longer
+//   EventPtr published = set.Apply(0, event);  // null: nothing to publish yet
+//   published = set.Begin();                   // do not wait for the second one any longer
 //
 // The set is stale while any upstream is stale or has not sent anything: part of it may be old. It
 // is held while it is so at any upstream.
@@ -42,74 +42,66 @@
 #include <string>
 #include <vector>
 
-#include "registry/registry.h"
-#include "registry/watch/serial_notifier.h"
-#include "registry/watch/set_flags.h"
-#include "registry/watch/set_snapshot.h"
+#include "registry/model/blob.h"
+#include "registry/model/event.h"
+#include "registry/model/set_flags.h"
 
 namespace failback {
 
 class MergedSet {
  public:
-  using Event = std::shared_ptr<const SubscribeResponse>;
-  // A delta, a change of flags, or a snapshot, which has parts.
-  using Notification = SerialNotifier::Notification;
-
   // `upstreams`, at least one; `first_epoch` not zero.
   MergedSet(size_t upstreams, uint64_t first_epoch);
 
-  // The next message of the upstream's stream; what to send to the subscriber.
-  Notification Apply(size_t upstream, const Event& message);
+  // The next event of the upstream's stream. This method and those below return what to send to the
+  // subscriber; null: nothing.
+  EventPtr Apply(size_t upstream, const Event& event);
 
   // Nothing is published until every upstream has sent its first state, so that a subscriber does
   // not take one upstream's part for the whole. This ends the wait: what is known is published now,
   // and if that is nothing, the first that comes.
-  Notification Begin();
+  EventPtr Begin();
 
   // All that has been published; nothing before the first snapshot.
-  Notification Current() const;
+  EventPtr Current() const;
 
   // Whether any upstream has sent its current state.
   bool AnyFresh() const;
 
  private:
-  // An instance lives in the message that brought it, which it keeps.
-  using Instance = std::shared_ptr<const ServiceInstance>;
-
   struct Source {
     bool known = false;
     bool stale = false;
     bool held = false;
     uint64_t epoch = 0;
-    std::map<std::string, Instance> instances;  // by canonical key
-    // Of a snapshot whose last part has not come.
-    std::optional<std::map<std::string, Instance>> parts;
+    std::map<std::string, Blob> instances;  // by canonical key
     // Removed by a fresh upstream while this one was stale.
     std::set<std::string> buried;
 
     bool fresh() const { return known && !stale; }
-    Instance Find(const std::string& key) const;
+    // Null: it has none.
+    Blob Find(const std::string& key) const;
   };
 
   struct Shown {
     size_t source;
-    Instance instance;
+    Blob instance;
   };
 
-  // What one message changes.
+  // What one event changes.
   struct Change {
-    std::map<std::string, Instance> upserts;
+    std::map<std::string, Blob> upserts;
     std::set<std::string> removals;
     bool new_epoch = false;
   };
 
-  // Takes the message in; which keys have to be looked at again.
-  std::set<std::string> Take(size_t upstream, const Event& message, Change* change);
+  // Takes the event in; which keys have to be looked at again.
+  std::set<std::string> Take(size_t upstream, const Event& event, Change* change);
   // Which upstream's word on `key` counts now; nullopt when none has it.
   std::optional<size_t> Choose(const std::string& key) const;
   void Update(const std::string& key, Change* change);
-  Notification Publish(const Change& change);
-  Notification Snapshot();
+  EventPtr Publish(const Change& change);
+  EventPtr Snapshot();
   // Of the set.
   SetFlags Flags() const;
   void NewEpoch();

@@ -20,7 +20,6 @@
 #ifndef FAILBACK_REGISTRY_WATCH_SERIAL_NOTIFIER_H_
 #define FAILBACK_REGISTRY_WATCH_SERIAL_NOTIFIER_H_
 
-#include <cstddef>
 #include <functional>
 #include <list>
 #include <memory>
@@ -28,43 +27,25 @@
 #include <thread>
 #include <utility>
 
+#include "registry/model/event.h"
 #include "registry/registry.h"
-#include "registry/watch/lazy_snapshot.h"
 #include "retry/mutex.h"
 
 namespace failback {
 
 class SerialNotifier {
  public:
-  using Event = std::shared_ptr<const SubscribeResponse>;
-  using Snapshot = std::shared_ptr<const LazySnapshot>;
-
-  // What is delivered in one step: an event, or a snapshot.
-  struct Notification {
-    Event event;
-    Snapshot snapshot;
-
-    // False: there is nothing to deliver.
-    explicit operator bool() const { return event != nullptr || snapshot != nullptr; }
-  };
-
   explicit SerialNotifier(std::shared_ptr<NotifyListener> listener)
       : listener_(std::move(listener)) {}
   SerialNotifier(const SerialNotifier&) = delete;
   SerialNotifier& operator=(const SerialNotifier&) = delete;
 
   // Appends an event. Ignored, and false, after PostEnd() or Close().
-  bool Post(Event event) { return Post(Item{{std::move(event), nullptr}}); }
+  bool Post(EventPtr event) { return Post(Item{std::move(event), nullptr}); }
 
-  // As Post, of a snapshot: as it is for a listener that takes it so, else part by part.
-  bool Post(Snapshot snapshot) { return Post(Item{{nullptr, std::move(snapshot)}}); }
-
-  // As Post, of either.
-  bool Post(Notification notification) { return Post(Item{std::move(notification), nullptr}); }
-
-  // As Post, of what is made on delivery, without a lock held: for what is costly to make under the
-  // poster's lock, or it may never be delivered.
-  bool PostDeferred(std::function<Notification()> make) { return Post(Item{{}, std::move(make)}); }
+  // As Post, of an event that is made on delivery, without a lock held: for one that is costly to
+  // make under the poster's lock, or that may never be delivered.
+  bool PostDeferred(std::function<EventPtr()> make) { return Post(Item{nullptr, std::move(make)}); }
 
   // Appends the end. The first one counts.
   void PostEnd(absl::Status status) {
@@ -111,9 +92,8 @@ class SerialNotifier {
  private:
   // What to deliver, or how to make it.
   struct Item {
-    Notification notification;
-    std::function<Notification()> make;
-    size_t part = 0;  // of the snapshot, to be delivered next
+    EventPtr event;
+    std::function<EventPtr()> make;
   };
 
   bool Post(Item item) {
@@ -141,32 +121,18 @@ class SerialNotifier {
         return false;
       }
     }
-    if (item.make != nullptr) item.notification = std::exchange(item.make, nullptr)();
+    if (item.make != nullptr) item.event = std::exchange(item.make, nullptr)();
     try {
       if (end.has_value()) {
         listener_->OnEnd(*end);
-      } else if (item.notification.event != nullptr) {
-        listener_->OnNotify(item.notification.event);
       } else {
-        PostSnapshot(std::move(item));
+        listener_->OnEvent(item.event);
       }
     } catch (...) {
       MutexLock lock(&mu_);
       ++failures_;
     }
     return true;
-  }
-
-  // A snapshot that the listener does not take comes part by part, each as a call of its own.
-  void PostSnapshot(Item item) {
-    const Snapshot snapshot = item.notification.snapshot;
-    if (item.part == 0 && listener_->OnSnapshot(snapshot)) return;
-    const Event part = snapshot->Part(item.part);
-    if (++item.part < snapshot->parts()) {
-      MutexLock lock(&mu_);
-      if (!closed_) events_.push_front(std::move(item));
-    }
-    listener_->OnNotify(part);
   }
 
   const std::shared_ptr<NotifyListener> listener_;

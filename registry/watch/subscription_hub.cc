@@ -14,8 +14,6 @@
 namespace failback {
 namespace {
 
-using Notification = SerialNotifier::Notification;
-
 absl::Status SupersededSubscription(const std::string& id, uint64_t generation) {
   return Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
                  absl::StrCat("subscription ", id, ": a newer call has the name (generation ",
@@ -184,10 +182,9 @@ std::unique_ptr<SubscribeStream> SubscriptionHub::Subscribe(
     std::vector<InstanceChange> missed;
     for (auto it = newer; it != topic->log.end(); ++it) missed.push_back(it->change);
     first = std::make_shared<Message>(
-        revision,
-        [epoch = epoch_, base = request.revision(), revision, flags = FlagsOf(*topic), selector,
-         missed = std::move(missed)]() -> Notification {
-          return {MakeDelta(epoch, base, revision, flags, Conflate(missed, selector)), nullptr};
+        revision, [epoch = epoch_, base = request.revision(), revision, flags = FlagsOf(*topic),
+                   selector, missed = std::move(missed)] {
+          return MakeDelta(epoch, base, revision, flags, Conflate(missed, selector));
         });
   } else {
     first = group->snapshot.lock();

@@ -58,10 +58,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "registry/model/blob.h"
+#include "registry/model/event.h"
+#include "registry/model/set_flags.h"
 #include "registry/registry.h"
 #include "registry/watch/commit_result.h"
-#include "registry/watch/set_flags.h"
-#include "registry/watch/stored_snapshot.h"
+#include "registry/watch/run_pool.h"
 #include "retry/mutex.h"
 
 namespace failback {

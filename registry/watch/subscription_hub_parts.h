@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "registry/model/event.h"
 #include "registry/model/shared_limit.h"
 #include "registry/watch/filter_index.h"
 #include "registry/watch/owned_listener.h"
@@ -29,25 +30,23 @@ inline constexpr size_t kSnapshotPerChange = 4;
 // subscriber has yet to receive it or keeps it.
 class SubscriptionHub::Message {
  public:
-  Message(uint64_t revision, std::function<SerialNotifier::Notification()> make)
+  Message(uint64_t revision, std::function<EventPtr()> make)
       : revision_(revision), make_(std::move(make)) {}
 
   uint64_t revision() const { return revision_; }
 
-  // What is delivered, sharing ownership of this message, which `self` is.
-  SerialNotifier::Notification Get(const std::shared_ptr<Message>& self) {
+  // The event, sharing ownership of this message, which `self` is.
+  EventPtr Get(const std::shared_ptr<Message>& self) {
     MutexLock lock(&mu_);
-    if (make_) notification_ = std::exchange(make_, nullptr)();
-    if (notification_.event != nullptr)
-      return {SerialNotifier::Event(self, notification_.event.get()), nullptr};
-    return {nullptr, SerialNotifier::Snapshot(self, notification_.snapshot.get())};
+    if (make_) event_ = std::exchange(make_, nullptr)();
+    return EventPtr(self, event_.get());
   }
 
  private:
   const uint64_t revision_;
   Mutex mu_;
-  std::function<SerialNotifier::Notification()> make_ ABSL_GUARDED_BY(mu_);
-  SerialNotifier::Notification notification_ ABSL_GUARDED_BY(mu_);
+  std::function<EventPtr()> make_ ABSL_GUARDED_BY(mu_);
+  EventPtr event_ ABSL_GUARDED_BY(mu_);
 };
 
 class SubscriptionHub::Member {

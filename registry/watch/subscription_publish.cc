@@ -6,15 +6,12 @@
 #include <map>
 #include <utility>
 
-#include "registry/model/canonical.h"
 #include "registry/model/selector.h"
 #include "registry/watch/instance_changes.h"
 #include "registry/watch/subscription_hub_parts.h"
 
 namespace failback {
 namespace {
-
-using Notification = SerialNotifier::Notification;
 
 // Services without instances and subscribers whose changes are remembered.
 constexpr size_t kMaxIdleTopics = 10000;
@@ -32,9 +29,7 @@ bool SubscriptionHub::IsTooLong(const Topic& topic, size_t newer) const {
   bytes = 0;
   for (size_t i = newer; i < topic.log.size(); ++i) {
     const InstanceChange& change = topic.log[i].change;
-    InstanceKey key;
-    SetKey(change.after ? change.after : change.before, &key);
-    size_t& counted = by_key[CanonicalKey(key)];
+    size_t& counted = by_key[KeyOf(change.after ? change.after : change.before)];
     bytes -= counted;
     counted = DeltaBytes(change);
     bytes += counted;
@@ -51,19 +46,16 @@ bool SubscriptionHub::IsTooLong(const std::vector<InstanceChange>& seen, int64_t
 
 std::shared_ptr<SubscriptionHub::Message> SubscriptionHub::MakeSnapshot(Group* group,
                                                                         SharedPresent present) {
-  const StoredSnapshot::PartLimits limits = {options_.snapshot_part_instances,
-                                             options_.snapshot_part_bytes};
+  const PartLimits limits = {options_.snapshot_part_instances, options_.snapshot_part_bytes};
   const uint64_t revision = present->revision;
-  auto message = std::make_shared<Message>(
-      revision,
-      [epoch = epoch_, revision, flags = FlagsOf(*group->topic), filtered = group->filtered,
-       selector = group->selector, present = std::move(present), runs = runs_,
-       limits]() -> Notification {
+  auto message =
+      std::make_shared<Message>(revision, [epoch = epoch_, revision, flags = FlagsOf(*group->topic),
+                                           filtered = group->filtered, selector = group->selector,
+                                           present = std::move(present), runs = runs_, limits] {
         std::vector<Blob> matching;
         if (filtered) matching = Matching(selector, present->entries);
-        return {nullptr, std::make_shared<StoredSnapshot>(epoch, revision, flags,
-                                                          filtered ? matching : present->entries,
-                                                          limits, runs.get())};
+        return Event::SharedSnapshot(epoch, revision, flags,
+                                     runs->Split(filtered ? matching : present->entries), limits);
       });
   group->snapshot = message;
   return message;
@@ -251,10 +243,9 @@ void SubscriptionHub::PublishDelta(Group* group, uint64_t revision, const Change
       base = member->position;
       auto& shared = by_base[base];
       if (shared == nullptr) {
-        shared = std::make_shared<Message>(
-            revision, [epoch = epoch_, base, revision, flags, seen]() -> Notification {
-              return {MakeDelta(epoch, base, revision, flags, *seen), nullptr};
-            });
+        shared = std::make_shared<Message>(revision, [epoch = epoch_, base, revision, flags, seen] {
+          return MakeDelta(epoch, base, revision, flags, *seen);
+        });
       }
       message = shared;
     }
@@ -354,15 +345,10 @@ void SubscriptionHub::TellFlags(const Topic& topic, Deliveries* deliveries) {
     for (const auto& member : group->members) {
       auto& message = by_position[member->position];
       if (message == nullptr) {
-        message = std::make_shared<Message>(
-            member->position,
-            [epoch = epoch_, revision = member->position, flags]() -> Notification {
-              auto event = std::make_shared<SubscribeResponse>();
-              event->set_epoch(epoch);
-              event->set_revision(revision);
-              flags.Put(event.get());
-              return {std::move(event), nullptr};
-            });
+        message = std::make_shared<Message>(member->position,
+                                            [epoch = epoch_, revision = member->position, flags] {
+                                              return Event::Flags(epoch, revision, flags);
+                                            });
       }
       member->Push(message);
       deliveries->push_back(member);

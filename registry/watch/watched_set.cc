@@ -1,143 +1,113 @@
 #include "registry/watch/watched_set.h"
 
+#include <limits>
 #include <utility>
 
-#include "registry/model/canonical.h"
-
 namespace failback {
-namespace {
 
-bool SameInstance(const ServiceInstance& a, const ServiceInstance& b) {
-  return CanonicalInstance(a) == CanonicalInstance(b);
-}
-
-}  // namespace
-
-WatchedSet::Notification WatchedSet::Apply(const SubscribeResponse& message) {
+EventPtr WatchedSet::Apply(const Event& event) {
   gap_ = false;
-  if (message.has_snapshot()) {
-    if (!parts_.has_value()) {
-      parts_.emplace();
-      parts_epoch_ = message.epoch();
-      parts_revision_ = message.revision();
-    } else if (parts_epoch_ != message.epoch() || parts_revision_ != message.revision()) {
-      return Gap();
+  switch (event.kind()) {
+    case Event::Kind::kSnapshot: {
+      if (known_ && event.epoch() == told_epoch_ && event.revision() < told_revision_) return Gap();
+      Instances next;
+      ApplyDelta(event, &next);
+      if (hold_empty_ && next.empty() && !instances_.empty()) {
+        epoch_ = event.epoch();
+        revision_ = event.revision();
+        held_.emplace();
+        return MarkStale();
+      }
+      held_.reset();
+      return Commit(std::move(next), event.epoch(), event.revision(), event.flags());
     }
-    for (const ServiceInstance& instance : message.snapshot().instances()) {
-      (*parts_)[CanonicalKey(instance.key())] = std::make_shared<const ServiceInstance>(instance);
-    }
-    if (message.snapshot().more()) return {};
-    Instances next = std::move(*parts_);
-    parts_.reset();
-    if (known_ && message.epoch() == told_epoch_ && message.revision() < told_revision_) {
-      return Gap();
-    }
-    if (hold_empty_ && next.empty() && !instances_.empty()) {
-      epoch_ = message.epoch();
-      revision_ = message.revision();
-      held_ = Held{};
-      return MarkStale();
-    }
-    held_.reset();
-    return Commit(std::move(next), message.epoch(), message.revision(), SetFlags::Of(message));
+    case Event::Kind::kFlags:
+      if (!known_ || held_.has_value() || epoch_ != told_epoch_) return nullptr;
+      snapshot_.reset();
+      return PublishDelta(revision_, event.flags(), {}, {});
+    case Event::Kind::kDelta:
+      break;
   }
-  if (parts_.has_value()) return Gap();
-  if (!message.has_delta()) {
-    if (!known_ || held_.has_value() || epoch_ != told_epoch_) return {};
-    return Commit(instances_, epoch_, revision_, SetFlags::Of(message));
-  }
-  if (!known_ || message.epoch() != epoch_ || message.delta().base_revision() != revision_ ||
-      message.revision() < revision_) {
+  if (!known_ || event.epoch() != epoch_ || event.base_revision() != revision_ ||
+      event.revision() < revision_) {
     return Gap();
   }
-  if (held_.has_value()) {
-    ApplyDelta(message.delta(), &held_->instances);
-    revision_ = message.revision();
-    if (held_->instances.empty()) return {};
-    Instances next = std::move(held_->instances);
-    held_.reset();
-    return Commit(std::move(next), epoch_, revision_, SetFlags::Of(message));
-  }
-  return CommitDelta(message);
+  if (!held_.has_value()) return CommitDelta(event);
+  ApplyDelta(event, &*held_);
+  revision_ = event.revision();
+  if (held_->empty()) return nullptr;
+  Instances next = std::move(*held_);
+  held_.reset();
+  return Commit(std::move(next), epoch_, revision_, event.flags());
 }
 
-WatchedSet::Notification WatchedSet::Gap() {
+EventPtr WatchedSet::Gap() {
   gap_ = true;
   DropPosition();
-  return {};
+  return nullptr;
 }
 
 void WatchedSet::DropPosition() {
-  parts_.reset();
   held_.reset();
   epoch_ = 0;
   revision_ = 0;
 }
 
-WatchedSet::Notification WatchedSet::MarkStale() { return SetStale(true); }
+EventPtr WatchedSet::MarkStale() { return SetStale(true); }
 
-WatchedSet::Notification WatchedSet::MarkFresh() {
+EventPtr WatchedSet::MarkFresh() {
   // An empty snapshot that is held is newer than what was sent.
-  return held_.has_value() ? Notification() : SetStale(false);
+  return held_.has_value() ? nullptr : SetStale(false);
 }
 
-WatchedSet::Notification WatchedSet::SetStale(bool stale) {
-  if (!known_ || flags_.stale == stale) return {};
+EventPtr WatchedSet::SetStale(bool stale) {
+  if (!known_ || flags_.stale == stale) return nullptr;
   flags_.stale = stale;
   snapshot_.reset();
-  auto event = std::make_shared<SubscribeResponse>();
-  event->set_epoch(told_epoch_);
-  event->set_revision(told_revision_);
-  flags_.Put(event.get());
-  return {std::move(event), nullptr};
+  return Event::Flags(told_epoch_, told_revision_, flags_);
 }
 
-WatchedSet::Notification WatchedSet::Release() {
-  if (!held_.has_value()) return {};
-  Instances next = std::move(held_->instances);
+EventPtr WatchedSet::Release() {
+  if (!held_.has_value()) return nullptr;
+  Instances next = std::move(*held_);
   held_.reset();
   return Commit(std::move(next), epoch_, revision_, {false, flags_.held});
 }
 
-WatchedSet::Notification WatchedSet::Current() {
-  if (!known_) return {};
-  std::shared_ptr<const SetSnapshot> snapshot = snapshot_.lock();
+EventPtr WatchedSet::Current() {
+  if (!known_) return nullptr;
+  EventPtr snapshot = snapshot_.lock();
   if (snapshot == nullptr) {
-    std::vector<SetSnapshot::Instance> instances;
-    instances.reserve(instances_.size());
-    for (const auto& [key, instance] : instances_) instances.push_back(instance);
-    snapshot = std::make_shared<const SetSnapshot>(told_epoch_, told_revision_, flags_,
-                                                   std::move(instances));
+    snapshot = Event::Snapshot(told_epoch_, told_revision_, flags_, List());
     snapshot_ = snapshot;
   }
-  return {nullptr, std::move(snapshot)};
+  return snapshot;
 }
 
 std::string WatchedSet::Whole() const {
-  SubscribeResponse event;
-  event.set_epoch(told_epoch_);
-  event.set_revision(told_revision_);
-  event.set_stale(flags_.stale);
-  event.mutable_snapshot();
-  for (const auto& [key, instance] : instances_) {
-    *event.mutable_snapshot()->add_instances() = *instance;
-  }
-  return event.SerializeAsString();
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  return Event::Snapshot(told_epoch_, told_revision_, {flags_.stale, /*held=*/false}, List(),
+                         {kNone, kNone})
+      ->EncodedPart(0);
 }
 
-void WatchedSet::Restore(const SubscribeResponse& snapshot) {
+std::vector<Blob> WatchedSet::List() const {
+  std::vector<Blob> instances;
+  instances.reserve(instances_.size());
+  for (const auto& [key, instance] : instances_) instances.push_back(instance);
+  return instances;
+}
+
+void WatchedSet::Restore(const Event& snapshot) {
   snapshot_.reset();
-  for (const ServiceInstance& instance : snapshot.snapshot().instances()) {
-    instances_[CanonicalKey(instance.key())] = std::make_shared<const ServiceInstance>(instance);
-  }
+  ApplyDelta(snapshot, &instances_);
   known_ = true;
   flags_ = {true, false};
   epoch_ = told_epoch_ = snapshot.epoch();
   revision_ = told_revision_ = snapshot.revision();
 }
 
-WatchedSet::Notification WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t revision,
-                                            SetFlags flags) {
+EventPtr WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t revision, SetFlags flags) {
   epoch_ = epoch;
   revision_ = revision;
   snapshot_.reset();
@@ -149,69 +119,51 @@ WatchedSet::Notification WatchedSet::Commit(Instances next, uint64_t epoch, uint
     instances_ = std::move(next);
     return Current();
   }
-  auto event = std::make_shared<SubscribeResponse>();
-  event->set_epoch(epoch);
-  event->set_revision(revision);
-  flags.Put(event.get());
-  auto* delta = event->mutable_delta();
-  delta->set_base_revision(told_revision_);
+  std::vector<Blob> upserts;
+  std::vector<std::string> removals;
   for (const auto& [key, instance] : next) {
     const auto it = instances_.find(key);
-    if (it != instances_.end() &&
-        (it->second == instance || SameInstance(*it->second, *instance))) {
-      continue;
-    }
-    *delta->add_upserts() = *instance;
+    if (it == instances_.end() || it->second != instance) upserts.push_back(instance);
   }
   for (const auto& [key, instance] : instances_) {
-    if (next.find(key) == next.end()) *delta->add_removals() = instance->key();
+    if (next.find(key) == next.end()) removals.push_back(key);
   }
   instances_ = std::move(next);
-  return PublishDelta(std::move(event));
+  return PublishDelta(revision, flags, std::move(upserts), std::move(removals));
 }
 
-WatchedSet::Notification WatchedSet::CommitDelta(const SubscribeResponse& message) {
-  epoch_ = message.epoch();
-  revision_ = message.revision();
+EventPtr WatchedSet::CommitDelta(const Event& event) {
+  epoch_ = event.epoch();
+  revision_ = event.revision();
   snapshot_.reset();
-  auto event = std::make_shared<SubscribeResponse>();
-  event->set_epoch(message.epoch());
-  event->set_revision(message.revision());
-  SetFlags::Of(message).Put(event.get());
-  auto* delta = event->mutable_delta();
-  delta->set_base_revision(told_revision_);
-  for (const InstanceKey& key : message.delta().removals()) {
-    if (instances_.erase(CanonicalKey(key)) > 0) *delta->add_removals() = key;
+  std::vector<Blob> upserts;
+  std::vector<std::string> removals;
+  for (const std::string& key : event.removals()) {
+    if (instances_.erase(key) > 0) removals.push_back(key);
   }
-  for (const ServiceInstance& instance : message.delta().upserts()) {
-    auto& known = instances_[CanonicalKey(instance.key())];
-    if (known != nullptr && SameInstance(*known, instance)) continue;
-    known = std::make_shared<const ServiceInstance>(instance);
-    *delta->add_upserts() = instance;
-  }
-  return PublishDelta(std::move(event));
+  event.ForEachInstance([&](const Blob& instance) {
+    Blob& known = instances_[KeyOf(instance)];
+    if (known == instance) return;
+    known = instance;
+    upserts.push_back(instance);
+  });
+  return PublishDelta(revision_, event.flags(), std::move(upserts), std::move(removals));
 }
 
-WatchedSet::Notification WatchedSet::PublishDelta(std::shared_ptr<SubscribeResponse> event) {
-  const SetFlags flags = SetFlags::Of(*event);
+EventPtr WatchedSet::PublishDelta(uint64_t revision, SetFlags flags, std::vector<Blob> upserts,
+                                  std::vector<std::string> removals) {
   const bool flags_changed = flags != std::exchange(flags_, flags);
-  if (event->delta().upserts().empty() && event->delta().removals().empty()) {
-    if (!flags_changed) return {};
-    event->clear_delta();
-    event->set_revision(told_revision_);
-    return {std::move(event), nullptr};
+  if (upserts.empty() && removals.empty()) {
+    return flags_changed ? Event::Flags(told_epoch_, told_revision_, flags) : nullptr;
   }
-  told_epoch_ = event->epoch();
-  told_revision_ = event->revision();
-  if (TellsAsSnapshot(event->delta(), instances_.size())) return Current();
-  return {std::move(event), nullptr};
+  EventPtr delta = Event::Delta(told_epoch_, std::exchange(told_revision_, revision), revision,
+                                flags, std::move(upserts), std::move(removals));
+  return IsBetterAsSnapshot(*delta, instances_.size()) ? Current() : delta;
 }
 
-void WatchedSet::ApplyDelta(const registry::v1::Delta& delta, Instances* instances) {
-  for (const InstanceKey& key : delta.removals()) instances->erase(CanonicalKey(key));
-  for (const ServiceInstance& instance : delta.upserts()) {
-    (*instances)[CanonicalKey(instance.key())] = std::make_shared<const ServiceInstance>(instance);
-  }
+void WatchedSet::ApplyDelta(const Event& event, Instances* instances) {
+  for (const std::string& key : event.removals()) instances->erase(key);
+  event.ForEachInstance([&](const Blob& instance) { (*instances)[KeyOf(instance)] = instance; });
 }
 
 }  // namespace failback

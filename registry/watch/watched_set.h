@@ -1,15 +1,14 @@
 // The instances that one subscription follows, and what its subscribers have been sent of them.
 //
-// Takes the messages of an upstream stream, whatever breaks and resumes in between, and turns them
+// Takes the events of an upstream stream, whatever breaks and resumes in between, and turns them
 // into a clean stream of its own: a snapshot first, then only deltas that change something, each
 // with the base that the one before left; a snapshot again where a delta would be long. It is pure:
 // no lock, no clock, no thread. The owner holds its lock around every call, hands what comes back
 // to the subscribers, and runs the two timers (the grace before "stale", the hold of an empty
 // snapshot).
 //
-// It checks before it stores: a delta that does not follow on the message before, or a part of a
-// snapshot that never ended, is a gap: nothing is stored, the position is dropped, and the owner
-// opens the stream again. A snapshot older than what was sent, of the same epoch (a registry that
+// It checks before it stores: a delta that does not follow on the event before is a gap: nothing is
+// stored, the position is dropped, and the owner opens the stream again. A snapshot older than what was sent, of the same epoch (a registry that
 // lags behind another), is a gap too.
 //
 // Empty-push protection (Nacos' and Dubbo's lesson): an empty snapshot after a non-empty state is
@@ -32,50 +31,46 @@
 #include <string>
 #include <vector>
 
-#include "registry/registry.h"
-#include "registry/watch/serial_notifier.h"
-#include "registry/watch/set_flags.h"
-#include "registry/watch/set_snapshot.h"
+#include "registry/model/blob.h"
+#include "registry/model/event.h"
+#include "registry/model/set_flags.h"
 
 namespace failback {
 
 class WatchedSet {
  public:
-  using Event = std::shared_ptr<const SubscribeResponse>;
-  // A delta, a change of flags, or a snapshot, which has parts.
-  using Notification = SerialNotifier::Notification;
+  // By canonical key.
+  using Instances = std::map<std::string, Blob>;
 
   // Whether an empty snapshot after a non-empty state is held back.
   explicit WatchedSet(bool hold_empty) : hold_empty_(hold_empty) {}
 
-  // The next message of the upstream stream, and what to send to the subscribers.
-  Notification Apply(const SubscribeResponse& message);
+  // The next event of the upstream stream. This method and those below return what to send to the
+  // subscribers; null: nothing.
+  EventPtr Apply(const Event& event);
 
-  // The last message did not fit: open the stream again, from epoch() and revision(), which are 0.
+  // The last event did not fit: open the stream again, from epoch() and revision(), which are 0.
   bool gap() const { return gap_; }
 
-  // Marks the state stale: the upstream is unavailable. A message that arrives ends it.
-  Notification MarkStale();
+  // Marks the state stale: the upstream is unavailable. An event that arrives ends it.
+  EventPtr MarkStale();
 
-  // Ends MarkStale() while the stream goes on without a new message.
-  Notification MarkFresh();
+  // Ends MarkStale() while the stream goes on without a new event.
+  EventPtr MarkFresh();
 
-  // Believes the empty snapshot that is held.
-  Notification Release();
-
-  // A stream broke: parts of a snapshot that came so far are dropped.
-  void StreamEnded() { parts_.reset(); }
+  // Accepts the empty snapshot that is held.
+  EventPtr Release();
 
   // The next stream starts with a snapshot.
   void DropPosition();
 
   // Begins with what was known earlier, as Whole() returned it, marked stale.
-  void Restore(const SubscribeResponse& snapshot);
+  void Restore(const Event& snapshot);
 
   // All that is known now, for a new subscriber; nothing before the first snapshot. Subscribers
   // that come at the same state share it.
-  Notification Current();
-  // The same as one message, serialized, to be kept.
+  EventPtr Current();
+  // The same as one SubscribeResponse, serialized, to be kept.
   std::string Whole() const;
 
   bool known() const { return known_; }
@@ -83,9 +78,7 @@ class WatchedSet {
   bool stale() const { return flags_.stale; }
   SetFlags flags() const { return flags_; }
   size_t size() const { return instances_.size(); }
-  const std::map<std::string, std::shared_ptr<const ServiceInstance>>& instances() const {
-    return instances_;
-  }
+  const Instances& instances() const { return instances_; }
 
   // Where subscribers are that have received all.
   uint64_t told_epoch() const { return told_epoch_; }
@@ -96,22 +89,19 @@ class WatchedSet {
   uint64_t revision() const { return revision_; }
 
  private:
-  // By canonical key.
-  using Instances = std::map<std::string, std::shared_ptr<const ServiceInstance>>;
-
-  struct Held {
-    Instances instances;
-  };
-
-  Notification Gap();
-  Notification SetStale(bool stale);
+  EventPtr Gap();
+  EventPtr SetStale(bool stale);
   // Makes `next` the state, and publishes the difference.
-  Notification Commit(Instances next, uint64_t epoch, uint64_t revision, SetFlags flags);
+  EventPtr Commit(Instances next, uint64_t epoch, uint64_t revision, SetFlags flags);
   // Applies a delta of the epoch sent last in place, and publishes what it changed.
-  Notification CommitDelta(const SubscribeResponse& message);
-  // Notes `event`, a delta, as sent; nothing when it says nothing new.
-  Notification PublishDelta(std::shared_ptr<SubscribeResponse> event);
-  static void ApplyDelta(const registry::v1::Delta& delta, Instances* instances);
+  EventPtr CommitDelta(const Event& event);
+  // Publishes these changes, which are in instances_, as a delta to `revision`; null when nothing
+  // has changed.
+  EventPtr PublishDelta(uint64_t revision, SetFlags flags, std::vector<Blob> upserts,
+                        std::vector<std::string> removals);
+  // Adds an event's instances, and takes its removals away.
+  static void ApplyDelta(const Event& event, Instances* instances);
+  std::vector<Blob> List() const;
 
   bool hold_empty_;
   bool known_ = false;
@@ -124,13 +114,9 @@ class WatchedSet {
   // What the subscribers were sent last.
   uint64_t told_epoch_ = 0;
   uint64_t told_revision_ = 0;
-  // Parts of a snapshot that is not complete.
-  std::optional<Instances> parts_;
-  uint64_t parts_epoch_ = 0;
-  uint64_t parts_revision_ = 0;
-  std::optional<Held> held_;
+  std::optional<Instances> held_;  // an empty snapshot, and what deltas have added to it
   // Of the present state, as long as a subscriber has yet to read it.
-  std::weak_ptr<const SetSnapshot> snapshot_;
+  std::weak_ptr<const Event> snapshot_;
 };
 
 }  // namespace failback

@@ -15,6 +15,7 @@
 #include "registry/base/proto_time.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
+#include "tests/registry/message_listener.h"
 
 namespace failback {
 namespace {
@@ -135,11 +136,11 @@ struct Watcher::Stream {
   bool closed ABSL_GUARDED_BY(mu) = false;
 };
 
-class Watcher::Listener final : public NotifyListener {
+class Watcher::Listener final : public MessageListener {
  public:
   explicit Listener(std::shared_ptr<Stream> stream) : stream_(std::move(stream)) {}
 
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnMessage(const MessagePtr& event) override {
     MutexLock lock(&stream_->mu);
     if (stream_->closed) Break(absl::InternalError("an event after the subscription's end"));
     Break(stream_->observed.Apply(*event));

@@ -202,13 +202,13 @@ void FakeRegistry::List(const ListRequest& request, Callback<ListResponse> done)
   lists.Call(request, std::move(done));
 }
 
-void RecordingListener::OnNotify(const Event& event) {
+void RecordingListener::OnMessage(const MessagePtr& message) {
   {
     MutexLock lock(&mu_);
-    events_.push_back(event);
+    events_.push_back(message);
     changed_.SignalAll();
   }
-  if (on_notify_) on_notify_(event);
+  if (on_message_) on_message_(message);
 }
 
 void RecordingListener::OnEnd(const absl::Status& status) {
@@ -217,7 +217,7 @@ void RecordingListener::OnEnd(const absl::Status& status) {
   changed_.SignalAll();
 }
 
-std::vector<RecordingListener::Event> RecordingListener::events() const {
+std::vector<MessagePtr> RecordingListener::events() const {
   MutexLock lock(&mu_);
   return events_;
 }

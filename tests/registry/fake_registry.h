@@ -36,8 +36,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "registry/registry.h"
+#include "registry/watch/event_reader.h"
 #include "registry/watch/serial_notifier.h"
 #include "retry/mutex.h"
+#include "tests/registry/message_listener.h"
 
 namespace failback {
 
@@ -192,12 +194,16 @@ class FakeSubscription {
 
   const SubscribeRequest& request() const { return request_; }
 
-  // Tells the subscriber. False when the stream has ended.
-  bool Push(const SubscribeResponse& event) {
-    return Push(std::make_shared<const SubscribeResponse>(event));
-  }
-  bool Push(std::shared_ptr<const SubscribeResponse> event) {
-    const bool posted = notifier_.Post(std::move(event));
+  // The next message of the stream; what it completes is sent to the subscriber. False when the
+  // stream has ended.
+  bool Push(const SubscribeResponse& message) {
+    bool posted = true;
+    {
+      MutexLock lock(&mu_);
+      if (EventPtr event = reader_.Read(message); event != nullptr) {
+        posted = notifier_.Post(std::move(event));
+      }
+    }
     notifier_.Deliver();
     return posted;
   }
@@ -218,6 +224,7 @@ class FakeSubscription {
   SerialNotifier notifier_;
   mutable Mutex mu_;
   mutable CondVar changed_;
+  EventReader reader_ ABSL_GUARDED_BY(mu_);
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -266,18 +273,17 @@ class FakeRegistry : public Registry {
   std::function<void(const absl::Status&)> disconnect_listener_ ABSL_GUARDED_BY(mu_);
 };
 
-// A listener that records what it hears. `on_notify`, if given, also runs with each event.
-class RecordingListener : public NotifyListener {
+// A listener that records what it is sent, part by part. `on_message`, if given, also runs with each
+// part.
+class RecordingListener : public MessageListener {
  public:
-  using Event = std::shared_ptr<const SubscribeResponse>;
+  explicit RecordingListener(std::function<void(const MessagePtr&)> on_message = nullptr)
+      : on_message_(std::move(on_message)) {}
 
-  explicit RecordingListener(std::function<void(const Event&)> on_notify = nullptr)
-      : on_notify_(std::move(on_notify)) {}
-
-  void OnNotify(const Event& event) override;
+  void OnMessage(const MessagePtr& message) override;
   void OnEnd(const absl::Status& status) override;
 
-  std::vector<Event> events() const;
+  std::vector<MessagePtr> events() const;
   // The status of the end, or nullopt while the stream lives.
   std::optional<absl::Status> end() const;
 
@@ -286,10 +292,10 @@ class RecordingListener : public NotifyListener {
   bool WaitForEnd(absl::Duration timeout = absl::Seconds(30)) const;
 
  private:
-  const std::function<void(const Event&)> on_notify_;
+  const std::function<void(const MessagePtr&)> on_message_;
   mutable Mutex mu_;
   mutable CondVar changed_;
-  std::vector<Event> events_ ABSL_GUARDED_BY(mu_);
+  std::vector<MessagePtr> events_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
 };
 

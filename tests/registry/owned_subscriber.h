@@ -16,9 +16,7 @@ class OwnedSubscriber final : public OwnedListener {
   OwnedSubscriber(std::string owner, std::shared_ptr<NotifyListener> listener)
       : owner_(std::move(owner)), listener_(std::move(listener)) {}
   const std::string& owner() const override { return owner_; }
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-    listener_->OnNotify(event);
-  }
+  void OnEvent(const EventPtr& event) override { listener_->OnEvent(event); }
   void OnEnd(const absl::Status& status) override { listener_->OnEnd(status); }
 
  private:

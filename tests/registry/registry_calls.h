@@ -16,6 +16,7 @@
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "registry/registry.h"
+#include "tests/registry/message_listener.h"
 #include "tests/util/instances.h"
 
 namespace failback {
@@ -55,9 +56,9 @@ struct Outcome {
 };
 
 // What the subscriber's application would have: applies events, and checks the stream's rules.
-class FakeSubscriber : public NotifyListener {
+class FakeSubscriber : public MessageListener {
  public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnMessage(const MessagePtr& event) override {
     std::lock_guard<std::mutex> lock(mu_);
     EXPECT_FALSE(ended_.has_value()) << "an event after the end";
     events_.push_back(event);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/registry/message_listener.h"
 
 namespace failback {
 namespace {
@@ -16,12 +17,10 @@ size_t VersionOf(const ServiceInstance& instance) {
 
 }  // namespace
 
-class Viewer::Listener : public NotifyListener {
+class Viewer::Listener : public MessageListener {
  public:
   explicit Listener(Viewer* viewer) : viewer_(viewer) {}
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-    viewer_->OnNotify(*event);
-  }
+  void OnMessage(const MessagePtr& event) override { viewer_->OnMessage(*event); }
   void OnEnd(const absl::Status& status) override { viewer_->OnEnd(); }
 
  private:
@@ -56,7 +55,7 @@ void Viewer::EnsureOpen() {
   stream_ = registry_.Subscribe(request, std::make_shared<Listener>(this));
 }
 
-void Viewer::OnNotify(const SubscribeResponse& event) {
+void Viewer::OnMessage(const SubscribeResponse& event) {
   MutexLock lock(&mu_);
   ++messages_;
   absl::Status status = Apply(event);

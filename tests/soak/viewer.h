@@ -36,7 +36,7 @@ class Viewer {
 
  private:
   class Listener;
-  void OnNotify(const SubscribeResponse& event);
+  void OnMessage(const SubscribeResponse& event);
   void OnEnd();
   absl::Status Apply(const SubscribeResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

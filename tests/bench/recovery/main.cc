@@ -35,6 +35,7 @@
 #include "tests/bench/recovery/watched_upstream.h"
 #include "tests/bench/report.h"
 #include "tests/bench/subject.h"
+#include "tests/registry/message_listener.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -251,9 +252,9 @@ int BeBystander(const std::string& address) {
 }
 
 // Counts the times that a set which was not empty was told to be.
-class EmptyPushes final : public NotifyListener {
+class EmptyPushes final : public MessageListener {
  public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnMessage(const MessagePtr& event) override {
     MutexLock lock(&mu_);
     const bool was_empty = held_.empty();
     if (event->has_snapshot()) held_.clear();

@@ -1,5 +1,5 @@
-// What a client does with messages from a server that may be anything: the order check, the
-// conflator and the set that an agent keeps. And canonical spellings there and back.
+// What a client does with messages from a server that may be anything: the order check, the reader,
+// the conflator and the set that an agent keeps. And canonical spellings there and back.
 
 #include <cstdio>
 #include <cstdlib>
@@ -10,9 +10,11 @@
 #include "google/protobuf/util/message_differencer.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
+#include "registry/model/event.h"
+#include "registry/model/messages.h"
 #include "registry/watch/conflator.h"
 #include "registry/watch/event_order.h"
-#include "registry/watch/stored_snapshot.h"
+#include "registry/watch/event_reader.h"
 #include "registry/watch/watched_set.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -24,44 +26,41 @@ namespace {
   std::abort();
 }
 
-// The snapshot that `event` says, lazy, in parts of `part` instances.
-Conflator::Snapshot Lazy(const SubscribeResponse& event, size_t part, RunPool* runs) {
-  std::vector<Blob> instances;
-  for (const ServiceInstance& instance : event.snapshot().instances()) {
-    instances.emplace_back(instance.SerializeAsString());
-  }
-  return std::make_shared<StoredSnapshot>(event.epoch(), event.revision(), SetFlags(), instances,
-                                          StoredSnapshot::PartLimits{part, 1000}, runs);
-}
-
 void PlayEvents(FuzzInput* input) {
   RunPool runs;
   const uint64_t epoch = input->Byte() % 3;
   const uint64_t revision = epoch == 0 ? 0 : input->Byte() % 8;
   EventOrder received(epoch, revision);
+  EventReader reader;
   Conflator conflator(epoch, revision);
   EventOrder sent(epoch, revision);
-  bool in_parts = false;
   WatchedSet set(input->Byte() % 2 == 0);
   while (!input->empty()) {
-    auto event = std::make_shared<SubscribeResponse>();
-    input->Fill(event.get());
+    SubscribeResponse message;
+    input->Fill(&message);
+    // As it would come: what is no UTF-8 is not read.
+    if (!message.ParseFromString(message.SerializeAsString())) return;
+    if (!received.Check(message).ok()) return;
+    const int how = input->Byte();
+    EventPtr event = reader.Read(message);
+    if (event == nullptr) continue;
     set.Apply(*event);
     set.Current();
-    if (!received.Check(*event).ok()) return;
-    const int how = input->Byte();
-    const bool lazy = event->has_snapshot() && !in_parts && !received.in_snapshot() && how / 2 % 2;
-    in_parts = received.in_snapshot();
-    const absl::Status added =
-        lazy ? conflator.Add(Lazy(*event, 1 + how / 4 % 4, &runs)) : conflator.Add(event);
-    if (!added.ok()) return;
+    if (event->is_snapshot() && how / 2 % 2 == 1) {
+      std::vector<Blob> instances;
+      event->ForEachInstance([&](const Blob& instance) { instances.push_back(instance); });
+      event = Event::SharedSnapshot(event->epoch(), event->revision(), event->flags(),
+                                    runs.Split(instances),
+                                    {static_cast<size_t>(1 + how / 4 % 4), 1000});
+    }
+    if (!conflator.Add(event).ok()) return;
     if (how % 2 == 0) continue;
-    while (const Conflator::Message message = conflator.Take()) {
-      const Conflator::Event next =
-          message.snapshot != nullptr ? message.snapshot->Part(message.part) : message.event;
-      if (const absl::Status status = sent.Check(*next); !status.ok()) {
+    while (const Conflator::Message taken = conflator.Take()) {
+      SubscribeResponse next;
+      if (!next.ParseFromString(taken.event->EncodedPart(taken.part))) Die("a part is no message");
+      if (const absl::Status status = sent.Check(next); !status.ok()) {
         Die("the conflator tells what does not follow: " + status.ToString() + "\n" +
-            next->ShortDebugString());
+            next.ShortDebugString());
       }
     }
   }

@@ -32,7 +32,7 @@ namespace {
 
 class Listener : public NotifyListener {
  public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>&) override {
+  void OnEvent(const EventPtr&) override {
     if (ended_) Die("told something after the end");
   }
   void OnEnd(const absl::Status&) override {

@@ -23,14 +23,15 @@
 #include "gtest/gtest.h"
 #include "registry/failback/failback_registry.h"
 #include "tests/registry/etcd/etcd_harness.h"
+#include "tests/registry/message_listener.h"
 #include "tests/util/daemons.h"
 
 namespace failback {
 
 // What a subscriber of a FailbackRegistry knows: as FakeSubscriber, with "stale" and new epochs.
-class EtcdFollower : public NotifyListener {
+class EtcdFollower : public MessageListener {
  public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnMessage(const MessagePtr& event) override {
     std::lock_guard<std::mutex> lock(mu_);
     stale_ = event->stale();
     if (event->has_snapshot()) {

@@ -76,8 +76,8 @@ class QuickSubscriber final : public FakeSubscriber {
  public:
   explicit QuickSubscriber(std::function<void()> on_removal) : on_removal_(std::move(on_removal)) {}
 
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-    FakeSubscriber::OnNotify(event);
+  void OnMessage(const MessagePtr& event) override {
+    FakeSubscriber::OnMessage(event);
     if (event->delta().removals().empty()) return;
     if (auto on_removal = std::exchange(on_removal_, nullptr)) on_removal();
   }

@@ -23,6 +23,7 @@
 #include "registry/client/grpc_registry.h"
 #include "registry/failback/failback_registry.h"
 #include "tests/registry/etcd/etcd_harness.h"
+#include "tests/registry/message_listener.h"
 #include "tests/util/daemons.h"
 
 namespace failback {
@@ -79,8 +80,8 @@ class PositionedFollower {
   }
 
  private:
-  struct Listener : NotifyListener {
-    void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  struct Listener : MessageListener {
+    void OnMessage(const MessagePtr& event) override {
       std::lock_guard<std::mutex> lock(mu);
       if (first) ++began;
       if (event->has_snapshot()) {

@@ -17,6 +17,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/registry/message_listener.h"
 #include "tests/util/instances.h"
 
 namespace failback {
@@ -229,17 +230,6 @@ class FailbackTest : public testing::Test {
   std::unique_ptr<Registry> upstream_;
   std::unique_ptr<FailbackRegistry> registry_;
 };
-
-// What is told as one message, however many parts it has; null when it is nothing.
-inline std::shared_ptr<const SubscribeResponse> AsOne(const SerialNotifier::Notification& told) {
-  if (told.snapshot == nullptr) return told.event;
-  auto whole = std::make_shared<SubscribeResponse>();
-  for (size_t i = 0; i < told.snapshot->parts(); ++i) {
-    whole->MergeFrom(*told.snapshot->Part(i));
-  }
-  whole->mutable_snapshot()->set_more(false);
-  return whole;
-}
 
 // Messages of an upstream's stream.
 inline SubscribeResponse SnapshotEvent(uint64_t revision,

@@ -16,6 +16,7 @@
 #include "registry/failback/status_policy.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/failback/subscriber_model.h"
+#include "tests/registry/message_listener.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -26,9 +27,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-class ModelListener final : public NotifyListener {
+class ModelListener final : public MessageListener {
  public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnMessage(const MessagePtr& event) override {
     model.Hear(*event);
     ++events;
   }

@@ -33,6 +33,7 @@
 #include "tests/registry/failback/model_registry.h"
 #include "tests/registry/failback/seeds.h"
 #include "tests/registry/failback/subscriber_model.h"
+#include "tests/registry/message_listener.h"
 
 namespace failback {
 namespace {
@@ -42,9 +43,9 @@ constexpr int kKeysPerService = 3;
 constexpr int kSteps = 50;
 constexpr char kRival[] = "rival";
 
-class Listener final : public NotifyListener {
+class Listener final : public MessageListener {
  public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnMessage(const MessagePtr& event) override {
     EXPECT_FALSE(ended) << "an event after the end";
     EXPECT_FALSE(gone) << "an event after the stream was destroyed";
     model.Hear(*event);

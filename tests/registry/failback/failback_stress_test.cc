@@ -16,6 +16,7 @@
 #include "retry/executor.h"
 #include "tests/registry/failback/failback_fixture.h"
 #include "tests/registry/failback/subscriber_model.h"
+#include "tests/registry/message_listener.h"
 #include "tests/util/batch_requests.h"
 
 namespace failback {
@@ -86,8 +87,7 @@ class FlappingRegistry final : public Registry {
       MutexLock lock(&mu_);
       streams_.insert(stream.get());
       ++revision_;
-      notifier->Post(std::make_shared<SubscribeResponse>(
-          SnapshotEvent(revision_, {MakeInstance("x", 1 + revision_ % 1000)})));
+      notifier->Post(EventOf(SnapshotEvent(revision_, {MakeInstance("x", 1 + revision_ % 1000)})));
     }
     pool_->Execute([notifier] { notifier->Deliver(); });
     return stream;
@@ -205,9 +205,9 @@ class FlappingRegistry final : public Registry {
   std::unique_ptr<ThreadPool> pool_ = std::make_unique<ThreadPool>(2);
 };
 
-class Listener final : public NotifyListener {
+class Listener final : public MessageListener {
  public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnMessage(const MessagePtr& event) override {
     const bool busy = busy_.exchange(true);
     EXPECT_FALSE(busy) << "two calls of one listener at once";
     EXPECT_FALSE(gone) << "a call after the stream was destroyed";

@@ -48,8 +48,8 @@ TEST_F(FailbackSubscriptionTest, NothingIsHeardAfterTheStreamWasDestroyedInAnoth
   Start();
   auto other = std::make_shared<RecordingListener>();
   std::unique_ptr<SubscribeStream> second;
-  auto first = Subscribe(std::make_shared<RecordingListener>(
-      [&](const RecordingListener::Event&) { second.reset(); }));
+  auto first =
+      Subscribe(std::make_shared<RecordingListener>([&](const MessagePtr&) { second.reset(); }));
   second = Subscribe(other);
   fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a")}));
   EXPECT_EQ(second, nullptr);

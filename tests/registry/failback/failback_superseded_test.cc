@@ -43,7 +43,7 @@ class SupersededHostsTest : public testing::Test {
     store.timer = timer_.get();
     store_ = StoreRegistry::Open(store).value();
     // Who has `a` from time to time, by port; 0: none.
-    listener_ = std::make_shared<RecordingListener>([this](const RecordingListener::Event& event) {
+    listener_ = std::make_shared<RecordingListener>([this](const MessagePtr& event) {
       for (const auto& instance : event->snapshot().instances()) seen_.push_back(instance.port());
       for (const auto& instance : event->delta().upserts()) seen_.push_back(instance.port());
       for (const auto& key : event->delta().removals()) {

@@ -210,8 +210,8 @@ class FaultyLink::Stream final : public SubscribeStream {
    public:
     Listener(std::shared_ptr<Shared> shared, std::weak_ptr<State> state)
         : shared_(std::move(shared)), state_(std::move(state)) {}
-    void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-      Post([event](NotifyListener* listener) { listener->OnNotify(event); });
+    void OnEvent(const EventPtr& event) override {
+      Post([event](NotifyListener* listener) { listener->OnEvent(event); });
     }
     void OnEnd(const absl::Status& status) override {
       Post([status](NotifyListener* listener) { listener->OnEnd(status); });

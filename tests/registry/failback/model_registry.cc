@@ -47,36 +47,30 @@ class ModelRegistry::Stream final : public SubscribeStream {
       Tell(/*always=*/true);
       return;
     }
-    auto event = std::make_shared<SubscribeResponse>();
     told_ = Filtered(registry_->state_.instances);
     revision_ = registry_->state_.revision;
-    event->set_epoch(registry_->epoch_);
-    event->set_revision(revision_);
-    event->mutable_snapshot();
-    for (const auto& [key, bytes] : told_)
-      *event->mutable_snapshot()->add_instances() = Parse(bytes);
-    listener_->OnNotify(event);
+    std::vector<Blob> instances;
+    for (const auto& [key, bytes] : told_) instances.emplace_back(bytes);
+    listener_->OnEvent(
+        Event::Snapshot(registry_->epoch_, revision_, SetFlags(), std::move(instances)));
   }
 
   void Tell(bool always = false) {
-    auto event = std::make_shared<SubscribeResponse>();
-    event->set_epoch(registry_->epoch_);
-    event->set_revision(registry_->state_.revision);
-    event->mutable_delta()->set_base_revision(revision_);
+    std::vector<Blob> upserts;
+    std::vector<std::string> removals;
     auto next = Filtered(registry_->state_.instances);
     for (const auto& [key, bytes] : next) {
       const auto it = told_.find(key);
-      if (it == told_.end() || it->second != bytes) {
-        *event->mutable_delta()->add_upserts() = Parse(bytes);
-      }
+      if (it == told_.end() || it->second != bytes) upserts.emplace_back(bytes);
     }
     for (const auto& [key, bytes] : told_) {
-      if (next.count(key) == 0) ParseCanonicalKey(key, event->mutable_delta()->add_removals());
+      if (next.count(key) == 0) removals.push_back(key);
     }
     if (!always && next == told_) return;
     told_ = std::move(next);
-    revision_ = registry_->state_.revision;
-    listener_->OnNotify(event);
+    const uint64_t base = std::exchange(revision_, registry_->state_.revision);
+    listener_->OnEvent(Event::Delta(registry_->epoch_, base, revision_, SetFlags(),
+                                    std::move(upserts), std::move(removals)));
   }
 
   void End(const absl::Status& status) {

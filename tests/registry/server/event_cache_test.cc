@@ -5,21 +5,20 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "registry/model/canonical.h"
+#include "registry/model/messages.h"
 
 namespace failback {
 namespace {
 
 using ChangesHeld = std::weak_ptr<Conflator::Changes::element_type>;
 
-Conflator::Event MakeEvent(uint64_t revision) {
-  SubscribeResponse event;
-  event.set_epoch(1);
-  event.set_revision(revision);
-  auto* const instance = event.mutable_snapshot()->add_instances();
-  instance->mutable_key()->set_service("orders");
+EventPtr MakeEvent(uint64_t revision) {
+  ServiceInstance instance;
+  instance.mutable_key()->set_service("orders");
   // Long, so that a slice refers to its bytes.
-  (*instance->mutable_metadata())["k"] = std::string(1000, 'v');
-  return std::make_shared<const SubscribeResponse>(std::move(event));
+  (*instance.mutable_metadata())["k"] = std::string(1000, 'v');
+  return Event::Snapshot(1, revision, SetFlags(), {Blob(CanonicalInstance(instance))});
 }
 
 const uint8_t* MemoryOf(const grpc::ByteBuffer& bytes) {
@@ -30,23 +29,37 @@ const uint8_t* MemoryOf(const grpc::ByteBuffer& bytes) {
 
 TEST(EventCacheTest, AnEventIsEncodedAndDigestedOnce) {
   EventCache cache;
-  const Conflator::Event event = MakeEvent(1);
-  const grpc::ByteBuffer first = cache.BytesOf({event, nullptr});
+  const EventPtr event = MakeEvent(1);
+  const grpc::ByteBuffer first = cache.BytesOf({event, 0});
   const Conflator::Changes changes = cache.ChangesOf(event);
-  const Conflator::Event other = MakeEvent(2);
-  EXPECT_NE(MemoryOf(cache.BytesOf({other, nullptr})), MemoryOf(first));
-  EXPECT_EQ(MemoryOf(cache.BytesOf({event, nullptr})), MemoryOf(first))
+  const EventPtr other = MakeEvent(2);
+  EXPECT_NE(MemoryOf(cache.BytesOf({other, 0})), MemoryOf(first));
+  EXPECT_EQ(MemoryOf(cache.BytesOf({event, 0})), MemoryOf(first))
       << "the same memory for everybody";
   EXPECT_EQ(cache.ChangesOf(event), changes);
 
   grpc::Slice slice;
   ASSERT_TRUE(first.TrySingleSlice(&slice).ok());
-  EXPECT_EQ(std::string(slice.begin(), slice.end()), event->SerializeAsString());
+  EXPECT_EQ(std::string(slice.begin(), slice.end()), event->EncodedPart(0));
+}
+
+TEST(EventCacheTest, EachPartIsEncodedOnce) {
+  EventCache cache;
+  std::vector<Blob> instances;
+  MakeEvent(1)->ForEachInstance([&](const Blob& instance) { instances.assign(3, instance); });
+  const EventPtr event = Event::Snapshot(1, 1, SetFlags(), instances, {1, 1 << 20});
+  ASSERT_EQ(event->parts(), 3u);
+  std::vector<grpc::ByteBuffer> parts;
+  for (size_t part = 0; part < 3; ++part) parts.push_back(cache.BytesOf({event, part}));
+  for (size_t part = 0; part < 3; ++part) {
+    EXPECT_EQ(MemoryOf(cache.BytesOf({event, part})), MemoryOf(parts[part]));
+  }
+  EXPECT_NE(MemoryOf(parts[0]), MemoryOf(parts[1]));
 }
 
 TEST(EventCacheTest, WhatBelongsToAnEventGoesWithIt) {
   EventCache cache;
-  Conflator::Event event = MakeEvent(1);
+  EventPtr event = MakeEvent(1);
   const ChangesHeld changes = cache.ChangesOf(event);
   EXPECT_FALSE(changes.expired());
   event.reset();
@@ -56,7 +69,7 @@ TEST(EventCacheTest, WhatBelongsToAnEventGoesWithIt) {
 
 TEST(EventCacheTest, ItIsBoundedWhileAllEventsAreStillOnTheirWay) {
   EventCache cache;
-  std::vector<Conflator::Event> events;
+  std::vector<EventPtr> events;
   std::vector<ChangesHeld> changes;
   for (uint64_t revision = 1; revision <= 100; ++revision) {
     events.push_back(MakeEvent(revision));

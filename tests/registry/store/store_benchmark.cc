@@ -144,7 +144,7 @@ BENCHMARK(BM_KeepAlive);
 // One Register in a service that many follow under filters that it does not match.
 void BM_RegisterBesideFilters(benchmark::State& state) {
   struct Ignore : NotifyListener {
-    void OnNotify(const std::shared_ptr<const SubscribeResponse>&) override {}
+    void OnEvent(const EventPtr&) override {}
     void OnEnd(const absl::Status& status) override { std::abort(); }
   };
   Store store(0);

@@ -276,8 +276,8 @@ TEST(StoreRegistry, ListenerMayRegisterAndEndItsOwnStream) {
    public:
     Greedy(StoreHarness* store, std::unique_ptr<SubscribeStream>* stream)
         : store_(store), stream_(stream) {}
-    void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-      FakeSubscriber::OnNotify(event);
+    void OnMessage(const MessagePtr& event) override {
+      FakeSubscriber::OnMessage(event);
       const int known = static_cast<int>(ids().size());
       if (known < 5) {
         EXPECT_TRUE(store_->Register("", MakeInstance("orders", std::to_string(known))).ok());

@@ -13,6 +13,7 @@
 #include "registry/base/log.h"
 #include "registry/base/proto_time.h"
 #include "registry/watch/event_order.h"
+#include "tests/registry/message_listener.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {
@@ -437,9 +438,9 @@ TEST(StoreRegistry, HistorySaysThatAnOwnerHadBeenShutOut) {
 }
 
 // What one subscriber hears.
-class Heard final : public NotifyListener {
+class Heard final : public MessageListener {
  public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnMessage(const MessagePtr& event) override {
     EXPECT_EQ(order_.Check(*event), absl::OkStatus());
     last = *event;
     ++messages;
@@ -501,7 +502,7 @@ TEST_F(GuardTest, FollowersHearThatSessionsAreHeldAndWhenTheyAreNot) {
 TEST_F(GuardTest, WhoComesWhileAnotherTakesItsSnapshotHearsWhatIsHeldNow) {
   class Slow final : public NotifyListener {
    public:
-    void OnNotify(const std::shared_ptr<const SubscribeResponse>&) override {
+    void OnEvent(const EventPtr&) override {
       if (meanwhile != nullptr) std::exchange(meanwhile, nullptr)();
     }
     void OnEnd(const absl::Status& status) override { ADD_FAILURE() << status; }

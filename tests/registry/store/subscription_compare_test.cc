@@ -15,7 +15,6 @@
 #include "registry/model/canonical.h"
 #include "registry/model/selector.h"
 #include "registry/store/store_registry.h"
-#include "registry/watch/lazy_snapshot.h"
 #include "registry/watch/subscription_hub.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/registry_calls.h"
@@ -193,9 +192,9 @@ class Checker final : public FakeSubscriber {
     first_ = true;
   }
 
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
+  void OnMessage(const MessagePtr& event) override {
     const uint64_t before = revision();
-    FakeSubscriber::OnNotify(event);
+    FakeSubscriber::OnMessage(event);
     ASSERT_LE(event->revision(), world_->revision());
     EXPECT_EQ(instances(), SeenAt(event->revision())) << "at revision " << event->revision();
     if (std::exchange(first_, false)) {
@@ -463,15 +462,13 @@ TEST(Compare, NoLockIsHeldWhileTheStateIsAskedFor) {
 // Keeps its first snapshot, as a slow client does.
 class Keeper final : public NotifyListener {
  public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>&) override {}
-  bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& snapshot) override {
-    if (kept_ == nullptr) kept_ = snapshot;
-    return true;
+  void OnEvent(const EventPtr& event) override {
+    if (event->is_snapshot() && kept_ == nullptr) kept_ = event;
   }
   void OnEnd(const absl::Status&) override {}
 
  private:
-  std::shared_ptr<const LazySnapshot> kept_;
+  EventPtr kept_;
 };
 
 TEST(Compare, AnOldSnapshotIsNotSharedWhenACommitHasNoOneToSendItTo) {

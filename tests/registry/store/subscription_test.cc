@@ -10,7 +10,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "registry/watch/lazy_snapshot.h"
 #include "tests/registry/store/harness.h"
 
 namespace failback {
@@ -65,13 +64,21 @@ TEST(Subscription, WhatIsNotSeenIsNotTold) {
   EXPECT_THAT(subscriber->events(), SizeIs(1));
 }
 
-TEST(Subscription, MessagesAreSharedByThoseWhoFollowTheSame) {
+TEST(Subscription, EventsAreSharedByThoseWhoFollowTheSame) {
   StoreHarness store;
   ASSERT_TRUE(store.Register("", MakeInstance("orders", "1")).ok());
-  std::vector<std::shared_ptr<FakeSubscriber>> subscribers;
+  // Keeps the events themselves too.
+  struct Keeper : FakeSubscriber {
+    void OnEvent(const EventPtr& event) override {
+      kept.push_back(event);
+      FakeSubscriber::OnEvent(event);
+    }
+    std::vector<EventPtr> kept;
+  };
+  std::vector<std::shared_ptr<Keeper>> subscribers;
   std::vector<std::unique_ptr<SubscribeStream>> streams;
   for (int i = 0; i < 3; ++i) {
-    subscribers.push_back(NewSubscriber());
+    subscribers.push_back(std::make_shared<Keeper>());
     streams.push_back(store.Subscribe(subscribers.back(), "orders"));
     // Moves the revision on without changing what they see.
     ASSERT_TRUE(store.Register("", MakeInstance("other", std::to_string(i))).ok());
@@ -81,21 +88,23 @@ TEST(Subscription, MessagesAreSharedByThoseWhoFollowTheSame) {
   for (const auto& subscriber : subscribers) {
     ASSERT_THAT(subscriber->events(), SizeIs(3));
     EXPECT_THAT(subscriber->ids(), ElementsAre("1", "2", "3"));
-    EXPECT_EQ(subscriber->events()[2], subscribers[0]->events()[2]);
+    EXPECT_EQ(subscriber->kept[2], subscribers[0]->kept[2]);
   }
 }
 
 // Keeps the snapshot that it is told, as it is.
 class SnapshotKeeper final : public NotifyListener {
  public:
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override { ++deltas; }
-  bool OnSnapshot(const std::shared_ptr<const LazySnapshot>& told) override {
-    snapshot = told;
-    return true;
+  void OnEvent(const EventPtr& event) override {
+    if (event->is_snapshot()) {
+      snapshot = event;
+    } else {
+      ++deltas;
+    }
   }
   void OnEnd(const absl::Status&) override {}
 
-  std::shared_ptr<const LazySnapshot> snapshot;
+  EventPtr snapshot;
   int deltas = 0;
 };
 
@@ -279,8 +288,8 @@ TEST(Subscription, DestroyingAStreamInsideItsOwnCallbackMakesThatCallTheLast) {
   StoreHarness store;
   class Leaver : public FakeSubscriber {
    public:
-    void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-      FakeSubscriber::OnNotify(event);
+    void OnMessage(const MessagePtr& event) override {
+      FakeSubscriber::OnMessage(event);
       stream.reset();
     }
     std::unique_ptr<SubscribeStream> stream;

@@ -19,14 +19,14 @@ namespace {
 
 using Ports = std::map<std::string, uint32_t>;
 
-// A set that tells snapshots in one piece.
+// A set of messages.
 class TestedSet : public MergedSet {
  public:
   using MergedSet::MergedSet;
-  Event Apply(size_t upstream, const Event& message) {
-    return AsOne(MergedSet::Apply(upstream, message));
+  MessagePtr Apply(size_t upstream, const SubscribeResponse& message) {
+    return AsOne(MergedSet::Apply(upstream, *EventOf(message)));
   }
-  Event Begin() { return AsOne(MergedSet::Begin()); }
+  MessagePtr Begin() { return AsOne(MergedSet::Begin()); }
 };
 
 // A merged set of two upstreams, "old" and "new", and a subscriber that checks what it is told.
@@ -37,7 +37,7 @@ class MergedSetTest : public testing::Test {
 
   // Whether something was told.
   bool Apply(size_t upstream, const SubscribeResponse& message) {
-    return Hear(set_.Apply(upstream, std::make_shared<SubscribeResponse>(message)));
+    return Hear(set_.Apply(upstream, message));
   }
   bool Stale(size_t upstream, bool stale = true) {
     SubscribeResponse message;
@@ -45,7 +45,7 @@ class MergedSetTest : public testing::Test {
     message.set_stale(stale);
     return Apply(upstream, message);
   }
-  bool Hear(const MergedSet::Event& event) {
+  bool Hear(const MessagePtr& event) {
     if (event == nullptr) return false;
     last_ = *event;
     subscriber_.Hear(*event);
@@ -198,9 +198,8 @@ TEST_F(MergedSetTest, ManyRemovalsAreForgottenWithANewEpoch) {
 
 TEST_F(MergedSetTest, NoEpochIsZero) {
   TestedSet set(1, UINT64_MAX);
-  set.Apply(0, std::make_shared<SubscribeResponse>(SnapshotEvent(1, {MakeInstance("a")}, 1)));
-  const auto event =
-      set.Apply(0, std::make_shared<SubscribeResponse>(SnapshotEvent(1, {MakeInstance("a")}, 2)));
+  set.Apply(0, SnapshotEvent(1, {MakeInstance("a")}, 1));
+  const auto event = set.Apply(0, SnapshotEvent(1, {MakeInstance("a")}, 2));
   ASSERT_NE(event, nullptr);
   EXPECT_EQ(event->epoch(), 1);
 }
@@ -270,8 +269,7 @@ TEST(MergedSetRandomTest, ShowsTheUnionInOrder) {
           }
         }
       }
-      if (auto event = set.Apply(i, std::make_shared<SubscribeResponse>(message)); event != nullptr)
-        subscriber.Hear(*event);
+      if (auto event = set.Apply(i, message); event != nullptr) subscriber.Hear(*event);
       if (step == 20) {
         if (auto event = set.Begin(); event != nullptr) subscriber.Hear(*event);
       }

@@ -13,7 +13,7 @@ namespace {
 // What a subscriber makes of the events, checking the contract as it goes.
 class Subscriber {
  public:
-  void Hear(const WatchedSet::Event& event) {
+  void Hear(const MessagePtr& event) {
     ASSERT_NE(event, nullptr);
     auto next = state_;
     if (event->has_snapshot()) {
@@ -49,15 +49,17 @@ class Subscriber {
   std::map<std::string, uint32_t> state_;
 };
 
-// A set that tells snapshots in one piece.
+// A set of messages.
 class TestedSet : public WatchedSet {
  public:
   using WatchedSet::WatchedSet;
-  Event Apply(const SubscribeResponse& message) { return AsOne(WatchedSet::Apply(message)); }
-  Event MarkStale() { return AsOne(WatchedSet::MarkStale()); }
-  Event MarkFresh() { return AsOne(WatchedSet::MarkFresh()); }
-  Event Release() { return AsOne(WatchedSet::Release()); }
-  Event Current() { return AsOne(WatchedSet::Current()); }
+  MessagePtr Apply(const SubscribeResponse& message) {
+    return AsOne(WatchedSet::Apply(*EventOf(message)));
+  }
+  MessagePtr MarkStale() { return AsOne(WatchedSet::MarkStale()); }
+  MessagePtr MarkFresh() { return AsOne(WatchedSet::MarkFresh()); }
+  MessagePtr Release() { return AsOne(WatchedSet::Release()); }
+  MessagePtr Current() { return AsOne(WatchedSet::Current()); }
 };
 
 // About `bytes` long.
@@ -82,48 +84,6 @@ TEST(WatchedSetTest, AnEmptyFirstSnapshotIsToldAtOnce) {
   ASSERT_NE(event, nullptr);
   EXPECT_TRUE(event->has_snapshot());
   EXPECT_EQ(event->revision(), 3);
-}
-
-TEST(WatchedSetTest, PartsAreAppliedTogether) {
-  TestedSet set(true);
-  EXPECT_EQ(set.Apply(SnapshotEvent(3, {MakeInstance("a")}, 1, true)), nullptr);
-  EXPECT_EQ(set.Apply(SnapshotEvent(3, {MakeInstance("b")}, 1, true)), nullptr);
-  EXPECT_FALSE(set.known());
-  const auto event = set.Apply(SnapshotEvent(3, {MakeInstance("c")}));
-  ASSERT_NE(event, nullptr);
-  EXPECT_EQ(event->snapshot().instances_size(), 3);
-}
-
-TEST(WatchedSetTest, PartsOfABrokenStreamAreDropped) {
-  TestedSet set(true);
-  EXPECT_EQ(set.Apply(SnapshotEvent(3, {MakeInstance("a")}, 1, true)), nullptr);
-  set.StreamEnded();
-  const auto event = set.Apply(SnapshotEvent(4, {MakeInstance("b")}));
-  ASSERT_NE(event, nullptr);
-  EXPECT_EQ(event->snapshot().instances_size(), 1);
-}
-
-TEST(WatchedSetTest, ADeltaAmidThePartsOfASnapshotIsAGap) {
-  for (const bool known : {false, true}) {
-    TestedSet set(true);
-    if (known) set.Apply(SnapshotEvent(3, {MakeInstance("x")}));
-    set.Apply(SnapshotEvent(5, {MakeInstance("a")}, 1, true));
-    EXPECT_EQ(set.Apply(DeltaEvent(3, 4, {MakeInstance("b")})), nullptr);
-    EXPECT_TRUE(set.gap());
-    EXPECT_EQ(set.known(), known);
-    EXPECT_EQ(set.size(), known ? 1 : 0);
-  }
-}
-
-TEST(WatchedSetTest, PartsOfTwoSnapshotsAreAGap) {
-  for (const auto& other :
-       {SnapshotEvent(4, {MakeInstance("b")}), SnapshotEvent(3, {MakeInstance("b")}, 2)}) {
-    TestedSet set(true);
-    set.Apply(SnapshotEvent(3, {MakeInstance("a")}, 1, true));
-    EXPECT_EQ(set.Apply(other), nullptr);
-    EXPECT_TRUE(set.gap());
-    EXPECT_FALSE(set.known());
-  }
 }
 
 TEST(WatchedSetTest, ASnapshotOfTheSameEpochIsToldAsADelta) {
@@ -305,49 +265,64 @@ TEST(WatchedSetTest, ALargeSetIsToldInParts) {
   std::vector<ServiceInstance> instances;
   for (int i = 0; i < 1000; ++i) instances.push_back(LongInstance(absl::StrCat(i), 8000));
   WatchedSet set(true);
-  const WatchedSet::Notification told = set.Apply(SnapshotEvent(5, instances));
-  ASSERT_NE(told.snapshot, nullptr);
-  EXPECT_GT(told.snapshot->parts(), 30);
-  EXPECT_EQ(told.snapshot->instances(), 1000);
-  EXPECT_EQ(set.Current().snapshot, told.snapshot) << "shared by those who come at the same state";
-  const WatchedSet::Notification stale = set.MarkStale();
-  EXPECT_NE(stale.event, nullptr);
-  const WatchedSet::Notification again = set.Current();
-  ASSERT_NE(again.snapshot, nullptr);
+  const EventPtr told = set.Apply(*EventOf(SnapshotEvent(5, instances)));
+  ASSERT_TRUE(told->is_snapshot());
+  EXPECT_GT(told->parts(), 30);
+  EXPECT_EQ(told->instances(), 1000);
+  EXPECT_EQ(set.Current(), told) << "shared by those who come at the same state";
+  const EventPtr stale = set.MarkStale();
+  ASSERT_NE(stale, nullptr);
+  EXPECT_EQ(stale->kind(), Event::Kind::kFlags);
+  const EventPtr again = set.Current();
+  ASSERT_TRUE(again->is_snapshot());
   int received = 0;
-  for (size_t i = 0; i < again.snapshot->parts(); ++i) {
-    const std::string encoded = again.snapshot->EncodedPart(i);
+  for (size_t i = 0; i < again->parts(); ++i) {
+    const std::string encoded = again->EncodedPart(i);
     EXPECT_LE(encoded.size(), 300 << 10);
-    EXPECT_EQ(encoded.size(), again.snapshot->PartBytes(i));
-    const auto part = again.snapshot->Part(i);
+    EXPECT_EQ(encoded.size(), again->PartBytes(i));
     SubscribeResponse parsed;
     ASSERT_TRUE(parsed.ParseFromString(encoded));
-    EXPECT_EQ(parsed.SerializeAsString(), part->SerializeAsString());
     EXPECT_TRUE(parsed.stale());
     EXPECT_EQ(parsed.revision(), 5);
-    EXPECT_EQ(parsed.snapshot().more(), i + 1 < again.snapshot->parts());
+    EXPECT_EQ(parsed.snapshot().more(), i + 1 < again->parts());
     received += parsed.snapshot().instances_size();
   }
   EXPECT_EQ(received, 1000);
+}
+
+// What is kept is one message, however large, and gives the same set again.
+TEST(WatchedSetTest, WhatIsKeptGivesTheSameSetStale) {
+  std::vector<ServiceInstance> instances;
+  for (int i = 0; i < 100; ++i) instances.push_back(LongInstance(absl::StrCat(i), 8000));
+  WatchedSet set(true);
+  set.Apply(*EventOf(SnapshotEvent(5, instances)));
+  SubscribeResponse kept;
+  ASSERT_TRUE(kept.ParseFromString(set.Whole()));
+  EXPECT_FALSE(kept.snapshot().more());
+  WatchedSet restored(true);
+  restored.Restore(*EventOf(kept));
+  EXPECT_EQ(restored.instances(), set.instances());
+  EXPECT_TRUE(restored.stale());
+  EXPECT_EQ(restored.revision(), 5);
 }
 
 TEST(WatchedSetTest, ALongDeltaIsToldAsASnapshot) {
   std::vector<ServiceInstance> instances;
   for (int i = 0; i < 500; ++i) instances.push_back(MakeInstance(absl::StrCat(i)));
   WatchedSet set(true);
-  set.Apply(SnapshotEvent(5, instances));
+  set.Apply(*EventOf(SnapshotEvent(5, instances)));
   for (auto& instance : instances) instance = LongInstance(instance.key().instance_id(), 1000);
-  const WatchedSet::Notification told = set.Apply(DeltaEvent(5, 6, instances));
-  ASSERT_NE(told.snapshot, nullptr);
-  EXPECT_EQ(told.snapshot->revision(), 6);
+  const EventPtr told = set.Apply(*EventOf(DeltaEvent(5, 6, instances)));
+  ASSERT_TRUE(told->is_snapshot());
+  EXPECT_EQ(told->revision(), 6);
   // One that is short beside its set stays a delta, up to a size that any client reads.
   for (int i = 500; i < 5000; ++i) instances.push_back(MakeInstance(absl::StrCat(i)));
-  set.Apply(SnapshotEvent(7, instances));
+  set.Apply(*EventOf(SnapshotEvent(7, instances)));
   std::vector<ServiceInstance> few;
   for (int i = 0; i < 500; ++i) few.push_back(LongInstance(absl::StrCat(i), 1001));
-  EXPECT_NE(set.Apply(DeltaEvent(7, 8, few)).event, nullptr);
+  EXPECT_TRUE(set.Apply(*EventOf(DeltaEvent(7, 8, few)))->is_delta());
   for (auto& instance : few) instance = LongInstance(instance.key().instance_id(), 3000);
-  EXPECT_NE(set.Apply(DeltaEvent(8, 9, few)).snapshot, nullptr);
+  EXPECT_TRUE(set.Apply(*EventOf(DeltaEvent(8, 9, few)))->is_snapshot());
 }
 
 // A registry whose stream breaks, resumes, restarts, conflates and cheats, against the model of a
@@ -363,16 +338,16 @@ TEST(WatchedSetTest, RandomizedAgainstAModel) {
     std::map<std::string, uint32_t> truth, sent;
     uint64_t sent_revision = 0;
     bool streaming = false, fresh = false;
-    const auto hear = [&](const WatchedSet::Event& event) {
+    const auto hear = [&](const MessagePtr& event) {
       if (event != nullptr) subscriber.Hear(event);
     };
-    const auto snapshot = [&](bool more = false) {
+    const auto snapshot = [&] {
       std::vector<ServiceInstance> all;
       for (const auto& [id, port] : truth) all.push_back(MakeInstance(id, port));
-      hear(set.Apply(SnapshotEvent(revision, all, epoch, more)));
+      hear(set.Apply(SnapshotEvent(revision, all, epoch)));
       sent = truth;
       sent_revision = revision;
-      fresh = !more;
+      fresh = true;
     };
     const auto delta = [&] {
       std::vector<ServiceInstance> upserts;
@@ -404,7 +379,6 @@ TEST(WatchedSetTest, RandomizedAgainstAModel) {
           if (streaming) delta();
           break;
         case 5:  // the stream breaks, and is opened again where it was
-          set.StreamEnded();
           streaming = fresh = false;
           hear(set.MarkStale());
           break;
@@ -415,10 +389,6 @@ TEST(WatchedSetTest, RandomizedAgainstAModel) {
             if (set.epoch() == epoch && set.revision() == sent_revision && pick(2) == 0) {
               delta();
             } else {
-              if (pick(4) == 0) {
-                snapshot(true);
-                set.StreamEnded();
-              }
               snapshot();
             }
           }
@@ -429,7 +399,6 @@ TEST(WatchedSetTest, RandomizedAgainstAModel) {
             revision = 1 + pick(3);
             truth.clear();
             streaming = fresh = false;
-            set.StreamEnded();
           }
           break;
         case 8:  // something is lost

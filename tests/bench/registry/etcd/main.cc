@@ -357,8 +357,8 @@ void Recover(const Scale& scale, int members, const std::string& subject, Report
 class CountingListener : public NotifyListener {
  public:
   CountingListener(Counter* snapshots, Counter* deltas) : snapshots_(snapshots), deltas_(deltas) {}
-  void OnNotify(const std::shared_ptr<const SubscribeResponse>& event) override {
-    (event->has_snapshot() ? snapshots_ : deltas_)->Add();
+  void OnEvent(const EventPtr& event) override {
+    (event->is_snapshot() ? snapshots_ : deltas_)->Add();
   }
   void OnEnd(const absl::Status& status) override { Fatal(status.ToString()); }
 

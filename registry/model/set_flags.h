@@ -2,8 +2,8 @@
 //
 // Thread safety: values.
 
-#ifndef FAILBACK_REGISTRY_WATCH_SET_FLAGS_H_
-#define FAILBACK_REGISTRY_WATCH_SET_FLAGS_H_
+#ifndef FAILBACK_REGISTRY_MODEL_SET_FLAGS_H_
+#define FAILBACK_REGISTRY_MODEL_SET_FLAGS_H_
 
 #include "failback/registry/v1/registry.pb.h"
 
@@ -28,4 +28,4 @@ struct SetFlags {
 
 }  // namespace failback
 
-#endif  // FAILBACK_REGISTRY_WATCH_SET_FLAGS_H_
+#endif  // FAILBACK_REGISTRY_MODEL_SET_FLAGS_H_

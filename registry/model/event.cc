@@ -1,0 +1,246 @@
+#include "registry/model/event.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "registry/model/canonical.h"
+#include "registry/model/wire_writer.h"
+
+namespace failback {
+namespace {
+
+using registry::v1::InstanceKey;
+using registry::v1::ServiceInstance;
+using registry::v1::SubscribeResponse;
+using DeltaMessage = registry::v1::Delta;
+using SnapshotMessage = registry::v1::Snapshot;
+
+// A longer delta is a snapshot, provided that this is not many times as long; one beyond the second
+// bound is one in any case, as it would come near the 4 MiB that a gRPC client takes.
+constexpr size_t kLongDelta = 256 << 10;
+constexpr size_t kLongestDelta = 1 << 20;
+constexpr size_t kSnapshotPerChange = 4;
+
+struct Names {
+  std::string_view name_space;
+  std::string_view service;
+  std::string_view instance_id;
+};
+
+// A canonical key is its names with a NUL after the first and the second.
+Names Split(std::string_view key) {
+  Names names;
+  const size_t first = std::min(key.find('\0'), key.size());
+  names.name_space = key.substr(0, first);
+  key.remove_prefix(std::min(first + 1, key.size()));
+  const size_t second = std::min(key.find('\0'), key.size());
+  names.service = key.substr(0, second);
+  key.remove_prefix(std::min(second + 1, key.size()));
+  names.instance_id = key;
+  return names;
+}
+
+size_t TextSize(std::string_view text) { return text.empty() ? 0 : wire::BytesSize(text.size()); }
+
+void AppendText(int field, std::string_view text, std::string* out) {
+  if (!text.empty()) wire::AppendBytes(field, text, out);
+}
+
+// Of an InstanceKey.
+size_t KeySize(std::string_view key) {
+  const Names names = Split(key);
+  return TextSize(names.name_space) + TextSize(names.service) + TextSize(names.instance_id);
+}
+
+void AppendKey(std::string_view key, std::string* out) {
+  const Names names = Split(key);
+  AppendText(InstanceKey::kNamespaceFieldNumber, names.name_space, out);
+  AppendText(InstanceKey::kServiceFieldNumber, names.service, out);
+  AppendText(InstanceKey::kInstanceIdFieldNumber, names.instance_id, out);
+}
+
+// Reads a length-delimited field of the number below 16 that is expected, if it is next.
+bool TakeBytes(int field, std::string_view* rest, std::string_view* bytes) {
+  if (rest->empty() || (*rest)[0] != static_cast<char>(field << 3 | 2)) return false;
+  size_t size = 0;
+  size_t at = 1;
+  for (int shift = 0; at < rest->size() && shift < 28; shift += 7) {
+    const auto byte = static_cast<unsigned char>((*rest)[at++]);
+    size |= static_cast<size_t>(byte & 0x7f) << shift;
+    if (byte >= 0x80) continue;
+    if (size > rest->size() - at) return false;
+    *bytes = rest->substr(at, size);
+    rest->remove_prefix(at + size);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Event::Event(Kind kind, uint64_t epoch, uint64_t base_revision, uint64_t revision, SetFlags flags)
+    : kind_(kind),
+      flags_(flags),
+      epoch_(epoch),
+      base_revision_(base_revision),
+      revision_(revision) {}
+
+EventPtr Event::Snapshot(uint64_t epoch, uint64_t revision, SetFlags flags,
+                         std::vector<Blob> instances, PartLimits limits) {
+  const std::shared_ptr<Event> event(new Event(Kind::kSnapshot, epoch, 0, revision, flags));
+  event->instances_ = instances.size();
+  event->runs_.push_back(std::make_shared<const Run>(std::move(instances)));
+  event->Divide(limits);
+  return event;
+}
+
+EventPtr Event::SharedSnapshot(uint64_t epoch, uint64_t revision, SetFlags flags, Runs runs,
+                               PartLimits limits) {
+  const std::shared_ptr<Event> event(new Event(Kind::kSnapshot, epoch, 0, revision, flags));
+  for (const auto& run : runs) event->instances_ += run->size();
+  event->shares_runs_ = true;
+  event->runs_ = std::move(runs);
+  event->Divide(limits);
+  return event;
+}
+
+void Event::Divide(PartLimits limits) {
+  parts_.push_back({0, 0, 0});
+  size_t part_instances = 0;
+  size_t part_bytes = 0;  // of the instances alone
+  for (uint32_t run = 0; run < runs_.size(); ++run) {
+    for (uint32_t offset = 0; offset < runs_[run]->size(); ++offset) {
+      const size_t size = (*runs_[run])[offset].size();
+      if (part_instances > 0 &&
+          (part_instances >= limits.instances || part_bytes + size > limits.bytes)) {
+        parts_.back().bytes += wire::NumberSize(1);  // `more`
+        parts_.push_back({run, offset, 0});
+        part_instances = part_bytes = 0;
+      }
+      ++part_instances;
+      part_bytes += size;
+      parts_.back().bytes += wire::BytesSize(size);
+    }
+  }
+  parts_.shrink_to_fit();
+}
+
+EventPtr Event::Delta(uint64_t epoch, uint64_t base_revision, uint64_t revision, SetFlags flags,
+                      std::vector<Blob> upserts, std::vector<std::string> removals) {
+  const std::shared_ptr<Event> event(
+      new Event(Kind::kDelta, epoch, base_revision, revision, flags));
+  size_t bytes = base_revision == 0 ? 0 : wire::NumberSize(base_revision);
+  for (const Blob& upsert : upserts) bytes += wire::BytesSize(upsert.size());
+  for (const std::string& removal : removals) bytes += wire::BytesSize(KeySize(removal));
+  event->parts_.push_back({0, 0, bytes});
+  event->instances_ = upserts.size();
+  if (!upserts.empty()) {
+    event->runs_.push_back(std::make_shared<const Run>(std::move(upserts)));
+  }
+  event->removals_ = std::move(removals);
+  return event;
+}
+
+EventPtr Event::Flags(uint64_t epoch, uint64_t revision, SetFlags flags) {
+  const std::shared_ptr<Event> event(new Event(Kind::kFlags, epoch, 0, revision, flags));
+  event->parts_.push_back({0, 0, 0});
+  return event;
+}
+
+void Event::ForEachInstance(absl::FunctionRef<void(const Blob&)> use) const {
+  for (const auto& run : runs_) {
+    for (const Blob& instance : *run) use(instance);
+  }
+}
+
+template <typename Use>
+void Event::ForEachOf(size_t part, Use use) const {
+  const Part& begin = parts_[part];
+  const Part end =
+      IsLast(part) ? Part{static_cast<uint32_t>(runs_.size()), 0, 0} : parts_[part + 1];
+  for (uint32_t run = begin.run; run < runs_.size() && run <= end.run; ++run) {
+    const size_t first = run == begin.run ? begin.offset : 0;
+    const size_t last = run == end.run ? end.offset : runs_[run]->size();
+    for (size_t i = first; i < last; ++i) use((*runs_[run])[i].view());
+  }
+}
+
+size_t Event::PartBytes(size_t part) const {
+  return (epoch_ == 0 ? 0 : wire::NumberSize(epoch_)) +
+         (revision_ == 0 ? 0 : wire::NumberSize(revision_)) +
+         (kind_ == Kind::kFlags ? 0 : wire::BytesSize(parts_[part].bytes)) +
+         (flags_.stale ? wire::NumberSize(1) : 0) + (flags_.held ? wire::NumberSize(1) : 0);
+}
+
+std::string Event::EncodedPart(size_t part) const {
+  std::string out;
+  out.reserve(PartBytes(part));
+  if (epoch_ != 0) wire::AppendNumber(SubscribeResponse::kEpochFieldNumber, epoch_, &out);
+  if (revision_ != 0) wire::AppendNumber(SubscribeResponse::kRevisionFieldNumber, revision_, &out);
+  if (kind_ == Kind::kSnapshot) {
+    wire::AppendHead(SubscribeResponse::kSnapshotFieldNumber, parts_[part].bytes, &out);
+    ForEachOf(part, [&](std::string_view instance) {
+      wire::AppendBytes(SnapshotMessage::kInstancesFieldNumber, instance, &out);
+    });
+    if (!IsLast(part)) wire::AppendNumber(SnapshotMessage::kMoreFieldNumber, 1, &out);
+  } else if (kind_ == Kind::kDelta) {
+    wire::AppendHead(SubscribeResponse::kDeltaFieldNumber, parts_[part].bytes, &out);
+    if (base_revision_ != 0) {
+      wire::AppendNumber(DeltaMessage::kBaseRevisionFieldNumber, base_revision_, &out);
+    }
+    ForEachOf(part, [&](std::string_view instance) {
+      wire::AppendBytes(DeltaMessage::kUpsertsFieldNumber, instance, &out);
+    });
+    for (const std::string& removal : removals_) {
+      wire::AppendHead(DeltaMessage::kRemovalsFieldNumber, KeySize(removal), &out);
+      AppendKey(removal, &out);
+    }
+  }
+  if (flags_.stale) wire::AppendNumber(SubscribeResponse::kStaleFieldNumber, 1, &out);
+  if (flags_.held) wire::AppendNumber(SubscribeResponse::kHeldFieldNumber, 1, &out);
+  return out;
+}
+
+size_t Event::bytes() const {
+  size_t bytes = sizeof(*this) + runs_.capacity() * sizeof(runs_[0]) +
+                 parts_.capacity() * sizeof(Part) + removals_.capacity() * sizeof(std::string);
+  for (const std::string& removal : removals_) bytes += removal.size();
+  if (!shares_runs_) bytes += instances_ * sizeof(Blob);
+  return bytes;
+}
+
+std::string KeyOf(const Blob& instance) {
+  std::string_view rest = instance.view();
+  std::string_view key;
+  std::string_view name_space;
+  std::string_view service;
+  std::string_view instance_id;
+  if (!TakeBytes(ServiceInstance::kKeyFieldNumber, &rest, &key)) {
+    return CanonicalKey(ParseInstance(instance).key());
+  }
+  TakeBytes(InstanceKey::kNamespaceFieldNumber, &key, &name_space);
+  TakeBytes(InstanceKey::kServiceFieldNumber, &key, &service);
+  TakeBytes(InstanceKey::kInstanceIdFieldNumber, &key, &instance_id);
+  if (!key.empty()) return CanonicalKey(ParseInstance(instance).key());
+  return CanonicalKey(name_space, service, instance_id);
+}
+
+ServiceInstance ParseInstance(const Blob& instance) {
+  ServiceInstance message;
+  message.ParseFromArray(instance.data(), static_cast<int>(instance.size()));
+  return message;
+}
+
+bool IsBetterAsSnapshot(const Event& delta, size_t instances) {
+  const size_t bytes = delta.PartBytes(0);
+  if (bytes <= kLongDelta) return false;
+  const size_t changes = delta.instances() + delta.removals().size();
+  return bytes > kLongestDelta || instances <= kSnapshotPerChange * changes;
+}
+
+EventPtr StaleAt(uint64_t epoch, uint64_t revision) {
+  return Event::Flags(epoch, revision, {/*stale=*/true, /*held=*/false});
+}
+
+}  // namespace failback
