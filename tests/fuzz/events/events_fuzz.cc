@@ -15,6 +15,7 @@
 #include "registry/watch/conflator.h"
 #include "registry/watch/event_order.h"
 #include "registry/watch/event_reader.h"
+#include "registry/watch/run_pool.h"
 #include "registry/watch/watched_set.h"
 #include "tests/fuzz/fuzz_input.h"
 
