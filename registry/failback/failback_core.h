@@ -1,12 +1,13 @@
 // The inside of FailbackRegistry: one table of records, one queue, one sender.
 //
-// failback_core.cc         intents: stated, queued
+// failback_core.cc         intents: submitted, queued; the stage of each
 // failback_upstream.cc     the upstream session: lost, lapsed, back; resync
 // failback_sending.cc      what is queued leaves in batches, and what comes of it
 // failback_superseded.cc   registrations that a later incarnation holds
 // failback_local_sessions.cc  whether clients on this machine are alive
 // failback_subscriptions.cc   watches and their local subscribers
 // failback_list.cc         listings
+// failback_carried.cc      the registrations that it carries, and how far each has come
 // failback_journal.cc      what survives the process
 // failback_operator.cc     what an operator sees and does; drain
 // failback_statistics.cc   what is counted
@@ -453,6 +454,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void Emit(IntentEvent::Kind kind, const Record& record, const absl::Status& status,
             Effects* effects, bool refused = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // --- Sending (failback_sending.cc).
   // Sends what is queued, as long as there is room for calls.
   void Pump();
   enum class Next { kCall, kAgain, kIdle };
@@ -486,6 +488,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // All of them are tried again after a while.
   void ArmSuperseded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // --- The upstream's session (failback_upstream.cc).
   void OnSessionChange();
   // The upstream keeps the incarnation that this agent had for another caller.
   void TakeIncarnation(const UpstreamSession::State& state, Effects* effects)
@@ -514,7 +517,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   // The session `serial` is a new one: what lay in those before went with them.
   void ForgetHeldBefore(uint64_t serial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // --- Local sessions (failback_core.cc).
+  // --- Local sessions (failback_local_sessions.cc).
   LocalSession* NewSession(const OpenSessionRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LocalSession* FindSession(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RenewSession(LocalSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -597,7 +600,8 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   IntentJournal::Intent ToIntent(const Record& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What checked intents stand in for, and a local session had stated, ends with that session.
   void EndBeforeChecks(uint64_t session_serial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The desired state of `record` is to survive; it is not sent before it does.
+  // The desired state of `record` is to survive. It is not sent before its write was tried, and is
+  // sent also when that failed.
   void Persist(const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(Record* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Answers `reply` once all that was persisted so far is durable.

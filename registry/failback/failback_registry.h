@@ -159,7 +159,8 @@ class FailbackRegistry final : public Registry {
     Random random;
     // Optional. A folder of this registry's own, created if it is not there, where intents and the
     // last known sets survive the process. A second process that uses it is refused. Intents are
-    // answered, and sent, when they are written.
+    // answered when they are written, and sent when their write was tried: a journal that cannot be
+    // written delays nothing but the answer.
     std::string state_dir;
     // With `state_dir`: intents survive a power cut too, for a sync of the disk per group of them.
     bool full_sync = false;

@@ -1,8 +1,9 @@
 // The stages of a record of FailbackRegistry, and lists of the records in one stage.
 //
 // A record has exactly one stage: where its intent is on its way to the registry. The diagram in
-// docs/design.md shows them with the arrows that MayFollow() allows. The call in flight is a second
-// axis and not a stage: it may be of an older intent than the one that the record holds now.
+// docs/design.md draws the way of most; MayFollow() has every arrow. The call in flight, which the
+// diagram draws too, is a second axis and not a stage: it may be of an older intent than the one
+// that the record holds now.
 //
 //   kHeldBack   not to be sent: its write to the journal was not tried yet, or the registry has not
 //               said yet what it holds of a journal that was put back, or the agent drains
