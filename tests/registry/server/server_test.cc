@@ -388,10 +388,9 @@ TEST_F(ServerTest, ASlowSubscriberIsConflatedAndSlowsNobody) {
   const auto fast_source = fake_.WaitForSubscription(1);
   ASSERT_TRUE(slow_source != nullptr && fast_source != nullptr);
 
-  const auto push = [&](SubscribeResponse message) {
-    const auto event = std::make_shared<const SubscribeResponse>(std::move(message));
-    EXPECT_TRUE(slow_source->Push(event));
-    EXPECT_TRUE(fast_source->Push(event));
+  const auto push = [&](const SubscribeResponse& message) {
+    EXPECT_TRUE(slow_source->Push(message));
+    EXPECT_TRUE(fast_source->Push(message));
   };
   push(Snapshot(1));
   for (int i = 1; i <= kChanges; ++i) {
@@ -404,7 +403,7 @@ TEST_F(ServerTest, ASlowSubscriberIsConflatedAndSlowsNobody) {
     instance->mutable_key()->set_instance_id(absl::StrCat("i", i % 10));
     instance->set_port(i);
     (*instance->mutable_metadata())["padding"] = std::string(16000, 'x');
-    push(std::move(delta));
+    push(delta);
     // The fast one keeps up: nothing of the slow one's is in its way.
     if (i % 100 == 0) {
       const absl::Time deadline = absl::Now() + kProcessTimeout;
