@@ -114,6 +114,8 @@ void StoreRegistry::Submit(Operation operation) {
     return;
   }
   absl::Status refused;
+  bool queued_here = false;
+  bool turn = false;
   {
     MutexLock lock(&queue_mu_);
     const int64_t queued = queue_ == nullptr ? 0 : queue_->intents;
@@ -126,10 +128,12 @@ void StoreRegistry::Submit(Operation operation) {
     } else {
       if (queue_ == nullptr) queue_ = std::make_unique<Group>();
       queue_->Add(std::move(operation));
-      if (!committing_) queued_.Signal();
-      return;
+      queued_here = true;
+      turn = WantsTurn();
     }
   }
+  if (turn) ScheduleTurn();
+  if (queued_here) return;
   if (!refused.ok()) return std::move(operation).Fail(refused);
   Group group;
   group.Add(std::move(operation));
@@ -143,27 +147,31 @@ template void StoreRegistry::Submit(Marking);
 template void StoreRegistry::Submit(Purging);
 template void StoreRegistry::Submit(Probing);
 
-void StoreRegistry::CommitLoop() {
-  for (;;) {
-    std::unique_ptr<Group> group;
-    {
-      MutexLock lock(&queue_mu_);
-      while (((queue_ == nullptr && !upkeep_) || committing_) && !stopping_) {
-        queued_.Wait(&queue_mu_);
-      }
-      if (stopping_) return;
-      committing_ = true;
-      if (!upkeep_) {
-        group = std::move(queue_);
-        queue_ = group->SplitOff();
-      }
+bool StoreRegistry::WantsTurn() {
+  if (scheduled_ || committing_ || stopping_ || (queue_ == nullptr && !upkeep_)) return false;
+  return scheduled_ = true;
+}
+
+void StoreRegistry::ScheduleTurn() {
+  committer_->Execute([this] { CommitTurn(); });
+}
+
+// Upkeep, or what has queued up; what is left then gets a turn of its own.
+void StoreRegistry::CommitTurn() {
+  std::unique_ptr<Group> group;
+  {
+    MutexLock lock(&queue_mu_);
+    scheduled_ = false;
+    // A caller that commits meanwhile schedules the next turn.
+    if (committing_ || stopping_ || (queue_ == nullptr && !upkeep_)) return;
+    committing_ = true;
+    if (!upkeep_) {
+      group = std::move(queue_);
+      queue_ = group->SplitOff();
     }
-    if (group == nullptr) {
-      Upkeep();
-      continue;
-    }
-    CommitInTurn(std::move(*group));
   }
+  if (group == nullptr) return Upkeep();
+  CommitInTurn(std::move(*group));
 }
 
 void StoreRegistry::CommitInTurn(Group group) {
@@ -171,12 +179,7 @@ void StoreRegistry::CommitInTurn(Group group) {
   {
     // Before callers are answered: their next call may be alone again.
     bool upkeep = false;
-    const absl::Cleanup turn_is_over = [this, &upkeep] {
-      MutexLock lock(&queue_mu_);
-      committing_ = false;
-      if (upkeep) upkeep_ = true;
-      if (queue_ != nullptr || upkeep_) queued_.Signal();
-    };
+    const absl::Cleanup turn_is_over = [this, &upkeep] { EndTurn(upkeep); };
     MutexLock writer(&writer_mu_);
     CommitGroup(std::move(group), &aftermath);
     upkeep = storage_->wants_upkeep();
@@ -187,10 +190,21 @@ void StoreRegistry::CommitInTurn(Group group) {
   Compare(*aftermath.due());
 }
 
+void StoreRegistry::EndTurn(bool upkeep) {
+  bool turn = false;
+  {
+    MutexLock lock(&queue_mu_);
+    committing_ = false;
+    upkeep_ = upkeep;
+    turn = WantsTurn();
+  }
+  if (turn) ScheduleTurn();
+}
+
 void StoreRegistry::Compare(const SubscriptionHub::Due& due) {
   for (const auto& topic : due) {
     if (!inline_) {
-      CompareLater(comparers_.get(), topic);
+      CompareLater(topic);
       continue;
     }
     while (CompareOnce(topic)) {
@@ -199,10 +213,9 @@ void StoreRegistry::Compare(const SubscriptionHub::Due& due) {
 }
 
 // As a task after each turn, behind those of others: a service with many filters holds up no other.
-void StoreRegistry::CompareLater(ThreadPool* comparers,
-                                 std::shared_ptr<SubscriptionHub::Topic> topic) {
-  comparers->Execute([this, comparers, topic = std::move(topic)]() mutable {
-    if (CompareOnce(topic)) CompareLater(comparers, std::move(topic));
+void StoreRegistry::CompareLater(std::shared_ptr<SubscriptionHub::Topic> topic) {
+  comparers_->Execute([this, topic = std::move(topic)]() mutable {
+    if (CompareOnce(topic)) CompareLater(std::move(topic));
   });
 }
 
@@ -214,15 +227,13 @@ bool StoreRegistry::CompareOnce(const std::shared_ptr<SubscriptionHub::Topic>& t
   return more;
 }
 
-// On the store's own thread, which has set committing_.
+// In a turn, which it ends.
 void StoreRegistry::Upkeep() {
   {
     MutexLock writer(&writer_mu_);
     storage_->Upkeep();
   }
-  MutexLock lock(&queue_mu_);
-  upkeep_ = false;
-  committing_ = false;
+  EndTurn(/*upkeep=*/false);
 }
 
 // What has become of the operations of a group, each in the order of its kind.

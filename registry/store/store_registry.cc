@@ -1,6 +1,7 @@
 #include "registry/store/store_registry.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -48,6 +49,7 @@ absl::StatusOr<std::unique_ptr<StoreRegistry>> StoreRegistry::Open(Options optio
     sqlite.path = uri.substr(sizeof(kSqliteScheme) - 1);
     sqlite.durability = options.durability;
     sqlite.checkpoint_pages = options.checkpoint_pages;
+    sqlite.executor = options.executor;
     auto opened = SqliteStorage::Open(std::move(sqlite));
     if (!opened.ok()) return opened.status();
     storage = *std::move(opened);
@@ -117,9 +119,9 @@ absl::Status StoreRegistry::Start() {
   for (const auto& [id, ttl_ms] : sessions) leases_->Grant(id, absl::Milliseconds(ttl_ms));
   if (!inline_) {
     // Half of the processors, as for bulk: they leave room for those that serve the connections.
-    comparers_ = std::make_unique<ThreadPool>(
-        std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2));
-    committer_ = std::thread([this] { CommitLoop(); });
+    comparers_ = std::make_unique<TaskScope>(
+        options_.executor, std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2));
+    committer_ = std::make_unique<TaskScope>(options_.executor, 1);
   }
   return absl::OkStatus();
 }
@@ -130,9 +132,8 @@ StoreRegistry::~StoreRegistry() {
     MutexLock lock(&queue_mu_);
     stopping_ = true;
     left = std::move(queue_);
-    queued_.SignalAll();
   }
-  if (committer_.joinable()) committer_.join();
+  if (committer_ != nullptr) committer_->Close();
   leases_->Stop();
   Timeout purge, probe, held_look;
   {
@@ -151,7 +152,7 @@ StoreRegistry::~StoreRegistry() {
     hub_->EndAll(RegistryGone(), &deliveries);
     SubscriptionHub::Deliver(deliveries);
   }
-  comparers_.reset();  // without followers there is nothing to compare
+  if (comparers_ != nullptr) comparers_->Close();  // without followers there is nothing to compare
 }
 
 Moment StoreRegistry::Now() const {

@@ -45,7 +45,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -66,6 +65,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "retry/histogram.h"
 #include "retry/mutex.h"
+#include "retry/task_scope.h"
 
 namespace failback {
 
@@ -125,6 +125,11 @@ class StoreRegistry final : public Registry {
 
     // Commit on the calling thread even when the store waits for a disk: for tests and tools.
     bool commit_inline = false;
+
+    // Where groups are committed, changes compared with filters, and an SQLite store's log folded
+    // into its file; it runs tasks after Execute, not within, and outlives the registry. nullptr:
+    // threads of the registry's own.
+    Executor* executor = nullptr;
 
     SubscriptionHub::Options subscriptions;
   };
@@ -245,7 +250,12 @@ class StoreRegistry final : public Registry {
   void Submit(Operation operation);
   template <typename Operation>
   bool MayCommitHere(const Operation& operation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mu_);
-  void CommitLoop();
+  // Whether CommitTurn is to be scheduled, which the caller then does without the lock.
+  bool WantsTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mu_);
+  void ScheduleTurn();
+  void CommitTurn();
+  // `upkeep`: the storage wants it.
+  void EndTurn(bool upkeep);
   // By the thread that has set committing_.
   void CommitInTurn(Group group);
   void Upkeep();
@@ -264,7 +274,7 @@ class StoreRegistry final : public Registry {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   // Notifies those who follow what is due with a filter.
   void Compare(const SubscriptionHub::Due& due);
-  void CompareLater(ThreadPool* comparers, std::shared_ptr<SubscriptionHub::Topic> topic);
+  void CompareLater(std::shared_ptr<SubscriptionHub::Topic> topic);
   bool CompareOnce(const std::shared_ptr<SubscriptionHub::Topic>& topic);
   // For the hub, which may be locked: mu_ is taken after its lock.
   SubscriptionHub::Present Present(const std::string& topic) const;
@@ -317,11 +327,11 @@ class StoreRegistry final : public Registry {
   std::unique_ptr<State> state_;
 
   Mutex queue_mu_;
-  CondVar queued_;
   std::unique_ptr<Group> queue_ ABSL_GUARDED_BY(queue_mu_);
   // A thread commits what it has taken; others queue up.
   bool committing_ ABSL_GUARDED_BY(queue_mu_) = false;
-  bool upkeep_ ABSL_GUARDED_BY(queue_mu_) = false;  // the storage wants it
+  bool scheduled_ ABSL_GUARDED_BY(queue_mu_) = false;  // CommitTurn is
+  bool upkeep_ ABSL_GUARDED_BY(queue_mu_) = false;     // the storage wants it
   bool stopping_ ABSL_GUARDED_BY(queue_mu_) = false;
 
   Mutex timeouts_mu_;
@@ -342,9 +352,9 @@ class StoreRegistry final : public Registry {
 
   std::unique_ptr<Leases> leases_;
   AgentReports agent_reports_;
-  std::thread committer_;
-  // Compare changes with filters; null when the caller's thread commits.
-  std::unique_ptr<ThreadPool> comparers_;
+  // Both null when the caller's thread commits.
+  std::unique_ptr<TaskScope> committer_;
+  std::unique_ptr<TaskScope> comparers_;  // of changes with filters
 };
 
 }  // namespace failback

@@ -5,20 +5,13 @@
 namespace failback {
 
 SqliteCheckpointer::SqliteCheckpointer(SqliteDatabase* writer,
-                                       std::unique_ptr<SqliteDatabase> beside, int64_t pages)
+                                       std::unique_ptr<SqliteDatabase> beside, int64_t pages,
+                                       Executor* executor)
     : begin_(pages), log_(&writer->log()), beside_(std::move(beside)), act_at_(pages) {
-  if (beside_ != nullptr) thread_ = std::thread([this] { Run(); });
+  if (beside_ != nullptr) passes_ = std::make_unique<TaskScope>(executor, 1);
 }
 
-SqliteCheckpointer::~SqliteCheckpointer() {
-  if (!thread_.joinable()) return;
-  {
-    MutexLock lock(&mu_);
-    stopping_ = true;
-  }
-  changed_.SignalAll();
-  thread_.join();
-}
+SqliteCheckpointer::~SqliteCheckpointer() = default;
 
 void SqliteCheckpointer::AfterCommit() {
   const int64_t pages = log_->pages();
@@ -28,21 +21,28 @@ void SqliteCheckpointer::AfterCommit() {
     act_at_ = begin_;
   }
   pages_ = pages;
-  if (wants_finish_ || pages < act_at_) return;
+  if (wants_finish_ || pages < act_at_ || !BeginPass()) return;
+  passes_->Execute([this] { Pass(); });
+}
+
+// Whether a pass is due, which then counts as under way.
+bool SqliteCheckpointer::BeginPass() {
   MutexLock lock(&mu_);
-  if (passing_) return;
+  if (passing_) return false;
   // After a pass that leaves nothing the log starts over by itself.
   if (std::exchange(passed_, false) && pass_turn_ == turn_) {
-    if (pass_folded_ <= folded_) return TryLater();  // a reader needs the rest
+    if (pass_folded_ <= folded_) {  // a reader needs the rest
+      TryLater();
+      return false;
+    }
     folded_ = pass_folded_;
   }
-  if (beside_ == nullptr || pages - folded_ <= begin_ / 10 || pages >= 4 * begin_) {
+  if (beside_ == nullptr || pages_ - folded_ <= begin_ / 10 || pages_ >= 4 * begin_) {
     wants_finish_ = true;
-    return;
+    return false;
   }
   pass_turn_ = turn_;
-  passing_ = true;
-  changed_.SignalAll();
+  return passing_ = true;
 }
 
 void SqliteCheckpointer::Finish() {
@@ -52,19 +52,12 @@ void SqliteCheckpointer::Finish() {
   TryLater();
 }
 
-void SqliteCheckpointer::Run() {
+void SqliteCheckpointer::Pass() {
+  const int64_t folded = FoldLog(beside_->handle());
   MutexLock lock(&mu_);
-  for (;;) {
-    while (!passing_ && !stopping_) changed_.Wait(&mu_);
-    if (stopping_) return;
-    mu_.Unlock();
-    const int64_t folded = FoldLog(beside_->handle());
-    mu_.Lock();
-    pass_folded_ = folded;
-    passed_ = true;
-    passing_ = false;
-    changed_.SignalAll();
-  }
+  pass_folded_ = folded;
+  passed_ = true;
+  passing_ = false;
 }
 
 }  // namespace failback

@@ -2,8 +2,8 @@
 //
 // A checkpoint of 16 MB takes tens of milliseconds, half of them for copying and half for the
 // device; made by the connection that writes, it holds up every commit for as long. Here a second
-// connection makes it, on a thread of its own, and commits append to the log meanwhile. The log can
-// start over only when all of it is in the database, which a pass beside commits never quite
+// connection makes it, as a task of an executor, and commits append to the log meanwhile. The log
+// can start over only when all of it is in the database, which a pass beside commits never quite
 // reaches: so each pass has less to do than the one before, and the last few pages are the writer's
 // to fold in between two commits, which takes about as long as one of them.
 //
@@ -11,11 +11,13 @@
 // commit makes the log start over under a pass. Up to version 3.51.2, SQLite may forget what such a
 // commit wrote (https://sqlite.org/wal.html#walresetbug).
 //
-//   SqliteCheckpointer checkpointer(writer, std::move(beside), 4000);  // goes before the writer
+//   SqliteCheckpointer checkpointer(writer, std::move(beside), 4000, executor);
 //   ... a commit ...
-//   checkpointer.AfterCommit();                                        // may begin a pass
+//   checkpointer.AfterCommit();  // may begin a pass
 //   ... answer ...
 //   if (checkpointer.wants_finish()) checkpointer.Finish();
+//
+// It goes before the writer does.
 //
 // Thread safety: that of the writer's connection.
 
@@ -24,22 +26,25 @@
 
 #include <cstdint>
 #include <memory>
-#include <thread>
 
 #include "registry/store/sqlite/sqlite_database.h"
+#include "retry/executor.h"
 #include "retry/mutex.h"
+#include "retry/task_scope.h"
 
 namespace failback {
 
 class SqliteCheckpointer {
  public:
   // `writer` has its log attached. `beside` is another connection to the same file, which has read
-  // something and has no other user; without one everything is left for Finish.
+  // something and has no other user; without one everything is left for Finish. Passes run on
+  // `executor`, and without one on a thread of their own.
   //
   // The log is folded in when it has `pages` or more. Finish has a tenth of that to do at most,
   // unless passes fall so far behind the commits that the log has four times as many.
-  SqliteCheckpointer(SqliteDatabase* writer, std::unique_ptr<SqliteDatabase> beside, int64_t pages);
-  // Waits for the pass under way.
+  SqliteCheckpointer(SqliteDatabase* writer, std::unique_ptr<SqliteDatabase> beside, int64_t pages,
+                     Executor* executor = nullptr);
+  // Waits for the pass under way; one that has not begun never does.
   ~SqliteCheckpointer();
   SqliteCheckpointer(const SqliteCheckpointer&) = delete;
   SqliteCheckpointer& operator=(const SqliteCheckpointer&) = delete;
@@ -54,8 +59,8 @@ class SqliteCheckpointer {
   void Finish();
 
  private:
-  friend class SqliteCheckpointerPeer;  // of the tests
-  void Run();
+  bool BeginPass();
+  void Pass();
   // To look at the log again when it has grown by a quarter of what it may have.
   void TryLater() { act_at_ = pages_ + begin_ / 4; }
 
@@ -71,13 +76,12 @@ class SqliteCheckpointer {
   bool wants_finish_ = false;
 
   Mutex mu_;
-  CondVar changed_;
-  bool passing_ ABSL_GUARDED_BY(mu_) = false;
-  bool passed_ ABSL_GUARDED_BY(mu_) = false;  // and the result has not been taken
+  bool passing_ ABSL_GUARDED_BY(mu_) = false;  // or about to
+  bool passed_ ABSL_GUARDED_BY(mu_) = false;   // and the result has not been taken
   int64_t pass_turn_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t pass_folded_ ABSL_GUARDED_BY(mu_) = 0;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;
+
+  std::unique_ptr<TaskScope> passes_;  // null without `beside_`, before which it goes
 };
 
 }  // namespace failback

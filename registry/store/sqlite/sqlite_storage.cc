@@ -143,8 +143,9 @@ absl::Status SqliteStorage::OpenDatabase() {
     Log(LogLevel::kWarning, "checkpoints of the store will hold up its commits",
         {{"store", options_.path}, {"error", std::string(beside.status().message())}});
   }
-  checkpointer_ = std::make_unique<SqliteCheckpointer>(
-      db_.get(), beside.ok() ? *std::move(beside) : nullptr, options_.checkpoint_pages);
+  checkpointer_ =
+      std::make_unique<SqliteCheckpointer>(db_.get(), beside.ok() ? *std::move(beside) : nullptr,
+                                           options_.checkpoint_pages, options_.executor);
   return absl::OkStatus();
 }
 

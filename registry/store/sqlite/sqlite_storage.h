@@ -40,6 +40,7 @@
 #include "registry/store/sqlite/sqlite_schema.h"
 #include "registry/store/sqlite/storage.h"
 #include "registry/store/sqlite/store_mark.h"
+#include "retry/executor.h"
 
 namespace failback {
 
@@ -60,6 +61,9 @@ class SqliteStorage final : public Storage {
     int64_t checkpoint_pages = 4000;  // of 4 KiB, before the log is folded into the file
     // Names this start of the machine; empty: as the kernel says.
     std::string boot_id;
+    // Where the log is folded into the file beside commits; outlives the storage. nullptr: a
+    // thread of its own.
+    Executor* executor = nullptr;
   };
 
   // Creates the file if there is none. Errors, each one line that names the path:

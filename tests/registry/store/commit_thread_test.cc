@@ -19,6 +19,7 @@
 #include "retry/simulated_clock.h"
 #include "tests/registry/registry_calls.h"
 #include "tests/registry/store/fake_storage.h"
+#include "tests/util/fake_executor.h"
 
 namespace failback {
 namespace {
@@ -83,7 +84,8 @@ class FakeDisk : public FakeStorage {
 
 class CommitThreadTest : public ::testing::Test {
  protected:
-  void Open(absl::Duration write_time, absl::Duration quick_write = absl::Milliseconds(1)) {
+  void Open(absl::Duration write_time, absl::Duration quick_write = absl::Milliseconds(1),
+            Executor* executor = nullptr) {
     control_.clock = &clock_;
     control_.write_time = write_time;
     HashedWheelTimer::Options timer;
@@ -93,8 +95,10 @@ class CommitThreadTest : public ::testing::Test {
     options.timer = timer_.get();
     options.default_ttl = absl::Hours(1);
     options.quick_write = quick_write;
+    options.executor = executor;
     registry_ =
         StoreRegistry::OpenOn(options, std::make_unique<FakeDisk>(&rows_, &control_)).value();
+    if (executor != nullptr) return;
     OpenSessionRequest open;
     open.set_incarnation("a");
     session_ = CallAndWait(*registry_, &Registry::OpenSession, open)->session_id();
@@ -261,6 +265,54 @@ TEST_F(CommitThreadTest, CallsFromCallbacksDoNotNest) {
   ASSERT_TRUE(done.Wait());
   registry_.reset();  // the callbacks have returned
   EXPECT_EQ(deepest, 1);
+}
+
+// On an executor of the caller's: nothing happens before it runs a task, and then on its thread.
+TEST_F(CommitThreadTest, AnExecutorOfTheCallersCommits) {
+  FakeExecutor executor;
+  Open(absl::Microseconds(0), absl::ZeroDuration(), &executor);
+  OpenSessionRequest open;
+  open.set_incarnation("a");
+  registry_->OpenSession(open,
+                         [&](const auto& response) { session_ = response.value().session_id(); });
+  EXPECT_EQ(session_, "");
+  EXPECT_TRUE(executor.RunOne());
+  ASSERT_NE(session_, "");
+
+  std::vector<uint64_t> revisions;
+  const auto note = [&](const auto& response) { revisions.push_back(response->revision()); };
+  for (int i = 0; i < 3; ++i) registry_->Register(Request(), note);
+  EXPECT_EQ(executor.waiting(), 1u) << "they share a turn";
+  EXPECT_THAT(revisions, ::testing::IsEmpty());
+  EXPECT_TRUE(executor.RunOne());
+  EXPECT_THAT(revisions, ::testing::ElementsAre(1, 1, 1));
+  EXPECT_THAT(control_.writers, ::testing::Each(std::this_thread::get_id()));
+
+  control_.wants_upkeep = true;
+  Event upkeep;
+  Event answered;
+  answered.Notify();
+  control_.upkeep = &upkeep;
+  control_.answered = &answered;
+  registry_->Register(Request(), note);
+  EXPECT_TRUE(executor.RunOne());
+  EXPECT_EQ(revisions.size(), 4u);
+  EXPECT_FALSE(upkeep.HasBeenNotified());
+  EXPECT_EQ(executor.RunAll(), 1);
+  EXPECT_TRUE(upkeep.HasBeenNotified());
+}
+
+TEST_F(CommitThreadTest, WhatItsExecutorHasNotBegunIsAnsweredAtTheEnd) {
+  FakeExecutor executor;
+  Open(absl::Microseconds(0), absl::ZeroDuration(), &executor);
+  absl::Status status;
+  OpenSessionRequest open;
+  open.set_incarnation("a");
+  registry_->OpenSession(open, [&](const auto& response) { status = response.status(); });
+  registry_.reset();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(executor.RunAll(), 1);
+  EXPECT_THAT(control_.writers, ::testing::IsEmpty());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,21 +15,15 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "registry/store/sqlite/sqlite_database.h"
+#include "retry/executor.h"
 #include "retry/mutex.h"
 #include "tests/registry/store/files.h"
+#include "tests/util/fake_executor.h"
 #include "tests/util/process.h"
 #include "tests/util/seeded_random.h"
 
 namespace failback {
 
-class SqliteCheckpointerPeer {
- public:
-  // Returns when no pass is under way.
-  static void WaitForPass(SqliteCheckpointer* checkpointer) {
-    MutexLock lock(&checkpointer->mu_);
-    while (checkpointer->passing_) checkpointer->changed_.Wait(&checkpointer->mu_);
-  }
-};
 namespace {
 
 constexpr int64_t kPages = 40;
@@ -105,8 +100,14 @@ class SqliteCheckpointerTest : public ::testing::Test {
     stuck = &stuck_;
     writer_ = Connect(path_);
     writer_->AttachLog(/*keep_room=*/true);
-    checkpointer_ = std::make_unique<SqliteCheckpointer>(writer_.get(),
-                                                         beside ? Connect(path_) : nullptr, kPages);
+    checkpointer_ = std::make_unique<SqliteCheckpointer>(
+        writer_.get(), beside ? Connect(path_) : nullptr, kPages, &passes_);
+  }
+  // Returns when no pass is under way.
+  void WaitForPass() {
+    std::promise<void> passed;
+    passes_.Execute([&] { passed.set_value(); });
+    passed.get_future().wait();
   }
 
   // A commit of `pages` and a little.
@@ -129,7 +130,7 @@ class SqliteCheckpointerTest : public ::testing::Test {
   void EndPass(int commits) {
     for (int i = 0; i < commits; ++i) Add();
     stuck_.Release();
-    SqliteCheckpointerPeer::WaitForPass(checkpointer_.get());
+    WaitForPass();
   }
   void FinishAndBeginAnew() {
     checkpointer_->Finish();
@@ -152,6 +153,7 @@ class SqliteCheckpointerTest : public ::testing::Test {
   const TempDir dir_;
   const std::string path_ = dir_.File("n.db");
   Stuck stuck_;
+  ThreadPool passes_{1};
   std::unique_ptr<SqliteDatabase> writer_;
   std::unique_ptr<SqliteCheckpointer> checkpointer_;
   int64_t count_ = 0;
@@ -193,7 +195,7 @@ TEST_F(SqliteCheckpointerTest, APassThatMeetsNoCommitLeavesNothing) {
     Add();
     ASSERT_FALSE(checkpointer_->wants_finish());
   }
-  SqliteCheckpointerPeer::WaitForPass(checkpointer_.get());
+  WaitForPass();
   ExpectWhole(path_, count_);
 }
 
@@ -264,7 +266,7 @@ TEST_F(SqliteCheckpointerTest, WhatAReaderNeedsStaysInTheLog) {
   while (!checkpointer_->wants_finish() && writer_->log().pages() > 3) {
     Add();
     ASSERT_LT(writer_->log().pages(), 30 * kPages);
-    SqliteCheckpointerPeer::WaitForPass(checkpointer_.get());
+    WaitForPass();
   }
   ExpectWhole(path_, count_);
 }
@@ -283,6 +285,20 @@ TEST_F(SqliteCheckpointerTest, ItsEndWaitsForThePassUnderWay) {
   releaser.join();
   writer_.reset();
   EXPECT_EQ(SizeOf(path_ + "-wal"), -1) << "a connection was left";
+  ExpectWhole(path_, count_);
+}
+
+TEST_F(SqliteCheckpointerTest, APassThatHasNotBegunAtItsEndNeverDoes) {
+  FakeExecutor executor;
+  writer_ = Connect(path_);
+  writer_->AttachLog(/*keep_room=*/true);
+  checkpointer_ =
+      std::make_unique<SqliteCheckpointer>(writer_.get(), Connect(path_), kPages, &executor);
+  while (executor.waiting() == 0) Add();
+  checkpointer_.reset();
+  EXPECT_EQ(executor.RunAll(), 1);
+  EXPECT_GE(SizeOf(path_ + "-wal"), kPages * 4096) << "it was folded in";
+  writer_.reset();
   ExpectWhole(path_, count_);
 }
 
@@ -315,7 +331,7 @@ TEST_F(SqliteCheckpointerTest, NothingIsLostHoweverTheyMeet) {
     if (checkpointer_->wants_finish()) checkpointer_->Finish();
     Add();
     ASSERT_LT(count_, 4000);
-    SqliteCheckpointerPeer::WaitForPass(checkpointer_.get());
+    WaitForPass();
   }
   checkpointer_.reset();
   CopyFile(path_, dir_.File("copy.db"));
