@@ -10,9 +10,12 @@
 #ifndef FAILBACK_REGISTRY_BASE_FILE_LOCK_H_
 #define FAILBACK_REGISTRY_BASE_FILE_LOCK_H_
 
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "registry/base/disk.h"
 
 namespace failback {
 
@@ -20,17 +23,13 @@ class FileLock {
  public:
   // Creates the file if needed. FAILED_PRECONDITION when another process (or another FileLock of
   // this one) holds the lock, INVALID_ARGUMENT when the file cannot be created, or is a link to
-  // another; the message names the path.
-  static absl::StatusOr<FileLock> Acquire(const std::string& path);
-
-  FileLock(FileLock&& other) noexcept;
-  FileLock& operator=(FileLock&& other) noexcept;
-  ~FileLock();
+  // another, UNAVAILABLE when it cannot be now (MayPass); the message names the path.
+  static absl::StatusOr<FileLock> Acquire(const std::string& path, Disk* disk = Disk::Real());
 
  private:
-  explicit FileLock(int fd) : fd_(fd) {}
+  explicit FileLock(std::unique_ptr<DiskFile> file) : file_(std::move(file)) {}
 
-  int fd_ = -1;
+  std::unique_ptr<DiskFile> file_;
 };
 
 }  // namespace failback

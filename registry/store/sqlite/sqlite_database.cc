@@ -3,7 +3,6 @@
 #include <sqlite3.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -25,23 +24,6 @@ int OpenFlags(SqliteDatabase::Mode mode) {
       return SQLITE_OPEN_READONLY;
   }
   return SQLITE_OPEN_READONLY;
-}
-
-// Whether what cannot be opened now may be later: the process or the machine is short of something.
-bool MayPass(int error) {
-  switch (error) {
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-    case ENOSPC:
-    case EDQUOT:
-    case EIO:
-    case EINTR:
-    case ESTALE:
-      return true;
-    default:
-      return false;
-  }
 }
 
 // The code in what a check of the structure says of a page that it could not read, "…: unable to
@@ -95,19 +77,20 @@ std::string_view SqliteStatement::Bytes(int column) const {
 }
 
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::string& path,
-                                                                     Mode mode, const char* kind) {
+                                                                     Mode mode, const char* kind,
+                                                                     Disk* disk) {
   sqlite3* db = nullptr;
   const int code =
-      sqlite3_open_v2(path.c_str(), &db, OpenFlags(mode) | SQLITE_OPEN_NOMUTEX, nullptr);
-  std::unique_ptr<SqliteDatabase> database(new SqliteDatabase(path, db, kind));
+      sqlite3_open_v2(path.c_str(), &db, OpenFlags(mode) | SQLITE_OPEN_NOMUTEX, disk->sqlite_vfs());
+  std::unique_ptr<SqliteDatabase> database(new SqliteDatabase(path, db, kind, disk));
   if (code != SQLITE_OK) return database->Error(code);
   sqlite3_extended_result_codes(db, 1);
   sqlite3_busy_timeout(db, kBusyTimeoutMs);
   return database;
 }
 
-SqliteDatabase::SqliteDatabase(std::string path, sqlite3* db, const char* kind)
-    : path_(std::move(path)), db_(db), kind_(kind) {}
+SqliteDatabase::SqliteDatabase(std::string path, sqlite3* db, const char* kind, Disk* disk)
+    : path_(std::move(path)), db_(db), kind_(kind), disk_(disk) {}
 
 SqliteDatabase::~SqliteDatabase() {
   begin_.reset();

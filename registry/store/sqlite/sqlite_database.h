@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "registry/base/disk.h"
 #include "registry/store/sqlite/sqlite_log.h"
 
 struct sqlite3;
@@ -67,9 +68,10 @@ class SqliteDatabase {
     kReadOnly,   // likewise
   };
 
-  // `kind` says in errors what the file is.
+  // `kind` says in errors what the file is. `disk` outlives the connection.
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(const std::string& path, Mode mode,
-                                                              const char* kind = "store");
+                                                              const char* kind = "store",
+                                                              Disk* disk = Disk::Real());
   ~SqliteDatabase();
   SqliteDatabase(const SqliteDatabase&) = delete;
   SqliteDatabase& operator=(const SqliteDatabase&) = delete;
@@ -87,7 +89,7 @@ class SqliteDatabase {
   absl::Status CheckStructure(const char* check);
 
   // The log of this connection, which is SQLite's own business until it is attached.
-  void AttachLog(bool keep_room) { log_.Attach(db_, keep_room); }
+  void AttachLog(bool keep_room) { log_.Attach(db_, keep_room, disk_); }
   SqliteLog& log() { return log_; }
 
   // Runs `work`, which returns a status, in a transaction that writes; on an error nothing stays.
@@ -108,7 +110,7 @@ class SqliteDatabase {
   int last_error() const;
 
  private:
-  SqliteDatabase(std::string path, sqlite3* db, const char* kind);
+  SqliteDatabase(std::string path, sqlite3* db, const char* kind, Disk* disk);
   absl::Status Begin();
   absl::Status Commit();
   // Runs `sql`, prepared at the first use and kept in `statement`.
@@ -118,6 +120,7 @@ class SqliteDatabase {
   const std::string path_;
   sqlite3* const db_;
   const char* const kind_;
+  Disk* const disk_;
   SqliteLog log_;
   std::unique_ptr<SqliteStatement> begin_;
   std::unique_ptr<SqliteStatement> commit_;

@@ -1,7 +1,6 @@
 #include "registry/store/sqlite/sqlite_log.h"
 
 #include <sqlite3.h>
-#include <sys/statvfs.h>
 
 #include <limits>
 #include <string>
@@ -20,10 +19,9 @@ constexpr int64_t kStep = 1 << 20;
 constexpr int kPiece = 1 << 16;
 
 // Whether a step more leaves the disk of `file` some room for what is no zeros.
-bool HasSpace(const char* file) {
-  struct statvfs disk;
-  if (file == nullptr || statvfs(file, &disk) != 0) return true;
-  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize) >= 16 * kStep;
+bool HasSpace(const char* file, Disk* disk) {
+  const int64_t free = file == nullptr ? -1 : disk->FreeBytes(file);
+  return free < 0 || free >= 16 * kStep;
 }
 
 // What a pragma without argument answers; empty when it does not.
@@ -48,10 +46,11 @@ int64_t FoldLog(sqlite3* db) {
   return code == SQLITE_OK ? folded : -1;
 }
 
-void SqliteLog::Attach(sqlite3* db, bool keep_room) {
+void SqliteLog::Attach(sqlite3* db, bool keep_room, Disk* disk) {
   // In other modes the journal is another file, with rules of its own.
   if (Ask(db, "PRAGMA journal_mode") != "wal") return;
   db_ = db;
+  disk_ = disk;
   if (!keep_room || !absl::SimpleAtoi(Ask(db, "PRAGMA page_size"), &page_size_)) page_size_ = 0;
   sqlite3_wal_hook(db, &OnCommit, this);
 }
@@ -76,7 +75,7 @@ void SqliteLog::Reserve() {
   if (log->pMethods->xFileSize(log, &size) != SQLITE_OK) return;
   size_ = size;
   if (size_ >= wanted) return;
-  if (!HasSpace(sqlite3_db_filename(db_, "main"))) {
+  if (!HasSpace(sqlite3_db_filename(db_, "main"), disk_)) {
     size_ = wanted + kStep;  // asked again when the log has grown by as much
     return;
   }

@@ -27,6 +27,8 @@
 
 #include <cstdint>
 
+#include "registry/base/disk.h"
+
 struct sqlite3;
 
 namespace failback {
@@ -42,8 +44,8 @@ class SqliteLog {
   SqliteLog& operator=(const SqliteLog&) = delete;
 
   // Takes the log over from SQLite, whose automatic checkpoints end with it. Does nothing, and
-  // nothing else here does then, unless `db` is in WAL mode.
-  void Attach(sqlite3* db, bool keep_room);
+  // nothing else here does then, unless `db` is in WAL mode. `disk` is the one of its file.
+  void Attach(sqlite3* db, bool keep_room, Disk* disk = Disk::Real());
 
   // Makes room for the next commits, if it is to be kept and there is little. To be called within a
   // transaction that writes, so that no other writer does. A disk without room is no error here:
@@ -60,6 +62,7 @@ class SqliteLog {
   static int OnCommit(void* self, sqlite3* db, const char* schema, int pages);
 
   sqlite3* db_ = nullptr;
+  Disk* disk_ = nullptr;
   int64_t page_size_ = 0;  // 0: no room to keep
   int64_t pages_ = 0;
   int64_t size_ = 0;  // of the file, at least

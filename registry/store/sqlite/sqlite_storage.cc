@@ -1,16 +1,10 @@
 #include "registry/store/sqlite/sqlite_storage.h"
 
-#include <fcntl.h>
 #include <sqlite3.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,28 +37,27 @@ const char* SynchronousPragma(Durability durability) {
 
 }  // namespace
 
-std::string StoreFileOf(const std::string& path) {
-  std::error_code none;
-  const std::filesystem::path file = std::filesystem::canonical(path, none);
-  return none ? path : file.string();
-}
+std::string StoreFileOf(const std::string& path, Disk* disk) { return disk->Resolve(path); }
 
-absl::StatusOr<FileLock> LockStore(const std::string& path) {
+absl::StatusOr<FileLock> LockStore(const std::string& path, Disk* disk) {
   const std::string folder = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
-  struct stat info;
-  if (stat(folder.c_str(), &info) != 0) {
-    const int error = errno;
-    return absl::NotFoundError(absl::StrCat("store ", path, ": folder ", folder, ": ",
-                                            std::strerror(error),
-                                            "; make it: ", HowToMakeFolder(folder)));
+  FileInfo info;
+  if (const int error = disk->Look(folder, &info)) {
+    const std::string message =
+        absl::StrCat("store ", path, ": folder ", folder, ": ", std::strerror(error));
+    if (MayPass(error)) return absl::UnavailableError(message);
+    return absl::NotFoundError(absl::StrCat(message, "; make it: ", HowToMakeFolder(folder)));
   }
-  if (!S_ISDIR(info.st_mode)) {
+  if (info.kind != FileInfo::Kind::kFolder) {
     return absl::NotFoundError(absl::StrCat("store ", path, ": ", folder, " is not a folder"));
   }
-  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+  if (disk->Look(path, &info) == 0 && info.kind != FileInfo::Kind::kFile) {
     return absl::FailedPreconditionError(absl::StrCat("store ", path, ": is not a file"));
   }
-  auto lock = FileLock::Acquire(StoreFileOf(path) + ".lock");
+  auto lock = FileLock::Acquire(StoreFileOf(path, disk) + ".lock", disk);
+  if (absl::IsUnavailable(lock.status())) {
+    return absl::UnavailableError(absl::StrCat("store ", path, ": ", lock.status().message()));
+  }
   if (absl::IsFailedPrecondition(lock.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat("store ", path, ": is in use: ", lock.status().message()));
@@ -78,7 +71,7 @@ absl::StatusOr<FileLock> LockStore(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<SqliteStorage>> SqliteStorage::Open(Options options) {
   std::unique_ptr<SqliteStorage> storage(new SqliteStorage(std::move(options)));
-  auto lock = LockStore(storage->options_.path);
+  auto lock = LockStore(storage->options_.path, storage->options_.disk);
   if (!lock.ok()) return lock.status();
   storage->lock_ = *std::move(lock);
   if (auto status = storage->OpenDatabase(); !status.ok()) return status;
@@ -98,7 +91,8 @@ SqliteStorage::~SqliteStorage() {
 
 absl::Status SqliteStorage::Connect() {
   db_.reset();
-  auto db = SqliteDatabase::Open(options_.path, SqliteDatabase::Mode::kCreate);
+  auto db =
+      SqliteDatabase::Open(options_.path, SqliteDatabase::Mode::kCreate, "store", options_.disk);
   if (!db.ok()) return db.status();
   db_ = *std::move(db);
   return absl::OkStatus();
@@ -130,7 +124,7 @@ absl::Status SqliteStorage::OpenDatabase() {
   head_.boot_id = options_.boot_id;
   head_.durability = options_.durability;
   if (auto status = MigrateStore(*db_, *version, head_); !status.ok()) return status;
-  auto mark = StoreMark::Open(options_.path);
+  auto mark = StoreMark::Open(options_.path, "store", options_.disk);
   if (!mark.ok()) return mark.status();
   mark_.emplace(*std::move(mark));
   if (auto status = ReadStore(created); !status.ok()) return status;
@@ -152,7 +146,8 @@ absl::Status SqliteStorage::OpenDatabase() {
 // A second connection, for checkpoints; null if there can be none.
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteStorage::ConnectBeside() const {
   if (alone_) return nullptr;
-  auto db = SqliteDatabase::Open(options_.path, SqliteDatabase::Mode::kReadWrite);
+  auto db =
+      SqliteDatabase::Open(options_.path, SqliteDatabase::Mode::kReadWrite, "store", options_.disk);
   if (!db.ok()) return db.status();
   if (auto status = (*db)->Execute(SynchronousPragma(options_.durability)); !status.ok()) {
     return status;
@@ -202,24 +197,21 @@ absl::Status SqliteStorage::MarkOpen() {
   if (status.ok()) status = mark_->PutDurably({head_.identity.epoch, head_.writes});
   if (status.ok()) status = db_->Execute(SynchronousPragma(options_.durability));
   marked_ = status.ok();
-  store_file_ = FileId::At(options_.path);
-  log_file_ = FileId::At(options_.path + "-wal");
+  store_file_ = Identity(options_.path);
+  log_file_ = Identity(options_.path + "-wal");
   return status;
 }
 
-SqliteStorage::FileId SqliteStorage::FileId::At(const std::string& path) {
-  // Not stat: a file whose times have been asked for gets another time with the next write, and a
-  // sync then writes its inode too (Linux 6.13, multigrain timestamps).
-  struct statx info;
-  if (statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_INO, &info) != 0) return FileId();
-  return {makedev(info.stx_dev_major, info.stx_dev_minor), info.stx_ino};
+FileIdentity SqliteStorage::Identity(const std::string& path) const {
+  FileIdentity identity;
+  return options_.disk->Identify(path, &identity) == 0 ? identity : FileIdentity();
 }
 
 absl::Status SqliteStorage::CheckInPlace() const {
   const std::string log = options_.path + "-wal";
-  const std::string* const missing = !(FileId::At(options_.path) == store_file_) ? &options_.path
-                                     : !(FileId::At(log) == log_file_)           ? &log
-                                                                                 : nullptr;
+  const std::string* const missing = !(Identity(options_.path) == store_file_) ? &options_.path
+                                     : !(Identity(log) == log_file_)           ? &log
+                                                                               : nullptr;
   if (missing == nullptr) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "store ", options_.path, ": ", *missing,
@@ -254,9 +246,9 @@ absl::Status SqliteStorage::Write(const WriteSet& writes) {
 }
 
 std::vector<Storage::File> SqliteStorage::Files() const {
-  const auto size_of = [](const std::string& path) {
-    struct stat info;
-    return stat(path.c_str(), &info) == 0 ? int64_t{info.st_size} : 0;
+  const auto size_of = [this](const std::string& path) {
+    FileInfo info;
+    return options_.disk->Look(path, &info) == 0 ? info.bytes : 0;
   };
   return {{"store", size_of(options_.path)}, {"log", size_of(options_.path + "-wal")}};
 }

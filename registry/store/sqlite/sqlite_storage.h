@@ -24,8 +24,6 @@
 #ifndef FAILBACK_REGISTRY_STORE_SQLITE_SQLITE_STORAGE_H_
 #define FAILBACK_REGISTRY_STORE_SQLITE_SQLITE_STORAGE_H_
 
-#include <sys/types.h>
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +31,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "registry/base/disk.h"
 #include "registry/base/file_lock.h"
 #include "registry/store/sqlite/durability.h"
 #include "registry/store/sqlite/sqlite_checkpointer.h"
@@ -46,12 +45,12 @@ namespace failback {
 
 // The file that `path` leads to through symbolic links, which is where SQLite puts its log; `path`
 // where there is none.
-std::string StoreFileOf(const std::string& path);
+std::string StoreFileOf(const std::string& path, Disk* disk = Disk::Real());
 
 // Keeps other processes from the store at `path`, whether it is there or not, by whatever name they
-// call it. NOT_FOUND,
-// PERMISSION_DENIED and FAILED_PRECONDITION as of SqliteStorage::Open.
-absl::StatusOr<FileLock> LockStore(const std::string& path);
+// call it. NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE and FAILED_PRECONDITION as of
+// SqliteStorage::Open.
+absl::StatusOr<FileLock> LockStore(const std::string& path, Disk* disk = Disk::Real());
 
 class SqliteStorage final : public Storage {
  public:
@@ -64,12 +63,13 @@ class SqliteStorage final : public Storage {
     // Where the log is folded into the file beside commits; outlives the storage. nullptr: a
     // thread of its own.
     Executor* executor = nullptr;
+    Disk* disk = Disk::Real();  // outlives the storage
   };
 
   // Creates the file if there is none. Errors, each one line that names the path:
   // NOT_FOUND (no such folder), PERMISSION_DENIED (folder or file cannot be written),
   // FAILED_PRECONDITION (in use by another process, another program's file, newer version),
-  // DATA_LOSS (damaged). A store that is there and cannot be written now is opened: reads go on,
+  // UNAVAILABLE (cannot be opened now), DATA_LOSS (damaged). A store that is there and cannot be written now is opened: reads go on,
   // and Write says why not.
   static absl::StatusOr<std::unique_ptr<SqliteStorage>> Open(Options options);
 
@@ -93,15 +93,8 @@ class SqliteStorage final : public Storage {
   absl::StatusOr<std::unique_ptr<SqliteDatabase>> ConnectBeside() const;
   absl::Status CheckInPlace() const;
 
-  // Which file a path leads to; no file: both 0.
-  struct FileId {
-    dev_t device = 0;
-    ino_t inode = 0;
-    static FileId At(const std::string& path);
-    bool operator==(const FileId& other) const {
-      return device == other.device && inode == other.inode;
-    }
-  };
+  // Of a file that cannot be looked at: none.
+  FileIdentity Identity(const std::string& path) const;
 
   Options options_;
   std::optional<FileLock> lock_;
@@ -111,8 +104,8 @@ class SqliteStorage final : public Storage {
   bool minted_ = false;       // this life has a new epoch
   bool marked_ = false;       // the file says that it is open
   bool mark_failed_ = false;  // the last commit could not be marked
-  FileId store_file_;         // as they were when it was marked
-  FileId log_file_;
+  FileIdentity store_file_;   // as they were when it was marked
+  FileIdentity log_file_;
   bool alone_ = false;                                // no other connection can use the file
   std::unique_ptr<StoreRowWriter> rows_;              // goes before db_
   std::unique_ptr<SqliteCheckpointer> checkpointer_;  // likewise

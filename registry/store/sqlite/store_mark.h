@@ -31,11 +31,14 @@
 #define FAILBACK_REGISTRY_STORE_SQLITE_STORE_MARK_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "registry/base/disk.h"
 
 namespace failback {
 
@@ -53,11 +56,8 @@ class StoreMark {
   // Reads the mark of the store at `store_path`, whose file exists, and makes an empty one if there
   // is none. `kind` says in errors what the file is. Errors, each one line that names the path:
   // UNAVAILABLE.
-  static absl::StatusOr<StoreMark> Open(const std::string& store_path, const char* kind = "store");
-
-  StoreMark(StoreMark&& other) noexcept;
-  StoreMark& operator=(StoreMark&&) = delete;
-  ~StoreMark();
+  static absl::StatusOr<StoreMark> Open(const std::string& store_path, const char* kind = "store",
+                                        Disk* disk = Disk::Real());
 
   // Whether there was a mark.
   bool marked() const { return marked_; }
@@ -75,17 +75,14 @@ class StoreMark {
  private:
   struct Block;
 
-  StoreMark(std::string store_path, const char* kind, int fd)
-      : store_path_(std::move(store_path)), kind_(kind), fd_(fd) {}
-  absl::Status Error(const char* what) const;
-  // Which file the store is in now.
-  absl::Status Identify();
+  StoreMark(std::string store_path, const char* kind)
+      : store_path_(std::move(store_path)), kind_(kind) {}
+  absl::Status Error(const char* what, int error) const;
 
-  const std::string store_path_;
-  const char* const kind_;
-  int fd_ = -1;
-  uint64_t inode_ = 0;   // of the store's file, as the next four
-  uint64_t born_ = 0;    // nanoseconds since the Unix epoch; 0: the file system does not say
+  std::string store_path_;
+  const char* kind_;
+  std::unique_ptr<DiskFile> file_;
+  FileIdentity store_;   // the store's file
   bool marked_ = false;  // there was a whole mark
   Position position_;    // as found
   uint64_t marked_inode_ = 0;
