@@ -169,7 +169,7 @@ void FailbackRegistry::Core::Repair(const Audit& audit, Effects* effects) {
     if (!idle) continue;
     const auto it = audit.listed.find(record->key);
     if (record->present) {
-      if (it != audit.listed.end() && it->second.instance == record->payload) continue;
+      if (it != audit.listed.end() && it->second.instance == record->instance.view()) continue;
       if (it == audit.listed.end() && audit.part) continue;
       ++(it == audit.listed.end() ? missing : different);
       // The same intent again, under its number: the registry applies it to what a concurrent
@@ -264,7 +264,7 @@ void FailbackRegistry::Core::SettleDoubted(const Audit& audit, Effects* effects)
       ++taken;
       record->present = true;
       record->persistent = it->second.persistent;
-      record->payload = it->second.instance;
+      record->instance = Blob(it->second.instance);
       NewGeneration(record);
     } else {
       Enqueue(record.get());
@@ -289,7 +289,7 @@ int64_t FailbackRegistry::Core::KeepUnknown(const Audit& audit, Effects* effects
     record->key = key;
     record->present = true;
     record->persistent = listed.persistent;
-    record->payload = listed.instance;
+    record->instance = Blob(listed.instance);
     record->generation = listed.generation;
     record->touched = audit_serial_;
     record->doubt = Doubt::kOfRegistry;

@@ -16,7 +16,7 @@ using agent::v1::CarriedIntent;
 std::vector<CarriedIntent> FailbackRegistry::Core::Carried(const std::string& begins) const {
   struct Found {
     std::string key;
-    std::string payload;
+    Blob instance;
     registry::v1::IntentState state;
     uint64_t generation;
     absl::Status last_status;
@@ -34,14 +34,14 @@ std::vector<CarriedIntent> FailbackRegistry::Core::Carried(const std::string& be
       absl::Status why = record->last_status;
       if (state == registry::v1::INTENT_STATE_ACKNOWLEDGED) why = absl::OkStatus();
       if (state == registry::v1::INTENT_STATE_LAPSED) why = LapseReason(session);
-      found.push_back({record->key, record->payload, state, record->generation, std::move(why)});
+      found.push_back({record->key, record->instance, state, record->generation, std::move(why)});
     }
   }
   std::vector<CarriedIntent> intents;
   intents.reserve(found.size());
   for (const Found& one : found) {
     CarriedIntent& intent = intents.emplace_back();
-    if (!intent.mutable_instance()->ParseFromString(one.payload)) intent.clear_instance();
+    *intent.mutable_instance() = ParseInstance(one.instance);
     ParseCanonicalKey(one.key, intent.mutable_instance()->mutable_key());
     intent.set_state(one.state);
     intent.set_generation(one.generation);

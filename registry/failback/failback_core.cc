@@ -126,53 +126,38 @@ void FailbackRegistry::Core::Write(Batch batch, Callback<BatchResult> done) {
   if (absl::Status status = batch.Check(kDefaultMaxBatch); !status.ok()) {
     return std::move(done)(status);
   }
-  const std::string session_id = batch.session_id();
-  const IntentState wait_for = batch.wait_for();
-  const bool check = batch.check();
-  std::vector<Intent> intents;
-  intents.reserve(batch.size());
-  for (failback::Intent& stated : std::move(batch).TakeIntents()) {
-    Intent& intent = intents.emplace_back();
-    intent.status = std::move(stated.status);
-    if (!intent.status.ok()) continue;
-    intent.key = std::move(stated.key);
-    intent.present = stated.registers;
-    intent.persistent = stated.persistent;
-    intent.payload = std::string(stated.instance.view());
-    intent.owner_generation = stated.generation;
-  }
-  StateIntents(session_id, std::move(intents), wait_for, check,
-               [done = std::move(done)](absl::StatusOr<Results> results) mutable {
-                 if (!results.ok()) return std::move(done)(results.status());
-                 std::move(done)(BatchResult{*std::move(results)});
-               });
+  StateIntents(std::move(batch), [done = std::move(done)](absl::StatusOr<Results> results) mutable {
+    if (!results.ok()) return std::move(done)(results.status());
+    std::move(done)(BatchResult{*std::move(results)});
+  });
 }
 
 void FailbackRegistry::Core::StateIntents(
-    const std::string& session_id, std::vector<Intent> intents, IntentState wait_for, bool check,
-    absl::AnyInvocable<void(absl::StatusOr<Results>) &&> done) {
+    Batch batch, absl::AnyInvocable<void(absl::StatusOr<Results>) &&> done) {
   Entry entry(this);
   if (!entry.ok()) return std::move(done)(Cancelled());
   Effects effects;
   auto reply = std::make_shared<BatchReply>();
-  reply->results.resize(intents.size());
+  reply->results.resize(batch.size());
   reply->done = std::move(done);
   absl::Status refused;
   {
     MutexLock lock(&mu_);
-    LocalSession* session = session_id.empty() ? nullptr : FindSession(session_id);
+    LocalSession* session = batch.session_id().empty() ? nullptr : FindSession(batch.session_id());
     if (closed_) {
       refused = Cancelled();
     } else if (draining_) {
       refused = Refusal(registry::v1::ERROR_REASON_DRAINING,
                         "the agent is draining and takes no new intents");
-    } else if (session == nullptr && !session_id.empty()) {
+    } else if (session == nullptr && !batch.session_id().empty()) {
       refused = Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
-                        absl::StrCat("session ", session_id, " is not known here"));
+                        absl::StrCat("session ", batch.session_id(), " is not known here"));
     }
     PurgeTombstones(&effects);
     if (refused.ok()) {
-      const bool wait = check || wait_for == INTENT_STATE_ACKNOWLEDGED;
+      const bool check = batch.check();
+      const bool wait = check || batch.wait_for() == INTENT_STATE_ACKNOWLEDGED;
+      std::vector<Intent> intents = std::move(batch).TakeIntents();
       // Held until all items are stated, so that none completes the batch before.
       reply->remaining = 1;
       for (size_t i = 0; i < intents.size(); ++i) {
@@ -201,20 +186,20 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
   const bool existed = found != nullptr;
   if (existed) {
     const Record& record = **found;
-    const bool same_content = record.present == intent.present && record.payload == intent.payload;
-    if (session != nullptr && intent.owner_generation != 0 && record.owner == session) {
-      if (intent.owner_generation < record.owner_generation) {
-        return Refusal(
-            registry::v1::ERROR_REASON_SUPERSEDED,
-            absl::StrCat(CanonicalKeyText(intent.key), ": generation ", intent.owner_generation,
-                         " is older than ", record.owner_generation),
-            {{"rank", absl::StrCat(session->serial)},
-             {"generation", absl::StrCat(record.owner_generation)}});
+    const bool same_content =
+        record.present == intent.registers && record.instance == intent.instance;
+    if (session != nullptr && intent.generation != 0 && record.owner == session) {
+      if (intent.generation < record.owner_generation) {
+        return Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
+                       absl::StrCat(CanonicalKeyText(intent.key), ": generation ",
+                                    intent.generation, " is older than ", record.owner_generation),
+                       {{"rank", absl::StrCat(session->serial)},
+                        {"generation", absl::StrCat(record.owner_generation)}});
       }
-      if (intent.owner_generation == record.owner_generation && !same_content) {
+      if (intent.generation == record.owner_generation && !same_content) {
         return Refusal(registry::v1::ERROR_REASON_GENERATION_REUSED,
                        absl::StrCat(CanonicalKeyText(intent.key), ": generation ",
-                                    intent.owner_generation, " was used for another content"),
+                                    intent.generation, " was used for another content"),
                        {{"generation", absl::StrCat(record.owner_generation)}});
       }
     }
@@ -223,16 +208,16 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
     return room;
   }
   const auto owner_of = [](const LocalSession* of) { return of == nullptr ? "" : of->owner; };
-  if (!existed || (intent.present && owner_of((*found)->owner) != owner_of(session))) {
+  if (!existed || (intent.registers && owner_of((*found)->owner) != owner_of(session))) {
     if (absl::Status share = CheckShare(session); !share.ok()) return share;
   }
 
   const RecordPtr record = existed ? *found : std::make_shared<Record>();
-  const bool same = existed && record->present == intent.present &&
-                    record->payload == intent.payload && record->stage != Stage::kParked &&
+  const bool same = existed && record->present == intent.registers &&
+                    record->instance == intent.instance && record->stage != Stage::kParked &&
                     record->stage != Stage::kGivenUp && !record->superseded() &&
                     record->doubt == Doubt::kNone && record->check == nullptr;
-  const uint64_t owner_generation = session == nullptr ? 0 : intent.owner_generation;
+  const uint64_t owner_generation = session == nullptr ? 0 : intent.generation;
   // What was acknowledged in a session that has lapsed is not any more, for those who ask.
   bool lapsed = false;
   if (same && wait && record->present && !record->pending()) {
@@ -242,7 +227,7 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
       return UnsentCheck(NoSession(upstream));
     }
   }
-  if (!same && !record->pending() && (intent.present || !existed)) {
+  if (!same && !record->pending() && (intent.registers || !existed)) {
     absl::Status room = CheckRoom(totals_.pending(), options_.max_pending, "pending operations");
     if (!room.ok()) return room;
   }
@@ -265,13 +250,13 @@ absl::Status FailbackRegistry::Core::StateIntent(LocalSession* session, Intent i
       record->check->existed = existed && record->stage != Stage::kGivenUp;
       record->check->present = record->present;
       record->check->persistent = record->persistent;
-      record->check->payload = std::move(record->payload);
+      record->check->instance = std::move(record->instance);
       record->check->owner = record->owner == nullptr ? 0 : record->owner->serial;
       record->check->owner_generation = record->owner_generation;
     }
-    record->present = intent.present;
+    record->present = intent.registers;
     record->persistent = intent.persistent;
-    record->payload = std::move(intent.payload);
+    record->instance = std::move(intent.instance);
     SetOwner(record.get(), session, owner_generation);
     record->trace =
         CurrentTrace().empty() ? nullptr : std::make_unique<const std::string>(CurrentTrace());
@@ -335,7 +320,6 @@ void FailbackRegistry::Core::TakeNumber(const RecordPtr& record) {
   EndDoubt(record.get());
   record->touched = audit_serial_;
   record->generation = ++last_generation_;
-  record->superseded_times = 0;
   record->retry.reset();
   record->last_status = absl::OkStatus();
   record->renumbered = false;
@@ -409,7 +393,6 @@ void FailbackRegistry::Core::Move(Record* record, Stage to) {
     case Stage::kWaiting:
     case Stage::kParked:
       record->acknowledged = 0;
-      record->superseded_times = 0;
       break;
     case Stage::kSuperseded:
       record->acknowledged = 0;
@@ -419,7 +402,6 @@ void FailbackRegistry::Core::Move(Record* record, Stage to) {
     case Stage::kSettled:
     case Stage::kTombstone:
       record->acknowledged = record->generation;
-      record->superseded_times = 0;
       record->retry.reset();
       if (to == Stage::kTombstone) {
         record->since_nanos = NowNanos();
@@ -428,10 +410,10 @@ void FailbackRegistry::Core::Move(Record* record, Stage to) {
       break;
     case Stage::kNone:
     case Stage::kGivenUp:
-      record->superseded_times = 0;
       record->retry.reset();
       break;
   }
+  if (to != Stage::kSuperseded) record->superseded_times = 0;
   Count(record);
 }
 
@@ -443,7 +425,12 @@ void FailbackRegistry::Core::Enqueue(Record* record) {
   }
   const bool held =
       record->in_flight == 0 && (Suspended(*record) || !journal_gate_.MaySend(record->unwritten));
-  Move(record, held ? Stage::kHeldBack : Stage::kQueued);
+  if (!record->superseded()) return Move(record, held ? Stage::kHeldBack : Stage::kQueued);
+  // It is superseded until there is another answer.
+  if (held) return Move(record, Stage::kSuperseded);
+  if (record->in_flight != 0) return;
+  record->Unlink();
+  batcher_.Push(record);
 }
 
 void FailbackRegistry::Core::Erase(const RecordPtr& record, const absl::Status& status,

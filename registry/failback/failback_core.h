@@ -45,6 +45,7 @@
 #include "registry/failback/ordered_index.h"
 #include "registry/failback/record_totals.h"
 #include "registry/failback/upstream_session.h"
+#include "registry/model/blob.h"
 #include "registry/model/shared_limit.h"
 #include "registry/watch/serial_notifier.h"
 #include "registry/watch/watched_set.h"
@@ -145,7 +146,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     bool existed = false;
     bool present = false;
     bool persistent = false;
-    std::string payload;
+    Blob instance;
     // Serial of the local session that owned it; 0: none, or it has ended.
     uint64_t owner = 0;
     uint64_t owner_generation = 0;
@@ -171,13 +172,12 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       }
       return present ? OperationKind::kRegister : OperationKind::kUnregister;
     }
-    // The registry has yet to take it. What it has taken, or refused for a later incarnation, stays
-    // that while it is sent again.
+    // The registry has yet to take it. What it has taken stays that while it is sent again.
     bool pending() const {
       switch (stage) {
         case Stage::kHeldBack:
         case Stage::kQueued:
-          return acknowledged != generation && !superseded();
+          return acknowledged != generation;
         case Stage::kWaiting:
         case Stage::kParked:
           return true;
@@ -190,9 +190,10 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
       }
       return false;
     }
-    bool superseded() const { return superseded_times > 0; }
+    // Also while it is tried again.
+    bool superseded() const { return stage == Stage::kSuperseded; }
     // For the Batcher.
-    size_t sent_bytes() const { return payload.size() + key.size(); }
+    size_t sent_bytes() const { return instance.size() + key.size(); }
     bool goes_alone() const { return watch != nullptr || alone; }
     void SetHeld(uint64_t session_serial, bool may_outlive) {
       held_in = static_cast<int64_t>(session_serial);
@@ -201,11 +202,11 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
 
     // Canonical key of the instance; the watch's name for a subscription.
     std::string key;
-    // Desired: there (with this payload), or gone.
+    // Desired: there (as `instance`), or gone.
     bool present = false;
     bool persistent = false;
-    // Serialized ServiceInstance; empty when gone and for a subscription.
-    std::string payload;
+    // Canonical bytes; null when gone and for a subscription.
+    Blob instance;
     uint64_t generation = 0;
     // Newest generation that the upstream has.
     uint64_t acknowledged = 0;
@@ -220,8 +221,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     uint64_t unwritten = 0;
     // The session in which the registry was seen to hold what is in doubt and not in the journal.
     uint64_t kept_session = 0;
-    // Attempts since a later incarnation was found to hold the key, or to have held it until
-    // lately; 0: none was.
+    // Attempts since it is superseded.
     int superseded_times = 0;
     // The session in which the registry may have an instance of ours under the key; 0: in one of an
     // earlier process. It counts as there until the registry has said that it is gone.
@@ -253,16 +253,6 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
     std::unique_ptr<const std::string> trace;
     std::vector<Waiter> waiters;
     std::shared_ptr<Watch> watch;
-  };
-
-  // As a caller states it; without more than `status` where that refuses it.
-  struct Intent {
-    absl::Status status;
-    std::string key;  // canonical
-    bool present = false;
-    bool persistent = false;
-    std::string payload;
-    uint64_t owner_generation = 0;
   };
 
   // One call to the upstream.
@@ -417,9 +407,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   void CarryOut(Effects effects) ABSL_LOCKS_EXCLUDED(mu_);
 
   // --- Intents (failback_core.cc).
-  void StateIntents(const std::string& session_id, std::vector<Intent> intents,
-                    registry::v1::IntentState wait_for, bool check,
-                    absl::AnyInvocable<void(absl::StatusOr<Results>) &&> done);
+  void StateIntents(Batch batch, absl::AnyInvocable<void(absl::StatusOr<Results>) &&> done);
   absl::Status StateIntent(LocalSession* session, Intent intent, bool check, bool wait,
                            const std::shared_ptr<BatchReply>& reply, size_t index, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -685,7 +673,7 @@ class FailbackRegistry::Core : public std::enable_shared_from_this<FailbackRegis
   int64_t named_records_ ABSL_GUARDED_BY(mu_) = 0;
   // Those whose intent is a checked one, by key.
   std::map<std::string_view, RecordPtr> checked_ ABSL_GUARDED_BY(mu_);
-  // Those that are superseded and not just being tried, and when they are tried again.
+  // Those that are superseded and neither queued nor in flight, and when they are tried again.
   StageList<Record> superseded_ ABSL_GUARDED_BY(mu_);
   Timeout superseded_timer_ ABSL_GUARDED_BY(mu_);
   int64_t superseded_due_nanos_ ABSL_GUARDED_BY(mu_) = 0;

@@ -27,6 +27,9 @@ std::string JournalledOwner(const std::string& incarnation, const std::string& o
                            : absl::StrCat(incarnation, std::string(1, kOpenedBy), opened_by);
 }
 
+// As a row of the journal has it: empty for what is to be gone.
+Blob InstanceOf(const std::string& payload) { return payload.empty() ? Blob() : Blob(payload); }
+
 OpenSessionRequest OpenerOf(const std::string& owner) {
   OpenSessionRequest request;
   const size_t mark = owner.find(kOpenedBy);
@@ -45,7 +48,7 @@ void FailbackRegistry::Core::Restore() {
       record->key = std::move(intent.key);
       record->present = intent.present;
       record->persistent = intent.persistent;
-      record->payload = std::move(intent.payload);
+      record->instance = InstanceOf(intent.payload);
       record->generation = intent.generation;
       record->row = intent.row;
       // The journal does not keep whether what is to go is persistent.
@@ -97,7 +100,7 @@ void FailbackRegistry::Core::Adopt(const std::vector<IntentJournal::Intent>& int
     const bool present = intent != nullptr && intent->present;
     record->present = present;
     record->persistent = present && intent->persistent;
-    record->payload = present ? intent->payload : "";
+    record->instance = present ? InstanceOf(intent->payload) : Blob();
     SetOwner(record.get(),
              present && !intent->owner.empty() ? FormerSession(intent->owner, intent->owner_ttl)
                                                : nullptr,
@@ -108,7 +111,8 @@ void FailbackRegistry::Core::Adopt(const std::vector<IntentJournal::Intent>& int
     const auto it = adopted.find(key);
     const IntentJournal::Intent* const intent = it == adopted.end() ? nullptr : it->second;
     const bool present = intent != nullptr && intent->present;
-    if (record->present == present && (!present || record->payload == intent->payload)) continue;
+    if (record->present == present && (!present || record->instance.view() == intent->payload))
+      continue;
     if (record->stage == Stage::kGivenUp && intent == nullptr) continue;
     state(record, intent);
   }
@@ -127,7 +131,7 @@ IntentJournal::Intent FailbackRegistry::Core::ToIntent(const Record& record) con
   intent.key = record.key;
   intent.present = record.present;
   intent.persistent = record.persistent;
-  intent.payload = record.payload;
+  intent.payload = std::string(record.instance.view());
   intent.generation = record.generation;
   intent.given_up = record.stage == Stage::kGivenUp;
   if (record.owner != nullptr) {
@@ -154,6 +158,8 @@ void FailbackRegistry::Core::Persist(const RecordPtr& record) {
   journal_gate_.Queued(record->unwritten, record);
   if (record->stage == Stage::kQueued && record->in_flight == 0) {
     Move(record.get(), Stage::kHeldBack);
+  } else if (record->superseded() && record->in_flight == 0) {
+    Move(record.get(), Stage::kSuperseded);
   }
 }
 
@@ -163,7 +169,7 @@ void FailbackRegistry::Core::EndBeforeChecks(uint64_t session_serial) {
     if (before->owner != session_serial) continue;
     before->owner = before->owner_generation = 0;
     before->present = before->present && before->persistent;
-    if (!before->present) before->payload.clear();
+    if (!before->present) before->instance = Blob();
     if (record->row == 0 || closed_) continue;
     // The journal still has it with its owner, for whom another life of the process would wait.
     IntentJournal::Intent intent;
@@ -171,7 +177,7 @@ void FailbackRegistry::Core::EndBeforeChecks(uint64_t session_serial) {
     intent.key = record->key;
     intent.present = before->present;
     intent.persistent = before->present;
-    intent.payload = before->payload;
+    intent.payload = std::string(before->instance.view());
     intent.generation = ++last_generation_;
     journal_gate_.Queued(journal_->Put(std::move(intent)));
   }

@@ -199,7 +199,7 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
       continue;
     }
     InstanceRecord row;
-    row.mutable_instance()->ParseFromString(record->payload);
+    *row.mutable_instance() = ParseInstance(record->instance);
     const InstanceKey& name = row.instance().key();
     if (!scopes.Shows(name.namespace_(), name.service())) continue;
     if (!all && !SelectorMatches(request.selector(), row.instance())) continue;

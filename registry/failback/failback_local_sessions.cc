@@ -236,7 +236,7 @@ void FailbackRegistry::Core::EndSession(const std::string& id, uint64_t lease_se
         Resolve(record, why, &effects);
         EndCheck(owned_record);
         record->present = false;
-        record->payload.clear();
+        record->instance = Blob();
         NewGeneration(record);
       }
       EndBeforeChecks(session->serial);

@@ -224,7 +224,7 @@ absl::StatusOr<int64_t> FailbackRegistry::Core::Cancel(const std::vector<std::st
 std::string FailbackRegistry::Core::CheckInvariants() const {
   MutexLock lock(&mu_);
   std::string wrong;
-  absl::flat_hash_set<const Record*> listed;
+  absl::flat_hash_set<const Record*> listed, queued;
   const auto list = [&](const std::vector<Record*>& records, Stage stage) {
     for (const Record* record : records) {
       listed.insert(record);
@@ -232,7 +232,12 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
       absl::StrAppend(&wrong, record->key, ": is listed as ", StageName(stage), "\n");
     }
   };
-  list(batcher_.All(), Stage::kQueued);
+  for (const Record* record : batcher_.All()) {
+    listed.insert(record);
+    queued.insert(record);
+    if (record->stage == Stage::kQueued || record->superseded()) continue;
+    absl::StrAppend(&wrong, record->key, ": is in the queue, and ", StageName(record->stage), "\n");
+  }
   list(superseded_.All(), Stage::kSuperseded);
   list(tombstones_.All(), Stage::kTombstone);
   size_t owned = 0;
@@ -242,25 +247,23 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
       absl::StrAppend(&wrong, name, " (", OperationName(record.kind()), " generation ",
                       record.generation, ", ", StageName(record.stage), "): ", what, "\n");
     };
-    const bool to_list = record.stage == Stage::kQueued ? record.in_flight == 0
-                                                        : record.stage == Stage::kSuperseded ||
-                                                              record.stage == Stage::kTombstone;
+    const bool to_list =
+        record.stage == Stage::kTombstone ||
+        (record.in_flight == 0 && (record.stage == Stage::kQueued || record.superseded()));
     if (to_list != listed.contains(&record)) fail("is not in the list of its stage, or in one");
     if (record.stage == Stage::kNone) fail("is in the table all the same");
     if (record.acknowledged > record.generation || record.in_flight > record.generation ||
         record.generation > last_generation_) {
       fail("has numbers out of order");
     }
-    if (record.in_flight != 0 && record.stage != Stage::kQueued &&
+    if (record.in_flight != 0 && record.stage != Stage::kQueued && !record.superseded() &&
         record.stage != Stage::kGivenUp) {
       fail("has a call in flight");
     }
     const bool may_be_sent = journal_gate_.MaySend(record.unwritten) &&
                              record.doubt == Doubt::kNone && !Suspended(record);
     if (record.stage == Stage::kHeldBack && may_be_sent) fail("waits for nothing");
-    if (record.stage == Stage::kQueued && record.in_flight == 0 && !may_be_sent) {
-      fail("is sent too early");
-    }
+    if (queued.contains(&record) && !may_be_sent) fail("is sent too early");
     const auto task = record.retry == nullptr ? RetryTask::State::kDue : record.retry->state();
     if ((record.stage == Stage::kWaiting) != (task == RetryTask::State::kWaiting) ||
         (record.stage == Stage::kParked) != (task == RetryTask::State::kParked)) {
@@ -286,7 +289,6 @@ std::string FailbackRegistry::Core::CheckInvariants() const {
                                 record.check != nullptr || record.acknowledged != 0)) {
       fail("is superseded, and something else");
     }
-    if (record.stage == Stage::kSuperseded && !record.superseded()) fail("is no longer that");
     if (record.owner != nullptr) {
       ++owned;
       if (!record.owner->records.contains(&record)) fail("is not listed by its owner");
@@ -399,6 +401,8 @@ void FailbackRegistry::Core::BeginDrain(Effects* effects) {
         (record->stage == Stage::kQueued || record->stage == Stage::kWaiting ||
          record->stage == Stage::kParked)) {
       Move(record.get(), Stage::kHeldBack);
+    } else if (record->in_flight == 0 && record->superseded()) {
+      Move(record.get(), Stage::kSuperseded);
     }
   }
 }

@@ -103,7 +103,7 @@ void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Effe
   switch (call->kind) {
     case OperationKind::kRegister:
       if (call->items.size() == 1) call->batch = Batch(Batch::Kind::kRegister, call->session_id);
-      call->batch.Put(record->payload, record->generation);
+      call->batch.Put(record->instance, record->generation);
       record->sent_persistent = record->persistent;
       return;
     case OperationKind::kUnregister:
@@ -379,7 +379,7 @@ void FailbackRegistry::Core::Revert(const RecordPtr& record, const absl::Status&
   });
   record->present = before->existed && before->present;
   record->persistent = record->present && before->persistent;
-  record->payload = record->present ? before->payload : "";
+  record->instance = record->present ? before->instance : Blob();
   SetOwner(record.get(), owner == sessions_.end() ? nullptr : owner->second.get(),
            before->owner_generation);
   NewGeneration(record);

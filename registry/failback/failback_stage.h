@@ -7,10 +7,12 @@
 //
 //   kHeldBack   not to be sent: its write to the journal was not tried yet, or the registry has not
 //               said yet what it holds of a journal that was put back, or the agent drains
-//   kQueued     to be sent: in the queue, or, while a call of the key is in flight, with that call
+//   kQueued     to be sent: in the queue, or, while a call of the key is in flight, with that call.
+//               An acknowledged one that is sent again is queued too
 //   kWaiting    an attempt failed; the next one is on the wheel
 //   kParked     out of retries, or refused for good
-//   kSuperseded a later incarnation holds the key; tried again with the others, slowly
+//   kSuperseded a later incarnation holds the key, or held it until lately; tried again with the
+//               others, slowly, and that also while it is in the queue or in flight
 //   kSettled    acknowledged and present; of a subscription: its stream is open
 //   kTombstone  acknowledged and to be absent; kept while a late call of its owner may come
 //   kGivenUp    cancelled by an operator
@@ -79,8 +81,10 @@ inline bool MayFollow(Stage from, Stage to) {
     case Stage::kHeldBack:
       return true;
     case Stage::kQueued:
-      // A tombstone and what was given up are sent only as a new intent.
-      return from != Stage::kNone && from != Stage::kTombstone && from != Stage::kGivenUp;
+      // A tombstone and what was given up are sent only as a new intent. What is superseded goes
+      // as that, or is held back first.
+      return from != Stage::kNone && from != Stage::kTombstone && from != Stage::kGivenUp &&
+             from != Stage::kSuperseded;
     case Stage::kWaiting:
       // Settled: a stream has ended. Waiting: for a token.
       return from == Stage::kQueued || from == Stage::kHeldBack || from == Stage::kSettled ||
@@ -88,10 +92,11 @@ inline bool MayFollow(Stage from, Stage to) {
     case Stage::kParked:
       // Held back: the registry does not hold what a journal that was put back has.
       return from == Stage::kQueued || from == Stage::kHeldBack || from == Stage::kSettled ||
-             from == Stage::kWaiting || from == Stage::kParked;
+             from == Stage::kWaiting || from == Stage::kParked || from == Stage::kSuperseded;
     case Stage::kSuperseded:
-      return from == Stage::kQueued;
+      return from == Stage::kQueued || from == Stage::kSuperseded;
     case Stage::kSettled:
+      return from == Stage::kQueued || from == Stage::kSuperseded || from == Stage::kGivenUp;
     case Stage::kTombstone:
       // Given up: its call had been sent before, and took effect.
       return from == Stage::kQueued || from == Stage::kGivenUp;

@@ -206,10 +206,9 @@ void FailbackRegistry::Core::Resync(bool lost, Effects* effects) {
       forgotten.push_back(record);  // the old session's end has unsubscribed it
       return;
     }
-    if (lost && !record->pending()) {
-      record->acknowledged = 0;
-      record->superseded_times = 0;  // what was refused before says nothing of what is there now
-    }
+    // What was refused before says nothing of what is there now.
+    if (lost && record->superseded()) Move(record.get(), Stage::kHeldBack);
+    if (lost && !record->pending()) record->acknowledged = 0;
     record->retry.reset();
     Enqueue(record.get());
   };

@@ -250,10 +250,10 @@ Batch Batch::Of(const UnregisterRequest& request) {
   return batch;
 }
 
-void Batch::Put(std::string_view instance, uint64_t generation) {
+void Batch::Put(Blob instance, uint64_t generation) {
   Intent& intent = intents_.emplace_back();
   intent.registers = true;
-  intent.instance = Blob(instance);
+  intent.instance = std::move(instance);
   intent.generation = generation;
 }
 

@@ -92,8 +92,8 @@ class Batch {
   static Batch Of(const RegisterRequest& request);
   static Batch Of(const UnregisterRequest& request);
 
-  // An instance in its canonical bytes, of a caller who has checked it before: it is not read here.
-  void Put(std::string_view instance, uint64_t generation);
+  // An instance of a caller who has checked it before: it is not read here.
+  void Put(Blob instance, uint64_t generation);
   // A canonical key, likewise.
   void Remove(std::string_view key, uint64_t generation);
 

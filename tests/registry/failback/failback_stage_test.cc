@@ -39,10 +39,10 @@ TEST(StageTest, ATombstoneAndWhatWasGivenUpAreSentOnlyAsANewIntent) {
 }
 
 TEST(StageTest, OnlyWhatWasSentIsSettledOrSuperseded) {
-  const std::vector<Stage> sent = {Stage::kQueued, Stage::kGivenUp};
-  EXPECT_EQ(Before(Stage::kSettled), sent);
-  EXPECT_EQ(Before(Stage::kTombstone), sent);
-  EXPECT_EQ(Before(Stage::kSuperseded), std::vector<Stage>{Stage::kQueued});
+  EXPECT_EQ(Before(Stage::kSettled),
+            (std::vector<Stage>{Stage::kQueued, Stage::kSuperseded, Stage::kGivenUp}));
+  EXPECT_EQ(Before(Stage::kTombstone), (std::vector<Stage>{Stage::kQueued, Stage::kGivenUp}));
+  EXPECT_EQ(Before(Stage::kSuperseded), (std::vector<Stage>{Stage::kQueued, Stage::kSuperseded}));
 }
 
 TEST(StageTest, WhatIsNotInTheTableFailsNoAttemptAndIsNotCancelled) {

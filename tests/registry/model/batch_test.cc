@@ -312,9 +312,9 @@ TEST(Batch, WhatWasPutIsReadWhenItIsChecked) {
   request.clear_check();
   Batch put(Batch::Kind::kRegister, "s");
   for (const Registration& item : request.registrations()) {
-    put.Put(CanonicalInstance(item.instance()), item.generation());
+    put.Put(Blob(CanonicalInstance(item.instance())), item.generation());
   }
-  put.Put("\xff\xff", 1);
+  put.Put(Blob("\xff\xff"), 1);
   RegisterRequest encoded;
   EXPECT_FALSE(encoded.ParseFromString(put.Encode()));
   EXPECT_TRUE(put.Check(kMaxBatch).ok());
