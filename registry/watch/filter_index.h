@@ -89,7 +89,8 @@ class FilterIndex {
       const size_t there = it == followers_.end() ? 0 : it->second.size();
       if (!chosen.empty() && there >= fewest) continue;
       fewest = there;
-      chosen.assign(1, std::move(condition));
+      chosen.clear();
+      chosen.push_back(std::move(condition));
     }
     Conditions zones;
     size_t in_zones = 0;

@@ -41,7 +41,7 @@ LIST
 found() {
   local pattern; pattern=$(IFS='|'; echo "${words[*]}")
   git grep -nE "$pattern" -- '*.cc' '*.h' ':!tests' |
-    grep -vE '^[^:]+:[0-9]+: *(//|\*)|poll\(.*, -1\)' | grep -vE '(set_|[a-z]\.|->)wait_for\(\)|set_wait_for\(| wait_for\(\) const'
+    grep -vE '^[^:]+:[0-9]+: *(//|\*)|poll\(.*, -1\)' | grep -vE '(set_|[a-z]\.|->)wait_for\(\)|set_wait_for\(|(int|IntentState) wait_for\(\) const'
 }
 
 failed=0
