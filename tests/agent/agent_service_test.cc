@@ -16,6 +16,7 @@
 #include "registry/failback/merged_pages.h"
 #include "registry/model/errors.h"
 #include "tests/registry/failback/failback_fixture.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -23,9 +24,7 @@ namespace {
 class AgentServiceTest : public testing::Test {
  protected:
   AgentServiceTest() {
-    HashedWheelTimer::Options timer;
-    timer.clock = &clock_;
-    timer_ = HashedWheelTimer::Create(std::move(timer)).value();
+    timer_ = NewTimer(&clock_);
     // A registry that is unavailable, so that everything is pending.
     auto upstream = std::make_unique<FakeRegistry>();
     fake_ = upstream.get();

@@ -26,6 +26,7 @@
 #include "retry/mutex.h"
 #include "tests/util/eventually.h"
 #include "tests/util/sanitized_build.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -38,9 +39,7 @@ using ::testing::IsEmpty;
 class LocalRegistry {
  public:
   LocalRegistry() {
-    HashedWheelTimer::Options timer;
-    timer.tick_duration = absl::Milliseconds(10);
-    timer_ = HashedWheelTimer::Create(timer).value();
+    timer_ = NewTimer(absl::Milliseconds(10));
     char folder[] = "/tmp/failback-agent-test-XXXXXX";
     folder_ = mkdtemp(folder);
     NewStore();

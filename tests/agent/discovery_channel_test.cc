@@ -19,6 +19,7 @@
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/util/eventually.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -133,9 +134,7 @@ TEST(RepeatedByWeightTest, SharesInTheSmallestNumbers) {
 class DiscoveryChannelTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    HashedWheelTimer::Options timer;
-    timer.tick_duration = absl::Milliseconds(10);
-    timer_ = HashedWheelTimer::Create(timer).value();
+    timer_ = NewTimer(absl::Milliseconds(10));
     StoreRegistry::Options store;
     store.timer = timer_.get();
     store_ = StoreRegistry::Open(store).value();

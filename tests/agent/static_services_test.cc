@@ -13,6 +13,7 @@
 #include "registry/model/errors.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -44,12 +45,7 @@ class ScriptedProbe final : public Probe {
 
 class StaticServicesTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    HashedWheelTimer::Options options;
-    options.clock = &clock_;
-    options.tick_duration = absl::Milliseconds(10);
-    timer_ = std::move(HashedWheelTimer::Create(options)).value();
-  }
+  void SetUp() override { timer_ = NewTimer(&clock_, absl::Milliseconds(10)); }
 
   static StaticServiceSpec Spec(const std::string& id, std::vector<std::string> checks = {}) {
     StaticServiceSpec spec;

@@ -16,6 +16,7 @@
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "tests/registry/message_listener.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -211,9 +212,7 @@ size_t Watcher::state_count() const {
 // --- Fleet
 
 Fleet::Fleet(Options options) : options_(std::move(options)) {
-  HashedWheelTimer::Options timer;
-  timer.tick_duration = absl::Milliseconds(10);
-  timer_ = HashedWheelTimer::Create(timer).value();
+  timer_ = NewTimer(absl::Milliseconds(10));
   if (options_.registry == RegistryKind::kRefusing) {
     StoreRegistry::Options store;
     store.timer = timer_.get();

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "retry/simulated_clock.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -65,10 +66,7 @@ class FakeProbe final : public Probe {
 class HealthCheckerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    HashedWheelTimer::Options options;
-    options.clock = &clock_;
-    options.tick_duration = absl::Milliseconds(10);
-    timer_ = std::move(HashedWheelTimer::Create(options)).value();
+    timer_ = NewTimer(&clock_, absl::Milliseconds(10));
     options_.interval = absl::Seconds(10);
     options_.timeout = absl::Seconds(1);
   }

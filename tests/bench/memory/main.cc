@@ -19,6 +19,7 @@
 #include "retry/simulated_clock.h"
 #include "tests/bench/instances.h"
 #include "tests/bench/report.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -63,9 +64,7 @@ size_t HeapBytes() {
 // Bytes per registration; nullopt, with a message, when not all were acknowledged.
 std::optional<double> Measure(int64_t count, bool in_session) {
   SimulatedClock clock;
-  HashedWheelTimer::Options timer_options;
-  timer_options.clock = &clock;
-  const auto timer = HashedWheelTimer::Create(timer_options).value();
+  const auto timer = NewTimer(&clock);
   FailbackRegistry::Options options;
   options.upstream_name = "forgetful";
   options.timer = timer.get();

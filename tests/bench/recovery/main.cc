@@ -37,6 +37,7 @@
 #include "tests/bench/subject.h"
 #include "tests/registry/message_listener.h"
 #include "tests/util/process.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -58,12 +59,6 @@ struct Scale {
   absl::Duration idle = absl::Seconds(3);
   bool yielding = true;
 };
-
-std::unique_ptr<HashedWheelTimer> NewTimer() {
-  HashedWheelTimer::Options options;
-  options.tick_duration = absl::Milliseconds(10);
-  return HashedWheelTimer::Create(options).value();
-}
 
 // Polls, a hundredth of a second at a time at most; dies when it takes too long.
 void WaitUntil(const char* what, const std::function<bool()>& condition,
@@ -144,7 +139,7 @@ Listing ListAll(const std::string& address) {
 void RecoverOne(const Scale& scale, Report* report) {
   const char* const name = "recovery-100k";
   MortalRegistry registry;
-  const auto timer = NewTimer();
+  const auto timer = NewTimer(absl::Milliseconds(10));
   Traffic traffic;
   const auto agent = NewAgent(registry.address(), timer.get(), &traffic, nullptr);
   StateIntents(agent.get(), "orders", scale.registrations);
@@ -302,7 +297,7 @@ struct Member {
 void RecoverFleet(const Scale& scale, Report* report) {
   const char* const name = "recovery-fleet";
   MortalRegistry registry;
-  const auto timer = NewTimer();
+  const auto timer = NewTimer(absl::Milliseconds(10));
   Traffic traffic;
   std::vector<std::unique_ptr<Member>> fleet;
   const int64_t total = scale.agents * scale.per_agent;

@@ -9,6 +9,7 @@
 #include "registry/failback/failback_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -21,10 +22,7 @@ class Storm {
  public:
   Storm(const World& world, const Strategy& strategy, uint64_t seed)
       : world_(world), strategy_(strategy), random_(SeededRandom(seed)) {
-    HashedWheelTimer::Options options;
-    options.clock = &clock_;
-    options.tick_duration = kTick;
-    timer_ = HashedWheelTimer::Create(options).value();
+    timer_ = NewTimer(&clock_, kTick);
   }
 
   StormResult Run() {

@@ -18,6 +18,7 @@
 #include "tests/util/daemons.h"
 #include "tests/util/ports.h"
 #include "tests/util/process.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -194,7 +195,7 @@ TEST_F(OfflineStoryTest, APortThatIsTakenIsAnErrorOnlyWhereItIsNamed) {
   EXPECT_THAT(remote.err, HasSubstr("admin.allow_remote"));
 
   // The default address is held here; until another test's daemon has let go of it, if need be.
-  const auto timer = HashedWheelTimer::Create({}).value();
+  const auto timer = NewTimer();
   AdminServer::Options options;
   options.timer = timer.get();
   options.listen = kRegistryAdminListen;

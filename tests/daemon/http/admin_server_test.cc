@@ -23,17 +23,12 @@
 #include "tests/util/daemons.h"
 #include "tests/util/process.h"
 #include "tests/util/sanitized_build.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::unique_ptr<HashedWheelTimer> NewTimer(SimulatedClock* clock) {
-  HashedWheelTimer::Options options;
-  options.clock = clock;
-  return HashedWheelTimer::Create(options).value();
-}
 
 class AdminServerTest : public ::testing::Test {
  protected:

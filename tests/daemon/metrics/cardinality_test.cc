@@ -13,6 +13,7 @@
 #include "registry/store_metrics.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -20,9 +21,7 @@ namespace {
 class CardinalityTest : public testing::Test {
  protected:
   CardinalityTest() {
-    HashedWheelTimer::Options timer_options;
-    timer_options.clock = &clock_;
-    timer_ = HashedWheelTimer::Create(timer_options).value();
+    timer_ = NewTimer(&clock_);
     StoreRegistry::Options store_options;
     store_options.timer = timer_.get();
     auto store = StoreRegistry::Open(store_options).value();

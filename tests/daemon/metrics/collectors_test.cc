@@ -18,6 +18,7 @@
 #include "registry/etcd_metrics.h"
 #include "registry/store_metrics.h"
 #include "retry/simulated_clock.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -140,9 +141,7 @@ TEST(ServerMetricsTest, CertificatesOfClients) {
 
 TEST(StoreMetricsTest, TellOfARealStore) {
   SimulatedClock clock;
-  HashedWheelTimer::Options timer_options;
-  timer_options.clock = &clock;
-  const auto timer = HashedWheelTimer::Create(timer_options).value();
+  const auto timer = NewTimer(&clock);
   StoreRegistry::Options options;
   options.uri = absl::StrCat("sqlite://", testing::TempDir(), "/metrics.db");
   options.timer = timer.get();

@@ -21,6 +21,7 @@
 #include "retry/simulated_clock.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/registry/model/batch_check.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -47,9 +48,7 @@ class Listener : public NotifyListener {
 class FuzzSession {
  public:
   FuzzSession() {
-    HashedWheelTimer::Options timer_options;
-    timer_options.clock = &clock_;
-    timer_ = *HashedWheelTimer::Create(timer_options);
+    timer_ = NewTimer(&clock_);
     StoreRegistry::Options options;
     options.timer = timer_.get();
     options.commit_inline = true;

@@ -22,6 +22,7 @@
 #include "retry/simulated_clock.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/registry/store/fake_storage.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -48,11 +49,7 @@ const std::string& Folder() {
 
 class Store {
  public:
-  Store() {
-    HashedWheelTimer::Options options;
-    options.clock = &clock_;
-    timer_ = *HashedWheelTimer::Create(options);
-  }
+  Store() { timer_ = NewTimer(&clock_); }
 
   absl::Status Open(const std::string& path) {
     StoreRegistry::Options options = MakeOptions();

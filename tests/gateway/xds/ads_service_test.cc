@@ -17,6 +17,7 @@
 #include "tests/registry/fake_registry.h"
 #include "tests/util/daemons.h"
 #include "tests/util/process.h"
+#include "tests/util/timers.h"
 
 namespace failback::xds {
 namespace {
@@ -103,7 +104,7 @@ class RawClient {
 class AdsServiceTest : public ::testing::Test {
  protected:
   void Start(size_t max_streams = 100, size_t max_services = 10000) {
-    timer_ = HashedWheelTimer::Create({}).value();
+    timer_ = NewTimer();
     AdsService::Options options;
     options.cache.timer = timer_.get();
     options.cache.linger = absl::ZeroDuration();

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/util/timers.h"
 
 namespace failback::xds {
 namespace {
@@ -59,10 +60,7 @@ SubscribeResponse Delta(const std::vector<ServiceInstance>& upserts,
 class ServiceCacheTest : public ::testing::Test {
  protected:
   ServiceCacheTest() {
-    HashedWheelTimer::Options timer_options;
-    timer_options.clock = &clock_;
-    timer_options.tick_duration = absl::Milliseconds(10);
-    timer_ = HashedWheelTimer::Create(timer_options).value();
+    timer_ = NewTimer(&clock_, absl::Milliseconds(10));
     options_.timer = timer_.get();
     cache_ = std::make_unique<ServiceCache>(&registry_, options_);
   }

@@ -13,6 +13,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/server/wire_fixture.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -266,9 +267,7 @@ TEST_F(ClientTest, RenewalsOfManySessionsAreMatchedInOrder) {
 
 TEST_F(ClientTest, ARenewalWithoutAnswerEndsItsStreamAndTheNextTakesAnother) {
   SimulatedClock clock;
-  HashedWheelTimer::Options timer_options;
-  timer_options.clock = &clock;
-  const auto timer = HashedWheelTimer::Create(timer_options).value();
+  const auto timer = NewTimer(&clock);
   GrpcRegistryOptions options;
   options.timer = timer.get();
   fake_.keep_alives.Hold();

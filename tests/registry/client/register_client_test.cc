@@ -18,6 +18,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/server/wire_fixture.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -197,9 +198,7 @@ TEST_F(RegisterClientTest, AStreamWhoseCredentialsAreNotAcceptedTakesNoMore) {
 
 TEST_F(RegisterClientTest, OneWithoutAnswerEndsItsStreamAndTheNextTakesAnother) {
   SimulatedClock clock;
-  HashedWheelTimer::Options timer_options;
-  timer_options.clock = &clock;
-  const auto timer = HashedWheelTimer::Create(timer_options).value();
+  const auto timer = NewTimer(&clock);
   GrpcRegistryOptions options;
   options.timer = timer.get();
   options.call_timeout = absl::Hours(1);  // on that clock; calls have the real one

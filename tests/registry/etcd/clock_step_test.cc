@@ -14,6 +14,7 @@
 #include "registry/etcd/client.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
+#include "tests/util/timers.h"
 
 namespace {
 
@@ -37,7 +38,7 @@ TEST(ClockStepTest, ACallEndsWhenItsTimeIsOver) {
   ASSERT_LT(absl::Now(), before - absl::Minutes(59)) << "the clock is the one above";
   wall_shift_seconds = 0;
 
-  const auto timer = HashedWheelTimer::Create({}).value();
+  const auto timer = NewTimer();
   etcd::Client::Options options;
   options.endpoints = {"127.0.0.1:1"};  // nobody is there
   options.timer = timer.get();

@@ -92,7 +92,7 @@ TEST_F(EtcdFaultTest, AllKilledAndRestarted) {
 }
 
 TEST_F(EtcdFaultTest, AConnectionThatBreaksWhileNothingIsAskedIsTold) {
-  const auto timer = NewTestTimer();
+  const auto timer = NewTimer(kTestTick);
   EtcdRegistry registry(EtcdTestOptions(etcd(), NewPrefix(), timer.get()));
   std::atomic<int> breaks{0};
   registry.SetDisconnectListener([&](const absl::Status& status) {

@@ -10,19 +10,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "registry/etcd/etcd_registry.h"
 #include "registry/etcd/etcd_uri.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/etcd/etcd_cluster.h"
 #include "tests/registry/registry_calls.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 
-inline std::unique_ptr<HashedWheelTimer> NewTestTimer() {
-  HashedWheelTimer::Options options;
-  options.tick_duration = absl::Milliseconds(5);
-  return HashedWheelTimer::Create(options).value();
-}
+// Of wheels in these tests: shorter than the default, as they wait for what happens on them.
+constexpr absl::Duration kTestTick = absl::Milliseconds(5);
 
 // A prefix that no other test of this process has.
 inline std::string NewPrefix() {
@@ -43,7 +42,7 @@ class EtcdHarness : public RegistryCalls {
  public:
   EtcdHarness(const EtcdCluster& etcd, std::string prefix)
       : prefix_(std::move(prefix)),
-        timer_(NewTestTimer()),
+        timer_(NewTimer(kTestTick)),
         options_(EtcdTestOptions(etcd, prefix_, timer_.get())) {
     Open();
   }

@@ -15,7 +15,7 @@ namespace {
 class EtcdAuthTest : public testing::Test {
  protected:
   explicit EtcdAuthTest(EtcdCluster::Options etcd = {})
-      : etcd_(std::move(etcd)), timer_(NewTestTimer()) {
+      : etcd_(std::move(etcd)), timer_(NewTimer(kTestTick)) {
     const std::vector<std::vector<std::string>> setup = {
         {"user", "add", "root:root"},
         {"user", "grant-role", "root", "root"},
@@ -190,7 +190,7 @@ TEST(EtcdTlsTest, WithACertificateAndNotWithout) {
   EtcdCluster::Options options;
   options.tls = dir.path();
   EtcdCluster etcd(options);
-  const auto timer = NewTestTimer();
+  const auto timer = NewTimer(kTestTick);
   const auto open = [&](const std::string& uri, absl::Duration patience) {
     auto options = ParseEtcdUri(uri, timer.get());
     EXPECT_TRUE(options.ok()) << options.status();

@@ -65,7 +65,7 @@ class EtcdFollower : public MessageListener {
 class EtcdWorld {
  public:
   explicit EtcdWorld(const EtcdCluster& etcd, absl::Duration ttl = absl::Seconds(3))
-      : etcd_(etcd), prefix_(NewPrefix()), timer_(NewTestTimer()), judge_(etcd, prefix_) {
+      : etcd_(etcd), prefix_(NewPrefix()), timer_(NewTimer(kTestTick)), judge_(etcd, prefix_) {
     judge_.options().client.call_timeout = kProcessTimeout;
     judge_.Open();
     agent_ = NewCore("agent", ttl);

@@ -130,7 +130,7 @@ class PositionedFollower {
 class FourServersTest : public testing::Test {
  protected:
   FourServersTest()
-      : etcd_(EtcdCluster::Options{}), judge_(etcd_, "/four"), timer_(NewTestTimer()) {
+      : etcd_(EtcdCluster::Options{}), judge_(etcd_, "/four"), timer_(NewTimer(kTestTick)) {
     for (int i = 0; i < kServers; ++i) {
       servers_.push_back(Daemon::Registry({"--store", etcd_.Uri("/four")}));
       addresses_.push_back(servers_.back().address());

@@ -34,6 +34,7 @@
 #include "tests/registry/server/register_stream_client.h"
 #include "tests/util/eventually.h"
 #include "tests/util/process.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -85,7 +86,7 @@ AccessRules MakeRules(const std::vector<config::v1::Rule>& rules,
 class AccessTest : public ::testing::Test {
  protected:
   AccessTest() {
-    timer_ = *HashedWheelTimer::Create(HashedWheelTimer::Options());
+    timer_ = NewTimer();
     access_ = std::make_shared<AccessControl>(DefaultRules());
     Start("memory:");
   }

@@ -18,6 +18,7 @@
 #include "tests/registry/server/register_stream_client.h"
 #include "tests/registry/server/wire_fixture.h"
 #include "tests/util/seeded_random.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -162,7 +163,7 @@ class RegisterStreamStoreTest : public WireTest {
 };
 
 TEST_F(RegisterStreamStoreTest, AMessageIsAnsweredAsTheCallWouldBe) {
-  const auto timer = HashedWheelTimer::Create(HashedWheelTimer::Options()).value();
+  const auto timer = NewTimer();
   Subject called(ListenOn(Transport::kUnix), timer.get(), /*policy=*/false);
   Subject called_with_policy(ListenOn(Transport::kUnix), timer.get(), /*policy=*/true);
   Subject streamed(ListenOn(Transport::kUnix), timer.get(), /*policy=*/false);
@@ -214,7 +215,7 @@ TEST_F(RegisterStreamStoreTest, ManyStreamsFillOneStore) {
   constexpr int kStreams = 6;
   constexpr int kMessages = 40;
   constexpr int kItems = 20;
-  const auto timer = HashedWheelTimer::Create(HashedWheelTimer::Options()).value();
+  const auto timer = NewTimer();
   StoreRegistry::Options options;
   options.timer = timer.get();
   const auto store = StoreRegistry::Open(std::move(options)).value();

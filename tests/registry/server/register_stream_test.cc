@@ -17,6 +17,7 @@
 #include "tests/registry/server/register_stream_client.h"
 #include "tests/registry/server/simulated_sweep.h"
 #include "tests/registry/server/wire_fixture.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -180,7 +181,7 @@ TEST_F(RegisterStreamTest, ResultsOfARegistryThatHasOnlyAcceptedAreNotLeftOut) {
 
 // The same of a real agent's registry, which has an upstream that is away.
 TEST_F(RegisterStreamTest, AnAgentTellsWhatItHasAccepted) {
-  const auto timer = HashedWheelTimer::Create(HashedWheelTimer::Options()).value();
+  const auto timer = NewTimer();
   FailbackRegistry::Options core;
   core.upstream_name = "away";
   core.timer = timer.get();

@@ -9,6 +9,7 @@
 #include "registry/server/registry_server.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 
@@ -17,11 +18,7 @@ class SimulatedSweep {
   static constexpr absl::Duration kStalled = absl::Seconds(30);
   static constexpr absl::Duration kSilent = absl::Minutes(10);
 
-  SimulatedSweep() {
-    HashedWheelTimer::Options wheel;
-    wheel.clock = &clock_;
-    timer_ = HashedWheelTimer::Create(wheel).value();
-  }
+  SimulatedSweep() { timer_ = NewTimer(&clock_); }
 
   // For a server that ends before this.
   RegistryServer::Options options() const {

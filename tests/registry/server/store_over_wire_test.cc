@@ -10,6 +10,7 @@
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/server/wire_fixture.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -23,9 +24,7 @@ using registry::v1::ERROR_REASON_SUPERSEDED;
 class StoreOverWireTest : public testing::TestWithParam<Transport> {
  protected:
   void SetUp() override {
-    auto timer = HashedWheelTimer::Create(HashedWheelTimer::Options());
-    ASSERT_TRUE(timer.ok()) << timer.status();
-    timer_ = *std::move(timer);
+    timer_ = NewTimer();
     StoreRegistry::Options options;
     options.timer = timer_.get();
     auto store = StoreRegistry::Open(std::move(options));

@@ -14,6 +14,7 @@
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -29,8 +30,7 @@ int Run(const std::string& address, const std::string& kind) {
   sigemptyset(&terminated);
   sigaddset(&terminated, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &terminated, nullptr);
-  auto timer = HashedWheelTimer::Create(HashedWheelTimer::Options());
-  if (!timer.ok()) return Fail(timer.status());
+  const auto timer = NewTimer();
   std::unique_ptr<Registry> registry;
   if (kind == "silent") {
     auto fake = std::make_unique<FakeRegistry>();
@@ -39,7 +39,7 @@ int Run(const std::string& address, const std::string& kind) {
   } else {
     StoreRegistry::Options options;
     options.uri = absl::StrCat(kind, ":");
-    options.timer = timer->get();
+    options.timer = timer.get();
     auto store = StoreRegistry::Open(std::move(options));
     if (!store.ok()) return Fail(store.status());
     registry = *std::move(store);

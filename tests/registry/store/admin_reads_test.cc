@@ -11,6 +11,7 @@
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/registry_calls.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -20,7 +21,7 @@ constexpr int kInstances = 250;  // in each
 constexpr int kReaders = 2;
 
 TEST(AdminReads, SeeWhatIsThereBesideCommits) {
-  const auto timer = HashedWheelTimer::Create({}).value();
+  const auto timer = NewTimer();
   StoreRegistry::Options options;
   options.timer = timer.get();
   options.default_ttl = absl::Minutes(10);

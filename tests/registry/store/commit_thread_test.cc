@@ -20,6 +20,7 @@
 #include "tests/registry/registry_calls.h"
 #include "tests/registry/store/fake_storage.h"
 #include "tests/util/fake_executor.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -88,9 +89,7 @@ class CommitThreadTest : public ::testing::Test {
             Executor* executor = nullptr) {
     control_.clock = &clock_;
     control_.write_time = write_time;
-    HashedWheelTimer::Options timer;
-    timer.clock = &clock_;
-    timer_ = HashedWheelTimer::Create(timer).value();
+    timer_ = NewTimer(&clock_);
     StoreRegistry::Options options;
     options.timer = timer_.get();
     options.default_ttl = absl::Hours(1);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tests/registry/store/harness.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -97,7 +98,7 @@ void Write(Registry& registry, int number, uint64_t generation, uint64_t seed) {
 
 int Main(int argc, char** argv) {
   if (argc != 6) return 2;
-  auto timer = HashedWheelTimer::Create({}).value();
+  auto timer = NewTimer();
   StoreRegistry::Options options;
   options.uri = absl::StrCat("sqlite://", argv[1]);
   const std::string durability = argv[2];

@@ -11,16 +11,14 @@
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/registry_calls.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 
 class StoreHarness : public RegistryCalls {
  public:
   explicit StoreHarness(StoreRegistry::Options options = {}) : options_(std::move(options)) {
-    HashedWheelTimer::Options timer;
-    timer.clock = &clock_;
-    timer.tick_duration = absl::Milliseconds(10);
-    timer_ = HashedWheelTimer::Create(timer).value();
+    timer_ = NewTimer(&clock_, absl::Milliseconds(10));
     options_.timer = timer_.get();
     options_.commit_inline = true;
     Open();

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "registry/base/log.h"
 #include "retry/simulated_clock.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -30,10 +31,7 @@ constexpr absl::Duration kTtl = absl::Seconds(10);
 class LeasesTest : public ::testing::Test {
  protected:
   LeasesTest() {
-    HashedWheelTimer::Options timer;
-    timer.clock = &clock_;
-    timer.tick_duration = absl::Milliseconds(10);
-    timer_ = HashedWheelTimer::Create(timer).value();
+    timer_ = NewTimer(&clock_, absl::Milliseconds(10));
     Leases::Options options;
     options.timer = timer_.get();
     leases_ = std::make_unique<Leases>(options, [this](std::vector<std::string> ids) {
@@ -341,10 +339,7 @@ class InterruptedClock final : public Clock {
 
 TEST(Leases, ARenewalWhileItsTimeoutBeginsIsATtlLikeAnyOther) {
   InterruptedClock clock;
-  HashedWheelTimer::Options timer_options;
-  timer_options.clock = &clock;
-  timer_options.tick_duration = absl::Milliseconds(10);
-  const auto timer = HashedWheelTimer::Create(timer_options).value();
+  const auto timer = NewTimer(&clock, absl::Milliseconds(10));
   std::vector<std::string> due;
   Leases::Options options;
   options.timer = timer.get();
@@ -373,9 +368,7 @@ TEST(Leases, ARenewalWhileItsTimeoutBeginsIsATtlLikeAnyOther) {
 }
 
 TEST(Leases, StopWaitsForWhoIsBeingTold) {
-  HashedWheelTimer::Options options;
-  options.tick_duration = absl::Milliseconds(1);
-  auto timer = HashedWheelTimer::Create(options).value();
+  auto timer = NewTimer(absl::Milliseconds(1));
   absl::Notification told;
   absl::Notification go_on;
   std::atomic<bool> left{false};

@@ -15,6 +15,7 @@
 #include "benchmark/benchmark.h"
 #include "tests/registry/store/harness.h"
 #include "tests/util/process.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -42,7 +43,7 @@ int64_t ResidentBytes() {
 
 struct Store {
   explicit Store(int store) {
-    timer = HashedWheelTimer::Create({}).value();
+    timer = NewTimer();
     options.timer = timer.get();
     if (store > 0) options.uri = "sqlite://" + folder.File("registry.db");
     if (store == 1) options.durability = Durability::kNormal;

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/registry/store/fake_storage.h"
 #include "tests/registry/store/harness.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -20,10 +21,7 @@ constexpr auto kReadOnly = registry::v1::ERROR_REASON_STORE_READ_ONLY;
 class ReadOnlyTest : public ::testing::Test {
  protected:
   ReadOnlyTest() {
-    HashedWheelTimer::Options timer;
-    timer.clock = &clock_;
-    timer.tick_duration = absl::Milliseconds(10);
-    timer_ = HashedWheelTimer::Create(timer).value();
+    timer_ = NewTimer(&clock_, absl::Milliseconds(10));
     StoreRegistry::Options options;
     options.timer = timer_.get();
     registry_ = StoreRegistry::OpenOn(options, std::make_unique<FakeStorage>(&rows_)).value();

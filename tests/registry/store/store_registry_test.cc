@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/registry/store/harness.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -319,7 +320,7 @@ TEST(StoreRegistry, BadOptionsAreNamed) {
   const auto open = [](const std::string& uri) {
     StoreRegistry::Options options;
     options.uri = uri;
-    auto timer = HashedWheelTimer::Create({}).value();
+    auto timer = NewTimer();
     options.timer = timer.get();
     return StoreRegistry::Open(options).status();
   };

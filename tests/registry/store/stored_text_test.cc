@@ -14,6 +14,7 @@
 #include "retry/simulated_clock.h"
 #include "tests/registry/registry_calls.h"
 #include "tests/registry/store/fake_storage.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -27,9 +28,7 @@ class StoredTextTest : public ::testing::Test, public RegistryCalls {
     SetLogSink(LogLevel::kWarning, [this](LogLevel, const std::string& event, const LogFields& f) {
       log_ += FormatLogLine(event, f) + "\n";
     });
-    HashedWheelTimer::Options timer;
-    timer.clock = &clock_;
-    timer_ = HashedWheelTimer::Create(timer).value();
+    timer_ = NewTimer(&clock_);
     Open();
   }
   ~StoredTextTest() override { SetLogSink(LogLevel::kWarning, nullptr); }

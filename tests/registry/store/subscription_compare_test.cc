@@ -20,6 +20,7 @@
 #include "tests/registry/registry_calls.h"
 #include "tests/registry/store/fake_storage.h"
 #include "tests/util/seeded_random.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -563,8 +564,7 @@ class CompareThreads : public ::testing::Test {
     return true;
   }
 
-  std::unique_ptr<HashedWheelTimer> timer_ =
-      HashedWheelTimer::Create(HashedWheelTimer::Options()).value();
+  std::unique_ptr<HashedWheelTimer> timer_ = NewTimer();
   FakeRows rows_;
   std::unique_ptr<StoreRegistry> registry_;
 };

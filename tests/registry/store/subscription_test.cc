@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/registry/store/harness.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -305,8 +306,7 @@ TEST(Subscription, DestroyingAStreamInsideItsOwnCallbackMakesThatCallTheLast) {
 // Writers, subscribers that come and go, and session ends, on real threads: the streams' rules are
 // checked by every FakeSubscriber, and at the end all have the same.
 TEST(Subscription, ManyThreadsKeepEveryStreamInOrder) {
-  HashedWheelTimer::Options timer_options;
-  auto timer = HashedWheelTimer::Create(timer_options).value();
+  auto timer = NewTimer();
   StoreRegistry::Options options;
   options.timer = timer.get();
   options.subscriptions.max_delta_bytes = 50;

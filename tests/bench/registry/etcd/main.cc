@@ -209,7 +209,7 @@ class BareWriter {
 class Core {
  public:
   Core(const EtcdCluster& etcd, const std::string& prefix)
-      : timer_(NewTestTimer()), registry_(Make(etcd, prefix)) {}
+      : timer_(NewTimer(kTestTick)), registry_(Make(etcd, prefix)) {}
 
   // Every time that etcd has taken one.
   Counter acknowledged;

@@ -14,6 +14,7 @@
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/store/files.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 
@@ -38,7 +39,7 @@ inline void Sql(const std::string& path, const std::string& sql) {
 
 // The error of opening `path`, which must be one line that names it.
 inline absl::Status OpenError(const std::string& path) {
-  auto timer = HashedWheelTimer::Create({}).value();
+  auto timer = NewTimer();
   StoreRegistry::Options options = On(path);
   options.timer = timer.get();
   const absl::Status status = StoreRegistry::Open(options).status();

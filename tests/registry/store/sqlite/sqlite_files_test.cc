@@ -17,6 +17,7 @@
 #include "registry/store/store_maintenance.h"
 #include "tests/registry/store/harness.h"
 #include "tests/util/process.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -92,7 +93,7 @@ TEST(SqliteFiles, DamageIsNoticed) {
   }
   const auto open_with = [&](const std::string& bytes) {
     const std::string damaged = folder.Write("damaged.db", bytes);
-    auto timer = HashedWheelTimer::Create({}).value();
+    auto timer = NewTimer();
     StoreRegistry::Options options = On(damaged);
     options.timer = timer.get();
     return StoreRegistry::Open(options).status();

@@ -23,6 +23,7 @@
 #include "tests/registry/store/harness.h"
 #include "tests/registry/store/sqlite/sqlite_files.h"
 #include "tests/util/process.h"
+#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -489,7 +490,7 @@ TEST_P(TakenAwayTest, WritesAreRefusedUntilTheFileIsBack) {
 
 TEST(SqliteStorage, CallsInFlightShareCommits) {
   TempDir folder;
-  auto timer = HashedWheelTimer::Create({}).value();
+  auto timer = NewTimer();
   StoreRegistry::Options options = On(folder.File("registry.db"), Durability::kNormal);
   options.timer = timer.get();
   auto registry = StoreRegistry::Open(options).value();
@@ -520,7 +521,7 @@ TEST(SqliteStorage, CallsInFlightShareCommits) {
 
 TEST(SqliteStorage, ASmallCallDoesNotWaitForAllOfABulk) {
   TempDir folder;
-  auto timer = HashedWheelTimer::Create({}).value();
+  auto timer = NewTimer();
   StoreRegistry::Options options = On(folder.File("registry.db"), Durability::kNormal);
   options.timer = timer.get();
   auto registry = StoreRegistry::Open(options).value();
@@ -566,7 +567,7 @@ TEST(SqliteStorage, ASmallCallDoesNotWaitForAllOfABulk) {
 
 TEST(SqliteStorage, DestructionAnswersWhatIsQueued) {
   TempDir folder;
-  auto timer = HashedWheelTimer::Create({}).value();
+  auto timer = NewTimer();
   StoreRegistry::Options options = On(folder.File("registry.db"));
   options.timer = timer.get();
   auto registry = StoreRegistry::Open(options).value();
@@ -589,7 +590,7 @@ TEST(SqliteStorage, DestructionAnswersWhatIsQueued) {
 
 TEST(SqliteStorage, OverloadIsRefusedEarly) {
   TempDir folder;
-  auto timer = HashedWheelTimer::Create({}).value();
+  auto timer = NewTimer();
   StoreRegistry::Options options = On(folder.File("registry.db"));
   options.timer = timer.get();
   options.max_queued_intents = 10;
