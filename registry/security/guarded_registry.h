@@ -5,8 +5,8 @@
 //    PERMISSION_DENIED in their results;
 //  * Subscribe: the whole stream; it also ends when new rules do not allow it any more;
 //  * List: of one service, the call; of more, what may not be read is left out, and left untouched:
-//    the registry gets the caller's services as a scope (list_scope.h), a part of them at a time.
-//    In a listing of an incarnation of the caller's, what may be registered is shown too: its agent
+//    the registry gets the caller's services as a scope (registry/model/list_scope.h), a part of
+//    them at a time. In a listing of an incarnation of the caller's, what may be registered is shown too: its agent
 //    compares it with what it wants;
 //  * a session of another caller is not renewed, closed, or used, whatever the permissions. One
 //    that was opened when callers were not distinguished is for every caller who knows its id.

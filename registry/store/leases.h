@@ -5,8 +5,8 @@
 // out for reasons that are not the clients':
 //
 // * Own pause. When this process was stopped or starved (a timeout or the heartbeat between them
-//   comes late by half a TTL or more; pause_watch.h), no client could renew: every lease gets a
-//   full TTL again.
+//   comes late by half a TTL or more; registry/base/pause_watch.h), no client could renew: every
+//   lease gets a full TTL again.
 // * Eviction guard. From `guard_min_sessions` up, when more than `guard_share` of the sessions
 //   have run out, miss their renewals, or have been ended within one TTL, the fault is more likely
 //   the network's: leases that have run out are held, until they are renewed, the share is smaller,

@@ -1,6 +1,7 @@
-"""docs/guarantees.md tells the truth: each promise names tests or a verb, and what it names exists."""
+"""docs/guarantees.md is right: each promise names code, and tests or a verb, and what it names exists."""
 
 import glob
+import os
 import re
 import sys
 
@@ -11,13 +12,17 @@ FOLDERS = ["tests/daemon", "tests/daemon/admin", "tests/daemon/http", "tests/fau
            "tests/registry/store", "tests/registry/store/sqlite", "tests/registry/watch"]
 
 
+# What keeps a promise and is no program: data that is recorded, and fuzzers.
+OTHER_CODE = ["tests/compat/data", "tests/fuzz"]
+
+
 def promises(text):
-    """(promise, cell with the tests) of each row of each table."""
+    """(promise, cell with the code, cell with the tests) of each row of each table."""
     text = text.split("## Clause by clause")[0]  # of which the suite itself keeps the table
     for section in re.split(r"^## ", text, flags=re.M)[1:]:
         rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("|")]
         for row in rows[2:]:
-            yield row[0].strip(), row[-1]
+            yield row[0].strip(), row[1].strip(), row[-1]
 
 
 def matches(name, tests):
@@ -26,6 +31,30 @@ def matches(name, tests):
     if "." not in name:
         pattern = r"\w+\." + pattern
     return any(re.fullmatch(pattern, test) for test in tests)
+
+
+def code_faults(cell, last):
+    """What is wrong with a cell such as "`store/leases.cc` `Renew`", and the last file that it names. A path is below
+    registry/ or the project's root; a function is one of the file before it. `last` is the file of the row before,
+    which "the same" repeats."""
+    faults = []
+    path = last if cell.startswith("the same") else None
+    for name in re.findall(r"`([^`]+)`", cell):
+        if name.startswith("tests/"):  # a folder of tests that are the code: recorded data, fuzzers
+            if name not in OTHER_CODE:
+                faults.append(f"there is no {name}")
+            path = path or name
+        elif "/" in name or name.endswith((".cc", ".h")):
+            path = next((known for known in ("registry/" + name, name) if os.path.isfile(known)), None)
+            if not path:
+                faults.append(f"there is no {name}")
+        elif path:
+            with open(path, encoding="utf-8") as source:
+                if not re.search(rf"\b{re.escape(name)}\(", source.read()):
+                    faults.append(f"{path} has no {name}")
+    if not path and not faults and cell != "all of it":
+        faults.append(f"no file is named for it: {cell!r}")
+    return faults, path
 
 
 def main():
@@ -42,7 +71,10 @@ def main():
     failures = []
     if len(found) < 50:
         failures.append(f"{len(found)} promises found, 50 expected")
-    for promise, cell in found:
+    path = None
+    for promise, code, cell in found:
+        faults, path = code_faults(code, path)
+        failures += [f"{promise}: {fault}" for fault in faults]
         names = re.findall(r"`([^`]+)`", cell)
         if not names:
             failures.append(f"nothing named for: {promise}")
