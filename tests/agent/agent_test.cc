@@ -25,6 +25,7 @@
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
 #include "tests/util/eventually.h"
+#include "tests/util/instances.h"
 #include "tests/util/sanitized_build.h"
 #include "tests/util/timers.h"
 
@@ -120,15 +121,6 @@ std::vector<std::string> Ids(const ServiceSnapshot& snapshot) {
   return ids;
 }
 
-ServiceInstance Instance(const std::string& service, const std::string& id, int port = 8080) {
-  ServiceInstance instance;
-  instance.mutable_key()->set_service(service);
-  instance.mutable_key()->set_instance_id(id);
-  instance.set_address("10.0.0.7");
-  instance.set_port(port);
-  return instance;
-}
-
 class AgentTest : public ::testing::Test {
  protected:
   std::unique_ptr<Agent> NewAgent(absl::Duration drain = absl::Seconds(5)) {
@@ -170,7 +162,7 @@ auto Has(IntentEvent::Kind kind) {
 TEST_F(AgentTest, RegisteredWhileTheHandleLives) {
   auto agent = NewAgent();
   Collector<IntentEvent> events;
-  auto registration = agent->Register(Instance("orders", "a"),
+  auto registration = agent->Register(MakeInstance("orders", "a"),
                                       [&](const IntentEvent& event) { events.Add(event); });
   ASSERT_TRUE(registration.ok()) << registration.status();
   ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
@@ -183,8 +175,8 @@ TEST_F(AgentTest, RegisteredWhileTheHandleLives) {
 TEST_F(AgentTest, WhatAHandleHasReleasedStaysUntilTheAgentIsGone) {
   auto agent = NewAgent();
   Collector<IntentEvent> events;
-  agent->Register(Instance("orders", "a"))->Release();
-  auto later = agent->Register(Instance("orders", "b"),
+  agent->Register(MakeInstance("orders", "a"))->Release();
+  auto later = agent->Register(MakeInstance("orders", "b"),
                                [&](const IntentEvent& event) { events.Add(event); });
   ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
   EXPECT_THAT(Listed("orders"), ElementsAre("a", "b"));
@@ -195,12 +187,12 @@ TEST_F(AgentTest, WhatAHandleHasReleasedStaysUntilTheAgentIsGone) {
 TEST_F(AgentTest, DestructionOfTheAgentDrains) {
   auto agent = NewAgent();
   Collector<IntentEvent> events;
-  auto registration = agent->Register(Instance("orders", "a"),
+  auto registration = agent->Register(MakeInstance("orders", "a"),
                                       [&](const IntentEvent& event) { events.Add(event); });
   ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
   agent.reset();
   EXPECT_THAT(Listed("orders"), IsEmpty());
-  EXPECT_FALSE(registration->Update(Instance("orders", "a", 9)).ok()) << "the agent is gone";
+  EXPECT_FALSE(registration->Update(MakeInstance("orders", "a", 9)).ok()) << "the agent is gone";
 }
 
 TEST_F(AgentTest, AnUpdateLeavesNoGap) {
@@ -208,7 +200,7 @@ TEST_F(AgentTest, AnUpdateLeavesNoGap) {
   Collector<ServiceSnapshot> seen;
   auto subscription =
       agent->Subscribe("orders", [&](const ServiceSnapshot& now) { seen.Add(now); });
-  auto registration = agent->Register(Instance("orders", "a"));
+  auto registration = agent->Register(MakeInstance("orders", "a"));
   ASSERT_TRUE(
       seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
   ServiceInstance heavier = registration->instance();
@@ -222,17 +214,18 @@ TEST_F(AgentTest, AnUpdateLeavesNoGap) {
     EXPECT_FALSE(listed && snapshot.instances.empty()) << "a gap";
     listed = listed || !snapshot.instances.empty();
   }
-  const absl::Status other = registration->Update(Instance("orders", "b"));
+  const absl::Status other = registration->Update(MakeInstance("orders", "b"));
   EXPECT_EQ(other.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(other.message()), HasSubstr("default/orders/b is not default/orders/a"));
 }
 
 TEST_F(AgentTest, BadInstancesAreRefusedAtOnceByFieldAndValue) {
   auto agent = NewAgent();
-  const auto refused = agent->Register(Instance("orders", "a", 70000));
+  const auto refused = agent->Register(MakeInstance("orders", "a", 70000));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("70000"));
-  EXPECT_EQ(agent->Register(Instance("", "a")).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(agent->Register(MakeInstance("", "a")).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(agent->Subscribe("", nullptr).status().code(), absl::StatusCode::kInvalidArgument);
   Agent::Options options;
   options.registry = "http://nowhere";
@@ -242,10 +235,10 @@ TEST_F(AgentTest, BadInstancesAreRefusedAtOnceByFieldAndValue) {
 TEST_F(AgentTest, AnOutageIsBridged) {
   auto agent = NewAgent();
   Collector<IntentEvent> events;
-  auto kept = agent->Register(Instance("orders", "kept"),
+  auto kept = agent->Register(MakeInstance("orders", "kept"),
                               [&](const IntentEvent& event) { events.Add(event); });
   Collector<IntentEvent> leaves_events;
-  auto leaves = agent->Register(Instance("orders", "leaves"),
+  auto leaves = agent->Register(MakeInstance("orders", "leaves"),
                                 [&](const IntentEvent& event) { leaves_events.Add(event); });
   Collector<ServiceSnapshot> seen;
   auto subscription =
@@ -259,7 +252,7 @@ TEST_F(AgentTest, AnOutageIsBridged) {
   registry_.Stop();
   leaves->Unregister();
   Collector<IntentEvent> joins_events;
-  auto joins = agent->Register(Instance("orders", "joins"),
+  auto joins = agent->Register(MakeInstance("orders", "joins"),
                                [&](const IntentEvent& event) { joins_events.Add(event); });
   ASSERT_TRUE(joins.ok()) << "accepted at once: " << joins.status();
   ASSERT_TRUE(joins_events.WaitFor(Has(IntentEvent::Kind::kRetrying)));
@@ -279,7 +272,7 @@ TEST_F(AgentTest, ARegistryThatForgotEverythingIsToldAgain) {
   Collector<ServiceSnapshot> seen;
   auto subscription =
       agent->Subscribe("orders", [&](const ServiceSnapshot& now) { seen.Add(now); });
-  auto registration = agent->Register(Instance("orders", "a"));
+  auto registration = agent->Register(MakeInstance("orders", "a"));
   ASSERT_TRUE(
       seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
   const uint64_t epoch = seen.values().back().epoch;
@@ -298,9 +291,9 @@ TEST_F(AgentTest, ARegistryThatForgotEverythingIsToldAgain) {
 
 TEST_F(AgentTest, TheNewerHandleOfAKeyOwnsIt) {
   auto agent = NewAgent();
-  auto older = agent->Register(Instance("orders", "a"));
+  auto older = agent->Register(MakeInstance("orders", "a"));
   Collector<IntentEvent> events;
-  auto newer = agent->Register(Instance("orders", "a", 9090),
+  auto newer = agent->Register(MakeInstance("orders", "a", 9090),
                                [&](const IntentEvent& event) { events.Add(event); });
   older->Unregister();  // no longer its to unregister
   ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
@@ -325,7 +318,7 @@ TEST_F(AgentTest, HandlesMayEndInTheirOwnCallbacksAndOutliveTheAgent) {
     subscription = *std::move(subscribed);
     made.SignalAll();
   }
-  auto registration = agent->Register(Instance("orders", "a"));
+  auto registration = agent->Register(MakeInstance("orders", "a"));
   ASSERT_TRUE(calls.WaitFor([](const auto& v) { return !v.empty(); }));
   agent.reset();
   EXPECT_EQ(calls.values().size(), 1u);
@@ -340,7 +333,7 @@ TEST_F(AgentTest, TheAgentMayEndInACallback) {
   {
     MutexLock lock(&mu);
     agent = NewAgent();
-    registration = agent->Register(Instance("orders", "a"), [&](const IntentEvent&) {
+    registration = agent->Register(MakeInstance("orders", "a"), [&](const IntentEvent&) {
       {
         MutexLock callback_lock(&mu);
         agent.reset();
@@ -358,10 +351,10 @@ TEST_F(AgentTest, ACallbackThatThrowsIsLoggedAndTheNextComes) {
     seen.Add(now);
     throw std::runtime_error("a bug of the host's");
   });
-  auto a = agent->Register(Instance("orders", "a"));
+  auto a = agent->Register(MakeInstance("orders", "a"));
   ASSERT_TRUE(
       seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 1; }));
-  auto b = agent->Register(Instance("orders", "b"));
+  auto b = agent->Register(MakeInstance("orders", "b"));
   ASSERT_TRUE(seen.WaitFor([](const auto& v) { return v.back().instances.size() == 2; }));
 }
 
@@ -370,7 +363,7 @@ TEST_F(AgentTest, Rule15_AForkedChildHasNoAgentAndHurtsNobody) {
   auto agent = NewAgent();
   Collector<IntentEvent> events;
   absl::StatusOr<Registration> registration = agent->Register(
-      Instance("orders", "a"), [&](const IntentEvent& event) { events.Add(event); });
+      MakeInstance("orders", "a"), [&](const IntentEvent& event) { events.Add(event); });
   ASSERT_TRUE(registration.ok());
   ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
   Collector<ServiceSnapshot> snapshots;
@@ -389,9 +382,9 @@ TEST_F(AgentTest, Rule15_AForkedChildHasNoAgentAndHurtsNobody) {
     };
     bool drained = false;
     agent->Drain(absl::Seconds(10), [&](const auto&) { drained = true; });
-    const bool right = refused(agent->Register(Instance("orders", "b")).status()) &&
+    const bool right = refused(agent->Register(MakeInstance("orders", "b")).status()) &&
                        refused(agent->Subscribe("orders", nullptr).status()) &&
-                       refused(registration->Update(Instance("orders", "a", 1))) &&
+                       refused(registration->Update(MakeInstance("orders", "a", 1))) &&
                        refused(subscription->Current().status) &&
                        registration->instance().key().instance_id() == "a" &&
                        agent->Status().empty() && agent->Pending().empty() &&
@@ -409,7 +402,7 @@ TEST_F(AgentTest, Rule15_AForkedChildHasNoAgentAndHurtsNobody) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_THAT(Listed("orders"), ElementsAre("a"));
   // The parent's agent goes on as if nothing had been.
-  ASSERT_TRUE(registration->Update(Instance("orders", "a", 9)).ok());
+  ASSERT_TRUE(registration->Update(MakeInstance("orders", "a", 9)).ok());
   EXPECT_TRUE(snapshots.WaitFor([](const auto& values) {
     return !values.back().instances.empty() && values.back().instances[0].port() == 9;
   }));
@@ -422,7 +415,7 @@ TEST_F(AgentTest, SeveralRegistriesAtOnce) {
   auto agent = Agent::Create(options);
   ASSERT_TRUE(agent.ok()) << agent.status();
   Collector<IntentEvent> events;
-  auto registration = (*agent)->Register(Instance("orders", "a"),
+  auto registration = (*agent)->Register(MakeInstance("orders", "a"),
                                          [&](const IntentEvent& event) { events.Add(event); });
   ASSERT_TRUE(registration.ok());
   EXPECT_TRUE(events.WaitFor([](const std::vector<IntentEvent>& values) {
@@ -436,7 +429,7 @@ TEST_F(AgentTest, SeveralRegistriesAtOnce) {
   alone.registry = other.uri();
   auto elsewhere = Agent::Create(alone);
   ASSERT_TRUE(elsewhere.ok());
-  auto b = (*elsewhere)->Register(Instance("orders", "b"));
+  auto b = (*elsewhere)->Register(MakeInstance("orders", "b"));
   ASSERT_TRUE(b.ok());
   Collector<std::vector<std::string>> merged, old_only;
   auto both = (*agent)->Subscribe(
@@ -466,13 +459,13 @@ TEST_F(AgentTest, HealthyInstancesComeFirst) {
   Collector<ServiceSnapshot> seen;
   auto subscription =
       agent->Subscribe("orders", [&](const ServiceSnapshot& now) { seen.Add(now); });
-  ServiceInstance sick = Instance("orders", "a-sick");
+  ServiceInstance sick = MakeInstance("orders", "a-sick");
   sick.set_status(registry::v1::HEALTH_STATUS_UNHEALTHY);
-  ServiceInstance leaving = Instance("orders", "b-draining");
+  ServiceInstance leaving = MakeInstance("orders", "b-draining");
   leaving.set_status(registry::v1::HEALTH_STATUS_DRAINING);
   auto one = agent->Register(sick);
   auto two = agent->Register(leaving);
-  auto three = agent->Register(Instance("orders", "c-healthy"));
+  auto three = agent->Register(MakeInstance("orders", "c-healthy"));
   ASSERT_TRUE(
       seen.WaitFor([](const auto& v) { return !v.empty() && v.back().instances.size() == 3; }));
   EXPECT_THAT(Ids(seen.values().back()), ElementsAre("c-healthy", "b-draining", "a-sick"));
@@ -482,7 +475,7 @@ TEST_F(AgentTest, HealthyInstancesComeFirst) {
 TEST_F(AgentTest, DrainEndsEverythingAndRefusesNewIntents) {
   auto agent = NewAgent();
   Collector<IntentEvent> events;
-  auto registration = agent->Register(Instance("orders", "a"),
+  auto registration = agent->Register(MakeInstance("orders", "a"),
                                       [&](const IntentEvent& event) { events.Add(event); });
   ASSERT_TRUE(events.WaitFor(Has(IntentEvent::Kind::kAcknowledged)));
   Collector<agent::v1::DrainResponse> drained;
@@ -491,7 +484,7 @@ TEST_F(AgentTest, DrainEndsEverythingAndRefusesNewIntents) {
   EXPECT_EQ(drained.values()[0].unregistered(), 1);
   EXPECT_EQ(drained.values()[0].remaining(), 0);
   EXPECT_THAT(Listed("orders"), IsEmpty());
-  EXPECT_EQ(ReasonOf(agent->Register(Instance("orders", "b")).status()),
+  EXPECT_EQ(ReasonOf(agent->Register(MakeInstance("orders", "b")).status()),
             registry::v1::ERROR_REASON_DRAINING);
 }
 

@@ -19,6 +19,7 @@
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/util/eventually.h"
+#include "tests/util/instances.h"
 #include "tests/util/timers.h"
 
 namespace failback {
@@ -28,11 +29,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 ServiceInstance Instance(const std::string& id, const std::string& address, int port) {
-  ServiceInstance instance;
-  instance.mutable_key()->set_service("orders");
-  instance.mutable_key()->set_instance_id(id);
+  ServiceInstance instance = MakeInstance("orders", id, port);
   instance.set_address(address);
-  instance.set_port(port);
   return instance;
 }
 

@@ -191,7 +191,7 @@ class BareRegistry final : public ServiceBase {
     SubscribeResponse snapshot;
     snapshot.set_epoch(kEpoch);
     snapshot.set_revision(revision_);
-    *snapshot.mutable_snapshot()->add_instances() = MakeInstance("fanout", 0);
+    *snapshot.mutable_snapshot()->add_instances() = NumberedInstance("fanout", 0);
     follower->Write(Encode(snapshot));
     MutexLock lock(&mu_);
     followers_.insert(follower);

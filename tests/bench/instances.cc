@@ -11,7 +11,7 @@ namespace failback {
 using registry::v1::RegisterRequest;
 using registry::v1::ServiceInstance;
 
-ServiceInstance MakeInstance(const std::string& prefix, int64_t number, bool one_service) {
+ServiceInstance NumberedInstance(const std::string& prefix, int64_t number, bool one_service) {
   constexpr int64_t kPerService = 100;
   ServiceInstance instance;
   registry::v1::InstanceKey& key = *instance.mutable_key();
@@ -41,7 +41,7 @@ std::vector<grpc::ByteBuffer> EncodedRegisters(const std::string& session_id,
     request.set_session_id(session_id);
     for (int64_t i = begin; i < std::min<int64_t>(count, begin + batch); ++i) {
       registry::v1::Registration& registration = *request.add_registrations();
-      *registration.mutable_instance() = MakeInstance(prefix, i);
+      *registration.mutable_instance() = NumberedInstance(prefix, i);
       registration.set_generation(1);
     }
     out.push_back(Encode(request));

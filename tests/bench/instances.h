@@ -14,8 +14,8 @@ namespace failback {
 
 // Instance `number` of 100 in each service `<prefix>-<number / 100>`, or of one service when
 // `one_service`. 190 to 210 bytes with a prefix of up to eight characters.
-registry::v1::ServiceInstance MakeInstance(const std::string& prefix, int64_t number,
-                                           bool one_service = false);
+registry::v1::ServiceInstance NumberedInstance(const std::string& prefix, int64_t number,
+                                               bool one_service = false);
 
 // Register calls of `batch` instances each for instances [0, count).
 std::vector<grpc::ByteBuffer> EncodedRegisters(const std::string& session_id,

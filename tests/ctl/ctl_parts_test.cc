@@ -14,7 +14,6 @@
 namespace failback {
 namespace {
 
-using registry::v1::ServiceInstance;
 using registry::v1::SubscribeResponse;
 using ::testing::HasSubstr;
 

@@ -16,6 +16,7 @@
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "tests/registry/message_listener.h"
+#include "tests/util/instances.h"
 #include "tests/util/timers.h"
 
 namespace failback {
@@ -67,14 +68,6 @@ InstanceKey Key(const std::string& id) {
   key.set_service(kService);
   key.set_instance_id(id);
   return key;
-}
-
-ServiceInstance Instance(const std::string& id, int port) {
-  ServiceInstance instance;
-  *instance.mutable_key() = Key(id);
-  instance.set_address("10.0.0.7");
-  instance.set_port(port);
-  return instance;
 }
 
 Selector WholeService() {
@@ -335,7 +328,7 @@ void Fleet::State(const std::map<std::string, std::optional<int>>& ports) {
     MutexLock lock(&mu_);
     if (port.has_value()) {
       ServiceInstance* const instance = there.add_registrations()->mutable_instance();
-      *instance = Instance(id, *port);
+      *instance = MakeInstance(id, *port, kService);
       intents_[id] = *instance;
       history_.Registered(*instance);
     } else {

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/util/daemons.h"
+#include "tests/util/instances.h"
 #include "tests/util/observed_states.h"
 #include "tests/util/process.h"
 
@@ -18,7 +19,6 @@ namespace failback {
 namespace {
 
 using agent::v1::PendingOperation;
-using registry::v1::ServiceInstance;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -54,12 +54,7 @@ class OutageTest : public ::testing::Test {
                                           "--port", std::to_string(port), "--wait", wait});
     EXPECT_EQ(result.status, 0) << result.err;
     EXPECT_EQ(result.out, "registered default/orders/" + id + ": " + wait + "\n");
-    ServiceInstance instance;
-    instance.mutable_key()->set_service("orders");
-    instance.mutable_key()->set_instance_id(id);
-    instance.set_address("10.0.0.1");
-    instance.set_port(port);
-    desired_.Registered(instance);
+    desired_.Registered(MakeInstance("orders", id, port));
   }
 
   void Unregister(const std::string& target, const std::string& id) {

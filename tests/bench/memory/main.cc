@@ -84,7 +84,7 @@ std::optional<double> Measure(int64_t count, bool in_session) {
     RegisterRequest request;
     request.set_session_id(session);
     for (int64_t n = i; n < std::min(count, i + kBatch); ++n) {
-      *request.add_registrations()->mutable_instance() = MakeInstance("svc", n);
+      *request.add_registrations()->mutable_instance() = NumberedInstance("svc", n);
     }
     registry->Register(request, [](const absl::StatusOr<RegisterResponse>&) {});
   }
@@ -122,7 +122,8 @@ int Main(int argc, char** argv) {
                  "bytes_per_registration", *bytes, "B");
     }
     report.Add(workload, "payload", "bytes_per_registration",
-               static_cast<double>(CanonicalInstance(MakeInstance("svc", count / 2)).size()), "B");
+               static_cast<double>(CanonicalInstance(NumberedInstance("svc", count / 2)).size()),
+               "B");
   }
   report.Ratio(workload, "bytes_per_registration", "failback", "payload");
   return report.Finish() ? 0 : 1;

@@ -104,7 +104,7 @@ void StateIntents(FailbackRegistry* agent, const std::string& prefix, int64_t co
   for (int64_t begin = 0; begin < count; begin += kBatch) {
     RegisterRequest request;
     for (int64_t i = begin; i < std::min(count, begin + kBatch); ++i) {
-      *request.add_registrations()->mutable_instance() = MakeInstance(prefix, i);
+      *request.add_registrations()->mutable_instance() = NumberedInstance(prefix, i);
     }
     agent->Register(request, [](const absl::StatusOr<RegisterResponse>& accepted) {
       if (!accepted.ok()) Die(accepted.status().ToString());
@@ -224,7 +224,7 @@ int BeBystander(const std::string& address) {
   static std::atomic<bool> stop{false};
   std::signal(SIGTERM, [](int) { stop = true; });
   RegisterRequest request;
-  *request.add_registrations()->mutable_instance() = MakeInstance("bystand", 0);
+  *request.add_registrations()->mutable_instance() = NumberedInstance("bystand", 0);
   const grpc::ByteBuffer bytes = Encode(request);
   // It is there before the registry is, and does not wait longer than it must.
   auto channel = NewChannel(address);
@@ -319,7 +319,7 @@ void RecoverFleet(const Scale& scale, Report* report) {
     SubscribeRequest request;
     // Another member's instances.
     request.mutable_selector()->set_service(
-        MakeInstance(prefix((i + 1) % scale.agents), 0).key().service());
+        NumberedInstance(prefix((i + 1) % scale.agents), 0).key().service());
     listeners.push_back(std::make_shared<EmptyPushes>());
     streams.push_back(fleet[i]->agent->Subscribe(request, listeners.back()));
   }

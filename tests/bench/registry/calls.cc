@@ -90,7 +90,7 @@ grpc::ByteBuffer EncodedChange(const std::string& session_id, uint64_t generatio
   RegisterRequest request;
   request.set_session_id(session_id);
   registry::v1::Registration& registration = *request.add_registrations();
-  *registration.mutable_instance() = MakeInstance("fanout", 0);
+  *registration.mutable_instance() = NumberedInstance("fanout", 0);
   (*registration.mutable_instance()->mutable_metadata())["build"] =
       absl::StrCat(100000000000 + generation);
   registration.set_generation(generation);

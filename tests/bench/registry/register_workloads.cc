@@ -122,7 +122,7 @@ std::vector<grpc::ByteBuffer> EncodedCarries(int64_t count, int batch) {
   for (int64_t begin = 0; begin < count; begin += batch) {
     bench::CarryRequest request;
     for (int64_t i = begin; i < std::min(count, begin + batch); ++i) {
-      const ServiceInstance instance = MakeInstance("orders", i);
+      const ServiceInstance instance = NumberedInstance("orders", i);
       bench::Item& item = *request.add_items();
       item.set_key(
           absl::StrCat("default/", instance.key().service(), "/", instance.key().instance_id()));

@@ -22,7 +22,6 @@ namespace {
 
 using registry::v1::KeepAliveRequest;
 using registry::v1::KeepAliveResponse;
-using registry::v1::OpenSessionRequest;
 using registry::v1::OpenSessionResponse;
 using registry::v1::RegisterRequest;
 using registry::v1::SubscribeResponse;
@@ -130,7 +129,7 @@ bool TryExpire(const Scale& scale, const std::string& subject, Report* report) {
     RegisterRequest request;
     request.set_session_id(sessions[i]);
     registry::v1::Registration& registration = *request.add_registrations();
-    *registration.mutable_instance() = MakeInstance("mortal", static_cast<int64_t>(i), true);
+    *registration.mutable_instance() = NumberedInstance("mortal", static_cast<int64_t>(i), true);
     registration.set_generation(1);
     by_instance[registration.instance().key().instance_id()] = i;
     registers.push_back(Encode(request));
@@ -148,7 +147,7 @@ bool TryExpire(const Scale& scale, const std::string& subject, Report* report) {
   };
   std::vector<Watched> watched(kSubscribers);
   const grpc::ByteBuffer subscribe =
-      EncodedSubscribe(MakeInstance("mortal", 0, true).key().service());
+      EncodedSubscribe(NumberedInstance("mortal", 0, true).key().service());
   Streams watch(server.address(), kSubscribeMethod, kSubscribers, 1, &subscribe,
                 [&](int stream, const grpc::ByteBuffer& bytes) {
                   const auto event = Parsed<SubscribeResponse>(bytes);
@@ -260,7 +259,7 @@ void ExpireAtOnce(const Scale& scale, const std::string& subject, Report* report
                RegisterRequest request;
                request.set_session_id(Parsed<OpenSessionResponse>(bytes).session_id());
                registry::v1::Registration& registration = *request.add_registrations();
-               *registration.mutable_instance() = MakeInstance("mortal", number);
+               *registration.mutable_instance() = NumberedInstance("mortal", number);
                registration.set_generation(1);
                registers.push_back(Encode(request));
                return true;
@@ -271,8 +270,8 @@ void ExpireAtOnce(const Scale& scale, const std::string& subject, Report* report
   Subject server(subject, options);
   std::vector<grpc::ByteBuffer> subscribes;
   for (int64_t i = 0; i < scale.expiring_at_once; ++i) {
-    const std::string service = MakeInstance("mortal", i).key().service();
-    if (services > 0 && service == MakeInstance("mortal", i - 1).key().service()) continue;
+    const std::string service = NumberedInstance("mortal", i).key().service();
+    if (services > 0 && service == NumberedInstance("mortal", i - 1).key().service()) continue;
     subscribes.push_back(EncodedSubscribe(service));
     ++services;
   }

@@ -35,7 +35,7 @@ void Restart(const Scale& scale, const std::string& subject, Report* report) {
   }
   ListRequest request;
   request.mutable_selector()->set_service(
-      MakeInstance("orders", scale.restarted - 1).key().service());
+      NumberedInstance("orders", scale.restarted - 1).key().service());
   const double began = NowSeconds();
   Subject server(subject, options);
   const double serving = NowSeconds();

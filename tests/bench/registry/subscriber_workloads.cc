@@ -23,7 +23,8 @@ void FanOut(const std::string& name, int64_t subscribers, int connections, int c
   CallOnce(channel, kRegisterMethod, EncodedChange(session, generation));
 
   int64_t reached = 0;
-  const grpc::ByteBuffer subscribe = EncodedSubscribe(MakeInstance("fanout", 0).key().service());
+  const grpc::ByteBuffer subscribe =
+      EncodedSubscribe(NumberedInstance("fanout", 0).key().service());
   Streams streams(server.address(), kSubscribeMethod, static_cast<int>(subscribers), connections,
                   &subscribe, [&](int, const grpc::ByteBuffer&) { ++reached; });
   const auto everyone = [&] { return reached >= subscribers; };
@@ -60,7 +61,8 @@ void MemoryPerSubscriber(const Scale& scale, const std::string& subject, Report*
   const auto channel = NewChannel(server.address());
   CallOnce(channel, kRegisterMethod, EncodedChange(OpenSession(channel, "bench"), 1));
   int64_t reached = 0;
-  const grpc::ByteBuffer subscribe = EncodedSubscribe(MakeInstance("fanout", 0).key().service());
+  const grpc::ByteBuffer subscribe =
+      EncodedSubscribe(NumberedInstance("fanout", 0).key().service());
   const auto count = static_cast<int>(scale.idle_subscribers);
   // A first stream on each connection, so that only streams are counted after.
   Streams first(server.address(), kSubscribeMethod, scale.fanout_connections,

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tests/bench/load.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 namespace {
@@ -47,11 +48,8 @@ ServiceInstance Fleet::StartBackend(const std::string& id) {
   if (!line || !absl::SimpleAtoi(line->substr(line->find(marker) + marker.size()), &port)) {
     Die(backend->Describe());
   }
-  ServiceInstance instance;
-  instance.mutable_key()->set_service("orders");
-  instance.mutable_key()->set_instance_id(id);
+  ServiceInstance instance = MakeInstance("orders", id, port);
   instance.set_address("127.0.0.1");
-  instance.set_port(port);
   return instance;
 }
 

@@ -25,6 +25,7 @@
 #include "tests/bench/report.h"
 #include "tests/bench/subject.h"
 #include "tests/bench/xds/fleet.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 namespace {
@@ -138,11 +139,8 @@ void RunRolling(const Scale& scale, bool in_order, Fleet* fleet, Report* report)
 }
 
 ServiceInstance Endpoint(const std::string& service, int i) {
-  ServiceInstance instance;
-  instance.mutable_key()->set_service(service);
-  instance.mutable_key()->set_instance_id(absl::StrCat("i", i));
+  ServiceInstance instance = MakeInstance(service, absl::StrCat("i", i));
   instance.set_address(absl::StrCat("10.", i / 65536, ".", i / 256 % 256, ".", i % 256));
-  instance.set_port(80);
   return instance;
 }
 

@@ -12,7 +12,6 @@ namespace failback {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 // A pending table whose first row was refused so, and whose second has no status.
 agent::v1::ListPendingResponse Parked(const absl::Status& status) {

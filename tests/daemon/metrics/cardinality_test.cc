@@ -13,6 +13,7 @@
 #include "registry/store_metrics.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/util/instances.h"
 #include "tests/util/timers.h"
 
 namespace failback {
@@ -42,11 +43,8 @@ class CardinalityTest : public testing::Test {
     RegisterRequest request;
     for (int i = from; i < to; ++i) {
       ServiceInstance& instance = *request.add_registrations()->mutable_instance();
+      instance = MakeInstance(absl::StrCat("service-", i), absl::StrCat("instance-", i));
       instance.mutable_key()->set_namespace_(absl::StrCat("namespace-", i % 50));
-      instance.mutable_key()->set_service(absl::StrCat("service-", i));
-      instance.mutable_key()->set_instance_id(absl::StrCat("instance-", i));
-      instance.set_address("10.0.0.1");
-      instance.set_port(80);
       SubscribeRequest subscribe;
       *subscribe.mutable_selector()->mutable_namespace_() = instance.key().namespace_();
       subscribe.mutable_selector()->set_service(instance.key().service());

@@ -18,6 +18,7 @@
 #include "registry/etcd_metrics.h"
 #include "registry/store_metrics.h"
 #include "retry/simulated_clock.h"
+#include "tests/util/instances.h"
 #include "tests/util/timers.h"
 
 namespace failback {
@@ -149,11 +150,7 @@ TEST(StoreMetricsTest, TellOfARealStore) {
   const auto registry = StoreRegistry::Open(options).value();
   RegisterRequest request;
   for (const char* service : {"orders", "payments"}) {
-    ServiceInstance& instance = *request.add_registrations()->mutable_instance();
-    instance.mutable_key()->set_service(service);
-    instance.mutable_key()->set_instance_id("1");
-    instance.set_address("10.0.0.1");
-    instance.set_port(80);
+    *request.add_registrations()->mutable_instance() = MakeInstance(service, "1");
   }
   registry->Register(request, [](const absl::StatusOr<RegisterResponse>& response) {
     ASSERT_TRUE(response.ok()) << response.status();

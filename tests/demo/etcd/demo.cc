@@ -16,6 +16,7 @@
 #include "tests/demo/main/timeline.h"
 #include "tests/registry/etcd/etcd_cluster.h"
 #include "tests/util/daemons.h"
+#include "tests/util/instances.h"
 #include "tests/util/observed_states.h"
 #include "tests/util/process.h"
 
@@ -135,11 +136,8 @@ class Demo {
   }
 
   void Register(const std::string& id) {
-    ServiceInstance instance;
-    instance.mutable_key()->set_service("orders");
-    instance.mutable_key()->set_instance_id(id);
+    ServiceInstance instance = MakeInstance("orders", id, 9000);
     instance.set_address("127.0.0.1");
-    instance.set_port(9000);
     desired_.Registered(instance);
     const RunResult result = Ctl(agent_->address(), {"register", "orders", "--id", id, "--address",
                                                      "127.0.0.1", "--port", "9000"});

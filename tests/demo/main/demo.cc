@@ -19,6 +19,7 @@
 #include "tests/demo/main/stage.h"
 #include "tests/demo/main/timeline.h"
 #include "tests/util/daemons.h"
+#include "tests/util/instances.h"
 #include "tests/util/observed_states.h"
 #include "tests/util/process.h"
 
@@ -197,11 +198,8 @@ class Demo {
   }
 
   void Desire(const std::string& id, const std::string& address, uint32_t port) {
-    ServiceInstance instance;
-    instance.mutable_key()->set_service("orders");
-    instance.mutable_key()->set_instance_id(id);
+    ServiceInstance instance = MakeInstance("orders", id, port);
     instance.set_address(address);
-    instance.set_port(port);
     desired_.Registered(instance);
   }
 

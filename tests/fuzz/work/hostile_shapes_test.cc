@@ -12,6 +12,7 @@
 #include "registry/model/validation.h"
 #include "registry/registry.h"
 #include "tests/fuzz/work/edges.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 namespace {
@@ -26,11 +27,7 @@ struct Shape {
 RegisterRequest OneInstance() {
   RegisterRequest request;
   request.set_session_id("s");
-  auto* const instance = request.add_registrations()->mutable_instance();
-  instance->mutable_key()->set_service("orders");
-  instance->mutable_key()->set_instance_id("1");
-  instance->set_address("10.0.0.1");
-  instance->set_port(1);
+  *request.add_registrations()->mutable_instance() = MakeInstance("orders", "1", 1);
   return request;
 }
 

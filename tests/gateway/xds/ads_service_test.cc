@@ -16,6 +16,7 @@
 #include "registry/server/registry_server.h"
 #include "tests/registry/fake_registry.h"
 #include "tests/util/daemons.h"
+#include "tests/util/instances.h"
 #include "tests/util/process.h"
 #include "tests/util/timers.h"
 
@@ -26,15 +27,11 @@ using envoy::config::endpoint::v3::ClusterLoadAssignment;
 using envoy::service::discovery::v3::AggregatedDiscoveryService;
 using envoy::service::discovery::v3::DiscoveryRequest;
 using envoy::service::discovery::v3::DiscoveryResponse;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 ServiceInstance Instance(int i, const std::string& service = "orders") {
-  ServiceInstance instance;
-  instance.mutable_key()->set_service(service);
-  instance.mutable_key()->set_instance_id(absl::StrCat("i", i));
+  ServiceInstance instance = MakeInstance(service, absl::StrCat("i", i));
   instance.set_address(absl::StrCat("10.0.", i / 256, ".", i % 256));
-  instance.set_port(80);
   return instance;
 }
 

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/model/canonical.h"
+#include "tests/util/instances.h"
 
 namespace failback::xds {
 namespace {
@@ -19,15 +20,10 @@ using envoy::config::endpoint::v3::LocalityLbEndpoints;
 using registry::v1::HealthStatus;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::UnorderedElementsAre;
 
 ServiceInstance Instance(int i, uint32_t weight = 100, const std::string& zone = "") {
-  ServiceInstance instance;
-  instance.mutable_key()->set_service("orders");
-  instance.mutable_key()->set_instance_id(absl::StrCat("i", i));
+  ServiceInstance instance = MakeInstance("orders", absl::StrCat("i", i));
   instance.set_address(absl::StrCat("10.", i / 65536, ".", i / 256 % 256, ".", i % 256));
-  instance.set_port(80);
   instance.set_weight(weight);
   instance.set_zone(zone);
   return instance;

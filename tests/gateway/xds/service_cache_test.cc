@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/util/instances.h"
 #include "tests/util/timers.h"
 
 namespace failback::xds {
@@ -28,12 +29,8 @@ class RecordingFollower : public ServiceCache::Follower {
 };
 
 ServiceInstance Instance(const std::string& id, const std::string& zone = "") {
-  ServiceInstance instance;
-  instance.mutable_key()->set_namespace_("default");
-  instance.mutable_key()->set_service("orders");
-  instance.mutable_key()->set_instance_id(id);
+  ServiceInstance instance = MakeInstance(id, 80);
   instance.set_address("10.0.0." + id);
-  instance.set_port(80);
   instance.set_zone(zone);
   return instance;
 }

@@ -24,6 +24,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/util/daemons.h"
+#include "tests/util/instances.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -160,11 +161,8 @@ class StockClientTest : public ::testing::Test {
     if (!line) Fatal(backend->Describe());
     int port = 0;
     if (!absl::SimpleAtoi(line->substr(line->find(marker) + marker.size()), &port)) Fatal(*line);
-    ServiceInstance instance;
-    instance.mutable_key()->set_service("orders");
-    instance.mutable_key()->set_instance_id(id);
+    ServiceInstance instance = MakeInstance("orders", id, port);
     instance.set_address("127.0.0.1");
-    instance.set_port(port);
     return instance;
   }
 

@@ -9,6 +9,7 @@
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "registry/model/stored_text.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 namespace {
@@ -101,12 +102,7 @@ TEST(Utf8Test, AMessageFromTheWireMakesNoStatusUnreadable) {
 }
 
 registry::v1::ServiceInstance Instance(const std::string& zone, const std::string& value) {
-  registry::v1::ServiceInstance instance;
-  instance.mutable_key()->set_namespace_("default");
-  instance.mutable_key()->set_service("orders");
-  instance.mutable_key()->set_instance_id("1");
-  instance.set_address("10.0.0.1");
-  instance.set_port(8080);
+  registry::v1::ServiceInstance instance = MakeInstance("1");
   instance.set_zone(zone);
   (*instance.mutable_metadata())["who"] = value;
   return instance;

@@ -4,6 +4,7 @@
 #include "registry/base/trace_context.h"
 #include "registry/model/errors.h"
 #include "tests/registry/server/wire_fixture.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 namespace {
@@ -39,12 +40,8 @@ void ExpectCarried(Registry& client, void (Registry::*method)(const Request&, Ca
 }
 
 ServiceInstance Instance(const std::string& id) {
-  ServiceInstance instance;
+  ServiceInstance instance = MakeInstance("orders", id, 8080);
   instance.mutable_key()->set_namespace_("ns");
-  instance.mutable_key()->set_service("orders");
-  instance.mutable_key()->set_instance_id(id);
-  instance.set_address("10.0.0.7");
-  instance.set_port(8080);
   instance.set_weight(0);
   instance.set_zone("a");
   (*instance.mutable_metadata())["version"] = "1.10";

@@ -21,7 +21,6 @@ namespace failback {
 namespace {
 
 using google::protobuf::util::MessageDifferencer;
-using registry::v1::IntentResult;
 using registry::v1::Registration;
 using testing::HasSubstr;
 

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/model/fleet_query.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 namespace {
@@ -21,10 +22,8 @@ InstanceRecord Instance(const std::string& id, int port, const std::string& zone
                         registry::v1::HealthStatus status = registry::v1::HEALTH_STATUS_HEALTHY) {
   InstanceRecord record;
   ServiceInstance& instance = *record.mutable_instance();
-  instance.mutable_key()->set_service("orders");
-  instance.mutable_key()->set_instance_id(id);
+  instance = MakeInstance("orders", id, static_cast<uint32_t>(port));
   instance.set_address("10.0.0.7");
-  instance.set_port(static_cast<uint32_t>(port));
   instance.set_zone(zone);
   instance.set_status(status);
   record.set_client_name("agent@" + id);

@@ -9,6 +9,7 @@
 #include "registry/model/batch.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 namespace {
@@ -17,12 +18,8 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 ServiceInstance Valid() {
-  ServiceInstance instance;
+  ServiceInstance instance = MakeInstance("orders", "orders-1", 8080);
   instance.mutable_key()->set_namespace_("prod");
-  instance.mutable_key()->set_service("orders");
-  instance.mutable_key()->set_instance_id("orders-1");
-  instance.set_address("10.0.0.7");
-  instance.set_port(8080);
   return instance;
 }
 

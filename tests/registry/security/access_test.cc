@@ -33,6 +33,7 @@
 #include "tests/registry/registry_calls.h"
 #include "tests/registry/server/register_stream_client.h"
 #include "tests/util/eventually.h"
+#include "tests/util/instances.h"
 #include "tests/util/process.h"
 #include "tests/util/timers.h"
 
@@ -154,11 +155,7 @@ class AccessTest : public ::testing::Test {
   }
 
   static void AddTo(RegisterRequest* request, const std::string& service) {
-    auto* const instance = request->add_registrations()->mutable_instance();
-    instance->mutable_key()->set_service(service);
-    instance->mutable_key()->set_instance_id("1");
-    instance->set_address("10.0.0.1");
-    instance->set_port(80);
+    *request->add_registrations()->mutable_instance() = MakeInstance(service, "1");
   }
 
   absl::Status Unregister(const std::string& token, const std::string& session,

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "registry/model/errors.h"
 #include "tests/registry/server/wire_fixture.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 namespace {
@@ -101,11 +102,7 @@ TEST_F(ProcessTest, AClientThatIsKilledLosesItsBoundSession) {
   ASSERT_TRUE(CallAndWait(*bound, &Registry::KeepAlive, renewal).ok());
   RegisterRequest request;
   request.set_session_id(session->session_id());
-  auto* instance = request.add_registrations()->mutable_instance();
-  instance->mutable_key()->set_service("orders");
-  instance->mutable_key()->set_instance_id("a");
-  instance->set_address("10.0.0.7");
-  instance->set_port(8080);
+  *request.add_registrations()->mutable_instance() = MakeInstance("orders", "a");
   ASSERT_TRUE(CallAndWait(*bound, &Registry::Register, request).ok());
 
   GrpcRegistry watching({address}, Patient());

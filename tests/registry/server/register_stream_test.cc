@@ -25,7 +25,6 @@ namespace {
 using registry::v1::ERROR_REASON_OVERLOADED;
 using registry::v1::ERROR_REASON_SESSION_UNKNOWN;
 using registry::v1::ERROR_REASON_SHUTTING_DOWN;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Le;
 

@@ -13,7 +13,6 @@
 namespace failback {
 namespace {
 
-using admin::v1::InstanceDescription;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 

@@ -19,7 +19,6 @@
 namespace failback {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class StoredTextTest : public ::testing::Test, public RegistryCalls {

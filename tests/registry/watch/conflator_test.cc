@@ -15,17 +15,10 @@
 #include "registry/model/event.h"
 #include "registry/watch/run_pool.h"
 #include "tests/registry/message_listener.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 namespace {
-
-ServiceInstance Instance(const std::string& id, uint32_t port) {
-  ServiceInstance instance;
-  instance.mutable_key()->set_service("orders");
-  instance.mutable_key()->set_instance_id(id);
-  instance.set_port(port);
-  return instance;
-}
 
 // Instances by id, told apart by their port.
 using Contents = std::map<std::string, uint32_t>;
@@ -36,7 +29,7 @@ constexpr PartLimits kOnePart = {1 << 20, 1 << 30};
 std::vector<Blob> Blobs(const Contents& contents) {
   std::vector<Blob> instances;
   for (const auto& [id, port] : contents) {
-    instances.emplace_back(CanonicalInstance(Instance(id, port)));
+    instances.emplace_back(CanonicalInstance(MakeInstance(id, port)));
   }
   return instances;
 }
@@ -48,7 +41,7 @@ EventPtr Snapshot(uint64_t epoch, uint64_t revision, const Contents& contents, b
 EventPtr Delta(uint64_t epoch, uint64_t base, uint64_t revision, const Contents& upserts,
                const std::vector<std::string>& removals = {}, bool stale = false) {
   std::vector<std::string> keys;
-  for (const std::string& id : removals) keys.push_back(CanonicalKey(Instance(id, 0).key()));
+  for (const std::string& id : removals) keys.push_back(CanonicalKey(MakeInstance(id, 0).key()));
   return Event::Delta(epoch, base, revision, {stale, /*held=*/false}, Blobs(upserts),
                       std::move(keys));
 }
@@ -296,7 +289,7 @@ TEST_F(ConflatorTest, KeysThatCollideInAPublicDigestAreNotMerged) {
 }
 
 TEST_F(ConflatorTest, ASnapshotIsDigestedAsADeltaIs) {
-  ServiceInstance instance = Instance("a", 1);
+  ServiceInstance instance = MakeInstance("a", 1);
   (*instance.mutable_metadata())["zone"] = "b";
   (*instance.mutable_metadata())["tier"] = "gold";
   ServiceInstance marked = instance;
@@ -368,7 +361,8 @@ TEST_F(ConflatorTest, WhatIsBeingWrittenCounts) {
   const auto change = [&](uint64_t revision, int from, int count) {
     std::vector<Blob> upserts;
     for (int i = from; i < from + count; ++i) {
-      ServiceInstance instance = Instance(absl::StrCat("i", i), static_cast<uint32_t>(revision));
+      ServiceInstance instance =
+          MakeInstance(absl::StrCat("i", i), static_cast<uint32_t>(revision));
       (*instance.mutable_metadata())["text"] = std::string(kText, 'x');
       upserts.emplace_back(CanonicalInstance(instance));
     }

@@ -105,7 +105,7 @@ std::vector<RegisterRequest> MakeRequests(int64_t instances) {
     if (i % 1000 == 0) {
       requests.emplace_back().set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
     }
-    *requests.back().add_registrations()->mutable_instance() = MakeInstance("b", i);
+    *requests.back().add_registrations()->mutable_instance() = NumberedInstance("b", i);
   }
   return requests;
 }
@@ -422,9 +422,9 @@ void Fanout(const Scale& scale, const std::string& subject, Report* report) {
   EtcdHarness writer(etcd, "/bench");
   const std::string session = writer.Session("writer", absl::Seconds(60));
   for (int i = 0; i < 100; ++i) {
-    if (!writer.Register(session, MakeInstance("f", i, true), 1).ok()) Fatal("not registered");
+    if (!writer.Register(session, NumberedInstance("f", i, true), 1).ok()) Fatal("not registered");
   }
-  const std::string service = MakeInstance("f", 0, true).key().service();
+  const std::string service = NumberedInstance("f", 0, true).key().service();
   Counter ready;
   Counter told;
   std::unique_ptr<Daemon> server;
@@ -456,7 +456,7 @@ void Fanout(const Scale& scale, const std::string& subject, Report* report) {
   std::vector<double> seconds;
   for (int change = 0; change < scale.changes; ++change) {
     const double began = NowSeconds();
-    ServiceInstance instance = MakeInstance("f", change % 100, true);
+    ServiceInstance instance = NumberedInstance("f", change % 100, true);
     instance.set_port(1 + static_cast<uint32_t>(change));
     if (!writer.Register(session, instance, static_cast<uint64_t>(change) + 2).ok()) {
       Fatal("not changed");
