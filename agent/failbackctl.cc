@@ -86,8 +86,7 @@ void AddGlobalFlags(CLI::App* app, CtlContext* context) {
 }
 
 void AddCommands(CLI::App* app, CtlAction* action) {
-  app->set_version_flag("--version", absl::StrCat("failbackctl ", kVersion),
-                        "print the version and exit");
+  app->set_version_flag("--version", VersionLine("failbackctl"), "print the version and exit");
   app->set_help_flag("--help,-h", "print this help and exit; after a command: that command's help");
   app->get_formatter()->column_width(36);
   app->require_subcommand(1);

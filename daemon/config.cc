@@ -44,8 +44,7 @@ ConfigLoader::ConfigLoader(Program program, const google::protobuf::Descriptor* 
 
 std::optional<int> ConfigLoader::ParseCommandLine(int argc, const char* const* argv) {
   CLI::App app(program_.summary, program_.name);
-  app.set_version_flag("--version", absl::StrCat(program_.name, " ", kVersion),
-                       "print the version and exit");
+  app.set_version_flag("--version", VersionLine(program_.name), "print the version and exit");
   app.set_help_flag("--help,-h", "print this help and exit");
   app.get_formatter()->column_width(42);
   app.footer(absl::StrCat(

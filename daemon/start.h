@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/config.h"
+#include "daemon/ready.h"
 #include "daemon/signals.h"
 #include "failback/config/v1/config.pb.h"
 #include "google/protobuf/message.h"
@@ -54,6 +55,7 @@ int RunDaemon(Daemon* daemon, StopSignals* signals, const ConfigLoader& loader) 
   if (const absl::Status status = daemon->Start(); !status.ok()) return loader.Fail(status);
   const int signal = daemon->Run(signals);
   Log(LogLevel::kInfo, "stopping", {{"signal", absl::StrCat(signal)}});
+  AnnounceStopping();
   daemon->Stop();
   Log(LogLevel::kInfo, "stopped");
   return 0;

@@ -39,8 +39,8 @@ def _install_tree_impl(ctx):
     tree = ctx.actions.declare_file(ctx.label.name + ".tar")
     ctx.actions.run(
         executable = ctx.executable._pack,
-        arguments = [plan.path, ctx.file.pkg_config.path, ctx.file.cmake_config.path, ctx.file.cmake_version.path, tree.path, " ".join(flags)],
-        inputs = depset(archives + programs + [plan, ctx.file.pkg_config, ctx.file.cmake_config, ctx.file.cmake_version], transitive = [headers]),
+        arguments = [plan.path, ctx.file.pkg_config.path, ctx.file.cmake_config.path, ctx.file.cmake_version.path, ctx.file.exported.path, tree.path, " ".join(flags)],
+        inputs = depset(archives + programs + [plan, ctx.file.pkg_config, ctx.file.cmake_config, ctx.file.cmake_version, ctx.file.exported], transitive = [headers]),
         outputs = [tree],
         mnemonic = "InstallTree",
         use_default_shell_env = True,
@@ -53,6 +53,7 @@ install_tree = rule(
         "cmake_config": attr.label(allow_single_file = True, mandatory = True),
         "cmake_version": attr.label(allow_single_file = True, mandatory = True),
         "deps": attr.label_list(providers = [CcInfo], mandatory = True),
+        "exported": attr.label(allow_single_file = True, mandatory = True),
         "pkg_config": attr.label(allow_single_file = True, mandatory = True),
         "programs": attr.label_list(),
         "_pack": attr.label(default = ":pack", executable = True, cfg = "exec"),

@@ -17,9 +17,16 @@ cmake -S with-cmake -B build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log || { cat c
 cmake --build build >build.log 2>&1 || { cat build.log; exit 1; }
 bash -euo pipefail commands.sh
 
+# The shared library, which shows namespace failback alone.
+export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+g++ -o orders-shared build/CMakeFiles/orders.dir/orders.cc.o $(pkg-config --libs failback-shared) -Wl,-rpath,"$prefix/lib"
+shown=$(nm -D --defined-only --demangle "$prefix/lib/libfailback.so" | cut -d' ' -f3-)
+grep -q '^failback::Agent::Create(' <<<"$shown"
+if grep -vE '\bfailback::|^descriptor_table_failback_' <<<"$shown"; then echo "is shown by libfailback.so"; exit 1; fi
+
 # One version, of the programs and of what builds against the library.
 version=$("$prefix/bin/failbackctl" --version | cut -d' ' -f2)
-[[ $version == "$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --modversion failback)" ]]
+[[ $version == "$(pkg-config --modversion failback)" ]]
 finds() {
   mkdir -p "find-$1"
   printf 'cmake_minimum_required(VERSION 3.18)\nproject(find NONE)\nfind_package(failback %s REQUIRED)\n' "$1" \
@@ -38,7 +45,7 @@ registry=$!
 trap 'kill $registry; rm -rf "$sockets"' EXIT
 timeout 60 bash -c "until grep -q 'listening on' registry.out; do sleep 0.1; done"
 "$prefix/bin/failbackctl" --target "unix:$sockets/r.sock" wait-ready
-for program in build/orders ./orders; do
+for program in build/orders ./orders ./orders-shared; do
   "$program" "unix:$sockets/r.sock" | tee orders.out
   grep -q '^registered orders-1, pending ' orders.out
   # The page's client has waited for its channel.
