@@ -1,12 +1,10 @@
 #include "registry/store/sqlite/epoch.h"
 
-#include <random>
+#include "registry/model/canonical.h"
+#include "registry/model/ids.h"
 
 namespace failback {
 
-uint64_t NewEpoch() {
-  std::random_device entropy;
-  return std::uniform_int_distribution<uint64_t>(1, (uint64_t{1} << 53) - 1)(entropy);
-}
+uint64_t NewEpoch() { return Digest64(RandomId()) % ((uint64_t{1} << 53) - 1) + 1; }
 
 }  // namespace failback

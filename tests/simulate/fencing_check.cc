@@ -1,0 +1,71 @@
+#include "tests/simulate/fencing_check.h"
+
+#include "absl/strings/str_cat.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+
+namespace failback::simulate {
+namespace {
+
+// A fence without an instance is kept for a minute at least; less what a clock may be off by.
+constexpr absl::Duration kRetention = absl::Seconds(59);
+
+}  // namespace
+
+std::vector<FencingCheck::Asked> FencingCheck::Of(const Batch& batch) {
+  std::vector<Asked> asked;
+  for (const Intent& intent : batch.intents()) {
+    asked.push_back({intent.key, intent.generation, intent.registers});
+  }
+  return asked;
+}
+
+bool FencingCheck::Holds(const Fence& fence) const {
+  return fence.gone_at == 0 || absl::Nanoseconds(world_->now() - fence.gone_at) < kRetention;
+}
+
+void FencingCheck::Closed(const std::string& session_id) {
+  const auto rank = ranks_.find(session_id);
+  if (rank == ranks_.end()) return;
+  for (auto it = fences_.begin(); it != fences_.end();) {
+    const bool ended = it->second.newest.first == rank->second && it->second.registers;
+    it = ended ? fences_.erase(it) : std::next(it);
+  }
+}
+
+void FencingCheck::Removed(const std::string& key) {
+  const auto it = fences_.find(key);
+  if (it != fences_.end() && it->second.gone_at == 0) it->second.gone_at = world_->now();
+}
+
+void FencingCheck::Written(const std::string& session_id, const std::vector<Asked>& asked,
+                           const BatchResult& result) {
+  const auto rank = ranks_.find(session_id);
+  if (rank == ranks_.end()) return;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const Asked& intent = asked[i];
+    const absl::Status status =
+        result.results.empty() ? absl::OkStatus() : StatusFromProto(result.results[i].status());
+    const std::pair<uint64_t, uint64_t> number = {rank->second, intent.generation};
+    const auto it = fences_.find(intent.key);
+    const bool known = it != fences_.end();
+    const auto text = [&] {
+      return absl::StrCat(
+          CanonicalKeyText(intent.key), ", rank ", number.first, ", generation ", number.second,
+          known ? ", after rank " : ", after nothing",
+          known ? absl::StrCat(it->second.newest.first, ", generation ", it->second.newest.second)
+                : "");
+    };
+    if (status.ok()) {
+      if (known && number < it->second.newest && Holds(it->second)) {
+        return world_->Fail("fencing", absl::StrCat("an older intent is accepted: ", text()));
+      }
+      fences_[intent.key] = {number, intent.registers, intent.registers ? 0 : world_->now()};
+    } else if (ReasonOf(status) == registry::v1::ERROR_REASON_SUPERSEDED && complete_ &&
+               (!known || number > it->second.newest)) {
+      return world_->Fail("fencing", absl::StrCat("the newest intent is refused: ", text()));
+    }
+  }
+}
+
+}  // namespace failback::simulate

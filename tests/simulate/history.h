@@ -1,0 +1,146 @@
+// What has happened, and whether it may: what the registry held at each revision, what clients
+// wanted and when, and what each subscriber was shown.
+//
+// Truth follows the store from inside its process, without a network: it has every revision that
+// was published. Wishes is what clients were told is accepted. Viewer checks one subscription as
+// its events come.
+//
+// Thread safety: none.
+
+#ifndef FAILBACK_TESTS_SIMULATE_HISTORY_H_
+#define FAILBACK_TESTS_SIMULATE_HISTORY_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "registry/registry.h"
+#include "tests/simulate/world.h"
+
+namespace failback::simulate {
+
+// Instances, serialized, by canonical key.
+using Set = std::map<std::string, std::string>;
+
+// Applies an event; says what is wrong with it.
+std::string Apply(const Event& event, Set* set);
+std::string TextOf(const Set& set);
+
+// What clients of one agent want of one key.
+struct Wish {
+  bool present = false;
+  uint32_t port = 0;
+  int client = -1;  // that owns it; -1: none does
+  int64_t since = 0;
+  bool open = false;           // whether it was accepted is not known
+  bool any = false;            // after a disk went back: either is right
+  bool removal_acked = false;  // the registry has acknowledged that it is gone
+};
+
+class Wishes {
+ public:
+  // By agent and canonical key.
+  std::map<std::pair<int, std::string>, Wish> all;
+
+  // Whether a client has wanted this instance at any time.
+  void Wanted(const std::string& key, uint32_t port) {
+    wanted_.insert_or_assign({key, port}, true);
+  }
+  bool WasWanted(const std::string& key, uint32_t port) const {
+    return wanted_.count({key, port}) > 0;
+  }
+
+ private:
+  std::map<std::pair<std::string, uint32_t>, bool> wanted_;
+};
+
+// What the registry held.
+class Truth {
+ public:
+  Truth(World* world, Wishes* wishes, int services);
+
+  // A new life of the store. The epoch may be the one before.
+  void Attach(Registry* registry);
+  void Detach() { streams_.clear(); }
+
+  static std::string Service(int index) { return absl::StrCat("s", index); }
+
+  // The instances of a service at a revision; null when none is known for that epoch.
+  const Set* At(const std::string& service, uint64_t epoch, uint64_t revision) const;
+  const Set& Now(const std::string& service) const;
+  uint64_t epoch() const { return epoch_; }
+  int64_t commits() const { return commits_; }
+  // Since when the key has been there without a break; -1: it is not there.
+  int64_t PresentSince(const std::string& key) const;
+  // Called with a key that has appeared.
+  std::function<void(const std::string& key)> on_appeared;
+  // With one that is not there any more.
+  std::function<void(const std::string& key)> on_removed;
+
+ private:
+  class Listener;
+  void OnChange(const std::string& service, uint64_t epoch, uint64_t revision, const Set& set);
+
+  World* const world_;
+  Wishes* const wishes_;
+  const int services_;
+  uint64_t epoch_ = 0;
+  int64_t commits_ = 0;
+  std::map<std::string, Set> now_;
+  std::map<std::string, int64_t> present_since_;
+  // By service and epoch, by revision.
+  std::map<std::pair<std::string, uint64_t>, std::map<uint64_t, Set>> history_;
+  std::vector<std::unique_ptr<SubscribeStream>> streams_;
+};
+
+// A subscriber. Its properties, as those of etcd's robustness suite: ordered, unique, atomic and
+// reliable (what it has after an event is what the registry held at that revision), resumable,
+// filtered; and never empty while an instance was there throughout.
+class Viewer final : public NotifyListener {
+ public:
+  // `zone`: of a selector; empty: all. `merged`: by an agent, which sends no state twice.
+  Viewer(World* world, const Truth* truth, std::string name, std::string service, std::string zone,
+         bool at_agent);
+
+  void OnEvent(const EventPtr& event) override;
+  void OnEnd(const absl::Status& status) override;
+
+  // Another stream begins; with `resumed` it goes on from position().
+  void Begin(bool resumed);
+  // The subscriber has closed it.
+  void Close() { closed_ = true; }
+
+  bool known() const { return known_; }
+  bool stale() const { return stale_; }
+  bool ended() const { return ended_; }
+  const absl::Status& end_status() const { return end_; }
+  uint64_t epoch() const { return epoch_; }
+  uint64_t revision() const { return revision_; }
+  const Set& set() const { return set_; }
+  const std::string& service() const { return service_; }
+  const std::string& name() const { return name_; }
+  // What of the truth it is to see.
+  Set Filter(const Set& set) const;
+  // Asked when it is shown an empty set after another: whether it may.
+  std::function<std::string()> may_be_empty;
+
+ private:
+  World* const world_;
+  const Truth* const truth_;
+  const std::string name_, service_, zone_;
+  const bool at_agent_;
+  bool known_ = false, stale_ = false, held_ = false, ended_ = false, closed_ = false;
+  bool fresh_stream_ = true;
+  absl::Status end_;
+  uint64_t epoch_ = 0, revision_ = 0;
+  Set set_;
+};
+
+}  // namespace failback::simulate
+
+#endif  // FAILBACK_TESTS_SIMULATE_HISTORY_H_

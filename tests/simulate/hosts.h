@@ -1,0 +1,119 @@
+// The machines of a story: the registry's, and those of agents. Each runs the real thing on a
+// process, a disk and a link of its own, and can be killed, stopped and started.
+//
+// Thread safety: none.
+
+#ifndef FAILBACK_TESTS_SIMULATE_HOSTS_H_
+#define FAILBACK_TESTS_SIMULATE_HOSTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "registry/failback/failback_registry.h"
+#include "registry/store/store_registry.h"
+#include "tests/simulate/folder.h"
+#include "tests/simulate/history.h"
+#include "tests/simulate/process.h"
+#include "tests/simulate/wire.h"
+#include "tests/simulate/world.h"
+
+namespace failback::simulate {
+
+// Sources of what a client may do a session, in seconds.
+inline constexpr int kSessionTtl = 10;
+
+class RegistryHost {
+ public:
+  // `folder`: of its store; empty: in memory.
+  RegistryHost(World* world, Truth* truth, FencingCheck* fencing, const std::string& folder);
+  ~RegistryHost();
+
+  void Start();
+  // SIGKILL.
+  void Kill();
+  void Stop() { process_->clock().set_stopped(true); }
+  void Continue() { process_->clock().set_stopped(false); }
+  bool up() const { return process_ != nullptr; }
+  bool running() const { return up() && !process_->stopped(); }
+
+  // While it is down. Another disk: an empty one, or as of the backup.
+  void Wipe();
+  void Backup();
+  bool Restore();
+
+  void SetWall(absl::Duration offset);
+  std::weak_ptr<WireServer> server() const { return server_; }
+  StoreRegistry* store() { return store_.get(); }
+
+ private:
+  World* const world_;
+  Truth* const truth_;
+  FencingCheck* const fencing_;
+  uint64_t epoch_ = 0;  // of the last life
+  std::optional<Folder> folder_;
+  Folder::Files backup_;
+  absl::Duration wall_ = absl::ZeroDuration();
+  std::shared_ptr<Process> process_;
+  std::unique_ptr<StoreRegistry> store_;
+  std::shared_ptr<WireServer> server_;
+};
+
+class AgentHost {
+ public:
+  struct Options {
+    int index = 0;
+    std::string folder;  // of its journal; empty: it has none
+    uint64_t seed = 0;
+    WireRegistry::Server server;
+    std::function<void(const IntentEvent&)> on_event;
+    FailbackRegistry::Options registry;  // what varies from story to story
+  };
+  enum class Disk { kSame, kEmpty, kOlder };
+
+  AgentHost(World* world, Options options);
+  ~AgentHost();
+
+  void Start();
+  void Kill(Disk disk);
+  // In good order, as after a drain.
+  void End();
+  void Stop() { process_->clock().set_stopped(true); }
+  void Continue() { process_->clock().set_stopped(false); }
+  void Backup();
+
+  bool up() const { return process_ != nullptr; }
+  bool running() const { return up() && !process_->stopped(); }
+  bool has_journal() const { return folder_.has_value(); }
+  // Counts its starts.
+  int life() const { return life_; }
+  int index() const { return options_.index; }
+  FailbackRegistry* registry() { return registry_.get(); }
+  const std::shared_ptr<Process>& process() const { return process_; }
+  void SetWall(absl::Duration offset);
+  // Its connection is broken, and it knows.
+  void Break();
+  // Calls that it has sent, over all lives.
+  int64_t calls() const { return former_calls_ + (counter_ ? counter_() : 0); }
+  std::string CheckInvariants() const;
+
+ private:
+  World* const world_;
+  const Options options_;
+  std::optional<Folder> folder_;
+  Folder::Files backup_;
+  SeededNumbers numbers_;
+  absl::Duration wall_ = absl::ZeroDuration();
+  int life_ = 0;
+  int64_t former_calls_ = 0;
+  std::function<void()> breaker_, killer_;
+  std::function<int64_t()> counter_;
+  std::shared_ptr<Process> process_;
+  std::unique_ptr<FailbackRegistry> registry_;
+};
+
+}  // namespace failback::simulate
+
+#endif  // FAILBACK_TESTS_SIMULATE_HOSTS_H_

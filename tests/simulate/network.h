@@ -1,0 +1,101 @@
+// The network between the clients' machines and the registry's: it delays, reorders, loses,
+// repeats and holds back what it carries.
+//
+// Each client machine has a link of its own, and a link has two ways. What is lost is lost without
+// a word: deadlines find out. What arrives at a process that is not there is refused, as by a
+// kernel. A message of a stream that cannot pass is sent again for as long as TCP would, and then
+// its connection is broken.
+//
+// Thread safety: none.
+
+#ifndef FAILBACK_TESTS_SIMULATE_NETWORK_H_
+#define FAILBACK_TESTS_SIMULATE_NETWORK_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "retry/simulated_clock.h"
+#include "tests/simulate/process.h"
+#include "tests/simulate/random.h"
+
+namespace failback::simulate {
+
+enum class Way { kToRegistry = 0, kToClient = 1 };
+
+struct Link {
+  // What a way does now.
+  struct State {
+    bool open = true;
+    bool clogged = false;  // what is sent waits until it is not
+    int64_t shut_since = 0;
+    std::vector<std::function<void()>> waiting;
+  };
+  std::array<State, 2> ways;
+  // Shares of the messages, in percent.
+  int loss = 0;
+  int duplicates = 0;
+  int late = 0;
+  absl::Duration latest = absl::ZeroDuration();  // of those that are late
+  absl::Duration slowest = absl::Milliseconds(20);
+
+  State& way(Way way) { return ways[static_cast<size_t>(way)]; }
+};
+
+class Network {
+ public:
+  // How long a connection without an answer lives.
+  static constexpr absl::Duration kSilence = absl::Seconds(20);
+
+  Network(SimulatedClock* clock, uint64_t seed, int links)
+      : clock_(clock), numbers_(seed), wire_("wire", clock), links_(static_cast<size_t>(links)) {}
+
+  Link& link(int index) { return links_[static_cast<size_t>(index)]; }
+  int links() const { return static_cast<int>(links_.size()); }
+
+  using Work = std::function<void()>;
+
+  // A call or an answer. `refused`, if given, runs when the process is not there.
+  void Send(int link, Way way, const std::weak_ptr<Process>& to, const Work& arrive,
+            const Work& refused = nullptr);
+
+  // A message of a stream, which sends one at a time. Either `arrive`, or `broken` on the wire,
+  // runs.
+  void SendOnStream(int link, Way way, const std::weak_ptr<Process>& to, const Work& arrive,
+                    const Work& broken);
+
+  // News that a connection is broken: what follows on it would find out, if this were lost.
+  void SendNews(int link, Way way, const std::weak_ptr<Process>& to, const Work& arrive);
+
+  void SetOpen(int link, Way way, bool open);
+  void SetClogged(int link, Way way, bool clogged);
+  // No faults any more.
+  void Heal(int link);
+  // Both ways have been shut for as long as a connection lives.
+  bool IsSilent(int link);
+
+  int64_t sent() const { return sent_; }
+  // A name for a stream.
+  uint64_t NewName() { return ++last_name_; }
+
+ private:
+  absl::Duration Delay(Link* link) {
+    return numbers_.Between(absl::Milliseconds(1), link->slowest);
+  }
+  void TryOnStream(int link, Way way, const std::weak_ptr<Process>& to, const Work& arrive,
+                   const Work& broken, int64_t since);
+
+  SimulatedClock* const clock_;
+  SeededNumbers numbers_;
+  Process wire_;
+  std::vector<Link> links_;
+  int64_t sent_ = 0;
+  uint64_t last_name_ = 0;
+};
+
+}  // namespace failback::simulate
+
+#endif  // FAILBACK_TESTS_SIMULATE_NETWORK_H_

@@ -1,0 +1,225 @@
+#include "tests/simulate/players.h"
+
+#include <poll.h>
+#include <sys/personality.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "registry/base/log.h"
+#include "tests/simulate/random.h"
+
+namespace failback::simulate {
+namespace {
+
+constexpr unsigned kLongestSeconds = 120;  // of a story, by the clock on the wall
+
+SeededNumbers* entropy = nullptr;
+
+bool WriteAll(int fd, const void* bytes, size_t size) {
+  const char* at = static_cast<const char*>(bytes);
+  while (size > 0) {
+    const ssize_t written = write(fd, at, size);
+    if (written <= 0) return false;
+    at += written;
+    size -= static_cast<size_t>(written);
+  }
+  return true;
+}
+
+bool ReadAll(int fd, void* bytes, size_t size) {
+  char* at = static_cast<char*>(bytes);
+  while (size > 0) {
+    const ssize_t got = read(fd, at, size);
+    if (got <= 0) return false;
+    at += got;
+    size -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+void SendText(int fd, const char* text, size_t size) {
+  WriteAll(fd, &size, sizeof(size));
+  WriteAll(fd, text, size);
+}
+
+// An outcome as text: fields and the timeline's lines, each on a line.
+std::string Encode(const Outcome& outcome) {
+  const auto one_line = [](std::string text) {
+    for (char& c : text) {
+      if (c == '\n') c = ' ';
+    }
+    return text;
+  };
+  std::string text = absl::StrCat(
+      outcome.failed, "\n", one_line(outcome.failure), "\n", outcome.simulated_ms, "\n",
+      outcome.messages, "\n", outcome.commits, "\n", outcome.settled_ms, "\n", outcome.bound_ms);
+  for (const std::string& line : outcome.timeline) absl::StrAppend(&text, "\n", one_line(line));
+  return text;
+}
+
+Outcome Decode(const std::string& text) {
+  std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  lines.resize(std::max<size_t>(lines.size(), 7));
+  Outcome outcome;
+  outcome.failed = lines[0];
+  outcome.failure = lines[1];
+  outcome.simulated_ms = std::atoll(lines[2].c_str());
+  outcome.messages = std::atoll(lines[3].c_str());
+  outcome.commits = std::atoll(lines[4].c_str());
+  outcome.settled_ms = std::atoll(lines[5].c_str());
+  outcome.bound_ms = std::atoll(lines[6].c_str());
+  outcome.timeline.assign(lines.begin() + 7, lines.end());
+  return outcome;
+}
+
+std::string FolderOf(pid_t player) {
+  char name[64];
+  // Always of one length: what is allocated for it is the same in every process.
+  std::snprintf(name, sizeof(name), "/failback-simulate-%010d", static_cast<int>(player));
+  return absl::StrCat(access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", name);
+}
+
+void PlayHere(const Order& order, int socket, pid_t player) {
+  alarm(kLongestSeconds);
+  SeededNumbers numbers(order.seed ^ 0xe17);
+  entropy = &numbers;
+  Script script = MakeScript(order.seed, order.large);
+  if (order.shortened) {
+    std::vector<int> kept;
+    for (size_t i = 0; i < script.operations.size() && i < order.kept.size(); ++i) {
+      if (order.kept[i]) kept.push_back(static_cast<int>(i));
+    }
+    script = Keep(script, kept);
+  }
+  const std::string folder = FolderOf(player);
+  Outcome outcome;
+  {
+    Folder whole(folder);
+    Story story(script, folder, order.traced);
+    outcome = story.Play();
+  }
+  const std::string text = Encode(outcome);
+  SendText(socket, text.data(), text.size());
+  std::_Exit(0);
+}
+
+// A player's life. Nothing here may allocate.
+[[noreturn]] void Serve(int socket) {
+  static Order order;
+  while (ReadAll(socket, &order, sizeof(order))) {
+    const pid_t player = getpid();
+    const pid_t child = fork();
+    if (child == 0) PlayHere(order, socket, player);
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+      char text[160];
+      const int size =
+          WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM
+              ? std::snprintf(text, sizeof(text), "hang\nno end within %u s", kLongestSeconds)
+              : std::snprintf(text, sizeof(text), "crash\nended with status %d", status);
+      SendText(socket, text, static_cast<size_t>(size));
+    }
+  }
+  std::_Exit(0);
+}
+
+}  // namespace
+
+void FixAddresses(char** argv) {
+  const int persona = personality(0xffffffff);
+  if (persona == -1 || (persona & ADDR_NO_RANDOMIZE) != 0) return;
+  if (personality(static_cast<unsigned long>(persona) | ADDR_NO_RANDOMIZE) == -1) return;
+  execv("/proc/self/exe", argv);
+}
+
+Players::Players(int count) {
+  SetLogSink(LogLevel::kError, [](LogLevel, const std::string&, const LogFields&) {});
+  players_.resize(static_cast<size_t>(count));
+  for (Player& player : players_) {
+    int sockets[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) std::abort();
+    player.pid = fork();
+    if (player.pid == 0) {
+      close(sockets[0]);
+      Serve(sockets[1]);
+    }
+    close(sockets[1]);
+    player.socket = sockets[0];
+  }
+}
+
+Players::~Players() {
+  for (const Player& player : players_) close(player.socket);
+  for (const Player& player : players_) {
+    waitpid(player.pid, nullptr, 0);
+    Folder left(FolderOf(player.pid));  // of a story that crashed
+  }
+}
+
+void Players::Collect() {
+  std::vector<pollfd> waits;
+  std::vector<Player*> busy;
+  for (Player& player : players_) {
+    if (!player.busy) continue;
+    waits.push_back({player.socket, POLLIN, 0});
+    busy.push_back(&player);
+  }
+  if (busy.empty() || poll(waits.data(), waits.size(), -1) <= 0) return;
+  for (size_t i = 0; i < busy.size(); ++i) {
+    if (waits[i].revents == 0) continue;
+    size_t size = 0;
+    std::string text;
+    if (!ReadAll(busy[i]->socket, &size, sizeof(size))) std::abort();
+    text.resize(size);
+    if (!ReadAll(busy[i]->socket, text.data(), size)) std::abort();
+    busy[i]->busy = false;
+    const Then then = std::move(busy[i]->then);
+    then(busy[i]->order, Decode(text));
+    return;
+  }
+}
+
+void Players::Play(const Order& order, Then then) {
+  for (;;) {
+    for (Player& player : players_) {
+      if (player.busy) continue;
+      player.busy = true;
+      player.order = order;
+      player.then = std::move(then);
+      WriteAll(player.socket, &player.order, sizeof(player.order));
+      return;
+    }
+    Collect();
+  }
+}
+
+void Players::Finish() {
+  for (;;) {
+    bool busy = false;
+    for (const Player& player : players_) busy = busy || player.busy;
+    if (!busy) return;
+    Collect();
+  }
+}
+
+}  // namespace failback::simulate
+
+// In place of libc's: the identifiers that the product makes follow from the seed.
+extern "C" int getentropy(void* buffer, size_t length) {
+  using failback::simulate::entropy;
+  if (entropy == nullptr)
+    return getrandom(buffer, length, 0) == static_cast<ssize_t>(length) ? 0 : -1;
+  unsigned char* const bytes = static_cast<unsigned char*>(buffer);
+  for (size_t i = 0; i < length; ++i) bytes[i] = static_cast<unsigned char>(entropy->Next());
+  return 0;
+}

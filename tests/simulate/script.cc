@@ -1,0 +1,141 @@
+#include "tests/simulate/script.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulate/random.h"
+
+namespace failback::simulate {
+namespace {
+
+struct Kind {
+  const char* name;
+  int weight;  // among the operations of a story that uses it
+  int used;    // in so many percent of the stories
+  int64_t longest_ms;
+};
+
+constexpr std::array<Kind, kActs> kKinds = {{
+    {"register", 30, 100, 0},
+    {"register many", 4, 100, 0},
+    {"unregister", 14, 100, 0},
+    {"client dies", 4, 60, 0},
+    {"client leaves", 3, 60, 0},
+    {"subscribe", 6, 100, 0},
+    {"unsubscribe", 3, 60, 0},
+    {"agent crashes", 4, 40, 20000},
+    {"agent's disk is copied", 3, 30, 0},
+    {"agent stops", 4, 30, 25000},
+    {"agent drains", 2, 20, 20000},
+    {"registry crashes", 3, 35, 30000},
+    {"registry stops", 3, 25, 25000},
+    {"registry loses its disk", 2, 15, 5000},
+    {"registry is backed up", 2, 20, 0},
+    {"registry is restored", 2, 20, 5000},
+    {"partition", 5, 40, 40000},
+    {"clog", 5, 30, 15000},
+    {"loss", 4, 30, 30000},
+    {"duplicates", 4, 30, 30000},
+    {"late messages", 4, 30, 20000},
+    {"slow network", 3, 30, 30000},
+    {"connection reset", 4, 40, 0},
+    {"offline mark", 4, 30, 0},
+    {"operator retries", 3, 30, 0},
+    {"operator cancels", 2, 15, 0},
+    {"wall clock is set", 2, 20, 0},
+}};
+
+int AmountOf(Act act, SeededNumbers* numbers) {
+  switch (act) {
+    case Act::kAgentCrash:
+      return std::array<int, 8>{0, 1, 1, 1, 1, 1, 2, 3}[static_cast<size_t>(numbers->Pick(8))];
+    case Act::kAgentDrain:
+      return numbers->Pick(3) == 0 ? 0 : 1;
+    case Act::kPartition:
+    case Act::kClog:
+      return 1 + numbers->Pick(3);
+    case Act::kLoss:
+    case Act::kDuplicates:
+    case Act::kLate:
+      return 5 + numbers->Pick(40);
+    case Act::kOffline:
+      return numbers->Pick(2);
+    case Act::kWallClock:
+      return numbers->Pick(7200) - 3600;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
+const char* NameOf(Act act) { return kKinds[static_cast<size_t>(act)].name; }
+
+std::string TextOf(const Operation& operation) {
+  std::string text = absl::StrCat(NameOf(operation.act), ": agent ", operation.agent);
+  if (operation.act <= Act::kUnsubscribe || operation.act == Act::kOffline) {
+    absl::StrAppend(&text, ", client ", operation.client, ", key ", operation.key, ", port ",
+                    operation.port);
+  }
+  if (operation.amount != 0) absl::StrAppend(&text, ", amount ", operation.amount);
+  if (operation.for_ms != 0) absl::StrAppend(&text, ", for ", operation.for_ms, " ms");
+  return text;
+}
+
+Script MakeScript(uint64_t seed, bool large) {
+  SeededNumbers numbers(seed * 2 + (large ? 1 : 0));
+  Script script;
+  script.seed = seed;
+  script.agents = large ? 30 : 2 + numbers.Pick(4);
+  script.services = 1 + numbers.Pick(large ? 5 : 2);
+  script.keys = 1 + numbers.Pick(4);
+  script.shared_keys = numbers.Percent(20) ? 1 + numbers.Pick(2) : 0;
+  script.viewers = 1 + numbers.Pick(2);
+  script.sqlite = numbers.Percent(40);
+  for (int i = 0; i < script.agents; ++i) script.journals.push_back(numbers.Percent(35));
+  script.length_ms = large ? 600000 : 30000 + numbers.Pick(60000);
+  if (numbers.Percent(25)) script.permanent = 1 + numbers.Pick(4);
+  script.permanent_agent = numbers.Pick(script.agents);
+
+  std::vector<Act> bag;
+  for (int i = 0; i < kActs; ++i) {
+    const Kind& kind = kKinds[static_cast<size_t>(i)];
+    if (!numbers.Percent(kind.used)) continue;
+    for (int n = 0; n < kind.weight; ++n) bag.push_back(static_cast<Act>(i));
+  }
+  const int count = large ? 600 : 20 + numbers.Pick(50);
+  for (int i = 0; i < count; ++i) {
+    Operation operation;
+    operation.act = bag[static_cast<size_t>(numbers.Pick(static_cast<int>(bag.size())))];
+    operation.at_ms = numbers.Pick(static_cast<int>(script.length_ms));
+    operation.agent = numbers.Pick(script.agents);
+    operation.client = numbers.Pick(4) - 1;
+    operation.key = numbers.Pick(script.keys + script.shared_keys);
+    operation.port = static_cast<uint32_t>(1000 + numbers.Pick(6));
+    operation.amount = AmountOf(operation.act, &numbers);
+    const int64_t longest = kKinds[static_cast<size_t>(operation.act)].longest_ms;
+    // Most are short, some as long as may be, and some over at once.
+    if (longest > 0) {
+      operation.for_ms =
+          100 + numbers.Pick(static_cast<int>(numbers.Percent(70) ? longest / 5 : longest));
+      if (numbers.Percent(15)) operation.for_ms = 1;
+    }
+    script.operations.push_back(operation);
+  }
+  std::stable_sort(script.operations.begin(), script.operations.end(),
+                   [](const Operation& a, const Operation& b) { return a.at_ms < b.at_ms; });
+  return script;
+}
+
+Script Keep(const Script& script, const std::vector<int>& indexes) {
+  Script kept = script;
+  kept.operations.clear();
+  for (const int index : indexes) {
+    kept.operations.push_back(script.operations[static_cast<size_t>(index)]);
+  }
+  return kept;
+}
+
+}  // namespace failback::simulate

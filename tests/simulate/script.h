@@ -1,0 +1,95 @@
+// What happens in a story, decided before it begins: a list of operations with their times, made
+// from a seed. A story may be played without some of them, which is how a long one is made short.
+//
+// Each story uses some kinds of fault and leaves others out (swarm testing, Groce et al. 2012):
+// what one kind hides another seed shows.
+//
+// To add a fault: a kind here with its name in script.cc, its case in Story::Do, and what it may
+// cost in time in Story::Bound.
+//
+// Thread safety: none.
+
+#ifndef FAILBACK_TESTS_SIMULATE_SCRIPT_H_
+#define FAILBACK_TESTS_SIMULATE_SCRIPT_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace failback::simulate {
+
+enum class Act {
+  // Clients.
+  kRegister,
+  kRegisterMany,
+  kUnregister,
+  kClientDies,
+  kClientLeaves,
+  kSubscribe,
+  kUnsubscribe,
+  // Processes of agents.
+  kAgentCrash,   // amount: 0 for good, 1 the same disk, 2 an empty one, 3 an older one
+  kAgentBackup,  // of its disk, for an older one
+  kAgentStop,
+  kAgentDrain,  // amount: 0 for good, 1 it starts again
+  // The registry's process.
+  kRegistryCrash,
+  kRegistryStop,
+  kRegistryWipe,
+  kRegistryBackup,
+  kRegistryRestore,
+  // The network.
+  kPartition,  // amount: 1 to the registry, 2 to the client, 3 both
+  kClog,       // likewise
+  kLoss,       // amount: percent
+  kDuplicates,
+  kLate,
+  kSlow,
+  kReset,
+  // Operators, and people who set clocks.
+  kOffline,  // amount: 1 on, 0 off
+  kRetry,
+  kCancel,
+  kWallClock,
+};
+inline constexpr int kActs = static_cast<int>(Act::kWallClock) + 1;
+const char* NameOf(Act act);
+
+struct Operation {
+  int64_t at_ms = 0;
+  Act act = Act::kRegister;
+  int agent = 0;
+  int client = -1;  // of the agent; -1: none, the intent belongs to no session
+  int key = 0;
+  uint32_t port = 0;
+  int amount = 0;
+  int64_t for_ms = 0;  // how long it lasts
+};
+std::string TextOf(const Operation& operation);
+
+struct Script {
+  uint64_t seed = 0;
+  int agents = 0;
+  int services = 0;
+  int keys = 0;         // of each agent
+  int shared_keys = 0;  // that every agent may register
+  int viewers = 0;      // that follow the registry itself
+  bool sqlite = false;
+  std::vector<bool> journals;
+  int64_t length_ms = 0;
+  // A fault that stays: 0 none, 1 an agent's requests are lost, 2 its answers, 3 both, 4 it stops.
+  int permanent = 0;
+  int permanent_agent = 0;
+  std::vector<Operation> operations;  // by time
+};
+
+// `large`: 30 agents and ten minutes.
+Script MakeScript(uint64_t seed, bool large);
+
+// What is left with the operations of these indexes.
+Script Keep(const Script& script, const std::vector<int>& indexes);
+
+}  // namespace failback::simulate
+
+#endif  // FAILBACK_TESTS_SIMULATE_SCRIPT_H_

@@ -1,0 +1,220 @@
+// The whole system on simulated time, a story for each seed: ./dev simulate.
+//
+//   simulate --seeds 2000                 stories 1 to 2000, until one fails
+//   simulate --seed 17                    that one, told step by step
+//   simulate --seed 17 --keep 3,8,21      what is left of it when it was shortened
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "tests/simulate/players.h"
+
+namespace failback::simulate {
+namespace {
+
+struct Options {
+  uint64_t seeds = 1000;
+  uint64_t first = 1;
+  std::optional<uint64_t> seed;
+  std::string keep;
+  bool large = false;
+  bool shrink = true;
+  bool keep_going = false;
+  int jobs = static_cast<int>(std::thread::hardware_concurrency());
+};
+
+int Usage() {
+  std::cerr
+      << "usage: simulate [--seeds N] [--first SEED] [--large] [--jobs N] [--no-shrink] [--all]\n"
+         "       simulate --seed SEED [--keep INDEXES] [--large]\n";
+  return 2;
+}
+
+std::optional<Options> Parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--large") {
+      options.large = true;
+    } else if (flag == "--no-shrink") {
+      options.shrink = false;
+    } else if (flag == "--all") {
+      options.keep_going = true;
+    } else if (i + 1 == argc) {
+      return std::nullopt;
+    } else if (flag == "--keep") {
+      options.keep = argv[++i];
+    } else {
+      uint64_t number = 0;
+      if (!absl::SimpleAtoi(argv[++i], &number)) return std::nullopt;
+      if (flag == "--seeds") {
+        options.seeds = number;
+      } else if (flag == "--first") {
+        options.first = number;
+      } else if (flag == "--seed") {
+        options.seed = number;
+      } else if (flag == "--jobs" && number > 0) {
+        options.jobs = static_cast<int>(number);
+      } else {
+        return std::nullopt;
+      }
+    }
+  }
+  return options;
+}
+
+Outcome PlayOne(Players* players, const Order& order) {
+  Outcome outcome;
+  players->Play(order, [&](const Order&, const Outcome& played) { outcome = played; });
+  players->Finish();
+  return outcome;
+}
+
+std::vector<int> Kept(const Order& order, size_t size) {
+  std::vector<int> kept;
+  for (size_t i = 0; i < size; ++i) {
+    if (!order.shortened || order.kept[i]) kept.push_back(static_cast<int>(i));
+  }
+  return kept;
+}
+
+// Leaves out what the failure does not need: halves first, then ever smaller pieces (Zeller,
+// Hildebrandt 2002).
+Order Shorten(Players* players, Order order, const std::string& failed) {
+  const size_t size = MakeScript(order.seed, order.large).operations.size();
+  order.shortened = true;
+  for (size_t i = 0; i < size; ++i) order.kept[i] = true;
+  for (size_t piece = size / 2; piece >= 1; piece /= 2) {
+    bool smaller = true;
+    while (smaller) {
+      smaller = false;
+      const std::vector<int> kept = Kept(order, size);
+      for (size_t begin = 0; begin < kept.size(); begin += piece) {
+        Order less = order;
+        bool any = false;
+        for (size_t i = begin; i < kept.size() && i < begin + piece; ++i) {
+          any = any || less.kept[static_cast<size_t>(kept[i])];
+          less.kept[static_cast<size_t>(kept[i])] = false;
+        }
+        if (!any || PlayOne(players, less).failed != failed) continue;
+        order = less;
+        smaller = piece == 1;
+      }
+    }
+  }
+  return order;
+}
+
+void Report(Players* players, const Options& options, Order order, const Outcome& failed) {
+  std::cout << "seed " << order.seed << " FAILED, " << failed.failed << ": " << failed.failure
+            << "\n";
+  if (!options.shrink) return;
+  const size_t size = MakeScript(order.seed, order.large).operations.size();
+  order = Shorten(players, order, failed.failed);
+  const std::vector<int> kept = Kept(order, size);
+  order.traced = true;
+  std::cout << "\nThe shortest story found, " << kept.size() << " of " << size
+            << " operations; seconds of simulated time:\n\n";
+  for (const std::string& line : PlayOne(players, order).timeline) std::cout << line << "\n";
+  std::cout << "\nAgain: ./dev simulate --seed " << order.seed << (order.large ? " --large" : "")
+            << " --keep " << absl::StrJoin(kept, ",") << "\n";
+}
+
+int Replay(const Options& options) {
+  Players players(1);
+  Order order;
+  order.seed = *options.seed;
+  order.large = options.large;
+  order.traced = true;
+  order.shortened = !options.keep.empty();
+  for (const auto index : absl::StrSplit(options.keep, ',', absl::SkipEmpty())) {
+    int number = 0;
+    if (!absl::SimpleAtoi(index, &number) || number < 0 || number >= Order::kMostOperations) {
+      return Usage();
+    }
+    order.kept[static_cast<size_t>(number)] = true;
+  }
+  const Outcome outcome = PlayOne(&players, order);
+  for (const std::string& line : outcome.timeline) std::cout << line << "\n";
+  std::cout << "seed " << order.seed << ": "
+            << (outcome.failed.empty() ? "all properties hold"
+                                       : absl::StrCat(outcome.failed, ": ", outcome.failure))
+            << absl::StrFormat("; settled after %.1f s of %.1f s\n", outcome.settled_ms / 1e3,
+                               outcome.bound_ms / 1e3);
+  return outcome.failed.empty() ? 0 : 1;
+}
+
+int PlayMany(const Options& options) {
+  Players players(options.jobs);
+  const auto begin = std::chrono::steady_clock::now();
+  uint64_t played = 0, failures = 0;
+  int64_t messages = 0, commits = 0, simulated_ms = 0;
+  double slowest = 0;
+  uint64_t slowest_seed = 0;
+  std::optional<std::pair<Order, Outcome>> first;
+  std::map<std::string, int> by_property;
+  for (uint64_t i = 0; i < options.seeds && (options.keep_going || !first.has_value()); ++i) {
+    Order order;
+    order.seed = options.first + i;
+    order.large = options.large;
+    players.Play(order, [&](const Order& order, const Outcome& outcome) {
+      ++played;
+      messages += outcome.messages;
+      commits += outcome.commits;
+      simulated_ms += outcome.simulated_ms;
+      if (outcome.bound_ms > 0 && outcome.failed.empty()) {
+        const double share = static_cast<double>(outcome.settled_ms) / outcome.bound_ms;
+        if (share > slowest) {
+          slowest = share;
+          slowest_seed = order.seed;
+        }
+      }
+      if (outcome.failed.empty()) return;
+      ++failures;
+      ++by_property[outcome.failed];
+      if (options.keep_going) {
+        std::cout << "seed " << order.seed << " " << outcome.failed << ": " << outcome.failure
+                  << "\n";
+      }
+      if (!first.has_value() || order.seed < first->first.seed) first = {order, outcome};
+    });
+  }
+  players.Finish();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::cout << absl::StrFormat(
+      "%d stories in %.1f s (%.1f a second): %.0f hours simulated, %d messages, %d commits; "
+      "the slowest to settle took %.0f %% of its bound (seed %d)\n",
+      played, seconds, static_cast<double>(played) / seconds, simulated_ms / 3.6e6, messages,
+      commits, slowest * 100, slowest_seed);
+  if (!first.has_value()) {
+    std::cout << "all properties hold\n";
+    return 0;
+  }
+  for (const auto& [property, count] : by_property) {
+    std::cout << count << " of " << played << " stories failed: " << property << "\n";
+  }
+  Report(&players, options, first->first, first->second);
+  return 1;
+}
+
+}  // namespace
+}  // namespace failback::simulate
+
+int main(int argc, char** argv) {
+  using namespace failback::simulate;
+  FixAddresses(argv);
+  const auto options = Parse(argc, argv);
+  if (!options.has_value()) return Usage();
+  return options->seed.has_value() ? Replay(*options) : PlayMany(*options);
+}

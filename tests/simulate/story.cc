@@ -1,0 +1,277 @@
+#include "tests/simulate/story.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+
+namespace failback::simulate {
+namespace {
+
+constexpr int kClientsOfAgent = 3;
+constexpr absl::Duration kTick = absl::Milliseconds(500);
+// A state that has held for so long, which is longer than between two audits, has come to stay.
+constexpr int64_t kStays = 80000000000;
+
+}  // namespace
+
+Story::Story(const Script& script, const std::string& folder, bool traced)
+    : script_(script),
+      world_(script.seed, script.agents + script.viewers + 1),
+      truth_(&world_, &wishes_, script.services),
+      fencing_(&world_),
+      people_("people", &world_.clock) {
+  world_.traced = traced;
+  SeededNumbers numbers(script.seed ^ 0x5eed);
+  for (const Operation& operation : script_.operations) used_.insert(operation.act);
+  registry_ = std::make_unique<RegistryHost>(&world_, &truth_, &fencing_,
+                                             script_.sqlite ? folder + "/registry" : "");
+  registry_->Start();
+  for (int i = 0; i < script_.agents; ++i) {
+    AgentHost::Options options;
+    options.index = i;
+    if (script_.journals[static_cast<size_t>(i)])
+      options.folder = absl::StrCat(folder, "/agent", i);
+    options.seed = numbers.Next();
+    options.server = [this] { return registry_->server(); };
+    options.on_event = [this, i](const IntentEvent& event) { OnIntent(i, event); };
+    options.registry.max_batch = 1 + numbers.Pick(6);
+    options.registry.max_calls_in_flight = 1 + numbers.Pick(4);
+    options.registry.stale_grace = absl::Milliseconds(numbers.Pick(2000));
+    if (numbers.Pick(3) == 0) options.registry.retry.retry_period = absl::Seconds(1);
+    agents_.push_back(std::make_unique<AgentHost>(&world_, std::move(options)));
+    agents_.back()->Start();
+    for (int slot = 0; slot < kClientsOfAgent; ++slot) {
+      clients_.push_back(std::make_unique<Client>(Client{i, slot, "", false, 0, "", 0}));
+    }
+  }
+  for (int i = 0; i < script_.viewers; ++i) {
+    Operation operation;
+    operation.key = numbers.Pick(script_.keys);
+    operation.amount = script_.agents + i;
+    operation.port = static_cast<uint32_t>(numbers.Pick(4));
+    AddFollower(-1, operation);
+  }
+  operator_process_ = std::make_shared<Process>("operator", &world_.clock);
+  operator_ = std::make_unique<WireRegistry>(&world_.network, operator_process_,
+                                             script_.agents + script_.viewers,
+                                             [this] { return registry_->server(); });
+  truth_.on_removed = [this](const std::string& key) { fencing_.Removed(key); };
+  truth_.on_appeared = [this](const std::string& key) {
+    if (IsShared(key)) return;
+    for (const auto& [of, wish] : wishes_.all) {
+      if (of.second == key && wish.removal_acked && !wish.present && !wish.any) {
+        world_.Fail("returned", absl::StrCat(CanonicalKeyText(key),
+                                             " was removed, which was acknowledged, and is back"));
+      }
+    }
+  };
+  At(kTick, [this] { Tick(); });
+}
+
+Story::~Story() {
+  operator_.reset();
+  for (auto& follower : followers_) {
+    follower->viewer->may_be_empty = nullptr;
+    follower->stream.reset();
+  }
+  agents_.clear();
+  followers_.clear();
+  registry_.reset();
+}
+
+void Story::At(absl::Duration delay, std::function<void()> work) {
+  people_.After(delay, std::move(work));
+}
+
+void Story::Advance(int64_t to_ms) {
+  const absl::Duration left = absl::Milliseconds(to_ms) - absl::Nanoseconds(world_.now());
+  if (left > absl::ZeroDuration()) world_.clock.Advance(left);
+}
+
+Outcome Story::Play() {
+  for (const Operation& operation : script_.operations) {
+    Advance(operation.at_ms);
+    if (!world_.failed.empty()) break;
+    world_.Tell(TextOf(operation));
+    Do(operation);
+    CheckAlways();
+  }
+  if (world_.failed.empty()) Advance(script_.length_ms);
+  Outcome outcome;
+  if (world_.failed.empty()) {
+    Heal();
+    const int64_t healed = world_.now();
+    const absl::Duration bound = Bound();
+    const int64_t end = healed + absl::ToInt64Nanoseconds(bound);
+    // Settled, and stays so: the last time that it was not counts.
+    int64_t unsettled = healed;
+    std::string why, last_why;
+    while (world_.failed.empty() && world_.now() < unsettled + kStays && unsettled <= end) {
+      Advance(world_.now() / 1000000 + 1000);
+      if (!IsSettled(&why)) {
+        unsettled = world_.now();
+        last_why = why;
+      }
+      if (unsettled > end) {
+        world_.Fail("liveness", absl::StrCat(absl::FormatDuration(bound),
+                                             " after the faults have stopped: ", last_why));
+      }
+      CheckAlways();
+    }
+    outcome.settled_ms = (unsettled - healed) / 1000000;
+    outcome.bound_ms = absl::ToInt64Milliseconds(bound);
+  }
+  outcome.failed = world_.failed;
+  outcome.failure = world_.failure;
+  outcome.timeline = std::move(world_.timeline);
+  outcome.simulated_ms = world_.now() / 1000000;
+  outcome.messages = world_.network.sent();
+  outcome.commits = truth_.commits();
+  return outcome;
+}
+
+// --- Names.
+
+std::string Story::KeyOf(int agent, int key) const {
+  InstanceKey name;
+  name.set_namespace_("default");
+  name.set_service(Truth::Service(key % script_.services));
+  name.set_instance_id(key < script_.keys ? absl::StrCat("a", agent, "-", key)
+                                          : absl::StrCat("shared-", key - script_.keys));
+  return CanonicalKey(name);
+}
+
+ServiceInstance Story::InstanceOf(const std::string& key, uint32_t port) const {
+  ServiceInstance instance;
+  ParseCanonicalKey(key, instance.mutable_key());
+  instance.set_address("10.0.0.1");
+  instance.set_port(port);
+  instance.set_status(registry::v1::HEALTH_STATUS_HEALTHY);
+  instance.set_zone(port % 2 == 0 ? "even" : "odd");
+  return instance;
+}
+
+Story::Client* Story::ClientOf(int agent, int slot) {
+  if (slot < 0) return nullptr;
+  Client* const client = clients_[static_cast<size_t>(agent * kClientsOfAgent + slot)].get();
+  if (!client->alive) {
+    client->alive = true;
+    client->name = absl::StrCat("client-", agent, "-", slot, "-", ++client->lives);
+    client->session.clear();
+    TickClient(client);
+  }
+  return client;
+}
+
+// --- People and their programs.
+
+void Story::Tick() {
+  for (const auto& client : clients_) TickClient(client.get());
+  for (const auto& follower : followers_) TickFollower(follower.get());
+  for (const auto& agent : agents_) {
+    const bool healthy = IsHealthy(agent->index());
+    if (!healthy) {
+      healthy_since_.erase(agent->index());
+    } else {
+      healthy_since_.emplace(agent->index(), world_.now());
+    }
+  }
+  CheckWork();
+  At(kTick, [this] { Tick(); });
+}
+
+// As a client library: keeps the session alive, and states all again in a new one.
+void Story::TickClient(Client* client) {
+  AgentHost& agent = *agents_[static_cast<size_t>(client->agent)];
+  if (!client->alive || !agent.running() || agent.registry()->draining()) return;
+  if (!client->session.empty() && client->agents_life == agent.life()) {
+    KeepAliveRequest request;
+    request.set_session_id(client->session);
+    agent.registry()->KeepAlive(request, [client](absl::StatusOr<KeepAliveResponse> response) {
+      if (!response.ok()) client->session.clear();
+    });
+    if (!client->session.empty()) return;
+  }
+  OpenSessionRequest request;
+  request.set_incarnation(client->name);
+  request.mutable_ttl()->set_seconds(kSessionTtl);
+  agent.registry()->OpenSession(request, [&](absl::StatusOr<OpenSessionResponse> response) {
+    client->session = response.ok() ? response->session_id() : "";
+  });
+  client->agents_life = agent.life();
+  if (client->session.empty()) return;
+  for (const auto& [of, wish] : wishes_.all) {
+    if (of.first == client->agent && wish.present && wish.client == client->slot) {
+      State(client, of.first, of.second, wish);
+    }
+  }
+}
+
+// Tells the agent, of what is wanted already.
+void Story::State(Client* client, int agent, const std::string& key, const Wish& wish) {
+  RegisterRequest request;
+  request.set_session_id(client->session);
+  *request.add_registrations()->mutable_instance() = InstanceOf(key, wish.port);
+  agents_[static_cast<size_t>(agent)]->registry()->Register(
+      request, [](absl::StatusOr<RegisterResponse>) {});
+}
+
+void Story::AddFollower(int agent, const Operation& operation) {
+  auto follower = std::make_unique<Follower>();
+  follower->agent = agent;
+  follower->zone = operation.port % 4 == 0 ? "even" : "";
+  follower->resumes = operation.port % 2 == 0;
+  if (agent < 0) {
+    follower->link = operation.amount;
+    follower->process = std::make_shared<Process>("follower", &world_.clock);
+    follower->wire = std::make_unique<WireRegistry>(
+        &world_.network, follower->process, follower->link, [this] { return registry_->server(); });
+  }
+  const std::string name = agent < 0
+                               ? absl::StrCat("follower ", followers_.size())
+                               : absl::StrCat("follower ", followers_.size(), " at agent ", agent);
+  follower->viewer = std::make_shared<Viewer>(&world_, &truth_, name,
+                                              Truth::Service(operation.key % script_.services),
+                                              follower->zone, agent >= 0);
+  follower->viewer->OnEnd(absl::OkStatus());  // there is no stream yet
+  if (agent >= 0 && follower->zone.empty()) {
+    follower->viewer->may_be_empty = [this, raw = follower.get()] { return WhyNotEmpty(*raw); };
+  }
+  followers_.push_back(std::move(follower));
+  TickFollower(followers_.back().get());
+}
+
+void Story::TickFollower(Follower* follower) {
+  Viewer& viewer = *follower->viewer;
+  if (follower->left) return;
+  Registry* registry = follower->wire.get();
+  if (follower->agent >= 0) {
+    AgentHost& agent = *agents_[static_cast<size_t>(follower->agent)];
+    if (!agent.running()) return;
+    registry = agent.registry();
+    if (agent.registry()->draining()) return;
+  }
+  if (!viewer.ended()) return;
+  if (follower->again_at == 0) {
+    follower->again_at = world_.now() + 500000000;
+    if (viewer.known()) return;
+  }
+  if (world_.now() < follower->again_at && viewer.known()) return;
+  follower->again_at = 0;
+  follower->stream.reset();
+  // What does not follow cannot be resumed.
+  const bool lost = absl::IsAborted(viewer.end_status());
+  const bool resumes = follower->resumes && viewer.known() && !lost;
+  SubscribeRequest request;
+  request.mutable_selector()->set_service(viewer.service());
+  if (!follower->zone.empty()) request.mutable_selector()->add_zones(follower->zone);
+  if (resumes) {
+    request.set_epoch(viewer.epoch());
+    request.set_revision(viewer.revision());
+  }
+  viewer.Begin(resumes);
+  follower->stream = registry->Subscribe(request, follower->viewer);
+}
+
+}  // namespace failback::simulate

@@ -1,0 +1,143 @@
+// One story: plays a script against the real registry and real agents, and checks what happens.
+//
+//   Story story(MakeScript(seed, /*large=*/false), "/dev/shm/story", /*traced=*/false);
+//   const Outcome outcome = story.Play();
+//
+// Thread safety: none.
+
+#ifndef FAILBACK_TESTS_SIMULATE_STORY_H_
+#define FAILBACK_TESTS_SIMULATE_STORY_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/simulate/history.h"
+#include "tests/simulate/hosts.h"
+#include "tests/simulate/script.h"
+#include "tests/simulate/world.h"
+
+namespace failback::simulate {
+
+struct Outcome {
+  std::string failed;  // the property that does not hold; empty: all do
+  std::string failure;
+  std::vector<std::string> timeline;
+  int64_t simulated_ms = 0;
+  int64_t messages = 0;
+  int64_t commits = 0;
+  int64_t settled_ms = 0;  // after the faults had stopped
+  int64_t bound_ms = 0;    // and how long it may take
+};
+
+class Story {
+ public:
+  Story(const Script& script, const std::string& folder, bool traced);
+  ~Story();
+
+  Outcome Play();
+
+ private:
+  // A program beside an agent that keeps a session there.
+  struct Client {
+    int agent;
+    int slot;
+    std::string name;
+    bool alive = false;
+    int lives = 0;
+    std::string session;
+    int agents_life = 0;  // in which the session was opened
+  };
+  // One that follows a service, at an agent or (agent -1) at the registry itself.
+  struct Follower {
+    int agent;
+    int link;
+    std::shared_ptr<Process> process;
+    std::unique_ptr<WireRegistry> wire;
+    std::shared_ptr<Viewer> viewer;
+    std::unique_ptr<SubscribeStream> stream;
+    std::string zone;
+    int agents_life = 0;
+    int64_t again_at = 0;  // after an end
+    bool resumes = false;
+    bool left = false;
+  };
+
+  // --- What happens (story_acts.cc).
+  void Do(const Operation& operation);
+  void DoClient(const Operation& operation);
+  void DoAgent(const Operation& operation);
+  void DoRegistry(const Operation& operation);
+  void DoNetwork(const Operation& operation);
+  void Intend(const Operation& operation, bool present, int count);
+  void EndClient(Client* client, bool closes);
+  void OnIntent(int agent, const IntentEvent& event);
+  void StartAgent(int agent);
+  void KillRegistry();
+  void StartRegistry();
+  void ResetAll();
+  void SetOffline(const Operation& operation);
+  // What was acknowledged may be undone: by the agent, or, with -1, by the registry.
+  void ForgetAcks(int agent);
+  // Intents without a session that no disk has kept.
+  void ForgetDetached(int agent);
+  void EndDrain(int agent);
+
+  // --- People and their programs (story.cc).
+  void Tick();
+  void TickClient(Client* client);
+  void TickFollower(Follower* follower);
+  void AddFollower(int agent, const Operation& operation);
+  void State(Client* client, int agent, const std::string& key, const Wish& wish);
+  void At(absl::Duration delay, std::function<void()> work);
+  void Advance(int64_t to_ms);
+
+  std::string KeyOf(int agent, int key) const;
+  ServiceInstance InstanceOf(const std::string& key, uint32_t port) const;
+  bool IsShared(const std::string& key) const { return key.find("shared") != std::string::npos; }
+  Client* ClientOf(int agent, int slot);
+
+  // --- What must hold (story_checks.cc).
+  void Heal();
+  void CheckAlways();
+  void CheckWork();
+  // Whether all is as it is to be; else `why`.
+  bool IsSettled(std::string* why);
+  bool FollowersAgree(std::string* why);
+  absl::Duration Bound() const;
+  // Of an agent: its requests arrive, its answers too, and it runs.
+  bool IsHealthy(int agent) const;
+  bool IsCutOff(int agent) const;  // for good
+  std::string WhyNotEmpty(const Follower& follower) const;
+  bool Used(Act act) const { return used_.count(act) > 0; }
+
+  const Script script_;
+  World world_;
+  Wishes wishes_;
+  Truth truth_;
+  FencingCheck fencing_;
+  Process people_;
+  std::set<Act> used_;
+  std::unique_ptr<RegistryHost> registry_;
+  std::vector<std::unique_ptr<AgentHost>> agents_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::vector<std::unique_ptr<Follower>> followers_;
+  std::shared_ptr<Process> operator_process_;
+  std::unique_ptr<WireRegistry> operator_;
+  std::set<int> restarting_;  // agents that are to start again
+  std::set<int> draining_;
+  std::map<int, int64_t> backed_up_;      // when an agent's disk was copied
+  std::map<int, int64_t> healthy_since_;  // of agents, by index
+  std::map<int, int64_t> calls_before_;   // of agents, when work was last looked at
+  int64_t looked_at_ = 0;
+  bool faults_over_ = false;
+};
+
+}  // namespace failback::simulate
+
+#endif  // FAILBACK_TESTS_SIMULATE_STORY_H_

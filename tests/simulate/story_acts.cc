@@ -1,0 +1,356 @@
+// What each operation of a script does.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+#include "tests/simulate/story.h"
+
+namespace failback::simulate {
+namespace {
+
+constexpr absl::Duration kDrainDeadline = absl::Seconds(5);
+constexpr absl::Duration kLatest = absl::Seconds(20);
+
+}  // namespace
+
+void Story::Do(const Operation& operation) {
+  if (operation.act <= Act::kUnsubscribe) return DoClient(operation);
+  if (operation.act <= Act::kAgentDrain) return DoAgent(operation);
+  if (operation.act <= Act::kRegistryRestore) return DoRegistry(operation);
+  if (operation.act <= Act::kReset) return DoNetwork(operation);
+  AgentHost& agent = *agents_[static_cast<size_t>(operation.agent)];
+  switch (operation.act) {
+    case Act::kOffline:
+      return SetOffline(operation);
+    case Act::kRetry:
+      if (agent.running()) agent.registry()->Retry({}).IgnoreError();
+      return;
+    case Act::kCancel: {
+      if (!agent.running()) return;
+      std::vector<std::string> ids;
+      for (const auto& row : agent.registry()->Pending()) {
+        if (row.key().service().empty()) continue;
+        ids.push_back(row.id());
+        wishes_.all[{operation.agent, CanonicalKey(row.key())}].any = true;
+      }
+      if (!ids.empty()) agent.registry()->Cancel(ids).IgnoreError();
+      return;
+    }
+    case Act::kWallClock:
+      if (operation.key == 0) return registry_->SetWall(absl::Seconds(operation.amount));
+      return agent.SetWall(absl::Seconds(operation.amount));
+    default:
+      return;
+  }
+}
+
+// --- Clients.
+
+void Story::DoClient(const Operation& operation) {
+  switch (operation.act) {
+    case Act::kRegister:
+      return Intend(operation, true, 1);
+    case Act::kRegisterMany:
+      return Intend(operation, true, script_.keys);
+    case Act::kUnregister:
+      return Intend(operation, false, 1);
+    case Act::kClientDies:
+    case Act::kClientLeaves: {
+      if (operation.client < 0) return;
+      const size_t index = static_cast<size_t>(operation.agent * 3 + operation.client);
+      return EndClient(clients_[index].get(), operation.act == Act::kClientLeaves);
+    }
+    case Act::kSubscribe:
+      return AddFollower(operation.agent, operation);
+    case Act::kUnsubscribe: {
+      if (followers_.empty()) return;
+      Follower& follower = *followers_[static_cast<size_t>(operation.key) % followers_.size()];
+      if (follower.agent < 0) return;
+      follower.left = true;
+      follower.stream.reset();
+      follower.viewer->Close();
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+void Story::Intend(const Operation& operation, bool present, int count) {
+  AgentHost& agent = *agents_[static_cast<size_t>(operation.agent)];
+  if (!agent.running() || agent.registry()->draining()) return;
+  Client* const client = ClientOf(operation.agent, operation.client);
+  if (client != nullptr && client->session.empty()) return;
+  std::vector<std::string> keys;
+  for (int i = 0; i < count; ++i) {
+    keys.push_back(
+        KeyOf(operation.agent, (operation.key + i) % (script_.keys + script_.shared_keys)));
+  }
+  RegisterRequest registers;
+  UnregisterRequest unregisters;
+  for (const std::string& key : keys) {
+    Wish& wish = wishes_.all[{operation.agent, key}];
+    wish = Wish();
+    wish.present = present;
+    wish.port = operation.port;
+    wish.client = present && client != nullptr ? client->slot : -1;
+    wish.since = world_.now();
+    wish.open = true;
+    if (present) wishes_.Wanted(key, operation.port);
+    const ServiceInstance instance = InstanceOf(key, operation.port);
+    *registers.add_registrations()->mutable_instance() = instance;
+    *unregisters.add_deregistrations()->mutable_key() = instance.key();
+  }
+  // Accepted, it holds. If not, the one before may hold as well.
+  const auto done = [this, agent = operation.agent, keys, since = world_.now()](
+                        const absl::Status& call, const auto& results) {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      Wish& wish = wishes_.all[{agent, keys[i]}];
+      if (wish.since != since) continue;
+      const bool ok = call.ok() && StatusFromProto(results[static_cast<int>(i)].status()).ok();
+      wish.open = false;
+      if (!ok) wish.any = true;
+    }
+  };
+  if (present) {
+    if (client != nullptr) registers.set_session_id(client->session);
+    agent.registry()->Register(registers, [done](absl::StatusOr<RegisterResponse> response) {
+      done(response.status(), response.ok() ? response->results() : RegisterResponse().results());
+    });
+  } else {
+    if (client != nullptr) unregisters.set_session_id(client->session);
+    agent.registry()->Unregister(unregisters, [done](absl::StatusOr<UnregisterResponse> response) {
+      done(response.status(), response.ok() ? response->results() : UnregisterResponse().results());
+    });
+  }
+}
+
+void Story::EndClient(Client* client, bool closes) {
+  if (!client->alive) return;
+  client->alive = false;
+  for (auto& [of, wish] : wishes_.all) {
+    if (of.first != client->agent || !wish.present || wish.client != client->slot) continue;
+    const bool any = wish.any;
+    wish = Wish();
+    wish.since = world_.now();
+    wish.any = any;
+  }
+  AgentHost& agent = *agents_[static_cast<size_t>(client->agent)];
+  if (!closes || !agent.running() || client->session.empty()) return;
+  CloseSessionRequest request;
+  request.set_session_id(client->session);
+  agent.registry()->CloseSession(request, [](absl::StatusOr<CloseSessionResponse>) {});
+}
+
+void Story::OnIntent(int agent, const IntentEvent& event) {
+  if (event.kind != IntentEvent::Kind::kAcknowledged ||
+      event.operation != OperationKind::kUnregister) {
+    return;
+  }
+  const auto it = wishes_.all.find({agent, CanonicalKey(event.key)});
+  if (it != wishes_.all.end() && !it->second.present) it->second.removal_acked = true;
+}
+
+void Story::ForgetAcks(int agent) {
+  for (auto& [of, wish] : wishes_.all) {
+    if (agent < 0 || of.first == agent) wish.removal_acked = false;
+  }
+}
+
+// --- Agents.
+
+void Story::StartAgent(int index) {
+  AgentHost& agent = *agents_[static_cast<size_t>(index)];
+  restarting_.erase(index);
+  if (agent.up()) return;
+  world_.Tell(absl::StrCat("agent ", index, " starts"));
+  healthy_since_.erase(index);
+  agent.Start();
+}
+
+void Story::ForgetDetached(int index) {
+  for (auto& [of, wish] : wishes_.all) {
+    if (of.first == index && wish.client < 0 && wish.present) {
+      wish = Wish();
+      wish.since = world_.now();
+    }
+  }
+}
+
+void Story::DoAgent(const Operation& operation) {
+  const int index = operation.agent;
+  AgentHost& agent = *agents_[static_cast<size_t>(index)];
+  if (!agent.up()) return;
+  const absl::Duration lasts = absl::Milliseconds(operation.for_ms);
+  const auto restart = [this, index](absl::Duration delay) {
+    restarting_.insert(index);
+    At(delay, [this, index] {
+      if (restarting_.count(index) > 0) StartAgent(index);
+    });
+  };
+  switch (operation.act) {
+    case Act::kAgentCrash: {
+      healthy_since_.erase(index);
+      const auto backup = backed_up_.find(index);
+      const bool older = operation.amount == 3 && agent.has_journal() && backup != backed_up_.end();
+      const bool same = operation.amount == 1 && agent.has_journal();
+      agent.Kill(older  ? AgentHost::Disk::kOlder
+                 : same ? AgentHost::Disk::kSame
+                        : AgentHost::Disk::kEmpty);
+      if (older) {
+        ForgetAcks(index);
+        for (auto& [of, wish] : wishes_.all) {
+          if (of.first == index && wish.since >= backup->second) wish.any = true;
+        }
+      } else if (!same) {
+        ForgetDetached(index);
+      }
+      if (operation.amount != 0) restart(lasts);
+      return;
+    }
+    case Act::kAgentBackup:
+      if (!agent.running() || !agent.has_journal()) return;
+      agent.Backup();
+      backed_up_[index] = world_.now();
+      return;
+    case Act::kAgentStop:
+      agent.Stop();
+      At(lasts, [this, index, life = agent.life()] {
+        AgentHost& stopped = *agents_[static_cast<size_t>(index)];
+        if (!faults_over_ && stopped.up() && stopped.life() == life) stopped.Continue();
+      });
+      return;
+    case Act::kAgentDrain:
+      if (!agent.running() || agent.registry()->draining()) return;
+      agent.registry()->Drain(kDrainDeadline, [](absl::StatusOr<agent::v1::DrainResponse>) {});
+      draining_.insert(index);
+      At(kDrainDeadline + absl::Seconds(1),
+         [this, index, restart, again = operation.amount == 1, lasts, life = agent.life()] {
+           if (agents_[static_cast<size_t>(index)]->life() != life) return;
+           EndDrain(index);
+           if (again) restart(lasts);
+         });
+      return;
+    default:
+      return;
+  }
+}
+
+void Story::EndDrain(int index) {
+  draining_.erase(index);
+  AgentHost& agent = *agents_[static_cast<size_t>(index)];
+  if (!agent.up()) return;
+  agent.Continue();
+  agent.End();
+  if (!agent.has_journal()) ForgetDetached(index);
+}
+
+// --- The registry.
+
+void Story::ResetAll() {
+  for (const auto& agent : agents_) agent->Break();
+  for (const auto& follower : followers_) {
+    if (follower->wire == nullptr) continue;
+    world_.network.SendNews(follower->link, Way::kToClient, follower->process,
+                            follower->wire->Breaker());
+  }
+}
+
+void Story::KillRegistry() {
+  if (!registry_->up()) return;
+  registry_->Kill();
+  ResetAll();
+}
+
+void Story::StartRegistry() {
+  if (!registry_->up()) registry_->Start();
+}
+
+void Story::DoRegistry(const Operation& operation) {
+  const absl::Duration lasts = absl::Milliseconds(operation.for_ms);
+  switch (operation.act) {
+    case Act::kRegistryCrash:
+    case Act::kRegistryWipe:
+    case Act::kRegistryRestore:
+      if (!registry_->up()) return;
+      KillRegistry();
+      if (operation.act == Act::kRegistryWipe) registry_->Wipe();
+      if (operation.act == Act::kRegistryRestore && registry_->Restore()) ForgetAcks(-1);
+      At(lasts, [this] { StartRegistry(); });
+      return;
+    case Act::kRegistryStop:
+      if (!registry_->running()) return;
+      registry_->Stop();
+      At(lasts, [this] {
+        if (registry_->up()) registry_->Continue();
+      });
+      return;
+    case Act::kRegistryBackup:
+      if (registry_->running()) registry_->Backup();
+      return;
+    default:
+      return;
+  }
+}
+
+// --- The network, and an operator.
+
+void Story::DoNetwork(const Operation& operation) {
+  const bool of_viewer = operation.key % 6 == 5;
+  const int index =
+      of_viewer ? script_.agents + operation.client % script_.viewers : operation.agent;
+  const absl::Duration lasts = absl::Milliseconds(operation.for_ms);
+  Network& network = world_.network;
+  Link& link = network.link(index);
+  const bool ways[] = {(operation.amount & 1) != 0, (operation.amount & 2) != 0};
+  const auto later = [&](std::function<void()> undo) {
+    At(lasts, [this, undo = std::move(undo)] {
+      if (!faults_over_) undo();
+    });
+  };
+  switch (operation.act) {
+    case Act::kPartition:
+      for (const Way way : {Way::kToRegistry, Way::kToClient}) {
+        if (!ways[static_cast<size_t>(way)]) continue;
+        network.SetOpen(index, way, false);
+        later([&network, index, way] { network.SetOpen(index, way, true); });
+      }
+      return;
+    case Act::kClog:
+      for (const Way way : {Way::kToRegistry, Way::kToClient}) {
+        if (!ways[static_cast<size_t>(way)]) continue;
+        network.SetClogged(index, way, true);
+        later([&network, index, way] { network.SetClogged(index, way, false); });
+      }
+      return;
+    case Act::kLoss:
+      link.loss = operation.amount;
+      return later([&link] { link.loss = 0; });
+    case Act::kDuplicates:
+      link.duplicates = operation.amount;
+      return later([&link] { link.duplicates = 0; });
+    case Act::kLate:
+      link.late = operation.amount;
+      link.latest = kLatest;
+      return later([&link] { link.late = 0; });
+    case Act::kSlow:
+      link.slowest = absl::Seconds(3);
+      return later([&link] { link.slowest = absl::Milliseconds(20); });
+    case Act::kReset:
+      return agents_[static_cast<size_t>(operation.agent)]->Break();
+    default:
+      return;
+  }
+}
+
+void Story::SetOffline(const Operation& operation) {
+  SetOfflineRequest request;
+  const std::string key = KeyOf(operation.agent, operation.key);
+  ParseCanonicalKey(key, request.mutable_key());
+  request.set_offline(operation.amount == 1);
+  request.set_by("operator");
+  operator_->SetOffline(request, [](absl::StatusOr<SetOfflineResponse>) {});
+}
+
+}  // namespace failback::simulate

@@ -1,0 +1,197 @@
+// What must hold at all times, and within a bounded time after the faults have stopped.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "registry/model/canonical.h"
+#include "tests/simulate/story.h"
+
+namespace failback::simulate {
+namespace {
+
+// How long all may take to be as it is to be after the faults of a story have stopped: what does
+// not depend on their kind, and what each kind adds at most. docs/testing.md has the table.
+constexpr absl::Duration kAnyStory = absl::Seconds(45);  // backoff, a call's deadline, a local TTL
+constexpr absl::Duration kAudit = absl::Seconds(80);  // anti-entropy every 60 s, give or take 25 %
+constexpr absl::Duration kLateness = absl::Seconds(20);
+constexpr absl::Duration kDeath = absl::Seconds(15);   // a session's TTL and a tick
+constexpr absl::Duration kFence = absl::Seconds(125);  // TTL + 60 s + a slow retry of 35 s + a call
+constexpr absl::Duration kGuard = absl::Seconds(110);  // the longest hold: 10 TTLs
+
+// Work in ten seconds of simulated time that no agent of these stories needs.
+constexpr int64_t kMostCalls = 400;
+
+// An instance that was there for so long, of an agent that was well for so long, is there.
+constexpr absl::Duration kThroughout = absl::Seconds(35);
+
+}  // namespace
+
+bool Story::IsCutOff(int agent) const {
+  return faults_over_ && script_.permanent != 0 && script_.permanent_agent == agent;
+}
+
+bool Story::IsHealthy(int index) const {
+  const AgentHost& agent = *agents_[static_cast<size_t>(index)];
+  if (!agent.running() || draining_.count(index) > 0) return false;
+  auto& network = const_cast<Network&>(world_.network);
+  const Link& link = network.link(index);
+  for (const Link::State& way : link.ways) {
+    if (!way.open || way.clogged) return false;
+  }
+  return link.loss == 0 && link.late == 0 && link.slowest < absl::Seconds(1);
+}
+
+absl::Duration Story::Bound() const {
+  absl::Duration bound = kAnyStory;
+  const auto any = [this](std::initializer_list<Act> acts) {
+    return std::any_of(acts.begin(), acts.end(), [this](Act act) { return Used(act); });
+  };
+  if (any({Act::kLate})) bound += kLateness;
+  if (any({Act::kLate, Act::kDuplicates, Act::kLoss, Act::kClog, Act::kPartition, Act::kSlow,
+           Act::kReset, Act::kRegistryRestore, Act::kAgentStop, Act::kRegistryStop,
+           Act::kCancel}) ||
+      any({Act::kAgentCrash, Act::kRegistryCrash})) {
+    bound += kAudit;
+  }
+  if (script_.shared_keys > 0 || Used(Act::kAgentCrash)) bound += kFence;
+  if (script_.permanent != 0 || any({Act::kAgentDrain, Act::kAgentCrash})) bound += kDeath;
+  if (script_.agents >= 20) bound += kGuard;
+  return bound;
+}
+
+// No fault any more, but one that stays.
+void Story::Heal() {
+  world_.Tell("the faults stop");
+  faults_over_ = true;
+  for (int i = 0; i < world_.network.links(); ++i) world_.network.Heal(i);
+  StartRegistry();
+  registry_->Continue();
+  for (const auto& agent : agents_) {
+    if (agent->up()) agent->Continue();
+  }
+  for (const int index : std::set<int>(restarting_)) StartAgent(index);
+  if (script_.permanent == 0) return;
+  const int index = script_.permanent_agent;
+  world_.Tell(absl::StrCat(
+      "for good: agent ", index,
+      std::array<const char*, 4>{"'s requests are lost", "'s answers are lost", " is cut off",
+                                 " is stopped"}[static_cast<size_t>(script_.permanent - 1)]));
+  if (script_.permanent == 4) {
+    if (agents_[static_cast<size_t>(index)]->up()) agents_[static_cast<size_t>(index)]->Stop();
+    return;
+  }
+  if (script_.permanent != 2) world_.network.SetOpen(index, Way::kToRegistry, false);
+  if (script_.permanent != 1) world_.network.SetOpen(index, Way::kToClient, false);
+}
+
+void Story::CheckAlways() {
+  if (!world_.failed.empty()) return;
+  for (const auto& agent : agents_) {
+    const std::string wrong = agent->CheckInvariants();
+    if (!wrong.empty()) {
+      return world_.Fail("invariant", absl::StrCat("agent ", agent->index(), ": ", wrong));
+    }
+  }
+  if (!registry_->up()) return;
+  const absl::Status status = registry_->store()->CheckInvariants();
+  if (!status.ok()) world_.Fail("invariant", absl::StrCat("registry: ", status.ToString()));
+}
+
+void Story::CheckWork() {
+  if (world_.now() - looked_at_ < 10000000000) return;
+  looked_at_ = world_.now();
+  for (const auto& agent : agents_) {
+    const int64_t calls = agent->calls();
+    const int64_t made = calls - std::exchange(calls_before_[agent->index()], calls);
+    if (made > kMostCalls) {
+      world_.Fail("work",
+                  absl::StrCat("agent ", agent->index(), " made ", made, " calls in ten seconds"));
+    }
+  }
+}
+
+bool Story::IsSettled(std::string* why) {
+  // What each key may be: not there, or of one of these ports.
+  std::map<std::string, std::set<uint32_t>> wanted;
+  std::set<std::string> any;
+  for (const auto& [of, wish] : wishes_.all) {
+    const auto& [agent, key] = of;
+    const AgentHost& host = *agents_[static_cast<size_t>(agent)];
+    wanted[key];
+    if (IsCutOff(agent) && host.up()) {
+      // While its requests arrive its leases are renewed, and what it wants comes through, or not.
+      if (script_.permanent == 2 || IsShared(key)) any.insert(key);
+      continue;
+    }
+    if (!host.up()) continue;
+    if (wish.any || wish.open) any.insert(key);
+    if (wish.present) wanted[key].insert(wish.port);
+  }
+  std::map<std::string, uint32_t> there;
+  for (int i = 0; i < script_.services; ++i) {
+    for (const auto& [key, bytes] : truth_.Now(Truth::Service(i))) {
+      ServiceInstance instance;
+      instance.ParseFromString(bytes);
+      there[key] = instance.port();
+    }
+  }
+  for (const auto& [key, ports] : wanted) {
+    if (any.count(key) > 0) continue;
+    const auto it = there.find(key);
+    if (ports.empty() && it != there.end()) {
+      *why = absl::StrCat(CanonicalKeyText(key), ":", it->second, " is still there");
+      return false;
+    }
+    if (!ports.empty() && (it == there.end() || ports.count(it->second) == 0)) {
+      *why = absl::StrCat(CanonicalKeyText(key), " is ",
+                          it == there.end() ? "not there" : absl::StrCat("at port ", it->second),
+                          ", and should be at ", absl::StrJoin(ports, " or "));
+      return false;
+    }
+  }
+  return FollowersAgree(why);
+}
+
+bool Story::FollowersAgree(std::string* why) {
+  for (const auto& follower : followers_) {
+    if (follower->left) continue;
+    if (follower->agent >= 0 &&
+        (!agents_[static_cast<size_t>(follower->agent)]->up() || IsCutOff(follower->agent))) {
+      continue;
+    }
+    const Viewer& viewer = *follower->viewer;
+    const Set there = viewer.Filter(truth_.Now(viewer.service()));
+    if (viewer.known() && !viewer.ended() && !viewer.stale() && viewer.set() == there) continue;
+    *why = absl::StrCat(viewer.name(), " of ", viewer.service(), " has ",
+                        !viewer.known() ? "nothing" : TextOf(viewer.set()),
+                        viewer.stale() ? " (stale)" : "", viewer.ended() ? " (ended)" : "",
+                        ", and there is ", TextOf(there));
+    return false;
+  }
+  return true;
+}
+
+std::string Story::WhyNotEmpty(const Follower& follower) const {
+  const auto throughout = [this](int64_t since) {
+    return absl::Nanoseconds(world_.now() - since) >= kThroughout;
+  };
+  const auto well = [&](int agent) {
+    const auto it = healthy_since_.find(agent);
+    return it != healthy_since_.end() && throughout(it->second);
+  };
+  if (!well(follower.agent)) return "";
+  for (const auto& [of, wish] : wishes_.all) {
+    const auto& [agent, key] = of;
+    InstanceKey name;
+    ParseCanonicalKey(key, &name);
+    if (name.service() != follower.viewer->service() || IsShared(key)) continue;
+    if (!wish.present || wish.any || wish.open || !throughout(wish.since) || !well(agent)) continue;
+    return absl::StrCat("is shown an empty set, and ", CanonicalKeyText(key),
+                        " was wanted all the time");
+  }
+  return "";
+}
+
+}  // namespace failback::simulate

@@ -1,0 +1,127 @@
+// The registry's protocol over the simulated network: what GrpcRegistry and RegistryServer are over
+// gRPC. Requests, answers and events cross as bytes, and are read on the other side as those read
+// them: a batch within its bounds, events in parts, in order and joined, through a conflator.
+//
+//   auto server = std::make_shared<WireServer>(&network, registry_process, store);
+//   WireRegistry client(&network, agent_process, link, [&] { return server; });
+//   client.Write(std::move(batch), [](absl::StatusOr<BatchResult> result) { … });
+//
+// A server that stops for good is destroyed: its streams go, and what is on its way to it is
+// refused.
+//
+// Thread safety: none.
+
+#ifndef FAILBACK_TESTS_SIMULATE_WIRE_H_
+#define FAILBACK_TESTS_SIMULATE_WIRE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "registry/registry.h"
+#include "tests/simulate/fencing_check.h"
+#include "tests/simulate/network.h"
+#include "tests/simulate/process.h"
+
+namespace failback::simulate {
+
+enum class Method {
+  kOpenSession,
+  kKeepAlive,
+  kCloseSession,
+  kRegister,
+  kRegisterStream,  // results may be left out
+  kUnregister,
+  kUnsubscribe,
+  kList,
+  kSetOffline,
+};
+
+// An answer as it is on the wire: bytes of a response, or of a status.
+struct WireAnswer {
+  bool ok = false;
+  std::string bytes;
+};
+
+// Where messages of a stream go. Both run on the wire.
+struct StreamSink {
+  int link = 0;
+  std::weak_ptr<Process> client;
+  std::function<void(const std::string& message)> message;
+  std::function<void(const WireAnswer& end)> end;
+};
+
+class WireServer : public std::enable_shared_from_this<WireServer> {
+ public:
+  // `fencing` sees what the registry decides.
+  WireServer(Network* network, std::shared_ptr<Process> process, Registry* registry,
+             FencingCheck* fencing)
+      : network_(network), process_(std::move(process)), registry_(registry), fencing_(fencing) {}
+  ~WireServer();
+
+  const std::shared_ptr<Process>& process() const { return process_; }
+
+  using Reply = std::function<void(const WireAnswer&)>;
+  void Call(Method method, const std::string& bytes, const Reply& reply);
+  // `id` names the stream for Cancel.
+  void Subscribe(uint64_t id, const std::string& bytes, StreamSink sink);
+  void Cancel(uint64_t id);
+  size_t streams() const { return streams_.size(); }
+
+ private:
+  class Stream;
+  template <typename Request, typename Response>
+  void Unary(void (Registry::*method)(const Request&, Callback<Response>), const std::string& bytes,
+             const Reply& reply);
+  void Write(Batch::Kind kind, bool leave_out, const std::string& bytes, const Reply& reply);
+
+  Network* const network_;
+  const std::shared_ptr<Process> process_;
+  Registry* const registry_;
+  FencingCheck* const fencing_;
+  std::map<uint64_t, std::shared_ptr<Stream>> streams_;
+};
+
+class WireRegistry final : public Registry {
+ public:
+  using Server = std::function<std::weak_ptr<WireServer>()>;
+
+  // `server`: the one that listens now. `network` outlives it.
+  WireRegistry(Network* network, std::weak_ptr<Process> self, int link, Server server);
+  ~WireRegistry() override;
+
+  void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override;
+  void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
+  void CloseSession(const CloseSessionRequest& request,
+                    Callback<CloseSessionResponse> done) override;
+  void Write(Batch batch, Callback<BatchResult> done) override;
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
+                                             std::shared_ptr<NotifyListener> listener) override;
+  void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override;
+  void List(const ListRequest& request, Callback<ListResponse> done) override;
+  void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
+  void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) override;
+
+  // Its connection is broken, and it knows.
+  std::function<void()> Breaker();
+  // Its process is killed: it sends no call any more.
+  std::function<void()> Killer();
+  // Calls and subscriptions that were sent.
+  std::function<int64_t()> Counter();
+
+  struct Shared;
+
+ private:
+  class Handle;
+  template <typename Response, typename Request>
+  void Ask(Method method, const Request& request, Callback<Response> done);
+
+  const std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace failback::simulate
+
+#endif  // FAILBACK_TESTS_SIMULATE_WIRE_H_
