@@ -202,6 +202,12 @@ void Client::Range(RangeRequest request, Done<RangeResponse> done) {
         });
 }
 
+void Client::Get(std::string key, Done<RangeResponse> done) {
+  RangeRequest request;
+  request.set_key(std::move(key));
+  Range(std::move(request), std::move(done));
+}
+
 void Client::Txn(TxnRequest request, Done<TxnResponse> done) {
   Unary(std::move(request), std::move(done),
         [](const Member& member, grpc::ClientContext* context, const TxnRequest* in,
@@ -226,15 +232,24 @@ void Client::EncodedTxn(std::string request, Done<TxnResponse> done) {
         });
 }
 
-void Client::LeaseGrant(LeaseGrantRequest request, Done<LeaseGrantResponse> done) {
-  Unary(std::move(request), std::move(done),
+void Client::LeaseGrant(int64_t ttl_seconds, Done<int64_t> done) {
+  LeaseGrantRequest request;
+  request.set_ttl(ttl_seconds);
+  Done<LeaseGrantResponse> granted =
+      [done = std::move(done)](const absl::StatusOr<LeaseGrantResponse>& response) mutable {
+        if (!response.ok()) return std::move(done)(response.status());
+        std::move(done)(response->id());
+      };
+  Unary(std::move(request), std::move(granted),
         [](const Member& member, grpc::ClientContext* context, const LeaseGrantRequest* in,
            LeaseGrantResponse* out, std::function<void(grpc::Status)> on_status) {
           member.lease->async()->LeaseGrant(context, in, out, std::move(on_status));
         });
 }
 
-void Client::LeaseRevoke(LeaseRevokeRequest request, Done<LeaseRevokeResponse> done) {
+void Client::LeaseRevoke(int64_t lease, Done<LeaseRevokeResponse> done) {
+  LeaseRevokeRequest request;
+  request.set_id(lease);
   Unary(std::move(request), std::move(done),
         [](const Member& member, grpc::ClientContext* context, const LeaseRevokeRequest* in,
            LeaseRevokeResponse* out, std::function<void(grpc::Status)> on_status) {
@@ -242,7 +257,10 @@ void Client::LeaseRevoke(LeaseRevokeRequest request, Done<LeaseRevokeResponse> d
         });
 }
 
-void Client::LeaseTimeToLive(LeaseTimeToLiveRequest request, Done<LeaseTimeToLiveResponse> done) {
+void Client::LeaseTimeToLive(int64_t lease, bool keys, Done<LeaseTimeToLiveResponse> done) {
+  LeaseTimeToLiveRequest request;
+  request.set_id(lease);
+  request.set_keys(keys);
   Unary(std::move(request), std::move(done),
         [](const Member& member, grpc::ClientContext* context, const LeaseTimeToLiveRequest* in,
            LeaseTimeToLiveResponse* out, std::function<void(grpc::Status)> on_status) {

@@ -81,15 +81,16 @@ class Client {
   ~Client();
 
   void Range(etcdserverpb::RangeRequest request, Done<etcdserverpb::RangeResponse> done);
+  // Range of one key.
+  void Get(std::string key, Done<etcdserverpb::RangeResponse> done);
   void Txn(etcdserverpb::TxnRequest request, Done<etcdserverpb::TxnResponse> done);
   // The same, of a request that is serialized already.
   void EncodedTxn(std::string request, Done<etcdserverpb::TxnResponse> done);
-  void LeaseGrant(etcdserverpb::LeaseGrantRequest request,
-                  Done<etcdserverpb::LeaseGrantResponse> done);
-  void LeaseRevoke(etcdserverpb::LeaseRevokeRequest request,
-                   Done<etcdserverpb::LeaseRevokeResponse> done);
-  void LeaseTimeToLive(etcdserverpb::LeaseTimeToLiveRequest request,
-                       Done<etcdserverpb::LeaseTimeToLiveResponse> done);
+  // The new lease's id.
+  void LeaseGrant(int64_t ttl_seconds, Done<int64_t> done);
+  void LeaseRevoke(int64_t lease, Done<etcdserverpb::LeaseRevokeResponse> done);
+  // `keys`: with those that are on it.
+  void LeaseTimeToLive(int64_t lease, bool keys, Done<etcdserverpb::LeaseTimeToLiveResponse> done);
 
   // Runs `task` once, after `delay`, on the timer's thread; earlier when the client is closed.
   void After(absl::Duration delay, absl::AnyInvocable<void() &&> task);

@@ -161,9 +161,7 @@ void Fences::Write(const std::shared_ptr<Batch>& batch, int64_t lease) {
     const std::string key = keys_->Instance(item.gone.canonical);
     CompareCreated(key, 0, &write);
     AddPut(key, EncodeStored(tombstone), lease, write.mutable_success());
-    auto* there = write.mutable_failure()->Add()->mutable_request_range();
-    there->set_key(key);
-    there->set_keys_only(true);
+    AddGet(key, write.mutable_failure())->set_keys_only(true);
   }
   client_->Txn(std::move(write), [this, batch, lease](absl::StatusOr<TxnResponse> response) {
     if (ErrorOf(response.status()) == Error::kLeaseNotFound && ++batch->tries < kMaxTries) {

@@ -4,23 +4,13 @@
 #include <array>
 #include <utility>
 
+#include "registry/etcd/txn.h"
 #include "registry/model/shared_limit.h"
 
 namespace failback {
 namespace etcd {
-namespace {
-
 using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
-
-void AddCount(KeyRange keys, TxnRequest* read) {
-  auto* range = read->mutable_success()->Add()->mutable_request_range();
-  range->set_key(std::move(keys.begin));
-  range->set_range_end(std::move(keys.end));
-  range->set_count_only(true);
-}
-
-}  // namespace
 
 Limits::Limits(Client* client, const Keys* keys, Options options)
     : client_(client), keys_(keys), options_(options) {
@@ -42,7 +32,8 @@ void Limits::Count() {
     MutexLock lock(&mu_);
     for (const Kind kind : {kInstances, kSessions}) {
       if (counted_[kind].limit == 0) continue;
-      AddCount(kind == kInstances ? keys_->AllInstances() : keys_->Sessions(), &read);
+      AddCount(kind == kInstances ? keys_->AllInstances() : keys_->Sessions(),
+               read.mutable_success());
       since[asked] = counted_[kind].since;
       kinds[asked++] = kind;
     }

@@ -23,7 +23,6 @@ namespace failback {
 namespace etcd {
 namespace {
 
-using etcdserverpb::LeaseTimeToLiveRequest;
 using etcdserverpb::LeaseTimeToLiveResponse;
 using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
@@ -197,11 +196,7 @@ void Lister::ListIncarnation(const std::shared_ptr<Listing>& listing) {
   if (listing->owned != nullptr) return ReadKeys(listing);
   TxnRequest read;
   AddGet(keys_->Incarnation(incarnation), read.mutable_success());
-  const KeyRange persistent = keys_->PersistentOf(incarnation);
-  auto* range = read.mutable_success()->Add()->mutable_request_range();
-  range->set_key(persistent.begin);
-  range->set_range_end(persistent.end);
-  range->set_keys_only(true);
+  AddGet(keys_->PersistentOf(incarnation), read.mutable_success())->set_keys_only(true);
   client_->Txn(std::move(read), [this, listing](absl::StatusOr<TxnResponse> response) {
     if (!response.ok()) return listing->Fail(response.status());
     const std::string& incarnation = listing->request.incarnation();
@@ -245,11 +240,9 @@ void Lister::ReadLeases(const std::shared_ptr<Listing>& listing, const std::stri
       ReadKeys(listing);
     });
     for (const int64_t lease : record.leases()) {
-      LeaseTimeToLiveRequest keys;
-      keys.set_id(lease);
-      keys.set_keys(true);
       client_->LeaseTimeToLive(
-          std::move(keys), [this, listing, gather](absl::StatusOr<LeaseTimeToLiveResponse> answer) {
+          lease, /*keys=*/true,
+          [this, listing, gather](absl::StatusOr<LeaseTimeToLiveResponse> answer) {
             gather->Note(answer.status());
             if (!answer.ok()) return;
             MutexLock lock(&listing->mu);

@@ -50,7 +50,7 @@ void Marks::Set(const SetOfflineRequest& request, Callback<SetOfflineResponse> d
 void Marks::Read(const std::shared_ptr<Marking>& marking) {
   if (++marking->tries > kMaxTries) {
     return std::move(marking->done)(
-        absl::AbortedError("other hands change the same instance all the time"));
+        absl::AbortedError("concurrent writers change the same instance all the time"));
   }
   TxnRequest read;
   identity_->AddTo(&read);

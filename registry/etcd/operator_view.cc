@@ -32,7 +32,6 @@ using admin::v1::ListSessionsResponse;
 using admin::v1::RegistryOverview;
 using admin::v1::ServiceSummary;
 using admin::v1::SessionSummary;
-using etcdserverpb::LeaseTimeToLiveRequest;
 using etcdserverpb::LeaseTimeToLiveResponse;
 using etcdserverpb::RangeRequest;
 using etcdserverpb::RangeResponse;
@@ -71,13 +70,6 @@ RangeRequest PageOf(std::string begin, const KeyRange& range) {
 // The key after the last of a page.
 std::string NextOf(const RangeResponse& page) {
   return absl::StrCat(page.kvs(page.kvs_size() - 1).key(), std::string(1, '\0'));
-}
-
-void AddCount(const KeyRange& range, TxnRequest* read) {
-  auto* count = read->mutable_success()->Add()->mutable_request_range();
-  count->set_key(range.begin);
-  count->set_range_end(range.end);
-  count->set_count_only(true);
 }
 
 }  // namespace
@@ -232,9 +224,8 @@ void OperatorView::ReadLeases(const std::shared_ptr<SessionListing>& listing, in
     ReadLeases(listing, end);
   });
   for (int i = begin; i < end; ++i) {
-    LeaseTimeToLiveRequest ask;
-    ask.set_id(listing->found[listing->response.sessions(i).incarnation()].lease);
-    client_->LeaseTimeToLive(std::move(ask),
+    const int64_t lease = listing->found[listing->response.sessions(i).incarnation()].lease;
+    client_->LeaseTimeToLive(lease, /*keys=*/false,
                              [listing, gather, i](absl::StatusOr<LeaseTimeToLiveResponse> lease) {
                                gather->Note(lease.status());
                                if (!lease.ok()) return;
@@ -329,20 +320,20 @@ void OperatorView::ReadVersion(const std::shared_ptr<Description>& description, 
 void OperatorView::ReadOwner(const std::shared_ptr<Description>& description) {
   const std::string& owner = description->result.instance().record().incarnation();
   if (owner.empty()) return FinishDescription(description);
-  RangeRequest read;
-  read.set_key(keys_->Incarnation(owner));
-  client_->Range(std::move(read), [this, description](absl::StatusOr<RangeResponse> response) {
-    if (!response.ok()) return std::move(description->done)(response.status());
-    IncarnationRecord incarnation;
-    if (response->kvs_size() > 0) incarnation.ParseFromString(response->kvs(0).value());
-    RangeRequest read;
-    read.set_key(keys_->Session(incarnation.session_id()));
-    client_->Range(std::move(read), [this, description](absl::StatusOr<RangeResponse> session) {
-      if (!session.ok()) return std::move(description->done)(session.status());
-      if (session->kvs_size() == 0) return FinishDescription(description);
-      ReadOwnersLeases(description, session->kvs(0));
-    });
-  });
+  client_->Get(keys_->Incarnation(owner),
+               [this, description](absl::StatusOr<RangeResponse> response) {
+                 if (!response.ok()) return std::move(description->done)(response.status());
+                 IncarnationRecord incarnation;
+                 if (response->kvs_size() > 0)
+                   incarnation.ParseFromString(response->kvs(0).value());
+                 client_->Get(keys_->Session(incarnation.session_id()),
+                              [this, description](absl::StatusOr<RangeResponse> session) {
+                                if (!session.ok())
+                                  return std::move(description->done)(session.status());
+                                if (session->kvs_size() == 0) return FinishDescription(description);
+                                ReadOwnersLeases(description, session->kvs(0));
+                              });
+               });
 }
 
 void OperatorView::ReadOwnersLeases(const std::shared_ptr<Description>& description,
@@ -358,7 +349,7 @@ void OperatorView::ReadOwnersLeases(const std::shared_ptr<Description>& descript
     FinishDescription(description);
   });
   TxnRequest persistent;
-  AddCount(keys_->PersistentOf(record.incarnation()), &persistent);
+  AddCount(keys_->PersistentOf(record.incarnation()), persistent.mutable_success());
   client_->Txn(std::move(persistent), [description, gather](absl::StatusOr<TxnResponse> response) {
     gather->Note(response.status());
     if (!response.ok()) return;
@@ -368,21 +359,19 @@ void OperatorView::ReadOwnersLeases(const std::shared_ptr<Description>& descript
                           static_cast<int32_t>(response->responses(0).response_range().count()));
   });
   for (int i = 0; i < record.leases_size(); ++i) {
-    LeaseTimeToLiveRequest ask;
-    ask.set_id(record.leases(i));
-    ask.set_keys(true);
-    client_->LeaseTimeToLive(std::move(ask), [this, description, gather,
-                                              i](absl::StatusOr<LeaseTimeToLiveResponse> lease) {
-      gather->Note(lease.status());
-      if (!lease.ok()) return;
-      const auto instances =
-          std::count_if(lease->keys().begin(), lease->keys().end(),
-                        [&](const auto& key) { return keys_->ParseInstance(key).has_value(); });
-      MutexLock lock(&description->mu);
-      SessionSummary& session = *description->result.mutable_session();
-      session.set_instances(session.instances() + static_cast<int32_t>(instances));
-      if (i == 0) SetLease(*lease, &session);
-    });
+    client_->LeaseTimeToLive(
+        record.leases(i), /*keys=*/true,
+        [this, description, gather, i](absl::StatusOr<LeaseTimeToLiveResponse> lease) {
+          gather->Note(lease.status());
+          if (!lease.ok()) return;
+          const auto instances =
+              std::count_if(lease->keys().begin(), lease->keys().end(),
+                            [&](const auto& key) { return keys_->ParseInstance(key).has_value(); });
+          MutexLock lock(&description->mu);
+          SessionSummary& session = *description->result.mutable_session();
+          session.set_instances(session.instances() + static_cast<int32_t>(instances));
+          if (i == 0) SetLease(*lease, &session);
+        });
   }
 }
 
@@ -454,8 +443,8 @@ void OperatorView::FinishDescription(const std::shared_ptr<Description>& descrip
 void OperatorView::Count(Callback<RegistryOverview> done) {
   TxnRequest read;
   identity_->AddTo(&read);
-  AddCount(keys_->Sessions(), &read);
-  AddCount(keys_->Incarnations(), &read);
+  AddCount(keys_->Sessions(), read.mutable_success());
+  AddCount(keys_->Incarnations(), read.mutable_success());
   client_->Txn(std::move(read),
                [this, done = std::move(done)](absl::StatusOr<TxnResponse> response) mutable {
                  if (!response.ok()) return std::move(done)(response.status());

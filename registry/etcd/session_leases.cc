@@ -7,7 +7,6 @@
 
 #include "registry/etcd/gather.h"
 #include "registry/etcd/sessions.h"
-#include "registry/etcd/txn.h"
 
 namespace failback {
 namespace etcd {
@@ -117,16 +116,13 @@ void Sessions::Grow(const SessionPtr& session) {
     AddLeases(session, *granted, 0);
   });
   for (int64_t i = 0; i < wanted; ++i) {
-    etcdserverpb::LeaseGrantRequest grant;
-    grant.set_ttl(LeaseSeconds(session->ttl()));
-    client_->LeaseGrant(
-        std::move(grant),
-        [gather, granted, granted_mu](absl::StatusOr<etcdserverpb::LeaseGrantResponse> response) {
-          gather->Note(response.status());
-          if (!response.ok()) return;
-          MutexLock lock(granted_mu.get());
-          granted->push_back(response->id());
-        });
+    client_->LeaseGrant(LeaseSeconds(session->ttl()),
+                        [gather, granted, granted_mu](absl::StatusOr<int64_t> lease) {
+                          gather->Note(lease.status());
+                          if (!lease.ok()) return;
+                          MutexLock lock(granted_mu.get());
+                          granted->push_back(*lease);
+                        });
   }
 }
 
@@ -139,11 +135,8 @@ void Sessions::ReadCounts(const SessionPtr& session, const std::vector<int64_t>&
                           absl::AnyInvocable<void(absl::Status) &&> done) {
   auto gather = std::make_shared<Gather>(std::move(done));
   for (const int64_t lease : uncounted) {
-    etcdserverpb::LeaseTimeToLiveRequest read;
-    read.set_id(lease);
-    read.set_keys(true);
     client_->LeaseTimeToLive(
-        std::move(read),
+        lease, /*keys=*/true,
         [gather, session, lease](absl::StatusOr<etcdserverpb::LeaseTimeToLiveResponse> answer) {
           gather->Note(answer.status());
           if (!answer.ok()) return;
@@ -158,50 +151,21 @@ void Sessions::ReadCounts(const SessionPtr& session, const std::vector<int64_t>&
 // Writes down that the leases are the session's, before anything is put on them: who renews the
 // session reads it there.
 void Sessions::AddLeases(SessionPtr session, std::vector<int64_t> leases, int tries) {
-  const std::string key = keys_->Session(session->id);
-  SessionRecord record;
-  etcdserverpb::TxnRequest write;
-  {
-    MutexLock lock(&session->mu);
-    record = RecordOf(*session);
-    CompareModified(key, session->mod_revision, &write);
-  }
-  const int64_t first = record.leases(0);
-  for (const int64_t lease : leases) record.add_leases(lease);
-  AddPut(key, record.SerializeAsString(), first, write.mutable_success());
-  AddGet(key, write.mutable_failure());
-  client_->Txn(std::move(write), [this, session, leases, tries, value = record.SerializeAsString()](
-                                     absl::StatusOr<etcdserverpb::TxnResponse> response) {
-    const auto give_up = [&](const absl::Status& status) {
-      for (const int64_t lease : leases) Revoke(lease);
-      Grown(session, status);
-    };
-    if (!response.ok()) return give_up(response.status());
-    if (response->succeeded()) {
-      AdoptWritten(*session, value, response->header().revision());
-      {
-        MutexLock lock(&session->mu);
-        for (Session::Lease& entry : session->leases) {
-          const bool fresh = std::find(leases.begin(), leases.end(), entry.id) != leases.end();
-          if (fresh && entry.keys == Session::kUncounted) entry.keys = 0;
-        }
-      }
-      return Grown(session, absl::OkStatus());
+  const auto add = [&](SessionRecord* record) {
+    for (const int64_t lease : leases) record->add_leases(lease);
+  };
+  Update(session, add, [this, session, leases, tries](absl::StatusOr<bool> written) {
+    bool has_all = written.ok();
+    if (written.ok() && *written) {
+      session->SetCounted(leases, 0);
+    } else {
+      // Another server was faster; or this very write was, and its answer was lost.
+      for (const int64_t lease : leases) has_all = has_all && session->Has(lease);
     }
-    const mvccpb::KeyValue* const kv = Found(*response, 0);
-    if (kv == nullptr || kv->create_revision() != session->create_revision) {
-      Forget(session->id);
-      return give_up(SessionUnknown());
-    }
-    // Another server was faster, or this very write was, and its answer was lost.
-    Adopt(session->id, *kv);
-    bool written = true;
-    for (const int64_t lease : leases) written = written && session->Has(lease);
-    if (written) return Grown(session, absl::OkStatus());
-    if (tries + 1 >= kMaxTries) {
-      return give_up(absl::AbortedError("another server changes the same session all the time"));
-    }
-    AddLeases(session, leases, tries + 1);
+    if (has_all) return Grown(session, absl::OkStatus());
+    if (written.ok() && tries + 1 < kMaxTries) return AddLeases(session, leases, tries + 1);
+    for (const int64_t lease : leases) Revoke(lease);
+    Grown(session, written.ok() ? SessionContended() : written.status());
   });
 }
 

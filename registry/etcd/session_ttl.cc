@@ -16,6 +16,7 @@
 #include "registry/etcd/sessions.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace etcd {
@@ -35,66 +36,41 @@ constexpr absl::Duration kRenewInterval = absl::Milliseconds(500);
 
 void Sessions::Retime(const SessionPtr& session, absl::Duration ttl, int tries,
                       absl::AnyInvocable<void(absl::Status) &&> done) {
-  etcdserverpb::LeaseGrantRequest grant;
-  grant.set_ttl(LeaseSeconds(ttl));
-  client_->LeaseGrant(
-      std::move(grant), [this, session, ttl, tries, done = std::move(done)](
-                            absl::StatusOr<etcdserverpb::LeaseGrantResponse> granted) mutable {
-        if (!granted.ok()) return std::move(done)(granted.status());
-        const std::string key = keys_->Session(session->id);
-        const int64_t lease = granted->id();
-        SessionRecord record;
-        TxnRequest write;
-        {
-          MutexLock lock(&session->mu);
-          record = RecordOf(*session);
-          CompareModified(key, session->mod_revision, &write);
-        }
-        record.set_ttl_ms(absl::ToInt64Milliseconds(ttl));
-        *record.mutable_retiring() = record.leases();
-        record.clear_leases();
-        record.add_leases(lease);
-        record.mutable_leases()->MergeFrom(record.retiring());
-        const std::string value = record.SerializeAsString();
-        AddPut(key, value, lease, write.mutable_success());
-        AddGet(key, write.mutable_failure());
-        client_->Txn(
-            std::move(write), [this, session, ttl, tries, lease, value, done = std::move(done)](
-                                  absl::StatusOr<TxnResponse> response) mutable {
-              // It may have been done all the same: then the next OpenSession finds it.
-              if (!response.ok()) return std::move(done)(response.status());
-              if (response->succeeded()) {
-                AdoptWritten(*session, value, response->header().revision());
-                {
-                  MutexLock lock(&session->mu);
-                  for (Session::Lease& entry : session->leases) {
-                    // The session's own.
-                    if (entry.id == lease && entry.keys == Session::kUncounted) entry.keys = 1;
-                  }
-                }
-                MoveRetiring(session);
-                return std::move(done)(absl::OkStatus());
-              }
-              const mvccpb::KeyValue* const kv = Found(*response, 0);
-              if (kv == nullptr || kv->create_revision() != session->create_revision) {
-                Revoke(lease);
-                Forget(session->id);
-                return std::move(done)(SessionUnknown());
-              }
-              Adopt(session->id, *kv);
-              // Another server was faster, or this very write was, and its answer was lost.
-              if (!session->Has(lease)) Revoke(lease);
-              if (session->ttl() == ttl) {
-                MoveRetiring(session);
-                return std::move(done)(absl::OkStatus());
-              }
-              if (tries + 1 >= kMaxTries) {
-                return std::move(done)(
-                    absl::AbortedError("another server changes the same session all the time"));
-              }
-              Retime(session, ttl, tries + 1, std::move(done));
-            });
-      });
+  client_->LeaseGrant(LeaseSeconds(ttl), [this, session, ttl, tries, done = std::move(done)](
+                                             absl::StatusOr<int64_t> granted) mutable {
+    if (!granted.ok()) return std::move(done)(granted.status());
+    const int64_t lease = *granted;
+    const auto retire = [&](SessionRecord* record) {
+      record->set_ttl_ms(absl::ToInt64Milliseconds(ttl));
+      *record->mutable_retiring() = record->leases();
+      record->clear_leases();
+      record->add_leases(lease);
+      record->mutable_leases()->MergeFrom(record->retiring());
+    };
+    Update(session, retire,
+           [this, session, ttl, tries, lease,
+            done = std::move(done)](absl::StatusOr<bool> written) mutable {
+             if (!written.ok()) {
+               // It may have been done all the same: then the next OpenSession finds it.
+               if (ReasonOf(written.status()) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
+                 Revoke(lease);
+               }
+               return std::move(done)(written.status());
+             }
+             if (*written) {
+               session->SetCounted({lease}, 1);  // the session's key
+             } else if (!session->Has(lease)) {
+               // Another server was faster; or this very write was, and its answer was lost.
+               Revoke(lease);
+             }
+             if (*written || session->ttl() == ttl) {
+               MoveRetiring(session);
+               return std::move(done)(absl::OkStatus());
+             }
+             if (tries + 1 >= kMaxTries) return std::move(done)(SessionContended());
+             Retime(session, ttl, tries + 1, std::move(done));
+           });
+  });
 }
 
 // What is under way. One step follows the other.
@@ -110,8 +86,9 @@ void Sessions::MoveRetiring(SessionPtr session) {
   auto move = std::make_shared<Move>();
   {
     MutexLock lock(&session->mu);
-    for (const Session::Lease& lease : session->leases) {
-      if (lease.retiring) move->leases.push_back(lease.id);
+    // The first has the session's key, and stays.
+    for (size_t i = 1; i < session->leases.size(); ++i) {
+      if (session->leases[i].retiring) move->leases.push_back(session->leases[i].id);
     }
     if (move->leases.empty() || session->moving) return;
     session->moving = true;
@@ -135,11 +112,9 @@ void Sessions::MoveNext(std::shared_ptr<Move> move) {
     }
   }
   if (move->next == move->leases.size()) return DropRetired(std::move(move));
-  etcdserverpb::LeaseTimeToLiveRequest read;
-  read.set_id(move->leases[move->next]);
-  read.set_keys(true);
   client_->LeaseTimeToLive(
-      std::move(read), [this, move](absl::StatusOr<etcdserverpb::LeaseTimeToLiveResponse> answer) {
+      move->leases[move->next], /*keys=*/true,
+      [this, move](absl::StatusOr<etcdserverpb::LeaseTimeToLiveResponse> answer) {
         if (!answer.ok()) return EndMove(move);
         std::vector<std::string> keys;
         const size_t most = std::min(kKeysAtOnce, static_cast<size_t>(options_.keys_per_lease));
@@ -209,12 +184,7 @@ void Sessions::WriteMoved(std::shared_ptr<Move> move, std::vector<mvccpb::KeyVal
     }
     GiveRoom(move->session, lease, count);
     if (!response.ok() || ++move->tries >= kMaxTries) return EndMove(move);
-    const mvccpb::KeyValue* const kv = Found(*response, 0);
-    if (kv == nullptr || kv->create_revision() != move->session->create_revision) {
-      EndMove(move);
-      return Forget(move->session->id);
-    }
-    Adopt(move->session->id, *kv);
+    if (!Refresh(*move->session, Found(*response, 0))) return EndMove(move);
     MoveNext(move);
   });
 }
@@ -222,45 +192,27 @@ void Sessions::WriteMoved(std::shared_ptr<Move> move, std::vector<mvccpb::KeyVal
 // They are empty, and stay so.
 void Sessions::DropRetired(std::shared_ptr<Move> move) {
   const SessionPtr& session = move->session;
-  const std::string key = keys_->Session(session->id);
-  const auto retired = [&](int64_t lease) {
-    return std::find(move->leases.begin(), move->leases.end(), lease) != move->leases.end();
+  const bool there = std::any_of(move->leases.begin(), move->leases.end(),
+                                 [&](int64_t lease) { return session->Has(lease); });
+  if (!there) return EndMove(move);  // another server was faster
+  const auto drop = [&](SessionRecord* record) {
+    for (auto* leases : {record->mutable_leases(), record->mutable_retiring()}) {
+      leases->erase(std::remove_if(leases->begin(), leases->end(),
+                                   [&](int64_t lease) {
+                                     return std::find(move->leases.begin(), move->leases.end(),
+                                                      lease) != move->leases.end();
+                                   }),
+                    leases->end());
+    }
   };
-  SessionRecord record;
-  SessionRecord next;
-  TxnRequest write;
-  {
-    MutexLock lock(&session->mu);
-    record = RecordOf(*session);
-    CompareModified(key, session->mod_revision, &write);
-  }
-  next = record;
-  next.clear_leases();
-  next.clear_retiring();
-  for (const int64_t lease : record.leases()) {
-    if (!retired(lease)) next.add_leases(lease);
-  }
-  for (const int64_t lease : record.retiring()) {
-    if (!retired(lease)) next.add_retiring(lease);
-  }
-  // Another server was faster.
-  if (next.leases_size() == record.leases_size() || next.leases_size() == 0) return EndMove(move);
-  const std::string value = next.SerializeAsString();
-  AddPut(key, value, next.leases(0), write.mutable_success());
-  AddGet(key, write.mutable_failure());
-  client_->Txn(std::move(write), [this, move, value](absl::StatusOr<TxnResponse> response) {
-    if (!response.ok()) return EndMove(move);
-    const SessionPtr& session = move->session;
-    if (response->succeeded()) {
-      AdoptWritten(*session, value, response->header().revision());
+  Update(session, drop, [this, move](absl::StatusOr<bool> written) {
+    if (!written.ok()) return EndMove(move);
+    if (*written) {
       for (const int64_t lease : move->leases) Revoke(lease);
       EndMove(move);
-      return MoveRetiring(session);  // what has been retired meanwhile
+      return MoveRetiring(move->session);  // what has been retired meanwhile
     }
-    const mvccpb::KeyValue* const kv = Found(*response, 0);
-    const bool there = kv != nullptr && kv->create_revision() == session->create_revision;
-    if (there) Adopt(session->id, *kv);
-    if (!there || ++move->tries >= kMaxTries) return EndMove(move);
+    if (++move->tries >= kMaxTries) return EndMove(move);
     DropRetired(move);
   });
 }

@@ -5,23 +5,17 @@
 #include <utility>
 
 #include "absl/random/random.h"
-#include "registry/base/proto_time.h"
 #include "registry/base/steady_time.h"
 #include "registry/etcd/error.h"
 #include "registry/etcd/gather.h"
 #include "registry/etcd/txn.h"
 #include "registry/model/errors.h"
-#include "registry/model/ids.h"
 
 namespace failback {
 namespace etcd {
 namespace {
 
-using etcdserverpb::LeaseGrantRequest;
-using etcdserverpb::LeaseGrantResponse;
-using etcdserverpb::LeaseRevokeRequest;
 using etcdserverpb::LeaseRevokeResponse;
-using etcdserverpb::RangeRequest;
 using etcdserverpb::RangeResponse;
 using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
@@ -30,11 +24,11 @@ using failback::etcd::v1::SessionRecord;
 
 constexpr absl::Duration kIncarnationRenewal = absl::Hours(1);
 
-absl::Status Contended() {
+}  // namespace
+
+absl::Status SessionContended() {
   return absl::AbortedError("another server changes the same session all the time");
 }
-
-}  // namespace
 
 absl::Status SessionUnknown() {
   return Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
@@ -53,40 +47,17 @@ bool Session::Keeps(int64_t lease) const {
                      [&](const Lease& entry) { return entry.id == lease && !entry.retiring; });
 }
 
+void Session::SetCounted(const std::vector<int64_t>& fresh, int64_t keys) {
+  MutexLock lock(&mu);
+  for (Lease& entry : leases) {
+    const bool is_fresh = std::find(fresh.begin(), fresh.end(), entry.id) != fresh.end();
+    if (is_fresh && entry.keys == kUncounted) entry.keys = keys;
+  }
+}
+
 int64_t Session::KeyLease() const {
   MutexLock lock(&mu);
   return leases.front().id;
-}
-
-// An OpenSession on its way.
-struct Sessions::Opening {
-  OpenSessionRequest request;
-  Client::Done<Opened> done;
-  Store store;
-  absl::Duration ttl;
-  uint64_t rank = 0;             // 0: the revision that creates the incarnation
-  bool claimed = false;          // the rank is not that revision: it has a key of its own
-  bool claims = false;           // and gets it now
-  int64_t incarnation_seen = 0;  // mod_revision of its key; 0: not there
-  int64_t incarnation_lease = 0;
-  int64_t replaced_lease = 0;  // that the incarnation had before
-  IncarnationRecord before;    // what it had
-  int64_t lease = 0;
-  int tries = 0;
-  Limits* limits = nullptr;  // where a place is reserved for the session
-
-  void Settle(bool written) {
-    if (limits != nullptr) limits->Settle(Limits::kSessions, 1, written);
-    limits = nullptr;
-  }
-  ~Opening() { Settle(false); }
-  void Fail(const absl::Status& status) { std::move(done)(status); }
-};
-
-absl::Duration Sessions::ClampTtl(const google::protobuf::Duration& ttl) const {
-  absl::Duration wanted = FromProto(ttl);
-  if (wanted == absl::ZeroDuration()) wanted = options_.default_ttl;
-  return absl::Ceil(std::clamp(wanted, options_.min_ttl, options_.max_ttl), absl::Milliseconds(1));
 }
 
 int64_t Sessions::LeaseSeconds(absl::Duration ttl) const {
@@ -95,204 +66,10 @@ int64_t Sessions::LeaseSeconds(absl::Duration ttl) const {
   return static_cast<int64_t>(std::ceil(absl::ToDoubleSeconds(ttl) * (1 + spread)));
 }
 
-void Sessions::Open(const OpenSessionRequest& request, Client::Done<Opened> done) {
-  auto opening = std::make_shared<Opening>();
-  opening->request = request;
-  opening->done = std::move(done);
-  opening->ttl = ClampTtl(request.ttl());
-  identity_->Ensure([this, opening](absl::StatusOr<Store> store) {
-    if (!store.ok()) return opening->Fail(store.status());
-    opening->store = *std::move(store);
-    ReadIncarnation(opening);
-  });
-}
-
-void Sessions::Finish(Opening* opening, Opened opened) {
-  renewer_.Hold();
-  std::move(opening->done)(std::move(opened));
-}
-
-void Sessions::ReadIncarnation(const std::shared_ptr<Opening>& opening) {
-  if (++opening->tries > kMaxTries) return opening->Fail(Contended());
-  RangeRequest read;
-  read.set_key(keys_->Incarnation(opening->request.incarnation()));
-  client_->Range(std::move(read), [this, opening](absl::StatusOr<RangeResponse> response) {
-    if (!response.ok()) return opening->Fail(response.status());
-    IncarnationRecord record;
-    opening->incarnation_seen = 0;
-    opening->before.Clear();
-    opening->replaced_lease = 0;
-    opening->rank = 0;
-    opening->claimed = opening->claims = false;
-    if (response->kvs_size() > 0) {
-      const mvccpb::KeyValue& kv = response->kvs(0);
-      record.ParseFromString(kv.value());
-      opening->before = record;
-      opening->incarnation_seen = kv.mod_revision();
-      opening->replaced_lease = kv.lease();
-      opening->rank =
-          record.rank() != 0 ? record.rank() : static_cast<uint64_t>(kv.create_revision());
-      opening->claimed = opening->rank != static_cast<uint64_t>(kv.create_revision());
-      // It is its owner's as long as it is remembered.
-      const std::string owner = SessionOwner(record.session_id());
-      if (!owner.empty() && !opening->request.owner().empty() &&
-          owner != opening->request.owner()) {
-        return opening->Fail(SessionNotOwned());
-      }
-      if (!record.session_id().empty()) return ReadSession(opening, record.session_id());
-    } else if (opening->request.rank() > 0 &&
-               opening->request.store_id() == opening->store.store_id &&
-               opening->request.rank() <= static_cast<uint64_t>(response->header().revision())) {
-      return CheckClaim(opening);  // given by this store, and forgotten since
-    }
-    GrantLeases(opening);
-  });
-}
-
-// It may not when another incarnation has it: by claiming it, or as its key was created at that
-// revision.
-void Sessions::CheckClaim(const std::shared_ptr<Opening>& opening) {
-  const uint64_t rank = opening->request.rank();
-  TxnRequest read;
-  AddGet(keys_->Rank(rank), read.mutable_success());
-  const KeyRange incarnations = keys_->Incarnations();
-  auto* created = read.mutable_success()->Add()->mutable_request_range();
-  created->set_key(incarnations.begin);
-  created->set_range_end(incarnations.end);
-  created->set_min_create_revision(static_cast<int64_t>(rank));
-  created->set_max_create_revision(static_cast<int64_t>(rank));
-  created->set_keys_only(true);
-  created->set_limit(1);
-  client_->Txn(std::move(read), [this, opening, rank](absl::StatusOr<TxnResponse> response) {
-    if (!response.ok()) return opening->Fail(response.status());
-    opening->claimed = opening->claims =
-        Found(*response, 0) == nullptr && Found(*response, 1) == nullptr;
-    if (opening->claims) opening->rank = rank;
-    GrantLeases(opening);
-  });
-}
-
-void Sessions::ReadSession(const std::shared_ptr<Opening>& opening, const std::string& session_id) {
-  RangeRequest read;
-  read.set_key(keys_->Session(session_id));
-  client_->Range(
-      std::move(read), [this, opening, session_id](absl::StatusOr<RangeResponse> response) {
-        if (!response.ok()) return opening->Fail(response.status());
-        if (response->kvs_size() == 0) {
-          Forget(session_id);
-          return GrantLeases(opening);
-        }
-        if (!MayResumeSession(session_id, opening->request.owner())) {
-          return opening->Fail(SessionNotOwned());
-        }
-        Opened opened;
-        opened.session = Adopt(session_id, response->kvs(0));
-        opened.store = opening->store;
-        opened.resumed = true;
-        if (opened.session == nullptr) return GrantLeases(opening);
-        const SessionPtr session = opened.session;
-        if (session->ttl() == opening->ttl) {
-          return Finish(opening.get(), std::move(opened));
-        }
-        Retime(session, opening->ttl, 0, [this, opening, opened](const absl::Status& status) {
-          // It has ended just now.
-          if (ReasonOf(status) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
-            return ReadIncarnation(opening);
-          }
-          if (!status.ok()) return opening->Fail(status);
-          Finish(opening.get(), opened);
-        });
-      });
-}
-
-// One lease for the session; one for the incarnation, which has a day again.
-void Sessions::GrantLeases(const std::shared_ptr<Opening>& opening) {
-  if (opening->limits == nullptr) {
-    if (limits_->Reserve(Limits::kSessions, 1) == 0) {
-      return opening->Fail(limits_->Reached(Limits::kSessions));
-    }
-    opening->limits = limits_;
-  }
-  auto gather = std::make_shared<Gather>([this, opening](const absl::Status& status) {
-    if (status.ok()) return Create(opening);
-    Revoke(opening->lease);
-    opening->Fail(status);
-  });
-  LeaseGrantRequest grant;
-  grant.set_ttl(LeaseSeconds(opening->ttl));
-  client_->LeaseGrant(grant, [opening, gather](absl::StatusOr<LeaseGrantResponse> response) {
-    if (response.ok()) opening->lease = response->id();
-    gather->Note(response.status());
-  });
-  grant.set_ttl(absl::ToInt64Seconds(options_.incarnation_memory));
-  client_->LeaseGrant(std::move(grant),
-                      [opening, gather](absl::StatusOr<LeaseGrantResponse> response) {
-                        if (response.ok()) opening->incarnation_lease = response->id();
-                        gather->Note(response.status());
-                      });
-}
-
-void Sessions::Create(const std::shared_ptr<Opening>& opening) {
-  const std::string session_id = NewSessionId(opening->request.owner());
-  SessionRecord session;
-  session.set_incarnation(opening->request.incarnation());
-  session.set_rank(opening->rank);
-  session.set_client_name(opening->request.client_name());
-  session.set_ttl_ms(absl::ToInt64Milliseconds(opening->ttl));
-  session.add_leases(opening->lease);
-  session.set_incarnation_lease(opening->incarnation_lease);
-  IncarnationRecord incarnation;
-  incarnation.set_session_id(session_id);
-  incarnation.set_rank(opening->rank);
-  *incarnation.mutable_closed_leases() = opening->before.closed_leases();
-  const std::string incarnation_key = keys_->Incarnation(opening->request.incarnation());
-  TxnRequest write;
-  CompareModified(incarnation_key, opening->incarnation_seen, &write);
-  AddPut(keys_->Session(session_id), session.SerializeAsString(), opening->lease,
-         write.mutable_success());
-  AddPut(incarnation_key, incarnation.SerializeAsString(), opening->incarnation_lease,
-         write.mutable_success());
-  if (opening->claimed) {
-    const std::string rank_key = keys_->Rank(opening->rank);
-    if (opening->claims) CompareModified(rank_key, 0, &write);
-    AddPut(rank_key, opening->request.incarnation(), opening->incarnation_lease,
-           write.mutable_success());
-  }
-  client_->Txn(std::move(write),
-               [this, opening, session_id, session](absl::StatusOr<TxnResponse> response) {
-                 if (!response.ok()) {
-                   // It may have been done all the same: then the next OpenSession finds it.
-                   return opening->Fail(response.status());
-                 }
-                 if (!response->succeeded()) {
-                   Revoke(opening->lease);
-                   Revoke(opening->incarnation_lease);
-                   return ReadIncarnation(opening);
-                 }
-                 opening->Settle(true);
-                 Revoke(opening->replaced_lease);
-                 mvccpb::KeyValue kv;
-                 kv.set_value(session.SerializeAsString());
-                 kv.set_create_revision(response->header().revision());
-                 kv.set_mod_revision(response->header().revision());
-                 Opened opened;
-                 opened.session = Adopt(session_id, kv);
-                 opened.store = opening->store;
-                 {
-                   MutexLock lock(&opened.session->mu);
-                   opened.session->leases.front().keys = 1;  // the session's own
-                   opened.session->incarnation_renewed = SteadyNow();
-                 }
-                 Finish(opening.get(), std::move(opened));
-               });
-}
-
 void Sessions::Revoke(int64_t lease) {
   if (lease == 0) return;
-  LeaseRevokeRequest request;
-  request.set_id(lease);
   // If this fails it ends by itself.
-  client_->LeaseRevoke(std::move(request), [](const absl::StatusOr<LeaseRevokeResponse>&) {});
+  client_->LeaseRevoke(lease, [](const absl::StatusOr<LeaseRevokeResponse>&) {});
 }
 
 SessionPtr Sessions::Adopt(const std::string& session_id, const mvccpb::KeyValue& kv) {
@@ -348,10 +125,8 @@ void Sessions::Find(const std::string& session_id, Client::Done<SessionPtr> done
     }
     return std::move(done)(std::move(known));
   }
-  RangeRequest read;
-  read.set_key(keys_->Session(session_id));
-  client_->Range(std::move(read), [this, session_id, done = std::move(done)](
-                                      absl::StatusOr<RangeResponse> response) mutable {
+  client_->Get(keys_->Session(session_id), [this, session_id, done = std::move(done)](
+                                               absl::StatusOr<RangeResponse> response) mutable {
     if (!response.ok()) return std::move(done)(response.status());
     SessionPtr session = response->kvs_size() == 0 ? nullptr : Adopt(session_id, response->kvs(0));
     if (session == nullptr) return std::move(done)(SessionUnknown());
@@ -437,23 +212,19 @@ void Sessions::RenewLeases(SessionPtr session, Store store, uint64_t revision,
 
 void Sessions::Lose(const SessionPtr& session, std::vector<int64_t> leases,
                     absl::AnyInvocable<void(absl::Status) &&> done) {
-  RangeRequest read;
-  read.set_key(keys_->Session(session->id));
-  client_->Range(
-      std::move(read), [this, session, leases = std::move(leases),
-                        done = std::move(done)](absl::StatusOr<RangeResponse> response) mutable {
-        if (!response.ok()) return std::move(done)(response.status());
-        if (response->kvs_size() == 0 ||
-            response->kvs(0).create_revision() != session->create_revision) {
-          Forget(session->id);
-          return std::move(done)(SessionUnknown());
-        }
-        Adopt(session->id, response->kvs(0));
-        const bool its_own = std::any_of(leases.begin(), leases.end(),
-                                         [&](int64_t lease) { return session->Has(lease); });
-        if (!its_own) return std::move(done)(absl::OkStatus());
-        End(session, std::move(done));
-      });
+  client_->Get(keys_->Session(session->id),
+               [this, session, leases = std::move(leases),
+                done = std::move(done)](absl::StatusOr<RangeResponse> response) mutable {
+                 if (!response.ok()) return std::move(done)(response.status());
+                 if (!Refresh(*session, response->kvs_size() == 0 ? nullptr : &response->kvs(0))) {
+                   return std::move(done)(SessionUnknown());
+                 }
+                 const bool its_own = std::any_of(leases.begin(), leases.end(), [&](int64_t lease) {
+                   return session->Has(lease);
+                 });
+                 if (!its_own) return std::move(done)(absl::OkStatus());
+                 End(session, std::move(done));
+               });
 }
 
 void Sessions::End(const SessionPtr& session, absl::AnyInvocable<void(absl::Status) &&> done) {
@@ -469,12 +240,42 @@ void Sessions::End(const SessionPtr& session, absl::AnyInvocable<void(absl::Stat
   });
 }
 
-void Sessions::AdoptWritten(const Session& session, const std::string& value, int64_t revision) {
+bool Sessions::Refresh(const Session& session, const mvccpb::KeyValue* kv) {
+  if (kv == nullptr || kv->create_revision() != session.create_revision) {
+    Forget(session.id);
+    return false;
+  }
+  Adopt(session.id, *kv);
+  return true;
+}
+
+void Sessions::Update(const SessionPtr& session, absl::FunctionRef<void(SessionRecord*)> change,
+                      Client::Done<bool> done) {
+  const std::string key = keys_->Session(session->id);
+  SessionRecord record;
+  TxnRequest write;
+  {
+    MutexLock lock(&session->mu);
+    record = RecordOf(*session);
+    CompareModified(key, session->mod_revision, &write);
+  }
+  change(&record);
   mvccpb::KeyValue kv;
-  kv.set_value(value);
-  kv.set_create_revision(session.create_revision);
-  kv.set_mod_revision(revision);
-  Adopt(session.id, kv);
+  kv.set_value(record.SerializeAsString());
+  kv.set_create_revision(session->create_revision);
+  AddPut(key, kv.value(), record.leases(0), write.mutable_success());
+  AddGet(key, write.mutable_failure());
+  client_->Txn(std::move(write), [this, session, kv = std::move(kv), done = std::move(done)](
+                                     absl::StatusOr<TxnResponse> response) mutable {
+    if (!response.ok()) return std::move(done)(response.status());
+    if (response->succeeded()) {
+      kv.set_mod_revision(response->header().revision());
+      Adopt(session->id, kv);
+      return std::move(done)(true);
+    }
+    if (!Refresh(*session, Found(*response, 0))) return std::move(done)(SessionUnknown());
+    std::move(done)(false);
+  });
 }
 
 void Sessions::Forget(const std::string& session_id) {
@@ -486,10 +287,8 @@ void Sessions::Forget(const std::string& session_id) {
 }
 
 void Sessions::Close(const std::string& session_id, Client::Done<uint64_t> done) {
-  RangeRequest read;
-  read.set_key(keys_->Session(session_id));
-  client_->Range(std::move(read), [this, session_id, done = std::move(done)](
-                                      absl::StatusOr<RangeResponse> response) mutable {
+  client_->Get(keys_->Session(session_id), [this, session_id, done = std::move(done)](
+                                               absl::StatusOr<RangeResponse> response) mutable {
     if (!response.ok()) return std::move(done)(response.status());
     SessionRecord record;
     if (response->kvs_size() > 0) record.ParseFromString(response->kvs(0).value());
@@ -529,24 +328,19 @@ void Sessions::RevokeLeases(const std::string& session_id, const SessionRecord& 
   auto last = [this, session_id, first = record.leases(0),
                done = std::move(done)](const absl::Status& status) mutable {
     if (!status.ok()) return std::move(done)(status);
-    LeaseRevokeRequest revoke;
-    revoke.set_id(first);
-    client_->LeaseRevoke(
-        std::move(revoke), [this, session_id, done = std::move(done)](
-                               absl::StatusOr<LeaseRevokeResponse> response) mutable {
-          if (!response.ok() && ErrorOf(response.status()) != Error::kLeaseNotFound) {
-            return std::move(done)(response.status());
-          }
-          if (response.ok()) limits_->Removed(Limits::kSessions, 1);
-          Forget(session_id);
-          std::move(done)(response.ok() ? static_cast<uint64_t>(response->header().revision()) : 0);
-        });
+    client_->LeaseRevoke(first, [this, session_id, done = std::move(done)](
+                                    absl::StatusOr<LeaseRevokeResponse> response) mutable {
+      if (!response.ok() && ErrorOf(response.status()) != Error::kLeaseNotFound) {
+        return std::move(done)(response.status());
+      }
+      if (response.ok()) limits_->Removed(Limits::kSessions, 1);
+      Forget(session_id);
+      std::move(done)(response.ok() ? static_cast<uint64_t>(response->header().revision()) : 0);
+    });
   };
   auto gather = std::make_shared<Gather>(std::move(last));
   for (int i = 1; i < record.leases_size(); ++i) {
-    LeaseRevokeRequest revoke;
-    revoke.set_id(record.leases(i));
-    client_->LeaseRevoke(std::move(revoke),
+    client_->LeaseRevoke(record.leases(i),
                          [gather](const absl::StatusOr<LeaseRevokeResponse>& response) {
                            if (ErrorOf(response.status()) != Error::kLeaseNotFound) {
                              gather->Note(response.status());

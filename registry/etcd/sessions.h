@@ -26,6 +26,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "failback/etcd/v1/stored.pb.h"
 #include "registry/base/steady_time.h"
@@ -40,6 +41,8 @@ namespace failback {
 namespace etcd {
 
 absl::Status SessionUnknown();
+// A concurrent writer was faster, again and again.
+absl::Status SessionContended();
 
 // A session as it is known here.
 struct Session {
@@ -81,6 +84,8 @@ struct Session {
   bool Keeps(int64_t lease) const;
   // Instances on the leases, what is on its way included; nullopt when that is to be counted first.
   std::optional<int64_t> Held() const;
+  // `fresh` were granted just now, and have `keys` keys.
+  void SetCounted(const std::vector<int64_t>& fresh, int64_t keys);
   // That of the session's key. Another TTL moves the key to another: who writes compares it, so
   // that nothing is put on a lease that retires.
   int64_t KeyLease() const;
@@ -144,8 +149,9 @@ class Sessions {
             absl::AnyInvocable<void(absl::Status) &&> done);
   // Takes what etcd has for a session; null when that makes no sense.
   SessionPtr Adopt(const std::string& session_id, const mvccpb::KeyValue& kv);
-  // Takes what this server has written for a session: `value`, in the commit `revision`.
-  void AdoptWritten(const Session& session, const std::string& value, int64_t revision);
+  // The same, for a session that is known here. `kv` null: its key is not there. False, and the
+  // session is forgotten, when it is over.
+  bool Refresh(const Session& session, const mvccpb::KeyValue* kv);
   // The session's key is not there.
   void Forget(const std::string& session_id);
 
@@ -182,6 +188,12 @@ class Sessions {
   // The value of its key.
   static failback::etcd::v1::SessionRecord RecordOf(const Session& session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(session.mu);
+  // Writes what `change` makes of the session's key, unless a concurrent writer has changed it since
+  // it was read: then `done` gets false, and the session is as etcd has it now. SESSION_UNKNOWN when
+  // it is over.
+  void Update(const SessionPtr& session,
+              absl::FunctionRef<void(failback::etcd::v1::SessionRecord*)> change,
+              Client::Done<bool> done);
   void RenewLeases(SessionPtr session, Store store, uint64_t revision, Client::Done<Renewed> done);
 
   // Gives a session another TTL: its key, and what comes, is on new leases from now on, and what

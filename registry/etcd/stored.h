@@ -25,7 +25,6 @@ struct StoredRecord {
     return {meta.fence().rank(), meta.fence().generation(), meta.fence().digest(),
             meta.fence().registers()};
   }
-  void set_fence(const Fence& fence) { SetFence(fence, meta.mutable_fence()); }
 
   static void SetFence(const Fence& fence, failback::etcd::v1::Fence* message) {
     message->set_rank(fence.rank);

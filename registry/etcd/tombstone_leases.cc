@@ -7,9 +7,6 @@
 namespace failback {
 namespace etcd {
 
-using etcdserverpb::LeaseGrantRequest;
-using etcdserverpb::LeaseGrantResponse;
-
 void TombstoneLeases::Take(absl::Duration retention, int64_t keys, Client::Done<int64_t> done) {
   int64_t seconds = 1;
   while (absl::Seconds(seconds) < retention) seconds *= 2;
@@ -32,41 +29,32 @@ void TombstoneLeases::Take(absl::Duration retention, int64_t keys, Client::Done<
 void TombstoneLeases::Grant(int64_t seconds) {
   // Counted from before the call: the lease is younger than that.
   const SteadyTime until = SteadyNow() + absl::Seconds(seconds);
-  LeaseGrantRequest request;
-  request.set_ttl(2 * seconds);
-  client_->LeaseGrant(
-      std::move(request), [this, seconds, until](absl::StatusOr<LeaseGrantResponse> response) {
-        std::vector<Waiter> served;
-        bool again = false;
-        {
-          MutexLock lock(&mu_);
-          Class& entry = classes_[seconds];
-          if (response.ok()) {
-            entry.lease = response->id();
-            entry.keys = 0;
-            entry.until = until;
-          }
-          std::vector<Waiter> waiting;
-          waiting.swap(entry.waiting);
-          for (Waiter& waiter : waiting) {
-            if (!response.ok() || entry.keys == 0 || entry.keys + waiter.keys <= keys_per_lease_) {
-              entry.keys += waiter.keys;
-              served.push_back(std::move(waiter));
-            } else {
-              entry.waiting.push_back(std::move(waiter));
-            }
-          }
-          again = entry.granting = !entry.waiting.empty();
+  client_->LeaseGrant(2 * seconds, [this, seconds, until](absl::StatusOr<int64_t> lease) {
+    std::vector<Waiter> served;
+    bool again = false;
+    {
+      MutexLock lock(&mu_);
+      Class& entry = classes_[seconds];
+      if (lease.ok()) {
+        entry.lease = *lease;
+        entry.keys = 0;
+        entry.until = until;
+      }
+      std::vector<Waiter> waiting;
+      waiting.swap(entry.waiting);
+      for (Waiter& waiter : waiting) {
+        if (!lease.ok() || entry.keys == 0 || entry.keys + waiter.keys <= keys_per_lease_) {
+          entry.keys += waiter.keys;
+          served.push_back(std::move(waiter));
+        } else {
+          entry.waiting.push_back(std::move(waiter));
         }
-        for (Waiter& waiter : served) {
-          if (response.ok()) {
-            std::move(waiter.done)(response->id());
-          } else {
-            std::move(waiter.done)(response.status());
-          }
-        }
-        if (again) Grant(seconds);
-      });
+      }
+      again = entry.granting = !entry.waiting.empty();
+    }
+    for (Waiter& waiter : served) std::move(waiter.done)(lease);
+    if (again) Grant(seconds);
+  });
 }
 
 void TombstoneLeases::Drop(int64_t lease) {

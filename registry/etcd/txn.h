@@ -15,14 +15,21 @@ namespace etcd {
 
 using Operations = google::protobuf::RepeatedPtrField<etcdserverpb::RequestOp>;
 
-inline void AddGet(std::string key, Operations* operations) {
-  operations->Add()->mutable_request_range()->set_key(std::move(key));
+// What was added, to ask for less.
+inline etcdserverpb::RangeRequest* AddGet(std::string key, Operations* operations) {
+  auto* const get = operations->Add()->mutable_request_range();
+  get->set_key(std::move(key));
+  return get;
 }
 
-inline void AddGet(KeyRange range, Operations* operations) {
-  auto* get = operations->Add()->mutable_request_range();
-  get->set_key(std::move(range.begin));
+inline etcdserverpb::RangeRequest* AddGet(KeyRange range, Operations* operations) {
+  auto* const get = AddGet(std::move(range.begin), operations);
   get->set_range_end(std::move(range.end));
+  return get;
+}
+
+inline void AddCount(KeyRange range, Operations* operations) {
+  AddGet(std::move(range), operations)->set_count_only(true);
 }
 
 inline void AddPut(std::string key, std::string value, int64_t lease, Operations* operations) {

@@ -1,16 +1,20 @@
 #include "registry/etcd/writer.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/time/clock.h"
 #include "registry/etcd/error.h"
 #include "registry/etcd/gather.h"
+#include "registry/etcd/instance_writes.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
 #include "registry/etcd/txn_encoder.h"
-#include "registry/model/errors.h"
+#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {
@@ -70,7 +74,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   }
 
   void Start() {
-    bool guess = batch_->session != nullptr;
+    bool guess = session() != nullptr;
     for (const Item& item : items_) guess = guess && intent(item).registers;
     if (guess) {
       MutexLock lock(&batch_->session->mu);
@@ -84,19 +88,14 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   struct Item {
     size_t index;  // in the batch
     std::string key;
-    // The key as it is known, or guessed, to be.
-    bool read = false;
-    int64_t mod_revision = 0;
-    int64_t create_revision = 0;
-    int64_t lease = 0;
-    StoredRecord current;
-    int64_t mark_revision = 0;  // of the operator's mark, which goes with a deregistration
+    KnownKey known;
     // What is to be done.
     Verdict verdict;
     bool keeps_lease = false;
     bool over = false;
   };
 
+  const Session* session() const { return batch_->session.get(); }
   const Intent& intent(const Item& item) const { return batch_->intents[item.index]; }
   IntentOutcome& outcome(const Item& item) { return batch_->written.outcomes[item.index]; }
 
@@ -112,9 +111,9 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
         AddGet(writer_->keys_->InstanceWithMark(intent(item).key), read.mutable_success());
       }
     }
-    writer_->EnterWindow([self = shared_from_this(), read = std::move(read)]() mutable {
+    writer_->window_.Enter([self = shared_from_this(), read = std::move(read)]() mutable {
       self->writer_->client_->Txn(std::move(read), [self](absl::StatusOr<TxnResponse> response) {
-        self->writer_->LeaveWindow();
+        self->writer_->window_.Leave();
         if (!response.ok()) return self->Fail(response.status());
         self->Learn(*response, 0);
         self->Decide();
@@ -129,36 +128,36 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       if (item.over) continue;
       if (!intent(item).registers) {
         const auto* mark = Found(response, first, writer_->keys_->Mark(intent(item).key));
-        item.mark_revision = mark == nullptr ? 0 : mark->mod_revision();
+        item.known.mark_revision = mark == nullptr ? 0 : mark->mod_revision();
       }
       const mvccpb::KeyValue* const kv = Found(response, first++, item.key);
-      item.read = true;
-      item.mod_revision = kv == nullptr ? 0 : kv->mod_revision();
-      item.create_revision = kv == nullptr ? 0 : kv->create_revision();
-      item.lease = kv == nullptr ? 0 : kv->lease();
-      item.current = kv == nullptr ? StoredRecord() : DecodeStored(intent(item).key, kv->value());
+      item.known.read = true;
+      item.known.mod_revision = kv == nullptr ? 0 : kv->mod_revision();
+      item.known.lease = kv == nullptr ? 0 : kv->lease();
+      item.known.current =
+          kv == nullptr ? StoredRecord() : DecodeStored(intent(item).key, kv->value());
     }
   }
 
   // Whether the key is as the intent wishes, for good.
   bool Already(const Item& item) const {
     const Intent& wish = intent(item);
-    const Session* const session = batch_->session.get();
-    if (!wish.registers) return !item.current.instance;
-    if (item.current.instance != wish.instance) return false;
-    const std::string& owner = session == nullptr ? std::string() : session->incarnation;
-    if (item.current.meta.owner() != owner) return false;
-    if (session == nullptr || wish.persistent) return item.lease == 0;
-    return session->Has(item.lease);
+    if (!wish.registers) return !item.known.current.instance;
+    if (item.known.current.instance != wish.instance) return false;
+    const std::string& owner = session() == nullptr ? std::string() : session()->incarnation;
+    if (item.known.current.meta.owner() != owner) return false;
+    if (session() == nullptr || wish.persistent) return item.known.lease == 0;
+    return session()->Has(item.known.lease);
   }
 
   void Decide() {
+    // Which intents apply to the keys as they are known, and which are refused or done.
     bool left = false;
     bool read = false;
     for (Item& item : items_) {
       if (item.over) continue;
-      if (batch_->session != nullptr) {
-        item.verdict = failback::Decide(item.current.fence(), batch_->session->rank, intent(item),
+      if (session() != nullptr) {
+        item.verdict = failback::Decide(item.known.current.fence(), session()->rank, intent(item),
                                         Already(item));
       } else {
         // A detached call is a concurrent writer: applied as it comes, and the fence stays.
@@ -167,19 +166,21 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       item.over = !item.verdict.applies;
       if (item.over) outcome(item) = {item.verdict.status, item.verdict.generation};
       left = left || !item.over;
-      read = read || item.read;
+      read = read || item.known.read;
     }
-    if (read && batch_->session != nullptr && intent(items_.front()).registers) {
+    if (read && session() != nullptr && intent(items_.front()).registers) {
       // Where one was there already, the next chunk had better look first.
       MutexLock lock(&batch_->session->mu);
-      batch_->session->expects_absent = std::none_of(
-          items_.begin(), items_.end(), [](const Item& item) { return item.mod_revision != 0; });
+      batch_->session->expects_absent =
+          std::none_of(items_.begin(), items_.end(),
+                       [](const Item& item) { return item.known.mod_revision != 0; });
     }
+    // What applies may be beyond a limit.
     if (left && !HoldLimits()) return;
     left = std::any_of(items_.begin(), items_.end(), [](const Item& item) { return !item.over; });
     if (!left) return;
     if (++tries_ > kMaxTries) {
-      return Fail(absl::AbortedError("other hands change the same instances all the time"));
+      return Fail(absl::AbortedError("concurrent writers change the same instances all the time"));
     }
     TakeLeases();
   }
@@ -198,12 +199,12 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
 
   bool HoldLimitOfSession() {
     const int64_t most = writer_->limits_->max_instances_per_session();
-    if (most == 0 || batch_->session == nullptr) return true;
+    if (most == 0 || session() == nullptr) return true;
     std::vector<Item*> more;
     for (Item& item : items_) {
-      if (NeedsLease(item) && !batch_->session->Has(item.lease)) more.push_back(&item);
+      if (NeedsLease(item) && !session()->Has(item.known.lease)) more.push_back(&item);
     }
-    const std::optional<int64_t> held = batch_->session->Held();
+    const std::optional<int64_t> held = session()->Held();
     if (more.empty()) return true;
     if (held.has_value() && *held + static_cast<int64_t>(more.size()) <= most) return true;
     if (HasGuess(more)) return ReadFirst();
@@ -225,7 +226,8 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   bool HoldLimitOfInstances() {
     std::vector<Item*> more;
     for (Item& item : items_) {
-      if (!item.over && intent(item).registers && item.mod_revision == 0) more.push_back(&item);
+      if (!item.over && intent(item).registers && item.known.mod_revision == 0)
+        more.push_back(&item);
     }
     if (more.empty()) return true;
     reserved_ = writer_->limits_->Reserve(Limits::kInstances, static_cast<int64_t>(more.size()));
@@ -239,7 +241,8 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
 
   // What is guessed to be new may be there.
   static bool HasGuess(const std::vector<Item*>& items) {
-    return std::any_of(items.begin(), items.end(), [](const Item* item) { return !item->read; });
+    return std::any_of(items.begin(), items.end(),
+                       [](const Item* item) { return !item->known.read; });
   }
 
   bool ReadFirst() {
@@ -254,19 +257,23 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   }
 
   bool NeedsLease(const Item& item) const {
-    return !item.over && batch_->session != nullptr && intent(item).registers &&
-           !intent(item).persistent;
+    return !item.over && session() != nullptr && intent(item).registers && !intent(item).persistent;
   }
   bool LeavesTombstone(const Item& item) const {
-    if (item.over || intent(item).registers) return false;
-    return batch_->session != nullptr || item.current.fence().rank != 0;
+    return !item.over && InstanceWrites::LeavesTombstone(session(), intent(item), item.known);
+  }
+  // What its key is put on.
+  int64_t LeaseOf(const Item& item) const {
+    if (!intent(item).registers) return tombstone_lease_;
+    if (!NeedsLease(item)) return 0;
+    return item.keeps_lease ? item.known.lease : lease_;
   }
 
   absl::Duration Retention() const {
     absl::Duration retention = writer_->options_.min_fence_retention;
-    if (batch_->session != nullptr) retention = std::max(retention, batch_->session->ttl());
+    if (session() != nullptr) retention = std::max(retention, session()->ttl());
     for (const Item& item : items_) {
-      retention = std::max(retention, absl::Milliseconds(item.current.meta.retention_ms()));
+      retention = std::max(retention, absl::Milliseconds(item.known.current.meta.retention_ms()));
     }
     return retention;
   }
@@ -275,12 +282,12 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   void TakeLeases() {
     GiveRoomBack();
     // Before it is asked which leases it keeps.
-    if (batch_->session != nullptr) key_lease_ = batch_->session->KeyLease();
+    if (session() != nullptr) key_lease_ = session()->KeyLease();
     int64_t instances = 0;
     int64_t tombstones = 0;
     for (Item& item : items_) {
       const bool needs_lease = NeedsLease(item);
-      item.keeps_lease = needs_lease && item.lease != 0 && batch_->session->Keeps(item.lease);
+      item.keeps_lease = needs_lease && item.known.lease != 0 && session()->Keeps(item.known.lease);
       if (needs_lease && !item.keeps_lease) ++instances;
       if (LeavesTombstone(item)) ++tombstones;
     }
@@ -311,114 +318,13 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
                               });
   }
 
-  // The index of instances without a lease follows the instance: what it was, and will be.
-  std::string IndexBefore(const Item& item) const {
-    return item.current.instance && item.lease == 0 ? item.current.meta.owner() : std::string();
-  }
-  std::string IndexAfter(const Item& item) const {
-    return batch_->session != nullptr && intent(item).registers && intent(item).persistent
-               ? batch_->session->incarnation
-               : std::string();
-  }
-  void AddIndex(const Item& item, TxnEncoder* txn) const {
-    const std::string after = IndexAfter(item);
-    if (after.empty() || after == IndexBefore(item)) return;
-    txn->Put(writer_->keys_->Persistent(after, intent(item).key), "", "", 0);
-  }
-  void DropIndex(const Item& item, TxnEncoder* txn) const {
-    const std::string before = IndexBefore(item);
-    if (before.empty() || before == IndexAfter(item)) return;
-    txn->Delete(writer_->keys_->Persistent(before, intent(item).key));
-  }
-
-  // A deregistration ends the operator's mark.
-  void DropMark(const Item& item, TxnEncoder* txn) const {
-    const std::string mark = writer_->keys_->Mark(intent(item).key);
-    txn->CompareModified(mark, item.mark_revision);
-    if (item.mark_revision != 0) txn->Delete(mark);
-  }
-
-  // What the writes of one transaction have in common, and what each of them sets again.
-  struct Writes {
-    uint32_t retention_ms;
-    int64_t now_ms;
-    TxnEncoder txn;
-    failback::etcd::v1::Meta meta;
-    std::string head;
-  };
-
-  // How long the fence is kept, and it; what else there is of the one before stays.
-  void SetFence(const Item& item, Writes* writes) const {
-    auto& meta = writes->meta;
-    if (batch_->session != nullptr) {
-      StoredRecord::SetFence(FenceOf(batch_->session->rank, item.verdict, intent(item)),
-                             meta.mutable_fence());
-    } else if (item.current.meta.has_fence()) {
-      *meta.mutable_fence() = item.current.meta.fence();
-    } else {
-      meta.clear_fence();
-    }
-    meta.set_retention_ms(meta.has_fence() ? writes->retention_ms : 0);
-  }
-
-  // When the instance was made and changed, and by whom.
-  void SetHistory(const Item& item, Writes* writes) const {
-    auto& meta = writes->meta;
-    meta.set_create_ms(writes->now_ms);
-    meta.set_modify_ms(writes->now_ms);
-    meta.set_create_revision(0);
-    if (item.current.instance) {
-      const auto& before = item.current.meta;
-      if (before.create_ms() != 0) meta.set_create_ms(before.create_ms());
-      meta.set_create_revision(before.create_revision() != 0 ? before.create_revision()
-                                                             : item.mod_revision);
-      if (item.current.instance == intent(item).instance && before.modify_ms() != 0) {
-        meta.set_modify_ms(before.modify_ms());
-      }
-    }
-    if (batch_->session == nullptr) return;
-    meta.set_owner(batch_->session->incarnation);
-    meta.set_client_name(batch_->session->client_name);
-  }
-
-  // When the instance went and by whom, for an operator.
-  void SetEnd(Writes* writes) const {
-    auto& meta = writes->meta;
-    meta.set_create_ms(0);
-    meta.set_modify_ms(writes->now_ms);
-    meta.set_create_revision(0);
-    meta.clear_owner();
-    if (batch_->session != nullptr) meta.set_client_name(batch_->session->client_name);
-  }
-
-  void AddWrite(const Item& item, Writes* writes) const {
-    TxnEncoder& txn = writes->txn;
-    txn.CompareModified(item.key, item.mod_revision);
-    AddIndex(item, &txn);
-    std::string_view instance;
-    int64_t lease = tombstone_lease_;
-    if (intent(item).registers) {
-      SetHistory(item, writes);
-      instance = intent(item).instance.view();
-      lease = 0;
-      if (NeedsLease(item)) lease = item.keeps_lease ? item.lease : lease_;
-    } else {
-      DropMark(item, &txn);
-      if (!LeavesTombstone(item)) return txn.Delete(item.key);
-      SetEnd(writes);
-    }
-    SetFence(item, writes);
-    EncodeMeta(writes->meta, &writes->head);
-    txn.Put(item.key, writes->head, instance, lease);
-  }
-
   // Whether the fence of an instance that has just expired is on its way: then the keys are read
   // when it is there.
   bool AwaitsFence() {
-    if (batch_->session == nullptr) return false;
+    if (session() == nullptr) return false;
     for (const Item& item : items_) {
-      if (item.over || item.mod_revision != 0 || !intent(item).registers) continue;
-      if (writer_->fences_->Await(intent(item).key, batch_->session->rank,
+      if (item.over || item.known.mod_revision != 0 || !intent(item).registers) continue;
+      if (writer_->fences_->Await(intent(item).key, session()->rank,
                                   [self = shared_from_this()] { self->Read(); })) {
         return true;
       }
@@ -429,8 +335,8 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   // About what the transaction will have.
   size_t BytesToSend() const {
     size_t each = 200;  // framing, numbers
-    if (batch_->session != nullptr) {
-      each += batch_->session->incarnation.size() + batch_->session->client_name.size();
+    if (session() != nullptr) {
+      each += session()->incarnation.size() + session()->client_name.size();
     }
     size_t bytes = each;
     for (const Item& item : items_) {
@@ -441,28 +347,30 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
 
   void Send() {
     if (AwaitsFence()) return;
-    Writes writes;
-    writes.retention_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(Retention()));
-    writes.now_ms = absl::ToUnixMillis(absl::Now());
-    TxnEncoder& txn = writes.txn;
+    InstanceWrites writes(writer_->keys_, session(), Retention(), absl::ToUnixMillis(absl::Now()));
+    TxnEncoder& txn = *writes.txn();
     txn.Reserve(BytesToSend());
-    if (batch_->session != nullptr) {
-      const std::string key = writer_->keys_->Session(batch_->session->id);
-      txn.CompareCreated(key, batch_->session->create_revision);
+    // On condition that the session lives, and that no other TTL has retired its leases.
+    if (session() != nullptr) {
+      const std::string key = writer_->keys_->Session(session()->id);
+      txn.CompareCreated(key, session()->create_revision);
       txn.CompareLease(key, key_lease_);
       txn.GetElse(key);
     }
     for (const Item& item : items_) {
-      if (!item.over) AddWrite(item, &writes);
+      if (!item.over) {
+        writes.Add(intent(item), item.key, item.known, item.verdict, LeaseOf(item));
+      }
     }
     for (const Item& item : items_) {
-      // An index too many does no harm, an operation too many does.
-      if (!item.over && txn.operations() < kMostOperations) DropIndex(item, &txn);
+      if (!item.over && txn.operations() < kMostOperations) {
+        writes.DropIndex(intent(item), item.known);
+      }
     }
-    writer_->EnterWindow([self = shared_from_this(), txn = std::move(txn)]() mutable {
+    writer_->window_.Enter([self = shared_from_this(), txn = std::move(txn)]() mutable {
       self->writer_->client_->EncodedTxn(std::move(txn).Take(),
                                          [self](absl::StatusOr<TxnResponse> response) {
-                                           self->writer_->LeaveWindow();
+                                           self->writer_->window_.Leave();
                                            self->OnResponse(std::move(response));
                                          });
     });
@@ -474,13 +382,11 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       return Fail(response.status());
     }
     if (response->succeeded()) return OnWritten(*response);
-    if (batch_->session != nullptr) {
-      const mvccpb::KeyValue* const session = Found(*response, 0);
-      if (session == nullptr || session->create_revision() != batch_->session->create_revision) {
-        writer_->sessions_->Forget(batch_->session->id);
+    // A condition did not hold: the session's, or that of a key, which is read and decided again.
+    if (session() != nullptr) {
+      if (!writer_->sessions_->Refresh(*batch_->session, Found(*response, 0))) {
         return Fail(SessionUnknown());
       }
-      writer_->sessions_->Adopt(batch_->session->id, *session);
     }
     Read();
   }
@@ -494,8 +400,8 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       item.over = true;
       outcome(item) = {absl::OkStatus(), item.verdict.generation};
       const bool left_lease =
-          batch_->session != nullptr && item.lease != 0 && !intent(item).registers;
-      if (left_lease) writer_->sessions_->GiveRoom(batch_->session, item.lease, 1);
+          session() != nullptr && item.known.lease != 0 && !intent(item).registers;
+      if (left_lease) writer_->sessions_->GiveRoom(batch_->session, item.known.lease, 1);
     }
   }
 
@@ -506,12 +412,12 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
       if (++tries_ > kMaxTries) return Fail(absl::AbortedError("leases end all the time"));
       if (!std::exchange(tombstone_lease_lost_, true)) return TakeLeases();
     }
-    if (batch_->session == nullptr) {
+    if (session() == nullptr) {
       return Fail(absl::UnavailableError("the lease of a tombstone has ended at once"));
     }
     std::vector<int64_t> used = {lease_};
     for (const Item& item : items_) {
-      if (NeedsLease(item)) used.push_back(item.lease);
+      if (NeedsLease(item)) used.push_back(item.known.lease);
     }
     writer_->sessions_->Lose(batch_->session, std::move(used),
                              [self = shared_from_this()](const absl::Status& status) {
@@ -575,32 +481,6 @@ void Writer::Write(SessionPtr session, std::vector<Intent> intents, Client::Done
   gather.reset();
   chunk.reset();
   for (auto& next : chunks) next->Start();
-}
-
-void Writer::EnterWindow(absl::AnyInvocable<void() &&> task) {
-  {
-    MutexLock lock(&mu_);
-    if (in_flight_ >= options_.max_in_flight) {
-      queue_.push_back(std::move(task));
-      return;
-    }
-    ++in_flight_;
-  }
-  std::move(task)();
-}
-
-void Writer::LeaveWindow() {
-  absl::AnyInvocable<void() &&> next;
-  {
-    MutexLock lock(&mu_);
-    if (queue_.empty()) {
-      --in_flight_;
-      return;
-    }
-    next = std::move(queue_.front());
-    queue_.pop_front();
-  }
-  std::move(next)();
 }
 
 }  // namespace etcd

@@ -14,13 +14,9 @@
 #define FAILBACK_REGISTRY_ETCD_WRITER_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "registry/etcd/client.h"
 #include "registry/etcd/fences.h"
@@ -28,8 +24,8 @@
 #include "registry/etcd/limits.h"
 #include "registry/etcd/sessions.h"
 #include "registry/etcd/tombstone_leases.h"
+#include "registry/etcd/txn_window.h"
 #include "registry/model/batch.h"
-#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {
@@ -59,7 +55,8 @@ class Writer {
         fences_(fences),
         limits_(limits),
         options_(options),
-        tombstones_(client, options.keys_per_lease) {}
+        tombstones_(client, options.keys_per_lease),
+        window_(options.max_in_flight) {}
 
   // `session` null: the intents are detached. One that is refused already keeps its status. An error
   // is that of the whole batch; part of it may have been written.
@@ -69,10 +66,6 @@ class Writer {
   struct Job;
   class Chunk;
 
-  // Runs `task` when fewer than max_in_flight transactions are under way; Leave ends it.
-  void EnterWindow(absl::AnyInvocable<void() &&> task);
-  void LeaveWindow();
-
   Client* const client_;
   const Keys* const keys_;
   Sessions* const sessions_;
@@ -80,10 +73,7 @@ class Writer {
   Limits* const limits_;
   const Options options_;
   TombstoneLeases tombstones_;
-
-  Mutex mu_;
-  int in_flight_ ABSL_GUARDED_BY(mu_) = 0;
-  std::deque<absl::AnyInvocable<void() &&>> queue_ ABSL_GUARDED_BY(mu_);
+  TxnWindow window_;
 };
 
 }  // namespace etcd

@@ -130,7 +130,7 @@ TEST(KeysTest, RangesHoldTheirKeysAndNoOthers) {
 TEST(StoredTest, TheValueIsAServiceInstanceToo) {
   const ServiceInstance instance = MakeInstance("s", "1", 8080);
   etcd::StoredRecord record;
-  record.set_fence({7, 3, 99, true});
+  etcd::StoredRecord::SetFence({7, 3, 99, true}, record.meta.mutable_fence());
   record.meta.set_owner("a");
   record.instance = Blob(CanonicalInstance(instance));
   const std::string value = etcd::EncodeStored(record);
@@ -150,7 +150,7 @@ TEST(StoredTest, TheValueIsAServiceInstanceToo) {
 TEST(StoredTest, TombstonesAndForeignValues) {
   const std::string canonical = Canonical("default", "s", "1");
   etcd::StoredRecord tombstone;
-  tombstone.set_fence({7, 4, 0, false});
+  etcd::StoredRecord::SetFence({7, 4, 0, false}, tombstone.meta.mutable_fence());
   const auto buried = etcd::DecodeStored(canonical, etcd::EncodeStored(tombstone));
   EXPECT_FALSE(buried.instance);
   EXPECT_EQ(buried.fence().generation, 4u);
@@ -170,7 +170,7 @@ TEST(StoredTest, TombstonesAndForeignValues) {
 TEST(StoredTest, TextThatNoClientCanReadIsNoInstance) {
   ServiceInstance instance = MakeInstance("s", "1");
   etcd::StoredRecord record;
-  record.set_fence({7, 3, 99, true});
+  etcd::StoredRecord::SetFence({7, 3, 99, true}, record.meta.mutable_fence());
   instance.set_zone("\xe9");
   record.instance = Blob(CanonicalInstance(instance));
   const auto read = etcd::DecodeStored(CanonicalKey(instance.key()), etcd::EncodeStored(record));
