@@ -57,33 +57,46 @@ def code_faults(cell, last):
     return faults, path
 
 
+def test_faults(cell, tests):
+    """What is wrong with a cell such as "`leases_test`: `GuardTest.*`; process: `tests/fault` `AStory…`". A test is in
+    the file named before it, `tests` having those of each; after a folder it is in any."""
+    faults = []
+    names = re.findall(r"`([^`]+)`", cell)
+    if not names:
+        faults.append("nothing named for it")
+    file = None
+    for name in names:
+        if name.endswith("_test"):
+            file = name
+            if file not in tests:
+                faults.append(f"there is no {file}")
+        elif name.startswith(("./dev ", "tests/")):
+            file = None
+            if name.startswith("tests/") and name not in FOLDERS:
+                faults.append(f"there is no {name}")
+        elif not matches(name, tests.get(file, ()) if file else set().union(*tests.values())):
+            faults.append(f"there is no {name} in {file or 'any file'}")
+    return faults
+
+
 def main():
     with open("docs/guarantees.md", encoding="utf-8") as document:
         found = list(promises(document.read()))
-    files = set()
-    tests = set()
+    tests = {}  # by file
     for folder in FOLDERS:
         for path in glob.glob(f"{folder}/*_test.cc"):
-            files.add(re.sub(r".*/(\w+)\.cc", r"\1", path))
             with open(path, encoding="utf-8") as source:
-                tests.update(".".join(test) for test in
-                             re.findall(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", source.read(), re.M))
+                tests.setdefault(re.sub(r".*/(\w+)\.cc", r"\1", path), set()).update(
+                    ".".join(test) for test in
+                    re.findall(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", source.read(), re.M))
     failures = []
     if len(found) < 50:
         failures.append(f"{len(found)} promises found, 50 expected")
     path = None
     for promise, code, cell in found:
         faults, path = code_faults(code, path)
+        faults += test_faults(cell, tests)
         failures += [f"{promise}: {fault}" for fault in faults]
-        names = re.findall(r"`([^`]+)`", cell)
-        if not names:
-            failures.append(f"nothing named for: {promise}")
-        for name in names:
-            known = (name in files if name.endswith("_test") else
-                     name.startswith("./dev ") or name.startswith("tests/") and name in FOLDERS or
-                     matches(name, tests))
-            if not known:
-                failures.append(f"{promise}: there is no {name}")
     for failure in failures:
         print(failure)
     return 1 if failures else 0
