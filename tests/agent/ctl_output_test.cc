@@ -39,7 +39,7 @@ TEST(CtlOutputTest, TablesAreAlignedAndOneLineARow) {
             "ähnlich  two lines  22\n");
 }
 
-TEST(CtlOutputTest, ATerminalHearsNothingOfWhatOthersRegister) {
+TEST(CtlOutputTest, ATerminalGetsNothingOfWhatOthersRegister) {
   EXPECT_EQ(FormatTable({"A", "B"}, {{"\x1b[2J",
                                       "\xc2\x9b"
                                       "2J"}}),

@@ -278,7 +278,7 @@ class Story(Cluster):
 
 
 class StoryOverTls(Cluster):
-    """The overlays: only who has a certificate is heard, and only on what the policy says."""
+    """The overlays: only a caller with a certificate is accepted, and only for what the policy allows."""
 
     def setUp(self):
         super().setUp()
@@ -340,7 +340,7 @@ class StoryOverTls(Cluster):
         pod = self.app_pod("orders-1", "u1", "/app-tls")
         pod.start("failback-agent")
         self.becomes([("orders-1", HEALTHY)])
-        # Without a certificate nobody is heard; with one, only on what is its own.
+        # Without a certificate every caller is refused; with one, all but what is its own.
         self.assertEqual(self.ask([], "list").returncode, 3)
         elsewhere = self.ask(self.shows("orders"), "register", "orders", "--namespace", "other",
                              "--address", "10.0.0.9", "--port", "1")

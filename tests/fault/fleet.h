@@ -60,7 +60,7 @@ inline constexpr char kService[] = "orders";
 // How long convergence may take before something is broken: no measure of speed.
 inline constexpr absl::Duration kConvergence = absl::Seconds(60);
 
-// A subscriber that keeps all it hears, and subscribes again when its stream ends.
+// A subscriber that keeps all that it receives, and subscribes again when its stream ends.
 class Watcher {
  public:
   explicit Watcher(Registry* registry);

@@ -1,4 +1,4 @@
-// Short words for the calls of any Registry, and a subscriber that checks what it hears.
+// Short words for the calls of any Registry, and a subscriber that checks what it receives.
 
 #ifndef FAILBACK_TESTS_REGISTRY_REGISTRY_CALLS_H_
 #define FAILBACK_TESTS_REGISTRY_REGISTRY_CALLS_H_

@@ -190,7 +190,7 @@ class ProbesTest : public ::testing::Test {
   IoThread io_;
 };
 
-TEST_F(ProbesTest, HttpsPassesWithACertificateThatIsBelievedAndNamesTheServer) {
+TEST_F(ProbesTest, HttpsPassesWithACertificateThatIsTrustedAndNamesTheServer) {
   const TestAuthority ca("ca");
   const TestAuthority other("other");
   TlsServer server(ca.Issue({.dns = {"localhost"}, .ips = {"127.0.0.1"}}));

@@ -48,7 +48,7 @@ void CheckRules(const config::v1::Policy* policy, const config::v1::Tokens* toke
   rules->BearerOf("a").status().IgnoreError();
 }
 
-// What is taken is taken again as it is spelled.
+// An address that is accepted is accepted again in its canonical form.
 void CheckAddress(const std::string& text) {
   const absl::StatusOr<Address> address = ParseAddress(text);
   Check(address.status());

@@ -1,4 +1,5 @@
-// Faults that `./dev lint` has to find before what it says of other files is believed. Nothing uses them.
+// Faults that `./dev lint` has to find: only then does it count that it finds none elsewhere. Nothing
+// uses them.
 
 #ifndef FAILBACK_TESTS_LINT_PLANTED_FAULT_H_
 #define FAILBACK_TESTS_LINT_PLANTED_FAULT_H_

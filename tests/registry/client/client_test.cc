@@ -112,7 +112,7 @@ OpenSessionResponse OpenedAt(const std::string& store) {
 }
 
 // Rule 14: `grpc://a,b` is one registry with two addresses.
-TEST_F(ClientTest, AnotherStoreAtAnotherAddressIsRefusedByNameAndBelievedAfterAWhile) {
+TEST_F(ClientTest, AnotherStoreAtAnotherAddressIsRefusedByNameAndAcceptedAfterAWhile) {
   fake_.opens.AnswerWith([](const auto&) { return OpenedAt("store-a"); });
   const std::string first = address_;
   FakeRegistry other;
@@ -352,17 +352,17 @@ TEST_F(ClientTest, DestructionFromWithinACallback) {
 
   auto subscribing = NewClient();
   std::unique_ptr<SubscribeStream> stream;
-  absl::Notification heard;
+  absl::Notification notified;
   auto listener = std::make_shared<RecordingListener>([&](const auto&) {
     stream.reset();
     subscribing.reset();
-    heard.Notify();
+    notified.Notify();
   });
   stream = subscribing->Subscribe({}, listener);
   auto subscription = fake_.WaitForSubscription(0);
   ASSERT_NE(subscription, nullptr);
   subscription->Push(Snapshot(1));
-  EXPECT_TRUE(heard.WaitForNotificationWithTimeout(kProcessTimeout));
+  EXPECT_TRUE(notified.WaitForNotificationWithTimeout(kProcessTimeout));
   EXPECT_TRUE(subscription->WaitForCancel());
   EXPECT_FALSE(listener->end().has_value());
 }

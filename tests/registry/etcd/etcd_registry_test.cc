@@ -271,7 +271,7 @@ TEST_F(EtcdRegistryTest, ABigSessionHasManyLeasesAndIsListedByItsIncarnation) {
   EXPECT_EQ(registry.List("s").size(), 10u) << "the persistent ones stay";
 }
 
-TEST_F(EtcdRegistryTest, ASubscriberHearsSnapshotThenDeltasAndGoesOnWhereItWas) {
+TEST_F(EtcdRegistryTest, ASubscriberGetsASnapshotThenDeltasAndGoesOnWhereItWas) {
   EtcdHarness registry(etcd(), NewPrefix());
   const std::string session = registry.Session("a");
   ASSERT_TRUE(registry.Register(session, MakeInstance("s", "1"), 1).ok());

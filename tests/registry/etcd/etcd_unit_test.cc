@@ -61,7 +61,7 @@ TEST(KeysTest, AMarkComesRightBehindItsInstance) {
   }
 }
 
-// A client of the server hears that etcd does not answer, and not its own deadline.
+// A client of the server gets the error that etcd does not answer, and not its own deadline.
 TEST(ClientTest, GivesUpBeforeAClientOfTheServerDoes) {
   const etcd::Client::Options options;
   EXPECT_LE(options.call_timeout, GrpcRegistryOptions().call_timeout - absl::Milliseconds(500));

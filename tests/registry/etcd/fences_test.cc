@@ -33,7 +33,7 @@ class FencesTest : public testing::Test {
     return absl::StrCat(registry.prefix(), "/v1/default/s/", id, "\n");
   }
 
-  // A subscriber that has heard of everything.
+  // A subscriber that has received everything.
   static std::shared_ptr<FakeSubscriber> Follow(EtcdHarness& registry,
                                                 std::unique_ptr<SubscribeStream>* stream) {
     auto subscriber = std::make_shared<FakeSubscriber>();
@@ -71,7 +71,7 @@ TEST_F(FencesTest, AnOlderIncarnationDoesNotTakeWhatHasExpired) {
   EXPECT_EQ(registry.Ids("s"), Ids({"1"}));
 }
 
-// Does something as soon as it hears of the first removal.
+// Does something as soon as it receives the first removal.
 class QuickSubscriber final : public FakeSubscriber {
  public:
   explicit QuickSubscriber(std::function<void()> on_removal) : on_removal_(std::move(on_removal)) {}

@@ -92,7 +92,7 @@ TEST_F(SessionTtlTest, AShorterOneHoldsForEverythingWithoutAGap) {
   EXPECT_EQ(again.session_id(), first.session_id());
   EXPECT_EQ(again.rank(), first.rank());
   EXPECT_EQ(FromProto(again.ttl()), absl::Seconds(5));
-  // In the middle of it, at a server that has not heard.
+  // In the middle of it, at a server that has not been notified.
   const Outcome late = other.Register(first.session_id(), MakeInstance("s", "late"), 1);
   EXPECT_TRUE(late.ok()) << late.status;
   ASSERT_TRUE(Eventually([&] {

@@ -123,7 +123,7 @@ TEST(OneServerTest, IsReadyWhileEtcdAnswers) {
   etcd.Signal(0, SIGSTOP);
   ASSERT_TRUE(Eventually([&] { return probes(503); }));
   EXPECT_NE(ready().body.find("etcd has not answered for 1"), std::string::npos) << ready().body;
-  // An operator hears the same, and at once.
+  // An operator sees the same, and at once.
   for (const std::string command : {"agents", "sessions"}) {
     const RunResult result = Ctl(server.address(), {command});
     EXPECT_EQ(result.status, 1) << command;

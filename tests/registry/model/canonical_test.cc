@@ -24,7 +24,7 @@ std::string Sorted(const ServiceInstance& instance) {
   return out;
 }
 
-TEST(Canonical, AnInstanceIsSortedAndItsNamespaceSpelledOut) {
+TEST(Canonical, AnInstanceIsSortedAndItsNamespaceIsExplicit) {
   std::mt19937 random(20261121);
   const auto text = [&](int most) { return std::string(random() % (most + 1), 'x'); };
   for (int round = 0; round < 3000; ++round) {
@@ -43,11 +43,11 @@ TEST(Canonical, AnInstanceIsSortedAndItsNamespaceSpelledOut) {
     for (size_t i = random() % 8; i > 0; --i) {
       (*instance.mutable_metadata())["k" + std::to_string(random() % 100)] = text(300);
     }
-    ServiceInstance spelled = instance;
-    if (spelled.key().namespace_().empty()) spelled.mutable_key()->set_namespace_("default");
+    ServiceInstance with_namespace = instance;
+    if (with_namespace.key().namespace_().empty()) with_namespace.mutable_key()->set_namespace_("default");
     const std::string bytes = CanonicalInstance(instance);
-    ASSERT_EQ(bytes, Sorted(spelled)) << instance.DebugString();
-    ASSERT_EQ(bytes, CanonicalInstance(spelled));
+    ASSERT_EQ(bytes, Sorted(with_namespace)) << instance.DebugString();
+    ASSERT_EQ(bytes, CanonicalInstance(with_namespace));
     ServiceInstance parsed;
     ASSERT_TRUE(parsed.ParseFromString(bytes));
     ASSERT_EQ(CanonicalKey(parsed.key()), CanonicalKey(instance.key()));

@@ -27,9 +27,9 @@ std::vector<std::string> Ranges(const std::string& text,
   const ListRequest request = Parse(text);
   std::vector<std::string> texts;
   for (const ServiceRange& range : ListScopes(request, std::move(owner)).ranges()) {
-    std::string spelled = range.text;
-    for (char& c : spelled) c = c == '\0' ? '/' : c;
-    texts.push_back(spelled + (range.prefix ? "*" : ""));
+    std::string readable = range.text;
+    for (char& c : readable) c = c == '\0' ? '/' : c;
+    texts.push_back(readable + (range.prefix ? "*" : ""));
   }
   return texts;
 }

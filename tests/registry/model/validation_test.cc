@@ -195,7 +195,7 @@ TEST(Validation, BatchHasOneStatusPerItemAndNamesIt) {
   }
   request.mutable_registrations(1)->clear_instance();
   request.mutable_registrations(3)->mutable_instance()->set_port(70000);
-  // The same key, spelled in another way.
+  // The same key, written in another way.
   request.mutable_registrations(2)->mutable_instance()->mutable_key()->clear_namespace_();
   *request.mutable_registrations(4)->mutable_instance() = request.registrations(2).instance();
   request.mutable_registrations(4)->mutable_instance()->mutable_key()->set_namespace_("default");

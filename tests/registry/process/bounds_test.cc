@@ -221,7 +221,7 @@ TEST(AgentBoundsTest, CompressedAnswersAreRefusedAndNotInflated) {
   ASSERT_TRUE(Eventually([&] { return registry.calls() >= 2; }));
   const int64_t before = PeakBytes(agent.process().pid());
   registry.Swell();
-  // Who asks again has heard the answer before.
+  // A client that asks again has had the answer before.
   const int calls = registry.calls();
   ASSERT_TRUE(Eventually([&] { return registry.calls() >= calls + 3; }));
   if (kMemoryIsMeasurable) {

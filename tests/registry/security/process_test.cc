@@ -39,8 +39,8 @@ TEST_F(SecurityProcessTest, MutualTlsFromAgentToRegistry) {
                                             {"FAILBACK_CTL_TLS_KEY", File("reader.key")}});
   EXPECT_EQ(environment.status, 0) << environment.err;
 
-  // Who is not let in, and nobody hears anything: no certificate, plain text, an expired
-  // certificate, one of another authority, and a client that does not believe this server.
+  // Refused, without a word to any: no certificate, plain text, an expired
+  // certificate, one of another authority, and a client that does not trust this server.
   TestAuthority::Request request;
   request.ends = absl::Seconds(-10);
   const TestAuthority::Pair expired = ca_.Issue(request);

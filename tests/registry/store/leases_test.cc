@@ -309,7 +309,7 @@ TEST_F(LeasesTest, TheGuardCountsWhatHasEndedWithinATtl) {
   };
   live(6, 3);
   live(5, 5);
-  EXPECT_EQ(leases_->Stats().leases, 17) << "15 % are believed";
+  EXPECT_EQ(leases_->Stats().leases, 17) << "15 % are accepted";
   live(6, 5);
   EXPECT_EQ(leases_->Stats().leases, 17) << "five of twenty within ten seconds are not";
   EXPECT_EQ(leases_->Stats().held, 2);

@@ -254,7 +254,7 @@ class GuardTest : public ::testing::Test {
   int seconds_ = 0;
 };
 
-TEST_F(GuardTest, FewLossesAreBelieved) {
+TEST_F(GuardTest, FewLossesAreAccepted) {
   StoreHarness store;
   Open(store, 20);
   Live(store, absl::Seconds(30), 0);
@@ -278,7 +278,7 @@ TEST_F(GuardTest, ManyLossesAtOnceAreHeldUntilTheyComeBack) {
   EXPECT_THAT(store.Ids(), SizeIs(20));
   EXPECT_EQ(store->Stats().leases.held, 0);
   Live(store, absl::Seconds(30), 1);
-  EXPECT_THAT(store.Ids(), SizeIs(19)) << "one alone is believed again";
+  EXPECT_THAT(store.Ids(), SizeIs(19)) << "one alone is accepted again";
 }
 
 TEST_F(GuardTest, HeldSessionsGoWhenTheShareIsSmallerOrTheGuardIsSwitchedOff) {
@@ -437,8 +437,8 @@ TEST(StoreRegistry, HistorySaysThatAnOwnerHadBeenShutOut) {
   EXPECT_EQ(last("2").revoked(), "");
 }
 
-// What one subscriber hears.
-class Heard final : public MessageListener {
+// What one subscriber receives.
+class Receiver final : public MessageListener {
  public:
   void OnMessage(const MessagePtr& event) override {
     EXPECT_EQ(order_.Check(*event), absl::OkStatus());
@@ -454,7 +454,7 @@ class Heard final : public MessageListener {
   EventOrder order_;
 };
 
-TEST_F(GuardTest, FollowersHearThatSessionsAreHeldAndWhenTheyAreNot) {
+TEST_F(GuardTest, FollowersAreNotifiedThatSessionsAreHeldAndWhenTheyAreNot) {
   StoreHarness store;
   Open(store, 20);
   ASSERT_TRUE(store.Register("", MakeInstance("payments", "1")).ok());
@@ -462,9 +462,9 @@ TEST_F(GuardTest, FollowersHearThatSessionsAreHeldAndWhenTheyAreNot) {
     SubscribeRequest request;
     request.mutable_selector()->set_service(service);
     if (!zone.empty()) request.mutable_selector()->add_zones(zone);
-    auto heard = std::make_shared<Heard>();
-    auto stream = store->Subscribe(request, heard);
-    return std::pair(heard, std::move(stream));
+    auto receiver = std::make_shared<Receiver>();
+    auto stream = store->Subscribe(request, receiver);
+    return std::pair(receiver, std::move(stream));
   };
   const auto orders = follow("orders", "");
   const auto filtered = follow("orders", "elsewhere");
@@ -474,10 +474,10 @@ TEST_F(GuardTest, FollowersHearThatSessionsAreHeldAndWhenTheyAreNot) {
   EXPECT_FALSE(orders.first->last.held());
   Live(store, absl::Seconds(30), 10);
   ASSERT_EQ(store->Stats().leases.held, 10);
-  for (const auto& heard : {orders.first, filtered.first}) {
-    EXPECT_EQ(heard->messages, 2) << "once for the set, however many are held";
-    EXPECT_TRUE(heard->last.held());
-    EXPECT_FALSE(heard->last.has_delta() || heard->last.has_snapshot());
+  for (const auto& receiver : {orders.first, filtered.first}) {
+    EXPECT_EQ(receiver->messages, 2) << "once for the set, however many are held";
+    EXPECT_TRUE(receiver->last.held());
+    EXPECT_FALSE(receiver->last.has_delta() || receiver->last.has_snapshot());
   }
   EXPECT_EQ(payments.first->messages, 1) << "nobody of theirs is held";
   const auto newcomer = follow("orders", "");
@@ -490,16 +490,16 @@ TEST_F(GuardTest, FollowersHearThatSessionsAreHeldAndWhenTheyAreNot) {
   store->ReleaseHeldSessions();
   store.clock().Advance(absl::Seconds(2));
   EXPECT_THAT(store.Ids(), SizeIs(12));
-  for (const auto& heard : {orders.first, filtered.first, newcomer.first}) {
-    EXPECT_FALSE(heard->last.held());
-    EXPECT_FALSE(heard->last.has_delta() || heard->last.has_snapshot());
+  for (const auto& receiver : {orders.first, filtered.first, newcomer.first}) {
+    EXPECT_FALSE(receiver->last.held());
+    EXPECT_FALSE(receiver->last.has_delta() || receiver->last.has_snapshot());
   }
   const int messages = orders.first->messages;
   Live(store, absl::Seconds(30), 10);
   EXPECT_EQ(orders.first->messages, messages);
 }
 
-TEST_F(GuardTest, WhoComesWhileAnotherTakesItsSnapshotHearsWhatIsHeldNow) {
+TEST_F(GuardTest, WhoComesWhileAnotherTakesItsSnapshotGetsWhatIsHeldNow) {
   class Slow final : public NotifyListener {
    public:
     void OnEvent(const EventPtr&) override {
@@ -515,7 +515,7 @@ TEST_F(GuardTest, WhoComesWhileAnotherTakesItsSnapshotHearsWhatIsHeldNow) {
   SubscribeRequest request;
   request.mutable_selector()->set_service("orders");
   const auto slow = std::make_shared<Slow>();
-  const auto late = std::make_shared<Heard>();
+  const auto late = std::make_shared<Receiver>();
   std::unique_ptr<SubscribeStream> late_stream;
   slow->meanwhile = [&] {
     Live(store, absl::Seconds(30), 10);

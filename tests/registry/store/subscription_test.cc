@@ -274,7 +274,7 @@ TEST(Subscription, AMassChangeIsASnapshot) {
 
 // ---- The listener's contract.
 
-TEST(Subscription, NothingIsHeardAfterTheStreamIsDestroyed) {
+TEST(Subscription, NothingIsReceivedAfterTheStreamIsDestroyed) {
   StoreHarness store;
   auto subscriber = NewSubscriber();
   auto stream = store.Subscribe(subscriber, "orders");

@@ -108,7 +108,7 @@ TEST(SerialNotifierTest, CloseWaitsForACallbackOfAnotherThread) {
   release.join();
 }
 
-TEST(SerialNotifierTest, AListenerThatThrowsHearsTheNextEvent) {
+TEST(SerialNotifierTest, AListenerThatThrowsGetsTheNextEvent) {
   int calls = 0;
   SerialNotifier notifier(std::make_shared<RecordingListener>([&](const auto&) {
     ++calls;

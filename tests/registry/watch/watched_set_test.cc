@@ -13,7 +13,7 @@ namespace {
 // What a subscriber makes of the events, checking the contract as it goes.
 class Subscriber {
  public:
-  void Hear(const MessagePtr& event) {
+  void Receive(const MessagePtr& event) {
     ASSERT_NE(event, nullptr);
     auto next = state_;
     if (event->has_snapshot()) {
@@ -208,10 +208,10 @@ TEST(WatchedSetTest, AnEmptySnapshotIsHeldUntilReleased) {
   EXPECT_EQ(set.MarkFresh(), nullptr);
   EXPECT_TRUE(set.holding());
   EXPECT_TRUE(set.stale());
-  const auto believed = set.Release();
-  ASSERT_NE(believed, nullptr);
-  EXPECT_FALSE(believed->stale());
-  EXPECT_EQ(believed->epoch(), 2);
+  const auto released = set.Release();
+  ASSERT_NE(released, nullptr);
+  EXPECT_FALSE(released->stale());
+  EXPECT_EQ(released->epoch(), 2);
   EXPECT_EQ(set.size(), 0);
   EXPECT_EQ(set.Release(), nullptr);
 }
@@ -244,7 +244,7 @@ TEST(WatchedSetTest, InstancesThatComeBackEndTheHold) {
   EXPECT_FALSE(set.holding());
 }
 
-TEST(WatchedSetTest, ADeltaThatNamesItsRemovalsIsBelieved) {
+TEST(WatchedSetTest, ADeltaThatNamesItsRemovalsIsAccepted) {
   TestedSet set(true);
   set.Apply(SnapshotEvent(5, {MakeInstance("a")}));
   const auto event = set.Apply(DeltaEvent(5, 6, {}, {"a"}));
@@ -253,7 +253,7 @@ TEST(WatchedSetTest, ADeltaThatNamesItsRemovalsIsBelieved) {
   EXPECT_FALSE(set.holding());
 }
 
-TEST(WatchedSetTest, WithoutTheHoldEmptyIsBelieved) {
+TEST(WatchedSetTest, WithoutTheHoldEmptyIsAccepted) {
   TestedSet set(false);
   set.Apply(SnapshotEvent(5, {MakeInstance("a")}));
   ASSERT_NE(set.Apply(SnapshotEvent(6, {})), nullptr);
@@ -339,7 +339,7 @@ TEST(WatchedSetTest, RandomizedAgainstAModel) {
     uint64_t sent_revision = 0;
     bool streaming = false, fresh = false;
     const auto hear = [&](const MessagePtr& event) {
-      if (event != nullptr) subscriber.Hear(event);
+      if (event != nullptr) subscriber.Receive(event);
     };
     const auto snapshot = [&] {
       std::vector<ServiceInstance> all;

@@ -353,7 +353,7 @@ void Recover(const Scale& scale, int members, const std::string& subject, Report
   report->Add("recover-etcd", subject, "seconds", seconds, "s");
 }
 
-// Counts who has heard of the newest change.
+// Counts who has received the newest change.
 class CountingListener : public NotifyListener {
  public:
   CountingListener(Counter* snapshots, Counter* deltas) : snapshots_(snapshots), deltas_(deltas) {}
