@@ -15,7 +15,7 @@
 #include "registry/base/proto_time.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
-#include "tests/registry/message_listener.h"
+#include "tests/registry/registry_calls.h"
 #include "tests/util/instances.h"
 #include "tests/util/timers.h"
 
@@ -27,33 +27,9 @@ namespace fs = std::filesystem;
 // What a store consists of while it is not open.
 constexpr const char* kStoreFiles[] = {"", "-wal"};
 
-template <typename Request, typename Response>
-absl::StatusOr<Response> Await(Registry* registry,
-                               void (Registry::*method)(const Request&, Callback<Response>),
-                               const Request& request) {
-  struct Answer {
-    Mutex mu;
-    CondVar changed;
-    std::optional<absl::StatusOr<Response>> value;
-  };
-  auto answer = std::make_shared<Answer>();
-  (registry->*method)(request, [answer](absl::StatusOr<Response> response) {
-    MutexLock lock(&answer->mu);
-    answer->value = std::move(response);
-    answer->changed.SignalAll();
-  });
-  const absl::Time deadline = absl::Now() + kConvergence;
-  MutexLock lock(&answer->mu);
-  while (!answer->value.has_value()) {
-    if (absl::Now() > deadline) return absl::InternalError("never answered");
-    answer->changed.WaitFor(&answer->mu, absl::Seconds(1));
-  }
-  return *answer->value;
-}
-
 // The first error of an answer or of one of its items.
 template <typename Response>
-absl::Status Outcome(const absl::StatusOr<Response>& response) {
+absl::Status FirstError(const absl::StatusOr<Response>& response) {
   if (!response.ok()) return response.status();
   for (const auto& result : response->results()) {
     absl::Status status = StatusFromProto(result.status());
@@ -68,13 +44,6 @@ InstanceKey Key(const std::string& id) {
   key.set_service(kService);
   key.set_instance_id(id);
   return key;
-}
-
-Selector WholeService() {
-  Selector selector;
-  selector.set_namespace_("default");
-  selector.set_service(kService);
-  return selector;
 }
 
 std::vector<std::string> Ids(int count) {
@@ -118,89 +87,6 @@ class Operator {
 using Stub = agent::v1::AgentService::Stub;
 
 }  // namespace
-
-// --- Watcher
-
-struct Watcher::Stream {
-  mutable Mutex mu;
-  std::vector<std::shared_ptr<const SubscribeResponse>> events ABSL_GUARDED_BY(mu);
-  ObservedStates observed ABSL_GUARDED_BY(mu);
-  absl::Status broken ABSL_GUARDED_BY(mu);
-  bool ended ABSL_GUARDED_BY(mu) = false;
-  bool closed ABSL_GUARDED_BY(mu) = false;
-};
-
-class Watcher::Listener final : public MessageListener {
- public:
-  explicit Listener(std::shared_ptr<Stream> stream) : stream_(std::move(stream)) {}
-
-  void OnMessage(const MessagePtr& event) override {
-    MutexLock lock(&stream_->mu);
-    if (stream_->closed) Break(absl::InternalError("an event after the subscription's end"));
-    Break(stream_->observed.Apply(*event));
-  }
-  void OnEnd(const absl::Status& status) override {
-    MutexLock lock(&stream_->mu);
-    if (stream_->closed) Break(absl::InternalError("OnEnd after the subscription's end"));
-    stream_->ended = true;
-  }
-
- private:
-  void Break(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stream_->mu) {
-    if (stream_->broken.ok()) stream_->broken = status;
-  }
-  const std::shared_ptr<Stream> stream_;
-};
-
-Watcher::Watcher(Registry* registry) : registry_(registry) { EnsureOpen(); }
-
-Watcher::~Watcher() { Close(); }
-
-void Watcher::EnsureOpen() {
-  if (handle_ != nullptr) {
-    MutexLock lock(&streams_.back()->mu);
-    if (!streams_.back()->ended) return;
-  }
-  Close();
-  SubscribeRequest request;
-  *request.mutable_selector() = WholeService();
-  streams_.push_back(std::make_shared<Stream>());
-  handle_ = registry_->Subscribe(request, std::make_shared<Listener>(streams_.back()));
-}
-
-void Watcher::Close() {
-  if (handle_ == nullptr) return;
-  handle_.reset();
-  MutexLock lock(&streams_.back()->mu);
-  streams_.back()->closed = true;
-}
-
-std::optional<ObservedStates::State> Watcher::Newest() const {
-  if (handle_ == nullptr) return std::nullopt;
-  MutexLock lock(&streams_.back()->mu);
-  const auto& states = streams_.back()->observed.states();
-  if (states.empty()) return std::nullopt;
-  return states.back();
-}
-
-absl::Status Watcher::Check(const DesiredHistory& desired) const {
-  for (const auto& stream : streams_) {
-    MutexLock lock(&stream->mu);
-    if (!stream->broken.ok()) return stream->broken;
-    absl::Status explained = desired.Explains(stream->observed.states());
-    if (!explained.ok()) return explained;
-  }
-  return absl::OkStatus();
-}
-
-size_t Watcher::state_count() const {
-  size_t count = 0;
-  for (const auto& stream : streams_) {
-    MutexLock lock(&stream->mu);
-    count += stream->observed.states().size();
-  }
-  return count;
-}
 
 // --- Fleet
 
@@ -342,10 +228,10 @@ void Fleet::State(const std::map<std::string, std::optional<int>>& ports) {
       [&] {
         status = absl::OkStatus();
         if (!there.registrations().empty()) {
-          status = Outcome(Await(client_, &Registry::Register, there));
+          status = FirstError(CallAndWait(*client_, &Registry::Register, there));
         }
         if (status.ok() && !gone.deregistrations().empty()) {
-          status = Outcome(Await(client_, &Registry::Unregister, gone));
+          status = FirstError(CallAndWait(*client_, &Registry::Unregister, gone));
         }
         return status.ok();
       },
@@ -391,10 +277,9 @@ void Fleet::MayLapse() {
 absl::StatusOr<std::map<std::string, InstanceRecord>> Fleet::Listed() {
   std::map<std::string, InstanceRecord> records;
   ListRequest request;
-  *request.mutable_selector() = WholeService();
+  request.mutable_selector()->set_service(kService);
   do {
-    absl::StatusOr<ListResponse> page =
-        Await<ListRequest, ListResponse>(truth_.get(), &Registry::List, request);
+    absl::StatusOr<ListResponse> page = CallAndWait(*truth_, &Registry::List, request);
     if (!page.ok()) return page.status();
     for (InstanceRecord& record : *page->mutable_records()) {
       const std::string id = record.instance().key().instance_id();
@@ -486,7 +371,7 @@ void Fleet::WaitForASessionToRunOut(absl::Duration ttl) {
   OpenSessionRequest open;
   open.set_incarnation("witness");
   *open.mutable_ttl() = ToProto(ttl);
-  const auto opened = Await(witness.get(), &Registry::OpenSession, open);
+  const auto opened = CallAndWait(*witness, &Registry::OpenSession, open);
   ASSERT_TRUE(opened.ok()) << opened.status();
   EXPECT_TRUE(Eventually([&] { return witness->Stats().expired_sessions == 1; }, kConvergence));
 }

@@ -48,45 +48,15 @@
 #include "retry/mutex.h"
 #include "tests/fault/fault_proxy.h"
 #include "tests/fault/refusing_registry.h"
+#include "tests/fault/watcher.h"
 #include "tests/util/daemons.h"
 #include "tests/util/observed_states.h"
 #include "tests/util/process.h"
 
 namespace failback {
 
-// The service that fleets register.
-inline constexpr char kService[] = "orders";
-
 // How long convergence may take before something is broken: no measure of speed.
 inline constexpr absl::Duration kConvergence = absl::Seconds(60);
-
-// A subscriber that keeps all that it receives, and subscribes again when its stream ends.
-class Watcher {
- public:
-  explicit Watcher(Registry* registry);
-  // As Close().
-  ~Watcher();
-
-  // Subscribes again if the stream has ended.
-  void EnsureOpen();
-  // Ends the subscription; from the return on every callback is a violation.
-  void Close();
-
-  // The newest state; nullopt before the first of this stream.
-  std::optional<ObservedStates::State> Newest() const;
-  // The first rule that was broken, over all streams so far: of order, of desire, of silence
-  // after Close().
-  absl::Status Check(const DesiredHistory& desired) const;
-  // How many states were seen, over all streams.
-  size_t state_count() const;
-
- private:
-  struct Stream;
-  class Listener;
-  Registry* const registry_;
-  std::vector<std::shared_ptr<Stream>> streams_;
-  std::unique_ptr<SubscribeStream> handle_;
-};
 
 class Fleet {
  public:

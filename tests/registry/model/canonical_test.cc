@@ -44,7 +44,8 @@ TEST(Canonical, AnInstanceIsSortedAndItsNamespaceIsExplicit) {
       (*instance.mutable_metadata())["k" + std::to_string(random() % 100)] = text(300);
     }
     ServiceInstance with_namespace = instance;
-    if (with_namespace.key().namespace_().empty()) with_namespace.mutable_key()->set_namespace_("default");
+    if (with_namespace.key().namespace_().empty())
+      with_namespace.mutable_key()->set_namespace_("default");
     const std::string bytes = CanonicalInstance(instance);
     ASSERT_EQ(bytes, Sorted(with_namespace)) << instance.DebugString();
     ASSERT_EQ(bytes, CanonicalInstance(with_namespace));
