@@ -103,7 +103,7 @@ void FailbackRegistry::Core::AddToCall(const RecordPtr& record, Call* call, Effe
   switch (call->kind) {
     case OperationKind::kRegister:
       if (call->items.size() == 1) call->batch = Batch(Batch::Kind::kRegister, call->session_id);
-      call->batch.Put(record->instance, record->generation);
+      call->batch.Put(record->key, record->instance, record->persistent, record->generation);
       record->sent_persistent = record->persistent;
       return;
     case OperationKind::kUnregister:

@@ -42,52 +42,45 @@ const char* ItemsField(Batch::Kind kind) {
   return kind == Batch::Kind::kRegister ? "registrations" : "deregistrations";
 }
 
-void SetKey(std::string key, Intent* intent) {
-  intent->key = std::move(key);
+// Takes the hash of the key, and the digest of the instance if there is one.
+void Digest(Intent* intent) {
   intent->key_hash = HashedKey(intent->key).hash;
-}
-
-void SetInstance(Blob canonical, bool persistent, Intent* intent) {
-  intent->instance = std::move(canonical);
-  intent->digest = Digest64(intent->instance.data(), intent->instance.size());
-  intent->persistent = persistent;
+  if (intent->registers && intent->status.ok()) {
+    intent->digest = Digest64(intent->instance.data(), intent->instance.size());
+  }
 }
 
 // A valid instance, where it is in the bytes of a request.
 void Take(const EncodedInstance& instance, Intent* intent) {
   const InstanceView& view = instance.view;
-  SetKey(CanonicalKey(view.name_space, view.service, view.instance_id), intent);
-  SetInstance(Blob(instance.CanonicalSize(), [&](char* out) { instance.WriteCanonical(out); }),
-              view.persistent, intent);
+  intent->key = CanonicalKey(view.name_space, view.service, view.instance_id);
+  intent->instance =
+      Blob(instance.CanonicalSize(), [&](char* out) { instance.WriteCanonical(out); });
+  intent->persistent = view.persistent;
+  Digest(intent);
 }
 
-// Of a message: valid, or refused with `path` in the words.
-void Take(const FieldPath& path, const ServiceInstance& instance, Intent* intent) {
-  SetKey(CanonicalKey(instance.key()), intent);
-  if (intent->status.ok()) intent->status = ValidateInstance(path, instance);
-  if (intent->status.ok()) {
-    SetInstance(Blob(CanonicalRegistration(instance)), instance.persistent(), intent);
-  } else {
-    intent->instance = Blob(instance.SerializeAsString());
-  }
-}
-
-// The two kinds of item, as messages. What is refused for something beside the instance, or the
-// key, is kept as it came too.
+// The two kinds of item, as messages: valid, or refused with `path` in the words. What is refused
+// is kept as it came.
 Intent IntentOf(const FieldPath& path, const Registration& item) {
   Intent intent;
   intent.registers = true;
   intent.generation = item.generation();
-  Take(FieldPath(path, "instance"), item.instance(), &intent);
+  intent.key = CanonicalKey(item.instance().key());
+  intent.status = ValidateInstance(FieldPath(path, "instance"), item.instance());
   if (intent.status.ok()) {
+    intent.instance = Blob(CanonicalRegistration(item.instance()));
+    intent.persistent = item.instance().persistent();
     intent.status = ValidateGeneration(FieldPath(path, "generation"), item.generation());
+  } else {
+    intent.instance = Blob(item.instance().SerializeAsString());
   }
   return intent;
 }
 Intent IntentOf(const FieldPath& path, const Deregistration& item) {
   Intent intent;
   intent.generation = item.generation();
-  SetKey(CanonicalKey(item.key()), &intent);
+  intent.key = CanonicalKey(item.key());
   intent.status = ValidateKey(FieldPath(path, "key"), item.key());
   if (intent.status.ok()) {
     intent.status = ValidateGeneration(FieldPath(path, "generation"), item.generation());
@@ -98,7 +91,8 @@ Intent IntentOf(const FieldPath& path, const Deregistration& item) {
 
 // A key that an earlier item has too is an error of the later one.
 template <typename Items>
-std::vector<Intent> IntentsOf(const Items& items, const char* field, const char* key_field) {
+std::vector<Intent> IntentsOf(const Items& items, Batch::Kind kind, const char* key_field) {
+  const char* const field = ItemsField(kind);
   std::vector<Intent> intents;
   intents.reserve(static_cast<size_t>(items.size()));  // `seen` refers to keys in it
   absl::flat_hash_map<absl::string_view, int> seen;
@@ -107,6 +101,7 @@ std::vector<Intent> IntentsOf(const Items& items, const char* field, const char*
   for (int i = 0; i < static_cast<int>(items.size()); ++i) {
     const FieldPath path(field, i);
     Intent& intent = intents.emplace_back(IntentOf(path, items[i]));
+    Digest(&intent);
     if (!may_repeat || !intent.status.ok()) continue;
     const auto [it, inserted] = seen.try_emplace(intent.key, i);
     if (inserted) continue;
@@ -140,18 +135,6 @@ class SeenHashes {
  private:
   absl::InlinedVector<size_t, 8> slots_;
 };
-
-// The InstanceKey of a canonical key.
-std::string EncodeKey(std::string_view canonical) {
-  const size_t first = canonical.find('\0');
-  const size_t second = canonical.find('\0', first + 1);
-  std::string bytes;
-  wire::AppendBytes(InstanceKey::kNamespaceFieldNumber, canonical.substr(0, first), &bytes);
-  wire::AppendBytes(InstanceKey::kServiceFieldNumber,
-                    canonical.substr(first + 1, second - first - 1), &bytes);
-  wire::AppendBytes(InstanceKey::kInstanceIdFieldNumber, canonical.substr(second + 1), &bytes);
-  return bytes;
-}
 
 // An IntentResult that is ACKNOWLEDGED.
 void AppendAcknowledged(uint64_t generation, std::string* bytes) {
@@ -234,26 +217,31 @@ absl::StatusOr<Batch> Batch::Parse(std::string_view bytes, const Limits& limits)
   return Of(*request);
 }
 
-Batch Batch::Of(const RegisterRequest& request) {
-  Batch batch(Kind::kRegister, request.session_id());
+template <typename Request>
+Batch Batch::OfItems(Kind kind, const Request& request, std::vector<Intent> intents) {
+  Batch batch(kind, request.session_id());
   batch.wait_for_ = request.wait_for();
   batch.check_ = request.check();
-  batch.intents_ = IntentsOf(request.registrations(), ItemsField(batch.kind_), "instance.key");
+  batch.intents_ = std::move(intents);
   return batch;
+}
+
+Batch Batch::Of(const RegisterRequest& request) {
+  return OfItems(Kind::kRegister, request,
+                 IntentsOf(request.registrations(), Kind::kRegister, "instance.key"));
 }
 
 Batch Batch::Of(const UnregisterRequest& request) {
-  Batch batch(Kind::kUnregister, request.session_id());
-  batch.wait_for_ = request.wait_for();
-  batch.check_ = request.check();
-  batch.intents_ = IntentsOf(request.deregistrations(), ItemsField(batch.kind_), "key");
-  return batch;
+  return OfItems(Kind::kUnregister, request,
+                 IntentsOf(request.deregistrations(), Kind::kUnregister, "key"));
 }
 
-void Batch::Put(Blob instance, uint64_t generation) {
+void Batch::Put(std::string_view key, Blob instance, bool persistent, uint64_t generation) {
   Intent& intent = intents_.emplace_back();
   intent.registers = true;
+  intent.key = std::string(key);
   intent.instance = std::move(instance);
+  intent.persistent = persistent;
   intent.generation = generation;
 }
 
@@ -261,22 +249,6 @@ void Batch::Remove(std::string_view key, uint64_t generation) {
   Intent& intent = intents_.emplace_back();
   intent.key = std::string(key);
   intent.generation = generation;
-}
-
-void Batch::Complete(int index) {
-  Intent& intent = intents_[static_cast<size_t>(index)];
-  const Blob bytes = std::move(intent.instance);
-  const FieldPath item("registrations", index);
-  const FieldPath path(item, "instance");
-  EncodedInstance encoded;
-  if (ReadInstance(bytes.view(), &encoded) && ValidateInstance(path, encoded.view).ok()) {
-    return Take(encoded, &intent);
-  }
-  ServiceInstance instance;
-  if (!instance.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    intent.status = InvalidField(path.ToString(), "is no ServiceInstance");
-  }
-  Take(path, instance, &intent);
 }
 
 Batch::Generations Batch::generations() const {
@@ -290,8 +262,8 @@ absl::Status Batch::Check(uint32_t max_batch) {
   absl::Status status =
       ValidateBatch(session_id_, wait_for_, intents_.size(), ItemsField(kind_), max_batch);
   if (!status.ok()) return status;
-  for (size_t i = 0; i < intents_.size(); ++i) {
-    if (intents_[i].key.empty()) Complete(static_cast<int>(i));
+  for (Intent& intent : intents_) {
+    if (intent.key_hash == 0) Digest(&intent);
   }
   return absl::OkStatus();
 }
@@ -336,7 +308,8 @@ std::string Batch::Encode() const {
   }
   std::string key;
   for (const Intent& intent : intents_) {
-    if (!intent.instance) key = EncodeKey(intent.key);
+    key.clear();
+    if (!intent.instance) AppendEncodedKey(intent.key, &key);
     const std::string_view item = intent.instance ? intent.instance.view() : key;
     const uint64_t generation = intent.generation;
     wire::AppendHead(

@@ -92,9 +92,9 @@ class Batch {
   static Batch Of(const RegisterRequest& request);
   static Batch Of(const UnregisterRequest& request);
 
-  // An instance of a caller who has checked it before: it is not read here.
-  void Put(Blob instance, uint64_t generation);
-  // A canonical key, likewise.
+  // What a caller has checked before, as a batch that it was in: it is not read again. `key` is
+  // canonical; `instance` has that key, canonical too; `persistent` is its field.
+  void Put(std::string_view key, Blob instance, bool persistent, uint64_t generation);
   void Remove(std::string_view key, uint64_t generation);
 
   Kind kind() const { return kind_; }
@@ -123,11 +123,11 @@ class Batch {
 
  private:
   template <typename Request>
+  static Batch OfItems(Kind kind, const Request& request, std::vector<Intent> intents);
+  template <typename Request>
   static absl::StatusOr<Batch> Parse(std::string_view request, const Limits& limits);
   // False: parse it.
   bool ReadEncoded(std::string_view request, uint32_t max_items);
-  // Reads what was put.
-  void Complete(int index);
 
   Kind kind_;
   std::string session_id_;

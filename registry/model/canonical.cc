@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "registry/model/wire_writer.h"
 
 namespace failback {
 namespace {
@@ -58,13 +59,43 @@ std::string CanonicalKey(std::string_view name_space, std::string_view service,
 
 bool ParseCanonicalKey(const std::string& canonical, InstanceKey* key) {
   if (!IsCanonicalKey(canonical)) return false;
-  const size_t first = canonical.find('\0');
-  const size_t second = canonical.find('\0', first + 1);
-  const char* const text = canonical.data();
-  key->set_namespace_(text, first);
-  key->set_service(text + first + 1, second - first - 1);
-  key->set_instance_id(text + second + 1, canonical.size() - second - 1);
+  const KeyNames names = SplitCanonicalKey(canonical);
+  key->set_namespace_(std::string(names.name_space));
+  key->set_service(std::string(names.service));
+  key->set_instance_id(std::string(names.instance_id));
   return true;
+}
+
+KeyNames SplitCanonicalKey(std::string_view canonical) {
+  const auto take = [&canonical] {
+    const size_t end = std::min(canonical.find('\0'), canonical.size());
+    const std::string_view name = canonical.substr(0, end);
+    canonical.remove_prefix(std::min(end + 1, canonical.size()));
+    return name;
+  };
+  KeyNames names;
+  names.name_space = take();
+  names.service = take();
+  names.instance_id = canonical;
+  return names;
+}
+
+size_t EncodedKeySize(std::string_view canonical) {
+  const auto size = [](std::string_view name) {
+    return name.empty() ? 0 : wire::BytesSize(name.size());
+  };
+  const KeyNames names = SplitCanonicalKey(canonical);
+  return size(names.name_space) + size(names.service) + size(names.instance_id);
+}
+
+void AppendEncodedKey(std::string_view canonical, std::string* out) {
+  const auto append = [out](int field, std::string_view name) {
+    if (!name.empty()) wire::AppendBytes(field, name, out);
+  };
+  const KeyNames names = SplitCanonicalKey(canonical);
+  append(InstanceKey::kNamespaceFieldNumber, names.name_space);
+  append(InstanceKey::kServiceFieldNumber, names.service);
+  append(InstanceKey::kInstanceIdFieldNumber, names.instance_id);
 }
 
 bool IsCanonicalKey(std::string_view canonical) {

@@ -1,4 +1,4 @@
-// The one spelling of a key and of an instance, where two of them are compared or stored.
+// The canonical form of a key and of an instance, for where two of them are compared or stored.
 //
 // Two messages that mean the same may serialize differently (maps have no order, an empty namespace
 // means `default`). The bytes made here are the same for the same meaning, in every process and on
@@ -9,6 +9,7 @@
 #ifndef FAILBACK_REGISTRY_MODEL_CANONICAL_H_
 #define FAILBACK_REGISTRY_MODEL_CANONICAL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -28,6 +29,18 @@ std::string CanonicalKey(std::string_view name_space, std::string_view service,
 bool ParseCanonicalKey(const std::string& canonical, registry::v1::InstanceKey* key);
 // Whether it could be parsed.
 bool IsCanonicalKey(std::string_view canonical);
+
+// The names that a canonical key holds, where they are in it.
+struct KeyNames {
+  std::string_view name_space;
+  std::string_view service;
+  std::string_view instance_id;
+};
+KeyNames SplitCanonicalKey(std::string_view canonical);
+
+// The InstanceKey whose canonical form `canonical` is, serialized: its size, and its bytes.
+size_t EncodedKeySize(std::string_view canonical);
+void AppendEncodedKey(std::string_view canonical, std::string* out);
 
 // The key of the service that a canonical key belongs to: `namespace NUL service`.
 std::string_view ServiceKeyOf(std::string_view canonical);

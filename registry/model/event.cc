@@ -16,49 +16,8 @@ using registry::v1::SubscribeResponse;
 using DeltaMessage = registry::v1::Delta;
 using SnapshotMessage = registry::v1::Snapshot;
 
-// A longer delta is a snapshot, provided that this is not many times as long; one beyond the second
-// bound is one in any case, as it would come near the 4 MiB that a gRPC client takes.
-constexpr size_t kLongDelta = 256 << 10;
-constexpr size_t kLongestDelta = 1 << 20;
+// A snapshot of at most so many instances for each change is not many times as long as the delta.
 constexpr size_t kSnapshotPerChange = 4;
-
-struct Names {
-  std::string_view name_space;
-  std::string_view service;
-  std::string_view instance_id;
-};
-
-// A canonical key is its names with a NUL after the first and the second.
-Names Split(std::string_view key) {
-  Names names;
-  const size_t first = std::min(key.find('\0'), key.size());
-  names.name_space = key.substr(0, first);
-  key.remove_prefix(std::min(first + 1, key.size()));
-  const size_t second = std::min(key.find('\0'), key.size());
-  names.service = key.substr(0, second);
-  key.remove_prefix(std::min(second + 1, key.size()));
-  names.instance_id = key;
-  return names;
-}
-
-size_t TextSize(std::string_view text) { return text.empty() ? 0 : wire::BytesSize(text.size()); }
-
-void AppendText(int field, std::string_view text, std::string* out) {
-  if (!text.empty()) wire::AppendBytes(field, text, out);
-}
-
-// Of an InstanceKey.
-size_t KeySize(std::string_view key) {
-  const Names names = Split(key);
-  return TextSize(names.name_space) + TextSize(names.service) + TextSize(names.instance_id);
-}
-
-void AppendKey(std::string_view key, std::string* out) {
-  const Names names = Split(key);
-  AppendText(InstanceKey::kNamespaceFieldNumber, names.name_space, out);
-  AppendText(InstanceKey::kServiceFieldNumber, names.service, out);
-  AppendText(InstanceKey::kInstanceIdFieldNumber, names.instance_id, out);
-}
 
 // Reads a length-delimited field of the number below 16 that is expected, if it is next.
 bool TakeBytes(int field, std::string_view* rest, std::string_view* bytes) {
@@ -132,7 +91,7 @@ EventPtr Event::Delta(uint64_t epoch, uint64_t base_revision, uint64_t revision,
       new Event(Kind::kDelta, epoch, base_revision, revision, flags));
   size_t bytes = base_revision == 0 ? 0 : wire::NumberSize(base_revision);
   for (const Blob& upsert : upserts) bytes += wire::BytesSize(upsert.size());
-  for (const std::string& removal : removals) bytes += wire::BytesSize(KeySize(removal));
+  for (const std::string& removal : removals) bytes += wire::BytesSize(EncodedKeySize(removal));
   event->parts_.push_back({0, 0, bytes});
   event->instances_ = upserts.size();
   if (!upserts.empty()) {
@@ -193,8 +152,8 @@ std::string Event::EncodedPart(size_t part) const {
       wire::AppendBytes(DeltaMessage::kUpsertsFieldNumber, instance, &out);
     });
     for (const std::string& removal : removals_) {
-      wire::AppendHead(DeltaMessage::kRemovalsFieldNumber, KeySize(removal), &out);
-      AppendKey(removal, &out);
+      wire::AppendHead(DeltaMessage::kRemovalsFieldNumber, EncodedKeySize(removal), &out);
+      AppendEncodedKey(removal, &out);
     }
   }
   if (flags_.stale) wire::AppendNumber(SubscribeResponse::kStaleFieldNumber, 1, &out);
@@ -232,11 +191,13 @@ ServiceInstance ParseInstance(const Blob& instance) {
   return message;
 }
 
+size_t MostDeltaBytes(size_t changes, size_t instances, const DeltaLimits& limits) {
+  return instances <= kSnapshotPerChange * changes ? limits.bytes : limits.most_bytes;
+}
+
 bool IsBetterAsSnapshot(const Event& delta, size_t instances) {
-  const size_t bytes = delta.PartBytes(0);
-  if (bytes <= kLongDelta) return false;
   const size_t changes = delta.instances() + delta.removals().size();
-  return bytes > kLongestDelta || instances <= kSnapshotPerChange * changes;
+  return delta.PartBytes(0) > MostDeltaBytes(changes, instances, DeltaLimits());
 }
 
 EventPtr StaleAt(uint64_t epoch, uint64_t revision) {

@@ -1,11 +1,12 @@
 // One step of a subscription: the whole set, what changed in it, or a change of its flags.
 //
-// An event refers to instances by their canonical bytes (registry/model/canonical.h), which it shares with
-// the store, the sets and the other events that have them. It costs a pointer for each instance, and
-// all subscribers of a set share one event. Messages are made on demand: EncodedPart() encodes the
-// SubscribeResponse of one part. A snapshot of a large set has several parts, so that a
-// subscriber that stops in the middle holds a list and one encoded part; a part is encoded from the
-// bytes as they are, so making it again costs little more than copying them. A delta is one part.
+// An event refers to instances by their canonical bytes (registry/model/canonical.h), which it
+// shares with the store, the sets and the other events that have them. It costs a pointer for each
+// instance, and all subscribers of a set share one event. Messages are made on demand:
+// EncodedPart() encodes the SubscribeResponse of one part. A snapshot of a large set has several
+// parts, so that a subscriber that stops in the middle holds a list and one encoded part; a part is
+// encoded from the bytes as they are, so making it again costs little more than copying them. A
+// delta is one part.
 //
 // Example: what a set does with an event.
 //
@@ -129,8 +130,19 @@ std::string KeyOf(const Blob& instance);
 // An instance as a message.
 registry::v1::ServiceInstance ParseInstance(const Blob& instance);
 
-// Whether `delta`, after which a set has so many instances, is better sent as a snapshot in parts:
-// a delta is one message, however long.
+// How long a delta may be: it is one message, and with a subscriber that stops at it stays whole,
+// where a snapshot has parts, and shares them.
+struct DeltaLimits {
+  size_t bytes = 256 << 10;  // provided that a snapshot is not many times as long
+  // In any case: a gRPC client takes no message above 4 MiB by default.
+  size_t most_bytes = 1 << 20;
+};
+
+// The most bytes of a delta of so many changes, after which a set has so many instances: one that
+// is longer is better sent as a snapshot.
+size_t MostDeltaBytes(size_t changes, size_t instances, const DeltaLimits& limits);
+
+// Whether `delta`, after which a set has so many instances, is longer than that by default.
 bool IsBetterAsSnapshot(const Event& delta, size_t instances);
 
 // Says to a subscriber at this position that its set is stale, and nothing else.

@@ -5,12 +5,15 @@
 #include <limits>
 
 #include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/timestamp.pb.h"
+#include "registry/base/utf8.h"
 
 namespace failback {
 namespace {
 
 using google::protobuf::io::CodedOutputStream;
 using registry::v1::InstanceKey;
+using registry::v1::OfflineMark;
 using registry::v1::RegisterRequest;
 using registry::v1::Registration;
 using registry::v1::ServiceInstance;
@@ -121,6 +124,49 @@ bool ReadEntry(std::string_view bytes, InstanceView::Entry* entry) {
          fields.done();
 }
 
+// Whether `bytes` are a Timestamp.
+bool IsTime(std::string_view bytes) {
+  FieldReader fields(bytes);
+  uint32_t last = 0;
+  while (!fields.done()) {
+    uint32_t tag;
+    uint64_t value;
+    if (!fields.ReadNumber(&tag) || tag <= last || !fields.ReadVarint(&value) || value == 0) {
+      return false;
+    }
+    last = tag;
+    if (tag != Tag(google::protobuf::Timestamp::kSecondsFieldNumber, kVarint) &&
+        tag != Tag(google::protobuf::Timestamp::kNanosFieldNumber, kVarint)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether `bytes` are an OfflineMark that every client can read.
+bool IsMark(std::string_view bytes) {
+  FieldReader fields(bytes);
+  uint32_t last = 0;
+  while (!fields.done()) {
+    uint32_t tag;
+    if (!fields.ReadNumber(&tag) || tag <= last) return false;
+    last = tag;
+    std::string_view value;
+    switch (tag) {
+      case Tag(OfflineMark::kReasonFieldNumber, kBytes):
+      case Tag(OfflineMark::kByFieldNumber, kBytes):
+        if (!fields.ReadText(&value) || !IsUtf8(value)) return false;
+        break;
+      case Tag(OfflineMark::kTimeFieldNumber, kBytes):
+        if (!fields.ReadBytes(&value) || !IsTime(value)) return false;
+        break;
+      default:
+        return false;
+    }
+  }
+  return true;
+}
+
 // Puts the metadata in the order of its keys; false when a key is there twice.
 bool SortMetadata(EncodedInstance* instance) {
   auto& metadata = instance->view.metadata;
@@ -189,6 +235,7 @@ InstanceView::InstanceView(const ServiceInstance& instance)
       zone(instance.zone()),
       persistent(instance.persistent()),
       instance_count(instance.instance_count()),
+      offline(instance.has_offline()),
       bytes(instance.ByteSizeLong()) {
   metadata.reserve(instance.metadata().size());
   for (const auto& [key, value] : instance.metadata()) metadata.push_back({key, value});
@@ -201,6 +248,7 @@ void InstanceView::Clear() {
   metadata.clear();
   persistent = false;
   instance_count = 0;
+  offline = false;
   bytes = 0;
 }
 
@@ -230,7 +278,11 @@ void EncodedInstance::WriteCanonical(char* out) const {
   Append(after_key.substr(before + metadata.size()), out);
 }
 
-bool ReadInstance(std::string_view bytes, EncodedInstance* instance) {
+namespace {
+
+enum class SetBy { kOwner, kRegistry };
+
+bool Read(std::string_view bytes, SetBy set_by, EncodedInstance* instance) {
   InstanceView& view = instance->view;
   view.Clear();
   view.bytes = bytes.size();
@@ -284,6 +336,18 @@ bool ReadInstance(std::string_view bytes, EncodedInstance* instance) {
         view.persistent = true;
         break;
       }
+      case Tag(ServiceInstance::kInstanceCountFieldNumber, kVarint):
+        if (set_by == SetBy::kOwner || !fields.ReadNumber(&view.instance_count) ||
+            view.instance_count == 0) {
+          return false;
+        }
+        break;
+      case Tag(ServiceInstance::kOfflineFieldNumber, kBytes): {
+        std::string_view mark;
+        if (set_by == SetBy::kOwner || !fields.ReadBytes(&mark) || !IsMark(mark)) return false;
+        view.offline = true;
+        break;
+      }
       default:
         return false;
     }
@@ -293,6 +357,26 @@ bool ReadInstance(std::string_view bytes, EncodedInstance* instance) {
   instance->after_key = {key_end, static_cast<size_t>(end - key_end)};
   instance->metadata = {metadata_begin, static_cast<size_t>(metadata_end - metadata_begin)};
   return SortMetadata(instance);
+}
+
+}  // namespace
+
+bool ReadInstance(std::string_view bytes, EncodedInstance* instance) {
+  return Read(bytes, SetBy::kOwner, instance);
+}
+
+bool ReadSentInstance(std::string_view bytes, EncodedInstance* instance) {
+  return Read(bytes, SetBy::kRegistry, instance);
+}
+
+bool IsText(const InstanceView& instance) {
+  for (const std::string_view text : {instance.name_space, instance.service, instance.instance_id,
+                                      instance.address, instance.zone}) {
+    if (!IsUtf8(text)) return false;
+  }
+  return std::all_of(
+      instance.metadata.begin(), instance.metadata.end(),
+      [](const InstanceView::Entry& entry) { return IsUtf8(entry.key) && IsUtf8(entry.value); });
 }
 
 RegisterReader::RegisterReader(std::string_view bytes) : rest_(bytes) {

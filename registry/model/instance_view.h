@@ -51,8 +51,12 @@ struct InstanceView {
   absl::InlinedVector<Entry, 8> metadata;
   bool persistent = false;
   uint64_t instance_count = 0;
-  size_t bytes = 0;  // of the instance as it was encoded
+  bool offline = false;  // an operator's mark is on it
+  size_t bytes = 0;      // of the instance as it was encoded
 };
+
+// Whether all its text is UTF-8: no message holds other text.
+bool IsText(const InstanceView& instance);
 
 // An instance in its encoded form. Entries of the metadata are sorted by their keys.
 struct EncodedInstance {
@@ -73,6 +77,9 @@ struct EncodedInstance {
 // fields in order, each once, none with its default, and only those that an owner sets. False for
 // all else, be it valid or not, and for what is larger than a valid one: parse it.
 bool ReadInstance(std::string_view bytes, EncodedInstance* instance);
+
+// The same of an instance as a registry sends it: with the fields that only a registry sets.
+bool ReadSentInstance(std::string_view bytes, EncodedInstance* instance);
 
 // One Registration.
 struct EncodedRegistration {

@@ -1,27 +1,11 @@
 #include "registry/model/stored_text.h"
 
-#include <algorithm>
-
 #include "failback/registry/v1/registry.pb.h"
 #include "google/protobuf/unknown_field_set.h"
 #include "registry/base/utf8.h"
 #include "registry/model/instance_view.h"
 
 namespace failback {
-
-namespace {
-
-bool IsText(const InstanceView& view) {
-  for (const std::string_view text :
-       {view.name_space, view.service, view.instance_id, view.address, view.zone}) {
-    if (!IsUtf8(text)) return false;
-  }
-  return std::all_of(
-      view.metadata.begin(), view.metadata.end(),
-      [](const InstanceView::Entry& entry) { return IsUtf8(entry.key) && IsUtf8(entry.value); });
-}
-
-}  // namespace
 
 bool IsReadableInstance(std::string_view instance) {
   EncodedInstance encoded;

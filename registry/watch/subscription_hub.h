@@ -78,13 +78,9 @@ class SubscriptionHub : public std::enable_shared_from_this<SubscriptionHub> {
     // stops in the middle holds one part.
     size_t snapshot_part_instances = 2000;
     size_t snapshot_part_bytes = 256 << 10;
-    // A commit that changes about so much of a group's set is sent as a snapshot, provided that
-    // this is not many times as long: a delta is one message, and with one who stops at it stays
-    // whole; a snapshot has parts, and they are shared.
-    size_t max_delta_bytes = 256 << 10;
-    // However long the snapshot is: a client takes no message above 4 MiB by default. Likewise for
-    // what a subscriber has missed.
-    size_t longest_delta_bytes = 1 << 20;
+    // A commit whose changes take more, about, is sent as a snapshot; so is more that a subscriber
+    // has missed.
+    DeltaLimits delta;
     // Filters under which one service is followed, half of them by one owner at most; 0: no limit.
     size_t max_filters = 2000;
     // What changes for those who follow a namespace is found from the commits of its services; off:

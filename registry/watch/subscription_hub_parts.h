@@ -23,9 +23,6 @@
 
 namespace failback {
 
-// A snapshot in place of a delta has at most so many instances for each change.
-inline constexpr size_t kSnapshotPerChange = 4;
-
 // One step of a stream, made on first use and shared by all who receive it. It lives as long as a
 // subscriber has yet to receive it or keeps it.
 class SubscriptionHub::Message {

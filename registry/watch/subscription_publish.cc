@@ -20,10 +20,10 @@ constexpr size_t kMaxIdleTopics = 10000;
 
 bool SubscriptionHub::IsTooLong(const Topic& topic, size_t newer) const {
   size_t bytes = 0;
-  for (size_t i = newer; i < topic.log.size() && bytes <= options_.max_delta_bytes; ++i) {
+  for (size_t i = newer; i < topic.log.size() && bytes <= options_.delta.bytes; ++i) {
     bytes += DeltaBytes(topic.log[i].change);
   }
-  if (bytes <= options_.max_delta_bytes) return false;
+  if (bytes <= options_.delta.bytes) return false;
   // Of each key the last change is sent.
   absl::flat_hash_map<std::string, size_t> by_key;
   bytes = 0;
@@ -34,14 +34,11 @@ bool SubscriptionHub::IsTooLong(const Topic& topic, size_t newer) const {
     counted = DeltaBytes(change);
     bytes += counted;
   }
-  return bytes > options_.longest_delta_bytes ||
-         (bytes > options_.max_delta_bytes &&
-          static_cast<size_t>(topic.size) <= kSnapshotPerChange * by_key.size());
+  return bytes > MostDeltaBytes(by_key.size(), static_cast<size_t>(topic.size), options_.delta);
 }
 
 bool SubscriptionHub::IsTooLong(const std::vector<InstanceChange>& seen, int64_t size) const {
-  const bool many = static_cast<size_t>(size) <= kSnapshotPerChange * seen.size();
-  return IsLong(seen, many ? options_.max_delta_bytes : options_.longest_delta_bytes);
+  return IsLong(seen, MostDeltaBytes(seen.size(), static_cast<size_t>(size), options_.delta));
 }
 
 std::shared_ptr<SubscriptionHub::Message> SubscriptionHub::MakeSnapshot(Group* group,

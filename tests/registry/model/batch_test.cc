@@ -305,24 +305,26 @@ TEST(Batch, IsEncodedAsTheRequestWithWhatIsRefusedAsItCame) {
   EXPECT_TRUE(Same(*read, removed));
 }
 
-TEST(Batch, WhatWasPutIsReadWhenItIsChecked) {
+TEST(Batch, WhatWasPutIsAsItWasInTheBatchBefore) {
   RegisterRequest request = SomeRequest();
   request.clear_wait_for();
   request.clear_check();
-  Batch put(Batch::Kind::kRegister, "s");
-  for (const Registration& item : request.registrations()) {
-    put.Put(Blob(CanonicalInstance(item.instance())), item.generation());
-  }
-  put.Put(Blob("\xff\xff"), 1);
-  RegisterRequest encoded;
-  EXPECT_FALSE(encoded.ParseFromString(put.Encode()));
-  EXPECT_TRUE(put.Check(kMaxBatch).ok());
   const Batch wanted = Batch::Of(request);
-  ASSERT_EQ(put.size(), wanted.size() + 1);
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    EXPECT_TRUE(SameIntent(put.intents()[i], wanted.intents()[i])) << put.intents()[i].status;
+  Batch put(Batch::Kind::kRegister, request.session_id());
+  for (const Intent& intent : wanted.intents()) {
+    put.Put(intent.key, intent.instance, intent.persistent, intent.generation);
   }
-  EXPECT_EQ(ReasonOf(put.intents().back().status), registry::v1::ERROR_REASON_INVALID_FIELD);
+  EXPECT_EQ(put.Encode(), wanted.Encode());
+  EXPECT_TRUE(put.Check(kMaxBatch).ok());
+  EXPECT_TRUE(Same(put, wanted));
+
+  // It is not read again.
+  const std::string key = CanonicalKey("default", "orders", "1");
+  Batch unread(Batch::Kind::kRegister);
+  unread.Put(key, Blob("\xff\xff"), true, 7);
+  EXPECT_TRUE(unread.Check(kMaxBatch).ok());
+  EXPECT_TRUE(unread.intents()[0].status.ok());
+  EXPECT_EQ(unread.intents()[0].instance.view(), "\xff\xff");
 
   Batch removal(Batch::Kind::kUnregister);
   removal.Remove(wanted.intents()[0].key, 3);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -97,6 +98,30 @@ TEST(Canonical, TheDigestIsTheSameEverAfter) {
     EXPECT_EQ(Digest64(bytes), SlowDigest(bytes)) << size;
     bytes.push_back(static_cast<char>(random()));
   }
+}
+
+TEST(CanonicalKey, ItsNamesAndItsMessageAreReadFromIt) {
+  const std::vector<std::vector<std::string>> keys = {{"prod", "orders", "1"},
+                                                      {"prod", "orders", ""},
+                                                      {"prod", "", ""},
+                                                      {"", "", std::string(300, 'i')}};
+  for (const auto& names : keys) {
+    const std::string key = names[0] + '\0' + names[1] + '\0' + names[2];
+    const KeyNames split = SplitCanonicalKey(key);
+    EXPECT_EQ(split.name_space, names[0]);
+    EXPECT_EQ(split.service, names[1]);
+    EXPECT_EQ(split.instance_id, names[2]);
+    registry::v1::InstanceKey message;
+    message.set_namespace_(names[0]);
+    message.set_service(names[1]);
+    message.set_instance_id(names[2]);
+    std::string encoded = "before ";
+    AppendEncodedKey(key, &encoded);
+    EXPECT_EQ(encoded, "before " + message.SerializeAsString());
+    EXPECT_EQ(EncodedKeySize(key), message.ByteSizeLong());
+  }
+  EXPECT_EQ(SplitCanonicalKey("no key").name_space, "no key");
+  EXPECT_EQ(SplitCanonicalKey("no key").instance_id, "");
 }
 
 }  // namespace

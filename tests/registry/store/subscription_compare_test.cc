@@ -381,8 +381,8 @@ TEST(Compare, AtRandomSnapshotsTakeThePlaceOfLongDeltas) {
   for (int i = 0; i < kStories && !HasFailure(); ++i) {
     SubscriptionHub::Options options = SmallOptions(&random);
     options.max_waiting = random.Pick(6);
-    options.max_delta_bytes = random.Pick(100);
-    options.longest_delta_bytes = options.max_delta_bytes + random.Pick(100);
+    options.delta.bytes = random.Pick(100);
+    options.delta.most_bytes = options.delta.bytes + random.Pick(100);
     Story(&random, options, /*each_commit=*/false).Run(kSteps);
   }
 }
@@ -430,7 +430,7 @@ TEST(Compare, AServiceWithManyFiltersHoldsUpNoOther) {
 
 TEST(Compare, NoLockIsHeldWhileTheStateIsAskedFor) {
   SubscriptionHub::Options options;
-  options.max_delta_bytes = options.longest_delta_bytes = 1;  // each commit is sent as a snapshot
+  options.delta.bytes = options.delta.most_bytes = 1;  // each commit is sent as a snapshot
   World world(options);
   auto leaves = std::make_shared<FakeSubscriber>();
   auto leaves_stream = world.Subscribe(Following("orders", "a"), leaves);
@@ -475,7 +475,7 @@ class Keeper final : public NotifyListener {
 TEST(Compare, AnOldSnapshotIsNotSharedWhenACommitHasNoOneToSendItTo) {
   for (const size_t long_delta : {size_t{1}, size_t{1} << 20}) {
     SubscriptionHub::Options options;
-    options.max_delta_bytes = options.longest_delta_bytes = long_delta;
+    options.delta.bytes = options.delta.most_bytes = long_delta;
     World world(options);
     const auto keeper = std::make_shared<Keeper>();
     auto kept_stream = world.Subscribe(Following("orders", "a"), keeper);

@@ -192,7 +192,7 @@ int GoOnAtRandom(size_t max_delta_bytes) {
   StoreRegistry::Options options;
   options.subscriptions.min_log = 8;
   options.subscriptions.max_log = 16;
-  options.subscriptions.max_delta_bytes = max_delta_bytes;
+  options.subscriptions.delta.bytes = max_delta_bytes;
   StoreHarness store(std::move(options));
 
   struct Follower {

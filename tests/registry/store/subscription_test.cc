@@ -213,7 +213,7 @@ TEST(Subscription, PartsAreBoundedInBytesToo) {
 // What changes most of a set is told as a snapshot, which has parts, once for all of a group.
 TEST(Subscription, AMassChangeIsASnapshot) {
   StoreRegistry::Options options;
-  options.subscriptions.max_delta_bytes = 1000;
+  options.subscriptions.delta.bytes = 1000;
   StoreHarness store(std::move(options));
   std::vector<ServiceInstance> fleet;
   fleet.reserve(90);
@@ -309,7 +309,7 @@ TEST(Subscription, ManyThreadsKeepEveryStreamInOrder) {
   auto timer = NewTimer();
   StoreRegistry::Options options;
   options.timer = timer.get();
-  options.subscriptions.max_delta_bytes = 50;
+  options.subscriptions.delta.bytes = 50;
   auto registry = StoreRegistry::Open(options).value();
 
   constexpr int kWriters = 3;
