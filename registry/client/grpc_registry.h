@@ -12,7 +12,7 @@
 // that has no such stream, goes as a call. A stream that breaks fails what waits on it; what is not
 // answered in time ends its stream, so that the next one tries another.
 //
-// Subscriptions are checked as they come (registry/watch/event_order.h): what does not follow from
+// Subscriptions are checked as they come (registry/model/event_order.h): what does not follow from
 // what came before is not handed on, and the stream ends with ABORTED. A caller that receives
 // ABORTED without the reason REPLACED subscribes again without epoch and revision.
 //

@@ -1,6 +1,8 @@
 #include "registry/client/grpc_streams.h"
 
+#include "absl/status/statusor.h"
 #include "registry/model/errors.h"
+#include "registry/rpc/bounded_parse.h"
 
 namespace failback {
 
@@ -103,9 +105,12 @@ GrpcRegistry::Subscription::Subscription(std::shared_ptr<Core> core,
                                          std::shared_ptr<NotifyListener> listener)
     : core_(std::move(core)),
       channel_(core_->channels.Pick()),
-      request_(request),
-      order_(request.epoch(), request.revision()),
-      notifier_(std::move(listener)) {}
+      stub_(channel_.channel),
+      reader_(request.epoch(), request.revision()),
+      notifier_(std::move(listener)) {
+  bool own_buffer;
+  grpc::SerializationTraits<SubscribeRequest>::Serialize(request, &request_, &own_buffer);
+}
 
 void GrpcRegistry::Subscription::Start() {
   self_ = shared_from_this();
@@ -113,7 +118,8 @@ void GrpcRegistry::Subscription::Start() {
     End(status);
     context_.TryCancel();
   }
-  channel_.stub->async()->Subscribe(&context_, &request_, this);
+  stub_.PrepareBidiStreamingCall(&context_, Core::PathOf("Subscribe"), grpc::StubOptions(), this);
+  StartWriteLast(&request_, grpc::WriteOptions());
   StartRead(&message_);
   StartCall();
 }
@@ -137,16 +143,16 @@ void GrpcRegistry::Subscription::End(const absl::Status& status) {
 
 void GrpcRegistry::Subscription::OnReadDone(bool ok) {
   if (!ok) return;
-  if (const absl::Status status = order_.Check(message_); !status.ok()) {
-    End(status);
+  absl::StatusOr<EventPtr> event = reader_.Read(Contiguous(message_).view());
+  message_.Clear();
+  if (!event.ok()) {
+    End(event.status());
     context_.TryCancel();
     return;
   }
-  EventPtr event = reader_.Read(message_);
-  message_ = SubscribeResponse();  // its memory goes
   bool listening = true;
-  if (event != nullptr) {
-    listening = notifier_.Post(std::move(event));
+  if (*event != nullptr) {
+    listening = notifier_.Post(*std::move(event));
     notifier_.Deliver();
   }
   // The next message is read when this one has been taken: a slow listener slows its stream, and

@@ -16,8 +16,7 @@
 #include "grpcpp/support/client_callback.h"
 #include "registry/client/client_exchange.h"
 #include "registry/client/grpc_core.h"
-#include "registry/watch/event_order.h"
-#include "registry/watch/event_reader.h"
+#include "registry/model/event_reader.h"
 #include "registry/watch/serial_notifier.h"
 
 namespace failback {
@@ -64,9 +63,14 @@ class GrpcRegistry::RegisterStream : public ClientExchange<StreamedRegister, grp
   grpc::TemplatedGenericStub<grpc::ByteBuffer, registry::v1::RegisterStreamResponse> stub_;
 };
 
-// A Subscribe stream. Keeps itself alive until gRPC has ended it.
-class GrpcRegistry::Subscription : public grpc::ClientReadReactor<SubscribeResponse>,
-                                   public std::enable_shared_from_this<Subscription> {
+// A Subscribe stream. It takes bytes, and makes events of them. Keeps itself alive until gRPC has
+// ended it.
+//
+// gRPC 1.51 has generic calls of bytes for streams in both directions only; on the wire a call with
+// one request is the same.
+class GrpcRegistry::Subscription
+    : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+      public std::enable_shared_from_this<Subscription> {
  public:
   Subscription(std::shared_ptr<Core> core, const SubscribeRequest& request,
                std::shared_ptr<NotifyListener> listener);
@@ -87,12 +91,12 @@ class GrpcRegistry::Subscription : public grpc::ClientReadReactor<SubscribeRespo
 
   const std::shared_ptr<Core> core_;
   const GrpcChannels::Picked channel_;
-  const SubscribeRequest request_;
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
+  grpc::ByteBuffer request_;  // until it is written
   std::shared_ptr<Subscription> self_;
   grpc::ClientContext context_;
   // Used by one reaction at a time.
-  SubscribeResponse message_;
-  EventOrder order_;
+  grpc::ByteBuffer message_;
   EventReader reader_;
   SerialNotifier notifier_;
 };

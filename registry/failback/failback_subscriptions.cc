@@ -5,9 +5,9 @@
 #include "registry/failback/failback_core.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
+#include "registry/model/event_reader.h"
 #include "registry/model/selector.h"
 #include "registry/model/validation.h"
-#include "registry/watch/event_reader.h"
 #include "registry/watch/owned_listener.h"
 
 namespace failback {
@@ -309,11 +309,10 @@ void FailbackRegistry::Core::KeepLastKnown(const Watch& watch, const std::string
 
 bool FailbackRegistry::Core::RestoreLastKnown(const std::shared_ptr<Watch>& watch) {
   const LastKnownSets::Set set = last_known_.Take(watch->canonical_selector);
-  SubscribeResponse message;
-  if (set == nullptr || !message.ParseFromString(*set)) return false;
-  const EventPtr event = EventReader().Read(message);
-  if (event == nullptr || !event->is_snapshot()) return false;
-  watch->set.Restore(*event);
+  if (set == nullptr) return false;
+  const absl::StatusOr<EventPtr> event = EventReader().Read(*set);
+  if (!event.ok() || *event == nullptr || !(*event)->is_snapshot()) return false;
+  watch->set.Restore(**event);
   return true;
 }
 

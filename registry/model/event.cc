@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "registry/model/canonical.h"
+#include "registry/model/wire_reader.h"
 #include "registry/model/wire_writer.h"
 
 namespace failback {
@@ -18,23 +18,6 @@ using SnapshotMessage = registry::v1::Snapshot;
 
 // A snapshot of at most so many instances for each change is not many times as long as the delta.
 constexpr size_t kSnapshotPerChange = 4;
-
-// Reads a length-delimited field of the number below 16 that is expected, if it is next.
-bool TakeBytes(int field, std::string_view* rest, std::string_view* bytes) {
-  if (rest->empty() || (*rest)[0] != static_cast<char>(field << 3 | 2)) return false;
-  size_t size = 0;
-  size_t at = 1;
-  for (int shift = 0; at < rest->size() && shift < 28; shift += 7) {
-    const auto byte = static_cast<unsigned char>((*rest)[at++]);
-    size |= static_cast<size_t>(byte & 0x7f) << shift;
-    if (byte >= 0x80) continue;
-    if (size > rest->size() - at) return false;
-    *bytes = rest->substr(at, size);
-    rest->remove_prefix(at + size);
-    return true;
-  }
-  return false;
-}
 
 }  // namespace
 
@@ -169,20 +152,29 @@ size_t Event::bytes() const {
   return bytes;
 }
 
-std::string KeyOf(const Blob& instance) {
-  std::string_view rest = instance.view();
-  std::string_view key;
-  std::string_view name_space;
-  std::string_view service;
-  std::string_view instance_id;
-  if (!TakeBytes(ServiceInstance::kKeyFieldNumber, &rest, &key)) {
-    return CanonicalKey(ParseInstance(instance).key());
+KeyNames KeyNamesOf(const Blob& instance) {
+  KeyNames names;
+  wire::Reader fields(instance.view());
+  for (wire::Field field; fields.Next(&field);) {
+    if (!field.Is(ServiceInstance::kKeyFieldNumber, wire::kBytes)) continue;
+    wire::Reader key(field.bytes);
+    for (wire::Field name; key.Next(&name);) {
+      if (name.Is(InstanceKey::kNamespaceFieldNumber, wire::kBytes)) {
+        names.name_space = name.bytes;
+      } else if (name.Is(InstanceKey::kServiceFieldNumber, wire::kBytes)) {
+        names.service = name.bytes;
+      } else if (name.Is(InstanceKey::kInstanceIdFieldNumber, wire::kBytes)) {
+        names.instance_id = name.bytes;
+      }
+    }
+    break;  // it is the first
   }
-  TakeBytes(InstanceKey::kNamespaceFieldNumber, &key, &name_space);
-  TakeBytes(InstanceKey::kServiceFieldNumber, &key, &service);
-  TakeBytes(InstanceKey::kInstanceIdFieldNumber, &key, &instance_id);
-  if (!key.empty()) return CanonicalKey(ParseInstance(instance).key());
-  return CanonicalKey(name_space, service, instance_id);
+  return names;
+}
+
+std::string KeyOf(const Blob& instance) {
+  const KeyNames names = KeyNamesOf(instance);
+  return CanonicalKey(names.name_space, names.service, names.instance_id);
 }
 
 ServiceInstance ParseInstance(const Blob& instance) {

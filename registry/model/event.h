@@ -33,6 +33,7 @@
 #include "absl/functional/function_ref.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "registry/model/blob.h"
+#include "registry/model/canonical.h"
 #include "registry/model/set_flags.h"
 
 namespace failback {
@@ -124,7 +125,9 @@ class Event {
   std::vector<std::string> removals_;
 };
 
-// The canonical key of an instance. It reads the first field only.
+// The names in the key of an instance, where they are in it; and its canonical key. Both read the
+// first field only.
+KeyNames KeyNamesOf(const Blob& instance);
 std::string KeyOf(const Blob& instance);
 
 // An instance as a message.

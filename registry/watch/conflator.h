@@ -20,7 +20,7 @@
 //
 // Thread safety: none of its own.
 //
-// Invariants (`Add` takes a stream in the order of registry/watch/event_order.h):
+// Invariants (`Add` takes a stream in the order of registry/model/event_order.h):
 //  1. What Take returns is a stream in that order too, and ends in the same state.
 //  2. No two messages in a row leave the same state, but for the first after resuming, and as
 //  above.
@@ -40,8 +40,8 @@
 #include "absl/status/status.h"
 #include "registry/model/blob.h"
 #include "registry/model/event.h"
+#include "registry/model/event_order.h"
 #include "registry/model/set_flags.h"
-#include "registry/watch/event_order.h"
 
 namespace failback {
 

@@ -36,7 +36,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "registry/registry.h"
-#include "registry/watch/event_reader.h"
 #include "registry/watch/serial_notifier.h"
 #include "retry/mutex.h"
 #include "tests/registry/message_listener.h"
@@ -200,8 +199,9 @@ class FakeSubscription {
     bool posted = true;
     {
       MutexLock lock(&mu_);
-      if (EventPtr event = reader_.Read(message); event != nullptr) {
-        posted = notifier_.Post(std::move(event));
+      whole_.MergeFrom(message);
+      if (!message.snapshot().more()) {
+        posted = notifier_.Post(EventOf(std::exchange(whole_, SubscribeResponse())));
       }
     }
     notifier_.Deliver();
@@ -224,7 +224,7 @@ class FakeSubscription {
   SerialNotifier notifier_;
   mutable Mutex mu_;
   mutable CondVar changed_;
-  EventReader reader_ ABSL_GUARDED_BY(mu_);
+  SubscribeResponse whole_ ABSL_GUARDED_BY(mu_);  // the parts of a snapshot so far
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
 };
 

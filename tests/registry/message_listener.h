@@ -7,10 +7,15 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "registry/model/canonical.h"
 #include "registry/model/event.h"
+#include "registry/model/event_order.h"
+#include "registry/model/event_part.h"
 #include "registry/registry.h"
-#include "registry/watch/event_reader.h"
 
 namespace failback {
 
@@ -32,8 +37,32 @@ inline MessagePtr AsOne(const EventPtr& event) {
   return whole;
 }
 
-// The event that a whole message stands for.
-inline EventPtr EventOf(const SubscribeResponse& message) { return EventReader().Read(message); }
+// The event that a whole message stands for, whether it could follow on another or not.
+inline EventPtr EventOf(const SubscribeResponse& message) {
+  const SetFlags flags = SetFlags::Of(message);
+  std::vector<Blob> instances;
+  std::vector<std::string> removals;
+  for (const auto& instance : message.snapshot().instances()) {
+    instances.emplace_back(CanonicalInstance(instance));
+  }
+  for (const auto& instance : message.delta().upserts()) {
+    instances.emplace_back(CanonicalInstance(instance));
+  }
+  for (const auto& key : message.delta().removals()) removals.push_back(CanonicalKey(key));
+  if (message.has_snapshot()) {
+    return Event::Snapshot(message.epoch(), message.revision(), flags, std::move(instances));
+  }
+  if (!message.has_delta()) return Event::Flags(message.epoch(), message.revision(), flags);
+  return Event::Delta(message.epoch(), message.delta().base_revision(), message.revision(), flags,
+                      std::move(instances), std::move(removals));
+}
+
+// Whether the message follows in its stream.
+inline absl::Status CheckOrder(EventOrder* order, const SubscribeResponse& message) {
+  const std::string bytes = message.SerializeAsString();
+  const absl::StatusOr<EventPart> part = EventPart::Read(bytes);
+  return part.ok() ? order->Check(*part) : part.status();
+}
 
 // Receives the parts of each event.
 class MessageListener : public NotifyListener {

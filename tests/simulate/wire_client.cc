@@ -3,8 +3,7 @@
 #include <vector>
 
 #include "registry/model/errors.h"
-#include "registry/watch/event_order.h"
-#include "registry/watch/event_reader.h"
+#include "registry/model/event_reader.h"
 #include "tests/simulate/wire.h"
 
 namespace failback::simulate {
@@ -29,7 +28,6 @@ struct WireRegistry::Shared : std::enable_shared_from_this<Shared> {
   };
   struct Stream {
     std::shared_ptr<NotifyListener> listener;
-    EventOrder order;
     EventReader reader;
     std::weak_ptr<WireServer> server;
     uint64_t name;  // at the server
@@ -118,7 +116,7 @@ uint64_t WireRegistry::Shared::Open(const SubscribeRequest& request,
   const uint64_t id = ++last_id;
   auto stream = std::make_shared<Stream>();
   stream->listener = std::move(listener);
-  stream->order = EventOrder(request.epoch(), request.revision());
+  stream->reader = EventReader(request.epoch(), request.revision());
   stream->server = server();
   stream->name = network->NewName();
   streams[id] = stream;
@@ -150,13 +148,12 @@ void WireRegistry::Shared::OnMessage(uint64_t id, const std::string& bytes) {
   const auto it = streams.find(id);
   if (it == streams.end()) return;
   const std::shared_ptr<Stream> stream = it->second;
-  SubscribeResponse message;
-  message.ParseFromString(bytes);
-  if (absl::Status status = stream->order.Check(message); !status.ok()) {
+  const absl::StatusOr<EventPtr> event = stream->reader.Read(bytes);
+  if (!event.ok()) {
     SendCancel(*stream);
-    return End(id, status);
+    return End(id, event.status());
   }
-  if (EventPtr event = stream->reader.Read(message)) stream->listener->OnEvent(event);
+  if (*event != nullptr) stream->listener->OnEvent(*event);
 }
 
 void WireRegistry::Shared::End(uint64_t id, const absl::Status& status) {

@@ -17,11 +17,12 @@
 #include "gtest/gtest.h"
 #include "registry/failback/failback_group.h"
 #include "registry/model/canonical.h"
+#include "registry/model/event_order.h"
 #include "registry/server/registry_server.h"
 #include "registry/store/store_registry.h"
-#include "registry/watch/event_order.h"
 #include "retry/hashed_wheel_timer.h"
 #include "tests/registry/fake_registry.h"
+#include "tests/registry/message_listener.h"
 #include "tests/registry/registry_calls.h"
 #include "tests/util/forwarding_registry.h"
 #include "tests/util/process.h"
@@ -132,7 +133,7 @@ class LargeSetsTest : public testing::Test {
           Subscribe();  // it has not read in time
           continue;
         }
-        const absl::Status order = order_.Check(message);
+        const absl::Status order = CheckOrder(&order_, message);
         ASSERT_TRUE(order.ok()) << order;
         largest_ = std::max(largest_, message.ByteSizeLong());
         if (message.has_snapshot() && !std::exchange(in_parts_, message.snapshot().more())) {

@@ -309,6 +309,7 @@ TEST(Batch, WhatWasPutIsAsItWasInTheBatchBefore) {
   RegisterRequest request = SomeRequest();
   request.clear_wait_for();
   request.clear_check();
+  request.mutable_registrations(1)->mutable_instance()->set_port(82);  // not refused
   const Batch wanted = Batch::Of(request);
   Batch put(Batch::Kind::kRegister, request.session_id());
   for (const Intent& intent : wanted.intents()) {

@@ -10,8 +10,9 @@
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "registry/model/errors.h"
+#include "registry/model/event_order.h"
 #include "registry/server/registry_server.h"
-#include "registry/watch/event_order.h"
+#include "tests/registry/message_listener.h"
 #include "tests/registry/server/server_fixture.h"
 #include "tests/registry/server/wire_fixture.h"
 
@@ -146,7 +147,7 @@ TEST_F(ServerTest, ASlowSubscriberIsConflatedAndSlowsNobody) {
   SubscribeResponse message;
   while (order.revision() != kChanges + 1 && slow->Read(&message)) {
     ++messages;
-    ASSERT_TRUE(order.Check(message).ok());
+    ASSERT_TRUE(CheckOrder(&order, message).ok());
     for (const auto& instance : message.delta().upserts()) {
       ports[instance.key().instance_id()] = instance.port();
     }

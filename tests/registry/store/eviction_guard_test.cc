@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/base/log.h"
-#include "registry/watch/event_order.h"
+#include "registry/model/event_order.h"
 #include "tests/registry/message_listener.h"
 #include "tests/registry/store/harness.h"
 

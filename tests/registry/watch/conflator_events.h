@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "registry/model/canonical.h"
 #include "registry/model/event.h"
+#include "registry/model/event_order.h"
 #include "registry/watch/conflator.h"
 #include "registry/watch/run_pool.h"
 #include "tests/registry/message_listener.h"
@@ -81,7 +82,7 @@ struct Subscriber {
   }
 
   void Apply(const SubscribeResponse& message) {
-    const absl::Status status = order.Check(message);
+    const absl::Status status = CheckOrder(&order, message);
     ASSERT_TRUE(status.ok()) << status << "\n" << message.DebugString();
     for (const auto& instance : message.snapshot().instances()) {
       parts[instance.key().instance_id()] = instance.port();

@@ -56,13 +56,13 @@ TEST_F(ConflatorTest, ASubscriberThatIsAheadOfItsSourceGetsASnapshot) {
     EXPECT_TRUE(status.ok()) << status;
   };
   add(Stale(1, 12, true));
-  EXPECT_TRUE(order.Check(*Next(ahead)).ok());
+  EXPECT_TRUE(CheckOrder(&order, *Next(ahead)).ok());
   add(Snapshot(1, 7, {{"a", 1}}));
   add(Delta(1, 7, 8, {{"b", 1}}));
   const std::vector<MessagePtr> events = Drain(ahead);
   ASSERT_EQ(events.size(), 2u);
   EXPECT_TRUE(events[0]->has_snapshot());
-  for (const MessagePtr& event : events) EXPECT_TRUE(order.Check(*event).ok());
+  for (const MessagePtr& event : events) EXPECT_TRUE(CheckOrder(&order, *event).ok());
   EXPECT_FALSE(ahead.Add(Snapshot(1, 7, {})).ok()) << "it has a set now";
 }
 

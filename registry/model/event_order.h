@@ -14,14 +14,14 @@
 //
 // Thread safety: none of its own; guard it with what guards the stream.
 
-#ifndef FAILBACK_REGISTRY_WATCH_EVENT_ORDER_H_
-#define FAILBACK_REGISTRY_WATCH_EVENT_ORDER_H_
+#ifndef FAILBACK_REGISTRY_MODEL_EVENT_ORDER_H_
+#define FAILBACK_REGISTRY_MODEL_EVENT_ORDER_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "failback/registry/v1/registry.pb.h"
 #include "registry/model/event.h"
+#include "registry/model/event_part.h"
 
 namespace failback {
 
@@ -36,9 +36,9 @@ class EventOrder {
         epoch_(epoch),
         revision_(revision) {}
 
-  // OK when `message` may follow, and then it counts as the last. Otherwise ABORTED, which says
+  // OK when the part, or the event, may follow, and then it counts as the last. Otherwise ABORTED, which says
   // what is wrong: something was lost between the two, and nothing more of this stream may be used.
-  absl::Status Check(const registry::v1::SubscribeResponse& message);
+  absl::Status Check(const EventPart& part);
   absl::Status Check(const Event& event);
 
   // Where the stream is: after the last message that was OK. False before the first snapshot.
@@ -49,7 +49,7 @@ class EventOrder {
   bool in_snapshot() const { return in_snapshot_; }
 
  private:
-  // What counts of a message or an event.
+  // What counts of a part or an event.
   struct Step {
     Event::Kind kind;
     uint64_t epoch;
@@ -69,4 +69,4 @@ class EventOrder {
 
 }  // namespace failback
 
-#endif  // FAILBACK_REGISTRY_WATCH_EVENT_ORDER_H_
+#endif  // FAILBACK_REGISTRY_MODEL_EVENT_ORDER_H_

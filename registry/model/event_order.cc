@@ -1,4 +1,4 @@
-#include "registry/watch/event_order.h"
+#include "registry/model/event_order.h"
 
 #include <string>
 
@@ -19,12 +19,8 @@ std::string Position(uint64_t epoch, uint64_t revision) {
 
 }  // namespace
 
-absl::Status EventOrder::Check(const registry::v1::SubscribeResponse& message) {
-  const Event::Kind kind = message.has_snapshot() ? Event::Kind::kSnapshot
-                           : message.has_delta()  ? Event::Kind::kDelta
-                                                  : Event::Kind::kFlags;
-  return Check(Step{kind, message.epoch(), message.revision(), message.delta().base_revision(),
-                    message.snapshot().more()});
+absl::Status EventOrder::Check(const EventPart& part) {
+  return Check(Step{part.kind(), part.epoch(), part.revision(), part.base_revision(), part.more()});
 }
 
 absl::Status EventOrder::Check(const Event& event) {

@@ -1,7 +1,8 @@
-#include "registry/watch/event_order.h"
+#include "registry/model/event_order.h"
 
 #include "gtest/gtest.h"
 #include "registry/model/errors.h"
+#include "tests/registry/message_listener.h"
 
 namespace failback {
 namespace {
@@ -32,7 +33,7 @@ SubscribeResponse Stale() {
 
 void ExpectGap(EventOrder& order, const SubscribeResponse& message) {
   const uint64_t revision = order.revision();
-  EXPECT_EQ(ReasonOf(order.Check(message)), registry::v1::ERROR_REASON_POSITION_LOST)
+  EXPECT_EQ(ReasonOf(CheckOrder(&order, message)), registry::v1::ERROR_REASON_POSITION_LOST)
       << message.DebugString();
   EXPECT_EQ(order.revision(), revision) << "a message out of order does not count";
 }
@@ -40,12 +41,12 @@ void ExpectGap(EventOrder& order, const SubscribeResponse& message) {
 TEST(EventOrderTest, SnapshotThenDeltasEachFromTheOneBefore) {
   EventOrder order;
   EXPECT_FALSE(order.known());
-  EXPECT_TRUE(order.Check(Snapshot(5, 7)).ok());
-  EXPECT_TRUE(order.Check(Delta(5, 7, 9)).ok());
-  EXPECT_TRUE(order.Check(Stale()).ok());
-  EXPECT_TRUE(order.Check(Delta(5, 9, 12)).ok());
-  EXPECT_TRUE(order.Check(Snapshot(5, 12)).ok());
-  EXPECT_TRUE(order.Check(Snapshot(6, 1)).ok()) << "a new epoch starts anew";
+  EXPECT_TRUE(CheckOrder(&order, Snapshot(5, 7)).ok());
+  EXPECT_TRUE(CheckOrder(&order, Delta(5, 7, 9)).ok());
+  EXPECT_TRUE(CheckOrder(&order, Stale()).ok());
+  EXPECT_TRUE(CheckOrder(&order, Delta(5, 9, 12)).ok());
+  EXPECT_TRUE(CheckOrder(&order, Snapshot(5, 12)).ok());
+  EXPECT_TRUE(CheckOrder(&order, Snapshot(6, 1)).ok()) << "a new epoch starts anew";
   EXPECT_EQ(order.epoch(), 6u);
   EXPECT_EQ(order.revision(), 1u);
 }
@@ -53,50 +54,50 @@ TEST(EventOrderTest, SnapshotThenDeltasEachFromTheOneBefore) {
 // A server that does not know the position sends what there is.
 TEST(EventOrderTest, AResumedStreamMayBeginWithAnEarlierSnapshot) {
   EventOrder order(5, 12);
-  EXPECT_TRUE(order.Check(Stale()).ok());
+  EXPECT_TRUE(CheckOrder(&order, Stale()).ok());
   ExpectGap(order, Delta(5, 4, 5));
-  EXPECT_TRUE(order.Check(Snapshot(5, 4)).ok());
+  EXPECT_TRUE(CheckOrder(&order, Snapshot(5, 4)).ok());
   EXPECT_EQ(order.revision(), 4u);
   ExpectGap(order, Snapshot(5, 3));
   EventOrder confirmed(5, 12);
-  EXPECT_TRUE(confirmed.Check(Delta(5, 12, 12)).ok());
+  EXPECT_TRUE(CheckOrder(&confirmed, Delta(5, 12, 12)).ok());
   ExpectGap(confirmed, Snapshot(5, 11));
 }
 
 TEST(EventOrderTest, ADeltaThatDoesNotFollowIsAGap) {
   EventOrder order;
   ExpectGap(order, Delta(5, 0, 1));
-  EXPECT_TRUE(order.Check(Snapshot(5, 7)).ok());
+  EXPECT_TRUE(CheckOrder(&order, Snapshot(5, 7)).ok());
   ExpectGap(order, Delta(5, 8, 9));
   ExpectGap(order, Delta(5, 6, 9));
   ExpectGap(order, Delta(6, 7, 9));
   ExpectGap(order, Delta(5, 7, 6));
-  EXPECT_TRUE(order.Check(Delta(5, 7, 8)).ok());
+  EXPECT_TRUE(CheckOrder(&order, Delta(5, 7, 8)).ok());
 }
 
 TEST(EventOrderTest, ASnapshotDoesNotGoBackWithinAnEpoch) {
   EventOrder order;
-  EXPECT_TRUE(order.Check(Snapshot(5, 7)).ok());
+  EXPECT_TRUE(CheckOrder(&order, Snapshot(5, 7)).ok());
   ExpectGap(order, Snapshot(5, 6));
 }
 
 TEST(EventOrderTest, PartsBelongTogether) {
   EventOrder order;
-  EXPECT_TRUE(order.Check(Snapshot(5, 7, true)).ok());
+  EXPECT_TRUE(CheckOrder(&order, Snapshot(5, 7, true)).ok());
   EXPECT_TRUE(order.in_snapshot());
   ExpectGap(order, Snapshot(5, 8));
   ExpectGap(order, Snapshot(6, 7));
   ExpectGap(order, Delta(5, 7, 8));
   ExpectGap(order, Stale());
-  EXPECT_TRUE(order.Check(Snapshot(5, 7)).ok());
+  EXPECT_TRUE(CheckOrder(&order, Snapshot(5, 7)).ok());
   EXPECT_FALSE(order.in_snapshot());
 }
 
 TEST(EventOrderTest, ResumesWithADeltaOrASnapshot) {
   EventOrder delta(5, 7);
-  EXPECT_TRUE(delta.Check(Delta(5, 7, 7)).ok()) << "nothing has changed";
+  EXPECT_TRUE(CheckOrder(&delta, Delta(5, 7, 7)).ok()) << "nothing has changed";
   EventOrder snapshot(5, 7);
-  EXPECT_TRUE(snapshot.Check(Snapshot(6, 1)).ok());
+  EXPECT_TRUE(CheckOrder(&snapshot, Snapshot(6, 1)).ok());
   EventOrder elsewhere(5, 7);
   ExpectGap(elsewhere, Delta(5, 6, 9));
 }
