@@ -113,6 +113,11 @@ absl::Status InvalidField(const std::string& field, const std::string& descripti
   return status;
 }
 
+absl::Status SessionUnknown() {
+  return Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
+                 "session_id: the session has ended, or never was: open a new one");
+}
+
 absl::Status SessionNotOwned() {
   return Refusal(registry::v1::ERROR_REASON_SESSION_NOT_OWNED,
                  "the session was opened by another caller: open one");

@@ -47,6 +47,9 @@ absl::Status Refusal(ErrorReason reason, const std::string& message,
 // "registrations[0].instance.port: 70000 is not in 1..65535".
 absl::Status InvalidField(const std::string& field, const std::string& description);
 
+// SESSION_UNKNOWN.
+absl::Status SessionUnknown();
+
 // PERMISSION_DENIED / SESSION_NOT_OWNED. It does not say whose session it is.
 absl::Status SessionNotOwned();
 

@@ -1,9 +1,12 @@
 #include "registry/model/page_token.h"
 
+#include <algorithm>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
+#include "registry/model/validation.h"
 
 namespace failback {
 namespace {
@@ -34,6 +37,21 @@ absl::StatusOr<std::string> ParsePageToken(std::string_view listing, const std::
   if (text.compare(0, kDigestDigits, DigestOf(listing, place)) != 0) return InvalidPageToken();
   return place;
 }
+
+absl::StatusOr<ListPlace> ListPlaceOf(const registry::v1::ListRequest& request) {
+  const int page_size =
+      request.page_size() == 0 ? kMaxPageSize : std::min(request.page_size(), kMaxPageSize);
+  ListPlace place = {"", static_cast<size_t>(page_size)};
+  registry::v1::InstanceKey key;
+  if (!request.page_token().empty() &&
+      (!absl::WebSafeBase64Unescape(request.page_token(), &place.after) ||
+       !ParseCanonicalKey(place.after, &key))) {
+    return InvalidPageToken();
+  }
+  return place;
+}
+
+std::string ListPageToken(const std::string& after) { return absl::WebSafeBase64Escape(after); }
 
 absl::Status InvalidPageToken() {
   return InvalidField("page_token", "is not a token of an earlier page");

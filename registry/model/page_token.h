@@ -17,11 +17,13 @@
 #ifndef FAILBACK_REGISTRY_MODEL_PAGE_TOKEN_H_
 #define FAILBACK_REGISTRY_MODEL_PAGE_TOKEN_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "failback/registry/v1/registry.pb.h"
 
 namespace failback {
 
@@ -30,6 +32,17 @@ std::string PageToken(std::string_view listing, std::string_view place);
 
 // The place of a token of `listing`, empty for the empty one. InvalidPageToken() for anything else.
 absl::StatusOr<std::string> ParsePageToken(std::string_view listing, const std::string& token);
+
+// Where a page of a List begins, and how much it has at most. Its tokens are canonical keys: the
+// order is that of the store, the same for every listing, and who follows a token follows a key.
+struct ListPlace {
+  std::string after;  // canonical key; empty: from the start
+  size_t page_size = 0;
+};
+// Of a valid request. InvalidPageToken() for a token that no listing has made.
+absl::StatusOr<ListPlace> ListPlaceOf(const registry::v1::ListRequest& request);
+// The token of the page behind `after`; empty for the empty one.
+std::string ListPageToken(const std::string& after);
 
 // INVALID_ARGUMENT, which names `page_token`.
 absl::Status InvalidPageToken();

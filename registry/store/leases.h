@@ -115,13 +115,13 @@ class Leases {
 
   Statistics Stats() const;
 
-  // How a session's lease stands.
-  struct Standing {
+  // A session's lease now.
+  struct Status {
     absl::Duration remaining;  // negative once it has run out
     bool held = false;
     absl::Duration longest_hold;  // how much longer it is held at most, if it is
   };
-  std::optional<Standing> Look(const std::string& session_id) const;
+  std::optional<Status> Look(const std::string& session_id) const;
 
  private:
   struct Core;

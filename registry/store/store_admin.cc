@@ -10,6 +10,7 @@
 #include "registry/model/errors.h"
 #include "registry/model/health_change.h"
 #include "registry/model/instance_query.h"
+#include "registry/store/store_operations.h"
 #include "registry/store/store_registry.h"
 
 namespace failback {
@@ -44,7 +45,7 @@ ChangeKind ToProto(ChangeLog::Kind kind) {
   return admin::v1::CHANGE_KIND_UNSPECIFIED;
 }
 
-void TellEnd(const LeaseEnd& end, admin::v1::InstanceChange* change) {
+void SetEnd(const LeaseEnd& end, admin::v1::InstanceChange* change) {
   const auto because = [&](admin::v1::EndCause cause, const char* held_until) {
     const std::string by(end.by.view());
     change->set_cause(cause);
@@ -75,6 +76,35 @@ Message Parse(const Blob& bytes) {
   Message message;
   message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
   return message;
+}
+
+// `by`: the client's name. `before`: the instance as it was, if that is remembered.
+admin::v1::InstanceChange ChangeOf(const ChangeLog::Entry& entry, const std::string& by,
+                                   const Blob& before) {
+  admin::v1::InstanceChange change;
+  *change.mutable_time() = failback::ToProto(absl::FromUnixMillis(entry.unix_ms));
+  change.set_kind(ToProto(entry.kind));
+  change.set_by(by);
+  if (entry.mark) {
+    const auto mark = Parse<registry::v1::OfflineMark>(entry.mark);
+    change.set_by(mark.by());
+    change.set_detail(mark.reason());
+  }
+  if (entry.kind == ChangeLog::Kind::kExpired) {
+    SetEnd(entry.lease_end, &change);
+    if (entry.revoked) {
+      change.set_revoked(std::string(entry.revoked.view()));
+      absl::StrAppend(
+          change.mutable_detail(), "; ", change.revoked(),
+          " is no longer let in: its token, or what the policy allowed it, was removed");
+    }
+  }
+  if (entry.kind == ChangeLog::Kind::kUpdated && before && entry.instance) {
+    TellHealth(Parse<ServiceInstance>(before), Parse<ServiceInstance>(entry.instance), &change);
+  }
+  change.set_revision(entry.revision);
+  change.set_generation(entry.generation);
+  return change;
 }
 
 }  // namespace
@@ -139,12 +169,7 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
       const Incarnation* const owner = record->version.owner;
       if (owner != nullptr && owner->session != nullptr) {
         session_id = owner->session->id;
-        admin::v1::SessionSummary& session = *description.mutable_session();
-        session.set_incarnation(owner->name);
-        session.set_client_name(owner->client_name);
-        session.set_rank(owner->rank);
-        *session.mutable_ttl() = failback::ToProto(absl::Milliseconds(owner->session->ttl_ms));
-        session.set_instances(static_cast<int32_t>(owner->owned));
+        *description.mutable_session() = Summarize(*owner->session);
       }
     }
     // Of incarnations that have another name now, the one at the time of the entry.
@@ -169,31 +194,9 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
   }
   for (size_t i = 0; i < changes.size(); ++i) {
     const auto& [entry, name] = changes[i];
-    admin::v1::InstanceChange& change = *description.add_history();
-    *change.mutable_time() = failback::ToProto(absl::FromUnixMillis(entry.unix_ms));
-    change.set_kind(ToProto(entry.kind));
-    change.set_by(name);
-    if (entry.mark) {
-      const auto mark = Parse<registry::v1::OfflineMark>(entry.mark);
-      change.set_by(mark.by());
-      change.set_detail(mark.reason());
-    }
-    if (entry.kind == ChangeLog::Kind::kExpired) {
-      TellEnd(entry.lease_end, &change);
-      if (entry.revoked) {
-        change.set_revoked(std::string(entry.revoked.view()));
-        absl::StrAppend(
-            change.mutable_detail(), "; ", change.revoked(),
-            " is no longer let in: its token, or what the policy allowed it, was removed");
-      }
-    }
-    if (entry.kind == ChangeLog::Kind::kUpdated && i + 1 < changes.size() && entry.instance &&
-        changes[i + 1].first.instance) {
-      TellHealth(Parse<ServiceInstance>(changes[i + 1].first.instance),
-                 Parse<ServiceInstance>(entry.instance), &change);
-    }
-    change.set_revision(entry.revision);
-    change.set_generation(entry.generation);
+    const bool has_before = i + 1 < changes.size();
+    *description.add_history() =
+        ChangeOf(entry, name, has_before ? changes[i + 1].first.instance : Blob());
   }
   if (!description.has_instance() && changes[0].first.fence_rank != 0) {
     const ChangeLog::Entry& last = changes[0].first;

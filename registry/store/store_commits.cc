@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
@@ -9,7 +8,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "registry/base/log.h"
 #include "registry/base/proto_time.h"
 #include "registry/model/errors.h"
@@ -20,11 +18,6 @@
 namespace failback {
 namespace {
 
-// A commit takes no more intents of large calls than this, some 15 ms of work, but for a single
-// call's: who comes during another caller's bulk waits for one commit, not for all of it.
-constexpr int64_t kMostIntentsPerCommit = 2000;
-// Calls of no more intents than this go before the others.
-constexpr size_t kSmallCall = 20;
 constexpr absl::Duration kOverloadDelay = absl::Milliseconds(200);
 constexpr int64_t kPurgeIncarnationsEveryMs = int64_t{3600} * 1000;
 // A commit forgets no more than this, a few milliseconds of work; the next follows after a pause.
@@ -37,23 +30,6 @@ constexpr size_t kMostClientsNamed = 5;
 // This thread runs callbacks of a commit: what they submit is not committed on top of them.
 thread_local bool answering = false;
 
-// For the log.
-const char* NameOf(LeaseEnd::Cause cause) {
-  switch (cause) {
-    case LeaseEnd::Cause::kTtl:
-      return "ttl";
-    case LeaseEnd::Cause::kLongestHold:
-      return "longest hold";
-    case LeaseEnd::Cause::kHoldOver:
-      return "hold over";
-    case LeaseEnd::Cause::kReleased:
-      return "released";
-    case LeaseEnd::Cause::kGuardOff:
-      return "guard off";
-  }
-  return "";
-}
-
 absl::Status Overloaded(int64_t queued, int64_t most) {
   return WithRetryDelay(
       Refusal(registry::v1::ERROR_REASON_OVERLOADED,
@@ -64,26 +40,6 @@ absl::Status Overloaded(int64_t queued, int64_t most) {
 }
 
 }  // namespace
-
-std::unique_ptr<StoreRegistry::Group> StoreRegistry::Group::SplitOff() {
-  if (intents <= kMostIntentsPerCommit) return nullptr;
-  const auto large = std::stable_partition(writes.begin(), writes.end(), [](const WriteOp& write) {
-    return write.intents.size() <= kSmallCall;
-  });
-  auto end = large == writes.end() ? large : large + 1;
-  int64_t taken = 0;
-  for (auto it = writes.begin(); it != end; ++it) taken += it->Size();
-  for (; end != writes.end() && taken + end->Size() <= kMostIntentsPerCommit; ++end) {
-    taken += end->Size();
-  }
-  if (end == writes.end()) return nullptr;
-  auto rest = std::make_unique<Group>();
-  rest->writes.assign(std::make_move_iterator(end), std::make_move_iterator(writes.end()));
-  rest->intents = intents - taken;
-  writes.erase(end, writes.end());
-  intents = taken;
-  return rest;
-}
 
 // Sparing a small call that is alone the way to the thread that commits and back. Timers' threads
 // submit no writes, and large calls may take long.
@@ -103,14 +59,14 @@ void StoreRegistry::Submit(Operation operation) {
   if (inline_) {
     Group group;
     group.Add(std::move(operation));
-    Aftermath aftermath;
+    Effects effects;
     {
       MutexLock writer(&writer_mu_);
-      CommitGroup(std::move(group), &aftermath);
+      CommitGroup(std::move(group), &effects);
       if (storage_->wants_upkeep()) storage_->Upkeep();
     }
-    aftermath.Run();
-    Compare(*aftermath.due());
+    effects.Run();
+    Compare(*effects.due());
     return;
   }
   absl::Status refused;
@@ -141,11 +97,11 @@ void StoreRegistry::Submit(Operation operation) {
 }
 
 template void StoreRegistry::Submit(WriteOp);
-template void StoreRegistry::Submit(Opening);
-template void StoreRegistry::Submit(Ending);
-template void StoreRegistry::Submit(Marking);
-template void StoreRegistry::Submit(Purging);
-template void StoreRegistry::Submit(Probing);
+template void StoreRegistry::Submit(OpenOp);
+template void StoreRegistry::Submit(EndOp);
+template void StoreRegistry::Submit(SetOfflineOp);
+template void StoreRegistry::Submit(PurgeOp);
+template void StoreRegistry::Submit(ProbeOp);
 
 bool StoreRegistry::WantsTurn() {
   if (scheduled_ || committing_ || stopping_ || (queue_ == nullptr && !upkeep_)) return false;
@@ -175,19 +131,19 @@ void StoreRegistry::CommitTurn() {
 }
 
 void StoreRegistry::CommitInTurn(Group group) {
-  Aftermath aftermath;
+  Effects effects;
   {
     // Before callers are answered: their next call may be alone again.
     bool upkeep = false;
     const absl::Cleanup turn_is_over = [this, &upkeep] { EndTurn(upkeep); };
     MutexLock writer(&writer_mu_);
-    CommitGroup(std::move(group), &aftermath);
+    CommitGroup(std::move(group), &effects);
     upkeep = storage_->wants_upkeep();
   }
   const absl::Cleanup answered = [] { answering = false; };  // also when a callback throws
   answering = true;
-  aftermath.Run();
-  Compare(*aftermath.due());
+  effects.Run();
+  Compare(*effects.due());
 }
 
 void StoreRegistry::EndTurn(bool upkeep) {
@@ -236,48 +192,7 @@ void StoreRegistry::Upkeep() {
   EndTurn(/*upkeep=*/false);
 }
 
-// What has become of the operations of a group, each in the order of its kind.
-struct StoreRegistry::Decided {
-  std::vector<std::string> expiring;  // sessions
-  // Those of one cause: a line of the log.
-  struct Expiry {
-    LeaseEnd end;
-    int64_t sessions = 0;
-    int64_t instances = 0;
-    std::vector<std::string> clients;  // of some of them
-
-    void LogEnd() const;
-  };
-  std::vector<Expiry> expiries;
-  Expiry* ExpiryOf(const LeaseEnd& end);
-  std::vector<State::Transaction::Opened> opened;
-  std::vector<absl::Status> writes;  // of calls as a whole
-  std::vector<State::Transaction::Marked> marked;
-};
-
-StoreRegistry::Decided::Expiry* StoreRegistry::Decided::ExpiryOf(const LeaseEnd& end) {
-  // Few: operators' decisions beside the clock's.
-  const auto known = std::find_if(expiries.begin(), expiries.end(),
-                                  [&](const Expiry& expiry) { return expiry.end == end; });
-  if (known != expiries.end()) return &*known;
-  expiries.emplace_back().end = end;
-  return &expiries.back();
-}
-
-void StoreRegistry::Decided::Expiry::LogEnd() const {
-  std::string named = absl::StrJoin(clients, ", ");
-  if (const int64_t more = sessions - static_cast<int64_t>(clients.size()); more > 0) {
-    absl::StrAppend(&named, " and ", more, " more");
-  }
-  LogFields fields = {{"sessions", absl::StrCat(sessions)},
-                      {"instances", absl::StrCat(instances)},
-                      {"clients", named},
-                      {"cause", NameOf(end.cause)}};
-  if (end.by.size() > 0) fields.emplace_back("by", std::string(end.by.view()));
-  Log(LogLevel::kInfo, "sessions expired", fields);
-}
-
-void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
+void StoreRegistry::CommitGroup(Group group, Effects* effects) {
   const Moment now = Now();
   State::Transaction transaction(state_.get(), now);
   Decided decided = Decide(&group, &transaction, now);
@@ -287,30 +202,30 @@ void StoreRegistry::CommitGroup(Group group, Aftermath* aftermath) {
     probe = !write_status_.ok();
   }
   if (!transaction.empty() || probe) {
-    if (auto status = Persist(transaction, now, aftermath); !status.ok()) {
+    if (auto status = Persist(transaction, now, effects); !status.ok()) {
       for (const std::string& id : decided.expiring) leases_->Retry(id, options_.write_retry);
-      aftermath->Call(
+      effects->Call(
           [group = std::move(group), status]() mutable { std::move(group).Fail(status); });
       return;
     }
-    Publish(&transaction, group.intents, aftermath);
+    Publish(&transaction, group.intents, effects);
   }
   ++groups_;
   intents_ += group.intents;
   if (!decided.expiring.empty()) {
     expired_sessions_ += static_cast<int64_t>(decided.expiring.size());
-    aftermath->Call([expiries = std::move(decided.expiries)] {
+    effects->Call([expiries = std::move(decided.expiries)] {
       for (const Decided::Expiry& expiry : expiries) expiry.LogEnd();
     });
   }
   SchedulePurge();
-  Answer(std::move(group), std::move(decided), aftermath);
+  Answer(std::move(group), std::move(decided), effects);
 }
 
 StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* transaction,
                                              Moment now) {
   Decided decided;
-  for (Ending& ending : group->endings) {
+  for (EndOp& ending : group->endings) {
     transaction->InOrderOfOpening(&ending.session_ids);
     for (std::string& id : ending.session_ids) {
       if (ending.end == State::Transaction::End::kClosed) {
@@ -328,7 +243,7 @@ StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* t
     }
   }
   decided.opened.reserve(group->openings.size());
-  for (Opening& opening : group->openings) {
+  for (OpenOp& opening : group->openings) {
     decided.opened.push_back(transaction->OpenSession(opening.opening));
   }
   if (group->purge) {
@@ -347,7 +262,7 @@ StoreRegistry::Decided StoreRegistry::Decide(Group* group, State::Transaction* t
   decided.writes.reserve(group->writes.size());
   for (WriteOp& write : group->writes) decided.writes.push_back(DecideWrite(&write, transaction));
   decided.marked.reserve(group->markings.size());
-  for (const Marking& marking : group->markings) {
+  for (const SetOfflineOp& marking : group->markings) {
     decided.marked.push_back(
         transaction->SetOffline(marking.key, marking.mark.has_value() ? &*marking.mark : nullptr));
   }
@@ -375,20 +290,19 @@ absl::Status StoreRegistry::DecideWrite(WriteOp* write, State::Transaction* tran
   return absl::OkStatus();
 }
 
-void StoreRegistry::Publish(State::Transaction* transaction, int64_t intents,
-                            Aftermath* aftermath) {
-  CommitResult result = Commit(transaction, intents, aftermath);
+void StoreRegistry::Publish(State::Transaction* transaction, int64_t intents, Effects* effects) {
+  CommitResult result = Commit(transaction, intents, effects);
   hub_->Publish(
       std::move(result), [this](const std::string& topic) { return Present(topic); },
-      aftermath->deliveries(), aftermath->due());
+      effects->deliveries(), effects->due());
 }
 
 CommitResult StoreRegistry::Commit(State::Transaction* transaction, int64_t intents,
-                                   Aftermath* aftermath) {
+                                   Effects* effects) {
   MutexLock lock(&mu_);
   write_status_ = absl::OkStatus();
   if (write_outage_.Worked(options_.timer->clock()->NowNanos())) {
-    aftermath->Call([] { Log(LogLevel::kInfo, "the store can be written again"); });
+    effects->Call([] { Log(LogLevel::kInfo, "the store can be written again"); });
   }
   if (intents > 0) group_intents_.Observe(intents);
   CommitResult result = transaction->Commit();
@@ -400,11 +314,11 @@ CommitResult StoreRegistry::Commit(State::Transaction* transaction, int64_t inte
   return result;
 }
 
-void StoreRegistry::Answer(Group group, Decided decided, Aftermath* aftermath) {
+void StoreRegistry::Answer(Group group, Decided decided, Effects* effects) {
   const uint64_t revision = this->revision();
-  for (Ending& ending : group.endings) {
+  for (EndOp& ending : group.endings) {
     if (!ending.done) continue;
-    aftermath->Call([done = std::move(ending.done), revision]() mutable {
+    effects->Call([done = std::move(ending.done), revision]() mutable {
       CloseSessionResponse response;
       response.set_revision(revision);
       std::move(done)(std::move(response));
@@ -414,19 +328,19 @@ void StoreRegistry::Answer(Group group, Decided decided, Aftermath* aftermath) {
     State::Transaction::Opened& opened = decided.opened[i];
     const absl::Duration ttl = absl::Milliseconds(group.openings[i].opening.ttl_ms);
     if (opened.status.ok()) leases_->Grant(opened.session_id, ttl, group.openings[i].process);
-    aftermath->Call([this, done = std::move(group.openings[i].done), opened = std::move(opened),
-                     ttl]() mutable {
+    effects->Call([this, done = std::move(group.openings[i].done), opened = std::move(opened),
+                   ttl]() mutable {
       if (!opened.status.ok()) return std::move(done)(opened.status);
       std::move(done)(OpenedResponse(opened, ttl));
     });
   }
   for (size_t b = 0; b < group.writes.size(); ++b) {
-    aftermath->Call([write = std::move(group.writes[b]), status = std::move(decided.writes[b]),
-                     revision]() mutable { std::move(write).Answer(std::move(status), revision); });
+    effects->Call([write = std::move(group.writes[b]), status = std::move(decided.writes[b]),
+                   revision]() mutable { std::move(write).Answer(std::move(status), revision); });
   }
   for (size_t i = 0; i < decided.marked.size(); ++i) {
-    aftermath->Call([epoch = epoch_, done = std::move(group.markings[i].done),
-                     marked = std::move(decided.marked[i]), revision]() mutable {
+    effects->Call([epoch = epoch_, done = std::move(group.markings[i].done),
+                   marked = std::move(decided.marked[i]), revision]() mutable {
       if (!marked.status.ok()) return std::move(done)(marked.status);
       SetOfflineResponse response;
       if (marked.mark) {
@@ -458,7 +372,7 @@ OpenSessionResponse StoreRegistry::OpenedResponse(const State::Transaction::Open
 }
 
 absl::Status StoreRegistry::Persist(const State::Transaction& transaction, Moment now,
-                                    Aftermath* aftermath) {
+                                    Effects* effects) {
   if (storage_->forgets()) return absl::OkStatus();
   const auto read_only = [&](const absl::Status& cause) {
     return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY,
@@ -480,10 +394,11 @@ absl::Status StoreRegistry::Persist(const State::Transaction& transaction, Momen
   }
   if (status.ok()) return absl::OkStatus();
   write_again_ms_ = Now().monotonic_ms + absl::ToInt64Milliseconds(options_.write_retry);
-  ScheduleProbe();
+  // While callers write no probe is needed.
+  probe_.PutOff(std::max(options_.write_probe, options_.write_retry));
   MutexLock lock(&mu_);
   if (write_outage_.Failed(options_.timer->clock()->NowNanos())) {
-    aftermath->Call([status] {
+    effects->Call([status] {
       Log(LogLevel::kError, "the store cannot be written: reads go on",
           {{"error", std::string(status.message())}});
     });
@@ -493,70 +408,23 @@ absl::Status StoreRegistry::Persist(const State::Transaction& transaction, Momen
 }
 
 void StoreRegistry::OnLeasesDue(std::vector<std::string> session_ids) {
-  Ending operation;
+  EndOp operation;
   operation.session_ids = std::move(session_ids);
   operation.end = State::Transaction::End::kExpired;
   Submit(std::move(operation));
 }
 
-// Wakes when the next fence without instance is due, and not more often than once a second; but
-// soon after a purge that has left something.
+// When the next fence without instance is due, and not more often than once a second; but soon after
+// a purge that has left something.
 void StoreRegistry::SchedulePurge() {
-  MutexLock lock(&timeouts_mu_);
-  if (timeouts_stopped_) return;
   const int64_t now = Now().monotonic_ms;
   int64_t due = state_->NextPurgeMs();
   if (state_->incarnations() > state_->sessions()) {
     due = std::min(due, now + kPurgeIncarnationsEveryMs);
   }
   if (due == std::numeric_limits<int64_t>::max()) return;
-  const int64_t delay =
-      purge_on_ ? kPurgePauseMs : std::max<int64_t>(due - now + 1, kPurgePeriodMs);
-  if (purge_armed_) {
-    // What has come since may be due earlier.
-    if (now + delay < purge_due_ms_ && purge_.Reschedule(absl::Milliseconds(delay))) {
-      purge_due_ms_ = now + delay;
-    }
-    return;
-  }
-  auto timeout = options_.timer->NewTimeout([this] { OnPurgeDue(); }, absl::Milliseconds(delay));
-  if (!timeout.ok()) return;
-  purge_ = *std::move(timeout);
-  purge_armed_ = true;
-  purge_due_ms_ = now + delay;
-}
-
-void StoreRegistry::OnPurgeDue() {
-  {
-    MutexLock lock(&timeouts_mu_);
-    if (timeouts_stopped_) return;
-    purge_armed_ = false;
-  }
-  Submit(Purging());
-}
-
-// A write has failed. While others are tried no probe is needed.
-void StoreRegistry::ScheduleProbe() {
-  MutexLock lock(&timeouts_mu_);
-  if (timeouts_stopped_) return;
-  const absl::Duration delay = std::max(options_.write_probe, options_.write_retry);
-  if (probe_armed_) {
-    probe_.Reschedule(delay);
-    return;
-  }
-  auto timeout = options_.timer->NewTimeout([this] { OnProbeDue(); }, delay);
-  if (!timeout.ok()) return;
-  probe_ = *std::move(timeout);
-  probe_armed_ = true;
-}
-
-void StoreRegistry::OnProbeDue() {
-  {
-    MutexLock lock(&timeouts_mu_);
-    if (timeouts_stopped_) return;
-    probe_armed_ = false;
-  }
-  Submit(Probing());
+  purge_.Arm(absl::Milliseconds(purge_on_ ? kPurgePauseMs
+                                          : std::max<int64_t>(due - now + 1, kPurgePeriodMs)));
 }
 
 }  // namespace failback

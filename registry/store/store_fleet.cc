@@ -8,6 +8,7 @@
 #include "registry/base/proto_time.h"
 #include "registry/model/fleet_query.h"
 #include "registry/model/instance_query.h"
+#include "registry/store/store_operations.h"
 #include "registry/store/store_registry.h"
 
 namespace failback {
@@ -24,6 +25,8 @@ constexpr size_t kChunk = 256;
 constexpr size_t kAtOnce = 1000;
 constexpr absl::Duration kHeldLookPeriod = absl::Seconds(1);
 
+}  // namespace
+
 SessionSummary Summarize(const Session& session) {
   SessionSummary summary;
   summary.set_incarnation(session.incarnation->name);
@@ -33,8 +36,6 @@ SessionSummary Summarize(const Session& session) {
   summary.set_instances(static_cast<int32_t>(session.incarnation->owned));
   return summary;
 }
-
-}  // namespace
 
 void StoreRegistry::AddLease(const std::string& session_id, SessionSummary* session) const {
   const auto lease = leases_->Look(session_id);
@@ -48,7 +49,7 @@ void StoreRegistry::AddLease(const std::string& session_id, SessionSummary* sess
   }
 }
 
-void StoreRegistry::TellContested(const std::string& session_id) const {
+void StoreRegistry::LogContested(const std::string& session_id) const {
   const SessionSummary session = SummariesOf({session_id}).front();
   Log(LogLevel::kWarning,
       "two processes use one session: a copied state directory, or one incarnation configured "
@@ -128,28 +129,13 @@ std::string StoreRegistry::hold_serial() const {
   return absl::StrCat(stats.holds, "-", stats.held);
 }
 
-void StoreRegistry::ScheduleHeldLook(absl::Duration delay) {
-  MutexLock lock(&timeouts_mu_);
-  if (timeouts_stopped_ || held_look_armed_) return;
-  auto timeout = options_.timer->NewTimeout([this] { OnHeldLook(); }, delay);
-  if (!timeout.ok()) return;
-  held_look_ = *std::move(timeout);
-  held_look_armed_ = true;
-}
-
-void StoreRegistry::OnHeldLook() {
+void StoreRegistry::LookAtHeld() {
   SubscriptionHub::Topics services = HeldServices();
   const bool any = !services.empty();
   SubscriptionHub::Deliveries deliveries;
   hub_->SetHeld(std::move(services), &deliveries);
   SubscriptionHub::Deliver(deliveries);
-  {
-    MutexLock lock(&timeouts_mu_);
-    held_look_armed_ = false;
-    // A hold that begins from here on schedules a look itself.
-    if (!any && leases_->Stats().held == 0) return;
-  }
-  ScheduleHeldLook(kHeldLookPeriod);
+  if (any || leases_->Stats().held > 0) held_look_.Arm(kHeldLookPeriod);
 }
 
 SubscriptionHub::Topics StoreRegistry::HeldServices() const {

@@ -1,4 +1,4 @@
-// What waits for a commit of StoreRegistry, and what a commit owes. Internal to StoreRegistry.
+// What waits for a commit of StoreRegistry, and the effects of one. Internal to StoreRegistry.
 
 #ifndef FAILBACK_REGISTRY_STORE_STORE_OPERATIONS_H_
 #define FAILBACK_REGISTRY_STORE_STORE_OPERATIONS_H_
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "failback/admin/v1/admin.pb.h"
 #include "registry/model/errors.h"
 #include "registry/model/fencing.h"
 #include "registry/registry.h"
@@ -20,14 +21,15 @@
 
 namespace failback {
 
-inline absl::Status SessionUnknown() {
-  return Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
-                 "session_id: the session has ended, or never was: open a new one");
-}
-
 inline absl::Status RegistryGone() {
   return absl::CancelledError("the registry is being destroyed");
 }
+
+// A session, but for its lease.
+admin::v1::SessionSummary Summarize(const Session& session);
+
+// Calls of no more intents than this go before the others.
+inline constexpr size_t kSmallCall = 20;
 
 // A Register or an Unregister on its way: the canonical intents, and what came of each.
 struct StoreRegistry::WriteOp {
@@ -44,7 +46,7 @@ struct StoreRegistry::WriteOp {
   void Fail(const absl::Status& status) && { std::move(*this).Answer(status, 0); }
 };
 
-struct StoreRegistry::Opening {
+struct StoreRegistry::OpenOp {
   State::Transaction::Opening opening;
   uint64_t process = 0;
   Callback<OpenSessionResponse> done;
@@ -52,7 +54,7 @@ struct StoreRegistry::Opening {
   void Fail(const absl::Status& status) && { std::move(done)(status); }
 };
 
-struct StoreRegistry::Ending {
+struct StoreRegistry::EndOp {
   std::vector<std::string> session_ids;
   State::Transaction::End end = State::Transaction::End::kClosed;
   Callback<CloseSessionResponse> done;  // null for expiry
@@ -63,7 +65,7 @@ struct StoreRegistry::Ending {
 };
 
 // An operator's mark on its way.
-struct StoreRegistry::Marking {
+struct StoreRegistry::SetOfflineOp {
   std::string key;                                // canonical
   std::optional<registry::v1::OfflineMark> mark;  // none: back into rotation
   Callback<SetOfflineResponse> done;
@@ -72,33 +74,33 @@ struct StoreRegistry::Marking {
 };
 
 // Forgets fences whose time has passed.
-struct StoreRegistry::Purging {
+struct StoreRegistry::PurgeOp {
   void Fail(const absl::Status& status) && {}
 };
 
 // Finds out whether a store that could not be written can be.
-struct StoreRegistry::Probing {
+struct StoreRegistry::ProbeOp {
   void Fail(const absl::Status& status) && {}
 };
 
 struct StoreRegistry::Group {
-  std::vector<Ending> endings;
-  std::vector<Opening> openings;
+  std::vector<EndOp> endings;
+  std::vector<OpenOp> openings;
   std::vector<WriteOp> writes;
-  std::vector<Marking> markings;
+  std::vector<SetOfflineOp> markings;
   bool purge = false;
   bool probe = false;
   int64_t intents = 0;
 
-  void Add(Ending ending) { endings.push_back(std::move(ending)); }
-  void Add(Opening opening) { openings.push_back(std::move(opening)); }
+  void Add(EndOp ending) { endings.push_back(std::move(ending)); }
+  void Add(OpenOp opening) { openings.push_back(std::move(opening)); }
   void Add(WriteOp write) {
     intents += write.Size();
     writes.push_back(std::move(write));
   }
-  void Add(Marking marking) { markings.push_back(std::move(marking)); }
-  void Add(Purging) { purge = true; }
-  void Add(Probing) { probe = true; }
+  void Add(SetOfflineOp marking) { markings.push_back(std::move(marking)); }
+  void Add(PurgeOp) { purge = true; }
+  void Add(ProbeOp) { probe = true; }
 
   // Puts small calls first, in order of arrival as the others, and takes off what is too much for
   // one commit; null if nothing is. At least one of the others stays, so that none waits for ever.
@@ -112,8 +114,27 @@ struct StoreRegistry::Group {
   }
 };
 
-// What a commit owes to callers and subscribers, paid when no lock is held.
-class StoreRegistry::Aftermath {
+// What has become of the operations of a group, each in the order of its kind.
+struct StoreRegistry::Decided {
+  std::vector<std::string> expiring;  // sessions
+  // Those of one cause: a line of the log.
+  struct Expiry {
+    LeaseEnd end;
+    int64_t sessions = 0;
+    int64_t instances = 0;
+    std::vector<std::string> clients;  // of some of them
+
+    void LogEnd() const;
+  };
+  std::vector<Expiry> expiries;
+  Expiry* ExpiryOf(const LeaseEnd& end);
+  std::vector<State::Transaction::Opened> opened;
+  std::vector<absl::Status> writes;  // of calls as a whole
+  std::vector<State::Transaction::Marked> marked;
+};
+
+// What a commit has to report to callers and subscribers, when no lock is held.
+class StoreRegistry::Effects {
  public:
   void Call(absl::AnyInvocable<void() &&> callback) { callbacks_.push_back(std::move(callback)); }
   SubscriptionHub::Deliveries* deliveries() { return &deliveries_; }

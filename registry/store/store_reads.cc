@@ -2,13 +2,14 @@
 #include <limits>
 #include <optional>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "registry/base/proto_time.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "registry/model/list_scope.h"
+#include "registry/model/page_token.h"
 #include "registry/model/selector.h"
 #include "registry/store/store_operations.h"
 #include "registry/store/store_registry.h"
@@ -22,6 +23,32 @@ constexpr size_t kMaxFiltered = 5000;
 
 // Instances that are sorted while others wait.
 constexpr size_t kSortedAtOnce = 2000;
+
+// The instances of a page. With `filtered` the page is left with what the selector means and the
+// scopes show, as far as `page_size` goes.
+std::vector<ServiceInstance> ParseShown(const Selector& selector, const ListScopes& scopes,
+                                        bool filtered, size_t page_size, ListPage* page) {
+  std::vector<ServiceInstance> instances;
+  std::vector<ListItem> shown;
+  size_t bytes = 0;
+  for (ListItem& item : page->items) {
+    ServiceInstance instance;
+    instance.ParseFromArray(item.instance.data(), static_cast<int>(item.instance.size()));
+    if (filtered) {
+      if (HasFilter(selector) && !SelectorMatches(selector, instance)) continue;
+      if (!scopes.Shows(instance.key().namespace_(), instance.key().service())) continue;
+      bytes += item.instance.size();
+      if (shown.size() == page_size || (!shown.empty() && bytes > ListQuery().max_bytes)) {
+        page->next_after = CanonicalKey(instances.back().key());
+        break;
+      }
+    }
+    instances.push_back(std::move(instance));
+    shown.push_back(std::move(item));
+  }
+  page->items = std::move(shown);
+  return instances;
+}
 
 }  // namespace
 
@@ -106,31 +133,26 @@ void StoreRegistry::List(const ListRequest& request, Callback<ListResponse> done
 
 absl::StatusOr<ListResponse> StoreRegistry::ListNow(const ListRequest& request) const {
   if (auto status = ValidateList(request); !status.ok()) return status;
-  const Selector& selector = request.selector();
+  absl::StatusOr<ListPlace> place = ListPlaceOf(request);
+  if (!place.ok()) return place.status();
   std::optional<std::string> owner;
   if (!request.incarnation().empty() && request.scopes_size() > 0) {
     MutexLock lock(&mu_);
     owner = state_->OwnerOf(request.incarnation());
   }
   const ListScopes scopes(request, std::move(owner));
-  const bool has_filter = HasFilter(selector);
-  const bool filtered = has_filter || !scopes.exact();
   ListQuery query;
   query.ranges = scopes.ranges();
   query.incarnation = request.incarnation();
-  if (!request.page_token().empty()) {
-    InstanceKey last;
-    if (!absl::WebSafeBase64Unescape(request.page_token(), &query.after) ||
-        !ParseCanonicalKey(query.after, &last)) {
-      return InvalidField("page_token", "is not a token of an earlier page");
-    }
-  }
-  const auto page_size = static_cast<size_t>(
-      request.page_size() == 0 ? kMaxPageSize : std::min(request.page_size(), kMaxPageSize));
+  query.after = std::move(place->after);
   query.with_sessions = leases_->Stats().held > 0;
-  query.max_items = filtered ? kMaxFiltered : page_size;
-  if (filtered) query.max_bytes = std::numeric_limits<size_t>::max();
-
+  query.max_items = place->page_size;
+  const bool filtered = HasFilter(request.selector()) || !scopes.exact();
+  if (filtered) {
+    // The page is cut when it is known what is shown.
+    query.max_items = kMaxFiltered;
+    query.max_bytes = std::numeric_limits<size_t>::max();
+  }
   for (bool ready = query.incarnation.empty(); !ready;) {
     MutexLock lock(&mu_);
     ready = state_->PrepareList(query.incarnation, kSortedAtOnce);
@@ -144,31 +166,17 @@ absl::StatusOr<ListResponse> StoreRegistry::ListNow(const ListRequest& request) 
     page = state_->List(query);
     response.set_revision(state_->revision());
   }
-  std::string next = page.next_after;
-  size_t bytes = 0;
-  InstanceKey last;
-  for (const ListItem& item : page.items) {
-    ServiceInstance instance;
-    instance.ParseFromArray(item.instance.data(), static_cast<int>(item.instance.size()));
-    if (filtered) {
-      if (has_filter && !SelectorMatches(selector, instance)) continue;
-      if (!scopes.Shows(instance.key().namespace_(), instance.key().service())) continue;
-      bytes += item.instance.size();
-      if (static_cast<size_t>(response.records_size()) == page_size ||
-          (response.records_size() > 0 && bytes > ListQuery().max_bytes)) {
-        next = CanonicalKey(last);
-        break;
-      }
-      last = instance.key();
-    }
-    *response.add_records() = ToRecord(item, std::move(instance));
+  std::vector<ServiceInstance> instances =
+      ParseShown(request.selector(), scopes, filtered, place->page_size, &page);
+  for (size_t i = 0; i < instances.size(); ++i) {
+    const ListItem& item = page.items[i];
+    InstanceRecord& record = *response.add_records();
+    record = ToRecord(item, std::move(instances[i]));
     if (item.session_id.empty()) continue;
     const auto lease = leases_->Look(item.session_id);
-    if (lease.has_value() && lease->held) {
-      response.mutable_records()->rbegin()->set_held(true);
-    }
+    if (lease.has_value() && lease->held) record.set_held(true);
   }
-  if (!next.empty()) response.set_next_page_token(absl::WebSafeBase64Escape(next));
+  response.set_next_page_token(ListPageToken(page.next_after));
   return response;
 }
 

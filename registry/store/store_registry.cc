@@ -78,7 +78,10 @@ absl::StatusOr<std::unique_ptr<StoreRegistry>> StoreRegistry::OpenOn(
 StoreRegistry::StoreRegistry(Options options, std::unique_ptr<Storage> storage)
     : options_(std::move(options)),
       storage_(std::move(storage)),
-      inline_(options_.commit_inline || !storage_->blocks()) {
+      inline_(options_.commit_inline || !storage_->blocks()),
+      purge_(options_.timer, [this] { Submit(PurgeOp()); }),
+      probe_(options_.timer, [this] { Submit(ProbeOp()); }),
+      held_look_(options_.timer, [this] { LookAtHeld(); }) {
   State::Options state;
   state.max_instances = options_.max_instances;
   state.max_instances_per_session = options_.max_instances_per_session;
@@ -97,7 +100,7 @@ StoreRegistry::StoreRegistry(Options options, std::unique_ptr<Storage> storage)
   leases.guard_longest_hold = options_.guard_longest_hold;
   leases_ = std::make_unique<Leases>(
       leases, [this](std::vector<std::string> session_ids) { OnLeasesDue(std::move(session_ids)); },
-      [this] { ScheduleHeldLook(absl::ZeroDuration()); });
+      [this] { held_look_.Arm(absl::ZeroDuration()); });
 }
 
 absl::Status StoreRegistry::Start() {
@@ -135,17 +138,7 @@ StoreRegistry::~StoreRegistry() {
   }
   if (committer_ != nullptr) committer_->Close();
   leases_->Stop();
-  Timeout purge, probe, held_look;
-  {
-    MutexLock lock(&timeouts_mu_);
-    timeouts_stopped_ = true;
-    purge = std::move(purge_);
-    probe = std::move(probe_);
-    held_look = std::move(held_look_);
-  }
-  if (purge && !purge.Cancel()) purge.Wait();
-  if (probe && !probe.Cancel()) probe.Wait();
-  if (held_look && !held_look.Cancel()) held_look.Wait();
+  for (Wakeup* wakeup : {&purge_, &probe_, &held_look_}) wakeup->Stop();
   if (left != nullptr) std::move(*left).Fail(RegistryGone());
   if (hub_ != nullptr) {
     SubscriptionHub::Deliveries deliveries;
@@ -169,7 +162,7 @@ absl::Duration StoreRegistry::ClampTtl(const google::protobuf::Duration& ttl) co
 void StoreRegistry::OpenSession(const OpenSessionRequest& request,
                                 Callback<OpenSessionResponse> done) {
   if (auto status = ValidateOpenSession(request); !status.ok()) return std::move(done)(status);
-  Opening operation;
+  OpenOp operation;
   operation.opening.incarnation = request.incarnation();
   operation.opening.client_name = request.client_name();
   operation.opening.ttl_ms = absl::ToInt64Milliseconds(ClampTtl(request.ttl()));
@@ -186,7 +179,7 @@ void StoreRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliv
   if (auto status = ValidateKeepAlive(request); !status.ok()) return std::move(done)(status);
   const Leases::Renewal renewal = leases_->Renew(request.session_id(), request.process());
   if (renewal.ttl == absl::ZeroDuration()) return std::move(done)(SessionUnknown());
-  if (renewal.contested) TellContested(request.session_id());
+  if (renewal.contested) LogContested(request.session_id());
   if (request.has_report()) {
     agent_reports_.Take(request.session_id(), request.report(), options_.timer->clock()->WallNow());
     // It may have ended meanwhile.
@@ -206,7 +199,7 @@ void StoreRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliv
 void StoreRegistry::CloseSession(const CloseSessionRequest& request,
                                  Callback<CloseSessionResponse> done) {
   if (auto status = ValidateCloseSession(request); !status.ok()) return std::move(done)(status);
-  Ending operation;
+  EndOp operation;
   operation.session_ids.push_back(request.session_id());
   operation.done = std::move(done);
   Submit(std::move(operation));
@@ -229,7 +222,7 @@ void StoreRegistry::Write(Batch batch, Callback<BatchResult> done) {
 void StoreRegistry::SetOffline(const SetOfflineRequest& request,
                                Callback<SetOfflineResponse> done) {
   if (auto status = ValidateSetOffline(request); !status.ok()) return std::move(done)(status);
-  Marking operation;
+  SetOfflineOp operation;
   operation.key = CanonicalKey(request.key());
   if (request.offline()) {
     registry::v1::OfflineMark& mark = operation.mark.emplace();

@@ -60,6 +60,7 @@
 #include "registry/store/sqlite/durability.h"
 #include "registry/store/sqlite/storage.h"
 #include "registry/store/transaction.h"
+#include "registry/store/wakeup.h"
 #include "registry/watch/subscription_hub.h"
 #include "retry/executor.h"
 #include "retry/hashed_wheel_timer.h"
@@ -230,14 +231,14 @@ class StoreRegistry final : public Registry {
 
  private:
   struct WriteOp;
-  struct Opening;
-  struct Ending;
-  struct Marking;
-  struct Purging;
-  struct Probing;
+  struct OpenOp;
+  struct EndOp;
+  struct SetOfflineOp;
+  struct PurgeOp;
+  struct ProbeOp;
   struct Group;
   struct Decided;
-  class Aftermath;
+  class Effects;
 
   StoreRegistry(Options options, std::unique_ptr<Storage> storage);
   absl::Status Start();
@@ -261,16 +262,16 @@ class StoreRegistry final : public Registry {
   void Upkeep();
   absl::StatusOr<ListResponse> ListNow(const ListRequest& request) const;
   static InstanceRecord ToRecord(const ListItem& item, ServiceInstance instance);
-  // Decides, writes and publishes a group; what it owes to callers goes to `aftermath`.
-  void CommitGroup(Group group, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
+  // Decides, writes and publishes a group; what it owes to callers goes to `effects`.
+  void CommitGroup(Group group, Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   Decided Decide(Group* group, State::Transaction* transaction, Moment now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   static absl::Status DecideWrite(WriteOp* write, State::Transaction* transaction);
-  absl::Status Persist(const State::Transaction& transaction, Moment now, Aftermath* aftermath)
+  absl::Status Persist(const State::Transaction& transaction, Moment now, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
-  void Publish(State::Transaction* transaction, int64_t intents, Aftermath* aftermath)
+  void Publish(State::Transaction* transaction, int64_t intents, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
-  CommitResult Commit(State::Transaction* transaction, int64_t intents, Aftermath* aftermath)
+  CommitResult Commit(State::Transaction* transaction, int64_t intents, Effects* effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
   // Notifies those who follow what is due with a filter.
   void Compare(const SubscriptionHub::Due& due);
@@ -279,7 +280,7 @@ class StoreRegistry final : public Registry {
   // For the hub, which may be locked: mu_ is taken after its lock.
   SubscriptionHub::Present Present(const std::string& topic) const;
   bool HasSession(const std::string& session_id) const;
-  void Answer(Group group, Decided decided, Aftermath* aftermath);
+  void Answer(Group group, Decided decided, Effects* effects);
   OpenSessionResponse OpenedResponse(const State::Transaction::Opened& opened,
                                      absl::Duration ttl) const;
   void OnLeasesDue(std::vector<std::string> session_ids);
@@ -287,19 +288,14 @@ class StoreRegistry final : public Registry {
   std::vector<admin::v1::SessionSummary> SummariesOf(
       const std::vector<std::string>& session_ids) const;
   // Two processes renew the session: one line in the log, for the operator.
-  void TellContested(const std::string& session_id) const;
+  void LogContested(const std::string& session_id) const;
   void CountHeld(std::vector<admin::v1::ServiceSummary>* services) const;
-  // While sessions are held their services are looked for every second, and subscribers are
-  // notified.
-  void ScheduleHeldLook(absl::Duration delay);
-  void OnHeldLook();
+  // Looks for the services of sessions that are held, and notifies subscribers.
+  void LookAtHeld();
   SubscriptionHub::Topics HeldServices() const;
   void AddLease(const std::string& session_id, admin::v1::SessionSummary* session) const;
   std::vector<admin::v1::AgentSummary> Agents() const;
   void SchedulePurge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mu_);
-  void OnPurgeDue();
-  void ScheduleProbe();
-  void OnProbeDue();
 
   const Options options_;
   const std::unique_ptr<Storage> storage_;
@@ -334,15 +330,9 @@ class StoreRegistry final : public Registry {
   bool upkeep_ ABSL_GUARDED_BY(queue_mu_) = false;     // the storage wants it
   bool stopping_ ABSL_GUARDED_BY(queue_mu_) = false;
 
-  Mutex timeouts_mu_;
-  Timeout purge_ ABSL_GUARDED_BY(timeouts_mu_);
-  bool purge_armed_ ABSL_GUARDED_BY(timeouts_mu_) = false;
-  int64_t purge_due_ms_ ABSL_GUARDED_BY(timeouts_mu_) = 0;  // while it is armed
-  Timeout probe_ ABSL_GUARDED_BY(timeouts_mu_);
-  bool probe_armed_ ABSL_GUARDED_BY(timeouts_mu_) = false;
-  Timeout held_look_ ABSL_GUARDED_BY(timeouts_mu_);
-  bool held_look_armed_ ABSL_GUARDED_BY(timeouts_mu_) = false;  // or under way
-  bool timeouts_stopped_ ABSL_GUARDED_BY(timeouts_mu_) = false;
+  Wakeup purge_;
+  Wakeup probe_;      // of a store that could not be written
+  Wakeup held_look_;  // every second while sessions are held
 
   std::atomic<int64_t> groups_{0};
   std::atomic<int64_t> intents_{0};

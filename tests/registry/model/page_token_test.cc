@@ -3,6 +3,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 
 namespace failback {
@@ -29,6 +30,27 @@ TEST(PageToken, WhatIsNoPlaceIsRefused) {
               InvalidField("page_token", "is not a token of an earlier page"))
         << bad;
   }
+}
+
+TEST(ListPlace, IsAKeyAndABoundedSize) {
+  registry::v1::ListRequest request;
+  EXPECT_EQ(ListPlaceOf(request)->after, "");
+  EXPECT_EQ(ListPlaceOf(request)->page_size, 1000u) << "not asked for: the most";
+  request.set_page_size(5000);
+  EXPECT_EQ(ListPlaceOf(request)->page_size, 1000u);
+  request.set_page_size(7);
+  registry::v1::InstanceKey key;
+  key.set_namespace_("default");
+  key.set_service("orders");
+  key.set_instance_id("orders-1");
+  request.set_page_token(ListPageToken(CanonicalKey(key)));
+  EXPECT_EQ(ListPlaceOf(request)->after, CanonicalKey(key));
+  EXPECT_EQ(ListPlaceOf(request)->page_size, 7u);
+  for (const char* const bad : {"=", "zz", "b3JkZXJz"}) {
+    request.set_page_token(bad);
+    EXPECT_EQ(ListPlaceOf(request).status(), InvalidPageToken()) << bad;
+  }
+  EXPECT_EQ(ListPageToken(""), "") << "no page follows";
 }
 
 }  // namespace
