@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "failback/etcd/v1/stored.pb.h"
 #include "registry/base/steady_time.h"
@@ -16,6 +15,7 @@
 #include "registry/model/errors.h"
 #include "registry/model/ids.h"
 #include "registry/model/list_scope.h"
+#include "registry/model/page_token.h"
 #include "registry/model/selector.h"
 #include "registry/model/validation.h"
 
@@ -76,6 +76,23 @@ struct Lister::Listing {
            SelectorMatches(selector, instance);
   }
 
+  // Of what the incarnation has: the keys of this page that are shown, and whether there are more.
+  std::vector<std::string> KeysOfPage(const ListScopes& scopes, bool* more) const {
+    std::vector<std::string> keys;
+    const std::vector<std::string>& all = owned->keys;
+    for (auto key = std::upper_bound(all.begin(), all.end(), after); key != all.end(); ++key) {
+      InstanceKey parsed;
+      if (scopes.limited() && !(ParseCanonicalKey(*key, &parsed) &&
+                                scopes.Shows(parsed.namespace_(), parsed.service()))) {
+        continue;
+      }
+      *more = keys.size() == page_size;
+      if (*more) break;
+      keys.push_back(*key);
+    }
+    return keys;
+  }
+
   // Adds what a key holds, with its mark (null: none), if it is asked for. False when the page is
   // full: the key is for the next.
   bool Take(const std::string& canonical, const mvccpb::KeyValue& kv,
@@ -99,15 +116,10 @@ void Lister::List(const ListRequest& request, Callback<ListResponse> done) {
   listing->request = request;
   listing->done = std::move(done);
   listing->by_selector = request.has_selector() || request.incarnation().empty();
-  listing->page_size = static_cast<size_t>(
-      request.page_size() == 0 ? kMaxPageSize : std::min(request.page_size(), kMaxPageSize));
-  if (!request.page_token().empty()) {
-    InstanceKey last;
-    if (!absl::WebSafeBase64Unescape(request.page_token(), &listing->after) ||
-        !ParseCanonicalKey(listing->after, &last)) {
-      return listing->Fail(InvalidField("page_token", "is not a token of an earlier page"));
-    }
-  }
+  absl::StatusOr<ListPlace> place = ListPlaceOf(request);
+  if (!place.ok()) return listing->Fail(place.status());
+  listing->page_size = place->page_size;
+  listing->after = std::move(place->after);
   if (!request.incarnation().empty()) return ListIncarnation(listing);
   for (const ServiceRange& range : ListScopes(listing->request, std::nullopt).ranges()) {
     listing->ranges.push_back(range.prefix ? keys_->Beginning(range.text)
@@ -125,9 +137,7 @@ void Lister::List(const ListRequest& request, Callback<ListResponse> done) {
 }
 
 void Lister::Finish(const std::shared_ptr<Listing>& listing, const std::string& next_after) {
-  if (!next_after.empty()) {
-    listing->response.set_next_page_token(absl::WebSafeBase64Escape(next_after));
-  }
+  listing->response.set_next_page_token(ListPageToken(next_after));
   std::move(listing->done)(std::move(listing->response));
 }
 
@@ -260,20 +270,8 @@ void Lister::ReadLeases(const std::shared_ptr<Listing>& listing, const std::stri
 void Lister::ReadKeys(const std::shared_ptr<Listing>& listing) {
   const ListScopes scopes(listing->request, listing->owned->owner);
   listing->response.set_coverage(scopes.coverage());
-  const std::vector<std::string>& all = listing->owned->keys;
-  // Those that are shown, and whether there are more.
-  std::vector<std::string> keys;
   bool more = false;
-  for (auto key = std::upper_bound(all.begin(), all.end(), listing->after);
-       key != all.end() && !more; ++key) {
-    InstanceKey parsed;
-    if (scopes.limited() && !(ParseCanonicalKey(*key, &parsed) &&
-                              scopes.Shows(parsed.namespace_(), parsed.service()))) {
-      continue;
-    }
-    more = keys.size() == listing->page_size;
-    if (!more) keys.push_back(*key);
-  }
+  const std::vector<std::string> keys = listing->KeysOfPage(scopes, &more);
   const size_t end = keys.size();
   const auto answers =
       std::make_shared<std::vector<TxnResponse>>((end + kKeysPerTxn - 1) / kKeysPerTxn + 1);

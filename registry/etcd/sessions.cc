@@ -30,11 +30,6 @@ absl::Status SessionContended() {
   return absl::AbortedError("another server changes the same session all the time");
 }
 
-absl::Status SessionUnknown() {
-  return Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN,
-                 "session_id: the session has ended, or never was: open a new one");
-}
-
 bool Session::Has(int64_t lease) const {
   MutexLock lock(&mu);
   return std::any_of(leases.begin(), leases.end(),

@@ -40,7 +40,6 @@
 namespace failback {
 namespace etcd {
 
-absl::Status SessionUnknown();
 // A concurrent writer was faster, again and again.
 absl::Status SessionContended();
 

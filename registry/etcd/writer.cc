@@ -14,6 +14,7 @@
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
 #include "registry/etcd/txn_encoder.h"
+#include "registry/model/errors.h"
 #include "retry/mutex.h"
 
 namespace failback {

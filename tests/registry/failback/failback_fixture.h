@@ -42,10 +42,6 @@ inline UnregisterRequest MakeUnregister(const std::string& id) {
   return request;
 }
 
-inline absl::Status SessionUnknown() {
-  return Refusal(registry::v1::ERROR_REASON_SESSION_UNKNOWN, "unknown session");
-}
-
 inline absl::Status Away() { return absl::UnavailableError("connection refused"); }
 
 // An answer that waits to be looked at.
