@@ -9,11 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/fork_guard.h"
+#include "agent/shared_subscription.h"
 #include "agent/strand.h"
 #include "agent/upstreams.h"
 #include "registry/base/log.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
+#include "registry/model/selector.h"
 #include "registry/model/validation.h"
 #include "registry/security/client_security.h"
 #include "retry/hashed_wheel_timer.h"
@@ -102,35 +104,19 @@ class RegistrationState : public std::enable_shared_from_this<RegistrationState>
   ServiceInstance instance_ ABSL_GUARDED_BY(mu_);
 };
 
-class SubscriptionState final : public NotifyListener,
+// One handle: its callback, and its part of what it shares with others of the same selector.
+class SubscriptionState final : public SharedSubscription::Follower,
                                 public std::enable_shared_from_this<SubscriptionState> {
  public:
-  SubscriptionState(std::shared_ptr<Strand> strand, Agent::SnapshotCallback callback)
-      : strand_(std::move(strand)), callback_(std::move(callback)) {}
+  SubscriptionState(std::shared_ptr<SharedSubscriptions> all, const std::string& key,
+                    std::shared_ptr<Strand> strand, Agent::SnapshotCallback callback)
+      : SubscriptionState(all, all->Acquire(key), std::move(strand), std::move(callback)) {}
 
-  void OnEvent(const EventPtr& event) override {
-    {
-      MutexLock lock(&mu_);
-      if (event->is_snapshot()) instances_.clear();
-      for (const std::string& key : event->removals()) instances_.erase(key);
-      event->ForEachInstance([&](const Blob& instance) {
-        mu_.AssertHeld();
-        instances_[KeyOf(instance)] = instance;
-      });
-      stale_ = event->flags().stale;
-      epoch_ = event->epoch();
-      revision_ = event->revision();
-    }
-    Changed();
-  }
-
-  void OnEnd(const absl::Status& status) override {
-    {
-      MutexLock lock(&mu_);
-      end_ = status.ok() ? absl::CancelledError("the subscription was ended") : status;
-      stale_ = true;
-    }
-    Changed();
+  // To be called once. `open(listener)` subscribes, if no other handle has.
+  template <typename Open>
+  void Start(Open open) {
+    shared_->Add(shared_from_this());
+    if (is_new_) shared_->SetStream(open(shared_));
   }
 
   bool inherited() const { return fork_.inherited(); }
@@ -142,34 +128,30 @@ class SubscriptionState final : public NotifyListener,
       now.status = Inherited();
       return now;
     }
-    {
-      MutexLock lock(&mu_);
-      now.stale = stale_;
-      now.epoch = epoch_;
-      now.revision = revision_;
-      now.status = end_;
-      now.instances.reserve(instances_.size());
-      for (const auto& [key, instance] : instances_) {
-        ServiceInstance message = ParseInstance(instance);
-        if (!message.has_offline()) now.instances.push_back(std::move(message));
-      }
-    }
+    const SharedSubscription::State state = shared_->Current();
+    now.stale = state.stale;
+    now.epoch = state.instances.epoch();
+    now.revision = state.instances.revision();
+    now.status = state.end;
+    now.instances.reserve(state.instances.size());
+    state.instances.ForEach([&](const Blob& instance) {
+      ServiceInstance message = ParseInstance(instance);
+      if (!message.has_offline()) now.instances.push_back(std::move(message));
+    });
     std::stable_sort(now.instances.begin(), now.instances.end(),
                      [](const auto& a, const auto& b) { return Preference(a) < Preference(b); });
     return now;
   }
 
-  void SetStream(std::unique_ptr<SubscribeStream> stream) { stream_ = std::move(stream); }
-
   void End() {
     if (inherited()) return ForkGuard::Keep(shared_from_this());
-    stream_.reset();
+    shared_->Remove(this);
+    all_->Release(shared_);
     strand_->Close();
   }
 
- private:
   // Delivers the newest state once, however many changes came until then.
-  void Changed() {
+  void OnChange() override {
     {
       MutexLock lock(&mu_);
       if (std::exchange(scheduled_, true)) return;
@@ -181,22 +163,28 @@ class SubscriptionState final : public NotifyListener,
         MutexLock lock(&self->mu_);
         self->scheduled_ = false;
       }
-      CallHost(self->callback_, self->Current());
+      if (self->callback_ != nullptr) CallHost(self->callback_, self->Current());
     });
   }
 
+ private:
+  SubscriptionState(std::shared_ptr<SharedSubscriptions> all,
+                    std::pair<std::shared_ptr<SharedSubscription>, bool> acquired,
+                    std::shared_ptr<Strand> strand, Agent::SnapshotCallback callback)
+      : all_(std::move(all)),
+        shared_(std::move(acquired.first)),
+        is_new_(acquired.second),
+        strand_(std::move(strand)),
+        callback_(std::move(callback)) {}
+
   const ForkGuard fork_;
+  const std::shared_ptr<SharedSubscriptions> all_;
+  const std::shared_ptr<SharedSubscription> shared_;
+  const bool is_new_;
   const std::shared_ptr<Strand> strand_;
   const Agent::SnapshotCallback callback_;
-  std::unique_ptr<SubscribeStream> stream_;
   mutable Mutex mu_;
-  std::map<std::string, Blob> instances_ ABSL_GUARDED_BY(mu_);  // by canonical key
   bool scheduled_ ABSL_GUARDED_BY(mu_) = false;
-  // Nothing is known before the first snapshot.
-  bool stale_ ABSL_GUARDED_BY(mu_) = true;
-  uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t revision_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Status end_ ABSL_GUARDED_BY(mu_);
 };
 
 class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
@@ -266,6 +254,8 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
     if (registry_ != nullptr) function(*registry_);
   }
 
+  const std::shared_ptr<SharedSubscriptions>& subscriptions() const { return subscriptions_; }
+
   std::shared_ptr<Strand> NewStrand() {
     return Strand::Create(options_.executor != nullptr ? options_.executor : own_executor_.get());
   }
@@ -319,6 +309,9 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
 
   const ForkGuard fork_;
   const Agent::Options options_;
+  // Handles may outlive the agent.
+  const std::shared_ptr<SharedSubscriptions> subscriptions_ =
+      std::make_shared<SharedSubscriptions>();
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<ThreadPool> own_executor_;
   // Held shared during calls into the registry, none of which runs code of the host's.
@@ -384,6 +377,7 @@ void RegistrationState::End(bool unregister) {
 
 using internal_agent::AgentImpl;
 using internal_agent::RegistrationState;
+using internal_agent::SharedSubscription;
 using internal_agent::SubscriptionState;
 
 // --- Registration.
@@ -500,12 +494,17 @@ absl::StatusOr<Subscription> Agent::Subscribe(const Selector& selector, Snapshot
   if (absl::Status status = ValidateFollowed(FieldPath("selector"), selector); !status.ok()) {
     return status;
   }
-  auto state = std::make_shared<SubscriptionState>(impl_->NewStrand(), std::move(callback));
   SubscribeRequest request;
   *request.mutable_selector() = selector;
   request.set_upstream(upstream);
-  impl_->WithRegistry(
-      [&](FailbackGroup& registry) { state->SetStream(registry.Subscribe(request, state)); });
+  auto state = std::make_shared<SubscriptionState>(
+      impl_->subscriptions(), absl::StrCat(upstream, " ", CanonicalSelector(selector)),
+      impl_->NewStrand(), std::move(callback));
+  impl_->WithRegistry([&](FailbackGroup& registry) {
+    state->Start([&](const std::shared_ptr<SharedSubscription>& listener) {
+      return registry.Subscribe(request, listener);
+    });
+  });
   return Subscription(std::move(state));
 }
 

@@ -190,7 +190,8 @@ class Agent {
 
   // Follows the instances of a service, or those that `selector` means. The callback runs with each
   // new state, first with the one known already, if any. `upstream` names one of several
-  // registries; empty: what all of them know, merged.
+  // registries; empty: what all of them know, merged. Subscriptions of the same share one set: a
+  // further one costs about a kilobyte, however large the set is.
   absl::StatusOr<Subscription> Subscribe(const std::string& service, SnapshotCallback callback);
   absl::StatusOr<Subscription> Subscribe(const Selector& selector, SnapshotCallback callback,
                                          const std::string& upstream = "");
