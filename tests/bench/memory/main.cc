@@ -68,7 +68,7 @@ class SetRegistry final : public ForgetfulRegistry {
   explicit SetRegistry(int64_t instances) {
     std::vector<Blob> blobs;
     for (int64_t n = 0; n < instances; ++n)
-      blobs.emplace_back(CanonicalInstance(MakeInstance("svc", n)));
+      blobs.emplace_back(CanonicalInstance(NumberedInstance("svc", n)));
     snapshot_ = Event::Snapshot(1, 1, SetFlags(), std::move(blobs));
   }
   std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest&,
