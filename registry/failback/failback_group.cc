@@ -119,7 +119,7 @@ class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
 
   // Begins after `grace` with what is known by then.
   void BeginAfter(HashedWheelTimer* timer, absl::Duration grace) {
-    auto timeout = timer->PutBack(
+    auto timeout = timer->ScheduleUnbounded(
         [weak = weak_from_this()] {
           if (auto self = weak.lock()) self->Begin();
         },

@@ -420,7 +420,7 @@ void IntentJournal::TryAgainLater() {
     self->try_again_ = true;
     self->changed_.Signal();
   };
-  absl::StatusOr<Timeout> timeout = options_.timer->PutBack(try_again, kTryAgain);
+  absl::StatusOr<Timeout> timeout = options_.timer->ScheduleUnbounded(try_again, kTryAgain);
   if (timeout.ok()) retry_ = *std::move(timeout);  // if not, the timer has been stopped
 }
 
