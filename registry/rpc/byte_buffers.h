@@ -25,7 +25,7 @@ inline grpc::ByteBuffer ToByteBuffer(std::string bytes) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// Where it is used the generated header `….grpc.pb.h` is included too.
+// Where it is used, the generated header of the service, with gRPC, is included too.
 template <typename Message>
 grpc::ByteBuffer EncodedMessage(const Message& message) {
   grpc::ByteBuffer bytes;
