@@ -180,7 +180,8 @@ void Story::ForgetAcks(int agent) {
 void Story::StartAgent(int index) {
   AgentHost& agent = *agents_[static_cast<size_t>(index)];
   restarting_.erase(index);
-  if (agent.up()) return;
+  // One that is stopped for good does not come back under another name.
+  if (agent.up() || (IsCutOff(index) && script_.permanent == 4)) return;
   world_.Tell(absl::StrCat("agent ", index, " starts"));
   healthy_since_.erase(index);
   agent.Start();
