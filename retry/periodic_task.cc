@@ -90,11 +90,10 @@ void PeriodicTask::Run(const std::shared_ptr<State>& state) {
     if (state->stopped) return;
     state->running = std::this_thread::get_id();
   }
-  // However the work ends, the next run is scheduled. An exception goes on to the timer, which
-  // counts it.
-  struct ScheduleNext {
+  // Puts the task back however the work ends; an exception goes on to the timer, which counts it.
+  struct PutBack {
     const std::shared_ptr<State>& state;
-    ~ScheduleNext() {
+    ~PutBack() {
       MutexLock lock(&state->mu);
       state->running = std::thread::id();
       state->ended.SignalAll();
@@ -103,11 +102,11 @@ void PeriodicTask::Run(const std::shared_ptr<State>& state) {
       const int64_t period = state->period_nanos;
       const int64_t missed = std::max<int64_t>(now - state->due_nanos, 0) / period;
       state->due_nanos = SaturatingAdd(state->due_nanos + missed * period, period);
-      absl::StatusOr<Timeout> timeout = state->timer->ScheduleUnbounded(
+      absl::StatusOr<Timeout> timeout = state->timer->PutBack(
           [state = state] { Run(state); }, absl::Nanoseconds(state->due_nanos - now));
       if (timeout.ok()) state->timeout = *std::move(timeout);
     }
-  } schedule_next{state};
+  } put_back{state};
   state->runs.fetch_add(1, std::memory_order_relaxed);
   state->work();
 }

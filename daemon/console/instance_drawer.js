@@ -7,7 +7,6 @@ import { icon } from "./icons.js";
 import {
   age,
   badge,
-  closeButton,
   copyButton,
   facts,
   shortMessage,
@@ -79,7 +78,17 @@ export function instanceDrawer({ namespace, service, instance: id }, description
         },
         icon("link"),
       ),
-      closeButton(),
+      h(
+        "button",
+        {
+          type: "button",
+          class: "quiet icon-only",
+          "data-action": "close-drawer",
+          "aria-label": "Close details",
+          title: "Close (Esc)",
+        },
+        icon("close"),
+      ),
     ),
     !description
       ? h("p", { class: "muted" }, "Loading…")

@@ -2,8 +2,9 @@
 
 import { h } from "./dom.js";
 import { clock, codeName, count, countdown, enumName, exactly } from "./format.js";
-import { badge, closeButton, facts, passed, sorted } from "./parts.js";
-import { instanceRoute } from "./router.js";
+import { icon } from "./icons.js";
+import { badge, facts, passed, sorted } from "./parts.js";
+import { formatRoute } from "./router.js";
 
 const stateOf = (row) => enumName(row.state, "PENDING_STATE");
 const KINDS = { parked: "parked", superseded: "superseded" };
@@ -21,7 +22,17 @@ export function intentDrawer(name, row, loading, now) {
         h("h2", { id: "drawer-title", tabindex: -1 }, rest.join(" ")),
         h("p", { class: "muted" }, row ? `${verb} at ${row.upstream}` : verb),
       ),
-      closeButton(),
+      h(
+        "button",
+        {
+          type: "button",
+          class: "quiet icon-only",
+          "data-action": "close-drawer",
+          "aria-label": "Close details",
+          title: "Close (Esc)",
+        },
+        icon("close"),
+      ),
     ),
     row
       ? [what(row, now), why(row.lastStatus), target(row)]
@@ -117,7 +128,12 @@ const target = ({ key }) =>
         h(
           "a",
           {
-            href: instanceRoute(key),
+            href: formatRoute({
+              view: "instances",
+              namespace: key.namespace || "default",
+              service: key.service,
+              instance: key.instanceId,
+            }),
           },
           "The instance, and what happened to it",
         ),

@@ -11,7 +11,6 @@
 #include "registry/base/log.h"
 #include "registry/base/steady_time.h"
 #include "registry/etcd/error.h"
-#include "registry/rpc/byte_buffers.h"
 #include "retry/clock.h"
 
 namespace failback {
@@ -218,7 +217,13 @@ void Client::Txn(TxnRequest request, Done<TxnResponse> done) {
 }
 
 void Client::EncodedTxn(std::string request, Done<TxnResponse> done) {
-  Unary(ToByteBuffer(std::move(request)), std::move(done),
+  // Lends its bytes, which go with the call.
+  auto held = std::make_unique<std::string>(std::move(request));
+  char* const bytes = held->data();
+  const size_t size = held->size();
+  const grpc::Slice slice(
+      bytes, size, [](void* text) { delete static_cast<std::string*>(text); }, held.release());
+  Unary(grpc::ByteBuffer(&slice, 1), std::move(done),
         [](const Member& member, grpc::ClientContext* context, const grpc::ByteBuffer* in,
            TxnResponse* out, std::function<void(grpc::Status)> on_status) {
           grpc::TemplatedGenericStub<grpc::ByteBuffer, TxnResponse> stub(member.picked.channel);

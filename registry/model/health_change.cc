@@ -23,8 +23,7 @@ std::string HealthName(const ServiceInstance& instance) {
 
 }  // namespace
 
-void SetHealthChange(ServiceInstance before, ServiceInstance after,
-                     admin::v1::InstanceChange* change) {
+void TellHealth(ServiceInstance before, ServiceInstance after, admin::v1::InstanceChange* change) {
   const std::string was = HealthName(before), is = HealthName(after);
   if (was == is) return;
   change->set_detail(absl::StrCat(was, " → ", is));

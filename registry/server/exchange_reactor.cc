@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "registry/model/errors.h"
-#include "registry/server/refusals.h"
 #include "retry/clock.h"
 
 namespace failback {
@@ -24,17 +23,17 @@ void ExchangeReactor::Begin() {
 }
 
 void ExchangeReactor::OnReadDone(bool ok) {
-  Slot slot;
+  Ticket ticket;
   {
     MutexLock lock(&state_->mu_);
     if (!ok || !state_->MayRead()) {
       state_->reading_ = false;
-      if (!state_->final_status_.has_value()) state_->final_status_ = absl::OkStatus();
+      if (!state_->last_words_.has_value()) state_->last_words_ = absl::OkStatus();
       return state_->Advance();
     }
-    slot = state_->Take(request_.Length());
+    ticket = state_->Take(request_.Length());
   }
-  OnRequest(&request_, slot);
+  OnRequest(&request_, ticket);
   MutexLock lock(&state_->mu_);
   state_->reading_ = false;
   state_->Advance();
@@ -43,38 +42,38 @@ void ExchangeReactor::OnReadDone(bool ok) {
 void ExchangeReactor::OnWriteDone(bool ok) {
   MutexLock lock(&state_->mu_);
   state_->writing_ = false;
-  if (!ok) state_->SetEnd(Disconnected());
+  if (!ok) state_->SetEnd(absl::CancelledError("the client has gone"));
   state_->Advance();
 }
 
-void ExchangeReactor::OnCancel() { state_->End(Disconnected()); }
+void ExchangeReactor::OnCancel() { state_->End(absl::CancelledError("the client has gone")); }
 
 void ExchangeReactor::OnDone() {
   OnEnd();
   delete this;
 }
 
-void ExchangeReactor::State::Answer(const Slot& slot, const grpc::ByteBuffer& response,
+void ExchangeReactor::State::Answer(const Ticket& ticket, const grpc::ByteBuffer& response,
                                     absl::StatusCode code) {
   MutexLock lock(&mu_);
   if (code == absl::StatusCode::kOk) silent_.reset();
   if (reactor_ == nullptr) return;
   if (options_.message_method.has_value()) {
     options_.stats->Ended(*options_.message_method, code,
-                          Clock::Real()->NowNanos() - slot.begin_nanos);
+                          Clock::Real()->NowNanos() - ticket.begin_nanos);
   }
   if (end_.has_value()) return;
-  Put(slot, response);
+  Put(ticket, response);
   Advance();
 }
 
-void ExchangeReactor::State::Put(const Slot& slot, const grpc::ByteBuffer& response) {
-  open_bytes_ += response.Length() - slot.bytes;
+void ExchangeReactor::State::Put(const Ticket& ticket, const grpc::ByteBuffer& response) {
+  open_bytes_ += response.Length() - ticket.bytes;
   if (options_.order == Order::kAsAnswered) {
     ready_.push_back(response);
     return;
   }
-  waiting_[slot.number - first_waiting_] = response;
+  waiting_[ticket.number - first_waiting_] = response;
   for (; !waiting_.empty() && waiting_.front().has_value(); ++first_waiting_) {
     ready_.emplace_back().Swap(&*waiting_.front());
     waiting_.pop_front();
@@ -89,7 +88,7 @@ void ExchangeReactor::State::End(const absl::Status& status) {
 
 void ExchangeReactor::State::Drain(const absl::Status& status) {
   MutexLock lock(&mu_);
-  if (!final_status_.has_value()) final_status_ = status;
+  if (!last_words_.has_value()) last_words_ = status;
   Advance();
 }
 
@@ -97,9 +96,9 @@ void ExchangeReactor::State::Sweep(int stalled, int silent, int oldest) {
   MutexLock lock(&mu_);
   if (reactor_ == nullptr) return;
   ++sweeps_since_read_;
-  if (++sweeps_ >= oldest && !final_status_.has_value()) {
+  if (++sweeps_ >= oldest && !last_words_.has_value()) {
     swept_ = true;
-    final_status_ = StreamIsOld();
+    last_words_ = StreamIsOld();
     return Advance();
   }
   if (!end_.has_value() && open_ == ready_.size() && sweeps_since_read_ > silent) {
@@ -119,11 +118,11 @@ bool ExchangeReactor::State::swept() {
   return swept_;
 }
 
-ExchangeReactor::Slot ExchangeReactor::State::Take(size_t bytes) {
+ExchangeReactor::Ticket ExchangeReactor::State::Take(size_t bytes) {
   sweeps_since_read_ = 0;
   ++open_;
   open_bytes_ += bytes;
-  if (options_.order == Order::kAsRequested) waiting_.emplace_back();
+  if (options_.order == Order::kAsAsked) waiting_.emplace_back();
   return {next_++, bytes, options_.message_method.has_value() ? Clock::Real()->NowNanos() : 0};
 }
 
@@ -145,7 +144,7 @@ void ExchangeReactor::State::Advance() {
     sweeps_since_write_ = 0;
     reactor_->StartWrite(&written_);
   }
-  if (final_status_.has_value() && open_ == 0) SetEnd(*final_status_);
+  if (last_words_.has_value() && open_ == 0) SetEnd(*last_words_);
   if (!reading_ && MayRead() && open_ < options_.max_open &&
       open_bytes_ < options_.max_open_bytes) {
     reading_ = true;

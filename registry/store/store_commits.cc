@@ -104,8 +104,7 @@ template void StoreRegistry::Submit(PurgeOp);
 template void StoreRegistry::Submit(ProbeOp);
 
 bool StoreRegistry::WantsTurn() {
-  if (scheduled_ || committing_ || stopping_ || (queue_ == nullptr && !maintenance_due_))
-    return false;
+  if (scheduled_ || committing_ || stopping_ || (queue_ == nullptr && !upkeep_)) return false;
   return scheduled_ = true;
 }
 
@@ -113,21 +112,21 @@ void StoreRegistry::ScheduleTurn() {
   committer_->Execute([this] { CommitTurn(); });
 }
 
-// Maintenance, or what has queued up; what is left then gets a turn of its own.
+// Upkeep, or what has queued up; what is left then gets a turn of its own.
 void StoreRegistry::CommitTurn() {
   std::unique_ptr<Group> group;
   {
     MutexLock lock(&queue_mu_);
     scheduled_ = false;
     // A caller that commits meanwhile schedules the next turn.
-    if (committing_ || stopping_ || (queue_ == nullptr && !maintenance_due_)) return;
+    if (committing_ || stopping_ || (queue_ == nullptr && !upkeep_)) return;
     committing_ = true;
-    if (!maintenance_due_) {
+    if (!upkeep_) {
       group = std::move(queue_);
       queue_ = group->SplitOff();
     }
   }
-  if (group == nullptr) return Maintain();
+  if (group == nullptr) return Upkeep();
   CommitInTurn(std::move(*group));
 }
 
@@ -135,11 +134,11 @@ void StoreRegistry::CommitInTurn(Group group) {
   Effects effects;
   {
     // Before callers are answered: their next call may be alone again.
-    bool maintenance_due = false;
-    const absl::Cleanup turn_is_over = [this, &maintenance_due] { EndTurn(maintenance_due); };
+    bool upkeep = false;
+    const absl::Cleanup turn_is_over = [this, &upkeep] { EndTurn(upkeep); };
     MutexLock writer(&writer_mu_);
     CommitGroup(std::move(group), &effects);
-    maintenance_due = storage_->wants_upkeep();
+    upkeep = storage_->wants_upkeep();
   }
   const absl::Cleanup answered = [] { answering = false; };  // also when a callback throws
   answering = true;
@@ -147,12 +146,12 @@ void StoreRegistry::CommitInTurn(Group group) {
   Compare(*effects.due());
 }
 
-void StoreRegistry::EndTurn(bool maintenance_due) {
+void StoreRegistry::EndTurn(bool upkeep) {
   bool turn = false;
   {
     MutexLock lock(&queue_mu_);
     committing_ = false;
-    maintenance_due_ = maintenance_due;
+    upkeep_ = upkeep;
     turn = WantsTurn();
   }
   if (turn) ScheduleTurn();
@@ -185,12 +184,12 @@ bool StoreRegistry::CompareOnce(const std::shared_ptr<SubscriptionHub::Topic>& t
 }
 
 // In a turn, which it ends.
-void StoreRegistry::Maintain() {
+void StoreRegistry::Upkeep() {
   {
     MutexLock writer(&writer_mu_);
     storage_->Upkeep();
   }
-  EndTurn(/*maintenance_due=*/false);
+  EndTurn(/*upkeep=*/false);
 }
 
 void StoreRegistry::CommitGroup(Group group, Effects* effects) {

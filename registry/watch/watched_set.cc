@@ -7,31 +7,38 @@ namespace failback {
 
 EventPtr WatchedSet::Apply(const Event& event) {
   gap_ = false;
-  InstanceSet::Changes changes;
   switch (event.kind()) {
-    case Event::Kind::kSnapshot:
+    case Event::Kind::kSnapshot: {
       if (known_ && event.epoch() == told_epoch_ && event.revision() < told_revision_) return Gap();
-      held_.reset();
-      if (hold_empty_ && event.instances() == 0 && !instances_.empty()) {
-        held_.emplace().Apply(event).IgnoreError();  // nothing comes before a snapshot
+      Instances next;
+      ApplyDelta(event, &next);
+      if (hold_empty_ && next.empty() && !instances_.empty()) {
+        epoch_ = event.epoch();
+        revision_ = event.revision();
+        held_.emplace();
         return MarkStale();
       }
-      // It may be of an earlier revision than the stream has reached, but not than was sent.
-      instances_.DropPosition();
-      instances_.Apply(event, &changes).IgnoreError();
-      return Publish(std::move(changes), event.flags());
+      held_.reset();
+      return Commit(std::move(next), event.epoch(), event.revision(), event.flags());
+    }
     case Event::Kind::kFlags:
-      if (!known_ || held_.has_value() || epoch() != told_epoch_) return nullptr;
-      return Publish({}, event.flags());
+      if (!known_ || held_.has_value() || epoch_ != told_epoch_) return nullptr;
+      snapshot_.reset();
+      return PublishDelta(revision_, event.flags(), {}, {});
     case Event::Kind::kDelta:
       break;
   }
-  if (held_.has_value()) {
-    if (!held_->Apply(event).ok()) return Gap();
-    return held_->empty() ? nullptr : TakeHeld(event.flags());
+  if (!known_ || event.epoch() != epoch_ || event.base_revision() != revision_ ||
+      event.revision() < revision_) {
+    return Gap();
   }
-  if (!instances_.Apply(event, &changes).ok()) return Gap();
-  return Publish(std::move(changes), event.flags());
+  if (!held_.has_value()) return CommitDelta(event);
+  ApplyDelta(event, &*held_);
+  revision_ = event.revision();
+  if (held_->empty()) return nullptr;
+  Instances next = std::move(*held_);
+  held_.reset();
+  return Commit(std::move(next), epoch_, revision_, event.flags());
 }
 
 EventPtr WatchedSet::Gap() {
@@ -42,7 +49,8 @@ EventPtr WatchedSet::Gap() {
 
 void WatchedSet::DropPosition() {
   held_.reset();
-  instances_.DropPosition();
+  epoch_ = 0;
+  revision_ = 0;
 }
 
 EventPtr WatchedSet::MarkStale() { return SetStale(true); }
@@ -60,22 +68,17 @@ EventPtr WatchedSet::SetStale(bool stale) {
 }
 
 EventPtr WatchedSet::Release() {
-  return held_.has_value() ? TakeHeld({false, flags_.held}) : nullptr;
-}
-
-EventPtr WatchedSet::TakeHeld(SetFlags flags) {
-  InstanceSet next = *std::exchange(held_, std::nullopt);
-  InstanceSet::Changes changes = InstanceSet::Difference(instances_, next);
-  instances_ = std::move(next);
-  return Publish(std::move(changes), flags);
+  if (!held_.has_value()) return nullptr;
+  Instances next = std::move(*held_);
+  held_.reset();
+  return Commit(std::move(next), epoch_, revision_, {false, flags_.held});
 }
 
 EventPtr WatchedSet::Current() {
   if (!known_) return nullptr;
   EventPtr snapshot = snapshot_.lock();
   if (snapshot == nullptr) {
-    snapshot =
-        Event::SharedSnapshot(told_epoch_, told_revision_, flags_, instances_.runs(), PartLimits());
+    snapshot = Event::Snapshot(told_epoch_, told_revision_, flags_, List());
     snapshot_ = snapshot;
   }
   return snapshot;
@@ -83,38 +86,84 @@ EventPtr WatchedSet::Current() {
 
 std::string WatchedSet::Whole() const {
   constexpr size_t kNone = std::numeric_limits<size_t>::max();
-  return Event::SharedSnapshot(told_epoch_, told_revision_, {flags_.stale, /*held=*/false},
-                               instances_.runs(), {kNone, kNone})
+  return Event::Snapshot(told_epoch_, told_revision_, {flags_.stale, /*held=*/false}, List(),
+                         {kNone, kNone})
       ->EncodedPart(0);
+}
+
+std::vector<Blob> WatchedSet::List() const {
+  std::vector<Blob> instances;
+  instances.reserve(instances_.size());
+  for (const auto& [key, instance] : instances_) instances.push_back(instance);
+  return instances;
 }
 
 void WatchedSet::Restore(const Event& snapshot) {
   snapshot_.reset();
-  instances_.DropPosition();
-  instances_.Apply(snapshot).IgnoreError();
+  ApplyDelta(snapshot, &instances_);
   known_ = true;
   flags_ = {true, false};
-  told_epoch_ = snapshot.epoch();
-  told_revision_ = snapshot.revision();
+  epoch_ = told_epoch_ = snapshot.epoch();
+  revision_ = told_revision_ = snapshot.revision();
 }
 
-EventPtr WatchedSet::Publish(InstanceSet::Changes changes, SetFlags flags) {
+EventPtr WatchedSet::Commit(Instances next, uint64_t epoch, uint64_t revision, SetFlags flags) {
+  epoch_ = epoch;
+  revision_ = revision;
   snapshot_.reset();
-  if (!known_ || told_epoch_ != instances_.epoch()) {
+  if (!known_ || told_epoch_ != epoch) {
     known_ = true;
     flags_ = flags;
-    told_epoch_ = instances_.epoch();
-    told_revision_ = instances_.revision();
+    told_epoch_ = epoch;
+    told_revision_ = revision;
+    instances_ = std::move(next);
     return Current();
   }
+  std::vector<Blob> upserts;
+  std::vector<std::string> removals;
+  for (const auto& [key, instance] : next) {
+    const auto it = instances_.find(key);
+    if (it == instances_.end() || it->second != instance) upserts.push_back(instance);
+  }
+  for (const auto& [key, instance] : instances_) {
+    if (next.find(key) == next.end()) removals.push_back(key);
+  }
+  instances_ = std::move(next);
+  return PublishDelta(revision, flags, std::move(upserts), std::move(removals));
+}
+
+EventPtr WatchedSet::CommitDelta(const Event& event) {
+  epoch_ = event.epoch();
+  revision_ = event.revision();
+  snapshot_.reset();
+  std::vector<Blob> upserts;
+  std::vector<std::string> removals;
+  for (const std::string& key : event.removals()) {
+    if (instances_.erase(key) > 0) removals.push_back(key);
+  }
+  event.ForEachInstance([&](const Blob& instance) {
+    Blob& known = instances_[KeyOf(instance)];
+    if (known == instance) return;
+    known = instance;
+    upserts.push_back(instance);
+  });
+  return PublishDelta(revision_, event.flags(), std::move(upserts), std::move(removals));
+}
+
+EventPtr WatchedSet::PublishDelta(uint64_t revision, SetFlags flags, std::vector<Blob> upserts,
+                                  std::vector<std::string> removals) {
   const bool flags_changed = flags != std::exchange(flags_, flags);
-  if (changes.empty()) {
+  if (upserts.empty() && removals.empty()) {
     return flags_changed ? Event::Flags(told_epoch_, told_revision_, flags) : nullptr;
   }
-  const uint64_t base = std::exchange(told_revision_, instances_.revision());
-  EventPtr delta = Event::Delta(told_epoch_, base, told_revision_, flags,
-                                std::move(changes.upserts), std::move(changes.removals));
+  EventPtr delta = Event::Delta(told_epoch_, std::exchange(told_revision_, revision), revision,
+                                flags, std::move(upserts), std::move(removals));
   return IsBetterAsSnapshot(*delta, instances_.size()) ? Current() : delta;
+}
+
+void WatchedSet::ApplyDelta(const Event& event, Instances* instances) {
+  for (const std::string& key : event.removals()) instances->erase(key);
+  event.ForEachInstance([&](const Blob& instance) { (*instances)[KeyOf(instance)] = instance; });
 }
 
 }  // namespace failback

@@ -97,12 +97,11 @@ class Checks(unittest.TestCase):
                         spec["terminationGracePeriodSeconds"])
 
     def test_the_image_has_what_the_manifests_start(self):
-        with open("deploy/package/image.py", encoding="utf-8") as file:
+        with open("deploy/docker/Dockerfile", encoding="utf-8") as file:
             text = file.read()
-        self.assertIn("USER = 65532\n", text)
-        (programs,) = re.findall(r"^PROGRAMS = (.*)$", text, re.M)
+        self.assertIn("USER 65532:65532", text)
         for program in PROGRAMS:
-            self.assertIn('"%s"' % program, programs)
+            self.assertIn("/" + program, text)
 
 
 class App:

@@ -77,8 +77,7 @@ void WireRegistry::Shared::Call(Method method, std::string bytes, Done done) {
   };
   call.deadline =
       process->timer()
-          ->ScheduleUnbounded([complete] { complete(absl::DeadlineExceededError("deadline")); },
-                              kCallTimeout)
+          ->PutBack([complete] { complete(absl::DeadlineExceededError("deadline")); }, kCallTimeout)
           .value();
   const auto refuse = [network = network, link = link, self = self, complete] {
     network->Send(link, Way::kToClient, self,

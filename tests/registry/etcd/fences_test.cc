@@ -17,8 +17,15 @@ namespace {
 using registry::v1::ERROR_REASON_SUPERSEDED;
 using Ids = std::vector<std::string>;
 
-class FencesTest : public EtcdTest {
+class FencesTest : public testing::Test {
  protected:
+  static void SetUpTestSuite() { etcd_ = new EtcdCluster(EtcdCluster::Options{}); }
+  static void TearDownTestSuite() {
+    delete etcd_;
+    etcd_ = nullptr;
+  }
+  static EtcdCluster& etcd() { return *etcd_; }
+
   static std::string Keys(const EtcdHarness& registry) {
     return etcd().Ctl({"get", "--prefix", "--keys-only", registry.prefix() + "/v1/default"}).out;
   }
@@ -34,7 +41,12 @@ class FencesTest : public EtcdTest {
     EXPECT_TRUE(Eventually([&] { return !subscriber->events().empty(); }));
     return subscriber;
   }
+
+ private:
+  static EtcdCluster* etcd_;
 };
+
+EtcdCluster* FencesTest::etcd_ = nullptr;
 
 TEST_F(FencesTest, AnOlderIncarnationDoesNotTakeWhatHasExpired) {
   EtcdHarness registry(etcd(), NewPrefix());

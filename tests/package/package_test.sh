@@ -1,2 +1,0 @@
-#!/usr/bin/env bash
-PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/python3 tests/package/package_test.py
