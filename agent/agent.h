@@ -102,7 +102,7 @@ class Registration {
   // Unregisters now instead of at destruction, and empties the handle.
   void Unregister();
 
-  // Empties the handle without unregistering: the instance stays until the agent is gone.
+  // Empties the handle without unregistering: the instance stays until the agent is destroyed.
   void Release();
 
  private:
@@ -155,7 +155,7 @@ class Agent {
     std::string token_file;
     // For people: how the registry calls this process.
     std::string client_name;
-    // Names this life of the process; empty: random.
+    // Names this run of the process; empty: random.
     std::string incarnation;
     // How long the registry keeps the instances of this process after it died.
     absl::Duration session_ttl = absl::Seconds(10);
@@ -182,7 +182,7 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // States the intent that `instance` be registered. INVALID_ARGUMENT names a bad field;
+  // Submits the intent that `instance` be registered. INVALID_ARGUMENT names a bad field;
   // FAILED_PRECONDITION while draining; RESOURCE_EXHAUSTED over the agent's bounds. A second
   // Registration of the same key takes it over from the first.
   absl::StatusOr<Registration> Register(const ServiceInstance& instance,
@@ -190,7 +190,8 @@ class Agent {
 
   // Follows the instances of a service, or those that `selector` means. The callback runs with each
   // new state, first with the one known already, if any. `upstream` names one of several
-  // registries; empty: what all of them know, merged.
+  // registries; empty: what all of them know, merged. Subscriptions of the same share one set: a
+  // further one costs about a kilobyte, however large the set is.
   absl::StatusOr<Subscription> Subscribe(const std::string& service, SnapshotCallback callback);
   absl::StatusOr<Subscription> Subscribe(const Selector& selector, SnapshotCallback callback,
                                          const std::string& upstream = "");

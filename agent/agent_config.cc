@@ -61,7 +61,7 @@ absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& l
   std::map<std::string, int> names;
   for (int i = 0; i < config.registry_size(); ++i) {
     const std::string key = absl::StrCat("registry[", i, "]");
-    const auto upstream = NewUpstreams({config.registry(i)}, nullptr, {EtcdScheme});
+    const auto upstream = NewUpstreams({config.registry(i)}, nullptr, SidecarSchemes());
     if (!upstream.ok()) return loader.ErrorAt(key, std::string(upstream.status().message()));
     const std::string& name = upstream->front().name;
     const auto [earlier, inserted] = names.emplace(name, i);
@@ -141,5 +141,7 @@ FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {
   options.retry.backoff.jitter = retry.backoff().jitter();
   return options;
 }
+
+std::vector<SchemeFactory> SidecarSchemes() { return {EtcdScheme}; }
 
 }  // namespace failback

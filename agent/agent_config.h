@@ -5,12 +5,15 @@
 #ifndef FAILBACK_AGENT_AGENT_CONFIG_H_
 #define FAILBACK_AGENT_AGENT_CONFIG_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/config.h"
 #include "failback/agent/v1/config.pb.h"
 #include "registry/failback/failback_registry.h"
 #include "registry/registry.h"
+#include "registry/upstream_scheme.h"
 
 namespace failback {
 
@@ -20,6 +23,9 @@ absl::Status ValidateAgentConfig(const agent::v1::AgentConfig& config, const Con
 
 // The options that come from the configuration; timer and callbacks are the caller's to set.
 FailbackRegistry::Options ToFailbackOptions(const agent::v1::AgentConfig& config);
+
+// The kinds of URI that a sidecar's registries may have, beside grpc and unix.
+std::vector<SchemeFactory> SidecarSchemes();
 
 }  // namespace failback
 

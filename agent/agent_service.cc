@@ -242,7 +242,7 @@ absl::StatusOr<ListIntentsResponse> AgentService::Intents(const ListIntentsReque
   }
   auto it = intents.begin();
   if (!after->empty()) {
-    // After the row that ended the page before; if that has gone, after its key.
+    // After the row that ended the page before; if that is no longer there, after its key.
     const std::string key = after->substr(0, after->find('\n'));
     it = std::find_if(intents.begin(), intents.end(),
                       [&](const CarriedIntent& intent) { return PlaceOf(intent) == *after; });

@@ -107,7 +107,7 @@ class AgentService final : public AgentServiceBase {
                                          grpc::ByteBuffer* response) override;
 
  private:
-  // The one drain. Shared with its completion, which may come after the service is gone.
+  // The one drain. Shared with its completion, which may come after the service is destroyed.
   struct DrainState {
     Mutex mu;
     bool begun ABSL_GUARDED_BY(mu) = false;

@@ -1,7 +1,5 @@
 #include "agent/discovery_channel.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -10,20 +8,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "registry/base/address.h"
 #include "registry/rpc/reconnect_backoff.h"
 #include "retry/mutex.h"
 
 namespace failback {
 namespace {
-
-enum class AddressKind { kIpv4, kIpv6, kName };
-
-AddressKind KindOf(const std::string& address) {
-  unsigned char bytes[sizeof(in6_addr)];
-  if (inet_pton(AF_INET, address.c_str(), bytes) == 1) return AddressKind::kIpv4;
-  if (inet_pton(AF_INET6, address.c_str(), bytes) == 1) return AddressKind::kIpv6;
-  return AddressKind::kName;
-}
 
 // Copies of one instance, and addresses in a target: what a load balancer keeps for each costs
 // memory, and shares that differ by more are not distinguished by few calls anyway.
@@ -96,14 +86,14 @@ std::string TargetOf(const std::vector<ServiceInstance>& instances) {
   std::vector<std::string> ipv6;
   std::string name;
   for (const ServiceInstance& instance : instances) {
-    switch (KindOf(instance.address())) {
-      case AddressKind::kIpv4:
+    switch (HostKindOf(instance.address())) {
+      case HostKind::kIpv4:
         ipv4.push_back(absl::StrCat(instance.address(), ":", instance.port()));
         break;
-      case AddressKind::kIpv6:
+      case HostKind::kIpv6:
         ipv6.push_back(absl::StrCat("[", instance.address(), "]:", instance.port()));
         break;
-      case AddressKind::kName:
+      case HostKind::kName:
         if (name.empty()) name = absl::StrCat("dns:///", instance.address(), ":", instance.port());
         break;
     }

@@ -26,8 +26,8 @@
 // fail than none. Instances whose address is a host name are left out while there are others with
 // IP addresses, as a target lists addresses or is one name.
 //
-// An instance that cannot be reached is tried again every two seconds at least, for as long as it is
-// listed; gRPC's own limit is two minutes.
+// An instance that cannot be reached is tried again every two seconds at least, for as long as it
+// is listed; gRPC's own limit is two minutes.
 //
 // Thread safety: all methods from any thread. May be destroyed anywhere.
 

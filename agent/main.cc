@@ -47,7 +47,6 @@
 #include "gateway/xds/ads_service.h"
 #include "gateway/xds/bootstrap.h"
 #include "registry/base/proto_time.h"
-#include "registry/etcd/etcd_uri.h"
 #include "registry/failback/failback_group.h"
 #include "registry/model/errors.h"
 #include "registry/server/registry_server.h"
@@ -176,7 +175,7 @@ class AgentDaemon {
   std::unique_ptr<AgentService> service_;
   ConfigReload reload_;
   std::unique_ptr<ReadinessWatch> readiness_;
-  std::unique_ptr<AdminService> admin_service_;
+  std::unique_ptr<grpc::Service> admin_service_;
   MetricsPage metrics_;
   std::unique_ptr<AdminServer> admin_server_;       // null: none
   std::atomic<RegistryServer*> serving_ = nullptr;  // set once it serves
@@ -193,7 +192,7 @@ absl::Status AgentDaemon::OpenUpstreams() {
   UpstreamOptions upstream_options;
   upstream_options.grpc.channel.security = security_.client;
   auto upstreams = NewUpstreams({config_.registry().begin(), config_.registry().end()},
-                                timer_.get(), {EtcdScheme}, upstream_options);
+                                timer_.get(), SidecarSchemes(), upstream_options);
   if (!upstreams.ok()) {
     return loader_.ErrorAt("registry", std::string(upstreams.status().message()));
   }
@@ -239,7 +238,7 @@ void AgentDaemon::MakeServices() {
   admin_->OnOverview([security = security_.server.get()](admin::v1::Overview* overview) {
     AddCertificates(*security, overview);
   });
-  admin_service_ = std::make_unique<AdminService>(admin_.get(), access);
+  admin_service_ = NewAdminService(admin_.get(), access);
 }
 
 absl::Status AgentDaemon::Claim() {
@@ -264,7 +263,7 @@ absl::Status AgentDaemon::Serve() {
   serve_.access = security_.server->access();
   serve_.extra_services = {{service_.get(), AgentService::kName},
                            {xds_service_.get(), xds::AdsService::kName},
-                           {admin_service_.get(), AdminService::kName}};
+                           {admin_service_.get(), kAdminServiceName}};
   auto server = RegistryServer::Start(registry_.get(), serve_, std::move(claimed_));
   if (!server.ok()) return loader_.ErrorAt("listen", std::string(server.status().message()));
   server_ = *std::move(server);

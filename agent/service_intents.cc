@@ -156,7 +156,7 @@ void ServiceIntents::Flush() {
     flushing_ = true;
   }
   while (true) {
-    auto batch = std::make_shared<Batch>();
+    auto batch = std::make_shared<DueIntents>();
     {
       MutexLock lock(&mu_);
       if (stopped_ || session_id_.empty() || !NextBatch(batch.get())) {
@@ -181,7 +181,7 @@ void ServiceIntents::Flush() {
   }
 }
 
-bool ServiceIntents::NextBatch(Batch* batch) {
+bool ServiceIntents::NextBatch(DueIntents* batch) {
   batch->session_id = session_id_;
   batch->registrations.set_session_id(session_id_);
   batch->deregistrations.set_session_id(session_id_);
@@ -204,7 +204,7 @@ bool ServiceIntents::NextBatch(Batch* batch) {
 }
 
 template <typename Response>
-void ServiceIntents::Answered(const Batch& batch, const absl::StatusOr<Response>& response) {
+void ServiceIntents::Answered(const DueIntents& batch, const absl::StatusOr<Response>& response) {
   if (ReasonOf(response.status()) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
     return Lost(batch.session_id);
   }

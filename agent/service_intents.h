@@ -63,7 +63,7 @@ class ServiceIntents : public std::enable_shared_from_this<ServiceIntents> {
     Progress progress = Progress::kDue;
   };
   // Some intents of one kind, as a request; the other one is empty.
-  struct Batch {
+  struct DueIntents {
     std::string session_id;
     std::vector<std::string> keys;
     RegisterRequest registrations;
@@ -78,9 +78,9 @@ class ServiceIntents : public std::enable_shared_from_this<ServiceIntents> {
   // The session is not known any more: a new one, and everything again.
   void Lost(const std::string& session_id);
   // Takes what is due next; false when nothing is.
-  bool NextBatch(Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool NextBatch(DueIntents* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   template <typename Response>
-  void Answered(const Batch& batch, const absl::StatusOr<Response>& response);
+  void Answered(const DueIntents& batch, const absl::StatusOr<Response>& response);
   // An intent was refused: again later, where that may help.
   void Refused(const std::string& key, const absl::Status& status);
   void TellAgain();

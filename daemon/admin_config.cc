@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/http/request_checks.h"
 #include "registry/base/address.h"
 #include "registry/base/log.h"
 

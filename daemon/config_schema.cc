@@ -151,6 +151,20 @@ void AddKeys(const Descriptor* descriptor, const ConfigKey& parent, std::vector<
   }
 }
 
+absl::Status StoreEnum(Message* parent, const FieldDescriptor* field, const std::string& text) {
+  const EnumDescriptor* const type = field->enum_type();
+  const EnumValueDescriptor* value =
+      type->FindValueByName(EnumPrefix(type) + absl::AsciiStrToUpper(text));
+  if (value != nullptr && value->number() == 0) value = nullptr;
+  // As protobuf's JSON has it: HEALTH_STATUS_HEALTHY.
+  if (value == nullptr) value = type->FindValueByName(text);
+  if (value == nullptr) {
+    return Invalid(text, absl::StrCat("is not one of ", absl::StrJoin(EnumNames(type), ", ")));
+  }
+  Store(parent, field, value, &Reflection::SetEnum, &Reflection::AddEnum);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 const config::v1::Key& ConfigKey::options() const {
@@ -191,11 +205,7 @@ absl::Status SetFromText(Message* parent, const FieldDescriptor* field, const st
         return absl::InvalidArgumentError(
             absl::StrCat("'", absl::CHexEscape(text), "' is not UTF-8"));
       }
-      if (field->is_repeated()) {
-        reflection->AddString(parent, field, text);
-      } else {
-        reflection->SetString(parent, field, text);
-      }
+      Store(parent, field, text, &Reflection::SetString, &Reflection::AddString);
       return absl::OkStatus();
     case FieldDescriptor::CPPTYPE_INT32:
       return StoreInteger<int32_t>(parent, field, text, &Reflection::SetInt32,
@@ -221,19 +231,8 @@ absl::Status SetFromText(Message* parent, const FieldDescriptor* field, const st
       if (text != "true" && text != "false") return Invalid(text, "is not true or false");
       Store(parent, field, text == "true", &Reflection::SetBool, &Reflection::AddBool);
       return absl::OkStatus();
-    case FieldDescriptor::CPPTYPE_ENUM: {
-      const EnumDescriptor* const type = field->enum_type();
-      const EnumValueDescriptor* value =
-          type->FindValueByName(EnumPrefix(type) + absl::AsciiStrToUpper(text));
-      if (value != nullptr && value->number() == 0) value = nullptr;
-      // As protobuf's JSON has it: HEALTH_STATUS_HEALTHY.
-      if (value == nullptr) value = type->FindValueByName(text);
-      if (value == nullptr) {
-        return Invalid(text, absl::StrCat("is not one of ", absl::StrJoin(EnumNames(type), ", ")));
-      }
-      Store(parent, field, value, &Reflection::SetEnum, &Reflection::AddEnum);
-      return absl::OkStatus();
-    }
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return StoreEnum(parent, field, text);
     case FieldDescriptor::CPPTYPE_MESSAGE: {
       if (!IsDuration(field)) break;
       absl::Duration value;

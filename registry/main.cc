@@ -92,7 +92,7 @@ class RegistryDaemon {
   std::unique_ptr<Registry> registry_;
   std::unique_ptr<xds::AdsService> xds_service_;
   std::unique_ptr<RegistryAdmin> admin_;
-  std::unique_ptr<AdminService> admin_service_;
+  std::unique_ptr<grpc::Service> admin_service_;
   std::unique_ptr<RegistryServer> server_;
   MetricsPage metrics_;
   std::unique_ptr<AdminServer> admin_server_;  // null: none
@@ -107,10 +107,10 @@ absl::Status RegistryDaemon::Start() {
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
   if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) {
-    admin_ = std::make_unique<EtcdAdmin>(etcd, config_.store(), start_time_);
+    admin_ = NewEtcdAdmin(etcd, config_.store(), start_time_);
   } else {
-    admin_ = std::make_unique<StoreAdmin>(dynamic_cast<StoreRegistry*>(registry_.get()),
-                                          config_.store(), start_time_);
+    admin_ =
+        NewStoreAdmin(static_cast<StoreRegistry*>(registry_.get()), config_.store(), start_time_);
   }
   admin_->SetName(absl::StrJoin(config_.listen(), ", "));
   admin_->OnOverview([security = security_.get()](admin::v1::Overview* overview) {
@@ -179,7 +179,7 @@ absl::Status RegistryDaemon::Serve() {
   xds_options.access = security_->access();
   xds_options.cache.zone_aware = config_.xds().zone_aware();
   xds_service_ = std::make_unique<xds::AdsService>(registry_.get(), xds_options);
-  admin_service_ = std::make_unique<AdminService>(admin_.get(), security_->access());
+  admin_service_ = NewAdminService(admin_.get(), security_->access());
   RegistryServer::Options options = ToServerOptions(config_, timer_.get(), loader_);
   options.credentials = security_->credentials();
   options.access = security_->access();
@@ -187,7 +187,7 @@ absl::Status RegistryDaemon::Serve() {
     options.stream_sessions = store->StreamSessions();
   }
   options.extra_services = {{xds_service_.get(), xds::AdsService::kName},
-                            {admin_service_.get(), AdminService::kName}};
+                            {admin_service_.get(), kAdminServiceName}};
   auto server = RegistryServer::Start(registry_.get(), options);
   if (!server.ok()) return loader_.ErrorAt("listen", std::string(server.status().message()));
   server_ = *std::move(server);

@@ -1,11 +1,19 @@
 // The one interface of the project: a service registry, asynchronous.
 //
-// Everything is an implementation of it (StoreRegistry on the embedded store, GrpcRegistry on a
-// registry elsewhere), a decorator of it (FailbackRegistry, which never forgets a failed call), or
-// an adapter onto it (RegistryServer, which serves any of them over gRPC; Agent, the front door for
-// C++ programs). Its requests and answers are the messages of
-// proto/failback/registry/v1/registry.proto, which say what each field means; docs/protocol.md says
-// how the calls work together.
+// Everything is an implementation of it, a decorator of it, or an adapter onto it:
+//
+//   StoreRegistry      implements it on the embedded store             registry/store
+//   EtcdRegistry       implements it on an etcd cluster                registry/etcd
+//   GrpcRegistry       implements it on a registry elsewhere           registry/client
+//   FailbackRegistry   decorates one: never forgets a failed call      registry/failback
+//   FailbackGroup      decorates several: each intent goes to all      registry/failback
+//   GuardedRegistry    decorates one: only what a caller may do        registry/security
+//   RegistryServer     adapts: serves any of them over gRPC            registry/server
+//   Agent              adapts: the front door for C++ programs         agent
+//
+// Its requests and answers are the messages of proto/failback/registry/v1/registry.proto, which say
+// what each field means; docs/protocol.md says how the calls work together. Instances are carried
+// as a Batch towards the registry and as an Event back.
 //
 // Example: register one instance and log what came of it.
 //
@@ -47,8 +55,19 @@ namespace failback {
 template <typename Response>
 using Callback = absl::AnyInvocable<void(absl::StatusOr<Response>) &&>;
 
-// Receives the events of a subscription. Calls come one at a time and in order. The listener must
-// not block: an implementation may call it on the thread that commits or reads from the network.
+// Receives the events of a subscription. Calls come one at a time and in order, without a lock
+// held, and after one that throws comes the next. Which thread makes them depends on the
+// implementation. On none may the listener wait; from each it may call the registry, end its own
+// stream, or subscribe again.
+//
+//   StoreRegistry      the thread that commits or subscribes, or one that compares filters
+//   EtcdRegistry       one of gRPC's, which reads the watch, or the one that subscribes
+//   GrpcRegistry       one of gRPC's: the stream is not read on until the call returns
+//   FailbackRegistry   that of the registry below, the timer's, or the one that subscribes
+//   FailbackGroup      as FailbackRegistry, of whichever upstream has news
+//   GuardedRegistry    that of the registry below, or the one that loads a policy which ends access
+//
+// A listener that has work to do hands it to a thread of its own, as Agent does with an Executor.
 class NotifyListener {
  public:
   virtual ~NotifyListener() = default;

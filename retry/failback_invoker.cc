@@ -82,7 +82,7 @@ class FailbackInvoker::Core : public std::enable_shared_from_this<FailbackInvoke
       if (invocation->attempt != attempt) return;
       ++invocation->attempt;
       if (!status.ok() && (options_.retryable == nullptr || options_.retryable(status))) {
-        if (PutBack(invocation, &status)) return;
+        if (ScheduleRetry(invocation, &status)) return;
       }
       if (invocation->retry != nullptr) --pending_;
       invocation->retry.reset();
@@ -92,7 +92,7 @@ class FailbackInvoker::Core : public std::enable_shared_from_this<FailbackInvoke
   }
 
   // False, with the status for the caller, when there is no further attempt.
-  bool PutBack(const InvocationPtr& invocation, absl::Status* status)
+  bool ScheduleRetry(const InvocationPtr& invocation, absl::Status* status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (invocation->retry == nullptr) {
       if (pending_ >= options_.max_pending) {

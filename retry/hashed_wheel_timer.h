@@ -63,8 +63,8 @@ struct Core;
 struct Shard;
 }  // namespace internal_timer
 
-// One timeout, pending or over. Dropping the handle does not cancel, so that one may stay unused. May
-// outlive its timer.
+// One timeout, pending or over. Dropping the handle does not cancel, so that one may stay unused.
+// May outlive its timer.
 class [[maybe_unused]] Timeout {
  public:
   Timeout() = default;  // empty: every method returns false
@@ -117,7 +117,7 @@ class HashedWheelTimer {
     absl::Duration tick_duration = absl::Milliseconds(100);
     // Slots of the wheel's first level, rounded up to a power of two. 1 to 65536.
     int ticks_per_wheel = 512;
-    // With this many pending timeouts NewTimeout refuses; 0: no limit. PutBack does not.
+    // With this many pending timeouts NewTimeout refuses; 0: no limit. ScheduleUnbounded does not.
     int64_t max_pending_timeouts = 0;
     // Where tasks run; nullptr: on the timer's own thread. Must outlive the timer.
     Executor* executor = nullptr;
@@ -155,10 +155,10 @@ class HashedWheelTimer {
   // max_pending_timeouts: try again when others are done. FAILED_PRECONDITION after Stop.
   absl::StatusOr<Timeout> NewTimeout(TimerTask task, absl::Duration delay);
 
-  // NewTimeout for a task that comes back, or carries on what was accepted elsewhere: the next try
+  // NewTimeout without the bound, for a task that continues what was accepted before: the next try
   // of a call, the next renewal of a lease. There is no caller to refuse to, so
   // max_pending_timeouts counts it and does not refuse it. FAILED_PRECONDITION after Stop.
-  absl::StatusOr<Timeout> PutBack(TimerTask task, absl::Duration delay);
+  absl::StatusOr<Timeout> ScheduleUnbounded(TimerTask task, absl::Duration delay);
 
   // Ends the timer: no task starts any more, running ones have ended when it returns. Returns
   // the tasks that have neither run nor been cancelled, for the caller to run or drop. A second

@@ -90,10 +90,11 @@ void PeriodicTask::Run(const std::shared_ptr<State>& state) {
     if (state->stopped) return;
     state->running = std::this_thread::get_id();
   }
-  // Puts the task back however the work ends; an exception goes on to the timer, which counts it.
-  struct PutBack {
+  // However the work ends, the next run is scheduled. An exception goes on to the timer, which
+  // counts it.
+  struct ScheduleNext {
     const std::shared_ptr<State>& state;
-    ~PutBack() {
+    ~ScheduleNext() {
       MutexLock lock(&state->mu);
       state->running = std::thread::id();
       state->ended.SignalAll();
@@ -102,11 +103,11 @@ void PeriodicTask::Run(const std::shared_ptr<State>& state) {
       const int64_t period = state->period_nanos;
       const int64_t missed = std::max<int64_t>(now - state->due_nanos, 0) / period;
       state->due_nanos = SaturatingAdd(state->due_nanos + missed * period, period);
-      absl::StatusOr<Timeout> timeout = state->timer->PutBack(
+      absl::StatusOr<Timeout> timeout = state->timer->ScheduleUnbounded(
           [state = state] { Run(state); }, absl::Nanoseconds(state->due_nanos - now));
       if (timeout.ok()) state->timeout = *std::move(timeout);
     }
-  } put_back{state};
+  } schedule_next{state};
   state->runs.fetch_add(1, std::memory_order_relaxed);
   state->work();
 }

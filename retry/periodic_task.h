@@ -1,4 +1,4 @@
-// Work that comes back: heartbeats, lease renewals, sweeps.
+// Work that repeats: heartbeats, lease renewals, sweeps.
 //
 // The task runs, and when it has ended puts itself back on the wheel, so that runs of one task
 // never overlap nor pile up, however slow one is. The next run is due one period after the last
@@ -14,7 +14,7 @@
 // Contract:
 //   * After Stop has returned the work does not run again, and is not running, unless Stop was
 //     called from the work itself: then that run is the last.
-//   * Work that throws is counted by the timer as failed, and comes back all the same.
+//   * Work that throws is counted by the timer as failed, and is scheduled again all the same.
 //   * When the timer stops, so does the task. The timer must outlive it.
 //   * May be destroyed from its own work; that run ends safely and is the last.
 //

@@ -52,7 +52,7 @@ RetryTask::State RetryTask::Failed(std::optional<absl::Duration> server_delay, T
 RetryTask::State RetryTask::Wait(absl::Duration delay, TimerTask on_due) {
   timeout_.Cancel();
   next_attempt_nanos_ = timer_->clock()->NowNanos() + absl::ToInt64Nanoseconds(delay);
-  auto timeout = timer_->PutBack(std::move(on_due), delay);
+  auto timeout = timer_->ScheduleUnbounded(std::move(on_due), delay);
   if (!timeout.ok()) {
     Park();
     return state_;

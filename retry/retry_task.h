@@ -1,11 +1,11 @@
-// A failed call that puts itself back on the timing wheel.
+// A failed call that schedules its own retries on the timing wheel.
 //
 // The rule is that of Dubbo's AbstractRetryTask, of which FailedRegisteredTask is one: `times`
 // starts at 1; when a run fails, the task parks if `times` has reached `retry_times`, else `times`
-// grows by one and the task goes back on the wheel. So exactly `retry_times` retries follow the first failed call. -1 retries for ever, 0 parks at
-// once. Beyond Dubbo: a parked task is kept and can be re-armed, the wait is capped exponential
-// with full jitter unless a fixed `retry_period` is set, and a delay that the server asks for
-// overrides both.
+// grows by one and the task is scheduled again. So exactly `retry_times` retries follow the first
+// failed call. -1 retries for ever, 0 parks at once. Beyond Dubbo: a parked task is kept and can be
+// re-armed, the wait is capped exponential with full jitter unless a fixed `retry_period` is set,
+// and a delay that the server asks for overrides both.
 //
 // The task does not make the call. When it is due it calls `on_due` on the wheel's thread; its
 // owner begins an asynchronous call there and reports a failure with Failed(), or destroys the task

@@ -253,7 +253,7 @@ class Wheel {
     Link(index, entry);
   }
 
-  // The task is gone, or about to be moved out.
+  // The task is destroyed, or about to be moved out.
   void Free(uint32_t index, TimerEntry* entry) {
     const uint32_t generation = entry->generation();
     entry->state = State::kFree;

@@ -2,59 +2,46 @@
 
 #include <utility>
 
-#include "google/protobuf/util/message_differencer.h"
-
 namespace failback {
 namespace {
 
-using google::protobuf::util::MessageDifferencer;
-using registry::v1::InstanceKey;
-using registry::v1::ServiceInstance;
 using registry::v1::SubscribeResponse;
 
-std::string NameOf(const InstanceKey& key) {
-  return key.instance_id().empty() ? key.service() : key.instance_id();
-}
-
-using Instances = std::map<std::string, ServiceInstance>;
-
-bool SameSet(const Instances& a, const Instances& b) {
-  if (a.size() != b.size()) return false;
-  for (auto left = a.begin(), right = b.begin(); left != a.end(); ++left, ++right) {
-    if (!MessageDifferencer::Equals(left->second, right->second)) return false;
+// A whole event as one message.
+SubscribeResponse AsOne(const Event& event) {
+  SubscribeResponse whole;
+  for (size_t i = 0; i < event.parts(); ++i) {
+    SubscribeResponse part;
+    part.ParseFromString(event.EncodedPart(i));
+    whole.MergeFrom(part);
   }
-  return true;
+  if (event.is_snapshot()) whole.mutable_snapshot()->clear_more();
+  return whole;
 }
 
 }  // namespace
 
-std::optional<SubscribeResponse> FollowedSet::Apply(const SubscribeResponse& message) {
-  SubscribeResponse event = message;
-  Instances next = instances_;
-  if (message.has_snapshot()) {
-    parts_.mutable_instances()->MergeFrom(message.snapshot().instances());
-    if (message.snapshot().more()) return std::nullopt;
-    event.mutable_snapshot()->Clear();
-    event.mutable_snapshot()->Swap(&parts_);
-    next.clear();
-    for (const ServiceInstance& instance : event.snapshot().instances()) {
-      next[NameOf(instance.key())] = instance;
-    }
-  } else if (message.has_delta()) {
-    for (const ServiceInstance& instance : message.delta().upserts()) {
-      next[NameOf(instance.key())] = instance;
-    }
-    for (const InstanceKey& key : message.delta().removals()) next.erase(NameOf(key));
+absl::StatusOr<std::optional<SubscribeResponse>> FollowedSet::Apply(
+    const SubscribeResponse& message) {
+  absl::StatusOr<EventPtr> event = reader_.Read(message.SerializeAsString());
+  InstanceSet::Changes changes;
+  const bool was_stale = stale();
+  const uint64_t epoch_before = epoch();
+  if (event.ok() && *event == nullptr) return std::nullopt;
+  const absl::Status status = event.ok() ? set_.Apply(**event, &changes) : event.status();
+  if (!status.ok()) {
+    set_.DropPosition();
+    return status;
   }
-  const bool changed = !known_ || stale_ != message.stale() || epoch_ != message.epoch() ||
-                       !SameSet(instances_, next);
-  instances_ = std::move(next);
-  known_ = true;
-  stale_ = message.stale();
-  epoch_ = message.epoch();
-  revision_ = message.revision();
+  const bool changed = !std::exchange(known_, true) || was_stale != stale() ||
+                       epoch_before != epoch() || !changes.empty();
   if (!changed) return std::nullopt;
-  return event;
+  return AsOne(**event);
+}
+
+void FollowedSet::Restart() {
+  reader_ = EventReader(epoch(), revision());
+  set_.Resume();
 }
 
 }  // namespace failback

@@ -1,6 +1,6 @@
-// What a subscription has sent so far, put together: the set, and each change of it as one event.
+// What a subscription has sent so far, put together: the set, and each change of it as one message.
 //
-// A snapshot that comes in parts is one event. After a stream has broken and another has begun, a
+// A snapshot that comes in parts is one change. After a stream has broken and another has begun, a
 // first message that repeats what is known already is none.
 //
 // Thread safety: none.
@@ -8,40 +8,37 @@
 #ifndef FAILBACK_AGENT_CTL_FOLLOWED_SET_H_
 #define FAILBACK_AGENT_CTL_FOLLOWED_SET_H_
 
-#include <map>
+#include <cstdint>
 #include <optional>
-#include <string>
 
+#include "absl/status/statusor.h"
 #include "failback/registry/v1/registry.pb.h"
+#include "registry/model/event_reader.h"
+#include "registry/model/instance_set.h"
 
 namespace failback {
 
 class FollowedSet {
  public:
   // Takes a message; what it changes as one message, or nullopt when it is a part of a snapshot or
-  // changes nothing.
-  std::optional<registry::v1::SubscribeResponse> Apply(
+  // changes nothing. An error: it does not follow, and the next stream starts with a snapshot.
+  absl::StatusOr<std::optional<registry::v1::SubscribeResponse>> Apply(
       const registry::v1::SubscribeResponse& message);
 
-  // Another stream begins.
-  void Restart() { parts_.Clear(); }
+  // Another stream begins, from epoch() and revision().
+  void Restart();
 
   // By instance id; by name in a list of services.
-  const std::map<std::string, registry::v1::ServiceInstance>& instances() const {
-    return instances_;
-  }
+  const InstanceSet& instances() const { return set_; }
   bool known() const { return known_; }
-  bool stale() const { return stale_; }
-  uint64_t epoch() const { return epoch_; }
-  uint64_t revision() const { return revision_; }
+  bool stale() const { return set_.flags().stale; }
+  uint64_t epoch() const { return set_.epoch(); }
+  uint64_t revision() const { return set_.revision(); }
 
  private:
-  registry::v1::Snapshot parts_;
-  std::map<std::string, registry::v1::ServiceInstance> instances_;
+  EventReader reader_;
+  InstanceSet set_;
   bool known_ = false;
-  bool stale_ = false;
-  uint64_t epoch_ = 0;
-  uint64_t revision_ = 0;
 };
 
 }  // namespace failback

@@ -75,6 +75,14 @@ absl::StatusOr<std::vector<CarriedIntent>> Carried(CtlContext* context,
   return intents;
 }
 
+// The agent's own incarnation; empty if it does not say.
+std::string IncarnationOf(CtlContext* context) {
+  agent::v1::GetStatusResponse response;
+  const grpc::Status status = context->agent().GetStatus(context->NewCall().get(),
+                                                         agent::v1::GetStatusRequest(), &response);
+  return status.ok() ? response.incarnation() : "";
+}
+
 // Every namespace that a registry's services have.
 absl::StatusOr<std::vector<std::string>> RegistryNamespaces(CtlContext* context) {
   admin::v1::ListServicesRequest request;
@@ -97,6 +105,7 @@ std::vector<std::string> AgentNamespaces(const std::vector<CarriedIntent>& carri
 
 int List(const ListFlags& flags, CtlContext* context) {
   const absl::StatusOr<std::vector<CarriedIntent>> carried = Carried(context, flags.upstream);
+  const std::string incarnation = carried.ok() ? IncarnationOf(context) : "";
   std::vector<std::string> namespaces = {flags.selector.namespace_()};
   if (flags.all_namespaces) {
     absl::StatusOr<std::vector<std::string>> all =
@@ -135,6 +144,7 @@ int List(const ListFlags& flags, CtlContext* context) {
       CarriedOverlay overlay;
       overlay.all = !status.ok();
       overlay.add = !flags.healthy;
+      overlay.incarnation = incarnation;
       OverlayCarried(wanted, overlay, &listed);
     }
     std::move(listed.begin(), listed.end(), std::back_inserter(records));

@@ -22,6 +22,7 @@
 #include "grpcpp/grpcpp.h"
 #include "registry/failback/status_policy.h"
 #include "registry/model/errors.h"
+#include "registry/model/event.h"
 
 namespace failback {
 namespace {
@@ -109,15 +110,25 @@ class Follower {
     const auto stream = context_->registry().Subscribe(call.get(), request_);
     set_.Restart();
     SubscribeResponse message;
-    while (!enough_ && unprintable_.ok() && stream->Read(&message)) Take(message);
-    if (enough_ || !unprintable_.ok()) call->TryCancel();
-    return StatusFromGrpc(stream->Finish());
+    absl::Status gap;
+    while (!enough_ && unprintable_.ok() && gap.ok() && stream->Read(&message)) gap = Take(message);
+    if (enough_ || !unprintable_.ok() || !gap.ok()) call->TryCancel();
+    const absl::Status end = StatusFromGrpc(stream->Finish());
+    return gap.ok() ? end : gap;
   }
 
-  void Take(const SubscribeResponse& message) {
+  // An error: the message does not follow on the one before.
+  absl::Status Take(const SubscribeResponse& message) {
     silence_.End();
     const bool was_away = std::exchange(away_, false);
-    const std::optional<SubscribeResponse> change = set_.Apply(message);
+    const absl::StatusOr<std::optional<SubscribeResponse>> applied = set_.Apply(message);
+    if (!applied.ok()) return applied.status();
+    Show(message, *applied, was_away);
+    return absl::OkStatus();
+  }
+
+  void Show(const SubscribeResponse& message, const std::optional<SubscribeResponse>& change,
+            bool was_away) {
     const bool whole = live_ || !flags_.exec.empty();
     if (live_ && (change.has_value() || was_away)) Draw("");
     if (whole && !change.has_value()) return;
@@ -161,7 +172,8 @@ class Follower {
   void Draw(const std::string& news) {
     std::vector<ServiceInstance> instances;
     instances.reserve(set_.instances().size());
-    for (const auto& [name, instance] : set_.instances()) instances.push_back(instance);
+    set_.instances().ForEach(
+        [&](const Blob& instance) { instances.push_back(ParseInstance(instance)); });
     screen_.Draw(FormatFollowed(request_.selector(), instances, set_.revision(),
                                 news.empty() && set_.stale() ? "the registry is away" : news,
                                 absl::Now(), context_->palette),

@@ -16,7 +16,7 @@ using agent::v1::PendingOperation;
 using agent::v1::UpstreamStatus;
 using registry::v1::ServiceInstance;
 
-std::string StateOf(const UpstreamStatus& upstream) {
+std::string StateText(const UpstreamStatus& upstream) {
   return absl::StrCat(FormatEnum(agent::v1::UpstreamState_descriptor(), upstream.state()),
                       upstream.refused() ? ", refused" : "");
 }
@@ -45,7 +45,7 @@ std::string FormatTop(const GetStatusResponse& status, const std::vector<Pending
       status.draining() ? absl::StrCat(", ", palette.Paint("draining", Tone::kBusy)) : "", "\n\n");
   std::vector<std::vector<std::string>> rows;
   for (const UpstreamStatus& upstream : status.upstreams()) {
-    rows.push_back({NameOf(upstream), StateOf(upstream), FormatRelative(upstream.since(), now),
+    rows.push_back({NameOf(upstream), StateText(upstream), FormatRelative(upstream.since(), now),
                     absl::StrCat(upstream.desired()), absl::StrCat(upstream.acknowledged()),
                     absl::StrCat(upstream.pending()), absl::StrCat(upstream.parked()),
                     FormatStatus(upstream.last_error())});
@@ -78,7 +78,7 @@ std::vector<std::string> FormatUpstreamLines(const GetStatusResponse& status) {
   std::vector<std::string> lines;
   for (const UpstreamStatus& upstream : status.upstreams()) {
     lines.push_back(absl::StrCat(
-        NameOf(upstream), "  ", StateOf(upstream), "  ", upstream.desired(), " desired, ",
+        NameOf(upstream), "  ", StateText(upstream), "  ", upstream.desired(), " desired, ",
         upstream.acknowledged(), " acknowledged, ", upstream.pending(), " pending, ",
         upstream.parked(), " parked", status.draining() ? "  agent draining" : ""));
   }

@@ -7,6 +7,7 @@ import { icon } from "./icons.js";
 import {
   age,
   badge,
+  closeButton,
   copyButton,
   facts,
   shortMessage,
@@ -78,17 +79,7 @@ export function instanceDrawer({ namespace, service, instance: id }, description
         },
         icon("link"),
       ),
-      h(
-        "button",
-        {
-          type: "button",
-          class: "quiet icon-only",
-          "data-action": "close-drawer",
-          "aria-label": "Close details",
-          title: "Close (Esc)",
-        },
-        icon("close"),
-      ),
+      closeButton(),
     ),
     !description
       ? h("p", { class: "muted" }, "Loading…")

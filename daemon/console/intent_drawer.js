@@ -2,9 +2,8 @@
 
 import { h } from "./dom.js";
 import { clock, codeName, count, countdown, enumName, exactly } from "./format.js";
-import { icon } from "./icons.js";
-import { badge, facts, passed, sorted } from "./parts.js";
-import { formatRoute } from "./router.js";
+import { badge, closeButton, facts, passed, sorted } from "./parts.js";
+import { instanceRoute } from "./router.js";
 
 const stateOf = (row) => enumName(row.state, "PENDING_STATE");
 const KINDS = { parked: "parked", superseded: "superseded" };
@@ -22,17 +21,7 @@ export function intentDrawer(name, row, loading, now) {
         h("h2", { id: "drawer-title", tabindex: -1 }, rest.join(" ")),
         h("p", { class: "muted" }, row ? `${verb} at ${row.upstream}` : verb),
       ),
-      h(
-        "button",
-        {
-          type: "button",
-          class: "quiet icon-only",
-          "data-action": "close-drawer",
-          "aria-label": "Close details",
-          title: "Close (Esc)",
-        },
-        icon("close"),
-      ),
+      closeButton(),
     ),
     row
       ? [what(row, now), why(row.lastStatus), target(row)]
@@ -128,12 +117,7 @@ const target = ({ key }) =>
         h(
           "a",
           {
-            href: formatRoute({
-              view: "instances",
-              namespace: key.namespace || "default",
-              service: key.service,
-              instance: key.instanceId,
-            }),
+            href: instanceRoute(key),
           },
           "The instance, and what happened to it",
         ),

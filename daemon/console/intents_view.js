@@ -4,7 +4,7 @@
 import { h } from "./dom.js";
 import { count, enumName, shownOf } from "./format.js";
 import { Listing } from "./listing.js";
-import { badge, chips, searchField, statusText } from "./parts.js";
+import { badge, chips, noIntents, searchField, statusText } from "./parts.js";
 import { currentRoute, formatRoute, goWith } from "./router.js";
 import { sortRows } from "./sorting.js";
 
@@ -117,18 +117,15 @@ export const intentsView = {
 
   summary: (listing, route, shown) => shownOf(shown, listing.rows.length, "intent"),
 
-  empty: (route, { kind, rows }) => {
-    if (kind === "registry") {
-      return [
+  empty: (route, { kind, rows }) =>
+    noIntents(kind, rows, {
+      registry: [
         "A registry registers nothing itself",
         "Intents are an agent's: open the console of an agent.",
-      ];
-    }
-    return rows.length > 0
-      ? ["Nothing matches", "Take a word out of the filter, or choose another state."]
-      : [
-          "This agent registers nothing",
-          "Programs on this machine register through it, and its configuration may name services.",
-        ];
-  },
+      ],
+      agent: [
+        "This agent registers nothing",
+        "Programs on this machine register through it, and its configuration may name services.",
+      ],
+    }),
 };

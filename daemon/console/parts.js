@@ -158,6 +158,29 @@ export const searchField = (label, hint, value) =>
     }),
   );
 
+// Of a drawer.
+export const closeButton = () =>
+  h(
+    "button",
+    {
+      type: "button",
+      class: "quiet icon-only",
+      "data-action": "close-drawer",
+      "aria-label": "Close details",
+      title: "Close (Esc)",
+    },
+    icon("close"),
+  );
+
+// Why a list of intents is empty, a title and a text: at a registry, at an agent that has none, or
+// because none of its rows is wanted.
+export function noIntents(kind, rows, { registry, agent }) {
+  if (kind === "registry") return registry;
+  return rows.length > 0
+    ? ["Nothing matches", "Take a word out of the filter, or choose another state."]
+    : agent;
+}
+
 // Why there are no rows.
 export const emptyState = (title, ...text) =>
   h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text));

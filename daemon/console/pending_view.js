@@ -4,8 +4,8 @@ import { h } from "./dom.js";
 import { codeName, count, countdown, enumName, shownOf, since } from "./format.js";
 import { icon } from "./icons.js";
 import { Listing } from "./listing.js";
-import { badge, chips, searchField, shortMessage, statusText } from "./parts.js";
-import { formatRoute, goWith } from "./router.js";
+import { badge, chips, noIntents, searchField, shortMessage, statusText } from "./parts.js";
+import { goWith, instanceRoute } from "./router.js";
 import { sortRows } from "./sorting.js";
 
 // Row and registry; a registry's name has no space in it.
@@ -60,12 +60,7 @@ function intent({ id, key, selector, upstream }, overview) {
           "a",
           {
             class: "row-title",
-            href: formatRoute({
-              view: "instances",
-              namespace: key.namespace || "default",
-              service: key.service,
-              instance: key.instanceId,
-            }),
+            href: instanceRoute(key),
           },
           last,
         )
@@ -200,15 +195,12 @@ export const pendingView = {
 
   summary: (listing, route, shown) => shownOf(shown, listing.rows.length, "intent"),
 
-  empty: (route, { kind, rows }) => {
-    if (kind === "registry") {
-      return [
+  empty: (route, { kind, rows }) =>
+    noIntents(kind, rows, {
+      registry: [
         "A registry owes nothing",
         "What is on its way is known to the agents that carry it: open the console of an agent.",
-      ];
-    }
-    return rows.length > 0
-      ? ["Nothing matches", "Take a word out of the filter, or choose another state."]
-      : ["Nothing is pending", "Every intent has been acknowledged by its registry."];
-  },
+      ],
+      agent: ["Nothing is pending", "Every intent has been acknowledged by its registry."],
+    }),
 };

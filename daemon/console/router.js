@@ -43,6 +43,15 @@ export function formatRoute({ view, namespace, service, ...parameters }) {
   return `#/${path}${search.size ? `?${search}` : ""}`;
 }
 
+// To an instance, by its key.
+export const instanceRoute = ({ namespace, service, instanceId }) =>
+  formatRoute({
+    view: "instances",
+    namespace: namespace || "default",
+    service,
+    instance: instanceId,
+  });
+
 export const currentRoute = () => parseRoute(location.hash);
 
 // Goes there. `replace` leaves no entry in the history, for what is typed letter by letter.

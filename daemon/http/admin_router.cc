@@ -1,11 +1,6 @@
 #include "daemon/http/admin_router.h"
 
-#include <arpa/inet.h>
-
-#include <algorithm>
-
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "registry/model/errors.h"
@@ -15,12 +10,6 @@ namespace {
 
 bool IsParameter(const std::string& segment) {
   return segment.size() > 2 && segment.front() == '{' && segment.back() == '}';
-}
-
-bool IsIpAddress(const std::string& text) {
-  in6_addr address;
-  return inet_pton(AF_INET, text.c_str(), &address) == 1 ||
-         inet_pton(AF_INET6, text.c_str(), &address) == 1;
 }
 
 int HexDigit(char c) {
@@ -63,26 +52,6 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParseQuery(std:
     query.emplace_back(*std::move(key), *std::move(value));
   }
   return query;
-}
-
-absl::Status CheckHost(std::string_view host, const std::vector<std::string>& allowed) {
-  std::string name(host);
-  if (!name.empty() && name.front() == '[') {
-    const size_t end = name.find(']');
-    name = end == std::string::npos ? "" : name.substr(1, end - 1);
-  } else {
-    name = name.substr(0, name.find(':'));
-  }
-  if (IsIpAddress(name) || absl::EqualsIgnoreCase(name, "localhost") ||
-      std::any_of(allowed.begin(), allowed.end(),
-                  [&](const std::string& known) { return absl::EqualsIgnoreCase(known, name); })) {
-    return absl::OkStatus();
-  }
-  return Refusal(
-      registry::v1::ERROR_REASON_ACCESS_DENIED,
-      absl::StrCat("Host: '", std::string(host),
-                   "' is not a name of this server; use its IP address or localhost, or add the "
-                   "name to admin.hosts"));
 }
 
 void AdminRouter::Add(const std::string& method, const std::string& pattern,

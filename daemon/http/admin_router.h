@@ -1,5 +1,4 @@
-// Which handler a request is for: paths with `{…}` segments, and what is wrong with a request
-// before it has reached one. Pure.
+// Which handler a request is for: paths with `{…}` segments, and their decoding. Pure.
 
 #ifndef FAILBACK_DAEMON_HTTP_ADMIN_ROUTER_H_
 #define FAILBACK_DAEMON_HTTP_ADMIN_ROUTER_H_
@@ -46,10 +45,6 @@ absl::StatusOr<std::string> PercentDecode(std::string_view text, bool plus);
 
 // `a=1&b=2`.
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParseQuery(std::string_view text);
-
-// OK when a Host header (`name`, `name:port`, `[::1]:port`) is an IP address, `localhost`, or in
-// `allowed`.
-absl::Status CheckHost(std::string_view host, const std::vector<std::string>& allowed);
 
 }  // namespace failback
 

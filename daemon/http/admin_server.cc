@@ -4,20 +4,16 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <fstream>
 #include <map>
+#include <optional>
 #include <set>
-#include <sstream>
+#include <string_view>
 #include <thread>
 #include <unordered_set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "boost/asio/executor_work_guard.hpp"
 #include "boost/asio/io_context.hpp"
@@ -28,9 +24,7 @@
 #include "boost/beast/core/tcp_stream.hpp"
 #include "boost/beast/http.hpp"
 #include "daemon/http/admin_router.h"
-#include "failback/admin/v1/admin.pb.h"
-#include "google/protobuf/util/json_util.h"
-#include "openssl/crypto.h"
+#include "daemon/http/request_checks.h"
 #include "registry/base/listen.h"
 #include "registry/base/log.h"
 #include "registry/base/version.h"
@@ -45,7 +39,6 @@ namespace http = beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-using HttpRequest = http::request<http::string_body>;
 using HttpResponse = http::response<http::string_body>;
 
 // How long no connection is accepted after accept() failed, for example without descriptors.
@@ -65,129 +58,14 @@ constexpr std::pair<const char*, const char*> kSecurityHeaders[] = {
     {"Vary", "Accept"},
 };
 
-int HttpStatusOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kOk:
-      return 200;
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kOutOfRange:
-      return 400;
-    case absl::StatusCode::kUnauthenticated:
-      return 401;
-    case absl::StatusCode::kPermissionDenied:
-      return 403;
-    case absl::StatusCode::kNotFound:
-      return 404;
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kAborted:
-      return 409;
-    case absl::StatusCode::kResourceExhausted:
-      return 429;
-    case absl::StatusCode::kUnimplemented:
-      return 501;
-    case absl::StatusCode::kUnavailable:
-      return 503;
-    case absl::StatusCode::kDeadlineExceeded:
-      return 504;
-    default:
-      return 500;
-  }
-}
-
-std::string ErrorJson(const absl::Status& status) {
-  admin::v1::Error error;
-  error.set_code(absl::StatusCodeToString(status.code()));
-  error.set_message(std::string(status.message()));
-  error.set_reason(ReasonText(status));
-  for (const char* key : {"limit", "actual", "rank", "generation"}) {
-    if (const auto value = ReasonMetadata(status, key); value.has_value()) {
-      (*error.mutable_details())[key] = *value;
-    }
-  }
-  if (const auto delay = RetryDelayOf(status); delay.has_value()) {
-    (*error.mutable_details())["retry_delay"] = absl::FormatDuration(*delay);
-  }
-  std::string json;
-  (void)google::protobuf::util::MessageToJsonString(error, &json);
-  return json;
-}
-
-// With another HTTP status than that of the code.
-AdminResponse ErrorWith(int http_status, const absl::Status& status) {
-  AdminResponse response = AdminResponse::Error(status);
-  response.status = http_status;
-  return response;
-}
-
 AdminResponse TooLarge(int http_status, const char* part, size_t limit) {
-  return ErrorWith(http_status,
-                   Refusal(registry::v1::ERROR_REASON_TOO_LARGE,
+  return AdminResponse::Error(
+      http_status, Refusal(registry::v1::ERROR_REASON_TOO_LARGE,
                            absl::StrCat("the ", part, " is larger than ", limit, " bytes"),
                            {{"limit", absl::StrCat(limit)}}));
 }
 
-std::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
-
-// Why a proxy on the way may have read this request as another one, or as two; OK: it has not.
-absl::Status Ambiguous(const HttpRequest& request) {
-  if (request.count(http::field::host) > 1) return InvalidField("Host", "there is more than one");
-  const auto coding = request.find(http::field::transfer_encoding);
-  if (coding == request.end()) return absl::OkStatus();
-  if (request.count(http::field::transfer_encoding) > 1 ||
-      !beast::iequals(coding->value(), "chunked") || request.version() != 11) {
-    return InvalidField("Transfer-Encoding", "only chunked is taken, once, in HTTP/1.1");
-  }
-  return request.count(http::field::content_length) > 0
-             ? InvalidField("Content-Length", "not together with Transfer-Encoding")
-             : absl::OkStatus();
-}
-
-bool SameBytes(const std::string& a, const std::string& b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
-
-AdminResponse Denied(const std::string& message) {
-  return AdminResponse::Error(Refusal(registry::v1::ERROR_REASON_ACCESS_DENIED, message));
-}
-
 }  // namespace
-
-std::string AdminRequest::Query(const std::string& key) const {
-  for (const auto& [name, value] : query) {
-    if (name == key) return value;
-  }
-  return "";
-}
-
-bool AdminRequest::wants_text() const {
-  const size_t text = accept.find("text/plain");
-  return text != std::string::npos && text < accept.find("application/json");
-}
-
-AdminResponse AdminResponse::Json(std::string body) {
-  AdminResponse response;
-  response.body = std::move(body);
-  return response;
-}
-
-AdminResponse AdminResponse::Text(std::string body) {
-  AdminResponse response;
-  response.content_type = "text/plain; charset=utf-8";
-  response.body = std::move(body);
-  return response;
-}
-
-AdminResponse AdminResponse::Error(const absl::Status& status) {
-  AdminResponse response;
-  response.status = HttpStatusOf(status.code());
-  response.body = ErrorJson(status);
-  if (const auto delay = RetryDelayOf(status); delay.has_value()) {
-    response.headers.emplace_back(
-        "Retry-After", absl::StrCat(absl::ToInt64Seconds(absl::Ceil(*delay, absl::Seconds(1)))));
-  }
-  return response;
-}
 
 class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl> {
  public:
@@ -206,17 +84,14 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   class Answer;
 
   void Accept(tcp::acceptor* acceptor);
-  // Closes the connection that can best be spared; false when all are needed.
-  bool MakeRoom();
+  // Closes the connection that can best be spared, if not all are needed.
+  void MakeRoom();
   // Accepts again after a while: at once it would fail again, and again.
   void AcceptLater(tcp::acceptor* acceptor, const error_code& error);
   void Ended(Connection* connection);
   // The connection has a whole request.
   void Queue(std::shared_ptr<Connection> connection, bool probe);
   void TakeTurn();
-  // What is wrong with a request before it has reached a handler; nothing: it may go on.
-  std::optional<AdminResponse> Refuse(const HttpRequest& request) const;
-  std::optional<AdminResponse> RefuseChange(const HttpRequest& request) const;
   std::optional<AdminResponse> Dispatch(const HttpRequest& request, const std::string& peer,
                                         const std::shared_ptr<Answer>& answer);
 
@@ -226,7 +101,7 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   asio::executor_work_guard<asio::io_context::executor_type> work_ =
       asio::make_work_guard(context_);
   std::vector<std::unique_ptr<tcp::acceptor>> acceptors_;
-  std::vector<tcp::acceptor*> waiting_;  // for a place
+  std::vector<tcp::acceptor*> waiting_;  // for a connection to end
   std::unordered_set<Connection*> connections_;
   // Those whose turn comes: one request each.
   std::deque<std::shared_ptr<Connection>> queue_, probe_queue_;
@@ -234,7 +109,7 @@ class AdminServer::Impl : public std::enable_shared_from_this<AdminServer::Impl>
   uint64_t accepted_ = 0;
   std::thread thread_;
   bool stopped_ = false;
-  bool accepting_ = true;  // as far as was seen
+  bool accepting_ = true;  // the last accept did not fail
 };
 
 // The one answer to a request, from any thread.
@@ -342,7 +217,7 @@ class AdminServer::Impl::Connection : public std::enable_shared_from_this<Connec
           absl::InvalidArgumentError(absl::StrCat("not HTTP/1.1: ", error.message()))));
     }
     if (error) return Close();
-    if (const absl::Status clear = Ambiguous(parser_->get()); !clear.ok()) {
+    if (const absl::Status clear = CheckUnambiguous(parser_->get()); !clear.ok()) {
       ambiguous_ = true;
       return Write(AdminResponse::Error(clear));
     }
@@ -474,7 +349,7 @@ void AdminServer::Impl::Accept(tcp::acceptor* acceptor) {
   });
 }
 
-bool AdminServer::Impl::MakeRoom() {
+void AdminServer::Impl::MakeRoom() {
   std::map<std::string, int> of_address;
   for (const Connection* connection : connections_) ++of_address[connection->address()];
   Connection* spared = nullptr;
@@ -485,17 +360,16 @@ bool AdminServer::Impl::MakeRoom() {
     if (!connection->may_close()) continue;
     if (spared == nullptr || rank(connection) < rank(spared)) spared = connection;
   }
-  if (spared == nullptr) return false;
+  if (spared == nullptr) return;
   spared->Close();
   for (auto* queue : {&queue_, &probe_queue_}) {
     const auto it = std::find_if(queue->begin(), queue->end(),
                                  [&](const auto& queued) { return queued.get() == spared; });
     if (it == queue->end()) continue;
-    const std::shared_ptr<Connection> last = std::move(*it);  // it may go, and calls back
+    const std::shared_ptr<Connection> last = std::move(*it);  // it may be destroyed, and calls back
     queue->erase(it);
     break;
   }
-  return true;
 }
 
 void AdminServer::Impl::Queue(std::shared_ptr<Connection> connection, bool probe) {
@@ -542,51 +416,6 @@ void AdminServer::Impl::Ended(Connection* connection) {
   for (tcp::acceptor* acceptor : waiting) Accept(acceptor);
 }
 
-std::optional<AdminResponse> AdminServer::Impl::Refuse(const HttpRequest& request) const {
-  const absl::Status host = CheckHost(View(request[http::field::host]), options_.hosts);
-  if (!host.ok()) return AdminResponse::Error(host);
-  if (request.method() == http::verb::post) return RefuseChange(request);
-  return std::nullopt;
-}
-
-std::optional<AdminResponse> AdminServer::Impl::RefuseChange(const HttpRequest& request) const {
-  const std::string_view origin = View(request[http::field::origin]);
-  const std::string_view site = View(request["Sec-Fetch-Site"]);
-  if ((!origin.empty() &&
-       origin != absl::StrCat("http://", std::string(View(request[http::field::host])))) ||
-      (!site.empty() && site != "same-origin" && site != "none")) {
-    return Denied("the request comes from a page of another site");
-  }
-  if (options_.token_file.empty()) {
-    return Denied(
-        "changes need a token, and none is configured: put `token_file: "
-        "/etc/failback/admin.token` under `admin:`, a file with a secret of your own");
-  }
-  const absl::StatusOr<std::string> token = ReadAdminToken(options_.token_file);
-  if (!token.ok()) {
-    return Denied(absl::StrCat("admin.token_file: ", token.status().message(),
-                               "; nothing can be changed without it"));
-  }
-  std::string_view shown = View(request[http::field::authorization]);
-  constexpr std::string_view kBearer = "Bearer ";
-  const bool bearer = absl::StartsWithIgnoreCase(absl::string_view(shown.data(), shown.size()),
-                                                 absl::string_view(kBearer.data(), kBearer.size()));
-  if (!bearer || !SameBytes(std::string(shown.substr(kBearer.size())), *token)) {
-    AdminResponse response = AdminResponse::Error(
-        Refusal(registry::v1::ERROR_REASON_CREDENTIALS_NEEDED,
-                bearer ? "Authorization: the token is not the one in admin.token_file"
-                       : "Authorization: a change needs `Bearer` and the token in "
-                         "admin.token_file"));
-    response.headers.emplace_back("WWW-Authenticate", "Bearer");
-    return response;
-  }
-  const std::string_view type = View(request[http::field::content_type]);
-  if (!request.body().empty() && type.substr(0, type.find(';')) != "application/json") {
-    return ErrorWith(415, InvalidField("Content-Type", "only application/json is taken"));
-  }
-  return std::nullopt;
-}
-
 std::optional<AdminResponse> AdminServer::Impl::Dispatch(const HttpRequest& request,
                                                          const std::string& peer,
                                                          const std::shared_ptr<Answer>& answer) {
@@ -598,12 +427,13 @@ std::optional<AdminResponse> AdminServer::Impl::Dispatch(const HttpRequest& requ
       request.method() == http::verb::head ? "GET" : std::string(View(request.method_string()));
   const absl::StatusOr<AdminRouter::Match> match = router.Find(call.method, call.path);
   if (!match.ok()) return AdminResponse::Error(match.status());
-  if (std::optional<AdminResponse> refused = Refuse(request); refused.has_value()) return refused;
+  if (auto refused = RefuseRequest(request, options_.hosts, options_.token_file)) return refused;
   if (match->handler == nullptr) {
     if (!match->allowed.empty()) {
       const std::string allowed = absl::StrJoin(match->allowed, ", ");
-      AdminResponse response = ErrorWith(405, Refusal(registry::v1::ERROR_REASON_UNSUPPORTED,
-                                                      absl::StrCat(call.path, " takes ", allowed)));
+      AdminResponse response =
+          AdminResponse::Error(405, Refusal(registry::v1::ERROR_REASON_UNSUPPORTED,
+                                            absl::StrCat(call.path, " takes ", allowed)));
       response.headers.emplace_back("Allow", allowed);
       return response;
     }
@@ -634,17 +464,6 @@ std::optional<AdminResponse> AdminServer::Impl::Dispatch(const HttpRequest& requ
 AdminServer::AdminServer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 AdminServer::~AdminServer() { Stop(); }
-
-absl::StatusOr<std::string> ReadAdminToken(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (file.is_open()) text << file.rdbuf();
-  std::string token = text.str();
-  absl::StripAsciiWhitespace(&token);
-  if (!token.empty()) return token;
-  return absl::PermissionDeniedError(
-      absl::StrCat("'", path, file.is_open() ? "' holds no token" : "' cannot be read"));
-}
 
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Bind(Options options) {
   if (options.timer == nullptr) return absl::InvalidArgumentError("timer: is required");

@@ -7,7 +7,7 @@
 // One thread waits for all connections (Boost.Asio and Beast), and runs the handlers. A handler
 // that has to wait answers later, from any thread, and holds nothing up meanwhile. A connection
 // that has not sent a whole request within `request_timeout` is closed, however slowly it drips, so
-// it cannot keep its place. One handler runs at a turn, and between two of them what has come is
+// it cannot keep its slot. One handler runs at a turn, and between two of them what has come is
 // looked at: connections take turns, however many requests they have sent, and probes go first.
 // Beyond `max_connections` a new one takes the place of another, on which no handler is at work:
 // the oldest of the address that has the most. So slow clients, however many, do not keep out a
@@ -44,55 +44,17 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/http/admin_message.h"
 #include "retry/hashed_wheel_timer.h"
 
 namespace failback {
-
-struct AdminRequest {
-  std::string method;  // GET or POST
-  std::string path;    // as it came, without the query
-  // What stands in the path for each `{…}` of the pattern, decoded.
-  std::vector<std::string> parameters;
-  // Decoded, in order; a key may come several times.
-  std::vector<std::pair<std::string, std::string>> query;
-  std::string accept;         // the Accept header
-  std::string if_none_match;  // likewise
-  std::string body;
-  std::string peer;  // the client's address, without port
-
-  // The first value of `key`, or empty.
-  std::string Query(const std::string& key) const;
-  // Whether the client would rather have a table than JSON.
-  bool wants_text() const;
-};
-
-struct AdminResponse {
-  int status = 200;
-  std::string content_type = "application/json";
-  std::string body;
-  // Opaque, without quotes; empty: none. A request that has it already is answered with 304.
-  std::string etag;
-  // In addition to, or in place of, those that every response has.
-  std::vector<std::pair<std::string, std::string>> headers;
-
-  static AdminResponse Json(std::string body);
-  static AdminResponse Text(std::string body);
-  // As `admin.v1.Error`; the HTTP status follows from the code.
-  static AdminResponse Error(const absl::Status& status);
-};
-
-// The token in a file, without space around it. PERMISSION_DENIED, which names the file, when there
-// is none.
-absl::StatusOr<std::string> ReadAdminToken(const std::string& path);
 
 class AdminServer {
  public:

@@ -1,7 +1,5 @@
 #include "gateway/xds/endpoints.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "registry/base/address.h"
 #include "registry/model/selector.h"
 
 namespace failback::xds {
@@ -23,12 +22,6 @@ using envoy::config::endpoint::v3::LocalityLbEndpoints;
 
 constexpr uint32_t kDefaultWeight = 100;
 constexpr int kWeightSteps = 64;
-
-bool IsIpAddress(const std::string& address) {
-  unsigned char bytes[sizeof(in6_addr)];
-  return inet_pton(AF_INET, address.c_str(), bytes) == 1 ||
-         inet_pton(AF_INET6, address.c_str(), bytes) == 1;
-}
 
 // One locality to be.
 struct Group {
@@ -75,7 +68,7 @@ ServiceEndpoint ToEndpoint(const ServiceInstance& instance) {
   endpoint.zone = instance.zone();
   const bool healthy = EffectiveStatus(instance) == registry::v1::HEALTH_STATUS_HEALTHY;
   endpoint.serving = healthy && endpoint.weight > 0;
-  endpoint.usable = IsIpAddress(instance.address());
+  endpoint.usable = HostKindOf(instance.address()) != HostKind::kName;
   return endpoint;
 }
 

@@ -73,6 +73,11 @@ void ServiceWatch::Subscribe() {
   }
   SubscribeRequest request;
   *request.mutable_selector() = *selector;
+  {
+    MutexLock lock(&mu_);
+    instances_.DropPosition();
+    lost_ = false;
+  }
   std::unique_ptr<SubscribeStream> stream =
       context_->registry->Subscribe(request, shared_from_this());
   std::unique_ptr<SubscribeStream> old;
@@ -137,47 +142,33 @@ ResourcePtr ServiceWatch::Endpoints(const std::string& zone) {
 }
 
 void ServiceWatch::OnEvent(const EventPtr& event) {
+  absl::Status gap;
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
-    const bool changed = Apply(*event);
+    InstanceSet::Changes changes;
+    gap = instances_.Apply(*event, &changes);
+    if (!gap.ok() && std::exchange(lost_, true)) return;
+    const bool changed = gap.ok() && Take(changes);
     // An empty first set is news too.
-    const bool first = !known_ && event->kind() != Event::Kind::kFlags;
+    const bool first = gap.ok() && !known_ && event->kind() != Event::Kind::kFlags;
     known_ |= first;
     if (changed) ++state_;
-    if (!(changed || first) || !ScheduleTell()) return;
+    if (gap.ok() && (!(changed || first) || !ScheduleTell())) return;
   }
+  if (!gap.ok()) return OnEnd(gap);
   TellSoon();
 }
 
-bool ServiceWatch::Apply(const Event& event) {
+bool ServiceWatch::Take(const InstanceSet::Changes& changes) {
   bool changed = false;
-  if (event.is_snapshot()) {
-    ServiceEndpoints endpoints;
-    event.ForEachInstance([&](const Blob& instance) {
-      endpoints[KeyOf(instance)] = ToEndpoint(ParseInstance(instance));
-    });
-    changed = Replace(std::move(endpoints));
-  } else {
-    for (const std::string& key : event.removals()) changed |= Erase(key);
-    event.ForEachInstance([&](const Blob& instance) {
-      mu_.AssertHeld();
-      changed |= Put(instance);
-    });
-  }
+  for (const std::string& key : changes.removals) changed |= Erase(key);
+  for (const Blob& instance : changes.upserts) changed |= Put(instance);
   if (unusable_ > 0 && !std::exchange(warned_, true)) {
     Warn("xds clients do not get instances with host names",
          {{"service", name_}, {"instances", absl::StrCat(unusable_)}});
   }
   return changed;
-}
-
-bool ServiceWatch::Replace(ServiceEndpoints endpoints) {
-  if (endpoints == endpoints_) return false;
-  for (const auto& [key, endpoint] : endpoints_) Count(endpoint, -1);
-  endpoints_ = std::move(endpoints);
-  for (const auto& [key, endpoint] : endpoints_) Count(endpoint, 1);
-  return true;
 }
 
 bool ServiceWatch::Put(const Blob& instance) {

@@ -20,6 +20,7 @@
 #include "gateway/xds/service_cache.h"
 #include "registry/model/blob.h"
 #include "registry/model/event.h"
+#include "registry/model/instance_set.h"
 #include "registry/registry.h"
 #include "retry/mutex.h"
 
@@ -70,9 +71,8 @@ class ServiceWatch final : public NotifyListener,
   };
 
   void Subscribe();
-  // Whether the event changed what clients are sent.
-  bool Apply(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool Replace(ServiceEndpoints endpoints) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether that changed what clients are sent.
+  bool Take(const InstanceSet::Changes& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Put(const Blob& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Erase(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Count(const ServiceEndpoint& endpoint, int64_t change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -97,6 +97,9 @@ class ServiceWatch final : public NotifyListener,
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<SubscribeStream> stream_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<Follower>> followers_ ABSL_GUARDED_BY(mu_);
+  InstanceSet instances_ ABSL_GUARDED_BY(mu_);
+  // An event was lost: another subscription follows.
+  bool lost_ ABSL_GUARDED_BY(mu_) = false;
   ServiceEndpoints endpoints_ ABSL_GUARDED_BY(mu_);
   // Counts the changes of endpoints_.
   uint64_t state_ ABSL_GUARDED_BY(mu_) = 1;

@@ -53,8 +53,13 @@ std::string Address::ToString() const {
 bool Address::is_local() const {
   if (is_unix() || host == "localhost" || host == "::1") return true;
   // As a number: `127.example.com` is a name like any other.
-  in_addr number;
-  return inet_pton(AF_INET, host.c_str(), &number) == 1 && absl::StartsWith(host, "127.");
+  return HostKindOf(host) == HostKind::kIpv4 && absl::StartsWith(host, "127.");
+}
+
+HostKind HostKindOf(const std::string& host) {
+  in6_addr number;
+  if (inet_pton(AF_INET, host.c_str(), &number) == 1) return HostKind::kIpv4;
+  return inet_pton(AF_INET6, host.c_str(), &number) == 1 ? HostKind::kIpv6 : HostKind::kName;
 }
 
 absl::StatusOr<Address> ParseAddress(const std::string& text, int min_port) {

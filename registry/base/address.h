@@ -25,6 +25,10 @@ struct Address {
   bool is_local() const;
 };
 
+// How a host is written.
+enum class HostKind { kIpv4, kIpv6, kName };
+HostKind HostKindOf(const std::string& host);
+
 // INVALID_ARGUMENT names `text`, what is wrong and what is allowed. Ports from `min_port` (0 where
 // the system may choose one, otherwise 1) to 65535. `unix:/path`, `unix:///path` and `unix:path`
 // are Unix sockets; their path is at most 107 bytes.

@@ -51,7 +51,7 @@ struct GrpcRegistry::Asked : PendingOf<Response> {
   absl::Status SetDeadline(HashedWheelTimer* timer, absl::Duration timeout, TimerTask late) {
     MutexLock lock(&mu);
     if (cancelled) return absl::OkStatus();
-    absl::StatusOr<Timeout> set = timer->PutBack(std::move(late), timeout);
+    absl::StatusOr<Timeout> set = timer->ScheduleUnbounded(std::move(late), timeout);
     if (!set.ok()) return set.status();
     deadline = *std::move(set);
     return absl::OkStatus();

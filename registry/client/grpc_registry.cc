@@ -14,6 +14,7 @@
 #include "registry/client/grpc_core.h"
 #include "registry/client/grpc_streams.h"
 #include "registry/model/errors.h"
+#include "registry/rpc/byte_buffers.h"
 
 namespace failback {
 namespace {
@@ -23,15 +24,6 @@ std::chrono::system_clock::time_point After(absl::Duration timeout) {
 }
 
 absl::Status Destroyed() { return absl::CancelledError("the registry client is destroyed"); }
-
-// `bytes` as gRPC sends them, without a copy.
-grpc::ByteBuffer ToBuffer(std::string bytes) {
-  auto* const owned = new std::string(std::move(bytes));
-  const grpc::Slice slice(
-      owned->data(), owned->size(), [](void* bytes) { delete static_cast<std::string*>(bytes); },
-      owned);
-  return grpc::ByteBuffer(&slice, 1);
-}
 
 }  // namespace
 
@@ -86,8 +78,7 @@ template <typename Request, typename Response>
 void GrpcRegistry::Core::CallPath(const std::string& path, const Request& request,
                                   Callback<Response> done) {
   CallEncoded(path, request.ByteSizeLong(), std::move(done), [&request](grpc::ByteBuffer* buffer) {
-    bool own_buffer;
-    grpc::SerializationTraits<Request>::Serialize(request, buffer, &own_buffer);
+    *buffer = EncodedMessage(request);
   });
 }
 
@@ -249,14 +240,14 @@ void GrpcRegistry::Write(Batch batch, Callback<BatchResult> done) {
   if (streamed) {
     auto asked = std::make_shared<StreamedRegister>();
     asked->done = std::move(answered);
-    asked->request = ToBuffer(std::move(request));
+    asked->request = ToByteBuffer(std::move(request));
     core_->Ask<RegisterStream>(asked);
     return;
   }
   const size_t size = request.size();
   core_->CallEncoded(
       Core::PathOf(registers ? "Register" : "Unregister"), size, std::move(answered),
-      [&request](grpc::ByteBuffer* buffer) { *buffer = ToBuffer(std::move(request)); });
+      [&request](grpc::ByteBuffer* buffer) { *buffer = ToByteBuffer(std::move(request)); });
 }
 
 void GrpcRegistry::Unsubscribe(const UnsubscribeRequest& request,

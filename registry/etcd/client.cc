@@ -11,6 +11,7 @@
 #include "registry/base/log.h"
 #include "registry/base/steady_time.h"
 #include "registry/etcd/error.h"
+#include "registry/rpc/byte_buffers.h"
 #include "retry/clock.h"
 
 namespace failback {
@@ -217,13 +218,7 @@ void Client::Txn(TxnRequest request, Done<TxnResponse> done) {
 }
 
 void Client::EncodedTxn(std::string request, Done<TxnResponse> done) {
-  // Lends its bytes, which go with the call.
-  auto held = std::make_unique<std::string>(std::move(request));
-  char* const bytes = held->data();
-  const size_t size = held->size();
-  const grpc::Slice slice(
-      bytes, size, [](void* text) { delete static_cast<std::string*>(text); }, held.release());
-  Unary(grpc::ByteBuffer(&slice, 1), std::move(done),
+  Unary(ToByteBuffer(std::move(request)), std::move(done),
         [](const Member& member, grpc::ClientContext* context, const grpc::ByteBuffer* in,
            TxnResponse* out, std::function<void(grpc::Status)> on_status) {
           grpc::TemplatedGenericStub<grpc::ByteBuffer, TxnResponse> stub(member.picked.channel);

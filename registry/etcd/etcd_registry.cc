@@ -279,9 +279,9 @@ void EtcdRegistry::Write(Batch batch, Callback<BatchResult> done) {
 
 std::unique_ptr<SubscribeStream> EtcdRegistry::Subscribe(const SubscribeRequest& request,
                                                          std::shared_ptr<NotifyListener> listener) {
-  SubscribeRequest spelled = request;
-  NormalizeSelector(spelled.mutable_selector());
-  auto stream = etcd::Services::NewStream(spelled, std::move(listener));
+  SubscribeRequest canonical = request;
+  NormalizeSelector(canonical.mutable_selector());
+  auto stream = etcd::Services::NewStream(canonical, std::move(listener));
   auto handle = etcd::Services::NewHandle(stream);
   if (auto status = ValidateSubscribe(request); !status.ok()) {
     etcd::Services::Refuse(stream, status);

@@ -44,7 +44,7 @@ class Keys {
   std::string Session(std::string_view session_id) const;
   KeyRange Sessions() const;
 
-  // `canonical` is a key as registry/model/canonical.h spells it.
+  // `canonical` is a key as registry/model/canonical.h writes it.
   std::string Instance(std::string_view canonical) const;
   // Its canonical spelling again; nullopt for a key that is no instance's.
   std::optional<std::string> ParseInstance(std::string_view key) const;

@@ -412,7 +412,7 @@ std::optional<InstanceChange> OperatorView::Description::ChangeAt(size_t i) cons
     // Of a new session of its owner, or of a lease.
     if (before != nullptr && before->stored.instance == now.stored.instance) return std::nullopt;
     change.set_kind(admin::v1::CHANGE_KIND_UPDATED);
-    if (before != nullptr) TellHealth(before->instance, now.instance, &change);
+    if (before != nullptr) SetHealthChange(before->instance, now.instance, &change);
   }
   return change;
 }

@@ -41,7 +41,7 @@ int64_t Watcher::Watch(std::string key, std::string range_end, int64_t start_rev
   {
     MutexLock lock(&mu_);
     check = !std::exchange(checking_, true);
-    if (check) last_heard_ = SteadyNow();
+    if (check) last_received_ = SteadyNow();
     id = ++last_id_;
     const Entry& entry =
         entries_
@@ -98,6 +98,28 @@ void Watcher::Reopen() {
   if (opened != nullptr) opened->Start();
 }
 
+// What a message completes: the events of one or more revisions, or nothing.
+std::vector<mvccpb::Event> Watcher::TakeEvents(WatchResponse* response, Entry* entry) {
+  std::move(response->mutable_events()->begin(), response->mutable_events()->end(),
+            std::back_inserter(entry->parts));
+  if (response->fragment()) return {};
+  std::vector<mvccpb::Event> events = std::exchange(entry->parts, {});
+  if (events.empty()) {
+    // Progress: nothing up to here is missing.
+    if (!response->created()) {
+      entry->next_revision = std::max(entry->next_revision, response->header().revision() + 1);
+    }
+    return events;
+  }
+  // A stream that was replaced may have delivered some of it.
+  const auto delivered = [&](const mvccpb::Event& event) {
+    return event.kv().mod_revision() < entry->next_revision;
+  };
+  events.erase(std::remove_if(events.begin(), events.end(), delivered), events.end());
+  if (!events.empty()) entry->next_revision = events.back().kv().mod_revision() + 1;
+  return events;
+}
+
 void Watcher::OnMessage(WatchResponse response) {
   std::shared_ptr<Sink> sink;
   std::vector<mvccpb::Event> events;
@@ -106,7 +128,7 @@ void Watcher::OnMessage(WatchResponse response) {
   int64_t revision = 0;
   {
     MutexLock lock(&mu_);
-    last_heard_ = SteadyNow();
+    last_received_ = SteadyNow();
     asked_ = SteadyPast();
     int64_t id = response.watch_id();
     if (id == kNoWatch && !response.canceled()) return;  // a sign of life
@@ -133,27 +155,9 @@ void Watcher::OnMessage(WatchResponse response) {
         entries_.erase(it);
       }
     } else {
-      std::move(response.mutable_events()->begin(), response.mutable_events()->end(),
-                std::back_inserter(entry.parts));
-      if (response.fragment()) return;
-      if (entry.parts.empty()) {
-        // Progress: nothing up to here is missing.
-        if (!response.created()) {
-          entry.next_revision = std::max(entry.next_revision, response.header().revision() + 1);
-        }
-        return;
-      }
-      // A stream that was replaced may have delivered some of it.
-      const int64_t next = entry.next_revision;
-      entry.parts.erase(std::remove_if(entry.parts.begin(), entry.parts.end(),
-                                       [&](const mvccpb::Event& event) {
-                                         return event.kv().mod_revision() < next;
-                                       }),
-                        entry.parts.end());
-      if (entry.parts.empty()) return;
-      events.swap(entry.parts);
+      events = TakeEvents(&response, &entry);
+      if (events.empty()) return;
       revision = events.back().kv().mod_revision();
-      entry.next_revision = revision + 1;
     }
   }
   if (refused != nullptr) refused->Abandon(FromEtcdText("etcdserver: invalid auth token"));
@@ -173,7 +177,7 @@ void Watcher::OnStreamEnd(const absl::Status& status) {
     MutexLock lock(&mu_);
     stream_ = nullptr;
     const bool again = IsTransient(status) || ErrorOf(status) == Error::kInvalidToken;
-    if (closed || !again || SteadyNow() - last_heard_ > outage_limit_) over.swap(entries_);
+    if (closed || !again || SteadyNow() - last_received_ > outage_limit_) over.swap(entries_);
     reopen = !entries_.empty() && !std::exchange(reopening_, true);
   }
   for (auto& [id, entry] : over) entry.sink->OnEnd(status);
@@ -191,7 +195,7 @@ void Watcher::CheckLife() {
     if (stream_ != nullptr && checking_) {
       if (asked_ != SteadyPast() && now - asked_ > limit) {
         stuck = stream_;
-      } else if (asked_ == SteadyPast() && now - last_heard_ > limit) {
+      } else if (asked_ == SteadyPast() && now - last_received_ > limit) {
         asked_ = now;
         WatchRequest request;
         request.mutable_progress_request();

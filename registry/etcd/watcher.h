@@ -60,6 +60,7 @@ class Watcher {
   // A stream for all watches, to be started without the lock.
   std::shared_ptr<WatchStream> NewStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Reopen();
+  static std::vector<mvccpb::Event> TakeEvents(etcdserverpb::WatchResponse* response, Entry* entry);
   void OnMessage(etcdserverpb::WatchResponse response);
   void OnStreamEnd(const absl::Status& status);
   void CheckLife();
@@ -74,7 +75,7 @@ class Watcher {
   std::deque<int64_t> unanswered_ ABSL_GUARDED_BY(mu_);
   bool reopening_ ABSL_GUARDED_BY(mu_) = false;  // in a moment
   bool checking_ ABSL_GUARDED_BY(mu_) = false;
-  SteadyTime last_heard_ ABSL_GUARDED_BY(mu_);
+  SteadyTime last_received_ ABSL_GUARDED_BY(mu_);
   SteadyTime asked_ ABSL_GUARDED_BY(mu_) = SteadyPast();
 };
 

@@ -491,7 +491,7 @@ void FailbackRegistry::Core::Emit(IntentEvent::Kind kind, const Record& record,
 
 Timeout FailbackRegistry::Core::After(absl::Duration delay,
                                       std::function<void(Core*, Effects*)> work) {
-  auto timer = options_.timer->PutBack(
+  auto timer = options_.timer->ScheduleUnbounded(
       [weak = weak_from_this(), work = std::move(work)] {
         auto self = weak.lock();
         if (self == nullptr) return;

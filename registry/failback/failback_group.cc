@@ -3,60 +3,21 @@
 #include <algorithm>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "registry/failback/fan_out.h"
 #include "registry/failback/group_sessions.h"
 #include "registry/failback/group_state_dir.h"
 #include "registry/failback/merged_pages.h"
+#include "registry/failback/merged_subscription.h"
 #include "registry/failback/status_policy.h"
-#include "registry/model/canonical.h"
 #include "registry/model/errors.h"
-#include "registry/model/ids.h"
 #include "registry/model/validation.h"
-#include "registry/watch/merged_set.h"
-#include "registry/watch/owned_listener.h"
-#include "registry/watch/serial_notifier.h"
-#include "retry/mutex.h"
 
 namespace failback {
 namespace {
-
-// Waits for the answers of one call at each member.
-template <typename Response>
-class Gather : public std::enable_shared_from_this<Gather<Response>> {
- public:
-  using Answers = std::vector<absl::StatusOr<Response>>;
-  using Done = absl::AnyInvocable<void(Answers) &&>;
-
-  Gather(size_t members, Done done)
-      : done_(std::move(done)),
-        answers_(members, absl::UnknownError("no answer")),
-        missing_(members) {}
-
-  Callback<Response> Of(size_t member) {
-    return [self = this->shared_from_this(), member](absl::StatusOr<Response> answer) {
-      self->Answered(member, std::move(answer));
-    };
-  }
-
- private:
-  void Answered(size_t member, absl::StatusOr<Response> answer) {
-    {
-      MutexLock lock(&mu_);
-      answers_[member] = std::move(answer);
-      if (--missing_ > 0) return;
-    }
-    std::move(done_)(std::move(answers_));
-  }
-
-  Done done_;  // used once, by the last one
-  Mutex mu_;
-  Answers answers_;
-  size_t missing_ ABSL_GUARDED_BY(mu_);
-};
 
 absl::Status NameError(const std::string& name, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("upstream '", name, "': ", problem));
@@ -75,128 +36,6 @@ absl::Status ValidateName(const std::string& name) {
 }
 
 }  // namespace
-
-// One subscription at every member, merged into one.
-class FailbackGroup::Merged : public std::enable_shared_from_this<Merged> {
- public:
-  // The subscriber resumes from the position of `request`, if that has one.
-  Merged(size_t members, const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener)
-      : owner_(OwnerOf(listener.get())),
-        notifier_(std::move(listener)),
-        epoch_(request.epoch()),
-        revision_(request.revision()),
-        set_(members, FirstEpoch()),
-        apart_(epoch_ != 0 || revision_ != 0) {}
-
-  // Receives the events of one member.
-  class Source final : public OwnedListener {
-   public:
-    Source(std::shared_ptr<Merged> merged, size_t member)
-        : merged_(std::move(merged)), member_(member) {}
-    const std::string& owner() const override { return merged_->owner_; }
-    void OnEvent(const EventPtr& event) override { merged_->OnEvent(member_, *event); }
-    void OnEnd(const absl::Status& status) override { merged_->End(status); }
-
-   private:
-    const std::shared_ptr<Merged> merged_;
-    const size_t member_;
-  };
-
-  // The subscriber's handle.
-  class Stream final : public SubscribeStream {
-   public:
-    explicit Stream(std::shared_ptr<Merged> merged) : merged_(std::move(merged)) {}
-    ~Stream() override {
-      streams_.clear();
-      merged_->Close();
-    }
-    void Add(std::unique_ptr<SubscribeStream> stream) { streams_.push_back(std::move(stream)); }
-
-   private:
-    const std::shared_ptr<Merged> merged_;
-    std::vector<std::unique_ptr<SubscribeStream>> streams_;
-  };
-
-  // Begins after `grace` with what is known by then.
-  void BeginAfter(HashedWheelTimer* timer, absl::Duration grace) {
-    auto timeout = timer->PutBack(
-        [weak = weak_from_this()] {
-          if (auto self = weak.lock()) self->Begin();
-        },
-        grace);
-    MutexLock lock(&mu_);
-    if (!timeout.ok() || ended_) return;
-    begin_ = *std::move(timeout);
-  }
-
-  void End(const absl::Status& status) {
-    {
-      MutexLock lock(&mu_);
-      ended_ = true;
-      begin_.Cancel();
-      notifier_.PostEnd(status);
-    }
-    notifier_.Deliver();
-  }
-
- private:
-  // Epochs are compared for equality only, and must not be those of another life of the process.
-  static uint64_t FirstEpoch() { return Digest64(RandomId()) | 1; }
-
-  void OnEvent(size_t member, const Event& event) {
-    {
-      MutexLock lock(&mu_);
-      Publish(set_.Apply(member, event));
-    }
-    notifier_.Deliver();
-  }
-
-  void Begin() {
-    {
-      MutexLock lock(&mu_);
-      if (EventPtr event = set_.Begin(); event != nullptr || !apart_) {
-        Publish(std::move(event));
-      } else if (!std::exchange(told_stale_, true)) {  // nothing is known anywhere
-        notifier_.Post(StaleAt(epoch_, revision_));
-      }
-    }
-    notifier_.Deliver();
-  }
-
-  // One who resumes may have seen more than was known here when every upstream became unavailable:
-  // it is notified only that its set is stale, until an upstream has sent the current state.
-  void Publish(EventPtr event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (event == nullptr) return;
-    if (!apart_) {
-      notifier_.Post(std::move(event));
-    } else if (set_.AnyFresh()) {
-      apart_ = false;
-      notifier_.Post(set_.Current());
-    } else if (!std::exchange(told_stale_, true)) {
-      notifier_.Post(StaleAt(epoch_, revision_));
-    }
-  }
-
-  void Close() {
-    {
-      MutexLock lock(&mu_);
-      ended_ = true;
-      begin_.Cancel();
-    }
-    notifier_.Close();
-  }
-
-  const std::string owner_;
-  SerialNotifier notifier_;
-  const uint64_t epoch_;
-  const uint64_t revision_;
-  Mutex mu_;
-  MergedSet set_ ABSL_GUARDED_BY(mu_);
-  bool apart_ ABSL_GUARDED_BY(mu_);
-  bool told_stale_ ABSL_GUARDED_BY(mu_) = false;
-  Timeout begin_ ABSL_GUARDED_BY(mu_);
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;
-};
 
 // --- Life.
 
@@ -292,9 +131,12 @@ void FailbackGroup::CallAll(Method method, std::vector<Request> requests, Callba
     Registry& only = *members->front().registry;
     return (only.*method)(std::move(requests.front()), std::move(done));
   }
-  auto gather = std::make_shared<Gather<Response>>(
-      members->size(), [done = std::move(done), merge = std::move(merge)](
-                           std::vector<absl::StatusOr<Response>> answers) mutable {
+  FanOut<Response>(
+      *members,
+      [&](size_t i, Registry& member, Callback<Response> done) {
+        (member.*method)(std::move(requests[i]), std::move(done));
+      },
+      [done = std::move(done), merge = std::move(merge)](Answers<Response> answers) mutable {
         std::vector<Response> responses;
         for (auto& answer : answers) {
           if (!answer.ok()) return std::move(done)(answer.status());
@@ -302,10 +144,6 @@ void FailbackGroup::CallAll(Method method, std::vector<Request> requests, Callba
         }
         std::move(done)(merge(std::move(responses)));
       });
-  for (size_t i = 0; i < members->size(); ++i) {
-    Registry& member = *(*members)[i].registry;
-    (member.*method)(std::move(requests[i]), gather->Of(i));
-  }
 }
 
 void FailbackGroup::OpenSession(const OpenSessionRequest& request,
@@ -372,12 +210,9 @@ void FailbackGroup::Write(Batch batch, Callback<BatchResult> done) {
   if (const auto members = members_; members->size() == 1) {
     return members->front().registry->Write(std::move(batch), std::move(done));
   }
-  const std::vector<std::string> ids = SplitSessionId(batch.session_id(), members_->size());
-  std::vector<Batch> batches(members_->size(), batch);
-  for (size_t i = 0; i < batches.size(); ++i) batches[i].set_session_id(ids[i]);
-  CallAll(&Registry::Write, std::move(batches), std::move(done),
-          [members = members_, asked = batch.generations()](std::vector<BatchResult> results) {
-            for (BatchResult& result : results) FillIn(asked, &result);
+  CallAll(&Registry::Write, Split(batch), std::move(done),
+          [members = members_, requested = batch.generations()](std::vector<BatchResult> results) {
+            for (BatchResult& result : results) FillIn(requested, &result);
             return MergeResults(*members, results);
           });
 }
@@ -397,11 +232,19 @@ absl::Status FailbackGroup::CheckUpstream(const std::string& field,
                                    absl::StrJoin(names, ", ")));
 }
 
+const FailbackGroup::Member* FailbackGroup::Only(const std::string& upstream) const {
+  if (members_->size() == 1) return &members_->front();
+  for (const Member& member : *members_) {
+    if (member.name == upstream) return &member;
+  }
+  return nullptr;
+}
+
 std::unique_ptr<SubscribeStream> FailbackGroup::Subscribe(
     const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener) {
   const auto members = members_;
-  auto merged = std::make_shared<Merged>(members->size(), request, listener);
-  auto stream = std::make_unique<Merged::Stream>(merged);
+  auto merged = std::make_shared<MergedSubscription>(members->size(), request, listener);
+  auto stream = std::make_unique<MergedSubscription::Stream>(merged);
   if (absl::Status status = CheckUpstream("upstream", request.upstream()); !status.ok()) {
     merged->End(status);
     return stream;
@@ -422,7 +265,8 @@ std::unique_ptr<SubscribeStream> FailbackGroup::Subscribe(
   for (size_t i = 0; i < members->size(); ++i) {
     FailbackRegistry& member = *(*members)[i].registry;
     if (request.upstream().empty()) {
-      stream->Add(member.Subscribe(requests[i], std::make_shared<Merged::Source>(merged, i)));
+      stream->Add(
+          member.Subscribe(requests[i], std::make_shared<MergedSubscription::Source>(merged, i)));
     } else if (request.upstream() == (*members)[i].name) {
       only = member.Subscribe(requests[i], listener);
     } else if (!request.session_id().empty()) {
@@ -445,13 +289,15 @@ void FailbackGroup::SetOffline(const SetOfflineRequest& request,
   }
   SetOfflineRequest forwarded = request;
   forwarded.clear_upstream();
-  for (const Member& member : *members) {
-    if (members->size() > 1 && request.upstream() != member.name) continue;
-    return member.registry->SetOffline(forwarded, std::move(done));
+  if (const Member* only = Only(request.upstream()); only != nullptr) {
+    return only->registry->SetOffline(forwarded, std::move(done));
   }
-  auto gather = std::make_shared<Gather<SetOfflineResponse>>(
-      members->size(), [members, done = std::move(done)](
-                           std::vector<absl::StatusOr<SetOfflineResponse>> answers) mutable {
+  FanOut<SetOfflineResponse>(
+      *members,
+      [&](size_t i, FailbackRegistry& member, Callback<SetOfflineResponse> done) {
+        member.SetOffline(forwarded, std::move(done));
+      },
+      [members, done = std::move(done)](Answers<SetOfflineResponse> answers) mutable {
         const absl::StatusOr<SetOfflineResponse>* best = nullptr;
         for (size_t i = 0; i < answers.size(); ++i) {
           // One that does not have the instance has nothing to do.
@@ -464,9 +310,6 @@ void FailbackGroup::SetOffline(const SetOfflineRequest& request,
         }
         std::move(done)(*best);
       });
-  for (size_t i = 0; i < members->size(); ++i) {
-    (*members)[i].registry->SetOffline(forwarded, gather->Of(i));
-  }
 }
 
 void FailbackGroup::Unsubscribe(const UnsubscribeRequest& request,
@@ -480,16 +323,22 @@ void FailbackGroup::List(const ListRequest& request, Callback<ListResponse> done
   if (absl::Status status = CheckUpstream("upstream", request.upstream()); !status.ok()) {
     return std::move(done)(status);
   }
-  for (const Member& member : *members) {
-    if (members->size() > 1 && request.upstream() != member.name) continue;
-    return member.registry->List(request, std::move(done));
+  if (const Member* only = Only(request.upstream()); only != nullptr) {
+    return only->registry->List(request, std::move(done));
   }
   if (absl::Status status = ValidateList(request); !status.ok()) return std::move(done)(status);
   auto place = MergedPlace::Parse(request.page_token(), members->size());
   if (!place.ok()) return std::move(done)(place.status());
-  auto gather = std::make_shared<Gather<ListResponse>>(
-      members->size(), [page_size = request.page_size(), place = *place, done = std::move(done)](
-                           std::vector<absl::StatusOr<ListResponse>> answers) mutable {
+  FanOut<ListResponse>(
+      *members,
+      [&](size_t i, FailbackRegistry& member, Callback<ListResponse> done) {
+        if (!place->tokens[i].has_value()) return std::move(done)(ListResponse());  // has no more
+        ListRequest own = request;
+        own.set_page_token(*place->tokens[i]);
+        member.List(own, std::move(done));
+      },
+      [page_size = request.page_size(), place = *place,
+       done = std::move(done)](Answers<ListResponse> answers) mutable {
         // What the others know is the answer while one upstream is unavailable and this agent knows
         // nothing of what it has.
         const auto unavailable = [](const absl::StatusOr<ListResponse>& answer) {
@@ -510,167 +359,6 @@ void FailbackGroup::List(const ListRequest& request, Callback<ListResponse> done
         }
         std::move(done)(MergePages(page_size, place, pages));
       });
-  for (size_t i = 0; i < members->size(); ++i) {
-    if (!place->tokens[i].has_value()) {
-      gather->Of(i)(ListResponse());
-      continue;
-    }
-    ListRequest own = request;
-    own.set_page_token(*place->tokens[i]);
-    (*members)[i].registry->List(own, gather->Of(i));
-  }
-}
-
-// --- Operator.
-
-std::string FailbackGroup::incarnation() const { return members_->front().registry->incarnation(); }
-
-std::vector<agent::v1::UpstreamStatus> FailbackGroup::UpstreamStatuses() const {
-  std::vector<agent::v1::UpstreamStatus> statuses;
-  for (const Member& member : *members_) {
-    agent::v1::UpstreamStatus& status = statuses.emplace_back(member.registry->UpstreamStatus());
-    status.set_name(member.name);
-    status.set_uri(member.uri);
-    status.set_incarnation(member.registry->incarnation());
-  }
-  return statuses;
-}
-
-std::vector<FailbackStatistics> FailbackGroup::Stats() const {
-  std::vector<FailbackStatistics> all;
-  for (const Member& member : *members_) {
-    all.emplace_back(member.registry->Stats()).upstream = member.name;
-  }
-  return all;
-}
-
-int64_t FailbackGroup::local_sessions() const {
-  int64_t most = 0;
-  for (const Member& member : *members_) most = std::max(most, member.registry->local_sessions());
-  return most;
-}
-
-bool FailbackGroup::draining() const { return members_->front().registry->draining(); }
-
-std::vector<agent::v1::PendingOperation> FailbackGroup::Pending() const {
-  std::vector<agent::v1::PendingOperation> rows;
-  for (const Member& member : *members_) {
-    auto own = member.registry->Pending();
-    std::move(own.begin(), own.end(), std::back_inserter(rows));
-  }
-  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.id(), a.upstream()) < std::tie(b.id(), b.upstream());
-  });
-  return rows;
-}
-
-std::vector<agent::v1::CarriedIntent> FailbackGroup::Carried(const std::string& begins) const {
-  std::vector<std::pair<std::string, agent::v1::CarriedIntent>> rows;
-  for (const Member& member : *members_) {
-    for (agent::v1::CarriedIntent& intent : member.registry->Carried(begins)) {
-      intent.set_upstream(member.name);
-      rows.emplace_back(CanonicalKey(intent.instance().key()), std::move(intent));
-    }
-  }
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<agent::v1::CarriedIntent> intents;
-  intents.reserve(rows.size());
-  for (auto& [key, intent] : rows) intents.push_back(std::move(intent));
-  return intents;
-}
-
-absl::StatusOr<int64_t> FailbackGroup::ForPending(const agent::v1::PendingSelector& selector,
-                                                  Act act) {
-  const auto members = members_;
-  if (absl::Status status = CheckUpstream("selector.upstream", selector.upstream()); !status.ok()) {
-    return status;
-  }
-  std::set<std::string> unknown(selector.ids().begin(), selector.ids().end());
-  std::vector<std::vector<std::string>> ids(members->size());
-  const auto meant = [&](const Member& member) {
-    return selector.upstream().empty() || selector.upstream() == member.name;
-  };
-  for (size_t i = 0; i < members->size(); ++i) {
-    if (!meant((*members)[i])) continue;
-    std::set<std::string> pending;
-    for (const auto& row : (*members)[i].registry->Pending()) pending.insert(row.id());
-    for (const std::string& id :
-         std::set<std::string>(selector.ids().begin(), selector.ids().end())) {
-      if (pending.count(id) == 0) continue;
-      unknown.erase(id);
-      ids[i].push_back(id);
-    }
-  }
-  if (!unknown.empty()) {
-    return Refusal(registry::v1::ERROR_REASON_NOT_FOUND,
-                   absl::StrCat(Quoted(*unknown.begin(), kMaxQuotedId),
-                                " is not pending; `failbackctl pending` lists what is"));
-  }
-  int64_t sum = 0;
-  for (size_t i = 0; i < members->size(); ++i) {
-    const Member& member = (*members)[i];
-    if (!meant(member) || (!selector.ids().empty() && ids[i].empty())) continue;
-    const absl::StatusOr<int64_t> count = act(member.registry.get(), ids[i]);
-    // One that was acknowledged meanwhile needs nothing any more.
-    if (count.ok()) {
-      sum += *count;
-    } else if (!absl::IsNotFound(count.status())) {
-      return count.status();
-    }
-  }
-  return sum;
-}
-
-absl::StatusOr<int64_t> FailbackGroup::Retry(const agent::v1::PendingSelector& selector) {
-  return ForPending(selector, [](FailbackRegistry* registry, const std::vector<std::string>& ids) {
-    return registry->Retry(ids);
-  });
-}
-
-absl::StatusOr<int64_t> FailbackGroup::Cancel(const agent::v1::PendingSelector& selector,
-                                              int64_t* sent) {
-  return ForPending(selector,
-                    [sent](FailbackRegistry* registry, const std::vector<std::string>& ids) {
-                      return registry->Cancel(ids, sent);
-                    });
-}
-
-void FailbackGroup::WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done) {
-  const auto members = members_;
-  auto gather = std::make_shared<Gather<bool>>(
-      members->size(),
-      [done = std::move(done)](const std::vector<absl::StatusOr<bool>>& answers) mutable {
-        for (const auto& answer : answers) {
-          if (!answer.ok()) return std::move(done)(answer.status());
-        }
-        std::move(done)(absl::OkStatus());
-      });
-  for (size_t i = 0; i < members->size(); ++i) {
-    (*members)[i].registry->WhenDurable([of = gather->Of(i)](const absl::Status& status) mutable {
-      std::move(of)(status.ok() ? absl::StatusOr<bool>(true) : status);
-    });
-  }
-}
-
-void FailbackGroup::Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done) {
-  const auto members = members_;
-  using agent::v1::DrainResponse;
-  auto gather = std::make_shared<Gather<DrainResponse>>(
-      members->size(),
-      [done = std::move(done)](const std::vector<absl::StatusOr<DrainResponse>>& answers) mutable {
-        DrainResponse sum;
-        for (const auto& answer : answers) {
-          if (!answer.ok()) return std::move(done)(answer.status());
-          sum.set_unregistered(sum.unregistered() + answer->unregistered());
-          sum.set_remaining(sum.remaining() + answer->remaining());
-          sum.set_persistent(sum.persistent() + answer->persistent());
-        }
-        std::move(done)(std::move(sum));
-      });
-  for (size_t i = 0; i < members->size(); ++i) {
-    (*members)[i].registry->Drain(deadline, gather->Of(i));
-  }
 }
 
 }  // namespace failback

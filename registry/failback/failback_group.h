@@ -22,7 +22,8 @@
 // * An upstream that is new gets the intents that another one's journal holds, so what is
 //   registered through this agent goes there too, without a new request.
 // * One that comes back after it was left out keeps its incarnation and its numbers, and gives up
-//   what the others do not hold any more: nothing that was unregistered meanwhile returns.
+//   what the others do not hold any more: nothing that was unregistered meanwhile is registered
+//   again.
 // * One that is left out keeps its folder. What is registered there ends with its session's TTL;
 //   unregisters that it still owed, and persistent instances, stay as they are, and a warning says
 //   so.
@@ -112,7 +113,6 @@ class FailbackGroup final : public Registry {
   void Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done);
 
  private:
-  class Merged;
   struct Member {
     std::string name;
     std::string uri;
@@ -136,6 +136,8 @@ class FailbackGroup final : public Registry {
 
   // `upstream` is empty or names a member; the error has the field's name.
   absl::Status CheckUpstream(const std::string& field, const std::string& upstream) const;
+  // The member that answers for `upstream`: the one of that name, or the only one. Null: all do.
+  const Member* Only(const std::string& upstream) const;
   using Act = absl::FunctionRef<absl::StatusOr<int64_t>(FailbackRegistry*,
                                                         const std::vector<std::string>& ids)>;
   absl::StatusOr<int64_t> ForPending(const agent::v1::PendingSelector& selector, Act act);

@@ -172,9 +172,8 @@ FailbackRegistry::Core::Known FailbackRegistry::Core::CollectKnown(
       if (!set.known() || !concerns(record->watch->selector)) continue;
       known.any = true;
       if (!HasFilter(record->watch->selector)) whole.insert(record->watch->selector.service());
-      for (const auto& [key, instance] : set.instances()) {
-        known.followed[key] = instance;
-      }
+      set.instances().ForEach(
+          [&](const Blob& instance) { known.followed[KeyOf(instance)] = instance; });
     }
     const auto& kept = last_known_.entries();
     for (auto entry = kept.rbegin(); entry != kept.rend(); ++entry) {  // newest first

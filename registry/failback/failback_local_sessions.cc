@@ -50,7 +50,7 @@ void FailbackRegistry::Core::RenewSession(LocalSession* session) {
   pause_watch_.Granted(ttl_nanos);
   StartHeartbeat();
   if (session->lease.Reschedule(session->ttl)) return;
-  auto lease = options_.timer->PutBack(
+  auto lease = options_.timer->ScheduleUnbounded(
       [weak = weak_from_this(), id = session->id, serial = ++session->lease_serial] {
         if (auto self = weak.lock()) self->OnLease(id, serial);
       },

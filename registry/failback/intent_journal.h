@@ -5,10 +5,6 @@
 // transaction (group commit), then reports how far it has come. So the caller never waits for the
 // disk, and a hundred thousand intents are a few transactions.
 //
-// Rows have integer ids that the caller keeps with its records; keys are not indexed on disk,
-// because an append to an integer table is an order of magnitude faster than an insert into a text
-// index.
-//
 // The folder is locked against a second process. A file that is damaged is moved aside, kept as
 // `journal.db.corrupt-<n>`, and a new one begun: an agent that starts without its memory is better
 // than one that does not start. That costs the incarnation too, since the numbers that it has used
@@ -17,10 +13,9 @@
 // an I/O error) is waited for, and then Open() fails. One that can be read and not written is
 // opened: what is in it is carried on, and what is new is reported as not written.
 //
-// Beside the file is a mark of how far it has come (registry/store/sqlite/store_mark.h), by which a
-// file that was put back to an earlier moment is noticed; was_put_back() says so. What it holds is
-// then no longer the last word, and the numbers that follow keep clear of those that it cannot
-// know.
+// A file that was put back to an earlier moment is noticed; was_put_back() says so. What it holds
+// is then no longer authoritative, and the numbers that follow keep clear of those that it cannot
+// know. registry/failback/journal_file.h has the file, its rows and its mark.
 //
 //   auto journal = IntentJournal::Open(options);
 //   for (auto& intent : (*journal)->TakeIntents()) …
@@ -41,7 +36,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,11 +45,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "registry/base/disk.h"
 #include "registry/base/file_lock.h"
 #include "registry/base/outage_log.h"
-#include "registry/store/sqlite/sqlite_database.h"
-#include "registry/store/sqlite/store_mark.h"
+#include "registry/failback/journal_file.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/histogram.h"
 #include "retry/mutex.h"
@@ -67,7 +59,7 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   struct Options {
     // Created if it is not there (its parent is).
     std::string dir;
-    // Names this life of the process from now on; empty: the one in the journal, or a new one.
+    // Names this run of the process from now on; empty: the one in the journal, or a new one.
     std::string incarnation;
     // Sync each commit to the disk: intents survive a power cut, too.
     bool full_sync = false;
@@ -78,33 +70,10 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
     bool manual = false;
     // How long Open() waits for a file that cannot be read now, on the thread that calls it.
     absl::Duration patience = absl::Seconds(10);
-    Disk* disk = Disk::Real();  // outlives the journal
   };
 
-  struct Intent {
-    int64_t row = 0;
-    // Canonical.
-    std::string key;
-    bool present = false;
-    bool persistent = false;
-    // Serialized ServiceInstance; empty when gone.
-    std::string payload;
-    uint64_t generation = 0;
-    // The local session that owns it (its incarnation, and who opened it), its TTL and its own
-    // number; empty: none.
-    std::string owner;
-    absl::Duration owner_ttl;
-    uint64_t owner_generation = 0;
-    // An operator has cancelled it: neither sent nor repaired.
-    bool given_up = false;
-  };
-
-  struct Snapshot {
-    // Canonical.
-    std::string selector;
-    // Serialized SubscribeResponse with the whole set; empty in PutSnapshot(): there is none.
-    std::string event;
-  };
+  using Intent = JournalIntent;
+  using Snapshot = JournalSnapshot;
 
   struct Statistics {
     int64_t bytes = 0;  // of its files
@@ -132,12 +101,12 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   std::vector<Intent> TakeIntents();
   // Oldest first.
   std::vector<Snapshot> TakeSnapshots();
-  const std::string& incarnation() const { return incarnation_; }
-  uint64_t last_generation() const { return last_generation_; }
-  // The file is not as it was last: intents may be older than what their owners said last, and
-  // others may be missing. So it is taken at each start, until Settle().
-  bool was_put_back() const { return was_put_back_; }
-  // Nothing of before this life is in doubt any more.
+  const std::string& incarnation() const { return file_.incarnation(); }
+  uint64_t last_generation() const { return file_.last_generation(); }
+  // The file is not as it was last: intents may be older than their owners' last ones, and others
+  // may be missing. So it is at each start, until Settle().
+  bool was_put_back() const { return file_.was_put_back(); }
+  // Nothing from before this start is in doubt any more.
   void Settle();
 
   // Begins to write. `on_commit` runs after each attempt: all up to `sequence` is written, or, with
@@ -149,8 +118,7 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   uint64_t Put(Intent intent);
   uint64_t Remove(int64_t row);
   uint64_t PutSnapshot(Snapshot snapshot);
-  // From the next start on `incarnation` is the one of this journal, also where the options name
-  // `refused`, which it takes the place of.
+  // As JournalBatch::ReplaceIncarnation.
   uint64_t ReplaceIncarnation(const std::string& refused, const std::string& incarnation);
 
   Statistics Stats() const;
@@ -163,81 +131,40 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   absl::Status Stop();
 
  private:
-  struct Batch {
-    std::map<int64_t, std::optional<Intent>> rows;  // nullopt: removed
-    std::map<std::string, std::string> snapshots;
-    std::map<std::string, std::string> meta;
-    uint64_t generation = 0;
-    uint64_t sequence = 0;
-    bool settled = false;  // the mark is to be written again
-    bool empty() const { return rows.empty() && snapshots.empty() && meta.empty() && !settled; }
-  };
-
   explicit IntentJournal(Options options);
-  std::string Path() const { return options_.dir + "/journal.db"; }
-  // OpenDatabase(), again and again while the file cannot be read.
-  absl::Status WaitForDatabase();
-  absl::Status OpenDatabase();
-  absl::Status CheckSchema();
-  absl::Status Load();
-  absl::Status LoadMeta();
-  absl::Status LoadIntents();
-  absl::Status LoadSnapshots();
-  absl::Status FindOutWhetherPutBack();
-  absl::Status PrepareWrites();
-  absl::Status KeepIncarnation();
-  // Moves the files aside and says where to.
-  absl::StatusOr<std::string> MoveAside();
-  void Close();
-  // How far the file has come.
-  StoreMark::Position Position() const;
+  // Opens the file, again and again while it cannot be read.
+  absl::Status WaitForFile();
+  // An error of the folder: the message names it.
+  absl::Status FolderError(absl::StatusCode code, const std::string& message) const;
   // Notes, and logs when it is news, whether the file can be written.
   void Report(const absl::Status& status);
-  // The same of its mark.
-  void ReportMark(const absl::Status& status);
+  // The thread: writes what is queued, until Stop().
   void Work();
-  // Wakes the writer up in a while.
+  // Wakes the thread up in a while.
   void TryAgainLater() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Writes one batch as one transaction.
-  absl::Status Write(const Batch& batch);
-  absl::Status WriteRows(const Batch& batch);
-  // Takes what is queued, with what could not be written before.
+  // queued_ has another change; returns its sequence.
+  uint64_t Queued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes what is queued, with what could not be written before. False: there is nothing.
   bool TakeBatch();
+  // Writes what was taken, which stays for the next time if that fails.
+  absl::Status Write();
 
   const Options options_;
   std::optional<FileLock> lock_;
-  std::unique_ptr<SqliteDatabase> db_;
-  std::optional<StoreMark> mark_;
-  bool created_ = false;  // by this life
-  std::string incarnation_;
-  std::string refused_;  // in its place, when the options name this one
-  uint64_t last_generation_ = 0;
-  bool was_put_back_ = false;
-  std::atomic<bool> marks_{true};
-  std::vector<Intent> intents_;
-  std::vector<Snapshot> snapshots_;
+  JournalFile file_;
   std::atomic<int64_t> last_row_{0};
   OnCommit on_commit_;
 
   // The writer's own.
-  uint64_t written_generation_ = 0;
-  uint64_t writes_ = 0;  // transactions, since the file was made
-  Batch writing_;
+  JournalBatch writing_;
   bool failing_ = false;
   bool flushing_ = false;
   OutageLog outage_;
-  bool mark_failed_ = false;
-  std::string named_;                     // the incarnation in the file
-  std::unique_ptr<SqliteStatement> put_;  // go before db_, as the next four
-  std::unique_ptr<SqliteStatement> remove_;
-  std::unique_ptr<SqliteStatement> put_meta_;
-  std::unique_ptr<SqliteStatement> put_snapshot_;
-  std::unique_ptr<SqliteStatement> drop_snapshot_;
 
   mutable Mutex mu_;
   CondVar changed_;
   Statistics stats_ ABSL_GUARDED_BY(mu_);
-  Batch queued_ ABSL_GUARDED_BY(mu_);
+  JournalBatch queued_ ABSL_GUARDED_BY(mu_);
   uint64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool try_again_ ABSL_GUARDED_BY(mu_) = false;  // a failed write has waited long enough

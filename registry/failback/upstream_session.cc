@@ -159,7 +159,7 @@ void UpstreamSession::Arm() {
   }
   const absl::Duration left = std::max(absl::ZeroDuration(), absl::Nanoseconds(due - Now().nanos));
   if (due_.Reschedule(left)) return;
-  auto timeout = options_.timer->PutBack(
+  auto timeout = options_.timer->ScheduleUnbounded(
       [weak = weak_from_this()] {
         if (auto self = weak.lock()) self->OnDue();
       },

@@ -86,6 +86,7 @@ class Event {
   // A snapshot's instances, or a delta's upserts.
   size_t instances() const { return instances_; }
   void ForEachInstance(absl::FunctionRef<void(const Blob&)> use) const;
+  const Runs& runs() const { return runs_; }  // they are in
   const std::vector<std::string>& removals() const { return removals_; }
 
   // The SubscribeResponse of a part below parts(), serialized, and the size of that.

@@ -23,7 +23,8 @@ std::string HealthName(const ServiceInstance& instance) {
 
 }  // namespace
 
-void TellHealth(ServiceInstance before, ServiceInstance after, admin::v1::InstanceChange* change) {
+void SetHealthChange(ServiceInstance before, ServiceInstance after,
+                     admin::v1::InstanceChange* change) {
   const std::string was = HealthName(before), is = HealthName(after);
   if (was == is) return;
   change->set_detail(absl::StrCat(was, " → ", is));

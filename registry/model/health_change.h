@@ -9,8 +9,8 @@ namespace failback {
 
 // An update after which the owner says something else of its health says so; if it says nothing
 // else it is that and no update.
-void TellHealth(registry::v1::ServiceInstance before, registry::v1::ServiceInstance after,
-                admin::v1::InstanceChange* change);
+void SetHealthChange(registry::v1::ServiceInstance before, registry::v1::ServiceInstance after,
+                     admin::v1::InstanceChange* change);
 
 }  // namespace failback
 

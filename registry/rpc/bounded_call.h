@@ -25,6 +25,7 @@
 #include "registry/model/errors.h"
 #include "registry/registry.h"
 #include "registry/rpc/bounded_parse.h"
+#include "registry/rpc/byte_buffers.h"
 
 namespace failback {
 
@@ -45,10 +46,7 @@ grpc::ServerUnaryReactor* BoundedCall(grpc::CallbackServerContext* context,
   const Request& parsed = *request;
   carry_out(parsed, Callback<Response>([reactor, response, request = std::move(request)](
                                            absl::StatusOr<Response> result) {
-              bool own_buffer;
-              if (result.ok()) {
-                grpc::SerializationTraits<Response>::Serialize(*result, response, &own_buffer).ok();
-              }
+              if (result.ok()) *response = EncodedMessage(*result);
               // It may free the reactor and the response, so it comes last.
               reactor->Finish(StatusToGrpc(result.status()));
             }));

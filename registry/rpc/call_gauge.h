@@ -1,10 +1,10 @@
 // Counts what is under way, up to a limit: of a whole server, or for each of many keys.
 //
 //   Gauge calls(10000);
-//   std::shared_ptr<void> place = calls.Enter();
-//   if (place == nullptr) return Overloaded();   // the place is free again when `place` goes
+//   std::shared_ptr<void> permit = calls.Enter();
+//   if (permit == nullptr) return Overloaded();   // it is free again when `permit` is destroyed
 //
-// Thread safety: all methods from any thread. A place may outlive its gauge.
+// Thread safety: all methods from any thread. A permit may outlive its gauge.
 
 #ifndef FAILBACK_REGISTRY_RPC_CALL_GAUGE_H_
 #define FAILBACK_REGISTRY_RPC_CALL_GAUGE_H_
@@ -27,7 +27,7 @@ class Gauge {
   // 0: no limit.
   explicit Gauge(int limit) : limit_(limit) {}
 
-  // Holds one place until it is destroyed; null when there is none.
+  // A permit, in use until it is destroyed; null when there is none left.
   std::shared_ptr<void> Enter() {
     auto count = count_;
     if (count->fetch_add(1, std::memory_order_relaxed) >= limit_ && limit_ > 0) {
@@ -40,7 +40,7 @@ class Gauge {
 
   int limit() const { return limit_; }
 
-  // Places that are held now.
+  // Permits in use now.
   int count() const { return count_->load(std::memory_order_relaxed); }
 
  private:
@@ -63,7 +63,7 @@ class KeyedGauge {
   // 0: no limit.
   explicit KeyedGauge(int limit) : limit_(limit) {}
 
-  // As Gauge::Enter, of the places that `key` has. An empty key has no limit.
+  // As Gauge::Enter, of the permits that `key` has. An empty key has no limit.
   std::shared_ptr<void> Enter(const std::string& key) {
     if (limit_ == 0 || key.empty()) return counts_;
     {
@@ -91,15 +91,15 @@ class KeyedGauge {
   const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
 };
 
-// Places of several gauges.
-struct Places {
+// Permits of several gauges.
+struct Permits {
   std::vector<std::shared_ptr<void>> held;
   std::optional<size_t> full;  // the first gauge that had none
 };
 
-// What was entered, all or nothing: a call that one gauge refuses holds no place of the others while
+// What was entered, all or nothing: a call that one gauge refuses holds no permit of the others while
 // its refusal is on its way, however long its client takes.
-inline Places AllOrNone(std::vector<std::shared_ptr<void>> entered) {
+inline Permits AllOrNone(std::vector<std::shared_ptr<void>> entered) {
   for (size_t i = 0; i < entered.size(); ++i) {
     if (entered[i] == nullptr) return {{}, i};
   }

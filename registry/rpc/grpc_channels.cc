@@ -1,7 +1,5 @@
 #include "registry/rpc/grpc_channels.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -61,11 +59,9 @@ grpc::ChannelArguments Arguments(const GrpcChannelOptions& options) {
 std::string Target(const std::string& address) {
   if (absl::StartsWith(address, "unix:")) return address;
   if (const auto parsed = ParseAddress(address); parsed.ok()) {
-    in6_addr number;
-    if (inet_pton(AF_INET, parsed->host.c_str(), &number) == 1)
-      return absl::StrCat("ipv4:", address);
-    if (inet_pton(AF_INET6, parsed->host.c_str(), &number) == 1)
-      return absl::StrCat("ipv6:", address);
+    const HostKind kind = HostKindOf(parsed->host);
+    if (kind == HostKind::kIpv4) return absl::StrCat("ipv4:", address);
+    if (kind == HostKind::kIpv6) return absl::StrCat("ipv6:", address);
   }
   return absl::StrCat("dns:///", address);
 }

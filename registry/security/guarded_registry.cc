@@ -144,9 +144,9 @@ std::string KeepPart(const std::string& first, ListScope* scope) {
 }
 
 // Passes on what a subscription receives, until new rules end it.
-class Gate final : public OwnedListener {
+class GuardedListener final : public OwnedListener {
  public:
-  Gate(std::shared_ptr<NotifyListener> listener, std::string owner)
+  GuardedListener(std::shared_ptr<NotifyListener> listener, std::string owner)
       : owner_(std::move(owner)), notifier_(std::move(listener)) {}
 
   const std::string& owner() const override { return owner_; }
@@ -171,21 +171,21 @@ class Gate final : public OwnedListener {
 class GuardedRegistry::Stream final : public SubscribeStream {
  public:
   Stream(std::shared_ptr<AccessControl> access, AccessControl::WatchId watch,
-         std::shared_ptr<Gate> gate, std::unique_ptr<SubscribeStream> stream)
+         std::shared_ptr<GuardedListener> guarded, std::unique_ptr<SubscribeStream> stream)
       : access_(std::move(access)),
         watch_(watch),
-        gate_(std::move(gate)),
+        listener_(std::move(guarded)),
         stream_(std::move(stream)) {}
   ~Stream() override {
     access_->Unwatch(watch_);
     stream_.reset();
-    gate_->Close();
+    listener_->Close();
   }
 
  private:
   const std::shared_ptr<AccessControl> access_;
   const AccessControl::WatchId watch_;
-  const std::shared_ptr<Gate> gate_;
+  const std::shared_ptr<GuardedListener> listener_;
   std::unique_ptr<SubscribeStream> stream_;
 };
 
@@ -272,26 +272,26 @@ std::unique_ptr<SubscribeStream> GuardedRegistry::Subscribe(
       return std::make_unique<Refused>();
     }
   }
-  auto gate = std::make_shared<Gate>(std::move(listener), caller_.OwnerTag());
+  auto guarded = std::make_shared<GuardedListener>(std::move(listener), caller_.OwnerTag());
   auto judge = [caller = caller_, selector = request.selector()](const AccessRules& rules) {
     return JudgeRead(rules, caller, selector);
   };
   // Watched before it is judged: rules that come in between take effect one way or the other.
   const AccessControl::WatchId watch =
       access_->Watch(judge, [access = std::weak_ptr(access_), caller = caller_,
-                             gate = std::weak_ptr(gate)](const absl::Status& status) {
+                             guarded = std::weak_ptr(guarded)](const absl::Status& status) {
         if (const auto counts = access.lock()) {
           counts->Denied(caller, "Subscribe", config::v1::PERMISSION_READ, status).IgnoreError();
         }
-        if (const auto open = gate.lock()) open->OnEnd(status);
+        if (const auto open = guarded.lock()) open->OnEnd(status);
       });
   if (absl::Status status = judge(*access_->rules()); !status.ok()) {
     access_->Unwatch(watch);
-    gate->OnEnd(access_->Denied(caller_, "Subscribe", config::v1::PERMISSION_READ, status));
-    return std::make_unique<Stream>(access_, watch, std::move(gate), nullptr);
+    guarded->OnEnd(access_->Denied(caller_, "Subscribe", config::v1::PERMISSION_READ, status));
+    return std::make_unique<Stream>(access_, watch, std::move(guarded), nullptr);
   }
-  auto stream = registry_->Subscribe(request, gate);
-  return std::make_unique<Stream>(access_, watch, std::move(gate), std::move(stream));
+  auto stream = registry_->Subscribe(request, guarded);
+  return std::make_unique<Stream>(access_, watch, std::move(guarded), std::move(stream));
 }
 
 void GuardedRegistry::Unsubscribe(const UnsubscribeRequest& request,

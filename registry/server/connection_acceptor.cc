@@ -22,7 +22,7 @@ namespace {
 
 // Between attempts while none can succeed.
 constexpr absl::Duration kPause = absl::Milliseconds(100);
-// Between two lines of the log about what goes on and on.
+// Between two lines of the log about what continues.
 constexpr absl::Duration kLogPause = absl::Seconds(10);
 
 // Of the process's descriptors, so many are not for connections.
@@ -83,7 +83,7 @@ bool ConnectionAcceptor::AcceptAll(const Listener& listener) {
     const int fd = accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       if (errno == EAGAIN) return true;
-      // The client has gone again.
+      // The client has disconnected again.
       if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
       return false;
     }

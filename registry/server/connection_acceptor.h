@@ -1,10 +1,10 @@
 // Accepts connections for a server that would not come back from being out of file descriptors.
 //
 // gRPC stops listening for good when an accept fails (up to 1.51 at least): a server that has once
-// run out of descriptors is deaf until it is restarted, although its clients are gone by then. Here
-// no error ends the listening. And it does not come to that: of the descriptors that the process
-// may have, some are kept for what is not a connection, as files of the store and of operators. A
-// connection beyond is closed at once, so that its client need not wait to find out.
+// run out of descriptors is deaf until it is restarted, although its clients have disconnected by
+// then. Here no error ends the listening. And it does not come to that: of the descriptors that the
+// process may have, some are kept for what is not a connection, as files of the store and of
+// operators. A connection beyond is closed at once, so that its client need not wait to find out.
 //
 // Descriptors are not counted: the kernel gives the lowest number that is free, so that of a new
 // connection shows how many are in use.

@@ -1,23 +1,11 @@
 #include "registry/server/event_cache.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
-#include "grpcpp/support/slice.h"
+#include "registry/rpc/byte_buffers.h"
 
 namespace failback {
-namespace {
-
-// A slice of these bytes, which are not copied.
-grpc::Slice SliceOf(std::string bytes) {
-  auto* const owner = new std::string(std::move(bytes));
-  return grpc::Slice(
-      owner->data(), owner->size(), [](void* string) { delete static_cast<std::string*>(string); },
-      owner);
-}
-
-}  // namespace
 
 Conflator::Changes EventCache::ChangesOf(const EventPtr& event) {
   const std::shared_ptr<Entry> entry = EntryOf(event, 0);
@@ -30,8 +18,8 @@ grpc::ByteBuffer EventCache::BytesOf(const Conflator::Message& message) {
   const std::shared_ptr<Entry> entry = EntryOf(message.event, message.part);
   MutexLock lock(&entry->mu);
   if (entry->bytes == nullptr) {
-    const grpc::Slice slice = SliceOf(message.event->EncodedPart(message.part));
-    entry->bytes = std::make_unique<grpc::ByteBuffer>(&slice, 1);
+    entry->bytes =
+        std::make_unique<grpc::ByteBuffer>(ToByteBuffer(message.event->EncodedPart(message.part)));
   }
   return *entry->bytes;
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "registry/model/errors.h"
+#include "registry/server/refusals.h"
 #include "retry/clock.h"
 
 namespace failback {
@@ -23,17 +24,17 @@ void ExchangeReactor::Begin() {
 }
 
 void ExchangeReactor::OnReadDone(bool ok) {
-  Ticket ticket;
+  Slot slot;
   {
     MutexLock lock(&state_->mu_);
     if (!ok || !state_->MayRead()) {
       state_->reading_ = false;
-      if (!state_->last_words_.has_value()) state_->last_words_ = absl::OkStatus();
+      if (!state_->final_status_.has_value()) state_->final_status_ = absl::OkStatus();
       return state_->Advance();
     }
-    ticket = state_->Take(request_.Length());
+    slot = state_->Take(request_.Length());
   }
-  OnRequest(&request_, ticket);
+  OnRequest(&request_, slot);
   MutexLock lock(&state_->mu_);
   state_->reading_ = false;
   state_->Advance();
@@ -42,38 +43,38 @@ void ExchangeReactor::OnReadDone(bool ok) {
 void ExchangeReactor::OnWriteDone(bool ok) {
   MutexLock lock(&state_->mu_);
   state_->writing_ = false;
-  if (!ok) state_->SetEnd(absl::CancelledError("the client has gone"));
+  if (!ok) state_->SetEnd(Disconnected());
   state_->Advance();
 }
 
-void ExchangeReactor::OnCancel() { state_->End(absl::CancelledError("the client has gone")); }
+void ExchangeReactor::OnCancel() { state_->End(Disconnected()); }
 
 void ExchangeReactor::OnDone() {
   OnEnd();
   delete this;
 }
 
-void ExchangeReactor::State::Answer(const Ticket& ticket, const grpc::ByteBuffer& response,
+void ExchangeReactor::State::Answer(const Slot& slot, const grpc::ByteBuffer& response,
                                     absl::StatusCode code) {
   MutexLock lock(&mu_);
   if (code == absl::StatusCode::kOk) silent_.reset();
   if (reactor_ == nullptr) return;
   if (options_.message_method.has_value()) {
     options_.stats->Ended(*options_.message_method, code,
-                          Clock::Real()->NowNanos() - ticket.begin_nanos);
+                          Clock::Real()->NowNanos() - slot.begin_nanos);
   }
   if (end_.has_value()) return;
-  Put(ticket, response);
+  Put(slot, response);
   Advance();
 }
 
-void ExchangeReactor::State::Put(const Ticket& ticket, const grpc::ByteBuffer& response) {
-  open_bytes_ += response.Length() - ticket.bytes;
+void ExchangeReactor::State::Put(const Slot& slot, const grpc::ByteBuffer& response) {
+  open_bytes_ += response.Length() - slot.bytes;
   if (options_.order == Order::kAsAnswered) {
     ready_.push_back(response);
     return;
   }
-  waiting_[ticket.number - first_waiting_] = response;
+  waiting_[slot.number - first_waiting_] = response;
   for (; !waiting_.empty() && waiting_.front().has_value(); ++first_waiting_) {
     ready_.emplace_back().Swap(&*waiting_.front());
     waiting_.pop_front();
@@ -88,7 +89,7 @@ void ExchangeReactor::State::End(const absl::Status& status) {
 
 void ExchangeReactor::State::Drain(const absl::Status& status) {
   MutexLock lock(&mu_);
-  if (!last_words_.has_value()) last_words_ = status;
+  if (!final_status_.has_value()) final_status_ = status;
   Advance();
 }
 
@@ -96,9 +97,9 @@ void ExchangeReactor::State::Sweep(int stalled, int silent, int oldest) {
   MutexLock lock(&mu_);
   if (reactor_ == nullptr) return;
   ++sweeps_since_read_;
-  if (++sweeps_ >= oldest && !last_words_.has_value()) {
+  if (++sweeps_ >= oldest && !final_status_.has_value()) {
     swept_ = true;
-    last_words_ = StreamIsOld();
+    final_status_ = StreamIsOld();
     return Advance();
   }
   if (!end_.has_value() && open_ == ready_.size() && sweeps_since_read_ > silent) {
@@ -118,11 +119,11 @@ bool ExchangeReactor::State::swept() {
   return swept_;
 }
 
-ExchangeReactor::Ticket ExchangeReactor::State::Take(size_t bytes) {
+ExchangeReactor::Slot ExchangeReactor::State::Take(size_t bytes) {
   sweeps_since_read_ = 0;
   ++open_;
   open_bytes_ += bytes;
-  if (options_.order == Order::kAsAsked) waiting_.emplace_back();
+  if (options_.order == Order::kAsRequested) waiting_.emplace_back();
   return {next_++, bytes, options_.message_method.has_value() ? Clock::Real()->NowNanos() : 0};
 }
 
@@ -144,7 +145,7 @@ void ExchangeReactor::State::Advance() {
     sweeps_since_write_ = 0;
     reactor_->StartWrite(&written_);
   }
-  if (last_words_.has_value() && open_ == 0) SetEnd(*last_words_);
+  if (final_status_.has_value() && open_ == 0) SetEnd(*final_status_);
   if (!reading_ && MayRead() && open_ < options_.max_open &&
       open_bytes_ < options_.max_open_bytes) {
     reading_ = true;

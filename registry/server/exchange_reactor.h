@@ -6,20 +6,21 @@
 //     explicit Doubler(Options options) : ExchangeReactor(std::move(options)) { Begin(); }
 //
 //    private:
-//     void OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) override {
-//       auto asked = std::make_unique<Asked<EncodeNumber>>(state(), ticket, EncodeNumber());
-//       later_([asked = std::move(asked), n = Parsed(*request)] { asked->Answer(2 * n); });
+//     void OnRequest(grpc::ByteBuffer* request, const Slot& slot) override {
+//       auto answer = std::make_unique<PendingAnswer<EncodeNumber>>(state(), slot, EncodeNumber());
+//       later_([answer = std::move(answer), n = Parsed(*request)] { answer->Give(2 * n); });
 //     }
 //     void OnEnd() override {}
 //   };
 //
-// Messages are bytes: gRPC ends a stream of parsed ones without a word when one cannot be parsed.
+// Messages are bytes: gRPC ends a stream of parsed ones without a reason when one cannot be parsed.
 //
 // Flow: what has been read and not been answered, or not been taken by the client, is open. While
 // too much is open nothing more is read, and gRPC's flow control stops the client: a client that
 // takes no answers costs a bounded amount of memory.
 //
-// The reactor belongs to gRPC and goes at OnDone; its state may live on, for answers still to come.
+// The reactor belongs to gRPC and is deleted at OnDone; its state may outlive it, for answers still
+// to come.
 //
 // Thread safety: all methods of the state from any thread. OnRequest is called by one thread at a
 // time, in the order of the requests: the next is read when it has returned.
@@ -50,7 +51,7 @@ absl::Status StreamIsOld();
 
 class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  enum class Order { kAsAnswered, kAsAsked };
+  enum class Order { kAsAnswered, kAsRequested };
 
   struct Options {
     // As long-lived as the reactor.
@@ -70,7 +71,7 @@ class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   };
 
   // A message that has been read, for its answer.
-  struct Ticket {
+  struct Slot {
     uint64_t number = 0;  // from 0
     size_t bytes = 0;
     int64_t begin_nanos = 0;  // where messages are counted
@@ -87,9 +88,9 @@ class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
 
   // A message has come. Sees to it that state()->Answer is called once, now or later, or ends the
   // stream. It may take the message out of `*request`.
-  virtual void OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) = 0;
+  virtual void OnRequest(grpc::ByteBuffer* request, const Slot& slot) = 0;
 
-  // gRPC is done with the stream; the reactor goes.
+  // gRPC is done with the stream; the reactor is deleted after.
   virtual void OnEnd() = 0;
 
  private:
@@ -108,7 +109,7 @@ class ExchangeReactor::State {
       : options_(std::move(options)), silent_(std::move(silent)), reactor_(reactor) {}
 
   // Answers a message: once. `code` is what it is counted as.
-  void Answer(const Ticket& ticket, const grpc::ByteBuffer& response, absl::StatusCode code);
+  void Answer(const Slot& slot, const grpc::ByteBuffer& response, absl::StatusCode code);
 
   // Ends the stream when the write under way is done; what is open is dropped.
   void End(const absl::Status& status);
@@ -128,11 +129,10 @@ class ExchangeReactor::State {
   friend class ExchangeReactor;
 
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !end_.has_value() && !last_words_.has_value();
+    return !end_.has_value() && !final_status_.has_value();
   }
-  Ticket Take(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Put(const Ticket& ticket, const grpc::ByteBuffer& response)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Slot Take(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Put(const Slot& slot, const grpc::ByteBuffer& response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetEnd(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -155,7 +155,7 @@ class ExchangeReactor::State {
   int sweeps_since_write_ ABSL_GUARDED_BY(mu_) = 0;  // since the write under way began
   bool swept_ ABSL_GUARDED_BY(mu_) = false;
   // Nothing more is read: the status when all is answered.
-  std::optional<absl::Status> last_words_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> final_status_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -164,29 +164,29 @@ class ExchangeReactor::State {
 //
 // `Encode` makes the answer's bytes of an absl::StatusOr<Encode::Response>.
 template <typename Encode>
-class Asked {
+class PendingAnswer {
  public:
   using Result = absl::StatusOr<typename Encode::Response>;
 
-  Asked(std::shared_ptr<ExchangeReactor::State> state, const ExchangeReactor::Ticket& ticket,
-        Encode encode)
-      : state_(std::move(state)), ticket_(ticket), encode_(std::move(encode)) {}
-  Asked(const Asked&) = delete;
-  ~Asked() {
-    if (state_ != nullptr) Answer(absl::InternalError("the registry dropped the call"));
+  PendingAnswer(std::shared_ptr<ExchangeReactor::State> state, const ExchangeReactor::Slot& slot,
+                Encode encode)
+      : state_(std::move(state)), slot_(slot), encode_(std::move(encode)) {}
+  PendingAnswer(const PendingAnswer&) = delete;
+  ~PendingAnswer() {
+    if (state_ != nullptr) Give(absl::InternalError("the registry dropped the call"));
   }
 
   const Encode& encode() const { return encode_; }
 
-  void Answer(Result result) {
+  void Give(Result result) {
     const absl::StatusCode code = result.status().code();
     const grpc::ByteBuffer bytes = encode_(std::move(result));
-    std::exchange(state_, nullptr)->Answer(ticket_, bytes, code);
+    std::exchange(state_, nullptr)->Answer(slot_, bytes, code);
   }
 
  private:
   std::shared_ptr<ExchangeReactor::State> state_;  // null once answered
-  const ExchangeReactor::Ticket ticket_;
+  const ExchangeReactor::Slot slot_;
   const Encode encode_;
 };
 

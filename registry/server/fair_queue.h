@@ -9,13 +9,13 @@
 //   FairQueue<Task> queue;
 //   queue.Push("alice", a);
 //   queue.Push("alice", b);
-//   auto place = queue.Push("bob", c);
+//   auto slot = queue.Push("bob", c);
 //   auto next = queue.Pop();       // a, of alice
 //   queue.Pop();                   // c, of bob
-//   queue.Remove(place);           // too late: nullopt
+//   queue.Remove(slot);           // too late: nullopt
 //   queue.Done(next.owner);        // a is over
 //
-// It has no bound of its own: an owner's places are counted where it is admitted
+// It has no bound of its own: an owner's permits are counted where it is admitted
 // (registry/rpc/call_gauge.h).
 //
 // Thread safety: thread-compatible. Pop and Done take constant time, Push and Remove that of a map
@@ -45,7 +45,7 @@ template <typename Task>
 class FairQueue {
  public:
   // Where a task waits. One that is default-made is nowhere.
-  struct Place {
+  struct Slot {
     std::string owner;
     int64_t number = 0;
   };
@@ -55,7 +55,7 @@ class FairQueue {
     Task task;
   };
 
-  Place Push(const std::string& name, Task task) {
+  Slot Push(const std::string& name, Task task) {
     Owner& owner = owners_[name];
     if (owner.waiting.empty()) {
       Line& line = LineOf(owner);
@@ -96,11 +96,11 @@ class FairQueue {
   }
 
   // The task, which does not come out any more; nullopt if it has.
-  std::optional<Task> Remove(const Place& place) {
-    const auto it = owners_.find(place.owner);
+  std::optional<Task> Remove(const Slot& slot) {
+    const auto it = owners_.find(slot.owner);
     if (it == owners_.end()) return std::nullopt;
     Owner& owner = it->second;
-    const auto found = owner.waiting.find(place.number);
+    const auto found = owner.waiting.find(slot.number);
     if (found == owner.waiting.end()) return std::nullopt;
     std::optional<Task> task(std::move(found->second));
     owner.waiting.erase(found);

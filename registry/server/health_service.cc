@@ -7,6 +7,8 @@
 #include "registry/model/errors.h"
 #include "registry/rpc/bounded_call.h"
 #include "registry/rpc/bounded_parse.h"
+#include "registry/rpc/byte_buffers.h"
+#include "registry/server/refusals.h"
 
 namespace failback {
 namespace {
@@ -31,10 +33,7 @@ std::string AddressOf(const std::string& peer) {
 grpc::ByteBuffer Encoded(HealthCheckResponse::ServingStatus state) {
   HealthCheckResponse response;
   response.set_status(state);
-  grpc::ByteBuffer bytes;
-  bool own_buffer;
-  grpc::SerializationTraits<HealthCheckResponse>::Serialize(response, &bytes, &own_buffer).ok();
-  return bytes;
+  return EncodedMessage(response);
 }
 
 }  // namespace
@@ -43,8 +42,8 @@ grpc::ByteBuffer Encoded(HealthCheckResponse::ServingStatus state) {
 class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                                      public std::enable_shared_from_this<Watcher> {
  public:
-  Watcher(HealthService* service, std::string name, std::vector<std::shared_ptr<void>> places)
-      : service_(service), name_(std::move(name)), places_(std::move(places)) {}
+  Watcher(HealthService* service, std::string name, std::vector<std::shared_ptr<void>> permits)
+      : service_(service), name_(std::move(name)), permits_(std::move(permits)) {}
 
   // To be called once before gRPC has it.
   void Hold() { self_ = shared_from_this(); }
@@ -66,29 +65,29 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mu_);
     writing_ = false;
-    if (!ok) Gone();
+    if (!ok) EndDisconnected();
     Advance();
   }
   void OnCancel() override {
     MutexLock lock(&mu_);
-    Gone();
+    EndDisconnected();
     Advance();
   }
   void OnDone() override {
     service_->Remove(name_, self_);
-    places_.clear();
+    permits_.clear();
     const std::shared_ptr<Watcher> last = std::move(self_);
   }
 
-  void Gone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void EndDisconnected() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     next_.reset();
-    if (!end_.has_value()) end_ = absl::CancelledError("the client has gone");
+    if (!end_.has_value()) end_ = Disconnected();
   }
 
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (writing_ || finished_) return;
-    if (next_.has_value() && next_ != told_) {
-      told_ = *next_;
+    if (next_.has_value() && next_ != sent_) {
+      sent_ = *next_;
       response_ = Encoded(*std::exchange(next_, std::nullopt));
       writing_ = true;
       return StartWrite(&response_);
@@ -101,13 +100,13 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
 
   HealthService* const service_;
   const std::string name_;
-  std::vector<std::shared_ptr<void>> places_;
+  std::vector<std::shared_ptr<void>> permits_;
   std::shared_ptr<Watcher> self_;
   Mutex mu_;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<State> next_ ABSL_GUARDED_BY(mu_);  // still to be sent: the newest only
-  std::optional<State> told_ ABSL_GUARDED_BY(mu_);
+  std::optional<State> sent_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
   grpc::ByteBuffer response_;
 };
@@ -141,7 +140,7 @@ void HealthService::Stop() {
   for (const auto& [name, watchers] : watchers_) {
     for (const auto& watcher : watchers) {
       watcher->Notify(StateOf(name));
-      watcher->End(Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping"));
+      watcher->End(ShuttingDown());
     }
   }
 }
@@ -180,19 +179,19 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
   HealthCheckRequest request;
   absl::Status status = ParseWithin(kSmallRequest, *bytes, &request);
   if (status.ok()) status = CheckName(request.service());
-  Places places;
+  Permits permits;
   if (status.ok()) {
     const std::string peer = context->peer();
-    places = AllOrNone({watches_.Enter(), watches_of_addresses_.Enter(AddressOf(peer)),
-                        watches_of_connections_.Enter(ConnectionOf(peer))});
+    permits = AllOrNone({watches_.Enter(), watches_of_addresses_.Enter(AddressOf(peer)),
+                         watches_of_connections_.Enter(ConnectionOf(peer))});
   }
-  if (places.full.has_value()) {
+  if (permits.full.has_value()) {
     const std::pair<const char*, int> limits[] = {
         {"", watches_.limit()},
         {" from one address", watches_of_addresses_.limit()},
         {" on one connection", watches_of_connections_.limit()},
     };
-    const auto& [where, limit] = limits[*places.full];
+    const auto& [where, limit] = limits[*permits.full];
     status = WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED,
                                     absl::StrCat("too many watches at once", where, ", at most ",
                                                  limit, " are allowed"),
@@ -200,7 +199,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
                             options_.overload_delay);
   }
   auto watcher = std::make_shared<Watcher>(this, status.ok() ? request.service() : std::string(),
-                                           std::move(places.held));
+                                           std::move(permits.held));
   watcher->Hold();
   if (!status.ok()) {
     watcher->End(status);
@@ -210,7 +209,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
   watchers_[request.service()].insert(watcher);
   watcher->Notify(StateOf(request.service()));
   if (stopped_) {
-    watcher->End(Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping"));
+    watcher->End(ShuttingDown());
   }
   return watcher.get();
 }

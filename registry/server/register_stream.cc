@@ -3,8 +3,10 @@
 #include <memory>
 #include <utility>
 
-#include "failback/registry/v1/registry.pb.h"
-#include "registry/server/server_reactors.h"
+#include "failback/registry/v1/registry.grpc.pb.h"
+#include "registry/model/errors.h"
+#include "registry/rpc/byte_buffers.h"
+#include "registry/server/refusals.h"
 
 namespace failback {
 namespace {
@@ -23,15 +25,10 @@ struct EncodeAnswer {
   using Response = std::string;  // bytes
 
   grpc::ByteBuffer operator()(absl::StatusOr<std::string> response) const {
-    grpc::ByteBuffer bytes;
-    if (response.ok()) {
-      PutResponse(*response, &bytes);
-    } else {
-      RegisterStreamResponse refused;
-      *refused.mutable_status() = StatusToProto(response.status());
-      PutResponse(std::move(refused), &bytes);
-    }
-    return bytes;
+    if (response.ok()) return ToByteBuffer(*std::move(response));
+    RegisterStreamResponse refused;
+    *refused.mutable_status() = StatusToProto(response.status());
+    return EncodedMessage(refused);
   }
 };
 
@@ -39,22 +36,22 @@ struct EncodeAnswer {
 
 RegisterStreamReactor::RegisterStreamReactor(grpc::CallbackServerContext* context, CallStats* stats,
                                              std::shared_ptr<void> silent, CarryOut carry_out,
-                                             std::function<void()> on_end)
+                                             OnStreamEnd on_end)
     : ExchangeReactor({context, stats, CallStats::Method::kRegisterStream,
-                       CallStats::Method::kRegister, Order::kAsAsked, kMaxOpen, kMaxOpenBytes,
+                       CallStats::Method::kRegister, Order::kAsRequested, kMaxOpen, kMaxOpenBytes,
                        std::move(silent)}),
       carry_out_(std::move(carry_out)),
       on_end_(std::move(on_end)) {
   Begin();
 }
 
-void RegisterStreamReactor::OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) {
+void RegisterStreamReactor::OnRequest(grpc::ByteBuffer* request, const Slot& slot) {
   grpc::ByteBuffer taken;
   taken.Swap(request);
-  auto asked = std::make_unique<Asked<EncodeAnswer>>(state(), ticket, EncodeAnswer());
+  auto answer = std::make_unique<PendingAnswer<EncodeAnswer>>(state(), slot, EncodeAnswer());
   Guarded([&] {
-    carry_out_(taken, [asked = std::move(asked)](absl::StatusOr<std::string> response) {
-      asked->Answer(std::move(response));
+    carry_out_(taken, [answer = std::move(answer)](absl::StatusOr<std::string> response) {
+      answer->Give(std::move(response));
     });
   }).IgnoreError();  // the callback's end has answered
 }

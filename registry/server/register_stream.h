@@ -32,17 +32,18 @@ class RegisterStreamReactor final : public ExchangeReactor {
   static constexpr size_t kMaxOpen = 32;
   static constexpr size_t kMaxOpenBytes = size_t{4} << 20;
 
+  using OnStreamEnd = std::function<void(const std::shared_ptr<State>& state)>;
+
   // `on_end` runs when gRPC is done with the stream.
   RegisterStreamReactor(grpc::CallbackServerContext* context, CallStats* stats,
-                        std::shared_ptr<void> silent, CarryOut carry_out,
-                        std::function<void()> on_end);
+                        std::shared_ptr<void> silent, CarryOut carry_out, OnStreamEnd on_end);
 
  private:
-  void OnRequest(grpc::ByteBuffer* request, const Ticket& ticket) override;
-  void OnEnd() override { on_end_(); }
+  void OnRequest(grpc::ByteBuffer* request, const Slot& slot) override;
+  void OnEnd() override { on_end_(state()); }
 
   const CarryOut carry_out_;
-  const std::function<void()> on_end_;
+  const OnStreamEnd on_end_;
 };
 
 }  // namespace failback

@@ -16,8 +16,8 @@
 //  * streams whose clients have stopped reading or renewing are ended, by a periodic task on the
 //    wheel;
 //  * a Registry that throws, or drops a callback, fails that call with INTERNAL;
-//  * streams on which nothing has been said yet are few on one connection, and none for callers who
-//    may do nothing;
+//  * streams without a message yet are few on one connection, and none for callers who may do
+//    nothing;
 //  * grpc.health.v1 (registry/server/health_service.h) for "", RegistryService and each extra
 //    service;
 //  * addresses are checked and locked before use (registry/base/listen.h), and connections beyond
@@ -75,7 +75,7 @@ class RegistryServer {
     // Who may do what. Null: everybody everything. Extra services ask it themselves.
     std::shared_ptr<AccessControl> access;
     std::vector<ExtraService> extra_services;
-    // Sessions that the registry has from an earlier life and that end with their stream, as those
+    // Sessions that the registry has from before a restart and that end with their stream, as those
     // opened here with `ends_with_stream` do.
     std::vector<std::string> stream_sessions;
     // Largest request, and most items of a Register or Unregister. What names no items is at most
@@ -89,8 +89,8 @@ class RegistryServer {
     int max_calls_in_flight = 10000;
     // Large calls that wait for their turn, in bytes of their requests; likewise.
     int64_t max_bulk_bytes = int64_t{256} << 20;
-    // Open Subscribe streams, in all and on one TCP connection; likewise. With `access` an owner has
-    // half of the first at most (registry/model/shared_limit.h).
+    // Open Subscribe streams, in all and on one TCP connection; likewise. With `access` an owner
+    // has half of the first at most (registry/model/shared_limit.h).
     int max_subscriptions = 100000;
     int max_subscriptions_per_connection = 0;
     // Calls and streams of any kind on one connection, those that are only begun included. What a
@@ -105,8 +105,9 @@ class RegistryServer {
     // A connection without calls for so long is closed.
     absl::Duration idle_connection_timeout = absl::InfiniteDuration();
     // With `credentials`: a connection ends after so long, give or take a tenth, and its streams
-    // before it with UNAVAILABLE, so that no caller goes on for longer with a certificate that has
-    // expired or an authority that is not trusted any more. Streams of Unix sockets end as well.
+    // before it with UNAVAILABLE, so that no caller continues for longer with a certificate that
+    // has expired or an authority that is not trusted any more. Streams of Unix sockets end as
+    // well.
     absl::Duration longest_connection_age = absl::Hours(1);
     // Looks after the streams; it outlives the server. Null: no one looks after them.
     HashedWheelTimer* timer = nullptr;
@@ -164,8 +165,13 @@ class RegistryServer {
 
  private:
   class Service;
+  using GrpcAcceptor = grpc::experimental::ExternalConnectionAcceptor;
 
   RegistryServer(std::unique_ptr<Service> service, std::vector<ListenAddress> listen);
+
+  // Begins to listen, and hands the connections of each address to its acceptor.
+  absl::Status Accept(const std::vector<std::shared_ptr<GrpcAcceptor>>& acceptors,
+                      absl::Duration unacknowledged_timeout);
 
   const std::unique_ptr<Service> service_;
   std::vector<ListenAddress> listen_;

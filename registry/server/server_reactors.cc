@@ -1,6 +1,10 @@
 #include "registry/server/server_reactors.h"
 
+#include "absl/status/statusor.h"
+#include "registry/model/errors.h"
 #include "registry/rpc/bounded_parse.h"
+#include "registry/rpc/byte_buffers.h"
+#include "registry/server/refusals.h"
 
 namespace failback {
 
@@ -18,9 +22,7 @@ struct EncodeRenewal {
       *response.mutable_status() = StatusToProto(result.status());
     }
     response.set_session_id(session_id);
-    grpc::ByteBuffer bytes;
-    PutResponse(std::move(response), &bytes);
-    return bytes;
+    return EncodedMessage(response);
   }
 
   std::string session_id;
@@ -50,19 +52,19 @@ RenewalReactor::RenewalReactor(grpc::CallbackServerContext* context,
   Begin();
 }
 
-void RenewalReactor::OnRequest(grpc::ByteBuffer* bytes, const Ticket& ticket) {
+void RenewalReactor::OnRequest(grpc::ByteBuffer* bytes, const Slot& slot) {
   KeepAliveRequest request;
   if (absl::Status parsed = ParseWithin(kSmallRequest, *bytes, &request); !parsed.ok()) {
     return state()->End(parsed);
   }
-  auto asked =
-      std::make_unique<Asked<EncodeRenewal>>(state(), ticket, EncodeRenewal{request.session_id()});
+  auto answer = std::make_unique<PendingAnswer<EncodeRenewal>>(state(), slot,
+                                                               EncodeRenewal{request.session_id()});
   Guarded([&] {
-    registry_->KeepAlive(request, [asked = std::move(asked), sessions = sessions_,
+    registry_->KeepAlive(request, [answer = std::move(answer), sessions = sessions_,
                                    id = id_](absl::StatusOr<KeepAliveResponse> result) {
       // Not of a session that the caller may not renew.
-      if (result.ok()) sessions->Renewed(asked->encode().session_id, id);
-      asked->Answer(std::move(result));
+      if (result.ok()) sessions->Renewed(answer->encode().session_id, id);
+      answer->Give(std::move(result));
     });
   }).IgnoreError();  // the callback's end has answered
 }
@@ -70,10 +72,10 @@ void RenewalReactor::OnRequest(grpc::ByteBuffer* bytes, const Ticket& ticket) {
 SubscribeReactor::SubscribeReactor(grpc::CallbackServerContext* context,
                                    const SubscribeRequest& request,
                                    std::shared_ptr<EventCache> cache, CallStats* stats,
-                                   std::function<bool()> withdraw, std::function<void()> on_done)
+                                   std::function<bool()> withdraw, OnStreamEnd on_end)
     : state_(std::make_shared<State>(this, context, request, std::move(cache), stats)),
       withdraw_(std::move(withdraw)),
-      on_done_(std::move(on_done)) {}
+      on_end_(std::move(on_end)) {}
 
 void SubscribeReactor::Start(Registry* registry, const SubscribeRequest& request) {
   const std::shared_ptr<State> state = state_;
@@ -89,19 +91,19 @@ void SubscribeReactor::OnWriteDone(bool ok) {
   state_->writing_ = false;
   if (!ok) {
     state_->conflator_.reset();
-    if (!state_->end_.has_value()) state_->end_ = absl::CancelledError("the client has gone");
+    if (!state_->end_.has_value()) state_->end_ = Disconnected();
   }
   state_->Advance();
 }
 
 void SubscribeReactor::OnCancel() {
-  state_->Abort(absl::CancelledError("the client has gone"));
+  state_->Abort(Disconnected());
   if (withdraw_()) state_->Started(absl::OkStatus());  // nothing else will end it
 }
 
 void SubscribeReactor::OnDone() {
   stream_.reset();  // after this the listener receives nothing
-  on_done_();
+  on_end_(state_);
   delete this;
 }
 

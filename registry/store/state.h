@@ -152,8 +152,12 @@ class State {
   std::vector<std::string> ListedServices(std::string_view after, size_t max) const;
   StateCounts CountOf(std::string_view service_key) const;
 
-  // What happened last. Returned by readers, changed by Commit.
-  const ChangeLog& changes() const { return changes_; }
+  struct NamedChange {
+    ChangeLog::Entry entry;
+    std::string client;  // as it was called then; empty: none
+  };
+  // What is remembered of the instances whose bytes begin so, the newest first.
+  std::vector<NamedChange> ChangesOf(std::string_view begins) const;
   // How an incarnation is called; empty for one that is forgotten.
   std::string NameOf(uint64_t rank) const;
   struct Holdings {

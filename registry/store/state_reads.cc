@@ -94,6 +94,24 @@ const Record* State::FindInstance(std::string_view key) const {
   return it == service->second->present.end() ? nullptr : *it;
 }
 
+std::vector<State::NamedChange> State::ChangesOf(std::string_view begins) const {
+  std::vector<NamedChange> changes;
+  // Of incarnations that have another name now, the one at the time of the entry.
+  absl::flat_hash_map<uint64_t, std::string> names;
+  changes_.ForEachNewestFirst([&](const ChangeLog::Entry& entry) {
+    if (entry.kind == ChangeLog::Kind::kRenamed) {
+      names[entry.rank] = std::string(entry.former_name.view());
+      return;
+    }
+    if (entry.instance.view().substr(0, begins.size()) != begins) return;
+    const auto former = names.find(entry.rank);
+    changes.push_back({entry, entry.rank == 0         ? ""
+                              : former != names.end() ? former->second
+                                                      : NameOf(entry.rank)});
+  });
+  return changes;
+}
+
 ListItem State::MakeItem(const Record& record) {
   const Version& version = record.version;
   ListItem item;

@@ -3,7 +3,6 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "registry/base/proto_time.h"
 #include "registry/model/canonical.h"
@@ -100,7 +99,8 @@ admin::v1::InstanceChange ChangeOf(const ChangeLog::Entry& entry, const std::str
     }
   }
   if (entry.kind == ChangeLog::Kind::kUpdated && before && entry.instance) {
-    TellHealth(Parse<ServiceInstance>(before), Parse<ServiceInstance>(entry.instance), &change);
+    SetHealthChange(Parse<ServiceInstance>(before), Parse<ServiceInstance>(entry.instance),
+                    &change);
   }
   change.set_revision(entry.revision);
   change.set_generation(entry.generation);
@@ -157,7 +157,7 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
   *bare.mutable_key() = key;
   const std::string begins = CanonicalInstance(bare);
   std::string session_id;
-  std::vector<std::pair<ChangeLog::Entry, std::string>> changes;
+  std::vector<State::NamedChange> changes;
   {
     MutexLock lock(&mu_);
     const Record* const record = state_->FindInstance(canonical);
@@ -172,19 +172,7 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
         *description.mutable_session() = Summarize(*owner->session);
       }
     }
-    // Of incarnations that have another name now, the one at the time of the entry.
-    absl::flat_hash_map<uint64_t, std::string> names;
-    state_->changes().ForEachNewestFirst([&](const ChangeLog::Entry& entry) {
-      if (entry.kind == ChangeLog::Kind::kRenamed) {
-        names[entry.rank] = std::string(entry.former_name.view());
-        return;
-      }
-      if (entry.instance.view().substr(0, begins.size()) != begins) return;
-      const auto former = names.find(entry.rank);
-      changes.emplace_back(entry, entry.rank == 0         ? ""
-                                  : former != names.end() ? former->second
-                                                          : state_->NameOf(entry.rank));
-    });
+    changes = state_->ChangesOf(begins);
   }
   if (!description.has_instance() && changes.empty()) {
     return Refusal(registry::v1::ERROR_REASON_NOT_FOUND,
@@ -193,13 +181,12 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
                                 "the registry started"));
   }
   for (size_t i = 0; i < changes.size(); ++i) {
-    const auto& [entry, name] = changes[i];
     const bool has_before = i + 1 < changes.size();
-    *description.add_history() =
-        ChangeOf(entry, name, has_before ? changes[i + 1].first.instance : Blob());
+    *description.add_history() = ChangeOf(changes[i].entry, changes[i].client,
+                                          has_before ? changes[i + 1].entry.instance : Blob());
   }
-  if (!description.has_instance() && changes[0].first.fence_rank != 0) {
-    const ChangeLog::Entry& last = changes[0].first;
+  if (!description.has_instance() && changes[0].entry.fence_rank != 0) {
+    const ChangeLog::Entry& last = changes[0].entry;
     const absl::Time end = absl::FromUnixMillis(last.unix_ms + last.fence_ms);
     if (end > options_.timer->clock()->WallNow()) {
       *description.mutable_fence_end_time() = failback::ToProto(end);

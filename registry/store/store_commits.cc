@@ -104,7 +104,8 @@ template void StoreRegistry::Submit(PurgeOp);
 template void StoreRegistry::Submit(ProbeOp);
 
 bool StoreRegistry::WantsTurn() {
-  if (scheduled_ || committing_ || stopping_ || (queue_ == nullptr && !upkeep_)) return false;
+  if (scheduled_ || committing_ || stopping_ || (queue_ == nullptr && !maintenance_due_))
+    return false;
   return scheduled_ = true;
 }
 
@@ -112,21 +113,21 @@ void StoreRegistry::ScheduleTurn() {
   committer_->Execute([this] { CommitTurn(); });
 }
 
-// Upkeep, or what has queued up; what is left then gets a turn of its own.
+// Maintenance, or what has queued up; what is left then gets a turn of its own.
 void StoreRegistry::CommitTurn() {
   std::unique_ptr<Group> group;
   {
     MutexLock lock(&queue_mu_);
     scheduled_ = false;
     // A caller that commits meanwhile schedules the next turn.
-    if (committing_ || stopping_ || (queue_ == nullptr && !upkeep_)) return;
+    if (committing_ || stopping_ || (queue_ == nullptr && !maintenance_due_)) return;
     committing_ = true;
-    if (!upkeep_) {
+    if (!maintenance_due_) {
       group = std::move(queue_);
       queue_ = group->SplitOff();
     }
   }
-  if (group == nullptr) return Upkeep();
+  if (group == nullptr) return Maintain();
   CommitInTurn(std::move(*group));
 }
 
@@ -134,11 +135,11 @@ void StoreRegistry::CommitInTurn(Group group) {
   Effects effects;
   {
     // Before callers are answered: their next call may be alone again.
-    bool upkeep = false;
-    const absl::Cleanup turn_is_over = [this, &upkeep] { EndTurn(upkeep); };
+    bool maintenance_due = false;
+    const absl::Cleanup turn_is_over = [this, &maintenance_due] { EndTurn(maintenance_due); };
     MutexLock writer(&writer_mu_);
     CommitGroup(std::move(group), &effects);
-    upkeep = storage_->wants_upkeep();
+    maintenance_due = storage_->wants_upkeep();
   }
   const absl::Cleanup answered = [] { answering = false; };  // also when a callback throws
   answering = true;
@@ -146,12 +147,12 @@ void StoreRegistry::CommitInTurn(Group group) {
   Compare(*effects.due());
 }
 
-void StoreRegistry::EndTurn(bool upkeep) {
+void StoreRegistry::EndTurn(bool maintenance_due) {
   bool turn = false;
   {
     MutexLock lock(&queue_mu_);
     committing_ = false;
-    upkeep_ = upkeep;
+    maintenance_due_ = maintenance_due;
     turn = WantsTurn();
   }
   if (turn) ScheduleTurn();
@@ -184,12 +185,12 @@ bool StoreRegistry::CompareOnce(const std::shared_ptr<SubscriptionHub::Topic>& t
 }
 
 // In a turn, which it ends.
-void StoreRegistry::Upkeep() {
+void StoreRegistry::Maintain() {
   {
     MutexLock writer(&writer_mu_);
     storage_->Upkeep();
   }
-  EndTurn(/*upkeep=*/false);
+  EndTurn(/*maintenance_due=*/false);
 }
 
 void StoreRegistry::CommitGroup(Group group, Effects* effects) {

@@ -83,14 +83,14 @@ std::unique_ptr<SubscribeStream> StoreRegistry::Subscribe(
   if (auto status = ValidateSubscribe(request); !status.ok()) {
     stream = SubscriptionHub::Refuse(std::move(listener), status, &deliveries);
   } else {
-    SubscribeRequest spelled = request;
-    NormalizeSelector(spelled.mutable_selector());
+    SubscribeRequest canonical = request;
+    NormalizeSelector(canonical.mutable_selector());
     const std::string& session_id = request.session_id();
     if (!session_id.empty() && !HasSession(session_id)) {
       stream = SubscriptionHub::Refuse(std::move(listener), SessionUnknown(), &deliveries);
     } else {
       stream = hub_->Subscribe(
-          spelled, std::nullopt, [this](const std::string& topic) { return Present(topic); },
+          canonical, std::nullopt, [this](const std::string& topic) { return Present(topic); },
           std::move(listener), &deliveries);
       // It may have ended before the hub knew of the name.
       if (!session_id.empty() && !HasSession(session_id)) {

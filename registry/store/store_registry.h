@@ -34,7 +34,7 @@
 // Invariants:
 // 1. A callback or a listener runs only after what it reports is durable.
 // 2. A lease never ends early; all instances of a session go in one commit.
-// 3. A call that fails has changed nothing; a crash may show what a sync that failed has written.
+// 3. A call that fails has changed nothing.
 
 #ifndef FAILBACK_REGISTRY_STORE_STORE_REGISTRY_H_
 #define FAILBACK_REGISTRY_STORE_STORE_REGISTRY_H_
@@ -255,11 +255,11 @@ class StoreRegistry final : public Registry {
   bool WantsTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mu_);
   void ScheduleTurn();
   void CommitTurn();
-  // `upkeep`: the storage wants it.
-  void EndTurn(bool upkeep);
+  // `maintenance_due`: the storage wants it.
+  void EndTurn(bool maintenance_due);
   // By the thread that has set committing_.
   void CommitInTurn(Group group);
-  void Upkeep();
+  void Maintain();
   absl::StatusOr<ListResponse> ListNow(const ListRequest& request) const;
   static InstanceRecord ToRecord(const ListItem& item, ServiceInstance instance);
   // Decides, writes and publishes a group; what it owes to callers goes to `effects`.
@@ -326,8 +326,8 @@ class StoreRegistry final : public Registry {
   std::unique_ptr<Group> queue_ ABSL_GUARDED_BY(queue_mu_);
   // A thread commits what it has taken; others queue up.
   bool committing_ ABSL_GUARDED_BY(queue_mu_) = false;
-  bool scheduled_ ABSL_GUARDED_BY(queue_mu_) = false;  // CommitTurn is
-  bool upkeep_ ABSL_GUARDED_BY(queue_mu_) = false;     // the storage wants it
+  bool scheduled_ ABSL_GUARDED_BY(queue_mu_) = false;        // CommitTurn is
+  bool maintenance_due_ ABSL_GUARDED_BY(queue_mu_) = false;  // the storage wants it
   bool stopping_ ABSL_GUARDED_BY(queue_mu_) = false;
 
   Wakeup purge_;

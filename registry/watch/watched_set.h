@@ -7,9 +7,10 @@
 // to the subscribers, and runs the two timers (the grace before "stale", the hold of an empty
 // snapshot).
 //
-// It checks before it stores: a delta that does not follow on the event before is a gap: nothing is
-// stored, the position is dropped, and the owner opens the stream again. A snapshot older than what was sent, of the same epoch (a registry that
-// lags behind another), is a gap too.
+// The instances are an InstanceSet (registry/model/instance_set.h), which checks before it stores: a
+// delta that does not follow on the event before is a gap. Nothing is stored, the position is
+// dropped, and the owner opens the stream again. A snapshot older than what was sent, of the same
+// epoch (a registry that lags behind another), is a gap too.
 //
 // Empty-push protection (Nacos' and Dubbo's lesson): an empty snapshot after a non-empty state is
 // more often a registry that has just lost its data than a service without instances. It is held,
@@ -25,23 +26,18 @@
 #define FAILBACK_REGISTRY_WATCH_WATCHED_SET_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "registry/model/blob.h"
 #include "registry/model/event.h"
+#include "registry/model/instance_set.h"
 #include "registry/model/set_flags.h"
 
 namespace failback {
 
 class WatchedSet {
  public:
-  // By canonical key.
-  using Instances = std::map<std::string, Blob>;
-
   // Whether an empty snapshot after a non-empty state is held back.
   explicit WatchedSet(bool hold_empty) : hold_empty_(hold_empty) {}
 
@@ -77,44 +73,36 @@ class WatchedSet {
   bool holding() const { return held_.has_value(); }
   bool stale() const { return flags_.stale; }
   SetFlags flags() const { return flags_; }
-  size_t size() const { return instances_.size(); }
-  const Instances& instances() const { return instances_; }
+  // As the subscribers have them.
+  const InstanceSet& instances() const { return instances_; }
 
   // Where subscribers are that have received all.
   uint64_t told_epoch() const { return told_epoch_; }
   uint64_t told_revision() const { return told_revision_; }
 
   // Where a new stream may resume; zero when it must start with a snapshot.
-  uint64_t epoch() const { return epoch_; }
-  uint64_t revision() const { return revision_; }
+  uint64_t epoch() const { return followed().epoch(); }
+  uint64_t revision() const { return followed().revision(); }
 
  private:
+  // The set that the upstream stream has reached.
+  const InstanceSet& followed() const { return held_.has_value() ? *held_ : instances_; }
   EventPtr Gap();
   EventPtr SetStale(bool stale);
-  // Makes `next` the state, and publishes the difference.
-  EventPtr Commit(Instances next, uint64_t epoch, uint64_t revision, SetFlags flags);
-  // Applies a delta of the epoch sent last in place, and publishes what it changed.
-  EventPtr CommitDelta(const Event& event);
-  // Publishes these changes, which are in instances_, as a delta to `revision`; null when nothing
-  // has changed.
-  EventPtr PublishDelta(uint64_t revision, SetFlags flags, std::vector<Blob> upserts,
-                        std::vector<std::string> removals);
-  // Adds an event's instances, and takes its removals away.
-  static void ApplyDelta(const Event& event, Instances* instances);
-  std::vector<Blob> List() const;
+  // Publishes what has made instances_ what they are.
+  EventPtr Publish(InstanceSet::Changes changes, SetFlags flags);
+  // Makes what is held the state.
+  EventPtr TakeHeld(SetFlags flags);
 
   bool hold_empty_;
   bool known_ = false;
   SetFlags flags_;
   bool gap_ = false;
-  Instances instances_;
-  // Position of the upstream stream.
-  uint64_t epoch_ = 0;
-  uint64_t revision_ = 0;
+  InstanceSet instances_;
   // What the subscribers were sent last.
   uint64_t told_epoch_ = 0;
   uint64_t told_revision_ = 0;
-  std::optional<Instances> held_;  // an empty snapshot, and what deltas have added to it
+  std::optional<InstanceSet> held_;  // an empty snapshot, and what deltas have added to it
   // Of the present state, as long as a subscriber has yet to read it.
   std::weak_ptr<const Event> snapshot_;
 };

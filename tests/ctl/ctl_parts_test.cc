@@ -1,6 +1,7 @@
 // The parts of failbackctl that decide without a target: what fits a terminal, what a subscription
 // adds up to, what a file of instances may hold.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,51 +42,85 @@ SubscribeResponse Snapshot(uint64_t revision, const std::vector<std::string>& id
   message.set_revision(revision);
   message.mutable_snapshot()->set_more(more);
   for (const std::string& id : ids) {
-    message.mutable_snapshot()->add_instances()->mutable_key()->set_instance_id(id);
+    auto* const key = message.mutable_snapshot()->add_instances()->mutable_key();
+    key->set_service("orders");
+    key->set_instance_id(id);
   }
   return message;
 }
 
+// What the set makes of a message that follows.
+std::optional<SubscribeResponse> Take(FollowedSet* set, const SubscribeResponse& message) {
+  const auto change = set->Apply(message);
+  EXPECT_TRUE(change.ok()) << change.status();
+  return change.value_or(std::nullopt);
+}
+
 TEST(FollowedSetTest, PartsAreOneChangeAndWhatIsKnownIsNone) {
   FollowedSet set;
-  EXPECT_FALSE(set.Apply(Snapshot(7, {"a", "b"}, true)).has_value());
+  EXPECT_FALSE(Take(&set, Snapshot(7, {"a", "b"}, true)).has_value());
   EXPECT_FALSE(set.known());
-  const auto whole = set.Apply(Snapshot(7, {"c"}, false));
+  const auto whole = Take(&set, Snapshot(7, {"c"}, false));
   ASSERT_TRUE(whole.has_value());
   EXPECT_EQ(whole->snapshot().instances_size(), 3);
   EXPECT_FALSE(whole->snapshot().more());
   // Another stream tells the same; one that broke off amid a snapshot left nothing behind.
-  EXPECT_FALSE(set.Apply(Snapshot(7, {"x"}, true)).has_value());
+  EXPECT_FALSE(Take(&set, Snapshot(7, {"x"}, true)).has_value());
   set.Restart();
-  EXPECT_FALSE(set.Apply(Snapshot(8, {"a", "b", "c"}, false)).has_value());
+  EXPECT_FALSE(Take(&set, Snapshot(8, {"a", "b", "c"}, false)).has_value());
   EXPECT_EQ(set.revision(), 8u);
   SubscribeResponse stale;
   stale.set_epoch(1);
   stale.set_revision(8);
   stale.set_stale(true);
-  EXPECT_TRUE(set.Apply(stale).has_value());
-  EXPECT_FALSE(set.Apply(stale).has_value());
+  EXPECT_TRUE(Take(&set, stale).has_value());
+  EXPECT_FALSE(Take(&set, stale).has_value());
   SubscribeResponse delta;
   delta.set_epoch(1);
   delta.set_revision(9);
-  delta.mutable_delta()->add_removals()->set_instance_id("a");
-  EXPECT_TRUE(set.Apply(delta).has_value());
+  delta.mutable_delta()->set_base_revision(8);
+  delta.mutable_delta()->add_removals()->set_service("orders");
+  delta.mutable_delta()->mutable_removals(0)->set_instance_id("a");
+  EXPECT_TRUE(Take(&set, delta).has_value());
   EXPECT_EQ(set.instances().size(), 2u);
+}
+
+TEST(FollowedSetTest, AGapIsAnErrorAndTheNextStreamBeginsWithASnapshot) {
+  FollowedSet set;
+  Take(&set, Snapshot(7, {"a"}, false));
+  SubscribeResponse delta;
+  delta.set_epoch(1);
+  delta.set_revision(9);
+  delta.mutable_delta()->set_base_revision(8);
+  EXPECT_EQ(set.Apply(delta).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(set.revision(), 0u);
+  set.Restart();
+  EXPECT_TRUE(Take(&set, Snapshot(6, {"b"}, false)).has_value());
+  EXPECT_EQ(set.revision(), 6u);
+}
+
+TEST(FollowedSetTest, AStreamThatResumesMayBeginWithAnEarlierSnapshot) {
+  FollowedSet set;
+  Take(&set, Snapshot(7, {"a"}, false));
+  set.Restart();
+  EXPECT_TRUE(Take(&set, Snapshot(6, {"b"}, false)).has_value());
+  EXPECT_EQ(set.revision(), 6u);
 }
 
 TEST(FollowedSetTest, AnEmptyFirstSnapshotIsNews) {
   FollowedSet set;
-  EXPECT_TRUE(set.Apply(Snapshot(0, {}, false)).has_value());
+  EXPECT_TRUE(Take(&set, Snapshot(0, {}, false)).has_value());
 }
 
 TEST(ChangeEnvironmentTest, NamesThatAreTooManyForAVariableAreLeftOut) {
   SubscribeResponse change = Snapshot(1, {}, false);
   for (int i = 0; i < 10000; ++i) {
-    change.mutable_snapshot()->add_instances()->mutable_key()->set_instance_id("instance-" +
-                                                                               std::to_string(i));
+    auto* const key = change.mutable_snapshot()->add_instances()->mutable_key();
+    key->set_service("orders");
+    key->set_instance_id("instance-" + std::to_string(i));
   }
   FollowedSet set;
-  set.Apply(change);
+  Take(&set, change);
   const Environment environment = ChangeEnvironment("t", {}, change, set);
   EXPECT_EQ(environment.at("FAILBACK_EVENT_UPSERTS"), "");
   EXPECT_EQ(environment.at("FAILBACK_EVENT_COUNT"), "10000");

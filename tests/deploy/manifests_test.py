@@ -97,11 +97,12 @@ class Checks(unittest.TestCase):
                         spec["terminationGracePeriodSeconds"])
 
     def test_the_image_has_what_the_manifests_start(self):
-        with open("deploy/docker/Dockerfile", encoding="utf-8") as file:
+        with open("deploy/package/image.py", encoding="utf-8") as file:
             text = file.read()
-        self.assertIn("USER 65532:65532", text)
+        self.assertIn("USER = 65532\n", text)
+        (programs,) = re.findall(r"^PROGRAMS = (.*)$", text, re.M)
         for program in PROGRAMS:
-            self.assertIn("/" + program, text)
+            self.assertIn('"%s"' % program, programs)
 
 
 class App:

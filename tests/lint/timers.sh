@@ -21,10 +21,10 @@ words=(
 allowed() {
   sed 's/^ *//; /^$/d' <<'LIST'
     retry/mutex.h: wait_for(: the wait that the wheel's own driver sleeps in
-    retry/hashed_wheel_timer.cc: WaitFor: the driver of the wheel: the one thread that sleeps
+    retry/timer_core.cc: WaitFor: the driver of the wheel: the one thread that sleeps
     registry/store/sqlite/sqlite_database.cc: busy_timeout: SQLite's wait for a file that another process has locked
     agent/discovery_channel.cc: WaitFor: a call of the application that waits, until its own deadline, on its own thread
-    registry/failback/intent_journal.cc: WaitFor: Open, on its caller's thread, waits for a file that another process has locked
+    registry/failback/intent_journal.cc: SleepFor: Open, on its caller's thread, waits for a file that another process has locked
     registry/server/connection_acceptor.cc: poll(: the thread that accepts, out of descriptors, waits to be stopped or to try again
     registry/server/registry_server.cc: SleepFor: the end of a server, on the thread that ends it: callers hear of it first
     agent/ctl/context.cc: poll(: failbackctl in the foreground looks whether a server listens at its target

@@ -84,7 +84,7 @@ class Process {
   bool stopped() const { return clock_.stopped(); }
 
   void After(absl::Duration delay, std::function<void()> work) {
-    timer_->PutBack(std::move(work), delay).IgnoreError();
+    timer_->ScheduleUnbounded(std::move(work), delay).IgnoreError();
   }
   // Now, or when it continues.
   void Run(const std::function<void()>& work) {

@@ -23,11 +23,13 @@ constexpr std::array<Kind, kActs> kKinds = {{
     {"unregister", 14, 100, 0},
     {"client dies", 4, 60, 0},
     {"client leaves", 3, 60, 0},
+    {"client forks", 2, 20, 0},
     {"subscribe", 6, 100, 0},
     {"unsubscribe", 3, 60, 0},
     {"agent crashes", 4, 40, 20000},
     {"agent's disk is copied", 3, 30, 0},
     {"agent stops", 4, 30, 25000},
+    {"many agents crash", 1, 20, 20000},
     {"agent drains", 2, 20, 20000},
     {"registry crashes", 3, 35, 30000},
     {"registry stops", 3, 25, 25000},
@@ -53,6 +55,8 @@ int AmountOf(Act act, SeededNumbers* numbers) {
       return std::array<int, 8>{0, 1, 1, 1, 1, 1, 2, 3}[static_cast<size_t>(numbers->Pick(8))];
     case Act::kAgentDrain:
       return numbers->Pick(3) == 0 ? 0 : 1;
+    case Act::kFleetCrash:
+      return 10 + numbers->Pick(90);
     case Act::kPartition:
     case Act::kClog:
       return 1 + numbers->Pick(3);
@@ -99,11 +103,19 @@ Script MakeScript(uint64_t seed, bool large) {
   if (numbers.Percent(25)) script.permanent = 1 + numbers.Pick(4);
   script.permanent_agent = numbers.Pick(script.agents);
 
+  std::array<bool, kActs> used{};
+  const auto uses = [&](Act act) -> bool& { return used[static_cast<size_t>(act)]; };
+  for (int i = 0; i < kActs; ++i) {
+    used[static_cast<size_t>(i)] = numbers.Percent(kKinds[static_cast<size_t>(i)].used);
+  }
+  // What there is to be put back was copied before.
+  if (uses(Act::kRegistryRestore)) uses(Act::kRegistryBackup) = script.sqlite = true;
+  if (uses(Act::kAgentBackup)) uses(Act::kAgentCrash) = true;
   std::vector<Act> bag;
   for (int i = 0; i < kActs; ++i) {
-    const Kind& kind = kKinds[static_cast<size_t>(i)];
-    if (!numbers.Percent(kind.used)) continue;
-    for (int n = 0; n < kind.weight; ++n) bag.push_back(static_cast<Act>(i));
+    if (!used[static_cast<size_t>(i)]) continue;
+    bag.insert(bag.end(), static_cast<size_t>(kKinds[static_cast<size_t>(i)].weight),
+               static_cast<Act>(i));
   }
   const int count = large ? 600 : 20 + numbers.Pick(50);
   for (int i = 0; i < count; ++i) {
@@ -122,6 +134,7 @@ Script MakeScript(uint64_t seed, bool large) {
           100 + numbers.Pick(static_cast<int>(numbers.Percent(70) ? longest / 5 : longest));
       if (numbers.Percent(15)) operation.for_ms = 1;
     }
+    if (operation.act == Act::kFleetCrash && numbers.Percent(40)) operation.for_ms = 0;
     script.operations.push_back(operation);
   }
   std::stable_sort(script.operations.begin(), script.operations.end(),

@@ -26,12 +26,14 @@ enum class Act {
   kUnregister,
   kClientDies,
   kClientLeaves,
+  kClientForks,  // its child goes on with the same session, and ends it
   kSubscribe,
   kUnsubscribe,
   // Processes of agents.
   kAgentCrash,   // amount: 0 for good, 1 the same disk, 2 an empty one, 3 an older one
   kAgentBackup,  // of its disk, for an older one
   kAgentStop,
+  kFleetCrash,  // amount: percent of the agents; for no time: for good
   kAgentDrain,  // amount: 0 for good, 1 it starts again
   // The registry's process.
   kRegistryCrash,

@@ -76,6 +76,8 @@ class Story {
   void DoNetwork(const Operation& operation);
   void Intend(const Operation& operation, bool present, int count);
   void EndClient(Client* client, bool closes);
+  void ForkClient(const Operation& operation);
+  void CrashFleet(const Operation& operation);
   void OnIntent(int agent, const IntentEvent& event);
   void StartAgent(int agent);
   void KillRegistry();

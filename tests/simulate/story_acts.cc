@@ -61,6 +61,8 @@ void Story::DoClient(const Operation& operation) {
       const size_t index = static_cast<size_t>(operation.agent * 3 + operation.client);
       return EndClient(clients_[index].get(), operation.act == Act::kClientLeaves);
     }
+    case Act::kClientForks:
+      return ForkClient(operation);
     case Act::kSubscribe:
       return AddFollower(operation.agent, operation);
     case Act::kUnsubscribe: {
@@ -143,6 +145,21 @@ void Story::EndClient(Client* client, bool closes) {
   agent.registry()->CloseSession(request, [](absl::StatusOr<CloseSessionResponse>) {});
 }
 
+// The child uses the session as if it were its own, and leaves: for the agent the client has left.
+void Story::ForkClient(const Operation& operation) {
+  if (operation.client < 0) return;
+  Client& client = *clients_[static_cast<size_t>(operation.agent * 3 + operation.client)];
+  AgentHost& agent = *agents_[static_cast<size_t>(operation.agent)];
+  if (!client.alive || !agent.running() || client.session.empty()) return;
+  CloseSessionRequest request;
+  request.set_session_id(client.session);
+  agent.registry()->CloseSession(request, [](absl::StatusOr<CloseSessionResponse>) {});
+  // The parent finds its session gone, opens another and states all again.
+  for (auto& [of, wish] : wishes_.all) {
+    if (of.first == client.agent && wish.client == client.slot) wish.since = world_.now();
+  }
+}
+
 void Story::OnIntent(int agent, const IntentEvent& event) {
   if (event.kind != IntentEvent::Kind::kAcknowledged ||
       event.operation != OperationKind::kUnregister) {
@@ -163,7 +180,8 @@ void Story::ForgetAcks(int agent) {
 void Story::StartAgent(int index) {
   AgentHost& agent = *agents_[static_cast<size_t>(index)];
   restarting_.erase(index);
-  if (agent.up()) return;
+  // One that is stopped for good does not come back under another name.
+  if (agent.up() || (IsCutOff(index) && script_.permanent == 4)) return;
   world_.Tell(absl::StrCat("agent ", index, " starts"));
   healthy_since_.erase(index);
   agent.Start();
@@ -178,7 +196,19 @@ void Story::ForgetDetached(int index) {
   }
 }
 
+void Story::CrashFleet(const Operation& operation) {
+  Operation one = operation;
+  one.act = Act::kAgentCrash;
+  one.amount = operation.for_ms > 0 ? 1 : 0;
+  const int agents = (script_.agents * operation.amount + 99) / 100;
+  for (int i = 0; i < agents; ++i) {
+    one.agent = (operation.agent + i) % script_.agents;
+    DoAgent(one);
+  }
+}
+
 void Story::DoAgent(const Operation& operation) {
+  if (operation.act == Act::kFleetCrash) return CrashFleet(operation);
   const int index = operation.agent;
   AgentHost& agent = *agents_[static_cast<size_t>(index)];
   if (!agent.up()) return;
@@ -225,6 +255,7 @@ void Story::DoAgent(const Operation& operation) {
       if (!agent.running() || agent.registry()->draining()) return;
       agent.registry()->Drain(kDrainDeadline, [](absl::StatusOr<agent::v1::DrainResponse>) {});
       draining_.insert(index);
+      healthy_since_.erase(index);
       At(kDrainDeadline + absl::Seconds(1),
          [this, index, restart, again = operation.amount == 1, lasts, life = agent.life()] {
            if (agents_[static_cast<size_t>(index)]->life() != life) return;

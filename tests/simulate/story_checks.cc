@@ -49,14 +49,14 @@ absl::Duration Story::Bound() const {
     return std::any_of(acts.begin(), acts.end(), [this](Act act) { return Used(act); });
   };
   if (any({Act::kLate})) bound += kLateness;
-  if (any({Act::kLate, Act::kDuplicates, Act::kLoss, Act::kClog, Act::kPartition, Act::kSlow,
-           Act::kReset, Act::kRegistryRestore, Act::kAgentStop, Act::kRegistryStop,
-           Act::kCancel}) ||
-      any({Act::kAgentCrash, Act::kRegistryCrash})) {
+  if (any({Act::kRegistryRestore, Act::kAgentCrash, Act::kFleetCrash, Act::kCancel})) {
     bound += kAudit;
   }
-  if (script_.shared_keys > 0 || Used(Act::kAgentCrash)) bound += kFence;
-  if (script_.permanent != 0 || any({Act::kAgentDrain, Act::kAgentCrash})) bound += kDeath;
+  if (script_.shared_keys > 0 || any({Act::kAgentCrash, Act::kFleetCrash})) {
+    bound += kFence;
+  }
+  if (script_.permanent != 0 || any({Act::kAgentDrain, Act::kAgentCrash, Act::kFleetCrash}))
+    bound += kDeath;
   if (script_.agents >= 20) bound += kGuard;
   return bound;
 }

@@ -77,7 +77,8 @@ void WireRegistry::Shared::Call(Method method, std::string bytes, Done done) {
   };
   call.deadline =
       process->timer()
-          ->PutBack([complete] { complete(absl::DeadlineExceededError("deadline")); }, kCallTimeout)
+          ->ScheduleUnbounded([complete] { complete(absl::DeadlineExceededError("deadline")); },
+                              kCallTimeout)
           .value();
   const auto refuse = [network = network, link = link, self = self, complete] {
     network->Send(link, Way::kToClient, self,

@@ -1,6 +1,7 @@
-// `./dev bench memory`: what a registration at rest costs an agent. Instances of about 200 bytes
-// are registered with a FailbackRegistry whose upstream keeps nothing, and when all are
-// acknowledged the heap is compared with before.
+// `./dev bench memory`: what a registration at rest costs an agent, and what one more subscriber of
+// a large set does. Instances of about 200 bytes are registered with a FailbackRegistry whose
+// upstream keeps nothing, and when all are acknowledged the heap is compared with before; likewise
+// when the subscriptions of an Agent to a set of 10,000 instances know it.
 
 #include <malloc.h>
 
@@ -10,11 +11,16 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "agent/agent.h"
 #include "registry/failback/failback_registry.h"
 #include "registry/model/canonical.h"
+#include "registry/model/event.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/bench/instances.h"
@@ -27,7 +33,7 @@ namespace {
 constexpr int kBatch = 250;
 
 // Acknowledges everything and keeps nothing.
-class ForgetfulRegistry final : public Registry {
+class ForgetfulRegistry : public Registry {
  public:
   void OpenSession(const OpenSessionRequest&, Callback<OpenSessionResponse> done) override {
     OpenSessionResponse response;
@@ -54,6 +60,25 @@ class ForgetfulRegistry final : public Registry {
   void List(const ListRequest&, Callback<ListResponse> done) override {
     std::move(done)(ListResponse());
   }
+};
+
+// Sends each subscriber the same set.
+class SetRegistry final : public ForgetfulRegistry {
+ public:
+  explicit SetRegistry(int64_t instances) {
+    std::vector<Blob> blobs;
+    for (int64_t n = 0; n < instances; ++n)
+      blobs.emplace_back(CanonicalInstance(NumberedInstance("svc", n)));
+    snapshot_ = Event::Snapshot(1, 1, SetFlags(), std::move(blobs));
+  }
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest&,
+                                             std::shared_ptr<NotifyListener> listener) override {
+    listener->OnEvent(snapshot_);
+    return std::make_unique<SubscribeStream>();
+  }
+
+ private:
+  EventPtr snapshot_;
 };
 
 size_t HeapBytes() {
@@ -96,6 +121,38 @@ std::optional<double> Measure(int64_t count, bool in_session) {
   return std::nullopt;
 }
 
+// Bytes per further subscription of an agent to a set of so many instances; nullopt, with a message,
+// when the set did not come.
+std::optional<double> MeasureSubscribers(int64_t instances, int count) {
+  Agent::Options options;
+  options.registry = "set:it";
+  options.schemes.push_back([instances](HashedWheelTimer*) {
+    return UpstreamScheme{"set", "set:it", [instances](const std::string&) {
+                            return absl::StatusOr<std::unique_ptr<Registry>>(
+                                std::make_unique<SetRegistry>(instances));
+                          }};
+  });
+  const auto agent = Agent::Create(options).value();
+  const auto subscribe = [&]() -> std::optional<Subscription> {
+    Subscription subscription = agent->Subscribe("svc", nullptr).value();
+    for (int wait = 0; wait < 1000; ++wait) {
+      if (subscription.Current().revision == 1) return subscription;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    std::fprintf(stderr, "memory: a subscriber did not get its set\n");
+    return std::nullopt;
+  };
+  std::vector<Subscription> subscriptions;
+  size_t before = 0;
+  for (int i = 0; i <= count; ++i) {
+    auto subscription = subscribe();
+    if (!subscription.has_value()) return std::nullopt;
+    subscriptions.push_back(*std::move(subscription));
+    if (i == 0) before = HeapBytes();
+  }
+  return static_cast<double>(HeapBytes() - before) / count;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("What a registration at rest costs an agent.", "memory");
   Report::Options options{"memory", "", "unknown"};
@@ -126,6 +183,13 @@ int Main(int argc, char** argv) {
                "B");
   }
   report.Ratio(workload, "bytes_per_registration", "failback", "payload");
+  constexpr int64_t kSet = 10000;
+  constexpr int kSubscribers = 100;
+  for (int round = 0; round < rounds; ++round) {
+    const std::optional<double> bytes = MeasureSubscribers(kSet, kSubscribers);
+    if (!bytes.has_value()) return 1;
+    report.Add("subscribers-10k", "failback", "bytes_per_subscriber", *bytes, "B");
+  }
   return report.Finish() ? 0 : 1;
 }
 

@@ -55,7 +55,7 @@ class FuzzSession {
     options.max_instances = 50;
     options.max_sessions = 10;
     store_ = *StoreRegistry::Open(std::move(options));
-    admin_ = std::make_unique<StoreAdmin>(store_.get(), "memory:", absl::UnixEpoch());
+    admin_ = NewStoreAdmin(store_.get(), "memory:", absl::UnixEpoch());
     config::v1::Policy policy;
     auto* const rule = policy.add_rules();
     rule->add_certificates("a*");
@@ -214,7 +214,7 @@ class FuzzSession {
   SimulatedClock clock_;
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<StoreRegistry> store_;
-  std::unique_ptr<StoreAdmin> admin_;
+  std::unique_ptr<RegistryAdmin> admin_;
   std::shared_ptr<AccessControl> access_;
   std::vector<std::unique_ptr<GuardedRegistry>> guarded_;
   std::vector<std::string> session_ids_;

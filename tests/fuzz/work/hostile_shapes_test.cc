@@ -13,6 +13,7 @@
 #include "registry/registry.h"
 #include "tests/fuzz/work/edges.h"
 #include "tests/util/instances.h"
+#include "tests/util/wire_field.h"
 
 namespace failback {
 namespace {
@@ -31,29 +32,18 @@ RegisterRequest OneInstance() {
   return request;
 }
 
-std::string Field(int number, const std::string& bytes) {
-  std::string out;
-  const auto varint = [&](size_t value) {
-    for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
-    out.push_back(static_cast<char>(value));
-  };
-  varint(static_cast<size_t>(number) << 3 | 2);
-  varint(bytes.size());
-  return out + bytes;
-}
-
 // An instance with `fields` after all others, in a Register.
 std::string RegisterWith(const std::string& fields) {
   RegisterRequest request = OneInstance();
   const std::string instance = request.registrations(0).instance().SerializeAsString() + fields;
   request.clear_registrations();
   return request.SerializeAsString() +
-         Field(RegisterRequest::kRegistrationsFieldNumber,
-               Field(registry::v1::Registration::kInstanceFieldNumber, instance));
+         WireField(RegisterRequest::kRegistrationsFieldNumber,
+                   WireField(registry::v1::Registration::kInstanceFieldNumber, instance));
 }
 
 std::string Entry(int field, const std::string& key) {
-  return Field(field, Field(1, key) + Field(2, "v"));
+  return WireField(field, WireField(1, key) + WireField(2, "v"));
 }
 
 std::string Many(int count, const std::function<std::string(int)>& make) {
@@ -67,7 +57,7 @@ std::vector<Shape> Shapes() {
   const int selected = Selector::kMetadataFieldNumber;
   const int unknown = 999;
   const auto list = [](const std::string& selector) {
-    return Field(ListRequest::kSelectorFieldNumber, selector);
+    return WireField(ListRequest::kSelectorFieldNumber, selector);
   };
   return {
       {"metadata in falling order", Edge::kRegister,
@@ -84,9 +74,9 @@ std::vector<Shape> Shapes() {
       {"one key of metadata many times", Edge::kRegister,
        [=](int n) { return RegisterWith(Many(n, [&](int) { return Entry(metadata, "k"); })); }},
       {"unknown fields", Edge::kRegister,
-       [=](int n) { return RegisterWith(Many(n, [&](int) { return Field(unknown, ""); })); }},
+       [=](int n) { return RegisterWith(Many(n, [&](int) { return WireField(unknown, ""); })); }},
       {"empty registrations", Edge::kRegister,
-       [](int n) { return Many(n, [](int) { return Field(2, ""); }); }},
+       [](int n) { return Many(n, [](int) { return WireField(2, ""); }); }},
       {"one registration many times", Edge::kRegister,
        [](int n) {
          RegisterRequest request = OneInstance();
@@ -98,7 +88,7 @@ std::vector<Shape> Shapes() {
       {"deep nesting", Edge::kRegister,
        [](int n) {
          std::string bytes;
-         for (int i = 0; i < n; ++i) bytes = Field(2, bytes);
+         for (int i = 0; i < n; ++i) bytes = WireField(2, bytes);
          return bytes;
        },
        2000},
@@ -114,7 +104,8 @@ std::vector<Shape> Shapes() {
        }},
       {"states", Edge::kList,
        [=](int n) {
-         return list(Field(Selector::kStatusesFieldNumber, std::string(static_cast<size_t>(n), 1)));
+         return list(
+             WireField(Selector::kStatusesFieldNumber, std::string(static_cast<size_t>(n), 1)));
        }},
       {"zones", Edge::kSubscribe,
        [](int n) {
@@ -130,11 +121,11 @@ std::vector<Shape> Shapes() {
              Many(n, [&](int i) { return Entry(selected, absl::StrFormat("%06d", n - i)); }));
        }},
       {"names of an operator's filter", Edge::kAdmin,
-       [](int n) { return Many(n, [](int i) { return Field(1 + i % 8, "x"); }); }},
+       [](int n) { return Many(n, [](int i) { return WireField(1 + i % 8, "x"); }); }},
       {"ids to try again", Edge::kAgent,
-       [](int n) { return Field(1, Many(n, [](int) { return Field(1, "x"); })); }},
+       [](int n) { return WireField(1, Many(n, [](int) { return WireField(1, "x"); })); }},
       {"unknown fields of a health check", Edge::kHealth,
-       [=](int n) { return Many(n, [&](int) { return Field(unknown, ""); }); }},
+       [=](int n) { return Many(n, [&](int) { return WireField(unknown, ""); }); }},
       {"a name of nothing but separators", Edge::kXdsName,
        [](int n) { return std::string(static_cast<size_t>(n), '/'); }},
       {"a page token", Edge::kPageToken,

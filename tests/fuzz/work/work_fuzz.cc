@@ -10,6 +10,7 @@
 
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/work/edges.h"
+#include "tests/util/wire_field.h"
 
 namespace failback {
 namespace {
@@ -30,18 +31,6 @@ std::string Repeated(const std::string& piece, size_t counted_from, int step, si
   return all;
 }
 
-// As a field with a length.
-std::string Nested(int number, const std::string& bytes) {
-  std::string out;
-  const auto varint = [&](size_t value) {
-    for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
-    out.push_back(static_cast<char>(value));
-  };
-  varint(static_cast<size_t>(number) << 3 | 2);
-  varint(bytes.size());
-  return out + bytes;
-}
-
 void Run(FuzzInput* input) {
   const auto edge = static_cast<Edge>(input->Byte() % kEdges);
   const int depth = input->Byte() % 5;
@@ -57,7 +46,7 @@ void Run(FuzzInput* input) {
     bytes = Repeated(piece, counted_from, step, times);
   }
   bytes += input->Rest();
-  for (int i = 0; i < depth; ++i) bytes = Nested(fields[i % 4], bytes);
+  for (int i = 0; i < depth; ++i) bytes = WireField(fields[i % 4], bytes);
   bytes.insert(0, before);
   if (const std::string wrong = TooMuchWork(edge, bytes); !wrong.empty()) {
     std::fprintf(stderr, "%s\n", wrong.c_str());

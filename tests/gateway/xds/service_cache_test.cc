@@ -202,6 +202,22 @@ TEST_F(ServiceCacheTest, TheEndOfASubscriptionTakesNothing) {
   EXPECT_EQ(follower->told.size(), 2u);
 }
 
+TEST_F(ServiceCacheTest, AnEventThatDoesNotFollowIsNotTakenAndAnotherSubscriptionIs) {
+  const auto follower = Follow();
+  Subscription()->Push(Snapshot({Instance("1")}));
+  SubscribeResponse lost = Delta({Instance("2")}, {});
+  lost.set_revision(9);
+  lost.mutable_delta()->set_base_revision(8);
+  Subscription()->Push(lost);
+  Subscription()->Push(lost);
+  EXPECT_EQ(Addresses(), "[10.0.0.1]");
+  clock_.Advance(options_.resubscribe_delay + absl::Milliseconds(10));
+  ASSERT_EQ(registry_.subscriptions().size(), 2u) << "one, however many events do not follow";
+  EXPECT_TRUE(Subscription()->cancelled());
+  Subscription(1)->Push(Snapshot({Instance("3")}));
+  EXPECT_EQ(Addresses(), "[10.0.0.3]");
+}
+
 TEST_F(ServiceCacheTest, WhatIsNotKnownForLongIsEmpty) {
   const auto follower = Follow();
   clock_.Advance(options_.first_wait - absl::Milliseconds(20));

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "gtest/gtest.h"
 #include "registry/etcd/etcd_registry.h"
 #include "registry/etcd/etcd_uri.h"
 #include "retry/hashed_wheel_timer.h"
@@ -37,6 +38,20 @@ inline EtcdRegistry::Options EtcdTestOptions(const EtcdCluster& etcd, const std:
   options.client.call_timeout = kProcessTimeout;
   return options;
 }
+
+// Tests that share a cluster of one member.
+class EtcdTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { etcd_ = new EtcdCluster(EtcdCluster::Options{}); }
+  static void TearDownTestSuite() {
+    delete etcd_;
+    etcd_ = nullptr;
+  }
+  static EtcdCluster& etcd() { return *etcd_; }
+
+ private:
+  static inline EtcdCluster* etcd_ = nullptr;
+};
 
 class EtcdHarness : public RegistryCalls {
  public:

@@ -4,19 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <future>
 #include <memory>
-#include <random>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "registry/base/proto_time.h"
 #include "tests/registry/etcd/etcd_harness.h"
-#include "tests/registry/store/harness.h"
 #include "tests/util/daemons.h"
 
 namespace failback {
@@ -28,15 +24,8 @@ using registry::v1::ERROR_REASON_REPLACED;
 using registry::v1::ERROR_REASON_SESSION_UNKNOWN;
 using registry::v1::ERROR_REASON_SUPERSEDED;
 
-class EtcdRegistryTest : public testing::Test {
+class EtcdRegistryTest : public EtcdTest {
  protected:
-  static void SetUpTestSuite() { etcd_ = new EtcdCluster(EtcdCluster::Options{}); }
-  static void TearDownTestSuite() {
-    delete etcd_;
-    etcd_ = nullptr;
-  }
-  static EtcdCluster& etcd() { return *etcd_; }
-
   // What etcd has below the harness's prefix.
   static int64_t CountKeys(const std::string& below) {
     const RunResult result = etcd().Ctl({"get", "--prefix", "--keys-only", below});
@@ -44,12 +33,7 @@ class EtcdRegistryTest : public testing::Test {
                ? 0
                : std::count(result.out.begin(), result.out.end(), '\n') / 2;
   }
-
- private:
-  static EtcdCluster* etcd_;
 };
-
-EtcdCluster* EtcdRegistryTest::etcd_ = nullptr;
 
 InstanceKey Key(const std::string& service, const std::string& id) {
   return MakeInstance(service, id).key();
@@ -427,131 +411,6 @@ TEST_F(EtcdRegistryTest, DestructionAnswersEveryCallUnderWayAlsoFromACallback) {
     EXPECT_EQ(answered, 50);
     // From a callback another thread may be telling the subscriber something else just now.
     EXPECT_TRUE(Eventually([&] { return subscriber->ended().has_value(); }));
-  }
-}
-
-// Random calls to both stores: the same outcomes, and the same list.
-class Twins {
- public:
-  Twins(const EtcdCluster& etcd, uint64_t seed) : random_(seed), etcd_(etcd, NewPrefix()) {}
-
-  void Step() {
-    switch (Pick(12)) {
-      case 0:
-        Open();
-        break;
-      case 1:
-        CloseOne();
-        break;
-      case 2:
-        etcd_.Open();  // as by another server
-        break;
-      case 3:
-      case 4:
-      case 5:
-        Unregister();
-        break;
-      default:
-        Register();
-    }
-    Compare();
-  }
-
- private:
-  struct Pair {
-    std::string incarnation;
-    std::string store;
-    std::string etcd;
-  };
-
-  size_t Pick(size_t n) { return random_() % n; }
-
-  void Open() {
-    const std::string incarnation = absl::StrCat("inc", Pick(4));
-    const OpenSessionResponse a = store_.OpenSession(incarnation);
-    const OpenSessionResponse b = etcd_.OpenSession(incarnation);
-    EXPECT_EQ(a.resumed(), b.resumed());
-    if (!a.resumed()) sessions_.push_back({incarnation, a.session_id(), b.session_id()});
-  }
-
-  void CloseOne() {
-    if (sessions_.empty()) return;
-    const Pair session = sessions_[Pick(sessions_.size())];
-    EXPECT_EQ(store_.CloseSession(session.store), absl::OkStatus());
-    EXPECT_EQ(etcd_.CloseSession(session.etcd), absl::OkStatus());
-    // Its id stays in use: calls of a session that is over.
-  }
-
-  Pair AnySession() {
-    if (sessions_.empty() || Pick(6) == 0) return Pair();  // detached
-    return sessions_[Pick(sessions_.size())];
-  }
-
-  void Register() {
-    const Pair session = AnySession();
-    ServiceInstance instance =
-        MakeInstance(absl::StrCat("s", Pick(2)), absl::StrCat("i", Pick(3)), 1 + Pick(2));
-    instance.set_persistent(Pick(5) == 0);
-    const uint64_t generation = Pick(8);
-    Same(store_.Register(session.store, instance, generation),
-         etcd_.Register(session.etcd, instance, generation));
-  }
-
-  void Unregister() {
-    const Pair session = AnySession();
-    const InstanceKey key = Key(absl::StrCat("s", Pick(2)), absl::StrCat("i", Pick(3)));
-    const uint64_t generation = Pick(8);
-    Same(store_.Unregister(session.store, key, generation),
-         etcd_.Unregister(session.etcd, key, generation));
-  }
-
-  static void Same(const Outcome& a, const Outcome& b) {
-    EXPECT_EQ(a.status.code(), b.status.code()) << a.status << " | " << b.status;
-    EXPECT_EQ(ReasonOf(a.status), ReasonOf(b.status));
-    EXPECT_EQ(a.generation, b.generation);
-  }
-
-  void Compare() {
-    const auto lines = [](RegistryCalls& registry) {
-      std::set<std::string> lines;
-      for (const auto& record : registry.List()) {
-        lines.insert(absl::StrCat(KeyText(record.instance().key()), " ", record.instance().port(),
-                                  record.instance().persistent() ? " persistent" : "", " of '",
-                                  record.incarnation(), "' generation ", record.generation()));
-      }
-      return lines;
-    };
-    EXPECT_EQ(lines(store_), lines(etcd_));
-    if (Pick(4) != 0) return;
-    const std::string incarnation = absl::StrCat("inc", Pick(4));
-    const auto owned = [&](Registry& registry) {
-      ListRequest request;
-      request.set_incarnation(incarnation);
-      std::vector<std::string> keys;
-      const auto page = CallAndWait<ListResponse>(registry, &Registry::List, request);
-      EXPECT_TRUE(page.ok()) << page.status();
-      if (!page.ok()) return keys;
-      for (const auto& record : page->records()) keys.push_back(KeyText(record.instance().key()));
-      return keys;
-    };
-    EXPECT_EQ(owned(*store_), owned(*etcd_));
-  }
-
-  std::mt19937_64 random_;
-  StoreHarness store_;
-  EtcdHarness etcd_;
-  std::vector<Pair> sessions_;
-};
-
-TEST_F(EtcdRegistryTest, DecidesAsTheEmbeddedStore) {
-  const char* given = std::getenv("FAILBACK_SEED");
-  const uint64_t first =
-      given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);
-  for (uint64_t seed = first; seed < first + (given == nullptr ? 6 : 1); ++seed) {
-    SCOPED_TRACE(absl::StrCat("FAILBACK_SEED=", seed));
-    Twins twins(etcd(), seed);
-    for (int step = 0; step < 250 && !HasFailure(); ++step) twins.Step();
-    if (HasFailure()) return;
   }
 }
 

@@ -17,15 +17,8 @@ namespace {
 using registry::v1::ERROR_REASON_SUPERSEDED;
 using Ids = std::vector<std::string>;
 
-class FencesTest : public testing::Test {
+class FencesTest : public EtcdTest {
  protected:
-  static void SetUpTestSuite() { etcd_ = new EtcdCluster(EtcdCluster::Options{}); }
-  static void TearDownTestSuite() {
-    delete etcd_;
-    etcd_ = nullptr;
-  }
-  static EtcdCluster& etcd() { return *etcd_; }
-
   static std::string Keys(const EtcdHarness& registry) {
     return etcd().Ctl({"get", "--prefix", "--keys-only", registry.prefix() + "/v1/default"}).out;
   }
@@ -41,12 +34,7 @@ class FencesTest : public testing::Test {
     EXPECT_TRUE(Eventually([&] { return !subscriber->events().empty(); }));
     return subscriber;
   }
-
- private:
-  static EtcdCluster* etcd_;
 };
-
-EtcdCluster* FencesTest::etcd_ = nullptr;
 
 TEST_F(FencesTest, AnOlderIncarnationDoesNotTakeWhatHasExpired) {
   EtcdHarness registry(etcd(), NewPrefix());

@@ -14,14 +14,8 @@ namespace {
 using registry::v1::ERROR_REASON_LIMIT_REACHED;
 using registry::v1::ERROR_REASON_UNSPECIFIED;
 
-class EtcdLimitsTest : public testing::Test {
+class EtcdLimitsTest : public EtcdTest {
  protected:
-  static void SetUpTestSuite() { etcd_ = new EtcdCluster(EtcdCluster::Options{}); }
-  static void TearDownTestSuite() {
-    delete etcd_;
-    etcd_ = nullptr;
-  }
-
   // A batch; why each was refused.
   static std::vector<registry::v1::ErrorReason> Register(EtcdHarness& registry,
                                                          const std::string& session,
@@ -45,18 +39,14 @@ class EtcdLimitsTest : public testing::Test {
     }
     return reasons;
   }
-
-  static EtcdCluster* etcd_;
 };
-
-EtcdCluster* EtcdLimitsTest::etcd_ = nullptr;
 
 constexpr auto kOk = ERROR_REASON_UNSPECIFIED;
 constexpr auto kFull = ERROR_REASON_LIMIT_REACHED;
 using Reasons = std::vector<registry::v1::ErrorReason>;
 
 TEST_F(EtcdLimitsTest, Instances) {
-  EtcdHarness registry(*etcd_, NewPrefix());
+  EtcdHarness registry(etcd(), NewPrefix());
   registry.options().max_instances = 5;
   registry.Open();
   const std::string session = registry.Session("a");
@@ -76,7 +66,7 @@ TEST_F(EtcdLimitsTest, Instances) {
   EXPECT_EQ(Register(registry, session, {"6", "5"}, 5), Reasons({kFull, kOk}));
 
   // Another server counts the same.
-  EtcdHarness other(*etcd_, registry.prefix());
+  EtcdHarness other(etcd(), registry.prefix());
   other.options().max_instances = 5;
   other.Open();
   int next = 100;
@@ -91,7 +81,7 @@ TEST_F(EtcdLimitsTest, Instances) {
 }
 
 TEST_F(EtcdLimitsTest, Sessions) {
-  EtcdHarness registry(*etcd_, NewPrefix());
+  EtcdHarness registry(etcd(), NewPrefix());
   registry.options().max_sessions = 2;
   registry.Open();
   const std::string first = registry.Session("a");
@@ -107,10 +97,10 @@ TEST_F(EtcdLimitsTest, Sessions) {
 }
 
 TEST_F(EtcdLimitsTest, InstancesOfASession) {
-  EtcdHarness registry(*etcd_, NewPrefix());
+  EtcdHarness registry(etcd(), NewPrefix());
   registry.options().max_instances_per_session = 3;
   registry.Open();
-  EtcdHarness other(*etcd_, registry.prefix());
+  EtcdHarness other(etcd(), registry.prefix());
   other.options().max_instances_per_session = 3;
   other.Open();
   const std::string session = registry.Session("a");

@@ -28,15 +28,8 @@ namespace {
 using registry::v1::ERROR_REASON_INVALID_FIELD;
 using registry::v1::ERROR_REASON_NOT_FOUND;
 
-class MarksTest : public testing::Test {
+class MarksTest : public EtcdTest {
  protected:
-  static void SetUpTestSuite() { etcd_ = new EtcdCluster(EtcdCluster::Options{}); }
-  static void TearDownTestSuite() {
-    delete etcd_;
-    etcd_ = nullptr;
-  }
-  static EtcdCluster& etcd() { return *etcd_; }
-
   static SetOfflineRequest Request(const std::string& id, bool offline,
                                    const std::string& reason = "disk") {
     SetOfflineRequest request;
@@ -63,12 +56,7 @@ class MarksTest : public testing::Test {
     const RunResult result = etcd().Ctl({"get", "--prefix", "--keys-only", registry.prefix()});
     return result.out.find(" offline\n") != std::string::npos;
   }
-
- private:
-  static EtcdCluster* etcd_;
 };
-
-EtcdCluster* MarksTest::etcd_ = nullptr;
 
 using Ids = std::vector<std::string>;
 

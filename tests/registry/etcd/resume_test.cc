@@ -15,18 +15,12 @@ namespace {
 
 using Ids = std::vector<std::string>;
 
-class ResumeTest : public testing::Test {
+class ResumeTest : public EtcdTest {
  protected:
-  static void SetUpTestSuite() { etcd_ = new EtcdCluster(EtcdCluster::Options{}); }
-  static void TearDownTestSuite() {
-    delete etcd_;
-    etcd_ = nullptr;
-  }
-
   ResumeTest()
       : prefix_(NewPrefix()),
-        here_(*etcd_, prefix_),
-        there_(*etcd_, prefix_),
+        here_(etcd(), prefix_),
+        there_(etcd(), prefix_),
         session_(here_.Session("owner", absl::Seconds(60))) {}
 
   void Put(const std::string& id, uint32_t port = 80, const std::string& zone = "z1") {
@@ -46,15 +40,12 @@ class ResumeTest : public testing::Test {
     return deltas;
   }
 
-  static EtcdCluster* etcd_;
   const std::string prefix_;
   EtcdHarness here_, there_;
   const std::string session_;
   uint64_t generation_ = 0;
   const std::shared_ptr<FakeSubscriber> subscriber_ = std::make_shared<FakeSubscriber>();
 };
-
-EtcdCluster* ResumeTest::etcd_ = nullptr;
 
 TEST_F(ResumeTest, WhatAServerHasNotSeenIsOneDelta) {
   Put("1");
@@ -106,7 +97,7 @@ TEST_F(ResumeTest, WhatIsCompactedIsToldAsASnapshot) {
   Remove("1");
   Put("2");
   const uint64_t revision = here_.List("s")[0].modify_revision();
-  ASSERT_EQ(etcd_->Ctl({"compact", absl::StrCat(revision)}).status, 0);
+  ASSERT_EQ(etcd().Ctl({"compact", absl::StrCat(revision)}).status, 0);
   stream = there_.Subscribe(subscriber_, "s", true);
   ASSERT_TRUE(Knows(*subscriber_, {"2"}));
   EXPECT_TRUE(subscriber_->events()[0]->has_snapshot());

@@ -24,14 +24,8 @@ namespace {
 
 constexpr int kInstances = 500;
 
-class SessionTtlTest : public testing::Test {
+class SessionTtlTest : public EtcdTest {
  protected:
-  static void SetUpTestSuite() { etcd_ = new EtcdCluster(EtcdCluster::Options{}); }
-  static void TearDownTestSuite() {
-    delete etcd_;
-    etcd_ = nullptr;
-  }
-
   // Several leases: each has room for one transaction, and a bit.
   static void Open(EtcdHarness* registry) {
     registry->options().keys_per_lease = 130;
@@ -59,19 +53,15 @@ class SessionTtlTest : public testing::Test {
   // All that etcd has.
   static std::set<std::string> Leases() {
     const std::vector<std::string> lines =
-        absl::StrSplit(etcd_->Ctl({"lease", "list"}).out, '\n', absl::SkipEmpty());
+        absl::StrSplit(etcd().Ctl({"lease", "list"}).out, '\n', absl::SkipEmpty());
     return {lines.begin(), lines.end()};
   }
-
-  static EtcdCluster* etcd_;
 };
 
-EtcdCluster* SessionTtlTest::etcd_ = nullptr;
-
 TEST_F(SessionTtlTest, AShorterOneHoldsForEverythingWithoutAGap) {
-  EtcdHarness registry(*etcd_, NewPrefix());
+  EtcdHarness registry(etcd(), NewPrefix());
   Open(&registry);
-  EtcdHarness other(*etcd_, registry.prefix());
+  EtcdHarness other(etcd(), registry.prefix());
   Open(&other);
   const std::set<std::string> others = Leases();
   const OpenSessionResponse first = registry.OpenSession("a", absl::Hours(1));
@@ -118,7 +108,7 @@ TEST_F(SessionTtlTest, AShorterOneHoldsForEverythingWithoutAGap) {
 }
 
 TEST_F(SessionTtlTest, ALongerOneHoldsForEverything) {
-  EtcdHarness registry(*etcd_, NewPrefix());
+  EtcdHarness registry(etcd(), NewPrefix());
   Open(&registry);
   const OpenSessionResponse first = registry.OpenSession("a", absl::Seconds(4));
   RegisterAll(registry, first.session_id());
@@ -194,13 +184,13 @@ class RawEtcd {
 };
 
 TEST_F(SessionTtlTest, ARenewalGoesOnWithWhatAServerThatIsGoneHasBegun) {
-  EtcdHarness registry(*etcd_, NewPrefix());
+  EtcdHarness registry(etcd(), NewPrefix());
   const std::string session = registry.Session("a", absl::Hours(1));
   const ServiceInstance instance = MakeInstance("s", "1");
   ASSERT_TRUE(registry.Register(session, instance, 1).ok());
   registry.Close();
   // The key is on its new lease, and nothing has been moved yet.
-  RawEtcd raw(*etcd_);
+  RawEtcd raw(etcd());
   const etcd::Keys keys(registry.prefix());
   const mvccpb::KeyValue before = raw.Get(keys.Session(session));
   failback::etcd::v1::SessionRecord record;
@@ -215,7 +205,7 @@ TEST_F(SessionTtlTest, ARenewalGoesOnWithWhatAServerThatIsGoneHasBegun) {
   record.add_leases(old_lease);
   raw.Put(keys.Session(session), record.SerializeAsString(), new_lease);
 
-  EtcdHarness other(*etcd_, registry.prefix());
+  EtcdHarness other(etcd(), registry.prefix());
   const auto lease_of_instance = [&] {
     return raw.Get(keys.Instance(CanonicalKey(instance.key()))).lease();
   };
@@ -229,9 +219,9 @@ TEST_F(SessionTtlTest, ARenewalGoesOnWithWhatAServerThatIsGoneHasBegun) {
 
 // Back and forth while it is written: nothing is lost, and the session is the same.
 TEST_F(SessionTtlTest, ManyChangesWhileItIsWritten) {
-  EtcdHarness registry(*etcd_, NewPrefix());
+  EtcdHarness registry(etcd(), NewPrefix());
   Open(&registry);
-  EtcdHarness other(*etcd_, registry.prefix());
+  EtcdHarness other(etcd(), registry.prefix());
   Open(&other);
   const std::string session = registry.Session("a", absl::Seconds(60));
   RegisterAll(registry, session);

@@ -196,7 +196,7 @@ std::string Field(char tag, const std::string& bytes) {
   return absl::StrCat(std::string(1, tag), std::string(1, static_cast<char>(bytes.size())), bytes);
 }
 
-TEST(Batch, UnusualSpellingsOfAValidRequestAreTaken) {
+TEST(Batch, UnusualEncodingsOfAValidRequestAreAccepted) {
   const std::string key = Field('\x0a', Field('\x12', "orders") + Field('\x1a', "o-1"));
   const std::string address = Field('\x12', "10.0.0.1");
   const std::string port("\x18\x50", 2);
@@ -209,21 +209,23 @@ TEST(Batch, UnusualSpellingsOfAValidRequestAreTaken) {
   ASSERT_TRUE(usual.ok() && with_entry.ok());
   const std::string long_port("\x18\xd0\x00", 3);
   const std::string not_persistent("\x40\x00", 2);
-  for (const std::string& instance : {
-           address + key + port,                      // out of order
-           key + address + port + port,               // twice
-           key + address + long_port,                 // a longer varint than needed
-           key + address + port + Field('\x32', ""),  // an explicit default
-           key + address + port + not_persistent,     // likewise
-       }) {
+  const std::vector<std::string> unusual = {
+      address + key + port,                      // out of order
+      key + address + port + port,               // twice
+      key + address + long_port,                 // a longer varint than needed
+      key + address + port + Field('\x32', ""),  // an explicit default
+      key + address + port + not_persistent,     // likewise
+  };
+  for (const std::string& instance : unusual) {
     const auto batch = ReadRegister(request(instance));
     ASSERT_TRUE(batch.ok()) << batch.status();
     EXPECT_TRUE(Same(*batch, *usual));
   }
-  for (const std::string& instance : {
-           key + address + port + entry + entry,  // a key twice
-           key + address + port + Field('\x3a', Field('\x12', "v") + Field('\x0a', "k")),
-       }) {
+  const std::vector<std::string> unusual_entries = {
+      key + address + port + entry + entry,  // a key twice
+      key + address + port + Field('\x3a', Field('\x12', "v") + Field('\x0a', "k")),
+  };
+  for (const std::string& instance : unusual_entries) {
     const auto batch = ReadRegister(request(instance));
     ASSERT_TRUE(batch.ok()) << batch.status();
     EXPECT_TRUE(Same(*batch, *with_entry));

@@ -22,6 +22,7 @@
 #include "tests/registry/process/registry_client.h"
 #include "tests/util/daemons.h"
 #include "tests/util/sanitized_build.h"
+#include "tests/util/wire_field.h"
 
 namespace failback {
 namespace {
@@ -131,17 +132,9 @@ TEST_P(BoundsTest, AMessageOfManySmallPartsIsRefusedBeforeItIsParsed) {
   constexpr int kParts = 1500000;  // below the limit on bytes
   std::string zones;
   for (int i = 0; i < kParts; ++i) zones.append("\x22\0", 2);
-  const auto nested = [](int field, const std::string& inside) {
-    std::string bytes(1, static_cast<char>(field << 3 | 2));
-    for (size_t size = inside.size();; size >>= 7) {
-      bytes.push_back(static_cast<char>((size & 0x7f) | (size >= 0x80 ? 0x80 : 0)));
-      if (size < 0x80) break;
-    }
-    return bytes + inside;
-  };
   std::vector<std::pair<std::string, std::string>> calls = {
-      {"List", nested(ListRequest::kSelectorFieldNumber, zones)},
-      {"Subscribe", nested(SubscribeRequest::kSelectorFieldNumber, zones)},
+      {"List", WireField(ListRequest::kSelectorFieldNumber, zones)},
+      {"Subscribe", WireField(SubscribeRequest::kSelectorFieldNumber, zones)},
       {"Unregister", zones},
       {"Register", zones},
       {"KeepAlive", zones},
@@ -151,7 +144,7 @@ TEST_P(BoundsTest, AMessageOfManySmallPartsIsRefusedBeforeItIsParsed) {
       {"/grpc.health.v1.Health/Check", zones},
       {"/grpc.health.v1.Health/Watch", zones}};
   if (GetParam() == Which::kAgent) {
-    calls.emplace_back("/failback.agent.v1.AgentService/Retry", nested(1, zones));
+    calls.emplace_back("/failback.agent.v1.AgentService/Retry", WireField(1, zones));
     calls.emplace_back("/failback.agent.v1.AgentService/GetStatus", zones);
   }
   for (const auto& [method, bytes] : calls) {

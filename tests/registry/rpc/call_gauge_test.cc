@@ -68,12 +68,12 @@ TEST(PlacesTest, AllAreHeldOrNone) {
   Gauge wide(10);
   KeyedGauge narrow(1);
   {
-    const Places held = AllOrNone({wide.Enter(), narrow.Enter("a")});
+    const Permits held = AllOrNone({wide.Enter(), narrow.Enter("a")});
     EXPECT_FALSE(held.full.has_value());
     EXPECT_EQ(held.held.size(), 2u);
     EXPECT_EQ(wide.count(), 1);
     // Kept for as long as a refusal takes.
-    const Places refused = AllOrNone({wide.Enter(), narrow.Enter("a"), nullptr});
+    const Permits refused = AllOrNone({wide.Enter(), narrow.Enter("a"), nullptr});
     EXPECT_EQ(refused.full, 1u) << "the first one that is full";
     EXPECT_TRUE(refused.held.empty());
     EXPECT_EQ(wide.count(), 1);

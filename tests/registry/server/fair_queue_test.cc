@@ -89,9 +89,9 @@ TEST(FairQueue, WhatIsRemovedDoesNotComeOut) {
 
 TEST(FairQueue, TakesWhatCannotBeCopied) {
   FairQueue<std::unique_ptr<int>> queue;
-  const auto place = queue.Push("", std::make_unique<int>(7));
+  const auto slot = queue.Push("", std::make_unique<int>(7));
   queue.Push("", std::make_unique<int>(8));
-  EXPECT_EQ(**queue.Remove(place), 7);
+  EXPECT_EQ(**queue.Remove(slot), 7);
   EXPECT_EQ(*Next(queue), 8);
 }
 
@@ -101,7 +101,7 @@ TEST(FairQueue, AtRandomNoOwnerWaitsForTwoOfAnother) {
   struct Owner {
     int pushed = 0;
     int under_way = 0;
-    std::map<int, FairQueue<int>::Place> waiting;  // by number
+    std::map<int, FairQueue<int>::Slot> waiting;  // by number
     // Those whose tasks have come out while this one waited and had none under way.
     std::multiset<std::string> before;
   };

@@ -50,7 +50,7 @@ class SubscribeService
                                                         const grpc::ByteBuffer*) override {
     auto* reactor = new SubscribeReactor(
         context, SubscribeRequest(), std::make_shared<EventCache>(), &stats_, [] { return false; },
-        [this] { done_.set_value(); });
+        [this](const auto&) { done_.set_value(); });
     made_.set_value(reactor);
     return reactor;
   }

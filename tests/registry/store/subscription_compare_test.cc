@@ -1,26 +1,21 @@
 // How a SubscriptionHub compares commits with filters: in turns, beside whatever else goes on.
 
-#include <algorithm>
-#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/model/canonical.h"
-#include "registry/model/selector.h"
-#include "registry/store/store_registry.h"
 #include "registry/watch/subscription_hub.h"
-#include "retry/hashed_wheel_timer.h"
 #include "tests/registry/registry_calls.h"
-#include "tests/registry/store/fake_storage.h"
+#include "tests/registry/store/compare_world.h"
 #include "tests/util/seeded_random.h"
-#include "tests/util/timers.h"
 
 namespace failback {
 namespace {
@@ -28,156 +23,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-struct Entry {
-  ServiceInstance instance;
-  std::string bytes;  // canonical
-};
-// By KeyText.
-using Set = std::map<std::string, Entry>;
-
-ServiceInstance Orders(const std::string& service, const std::string& id, const std::string& zone,
-                       uint32_t port = 80) {
-  ServiceInstance instance = MakeInstance(service, id, port);
-  instance.mutable_key()->set_namespace_("default");
-  instance.set_zone(zone);
-  return instance;
-}
-
-SubscribeRequest Following(const std::string& service, const std::string& zone) {
-  SubscribeRequest request;
-  request.mutable_selector()->set_namespace_("default");
-  request.mutable_selector()->set_service(service);
-  if (!zone.empty()) request.mutable_selector()->add_zones(zone);
-  return request;
-}
-
-std::string TopicOf(const std::string& service) { return std::string("default") + '\0' + service; }
-
-std::map<std::string, std::string> Seen(const Selector& selector, const Set& set) {
-  std::map<std::string, std::string> seen;
-  for (const auto& [key, entry] : set) {
-    if (entry.instance.key().service() == selector.service() &&
-        SelectorMatches(selector, entry.instance)) {
-      seen[key] = entry.bytes;
-    }
-  }
-  return seen;
-}
-
-// A hub, and the state that it publishes, which is ahead of it between Commit and Publish.
-class World {
- public:
-  explicit World(SubscriptionHub::Options options)
-      : hub_(SubscriptionHub::Create(options, /*epoch=*/1, /*revision=*/0)) {}
-
-  SubscriptionHub& hub() { return *hub_; }
-  const std::vector<Set>& history() const { return history_; }
-  uint64_t revision() const { return history_.size() - 1; }
-  uint64_t published() const { return published_; }
-  bool behind() const { return unpublished_.has_value(); }
-  const SubscriptionHub::Due& due() const { return due_; }
-
-  // Null in place of an instance: it goes.
-  using Changes = std::map<std::string, std::optional<ServiceInstance>>;
-  void Commit(const Changes& changes, std::vector<std::string> ended_sessions = {}) {
-    ASSERT_FALSE(behind());
-    Set now = history_.back();
-    std::map<std::string, std::vector<InstanceChange>> by_service;
-    for (const auto& [key, instance] : changes) {
-      InstanceChange change;
-      std::string service;
-      if (const auto it = now.find(key); it != now.end()) {
-        change.before = Blob(it->second.bytes);
-        service = it->second.instance.key().service();
-        now.erase(it);
-      }
-      if (instance.has_value()) {
-        const std::string bytes = CanonicalInstance(*instance);
-        change.after = Blob(bytes);
-        service = instance->key().service();
-        now[key] = {*instance, bytes};
-      }
-      if (change.before != change.after) by_service[service].push_back(std::move(change));
-    }
-    CommitResult commit;
-    commit.ended_sessions = std::move(ended_sessions);
-    history_.push_back(std::move(now));
-    commit.revision = revision();
-    for (auto& [service, instances] : by_service) {
-      commit.services.push_back({TopicOf(service), std::move(instances), SizeOf(service)});
-    }
-    unpublished_ = std::move(commit);
-  }
-  void Commit(const ServiceInstance& instance) { Commit({{KeyText(instance.key()), instance}}); }
-
-  void Publish() {
-    if (!behind()) return;
-    published_ = unpublished_->revision;
-    hub_->Publish(*std::exchange(unpublished_, std::nullopt), Contents(), &deliveries_, &due_);
-  }
-
-  // One turn of the topic at `place`; true: it was its last one.
-  template <typename Contents>
-  bool Compare(size_t place, Contents contents) {
-    const std::shared_ptr<SubscriptionHub::Topic> topic = due_[place];
-    if (hub_->Compare(topic, contents, &deliveries_)) return false;
-    due_.erase(std::find(due_.begin(), due_.end(), topic));
-    return true;
-  }
-  bool Compare(size_t place) { return Compare(place, Contents()); }
-
-  void Deliver() { SubscriptionHub::Deliver(std::exchange(deliveries_, {})); }
-
-  // Until nothing is left to send.
-  void Finish() {
-    Publish();
-    while (!due_.empty()) Compare(0);
-    Deliver();
-  }
-
-  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
-                                             std::shared_ptr<NotifyListener> listener) {
-    return hub_->Subscribe(request, std::nullopt, Contents(), std::move(listener), &deliveries_);
-  }
-  void ForgetSession(const std::string& id) { hub_->ForgetSession(id, &deliveries_); }
-
-  SubscriptionHub::Present Present(const std::string& topic) const {
-    SubscriptionHub::Present present;
-    present.revision = revision();
-    for (const auto& [key, entry] : history_.back()) {
-      if (TopicOf(entry.instance.key().service()) != topic) continue;
-      present.entries.emplace_back(entry.bytes);
-    }
-    return present;
-  }
-
- private:
-  struct ContentsOf {
-    const World* world;
-    SubscriptionHub::Present operator()(const std::string& topic) const {
-      return world->Present(topic);
-    }
-  };
-  // As a reference to it is taken.
-  const ContentsOf& Contents() const { return contents_; }
-
-  int64_t SizeOf(const std::string& service) const {
-    int64_t size = 0;
-    for (const auto& [key, entry] : history_.back()) {
-      if (entry.instance.key().service() == service) ++size;
-    }
-    return size;
-  }
-
-  const std::shared_ptr<SubscriptionHub> hub_;
-  const ContentsOf contents_{this};
-  std::vector<Set> history_ = {Set()};  // by revision
-  uint64_t published_ = 0;
-  std::optional<CommitResult> unpublished_;
-  SubscriptionHub::Deliveries deliveries_;
-  SubscriptionHub::Due due_;
-};
 
 // Each message leaves exactly what there was at its revision.
 class Checker final : public FakeSubscriber {
@@ -513,109 +358,6 @@ TEST(Compare, WhatWaitsIsBoundedByWhatChanges) {
   EXPECT_EQ(follower->revision(), 1000u);
   // The snapshot, what was merged, and what came after it: ten changes and twice what it had left.
   EXPECT_LE(follower->events().size(), 1u + 1u + 10u + 2u * 3u);
-}
-
-// On a disk: it has threads that compare.
-class FakeDisk final : public FakeStorage {
- public:
-  using FakeStorage::FakeStorage;
-  bool blocks() const override { return true; }
-};
-
-class CompareThreads : public ::testing::Test {
- protected:
-  CompareThreads() {
-    StoreRegistry::Options options;
-    options.timer = timer_.get();
-    options.subscriptions.looks_per_turn = 3;
-    options.subscriptions.max_waiting = 50;
-    registry_ = StoreRegistry::OpenOn(options, std::make_unique<FakeDisk>(&rows_)).value();
-  }
-
-  struct Follower {
-    SubscribeRequest request;
-    std::shared_ptr<FakeSubscriber> subscriber = std::make_shared<FakeSubscriber>();
-    std::unique_ptr<SubscribeStream> stream;
-  };
-  Follower Follow(SubscribeRequest request) {
-    Follower follower;
-    follower.request = std::move(request);
-    follower.stream = registry_->Subscribe(follower.request, follower.subscriber);
-    return follower;
-  }
-
-  void Register(const ServiceInstance& instance) {
-    RegisterRequest request;
-    *request.add_registrations()->mutable_instance() = instance;
-    EXPECT_TRUE(CallAndWait(*registry_, &Registry::Register, request).ok());
-  }
-
-  // Whether it comes to have what one has who begins now.
-  bool CatchesUp(const Follower& follower) {
-    SubscribeRequest request;  // without a position
-    *request.mutable_selector() = follower.request.selector();
-    const auto fresh = std::make_shared<FakeSubscriber>();
-    const auto stream = registry_->Subscribe(request, fresh);
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (follower.subscriber->instances() != fresh->instances()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
-
-  std::unique_ptr<HashedWheelTimer> timer_ = NewTimer();
-  FakeRows rows_;
-  std::unique_ptr<StoreRegistry> registry_;
-};
-
-TEST_F(CompareThreads, AllCatchUpWithCommitsOfSeveralServices) {
-  std::vector<Follower> steady;
-  for (const char* const service : {"orders", "users"}) {
-    for (const char* const zone : {"a", "b", "c", ""})
-      steady.push_back(Follow(Following(service, zone)));
-  }
-  std::vector<std::thread> threads;
-  for (const char* const service : {"orders", "users"}) {
-    threads.emplace_back([this, service] {
-      for (int i = 0; i < 400; ++i) {
-        Register(Orders(service, std::to_string(i % 7), std::string(1, "abc"[i % 3]), 1 + i));
-      }
-    });
-    threads.emplace_back([this, service] {
-      Follower follower;
-      follower.request = Following(service, "b");
-      for (int i = 0; i < 200; ++i) {
-        follower.stream.reset();
-        follower.subscriber->BeginAgain();
-        follower.request.set_epoch(follower.subscriber->epoch());
-        follower.request.set_revision(follower.subscriber->revision());
-        follower.stream = registry_->Subscribe(follower.request, follower.subscriber);
-        std::this_thread::yield();
-      }
-      EXPECT_TRUE(CatchesUp(follower));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const Follower& follower : steady) {
-    EXPECT_TRUE(CatchesUp(follower)) << follower.request.ShortDebugString();
-  }
-  EXPECT_EQ(registry_->CheckInvariants(), absl::OkStatus());
-}
-
-TEST_F(CompareThreads, EndsAmidComparisons) {
-  std::vector<Follower> followers;
-  for (int i = 0; i < 50; ++i) {
-    SubscribeRequest request = Following("orders", "a");
-    request.mutable_selector()->add_zones(std::to_string(i));
-    followers.push_back(Follow(std::move(request)));
-  }
-  for (int i = 0; i < 100; ++i) Register(Orders("orders", std::to_string(i), "a"));
-  registry_.reset();
-  for (const Follower& follower : followers) {
-    ASSERT_TRUE(follower.subscriber->ended().has_value());
-    EXPECT_EQ(follower.subscriber->ended()->code(), absl::StatusCode::kCancelled);
-  }
 }
 
 }  // namespace

@@ -1,0 +1,400 @@
+#include "registry/failback/journal_file.h"
+
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "registry/base/log.h"
+#include "registry/model/canonical.h"
+#include "registry/model/ids.h"
+
+namespace failback {
+namespace {
+
+// From the first intent on that an operator has cancelled; before, and where there is none, 1,
+// which earlier programs read too.
+constexpr int kSchemaVersion = 2;
+// In the column `present`: an operator has cancelled the intent.
+constexpr int64_t kGivenUp = 2;
+constexpr int kApplicationId = 0x4642494a;  // "FBIJ"
+constexpr char kIncarnation[] = "incarnation";
+// An incarnation of the options that a registry keeps for another caller.
+constexpr char kRefused[] = "refused_incarnation";
+// After a journal was put back, so that new numbers are above those that are not in it.
+constexpr uint64_t kNumbersLeftOut = 1000000;
+// Snapshots without a subscriber for so long are dropped.
+constexpr int kSnapshotDays = 7;
+
+constexpr char kCreate[] =
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;"
+    "CREATE TABLE intents (row INTEGER PRIMARY KEY, key BLOB NOT NULL, present INTEGER NOT NULL,"
+    " persistent INTEGER NOT NULL, payload BLOB NOT NULL, generation INTEGER NOT NULL,"
+    " owner TEXT NOT NULL, owner_ttl_nanos INTEGER NOT NULL, owner_generation INTEGER NOT NULL,"
+    " checksum INTEGER NOT NULL);"
+    "CREATE TABLE snapshots (selector BLOB PRIMARY KEY, event BLOB NOT NULL,"
+    " written INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;";
+
+int64_t Checksum(const JournalIntent& intent) {
+  return static_cast<int64_t>(Digest64(absl::StrCat(
+      intent.row, " ", intent.key, " ", intent.present, " ", intent.persistent, " ", intent.payload,
+      " ", intent.generation, " ", intent.owner, " ", absl::ToInt64Nanoseconds(intent.owner_ttl),
+      " ", intent.owner_generation, intent.given_up ? " given up" : "")));
+}
+
+}  // namespace
+
+void JournalBatch::ReplaceIncarnation(const std::string& refused, const std::string& incarnation) {
+  meta[kIncarnation] = incarnation;
+  meta[kRefused] = refused;
+}
+
+void JournalBatch::Merge(JournalBatch later) {
+  if (empty()) {
+    *this = std::move(later);
+    return;
+  }
+  for (auto& [row, intent] : later.rows) rows[row] = std::move(intent);
+  for (auto& [selector, event] : later.snapshots) snapshots[selector] = std::move(event);
+  for (auto& [name, value] : later.meta) meta[name] = std::move(value);
+  generation = std::max(generation, later.generation);
+  sequence = std::max(sequence, later.sequence);
+  settled = settled || later.settled;
+}
+
+JournalFile::JournalFile(std::string path, std::string incarnation, bool full_sync)
+    : path_(std::move(path)), given_incarnation_(std::move(incarnation)), full_sync_(full_sync) {}
+
+JournalFile::~JournalFile() { Close(); }
+
+void JournalFile::Close() {
+  for (auto* statement : {&put_, &remove_, &put_meta_, &put_snapshot_, &drop_snapshot_}) {
+    statement->reset();
+  }
+  db_.reset();
+  mark_.reset();
+}
+
+absl::Status JournalFile::Check(int code) const {
+  return code == SQLITE_OK || code == SQLITE_DONE ? absl::OkStatus() : db_->Error(code);
+}
+
+// --- Opening.
+
+absl::Status JournalFile::Open() {
+  absl::Status status = OpenDatabase();
+  if (!status.ok()) Close();
+  return status;
+}
+
+absl::Status JournalFile::OpenDatabase() {
+  struct stat info;
+  if (stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return absl::DataLossError(absl::StrCat(path_, " is not a file"));
+  }
+  auto db = SqliteDatabase::Open(path_, SqliteDatabase::Mode::kCreate, kKind);
+  if (!db.ok()) return db.status();
+  db_ = *std::move(db);
+  for (const char* sql :
+       {"PRAGMA journal_mode = WAL", "PRAGMA wal_autocheckpoint = 4000",
+        full_sync_ ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL"}) {
+    if (absl::Status status = db_->Execute(sql); !status.ok()) return status;
+  }
+  if (absl::Status status = CheckSchema(); !status.ok()) return status;
+  if (absl::Status status = db_->CheckStructure("quick_check"); !status.ok()) return status;
+  for (const auto step :
+       {&JournalFile::LoadMeta, &JournalFile::LoadIntents, &JournalFile::LoadSnapshots,
+        &JournalFile::PrepareWrites, &JournalFile::DetectPutBack, &JournalFile::KeepIncarnation}) {
+    if (absl::Status status = (this->*step)(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JournalFile::CheckSchema() {
+  const auto tables = db_->QueryInt("SELECT count(*) FROM sqlite_master");
+  if (!tables.ok()) return tables.status();
+  created_ = *tables == 0;
+  if (created_) {
+    return db_->InTransaction([&]() -> absl::Status {
+      return db_->Execute(absl::StrCat(kCreate, "PRAGMA application_id = ", kApplicationId,
+                                       ";PRAGMA user_version = 1"));
+    });
+  }
+  const auto id = db_->QueryInt("PRAGMA application_id");
+  if (!id.ok()) return id.status();
+  if (*id != kApplicationId) return db_->Damaged("it is another program's file");
+  const auto version = db_->QueryInt("PRAGMA user_version");
+  if (!version.ok()) return version.status();
+  if (*version < 1 || *version > kSchemaVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path_, " has version ", *version, ", and this program knows ", kSchemaVersion, " at most"));
+  }
+  const auto known = db_->QueryInt(
+      "SELECT count(*) FROM sqlite_master WHERE name IN ('meta', 'intents', 'snapshots')");
+  if (!known.ok()) return known.status();
+  return *known == 3 ? absl::OkStatus() : db_->Damaged("its tables are not there");
+}
+
+absl::Status JournalFile::LoadMeta() {
+  incarnation_.clear();
+  refused_.clear();
+  last_generation_ = 0;
+  writes_ = 0;
+  auto meta = db_->Prepare("SELECT name, value FROM meta");
+  if (!meta.ok()) return meta.status();
+  int code;
+  while ((code = (*meta)->Step()) == SQLITE_ROW) {
+    const std::string_view name = (*meta)->Bytes(0);
+    if (name == kIncarnation) incarnation_ = std::string((*meta)->Bytes(1));
+    if (name == kRefused) refused_ = std::string((*meta)->Bytes(1));
+    if (name == "generation") last_generation_ = (*meta)->Uint(1);
+    if (name == "writes") writes_ = (*meta)->Uint(1);
+  }
+  return Check(code);
+}
+
+absl::Status JournalFile::LoadIntents() {
+  intents_.clear();
+  last_row_ = 0;
+  auto rows = db_->Prepare(
+      "SELECT row, key, present, persistent, payload, generation, owner,"
+      " owner_ttl_nanos, owner_generation, checksum FROM intents ORDER BY row");
+  if (!rows.ok()) return rows.status();
+  int code;
+  while ((code = (*rows)->Step()) == SQLITE_ROW) {
+    const SqliteStatement& row = **rows;
+    JournalIntent& intent = intents_.emplace_back();
+    intent.row = row.Int(0);
+    intent.key = std::string(row.Bytes(1));
+    intent.present = (row.Int(2) & 1) != 0;
+    intent.given_up = (row.Int(2) & kGivenUp) != 0;
+    intent.persistent = row.Int(3) != 0;
+    intent.payload = std::string(row.Bytes(4));
+    intent.generation = row.Uint(5);
+    intent.owner = std::string(row.Bytes(6));
+    intent.owner_ttl = absl::Nanoseconds(row.Int(7));
+    intent.owner_generation = row.Uint(8);
+    registry::v1::InstanceKey key;
+    if (Checksum(intent) != row.Int(9) || !ParseCanonicalKey(intent.key, &key)) {
+      return absl::DataLossError(absl::StrCat("row ", intent.row, " is damaged"));
+    }
+    last_row_ = std::max(last_row_, intent.row);
+    last_generation_ = std::max(last_generation_, intent.generation);
+  }
+  written_generation_ = last_generation_;
+  return Check(code);
+}
+
+absl::Status JournalFile::LoadSnapshots() {
+  snapshots_.clear();
+  const int64_t oldest = absl::ToUnixSeconds(absl::Now() - absl::Hours(24 * kSnapshotDays));
+  auto rows = db_->Prepare(
+      "SELECT selector, event, checksum FROM snapshots WHERE written >= ? ORDER BY written");
+  if (!rows.ok()) return rows.status();
+  (*rows)->Bind(1, oldest);
+  int code;
+  while ((code = (*rows)->Step()) == SQLITE_ROW) {
+    JournalSnapshot snapshot{std::string((*rows)->Bytes(0)), std::string((*rows)->Bytes(1))};
+    // A cache: what is damaged is not there.
+    if (static_cast<int64_t>(Digest64(snapshot.event)) != (*rows)->Int(2)) continue;
+    snapshots_.push_back(std::move(snapshot));
+  }
+  if (code != SQLITE_DONE) return db_->Error(code);
+  auto old = db_->Prepare("DELETE FROM snapshots WHERE written < ?");
+  if (!old.ok()) return old.status();
+  (*old)->Bind(1, oldest);
+  // A file that can only be read for now is read all the same.
+  first_write_ = Check((*old)->Run());
+  return absl::OkStatus();
+}
+
+absl::Status JournalFile::PrepareWrites() {
+  const std::pair<const char*, std::unique_ptr<SqliteStatement>*> statements[] = {
+      {"INSERT OR REPLACE INTO intents (row, key, present, persistent, payload, generation,"
+       " owner, owner_ttl_nanos, owner_generation, checksum)"
+       " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+       &put_},
+      {"DELETE FROM intents WHERE row = ?", &remove_},
+      {"INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", &put_meta_},
+      {"INSERT OR REPLACE INTO snapshots (selector, event, written, checksum)"
+       " VALUES (?, ?, ?, ?)",
+       &put_snapshot_},
+      {"DELETE FROM snapshots WHERE selector = ?", &drop_snapshot_},
+  };
+  for (const auto& [sql, statement] : statements) {
+    auto prepared = db_->Prepare(sql);
+    if (!prepared.ok()) return prepared.status();
+    *statement = *std::move(prepared);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JournalFile::DetectPutBack() {
+  auto mark = StoreMark::Open(path_, kKind);
+  if (!mark.ok()) return mark.status();
+  mark_.emplace(*std::move(mark));
+  was_put_back_ = false;
+  if (created_) return absl::OkStatus();
+  // An earlier version kept neither count nor mark.
+  if (writes_ == 0 && !mark_->marked()) return absl::OkStatus();
+  named_ = incarnation_;
+  const std::optional<std::string> why = mark_->WhyNotContinued(Position());
+  if (!why.has_value()) return absl::OkStatus();
+  was_put_back_ = true;
+  last_generation_ += kNumbersLeftOut;
+  Log(LogLevel::kError,
+      "the intent journal is not as it was last: the registry decides what of it still holds",
+      {{"journal", path_}, {"reason", *why}, {"intents", absl::StrCat(intents_.size())}});
+  return absl::OkStatus();
+}
+
+absl::Status JournalFile::KeepIncarnation() {
+  const std::string before = incarnation_;
+  if (!given_incarnation_.empty() && given_incarnation_ != refused_) {
+    incarnation_ = given_incarnation_;
+  }
+  if (incarnation_.empty()) incarnation_ = RandomId();
+  if (incarnation_ != before) {
+    if (auto status = WriteMeta(kIncarnation, incarnation_); !status.ok()) return status;
+  }
+  named_ = incarnation_;
+  // As long as what it holds is in doubt the mark is one that fits nothing, so that the next start
+  // doubts it too.
+  marks_ = !was_put_back_;
+  ReportMark(mark_->PutDurably(was_put_back_ ? StoreMark::Position() : Position()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> JournalFile::MoveAside() {
+  Close();
+  std::string aside;
+  struct stat info;
+  for (int n = 1; aside.empty() || stat(aside.c_str(), &info) == 0; ++n) {
+    aside = absl::StrCat(path_, ".corrupt-", n);
+  }
+  for (const char* suffix : {"", "-wal", "-shm"}) {
+    const std::string from = absl::StrCat(path_, suffix);
+    if (stat(from.c_str(), &info) != 0) continue;
+    if (std::rename(from.c_str(), absl::StrCat(aside, suffix).c_str()) != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(from, " cannot be used, nor moved to ", aside, ": ", std::strerror(errno)));
+    }
+  }
+  return aside;
+}
+
+std::vector<JournalIntent> JournalFile::TakeIntents() { return std::exchange(intents_, {}); }
+
+std::vector<JournalSnapshot> JournalFile::TakeSnapshots() { return std::exchange(snapshots_, {}); }
+
+int64_t JournalFile::bytes() const {
+  int64_t bytes = 0;
+  for (const char* suffix : {"", "-wal"}) {
+    struct stat info;
+    if (stat(absl::StrCat(path_, suffix).c_str(), &info) == 0) bytes += info.st_size;
+  }
+  return bytes;
+}
+
+// --- Writing.
+
+absl::Status JournalFile::Write(const JournalBatch& batch) {
+  absl::Status status = db_->InTransaction([&] { return WriteRows(batch); });
+  if (!status.ok()) return status;
+  ++writes_;
+  written_generation_ = std::max(written_generation_, batch.generation);
+  if (const auto it = batch.meta.find(kIncarnation); it != batch.meta.end()) named_ = it->second;
+  if (batch.settled) marks_ = true;
+  if (marks_) ReportMark(mark_->Put(Position()));
+  return absl::OkStatus();
+}
+
+absl::Status JournalFile::WriteRows(const JournalBatch& batch) {
+  const bool cancelled = std::any_of(batch.rows.begin(), batch.rows.end(), [](const auto& row) {
+    return row.second.has_value() && row.second->given_up;
+  });
+  if (cancelled) {
+    absl::Status status = db_->Execute(absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
+    if (!status.ok()) return status;
+  }
+  for (const auto& [row, intent] : batch.rows) {
+    if (auto status = WriteIntent(row, intent); !status.ok()) return status;
+  }
+  if (auto status = WriteMeta("writes", writes_ + 1); !status.ok()) return status;
+  if (batch.generation > written_generation_) {
+    if (auto status = WriteMeta("generation", batch.generation); !status.ok()) return status;
+  }
+  for (const auto& [name, value] : batch.meta) {
+    if (auto status = WriteMeta(name, value); !status.ok()) return status;
+  }
+  const int64_t now = absl::ToUnixSeconds(absl::Now());
+  for (const auto& [selector, event] : batch.snapshots) {
+    if (auto status = WriteSnapshot(selector, event, now); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JournalFile::WriteIntent(int64_t row, const std::optional<JournalIntent>& intent) {
+  if (!intent.has_value()) {
+    remove_->Bind(1, row);
+    return Check(remove_->Run());
+  }
+  put_->Bind(1, row);
+  put_->BindBlob(2, intent->key);
+  put_->Bind(3, int64_t{intent->present} | (intent->given_up ? kGivenUp : 0));
+  put_->Bind(4, int64_t{intent->persistent});
+  put_->BindBlob(5, intent->payload);
+  put_->Bind(6, intent->generation);
+  put_->BindText(7, intent->owner);
+  put_->Bind(8, absl::ToInt64Nanoseconds(intent->owner_ttl));
+  put_->Bind(9, intent->owner_generation);
+  put_->Bind(10, Checksum(*intent));
+  return Check(put_->Run());
+}
+
+absl::Status JournalFile::WriteSnapshot(const std::string& selector, const std::string& event,
+                                        int64_t now) {
+  if (event.empty()) {
+    drop_snapshot_->BindBlob(1, selector);
+    return Check(drop_snapshot_->Run());
+  }
+  put_snapshot_->BindBlob(1, selector);
+  put_snapshot_->BindBlob(2, event);
+  put_snapshot_->Bind(3, now);
+  put_snapshot_->Bind(4, static_cast<int64_t>(Digest64(event)));
+  return Check(put_snapshot_->Run());
+}
+
+template <typename Value>
+absl::Status JournalFile::WriteMeta(const std::string& name, const Value& value) {
+  put_meta_->BindText(1, name);
+  if constexpr (std::is_same_v<Value, std::string>) {
+    put_meta_->BindText(2, value);
+  } else {
+    put_meta_->Bind(2, value);
+  }
+  return Check(put_meta_->Run());
+}
+
+StoreMark::Position JournalFile::Position() const {
+  // A journal has one incarnation for as long as its numbers mean something.
+  return {Digest64(named_), writes_};
+}
+
+void JournalFile::ReportMark(const absl::Status& status) {
+  if (!status.ok() && !mark_failed_) {
+    Log(LogLevel::kWarning, "a journal that is put back may not be noticed",
+        {{"error", std::string(status.message())}});
+  }
+  mark_failed_ = !status.ok();
+}
+
+}  // namespace failback

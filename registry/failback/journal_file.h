@@ -1,0 +1,163 @@
+// The SQLite file of an intent journal: what is read from it at the start, and how a group of
+// changes is written as one transaction. registry/failback/intent_journal.h decides when.
+//
+// Rows have integer ids that the caller keeps with its records; keys are not indexed on disk,
+// because an append to an integer table is an order of magnitude faster than an insert into a text
+// index. Each row has a checksum.
+//
+// Beside the file is a mark of how far it has come (registry/store/sqlite/store_mark.h), by which a
+// file that was put back to an earlier moment is noticed.
+//
+// Thread safety: thread-compatible.
+
+#ifndef FAILBACK_REGISTRY_FAILBACK_JOURNAL_FILE_H_
+#define FAILBACK_REGISTRY_FAILBACK_JOURNAL_FILE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "registry/store/sqlite/sqlite_database.h"
+#include "registry/store/sqlite/store_mark.h"
+
+namespace failback {
+
+struct JournalIntent {
+  int64_t row = 0;
+  // Canonical.
+  std::string key;
+  bool present = false;
+  bool persistent = false;
+  // Serialized ServiceInstance; empty unless present.
+  std::string payload;
+  uint64_t generation = 0;
+  // The local session that owns it (its incarnation, and who opened it), its TTL and its own
+  // number; empty: none.
+  std::string owner;
+  absl::Duration owner_ttl;
+  uint64_t owner_generation = 0;
+  // An operator has cancelled it: neither sent nor repaired.
+  bool given_up = false;
+};
+
+struct JournalSnapshot {
+  // Canonical.
+  std::string selector;
+  // Serialized SubscribeResponse with the whole set; empty where it is written: there is none.
+  std::string event;
+};
+
+// Changes that are written together.
+struct JournalBatch {
+  std::map<int64_t, std::optional<JournalIntent>> rows;  // nullopt: removed
+  std::map<std::string, std::string> snapshots;          // by selector
+  std::map<std::string, std::string> meta;
+  uint64_t generation = 0;  // the highest
+  uint64_t sequence = 0;    // of the last change
+  bool settled = false;     // nothing that the file held at the start is in doubt any more
+
+  bool empty() const { return rows.empty() && snapshots.empty() && meta.empty() && !settled; }
+  // From the next start on `incarnation` is the one of the file, also where that is opened with
+  // `refused`, which it takes the place of.
+  void ReplaceIncarnation(const std::string& refused, const std::string& incarnation);
+  // Adds what came later, which wins.
+  void Merge(JournalBatch later);
+};
+
+class JournalFile {
+ public:
+  // What errors call it.
+  static constexpr char kKind[] = "intent journal";
+
+  // `incarnation` names this run of the process from now on; empty: the one in the file, or a new
+  // one. `full_sync`: commits survive a power cut, too.
+  JournalFile(std::string path, std::string incarnation, bool full_sync);
+  ~JournalFile();
+
+  // Opens the file, or makes one, and reads it. After an error it is closed and may be opened
+  // again: UNAVAILABLE, it cannot be read now; DATA_LOSS, it is damaged; FAILED_PRECONDITION, a
+  // newer version has written it.
+  absl::Status Open();
+
+  // Moves the file aside, where a damaged one is kept, and returns where to.
+  absl::StatusOr<std::string> MoveAside();
+
+  // Writes a batch as one transaction.
+  absl::Status Write(const JournalBatch& batch);
+
+  const std::string& path() const { return path_; }
+  bool is_open() const { return db_ != nullptr; }
+  // Of the file and its log.
+  int64_t bytes() const;
+
+  // What was read. Intents by row; snapshots oldest first.
+  std::vector<JournalIntent> TakeIntents();
+  std::vector<JournalSnapshot> TakeSnapshots();
+  const std::string& incarnation() const { return incarnation_; }
+  uint64_t last_generation() const { return last_generation_; }
+  int64_t last_row() const { return last_row_; }
+  // The file is not as it was last, until a batch that is `settled` is written: this run of the
+  // process may end before that, so the next one is to find out too.
+  bool was_put_back() const { return was_put_back_; }
+  // Whether Open could write to it.
+  const absl::Status& first_write() const { return first_write_; }
+
+ private:
+  absl::Status OpenDatabase();
+  absl::Status CheckSchema();
+  absl::Status LoadMeta();
+  absl::Status LoadIntents();
+  absl::Status LoadSnapshots();
+  absl::Status PrepareWrites();
+  absl::Status DetectPutBack();
+  absl::Status KeepIncarnation();
+  absl::Status WriteRows(const JournalBatch& batch);
+  absl::Status WriteIntent(int64_t row, const std::optional<JournalIntent>& intent);
+  absl::Status WriteSnapshot(const std::string& selector, const std::string& event, int64_t now);
+  template <typename Value>
+  absl::Status WriteMeta(const std::string& name, const Value& value);
+  // OK, or what went wrong when a statement returned `code`.
+  absl::Status Check(int code) const;
+  // How far the file has come.
+  StoreMark::Position Position() const;
+  // Logs, when it is news, that the mark could not be written.
+  void ReportMark(const absl::Status& status);
+  void Close();
+
+  const std::string path_;
+  const std::string given_incarnation_;
+  const bool full_sync_;
+  std::unique_ptr<SqliteDatabase> db_;
+  std::optional<StoreMark> mark_;
+  bool created_ = false;  // by this Open
+
+  std::string incarnation_;
+  std::string refused_;  // in its place, when the options name this one
+  uint64_t last_generation_ = 0;
+  int64_t last_row_ = 0;
+  bool was_put_back_ = false;
+  absl::Status first_write_;
+  std::vector<JournalIntent> intents_;
+  std::vector<JournalSnapshot> snapshots_;
+
+  bool marks_ = true;  // whether writes are marked
+  bool mark_failed_ = false;
+  uint64_t written_generation_ = 0;
+  uint64_t writes_ = 0;                   // transactions, since the file was made
+  std::string named_;                     // the incarnation in the file
+  std::unique_ptr<SqliteStatement> put_;  // destroyed before db_, as the next four
+  std::unique_ptr<SqliteStatement> remove_;
+  std::unique_ptr<SqliteStatement> put_meta_;
+  std::unique_ptr<SqliteStatement> put_snapshot_;
+  std::unique_ptr<SqliteStatement> drop_snapshot_;
+};
+
+}  // namespace failback
+
+#endif  // FAILBACK_REGISTRY_FAILBACK_JOURNAL_FILE_H_

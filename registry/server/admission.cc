@@ -1,0 +1,136 @@
+#include "registry/server/admission.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "registry/model/errors.h"
+#include "registry/model/shared_limit.h"
+#include "registry/security/guarded_registry.h"
+#include "registry/server/refusals.h"
+
+namespace failback {
+namespace {
+
+// What one owner has of a limit.
+int ShareOf(const char* what, const char* name, int limit) {
+  return static_cast<int>(SharedLimit{what, name, limit}.share());
+}
+
+const char* TextOf(CallStats::Limit limit) {
+  switch (limit) {
+    case CallStats::Limit::kCalls:
+      return "calls";
+    case CallStats::Limit::kBulkBytes:
+      return "bytes of large calls";
+    case CallStats::Limit::kSubscriptions:
+      return "subscriptions";
+    case CallStats::Limit::kSubscriptionsPerConnection:
+      return "subscriptions on one connection";
+    case CallStats::Limit::kConnections:
+      return "connections";
+    case CallStats::Limit::kSilentStreams:
+      return "streams without a message on one connection";
+  }
+  return "";
+}
+
+}  // namespace
+
+Admission::Admission(Registry* registry, const Options& options, CallStats* stats)
+    : registry_(std::shared_ptr<void>(), registry),
+      access_(options.access),
+      overload_delay_(options.overload_delay),
+      stats_(stats),
+      calls_(options.max_calls_in_flight),
+      lists_of_readers_(
+          ShareOf("calls", "limits.max_calls_in_flight", options.max_calls_in_flight)),
+      subscriptions_(options.max_subscriptions),
+      subscriptions_of_owners_(
+          ShareOf("subscriptions", "limits.max_subscriptions", options.max_subscriptions)),
+      subscriptions_per_connection_(options.max_subscriptions_per_connection) {}
+
+void Admission::Identify(const grpc::ServerContextBase& context, Method method,
+                         Permit* permit) const {
+  permit->registry = registry_;
+  if (!permit->refusal.ok() || access_ == nullptr) return;
+  absl::StatusOr<Identity> caller = access_->Identify(context, CallStats::MethodName(method));
+  permit->refusal = caller.status();
+  if (!caller.ok()) return;
+  permit->owner = caller->OwnerTag();
+  permit->registry =
+      std::make_shared<GuardedRegistry>(registry_.get(), access_, *std::move(caller));
+}
+
+Permit Admission::AdmitMessage() {
+  Permit permit;
+  permit.slot = calls_.Enter();
+  if (permit.slot == nullptr) permit.refusal = Overloaded(Limit::kCalls, calls_.limit());
+  if (stopping_) permit.refusal = ShuttingDown();
+  return permit;
+}
+
+Permit Admission::AdmitCall(const grpc::ServerContextBase& context, Method method) {
+  Permit permit = AdmitMessage();
+  Identify(context, method, &permit);
+  return permit;
+}
+
+Permit Admission::AdmitStream(const grpc::ServerContextBase& context, Method method) {
+  Permit permit;
+  permit.slot = silent_streams_.Enter(ConnectionOf(context.peer()));
+  if (permit.slot == nullptr) {
+    permit.refusal = Overloaded(Limit::kSilentStreams, silent_streams_.limit());
+  } else if (access_ != nullptr) {
+    permit.refusal = access_->CheckAny(context, CallStats::MethodName(method));
+  }
+  Identify(context, method, &permit);
+  return permit;
+}
+
+std::shared_ptr<void> Admission::AdmitList(const std::string& reader, Permit* permit) {
+  if (!permit->refusal.ok()) return nullptr;
+  std::shared_ptr<void> slot = lists_of_readers_.Enter(reader);
+  if (slot != nullptr) return slot;
+  permit->slot.reset();  // while the refusal is on its way, however long
+  permit->refusal =
+      Overloaded(Limit::kCalls, lists_of_readers_.limit(),
+                 absl::StrCat(" (Lists of one ", permit->owner.empty() ? "connection" : "owner",
+                              ", its share of ", calls_.limit(), " calls)"));
+  return nullptr;
+}
+
+std::vector<std::shared_ptr<void>> Admission::AdmitSubscription(
+    const grpc::ServerContextBase& context, Permit* permit) {
+  if (!permit->refusal.ok()) return {};
+  Permits permits =
+      AllOrNone({subscriptions_.Enter(), subscriptions_of_owners_.Enter(permit->owner),
+                 subscriptions_per_connection_.Enter(ConnectionOf(context.peer()))});
+  if (permits.full == 0) {
+    permit->refusal = Overloaded(Limit::kSubscriptions, subscriptions_.limit());
+  } else if (permits.full == 1) {
+    permit->refusal =
+        Overloaded(Limit::kSubscriptions, subscriptions_of_owners_.limit(),
+                   absl::StrCat(" (the share of one owner, of ", subscriptions_.limit(), ")"));
+  } else if (permits.full == 2) {
+    permit->refusal =
+        Overloaded(Limit::kSubscriptionsPerConnection, subscriptions_per_connection_.limit());
+  }
+  return std::move(permits.held);
+}
+
+absl::Status Admission::Overloaded(Limit limit, int64_t most, const std::string& of_what) const {
+  stats_->Refused(limit);
+  return WithRetryDelay(
+      Refusal(registry::v1::ERROR_REASON_OVERLOADED,
+              absl::StrCat("too many ", TextOf(limit), " at once, at most ", most, of_what,
+                           " are allowed; try again in ", absl::FormatDuration(overload_delay_)),
+              {{"limit", absl::StrCat(most)}}),
+      overload_delay_);
+}
+
+std::string ReaderOf(const grpc::ServerContextBase& context, const std::string& owner) {
+  return owner.empty() ? ConnectionOf(context.peer()) : owner;
+}
+
+}  // namespace failback

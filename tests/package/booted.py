@@ -1,0 +1,131 @@
+"""The packages where systemd runs: a bare system that is booted as a container, without a network."""
+
+import json
+import os
+import shutil
+import subprocess
+
+from bare import System, eventually
+
+PACKAGES = ("failback-registry", "failback-agent")
+MANAGER = ("systemd", "systemd-sysv", "dbus")
+# What `systemd-analyze security` may say of a unit: 0 is safe, 10 is not.
+MOST_EXPOSED = 2.0
+
+
+class Booted:
+    """A System whose own systemd runs. `with Booted(system) as machine:`"""
+
+    def __init__(self, system):
+        self.system = system
+        os.unlink(system.path("usr/sbin/policy-rc.d"))
+        subprocess.run(["umount", system.path("proc")], check=False)
+        system.mounts.remove(system.path("proc"))
+
+    def __enter__(self):
+        self.container = subprocess.Popen(
+            ["systemd-nspawn", "--quiet", "--directory", self.system.root, "--boot", "--private-network",
+             "--register=no", "--keep-unit", "--console=pipe", "--kill-signal=SIGRTMIN+4"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        eventually(self.init, "the container's systemd is there")
+        eventually(lambda: self.status("systemctl", "is-system-running")[1].strip() in ("running", "degraded"),
+                   "the container has booted")
+        return self
+
+    def __exit__(self, *_):
+        self.container.kill()
+        self.container.wait()
+
+    def init(self):
+        """The container's process 1, as this machine numbers it."""
+        path = "/proc/%d/task/%d/children" % (self.container.pid, self.container.pid)
+        with open(path, encoding="utf-8") as file:
+            children = file.read().split()
+        return children[0] if children else None
+
+    def status(self, *words):
+        done = subprocess.run(
+            ["nsenter", "--target", self.init(), "--all", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+             "DEBIAN_FRONTEND=noninteractive", *words],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            timeout=240)
+        return done.returncode, done.stdout
+
+    def get(self, *words):
+        status, out = self.status(*words)
+        if status:
+            raise SystemExit("chroot: error: %s: exit status %d\n%s" % (" ".join(words), status, out))
+        return out
+
+    def apt(self, *words):
+        return self.get("apt-get", "-y", "-qq", "-o", "APT::Sandbox::User=root", *words)
+
+
+def active(machine):
+    return [machine.status("systemctl", "is-active", name)[1].strip() for name in PACKAGES]
+
+
+def ids(machine):
+    records = json.loads(machine.get("failbackctl", "--target", "127.0.0.1:7070", "list", "orders", "-o", "json"))
+    return [record["instance"]["key"]["instanceId"] for record in records]
+
+
+def epoch(machine):
+    return json.loads(machine.get("failbackctl", "--target", "127.0.0.1:7070", "status", "-o", "json"))[
+        "registry"]["epoch"]
+
+
+def check_units(machine, say):
+    """They run, and have no more rights than they need."""
+    assert active(machine) == ["active", "active"], machine.get("journalctl", "--no-pager")
+    said = []
+    for name in PACKAGES:
+        found = json.loads(machine.get("systemd-analyze", "security", "--json=short", name + ".service"))
+        assert found
+        status, out = machine.status("systemd-analyze", "security", "--threshold=%d" % (MOST_EXPOSED * 10), name)
+        assert status == 0, out
+        said.append(out.splitlines()[-1].split(": ")[1].split()[0])
+        line = machine.get("systemctl", "show", "--property=StatusText", "--value", name).strip()
+        assert " listening on " in line, line
+    socket = machine.get("stat", "-c", "%A %U %G", "/run/failback/agent.sock").strip()
+    assert socket == "srw-rw---- failback-agent failback-agent", socket
+    say("both units are active, notified by the daemons; exposure %s; agent.sock is %s" % (" and ".join(said), socket))
+
+
+def check_systemd(dist, previous, say):
+    with System() as system:
+        system.apt("update")
+        system.apt("install", "--no-install-recommends", *MANAGER)
+        older, newer = system.take(previous, *PACKAGES), system.take(dist, *PACKAGES)
+        # The container has no network: what the packages need is there before.
+        system.apt("install", "--download-only", *newer)
+        # It has a /tmp of its own.
+        folders = {}
+        for kind, debs in (("older", older), ("newer", newer)):
+            os.mkdir(system.path("root/" + kind))
+            folders[kind] = [shutil.move(system.path(deb[1:]), system.path("root/" + kind)) for deb in debs]
+            folders[kind] = ["/" + os.path.relpath(path, system.root) for path in folders[kind]]
+        with Booted(system) as machine:
+            machine.apt("install", *folders["older"])
+            check_units(machine, say)
+            machine.get("failbackctl", "register", "orders", "--id", "orders-1", "--address", "10.0.0.7",
+                        "--port", "8080", "--wait", "acknowledged")
+            before = epoch(machine)
+            machine.get("systemctl", "kill", "--signal=KILL", "failback-registry", "failback-agent")
+            eventually(lambda: active(machine) == ["active", "active"], "both are started again")
+            eventually(lambda: ids(machine) == ["orders-1"], "the instance is there again")
+            say("killed: both are started again, and the registration is back")
+            machine.apt("install", *folders["newer"])
+            assert active(machine) == ["active", "active"]
+            eventually(lambda: ids(machine) == ["orders-1"], "the instance is there after the upgrade")
+            assert epoch(machine) == before
+            say("upgraded while both run: restarted, the same store and epoch, the registration is there")
+            machine.get("systemctl", "reload", "failback-registry", "failback-agent")
+            machine.get("systemctl", "stop", "failback-agent", "failback-registry")
+            assert not os.path.exists(system.path("run/failback"))
+            machine.apt("purge", *PACKAGES)
+            left = machine.get("find", "/", "-xdev", "-iname", "*failback*", "-not", "-path", "/root/*", "-not",
+                               "-path", "/proc/*", "-not", "-path", "/var/log/*")
+            assert not left, left
+            assert "failback" not in machine.get("systemctl", "list-unit-files", "--no-pager")
+            say("stopped and purged: no unit, user or file is left")

@@ -1,0 +1,248 @@
+"""./dev chroot: what people do with the packages, in bare Debian 12 systems.
+
+    run DIST [--previous DIR] [lintian] [debs] [tarball] [image] [systemd]      all unless some are named
+
+DIST has what `./dev package` made. The packages are upgraded from those of --previous; without it, from the
+same programs under a lower version. Runs as root, on Debian 12."""
+
+import argparse
+import glob
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import tarfile
+import tempfile
+import time
+
+import booted
+from bare import System, eventually, run
+from story import Story
+
+PACKAGES = ("failback-registry", "failback-agent")
+BEGIN = time.monotonic()
+
+
+def say(text):
+    print("%7.1fs  %s" % (time.monotonic() - BEGIN, text), flush=True)
+
+
+def lower_version(dist, folder):
+    """The .debs of DIST under a version that is lower than any that is released."""
+    for name in PACKAGES:
+        (deb,) = glob.glob(os.path.join(dist, name + "_*.deb"))
+        tree = os.path.join(folder, name)
+        run("dpkg-deb", "--raw-extract", deb, tree)
+        control = os.path.join(tree, "DEBIAN/control")
+        with open(control, encoding="utf-8") as file:
+            text = file.read()
+        with open(control, "w", encoding="utf-8") as file:
+            file.write(re.sub(r"^Version: .*$", "Version: 0.0.1~previous", text, flags=re.M))
+        run("dpkg-deb", "--root-owner-group", "-Zgzip", "--build", tree, folder, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def as_the_service_manager(system):
+    """The folders that the units name."""
+    system.get("install", "-d", "-m", "750", "-o", "failback-registry", "-g", "failback-registry", "/var/lib/failback")
+    for folder in ("/var/lib/failback-agent", "/run/failback"):
+        system.get("install", "-d", "-m", "755", "-o", "failback-agent", "-g", "failback-agent", folder)
+
+
+def store(story):
+    """Which store a registry has, and which life of it."""
+    status = json.loads(story.ctl("--target", "127.0.0.1:7070", "status", "-o", "json"))["registry"]
+    return status["storeId"], status["epoch"]
+
+
+def refused_downgrade(system, story):
+    """A store that a later version has written is refused as it is."""
+    path = system.path("var/lib/failback/registry.db")
+    database = sqlite3.connect(path)
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    database.execute("PRAGMA user_version=%d" % (version + 1))
+    database.commit()
+    database.close()
+    with open(path, "rb") as file:
+        before = file.read()
+    status, out = system.status(*story.registry_words, user=story.registry_user)
+    assert status == 2 and "registry.db" in out, (status, out)
+    with open(path, "rb") as file:
+        assert file.read() == before
+    say("a store of a later version is refused, untouched: " + out.strip().splitlines()[-1])
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version=%d" % version)
+    database.commit()
+    database.close()
+
+
+def left_behind(system):
+    """What of Failback is on the system."""
+    found = [line for line in system.get("find", "/", "-xdev", "-iname", "*failback*", "-not", "-path", "/tmp/*",
+                                         "-not", "-path", "/proc/*", "-not", "-path", "/run/*").splitlines()]
+    with open(system.path("etc/passwd"), encoding="utf-8") as file:
+        found += [line for line in file if "failback" in line]
+    return found
+
+
+def check_debs(dist, previous):
+    with System() as system:
+        system.apt("update")
+        older = system.take(previous, *PACKAGES)
+        begin = time.monotonic()
+        system.apt("install", *older)
+        say("apt install of %s: %.1f s" % (" ".join(map(os.path.basename, older)), time.monotonic() - begin))
+        for name in ("usr/share/man/man1/failbackctl.1.gz", "usr/share/bash-completion/completions/failbackctl",
+                     "usr/share/zsh/vendor-completions/_failbackctl", "etc/failback/agent.yaml",
+                     "lib/systemd/system/failback-registry.service"):
+            # A minimal system leaves manual pages out.
+            assert os.path.exists(system.path(name)) or "/man/" in name, name
+        as_the_service_manager(system)
+        story = Story(system)
+        story.main_job()
+        say("the main job is done, by hand")
+
+        # The registry and its store live while both packages are upgraded.
+        with open(system.path("etc/failback/registry.yaml"), "a", encoding="utf-8") as file:
+            file.write("log: {format: json}  # the operator's\n")
+        before = store(story)
+        newer = system.take(dist, *PACKAGES)
+        system.apt("install", *newer)
+        assert story.listed() == ["orders-3"]
+        story.stop()
+        story.start_registry()
+        story.start_agent()
+        assert store(story) == before
+        eventually(lambda: story.listed() == ["orders-3"], "the agent has its instance again")
+        with open(system.path("etc/failback/registry.yaml"), encoding="utf-8") as file:
+            assert "# the operator's" in file.read()
+        say("upgraded with a live store: %s; same epoch, the operator's configuration kept"
+            % story.ctl("--version").strip())
+
+        # Back again.
+        story.stop()
+        refused_downgrade(system, story)
+        system.apt("install", "--allow-downgrades", *older)
+        story.start_registry()
+        story.start_agent()
+        eventually(lambda: story.listed() == ["orders-3"], "the agent has its instance again")
+        story.stop()
+        say("downgraded: the store of the same schema is taken")
+
+        system.apt("purge", *PACKAGES)
+        assert not left_behind(system), left_behind(system)
+        say("purged: nothing is left")
+
+
+def by_hand(state, socket):
+    """Flags for programs without a configuration file."""
+    return {"registry": ["--listen", "127.0.0.1:7070", "--store", "sqlite://%s/registry.db" % state],
+            "agent": ["--listen", "unix:" + socket, "--registry", "grpc://127.0.0.1:7070"]}
+
+
+def check_tarball(dist):
+    (archive,) = glob.glob(os.path.join(dist, "failback-*-linux-*.tar.gz"))
+    with System() as system:
+        begin = time.monotonic()
+        run("tar", "-xf", archive, "--no-same-owner", "-C", system.path("opt"))
+        top = os.path.basename(archive)[:-len(".tar.gz")]
+        took = time.monotonic() - begin
+        os.makedirs(system.path("run/failback"))
+        os.chmod(system.path("run/failback"), 0o777)
+        story = Story(system, "/opt/%s/bin/" % top, ("nobody", "nobody"),
+                      **by_hand("/tmp", "/run/failback/agent.sock"))
+        story.registry_user = story.agent_user = "nobody:nogroup"
+        story.main_job()
+        story.stop()
+        loaded = system.get("/lib64/ld-linux-x86-64.so.2", "--list", story.prefix + "failback-registry")
+        outside = [line.split()[0] for line in loaded.splitlines()
+                   if "=> /" in line and "/opt/" not in line.split("=>")[1]]
+        assert all(re.match(r"lib(c|m|pthread|dl|rt|resolv)\.so", name) for name in outside), outside
+        say("tarball of %.1f MB: unpacked in %.1f s, the main job is done with no package installed; of the system it"
+            " loads %s" % (os.path.getsize(archive) / 1e6, took, " ".join(outside)))
+
+
+def unpack_image(archive, root):
+    """The layers of an OCI archive, as a container's root; its configuration."""
+    with tarfile.open(archive) as layout:
+        def blob(descriptor):
+            return layout.extractfile("blobs/sha256/" + descriptor["digest"].split(":")[1])
+
+        (manifest,) = json.load(layout.extractfile("index.json"))["manifests"]
+        manifest = json.load(blob(manifest))
+        for layer in manifest["layers"]:
+            with tarfile.open(fileobj=blob(layer), mode="r:gz") as files:
+                files.extractall(root, numeric_owner=True)
+        return json.load(blob(manifest["config"]))
+
+
+def check_image(dist):
+    (archive,) = glob.glob(os.path.join(dist, "failback-*.oci.tar"))
+    with System(bare=False) as system:
+        config = unpack_image(archive, system.root)["config"]
+        size = int(run("du", "-sb", system.root, capture_output=True, text=True).stdout.split()[0])
+        assert size <= 60e6, size
+        user = config["User"]
+        assert user == "65532:65532", user
+        # As Kubernetes mounts it: the root read-only, and the folders that are written.
+        system.mount("", "--bind", system.root)
+        for place in ("var/lib/failback", "run/failback"):
+            system.mount(place, "-t", "tmpfs", "-o", "uid=65532,gid=65532", "tmpfs")
+        system.mount("proc", "-t", "proc", "proc")
+        run("mount", "-o", "remount,bind,ro", system.root)
+        story = Story(system, **by_hand("/var/lib/failback", "/run/failback/agent.sock"))
+        story.registry_user = story.agent_user = user
+        story.main_job()
+        story.stop()
+        inside = {name for _, _, names in os.walk(system.root) for name in names}
+        assert not inside & {"sh", "bash", "dash", "busybox", "apt", "dpkg"}, inside
+        with open(system.path("usr/share/doc/failback/failback.spdx.json"), encoding="utf-8") as file:
+            sbom = json.load(file)
+        for package in sbom["packages"][1:]:
+            assert os.path.exists(system.path("usr/share/doc/%s/copyright" % package["name"])), package["name"]
+        say("image of %.1f MB (%.1f MB packed): user %s, read-only root, no shell, %d Debian packages in its SBOM;"
+            " the main job is done" % (size / 1e6, os.path.getsize(archive) / 1e6, user, len(sbom["packages"]) - 1))
+
+
+def check_lintian(dist):
+    done = subprocess.run(["lintian", "--no-cfg", "--fail-on", "error,warning",
+                           *sorted(glob.glob(os.path.join(dist, "*.deb")))], check=False)
+    assert done.returncode == 0
+    say("lintian has no error and no warning")
+
+
+PARTS = ("lintian", "debs", "tarball", "image", "systemd")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev chroot")
+    parser.add_argument("dist")
+    parser.add_argument("--previous", metavar="DIR", help="folder of an earlier version's .debs")
+    parser.add_argument("parts", nargs="*", metavar="|".join(PARTS))
+    args = parser.parse_args()
+    parts = args.parts or PARTS
+    if unknown := set(parts) - set(PARTS):
+        parser.error("unknown: " + " ".join(sorted(unknown)))
+    if os.geteuid() != 0:
+        parser.error("only root may make bare systems")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        previous = args.previous
+        if previous is None and {"debs", "systemd"} & set(parts):
+            previous = lower_version(args.dist, folder)
+        for part in parts:
+            if part == "lintian":
+                check_lintian(args.dist)
+            elif part == "debs":
+                check_debs(args.dist, previous)
+            elif part == "tarball":
+                check_tarball(args.dist)
+            elif part == "image":
+                check_image(args.dist)
+            else:
+                booted.check_systemd(args.dist, previous, say)
+    say("done: " + " ".join(parts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What packages have beside the programs: default configurations, manual pages, units, the version."""
+
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+PACKAGE = "deploy/package"
+DAEMONS = {"registry": "registry/failback-registry", "agent": "agent/failback-agent"}
+PROGRAMS = [("registry/failback-registry", "8"), ("agent/failback-agent", "8"), ("agent/failbackctl", "1")]
+# What `systemd-analyze security` may say of a unit, in tenths: 0 is safe, 100 is not.
+MOST_EXPOSED = 20
+
+
+def run(*command):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+
+class PackageTest(unittest.TestCase):
+    def validate(self, name, text):
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            return run(DAEMONS[name], "--config", file.name, "--validate-config")
+
+    def test_default_configurations_are_valid(self):
+        for name in DAEMONS:
+            with open("%s/etc/%s.yaml" % (PACKAGE, name), encoding="utf-8") as file:
+                text = file.read()
+            done = self.validate(name, text)
+            self.assertEqual((done.returncode, done.stdout), (0, "the configuration is valid\n"), name)
+
+    def test_keys_in_comments_are_keys(self):
+        for name in DAEMONS:
+            with open("%s/etc/%s.yaml" % (PACKAGE, name), encoding="utf-8") as file:
+                blocks = re.findall(r"(?:^# (?:[a-z_]+:|  |- ).*\n)+", file.read(), re.M)
+            self.assertGreater(len(blocks), 4)
+            for block in blocks:
+                text = re.sub(r"^# ", "", block, flags=re.M)
+                # The last of a key that is there twice is another way to write it.
+                done = self.validate(name, ("registry: grpc://127.0.0.1:1\n" if name == "agent" else "") + text)
+                if done.returncode != 0:
+                    self.assertIn("/etc/failback/", done.stdout, text)
+                    self.assertRegex(done.stdout, "No such file|cannot", text)
+
+    def test_manual_pages_have_every_flag(self):
+        for program, section in PROGRAMS:
+            page = run("/usr/bin/python3", "-B", PACKAGE + "/manpage.py", program, section, "2026-11-23")
+            self.assertEqual(page.returncode, 0, page.stdout)
+            with tempfile.NamedTemporaryFile("w", suffix="." + section, encoding="utf-8") as file:
+                file.write(page.stdout)
+                file.flush()
+                shown = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", file.name], check=False, text=True,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       env={**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "200"})
+            self.assertEqual((shown.returncode, shown.stderr), (0, ""), program)
+            flags = set(re.findall(r"^ +(?:-\w,)?(--[a-z-]+)", run(program, "--help").stdout, re.M))
+            self.assertGreater(len(flags), 8)
+            missing = [flag for flag in flags if flag not in shown.stdout]
+            self.assertEqual(missing, [], program)
+
+    def test_units_have_few_rights(self):
+        for name in ("failback-registry", "failback-agent"):
+            done = run("systemd-analyze", "security", "--offline=yes", "--threshold=%d" % MOST_EXPOSED,
+                       "%s/debian/%s.service" % (PACKAGE, name))
+            self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_version_is_the_headers_where_no_commit_is_known(self):
+        done = subprocess.run([PACKAGE + "/version", os.path.abspath("registry/base/version.h")], text=True,
+                              capture_output=True, check=False,
+                              env={"PATH": os.environ["PATH"], "GIT_DIR": "/nowhere"})
+        version = run("agent/failbackctl", "--version").stdout.split()[1]
+        self.assertEqual(done.stdout, version + "\n", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
