@@ -44,7 +44,9 @@ inline SubscribeRequest Following(const std::string& service, const std::string&
   return request;
 }
 
-std::string TopicOf(const std::string& service) { return std::string("default") + '\0' + service; }
+inline std::string TopicOf(const std::string& service) {
+  return std::string("default") + '\0' + service;
+}
 
 inline std::map<std::string, std::string> Seen(const Selector& selector, const Set& set) {
   std::map<std::string, std::string> seen;
