@@ -55,8 +55,6 @@ LogFields IntentFields(const IntentEvent& event) {
   return fields;
 }
 
-IntentLog::IntentLog(const Options& options) : options_(options) {}
-
 IntentLog::~IntentLog() {
   Timeout end;
   {
@@ -79,13 +77,13 @@ bool IntentLog::MayLog(IntentEvent::Kind kind) {
   MutexLock lock(&mu_);
   Count& count = counts_[static_cast<size_t>(kind)];
   if (!window_open_) {
-    auto end = options_.timer->NewTimeout([this] { EndWindow(); }, options_.window);
+    auto end = timer_->NewTimeout([this] { EndWindow(); }, kWindow);
     // A timer that has stopped belongs to an agent that is about to: nothing is a flood any more.
     if (!end.ok()) return true;
     window_end_ = *std::move(end);
     window_open_ = true;
   }
-  if (count.logged < options_.lines) {
+  if (count.logged < kLines) {
     ++count.logged;
     return true;
   }

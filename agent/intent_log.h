@@ -31,16 +31,13 @@ namespace failback {
 
 class IntentLog {
  public:
-  struct Options {
-    // Required.
-    HashedWheelTimer* timer = nullptr;
-    // It begins with the first event after the one before has ended.
-    absl::Duration window = absl::Seconds(10);
-    // Of each kind of event in a window.
-    int lines = 100;
-  };
+  // A window begins with the first event after the one before has ended.
+  static constexpr absl::Duration kWindow = absl::Seconds(10);
+  // Of each kind of event in a window.
+  static constexpr int kLines = 100;
 
-  explicit IntentLog(const Options& options);
+  // The timer outlives the log.
+  explicit IntentLog(HashedWheelTimer* timer) : timer_(timer) {}
   // Reports what was left out.
   ~IntentLog();
   IntentLog(const IntentLog&) = delete;
@@ -61,7 +58,7 @@ class IntentLog {
   bool MayLog(IntentEvent::Kind kind);
   void EndWindow();
 
-  const Options options_;
+  HashedWheelTimer* const timer_;
 
   Mutex mu_;
   std::array<Count, kKinds> counts_ ABSL_GUARDED_BY(mu_) = {};

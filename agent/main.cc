@@ -196,7 +196,7 @@ absl::Status AgentDaemon::OpenUpstreams() {
   if (!upstreams.ok()) {
     return loader_.ErrorAt("registry", std::string(upstreams.status().message()));
   }
-  intent_log_ = std::make_unique<IntentLog>(IntentLog::Options{timer_.get()});
+  intent_log_ = std::make_unique<IntentLog>(timer_.get());
   FailbackRegistry::Options options = ToFailbackOptions(config_);
   options.timer = timer_.get();
   options.on_event = [this](const IntentEvent& event) { OnEvent(event); };

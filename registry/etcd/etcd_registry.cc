@@ -45,18 +45,7 @@ etcd::Sessions::Options SessionOptions(const EtcdRegistry::Options& options) {
   sessions.max_ttl = options.max_ttl;
   sessions.lease_spread = options.lease_spread;
   sessions.keys_per_lease = options.keys_per_lease;
-  sessions.incarnation_memory = options.incarnation_memory;
   return sessions;
-}
-
-etcd::Writer::Options WriterOptions(const EtcdRegistry::Options& options) {
-  etcd::Writer::Options writer;
-  writer.operations_per_txn = options.operations_per_txn;
-  writer.bytes_per_txn = options.bytes_per_txn;
-  writer.max_in_flight = options.max_txns_in_flight;
-  writer.keys_per_lease = options.keys_per_lease;
-  writer.min_fence_retention = options.min_fence_retention;
-  return writer;
 }
 
 etcd::Services::Options ServiceOptions(const EtcdRegistry::Options& options) {
@@ -66,25 +55,12 @@ etcd::Services::Options ServiceOptions(const EtcdRegistry::Options& options) {
   return services;
 }
 
-etcd::Fences::Options FenceOptions(const EtcdRegistry::Options& options) {
-  etcd::Fences::Options fences;
-  fences.keys_per_lease = options.keys_per_lease;
-  fences.min_retention = options.min_fence_retention;
-  return fences;
-}
-
 etcd::Limits::Options LimitOptions(const EtcdRegistry::Options& options) {
   etcd::Limits::Options limits;
   limits.max_instances = options.max_instances;
   limits.max_instances_per_session = options.max_instances_per_session;
   limits.max_sessions = options.max_sessions;
   return limits;
-}
-
-etcd::Pulse::Options PulseOptions(const EtcdRegistry::Options& options) {
-  etcd::Pulse::Options pulse;
-  pulse.outage_limit = options.watch_outage_limit;
-  return pulse;
 }
 
 }  // namespace
@@ -103,13 +79,13 @@ class EtcdRegistry::Core {
                    services.EndSession(session_id);
                    operators.agents().Drop(session_id);
                  }),
-        fences(&client, &keys, FenceOptions(options)),
-        writer(&client, &keys, &sessions, &fences, &limits, WriterOptions(options)),
+        fences(&client, &keys, options.keys_per_lease),
+        writer(&client, &keys, &sessions, &fences, &limits, options.keys_per_lease),
         services(&client, &keys, &identity, &fences, ServiceOptions(options)),
         lister(&client, &keys, &identity),
         marks(&client, &keys, &identity),
         operators(&client, &keys, &identity),
-        pulse(&client, &identity, PulseOptions(options)) {
+        pulse(&client, &identity, options.watch_outage_limit) {
     limits.Start();
     ScheduleSweep();
   }

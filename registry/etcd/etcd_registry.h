@@ -56,19 +56,10 @@ class EtcdRegistry final : public Registry {
     // An operator's mark on an instance that has gone with its session is kept this long, in
     // services that are followed here.
     absl::Duration offline_memory = absl::Hours(24);
-    // A tombstone is kept for the session's TTL, and at least this long.
-    absl::Duration min_fence_retention = absl::Seconds(60);
-    // An incarnation's rank is kept so long after its last session was opened or renewed.
-    absl::Duration incarnation_memory = absl::Hours(24);
     // Leases live longer than asked for by up to this share, at random.
     double lease_spread = 0.2;
     // A put costs etcd time in proportion to the keys of its lease.
     int64_t keys_per_lease = 500;
-    // etcd allows 128 (--max-txn-ops), of at most 1.5 MiB (--max-request-bytes). 125 make two
-    // transactions of the 250 registrations that an agent sends at a time.
-    int operations_per_txn = 125;
-    size_t bytes_per_txn = 1 << 20;
-    int max_txns_in_flight = 16;
 
     // Held approximately, by each server on its own (registry/etcd/limits.h); 0: no limit.
     int64_t max_instances = 0;

@@ -9,6 +9,7 @@
 #include "registry/etcd/error.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
+#include "registry/model/fencing.h"
 
 namespace failback {
 namespace etcd {
@@ -45,9 +46,9 @@ void Fences::Add(std::vector<Gone> gone) {
   if (gone.empty()) return;
   {
     MutexLock lock(&mu_);
-    const SteadyTime until = SteadyNow() + options_.min_retention;
+    const SteadyTime until = SteadyNow() + kMinFenceRetention;
     for (Gone& item : gone) {
-      if (waiting_.size() >= options_.max_waiting) continue;
+      if (waiting_.size() >= kMaxWaiting) continue;
       Pending& pending = pending_[item.canonical];
       pending.rank = std::max(pending.rank, item.rank);
       waiting_.push_back({std::move(item), until});
@@ -141,7 +142,7 @@ void Fences::ReadOwners(const std::shared_ptr<Batch>& batch) {
 }
 
 void Fences::TakeLease(const std::shared_ptr<Batch>& batch) {
-  absl::Duration retention = options_.min_retention;
+  absl::Duration retention = kMinFenceRetention;
   for (const Item& item : batch->items) {
     retention = std::max(retention, absl::Milliseconds(item.record.meta.retention_ms()));
   }

@@ -8,7 +8,7 @@
 // transaction compares that the keys are not there. What is in it and is there by then (another
 // server was faster, or a new registration) is left out.
 //
-// Bounds: one batch of kBatch instances is on its way at a time, at most Options::max_waiting wait,
+// Bounds: one batch of kBatch instances is on its way at a time, at most kMaxWaiting wait,
 // and what is beyond them, or has waited for its retention, gets no fence. Where no client follows
 // the service, or etcd does not answer, there is none either.
 //
@@ -39,12 +39,8 @@ namespace etcd {
 class Fences {
  public:
   static constexpr size_t kBatch = 100;
+  static constexpr size_t kMaxWaiting = 100000;
 
-  struct Options {
-    int64_t keys_per_lease = 500;
-    absl::Duration min_retention = absl::Seconds(60);
-    size_t max_waiting = 100000;
-  };
   struct Gone {
     std::string canonical;
     uint64_t rank = 0;     // of its fence
@@ -52,8 +48,8 @@ class Fences {
   };
 
   // Both outlive this; the client is closed before this goes.
-  Fences(Client* client, const Keys* keys, Options options)
-      : client_(client), keys_(keys), options_(options), leases_(client, options.keys_per_lease) {}
+  Fences(Client* client, const Keys* keys, int64_t keys_per_lease)
+      : client_(client), keys_(keys), leases_(client, keys_per_lease) {}
 
   void Add(std::vector<Gone> gone);
 
@@ -82,7 +78,6 @@ class Fences {
 
   Client* const client_;
   const Keys* const keys_;
-  const Options options_;
   TombstoneLeases leases_;
 
   mutable Mutex mu_;

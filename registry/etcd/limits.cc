@@ -9,8 +9,15 @@
 
 namespace failback {
 namespace etcd {
+namespace {
+
 using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
+
+// How often what is limited is counted again.
+constexpr absl::Duration kPeriod = absl::Seconds(5);
+
+}  // namespace
 
 Limits::Limits(Client* client, const Keys* keys, Options options)
     : client_(client), keys_(keys), options_(options) {
@@ -49,7 +56,7 @@ void Limits::Count() {
             counted.since -= since[i];
           }
         }
-        client_->After(options_.period, [this] {
+        client_->After(kPeriod, [this] {
           if (!client_->closed()) Count();
         });
       });

@@ -1,6 +1,6 @@
 // How many instances and sessions there may be, held approximately by each server on its own.
 //
-// What there is etcd counts, every Options::period; what this server has added since is added to
+// What there is etcd counts, every five seconds; what this server has added since is added to
 // that, so that one server alone goes by what there is. What others have added since is not known:
 // n servers together exceed a limit by at most what n - 1 of them add in a period. Counted are
 // keys: a tombstone and a mark count like an instance until they end. What is removed makes room at
@@ -35,7 +35,6 @@ class Limits {
     int64_t max_sessions = 0;
     // Those on the session's leases: not the persistent ones.
     int64_t max_instances_per_session = 0;
-    absl::Duration period = absl::Seconds(5);
   };
   enum Kind { kInstances, kSessions };
 

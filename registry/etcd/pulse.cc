@@ -10,6 +10,8 @@ namespace failback {
 namespace etcd {
 namespace {
 
+// The pause between two questions.
+constexpr absl::Duration kInterval = absl::Seconds(2);
 // How often it is looked whether the last answer is too old.
 constexpr absl::Duration kWatchInterval = absl::Milliseconds(500);
 
@@ -43,7 +45,7 @@ void Pulse::Beat() {
       if (store.ok()) last_answer_ = std::max(last_answer_, asked);
       last_error_ = store.status();
     }
-    client_->After(options_.interval, [this] {
+    client_->After(kInterval, [this] {
       if (!client_->closed()) Beat();
     });
     Notify();
@@ -70,7 +72,7 @@ absl::Status Pulse::Look() const {
   if (!started_) return absl::OkStatus();
   const bool never = last_answer_ == SteadyPast();
   const absl::Duration silent = SteadyNow() - (never ? begun_ : last_answer_);
-  if (!never && silent <= options_.outage_limit) return absl::OkStatus();
+  if (!never && silent <= outage_limit_) return absl::OkStatus();
   const std::string why =
       last_error_.ok() ? std::string() : absl::StrCat(": ", std::string(last_error_.message()));
   return absl::UnavailableError(

@@ -27,15 +27,9 @@ namespace etcd {
 
 class Pulse {
  public:
-  struct Options {
-    // The pause between two questions.
-    absl::Duration interval = absl::Seconds(2);
-    absl::Duration outage_limit = absl::Seconds(10);
-  };
-
   // Both outlive this; the client is closed before this goes.
-  Pulse(Client* client, Identity* identity, Options options)
-      : client_(client), identity_(identity), options_(options) {}
+  Pulse(Client* client, Identity* identity, absl::Duration outage_limit)
+      : client_(client), identity_(identity), outage_limit_(outage_limit) {}
 
   // Asks from now on. `listener` is notified of each change, and of the first answer; null: none.
   void Start(std::function<void(bool answers)> listener);
@@ -52,7 +46,7 @@ class Pulse {
 
   Client* const client_;
   Identity* const identity_;
-  const Options options_;
+  const absl::Duration outage_limit_;
 
   Mutex listener_mu_;  // before mu_
   std::function<void(bool)> listener_ ABSL_GUARDED_BY(listener_mu_);

@@ -12,6 +12,7 @@
 #include "registry/etcd/sessions.h"
 #include "registry/etcd/txn.h"
 #include "registry/model/errors.h"
+#include "registry/model/fencing.h"
 #include "registry/model/ids.h"
 
 namespace failback {
@@ -178,7 +179,7 @@ void Sessions::GrantLeases(const std::shared_ptr<Opening>& opening) {
     });
   };
   grant(LeaseSeconds(opening->ttl), &Opening::lease);
-  grant(absl::ToInt64Seconds(options_.incarnation_memory), &Opening::incarnation_lease);
+  grant(absl::ToInt64Seconds(kIncarnationMemory), &Opening::incarnation_lease);
 }
 
 void Sessions::Create(const std::shared_ptr<Opening>& opening) {

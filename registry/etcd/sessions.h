@@ -101,7 +101,6 @@ class Sessions {
     // of a fleet that has gone do not all end in the same second.
     double lease_spread;
     int64_t keys_per_lease;
-    absl::Duration incarnation_memory;
   };
   struct Opened {
     SessionPtr session;

@@ -26,7 +26,11 @@ using etcdserverpb::TxnResponse;
 
 // How often a chunk decides again because a concurrent writer was faster.
 constexpr int kMaxTries = 16;
-// Below the 128 that etcd allows.
+// etcd allows 128 (--max-txn-ops), of at most 1.5 MiB (--max-request-bytes). 125 make two
+// transactions of the 250 registrations that an agent sends at a time.
+constexpr int kOperationsPerTxn = 125;
+constexpr size_t kBytesPerTxn = 1 << 20;
+// Below the 128.
 constexpr int kMostOperations = 127;
 
 // About what an intent takes in a transaction: the instance, and the key twice, meta data, framing.
@@ -271,7 +275,7 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
   }
 
   absl::Duration Retention() const {
-    absl::Duration retention = writer_->options_.min_fence_retention;
+    absl::Duration retention = kMinFenceRetention;
     if (session() != nullptr) retention = std::max(retention, session()->ttl());
     for (const Item& item : items_) {
       retention = std::max(retention, absl::Milliseconds(item.known.current.meta.retention_ms()));
@@ -466,11 +470,9 @@ void Writer::Write(SessionPtr session, std::vector<Intent> intents, Client::Done
     // Two where there is an index of a persistent instance, or may be a mark.
     const int cost = intent.registers && !intent.persistent ? 1 : 2;
     const size_t size = BytesOf(intent);
-    if (chunk == nullptr || operations + cost > options_.operations_per_txn ||
-        bytes + size > options_.bytes_per_txn) {
+    if (chunk == nullptr || operations + cost > kOperationsPerTxn || bytes + size > kBytesPerTxn) {
       chunk = std::make_shared<Chunk>(this, batch, gather);
-      chunk->Reserve(std::min(batch->intents.size() - i,
-                              static_cast<size_t>(std::max(1, options_.operations_per_txn))));
+      chunk->Reserve(std::min(batch->intents.size() - i, size_t{kOperationsPerTxn}));
       chunks.push_back(chunk);
       operations = 0;
       bytes = 0;

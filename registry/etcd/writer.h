@@ -1,7 +1,6 @@
 // Writes batches of intents: fencing by transactions that compare, then put.
 //
-// A batch is cut into chunks of at most Options::operations_per_txn operations and about
-// Options::bytes_per_txn bytes. A chunk is one transaction: it compares that the session's key is
+// A batch is cut into chunks of at most 125 operations and about a MiB. A chunk is one transaction: it compares that the session's key is
 // there, and that each instance's key is as the decision (registry/model/fencing.h) took it to be;
 // then it puts all, or reads what the keys really are and decides again. Registrations are at first
 // taken to be of keys that are not there; everything else is read first. A transaction that arrives
@@ -32,14 +31,6 @@ namespace etcd {
 
 class Writer {
  public:
-  struct Options {
-    int operations_per_txn = 125;
-    size_t bytes_per_txn = 1 << 20;
-    // Transactions under way at once; the others wait.
-    int max_in_flight = 16;
-    int64_t keys_per_lease = 500;
-    absl::Duration min_fence_retention = absl::Seconds(60);
-  };
   struct Written {
     std::vector<IntentOutcome> outcomes;
     bool as_asked = false;  // each is OK, under the generation that its intent came with
@@ -48,21 +39,23 @@ class Writer {
 
   // All outlive the writer; the client is closed before the writer goes.
   Writer(Client* client, const Keys* keys, Sessions* sessions, Fences* fences, Limits* limits,
-         Options options)
+         int64_t keys_per_lease)
       : client_(client),
         keys_(keys),
         sessions_(sessions),
         fences_(fences),
         limits_(limits),
-        options_(options),
-        tombstones_(client, options.keys_per_lease),
-        window_(options.max_in_flight) {}
+        tombstones_(client, keys_per_lease),
+        window_(kMaxInFlight) {}
 
   // `session` null: the intents are detached. One that is refused already keeps its status. An error
   // is that of the whole batch; part of it may have been written.
   void Write(SessionPtr session, std::vector<Intent> intents, Client::Done<Written> done);
 
  private:
+  // Transactions under way at once; the others wait.
+  static constexpr int kMaxInFlight = 16;
+
   struct Job;
   class Chunk;
 
@@ -71,7 +64,6 @@ class Writer {
   Sessions* const sessions_;
   Fences* const fences_;
   Limits* const limits_;
-  const Options options_;
   TombstoneLeases tombstones_;
   TxnWindow window_;
 };

@@ -18,9 +18,15 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "registry/model/blob.h"
 
 namespace failback {
+
+// A fence without an instance is kept for the session's TTL, and at least this long.
+inline constexpr absl::Duration kMinFenceRetention = absl::Seconds(60);
+// An incarnation that nothing refers to keeps its rank this long.
+inline constexpr absl::Duration kIncarnationMemory = absl::Hours(24);
 
 // The newest intent that was accepted for a key.
 struct Fence {

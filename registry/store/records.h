@@ -61,7 +61,7 @@ struct Incarnation {
   OwnerTotals* totals = nullptr;  // of the owner; null without one
   Session* session = nullptr;
   int64_t last_seen_ms = 0;
-  int64_t stored_ms = 0;  // last_seen_ms as the storage has it, at most Options::seen_slack_ms ago
+  int64_t stored_ms = 0;  // last_seen_ms as the storage has it, at most State::kSeenSlackMs ago
   // Records whose fence or instance refers to this rank.
   int64_t references = 0;
   int64_t tombstones = 0;  // fences without an instance, of this rank

@@ -97,17 +97,15 @@ class State {
     int64_t max_tombstones = 0;
     // Detached instances, which have no owner, together have the share of one.
     bool callers_have_names = false;
-    // A fence without instance stays for the session's TTL, and at least this long.
-    int64_t min_retention_ms = 60 * 1000;
-    // An incarnation without session and records is remembered this long.
-    int64_t incarnation_memory_ms = int64_t{24} * 3600 * 1000;
-    // And after a restart up to this much longer, so that the end of a session need not be stored
-    // with its incarnation when that was stored so recently.
-    int64_t seen_slack_ms = int64_t{3600} * 1000;
     // An operator's mark on an instance that has gone with its session is kept this long, and not
     // shorter than the fence. The fence does not wait for it.
     int64_t offline_memory_ms = int64_t{24} * 3600 * 1000;
   };
+
+  // An incarnation without session and records is remembered for kIncarnationMemory, and after a
+  // restart up to this much longer: the end of a session need not be stored with its incarnation
+  // when that was stored so recently.
+  static constexpr int64_t kSeenSlackMs = int64_t{3600} * 1000;
 
   class Transaction;
   // A place among the incarnations without a session: when one was last seen, and its rank.

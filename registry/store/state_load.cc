@@ -34,7 +34,7 @@ class State::Loader : public StoreReader {
     incarnation->client_name = MadeUtf8(std::move(row.client_name));
     incarnation->owner = std::move(row.owner);
     incarnation->stored_ms = row.last_seen_ms;
-    incarnation->last_seen_ms = row.last_seen_ms + state_->options_.seen_slack_ms;
+    incarnation->last_seen_ms = row.last_seen_ms + State::kSeenSlackMs;
     state_->AddIncarnation(std::move(incarnation));
     state_->next_rank_ = std::max(state_->next_rank_, row.rank + 1);
     return absl::OkStatus();

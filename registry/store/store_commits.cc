@@ -18,6 +18,11 @@
 namespace failback {
 namespace {
 
+// How long clients, and the registry itself, wait after the store could not be written.
+constexpr absl::Duration kWriteRetry = absl::Seconds(1);
+// A store that could not be written is tried again with a commit of nothing when no caller has
+// written for so long, so that its return is noticed.
+constexpr absl::Duration kWriteProbe = absl::Seconds(5);
 constexpr absl::Duration kOverloadDelay = absl::Milliseconds(200);
 constexpr int64_t kPurgeIncarnationsEveryMs = int64_t{3600} * 1000;
 // A commit forgets no more than this, a few milliseconds of work; the next follows after a pause.
@@ -204,7 +209,7 @@ void StoreRegistry::CommitGroup(Group group, Effects* effects) {
   }
   if (!transaction.empty() || probe) {
     if (auto status = Persist(transaction, now, effects); !status.ok()) {
-      for (const std::string& id : decided.expiring) leases_->Retry(id, options_.write_retry);
+      for (const std::string& id : decided.expiring) leases_->Retry(id, kWriteRetry);
       effects->Call(
           [group = std::move(group), status]() mutable { std::move(group).Fail(status); });
       return;
@@ -378,7 +383,7 @@ absl::Status StoreRegistry::Persist(const State::Transaction& transaction, Momen
   const auto read_only = [&](const absl::Status& cause) {
     return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY,
                                   absl::StrCat("the store cannot be written: ", cause.message())),
-                          options_.write_retry);
+                          kWriteRetry);
   };
   if (now.monotonic_ms < write_again_ms_) {
     MutexLock lock(&mu_);
@@ -394,9 +399,9 @@ absl::Status StoreRegistry::Persist(const State::Transaction& transaction, Momen
     write_nanos_.Observe(took);
   }
   if (status.ok()) return absl::OkStatus();
-  write_again_ms_ = Now().monotonic_ms + absl::ToInt64Milliseconds(options_.write_retry);
+  write_again_ms_ = Now().monotonic_ms + absl::ToInt64Milliseconds(kWriteRetry);
   // While callers write no probe is needed.
-  probe_.PutOff(std::max(options_.write_probe, options_.write_retry));
+  probe_.PutOff(kWriteProbe);
   MutexLock lock(&mu_);
   if (write_outage_.Failed(options_.timer->clock()->NowNanos())) {
     effects->Call([status] {

@@ -89,8 +89,6 @@ StoreRegistry::StoreRegistry(Options options, std::unique_ptr<Storage> storage)
   state.max_incarnations = options_.max_incarnations;
   state.max_tombstones = options_.max_tombstones;
   state.callers_have_names = options_.callers_have_names;
-  state.min_retention_ms = absl::ToInt64Milliseconds(options_.min_fence_retention);
-  state.incarnation_memory_ms = absl::ToInt64Milliseconds(options_.incarnation_memory);
   state_ = std::make_unique<State>(state);
   Leases::Options leases;
   leases.timer = options_.timer;

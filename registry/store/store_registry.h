@@ -22,7 +22,7 @@
 //
 // When the store cannot be written (disk full, read-only file) every call that would change
 // something is refused with STORE_READ_ONLY, nothing of it is visible, reads and renewals go on;
-// the store is tried again with the next call after `write_retry`.
+// the store is tried again with the next call after a second.
 //
 // Where a thread of its own commits, threads of their own notify subscribers with filters:
 // comparing a change with thousands of filters holds up no commit.
@@ -82,10 +82,6 @@ class StoreRegistry final : public Registry {
     absl::Duration default_ttl = absl::Seconds(10);
     absl::Duration min_ttl = absl::Seconds(1);
     absl::Duration max_ttl = absl::Hours(1);
-    // A fence without an instance is kept for the session's TTL, and at least this long.
-    absl::Duration min_fence_retention = absl::Seconds(60);
-    // An incarnation that nothing refers to keeps its rank this long.
-    absl::Duration incarnation_memory = absl::Hours(24);
 
     // The eviction guard (Leases).
     bool guard = true;
@@ -108,13 +104,6 @@ class StoreRegistry final : public Registry {
     uint32_t max_request_bytes = 4 << 20;
     // More intents than this waiting for their commit: OVERLOADED.
     int64_t max_queued_intents = 500000;
-
-    // How long clients, and the registry itself, wait after the store could not be written.
-    absl::Duration write_retry = absl::Seconds(1);
-
-    // A store that could not be written is tried again with a commit of nothing when no caller has
-    // written for so long, so that its return is noticed.
-    absl::Duration write_probe = absl::Seconds(5);
 
     // A small call may commit on its caller's thread while writes take less than this, on average.
     // Zero: never. A server's threads wait that long instead of serving others.

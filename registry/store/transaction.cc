@@ -158,12 +158,13 @@ void State::Transaction::PutInstance(Version& version, Intent& intent, Incarnati
 }
 
 uint32_t State::Transaction::RetentionOf(const Session& session) const {
-  return static_cast<uint32_t>(std::max(session.ttl_ms, state_->options_.min_retention_ms));
+  return static_cast<uint32_t>(
+      std::max(session.ttl_ms, absl::ToInt64Milliseconds(kMinFenceRetention)));
 }
 
 bool State::Transaction::MustStoreSeen(const Incarnation& incarnation) const {
   const int64_t age = now_.unix_ms - incarnation.stored_ms;
-  return age < 0 || age >= state_->options_.seen_slack_ms;  // a wall clock may go back
+  return age < 0 || age >= kSeenSlackMs;  // a wall clock may go back
 }
 
 void State::Transaction::InOrderOfOpening(std::vector<std::string>* session_ids) const {
@@ -335,7 +336,7 @@ size_t State::Transaction::Purge(size_t most) {
 std::optional<State::EndedPlace> State::Transaction::PurgeIncarnations(EndedPlace place,
                                                                        size_t most) {
   for (auto it = state_->ended_.upper_bound(place); it != state_->ended_.end(); ++it) {
-    if (it->first + state_->options_.incarnation_memory_ms > now_.unix_ms) break;
+    if (it->first + absl::ToInt64Milliseconds(kIncarnationMemory) > now_.unix_ms) break;
     if (most-- == 0) return place;
     place = *it;
     Incarnation* const incarnation = state_->by_rank_.find(it->second)->second.get();

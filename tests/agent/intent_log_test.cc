@@ -28,9 +28,7 @@ struct Line {
 class IntentLogTest : public FailbackTest {
  protected:
   IntentLogTest() {
-    IntentLog::Options options;
-    options.timer = timer_.get();
-    log_ = std::make_unique<IntentLog>(options);
+    log_ = std::make_unique<IntentLog>(timer_.get());
     options_.on_event = [this](const IntentEvent& event) {
       ++happened_[event.kind];
       log_->Record(event);
