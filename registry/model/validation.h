@@ -77,7 +77,7 @@ inline constexpr size_t kMaxQuoted = 64;
 inline constexpr size_t kMaxQuotedId = 1024;  // of a pending operation: a key and more
 std::string Quoted(std::string_view value, size_t max = kMaxQuoted);
 
-// Spells out what may be left empty: the namespace.
+// Fills in what may be left empty: the namespace.
 void NormalizeKey(InstanceKey* key);
 void NormalizeSelector(Selector* selector);
 

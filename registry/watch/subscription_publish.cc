@@ -323,6 +323,7 @@ void SubscriptionHub::SetHeld(Topics services, Deliveries* deliveries) {
   MutexLock lock(&mu_);
   const Topics before = std::exchange(held_, std::move(services));
   const auto notify = [&](const Topics& some, const Topics& others) {
+    mu_.AssertHeld();
     for (const std::string& service : some) {
       if (others.contains(service)) continue;
       if (const auto it = topics_.find(service); it != topics_.end())
