@@ -77,9 +77,8 @@ void GrpcRegistry::Core::Release() {
 template <typename Request, typename Response>
 void GrpcRegistry::Core::CallPath(const std::string& path, const Request& request,
                                   Callback<Response> done) {
-  CallEncoded(path, request.ByteSizeLong(), std::move(done), [&request](grpc::ByteBuffer* buffer) {
-    *buffer = EncodedMessage(request);
-  });
+  CallEncoded(path, request.ByteSizeLong(), std::move(done),
+              [&request](grpc::ByteBuffer* buffer) { *buffer = EncodedMessage(request); });
 }
 
 template <typename Response, typename Encode>

@@ -17,24 +17,6 @@ int ShareOf(const char* what, const char* name, int limit) {
   return static_cast<int>(SharedLimit{what, name, limit}.share());
 }
 
-const char* TextOf(CallStats::Limit limit) {
-  switch (limit) {
-    case CallStats::Limit::kCalls:
-      return "calls";
-    case CallStats::Limit::kBulkBytes:
-      return "bytes of large calls";
-    case CallStats::Limit::kSubscriptions:
-      return "subscriptions";
-    case CallStats::Limit::kSubscriptionsPerConnection:
-      return "subscriptions on one connection";
-    case CallStats::Limit::kConnections:
-      return "connections";
-    case CallStats::Limit::kSilentStreams:
-      return "streams without a message on one connection";
-  }
-  return "";
-}
-
 }  // namespace
 
 Admission::Admission(Registry* registry, const Options& options, CallStats* stats)
@@ -123,8 +105,9 @@ absl::Status Admission::Overloaded(Limit limit, int64_t most, const std::string&
   stats_->Refused(limit);
   return WithRetryDelay(
       Refusal(registry::v1::ERROR_REASON_OVERLOADED,
-              absl::StrCat("too many ", TextOf(limit), " at once, at most ", most, of_what,
-                           " are allowed; try again in ", absl::FormatDuration(overload_delay_)),
+              absl::StrCat("too many ", CallStats::LimitText(limit), " at once, at most ", most,
+                           of_what, " are allowed; try again in ",
+                           absl::FormatDuration(overload_delay_)),
               {{"limit", absl::StrCat(most)}}),
       overload_delay_);
 }

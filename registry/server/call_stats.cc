@@ -1,47 +1,40 @@
 #include "registry/server/call_stats.h"
 
+#include <iterator>
+#include <utility>
+
 namespace failback {
 
+namespace {
+
+// In the order of the enums.
+constexpr const char* kMethodNames[] = {"OpenSession", "KeepAlive",  "CloseSession",
+                                        "Register",    "Unregister", "Subscribe",
+                                        "Unsubscribe", "List",       "RegisterStream"};
+static_assert(std::size(kMethodNames) == CallStats::kMethods);
+
+constexpr std::pair<const char*, const char*> kLimitNames[] = {
+    {"calls", "calls"},
+    {"bulk_bytes", "bytes of large calls"},
+    {"subscriptions", "subscriptions"},
+    {"subscriptions_per_connection", "subscriptions on one connection"},
+    {"connections", "connections"},
+    {"silent_streams", "streams without a message on one connection"},
+};
+static_assert(std::size(kLimitNames) == CallStats::kLimits);
+
+}  // namespace
+
 const char* CallStats::MethodName(Method method) {
-  switch (method) {
-    case Method::kOpenSession:
-      return "OpenSession";
-    case Method::kKeepAlive:
-      return "KeepAlive";
-    case Method::kCloseSession:
-      return "CloseSession";
-    case Method::kRegister:
-      return "Register";
-    case Method::kUnregister:
-      return "Unregister";
-    case Method::kSubscribe:
-      return "Subscribe";
-    case Method::kUnsubscribe:
-      return "Unsubscribe";
-    case Method::kList:
-      return "List";
-    case Method::kRegisterStream:
-      return "RegisterStream";
-  }
-  return "";
+  return kMethodNames[static_cast<size_t>(method)];
 }
 
 const char* CallStats::LimitName(Limit limit) {
-  switch (limit) {
-    case Limit::kCalls:
-      return "calls";
-    case Limit::kBulkBytes:
-      return "bulk_bytes";
-    case Limit::kSubscriptions:
-      return "subscriptions";
-    case Limit::kSubscriptionsPerConnection:
-      return "subscriptions_per_connection";
-    case Limit::kConnections:
-      return "connections";
-    case Limit::kSilentStreams:
-      return "silent_streams";
-  }
-  return "";
+  return kLimitNames[static_cast<size_t>(limit)].first;
+}
+
+const char* CallStats::LimitText(Limit limit) {
+  return kLimitNames[static_cast<size_t>(limit)].second;
 }
 
 CallStats::Snapshot CallStats::Take() const {

@@ -1,4 +1,4 @@
-// Counts what a server is asked and how it answers: calls by method and status code, how long unary
+// Counts what a server is called for and how it answers: calls by method and status code, how long unary
 // ones took, what was refused for want of room, and what subscribers were sent.
 //
 // An ended call costs two or three relaxed additions. The counters are shared with the calls under
@@ -46,7 +46,9 @@ class CallStats {
     kSilentStreams,
   };
   static constexpr size_t kLimits = 6;
+  // For metrics, and for the text of an error.
   static const char* LimitName(Limit limit);
+  static const char* LimitText(Limit limit);
 
   // gRPC's codes are 0 to 16.
   static constexpr size_t kCodes = 17;
@@ -68,8 +70,8 @@ class CallStats {
 
   // A call has ended.
   void Ended(Method method, absl::StatusCode code) {
-    const auto place = static_cast<size_t>(code);
-    Of(method).ended[place < kCodes ? place : kUnknown].fetch_add(1, std::memory_order_relaxed);
+    const auto index = static_cast<size_t>(code);
+    Of(method).ended[index < kCodes ? index : kUnknown].fetch_add(1, std::memory_order_relaxed);
   }
   // A unary one, or a message that is one, which took so long.
   void Ended(Method method, absl::StatusCode code, int64_t nanos) {
