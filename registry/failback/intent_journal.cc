@@ -1,7 +1,5 @@
 #include "registry/failback/intent_journal.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -25,7 +23,8 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 
 IntentJournal::IntentJournal(Options options)
     : options_(std::move(options)),
-      file_(options_.dir + "/journal.db", options_.incarnation, options_.full_sync) {}
+      file_(options_.dir + "/journal.db", options_.incarnation, options_.full_sync, options_.disk) {
+}
 
 absl::Status IntentJournal::FolderError(absl::StatusCode code, const std::string& message) const {
   return absl::Status(code, absl::StrCat("state directory ", options_.dir, ": ", message));
@@ -37,15 +36,26 @@ absl::StatusOr<std::shared_ptr<IntentJournal>> IntentJournal::Open(Options optio
   const auto unusable = [&](const std::string& why) {
     return journal->FolderError(absl::StatusCode::kFailedPrecondition, why);
   };
-  struct stat info;
-  if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
-    return unusable(absl::StrCat("cannot be created: ", std::strerror(errno)));
+  const auto error_of = [&](int error, const std::string& why) {
+    return MayPass(error) ? journal->FolderError(absl::StatusCode::kUnavailable, why)
+                          : unusable(why);
+  };
+  Disk* const disk = journal->options_.disk;
+  if (const int error = disk->MakeFolder(dir, 0700); error != 0 && error != EEXIST) {
+    return error_of(error, absl::StrCat("cannot be created: ", std::strerror(error)));
   }
-  if (stat(dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    return unusable("is not a directory");
+  FileInfo info;
+  const int error = disk->Look(dir, &info);
+  if (error != 0 || info.kind != FileInfo::Kind::kFolder) {
+    return error_of(error, "is not a directory");
   }
-  auto lock = FileLock::Acquire(absl::StrCat(dir, "/lock"));
-  if (!lock.ok()) return unusable(std::string(lock.status().message()));
+  auto lock = FileLock::Acquire(absl::StrCat(dir, "/lock"), disk);
+  if (!lock.ok()) {
+    const std::string why(lock.status().message());
+    return absl::IsUnavailable(lock.status())
+               ? journal->FolderError(absl::StatusCode::kUnavailable, why)
+               : unusable(why);
+  }
   journal->lock_ = *std::move(lock);
   absl::Status opened = journal->WaitForFile();
   if (absl::IsDataLoss(opened)) {
@@ -126,6 +136,8 @@ uint64_t IntentJournal::ReplaceIncarnation(const std::string& refused,
 void IntentJournal::Settle() {
   MutexLock lock(&mu_);
   queued_.settled = true;
+  // The next run, which is in no doubt, is to leave out the same numbers.
+  queued_.generation = std::max(queued_.generation, file_.last_generation());
   changed_.Signal();
 }
 

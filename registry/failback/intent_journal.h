@@ -45,6 +45,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "registry/base/disk.h"
 #include "registry/base/file_lock.h"
 #include "registry/base/outage_log.h"
 #include "registry/failback/journal_file.h"
@@ -70,6 +71,7 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
     bool manual = false;
     // How long Open() waits for a file that cannot be read now, on the thread that calls it.
     absl::Duration patience = absl::Seconds(10);
+    Disk* disk = Disk::Real();  // outlives the journal
   };
 
   using Intent = JournalIntent;

@@ -1,11 +1,9 @@
 #include "registry/failback/journal_file.h"
 
 #include <sqlite3.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <string_view>
 #include <type_traits>
@@ -16,6 +14,7 @@
 #include "registry/base/log.h"
 #include "registry/model/canonical.h"
 #include "registry/model/ids.h"
+#include "registry/store/sqlite/sqlite_log.h"
 
 namespace failback {
 namespace {
@@ -50,6 +49,11 @@ int64_t Checksum(const JournalIntent& intent) {
       " ", intent.owner_generation, intent.given_up ? " given up" : "")));
 }
 
+int64_t Checksum(const JournalSnapshot& snapshot) {
+  return static_cast<int64_t>(
+      Digest64(absl::StrCat(snapshot.selector.size(), " ", snapshot.selector, snapshot.event)));
+}
+
 }  // namespace
 
 void JournalBatch::ReplaceIncarnation(const std::string& refused, const std::string& incarnation) {
@@ -70,8 +74,11 @@ void JournalBatch::Merge(JournalBatch later) {
   settled = settled || later.settled;
 }
 
-JournalFile::JournalFile(std::string path, std::string incarnation, bool full_sync)
-    : path_(std::move(path)), given_incarnation_(std::move(incarnation)), full_sync_(full_sync) {}
+JournalFile::JournalFile(std::string path, std::string incarnation, bool full_sync, Disk* disk)
+    : path_(std::move(path)),
+      given_incarnation_(std::move(incarnation)),
+      full_sync_(full_sync),
+      disk_(disk) {}
 
 JournalFile::~JournalFile() { Close(); }
 
@@ -96,11 +103,11 @@ absl::Status JournalFile::Open() {
 }
 
 absl::Status JournalFile::OpenDatabase() {
-  struct stat info;
-  if (stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+  FileInfo info;
+  if (disk_->Look(path_, &info) == 0 && info.kind != FileInfo::Kind::kFile) {
     return absl::DataLossError(absl::StrCat(path_, " is not a file"));
   }
-  auto db = SqliteDatabase::Open(path_, SqliteDatabase::Mode::kCreate, kKind);
+  auto db = SqliteDatabase::Open(path_, SqliteDatabase::Mode::kCreate, kKind, disk_);
   if (!db.ok()) return db.status();
   db_ = *std::move(db);
   for (const char* sql :
@@ -112,10 +119,12 @@ absl::Status JournalFile::OpenDatabase() {
   if (absl::Status status = db_->CheckStructure("quick_check"); !status.ok()) return status;
   for (const auto step :
        {&JournalFile::LoadMeta, &JournalFile::LoadIntents, &JournalFile::LoadSnapshots,
-        &JournalFile::PrepareWrites, &JournalFile::DetectPutBack, &JournalFile::KeepIncarnation}) {
+        &JournalFile::PrepareWrites, &JournalFile::DetectPutBack}) {
     if (absl::Status status = (this->*step)(); !status.ok()) return status;
   }
-  return absl::OkStatus();
+  // What is in the log may be in the kernel's cache only, as of a store (SqliteStorage).
+  FoldLog(db_->handle());
+  return KeepIncarnation();
 }
 
 absl::Status JournalFile::CheckSchema() {
@@ -203,8 +212,11 @@ absl::Status JournalFile::LoadSnapshots() {
   int code;
   while ((code = (*rows)->Step()) == SQLITE_ROW) {
     JournalSnapshot snapshot{std::string((*rows)->Bytes(0)), std::string((*rows)->Bytes(1))};
-    // A cache: what is damaged is not there.
-    if (static_cast<int64_t>(Digest64(snapshot.event)) != (*rows)->Int(2)) continue;
+    // A cache: what is damaged is not there. 0.1.0 wrote the event's digest alone.
+    const int64_t sum = (*rows)->Int(2);
+    if (sum != Checksum(snapshot) && sum != static_cast<int64_t>(Digest64(snapshot.event))) {
+      continue;
+    }
     snapshots_.push_back(std::move(snapshot));
   }
   if (code != SQLITE_DONE) return db_->Error(code);
@@ -238,11 +250,11 @@ absl::Status JournalFile::PrepareWrites() {
 }
 
 absl::Status JournalFile::DetectPutBack() {
-  auto mark = StoreMark::Open(path_, kKind);
+  auto mark = StoreMark::Open(path_, kKind, disk_);
   if (!mark.ok()) return mark.status();
   mark_.emplace(*std::move(mark));
   was_put_back_ = false;
-  if (created_) return absl::OkStatus();
+  if (created_ && !mark_->marks_this_file()) return absl::OkStatus();
   // An earlier version kept neither count nor mark.
   if (writes_ == 0 && !mark_->marked()) return absl::OkStatus();
   named_ = incarnation_;
@@ -276,16 +288,16 @@ absl::Status JournalFile::KeepIncarnation() {
 absl::StatusOr<std::string> JournalFile::MoveAside() {
   Close();
   std::string aside;
-  struct stat info;
-  for (int n = 1; aside.empty() || stat(aside.c_str(), &info) == 0; ++n) {
+  FileInfo info;
+  for (int n = 1; aside.empty() || disk_->Look(aside, &info) == 0; ++n) {
     aside = absl::StrCat(path_, ".corrupt-", n);
   }
   for (const char* suffix : {"", "-wal", "-shm"}) {
     const std::string from = absl::StrCat(path_, suffix);
-    if (stat(from.c_str(), &info) != 0) continue;
-    if (std::rename(from.c_str(), absl::StrCat(aside, suffix).c_str()) != 0) {
+    if (disk_->Look(from, &info) == ENOENT) continue;
+    if (const int error = disk_->Rename(from, absl::StrCat(aside, suffix))) {
       return absl::FailedPreconditionError(
-          absl::StrCat(from, " cannot be used, nor moved to ", aside, ": ", std::strerror(errno)));
+          absl::StrCat(from, " cannot be used, nor moved to ", aside, ": ", std::strerror(error)));
     }
   }
   return aside;
@@ -298,8 +310,8 @@ std::vector<JournalSnapshot> JournalFile::TakeSnapshots() { return std::exchange
 int64_t JournalFile::bytes() const {
   int64_t bytes = 0;
   for (const char* suffix : {"", "-wal"}) {
-    struct stat info;
-    if (stat(absl::StrCat(path_, suffix).c_str(), &info) == 0) bytes += info.st_size;
+    FileInfo info;
+    if (disk_->Look(absl::StrCat(path_, suffix), &info) == 0) bytes += info.bytes;
   }
   return bytes;
 }
@@ -369,7 +381,7 @@ absl::Status JournalFile::WriteSnapshot(const std::string& selector, const std::
   put_snapshot_->BindBlob(1, selector);
   put_snapshot_->BindBlob(2, event);
   put_snapshot_->Bind(3, now);
-  put_snapshot_->Bind(4, static_cast<int64_t>(Digest64(event)));
+  put_snapshot_->Bind(4, Checksum(JournalSnapshot{selector, event}));
   return Check(put_snapshot_->Run());
 }
 

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "registry/base/disk.h"
 #include "registry/store/sqlite/sqlite_database.h"
 #include "registry/store/sqlite/store_mark.h"
 
@@ -77,7 +78,8 @@ class JournalFile {
 
   // `incarnation` names this run of the process from now on; empty: the one in the file, or a new
   // one. `full_sync`: commits survive a power cut, too.
-  JournalFile(std::string path, std::string incarnation, bool full_sync);
+  // `disk` outlives it.
+  JournalFile(std::string path, std::string incarnation, bool full_sync, Disk* disk = Disk::Real());
   ~JournalFile();
 
   // Opens the file, or makes one, and reads it. After an error it is closed and may be opened
@@ -133,6 +135,7 @@ class JournalFile {
   const std::string path_;
   const std::string given_incarnation_;
   const bool full_sync_;
+  Disk* const disk_;
   std::unique_ptr<SqliteDatabase> db_;
   std::optional<StoreMark> mark_;
   bool created_ = false;  // by this Open

@@ -34,7 +34,7 @@
 // Invariants:
 // 1. A callback or a listener runs only after what it reports is durable.
 // 2. A lease never ends early; all instances of a session go in one commit.
-// 3. A call that fails has changed nothing.
+// 3. A call that fails has changed nothing; a crash may show what a sync that failed has written.
 
 #ifndef FAILBACK_REGISTRY_STORE_STORE_REGISTRY_H_
 #define FAILBACK_REGISTRY_STORE_STORE_REGISTRY_H_

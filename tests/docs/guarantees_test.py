@@ -9,7 +9,8 @@ FOLDERS = ["tests/daemon", "tests/daemon/admin", "tests/daemon/http", "tests/fau
            "tests/gateway/xds", "tests/integration", "tests/registry", "tests/registry/base",
            "tests/registry/client", "tests/registry/etcd", "tests/registry/failback", "tests/registry/model",
            "tests/registry/process", "tests/registry/rpc", "tests/registry/security", "tests/registry/server",
-           "tests/registry/store", "tests/registry/store/sqlite", "tests/registry/watch"]
+           "tests/registry/store", "tests/registry/store/sqlite", "tests/registry/watch",
+           "tests/simulate/disk"]
 
 
 # What keeps a promise and is no program: data that is recorded, and fuzzers.

@@ -12,6 +12,7 @@
 #include "registry/base/small_file.h"
 #include "registry/model/ids.h"
 #include "registry/store/sqlite/epoch.h"
+#include "registry/store/sqlite/sqlite_log.h"
 
 namespace failback {
 namespace {
@@ -128,6 +129,10 @@ absl::Status SqliteStorage::OpenDatabase() {
   if (!mark.ok()) return mark.status();
   mark_.emplace(*std::move(mark));
   if (auto status = ReadStore(created); !status.ok()) return status;
+  // What an earlier life has left in the log is written again, to its place. Linux takes the pages
+  // of a sync that has failed for clean: they may be in its cache only, and a commit behind them in
+  // the log would be lost with them.
+  FoldLog(db_->handle());
   if (auto status = MarkOpen(); !status.ok() && created) return status;
   auto rows = StoreRowWriter::Create(db_.get());
   if (!rows.ok()) return rows.status();
@@ -193,6 +198,7 @@ absl::Status SqliteStorage::MarkOpen() {
     }
     return WriteStoreHead(*db_, head_);
   });
+  if (status.ok() && options_.durability == Durability::kOff) status = FoldOpening();
   // Killed before this, a new epoch that no client has seen is followed by another one.
   if (status.ok()) status = mark_->PutDurably({head_.identity.epoch, head_.writes});
   if (status.ok()) status = db_->Execute(SynchronousPragma(options_.durability));
@@ -200,6 +206,15 @@ absl::Status SqliteStorage::MarkOpen() {
   store_file_ = Identity(options_.path);
   log_file_ = Identity(options_.path + "-wal");
   return status;
+}
+
+// Where nothing is synced the log starts over before the file has what was in it, and a power cut
+// may leave neither: so the file itself has to say that a life has begun.
+absl::Status SqliteStorage::FoldOpening() {
+  const int64_t folded = FoldLog(db_->handle());
+  if (folded >= db_->log().pages()) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("store ", options_.path, ": its log cannot be folded into it now"));
 }
 
 FileIdentity SqliteStorage::Identity(const std::string& path) const {

@@ -90,6 +90,7 @@ class SqliteStorage final : public Storage {
   absl::Status OpenDatabase();
   absl::Status ReadStore(bool created);
   absl::Status MarkOpen();
+  absl::Status FoldOpening();
   absl::StatusOr<std::unique_ptr<SqliteDatabase>> ConnectBeside() const;
   absl::Status CheckInPlace() const;
 

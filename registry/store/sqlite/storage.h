@@ -109,8 +109,9 @@ class Storage {
   virtual absl::Status Read(StoreReader* reader) = 0;
 
   // Returns when the rows are as durable as configured. After an error nothing of `writes` is in
-  // the store, or will be after a restart, except what the medium itself fails to report; the same
-  // rows may be written again.
+  // the store, and the same rows may be written again. Nor will anything be after a restart, unless
+  // it was the sync that failed and the program or the machine ends before the next Write succeeds:
+  // then all of `writes` may be there, as the disk may have it.
   virtual absl::Status Write(const WriteSet& writes) = 0;
 
   // Whether Write waits for a device, so that commits are worth grouping on a thread of their own.

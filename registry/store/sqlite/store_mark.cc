@@ -72,7 +72,7 @@ std::optional<std::string> StoreMark::WhyNotContinued(const Position& position) 
   if (position.writes < position_.writes) {
     return absl::StrCat("it has gone back, from write ", position_.writes, " to ", position.writes);
   }
-  if (marked_inode_ != store_.inode || marked_born_ != store_.born) return "it is a copy";
+  if (!marks_this_file()) return "it is a copy";
   return std::nullopt;
 }
 

@@ -61,6 +61,11 @@ class StoreMark {
 
   // Whether there was a mark.
   bool marked() const { return marked_; }
+  // The same, and of the file that is there now: one without tables has lost its log, which had all
+  // of it.
+  bool marks_this_file() const {
+    return marked_ && marked_inode_ == store_.inode && marked_born_ == store_.born;
+  }
 
   // Nullopt when a store at `position` is the one that was marked; else, for a log, why it is not.
   std::optional<std::string> WhyNotContinued(const Position& position) const;

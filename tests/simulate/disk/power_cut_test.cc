@@ -1,0 +1,208 @@
+// What stories on a lying disk have found, one by one.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "registry/base/log.h"
+#include "registry/failback/intent_journal.h"
+#include "registry/store/sqlite/sqlite_storage.h"
+#include "registry/store/sqlite/store_mark.h"
+#include "tests/simulate/disk/lying_disk.h"
+
+namespace failback {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Each is tried with as many disks, which lose one thing or another.
+constexpr uint64_t kDisks = 40;
+constexpr char kStore[] = "/d/registry.db";
+
+std::unique_ptr<LyingDisk> MakeDisk(uint64_t seed) {
+  SetLogSink(LogLevel::kError, [](LogLevel, const std::string&, const LogFields&) {});
+  auto disk = std::make_unique<LyingDisk>(seed);
+  EXPECT_EQ(disk->MakeFolder("/d", 0700), 0);
+  EXPECT_EQ(disk->SyncFolderOf("/d"), 0);
+  return disk;
+}
+
+absl::StatusOr<std::unique_ptr<SqliteStorage>> OpenStore(LyingDisk* disk, int boot,
+                                                         Durability durability) {
+  SqliteStorage::Options options;
+  options.path = kStore;
+  options.durability = durability;
+  options.checkpoint_pages = 8;
+  options.boot_id = absl::StrCat("boot-", boot);
+  options.disk = disk;
+  return SqliteStorage::Open(std::move(options));
+}
+
+void Write(SqliteStorage* storage, uint64_t revision) {
+  WriteSet writes;
+  writes.revision = revision;
+  writes.next_rank = revision + 1;
+  writes.incarnations.push_back({revision, absl::StrCat("i", revision), "", 0, ""});
+  ASSERT_EQ(storage->Write(writes), absl::OkStatus());
+  if (storage->wants_upkeep()) storage->Upkeep();
+}
+
+// Counts what is there.
+class Counter final : public StoreReader {
+ public:
+  absl::Status OnIncarnation(IncarnationRow) override {
+    ++incarnations;
+    return absl::OkStatus();
+  }
+  absl::Status OnSession(SessionRow) override { return absl::OkStatus(); }
+  absl::Status OnRecord(RecordRow) override { return absl::OkStatus(); }
+  int incarnations = 0;
+};
+
+// Where nothing is synced the log starts over in a file that does not say that a life has begun.
+TEST(PowerCutTest, AnUnsyncedStoreBeginsANewEpochWhateverIsLeftOfIt) {
+  for (uint64_t seed = 1; seed <= kDisks; ++seed) {
+    const auto disk = MakeDisk(seed);
+    auto storage = OpenStore(disk.get(), 1, Durability::kOff).value();
+    const uint64_t epoch = storage->identity().epoch;
+    for (uint64_t revision = 1; revision <= 30; ++revision) Write(storage.get(), revision);
+    disk->End(LyingDisk::Crash::kPower);
+    storage.reset();
+    auto again = OpenStore(disk.get(), 2, Durability::kOff);
+    if (!again.ok()) {
+      EXPECT_EQ(again.status().code(), absl::StatusCode::kDataLoss) << again.status();
+    } else {
+      EXPECT_NE((*again)->identity().epoch, epoch) << "disk " << seed;
+    }
+  }
+}
+
+// Linux takes what a failed sync was to write for written.
+TEST(PowerCutTest, ACommitAfterASyncThatFailedInTheLifeBeforeIsThere) {
+  for (uint64_t seed = 1; seed <= kDisks; ++seed) {
+    const auto disk = MakeDisk(seed);
+    auto storage = OpenStore(disk.get(), 1, Durability::kFull).value();
+    const uint64_t epoch = storage->identity().epoch;
+    Write(storage.get(), 1);
+    LyingDisk::Faults faults;
+    faults.sync_chance = 1;
+    faults.failed_sync_forgets = true;
+    disk->set_faults(faults);
+    storage.reset();  // cannot say that it ends in good order
+    disk->set_faults({});
+
+    storage = OpenStore(disk.get(), 1, Durability::kFull).value();
+    Write(storage.get(), 2);
+    disk->End(LyingDisk::Crash::kPower);
+    storage = OpenStore(disk.get(), 2, Durability::kFull).value();
+    EXPECT_EQ(storage->identity().epoch, epoch) << "disk " << seed;
+    Counter counter;
+    EXPECT_EQ(storage->Read(&counter), absl::OkStatus());
+    EXPECT_EQ(counter.incarnations, 2) << "disk " << seed;
+  }
+}
+
+// Its log is nothing without the header.
+TEST(PowerCutTest, AStoreThatHasLostItsLogBeginsANewEpoch) {
+  const auto disk = MakeDisk(1);
+  auto storage = OpenStore(disk.get(), 1, Durability::kFull).value();
+  const uint64_t epoch = storage->identity().epoch;
+  Write(storage.get(), 1);
+  disk->End(LyingDisk::Crash::kProcess);
+  storage.reset();
+  ASSERT_TRUE(disk->FlipBit(absl::StrCat(kStore, "-wal"), 17, 3));
+  storage = OpenStore(disk.get(), 1, Durability::kFull).value();
+  EXPECT_NE(storage->identity().epoch, epoch);
+}
+
+TEST(PowerCutTest, AMarkThatCannotBeReadIsNotOneThatIsMissing) {
+  const auto disk = MakeDisk(1);
+  OpenStore(disk.get(), 1, Durability::kFull).value().reset();
+  disk->set_aim([](LyingDisk::Call call, const std::string& path) {
+    return call == LyingDisk::Call::kRead && path == StoreMark::PathOf(kStore);
+  });
+  LyingDisk::Faults faults;
+  faults.chance = 1;
+  disk->set_faults(faults);
+  const absl::Status status = OpenStore(disk.get(), 1, Durability::kFull).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(".mark cannot be read"));
+}
+
+// --- The journal.
+
+absl::StatusOr<std::shared_ptr<IntentJournal>> OpenJournal(LyingDisk* disk) {
+  IntentJournal::Options options;
+  options.dir = "/d/state";
+  options.full_sync = true;
+  options.manual = true;
+  options.patience = absl::ZeroDuration();
+  options.disk = disk;
+  return IntentJournal::Open(options);
+}
+
+constexpr char kJournal[] = "/d/state/journal.db";
+
+TEST(PowerCutTest, AJournalThatHasLostItsLogCountsAsPutBack) {
+  const auto disk = MakeDisk(1);
+  auto journal = OpenJournal(disk.get()).value();
+  EXPECT_FALSE(journal->was_put_back());
+  disk->End(LyingDisk::Crash::kProcess);
+  journal.reset();
+  ASSERT_TRUE(disk->FlipBit(absl::StrCat(kJournal, "-wal"), 17, 3));
+  journal = OpenJournal(disk.get()).value();
+  EXPECT_TRUE(journal->was_put_back());
+}
+
+TEST(PowerCutTest, ASnapshotOfASelectorThatHasChangedIsNotServed) {
+  const auto disk = MakeDisk(1);
+  auto journal = OpenJournal(disk.get()).value();
+  journal->PutSnapshot({"the-selector", "the-event"});
+  ASSERT_EQ(journal->Stop(), absl::OkStatus());
+  journal.reset();
+  const size_t at = disk->Contents(kJournal)->find("the-selector");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_EQ(OpenJournal(disk.get()).value()->TakeSnapshots().size(), 1u);
+  ASSERT_TRUE(disk->FlipBit(kJournal, static_cast<int64_t>(at) + 5, 0));
+  EXPECT_EQ(OpenJournal(disk.get()).value()->TakeSnapshots().size(), 0u);
+}
+
+// The life after it gives out none of the numbers that a lost one may have used.
+TEST(PowerCutTest, NumbersLeftOutByAJournalThatWasPutBackStayLeftOut) {
+  const auto disk = MakeDisk(1);
+  OpenJournal(disk.get()).value().reset();
+  disk->Put(kJournal, *disk->Contents(kJournal));
+  auto journal = OpenJournal(disk.get()).value();
+  ASSERT_TRUE(journal->was_put_back());
+  const uint64_t last = journal->last_generation();
+  EXPECT_GE(last, 1000000u);
+  journal->Settle();
+  ASSERT_EQ(journal->Stop(), absl::OkStatus());
+  journal.reset();
+  journal = OpenJournal(disk.get()).value();
+  EXPECT_FALSE(journal->was_put_back());
+  EXPECT_GE(journal->last_generation(), last);
+}
+
+TEST(PowerCutTest, AStateDirectoryThatCannotBeOpenedNowIsUnavailable) {
+  const auto disk = MakeDisk(1);
+  OpenJournal(disk.get()).value().reset();
+  disk->set_aim([](LyingDisk::Call call, const std::string&) {
+    return call == LyingDisk::Call::kOpen;  // no descriptors, or the disk
+  });
+  LyingDisk::Faults faults;
+  faults.chance = 1;
+  disk->set_faults(faults);
+  EXPECT_EQ(OpenJournal(disk.get()).status().code(), absl::StatusCode::kUnavailable);
+  disk->set_faults({});
+  EXPECT_TRUE(OpenJournal(disk.get()).ok());
+  for (const std::string& file : disk->Files())
+    EXPECT_THAT(file, ::testing::Not(HasSubstr("corr")));
+}
+
+}  // namespace
+}  // namespace failback
