@@ -58,7 +58,7 @@
 #include "registry/failback/failback_registry.h"
 #include "registry/registry.h"
 #include "retry/executor.h"
-#include "retry/retry_task.h"
+#include "retry/retry_rule.h"
 
 namespace failback {
 

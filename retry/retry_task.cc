@@ -2,21 +2,7 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace failback {
-
-absl::Status ValidateRetryPolicy(const std::string& path, const RetryPolicy& policy) {
-  if (policy.retry_times < -1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ".retry_times: ", policy.retry_times, " is not -1 (for ever) or more"));
-  }
-  if (policy.retry_period.has_value() && *policy.retry_period <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ".retry_period: ", absl::FormatDuration(*policy.retry_period), " is not above zero"));
-  }
-  return ValidateBackoff(absl::StrCat(path, ".backoff"), policy.backoff);
-}
 
 RetryTask::RetryTask(HashedWheelTimer* timer, const RetryPolicy* policy, const Random* random)
     : timer_(timer), policy_(policy), random_(random) {}
@@ -25,28 +11,10 @@ RetryTask::~RetryTask() { timeout_.Cancel(); }
 
 RetryTask::State RetryTask::Failed(std::optional<absl::Duration> server_delay, TimerTask on_due) {
   timeout_.Cancel();
-  if (std::exchange(first_, false)) {
-    if (policy_->retry_times == 0) {
-      Park();
-      return state_;
-    }
-  } else if (times_ == policy_->retry_times) {
-    Park();
-    return state_;
-  } else {
-    ++times_;
-  }
-  absl::Duration delay;
-  refusals_ = server_delay.has_value() ? refusals_ : 0;
-  if (server_delay.has_value()) {
-    delay = StretchedDelay(*server_delay, refusals_, (*random_)());
-  } else if (policy_->retry_period.has_value()) {
-    delay = *policy_->retry_period;
-  } else {
-    delay = BackoffDelay(policy_->backoff, times_, (*random_)());
-  }
-  if (server_delay.has_value()) ++refusals_;
-  return Wait(delay, std::move(on_due));
+  const std::optional<absl::Duration> delay = rule_.Failed(*policy_, server_delay, *random_);
+  if (delay.has_value()) return Wait(*delay, std::move(on_due));
+  Park();
+  return state_;
 }
 
 RetryTask::State RetryTask::Wait(absl::Duration delay, TimerTask on_due) {
@@ -72,9 +40,7 @@ bool RetryTask::Begin() {
 void RetryTask::RunNow() {
   timeout_.Cancel();
   if (state_ == State::kParked) {
-    times_ = 1;
-    refusals_ = 0;
-    first_ = true;
+    rule_.Rearm();
   }
   state_ = State::kDue;
 }

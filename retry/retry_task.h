@@ -1,11 +1,8 @@
 // A failed call that schedules its own retries on the timing wheel.
 //
-// The rule is that of Dubbo's AbstractRetryTask, of which FailedRegisteredTask is one: `times`
-// starts at 1; when a run fails, the task parks if `times` has reached `retry_times`, else `times`
-// grows by one and the task is scheduled again. So exactly `retry_times` retries follow the first
-// failed call. -1 retries for ever, 0 parks at once. Beyond Dubbo: a parked task is kept and can be
-// re-armed, the wait is capped exponential with full jitter unless a fixed `retry_period` is set,
-// and a delay that the server asks for overrides both.
+// When it is tried again, and when it parks, is decided by RetryRule (retry/retry_rule.h), the rule
+// of Dubbo's AbstractRetryTask, of which FailedRegisteredTask is one. A parked task is kept and can
+// be re-armed.
 //
 // The task does not make the call. When it is due it calls `on_due` on the wheel's thread; its
 // owner begins an asynchronous call there and reports a failure with Failed(), or destroys the task
@@ -25,8 +22,7 @@
 //
 // Invariants:
 // 1. At most one timeout is on the wheel, and only in state kWaiting.
-// 2. 1 <= times; retry_times >= 0 implies times <= max(1, retry_times).
-// 3. After Cancel() and after destruction `on_due` may still run once (it was already under way)
+// 2. After Cancel() and after destruction `on_due` may still run once (it was already under way)
 //    and then Begin() returns false; so the owner must be found through a weak reference.
 
 #ifndef FAILBACK_RETRY_RETRY_TASK_H_
@@ -34,25 +30,13 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
-#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "retry/backoff.h"
 #include "retry/hashed_wheel_timer.h"
+#include "retry/retry_rule.h"
 
 namespace failback {
-
-struct RetryPolicy {
-  // Retries after the first failed call; -1 for ever, 0 for none.
-  int retry_times = -1;
-  // Fixed wait between attempts, as Dubbo's (whose default is 5 s). Unset: `backoff`.
-  std::optional<absl::Duration> retry_period;
-  BackoffOptions backoff;
-};
-
-// INVALID_ARGUMENT naming the field, its value and what is allowed.
-absl::Status ValidateRetryPolicy(const std::string& path, const RetryPolicy& policy);
 
 class RetryTask {
  public:
@@ -92,7 +76,7 @@ class RetryTask {
 
   State state() const { return state_; }
   // The attempt that failed last, from 1.
-  int times() const { return times_; }
+  int times() const { return rule_.times(); }
   // When the wheel tries again, on the timer's clock in nanoseconds; meaningful in kWaiting.
   int64_t next_attempt_nanos() const { return next_attempt_nanos_; }
 
@@ -102,9 +86,7 @@ class RetryTask {
   const Random* const random_;
   Timeout timeout_;
   int64_t next_attempt_nanos_ = 0;
-  int times_ = 1;
-  int refusals_ = 0;  // with a delay of the server's, in a row
-  bool first_ = true;
+  RetryRule rule_;
   State state_ = State::kDue;
 };
 

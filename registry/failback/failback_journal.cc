@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "registry/failback/failback_core.h"
+#include "registry/failback/failback_machine.h"
 #include "registry/model/errors.h"
 #include "registry/model/ids.h"
 
@@ -40,46 +40,40 @@ OpenSessionRequest OpenerOf(const std::string& owner) {
 
 }  // namespace
 
-void FailbackRegistry::Core::Restore() {
-  if (journal_ != nullptr) {
-    last_generation_ = journal_->last_generation();
-    for (IntentJournal::Intent& intent : journal_->TakeIntents()) {
-      auto record = std::make_shared<Record>();
-      record->key = std::move(intent.key);
-      record->present = intent.present;
-      record->persistent = intent.persistent;
-      record->instance = InstanceOf(intent.payload);
-      record->generation = intent.generation;
-      record->row = intent.row;
-      // The journal does not keep whether what is to go is persistent.
-      record->SetHeld(0, record->persistent || !record->present);
-      restored_ = true;
-      if (!records_.Add(record->key, record)) continue;
-      if (!intent.owner.empty()) {
-        SetOwner(record.get(), FormerSession(intent.owner, intent.owner_ttl),
-                 intent.owner_generation);
-      }
-      if (journal_->was_put_back()) {
-        record->doubt = Doubt::kOfJournal;
-        ++doubted_;
-      }
-      Move(record.get(), Stage::kHeldBack);
-      if (intent.given_up) Move(record.get(), Stage::kGivenUp);
-      Enqueue(record.get());
+void Machine::Restore(input::Start kept) {
+  last_generation_ = kept.last_generation;
+  for (IntentJournal::Intent& intent : kept.intents) {
+    auto record = std::make_shared<Record>();
+    record->key = std::move(intent.key);
+    record->present = intent.present;
+    record->persistent = intent.persistent;
+    record->instance = InstanceOf(intent.payload);
+    record->generation = intent.generation;
+    record->row = intent.row;
+    // The journal does not keep whether what is to go is persistent.
+    record->SetHeld(0, record->persistent || !record->present);
+    restored_ = true;
+    if (!records_.Add(record->key, record)) continue;
+    if (!intent.owner.empty()) {
+      SetOwner(record.get(), FormerSession(intent.owner, intent.owner_ttl),
+               intent.owner_generation);
     }
-    ask_ = journal_->was_put_back();
-    for (IntentJournal::Snapshot& snapshot : journal_->TakeSnapshots()) {
-      DropFromJournal(last_known_.Put(snapshot.selector, std::move(snapshot.event)));
+    if (kept.was_put_back) {
+      record->doubt = Doubt::kOfJournal;
+      ++doubted_;
     }
-    journal_->Start([weak = weak_from_this()](uint64_t sequence, const absl::Status& status) {
-      if (auto self = weak.lock()) self->OnJournal(sequence, status);
-    });
+    Move(record.get(), Stage::kHeldBack);
+    if (intent.given_up) Move(record.get(), Stage::kGivenUp);
+    Enqueue(record.get());
+  }
+  ask_ = kept.was_put_back;
+  for (IntentJournal::Snapshot& snapshot : kept.snapshots) {
+    DropFromJournal(last_known_.Put(snapshot.selector, std::move(snapshot.event)));
   }
   if (options_.adopt.has_value()) Adopt(*options_.adopt);
 }
 
-FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::FormerSession(
-    const std::string& owner, absl::Duration ttl) {
+Machine::LocalSession* Machine::FormerSession(const std::string& owner, absl::Duration ttl) {
   const OpenSessionRequest request = OpenerOf(owner);
   for (const auto& [id, session] : sessions_) {
     if (session->incarnation == request.incarnation()) return session.get();
@@ -92,11 +86,10 @@ FailbackRegistry::Core::LocalSession* FailbackRegistry::Core::FormerSession(
   return session;
 }
 
-void FailbackRegistry::Core::Adopt(const std::vector<IntentJournal::Intent>& intents) {
+void Machine::Adopt(const std::vector<IntentJournal::Intent>& intents) {
   std::unordered_map<std::string_view, const IntentJournal::Intent*> adopted;
   for (const IntentJournal::Intent& intent : intents) adopted[intent.key] = &intent;
-  const auto state = [&](const RecordPtr& record,
-                         const IntentJournal::Intent* intent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  const auto state = [&](const RecordPtr& record, const IntentJournal::Intent* intent) {
     const bool present = intent != nullptr && intent->present;
     record->present = present;
     record->persistent = present && intent->persistent;
@@ -125,7 +118,7 @@ void FailbackRegistry::Core::Adopt(const std::vector<IntentJournal::Intent>& int
   }
 }
 
-IntentJournal::Intent FailbackRegistry::Core::ToIntent(const Record& record) const {
+IntentJournal::Intent Machine::ToIntent(const Record& record) const {
   IntentJournal::Intent intent;
   intent.row = record.row;
   intent.key = record.key;
@@ -142,8 +135,7 @@ IntentJournal::Intent FailbackRegistry::Core::ToIntent(const Record& record) con
   return intent;
 }
 
-std::vector<IntentJournal::Intent> FailbackRegistry::Core::PresentIntents() const {
-  MutexLock lock(&mu_);
+std::vector<IntentJournal::Intent> Machine::PresentIntents() const {
   std::vector<IntentJournal::Intent> intents;
   for (const auto& [key, record] : records_) {
     if (record->present && record->stage != Stage::kGivenUp) intents.push_back(ToIntent(*record));
@@ -151,7 +143,7 @@ std::vector<IntentJournal::Intent> FailbackRegistry::Core::PresentIntents() cons
   return intents;
 }
 
-void FailbackRegistry::Core::Persist(const RecordPtr& record) {
+void Machine::Persist(const RecordPtr& record) {
   if (journal_ == nullptr || record->watch != nullptr || closed_) return;
   if (record->row == 0) record->row = journal_->NewRow();
   record->unwritten = journal_->Put(ToIntent(*record));
@@ -163,7 +155,7 @@ void FailbackRegistry::Core::Persist(const RecordPtr& record) {
   }
 }
 
-void FailbackRegistry::Core::EndBeforeChecks(uint64_t session_serial) {
+void Machine::EndBeforeChecks(uint64_t session_serial) {
   for (const auto& [key, record] : checked_) {
     Check* const before = record->check.get();
     if (before->owner != session_serial) continue;
@@ -183,64 +175,39 @@ void FailbackRegistry::Core::EndBeforeChecks(uint64_t session_serial) {
   }
 }
 
-void FailbackRegistry::Core::EndDoubt(Record* record) {
+void Machine::EndDoubt(Record* record) {
   if (std::exchange(record->doubt, Doubt::kNone) == Doubt::kNone) return;
   // Before the registry was asked it may hold what is not known here.
-  if (--doubted_ == 0 && !ask_) journal_->Settle();
+  if (--doubted_ == 0 && !ask_) Settle();
 }
 
-void FailbackRegistry::Core::Forget(Record* record) {
+void Machine::Settle() {
+  if (journal_ != nullptr) journal_->Settle();
+}
+
+void Machine::Forget(Record* record) {
   if (journal_ == nullptr || record->row == 0 || closed_) return;
   journal_gate_.Queued(journal_->Remove(record->row));
   record->row = 0;
 }
 
-void FailbackRegistry::Core::AwaitJournal(const std::shared_ptr<BatchReply>& reply) {
+void Machine::AwaitJournal(const ReplyPtr& reply) {
   // Also when it was tried to be written, in vain: the next attempt answers.
   if (journal_ != nullptr && journal_gate_.Await(reply)) ++reply->remaining;
 }
 
-void FailbackRegistry::Core::WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done) {
-  Entry entry(this);
-  if (!entry.ok())
-    return std::move(done)(absl::CancelledError("the registry client was shut down"));
-  auto reply = std::make_shared<BatchReply>();
+void Machine::On(input::WhenDurable in) {
+  const auto reply = std::make_shared<BatchReply>();
+  reply->ticket = in.ticket;
+  reply->as = BatchReply::As::kDurable;
   reply->results.resize(1);
-  reply->done = [done = std::move(done)](absl::StatusOr<Results> results) mutable {
-    std::move(done)(results.ok() ? StatusFromProto(results->front().status()) : results.status());
-  };
-  bool durable;
-  {
-    MutexLock lock(&mu_);
-    reply->remaining = 1;
-    AwaitJournal(reply);
-    durable = --reply->remaining == 0;
-  }
-  if (durable) std::move(reply->done)(std::move(reply->results));
-  Pump();
+  reply->remaining = 1;
+  AwaitJournal(reply);
+  Release(reply);
 }
 
-void FailbackRegistry::Core::OnJournal(uint64_t sequence, const absl::Status& status) {
-  {
-    Entry entry(this);
-    if (!entry.ok()) return;
-    Effects effects;
-    {
-      MutexLock lock(&mu_);
-      journal_gate_.Tried(sequence, status.ok());
-      ReleaseReplies(status, &effects);
-      while (const RecordPtr record = journal_gate_.TakeRecord()) {
-        // Also when it could not be written: the registry is to know, even if the disk does not.
-        if (record->stage == Stage::kHeldBack) Enqueue(record.get());
-      }
-    }
-    CarryOut(std::move(effects));
-  }
-  Pump();
-}
-
-void FailbackRegistry::Core::ReleaseReplies(const absl::Status& status, Effects* effects) {
-  while (const std::shared_ptr<BatchReply> reply = journal_gate_.TakeReply()) {
+void Machine::ReleaseReplies(const absl::Status& status) {
+  while (const ReplyPtr reply = journal_gate_.TakeReply()) {
     for (auto& result : reply->results) {
       if (status.ok() || result.has_status()) continue;
       result.clear_state();
@@ -249,31 +216,29 @@ void FailbackRegistry::Core::ReleaseReplies(const absl::Status& status, Effects*
                                                absl::StrCat(status.message(), kNotDurable)),
                                        absl::Seconds(1)));
     }
-    if (--reply->remaining > 0) continue;
-    effects->Answer(reply);
+    Release(reply);
   }
 }
 
-void FailbackRegistry::Core::PersistSnapshot(const std::shared_ptr<Watch>& watch) {
-  if (journal_ == nullptr || watch->set.stale() || IsArmed(watch->snapshot_timer)) return;
-  watch->snapshot_timer = After(kSnapshotPeriod, [watch](Core* core, Effects*) {
-    core->mu_.AssertHeld();
+void Machine::PersistSnapshot(Watch* watch) {
+  if (journal_ == nullptr || watch->set.stale() || watch->snapshot.armed()) return;
+  watch->snapshot = After(kSnapshotPeriod, [this, watch] {
     const RecordPtr record = watch->record.lock();
     if (record == nullptr || record->stage == Stage::kNone || !watch->set.known() ||
-        watch->set.stale())
+        watch->set.stale()) {
       return;
-    core->journal_gate_.Queued(
-        core->journal_->PutSnapshot({watch->canonical_selector, watch->set.Whole()}));
+    }
+    journal_gate_.Queued(journal_->PutSnapshot({watch->canonical_selector, watch->set.Whole()}));
   });
 }
 
-void FailbackRegistry::Core::WriteSnapshot(Watch* watch) {
-  if (!IsArmed(watch->snapshot_timer)) return;
-  watch->snapshot_timer.Cancel();
+void Machine::WriteSnapshot(Watch* watch) {
+  if (!watch->snapshot.armed()) return;
+  watch->snapshot.Cancel();
   journal_gate_.Queued(journal_->PutSnapshot({watch->canonical_selector, watch->set.Whole()}));
 }
 
-void FailbackRegistry::Core::DropFromJournal(const std::vector<std::string>& selectors) {
+void Machine::DropFromJournal(const std::vector<std::string>& selectors) {
   if (journal_ == nullptr || closed_) return;
   for (const std::string& selector : selectors) {
     journal_gate_.Queued(journal_->PutSnapshot({selector, ""}));

@@ -3,7 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "registry/failback/failback_core.h"
+#include "registry/base/trace_context.h"
+#include "registry/failback/failback_shell.h"
 #include "registry/model/ids.h"
 #include "registry/model/validation.h"
 
@@ -48,6 +49,19 @@ absl::Status ValidateOptions(const FailbackRegistry::Options& options) {
   return absl::OkStatus();
 }
 
+// Hands a caller the answer as it is to be.
+template <typename Response>
+absl::AnyInvocable<void(Answer) &&> Answering(Callback<Response> done) {
+  return [done = std::move(done)](Answer answer) mutable {
+    if (auto* const response = std::get_if<Response>(&answer)) {
+      return std::move(done)(std::move(*response));
+    }
+    const absl::Status& status = std::get<absl::Status>(answer);
+    if (status.ok()) return std::move(done)(Response());
+    std::move(done)(status);
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FailbackRegistry>> FailbackRegistry::Create(
@@ -70,95 +84,139 @@ absl::StatusOr<std::unique_ptr<FailbackRegistry>> FailbackRegistry::Create(
     journal = *std::move(opened);
     options.incarnation = journal->incarnation();
   }
-  auto core = Core::Create(std::move(upstream), std::move(options), std::move(journal));
-  core->Start();
-  return std::unique_ptr<FailbackRegistry>(new FailbackRegistry(std::move(core)));
+  auto shell = std::make_shared<Shell>(std::move(upstream), std::move(options), std::move(journal));
+  shell->Start();
+  return std::unique_ptr<FailbackRegistry>(new FailbackRegistry(std::move(shell)));
 }
 
-FailbackRegistry::FailbackRegistry(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+FailbackRegistry::FailbackRegistry(std::shared_ptr<Shell> shell) : shell_(std::move(shell)) {}
 
-FailbackRegistry::~FailbackRegistry() { core_->Shutdown(); }
+FailbackRegistry::~FailbackRegistry() { shell_->Shutdown(); }
 
-void FailbackRegistry::Shutdown() { core_->Shutdown(); }
+void FailbackRegistry::Shutdown() { shell_->Shutdown(); }
 
-std::vector<agent::v1::CarriedIntent> FailbackRegistry::Carried(const std::string& begins) const {
-  return core_->Carried(begins);
-}
-std::vector<IntentJournal::Intent> FailbackRegistry::PresentIntents() const {
-  return core_->PresentIntents();
-}
+// --- Calls: what is wrong with them by themselves is refused here, all else decided by the machine.
 
 void FailbackRegistry::OpenSession(const OpenSessionRequest& request,
                                    Callback<OpenSessionResponse> done) {
-  core_->OpenSession(request, std::move(done));
+  if (absl::Status status = ValidateOpenSession(request); !status.ok()) {
+    return std::move(done)(status);
+  }
+  shell_->Ask(input::OpenSession{0, request}, Answering(std::move(done)));
 }
 
 void FailbackRegistry::KeepAlive(const KeepAliveRequest& request,
                                  Callback<KeepAliveResponse> done) {
-  core_->KeepAlive(request, std::move(done));
+  shell_->Ask(input::KeepAlive{0, request}, Answering(std::move(done)));
 }
 
 void FailbackRegistry::CloseSession(const CloseSessionRequest& request,
                                     Callback<CloseSessionResponse> done) {
-  core_->CloseSession(request, std::move(done));
+  shell_->Ask(input::CloseSession{0, request}, Answering(std::move(done)));
 }
 
 void FailbackRegistry::Write(Batch batch, Callback<BatchResult> done) {
-  core_->Write(std::move(batch), std::move(done));
+  if (absl::Status status = batch.Check(kDefaultMaxBatch); !status.ok()) {
+    return std::move(done)(status);
+  }
+  shell_->Ask(input::Write{0, std::move(batch), CurrentTrace()}, Answering(std::move(done)));
 }
 
 std::unique_ptr<SubscribeStream> FailbackRegistry::Subscribe(
     const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener) {
-  return core_->Subscribe(request, std::move(listener));
+  return shell_->Subscribe(request, std::move(listener));
 }
 
 void FailbackRegistry::Unsubscribe(const UnsubscribeRequest& request,
                                    Callback<UnsubscribeResponse> done) {
-  core_->Unsubscribe(request, std::move(done));
+  if (absl::Status status = ValidateUnsubscribe(request); !status.ok()) {
+    return std::move(done)(status);
+  }
+  shell_->Ask(input::Unsubscribe{0, request}, Answering(std::move(done)));
 }
 
 void FailbackRegistry::List(const ListRequest& request, Callback<ListResponse> done) {
-  core_->List(request, std::move(done));
+  if (absl::Status status = ValidateList(request); !status.ok()) return std::move(done)(status);
+  shell_->Ask(input::List{0, request}, [done = std::move(done)](Answer answer) mutable {
+    if (const auto* known = std::get_if<std::unique_ptr<const KnownList>>(&answer)) {
+      return std::move(done)(PageOf(**known));
+    }
+    Answering(std::move(done))(std::move(answer));
+  });
 }
 
 void FailbackRegistry::SetOffline(const SetOfflineRequest& request,
                                   Callback<SetOfflineResponse> done) {
-  core_->SetOffline(request, std::move(done));
+  if (absl::Status status = ValidateSetOffline(request); !status.ok()) {
+    return std::move(done)(status);
+  }
+  const std::shared_ptr<Registry> upstream = shell_->upstream();
+  if (upstream == nullptr) {
+    return std::move(done)(absl::CancelledError("the registry client was shut down"));
+  }
+  upstream->SetOffline(request, std::move(done));
 }
 
-std::string FailbackRegistry::incarnation() const { return core_->incarnation(); }
+// --- Operators.
+
+std::string FailbackRegistry::incarnation() const { return shell_->incarnation(); }
 
 agent::v1::UpstreamStatus FailbackRegistry::UpstreamStatus() const {
-  return core_->UpstreamStatus();
+  agent::v1::UpstreamStatus status;
+  shell_->Stats(&status);
+  return status;
 }
 
-FailbackStatistics FailbackRegistry::Stats() const { return core_->Stats(); }
+FailbackStatistics FailbackRegistry::Stats() const { return shell_->Stats(nullptr); }
 
-int64_t FailbackRegistry::local_sessions() const { return core_->local_sessions(); }
+int64_t FailbackRegistry::local_sessions() const { return shell_->local_sessions(); }
 
-bool FailbackRegistry::draining() const { return core_->draining(); }
+bool FailbackRegistry::draining() const { return shell_->draining(); }
 
 std::vector<agent::v1::PendingOperation> FailbackRegistry::Pending() const {
-  return core_->Pending();
+  return shell_->Pending();
+}
+
+std::vector<agent::v1::CarriedIntent> FailbackRegistry::Carried(const std::string& begins) const {
+  std::vector<agent::v1::CarriedIntent> intents;
+  for (const CarriedRecord& record : shell_->Carried(begins)) {
+    intents.push_back(record.ToProto(shell_->options().upstream_name));
+  }
+  return intents;
+}
+
+std::vector<IntentJournal::Intent> FailbackRegistry::PresentIntents() const {
+  return shell_->PresentIntents();
 }
 
 absl::StatusOr<int64_t> FailbackRegistry::Retry(const std::vector<std::string>& ids) {
-  return core_->Retry(ids);
-}
-
-void FailbackRegistry::WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done) {
-  core_->WhenDurable(std::move(done));
+  absl::StatusOr<Counted> retried;
+  shell_->Ask(input::Retry{0, ids},
+              Answering<Counted>([&](absl::StatusOr<Counted> answer) { retried = answer; }));
+  if (!retried.ok()) return retried.status();
+  return retried->count;
 }
 
 absl::StatusOr<int64_t> FailbackRegistry::Cancel(const std::vector<std::string>& ids,
                                                  int64_t* sent) {
-  return core_->Cancel(ids, sent);
+  absl::StatusOr<Counted> cancelled;
+  shell_->Ask(input::Cancel{0, ids},
+              Answering<Counted>([&](absl::StatusOr<Counted> answer) { cancelled = answer; }));
+  if (!cancelled.ok()) return cancelled.status();
+  if (sent != nullptr) *sent += cancelled->sent;
+  return cancelled->count;
 }
 
-std::string FailbackRegistry::CheckInvariants() const { return core_->CheckInvariants(); }
+void FailbackRegistry::WhenDurable(absl::AnyInvocable<void(absl::Status) &&> done) {
+  shell_->Ask(input::WhenDurable{0}, [done = std::move(done)](Answer answer) mutable {
+    std::move(done)(std::get<absl::Status>(answer));
+  });
+}
 
 void FailbackRegistry::Drain(absl::Duration deadline, Callback<agent::v1::DrainResponse> done) {
-  core_->Drain(deadline, std::move(done));
+  shell_->Ask(input::Drain{0, deadline}, Answering(std::move(done)));
 }
+
+std::string FailbackRegistry::CheckInvariants() const { return shell_->CheckInvariants(); }
 
 }  // namespace failback

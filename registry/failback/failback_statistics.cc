@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "registry/base/utf8.h"
 #include "registry/base/version.h"
-#include "registry/failback/failback_core.h"
+#include "registry/failback/failback_machine.h"
 
 namespace failback {
 namespace {
@@ -27,21 +27,17 @@ void KeepEnd(std::string* error) {
 
 }  // namespace
 
-void FailbackRegistry::Core::CountAttempt(OperationKind kind, const absl::Status& status) {
+void Machine::CountAttempt(OperationKind kind, const absl::Status& status) {
   FailbackStatistics::ByCode& codes = counters_.attempts[static_cast<size_t>(kind)];
   const size_t code = static_cast<size_t>(status.code());
   ++codes[code < codes.size() ? code : static_cast<size_t>(absl::StatusCode::kUnknown)];
 }
 
-FailbackStatistics FailbackRegistry::Core::Stats(UpstreamSession::State* state) const {
+FailbackStatistics Machine::Stats(Moment now) const {
   FailbackStatistics stats;
   stats.upstream = options_.upstream_name;
-  if (journal_ != nullptr) stats.journal = journal_->Stats();
-
-  MutexLock lock(&mu_);
-  const UpstreamSession::State session = session_->state();
-  if (state != nullptr) *state = session;
-  stats.up = session.phase == UpstreamSession::Phase::kUp;
+  const UpstreamMachine::State session = upstream_.state(now);
+  stats.up = session.phase == UpstreamMachine::Phase::kUp;
   stats.refused = session.refused();
   stats.sessions_opened = static_cast<int64_t>(session.session_serial);
   stats.reconnects = static_cast<int64_t>(session.connection_serial);
@@ -56,10 +52,9 @@ FailbackStatistics FailbackRegistry::Core::Stats(UpstreamSession::State* state) 
   stats.parked = totals_.parked();
   stats.subscriptions = totals_.followed();
   stats.stale_subscriptions = totals_.stale();
-  const int64_t now = NowNanos();
-  stats.oldest_pending = absl::Nanoseconds(now - totals_.oldest_nanos().value_or(now));
+  stats.oldest_pending = absl::Nanoseconds(now.nanos - totals_.oldest_nanos().value_or(now.nanos));
   stats.calls_in_flight = calls_in_flight_;
-  stats.subscribers = listeners_;
+  stats.subscribers = static_cast<int64_t>(subscriptions_.size());
   stats.local_sessions = static_cast<int64_t>(sessions_.size());
   stats.draining = draining_;
   if (draining_) {
@@ -73,31 +68,32 @@ FailbackStatistics FailbackRegistry::Core::Stats(UpstreamSession::State* state) 
   return stats;
 }
 
-registry::v1::AgentReport FailbackRegistry::Core::Report() const {
-  const FailbackStatistics stats = Stats();
-  const auto total = [](const FailbackStatistics::ByOperation<int64_t>& counts) {
+registry::v1::AgentReport Machine::Report() const {
+  const auto total = [](const RecordTotals::ByOperation& counts) {
     return static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   };
   registry::v1::AgentReport report;
   report.set_name(options_.client_name);
   report.set_version(kVersion);
-  report.set_intents(static_cast<uint64_t>(stats.desired));
-  report.set_parked(total(stats.parked));
-  report.set_pending(total(stats.pending));
-  report.set_superseded(static_cast<uint64_t>(stats.superseded));
-  if (report.pending() + report.parked() > 0) {
+  report.set_intents(static_cast<uint64_t>(totals_.desired()));
+  report.set_parked(total(totals_.parked()));
+  report.set_pending(total(totals_.waiting()));
+  report.set_superseded(static_cast<uint64_t>(totals_.superseded()));
+  if (const std::optional<int64_t> oldest = totals_.oldest_nanos(); oldest.has_value()) {
     // In whole seconds: the same until another one is the oldest.
-    const absl::Time since = options_.timer->clock()->WallNow() - stats.oldest_pending;
+    const absl::Time since = now_.wall - absl::Nanoseconds(now_.nanos - *oldest);
     report.mutable_oldest_pending()->set_seconds(
         absl::ToUnixSeconds(since + absl::Milliseconds(500)));
   }
-  if (stats.journal.has_value() && !stats.journal->error.ok()) {
-    std::string error = MadePrintable(std::string(stats.journal->error.message()), ' ');
+  if (!journal_error_.ok()) {
+    std::string error = MadePrintable(std::string(journal_error_.message()), ' ');
     KeepEnd(&error);
     report.set_journal_error(std::move(error));
   }
-  if (stats.twins > 0)
-    report.mutable_twin_time()->set_seconds(absl::ToUnixSeconds(stats.twin_time));
+  const UpstreamMachine::State& session = upstream_.last();
+  if (session.twins > 0) {
+    report.mutable_twin_time()->set_seconds(absl::ToUnixSeconds(session.twin_time));
+  }
   return report;
 }
 

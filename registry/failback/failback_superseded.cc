@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "registry/failback/failback_core.h"
+#include "registry/failback/failback_machine.h"
 #include "registry/model/errors.h"
 
 namespace failback {
@@ -16,42 +16,37 @@ constexpr double kJitter = 0.3;
 
 }  // namespace
 
-void FailbackRegistry::Core::Superseded(const RecordPtr& record, const absl::Status& status,
-                                        Effects* effects) {
+void Machine::Superseded(const RecordPtr& record, const absl::Status& status) {
   record->held_in = Record::kNotHeld;
   record->failing_since_nanos = Record::kNotFailing;
   record->renumbered = false;
   record->alone = false;
   record->last_status = status;
   const bool first = !record->superseded();
-  if (first) record->since_nanos = NowNanos();
+  if (first) record->since_nanos = now_.nanos;
   ++record->superseded_times;
   Move(record.get(), Stage::kSuperseded);
   if (first) {
-    Emit(IntentEvent::Kind::kSuperseded, *record, status, effects);
+    Emit(IntentEvent::Kind::kSuperseded, *record, status);
     record->trace.reset();
   }
   // Without the winner's rank, which is the registry's: a caller of this agent would take it for
   // one of the agent's own.
-  Resolve(record,
-          Refusal(registry::v1::ERROR_REASON_SUPERSEDED, std::string(status.message()),
-                  {{"generation", ReasonMetadata(status, "generation").value_or("0")}}),
-          effects);
+  Resolve(record, Refusal(registry::v1::ERROR_REASON_SUPERSEDED, std::string(status.message()),
+                          {{"generation", ReasonMetadata(status, "generation").value_or("0")}}));
   ArmSuperseded();
 }
 
-void FailbackRegistry::Core::ArmSuperseded() {
+void Machine::ArmSuperseded() {
   if (options_.superseded_period <= absl::ZeroDuration() || totals_.superseded() == 0 || closed_ ||
-      draining_ || IsArmed(superseded_timer_)) {
+      draining_ || superseded_alarm_.armed()) {
     return;
   }
   const absl::Duration wait =
       options_.superseded_period * (1 - kJitter / 2 + kJitter * options_.random());
-  superseded_due_nanos_ = NowNanos() + absl::ToInt64Nanoseconds(wait);
-  superseded_timer_ = After(wait, [](Core* core, Effects*) {
-    core->mu_.AssertHeld();
-    for (Record* record : core->superseded_.All()) core->Enqueue(record);
-    core->ArmSuperseded();
+  superseded_alarm_ = After(wait, [this] {
+    for (Record* record : superseded_.All()) Enqueue(record);
+    ArmSuperseded();
   });
 }
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "registry/base/log.h"
-#include "registry/failback/failback_core.h"
+#include "registry/failback/failback_machine.h"
 #include "registry/model/errors.h"
 
 namespace failback {
@@ -17,50 +17,73 @@ constexpr absl::Duration kBriefAbsence = absl::Milliseconds(500);
 
 }  // namespace
 
-void FailbackRegistry::Core::OnSessionChange() {
-  {
-    Entry entry(this);
-    if (!entry.ok()) return;
-    Effects effects;
-    {
-      MutexLock lock(&mu_);
-      const UpstreamSession::State state = session_->state();
-      if (state.phase == UpstreamSession::Phase::kClosed && draining_ && !drained_.has_value()) {
-        FinishDrain(&effects);
-      }
-      if (state.incarnation != incarnation_) TakeIncarnation(state, &effects);
-      if (state.contested && !std::exchange(told_contested_, state.contested)) {
-        effects.Log(LogLevel::kWarning,
-                    "another process has opened this agent's session: is its state directory, or "
-                    "its incarnation, in use elsewhere?",
-                    {{"upstream", options_.upstream_name}, {"incarnation", incarnation_}});
-      }
-      told_contested_ = state.contested;
-      const bool lost = state.session_serial != seen_session_serial_;
-      const bool down = state.phase == UpstreamSession::Phase::kDown;
-      if (down || state.phase == UpstreamSession::Phase::kUp) {
-        LogSession(state, lost, &effects);
-        WatchSession(down, lost, &effects);
-      }
-      if (lost || state.connection_serial != seen_connection_serial_) {
-        seen_session_serial_ = state.session_serial;
-        seen_connection_serial_ = state.connection_serial;
-        if (lost && !state.info.resumed()) ForgetHeldBefore(state.session_serial);
-        Resync(lost, &effects);
-      }
-      FollowLapse(state, lost, &effects);
-      AskAboutDoubted(&effects);
-    }
-    CarryOut(std::move(effects));
-  }
-  Pump();
+void Machine::Follow(UpstreamMachine::Effects step) {
+  if (step.changed) OnSessionChange();
+  Probe(std::move(step.call));
 }
 
-void FailbackRegistry::Core::TakeIncarnation(const UpstreamSession::State& state,
-                                             Effects* effects) {
+void Machine::Probe(UpstreamMachine::Call call) {
+  if (call.kind == UpstreamMachine::Call::Kind::kNone) return;
+  CallSlot slot;
+  slot.session_id = call.session_id;
+  Effects::Call made;
+  switch (call.kind) {
+    case UpstreamMachine::Call::Kind::kNone:
+      return;
+    case UpstreamMachine::Call::Kind::kOpen:
+      slot.kind = CallSlot::Kind::kOpen;
+      made.request = std::move(call.open);
+      break;
+    case UpstreamMachine::Call::Kind::kRenew: {
+      slot.kind = CallSlot::Kind::kRenew;
+      KeepAliveRequest& request = made.request.emplace<KeepAliveRequest>();
+      request.set_session_id(call.session_id);
+      request.set_process(upstream_.process());
+      registry::v1::AgentReport report = Report();
+      if (upstream_.TakesReport(report)) *request.mutable_report() = std::move(report);
+      break;
+    }
+    case UpstreamMachine::Call::Kind::kClose:
+      slot.kind = CallSlot::Kind::kClose;
+      made.request.emplace<CloseSessionRequest>().set_session_id(call.session_id);
+      break;
+  }
+  made.id = NewCall(std::move(slot));
+  out_->calls.push_back(std::move(made));
+}
+
+void Machine::OnSessionChange() {
+  const UpstreamMachine::State state = upstream_.state(now_);
+  if (state.phase == UpstreamMachine::Phase::kClosed && draining_ && !drained_.has_value()) {
+    FinishDrain();
+  }
+  if (state.incarnation != incarnation_) TakeIncarnation(state);
+  if (state.contested && !told_contested_) {
+    Log(LogLevel::kWarning,
+        "another process has opened this agent's session: is its state directory, or its "
+        "incarnation, in use elsewhere?",
+        {{"upstream", options_.upstream_name}, {"incarnation", incarnation_}});
+  }
+  told_contested_ = state.contested;
+  const bool lost = state.session_serial != seen_session_serial_;
+  const bool down = state.phase == UpstreamMachine::Phase::kDown;
+  if (down || state.phase == UpstreamMachine::Phase::kUp) {
+    LogSession(state, lost);
+    WatchSession(down, lost);
+  }
+  if (lost || state.connection_serial != seen_connection_serial_) {
+    seen_session_serial_ = state.session_serial;
+    seen_connection_serial_ = state.connection_serial;
+    if (lost && !state.info.resumed()) ForgetHeldBefore(state.session_serial);
+    Resync(lost);
+  }
+  FollowLapse(state, lost);
+  AskAboutDoubted();
+}
+
+void Machine::TakeIncarnation(const UpstreamMachine::State& state) {
   const bool twin = std::exchange(seen_twins_, state.twins) != state.twins;
-  effects->Log(
-      LogLevel::kError,
+  Log(LogLevel::kError,
       twin ? "another process runs under this agent's incarnation, and a new one is taken: find "
              "the copy of its state directory, or who else is configured so"
            : "the registry keeps this agent's incarnation for another caller, and a new one is "
@@ -70,24 +93,22 @@ void FailbackRegistry::Core::TakeIncarnation(const UpstreamSession::State& state
        {"incarnation", state.incarnation},
        {"message", std::string(state.last_error.message())}});
   incarnation_ = state.incarnation;
-  if (journal_ != nullptr && !closed_) {
+  if (journal_ != nullptr) {
     journal_gate_.Queued(journal_->ReplaceIncarnation(options_.incarnation, incarnation_));
   }
 }
 
-void FailbackRegistry::Core::LogSession(const UpstreamSession::State& state, bool lost,
-                                        Effects* effects) {
-  const int64_t now = NowNanos();
+void Machine::LogSession(const UpstreamMachine::State& state, bool lost) {
+  const int64_t now = now_.nanos;
   LogFields fields = {{"upstream", options_.upstream_name}};
-  if (state.phase == UpstreamSession::Phase::kDown) {
+  if (state.phase == UpstreamMachine::Phase::kDown) {
     if (!session_down_) down_since_nanos_ = now;
     const absl::Duration away = absl::Nanoseconds(now - down_since_nanos_);
     if (away < kBriefAbsence || std::exchange(told_away_, true)) return;
     fields.emplace_back("code", absl::StatusCodeToString(state.last_error.code()));
     fields.emplace_back("message", std::string(SessionError(state).message()));
-    effects->Log(LogLevel::kWarning,
-                 state.refused() ? "registry refuses this agent" : "registry away",
-                 std::move(fields));
+    Log(LogLevel::kWarning, state.refused() ? "registry refuses this agent" : "registry away",
+        std::move(fields));
     return;
   }
   const bool back = std::exchange(told_away_, false);
@@ -99,23 +120,23 @@ void FailbackRegistry::Core::LogSession(const UpstreamSession::State& state, boo
     const absl::Duration away = absl::Nanoseconds(now - down_since_nanos_);
     fields.emplace_back("away", absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(1))));
   }
-  effects->Log(LogLevel::kInfo, back ? "registry back" : "session open", std::move(fields));
+  Log(LogLevel::kInfo, back ? "registry back" : "session open", std::move(fields));
 }
 
-std::optional<absl::Time> FailbackRegistry::Core::LapsedSince(
-    const UpstreamSession::State& session) const {
+std::optional<absl::Time> Machine::LapsedSince(const UpstreamMachine::State& session) const {
   // Another session is open, and what was acknowledged in the one before is about to be queued.
   const bool changing = seen_session_serial_ != 0 && session.session_serial != seen_session_serial_;
   return changing ? session.since : session.lapsed_since;
 }
 
-absl::Status FailbackRegistry::Core::NoSession(const UpstreamSession::State& session) const {
+absl::Status Machine::NoSession() const {
+  const UpstreamMachine::State& session = upstream_.last();
   return absl::Status(session.last_error.code(),
                       absl::StrCat("no session at ", options_.upstream_name, ": ",
                                    std::string(SessionError(session).message())));
 }
 
-absl::Status FailbackRegistry::Core::UnsentCheck(const absl::Status& no_session) {
+absl::Status Machine::UnsentCheck(const absl::Status& no_session) {
   if (ReasonOf(no_session) != registry::v1::ERROR_REASON_UNSPECIFIED ||
       !(absl::IsUnavailable(no_session) || absl::IsDeadlineExceeded(no_session))) {
     return no_session;
@@ -124,17 +145,16 @@ absl::Status FailbackRegistry::Core::UnsentCheck(const absl::Status& no_session)
                  std::string(no_session.message()));
 }
 
-void FailbackRegistry::Core::FollowLapse(const UpstreamSession::State& session, bool lost,
-                                         Effects* effects) {
-  const auto emit = [&](IntentEvent::Kind kind, const absl::Status& status) {
-    if (options_.on_event == nullptr) return;
-    IntentEvent event;
-    event.kind = kind;
-    event.operation = OperationKind::kRegister;
-    event.upstream = options_.upstream_name;
-    event.status = status;
-    effects->Emit(std::move(event));
-  };
+void Machine::EmitLapse(IntentEvent::Kind kind, const absl::Status& status) {
+  if (!setup_.events) return;
+  IntentEvent& event = out_->events.emplace_back();
+  event.kind = kind;
+  event.operation = OperationKind::kRegister;
+  event.upstream = options_.upstream_name;
+  event.status = status;
+}
+
+void Machine::FollowLapse(const UpstreamMachine::State& session, bool lost) {
   LogFields fields = {{"upstream", options_.upstream_name}};
   if (session.overdue) {
     if (told_lapsed_.has_value()) return;
@@ -142,26 +162,26 @@ void FailbackRegistry::Core::FollowLapse(const UpstreamSession::State& session, 
     const absl::Status why = LapseReason(session);
     fields.emplace_back("code", absl::StatusCodeToString(why.code()));
     fields.emplace_back("message", std::string(why.message()));
-    effects->Log(LogLevel::kWarning, "lease lapsed", std::move(fields));
-    emit(IntentEvent::Kind::kLapsed, why);
+    Log(LogLevel::kWarning, "lease lapsed", std::move(fields));
+    EmitLapse(IntentEvent::Kind::kLapsed, why);
     return;
   }
   if (session.lapsed_since.has_value()) return;  // lost, and about to be opened
   if (told_lapsed_.has_value()) {
-    const absl::Duration lapsed = options_.timer->clock()->WallNow() - *told_lapsed_;
+    const absl::Duration lapsed = now_.wall - *told_lapsed_;
     told_lapsed_.reset();
     fields.emplace_back("session", lost ? "new" : "the same");
     fields.emplace_back("lapsed", absl::FormatDuration(absl::Trunc(lapsed, absl::Milliseconds(1))));
-    effects->Log(LogLevel::kInfo, "lease renewed", std::move(fields));
-    emit(IntentEvent::Kind::kRenewed, absl::OkStatus());
+    Log(LogLevel::kInfo, "lease renewed", std::move(fields));
+    EmitLapse(IntentEvent::Kind::kRenewed, absl::OkStatus());
   }
   if (!std::exchange(lapse_waiters_, false)) return;
   for (const auto& [key, record] : records_) {
-    if (!record->pending()) Resolve(record, absl::OkStatus(), effects);
+    if (!record->pending()) Resolve(record, absl::OkStatus());
   }
 }
 
-absl::Status FailbackRegistry::Core::SessionError(const UpstreamSession::State& session) {
+absl::Status Machine::SessionError(const UpstreamMachine::State& session) {
   const absl::Status& error = session.last_error;
   if (!session.refused()) return error;
   absl::Status explained(
@@ -174,12 +194,12 @@ absl::Status FailbackRegistry::Core::SessionError(const UpstreamSession::State& 
   return explained;
 }
 
-absl::Status FailbackRegistry::Core::LapseReason(const UpstreamSession::State& session) {
+absl::Status Machine::LapseReason(const UpstreamMachine::State& session) {
   if (!session.last_error.ok()) return SessionError(session);
   return absl::DeadlineExceededError("no renewal was answered within the session's TTL");
 }
 
-void FailbackRegistry::Core::ForgetHeldBefore(uint64_t serial) {
+void Machine::ForgetHeldBefore(uint64_t serial) {
   for (const auto& [key, record] : records_) {
     if (record->held_in < static_cast<int64_t>(serial) && !record->outlives) {
       record->held_in = Record::kNotHeld;
@@ -187,43 +207,44 @@ void FailbackRegistry::Core::ForgetHeldBefore(uint64_t serial) {
   }
 }
 
-void FailbackRegistry::Core::Resync(bool lost, Effects* effects) {
+void Machine::Resync(bool lost) {
   resyncing_ = resyncing_ || lost;
-  std::vector<RecordPtr> forgotten;
-  const auto again = [&](const RecordPtr& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (record->stage == Stage::kGivenUp || record->stage == Stage::kTombstone ||
-        record->doubt != Doubt::kNone) {
-      return;
-    }
-    const bool streams =
-        record->watch != nullptr && record->watch->phase == Watch::Phase::kStreaming;
-    if (!lost && streams && record->stage == Stage::kSettled) return;
-    if (record->watch != nullptr && (record->watch->phase == Watch::Phase::kOpening ||
-                                     record->watch->phase == Watch::Phase::kQuiet)) {
-      CloseStream(record->watch, effects);  // a stream that may never say anything
-    }
-    if (lost && record->watch != nullptr && !record->present) {
-      forgotten.push_back(record);  // the old session's end has unsubscribed it
-      return;
-    }
-    // What was refused before says nothing of what is there now.
-    if (lost && record->superseded()) Move(record.get(), Stage::kHeldBack);
-    if (lost && !record->pending()) record->acknowledged = 0;
-    record->retry.reset();
-    Enqueue(record.get());
-  };
   // Deregistrations first: they are few, and free what registrations may need.
   batcher_.Prefer(OperationKind::kUnregister);
   // In the order in which they were stated: neighbours in the registry's memory, and in ours, go
   // together.
-  std::vector<RecordPtr> ordered;
+  std::vector<Record*> ordered;
   ordered.reserve(records_.size());
-  for (const auto& [key, record] : records_) ordered.push_back(record);
+  for (const auto& [key, record] : records_) ordered.push_back(record.get());
   std::sort(ordered.begin(), ordered.end(),
-            [](const RecordPtr& a, const RecordPtr& b) { return a->generation < b->generation; });
-  for (const RecordPtr& record : ordered) again(record);
-  for (const auto& [selector, record] : watches_) again(record);
-  for (const RecordPtr& record : forgotten) Erase(record, absl::OkStatus(), effects);
+            [](const Record* a, const Record* b) { return a->generation < b->generation; });
+  for (Record* record : ordered) ResyncOne(record, lost);
+  std::vector<RecordPtr> forgotten;
+  for (const auto& [selector, record] : watches_) {
+    if (!ResyncOne(record.get(), lost)) forgotten.push_back(record);
+  }
+  for (const RecordPtr& record : forgotten) Erase(record, absl::OkStatus());
+}
+
+bool Machine::ResyncOne(Record* record, bool lost) {
+  if (record->stage == Stage::kGivenUp || record->stage == Stage::kTombstone ||
+      record->doubt != Doubt::kNone) {
+    return true;
+  }
+  if (Watch* const watch = record->watch.get(); watch != nullptr) {
+    const bool streams = watch->phase == Watch::Phase::kStreaming;
+    if (!lost && streams && record->stage == Stage::kSettled) return true;
+    if (watch->phase == Watch::Phase::kOpening || watch->phase == Watch::Phase::kQuiet) {
+      CloseStream(watch);  // a stream that may never say anything
+    }
+    if (lost && !record->present) return false;
+  }
+  // What was refused before says nothing of what is there now.
+  if (lost && record->superseded()) Move(record, Stage::kHeldBack);
+  if (lost && !record->pending()) record->acknowledged = 0;
+  record->retry.reset();
+  Enqueue(record);
+  return true;
 }
 
 }  // namespace failback

@@ -168,6 +168,8 @@ class UpstreamMachine {
   bool TakesReport(const registry::v1::AgentReport& report);
 
   State state(Now now) const;
+  // As the last step has left it, without `lapsed_since` and `overdue`.
+  const State& last() const { return state_; }
   uint64_t process() const { return options_.process; }
 
  private:

@@ -19,6 +19,7 @@
 #include "registry/registry.h"
 #include "retry/backoff.h"
 #include "retry/hashed_wheel_timer.h"
+#include "retry/retry_rule.h"
 #include "retry/retry_task.h"
 
 namespace failback {
@@ -97,6 +98,12 @@ struct Around_registry : Around {
   std::string session_id;
   ServiceInstance instance;
   static void Log(const absl::Status&) {}
+};
+
+struct Around_retry_rule : Around {
+  RetryPolicy policy;
+  Random random;
+  static void Park() {}
 };
 
 struct Around_retry_task : Around {

@@ -130,7 +130,7 @@ class Storm {
       return;
     }
     if (!agent->open && strategy_.reconnect != nullptr) {
-      // As UpstreamSession does.
+      // As UpstreamMachine does.
       ++agent->failures;
       const double random = random_();
       After(server_delay.has_value() ? StretchedDelay(*server_delay, agent->refusals++, random)

@@ -29,17 +29,86 @@ std::string TextOf(const BatchResult& result) {
   return TextOf(BatchResult(result).ToResponse<RegisterResponse>());
 }
 
+int Pick(LinkWorld* world, int n) {
+  return static_cast<int>((*world->random)() % static_cast<uint32_t>(n));
+}
+
+absl::Status Fault(LinkWorld* world) {
+  switch (Pick(world, 14)) {
+    case 0:
+    case 1:
+    case 2:
+      return absl::UnavailableError("connection reset");
+    case 3:
+      return absl::DeadlineExceededError("deadline");
+    case 4:
+      return absl::AbortedError("aborted");
+    case 5:
+      return absl::InternalError("internal");
+    case 6:
+      return absl::UnknownError("unknown");
+    case 7:
+      return absl::CancelledError("cancelled by the peer");
+    case 8:
+      return absl::UnauthenticatedError("token expired");
+    case 9:
+      return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"),
+                            absl::Milliseconds(700));
+    case 10:
+      return Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY, "disk full");
+    case 11:
+      return Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "stopping");
+    case 12:
+      return absl::PermissionDeniedError("not you");
+    default:
+      return absl::ResourceExhaustedError("message too large");
+  }
+}
+
 }  // namespace
 
-// The fate of one call.
-struct Plan {
-  bool applied = true;
-  absl::Duration apply_after;
-  // Instead of the registry's answer.
-  std::optional<absl::Status> status;
-  // After the application; or, with a status, after the call.
-  absl::Duration answer_after;
-};
+absl::Duration Upto(LinkWorld* world, absl::Duration most) {
+  return absl::Milliseconds(Pick(world, static_cast<int>(absl::ToInt64Milliseconds(most)) + 1));
+}
+
+LinkPlan DecideFate(LinkWorld* world) {
+  LinkPlan plan;
+  if (world->down) {
+    plan.applied = false;
+    plan.status = absl::UnavailableError("connection refused");
+    plan.answer_after = Upto(world, absl::Milliseconds(5));
+    return plan;
+  }
+  plan.apply_after = Upto(world, absl::Milliseconds(30));
+  plan.answer_after = Upto(world, absl::Milliseconds(30));
+  if (Pick(world, 100) >= world->fault_percent) return plan;
+  switch (Pick(world, 5)) {
+    case 0:  // refused, or lost on the way there
+      plan.applied = false;
+      plan.status = Fault(world);
+      break;
+    case 1:  // black hole
+      plan.applied = false;
+      plan.status = absl::DeadlineExceededError("deadline");
+      plan.answer_after = world->deadline;
+      break;
+    case 2:  // applied late, and reported failed long before
+      plan.apply_after = Upto(world, world->latest_application);
+      plan.status = Pick(world, 2) == 0 ? absl::UnavailableError("connection reset")
+                                        : absl::DeadlineExceededError("deadline");
+      plan.answer_after = Pick(world, 2) == 0 ? Upto(world, world->deadline) : world->deadline;
+      break;
+    case 3:  // applied, and the answer is lost
+      plan.status = Pick(world, 2) == 0 ? absl::UnavailableError("connection reset")
+                                        : absl::InternalError("broken stream");
+      break;
+    case 4:  // slow, and overtaken by others
+      plan.apply_after = Upto(world, world->deadline / 2);
+      plan.answer_after = Upto(world, world->deadline / 2);
+      break;
+  }
+  return plan;
+}
 
 struct FaultyLink::Shared {
   LinkWorld* world;
@@ -48,83 +117,8 @@ struct FaultyLink::Shared {
   std::map<uint64_t, std::function<void()>> cancels;
   uint64_t last = 0;
 
-  int Pick(int n) { return static_cast<int>((*world->random)() % n); }
-  absl::Duration Upto(absl::Duration most) {
-    return absl::Milliseconds(Pick(static_cast<int>(absl::ToInt64Milliseconds(most)) + 1));
-  }
   void After(absl::Duration delay, std::function<void()> work) {
     world->timer->NewTimeout(std::move(work), delay).IgnoreError();
-  }
-
-  absl::Status Fault() {
-    switch (Pick(14)) {
-      case 0:
-      case 1:
-      case 2:
-        return absl::UnavailableError("connection reset");
-      case 3:
-        return absl::DeadlineExceededError("deadline");
-      case 4:
-        return absl::AbortedError("aborted");
-      case 5:
-        return absl::InternalError("internal");
-      case 6:
-        return absl::UnknownError("unknown");
-      case 7:
-        return absl::CancelledError("cancelled by the peer");
-      case 8:
-        return absl::UnauthenticatedError("token expired");
-      case 9:
-        return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"),
-                              absl::Milliseconds(700));
-      case 10:
-        return Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY, "disk full");
-      case 11:
-        return Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "stopping");
-      case 12:
-        return absl::PermissionDeniedError("not you");
-      default:
-        return absl::ResourceExhaustedError("message too large");
-    }
-  }
-
-  Plan Decide() {
-    Plan plan;
-    if (world->down) {
-      plan.applied = false;
-      plan.status = absl::UnavailableError("connection refused");
-      plan.answer_after = Upto(absl::Milliseconds(5));
-      return plan;
-    }
-    plan.apply_after = Upto(absl::Milliseconds(30));
-    plan.answer_after = Upto(absl::Milliseconds(30));
-    if (Pick(100) >= world->fault_percent) return plan;
-    switch (Pick(5)) {
-      case 0:  // refused, or lost on the way there
-        plan.applied = false;
-        plan.status = Fault();
-        break;
-      case 1:  // black hole
-        plan.applied = false;
-        plan.status = absl::DeadlineExceededError("deadline");
-        plan.answer_after = world->deadline;
-        break;
-      case 2:  // applied late, and reported failed long before
-        plan.apply_after = Upto(world->latest_application);
-        plan.status = Pick(2) == 0 ? absl::UnavailableError("connection reset")
-                                   : absl::DeadlineExceededError("deadline");
-        plan.answer_after = Pick(2) == 0 ? Upto(world->deadline) : world->deadline;
-        break;
-      case 3:  // applied, and the answer is lost
-        plan.status = Pick(2) == 0 ? absl::UnavailableError("connection reset")
-                                   : absl::InternalError("broken stream");
-        break;
-      case 4:  // slow, and overtaken by others
-        plan.apply_after = Upto(world->deadline / 2);
-        plan.answer_after = Upto(world->deadline / 2);
-        break;
-    }
-    return plan;
   }
 };
 
@@ -168,7 +162,7 @@ void FaultyLink::Carry(Method method, Request request, std::vector<std::string> 
   };
   shared->cancels[number] = [answer] { (*answer)(absl::CancelledError("the link is destroyed")); };
 
-  const Plan plan = shared->Decide();
+  const LinkPlan plan = DecideFate(shared->world);
   if (world->trace) {
     world->trace(absl::StrCat("    call ", number, " ", TextOf(request), " applied ",
                               plan.applied ? absl::FormatDuration(plan.apply_after) : "never",
@@ -222,7 +216,7 @@ class FaultyLink::Stream final : public SubscribeStream {
       auto state = state_.lock();
       if (state == nullptr || state->ended) return;
       state->queue.push_back(std::move(call));
-      shared_->After(shared_->Upto(absl::Milliseconds(30)), [weak = state_] {
+      shared_->After(Upto(shared_->world, absl::Milliseconds(30)), [weak = state_] {
         auto state = weak.lock();
         if (state == nullptr || state->ended || state->queue.empty()) return;
         auto next = std::move(state->queue.front());
@@ -250,7 +244,7 @@ std::unique_ptr<SubscribeStream> FaultyLink::Subscribe(const SubscribeRequest& r
   auto state = std::make_shared<Stream::State>();
   state->listener = std::move(listener);
   auto shared = shared_;
-  const Plan plan = shared->Decide();
+  const LinkPlan plan = DecideFate(shared->world);
   std::weak_ptr<Stream::State> weak = state;
   if (plan.applied) {
     shared->After(plan.apply_after, [shared, weak, request] {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -40,6 +41,19 @@ struct LinkWorld {
   std::string violation;
   int max_calls_in_flight = 0;  // the client's bound, for Register and Unregister
 };
+
+// The fate of one call.
+struct LinkPlan {
+  bool applied = true;
+  absl::Duration apply_after;
+  // Instead of the registry's answer.
+  std::optional<absl::Status> status;
+  // After the application; or, with a status, after the call.
+  absl::Duration answer_after;
+};
+LinkPlan DecideFate(LinkWorld* world);
+// Random, up to `most`.
+absl::Duration Upto(LinkWorld* world, absl::Duration most);
 
 class FaultyLink final : public Registry {
  public:

@@ -8,8 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
+#include "registry/model/event.h"
 #include "registry/model/selector.h"
 #include "registry/model/validation.h"
+#include "tests/registry/failback/subscriber_model.h"
 
 namespace failback {
 namespace {
@@ -21,10 +23,14 @@ absl::Status Unknown(const std::string& session) {
                  absl::StrCat("session ", session, " is not known"));
 }
 
-ServiceInstance Parse(const std::string& bytes) {
-  ServiceInstance instance;
-  instance.ParseFromString(bytes);
-  return instance;
+// What the canonical keys of a selector's instances begin with; empty: look at the instances.
+std::string PrefixOf(Selector selector) {
+  if (HasFilter(selector) || selector.service().empty()) return "";
+  NormalizeSelector(&selector);
+  InstanceKey key;
+  key.set_namespace_(selector.namespace_());
+  key.set_service(selector.service());
+  return CanonicalKey(key);
 }
 
 }  // namespace
@@ -33,7 +39,10 @@ class ModelRegistry::Stream final : public SubscribeStream {
  public:
   Stream(ModelRegistry* registry, const SubscribeRequest& request,
          std::shared_ptr<NotifyListener> listener)
-      : registry_(registry), request_(request), listener_(std::move(listener)) {}
+      : registry_(registry),
+        request_(request),
+        prefix_(PrefixOf(request.selector())),
+        listener_(std::move(listener)) {}
   ~Stream() override {
     if (registry_ != nullptr) registry_->streams_.erase(this);
   }
@@ -50,7 +59,7 @@ class ModelRegistry::Stream final : public SubscribeStream {
     told_ = Filtered(registry_->state_.instances);
     revision_ = registry_->state_.revision;
     std::vector<Blob> instances;
-    for (const auto& [key, bytes] : told_) instances.emplace_back(bytes);
+    for (const auto& [key, bytes] : told_) instances.push_back(bytes);
     listener_->OnEvent(
         Event::Snapshot(registry_->epoch_, revision_, SetFlags(), std::move(instances)));
   }
@@ -61,7 +70,7 @@ class ModelRegistry::Stream final : public SubscribeStream {
     auto next = Filtered(registry_->state_.instances);
     for (const auto& [key, bytes] : next) {
       const auto it = told_.find(key);
-      if (it == told_.end() || it->second != bytes) upserts.emplace_back(bytes);
+      if (it == told_.end() || it->second != bytes) upserts.push_back(bytes);
     }
     for (const auto& [key, bytes] : told_) {
       if (next.count(key) == 0) removals.push_back(key);
@@ -83,18 +92,22 @@ class ModelRegistry::Stream final : public SubscribeStream {
   void Orphan() { registry_ = nullptr; }
 
  private:
-  std::map<std::string, std::string> Filtered(const Instances& instances) const {
-    std::map<std::string, std::string> filtered;
+  std::map<std::string, Blob> Filtered(const Instances& instances) const {
+    std::map<std::string, Blob> filtered;
     for (const auto& [key, held] : instances) {
-      if (SelectorMatches(request_.selector(), Parse(held.bytes))) filtered[key] = held.bytes;
+      const bool matches = prefix_.empty()
+                               ? SelectorMatches(request_.selector(), ParseInstance(held.bytes))
+                               : key.compare(0, prefix_.size(), prefix_) == 0;
+      if (matches) filtered.emplace_hint(filtered.end(), key, held.bytes);
     }
     return filtered;
   }
 
   ModelRegistry* registry_;
   const SubscribeRequest request_;
+  const std::string prefix_;
   const std::shared_ptr<NotifyListener> listener_;
-  std::map<std::string, std::string> told_;
+  std::map<std::string, Blob> told_;
   uint64_t revision_ = 0;
 };
 
@@ -169,7 +182,7 @@ void ModelRegistry::CloseSession(const CloseSessionRequest& request,
 }
 
 absl::Status ModelRegistry::Decide(const std::string& key, uint64_t rank, uint64_t generation,
-                                   const std::string& content) {
+                                   const Blob& content) {
   Fence& fence = state_.fences[key];
   const auto mine = std::make_pair(rank, generation);
   const auto held = std::make_pair(fence.rank, fence.generation);
@@ -193,18 +206,18 @@ void ModelRegistry::Write(Batch batch, Callback<BatchResult> done) {
   BatchResult result;
   bool changed = false;
   for (const Intent& intent : batch.intents()) {
-    const std::string bytes(intent.instance.view());
     const absl::Status status =
         intent.status.ok()
-            ? Decide(intent.key, state_.ranks[session->second], intent.generation, bytes)
+            ? Decide(intent.key, state_.ranks[session->second], intent.generation, intent.instance)
             : intent.status;
     auto& one = result.results.emplace_back();
     if (!status.ok()) {
       *one.mutable_status() = StatusToProto(status);
     } else if (intent.registers) {
       Held& held = state_.instances[intent.key];
-      changed = changed || held.bytes != bytes;
-      held = {bytes, session->first, session->second, intent.generation, intent.persistent};
+      changed = changed || held.bytes != intent.instance;
+      held = {intent.instance, PortOf(intent.instance), session->first,
+              session->second, intent.generation,       intent.persistent};
     } else {
       changed = state_.instances.erase(intent.key) > 0 || changed;
     }
@@ -268,7 +281,7 @@ void ModelRegistry::List(const ListRequest& request, Callback<ListResponse> done
       break;
     }
     auto* row = response.add_records();
-    *row->mutable_instance() = Parse(held.bytes);
+    *row->mutable_instance() = ParseInstance(held.bytes);
     row->set_incarnation(held.incarnation);
     row->set_generation(held.generation);
   }
@@ -324,11 +337,11 @@ void ModelRegistry::HandRemove(const std::string& key) {
 void ModelRegistry::HandChange(const std::string& key, uint32_t port) {
   const auto it = state_.instances.find(key);
   if (it == state_.instances.end()) return;
-  ServiceInstance instance = Parse(it->second.bytes);
+  if (it->second.port == port) return;
+  ServiceInstance instance = ParseInstance(it->second.bytes);
   instance.set_port(port);
-  const std::string bytes = CanonicalInstance(instance);
-  if (bytes == it->second.bytes) return;
-  it->second.bytes = bytes;
+  it->second.bytes = Blob(CanonicalInstance(instance));
+  it->second.port = port;
   Commit();
 }
 

@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 
+#include "registry/model/blob.h"
 #include "registry/registry.h"
 
 namespace failback {
@@ -18,7 +19,8 @@ namespace failback {
 class ModelRegistry final : public Registry {
  public:
   struct Held {
-    std::string bytes;  // canonical
+    Blob bytes;  // canonical
+    uint32_t port = 0;
     std::string session;
     std::string incarnation;
     uint64_t generation = 0;
@@ -60,7 +62,7 @@ class ModelRegistry final : public Registry {
   struct Fence {
     uint64_t rank = 0;
     uint64_t generation = 0;
-    std::string content;  // empty: a deregistration
+    Blob content;  // null: a deregistration
   };
   struct Session {
     std::string incarnation;
@@ -80,7 +82,7 @@ class ModelRegistry final : public Registry {
 
   // OK when the intent is accepted; `content` is empty for a deregistration.
   absl::Status Decide(const std::string& key, uint64_t rank, uint64_t generation,
-                      const std::string& content);
+                      const Blob& content);
   bool EndSession(const std::string& id);
   void Commit();
 

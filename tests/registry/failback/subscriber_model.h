@@ -9,40 +9,69 @@
 
 #include "gtest/gtest.h"
 #include "registry/model/canonical.h"
-#include "registry/registry.h"
+#include "registry/model/event.h"
+#include "registry/model/instance_view.h"
+#include "tests/registry/message_listener.h"
 
 namespace failback {
 
+inline uint32_t PortOf(const Blob& instance) {
+  EncodedInstance encoded;
+  return ReadInstance(instance.view(), &encoded) ? encoded.view.port
+                                                 : ParseInstance(instance).port();
+}
+
 class SubscriberModel {
  public:
-  void Hear(const SubscribeResponse& event) {
-    auto next = state_;
-    if (event.has_snapshot()) {
-      next.clear();
-      for (const auto& i : event.snapshot().instances()) next[CanonicalKey(i.key())] = i.port();
+  // Set by the test, and by End().
+  bool gone = false;
+  bool ended = false;
+
+  void End() {
+    EXPECT_FALSE(ended) << "two ends";
+    ended = true;
+  }
+
+  void Hear(const Event& event) {
+    EXPECT_FALSE(ended) << "an event after the end";
+    EXPECT_FALSE(gone) << "an event after the stream was destroyed";
+    const bool flags = !event.is_snapshot() && !event.is_delta();
+    bool changed = false;
+    if (event.is_snapshot()) {
       EXPECT_TRUE(!known_ || event.epoch() != epoch_) << "a snapshot where a delta would do";
-    } else if (event.has_delta()) {
+      changed = true;
+      state_.clear();
+    } else if (event.is_delta()) {
       EXPECT_TRUE(known_);
       EXPECT_EQ(event.epoch(), epoch_);
-      EXPECT_EQ(event.delta().base_revision(), revision_);
-      for (const auto& key : event.delta().removals()) {
-        EXPECT_EQ(next.erase(CanonicalKey(key)), 1) << "removed what was not there";
+      EXPECT_EQ(event.base_revision(), revision_);
+      for (const auto& key : event.removals()) {
+        EXPECT_EQ(state_.erase(key), 1) << "removed what was not there";
+        changed = true;
       }
-      for (const auto& i : event.delta().upserts()) next[CanonicalKey(i.key())] = i.port();
+    }
+    if (!flags) {
+      event.ForEachInstance([&](const Blob& instance) {
+        uint32_t& port = state_[KeyOf(instance)];
+        const uint32_t next = PortOf(instance);
+        changed = changed || port != next;
+        port = next;
+      });
     }
     if (known_ && event.epoch() == epoch_) {
       EXPECT_GE(event.revision(), revision_) << "an older state after a newer";
     }
-    EXPECT_TRUE(!known_ || next != state_ || event.stale() != stale_ || event.held() != held_ ||
-                event.epoch() != epoch_)
+    EXPECT_TRUE(!known_ || changed || event.flags().stale != stale_ ||
+                event.flags().held != held_ || event.epoch() != epoch_)
         << "the same state twice in a row";
     known_ = true;
     epoch_ = event.epoch();
     revision_ = event.revision();
-    stale_ = event.stale();
-    held_ = event.held();
-    state_ = next;
+    stale_ = event.flags().stale;
+    held_ = event.flags().held;
   }
+
+  void Hear(const SubscribeResponse& message) { Hear(*EventOf(message)); }
 
   bool known() const { return known_; }
   bool stale() const { return stale_; }

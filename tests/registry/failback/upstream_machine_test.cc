@@ -1,5 +1,5 @@
 // The upstream's session step by step, without a lock, a timer or an upstream.
-// upstream_session_test has the behaviour of the whole, on simulated time.
+// upstream_behaviour_test has the behaviour of the whole, on simulated time.
 
 #include "registry/failback/upstream_machine.h"
 

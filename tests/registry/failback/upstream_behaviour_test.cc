@@ -1,15 +1,15 @@
-#include "registry/failback/upstream_session.h"
+#include "tests/registry/failback/upstream_driver.h"
 
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {
 namespace {
 
-using Phase = UpstreamSession::Phase;
+using Phase = UpstreamDriver::Phase;
 
-class UpstreamSessionTest : public testing::Test {
+class UpstreamBehaviourTest : public testing::Test {
  protected:
-  UpstreamSessionTest() {
+  UpstreamBehaviourTest() {
     HashedWheelTimer::Options timer;
     timer.clock = &clock_;
     timer.tick_duration = absl::Milliseconds(1);
@@ -23,14 +23,14 @@ class UpstreamSessionTest : public testing::Test {
       response.set_epoch(epoch_);
       return response;
     });
-    session_ = UpstreamSession::Create(
+    session_ = UpstreamDriver::Create(
         fake_,
         {"inc", "client", absl::Seconds(9),
          BackoffOptions{absl::Milliseconds(100), 2.0, absl::Milliseconds(1100), 0.2}, timer_.get(),
          [] { return 0.5; }},
         [this] { ++changes_; });
   }
-  ~UpstreamSessionTest() override { session_->Stop(); }
+  ~UpstreamBehaviourTest() override { session_->Stop(); }
 
   OpenSessionResponse Opened() {
     OpenSessionResponse response;
@@ -51,10 +51,10 @@ class UpstreamSessionTest : public testing::Test {
   int changes_ = 0;
   uint64_t epoch_ = 1;
   std::string store_ = "A";
-  std::shared_ptr<UpstreamSession> session_;
+  std::shared_ptr<UpstreamDriver> session_;
 };
 
-TEST_F(UpstreamSessionTest, OpensAndRenewsAtAThirdOfTheTtl) {
+TEST_F(UpstreamBehaviourTest, OpensAndRenewsAtAThirdOfTheTtl) {
   session_->Start();
   EXPECT_EQ(phase(), Phase::kUp);
   EXPECT_EQ(session_->state().session_serial, 1);
@@ -70,10 +70,10 @@ TEST_F(UpstreamSessionTest, OpensAndRenewsAtAThirdOfTheTtl) {
   EXPECT_EQ(session_->state().connection_serial, 1);
 }
 
-TEST_F(UpstreamSessionTest, Report_GoesWithTheFirstRenewalWhenItHasChangedAndAfterAnOutage) {
+TEST_F(UpstreamBehaviourTest, Report_GoesWithTheFirstRenewalWhenItHasChangedAndAfterAnOutage) {
   registry::v1::AgentReport report;
   report.set_intents(1);
-  session_ = UpstreamSession::Create(
+  session_ = UpstreamDriver::Create(
       fake_,
       {"inc", "client", absl::Seconds(9),
        BackoffOptions{absl::Milliseconds(100), 2.0, absl::Milliseconds(1100), 0.2}, timer_.get(),
@@ -99,7 +99,7 @@ TEST_F(UpstreamSessionTest, Report_GoesWithTheFirstRenewalWhenItHasChangedAndAft
   EXPECT_TRUE(sent());
 }
 
-TEST_F(UpstreamSessionTest, ProbesWithBackoffWhileAwayAndCountsTheReturn) {
+TEST_F(UpstreamBehaviourTest, ProbesWithBackoffWhileAwayAndCountsTheReturn) {
   session_->Start();
   fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
   fake_->opens.AnswerWith([](const auto&) { return Away(); });
@@ -126,7 +126,7 @@ TEST_F(UpstreamSessionTest, ProbesWithBackoffWhileAwayAndCountsTheReturn) {
   EXPECT_EQ(session_->state().session_serial, before.session_serial);
 }
 
-TEST_F(UpstreamSessionTest, ARenewalThatIsSlowOnceIsNotALoss) {
+TEST_F(UpstreamBehaviourTest, ARenewalThatIsSlowOnceIsNotALoss) {
   session_->Start();
   fake_->keep_alives.Answer(absl::DeadlineExceededError("slow"));
   Advance(absl::Seconds(3));
@@ -142,7 +142,7 @@ TEST_F(UpstreamSessionTest, ARenewalThatIsSlowOnceIsNotALoss) {
 
 // A frozen registry takes connections and answers nothing: suspect, then down, and when it goes on
 // it may have lost the session.
-TEST_F(UpstreamSessionTest, AnOutageHasOneBegin) {
+TEST_F(UpstreamBehaviourTest, AnOutageHasOneBegin) {
   session_->Start();
   const absl::Time up = session_->state().since;
   fake_->keep_alives.AnswerWith([](const auto&) { return absl::DeadlineExceededError("frozen"); });
@@ -166,7 +166,7 @@ TEST_F(UpstreamSessionTest, AnOutageHasOneBegin) {
   EXPECT_GT(session_->state().since, back);
 }
 
-TEST_F(UpstreamSessionTest, ALostSessionIsOpenedAnewWithTheSameIncarnationAndRank) {
+TEST_F(UpstreamBehaviourTest, ALostSessionIsOpenedAnewWithTheSameIncarnationAndRank) {
   session_->Start();
   fake_->keep_alives.Answer(SessionUnknown());
   Advance(absl::Seconds(3));
@@ -179,7 +179,7 @@ TEST_F(UpstreamSessionTest, ALostSessionIsOpenedAnewWithTheSameIncarnationAndRan
   EXPECT_EQ(session_->state().session_serial, 2);
 }
 
-TEST_F(UpstreamSessionTest, ReportLostOfAnOlderSessionChangesNothing) {
+TEST_F(UpstreamBehaviourTest, ReportLostOfAnOlderSessionChangesNothing) {
   session_->Start();
   session_->ReportLost("s0");
   Advance(absl::Seconds(1));
@@ -192,7 +192,7 @@ TEST_F(UpstreamSessionTest, ReportLostOfAnOlderSessionChangesNothing) {
   EXPECT_EQ(fake_->opens.request_count(), 2);
 }
 
-TEST_F(UpstreamSessionTest, ARenewalsLateAnswerDoesNotBringALostSessionUp) {
+TEST_F(UpstreamBehaviourTest, ARenewalsLateAnswerDoesNotBringALostSessionUp) {
   session_->Start();
   Advance(absl::Seconds(2));
   fake_->keep_alives.Hold();
@@ -208,7 +208,7 @@ TEST_F(UpstreamSessionTest, ARenewalsLateAnswerDoesNotBringALostSessionUp) {
   EXPECT_EQ(session_->state().session_id, "s2");
 }
 
-TEST_F(UpstreamSessionTest, AChangedEpochCountsAsANewSession) {
+TEST_F(UpstreamBehaviourTest, AChangedEpochCountsAsANewSession) {
   session_->Start();
   epoch_ = 2;
   Advance(absl::Seconds(3));
@@ -217,7 +217,7 @@ TEST_F(UpstreamSessionTest, AChangedEpochCountsAsANewSession) {
   EXPECT_EQ(session_->state().session_id, "s1");
 }
 
-TEST_F(UpstreamSessionTest, ARenewalMayChangeTheTtl) {
+TEST_F(UpstreamBehaviourTest, ARenewalMayChangeTheTtl) {
   session_->Start();
   fake_->keep_alives.AnswerWith([this](const KeepAliveRequest&) {
     KeepAliveResponse response;
@@ -231,7 +231,7 @@ TEST_F(UpstreamSessionTest, ARenewalMayChangeTheTtl) {
   EXPECT_EQ(fake_->keep_alives.request_count(), 4);
 }
 
-TEST_F(UpstreamSessionTest, ASessionThatIsNoLongerOursIsOpenedAnew) {
+TEST_F(UpstreamBehaviourTest, ASessionThatIsNoLongerOursIsOpenedAnew) {
   session_->Start();
   fake_->keep_alives.Answer(
       Refusal(registry::v1::ERROR_REASON_SESSION_NOT_OWNED, "opened under another name"));
@@ -241,7 +241,7 @@ TEST_F(UpstreamSessionTest, ASessionThatIsNoLongerOursIsOpenedAnew) {
 }
 
 // A copy of this process's state directory runs elsewhere.
-TEST_F(UpstreamSessionTest, OfTwoProcessesInOneSessionThisOneTakesAnotherIncarnation) {
+TEST_F(UpstreamBehaviourTest, OfTwoProcessesInOneSessionThisOneTakesAnotherIncarnation) {
   uint64_t opener = 0;
   fake_->opens.AnswerWith([&](const OpenSessionRequest& request) {
     opener = request.process();
@@ -285,7 +285,7 @@ TEST_F(UpstreamSessionTest, OfTwoProcessesInOneSessionThisOneTakesAnotherIncarna
 }
 
 // An OpenSession of the process before, which was long on its way.
-TEST_F(UpstreamSessionTest, OneOpeningByAnotherProcessIsNoTwin) {
+TEST_F(UpstreamBehaviourTest, OneOpeningByAnotherProcessIsNoTwin) {
   uint64_t opener = 0;
   fake_->opens.AnswerWith([&](const OpenSessionRequest& request) {
     opener = request.process();
@@ -313,7 +313,7 @@ TEST_F(UpstreamSessionTest, OneOpeningByAnotherProcessIsNoTwin) {
   EXPECT_EQ(session_->state().twins, 0);
 }
 
-TEST_F(UpstreamSessionTest, ASessionWithoutAnIdIsNone) {
+TEST_F(UpstreamBehaviourTest, ASessionWithoutAnIdIsNone) {
   fake_->opens.Answer(OpenSessionResponse());
   session_->Start();
   EXPECT_EQ(phase(), Phase::kDown);
@@ -322,7 +322,7 @@ TEST_F(UpstreamSessionTest, ASessionWithoutAnIdIsNone) {
   EXPECT_EQ(session_->state().session_id, "s1");
 }
 
-TEST_F(UpstreamSessionTest, ARenewalWithoutAnEpochChangesNothing) {
+TEST_F(UpstreamBehaviourTest, ARenewalWithoutAnEpochChangesNothing) {
   session_->Start();
   epoch_ = 0;
   Advance(absl::Seconds(3));
@@ -331,7 +331,7 @@ TEST_F(UpstreamSessionTest, ARenewalWithoutAnEpochChangesNothing) {
   EXPECT_EQ(session_->state().info.epoch(), 1);
 }
 
-TEST_F(UpstreamSessionTest, ReportFailureProbesBeforeItBelieves) {
+TEST_F(UpstreamBehaviourTest, ReportFailureProbesBeforeItBelieves) {
   session_->Start();
   Advance(absl::Seconds(1));
   session_->ReportFailure(Away());
@@ -342,7 +342,7 @@ TEST_F(UpstreamSessionTest, ReportFailureProbesBeforeItBelieves) {
   EXPECT_EQ(session_->state().connection_serial, 1) << "a probe that succeeds was no loss";
 }
 
-TEST_F(UpstreamSessionTest, ReportsCountOnlyWhileItIsUp) {
+TEST_F(UpstreamBehaviourTest, ReportsCountOnlyWhileItIsUp) {
   session_->Start();
   fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
   fake_->opens.AnswerWith([](const auto&) { return Away(); });
@@ -366,7 +366,7 @@ TEST_F(UpstreamSessionTest, ReportsCountOnlyWhileItIsUp) {
   EXPECT_EQ(fake_->opens.request_count(), opens);
 }
 
-TEST_F(UpstreamSessionTest, ReportedFailuresDoNotMakeItProbeWithoutEnd) {
+TEST_F(UpstreamBehaviourTest, ReportedFailuresDoNotMakeItProbeWithoutEnd) {
   session_->Start();
   for (int ms = 0; ms < 1000; ++ms) {
     session_->ReportFailure(Away());
@@ -375,7 +375,7 @@ TEST_F(UpstreamSessionTest, ReportedFailuresDoNotMakeItProbeWithoutEnd) {
   EXPECT_LE(fake_->keep_alives.request_count(), 11);
 }
 
-TEST_F(UpstreamSessionTest, TwoRegistriesBehindOneAddressDoNotMakeItSpin) {
+TEST_F(UpstreamBehaviourTest, TwoRegistriesBehindOneAddressDoNotMakeItSpin) {
   session_->Start();
   int opens = 0;
   fake_->opens.AnswerWith([&](const auto&) {
@@ -395,7 +395,7 @@ TEST_F(UpstreamSessionTest, TwoRegistriesBehindOneAddressDoNotMakeItSpin) {
   EXPECT_LT(fake_->opens.request_count(), 130) << "about two a second";
 }
 
-TEST_F(UpstreamSessionTest, AStoreThatWasPutBackIsBelievedAfterAWhile) {
+TEST_F(UpstreamBehaviourTest, AStoreThatWasPutBackIsBelievedAfterAWhile) {
   session_->Start();
   for (const char* store : {"B", "A"}) {
     store_ = store;
@@ -413,7 +413,7 @@ TEST_F(UpstreamSessionTest, AStoreThatWasPutBackIsBelievedAfterAWhile) {
   EXPECT_EQ(session_->state().info.store_id(), "B");
 }
 
-TEST_F(UpstreamSessionTest, TheServersRetryDelayIsHonoured) {
+TEST_F(UpstreamBehaviourTest, TheServersRetryDelayIsHonoured) {
   fake_->opens.Answer(
       WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"), absl::Seconds(7)));
   session_->Start();
@@ -424,7 +424,7 @@ TEST_F(UpstreamSessionTest, TheServersRetryDelayIsHonoured) {
   EXPECT_EQ(fake_->opens.request_count(), 2);
 }
 
-TEST_F(UpstreamSessionTest, RepeatedRefusalsAreStretchedApart) {
+TEST_F(UpstreamBehaviourTest, RepeatedRefusalsAreStretchedApart) {
   fake_->opens.AnswerWith([](const auto&) {
     return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"), absl::Seconds(1));
   });
@@ -438,7 +438,7 @@ TEST_F(UpstreamSessionTest, RepeatedRefusalsAreStretchedApart) {
   EXPECT_EQ(calls, (std::vector<int>{1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 5}));
 }
 
-TEST_F(UpstreamSessionTest, RefusalsThatAreNotInARowAreNotStretched) {
+TEST_F(UpstreamBehaviourTest, RefusalsThatAreNotInARowAreNotStretched) {
   const absl::Status busy =
       WithRetryDelay(Refusal(registry::v1::ERROR_REASON_OVERLOADED, "busy"), absl::Seconds(1));
   // Another failure lies between, then a success.
@@ -458,7 +458,7 @@ TEST_F(UpstreamSessionTest, RefusalsThatAreNotInARowAreNotStretched) {
   EXPECT_EQ(phase(), Phase::kUp);
 }
 
-TEST_F(UpstreamSessionTest, AConnectionThatBreaksWhileIdleIsNoticedAtOnce) {
+TEST_F(UpstreamBehaviourTest, AConnectionThatBreaksWhileIdleIsNoticedAtOnce) {
   session_->Start();
   Advance(absl::Seconds(1));
   fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
@@ -468,7 +468,7 @@ TEST_F(UpstreamSessionTest, AConnectionThatBreaksWhileIdleIsNoticedAtOnce) {
   EXPECT_EQ(phase(), Phase::kDown) << "two seconds before the next renewal";
 }
 
-TEST_F(UpstreamSessionTest, ClosesAtTheUpstreamAndTriesUntilItSucceeds) {
+TEST_F(UpstreamBehaviourTest, ClosesAtTheUpstreamAndTriesUntilItSucceeds) {
   session_->Start();
   fake_->closes.Answer(Away());
   session_->Close();
@@ -481,7 +481,7 @@ TEST_F(UpstreamSessionTest, ClosesAtTheUpstreamAndTriesUntilItSucceeds) {
   EXPECT_EQ(fake_->keep_alives.request_count(), 0);
 }
 
-TEST_F(UpstreamSessionTest, CloseWhileOpeningEndsTheSessionThatComes) {
+TEST_F(UpstreamBehaviourTest, CloseWhileOpeningEndsTheSessionThatComes) {
   fake_->opens.Hold();
   session_->Start();
   session_->Close();
@@ -491,7 +491,7 @@ TEST_F(UpstreamSessionTest, CloseWhileOpeningEndsTheSessionThatComes) {
   EXPECT_EQ(fake_->closes.last_request().session_id(), "s1");
 }
 
-TEST_F(UpstreamSessionTest, CloseWithoutASessionAsksNobody) {
+TEST_F(UpstreamBehaviourTest, CloseWithoutASessionAsksNobody) {
   fake_->opens.AnswerWith([](const auto&) { return Away(); });
   session_->Start();
   session_->Close();
@@ -499,7 +499,7 @@ TEST_F(UpstreamSessionTest, CloseWithoutASessionAsksNobody) {
   EXPECT_EQ(fake_->closes.request_count(), 0);
 }
 
-TEST_F(UpstreamSessionTest, OneCallIsUnderWayAlsoWhenTheSessionIsFoundLostMeanwhile) {
+TEST_F(UpstreamBehaviourTest, OneCallIsUnderWayAlsoWhenTheSessionIsFoundLostMeanwhile) {
   session_->Start();
   fake_->keep_alives.Hold();
   Advance(absl::Seconds(3));
@@ -512,7 +512,7 @@ TEST_F(UpstreamSessionTest, OneCallIsUnderWayAlsoWhenTheSessionIsFoundLostMeanwh
   EXPECT_EQ(phase(), Phase::kUp);
 }
 
-TEST_F(UpstreamSessionTest, CloseWhileRenewingASessionThatIsLostIsDone) {
+TEST_F(UpstreamBehaviourTest, CloseWhileRenewingASessionThatIsLostIsDone) {
   session_->Start();
   fake_->keep_alives.Hold();
   Advance(absl::Seconds(3));
@@ -524,7 +524,7 @@ TEST_F(UpstreamSessionTest, CloseWhileRenewingASessionThatIsLostIsDone) {
   EXPECT_EQ(fake_->closes.request_count(), 0);
 }
 
-TEST_F(UpstreamSessionTest, CloseWhileRenewingFollowsTheRenewal) {
+TEST_F(UpstreamBehaviourTest, CloseWhileRenewingFollowsTheRenewal) {
   session_->Start();
   fake_->keep_alives.Hold();
   Advance(absl::Seconds(3));
@@ -536,14 +536,14 @@ TEST_F(UpstreamSessionTest, CloseWhileRenewingFollowsTheRenewal) {
   EXPECT_EQ(fake_->closes.request_count(), 1);
 }
 
-TEST_F(UpstreamSessionTest, CloseOfAnUnknownSessionIsDone) {
+TEST_F(UpstreamBehaviourTest, CloseOfAnUnknownSessionIsDone) {
   session_->Start();
   fake_->closes.Answer(SessionUnknown());
   session_->Close();
   EXPECT_EQ(phase(), Phase::kClosed);
 }
 
-TEST_F(UpstreamSessionTest, NothingHappensAfterStop) {
+TEST_F(UpstreamBehaviourTest, NothingHappensAfterStop) {
   session_->Start();
   fake_->keep_alives.Hold();
   Advance(absl::Seconds(3));
@@ -556,7 +556,7 @@ TEST_F(UpstreamSessionTest, NothingHappensAfterStop) {
   EXPECT_EQ(timer_->pending(), 0);
 }
 
-TEST_F(UpstreamSessionTest, ASessionWithoutATtlIsNotRenewedInALoop) {
+TEST_F(UpstreamBehaviourTest, ASessionWithoutATtlIsNotRenewedInALoop) {
   fake_->opens.Answer([] {
     OpenSessionResponse response;
     response.set_session_id("s");
@@ -567,13 +567,13 @@ TEST_F(UpstreamSessionTest, ASessionWithoutATtlIsNotRenewedInALoop) {
   EXPECT_EQ(fake_->keep_alives.request_count(), 0);
 }
 
-TEST_F(UpstreamSessionTest, WhereNobodyNamesATtlThereIsOne) {
+TEST_F(UpstreamBehaviourTest, WhereNobodyNamesATtlThereIsOne) {
   fake_->opens.AnswerWith([](const auto&) {
     OpenSessionResponse response;
     response.set_session_id("s");
     return response;
   });
-  const auto session = UpstreamSession::Create(
+  const auto session = UpstreamDriver::Create(
       fake_,
       {"inc", "client", absl::ZeroDuration(), BackoffOptions(), timer_.get(), [] { return 0.5; }},
       [] {});
