@@ -197,10 +197,7 @@ void Client::Unary(Request request, Done<Response> done, Start start) {
 
 void Client::Range(RangeRequest request, Done<RangeResponse> done) {
   Unary(std::move(request), std::move(done),
-        [](const Member& member, grpc::ClientContext* context, const RangeRequest* in,
-           RangeResponse* out, std::function<void(grpc::Status)> on_status) {
-          member.kv->async()->Range(context, in, out, std::move(on_status));
-        });
+        [](const Member& member, auto... call) { member.kv->async()->Range(std::move(call)...); });
 }
 
 void Client::Get(std::string key, Done<RangeResponse> done) {
@@ -211,10 +208,7 @@ void Client::Get(std::string key, Done<RangeResponse> done) {
 
 void Client::Txn(TxnRequest request, Done<TxnResponse> done) {
   Unary(std::move(request), std::move(done),
-        [](const Member& member, grpc::ClientContext* context, const TxnRequest* in,
-           TxnResponse* out, std::function<void(grpc::Status)> on_status) {
-          member.kv->async()->Txn(context, in, out, std::move(on_status));
-        });
+        [](const Member& member, auto... call) { member.kv->async()->Txn(std::move(call)...); });
 }
 
 void Client::EncodedTxn(std::string request, Done<TxnResponse> done) {
@@ -235,32 +229,26 @@ void Client::LeaseGrant(int64_t ttl_seconds, Done<int64_t> done) {
         if (!response.ok()) return std::move(done)(response.status());
         std::move(done)(response->id());
       };
-  Unary(std::move(request), std::move(granted),
-        [](const Member& member, grpc::ClientContext* context, const LeaseGrantRequest* in,
-           LeaseGrantResponse* out, std::function<void(grpc::Status)> on_status) {
-          member.lease->async()->LeaseGrant(context, in, out, std::move(on_status));
-        });
+  Unary(std::move(request), std::move(granted), [](const Member& member, auto... call) {
+    member.lease->async()->LeaseGrant(std::move(call)...);
+  });
 }
 
 void Client::LeaseRevoke(int64_t lease, Done<LeaseRevokeResponse> done) {
   LeaseRevokeRequest request;
   request.set_id(lease);
-  Unary(std::move(request), std::move(done),
-        [](const Member& member, grpc::ClientContext* context, const LeaseRevokeRequest* in,
-           LeaseRevokeResponse* out, std::function<void(grpc::Status)> on_status) {
-          member.lease->async()->LeaseRevoke(context, in, out, std::move(on_status));
-        });
+  Unary(std::move(request), std::move(done), [](const Member& member, auto... call) {
+    member.lease->async()->LeaseRevoke(std::move(call)...);
+  });
 }
 
 void Client::LeaseTimeToLive(int64_t lease, bool keys, Done<LeaseTimeToLiveResponse> done) {
   LeaseTimeToLiveRequest request;
   request.set_id(lease);
   request.set_keys(keys);
-  Unary(std::move(request), std::move(done),
-        [](const Member& member, grpc::ClientContext* context, const LeaseTimeToLiveRequest* in,
-           LeaseTimeToLiveResponse* out, std::function<void(grpc::Status)> on_status) {
-          member.lease->async()->LeaseTimeToLive(context, in, out, std::move(on_status));
-        });
+  Unary(std::move(request), std::move(done), [](const Member& member, auto... call) {
+    member.lease->async()->LeaseTimeToLive(std::move(call)...);
+  });
 }
 
 void Client::After(absl::Duration delay, absl::AnyInvocable<void() &&> task) {
@@ -410,9 +398,8 @@ void Client::FetchToken() {
         if (response.ok()) return OnToken(response->token());
         OnToken(response.status());
       },
-      [](const Member& member, grpc::ClientContext* context, const AuthenticateRequest* in,
-         AuthenticateResponse* out, std::function<void(grpc::Status)> on_status) {
-        member.auth->async()->Authenticate(context, in, out, std::move(on_status));
+      [](const Member& member, auto... call) {
+        member.auth->async()->Authenticate(std::move(call)...);
       });
 }
 
