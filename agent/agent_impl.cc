@@ -61,7 +61,7 @@ void AgentImpl::Stop() {
   if (options_.drain_deadline > absl::ZeroDuration() && !in_callback) DrainAndWait();
   std::unique_ptr<FailbackGroup> registry;
   {
-    std::unique_lock<std::shared_mutex> lock(life_);
+    std::unique_lock<std::shared_mutex> lock(registry_mu_);
     registry.swap(registry_);
   }
   registry.reset();

@@ -67,7 +67,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
   template <typename Function>
   void WithRegistry(Function function) {
     if (inherited()) return;
-    std::shared_lock<std::shared_mutex> lock(life_);
+    std::shared_lock<std::shared_mutex> lock(registry_mu_);
     if (registry_ != nullptr) function(*registry_);
   }
 
@@ -105,7 +105,7 @@ class AgentImpl : public std::enable_shared_from_this<AgentImpl> {
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<ThreadPool> own_executor_;
   // Held shared during calls into the registry, none of which runs code of the host's.
-  std::shared_mutex life_;
+  std::shared_mutex registry_mu_;
   std::unique_ptr<FailbackGroup> registry_;
   Mutex mu_;
   std::map<std::string, std::shared_ptr<KeyOwner>> owners_ ABSL_GUARDED_BY(mu_);

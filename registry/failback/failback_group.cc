@@ -37,7 +37,7 @@ absl::Status ValidateName(const std::string& name) {
 
 }  // namespace
 
-// --- Life.
+// --- Opening and closing.
 
 absl::StatusOr<std::unique_ptr<FailbackGroup>> FailbackGroup::Create(
     std::vector<Upstream> upstreams, const FailbackRegistry::Options& options) {
