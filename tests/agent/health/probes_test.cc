@@ -425,7 +425,9 @@ TEST_F(ProbesTest, ACommandThatIsEndedTakesItsChildrenAlong) {
   // Gone, or a zombie that its new parent has yet to take.
   std::string state = "?";
   while (absl::Now() < deadline && !state.empty() && state[0] != 'Z') {
-    state = RunProcess({"/bin/sh", "-c", "cut -d' ' -f3 /proc/" + pid + "/stat 2>/dev/null"}).out;
+    state = RunProcess(
+                {"/bin/sh", "-c", absl::StrCat("cut -d' ' -f3 /proc/", pid, "/stat 2>/dev/null")})
+                .out;
   }
   EXPECT_TRUE(state.empty() || state[0] == 'Z') << state;
 }

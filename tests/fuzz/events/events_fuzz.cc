@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
@@ -72,8 +73,8 @@ void PlayEvents(FuzzInput* input) {
       SubscribeResponse next;
       if (!next.ParseFromString(taken.event->EncodedPart(taken.part))) Die("a part is no message");
       if (const absl::Status status = CheckOrder(&sent, next); !status.ok()) {
-        Die("the conflator tells what does not follow: " + status.ToString() + "\n" +
-            next.ShortDebugString());
+        Die(absl::StrCat("the conflator tells what does not follow: ", status.ToString(), "\n",
+                         next.ShortDebugString()));
       }
     }
   }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "etcd/rpc.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
@@ -241,7 +242,7 @@ TEST_F(MarksTest, PagesHaveTheMarksOfTheirInstances) {
   for (const char* id : {"a", "b", "d"}) ASSERT_TRUE(Set(registry, id, true).ok());
   for (const char* key :
        {"a%", "a%1", "a%2", "0 offline", "1 offline", "2 offline", "cc offline"}) {
-    ASSERT_TRUE(etcd().Put(registry.prefix() + "/v1/default/orders/" + key, "").ok());
+    ASSERT_TRUE(etcd().Put(absl::StrCat(registry.prefix(), "/v1/default/orders/", key), "").ok());
   }
   for (const bool by_incarnation : {false, true}) {
     for (uint32_t page_size = 1; page_size < 8; ++page_size) {

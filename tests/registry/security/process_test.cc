@@ -56,7 +56,8 @@ TEST_F(SecurityProcessTest, MutualTlsFromAgentToRegistry) {
     EXPECT_EQ(refused.status, 3) << ::testing::PrintToString(args) << refused.err;
     EXPECT_EQ(refused.out, "");
     EXPECT_THAT(refused.err,
-                AllOf(HasSubstr("UNAVAILABLE: " + registry.address() + " takes no such connection"),
+                AllOf(HasSubstr(absl::StrCat("UNAVAILABLE: ", registry.address(),
+                                             " takes no such connection")),
                       HasSubstr(args.empty() ? "does it ask for TLS" : "does it speak TLS")));
   }
   EXPECT_EQ(Ctl(registry.address(), Show("reader") + Args{"--tls-server-name", "localhost", "list"})

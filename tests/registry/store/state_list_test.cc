@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/store/state.h"
@@ -135,8 +136,7 @@ TEST_F(StateTest, AListingLooksAtItsRangesOnly) {
     for (const char* incarnation : {"", "a"}) before.push_back(looked(max_items, incarnation));
   }
   // Around each of them, and more than all of them.
-  for (int i = 0; i < 500; ++i)
-    put("s-" + std::to_string(100 + i % 20) + "-" + std::to_string(i), "1");
+  for (int i = 0; i < 500; ++i) put(absl::StrCat("s-", 100 + i % 20, "-", i), "1");
   std::vector<size_t> after;
   for (const size_t max_items : {1, 7, 1000}) {
     for (const char* incarnation : {"", "a"}) after.push_back(looked(max_items, incarnation));
