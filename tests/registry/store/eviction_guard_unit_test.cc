@@ -1,6 +1,5 @@
-#include "registry/store/eviction_guard.h"
-
 #include "gtest/gtest.h"
+#include "registry/store/eviction_guard.h"
 
 namespace failback {
 namespace {
