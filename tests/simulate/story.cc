@@ -56,7 +56,10 @@ Story::Story(const Script& script, const std::string& folder, bool traced)
   operator_ = std::make_unique<WireRegistry>(&world_.network, operator_process_,
                                              script_.agents + script_.viewers,
                                              [this] { return registry_->server(); });
-  truth_.on_removed = [this](const std::string& key) { fencing_.Removed(key); };
+  truth_.on_removed = [this](const std::string& key) {
+    fencing_.Removed(key);
+    CheckRemoved(key);
+  };
   truth_.on_appeared = [this](const std::string& key) {
     if (IsShared(key)) return;
     for (const auto& [of, wish] : wishes_.all) {

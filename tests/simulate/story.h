@@ -116,6 +116,9 @@ class Story {
   bool IsHealthy(int agent) const;
   bool IsCutOff(int agent) const;  // for good
   std::string WhyNotEmpty(const Follower& follower) const;
+  // Since when the agent has been well without a break is long ago.
+  bool IsWellThroughout(int agent) const;
+  void CheckRemoved(const std::string& key);
   bool Used(Act act) const { return used_.count(act) > 0; }
 
   const Script script_;
@@ -137,6 +140,7 @@ class Story {
   std::map<int, int64_t> healthy_since_;  // of agents, by index
   std::map<int, int64_t> calls_before_;   // of agents, when work was last looked at
   int64_t looked_at_ = 0;
+  int64_t registry_since_ = 0;  // its last start
   bool faults_over_ = false;
 };
 

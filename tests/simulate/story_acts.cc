@@ -295,7 +295,9 @@ void Story::KillRegistry() {
 }
 
 void Story::StartRegistry() {
-  if (!registry_->up()) registry_->Start();
+  if (registry_->up()) return;
+  registry_since_ = world_.now();
+  registry_->Start();
 }
 
 void Story::DoRegistry(const Operation& operation) {

@@ -173,21 +173,37 @@ bool Story::FollowersAgree(std::string* why) {
   return true;
 }
 
+bool Story::IsWellThroughout(int agent) const {
+  const auto it = healthy_since_.find(agent);
+  return it != healthy_since_.end() && absl::Nanoseconds(world_.now() - it->second) >= kThroughout;
+}
+
+// The registry may have stopped and continued: that is not its clients' fault.
+void Story::CheckRemoved(const std::string& key) {
+  if (IsShared(key) || absl::Nanoseconds(world_.now() - registry_since_) < kThroughout) return;
+  for (const auto& [of, wish] : wishes_.all) {
+    if (of.second != key || !wish.present || wish.any || wish.open) continue;
+    if (absl::Nanoseconds(world_.now() - wish.since) < kThroughout) continue;
+    if (!IsWellThroughout(of.first)) continue;
+    world_.Fail("kept",
+                absl::StrCat(CanonicalKeyText(key), " is removed, was wanted all the time, ",
+                             "and its agent was well"));
+  }
+}
+
 std::string Story::WhyNotEmpty(const Follower& follower) const {
   const auto throughout = [this](int64_t since) {
     return absl::Nanoseconds(world_.now() - since) >= kThroughout;
   };
-  const auto well = [&](int agent) {
-    const auto it = healthy_since_.find(agent);
-    return it != healthy_since_.end() && throughout(it->second);
-  };
-  if (!well(follower.agent)) return "";
+  if (!IsWellThroughout(follower.agent)) return "";
   for (const auto& [of, wish] : wishes_.all) {
     const auto& [agent, key] = of;
     InstanceKey name;
     ParseCanonicalKey(key, &name);
     if (name.service() != follower.viewer->service() || IsShared(key)) continue;
-    if (!wish.present || wish.any || wish.open || !throughout(wish.since) || !well(agent)) continue;
+    if (!wish.present || wish.any || wish.open || !throughout(wish.since) ||
+        !IsWellThroughout(agent))
+      continue;
     return absl::StrCat("is shown an empty set, and ", CanonicalKeyText(key),
                         " was wanted all the time");
   }
