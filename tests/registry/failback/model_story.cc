@@ -102,7 +102,11 @@ Story::Story(uint32_t seed, Subject* subject, bool real_store)
   options.max_calls_in_flight = 1 + Pick(4);
   world.max_calls_in_flight = options.max_calls_in_flight;
   options.max_batch = 1 + Pick(5);
-  options.anti_entropy_interval = absl::Seconds(10);
+  // Without comparisons nothing hides what went wrong before. Then nothing happens that only they
+  // find out: no other hand (the real store's sessions are ended by one), no rival, no other store,
+  // which knows no fences, and no crash, which forgets a checked intent under way.
+  alone_ = !real_store_ && Pick(4) == 0;
+  options.anti_entropy_interval = alone_ ? absl::ZeroDuration() : absl::Seconds(10);
   options.empty_snapshot_hold = Pick(2) == 0 ? absl::ZeroDuration() : absl::Seconds(5);
   options.stale_grace = absl::Milliseconds(Pick(2000));
   options.session_ttl = absl::Seconds(10);
@@ -113,9 +117,9 @@ Story::Story(uint32_t seed, Subject* subject, bool real_store)
     options.retry_burst = 2;
   }
   world.down = Pick(4) == 0;
-  rivals_ = Pick(4) == 0;
+  rivals_ = Pick(4) == 0 && !alone_;
   if (rivals_ && Pick(2) == 0) options.superseded_period = absl::Seconds(2);
-  subject_->journal = Pick(12) == 0;
+  subject_->journal = Pick(12) == 0 && !alone_;
   subject_->on_event = [this](const IntentEvent& event) {
     if (event.kind != IntentEvent::Kind::kSuperseded) return;
     Tell(absl::StrCat("  superseded: ", event.id));
@@ -221,9 +225,10 @@ void Story::Operate() {
       if (Pick(2) == 0) subject_->target()->LoseSessions();
       return;
     case 14:
-      if (Pick(3) == 0) subject_->target()->Wipe();
+      if (!alone_ && Pick(3) == 0) subject_->target()->Wipe();
       return;
     case 15:
+      if (alone_) return;
       return Pick(2) == 0 ? subject_->target()->Backup() : subject_->target()->Restore();
     case 16:
       return subject_->target()->BreakStreams(Pick(2) == 0 ? absl::UnavailableError("reset")
@@ -232,8 +237,10 @@ void Story::Operate() {
       subject_->RetryAll();
       return;
     case 18:
+      if (alone_) return;
       return subject_->target()->HandRemove(Instance(key, 1).key());
     case 19:
+      if (alone_) return;
       // A rival does not repair what is its own.
       if (subject_->target()->Ports(kRival).count(KeyOf(key)) > 0) return;
       return subject_->target()->HandChange(Instance(key, 1).key(), 7);

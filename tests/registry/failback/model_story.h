@@ -170,6 +170,7 @@ class Story {
   int last_session_ = 0;
   uint64_t client_generation_ = 0;
   uint64_t last_version_ = 0;
+  bool alone_ = false;
   bool rivals_ = false;
   bool rival_gone_ = false;
   uint64_t rival_generation_ = 0;
