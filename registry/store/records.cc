@@ -7,15 +7,15 @@
 
 namespace failback {
 
-Version Version::WithoutInstance() const {
-  Version left;
+RecordVersion RecordVersion::WithoutInstance() const {
+  RecordVersion left;
   left.offline = offline;
   left.fence = fence;
   left.retention_ms = retention_ms;
   return left;
 }
 
-Blob Version::Shown() const { return WithMark(instance, offline); }
+Blob RecordVersion::Shown() const { return WithMark(instance, offline); }
 
 Record* Record::New(const HashedKey& key) {
   void* const memory = ::operator new(sizeof(Record) + key.text.size());

@@ -76,7 +76,7 @@ struct Incarnation {
 };
 
 // What a record holds at one revision.
-struct Version {
+struct RecordVersion {
   Blob instance;  // canonical bytes, as registered; null when absent
   Blob offline;   // an operator's mark, a serialized OfflineMark; null when there is none
   Fence fence;
@@ -93,7 +93,7 @@ struct Version {
   // As listed and sent: the instance, with the mark. Null when absent.
   Blob Shown() const;
   // What is left when the instance goes with its session.
-  Version WithoutInstance() const;
+  RecordVersion WithoutInstance() const;
 };
 
 struct Service;
@@ -109,7 +109,7 @@ class Record {
   std::string_view key() const { return {reinterpret_cast<const char*>(this + 1), key_size_}; }
   size_t hash() const { return hash_; }
 
-  Version version;
+  RecordVersion version;
   Service* service = nullptr;
   int64_t row = 0;
   Record* previous_owned = nullptr;

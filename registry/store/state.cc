@@ -104,7 +104,7 @@ void State::AddReference(uint64_t rank, int64_t change) {
 }
 
 int64_t State::MarkEndMs(const Record& record) const {
-  const Version& version = record.version;
+  const RecordVersion& version = record.version;
   if (version.fence.rank == 0) return record.purge_at_ms;
   return record.purge_at_ms +
          std::max<int64_t>(options_.offline_memory_ms - int64_t{version.retention_ms}, 0);
@@ -135,8 +135,8 @@ void State::Own(Record* record, Incarnation* owner) {
   if (owner->sorted_owned != nullptr) owner->sorted_owned->insert(record);
 }
 
-void State::SetVersion(Record* record, Version version, int64_t monotonic_ms, bool goes_on) {
-  Version& old = record->version;
+void State::SetVersion(Record* record, RecordVersion version, int64_t monotonic_ms, bool goes_on) {
+  RecordVersion& old = record->version;
   int64_t due_ms = monotonic_ms + (version.fence.rank != 0 ? int64_t{version.retention_ms}
                                                            : options_.offline_memory_ms);
   if (goes_on) due_ms = version.fence.rank != 0 ? record->purge_at_ms : MarkEndMs(*record);
@@ -148,7 +148,9 @@ void State::SetVersion(Record* record, Version version, int64_t monotonic_ms, bo
     if (old.owner != nullptr) Disown(record, old.owner);
     if (version.owner != nullptr) Own(record, version.owner);
   }
-  const auto is_detached = [](const Version& one) { return one.instance && one.owner == nullptr; };
+  const auto is_detached = [](const RecordVersion& one) {
+    return one.instance && one.owner == nullptr;
+  };
   detached_ += int64_t{is_detached(version)} - int64_t{is_detached(old)};
   if (record->purge_at_ms != 0) {
     tombstones_.erase({record->purge_at_ms, record});

@@ -221,7 +221,8 @@ class State {
   static void Disown(Record* record, Incarnation* owner);
   static void Own(Record* record, Incarnation* owner);
   // `goes_on`: what stays of an absent record keeps its time.
-  void SetVersion(Record* record, Version version, int64_t monotonic_ms, bool goes_on = false);
+  void SetVersion(Record* record, RecordVersion version, int64_t monotonic_ms,
+                  bool goes_on = false);
   // When the mark of an absent record goes.
   int64_t MarkEndMs(const Record& record) const;
 

@@ -80,7 +80,7 @@ class State::Checker {
 
  private:
   absl::Status CheckRecord(const Record& record) {
-    const Version& version = record.version;
+    const RecordVersion& version = record.version;
     if (version.empty()) return Broken(record, "neither instance nor fence nor mark");
     if (record.staged != 0) return Broken(record, "staged outside a transaction");
     if (version.fence.rank != 0) ++references_[version.fence.rank];

@@ -79,7 +79,7 @@ class State::Loader : public StoreReader {
     }
     const HashedKey key(row.key);
     if (state_->FindRecord(key) != nullptr) return Bad("record", row.id, "is there twice");
-    Version version;
+    RecordVersion version;
     version.instance = std::move(row.instance);
     version.offline = std::move(row.offline);
     version.fence = {row.fence_rank, row.fence_generation, row.fence_digest, row.fence_registers};

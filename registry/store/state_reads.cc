@@ -30,7 +30,7 @@ int StatusIn(const Blob& instance) {
   return registry::v1::HEALTH_STATUS_UNSPECIFIED;
 }
 
-void Count(const Version& version, StateCounts* counts) {
+void Count(const RecordVersion& version, StateCounts* counts) {
   ++counts->total;
   if (version.persistent) ++counts->persistent;
   if (version.offline) {
@@ -113,7 +113,7 @@ std::vector<State::NamedChange> State::ChangesOf(std::string_view begins) const 
 }
 
 ListItem State::MakeItem(const Record& record) {
-  const Version& version = record.version;
+  const RecordVersion& version = record.version;
   ListItem item;
   item.instance = version.Shown();
   if (version.owner != nullptr) {

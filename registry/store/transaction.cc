@@ -41,7 +41,7 @@ absl::Status TooManyTombstones(const SharedLimit& limit, bool in_all) {
 
 // A refusal for the sake of a later incarnation, with who holds the key: the client's name, else
 // the incarnation.
-absl::Status WithHolder(const absl::Status& status, const Version& current) {
+absl::Status WithHolder(const absl::Status& status, const RecordVersion& current) {
   if (ReasonOf(status) != registry::v1::ERROR_REASON_SUPERSEDED || current.owner == nullptr) {
     return status;
   }
@@ -82,17 +82,17 @@ OwnerTotals* State::Transaction::Touched(OwnerTotals* totals) {
   return totals;
 }
 
-const Version& State::Transaction::None() {
-  static const auto* const none = new Version;
+const RecordVersion& State::Transaction::None() {
+  static const auto* const none = new RecordVersion;
   return *none;
 }
 
-const Version& State::Transaction::Current(const Record* record) const {
+const RecordVersion& State::Transaction::Current(const Record* record) const {
   if (record == nullptr) return None();
   return record->staged == 0 ? record->version : staged_[record->staged - 1].version;
 }
 
-Version& State::Transaction::Stage(Record* record, bool goes_on) {
+RecordVersion& State::Transaction::Stage(Record* record, bool goes_on) {
   if (record->staged == 0) {
     staged_.push_back({record, record->version, goes_on});
     record->staged = static_cast<uint32_t>(staged_.size());
@@ -102,9 +102,9 @@ Version& State::Transaction::Stage(Record* record, bool goes_on) {
   return staged.version;
 }
 
-Version& State::Transaction::EditQuietly(Record* record) { return Stage(record, true); }
+RecordVersion& State::Transaction::EditQuietly(Record* record) { return Stage(record, true); }
 
-Version& State::Transaction::Edit(Record* record) {
+RecordVersion& State::Transaction::Edit(Record* record) {
   new_revision_ = true;
   return Stage(record, false);
 }
@@ -118,7 +118,7 @@ uint64_t State::Transaction::revision() const {
   return state_->revision_ + (new_revision_ ? 1 : 0);
 }
 
-void State::Transaction::SetOwner(Version& version, Incarnation* owner) {
+void State::Transaction::SetOwner(RecordVersion& version, Incarnation* owner) {
   if (version.owner == owner) return;
   for (const auto& [incarnation, change] :
        {std::pair<Incarnation*, int>{version.owner, -1}, std::pair<Incarnation*, int>{owner, +1}}) {
@@ -130,14 +130,14 @@ void State::Transaction::SetOwner(Version& version, Incarnation* owner) {
   version.owner = owner;
 }
 
-void State::Transaction::RemoveInstance(Version& version) {
+void State::Transaction::RemoveInstance(RecordVersion& version) {
   if (version.instance) --instances_more_;
   CountDetached(version, -1);
   SetOwner(version, nullptr);
   version = version.WithoutInstance();
 }
 
-void State::Transaction::PutInstance(Version& version, Intent& intent, Incarnation* owner,
+void State::Transaction::PutInstance(RecordVersion& version, Intent& intent, Incarnation* owner,
                                      int64_t session_row) {
   const uint64_t revision = state_->revision_ + 1;
   CountDetached(version, -1);
@@ -193,7 +193,7 @@ bool State::Transaction::EndSession(std::string_view session_id, End end, int64_
        record = record->next_owned) {
     if (record->version.persistent) continue;
     if (removed != nullptr) ++*removed;
-    Version& version = Edit(record);
+    RecordVersion& version = Edit(record);
     RemoveInstance(version);
     if (end == End::kClosed) version.fence = Fence();
     version.retention_ms = RetentionOf(*session);
@@ -323,7 +323,7 @@ size_t State::Transaction::Purge(size_t most) {
   size_t purged = 0;
   for (const auto& [purge_at, record] : state_->tombstones_) {
     if (purge_at > now_.monotonic_ms || purged == most) break;
-    Version& version = EditQuietly(record);
+    RecordVersion& version = EditQuietly(record);
     const bool mark_stays =
         version.fence.rank != 0 && state_->MarkEndMs(*record) > now_.monotonic_ms;
     version.fence = Fence();
@@ -353,7 +353,7 @@ Session* State::Transaction::FindSession(std::string_view session_id) const {
   return it->second.get();
 }
 
-absl::Status State::Transaction::CheckLimits(const Version& current,
+absl::Status State::Transaction::CheckLimits(const RecordVersion& current,
                                              const Incarnation* owner) const {
   // Of the owner that `owner` is an incarnation of; those without one are one owner.
   const SharedLimit limit = LimitOfInstances(state_->options_);
@@ -397,7 +397,7 @@ Record* State::Transaction::Made(Record* record, const HashedKey& key) {
 IntentOutcome State::Transaction::ApplyInSession(const Session& session, const HashedKey& key,
                                                  Intent& intent) {
   Record* const record = state_->FindRecord(key);
-  const Version& current = Current(record);
+  const RecordVersion& current = Current(record);
   const uint64_t rank = session.incarnation->rank;
   const bool already = intent.registers
                            ? current.session == session.row && current.instance == intent.instance
@@ -412,7 +412,7 @@ IntentOutcome State::Transaction::ApplyInSession(const Session& session, const H
     if (auto status = CheckLimits(current, session.incarnation); !status.ok()) return {status, 0};
   }
 
-  Version& version = Edit(Made(record, key));
+  RecordVersion& version = Edit(Made(record, key));
   version.fence = FenceOf(rank, verdict, intent);
   if (intent.registers) {
     PutInstance(version, intent, session.incarnation, session.row);
@@ -428,7 +428,7 @@ IntentOutcome State::Transaction::ApplyInSession(const Session& session, const H
 // is.
 IntentOutcome State::Transaction::ApplyDetached(const HashedKey& key, Intent& intent) {
   Record* const record = state_->FindRecord(key);
-  const Version& current = Current(record);
+  const RecordVersion& current = Current(record);
   const bool already = intent.registers
                            ? current.owner == nullptr && current.instance == intent.instance
                            : !current.instance;
@@ -436,7 +436,7 @@ IntentOutcome State::Transaction::ApplyDetached(const HashedKey& key, Intent& in
   if (intent.registers) {
     if (auto status = CheckLimits(current, nullptr); !status.ok()) return {status, 0};
   }
-  Version& version = Edit(Made(record, key));
+  RecordVersion& version = Edit(Made(record, key));
   if (intent.registers) {
     PutInstance(version, intent, nullptr, 0);
   } else {
@@ -449,7 +449,7 @@ IntentOutcome State::Transaction::ApplyDetached(const HashedKey& key, Intent& in
 State::Transaction::Marked State::Transaction::SetOffline(std::string_view key,
                                                           const registry::v1::OfflineMark* mark) {
   Record* const record = state_->FindRecord(HashedKey(key));
-  const Version& current = Current(record);
+  const RecordVersion& current = Current(record);
   if (mark == nullptr) {
     if (!current.offline) return {};
     (current.instance ? Edit(record) : EditQuietly(record)).offline = Blob();
@@ -467,7 +467,7 @@ State::Transaction::Marked State::Transaction::SetOffline(std::string_view key,
       before.reason() == mark->reason() && before.by() == mark->by()) {
     return {absl::OkStatus(), current.offline, false};
   }
-  Version& version = Edit(record);
+  RecordVersion& version = Edit(record);
   version.offline = Blob(mark->SerializeAsString());
   return {absl::OkStatus(), version.offline, true};
 }

@@ -111,29 +111,29 @@ class State::Transaction {
  private:
   struct Staged {
     Record* record;
-    Version version;
+    RecordVersion version;
     bool goes_on;  // edited quietly only
   };
 
-  static const Version& None();
-  const Version& Current(const Record* record) const;
+  static const RecordVersion& None();
+  const RecordVersion& Current(const Record* record) const;
   // The version to change; stages the record, and with it a new revision.
-  Version& Edit(Record* record);
+  RecordVersion& Edit(Record* record);
   // The same for an absent record of which something goes: no new revision, and what stays keeps
   // its time.
-  Version& EditQuietly(Record* record);
-  Version& Stage(Record* record, bool goes_on);
+  RecordVersion& EditQuietly(Record* record);
+  RecordVersion& Stage(Record* record, bool goes_on);
   // The answer to an opening of a session that is there; an error when it is another's.
   static Opened AnswerOf(const Session& session, const Opening& opening);
   // An incarnation that is not known yet, with the rank that it claims if it can have that.
   Incarnation* NewIncarnation(const Opening& opening);
-  void SetOwner(Version& version, Incarnation* owner);
-  void RemoveInstance(Version& version);
+  void SetOwner(RecordVersion& version, Incarnation* owner);
+  void RemoveInstance(RecordVersion& version);
   IntentOutcome ApplyInSession(const Session& session, const HashedKey& key, Intent& intent);
   IntentOutcome ApplyDetached(const HashedKey& key, Intent& intent);
   // `record`, or, when it is null, a new one under `key`.
   Record* Made(Record* record, const HashedKey& key);
-  absl::Status CheckLimits(const Version& current, const Incarnation* owner) const;
+  absl::Status CheckLimits(const RecordVersion& current, const Incarnation* owner) const;
   // Whether one incarnation more may be remembered; counts it.
   absl::Status CheckRoom(const std::string& owner);
   // Whether a key may be kept of which there is no record; counts a fence without an instance.
@@ -148,13 +148,13 @@ class State::Transaction {
   void CommitIncarnations();
   void CommitRecords(CommitResult* result);
   void CommitSessions(CommitResult* result);
-  ChangeLog::Entry ChangeOf(const Version& before, const Version& after) const;
+  ChangeLog::Entry ChangeOf(const RecordVersion& before, const RecordVersion& after) const;
   // Another name for an incarnation; the history keeps the one before.
   void Rename(Incarnation* incarnation, const std::string& client_name);
   // Whether a record's row in the storage says `after` too, without the row of its session.
-  static bool GoesWithSession(const Version& before, const Version& after);
-  void PutInstance(Version& version, Intent& intent, Incarnation* owner, int64_t session_row);
-  void CountDetached(const Version& version, int64_t change) {
+  static bool GoesWithSession(const RecordVersion& before, const RecordVersion& after);
+  void PutInstance(RecordVersion& version, Intent& intent, Incarnation* owner, int64_t session_row);
+  void CountDetached(const RecordVersion& version, int64_t change) {
     if (version.instance && version.owner == nullptr) detached_more_ += change;
   }
   OwnerTotals* Touched(OwnerTotals* totals);

@@ -9,7 +9,7 @@
 namespace failback {
 namespace {
 
-RecordRow RowOf(const Record& record, const Version& version) {
+RecordRow RowOf(const Record& record, const RecordVersion& version) {
   RecordRow row;
   row.id = record.row;
   row.key = record.key();
@@ -34,7 +34,7 @@ RecordRow RowOf(const Record& record, const Version& version) {
 
 // --- The rows.
 
-bool State::Transaction::GoesWithSession(const Version& before, const Version& after) {
+bool State::Transaction::GoesWithSession(const RecordVersion& before, const RecordVersion& after) {
   if (!before.instance || after.instance || before.persistent || before.owner == nullptr) {
     return false;
   }
@@ -124,7 +124,8 @@ void State::Transaction::AddRecordRows(WriteSet* writes) const {
 // --- The state.
 
 // What an operator would call the difference; kNone when there is none to see.
-ChangeLog::Entry State::Transaction::ChangeOf(const Version& before, const Version& after) const {
+ChangeLog::Entry State::Transaction::ChangeOf(const RecordVersion& before,
+                                              const RecordVersion& after) const {
   using Kind = ChangeLog::Kind;
   ChangeLog::Entry entry;
   entry.instance = after.instance ? after.instance : before.instance;

@@ -178,7 +178,7 @@ TEST_F(GuardTest, HistoryAndLogSayWhyAHeldSessionEnded) {
 class Receiver final : public MessageListener {
  public:
   void OnMessage(const MessagePtr& event) override {
-    EXPECT_EQ(order_.Check(*event), absl::OkStatus());
+    EXPECT_EQ(CheckOrder(&order_, *event), absl::OkStatus());
     last = *event;
     ++messages;
   }
