@@ -68,8 +68,8 @@ TEST_F(EtcdRegistryTest, ResultsAreLeftOutOnlyWhenEachIsAsAsked) {
   EtcdHarness registry(etcd(), NewPrefix());
   RegisterRequest request;
   request.set_session_id(registry.Session("a"));
-  // Two transactions, and a bit of a third.
-  for (int i = 0; i < 2 * registry.options().operations_per_txn + 1; ++i) {
+  // Two transactions of 125 operations, and a bit of a third.
+  for (int i = 0; i < 2 * 125 + 1; ++i) {
     auto* registration = request.add_registrations();
     *registration->mutable_instance() = MakeInstance("s", std::to_string(i));
     registration->set_generation(3);
