@@ -610,10 +610,12 @@ def a_position_is_taken_where_the_service_is_new(w):
     w.registered(s, w.instance("a", 1), w.instance("b"), generation=1)
     before = w.subscribe()
     before.until(["a", "b"])
+    known, epoch, revision = dict(before.set), before.epoch, before.revision
     w.registered(s, w.instance("a", 2), w.instance("c"), generation=2)
     w.unregistered(s, w.key("b"), generation=2)
-    stream = w.subscribe(stub=w.other, epoch=before.epoch, revision=before.revision)
-    stream.set, stream.epoch, stream.revision = dict(before.set), before.epoch, before.revision
+    before.until(["a", "c"])  # over etcd a write is answered before it is seen
+    stream = w.subscribe(stub=w.other, epoch=epoch, revision=revision)
+    stream.set, stream.epoch, stream.revision = known, epoch, revision
     message = stream.message()
     check(message.HasField("delta"), "no delta:", message)
     same((sorted(stream.set), stream.set["a"].port), (["a", "c"], 2))
