@@ -1,5 +1,6 @@
 """What packages have beside the programs: default configurations, manual pages, units, the version."""
 
+import json
 import os
 import re
 import subprocess
@@ -72,6 +73,13 @@ class PackageTest(unittest.TestCase):
                               env={"PATH": os.environ["PATH"], "GIT_DIR": "/nowhere"})
         version = run("agent/failbackctl", "--version").stdout.split()[1]
         self.assertEqual(done.stdout, version + "\n", done.stderr)
+
+    def test_clients_are_of_the_same_version(self):
+        version = run("agent/failbackctl", "--version").stdout.split()[1]
+        with open("clients/python/failback/__init__.py", encoding="utf-8") as file:
+            self.assertIn('__version__ = "%s"\n' % version, file.read())
+        with open("clients/node/package.json", encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["version"], version)
 
 
 if __name__ == "__main__":

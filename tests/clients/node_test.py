@@ -1,0 +1,85 @@
+"""The story of clients/node, packed as people get it, with a real registry and a real sidecar: registered, found,
+through outages of the registry and of the sidecar, and gone when the process ends."""
+
+import os
+import queue
+import shutil
+import threading
+import unittest
+
+from sidecar import PATIENCE, Sidecar
+
+# In the source tree, where npm has put them.
+MODULES = os.path.join(os.path.dirname(os.path.realpath("tests/gateway/xds/node/sidecar_client.js")), "node_modules")
+
+
+class NodeClient(Sidecar):
+    def start_story(self):
+        """The package beside what it needs, and a program that uses it."""
+        modules = os.path.join(self.folder, "node_modules")
+        shutil.copytree("clients/node", modules + "/failback")
+        shutil.copytree("proto/failback", modules + "/failback/proto/failback")
+        for name in os.listdir(MODULES):
+            if not name.startswith("."):
+                os.symlink(os.path.join(MODULES, name), os.path.join(modules, name))
+        shutil.copy("tests/clients/node_story.js", self.folder)
+        self.story = self.start("node", "--preserve-symlinks", self.folder + "/node_story.js", self.target)
+        self.lines = queue.Queue()
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+        self.addCleanup(self.reader.join)
+        self.addCleanup(self.story.kill)
+
+    def read(self):
+        for line in self.story.stdout:
+            self.lines.put(line.rstrip("\n"))
+
+    def tell(self, line):
+        self.story.stdin.write(line + "\n")
+        self.story.stdin.flush()
+
+    def expect(self, *texts):
+        """Lines with the texts, in any order."""
+        texts = list(texts)
+        while texts:
+            line = self.lines.get(timeout=PATIENCE)
+            texts = [text for text in texts if text not in line]
+
+    def test_a_service_stays_registered_through_outages(self):
+        self.start_story()
+        self.tell("follow")
+        self.tell("register carts-1 8080")
+        self.expect("registered carts-1 8080", "sees [carts-1:8080/7/v] current")
+        self.until(self.listed, {"carts-1": 8080})
+        # The registry is away: intents are accepted, and arrive when it is back.
+        self.kill_daemon(self.registry)
+        self.tell("register carts-2 8081")
+        self.tell("unregister carts-1")
+        self.expect("registered carts-2 8081", "unregistered carts-1", " stale")
+        self.start_registry()
+        self.until(self.listed, {"carts-2": 8081})
+        self.expect("sees [carts-2:8081/7/v] current")
+        # The sidecar is killed, and has no state: it is given everything again.
+        self.kill_daemon(self.agent)
+        self.tell("register carts-2 8082")
+        self.start_agent()
+        self.expect("registered carts-2 8082")
+        self.until(self.listed, {"carts-2": 8082})
+        # Refused for good: the caller hears it, and what was there stays.
+        self.tell("register carts-2 70000")
+        self.expect("refused")
+        self.tell("close")
+        self.expect("closed", "follow ended")
+        self.until(self.listed, {})
+
+    def test_the_end_of_the_process_unregisters(self):
+        self.start_story()
+        self.tell("register carts-9 1")
+        self.expect("registered carts-9 1")
+        self.until(self.listed, {"carts-9": 1})
+        self.story.kill()
+        self.until(self.listed, {})
+
+
+if __name__ == "__main__":
+    unittest.main()
