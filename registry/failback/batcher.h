@@ -1,4 +1,4 @@
-// What FailbackRegistry sends next: the queued records, and how many of them share a call.
+// What the failback machine sends next: the queued records, and how many of them share a call.
 //
 // A batch has records of one kind, in the order in which they were queued. The kinds have a queue
 // each, so that a batch need not end where they alternate, and take turns, so that none waits for

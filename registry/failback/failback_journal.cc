@@ -10,7 +10,7 @@
 namespace failback {
 namespace {
 
-// What is refused is reported to the registry all the same (OnJournal), so that it goes on.
+// What is refused is reported to the registry all the same (On(Journalled)), so that it goes on.
 constexpr char kNotDurable[] =
     "; it is in force and sent to the registry all the same, but is lost if the agent ends before "
     "the journal is written: state it again until it is accepted";

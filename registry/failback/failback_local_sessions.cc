@@ -1,4 +1,4 @@
-// Local sessions of FailbackRegistry: whether a client on this machine is alive.
+// Local sessions of the machine: whether a client on this machine is alive.
 
 #include <algorithm>
 #include <utility>

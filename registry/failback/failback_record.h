@@ -1,5 +1,5 @@
 // What the failback machine keeps: records, the watches and local sessions that they belong to, and
-// the calls under way. Only FailbackMachine's own files use this.
+// the calls under way. Only the machine's own files use this.
 //
 // Thread safety: none of their own.
 

@@ -1,4 +1,4 @@
-// The sender of FailbackRegistry: what is queued leaves in batches, and what comes of it.
+// The sender of the machine: what is queued leaves in batches, and what comes of it.
 
 #include <algorithm>
 #include <utility>

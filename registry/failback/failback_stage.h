@@ -1,4 +1,4 @@
-// The stages of a record of FailbackRegistry, and lists of the records in one stage.
+// The stages of a record of the failback machine, and lists of the records in one stage.
 //
 // A record has exactly one stage: where its intent is on its way to the registry. The diagram in
 // docs/design.md draws the way of most; MayFollow() has every arrow. The call in flight, which the

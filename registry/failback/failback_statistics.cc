@@ -1,4 +1,4 @@
-// What FailbackRegistry counts of itself.
+// What the machine counts of itself.
 
 #include "registry/failback/failback_statistics.h"
 

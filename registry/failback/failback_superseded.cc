@@ -1,4 +1,4 @@
-// Registrations of FailbackRegistry whose key a later incarnation holds: kept, shown, and tried
+// Registrations of the machine whose key a later incarnation holds: kept, shown, and tried
 // again all together, slowly. The registry's fencing decides, so a winner that lives is never
 // displaced; when it has gone, and its fence, the next attempt claims the key.
 

@@ -1,4 +1,4 @@
-// The upstream session as FailbackRegistry's records see it: lost and found, lapsed and renewed;
+// The upstream session as the machine's records see it: lost and found, lapsed and renewed;
 // and the resync that follows.
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What FailbackRegistry may send and answer, by what its journal has written.
+// What the failback machine may send and answer, by what its journal has written.
 //
 // The journal numbers its writes and reports them in that order: tried, and durable or not. A record
 // is not sent before its newest write was tried, and a caller is not answered before all that was

@@ -1,4 +1,4 @@
-// Requests out of their bytes, within bounds. Internal to the server.
+// Requests out of their bytes, within bounds. For the server, the client and xDS.
 //
 // gRPC would parse whatever comes, before it is known whose it is. Here a method takes bytes, and
 // parses them when the caller is known and what they hold has been counted

@@ -1,5 +1,6 @@
 // Who gets in: what a call or stream of RegistryServer passes before its request is parsed. The
-// caller is identified, a slot within each limit is taken, and a server that stops takes nothing.
+// caller is identified and a slot within each limit is taken (of a write first the slot, as its
+// bytes count), and a server that stops takes nothing.
 //
 //   Permit permit = admission.AdmitCall(*context, CallStats::Method::kOpenSession);
 //   if (!permit.refusal.ok()) return Refuse(permit.refusal);
