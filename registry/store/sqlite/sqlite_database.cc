@@ -169,6 +169,19 @@ absl::Status SqliteDatabase::CheckStructure(const char* check) {
   }
 }
 
+absl::Status SqliteDatabase::Sync() {
+  sqlite3_file* file = nullptr;
+  int code = sqlite3_file_control(db_, "main", SQLITE_FCNTL_FILE_POINTER, &file);
+  if (code == SQLITE_OK) {
+    code = file == nullptr || file->pMethods == nullptr
+               ? SQLITE_IOERR_FSYNC
+               : file->pMethods->xSync(file, SQLITE_SYNC_NORMAL);
+  }
+  if (code == SQLITE_OK) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(kind_, " ", path_, ": cannot be synced (SQLite ", code, ")"));
+}
+
 absl::Status SqliteDatabase::RunKept(const char* sql, std::unique_ptr<SqliteStatement>* statement) {
   if (*statement == nullptr) {
     auto prepared = Prepare(sql);

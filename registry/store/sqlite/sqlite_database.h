@@ -102,6 +102,10 @@ class SqliteDatabase {
     return status;
   }
 
+  // Returns when the database file, without its log, is on the disk as it is now, whatever
+  // `synchronous` says.
+  absl::Status Sync();
+
   // What went wrong when a call returned `code`.
   absl::Status Error(int code) const;
   // DATA_LOSS: the file is not what it should be. `what` may be SQLite's words or the file's.

@@ -84,10 +84,15 @@ SqliteStorage::SqliteStorage(Options options) : options_(std::move(options)) {
 }
 
 SqliteStorage::~SqliteStorage() {
-  if (marked_ && db_->Execute("PRAGMA synchronous=FULL").ok()) {
-    head_.clean = true;
-    WriteStoreHead(*db_, head_).IgnoreError();
+  if (!marked_ || !db_->Execute("PRAGMA synchronous=FULL").ok()) return;
+  // Where nothing is synced, what was folded may be in the file alone, and not on the disk: the log
+  // has started over, or does so with the head that says that all is there.
+  if (options_.durability == Durability::kOff) {
+    checkpointer_.reset();  // nothing is folded behind the sync
+    if (!db_->Sync().ok()) return;
   }
+  head_.clean = true;
+  WriteStoreHead(*db_, head_).IgnoreError();
 }
 
 absl::Status SqliteStorage::Connect() {

@@ -12,7 +12,9 @@
 #include "registry/failback/intent_journal.h"
 #include "registry/store/sqlite/sqlite_storage.h"
 #include "registry/store/sqlite/store_mark.h"
+#include "retry/executor.h"
 #include "tests/simulate/disk/lying_disk.h"
+#include "tests/util/fake_executor.h"
 
 namespace failback {
 namespace {
@@ -32,21 +34,23 @@ std::unique_ptr<LyingDisk> MakeDisk(uint64_t seed) {
 }
 
 absl::StatusOr<std::unique_ptr<SqliteStorage>> OpenStore(LyingDisk* disk, int boot,
-                                                         Durability durability) {
+                                                         Durability durability,
+                                                         Executor* executor = nullptr) {
   SqliteStorage::Options options;
   options.path = kStore;
   options.durability = durability;
   options.checkpoint_pages = 8;
   options.boot_id = absl::StrCat("boot-", boot);
+  options.executor = executor;
   options.disk = disk;
   return SqliteStorage::Open(std::move(options));
 }
 
-void Write(SqliteStorage* storage, uint64_t revision) {
+void Write(SqliteStorage* storage, uint64_t revision, const std::string& client = "") {
   WriteSet writes;
   writes.revision = revision;
   writes.next_rank = revision + 1;
-  writes.incarnations.push_back({revision, absl::StrCat("i", revision), "", 0, ""});
+  writes.incarnations.push_back({revision, absl::StrCat("i", revision), client, 0, ""});
   ASSERT_EQ(storage->Write(writes), absl::OkStatus());
   if (storage->wants_upkeep()) storage->Upkeep();
 }
@@ -79,6 +83,36 @@ TEST(PowerCutTest, AnUnsyncedStoreBeginsANewEpochWhateverIsLeftOfIt) {
       EXPECT_NE((*again)->identity().epoch, epoch) << "disk " << seed;
     }
   }
+}
+
+// What was folded without a sync is in the file alone, once the log has started over.
+TEST(PowerCutTest, AnUnsyncedStoreThatSaysThatItEndedCleanlyIsWhole) {
+  constexpr int kRows = 60;  // more pages than the log has at the end
+  int whole = 0;
+  for (uint64_t seed = 1; seed <= 3 * kDisks; ++seed) {
+    const auto disk = MakeDisk(seed);
+    FakeExecutor executor;
+    auto storage = OpenStore(disk.get(), 1, Durability::kOff, &executor).value();
+    const uint64_t epoch = storage->identity().epoch;
+    for (uint64_t revision = 1; revision <= kRows; ++revision) {
+      Write(storage.get(), revision, std::string(900, 'c'));
+      executor.RunAll();
+    }
+    disk->EndAfter(static_cast<int64_t>(seed % kDisks), LyingDisk::Crash::kPower);
+    storage.reset();
+    disk->End(LyingDisk::Crash::kPower);
+    auto again = OpenStore(disk.get(), 2, Durability::kOff, &executor);
+    if (!again.ok()) {
+      EXPECT_EQ(again.status().code(), absl::StatusCode::kDataLoss) << again.status();
+      continue;
+    }
+    if ((*again)->identity().epoch != epoch) continue;
+    ++whole;
+    Counter counter;
+    EXPECT_EQ((*again)->Read(&counter), absl::OkStatus()) << "disk " << seed;
+    EXPECT_EQ(counter.incarnations, kRows) << "disk " << seed;
+  }
+  EXPECT_GT(whole, 0);
 }
 
 // Linux takes what a failed sync was to write for written.
