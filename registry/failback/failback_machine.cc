@@ -145,6 +145,7 @@ CallId Machine::NewCall(CallSlot slot) {
 
 void Machine::On(input::Answered in) {
   CallSlot call = std::exchange(calls_[in.call], CallSlot());
+  if (call.kind == CallSlot::Kind::kFree) return;  // answered already
   free_calls_.push_back(in.call);
   switch (call.kind) {
     case CallSlot::Kind::kFree:

@@ -463,7 +463,7 @@ class Machine {
   FormerOwners former_owners_;
 
   // Local subscribers of all watches, and ended subscriptions that all local sessions remember.
-  absl::flat_hash_map<SubscriptionId, SubscriptionPtr> subscriptions_;
+  std::map<SubscriptionId, SubscriptionPtr> subscriptions_;  // ended in this order, too
   int64_t ended_names_ = 0;
   uint64_t last_watch_ = 0;
   std::map<std::string, RecordPtr> watches_;  // by selector

@@ -110,6 +110,7 @@ void FailbackRegistry::Shell::Shutdown() {
   {
     MutexLock lock(&mu_);
     Step(input::Closed{journalled}, &todo);
+    closed_ = true;
     timeout_.Cancel();
     calls_.clear();
     upstream = std::move(upstream_);
@@ -121,6 +122,17 @@ void FailbackRegistry::Shell::Shutdown() {
 
 Moment FailbackRegistry::Shell::Now() const {
   return {options_.timer->clock()->NowNanos(), options_.timer->clock()->WallNow()};
+}
+
+Ticket FailbackRegistry::Shell::TakeTicket(Caller caller) {
+  if (free_tickets_.empty()) {
+    free_tickets_.push_back(callers_.size());
+    callers_.emplace_back();
+  }
+  const Ticket ticket = free_tickets_.back();
+  free_tickets_.pop_back();
+  callers_[ticket] = std::move(caller);
+  return ticket;
 }
 
 void FailbackRegistry::Shell::Do(Input input) {
@@ -216,47 +228,48 @@ void FailbackRegistry::Shell::Finish(Todo* todo) {
 }
 
 void FailbackRegistry::Shell::CarryOut(Todo* todo) {
-  // Events first: who is answered finds them in the history, and may destroy the registry.
+  // Answers last: who is answered finds the events in the history, has been told the end of what it
+  // has ended, and may destroy the registry.
   for (const IntentEvent& event : todo->effects.events) {
     if (!gate_.closed()) options_.on_event(event);
   }
   for (const Effects::LogLine& line : todo->effects.logs) Log(line.level, line.event, line.fields);
-  for (auto& [caller, answer] : todo->answers) std::move(caller)(std::move(answer));
   for (const auto& notifier : todo->notifiers) notifier->Deliver();
+  for (auto& [caller, answer] : todo->answers) std::move(caller)(std::move(answer));
   // After all the rest: this may wait for a listener.
   todo->ended.clear();
 }
 
 void FailbackRegistry::Shell::MakeCalls() {
+  while (MakeRound()) {
+  }
+}
+
+bool FailbackRegistry::Shell::MakeRound() {
+  // The calls that are there now: those that come meanwhile do not put off what the machine sends
+  // when these are made.
+  std::deque<Effects::Call> round;
   {
     MutexLock lock(&mu_);
-    if (making_ || calls_.empty()) return;
+    if (making_ || calls_.empty()) return false;
     making_ = true;
+    round.swap(calls_);
   }
-  while (true) {
-    std::shared_ptr<Registry> upstream;
-    Effects::Call call;
-    Todo todo;
-    bool made = false;
-    bool more = true;
-    {
-      MutexLock lock(&mu_);
-      upstream = upstream_;
-      made = calls_.empty();
-      if (!made) {
-        call = std::move(calls_.front());
-        calls_.pop_front();
-      } else if (upstream != nullptr) {
-        Step(input::Made{}, &todo);
-      }
-      more = upstream != nullptr && (!made || !calls_.empty() || todo.effects.more);
-      making_ = more;
-    }
-    if (!made) Make(std::move(call), upstream.get());
-    CarryOut(&todo);
-    if (more && todo.effects.more) Do(input::Tick{});
-    if (!more) return;
+  for (Effects::Call& call : round) {
+    const std::shared_ptr<Registry> to = upstream();
+    if (to == nullptr) break;
+    Make(std::move(call), to.get());
   }
+  Todo todo;
+  {
+    MutexLock lock(&mu_);
+    making_ = false;
+    if (!closed_) Step(input::Made{}, &todo);
+  }
+  // It may wait for a listener, while another thread makes calls.
+  CarryOut(&todo);
+  if (todo.effects.more) Do(input::Tick{});
+  return true;
 }
 
 template <typename Response>
@@ -270,7 +283,6 @@ Callback<Response> FailbackRegistry::Shell::AnswerTo(CallId id) {
 }
 
 void FailbackRegistry::Shell::Make(Effects::Call call, Registry* upstream) {
-  if (upstream == nullptr) return;
   const ScopedTrace trace(std::move(call.trace));
   struct Visitor {
     void operator()(Batch& batch) {
@@ -320,12 +332,14 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Shell::Subscribe(
   const auto notifier = std::make_shared<SerialNotifier>(std::move(listener));
   Entry entry(this);
   absl::Status refused = ValidateSubscribe(request);
-  if (!entry.ok()) refused = absl::CancelledError("the registry client was shut down");
+  if (!entry.ok()) refused = ShutDown();
   Todo todo;
   SubscriptionId id;
   {
     MutexLock lock(&mu_);
     id = input.id = ++last_subscription_;
+    // It was shut down since this thread entered: from within a callback, which waits for nobody.
+    if (closed_ && refused.ok()) refused = ShutDown();
     if (refused.ok()) {
       subscribers_.emplace(id, notifier);
       Step(std::move(input), &todo);

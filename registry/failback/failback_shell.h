@@ -1,8 +1,8 @@
 // The shell around the failback machine: one mutex around its steps, one timeout, and what its
 // effects ask for, done without the lock.
 //
-// Every method takes a step with what has happened and then carries out what came of it: events, log
-// lines and answers first, then the calls to the upstream, which one thread at a time makes.
+// Every method takes a step with what has happened and then carries out what came of it: log lines,
+// events and answers first, then the calls to the upstream, which one thread at a time makes.
 //
 // Thread safety: all methods from any thread.
 
@@ -85,7 +85,11 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
     std::vector<std::unique_ptr<SubscribeStream>> ended;
   };
 
+  static absl::Status ShutDown() {
+    return absl::CancelledError("the registry client was shut down");
+  }
   Moment Now() const;
+  Ticket TakeTicket(Caller caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Step(Input input, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Arms the timeout, unless it comes before.
   void Arm(int64_t wake_nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -96,6 +100,8 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
 
   // Makes the calls that steps have asked for, unless another thread does.
   void MakeCalls() ABSL_LOCKS_EXCLUDED(mu_);
+  // Those that wait now. False: there are none, or another thread makes them.
+  bool MakeRound() ABSL_LOCKS_EXCLUDED(mu_);
   void Make(Effects::Call call, Registry* upstream);
   void OpenStream(StreamId id, const SubscribeRequest& request, Registry* upstream);
   template <typename Response>
@@ -123,6 +129,7 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
   mutable Mutex mu_;
   std::shared_ptr<Registry> upstream_ ABSL_GUARDED_BY(mu_);
   Machine machine_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;  // nobody is answered any more
   // Who waits, by ticket; those that are free.
   std::vector<Caller> callers_ ABSL_GUARDED_BY(mu_);
   std::vector<Ticket> free_tickets_ ABSL_GUARDED_BY(mu_);
@@ -143,21 +150,18 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
 template <typename In>
 void FailbackRegistry::Shell::Ask(In input, Caller caller) {
   Entry entry(this);
-  if (!entry.ok()) {
-    return std::move(caller)(absl::CancelledError("the registry client was shut down"));
-  }
   Todo todo;
-  {
+  bool open = entry.ok();
+  if (open) {
     MutexLock lock(&mu_);
-    if (free_tickets_.empty()) {
-      free_tickets_.push_back(callers_.size());
-      callers_.emplace_back();
+    // It may have been shut down meanwhile: from within a callback, which waits for nobody.
+    open = !closed_;
+    if (open) {
+      input.ticket = TakeTicket(std::move(caller));
+      Step(std::move(input), &todo);
     }
-    input.ticket = free_tickets_.back();
-    free_tickets_.pop_back();
-    callers_[input.ticket] = std::move(caller);
-    Step(std::move(input), &todo);
   }
+  if (!open) return std::move(caller)(ShutDown());
   Finish(&todo);
 }
 

@@ -354,6 +354,47 @@ TEST_F(FailbackStressTest, DestructionAmidEverything) {
   EXPECT_EQ(timer_->pending(), 0);
 }
 
+// A Shutdown from within a callback waits for no other thread: a call that has entered by then is
+// answered all the same, and so is a subscriber.
+TEST_F(FailbackStressTest, ShutdownFromWithinACallbackLeavesNobodyWaiting) {
+  struct Ends final : public NotifyListener {
+    explicit Ends(std::atomic<int>* waiting) : waiting(waiting) {}
+    void OnEvent(const EventPtr&) override {}
+    void OnEnd(const absl::Status&) override { --*waiting; }
+    std::atomic<int>* const waiting;
+  };
+  for (int round = 0; round < 100; ++round) {
+    auto upstream = std::make_unique<FlappingRegistry>(seed_ + round);
+    registry_ = FailbackRegistry::Create(std::move(upstream), options_).value();
+    std::atomic<int> subscribed{0};
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        SubscribeRequest request;
+        request.mutable_selector()->set_service("orders");
+        std::vector<std::unique_ptr<SubscribeStream>> streams;
+        for (int step = 0; step < 20; ++step) {
+          ++waiting_;
+          registry_->Register(MakeRegister({MakeInstance(absl::StrCat("i", thread))}),
+                              [this, ends = thread == 0 && step == 3](auto) {
+                                if (ends) registry_->Shutdown();
+                                --waiting_;
+                              });
+          ++subscribed;
+          streams.push_back(registry_->Subscribe(request, std::make_shared<Ends>(&subscribed)));
+        }
+        // Those that are open are ended by the Shutdown.
+        const absl::Time deadline = absl::Now() + kDeadline;
+        while (subscribed > 0 && absl::Now() < deadline) std::this_thread::yield();
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    ASSERT_EQ(subscribed, 0) << "subscribers that were never told, round " << round;
+    registry_.reset();
+    ASSERT_EQ(waiting_, 0) << "callbacks that never ran, round " << round;
+  }
+}
+
 // Two upstreams that flap, one subscriber that hears both: merged streams come from both pools.
 TEST_F(FailbackStressTest, AGroupOnManyThreads) {
   registry_.reset();
