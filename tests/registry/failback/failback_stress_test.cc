@@ -205,6 +205,39 @@ class FlappingRegistry final : public Registry {
   std::unique_ptr<ThreadPool> pool_ = std::make_unique<ThreadPool>(2);
 };
 
+// Calls that go on to a registry of the test's, which outlives it: its threads end on no thread of
+// their own.
+class Borrowed final : public Registry {
+ public:
+  explicit Borrowed(Registry* to) : to_(to) {}
+  void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override {
+    to_->OpenSession(request, std::move(done));
+  }
+  void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override {
+    to_->KeepAlive(request, std::move(done));
+  }
+  void CloseSession(const CloseSessionRequest& request,
+                    Callback<CloseSessionResponse> done) override {
+    to_->CloseSession(request, std::move(done));
+  }
+  void Write(Batch batch, Callback<BatchResult> done) override {
+    to_->Write(std::move(batch), std::move(done));
+  }
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
+                                             std::shared_ptr<NotifyListener> listener) override {
+    return to_->Subscribe(request, std::move(listener));
+  }
+  void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override {
+    to_->Unsubscribe(request, std::move(done));
+  }
+  void List(const ListRequest& request, Callback<ListResponse> done) override {
+    to_->List(request, std::move(done));
+  }
+
+ private:
+  Registry* const to_;
+};
+
 class Listener final : public MessageListener {
  public:
   void OnMessage(const MessagePtr& event) override {
@@ -364,8 +397,8 @@ TEST_F(FailbackStressTest, ShutdownFromWithinACallbackLeavesNobodyWaiting) {
     std::atomic<int>* const waiting;
   };
   for (int round = 0; round < 100; ++round) {
-    auto upstream = std::make_unique<FlappingRegistry>(seed_ + round);
-    registry_ = FailbackRegistry::Create(std::move(upstream), options_).value();
+    FlappingRegistry upstream(seed_ + round);
+    registry_ = FailbackRegistry::Create(std::make_unique<Borrowed>(&upstream), options_).value();
     std::atomic<int> subscribed{0};
     std::vector<std::thread> threads;
     for (int thread = 0; thread < kThreads; ++thread) {
