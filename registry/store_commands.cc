@@ -12,16 +12,19 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "daemon/command_line.h"
 #include "daemon/config_file.h"
 #include "failback/config/v1/config.pb.h"
 #include "failback/registry/v1/config.pb.h"
+#include "registry/backup_folder.h"
 #include "registry/store/store_maintenance.h"
 
 namespace failback {
 
 const char kStoreCommandsHelp[] =
     "  failback-registry backup --to /backup/registry-1.db    the store may be in use\n"
+    "  failback-registry backup --to-folder /backup --keep 14 named after the moment\n"
     "  failback-registry restore --from /backup/registry-1.db the registry must be stopped\n"
     "  failback-registry check                                reads all of it, changes nothing\n";
 
@@ -36,6 +39,8 @@ struct Arguments {
   std::string store;
   std::string from;
   std::string to;
+  std::string folder;  // of backups, in the place of `from` or `to`
+  int keep = 0;        // all
   bool progress = false;
 };
 
@@ -126,23 +131,43 @@ int Check(const std::string& store) {
 }
 
 int BackUp(const std::string& store, const Arguments& arguments) {
-  const auto summary = BackUpStore(store, arguments.to, Progress("backup", arguments.progress));
+  const std::string to =
+      arguments.to.empty() ? BackupPath(arguments.folder, absl::Now()) : arguments.to;
+  const auto summary = BackUpStore(store, to, Progress("backup", arguments.progress));
   if (!summary.ok()) return Fail("backup", summary.status());
-  std::printf("%s: backed up to %s\n", store.c_str(), arguments.to.c_str());
+  std::printf("%s: backed up to %s\n", store.c_str(), to.c_str());
   Print(*summary);
+  if (arguments.keep == 0) return 0;
+  const auto removed = RemoveOldBackups(arguments.folder, arguments.keep);
+  if (!removed.ok()) return Fail("backup", removed.status());
+  if (*removed > 0) std::printf("%d older removed\n", *removed);
   return 0;
 }
 
 int Restore(const std::string& store, const Arguments& arguments) {
-  const auto restored =
-      RestoreStore(arguments.from, store, Progress("restore", arguments.progress));
+  std::string from = arguments.from;
+  if (from.empty()) {
+    auto newest = NewestBackup(arguments.folder);
+    if (!newest.ok()) return Fail("restore", newest.status());
+    from = *std::move(newest);
+  }
+  const auto restored = RestoreStore(from, store, Progress("restore", arguments.progress));
   if (!restored.ok()) return Fail("restore", restored.status());
-  std::printf("%s: restored from %s; a new epoch begins\n", store.c_str(), arguments.from.c_str());
+  std::printf("%s: restored from %s; a new epoch begins\n", store.c_str(), from.c_str());
   if (!restored->replaced.empty()) {
     std::printf("what was there is kept in %s\n", restored->replaced.c_str());
   }
   Print(restored->store);
   return 0;
+}
+
+// Where a backup is: a file, or a folder of backups.
+void AddPlace(CLI::App* sub, const std::string& direction, std::string* file, const char* file_help,
+              std::string* folder, const char* folder_help) {
+  auto* const option = sub->add_option("--" + direction, *file, file_help)->type_name("FILE");
+  sub->add_option("--" + direction + "-folder", *folder, folder_help)
+      ->type_name("FOLDER")
+      ->excludes(option);
 }
 
 }  // namespace
@@ -166,12 +191,18 @@ std::optional<int> RunStoreCommand(int argc, const char* const* argv) {
       ->type_name("FILE");
   if (command == "backup") {
     sub->description("Copies the store, which may be in use, into a new file.");
-    sub->add_option("--to", arguments.to, "the backup to make")->required()->type_name("FILE");
+    AddPlace(sub, "to", &arguments.to, "the backup to make", &arguments.folder,
+             "make it in this folder, called registry-20261123T170739Z.db after the moment (UTC)");
+    sub->add_option("--keep", arguments.keep, "remove the folder's oldest backups beyond so many")
+        ->needs("--to-folder")
+        ->check(CLI::Range(1, 1000000))
+        ->type_name("N");
   } else if (command == "restore") {
     sub->description(
         "Puts a backup in the place of the store. The registry must be stopped. What was there is\n"
         "kept beside it; a new epoch begins, so agents send everything again.");
-    sub->add_option("--from", arguments.from, "the backup")->required()->type_name("FILE");
+    AddPlace(sub, "from", &arguments.from, "the backup", &arguments.folder,
+             "the newest of the backups in this folder");
   } else {
     sub->description("Reads all of the store, which may be in use, and says what is in it.");
   }
@@ -187,6 +218,11 @@ std::optional<int> RunStoreCommand(int argc, const char* const* argv) {
     return kBadInput;
   };
   if (const auto status = ParseArguments(&app, argc, argv, fail)) return status;
+  if (command != "check" && arguments.from.empty() && arguments.to.empty() &&
+      arguments.folder.empty()) {
+    const std::string flag = command == "backup" ? "--to" : "--from";
+    return fail(absl::StrCat(command, " needs ", flag, " FILE or ", flag, "-folder FOLDER"));
+  }
   const absl::StatusOr<std::string> store = StorePath(arguments);
   if (!store.ok()) return Fail(command, store.status());
   if (command == "backup") return BackUp(*store, arguments);

@@ -274,7 +274,19 @@ TEST_F(BackupTest, BadInputIsNamed) {
   expect(RegistryCommand({"check", "--store", missing}), missing + ": cannot open: No such file");
   expect(RegistryCommand({"check", "--store", "etcd://h"}), "--store: \"etcd://h\" is neither");
   expect(RegistryCommand({"check", "--stor", "x"}), "--stor: unknown flag");
-  expect(RegistryCommand({"backup", "--store", missing}), "--to");
+  expect(RegistryCommand({"backup", "--store", missing}),
+         "backup needs --to FILE or --to-folder FOLDER");
+  expect(RegistryCommand({"backup", "--store", missing, "--to", "a", "--to-folder", "b"}), "--to");
+  expect(RegistryCommand({"backup", "--store", missing, "--to", "a", "--keep", "1"}),
+         "--to-folder");
+  expect(RegistryCommand({"backup", "--store", missing, "--to-folder", "a", "--keep", "0"}),
+         "--keep");
+  expect(RegistryCommand({"restore", "--store", missing}),
+         "restore needs --from FILE or --from-folder FOLDER");
+  expect(RegistryCommand({"restore", "--store", Store(), "--from-folder", dir_.path()}),
+         dir_.path() + ": has no backup");
+  expect(RegistryCommand({"restore", "--store", Store(), "--from-folder", missing}),
+         missing + ": cannot be read: No such file");
   expect(RegistryCommand({"check", "--store", dir_.Write("empty", "")}), "holds no store");
   expect(RegistryCommand({"restore", "--store", dir_.File("no/r.db"), "--from", text}), "folder");
   { EXPECT_EQ(Start().Stop(), 0); }
@@ -330,6 +342,42 @@ TEST_F(BackupTest, OtherFilesAreNeitherCheckedNorCopiedNorPutInPlace) {
       RegistryCommand({"backup", "--store", Store(), "--to", dir_.File("registry.db")}).status, 2);
   EXPECT_EQ(RegistryCommand({"check", "--store", Store()}).status, 0);
   EXPECT_THAT(FilesLike(dir_.path(), "replaced"), IsEmpty());
+}
+
+// As a timer or a CronJob makes one a day, without a shell to name or to remove files.
+TEST_F(BackupTest, AFolderKeepsTheNewestBackups) {
+  Daemon daemon = Start();
+  const std::string folder = dir_.File("backups");
+  ASSERT_EQ(mkdir(folder.c_str(), 0755), 0);
+  const auto put = [&](const std::string& name) { dir_.Write("backups/" + name, ""); };
+  const auto back_up = [&] {
+    const RunResult made =
+        RegistryCommand({"backup", "--store", Store(), "--to-folder", folder, "--keep", "2"});
+    EXPECT_EQ(made.status, 0) << made.err;
+    return made.out;
+  };
+  put("registry-20200101T000000Z.db");
+  put("registry-20200102T000000Z.db.partial-1");
+  put("registry-20200103T000000Z.db");
+  put("registry-20200103T000000Z.db.partial-1");
+  put("registry-20200103T000000Z.db.gpg");
+  put("registry-1.db");
+  const std::string said = back_up();
+  EXPECT_THAT(said, HasSubstr("1 older removed\n"));
+  const auto names = FilesLike(folder, "registry-");
+  EXPECT_THAT(names, ElementsAre("registry-1.db", "registry-20200103T000000Z.db",
+                                 "registry-20200103T000000Z.db.gpg",
+                                 "registry-20200103T000000Z.db.partial-1",
+                                 ::testing::MatchesRegex("registry-2.......T......Z.db")));
+  const std::string newest = folder + "/" + names.back();
+  EXPECT_THAT(said, HasSubstr("backed up to " + newest));
+
+  // The newest is the one that is restored.
+  daemon.Stop();
+  const RunResult restored =
+      RegistryCommand({"restore", "--store", Store(), "--from-folder", folder});
+  EXPECT_EQ(restored.status, 0) << restored.err;
+  EXPECT_THAT(restored.out, HasSubstr("restored from " + newest));
 }
 
 TEST_F(BackupTest, PathsMayBeRelative) {
