@@ -3,9 +3,12 @@ probes that its manifest has. Only places are replaced: mount paths by folders, 
 127.0.0.1."""
 
 import os
+import re
 import signal
 import subprocess
 import time
+
+import manifests
 
 PATIENCE = 60.0
 
@@ -22,9 +25,9 @@ def eventually(condition, what):
 
 class Pod:
     def __init__(self, item, folder, config_maps, programs, addresses, name, uid, ip, labels,
-                 secrets=None):
+                 secrets=None, claims=None):
         self.item = item
-        self.spec = item["spec"]["template"]["spec"]
+        self.spec = manifests.pod_spec(item)
         self.folder = folder
         self.programs = programs
         self.addresses = dict(addresses)
@@ -32,7 +35,9 @@ class Pod:
                        "metadata.namespace": item["metadata"]["namespace"]}
         for key, value in labels.items():
             self.fields["metadata.labels['%s']" % key] = value
-        self.labels = dict(item["spec"]["template"]["metadata"]["labels"], **labels)
+        self.labels = dict(manifests.pod_template(item)["metadata"]["labels"], **labels)
+        # Folders of volumes that several pods have, by the claim's name.
+        self.claims = claims or {}
         self.processes = {}
         self.volumes = {}
         self._make_volumes(config_maps, secrets or {})
@@ -40,11 +45,17 @@ class Pod:
     def _make_volumes(self, config_maps, secrets):
         claims = [claim["metadata"]["name"]
                   for claim in self.item["spec"].get("volumeClaimTemplates", [])]
-        for volume in [{"name": claim, "emptyDir": {}} for claim in claims] + \
-                self.spec.get("volumes", []):
+        volumes = [{"name": claim, "persistentVolumeClaim": {
+            # A StatefulSet calls the claims of its pods so.
+            "claimName": "%s-%s" % (claim, self.fields["metadata.name"])}} for claim in claims]
+        volumes += self.spec.get("volumes", [])
+        for volume in volumes:
             path = os.path.join(self.folder, volume["name"])
+            if "persistentVolumeClaim" in volume:
+                path = self.claims[volume["persistentVolumeClaim"]["claimName"]]
             os.makedirs(path, exist_ok=True)
             self.volumes[volume["name"]] = path
+        for volume in volumes:
             if "configMap" in volume:
                 self.publish(volume["name"], config_maps[volume["configMap"]["name"]])
             elif "secret" in volume:
@@ -57,7 +68,7 @@ class Pod:
                         '%s="%s"\n' % label for label in sorted(self.labels.items()))
                 self.publish(volume["name"], files)
             else:
-                assert "emptyDir" in volume, volume
+                assert "emptyDir" in volume or "persistentVolumeClaim" in volume, volume
 
     def publish(self, volume, files):
         """Writes a volume as the kubelet does: behind `..data`, which is swapped."""
@@ -79,7 +90,7 @@ class Pod:
         mounts = {}
         for container in self.containers():
             for mount in container.get("volumeMounts", []):
-                mounts[mount["mountPath"]] = os.path.join(self.folder, mount["name"])
+                mounts[mount["mountPath"]] = self.volumes[mount["name"]]
         return mounts
 
     def containers(self):
@@ -95,9 +106,11 @@ class Pod:
 
     @staticmethod
     def replace_paths(text, mounts):
-        for old in sorted(mounts, key=len, reverse=True):
-            text = text.replace(old + "/", mounts[old] + "/")
-        return text
+        if not mounts:
+            return text
+        longest_first = sorted(mounts, key=len, reverse=True)
+        return re.sub("(%s)(?=/|$)" % "|".join(map(re.escape, longest_first)),
+                      lambda found: mounts[found.group()], text)
 
     def argv(self, words, container):
         mounts = {m["mountPath"]: self.volumes[m["name"]] for m in container.get("volumeMounts", [])}
@@ -125,6 +138,14 @@ class Pod:
         log.close()
         if "startupProbe" in container:
             eventually(lambda: self.probe(name, "startupProbe"), name + " starts\n" + self.log(name))
+
+    def run(self, name):
+        """A container that ends by itself."""
+        container = self.container(name)
+        return subprocess.run(
+            self.argv(container["command"] + container.get("args", []), container),
+            env=self.environment(container), capture_output=True, text=True, timeout=PATIENCE,
+            check=False)
 
     def probe(self, name, kind):
         """One probe, as the kubelet makes it."""

@@ -5,11 +5,7 @@ import os
 
 import yaml
 
-KINDS = {
-    "ConfigMap", "Deployment", "Namespace", "NetworkPolicy", "PodDisruptionBudget", "Secret",
-    "Service", "StatefulSet",
-}
-
+import fields
 
 class _StrictLoader(yaml.SafeLoader):
     """Refuses a key that is given twice, which YAML would let win silently."""
@@ -52,8 +48,7 @@ def merge(base, patch):
             for item in value:
                 if item[name] in by_name:
                     merge(by_name[item[name]], item)
-                else:
-                    base[key].append(item)
+            base[key] = [item for item in value if item[name] not in by_name] + base[key]
         else:
             base[key] = value
 
@@ -71,7 +66,7 @@ def build(folder):
             objects.update(build(path))
             continue
         for item in load(path):
-            assert item["kind"] in KINDS, item["kind"]
+            assert item["kind"] in fields.VERSIONS.get(item["apiVersion"], ()), item
             if item["kind"] != "Namespace":
                 assert item["metadata"]["namespace"] == kustomization["namespace"], path
             objects[item["kind"], item["metadata"]["name"]] = item
@@ -84,7 +79,9 @@ def build(folder):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 data[os.path.basename(name)] = file.read()
         objects["ConfigMap", generated["name"]] = {
-            "kind": "ConfigMap", "metadata": {"name": generated["name"]}, "data": data}
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": generated["name"], "namespace": kustomization["namespace"]},
+            "data": data}
     tags = {image["name"]: image["newTag"] for image in kustomization.get("images", [])}
     for item in objects.values():
         for container in containers(item):
@@ -93,8 +90,14 @@ def build(folder):
     return objects
 
 
+def pod_template(item):
+    """Of whatever makes pods; else empty."""
+    spec = item.get("spec", {})
+    return spec.get("jobTemplate", {}).get("spec", spec).get("template", {})
+
+
 def pod_spec(item):
-    return item.get("spec", {}).get("template", {}).get("spec", {})
+    return pod_template(item).get("spec", {})
 
 
 def containers(item):
