@@ -56,7 +56,17 @@ EventPtr WatchedSet::SetStale(bool stale) {
   if (!known_ || flags_.stale == stale) return nullptr;
   flags_.stale = stale;
   snapshot_.reset();
-  return Event::Flags(told_epoch_, told_revision_, flags_);
+  return PublishFlags();
+}
+
+EventPtr WatchedSet::PublishFlags() {
+  if (instances_.epoch() != told_epoch_ || instances_.revision() <= told_revision_) {
+    return Event::Flags(told_epoch_, told_revision_, flags_);
+  }
+  // Revisions that have changed nothing here. Who resumes from one of them is not to be sent an
+  // older one.
+  const uint64_t base = std::exchange(told_revision_, instances_.revision());
+  return Event::Delta(told_epoch_, base, told_revision_, flags_, {}, {});
 }
 
 EventPtr WatchedSet::Release() {
@@ -109,7 +119,7 @@ EventPtr WatchedSet::Publish(InstanceSet::Changes changes, SetFlags flags) {
   }
   const bool flags_changed = flags != std::exchange(flags_, flags);
   if (changes.empty()) {
-    return flags_changed ? Event::Flags(told_epoch_, told_revision_, flags) : nullptr;
+    return flags_changed ? PublishFlags() : nullptr;
   }
   const uint64_t base = std::exchange(told_revision_, instances_.revision());
   EventPtr delta = Event::Delta(told_epoch_, base, told_revision_, flags,

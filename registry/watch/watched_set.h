@@ -89,6 +89,8 @@ class WatchedSet {
   const InstanceSet& followed() const { return held_.has_value() ? *held_ : instances_; }
   EventPtr Gap();
   EventPtr SetStale(bool stale);
+  // The flags have changed, and the instances have not.
+  EventPtr PublishFlags();
   // Publishes what has made instances_ what they are.
   EventPtr Publish(InstanceSet::Changes changes, SetFlags flags);
   // Makes what is held the state.

@@ -40,6 +40,7 @@ struct Wish {
   bool open = false;           // whether it was accepted is not known
   bool any = false;            // after a disk went back: either is right
   bool removal_acked = false;  // the registry has acknowledged that it is gone
+  int64_t acked_at = -1;       // or that it is there; -1: not yet
 };
 
 class Wishes {

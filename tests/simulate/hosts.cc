@@ -97,7 +97,9 @@ void AgentHost::Start() {
   process_->clock().SetWall(wall_);
   auto client =
       std::make_unique<WireRegistry>(&world_->network, process_, options_.index, options_.server);
-  breaker_ = client->Breaker();
+  breaker_ = [whole = client->Breaker(true), streams = client->Breaker(false)](bool connection) {
+    connection ? whole() : streams();
+  };
   killer_ = client->Killer();
   counter_ = client->Counter();
   FailbackRegistry::Options options = options_.registry;
@@ -150,8 +152,10 @@ void AgentHost::SetWall(absl::Duration offset) {
   if (up()) process_->clock().SetWall(offset);
 }
 
-void AgentHost::Break() {
-  if (up()) world_->network.SendNews(options_.index, Way::kToClient, process_, breaker_);
+void AgentHost::Break(bool connection) {
+  if (!up()) return;
+  world_->network.SendNews(options_.index, Way::kToClient, process_,
+                           [breaker = breaker_, connection] { breaker(connection); });
 }
 
 std::string AgentHost::CheckInvariants() const {

@@ -34,8 +34,8 @@ class RegistryHost {
   void Start();
   // SIGKILL.
   void Kill();
-  void Stop() { process_->clock().set_stopped(true); }
-  void Continue() { process_->clock().set_stopped(false); }
+  void Stop() { process_->Stop(); }
+  void Continue(bool reads_first) { process_->Continue(reads_first); }
   bool up() const { return process_ != nullptr; }
   bool running() const { return up() && !process_->stopped(); }
 
@@ -80,8 +80,8 @@ class AgentHost {
   void Kill(Disk disk);
   // In good order, as after a drain.
   void End();
-  void Stop() { process_->clock().set_stopped(true); }
-  void Continue() { process_->clock().set_stopped(false); }
+  void Stop() { process_->Stop(); }
+  void Continue(bool reads_first) { process_->Continue(reads_first); }
   void Backup();
 
   bool up() const { return process_ != nullptr; }
@@ -93,8 +93,8 @@ class AgentHost {
   FailbackRegistry* registry() { return registry_.get(); }
   const std::shared_ptr<Process>& process() const { return process_; }
   void SetWall(absl::Duration offset);
-  // Its connection is broken, and it knows.
-  void Break();
+  // Its connection is broken, or the streams on it only, and it knows.
+  void Break(bool connection);
   // Calls that it has sent, over all lives.
   int64_t calls() const { return former_calls_ + (counter_ ? counter_() : 0); }
   std::string CheckInvariants() const;
@@ -108,7 +108,8 @@ class AgentHost {
   absl::Duration wall_ = absl::ZeroDuration();
   int life_ = 0;
   int64_t former_calls_ = 0;
-  std::function<void()> breaker_, killer_;
+  std::function<void(bool connection)> breaker_;
+  std::function<void()> killer_;
   std::function<int64_t()> counter_;
   std::shared_ptr<Process> process_;
   std::unique_ptr<FailbackRegistry> registry_;

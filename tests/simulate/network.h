@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -76,6 +77,9 @@ class Network {
   void Heal(int link);
   // Both ways have been shut for as long as a connection lives.
   bool IsSilent(int link);
+
+  // Called with what a client cannot read of what a registry has sent in order.
+  std::function<void(const std::string& what)> on_protocol_error;
 
   int64_t sent() const { return sent_; }
   // A name for a stream.

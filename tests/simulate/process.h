@@ -1,14 +1,16 @@
 // A process of a simulated machine: its clock, its timer, and whether it runs.
 //
 // All processes share one SimulatedClock. A stopped process (SIGSTOP, a long pause of a garbage
-// collector) runs none of its timeouts and takes nothing from the network; when it continues all
-// that is due happens at once, late. What a process has scheduled goes with it.
+// collector) runs none of its timeouts and reads nothing: what arrives waits in its sockets. When it
+// continues all that is due happens at once, late; which comes first, what waits or its timeouts, is
+// the story's to say. What a process has scheduled goes with it.
 //
 // Thread safety: none.
 
 #ifndef FAILBACK_TESTS_SIMULATE_PROCESS_H_
 #define FAILBACK_TESTS_SIMULATE_PROCESS_H_
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -88,13 +90,30 @@ class Process {
   }
   // Now, or when it continues.
   void Run(const std::function<void()>& work) {
-    if (stopped()) return After(absl::ZeroDuration(), work);
-    work();
+    if (!stopped()) return work();
+    waiting_.push_back(work);
+  }
+
+  void Stop() { clock_.set_stopped(true); }
+  // `reads_first`: what has arrived meanwhile comes before the timeouts that are due, else after
+  // them.
+  void Continue(bool reads_first) {
+    if (!stopped()) return;
+    while (reads_first && !waiting_.empty()) {
+      const std::function<void()> work = std::move(waiting_.front());
+      waiting_.pop_front();
+      work();
+    }
+    clock_.set_stopped(false);
+    for (std::function<void()>& work : std::exchange(waiting_, {})) {
+      After(absl::ZeroDuration(), std::move(work));
+    }
   }
 
  private:
   const std::string name_;
   ProcessClock clock_;
+  std::deque<std::function<void()>> waiting_;
   std::unique_ptr<HashedWheelTimer> timer_;
 };
 

@@ -34,8 +34,8 @@ constexpr std::array<Kind, kActs> kKinds = {{
     {"registry crashes", 3, 35, 30000},
     {"registry stops", 3, 25, 25000},
     {"registry loses its disk", 2, 15, 5000},
-    {"registry is backed up", 2, 20, 0},
-    {"registry is restored", 2, 20, 5000},
+    {"registry is backed up", 3, 25, 0},
+    {"registry is restored", 3, 25, 5000},
     {"partition", 5, 40, 40000},
     {"clog", 5, 30, 15000},
     {"loss", 4, 30, 30000},
@@ -64,6 +64,8 @@ int AmountOf(Act act, SeededNumbers* numbers) {
     case Act::kDuplicates:
     case Act::kLate:
       return 5 + numbers->Pick(40);
+    case Act::kAgentStop:
+    case Act::kRegistryStop:
     case Act::kOffline:
       return numbers->Pick(2);
     case Act::kWallClock:
@@ -102,6 +104,10 @@ Script MakeScript(uint64_t seed, bool large) {
   script.length_ms = large ? 600000 : 30000 + numbers.Pick(60000);
   if (numbers.Percent(25)) script.permanent = 1 + numbers.Pick(4);
   script.permanent_agent = numbers.Pick(script.agents);
+  script.reads_first = numbers.Percent(50);
+  script.balanced = numbers.Percent(35);
+  // What befalls one agent within moments finds what happens in between.
+  const int bunched = numbers.Percent(50) ? 10 + numbers.Pick(50) : 0;
 
   std::array<bool, kActs> used{};
   const auto uses = [&](Act act) -> bool& { return used[static_cast<size_t>(act)]; };
@@ -123,6 +129,10 @@ Script MakeScript(uint64_t seed, bool large) {
     operation.act = bag[static_cast<size_t>(numbers.Pick(static_cast<int>(bag.size())))];
     operation.at_ms = numbers.Pick(static_cast<int>(script.length_ms));
     operation.agent = numbers.Pick(script.agents);
+    if (!script.operations.empty() && numbers.Percent(bunched)) {
+      operation.at_ms = script.operations.back().at_ms + numbers.Pick(200);
+      operation.agent = script.operations.back().agent;
+    }
     operation.client = numbers.Pick(4) - 1;
     operation.key = numbers.Pick(script.keys + script.shared_keys);
     operation.port = static_cast<uint32_t>(1000 + numbers.Pick(6));

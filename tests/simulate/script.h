@@ -32,12 +32,12 @@ enum class Act {
   // Processes of agents.
   kAgentCrash,   // amount: 0 for good, 1 the same disk, 2 an empty one, 3 an older one
   kAgentBackup,  // of its disk, for an older one
-  kAgentStop,
-  kFleetCrash,  // amount: percent of the agents; for no time: for good
-  kAgentDrain,  // amount: 0 for good, 1 it starts again
+  kAgentStop,    // amount: 1 when it continues it reads before its timeouts run
+  kFleetCrash,   // amount: percent of the agents; for no time: for good
+  kAgentDrain,   // amount: 0 for good, 1 it starts again
   // The registry's process.
   kRegistryCrash,
-  kRegistryStop,
+  kRegistryStop,  // amount: as kAgentStop
   kRegistryWipe,
   kRegistryBackup,
   kRegistryRestore,
@@ -79,6 +79,10 @@ struct Script {
   int viewers = 0;      // that follow the registry itself
   bool sqlite = false;
   std::vector<bool> journals;
+  bool reads_first = false;  // of what continues as the faults stop, as kAgentStop
+  // A balancer is between the registry and its clients: when the registry goes, streams and calls
+  // break, and connections do not.
+  bool balanced = false;
   int64_t length_ms = 0;
   // A fault that stays: 0 none, 1 an agent's requests are lost, 2 its answers, 3 both, 4 it stops.
   int permanent = 0;

@@ -42,7 +42,7 @@ Story::Story(const Script& script, const std::string& folder, bool traced)
     agents_.push_back(std::make_unique<AgentHost>(&world_, std::move(options)));
     agents_.back()->Start();
     for (int slot = 0; slot < kClientsOfAgent; ++slot) {
-      clients_.push_back(std::make_unique<Client>(Client{i, slot, "", false, 0, "", 0}));
+      clients_.push_back(std::make_unique<Client>(Client{i, slot, "", false, 0, "", 0, false}));
     }
   }
   for (int i = 0; i < script_.viewers; ++i) {
@@ -56,6 +56,9 @@ Story::Story(const Script& script, const std::string& folder, bool traced)
   operator_ = std::make_unique<WireRegistry>(&world_.network, operator_process_,
                                              script_.agents + script_.viewers,
                                              [this] { return registry_->server(); });
+  world_.network.on_protocol_error = [this](const std::string& what) {
+    world_.Fail("protocol", absl::StrCat("the registry sends what cannot be read: ", what));
+  };
   truth_.on_removed = [this](const std::string& key) {
     fencing_.Removed(key);
     CheckRemoved(key);
@@ -106,19 +109,21 @@ Outcome Story::Play() {
     Heal();
     const int64_t healed = world_.now();
     const absl::Duration bound = Bound();
-    const int64_t end = healed + absl::ToInt64Nanoseconds(bound);
+    // What is missing is sent at once when there is a registry: it does not wait for a comparison.
+    const absl::Duration bound_of_missing = Bound() - BoundOfAudit();
     // Settled, and stays so: the last time that it was not counts.
     int64_t unsettled = healed;
-    std::string why, last_why;
-    while (world_.failed.empty() && world_.now() < unsettled + kStays && unsettled <= end) {
+    Unsettled why;
+    while (world_.failed.empty() && world_.now() < unsettled + kStays) {
       Advance(world_.now() / 1000000 + 1000);
-      if (!IsSettled(&why)) {
+      why = WhyUnsettled();
+      if (!why.what.empty()) {
         unsettled = world_.now();
-        last_why = why;
-      }
-      if (unsettled > end) {
-        world_.Fail("liveness", absl::StrCat(absl::FormatDuration(bound),
-                                             " after the faults have stopped: ", last_why));
+        const absl::Duration most = why.missing ? bound_of_missing : bound;
+        if (absl::Nanoseconds(unsettled - healed) > most) {
+          world_.Fail("liveness", absl::StrCat(absl::FormatDuration(most),
+                                               " after the faults have stopped: ", why.what));
+        }
       }
       CheckAlways();
     }
@@ -180,6 +185,8 @@ void Story::Tick() {
       healthy_since_.emplace(agent->index(), world_.now());
     }
   }
+  if (!registry_->running()) NoteOutage();
+  CheckPresent();
   CheckWork();
   At(kTick, [this] { Tick(); });
 }
@@ -191,8 +198,14 @@ void Story::TickClient(Client* client) {
   if (!client->session.empty() && client->agents_life == agent.life()) {
     KeepAliveRequest request;
     request.set_session_id(client->session);
-    agent.registry()->KeepAlive(request, [client](absl::StatusOr<KeepAliveResponse> response) {
-      if (!response.ok()) client->session.clear();
+    agent.registry()->KeepAlive(request, [&](absl::StatusOr<KeepAliveResponse> response) {
+      if (response.ok()) return;
+      if (!client->forked) {
+        world_.Fail("session",
+                    absl::StrCat(client->name, " renews its session at agent ", client->agent,
+                                 " in time, and has lost it: ", response.status().ToString()));
+      }
+      client->session.clear();
     });
     if (!client->session.empty()) return;
   }
@@ -201,6 +214,7 @@ void Story::TickClient(Client* client) {
   request.mutable_ttl()->set_seconds(kSessionTtl);
   agent.registry()->OpenSession(request, [&](absl::StatusOr<OpenSessionResponse> response) {
     client->session = response.ok() ? response->session_id() : "";
+    client->forked = false;
   });
   client->agents_life = agent.life();
   if (client->session.empty()) return;

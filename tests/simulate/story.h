@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <set>
@@ -52,6 +53,7 @@ class Story {
     int lives = 0;
     std::string session;
     int agents_life = 0;  // in which the session was opened
+    bool forked = false;  // its child may have closed the session
   };
   // One that follows a service, at an agent or (agent -1) at the registry itself.
   struct Follower {
@@ -83,6 +85,8 @@ class Story {
   void KillRegistry();
   void StartRegistry();
   void ResetAll();
+  // The registry is not running now.
+  void NoteOutage();
   void SetOffline(const Operation& operation);
   // What was acknowledged may be undone: by the agent, or, with -1, by the registry.
   void ForgetAcks(int agent);
@@ -108,10 +112,18 @@ class Story {
   void Heal();
   void CheckAlways();
   void CheckWork();
-  // Whether all is as it is to be; else `why`.
-  bool IsSettled(std::string* why);
-  bool FollowersAgree(std::string* why);
+  void CheckPresent();
+  // What is not as it is to be; empty: all is.
+  struct Unsettled {
+    std::string what;
+    bool missing = false;  // an instance is not there
+  };
+  Unsettled WhyUnsettled();
+  std::string WhyFollowersDisagree();
+  // How long all may take, and how much of it until agent and registry have been compared.
   absl::Duration Bound() const;
+  absl::Duration BoundOfAudit() const;
+  bool UsedAny(std::initializer_list<Act> acts) const;
   // Of an agent: its requests arrive, its answers too, and it runs.
   bool IsHealthy(int agent) const;
   bool IsCutOff(int agent) const;  // for good
@@ -140,7 +152,10 @@ class Story {
   std::map<int, int64_t> healthy_since_;  // of agents, by index
   std::map<int, int64_t> calls_before_;   // of agents, when work was last looked at
   int64_t looked_at_ = 0;
-  int64_t registry_since_ = 0;  // its last start
+  bool restored_ = false;            // the registry's disk, since it was started last
+  int64_t registry_since_ = 0;       // its last start
+  int64_t registry_well_since_ = 0;  // and it has not stopped since
+  int64_t registry_ill_since_ = -1;  // before that
   bool faults_over_ = false;
 };
 

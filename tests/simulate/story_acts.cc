@@ -70,9 +70,13 @@ void Story::DoClient(const Operation& operation) {
       Follower& follower = *followers_[static_cast<size_t>(operation.key) % followers_.size()];
       if (follower.agent < 0) return;
       follower.left = true;
-      follower.stream.reset();
-      follower.viewer->Close();
-      return;
+      const auto close = [&follower] {
+        follower.viewer->Close();
+        follower.stream.reset();
+      };
+      AgentHost& agent = *agents_[static_cast<size_t>(follower.agent)];
+      if (!agent.up()) return close();
+      return agent.process()->Run(close);
     }
     default:
       return;
@@ -93,7 +97,11 @@ void Story::Intend(const Operation& operation, bool present, int count) {
   UnregisterRequest unregisters;
   for (const std::string& key : keys) {
     Wish& wish = wishes_.all[{operation.agent, key}];
+    // The same again is acknowledged already.
+    const bool same = present && wish.present && wish.port == operation.port;
+    const int64_t acked_at = same ? wish.acked_at : -1;
     wish = Wish();
+    wish.acked_at = acked_at;
     wish.present = present;
     wish.port = operation.port;
     wish.client = present && client != nullptr ? client->slot : -1;
@@ -154,19 +162,23 @@ void Story::ForkClient(const Operation& operation) {
   CloseSessionRequest request;
   request.set_session_id(client.session);
   agent.registry()->CloseSession(request, [](absl::StatusOr<CloseSessionResponse>) {});
+  client.forked = true;
   // The parent finds its session gone, opens another and states all again.
   for (auto& [of, wish] : wishes_.all) {
-    if (of.first == client.agent && wish.client == client.slot) wish.since = world_.now();
+    if (of.first != client.agent || wish.client != client.slot) continue;
+    wish.since = world_.now();
+    wish.acked_at = -1;
   }
 }
 
 void Story::OnIntent(int agent, const IntentEvent& event) {
-  if (event.kind != IntentEvent::Kind::kAcknowledged ||
-      event.operation != OperationKind::kUnregister) {
-    return;
-  }
+  if (event.kind != IntentEvent::Kind::kAcknowledged) return;
+  const bool registers = event.operation == OperationKind::kRegister;
+  if (!registers && event.operation != OperationKind::kUnregister) return;
   const auto it = wishes_.all.find({agent, CanonicalKey(event.key)});
-  if (it != wishes_.all.end() && !it->second.present) it->second.removal_acked = true;
+  if (it == wishes_.all.end() || it->second.present != registers) return;
+  if (!registers) it->second.removal_acked = true;
+  if (registers && it->second.acked_at < 0) it->second.acked_at = world_.now();
 }
 
 void Story::ForgetAcks(int agent) {
@@ -246,9 +258,9 @@ void Story::DoAgent(const Operation& operation) {
       return;
     case Act::kAgentStop:
       agent.Stop();
-      At(lasts, [this, index, life = agent.life()] {
+      At(lasts, [this, index, life = agent.life(), first = operation.amount == 1] {
         AgentHost& stopped = *agents_[static_cast<size_t>(index)];
-        if (!faults_over_ && stopped.up() && stopped.life() == life) stopped.Continue();
+        if (!faults_over_ && stopped.up() && stopped.life() == life) stopped.Continue(first);
       });
       return;
     case Act::kAgentDrain:
@@ -272,7 +284,7 @@ void Story::EndDrain(int index) {
   draining_.erase(index);
   AgentHost& agent = *agents_[static_cast<size_t>(index)];
   if (!agent.up()) return;
-  agent.Continue();
+  agent.Continue(/*reads_first=*/true);
   agent.End();
   if (!agent.has_journal()) ForgetDetached(index);
 }
@@ -280,16 +292,25 @@ void Story::EndDrain(int index) {
 // --- The registry.
 
 void Story::ResetAll() {
-  for (const auto& agent : agents_) agent->Break();
+  for (const auto& agent : agents_) agent->Break(!script_.balanced);
   for (const auto& follower : followers_) {
     if (follower->wire == nullptr) continue;
     world_.network.SendNews(follower->link, Way::kToClient, follower->process,
-                            follower->wire->Breaker());
+                            follower->wire->Breaker(!script_.balanced));
   }
+}
+
+void Story::NoteOutage() {
+  // One that follows within a second is the same.
+  if (absl::Nanoseconds(world_.now() - registry_well_since_) > absl::Seconds(1)) {
+    registry_ill_since_ = world_.now();
+  }
+  registry_well_since_ = world_.now();
 }
 
 void Story::KillRegistry() {
   if (!registry_->up()) return;
+  NoteOutage();
   registry_->Kill();
   ResetAll();
 }
@@ -297,6 +318,9 @@ void Story::KillRegistry() {
 void Story::StartRegistry() {
   if (registry_->up()) return;
   registry_since_ = world_.now();
+  NoteOutage();
+  // What was acknowledged may be back; an answer may have come since the restore.
+  if (std::exchange(restored_, false)) ForgetAcks(-1);
   registry_->Start();
 }
 
@@ -309,14 +333,14 @@ void Story::DoRegistry(const Operation& operation) {
       if (!registry_->up()) return;
       KillRegistry();
       if (operation.act == Act::kRegistryWipe) registry_->Wipe();
-      if (operation.act == Act::kRegistryRestore && registry_->Restore()) ForgetAcks(-1);
+      if (operation.act == Act::kRegistryRestore && registry_->Restore()) restored_ = true;
       At(lasts, [this] { StartRegistry(); });
       return;
     case Act::kRegistryStop:
       if (!registry_->running()) return;
       registry_->Stop();
-      At(lasts, [this] {
-        if (registry_->up()) registry_->Continue();
+      At(lasts, [this, first = operation.amount == 1] {
+        if (registry_->up()) registry_->Continue(first);
       });
       return;
     case Act::kRegistryBackup:
@@ -371,7 +395,7 @@ void Story::DoNetwork(const Operation& operation) {
       link.slowest = absl::Seconds(3);
       return later([&link] { link.slowest = absl::Milliseconds(20); });
     case Act::kReset:
-      return agents_[static_cast<size_t>(operation.agent)]->Break();
+      return agents_[static_cast<size_t>(operation.agent)]->Break(/*connection=*/true);
     default:
       return;
   }

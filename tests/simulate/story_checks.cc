@@ -23,6 +23,9 @@ constexpr absl::Duration kGuard = absl::Seconds(110);  // the longest hold: 10 T
 // Work in ten seconds of simulated time that no agent of these stories needs.
 constexpr int64_t kMostCalls = 400;
 
+// A renewal comes every third of a TTL and notices another epoch; a call's deadline; one retry.
+constexpr absl::Duration kNotice = absl::Seconds(18);
+
 // An instance that was there for so long, of an agent that was well for so long, is there.
 constexpr absl::Duration kThroughout = absl::Seconds(35);
 
@@ -43,20 +46,25 @@ bool Story::IsHealthy(int index) const {
   return link.loss == 0 && link.late == 0 && link.slowest < absl::Seconds(1);
 }
 
+bool Story::UsedAny(std::initializer_list<Act> acts) const {
+  return std::any_of(acts.begin(), acts.end(), [this](Act act) { return Used(act); });
+}
+
+absl::Duration Story::BoundOfAudit() const {
+  return UsedAny({Act::kRegistryRestore, Act::kAgentCrash, Act::kFleetCrash, Act::kCancel})
+             ? kAudit
+             : absl::ZeroDuration();
+}
+
 absl::Duration Story::Bound() const {
-  absl::Duration bound = kAnyStory;
-  const auto any = [this](std::initializer_list<Act> acts) {
-    return std::any_of(acts.begin(), acts.end(), [this](Act act) { return Used(act); });
-  };
-  if (any({Act::kLate})) bound += kLateness;
-  if (any({Act::kRegistryRestore, Act::kAgentCrash, Act::kFleetCrash, Act::kCancel})) {
-    bound += kAudit;
-  }
-  if (script_.shared_keys > 0 || any({Act::kAgentCrash, Act::kFleetCrash})) {
+  absl::Duration bound = kAnyStory + BoundOfAudit();
+  if (Used(Act::kLate)) bound += kLateness;
+  if (script_.shared_keys > 0 || UsedAny({Act::kAgentCrash, Act::kFleetCrash})) {
     bound += kFence;
   }
-  if (script_.permanent != 0 || any({Act::kAgentDrain, Act::kAgentCrash, Act::kFleetCrash}))
+  if (script_.permanent != 0 || UsedAny({Act::kAgentDrain, Act::kAgentCrash, Act::kFleetCrash})) {
     bound += kDeath;
+  }
   if (script_.agents >= 20) bound += kGuard;
   return bound;
 }
@@ -67,9 +75,9 @@ void Story::Heal() {
   faults_over_ = true;
   for (int i = 0; i < world_.network.links(); ++i) world_.network.Heal(i);
   StartRegistry();
-  registry_->Continue();
+  registry_->Continue(script_.reads_first);
   for (const auto& agent : agents_) {
-    if (agent->up()) agent->Continue();
+    if (agent->up()) agent->Continue(script_.reads_first);
   }
   for (const int index : std::set<int>(restarting_)) StartAgent(index);
   if (script_.permanent == 0) return;
@@ -112,7 +120,7 @@ void Story::CheckWork() {
   }
 }
 
-bool Story::IsSettled(std::string* why) {
+Story::Unsettled Story::WhyUnsettled() {
   // What each key may be: not there, or of one of these ports.
   std::map<std::string, std::set<uint32_t>> wanted;
   std::set<std::string> any;
@@ -137,24 +145,25 @@ bool Story::IsSettled(std::string* why) {
       there[key] = instance.port();
     }
   }
+  std::string extra;
   for (const auto& [key, ports] : wanted) {
     if (any.count(key) > 0) continue;
     const auto it = there.find(key);
     if (ports.empty() && it != there.end()) {
-      *why = absl::StrCat(CanonicalKeyText(key), ":", it->second, " is still there");
-      return false;
+      extra = absl::StrCat(CanonicalKeyText(key), ":", it->second, " is still there");
     }
     if (!ports.empty() && (it == there.end() || ports.count(it->second) == 0)) {
-      *why = absl::StrCat(CanonicalKeyText(key), " is ",
-                          it == there.end() ? "not there" : absl::StrCat("at port ", it->second),
-                          ", and should be at ", absl::StrJoin(ports, " or "));
-      return false;
+      return {absl::StrCat(CanonicalKeyText(key), " is ",
+                           it == there.end() ? "not there" : absl::StrCat("at port ", it->second),
+                           ", and should be at ", absl::StrJoin(ports, " or ")),
+              /*missing=*/true};
     }
   }
-  return FollowersAgree(why);
+  if (!extra.empty()) return {extra, /*missing=*/false};
+  return {WhyFollowersDisagree(), /*missing=*/false};
 }
 
-bool Story::FollowersAgree(std::string* why) {
+std::string Story::WhyFollowersDisagree() {
   for (const auto& follower : followers_) {
     if (follower->left) continue;
     if (follower->agent >= 0 &&
@@ -164,13 +173,12 @@ bool Story::FollowersAgree(std::string* why) {
     const Viewer& viewer = *follower->viewer;
     const Set there = viewer.Filter(truth_.Now(viewer.service()));
     if (viewer.known() && !viewer.ended() && !viewer.stale() && viewer.set() == there) continue;
-    *why = absl::StrCat(viewer.name(), " of ", viewer.service(), " has ",
+    return absl::StrCat(viewer.name(), " of ", viewer.service(), " has ",
                         !viewer.known() ? "nothing" : TextOf(viewer.set()),
                         viewer.stale() ? " (stale)" : "", viewer.ended() ? " (ended)" : "",
                         ", and there is ", TextOf(there));
-    return false;
   }
-  return true;
+  return "";
 }
 
 bool Story::IsWellThroughout(int agent) const {
@@ -178,16 +186,48 @@ bool Story::IsWellThroughout(int agent) const {
   return it != healthy_since_.end() && absl::Nanoseconds(world_.now() - it->second) >= kThroughout;
 }
 
+// While agent and registry are well nothing that is wanted is missing for long, until a comparison
+// finds it or not. Not where another incarnation's fence may stand for longer than stories last.
+void Story::CheckPresent() {
+  // Who tries again waits at most for about as long as it has waited in all.
+  const absl::Duration outage = absl::Nanoseconds(registry_well_since_ - registry_ill_since_);
+  const absl::Duration patience = std::min(kNotice + 2 * outage, kThroughout);
+  if (absl::Nanoseconds(world_.now() - registry_well_since_) < patience ||
+      UsedAny({Act::kAgentCrash, Act::kFleetCrash, Act::kAgentDrain, Act::kCancel})) {
+    return;
+  }
+  for (const auto& [of, wish] : wishes_.all) {
+    const auto& [agent, key] = of;
+    const auto well_since = healthy_since_.find(agent);
+    const bool always_well = well_since != healthy_since_.end() &&
+                             absl::Nanoseconds(well_since->second) <= absl::Seconds(1);
+    if (!wish.present || wish.any || wish.open || IsShared(key) ||
+        !(always_well || IsWellThroughout(agent)) ||
+        absl::Nanoseconds(world_.now() - wish.since) < patience) {
+      continue;
+    }
+    InstanceKey name;
+    ParseCanonicalKey(key, &name);
+    if (truth_.Now(name.service()).count(key) == 0) {
+      world_.Fail("present", absl::StrCat(CanonicalKeyText(key), " is not there, was wanted for ",
+                                          absl::FormatDuration(patience), ", and all were well"));
+    }
+  }
+}
+
 // The registry may have stopped and continued: that is not its clients' fault.
 void Story::CheckRemoved(const std::string& key) {
-  if (IsShared(key) || absl::Nanoseconds(world_.now() - registry_since_) < kThroughout) return;
+  if (IsShared(key)) return;
   for (const auto& [of, wish] : wishes_.all) {
     if (of.second != key || !wish.present || wish.any || wish.open) continue;
-    if (absl::Nanoseconds(world_.now() - wish.since) < kThroughout) continue;
-    if (!IsWellThroughout(of.first)) continue;
-    world_.Fail("kept",
-                absl::StrCat(CanonicalKeyText(key), " is removed, was wanted all the time, ",
-                             "and its agent was well"));
+    // In a session that the registry has known since then, and that has been renewed.
+    const auto well_since = healthy_since_.find(of.first);
+    if (well_since == healthy_since_.end() || wish.acked_at < well_since->second ||
+        wish.acked_at < registry_since_) {
+      continue;
+    }
+    world_.Fail("kept", absl::StrCat(CanonicalKeyText(key), " is removed, was acknowledged ",
+                                     "and wanted all the time, and its agent was well"));
   }
 }
 

@@ -105,8 +105,8 @@ class WireRegistry final : public Registry {
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
   void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) override;
 
-  // Its connection is broken, and it knows.
-  std::function<void()> Breaker();
+  // Its connection is broken, and it knows; else its streams only, as by a balancer in between.
+  std::function<void()> Breaker(bool connection);
   // Its process is killed: it sends no call any more.
   std::function<void()> Killer();
   // Calls and subscriptions that were sent.

@@ -53,8 +53,8 @@ struct WireRegistry::Shared : std::enable_shared_from_this<Shared> {
   // Destroyed by its subscriber.
   void Close(uint64_t id);
   void SendCancel(const Stream& stream);
-  // The connection is broken.
-  void Break(const absl::Status& status);
+  // The connection is broken, or what runs on it only.
+  void Break(const absl::Status& status, bool connection);
   // Notices a connection that is silent.
   void Watch();
   static std::weak_ptr<Process> ProcessOf(const std::weak_ptr<WireServer>& server) {
@@ -151,6 +151,7 @@ void WireRegistry::Shared::OnMessage(uint64_t id, const std::string& bytes) {
   const std::shared_ptr<Stream> stream = it->second;
   const absl::StatusOr<EventPtr> event = stream->reader.Read(bytes);
   if (!event.ok()) {
+    if (network->on_protocol_error) network->on_protocol_error(event.status().ToString());
     SendCancel(*stream);
     return End(id, event.status());
   }
@@ -182,7 +183,7 @@ void WireRegistry::Shared::SendCancel(const Stream& stream) {
       [] {});
 }
 
-void WireRegistry::Shared::Break(const absl::Status& status) {
+void WireRegistry::Shared::Break(const absl::Status& status, bool connection) {
   const std::shared_ptr<Shared> self = shared_from_this();
   const bool idle = pending.empty();
   std::vector<uint64_t> calls, open;
@@ -192,7 +193,7 @@ void WireRegistry::Shared::Break(const absl::Status& status) {
   for (const auto& [id, stream] : streams) SendCancel(*stream);
   for (const uint64_t id : calls) Complete(id, status);
   for (const uint64_t id : open) End(id, status);
-  if (idle && !closed && disconnect_listener) disconnect_listener(status);
+  if (connection && idle && !closed && disconnect_listener) disconnect_listener(status);
 }
 
 void WireRegistry::Shared::Watch() {
@@ -206,7 +207,7 @@ void WireRegistry::Shared::Watch() {
     shared->watching = false;
     if (!shared->streams.empty()) {
       if (shared->network->IsSilent(shared->link)) {
-        shared->Break(absl::UnavailableError("keepalive watchdog timeout"));
+        shared->Break(absl::UnavailableError("keepalive watchdog timeout"), /*connection=*/true);
       }
       shared->Watch();
     }
@@ -235,7 +236,7 @@ WireRegistry::WireRegistry(Network* network, std::weak_ptr<Process> self, int li
 
 WireRegistry::~WireRegistry() {
   shared_->closed = true;
-  shared_->Break(absl::CancelledError("the registry client is destroyed"));
+  shared_->Break(absl::CancelledError("the registry client is destroyed"), /*connection=*/true);
 }
 
 template <typename Response, typename Request>
@@ -303,11 +304,11 @@ void WireRegistry::SetDisconnectListener(const std::function<void(const absl::St
   shared_->disconnect_listener = listener;
 }
 
-std::function<void()> WireRegistry::Breaker() {
-  return [weak = std::weak_ptr<Shared>(shared_)] {
+std::function<void()> WireRegistry::Breaker(bool connection) {
+  return [weak = std::weak_ptr<Shared>(shared_), connection] {
     const auto shared = weak.lock();
     if (shared != nullptr && !shared->closed) {
-      shared->Break(absl::UnavailableError("connection reset"));
+      shared->Break(absl::UnavailableError("connection reset"), connection);
     }
   };
 }

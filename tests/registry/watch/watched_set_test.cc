@@ -155,6 +155,25 @@ TEST(WatchedSetTest, StaleIsPartOfTheState) {
   EXPECT_EQ(fresh->revision(), 1);
 }
 
+// Who resumes from revision 3, which another agent has sent it, is not to be sent revision 1.
+TEST(WatchedSetTest, ADeltaThatChangesNothing_MovesThePositionOnWithTheNextFlag) {
+  TestedSet set(true);
+  Subscriber subscriber;
+  subscriber.Receive(set.Apply(SnapshotEvent(1, {MakeInstance("a")})));
+  subscriber.Receive(set.MarkStale());
+  const MessagePtr fresh = set.Apply(DeltaEvent(1, 4, {}));
+  subscriber.Receive(fresh);
+  EXPECT_FALSE(fresh->stale());
+  EXPECT_EQ(fresh->revision(), 4);
+  EXPECT_EQ(set.Current()->revision(), 4);
+
+  EXPECT_EQ(set.Apply(DeltaEvent(4, 5, {})), nullptr);
+  const MessagePtr stale = set.MarkStale();
+  subscriber.Receive(stale);
+  EXPECT_EQ(stale->revision(), 5);
+  EXPECT_EQ(set.Current()->revision(), 5);
+}
+
 TEST(WatchedSetTest, AnUpstreamAgentsStalenessIsPassedOn) {
   TestedSet set(true);
   set.Apply(SnapshotEvent(1, {MakeInstance("a")}));
