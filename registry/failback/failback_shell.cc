@@ -161,7 +161,7 @@ void FailbackRegistry::Shell::Step(Input input, Todo* todo) {
   effects.calls.clear();
   for (const StreamId id : effects.ended) {
     const auto it = streams_.find(id);
-    todo->ended.push_back(std::move(it->second));
+    ended_.push_back({upstream_, std::move(it->second)});
     streams_.erase(it);
   }
   effects.ended.clear();
@@ -236,8 +236,21 @@ void FailbackRegistry::Shell::CarryOut(Todo* todo) {
   for (const Effects::LogLine& line : todo->effects.logs) Log(line.level, line.event, line.fields);
   for (const auto& notifier : todo->notifiers) notifier->Deliver();
   for (auto& [caller, answer] : todo->answers) std::move(caller)(std::move(answer));
-  // After all the rest: this may wait for a listener.
-  todo->ended.clear();
+  EndStreams();  // after all the rest: it may wait
+}
+
+void FailbackRegistry::Shell::EndStreams() {
+  {
+    MutexLock lock(&mu_);
+    if (ending_) return;
+    ending_ = true;
+  }
+  for (bool more = true; more;) {
+    std::vector<EndedStream> ended;  // destroyed after the lock is released
+    MutexLock lock(&mu_);
+    ended.swap(ended_);
+    more = ending_ = !ended.empty();
+  }
 }
 
 void FailbackRegistry::Shell::MakeCalls() {

@@ -82,7 +82,12 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
     Effects effects;
     std::vector<std::pair<Caller, Answer>> answers;
     std::vector<std::shared_ptr<SerialNotifier>> notifiers;
-    std::vector<std::unique_ptr<SubscribeStream>> ended;
+  };
+
+  // A stream that the machine no longer wants; its registry outlives it.
+  struct EndedStream {
+    std::shared_ptr<Registry> upstream;
+    std::unique_ptr<SubscribeStream> stream;
   };
 
   static absl::Status ShutDown() {
@@ -97,6 +102,10 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
   // What is to be done now, and all that follows from it.
   void Finish(Todo* todo) ABSL_LOCKS_EXCLUDED(mu_);
   void CarryOut(Todo* todo) ABSL_LOCKS_EXCLUDED(mu_);
+  // Destroys the streams that steps have ended, unless another thread does. It waits for their
+  // listeners; were it two threads, each in a listener of a stream that the other one destroys, both
+  // would wait for ever.
+  void EndStreams() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Makes the calls that steps have asked for, unless another thread does.
   void MakeCalls() ABSL_LOCKS_EXCLUDED(mu_);
@@ -140,6 +149,9 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
   SubscriptionId last_subscription_ ABSL_GUARDED_BY(mu_) = 0;
   // Streams of the upstream that the machine wants; null: the call is not made yet.
   absl::flat_hash_map<StreamId, std::unique_ptr<SubscribeStream>> streams_ ABSL_GUARDED_BY(mu_);
+  // To be destroyed, and whether a thread does.
+  std::vector<EndedStream> ended_ ABSL_GUARDED_BY(mu_);
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;
   // To be made, in this order; and whether a thread does.
   std::deque<Effects::Call> calls_ ABSL_GUARDED_BY(mu_);
   bool making_ ABSL_GUARDED_BY(mu_) = false;

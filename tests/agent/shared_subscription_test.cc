@@ -88,7 +88,7 @@ class SharedSubscriptionTest : public testing::Test {
 };
 
 TEST_F(SharedSubscriptionTest, AFurtherSubscriberOfALargeSetSharesIt) {
-  if (!kMemoryIsMeasurable) GTEST_SKIP() << "AddressSanitizer keeps what is freed";
+  if (!kMemoryIsMeasurable) GTEST_SKIP() << "the sanitizers allocate in their own way";
   const Subscription first = Subscribe();
   const auto upstream = fake_->WaitForSubscription(0);
   ASSERT_NE(upstream, nullptr);

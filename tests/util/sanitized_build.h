@@ -23,9 +23,10 @@ inline constexpr bool kThreadSanitizer = true;
 inline constexpr bool kThreadSanitizer = false;
 #endif
 
-// Whether the size of a process says how much it has allocated. AddressSanitizer keeps what is
-// freed in quarantine, 256 MB of it by default, and surrounds each block with redzones.
-inline constexpr bool kMemoryIsMeasurable = !kAddressSanitizer;
+// Whether the size of a process, or of its heap, says how much it has allocated. AddressSanitizer
+// keeps what is freed in quarantine, 256 MB of it by default, and surrounds each block with redzones;
+// ThreadSanitizer has shadow memory, and an allocator that mallinfo2() does not know.
+inline constexpr bool kMemoryIsMeasurable = !kAddressSanitizer && !kThreadSanitizer;
 
 // Whether a test may take every descriptor of its own process. UndefinedBehaviorSanitizer checks an
 // object's vptr by reading its memory through a pipe; without one it reports an invalid vptr.

@@ -18,6 +18,7 @@
 #include "tests/registry/failback/subscriber_model.h"
 #include "tests/registry/message_listener.h"
 #include "tests/util/batch_requests.h"
+#include "tests/util/forwarding_registry.h"
 
 namespace failback {
 namespace {
@@ -205,39 +206,6 @@ class FlappingRegistry final : public Registry {
   std::unique_ptr<ThreadPool> pool_ = std::make_unique<ThreadPool>(2);
 };
 
-// Calls that go on to a registry of the test's, which outlives it: its threads end on no thread of
-// their own.
-class Borrowed final : public Registry {
- public:
-  explicit Borrowed(Registry* to) : to_(to) {}
-  void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override {
-    to_->OpenSession(request, std::move(done));
-  }
-  void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override {
-    to_->KeepAlive(request, std::move(done));
-  }
-  void CloseSession(const CloseSessionRequest& request,
-                    Callback<CloseSessionResponse> done) override {
-    to_->CloseSession(request, std::move(done));
-  }
-  void Write(Batch batch, Callback<BatchResult> done) override {
-    to_->Write(std::move(batch), std::move(done));
-  }
-  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
-                                             std::shared_ptr<NotifyListener> listener) override {
-    return to_->Subscribe(request, std::move(listener));
-  }
-  void Unsubscribe(const UnsubscribeRequest& request, Callback<UnsubscribeResponse> done) override {
-    to_->Unsubscribe(request, std::move(done));
-  }
-  void List(const ListRequest& request, Callback<ListResponse> done) override {
-    to_->List(request, std::move(done));
-  }
-
- private:
-  Registry* const to_;
-};
-
 class Listener final : public MessageListener {
  public:
   void OnMessage(const MessagePtr& event) override {
@@ -398,7 +366,9 @@ TEST_F(FailbackStressTest, ShutdownFromWithinACallbackLeavesNobodyWaiting) {
   };
   for (int round = 0; round < 100; ++round) {
     FlappingRegistry upstream(seed_ + round);
-    registry_ = FailbackRegistry::Create(std::make_unique<Borrowed>(&upstream), options_).value();
+    // A callback may end the registry: the upstream's threads must not end on themselves.
+    registry_ =
+        FailbackRegistry::Create(std::make_unique<ForwardingRegistry>(&upstream), options_).value();
     std::atomic<int> subscribed{0};
     std::vector<std::thread> threads;
     for (int thread = 0; thread < kThreads; ++thread) {
@@ -425,6 +395,53 @@ TEST_F(FailbackStressTest, ShutdownFromWithinACallbackLeavesNobodyWaiting) {
     ASSERT_EQ(subscribed, 0) << "subscribers that were never told, round " << round;
     registry_.reset();
     ASSERT_EQ(waiting_, 0) << "callbacks that never ran, round " << round;
+  }
+}
+
+// Two subscribers on two threads, each of which ends the other one's subscription, and with it the
+// upstream's stream that the other thread is in.
+TEST_F(FailbackStressTest, TwoListenersMayEndEachOthersSubscriptions) {
+  registry_.reset();
+  FakeRegistry upstream;
+  registry_ =
+      FailbackRegistry::Create(std::make_unique<ForwardingRegistry>(&upstream), options_).value();
+  OpenSessionRequest open;
+  open.set_incarnation("client");
+  open.mutable_ttl()->set_seconds(600);
+  Answer<OpenSessionResponse> opened;
+  registry_->OpenSession(open, opened.Catch());
+  ASSERT_TRUE(opened.get().ok());
+  const std::string session = opened.get()->session_id();
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> inside{0};
+    const auto subscribe = [&](int i) {
+      SubscribeRequest request;
+      request.set_session_id(session);
+      request.set_subscription_id(absl::StrCat("s", i));
+      request.set_generation(2 * round + 1);
+      request.mutable_selector()->set_service(absl::StrCat("service-", i));
+      return registry_->Subscribe(request,
+                                  std::make_shared<RecordingListener>([&, i](const MessagePtr&) {
+                                    ++inside;
+                                    while (inside < 2) std::this_thread::yield();
+                                    UnsubscribeRequest other;
+                                    other.set_session_id(session);
+                                    other.set_subscription_id(absl::StrCat("s", 1 - i));
+                                    other.set_generation(2 * round + 2);
+                                    registry_->Unsubscribe(other, [](auto) {});
+                                  }));
+    };
+    const auto one = subscribe(0);
+    const auto two = subscribe(1);
+    const auto at_one = upstream.WaitForSubscription(2 * round);
+    const auto at_two = upstream.WaitForSubscription(2 * round + 1);
+    ASSERT_NE(at_one, nullptr);
+    ASSERT_NE(at_two, nullptr);
+    std::thread other([&] { at_one->Push(SnapshotEvent(1, {})); });
+    at_two->Push(SnapshotEvent(1, {}));
+    other.join();
+    EXPECT_TRUE(at_one->WaitForCancel());
+    EXPECT_TRUE(at_two->WaitForCancel());
   }
 }
 
