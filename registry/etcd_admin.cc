@@ -63,7 +63,8 @@ class EtcdAdmin final : public RegistryAdmin {
 
   void ListAgents(const admin::v1::ListAgentsRequest& request,
                   Callback<admin::v1::ListAgentsResponse> done) const override {
-    // It is this server that knows them; but without etcd none renews, and all would seem to have ended.
+    // It is this server that knows them; but without etcd none renews, and all would seem to have
+    // ended.
     if (absl::Status etcd = registry_->Reachable(); !etcd.ok()) return std::move(done)(etcd);
     registry_->ListAgents(request, std::move(done));
   }

@@ -1,6 +1,6 @@
 // The Admin of a registry over etcd. What it reports is etcd's, and so the same at every registry
-// over the same keys, but for the agents, which each knows of its own callers. Once etcd is known not
-// to answer, that is the answer, at once.
+// over the same keys, but for the agents, which each knows of its own callers. Once etcd is known
+// not to answer, that is the answer, at once.
 
 #ifndef FAILBACK_REGISTRY_ETCD_ADMIN_H_
 #define FAILBACK_REGISTRY_ETCD_ADMIN_H_

@@ -38,7 +38,8 @@ std::string FormatWhen(const google::protobuf::Timestamp& when, absl::Time now);
 // What a person needs of a message, on one line: of gRPC's "failed to connect to all addresses;
 // last error: …: Connection refused" only the cause.
 std::string FormatMessage(const std::string& message);
-// "CODE" or "CODE: message", and after it "[REASON]" if it has one; "-" for a status that is not set.
+// "CODE" or "CODE: message", and after it "[REASON]" if it has one; "-" for a status that is not
+// set.
 std::string FormatStatus(const rpc::v1::Status& status);
 
 // "default/orders/orders-1".

@@ -1,11 +1,11 @@
 // Writes batches of intents: fencing by transactions that compare, then put.
 //
-// A batch is cut into chunks of at most 125 operations and about a MiB. A chunk is one transaction: it compares that the session's key is
-// there, and that each instance's key is as the decision (registry/model/fencing.h) took it to be;
-// then it puts all, or reads what the keys really are and decides again. Registrations are at first
-// taken to be of keys that are not there; everything else is read first. A transaction that arrives
-// twice does no harm: the second time what it compares is not so any more, and what it reads is
-// what it wished.
+// A batch is cut into chunks of at most 125 operations and about a MiB. A chunk is one transaction:
+// it compares that the session's key is there, and that each instance's key is as the decision
+// (registry/model/fencing.h) took it to be; then it puts all, or reads what the keys really are and
+// decides again. Registrations are at first taken to be of keys that are not there; everything else
+// is read first. A transaction that arrives twice does no harm: the second time what it compares is
+// not so any more, and what it reads is what it wished.
 //
 // Thread safety: all methods from any thread.
 
@@ -48,8 +48,8 @@ class Writer {
         tombstones_(client, keys_per_lease),
         window_(kMaxInFlight) {}
 
-  // `session` null: the intents are detached. One that is refused already keeps its status. An error
-  // is that of the whole batch; part of it may have been written.
+  // `session` null: the intents are detached. One that is refused already keeps its status. An
+  // error is that of the whole batch; part of it may have been written.
   void Write(SessionPtr session, std::vector<Intent> intents, Client::Done<Written> done);
 
  private:

@@ -1,8 +1,8 @@
 // The failback core as a pure machine: one table of records, one queue, one prober.
 //
-// It holds no lock, arms no timer, makes no call and knows no thread. A step takes what has happened
-// and the time, and says what is to be done (failback_step.h). FailbackRegistry is the shell around
-// it: one mutex, one timeout, the calls. The model test is another.
+// It holds no lock, arms no timer, makes no call and knows no thread. A step takes what has
+// happened and the time, and says what is to be done (failback_step.h). FailbackRegistry is the
+// shell around it: one mutex, one timeout, the calls. The model test is another.
 //
 //   Effects effects;
 //   machine.Step(input::Write{ticket, std::move(batch)}, now, &effects);

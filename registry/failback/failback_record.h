@@ -253,7 +253,8 @@ struct Audit {
   absl::flat_hash_map<std::string, Listed> listed;
 };
 
-// A List of a client's that the registry was asked. Answered once: by it, or when it takes too long.
+// A List of a client's that the registry was asked. Answered once: by it, or when it takes too
+// long.
 struct Listing {
   Ticket ticket = 0;
   bool answered = false;

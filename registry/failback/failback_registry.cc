@@ -95,7 +95,7 @@ FailbackRegistry::~FailbackRegistry() { shell_->Shutdown(); }
 
 void FailbackRegistry::Shutdown() { shell_->Shutdown(); }
 
-// --- Calls: what is wrong with them by themselves is refused here, all else decided by the machine.
+// --- Calls: what is wrong with one by itself is refused here; the machine decides the rest.
 
 void FailbackRegistry::OpenSession(const OpenSessionRequest& request,
                                    Callback<OpenSessionResponse> done) {

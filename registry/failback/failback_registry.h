@@ -125,8 +125,8 @@ class FailbackRegistry final : public Registry {
   // Tries those of Pending() that are named (none named: all) now, and re-arms parked ones. Returns
   // how many; NOT_FOUND names an id that is not pending, and nothing is done.
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
-  // Gives those of Pending() that are named (none named: all) up. Adds to `*sent` how many of them had
-  // been sent, and may still take effect.
+  // Gives those of Pending() that are named (none named: all) up. Adds to `*sent` how many of them
+  // had been sent, and may still take effect.
   absl::StatusOr<int64_t> Cancel(const std::vector<std::string>& ids, int64_t* sent = nullptr);
   // Answers when all that was stated and cancelled so far would survive this process, at once
   // without a state directory. UNAVAILABLE (STORE_READ_ONLY): it would not yet.

@@ -1,9 +1,9 @@
 // What the failback machine may send and answer, by what its journal has written.
 //
-// The journal numbers its writes and reports them in that order: tried, and durable or not. A record
-// is not sent before its newest write was tried, and a caller is not answered before all that was
-// queued until then is durable. A write that failed holds up nothing: the registry is to know, even
-// if the disk does not, and the caller is answered with the error.
+// The journal numbers its writes and reports them in that order: tried, and durable or not. A
+// record is not sent before its newest write was tried, and a caller is not answered before all
+// that was queued until then is durable. A write that failed holds up nothing: the registry is to
+// know, even if the disk does not, and the caller is answered with the error.
 //
 //   JournalGate<RecordPtr, ReplyPtr> gate;
 //   gate.Queued(journal->Put(intent), record);

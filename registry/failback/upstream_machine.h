@@ -35,9 +35,9 @@
 //   session_serial     grows with each new session and each new epoch: everything was lost
 //   connection_serial  grows with each success after a failed probe: what was sent may be lost
 //
-// It holds no lock, arms no timer and makes no call. Each step takes the time and what has happened,
-// and says what is to be done: the call to be made, and that the owner is to read state(). Tick() is
-// due at due_nanos(), which every step may change.
+// It holds no lock, arms no timer and makes no call. Each step takes the time and what has
+// happened, and says what is to be done: the call to be made, and that the owner is to read
+// state(). Tick() is due at due_nanos(), which every step may change.
 //
 // Example:
 //

@@ -1,8 +1,8 @@
 // A batch of intents: what one Register or one Unregister carries, checked and canonical.
 //
-// Choose it wherever intents go from one place to another, as LevelDB's WriteBatch: it is made once,
-// where the request comes in, and then decided, stored, journalled and sent as it is. An instance in
-// it is its canonical bytes (registry/model/canonical.h); they are shared, not copied.
+// Choose it wherever intents go from one place to another, as LevelDB's WriteBatch: it is made
+// once, where the request comes in, and then decided, stored, journalled and sent as it is. An
+// instance in it is its canonical bytes (registry/model/canonical.h); they are shared, not copied.
 //
 // A batch is read from the bytes of a request without a message in between. Bytes that are not
 // encoded as protobuf's serializers do it, and requests of which something is to be refused, are

@@ -36,8 +36,9 @@ class EventOrder {
         epoch_(epoch),
         revision_(revision) {}
 
-  // OK when the part, or the event, may follow, and then it counts as the last. Otherwise ABORTED, which says
-  // what is wrong: something was lost between the two, and nothing more of this stream may be used.
+  // OK when the part, or the event, may follow, and then it counts as the last. Otherwise ABORTED,
+  // which says what is wrong: something was lost between the two, and nothing more of this stream
+  // may be used.
   absl::Status Check(const EventPart& part);
   absl::Status Check(const Event& event);
 

@@ -1,9 +1,9 @@
 // Page tokens of listings that are made anew for each page: what the last row of a page sorts by.
 //
-// A token has a digest of its place, so that text that came from elsewhere, and the token of another
-// listing, is refused and not taken for some place: a page from there would be no page of what
-// was asked for. It keeps out mistakes, not who computes the digest: what a caller may not see must
-// not hang on a token (registry/security/token_seal.h).
+// A token has a digest of its place, so that text that came from elsewhere, and the token of
+// another listing, is refused and not taken for some place: a page from there would be no page of
+// what was asked for. It keeps out mistakes, not who computes the digest: what a caller may not see
+// must not hang on a token (registry/security/token_seal.h).
 //
 // Example:
 //

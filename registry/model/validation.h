@@ -90,8 +90,8 @@ absl::Status ValidateSelector(const FieldPath& path, const Selector& selector);
 // What may be followed: instances of a service, or all services of a namespace.
 absl::Status ValidateFollowed(const FieldPath& path, const Selector& selector);
 
-// What Register and Unregister share: both are a batch of `size` intents, in the field `field`, in a
-// session, or detached.
+// What Register and Unregister share: both are a batch of `size` intents, in the field `field`, in
+// a session, or detached.
 absl::Status ValidateBatch(std::string_view session_id, int wait_for, size_t size,
                            const char* field, uint32_t max_batch);
 

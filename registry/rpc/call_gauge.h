@@ -97,8 +97,8 @@ struct Permits {
   std::optional<size_t> full;  // the first gauge that had none
 };
 
-// What was entered, all or nothing: a call that one gauge refuses holds no permit of the others while
-// its refusal is on its way, however long its client takes.
+// What was entered, all or nothing: a call that one gauge refuses holds no permit of the others
+// while its refusal is on its way, however long its client takes.
 inline Permits AllOrNone(std::vector<std::shared_ptr<void>> entered) {
   for (size_t i = 0; i < entered.size(); ++i) {
     if (entered[i] == nullptr) return {{}, i};

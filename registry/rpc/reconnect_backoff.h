@@ -1,5 +1,5 @@
-// How soon a gRPC channel connects again: by gRPC's defaults it may wait for two minutes, in which a
-// server that is long back gets no call.
+// How soon a gRPC channel connects again: by gRPC's defaults it may wait for two minutes, in which
+// a server that is long back gets no call.
 //
 // For channels that are kept. Where retries have a pace of their own, a channel that could not
 // connect is replaced instead (registry/rpc/grpc_channels.h).
@@ -14,8 +14,8 @@
 
 namespace failback {
 
-// One attempt takes no longer than `attempt` (if the backoff is not longer), and the next comes after
-// 100 ms at first, and never later than `longest`. gRPC takes neither below 100 ms.
+// One attempt takes no longer than `attempt` (if the backoff is not longer), and the next comes
+// after 100 ms at first, and never later than `longest`. gRPC takes neither below 100 ms.
 inline void SetReconnectBackoff(absl::Duration attempt, absl::Duration longest,
                                 grpc::ChannelArguments* arguments) {
   const auto millis = [](absl::Duration d) {

@@ -15,7 +15,8 @@ namespace {
 using config::v1::Permission;
 
 constexpr char kScheme[] = "Bearer ";
-// Callers with sessions that are remembered, each with names of so many bytes; and lines about them.
+// Callers with sessions that are remembered, each with names of so many bytes; and lines about
+// them.
 constexpr size_t kMostOwners = 4096;
 constexpr size_t kMostOwnerBytes = 4096;
 constexpr size_t kMostOwnerLines = 20;

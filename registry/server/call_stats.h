@@ -1,5 +1,5 @@
-// Counts what a server is called for and how it answers: calls by method and status code, how long unary
-// ones took, what was refused for want of room, and what subscribers were sent.
+// Counts what a server is called for and how it answers: calls by method and status code, how long
+// unary ones took, what was refused for want of room, and what subscribers were sent.
 //
 // An ended call costs two or three relaxed additions. The counters are shared with the calls under
 // way.

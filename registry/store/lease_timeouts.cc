@@ -1,5 +1,5 @@
-// What the timeouts of Leases do: leases run out, alone or together; what is held is looked at again;
-// a heartbeat finds out whether this process was paused.
+// What the timeouts of Leases do: leases run out, alone or together; what is held is looked at
+// again; a heartbeat finds out whether this process was paused.
 
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
-// What Leases consists of. Internal to it: leases.cc has what its callers do, lease_timeouts.cc what
-// its timeouts do.
+// What Leases consists of. Internal to it: leases.cc has what its callers do, lease_timeouts.cc
+// what its timeouts do.
 
 #ifndef FAILBACK_REGISTRY_STORE_LEASES_CORE_H_
 #define FAILBACK_REGISTRY_STORE_LEASES_CORE_H_

@@ -420,8 +420,8 @@ void StoreRegistry::OnLeasesDue(std::vector<std::string> session_ids) {
   Submit(std::move(operation));
 }
 
-// When the next fence without instance is due, and not more often than once a second; but soon after
-// a purge that has left something.
+// When the next fence without instance is due, and not more often than once a second; but soon
+// after a purge that has left something.
 void StoreRegistry::SchedulePurge() {
   const int64_t now = Now().monotonic_ms;
   int64_t due = state_->NextPurgeMs();

@@ -1,7 +1,7 @@
 // The instances of one selector as several upstreams report them, merged by key into one stream.
 //
-// Takes the streams of several FailbackRegistries (snapshots, deltas that follow on one another) and
-// gives one stream of the same kind. It is pure: no lock, no clock, no thread.
+// Takes the streams of several FailbackRegistries (snapshots, deltas that follow on one another)
+// and gives one stream of the same kind. It is pure: no lock, no clock, no thread.
 //
 // The merged set is the union: an instance is there while any upstream has it. What is published of
 // a key is what one upstream says of it, and it stays with that upstream for as long as it can, so

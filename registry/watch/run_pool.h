@@ -1,7 +1,7 @@
 // Lists of instances that snapshots share.
 //
-// A snapshot's list is made of runs of some 32 instances each, and a run that several snapshots have
-// is in memory once. So ten subscribers that joined at ten revisions of a large service, and
+// A snapshot's list is made of runs of some 32 instances each, and a run that several snapshots
+// have is in memory once. So ten subscribers that joined at ten revisions of a large service, and
 // stopped, hold its list about once, and each the few runs that have changed since the one before
 // joined.
 //

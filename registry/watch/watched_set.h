@@ -7,8 +7,8 @@
 // to the subscribers, and runs the two timers (the grace before "stale", the hold of an empty
 // snapshot).
 //
-// The instances are an InstanceSet (registry/model/instance_set.h), which checks before it stores: a
-// delta that does not follow on the event before is a gap. Nothing is stored, the position is
+// The instances are an InstanceSet (registry/model/instance_set.h), which checks before it stores:
+// a delta that does not follow on the event before is a gap. Nothing is stored, the position is
 // dropped, and the owner opens the stream again. A snapshot older than what was sent, of the same
 // epoch (a registry that lags behind another), is a gap too.
 //

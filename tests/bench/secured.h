@@ -1,6 +1,6 @@
 // What a registry is served and called with where callers show who they are: TLS, a token, and with
-// kFailbackPolicy a policy that lets the token's bearer register. Both on a store in memory, so that
-// what security costs is not lost behind a disk.
+// kFailbackPolicy a policy that lets the token's bearer register. Both on a store in memory, so
+// that what security costs is not lost behind a disk.
 //
 //   const Secured secured(/*policy=*/true);
 //   Subject::Options options;

@@ -273,8 +273,8 @@ class FakeRegistry : public Registry {
   std::function<void(const absl::Status&)> disconnect_listener_ ABSL_GUARDED_BY(mu_);
 };
 
-// A listener that records what it is sent, part by part. `on_message`, if given, also runs with each
-// part.
+// A listener that records what it is sent, part by part. `on_message`, if given, also runs with
+// each part.
 class RecordingListener : public MessageListener {
  public:
   explicit RecordingListener(std::function<void(const MessagePtr&)> on_message = nullptr)

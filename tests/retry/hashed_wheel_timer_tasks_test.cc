@@ -1,4 +1,5 @@
-// What tasks may do to their timer, and what it returns when it is stopped, under a simulated clock.
+// What tasks may do to their timer, and what it returns when it is stopped, under a simulated
+// clock.
 
 #include <memory>
 #include <optional>

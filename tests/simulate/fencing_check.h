@@ -1,7 +1,7 @@
 // Whether the registry decides each intent by the rules of fencing (docs/protocol.md): what it
-// accepts for a key goes up in (rank, generation) for as long as the instance or its fence is there,
-// and what is higher is not refused. As its writes take effect one after the other, in the order in
-// which they come, that makes them linearizable.
+// accepts for a key goes up in (rank, generation) for as long as the instance or its fence is
+// there, and what is higher is not refused. As its writes take effect one after the other, in the
+// order in which they come, that makes them linearizable.
 //
 // It keeps a model of its own, of what passed the server: not registry/model/fencing.h.
 //

@@ -24,8 +24,8 @@ inline constexpr bool kThreadSanitizer = false;
 #endif
 
 // Whether the size of a process, or of its heap, says how much it has allocated. AddressSanitizer
-// keeps what is freed in quarantine, 256 MB of it by default, and surrounds each block with redzones;
-// ThreadSanitizer has shadow memory, and an allocator that mallinfo2() does not know.
+// keeps what is freed in quarantine, 256 MB of it by default, and surrounds each block with
+// redzones; ThreadSanitizer has shadow memory, and an allocator that mallinfo2() does not know.
 inline constexpr bool kMemoryIsMeasurable = !kAddressSanitizer && !kThreadSanitizer;
 
 // Whether a test may take every descriptor of its own process. UndefinedBehaviorSanitizer checks an

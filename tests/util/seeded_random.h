@@ -1,5 +1,5 @@
-// Random numbers of a test that can be replayed: the seed is printed, and FAILBACK_TEST_SEED=n gives
-// it back.
+// Random numbers of a test that can be replayed: the seed is printed, and FAILBACK_TEST_SEED=n
+// gives it back.
 //
 // Thread safety: none.
 

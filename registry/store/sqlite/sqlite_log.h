@@ -1,8 +1,8 @@
 // SQLite's write-ahead log (the -wal file) of one connection: when it is folded into the database,
 // and room ahead of its end.
 //
-// Checkpoints. SQLite makes an automatic one within the commit that finds the log long, and the caller
-// waits for that commit waits for all of it. Here it is the caller's to make
+// Checkpoints. SQLite makes an automatic one within the commit that finds the log long, and the
+// caller waits for that commit waits for all of it. Here it is the caller's to make
 // (registry/store/sqlite/sqlite_checkpointer.h).
 //
 // Room, where every commit is synced. A sync of a file that has grown writes what the file system

@@ -69,8 +69,8 @@ class SqliteStorage final : public Storage {
   // Creates the file if there is none. Errors, each one line that names the path:
   // NOT_FOUND (no such folder), PERMISSION_DENIED (folder or file cannot be written),
   // FAILED_PRECONDITION (in use by another process, another program's file, newer version),
-  // UNAVAILABLE (cannot be opened now), DATA_LOSS (damaged). A store that is there and cannot be written now is opened: reads go on,
-  // and Write says why not.
+  // UNAVAILABLE (cannot be opened now), DATA_LOSS (damaged). A store that is there and cannot be
+  // written now is opened: reads go on, and Write says why not.
   static absl::StatusOr<std::unique_ptr<SqliteStorage>> Open(Options options);
 
   // Ends the life cleanly: what was written is synced.

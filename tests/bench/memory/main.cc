@@ -121,8 +121,8 @@ std::optional<double> Measure(int64_t count, bool in_session) {
   return std::nullopt;
 }
 
-// Bytes per further subscription of an agent to a set of so many instances; nullopt, with a message,
-// when the set did not come.
+// Bytes per further subscription of an agent to a set of so many instances; nullopt, with a
+// message, when the set did not come.
 std::optional<double> MeasureSubscribers(int64_t instances, int count) {
   Agent::Options options;
   options.registry = "set:it";

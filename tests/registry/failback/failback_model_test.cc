@@ -1,5 +1,5 @@
-// The stories of model_story.h played by FailbackRegistry, with its journal on a disk, over a link on
-// the timer's wheel; also against the real store. machine_model_test plays many more of them.
+// The stories of model_story.h played by FailbackRegistry, with its journal on a disk, over a link
+// on the timer's wheel; also against the real store. machine_model_test plays many more of them.
 //
 // FAILBACK_SEED=n runs one seed; FAILBACK_SEEDS=n as many from FAILBACK_FIRST_SEED (default 1).
 

@@ -67,8 +67,8 @@ bool ChangesFiles(uint64_t call) {
   return kCalls->count(call) > 0;
 }
 
-// Runs a program silently to its end, or kills it when it is about to make the `last`-th system call
-// that changes files: nullopt. `count` becomes the number of these calls.
+// Runs a program silently to its end, or kills it when it is about to make the `last`-th system
+// call that changes files: nullopt. `count` becomes the number of these calls.
 std::optional<int> RunUpTo(int last, const std::vector<std::string>& args, int* count) {
   *count = 0;
   std::vector<char*> argv;
