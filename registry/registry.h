@@ -9,7 +9,7 @@
 //   FailbackGroup      decorates several: each intent goes to all      registry/failback
 //   GuardedRegistry    decorates one: only what a caller may do        registry/security
 //   RegistryServer     adapts: serves any of them over gRPC            registry/server
-//   Agent              adapts: the front door for C++ programs         agent
+//   Agent              adapts: what C++ programs link                  agent
 //
 // Its requests and answers are the messages of proto/failback/registry/v1/registry.proto, which say
 // what each field means; docs/protocol.md says how the calls work together. Instances are carried
@@ -60,10 +60,11 @@ using Callback = absl::AnyInvocable<void(absl::StatusOr<Response>) &&>;
 // implementation. On none may the listener wait; from each it may call the registry, end its own
 // stream, or subscribe again.
 //
-//   StoreRegistry      the thread that commits or subscribes, or one that compares filters
-//   EtcdRegistry       one of gRPC's, which reads the watch, or the one that subscribes
+//   StoreRegistry      one that commits, subscribes, unsubscribes or destroys it, one that compares
+//                      filters, or the timer's
+//   EtcdRegistry       one of gRPC's, which reads the watch, or one that subscribes or unsubscribes
 //   GrpcRegistry       one of gRPC's: the stream is not read on until the call returns
-//   FailbackRegistry   that of the registry below, the timer's, or the one that subscribes
+//   FailbackRegistry   any that calls it, one of the registry below that answers it, or the timer's
 //   FailbackGroup      as FailbackRegistry, of whichever upstream has news
 //   GuardedRegistry    that of the registry below, or the one that loads a policy which ends access
 //
@@ -82,9 +83,10 @@ class NotifyListener {
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 
-// A running Subscribe. Destroying it ends the stream without OnEnd. After the destructor has
-// returned no callback runs; from within the listener's own callback it returns at once and that
-// callback is the last.
+// A running Subscribe. Destroying it ends the stream without OnEnd. The destructor waits for a
+// callback that runs; from within the listener's own callback it returns at once, and that callback
+// is the last. So two listeners must not destroy each other's streams: each would wait for the
+// other. Unsubscribe waits for none.
 class SubscribeStream {
  public:
   virtual ~SubscribeStream() = default;

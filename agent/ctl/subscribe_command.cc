@@ -163,7 +163,7 @@ class Follower {
   // Once for each time that the target goes away.
   void TellAway(const absl::Status& status) {
     if (std::exchange(away_, true)) return;
-    if (live_) return Draw("the target is away; trying again");
+    if (live_) return Draw("the target is unavailable; trying again");
     std::fprintf(stderr, "failbackctl: subscribe: %s; trying again\n",
                  status.ToString(absl::StatusToStringMode::kWithNoExtraData).c_str());
   }
@@ -175,7 +175,7 @@ class Follower {
     set_.instances().ForEach(
         [&](const Blob& instance) { instances.push_back(ParseInstance(instance)); });
     screen_.Draw(FormatFollowed(request_.selector(), instances, set_.revision(),
-                                news.empty() && set_.stale() ? "the registry is away" : news,
+                                news.empty() && set_.stale() ? "the registry is unavailable" : news,
                                 absl::Now(), context_->palette),
                  TerminalAt(STDOUT_FILENO).value_or(TerminalSize()));
   }

@@ -1,6 +1,6 @@
 // How a session is opened: its incarnation's key says whether there is one to resume and which rank
 // it has; a new one gets its leases, and then its key and the incarnation's in one transaction.
-// Whoever else has changed the incarnation meanwhile makes it start over.
+// A concurrent change of the incarnation makes it start over.
 
 #include <algorithm>
 #include <memory>

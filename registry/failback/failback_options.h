@@ -1,4 +1,4 @@
-// What a failback core is told to do, and what it reports of its intents: plain data.
+// The settings of a failback core, and what it reports of its intents: plain data.
 //
 // Thread safety: plain data. `random` is called by one thread at a time.
 

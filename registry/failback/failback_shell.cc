@@ -351,7 +351,7 @@ std::unique_ptr<SubscribeStream> FailbackRegistry::Shell::Subscribe(
   {
     MutexLock lock(&mu_);
     id = input.id = ++last_subscription_;
-    // It was shut down since this thread entered: from within a callback, which waits for nobody.
+    // It was shut down since this thread entered: from within a callback, which does not wait.
     if (closed_ && refused.ok()) refused = ShutDown();
     if (refused.ok()) {
       subscribers_.emplace(id, notifier);

@@ -138,7 +138,7 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
   mutable Mutex mu_;
   std::shared_ptr<Registry> upstream_ ABSL_GUARDED_BY(mu_);
   Machine machine_ ABSL_GUARDED_BY(mu_);
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;  // nobody is answered any more
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;  // every caller has its answer
   // Who waits, by ticket; those that are free.
   std::vector<Caller> callers_ ABSL_GUARDED_BY(mu_);
   std::vector<Ticket> free_tickets_ ABSL_GUARDED_BY(mu_);
@@ -166,7 +166,7 @@ void FailbackRegistry::Shell::Ask(In input, Caller caller) {
   bool open = entry.ok();
   if (open) {
     MutexLock lock(&mu_);
-    // It may have been shut down meanwhile: from within a callback, which waits for nobody.
+    // It may have been shut down meanwhile: from within a callback, which does not wait.
     open = !closed_;
     if (open) {
       input.ticket = TakeTicket(std::move(caller));

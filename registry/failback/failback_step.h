@@ -220,7 +220,7 @@ class JournalQueue {
   virtual void Settle() = 0;
 };
 
-// Events for local subscribers: each hears its own in the order in which they were appended.
+// Events for local subscribers: each receives its own in the order in which they were appended.
 class EventQueues {
  public:
   virtual ~EventQueues() = default;

@@ -88,7 +88,7 @@ ListResponse MergePages(int page_size, const MergedPlace& place,
   std::optional<registry::v1::ListCoverage> coverage;
   for (size_t i = 0; i < pages.size(); ++i) {
     const ListResponse& page = pages[i];
-    // They differ where one is away, or of a version that does not say.
+    // They differ where one is unavailable, or of a version that does not say.
     if (place.tokens[i].has_value()) {
       coverage = coverage.value_or(page.coverage()) == page.coverage()
                      ? page.coverage()

@@ -1,4 +1,4 @@
-// Page tokens of listings that are made anew for each page: what the last row of a page sorts by.
+// Page tokens of listings that are made again for each page: what the last row of a page sorts by.
 //
 // A token has a digest of its place, so that text that came from elsewhere, and the token of
 // another listing, is refused and not taken for some place: a page from there would be no page of

@@ -1,6 +1,6 @@
 // The agent against a real registry: a StoreRegistry behind a RegistryServer, over real gRPC on a
-// Unix socket, whose name is the test's own while the registry is away (a port would not be).
-// What takes time is waited for with a deadline.
+// Unix socket, whose name is the test's own while the registry is unavailable (a port would not
+// be). What takes time is waited for with a deadline.
 
 #include "agent/agent.h"
 

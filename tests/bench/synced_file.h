@@ -13,7 +13,7 @@ namespace failback {
 class SyncedFile {
  public:
   enum class Sync {
-    kInPlace,  // fdatasync of a page whose block is there, as in a log that is used anew
+    kInPlace,  // fdatasync of a page whose block is there, as in a log that is used again
     kAppend,   // fdatasync of a file that grows
     kFsync,    // fsync of a file that grows, as of a log in most textbooks
   };

@@ -51,7 +51,7 @@ class NodeClient(Sidecar):
         self.tell("register carts-1 8080")
         self.expect("registered carts-1 8080", "sees [carts-1:8080/7/v] current")
         self.until(self.listed, {"carts-1": 8080})
-        # The registry is away: intents are accepted, and arrive when it is back.
+        # The registry is unavailable: intents are accepted, and arrive when it is back.
         self.kill_daemon(self.registry)
         self.tell("register carts-2 8081")
         self.tell("unregister carts-1")

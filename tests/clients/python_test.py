@@ -26,7 +26,7 @@ class WithThreads(Sidecar):
             self.until(self.listed, {"carts-1": 8080})
             while seen.get(timeout=PATIENCE) != ({"carts-1": 8080}, False):
                 pass
-            # The registry is away: intents are accepted, and arrive when it is back.
+            # The registry is unavailable: intents are accepted, and arrive when it is back.
             self.kill_daemon(self.registry)
             agent.register("carts", "carts-2", "10.0.0.8", 8081)
             agent.unregister("carts", "carts-1")

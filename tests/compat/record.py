@@ -37,7 +37,7 @@ def record(scene, programs, messages, work, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", required=True, help="folder of the programs")
-    parser.add_argument("out", metavar="OUT", help="folder of the version's data, which is made anew")
+    parser.add_argument("out", metavar="OUT", help="folder of the version's data, which is made again")
     args = parser.parse_args()
     programs = Programs("recorded", args.bin)
     messages = Messages(descriptors([registry_pb2, agent_pb2, admin_pb2, offline_pb2, status_pb2]))

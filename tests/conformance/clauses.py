@@ -625,7 +625,7 @@ def a_position_is_taken_where_the_service_is_new(w):
 
 @subscription
 def every_server_tells_the_same(w):
-    """what is registered at one server is told and listed by another"""
+    """what is registered at one server is reported and listed by another"""
     stream = w.subscribe(stub=w.other)
     stream.snapshot()
     s = w.open()
@@ -774,7 +774,7 @@ def set_offline(w, instance_id, is_offline, **fields):
 
 @offline
 def a_mark_is_told_and_taken_back(w):
-    """an operator's mark is told to subscribers and listed, and taken back"""
+    """an operator's mark is reported to subscribers and listed, and taken back"""
     s = w.open()
     w.registered(s, w.instance("a"), generation=1)
     stream = w.subscribe()

@@ -134,7 +134,7 @@ class FollowTest(unittest.TestCase):
         daemons.register(self.registry.address, "orders", "orders-2")
         seen = watch.wait_for("default/orders  2 instances, revision 2, ", seen)
         self.registry.kill()
-        watch.wait_for("the target is away; trying again", seen)
+        watch.wait_for("the target is unavailable; trying again", seen)
         services = Terminal([CTL, "-t", self.registry.address, "subscribe", "--watch"])
         self.addCleanup(services.close)
         self.assertEqual(services.wait(), 3)

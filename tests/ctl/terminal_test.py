@@ -1,4 +1,4 @@
-"""failbackctl at a terminal and away from it: colours, screens drawn anew, bars, lines."""
+"""failbackctl at a terminal and away from it: colours, screens drawn again, bars, lines."""
 
 import json
 import signal

@@ -18,7 +18,7 @@ constexpr int kIds = 12;
 // Intents that are accepted between two faults of a series.
 constexpr int64_t kSomeIntents = 40;
 
-// What changes while the registry is away.
+// What changes while the registry is unavailable.
 void ChangeIntents(Fleet* fleet) {
   fleet->Unregister("leaves");
   fleet->Register("joins");

@@ -68,7 +68,8 @@ TEST_F(AgentStateTest, ACancelledUnregisterIsNotCarriedOutByTheNextLife) {
   Daemon again = StartAgent();
   ASSERT_EQ(Register(again, "b", "acknowledged").status, 0);
   EXPECT_THAT(PendingAt(again.address()), IsEmpty());
-  // The comparison with the registry repairs what another hand has done there, and that alone.
+  // The comparison with the registry repairs what a concurrent writer has done there, and that
+  // alone.
   ASSERT_EQ(Ctl(registry_->address(), {"unregister", "orders", "--id", "b"}).status, 0);
   EXPECT_TRUE(Eventually([&] {
     const auto ids = ListedIds(registry_->address(), "orders");

@@ -118,7 +118,7 @@ TEST_F(RetryTaskTest, TheServersDelayIsStretchedWhenItComesAgain) {
   EXPECT_EQ(wait(absl::Seconds(1)), absl::Milliseconds(1500));
   EXPECT_EQ(wait(absl::Seconds(1)), absl::Seconds(2));
   EXPECT_EQ(wait(std::nullopt), absl::Seconds(5)) << "another failure";
-  EXPECT_EQ(wait(absl::Seconds(1)), absl::Seconds(1)) << "starts anew";
+  EXPECT_EQ(wait(absl::Seconds(1)), absl::Seconds(1)) << "starts again";
 }
 
 // What is retried was accepted, and nobody is there to be refused to.

@@ -57,7 +57,7 @@ struct Strategy {
 };
 
 struct StormResult {
-  // While the registry is away.
+  // While the registry is unavailable.
   double attempts_per_agent_and_second = 0;
   // Calls begun in the busiest second after the return, over the capacity.
   double peak_load = 0;

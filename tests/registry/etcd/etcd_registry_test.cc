@@ -265,7 +265,7 @@ TEST_F(EtcdRegistryTest, ASubscriberGetsASnapshotThenDeltasAndGoesOnWhereItWas) 
   EXPECT_TRUE(subscriber->events()[0]->has_snapshot());
   ASSERT_TRUE(registry.Register(session, MakeInstance("s", "2"), 1).ok());
   ASSERT_TRUE(Eventually([&] { return subscriber->ids().size() == 2; }));
-  // The same payload anew, and another service: nothing is told.
+  // The same payload again, and another service: nothing is told.
   ASSERT_TRUE(registry.Register(session, MakeInstance("s", "2"), 2).ok());
   ASSERT_TRUE(registry.Register(session, MakeInstance("t", "1"), 1).ok());
   stream.reset();

@@ -205,7 +205,7 @@ TEST_F(FailbackAntiEntropyTest, Rule9_WhatComesBackOfATombstoneIsUnregisteredAga
   StartAndCompare();
   Advance(absl::Seconds(30));
   LeaveTombstone("a");
-  held_ = {MakeInstance("a")};  // put back by another hand
+  held_ = {MakeInstance("a")};  // put back by a concurrent writer
   Advance(absl::Seconds(30));
   ASSERT_EQ(fake_->unregisters.request_count(), 2);
   EXPECT_EQ(fake_->unregisters.last_request().deregistrations(0).generation(), 3);

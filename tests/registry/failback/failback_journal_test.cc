@@ -31,7 +31,7 @@ class FailbackJournalTest : public FailbackTest {
     End();
     Start();
   }
-  // The registry is away when the next process starts.
+  // The registry is unavailable when the next process starts.
   void RestartAway() {
     End();
     GoAway();

@@ -38,7 +38,7 @@ class StoreTarget final : public Target {
 
   Registry* registry() override { return store_.get(); }
   void LoseSessions() override {
-    // A session of the same incarnation is the one that is there: ended by another hand.
+    // A session of the same incarnation is the one that is there: ended by a concurrent writer.
     OpenSessionRequest open;
     open.set_incarnation("inc");
     std::string id;

@@ -76,7 +76,7 @@ TEST_F(FailbackSubscriptionTest, WhatAnOlderStreamStillSaysIsNotHeard) {
   Start();
   auto stream = Subscribe(listener_);
   fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a")}));
-  // In a new session the stream is opened anew, and the old one goes when that has been asked for.
+  // In a new session the stream is opened again, and the old one goes when that has been asked for.
   Back("session-2");
   fake_->keep_alives.Answer(SessionUnknown());
   Advance(absl::Seconds(4));
@@ -185,7 +185,7 @@ TEST_F(FailbackSubscriptionTest, AStreamOfALostSessionIsNotFreshBeforeTheNextOne
   fake_->keep_alives.AnswerWith([](const auto&) { return SessionUnknown(); });
   fake_->opens.AnswerWith([](const auto&) { return Opened("session-2", "fake-store"); });
   Advance(absl::Seconds(2));
-  ASSERT_EQ(fake_->subscriptions().size(), 2) << "opened anew";
+  ASSERT_EQ(fake_->subscriptions().size(), 2) << "opened again";
   EXPECT_EQ(listener_->events().size(), 2) << "still stale";
   fake_->subscriptions()[1]->Push(DeltaEvent(5, 5, {}));
   ASSERT_EQ(listener_->events().size(), 3);

@@ -26,7 +26,7 @@ TEST(LastKnownSetsTest, TheOldestGoesFirstByNumberAndByBytes) {
   for (const char* selector : {"a", "b", "c", "a"}) {
     EXPECT_THAT(sets.Put(selector, "1"), IsEmpty());
   }
-  EXPECT_THAT(sets.Put("d", "1"), ElementsAre("b")) << "a was kept anew";
+  EXPECT_THAT(sets.Put("d", "1"), ElementsAre("b")) << "a was kept again";
   EXPECT_EQ(sets.Take("b"), nullptr);
   EXPECT_THAT(sets.Put("e", std::string(997, 'x')), ElementsAre("c", "a"));
   EXPECT_EQ(sets.size(), 2);

@@ -158,7 +158,7 @@ void Story::Run() {
     subject_->Drain(absl::Seconds(10), [&] { drained = true; });
     subject_->Advance(absl::Seconds(11));
     EXPECT_TRUE(drained);
-    // What another hand has registered has no owner, and stays.
+    // What a concurrent writer has registered has no owner, and stays.
     if (!real_store_) {
       EXPECT_EQ(subject_->target()->Ports(""), subject_->target()->Ports(kRival))
           << "drained, and something is left";

@@ -46,7 +46,7 @@ TEST(EventOrderTest, SnapshotThenDeltasEachFromTheOneBefore) {
   EXPECT_TRUE(CheckOrder(&order, Stale()).ok());
   EXPECT_TRUE(CheckOrder(&order, Delta(5, 9, 12)).ok());
   EXPECT_TRUE(CheckOrder(&order, Snapshot(5, 12)).ok());
-  EXPECT_TRUE(CheckOrder(&order, Snapshot(6, 1)).ok()) << "a new epoch starts anew";
+  EXPECT_TRUE(CheckOrder(&order, Snapshot(6, 1)).ok()) << "a new epoch starts again";
   EXPECT_EQ(order.epoch(), 6u);
   EXPECT_EQ(order.revision(), 1u);
 }

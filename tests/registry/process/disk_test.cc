@@ -206,7 +206,7 @@ TEST_F(DiskTest, FullWhenTheLogIsFoldedIn) {
   };
   // For the log, but then not for the file.
   disk_.FillUp(kFoldedIn + 2 * kMiB - size("registry.db-wal"));
-  // Had it been folded in, it would begin anew, and there would be room for ever.
+  // Had it been folded in, it would start again, and there would be room for ever.
   WriteUntilFull(kMany, kKilobytes);
   EXPECT_GT(size("registry.db-wal"), kFoldedIn);
   ExpectAll(kMany);

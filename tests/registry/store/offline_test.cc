@@ -211,7 +211,7 @@ TEST_F(OfflineTest, EndsWithUnregisterOrADayLater) {
   EXPECT_EQ(Rotation("1"), "in");
 
   ASSERT_TRUE(SetOffline("1", true).ok());
-  ASSERT_TRUE(store_.Unregister("", instance.key()).ok());  // another hand
+  ASSERT_TRUE(store_.Unregister("", instance.key()).ok());  // a concurrent writer
   ASSERT_TRUE(store_.Register("", instance).ok());
   EXPECT_EQ(Rotation("1"), "in");
 }

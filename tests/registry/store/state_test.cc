@@ -138,8 +138,8 @@ TEST_F(StateTest, RepeatedIntentIsAppliedAgainAfterAnotherHand) {
   EXPECT_EQ(Get("1"), "-");
   EXPECT_TRUE(Apply(a, Put("1", "1:x", 5)).status.ok());
   EXPECT_EQ(Get("1"), "1:x");
-  // Removed by its owner and put back by another hand: the owner's repeated removal removes it
-  // again.
+  // Removed by its owner and put back by a concurrent writer: the owner's repeated removal removes
+  // it again.
   Apply(a, Remove("1", 6));
   Apply("", Put("1", "1:other"));
   EXPECT_EQ(Get("1"), "1:other");

@@ -85,7 +85,7 @@ class Story {
       if (Pick(60) == 0) Check();
     }
     Check();
-    // What is followed no more is not compared with any more, and no story begins anew.
+    // What is followed no more is not compared with any more, and no story starts again.
     for (Follower& follower : followers_) follower.stream.reset();
     world_.Finish();
   }

@@ -131,7 +131,7 @@ TEST(Subscription, ASnapshotIsSharedAsLongAsItIsKeptAndTrue) {
   EXPECT_EQ(third->snapshot->instances(), 2u);
   EXPECT_EQ(first->deltas, 1);
   EXPECT_EQ(third->deltas, 0);
-  // Nobody keeps it: it is made anew.
+  // Nobody keeps it: it is made again.
   const uint64_t revision = third->snapshot->revision();
   ASSERT_TRUE(store.Register("", MakeInstance("other", "2")).ok());
   third->snapshot.reset();

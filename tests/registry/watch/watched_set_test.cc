@@ -199,7 +199,7 @@ TEST(WatchedSetTest, ThatSessionsAreHeldIsPassedOn) {
   EXPECT_FALSE(held->stale() || held->has_delta() || held->has_snapshot());
   EXPECT_EQ(set.Apply(flags), nullptr);
   EXPECT_TRUE(set.flags().held);
-  // It is the last known, as the rest is, while the registry is away.
+  // It is the last known, as the rest is, while the registry is unavailable.
   const auto stale = set.MarkStale();
   ASSERT_NE(stale, nullptr);
   EXPECT_TRUE(stale->stale());

@@ -187,7 +187,7 @@ TEST_F(SqliteCheckpointerTest, APassThatMeetsNoCommitLeavesNothing) {
     AddUntilHeld();
     EndPass(0);
     Add();
-    EXPECT_LE(writer_->log().pages(), 3) << "the log has not begun anew";
+    EXPECT_LE(writer_->log().pages(), 3) << "the log has not started again";
     EXPECT_FALSE(checkpointer_->wants_finish());
   }
   // And is not taken for one of a later turn.
@@ -326,7 +326,7 @@ TEST_F(SqliteCheckpointerTest, NothingIsLostHoweverTheyMeet) {
   }
   done = true;
   reader.join();
-  // What may have kept the log from beginning anew has gone.
+  // What may have kept the log from starting again has gone.
   while (writer_->log().pages() > 3) {
     if (checkpointer_->wants_finish()) checkpointer_->Finish();
     Add();

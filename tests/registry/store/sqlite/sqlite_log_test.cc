@@ -98,7 +98,7 @@ TEST_F(SqliteLogTest, IsCheckpointedWhenItsOwnerSaysSoAndThenBeginsAnew) {
   EXPECT_EQ(numbers_.Ask("SELECT count(DISTINCT n) FROM numbers"), "2000");
 }
 
-// SQLite cuts a long log when it begins anew.
+// SQLite cuts a long log when it starts again.
 TEST_F(SqliteLogTest, ALogThatWasCutGetsRoomAgain) {
   numbers_.Run("PRAGMA journal_size_limit=100000");
   log_.Attach(numbers_.db(), /*keep_room=*/true);
