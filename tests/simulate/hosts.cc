@@ -1,8 +1,11 @@
 #include "tests/simulate/hosts.h"
 
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "failback/config/v1/access.pb.h"
+#include "registry/security/access_rules.h"
 
 namespace failback {
 
@@ -15,11 +18,34 @@ class FailbackRegistryPeer {
 
 namespace simulate {
 
+namespace {
+
+AccessRules RulesWithout(const std::map<int, int>& denied, World& world) {
+  config::v1::Policy policy;
+  const auto allow = [&](config::v1::Permission permission, int least) {
+    config::v1::Rule& rule = *policy.add_rules();
+    rule.add_allow(permission);
+    rule.add_namespaces("*");
+    rule.add_services("*");
+    for (int link = 0; link < world.network.links(); ++link) {
+      const auto it = denied.find(link);
+      if (it == denied.end() || it->second < least) {
+        rule.add_certificates(WireServer::NameOf(link));
+      }
+    }
+  };
+  allow(config::v1::PERMISSION_REGISTER, 1);
+  allow(config::v1::PERMISSION_READ, 2);
+  return AccessRules::Make(&policy, nullptr).value();
+}
+
+}  // namespace
+
 // --- The registry.
 
 RegistryHost::RegistryHost(World* world, Truth* truth, FencingCheck* fencing,
-                           const std::string& folder)
-    : world_(world), truth_(truth), fencing_(fencing) {
+                           const std::string& folder, bool secured)
+    : world_(world), truth_(truth), fencing_(fencing), secured_(secured) {
   if (!folder.empty()) folder_.emplace(folder);
 }
 
@@ -45,7 +71,9 @@ void RegistryHost::Start() {
   if (epoch_ != 0 && store_->epoch() != epoch_) fencing_->Forget();
   epoch_ = store_->epoch();
   truth_->Attach(store_.get());
-  server_ = std::make_shared<WireServer>(&world_->network, process_, store_.get(), fencing_);
+  access_ = secured_ ? std::make_shared<AccessControl>(RulesWithout(denied_, *world_)) : nullptr;
+  server_ =
+      std::make_shared<WireServer>(&world_->network, process_, store_.get(), fencing_, access_);
 }
 
 void RegistryHost::Kill() {
@@ -80,6 +108,13 @@ bool RegistryHost::Restore() {
 void RegistryHost::SetWall(absl::Duration offset) {
   wall_ = offset;
   if (up()) process_->clock().SetWall(offset);
+}
+
+void RegistryHost::SetPolicy(const std::map<int, int>& denied) {
+  denied_ = denied;
+  if (!up() || access_ == nullptr) return;
+  process_->Run(
+      [access = access_, rules = RulesWithout(denied, *world_)] { access->Update(rules); });
 }
 
 // --- Agents.

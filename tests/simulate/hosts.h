@@ -8,11 +8,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "registry/failback/failback_registry.h"
+#include "registry/security/access_control.h"
 #include "registry/store/store_registry.h"
 #include "tests/simulate/folder.h"
 #include "tests/simulate/history.h"
@@ -27,8 +29,9 @@ inline constexpr int kSessionTtl = 10;
 
 class RegistryHost {
  public:
-  // `folder`: of its store; empty: in memory.
-  RegistryHost(World* world, Truth* truth, FencingCheck* fencing, const std::string& folder);
+  // `folder`: of its store; empty: in memory. `secured`: callers need a policy that allows them.
+  RegistryHost(World* world, Truth* truth, FencingCheck* fencing, const std::string& folder,
+               bool secured);
   ~RegistryHost();
 
   void Start();
@@ -45,6 +48,8 @@ class RegistryHost {
   bool Restore();
 
   void SetWall(absl::Duration offset);
+  // By link, what its caller may not do: 1 register, 2 anything. All others may do all.
+  void SetPolicy(const std::map<int, int>& denied);
   std::weak_ptr<WireServer> server() const { return server_; }
   StoreRegistry* store() { return store_.get(); }
 
@@ -54,6 +59,9 @@ class RegistryHost {
   FencingCheck* const fencing_;
   uint64_t epoch_ = 0;  // of the last life
   std::optional<Folder> folder_;
+  const bool secured_;
+  std::map<int, int> denied_;
+  std::shared_ptr<AccessControl> access_;
   Folder::Files backup_;
   absl::Duration wall_ = absl::ZeroDuration();
   std::shared_ptr<Process> process_;

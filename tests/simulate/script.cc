@@ -46,6 +46,7 @@ constexpr std::array<Kind, kActs> kKinds = {{
     {"offline mark", 4, 30, 0},
     {"operator retries", 3, 30, 0},
     {"operator cancels", 2, 15, 0},
+    {"policy is reloaded", 3, 20, 20000},
     {"wall clock is set", 2, 20, 0},
 }};
 
@@ -64,6 +65,8 @@ int AmountOf(Act act, SeededNumbers* numbers) {
     case Act::kDuplicates:
     case Act::kLate:
       return 5 + numbers->Pick(40);
+    case Act::kPolicy:
+      return 1 + numbers->Pick(2);
     case Act::kAgentStop:
     case Act::kRegistryStop:
     case Act::kOffline:
@@ -116,6 +119,7 @@ Script MakeScript(uint64_t seed, bool large) {
   }
   // What there is to be put back was copied before.
   if (uses(Act::kRegistryRestore)) uses(Act::kRegistryBackup) = script.sqlite = true;
+  script.secured = uses(Act::kPolicy);
   if (uses(Act::kAgentBackup)) uses(Act::kAgentCrash) = true;
   std::vector<Act> bag;
   for (int i = 0; i < kActs; ++i) {

@@ -53,6 +53,7 @@ enum class Act {
   kOffline,  // amount: 1 on, 0 off
   kRetry,
   kCancel,
+  kPolicy,  // what an agent may do is taken from it; amount: 1 registering, 2 all
   kWallClock,
 };
 inline constexpr int kActs = static_cast<int>(Act::kWallClock) + 1;
@@ -78,6 +79,7 @@ struct Script {
   int shared_keys = 0;  // that every agent may register
   int viewers = 0;      // that follow the registry itself
   bool sqlite = false;
+  bool secured = false;  // there is an access policy
   std::vector<bool> journals;
   bool reads_first = false;  // of what continues as the faults stop, as kAgentStop
   // A balancer is between the registry and its clients: when the registry goes, streams and calls

@@ -3,6 +3,8 @@
 //   simulate --seeds 2000                 stories 1 to 2000, until one fails
 //   simulate --seed 17                    that one, told step by step
 //   simulate --seed 17 --keep 3,8,21      what is left of it when it was shortened
+//   simulate --accumulate F --seeds 10⁶   what F does not say that has been told, up to story 10⁶
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -13,10 +15,14 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "tests/simulate/accumulated.h"
 #include "tests/simulate/players.h"
 
 namespace failback::simulate {
@@ -27,6 +33,7 @@ struct Options {
   uint64_t first = 1;
   std::optional<uint64_t> seed;
   std::string keep;
+  std::string accumulate;
   bool large = false;
   bool shrink = true;
   bool keep_going = false;
@@ -36,7 +43,8 @@ struct Options {
 int Usage() {
   std::cerr
       << "usage: simulate [--seeds N] [--first SEED] [--large] [--jobs N] [--no-shrink] [--all]\n"
-         "       simulate --seed SEED [--keep INDEXES] [--large]\n";
+         "       simulate --seed SEED [--keep INDEXES] [--large]\n"
+         "       simulate --accumulate FILE [--seeds N] [--large] [--jobs N]\n";
   return 2;
 }
 
@@ -54,6 +62,8 @@ std::optional<Options> Parse(int argc, char** argv) {
       return std::nullopt;
     } else if (flag == "--keep") {
       options.keep = argv[++i];
+    } else if (flag == "--accumulate") {
+      options.accumulate = argv[++i];
     } else {
       uint64_t number = 0;
       if (!absl::SimpleAtoi(argv[++i], &number)) return std::nullopt;
@@ -154,34 +164,96 @@ int Replay(const Options& options) {
   return outcome.failed.empty() ? 0 : 1;
 }
 
+// What stories have come to in all.
+class Tally {
+ public:
+  void Add(const Order& order, const Outcome& outcome) {
+    ++played_;
+    messages_ += outcome.messages;
+    commits_ += outcome.commits;
+    simulated_ms_ += outcome.simulated_ms;
+    if (outcome.bound_ms > 0 && outcome.failed.empty()) {
+      const double share = static_cast<double>(outcome.settled_ms) / outcome.bound_ms;
+      if (share > slowest_) {
+        slowest_ = share;
+        slowest_seed_ = order.seed;
+      }
+    }
+    if (!outcome.failed.empty()) ++by_property_[outcome.failed];
+  }
+
+  void Print() const {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    std::cout << absl::StrFormat(
+        "%d stories in %.1f s (%.1f a second): %.0f hours simulated, %d messages, %d commits; "
+        "the slowest to settle took %.0f %% of its bound (seed %d)\n",
+        played_, seconds, static_cast<double>(played_) / seconds, simulated_ms_ / 3.6e6, messages_,
+        commits_, slowest_ * 100, slowest_seed_);
+    if (by_property_.empty()) std::cout << "all properties hold\n";
+    for (const auto& [property, count] : by_property_) {
+      std::cout << count << " of " << played_ << " stories failed: " << property << "\n";
+    }
+    std::cout << std::flush;
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  int64_t played_ = 0, messages_ = 0, commits_ = 0, simulated_ms_ = 0;
+  double slowest_ = 0;
+  uint64_t slowest_seed_ = 0;
+  std::map<std::string, int> by_property_;
+};
+
+// Plays what the file does not have yet. A failure is written down, and the next story told.
+int Accumulate(const Options& options) {
+  absl::StatusOr<Accumulated> told = Accumulated::Open(options.accumulate, options.large);
+  if (!told.ok()) {
+    std::cerr << told.status().message() << "\n";
+    return 2;
+  }
+  const uint64_t most = options.large ? 10 : 1000;
+  Players players(options.jobs);
+  Tally tally;
+  while (told->next() <= options.seeds) {
+    const uint64_t count = std::min(most, options.seeds - told->next() + 1);
+    std::vector<Accumulated::Failure> failures;
+    for (uint64_t i = 0; i < count; ++i) {
+      Order order;
+      order.seed = told->next() + i;
+      order.large = options.large;
+      players.Play(order, [&](const Order& order, const Outcome& outcome) {
+        tally.Add(order, outcome);
+        if (outcome.failed.empty()) return;
+        failures.emplace_back(order.seed, absl::StrCat(outcome.failed, ": ", outcome.failure));
+      });
+    }
+    players.Finish();
+    if (const absl::Status status = told->Add(count, failures); !status.ok()) {
+      std::cerr << status.message() << "\n";
+      return 2;
+    }
+  }
+  tally.Print();
+  std::cout << told->next() - 1 << " stories in all, of which " << told->failures().size()
+            << " failed\n";
+  for (const auto& [seed, what] : told->failures()) {
+    std::cout << "seed " << seed << " " << what << "\n";
+  }
+  return told->failures().empty() ? 0 : 1;
+}
+
 int PlayMany(const Options& options) {
   Players players(options.jobs);
-  const auto begin = std::chrono::steady_clock::now();
-  uint64_t played = 0, failures = 0;
-  int64_t messages = 0, commits = 0, simulated_ms = 0;
-  double slowest = 0;
-  uint64_t slowest_seed = 0;
+  Tally tally;
   std::optional<std::pair<Order, Outcome>> first;
-  std::map<std::string, int> by_property;
   for (uint64_t i = 0; i < options.seeds && (options.keep_going || !first.has_value()); ++i) {
     Order order;
     order.seed = options.first + i;
     order.large = options.large;
     players.Play(order, [&](const Order& order, const Outcome& outcome) {
-      ++played;
-      messages += outcome.messages;
-      commits += outcome.commits;
-      simulated_ms += outcome.simulated_ms;
-      if (outcome.bound_ms > 0 && outcome.failed.empty()) {
-        const double share = static_cast<double>(outcome.settled_ms) / outcome.bound_ms;
-        if (share > slowest) {
-          slowest = share;
-          slowest_seed = order.seed;
-        }
-      }
+      tally.Add(order, outcome);
       if (outcome.failed.empty()) return;
-      ++failures;
-      ++by_property[outcome.failed];
       if (options.keep_going) {
         std::cout << "seed " << order.seed << " " << outcome.failed << ": " << outcome.failure
                   << "\n";
@@ -190,20 +262,8 @@ int PlayMany(const Options& options) {
     });
   }
   players.Finish();
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  std::cout << absl::StrFormat(
-      "%d stories in %.1f s (%.1f a second): %.0f hours simulated, %d messages, %d commits; "
-      "the slowest to settle took %.0f %% of its bound (seed %d)\n",
-      played, seconds, static_cast<double>(played) / seconds, simulated_ms / 3.6e6, messages,
-      commits, slowest * 100, slowest_seed);
-  if (!first.has_value()) {
-    std::cout << "all properties hold\n";
-    return 0;
-  }
-  for (const auto& [property, count] : by_property) {
-    std::cout << count << " of " << played << " stories failed: " << property << "\n";
-  }
+  tally.Print();
+  if (!first.has_value()) return 0;
   Report(&players, options, first->first, first->second);
   return 1;
 }
@@ -216,5 +276,6 @@ int main(int argc, char** argv) {
   FixAddresses(argv);
   const auto options = Parse(argc, argv);
   if (!options.has_value()) return Usage();
+  if (!options->accumulate.empty()) return Accumulate(*options);
   return options->seed.has_value() ? Replay(*options) : PlayMany(*options);
 }

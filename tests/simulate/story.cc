@@ -24,8 +24,8 @@ Story::Story(const Script& script, const std::string& folder, bool traced)
   world_.traced = traced;
   SeededNumbers numbers(script.seed ^ 0x5eed);
   for (const Operation& operation : script_.operations) used_.insert(operation.act);
-  registry_ = std::make_unique<RegistryHost>(&world_, &truth_, &fencing_,
-                                             script_.sqlite ? folder + "/registry" : "");
+  registry_ = std::make_unique<RegistryHost>(
+      &world_, &truth_, &fencing_, script_.sqlite ? folder + "/registry" : "", script_.secured);
   registry_->Start();
   for (int i = 0; i < script_.agents; ++i) {
     AgentHost::Options options;

@@ -88,6 +88,9 @@ class Story {
   // The registry is not running now.
   void NoteOutage();
   void SetOffline(const Operation& operation);
+  void SetPolicy(const Operation& operation);
+  // The policy allows the agent all again, and its operator sees to what was refused.
+  void Allow(int agent);
   // What was acknowledged may be undone: by the agent, or, with -1, by the registry.
   void ForgetAcks(int agent);
   // Intents without a session that no disk has kept.
@@ -148,7 +151,8 @@ class Story {
   std::unique_ptr<WireRegistry> operator_;
   std::set<int> restarting_;  // agents that are to start again
   std::set<int> draining_;
-  std::map<int, int64_t> backed_up_;      // when an agent's disk was copied
+  std::map<int, int> denied_;         // what the policy does not allow an agent, see RegistryHost
+  std::map<int, int64_t> backed_up_;  // when an agent's disk was copied
   std::map<int, int64_t> healthy_since_;  // of agents, by index
   std::map<int, int64_t> calls_before_;   // of agents, when work was last looked at
   int64_t looked_at_ = 0;

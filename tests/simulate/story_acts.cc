@@ -37,6 +37,8 @@ void Story::Do(const Operation& operation) {
       if (!ids.empty()) agent.registry()->Cancel(ids).IgnoreError();
       return;
     }
+    case Act::kPolicy:
+      return SetPolicy(operation);
     case Act::kWallClock:
       if (operation.key == 0) return registry_->SetWall(absl::Seconds(operation.amount));
       return agent.SetWall(absl::Seconds(operation.amount));
@@ -398,6 +400,27 @@ void Story::DoNetwork(const Operation& operation) {
       return agents_[static_cast<size_t>(operation.agent)]->Break(/*connection=*/true);
     default:
       return;
+  }
+}
+
+void Story::SetPolicy(const Operation& operation) {
+  denied_[operation.agent] = operation.amount;
+  healthy_since_.erase(operation.agent);
+  registry_->SetPolicy(denied_);
+  At(absl::Milliseconds(operation.for_ms), [this, index = operation.agent] { Allow(index); });
+}
+
+void Story::Allow(int index) {
+  if (denied_.erase(index) == 0) return;
+  world_.Tell(absl::StrCat("agent ", index, " may do all again"));
+  registry_->SetPolicy(denied_);
+  // What was refused waits for an operator; the last refusal may be on its way for a while.
+  for (int i = 0; i < 5; ++i) {
+    At(absl::Seconds(6 * i), [this, index] {
+      AgentHost& agent = *agents_[static_cast<size_t>(index)];
+      if (!agent.up() || denied_.count(index) > 0) return;
+      agent.process()->Run([&agent] { agent.registry()->Retry({}).IgnoreError(); });
+    });
   }
 }
 

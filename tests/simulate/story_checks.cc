@@ -37,7 +37,7 @@ bool Story::IsCutOff(int agent) const {
 
 bool Story::IsHealthy(int index) const {
   const AgentHost& agent = *agents_[static_cast<size_t>(index)];
-  if (!agent.running() || draining_.count(index) > 0) return false;
+  if (!agent.running() || draining_.count(index) > 0 || denied_.count(index) > 0) return false;
   auto& network = const_cast<Network&>(world_.network);
   const Link& link = network.link(index);
   for (const Link::State& way : link.ways) {
@@ -80,6 +80,7 @@ void Story::Heal() {
     if (agent->up()) agent->Continue(script_.reads_first);
   }
   for (const int index : std::set<int>(restarting_)) StartAgent(index);
+  for (const auto& [index, what] : std::map<int, int>(denied_)) Allow(index);
   if (script_.permanent == 0) return;
   const int index = script_.permanent_agent;
   world_.Tell(absl::StrCat(

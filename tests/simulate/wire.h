@@ -18,10 +18,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/strings/str_cat.h"
 #include "registry/registry.h"
+#include "registry/security/access_control.h"
+#include "registry/security/guarded_registry.h"
 #include "tests/simulate/fencing_check.h"
 #include "tests/simulate/network.h"
 #include "tests/simulate/process.h"
@@ -56,16 +61,23 @@ struct StreamSink {
 
 class WireServer : public std::enable_shared_from_this<WireServer> {
  public:
-  // `fencing` sees what the registry decides.
+  // `fencing` sees what the registry decides. `access`: who may do what; null: all may do all.
   WireServer(Network* network, std::shared_ptr<Process> process, Registry* registry,
-             FencingCheck* fencing)
-      : network_(network), process_(std::move(process)), registry_(registry), fencing_(fencing) {}
+             FencingCheck* fencing, std::shared_ptr<AccessControl> access)
+      : network_(network),
+        process_(std::move(process)),
+        registry_(registry),
+        fencing_(fencing),
+        access_(std::move(access)) {}
   ~WireServer();
+
+  // How a policy names who calls on a link.
+  static std::string NameOf(int link) { return absl::StrCat("link-", link); }
 
   const std::shared_ptr<Process>& process() const { return process_; }
 
   using Reply = std::function<void(const WireAnswer&)>;
-  void Call(Method method, const std::string& bytes, const Reply& reply);
+  void Call(Method method, int link, const std::string& bytes, const Reply& reply);
   // `id` names the stream for Cancel.
   void Subscribe(uint64_t id, const std::string& bytes, StreamSink sink);
   void Cancel(uint64_t id);
@@ -73,15 +85,19 @@ class WireServer : public std::enable_shared_from_this<WireServer> {
 
  private:
   class Stream;
+  // The registry as the caller may use it; `guarded` outlives the call.
+  Registry* For(int link, std::optional<GuardedRegistry>* guarded);
   template <typename Request, typename Response>
-  void Unary(void (Registry::*method)(const Request&, Callback<Response>), const std::string& bytes,
+  void Unary(Registry* registry, void (Registry::*method)(const Request&, Callback<Response>),
+             const std::string& bytes, const Reply& reply);
+  void Write(Registry* registry, Batch::Kind kind, bool leave_out, const std::string& bytes,
              const Reply& reply);
-  void Write(Batch::Kind kind, bool leave_out, const std::string& bytes, const Reply& reply);
 
   Network* const network_;
   const std::shared_ptr<Process> process_;
   Registry* const registry_;
   FencingCheck* const fencing_;
+  const std::shared_ptr<AccessControl> access_;
   std::map<uint64_t, std::shared_ptr<Stream>> streams_;
 };
 

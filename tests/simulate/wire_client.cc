@@ -91,7 +91,7 @@ void WireRegistry::Shared::Call(Method method, std::string bytes, Done done) {
        complete] {
         const auto alive = to.lock();
         if (alive == nullptr) return;
-        alive->Call(method, bytes, [network, link, self, complete](const WireAnswer& answer) {
+        alive->Call(method, link, bytes, [network, link, self, complete](const WireAnswer& answer) {
           network->Send(link, Way::kToClient, self, [complete, answer] {
             if (!answer.ok) return complete(StatusOf(answer));
             complete(answer.bytes);

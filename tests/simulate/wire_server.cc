@@ -31,7 +31,7 @@ class WireServer::Stream final : public NotifyListener,
         conflator_(std::in_place, request.epoch(), request.revision()) {}
 
   void Start(const SubscribeRequest& request) {
-    handle_ = server_->registry_->Subscribe(request, shared_from_this());
+    handle_ = server_->For(sink_.link, &guarded_)->Subscribe(request, shared_from_this());
   }
 
   void OnEvent(const EventPtr& event) override {
@@ -105,6 +105,7 @@ class WireServer::Stream final : public NotifyListener,
   const StreamSink sink_;
   std::optional<Conflator> conflator_;
   std::optional<absl::Status> end_;
+  std::optional<GuardedRegistry> guarded_;
   std::unique_ptr<SubscribeStream> handle_;
   bool writing_ = false;
   bool over_ = false;
@@ -114,8 +115,18 @@ WireServer::~WireServer() {
   for (const auto& [id, stream] : streams_) stream->Detach();
 }
 
+Registry* WireServer::For(int link, std::optional<GuardedRegistry>* guarded) {
+  if (access_ == nullptr) return registry_;
+  Identity who;
+  who.kind = Identity::Kind::kCertificate;
+  who.names = {NameOf(link)};
+  guarded->emplace(registry_, access_, std::move(who));
+  return &**guarded;
+}
+
 template <typename Request, typename Response>
-void WireServer::Unary(void (Registry::*method)(const Request&, Callback<Response>),
+void WireServer::Unary(Registry* registry,
+                       void (Registry::*method)(const Request&, Callback<Response>),
                        const std::string& bytes, const Reply& reply) {
   Request request;
   if (auto status = CheckWire(*Request::descriptor(), bytes, kSmallRequest); !status.ok()) {
@@ -124,7 +135,7 @@ void WireServer::Unary(void (Registry::*method)(const Request&, Callback<Respons
   if (!request.ParseFromString(bytes)) {
     return reply(Refused(absl::InvalidArgumentError("not a request")));
   }
-  (registry_->*method)(request, [this, request, reply](absl::StatusOr<Response> response) {
+  (registry->*method)(request, [this, request, reply](absl::StatusOr<Response> response) {
     if (!response.ok()) return reply(Refused(response.status()));
     if constexpr (std::is_same_v<Response, OpenSessionResponse>) {
       fencing_->Opened(response->session_id(), response->rank());
@@ -135,8 +146,8 @@ void WireServer::Unary(void (Registry::*method)(const Request&, Callback<Respons
   });
 }
 
-void WireServer::Write(Batch::Kind kind, bool leave_out, const std::string& bytes,
-                       const Reply& reply) {
+void WireServer::Write(Registry* registry, Batch::Kind kind, bool leave_out,
+                       const std::string& bytes, const Reply& reply) {
   const Batch::Limits limits{BatchRequest(4 << 20, kDefaultMaxBatch), kDefaultMaxBatch};
   absl::StatusOr<Batch> batch = Batch::Read(kind, bytes, limits);
   if (!batch.ok()) return reply(Refused(batch.status()));
@@ -144,34 +155,36 @@ void WireServer::Write(Batch::Kind kind, bool leave_out, const std::string& byte
   if (!leave_out) asked = batch->generations();
   const std::string session_id = batch->session_id();
   const std::vector<FencingCheck::Asked> intents = FencingCheck::Of(*batch);
-  registry_->Write(*std::move(batch),
-                   [this, asked, session_id, intents, reply](absl::StatusOr<BatchResult> result) {
-                     if (!result.ok()) return reply(Refused(result.status()));
-                     fencing_->Written(session_id, intents, *result);
-                     reply({true, EncodeResponse(*result, asked.has_value() ? &*asked : nullptr)});
-                   });
+  registry->Write(*std::move(batch),
+                  [this, asked, session_id, intents, reply](absl::StatusOr<BatchResult> result) {
+                    if (!result.ok()) return reply(Refused(result.status()));
+                    fencing_->Written(session_id, intents, *result);
+                    reply({true, EncodeResponse(*result, asked.has_value() ? &*asked : nullptr)});
+                  });
 }
 
-void WireServer::Call(Method method, const std::string& bytes, const Reply& reply) {
+void WireServer::Call(Method method, int link, const std::string& bytes, const Reply& reply) {
+  std::optional<GuardedRegistry> guarded;
+  Registry* const registry = For(link, &guarded);
   switch (method) {
     case Method::kOpenSession:
-      return Unary(&Registry::OpenSession, bytes, reply);
+      return Unary(registry, &Registry::OpenSession, bytes, reply);
     case Method::kKeepAlive:
-      return Unary(&Registry::KeepAlive, bytes, reply);
+      return Unary(registry, &Registry::KeepAlive, bytes, reply);
     case Method::kCloseSession:
-      return Unary(&Registry::CloseSession, bytes, reply);
+      return Unary(registry, &Registry::CloseSession, bytes, reply);
     case Method::kRegister:
-      return Write(Batch::Kind::kRegister, /*leave_out=*/false, bytes, reply);
+      return Write(registry, Batch::Kind::kRegister, /*leave_out=*/false, bytes, reply);
     case Method::kRegisterStream:
-      return Write(Batch::Kind::kRegister, /*leave_out=*/true, bytes, reply);
+      return Write(registry, Batch::Kind::kRegister, /*leave_out=*/true, bytes, reply);
     case Method::kUnregister:
-      return Write(Batch::Kind::kUnregister, /*leave_out=*/false, bytes, reply);
+      return Write(registry, Batch::Kind::kUnregister, /*leave_out=*/false, bytes, reply);
     case Method::kUnsubscribe:
-      return Unary(&Registry::Unsubscribe, bytes, reply);
+      return Unary(registry, &Registry::Unsubscribe, bytes, reply);
     case Method::kList:
-      return Unary(&Registry::List, bytes, reply);
-    case Method::kSetOffline:
-      return Unary(&Registry::SetOffline, bytes, reply);
+      return Unary(registry, &Registry::List, bytes, reply);
+    case Method::kSetOffline:  // an operator's, who may
+      return Unary(registry_, &Registry::SetOffline, bytes, reply);
   }
 }
 
