@@ -26,6 +26,10 @@ constexpr int64_t kMostCalls = 400;
 // A renewal comes every third of a TTL and notices another epoch; a call's deadline; one retry.
 constexpr absl::Duration kNotice = absl::Seconds(18);
 
+// Whoever was well for so long has renewed its session: a call that was lost times out after 5 s,
+// and the next renewal comes within a third of the TTL.
+constexpr absl::Duration kRenewed = absl::Seconds(12);
+
 // An instance that was there for so long, of an agent that was well for so long, is there.
 constexpr absl::Duration kThroughout = absl::Seconds(35);
 
@@ -221,12 +225,16 @@ void Story::CheckRemoved(const std::string& key) {
   if (IsShared(key)) return;
   for (const auto& [of, wish] : wishes_.all) {
     if (of.second != key || !wish.present || wish.any || wish.open) continue;
-    // In a session that the registry has known since then, and that has been renewed.
+    // In a session that the registry has known since then, and that was renewed before the registry
+    // stopped last.
     const auto well_since = healthy_since_.find(of.first);
     if (well_since == healthy_since_.end() || wish.acked_at < well_since->second ||
         wish.acked_at < registry_since_) {
       continue;
     }
+    const bool stopped = registry_ill_since_ >= well_since->second;
+    const int64_t until = stopped ? registry_ill_since_ : world_.now();
+    if (absl::Nanoseconds(until - well_since->second) < kRenewed) continue;
     world_.Fail("kept", absl::StrCat(CanonicalKeyText(key), " is removed, was acknowledged ",
                                      "and wanted all the time, and its agent was well"));
   }
