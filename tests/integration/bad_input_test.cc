@@ -149,9 +149,8 @@ TEST(BadInputTest, ArgumentsOfFailbackctl) {
 }
 
 TEST(BadInputTest, ArgumentsOfStoreCommands) {
-  ExpectRefused(
-      RunProcess({RegistryBinary(), "backup"}),
-      {"failback-registry: backup: --to is required; see failback-registry backup --help"});
+  ExpectRefused(RunProcess({RegistryBinary(), "backup"}),
+                {"failback-registry: backup needs --to FILE or --to-folder FOLDER"});
   ExpectRefused(RunProcess({RegistryBinary(), "check", "--store=", "x"}),
                 {"failback-registry: check: x: unexpected argument"});
 }
