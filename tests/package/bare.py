@@ -9,6 +9,8 @@ import time
 
 PATIENCE = 60.0
 CACHE = ".chroot"
+# Set by `contained`, whose end is that of every process, mount and network here.
+SCRATCH = os.environ["SCRATCH"]
 
 
 def run(*command, **options):
@@ -41,7 +43,7 @@ class System:
 
     def __init__(self, bare=True):
         System.count += 1
-        self.root = tempfile.mkdtemp(prefix="fb-chroot-", dir="/var/tmp")
+        self.root = tempfile.mkdtemp(prefix="system-", dir=SCRATCH)
         os.chmod(self.root, 0o755)
         self.network = "fb-%d-%d" % (os.getpid(), System.count)
         self.processes, self.mounts = [], []
@@ -100,15 +102,15 @@ class System:
 
     def start(self, user, *words):
         """A daemon, once it says that it serves."""
-        log = os.path.join(self.root, "..", os.path.basename(self.root) + ".log")
+        log = self.root + ".log"
         with open(log, "wb") as file:
-            os.unlink(log)
             process = subprocess.Popen(self.command(user, list(words)), stdout=subprocess.PIPE, stderr=file,
                                        text=True)
         self.processes.append(process)
         line = process.stdout.readline()
         if " listening on " not in line:
-            raise SystemExit("chroot: error: %s does not serve" % words[0])
+            with open(log, encoding="utf-8") as file:
+                raise SystemExit("chroot: error: %s does not serve\n%s%s" % (words[0], line, file.read()))
         return process
 
     def apt(self, *words):
