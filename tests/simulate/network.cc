@@ -89,6 +89,7 @@ void Network::Heal(int index) {
   }
   healed.loss = healed.duplicates = healed.late = 0;
   healed.slowest = absl::Milliseconds(20);
+  healed.refuses_numbers = false;
 }
 
 bool Network::IsSilent(int index) {

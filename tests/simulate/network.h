@@ -42,6 +42,8 @@ struct Link {
   int late = 0;
   absl::Duration latest = absl::ZeroDuration();  // of those that are late
   absl::Duration slowest = absl::Milliseconds(20);
+  // A registry with a fault of its own answers to each intent that its number is taken.
+  bool refuses_numbers = false;
 
   State& way(Way way) { return ways[static_cast<size_t>(way)]; }
 };

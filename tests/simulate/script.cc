@@ -43,6 +43,7 @@ constexpr std::array<Kind, kActs> kKinds = {{
     {"late messages", 4, 30, 20000},
     {"slow network", 3, 30, 30000},
     {"connection reset", 4, 40, 0},
+    {"numbers are refused", 2, 10, 20000},
     {"offline mark", 4, 30, 0},
     {"operator retries", 3, 30, 0},
     {"operator cancels", 2, 15, 0},

@@ -49,6 +49,7 @@ enum class Act {
   kLate,
   kSlow,
   kReset,
+  kNumbers,  // the registry refuses every number of the agent's intents
   // Operators, and people who set clocks.
   kOffline,  // amount: 1 on, 0 off
   kRetry,

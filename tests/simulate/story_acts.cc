@@ -18,7 +18,7 @@ void Story::Do(const Operation& operation) {
   if (operation.act <= Act::kUnsubscribe) return DoClient(operation);
   if (operation.act <= Act::kAgentDrain) return DoAgent(operation);
   if (operation.act <= Act::kRegistryRestore) return DoRegistry(operation);
-  if (operation.act <= Act::kReset) return DoNetwork(operation);
+  if (operation.act <= Act::kNumbers) return DoNetwork(operation);
   AgentHost& agent = *agents_[static_cast<size_t>(operation.agent)];
   switch (operation.act) {
     case Act::kOffline:
@@ -396,6 +396,9 @@ void Story::DoNetwork(const Operation& operation) {
     case Act::kSlow:
       link.slowest = absl::Seconds(3);
       return later([&link] { link.slowest = absl::Milliseconds(20); });
+    case Act::kNumbers:
+      link.refuses_numbers = true;
+      return later([&link] { link.refuses_numbers = false; });
     case Act::kReset:
       return agents_[static_cast<size_t>(operation.agent)]->Break(/*connection=*/true);
     default:

@@ -47,7 +47,8 @@ bool Story::IsHealthy(int index) const {
   for (const Link::State& way : link.ways) {
     if (!way.open || way.clogged) return false;
   }
-  return link.loss == 0 && link.late == 0 && link.slowest < absl::Seconds(1);
+  return !link.refuses_numbers && link.loss == 0 && link.late == 0 &&
+         link.slowest < absl::Seconds(1);
 }
 
 bool Story::UsedAny(std::initializer_list<Act> acts) const {

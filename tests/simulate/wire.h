@@ -90,8 +90,8 @@ class WireServer : public std::enable_shared_from_this<WireServer> {
   template <typename Request, typename Response>
   void Unary(Registry* registry, void (Registry::*method)(const Request&, Callback<Response>),
              const std::string& bytes, const Reply& reply);
-  void Write(Registry* registry, Batch::Kind kind, bool leave_out, const std::string& bytes,
-             const Reply& reply);
+  void Write(Registry* registry, int link, Batch::Kind kind, bool leave_out,
+             const std::string& bytes, const Reply& reply);
 
   Network* const network_;
   const std::shared_ptr<Process> process_;

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "registry/model/errors.h"
 #include "registry/model/validation.h"
 #include "registry/model/wire_bounds.h"
@@ -146,7 +147,7 @@ void WireServer::Unary(Registry* registry,
   });
 }
 
-void WireServer::Write(Registry* registry, Batch::Kind kind, bool leave_out,
+void WireServer::Write(Registry* registry, int link, Batch::Kind kind, bool leave_out,
                        const std::string& bytes, const Reply& reply) {
   const Batch::Limits limits{BatchRequest(4 << 20, kDefaultMaxBatch), kDefaultMaxBatch};
   absl::StatusOr<Batch> batch = Batch::Read(kind, bytes, limits);
@@ -155,6 +156,15 @@ void WireServer::Write(Registry* registry, Batch::Kind kind, bool leave_out,
   if (!leave_out) asked = batch->generations();
   const std::string session_id = batch->session_id();
   const std::vector<FencingCheck::Asked> intents = FencingCheck::Of(*batch);
+  if (network_->link(link).refuses_numbers) {
+    BatchResult refused;
+    for (const FencingCheck::Asked& intent : intents) {
+      *refused.results.emplace_back().mutable_status() = StatusToProto(
+          Refusal(registry::v1::ERROR_REASON_GENERATION_REUSED, "this number is taken, too",
+                  {{"generation", absl::StrCat(intent.generation)}}));
+    }
+    return reply({true, EncodeResponse(refused, asked.has_value() ? &*asked : nullptr)});
+  }
   registry->Write(*std::move(batch),
                   [this, asked, session_id, intents, reply](absl::StatusOr<BatchResult> result) {
                     if (!result.ok()) return reply(Refused(result.status()));
@@ -174,11 +184,11 @@ void WireServer::Call(Method method, int link, const std::string& bytes, const R
     case Method::kCloseSession:
       return Unary(registry, &Registry::CloseSession, bytes, reply);
     case Method::kRegister:
-      return Write(registry, Batch::Kind::kRegister, /*leave_out=*/false, bytes, reply);
+      return Write(registry, link, Batch::Kind::kRegister, /*leave_out=*/false, bytes, reply);
     case Method::kRegisterStream:
-      return Write(registry, Batch::Kind::kRegister, /*leave_out=*/true, bytes, reply);
+      return Write(registry, link, Batch::Kind::kRegister, /*leave_out=*/true, bytes, reply);
     case Method::kUnregister:
-      return Write(registry, Batch::Kind::kUnregister, /*leave_out=*/false, bytes, reply);
+      return Write(registry, link, Batch::Kind::kUnregister, /*leave_out=*/false, bytes, reply);
     case Method::kUnsubscribe:
       return Unary(registry, &Registry::Unsubscribe, bytes, reply);
     case Method::kList:
