@@ -102,6 +102,13 @@ def spdx(name, version, others, files):
     }, indent=1) + "\n").encode()
 
 
+def write(path, data):
+    """The whole file, or none of its name."""
+    with open(path + ".part", "wb") as file:
+        file.write(data)
+    os.replace(path + ".part", path)
+
+
 class Tree:
     """Files to be archived: sorted, with one date, of the owner that is named for each."""
 

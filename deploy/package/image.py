@@ -134,8 +134,7 @@ def write_image(layers, version, arch, path):
     # What `docker load` before Docker 25 reads.
     layout.tree.text("manifest.json", json.dumps([{
         "Config": place(config), "RepoTags": ["failback:" + tag], "Layers": [place(blob) for blob in blobs]}]))
-    with open(path, "wb") as file:
-        file.write(layout.tree.tar())
+    contents.write(path, layout.tree.tar())
 
 
 def main():
@@ -145,7 +144,7 @@ def main():
     with tempfile.TemporaryDirectory() as unpacked:
         for deb in debs:
             if not os.path.exists(deb):
-                raise SystemExit("package: error: %s is missing: the image is made of it" % deb)
+                raise SystemExit("package: error: %s is missing, of which the image is made: ./dev package deb image" % deb)
             subprocess.run(["dpkg-deb", "-x", deb, unpacked], check=True)
         debian, packages = debian_layer([os.path.join(unpacked, "usr/bin", name) for name in PROGRAMS])
         ours = failback_layer(unpacked, [status_of(deb) for deb in debs], debian, packages, version)

@@ -15,7 +15,7 @@ GLIBC = ("ld-linux", "libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.s
 
 README = """Failback %(version)s
 
-    bin/failback-registry --store sqlite://$PWD/registry.db &
+    bin/failback-registry --store sqlite://$HOME/registry.db &
     bin/failback-agent --listen 127.0.0.1:7060 --registry grpc://127.0.0.1:7070 &
     bin/failbackctl register orders --address 10.0.0.7 --port 8080 --wait acknowledged
     bin/failbackctl list
@@ -65,9 +65,7 @@ def main():
     archive.data(top + "/failback.spdx.json", contents.spdx("failback", version, packages, {
         path[len(top) + 1:]: data for path, data in archive.files().items()}))
 
-    path = os.path.join(out, top + ".tar.gz")
-    with open(path, "wb") as file:
-        file.write(gzip.compress(archive.tar(), 9, mtime=0))
+    contents.write(os.path.join(out, top + ".tar.gz"), gzip.compress(archive.tar(), 9, mtime=0))
 
 
 if __name__ == "__main__":
