@@ -162,18 +162,18 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
 template <typename In>
 void FailbackRegistry::Shell::Ask(In input, Caller caller) {
   Entry entry(this);
+  if (!entry.ok()) return std::move(caller)(ShutDown());
   Todo todo;
-  bool open = entry.ok();
-  if (open) {
+  {
     MutexLock lock(&mu_);
-    // It may have been shut down meanwhile: from within a callback, which does not wait.
-    open = !closed_;
-    if (open) {
+    if (closed_) {
+      // It was shut down since this thread entered: from within a callback, which does not wait.
+      todo.answers.emplace_back(std::move(caller), ShutDown());
+    } else {
       input.ticket = TakeTicket(std::move(caller));
       Step(std::move(input), &todo);
     }
   }
-  if (!open) return std::move(caller)(ShutDown());
   Finish(&todo);
 }
 

@@ -344,6 +344,7 @@ TEST_F(FailbackAntiEntropyTest, Rule10_RetriesAreBoundByTheTokenBucket) {
   Start();
   fake_->registers.AnswerWith([](const auto&) { return absl::InternalError("no"); });
   std::vector<ServiceInstance> instances;
+  instances.reserve(100);
   for (int i = 0; i < 100; ++i) instances.push_back(MakeInstance(absl::StrCat(i)));
   Register(MakeRegister(instances));
   ASSERT_EQ(fake_->registers.request_count(), 100) << "first attempts are not retries";

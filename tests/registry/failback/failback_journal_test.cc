@@ -119,7 +119,7 @@ TEST_F(FailbackJournalTest, Rule11_AcceptedAndSentOnlyWhenWritten) {
   CondVar changed;
   std::optional<absl::Status> answer;
   registry_->Register(MakeRegister({MakeInstance("a")}),
-                      [&](absl::StatusOr<RegisterResponse> response) {
+                      [&](const absl::StatusOr<RegisterResponse>& response) {
                         MutexLock lock(&mu);
                         answer = StatusFromProto(response->results(0).status());
                         changed.SignalAll();
@@ -334,7 +334,7 @@ TEST_F(FailbackJournalTest, Rule11_NothingIsSentBeforeItIsWritten) {
     RegisterRequest request = MakeRegister({MakeInstance(absl::StrCat("i", i % 5), 1 + i % 9999)});
     request.set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
     ++waiting;
-    registry_->Register(request, [&](absl::StatusOr<RegisterResponse>) { --waiting; });
+    registry_->Register(request, [&](const absl::StatusOr<RegisterResponse>&) { --waiting; });
   }
   while (waiting > 0 && absl::Now() < deadline) std::this_thread::yield();
   EXPECT_EQ(waiting, 0);
@@ -683,7 +683,7 @@ TEST_F(FailbackJournalTest, DestructionFromTheJournalsOwnThread) {
   CondVar changed;
   bool done = false;
   registry_->Register(MakeRegister({MakeInstance("a")}),
-                      [&](absl::StatusOr<RegisterResponse> response) {
+                      [&](const absl::StatusOr<RegisterResponse>& response) {
                         EXPECT_TRUE(response.ok());
                         registry_.reset();
                         MutexLock lock(&mu);

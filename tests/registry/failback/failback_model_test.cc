@@ -47,7 +47,7 @@ class StoreTarget final : public Target {
     });
     CloseSessionRequest close;
     close.set_session_id(id);
-    store_->CloseSession(close, [](absl::StatusOr<CloseSessionResponse>) {});
+    store_->CloseSession(close, [](const absl::StatusOr<CloseSessionResponse>&) {});
   }
   void Wipe() override {
     store_.reset();
@@ -60,14 +60,14 @@ class StoreTarget final : public Target {
   void HandRemove(const InstanceKey& key) override {
     UnregisterRequest request;
     *request.add_deregistrations()->mutable_key() = key;
-    store_->Unregister(request, [](absl::StatusOr<UnregisterResponse>) {});
+    store_->Unregister(request, [](const absl::StatusOr<UnregisterResponse>&) {});
   }
   void HandChange(const InstanceKey& key, uint32_t port) override {
     if (Ports("").count(CanonicalKey(key)) == 0) return;
     RegisterRequest request;
     auto* instance = request.add_registrations()->mutable_instance();
     *instance = MakeInstance(key.instance_id(), port, key.service());
-    store_->Register(request, [](absl::StatusOr<RegisterResponse>) {});
+    store_->Register(request, [](const absl::StatusOr<RegisterResponse>&) {});
   }
   std::map<std::string, uint32_t> Ports(const std::string& incarnation) override {
     std::map<std::string, uint32_t> ports;

@@ -471,6 +471,7 @@ TEST_F(FailbackSubscriptionTest, StreamsThatSayNothingDoNotHoldUpRegistrations) 
   options_.max_calls_in_flight = 2;
   Start();
   std::vector<std::unique_ptr<SubscribeStream>> streams;
+  streams.reserve(4);
   for (int i = 0; i < 4; ++i) streams.push_back(Subscribe(listener_, absl::StrCat("s", i)));
   EXPECT_EQ(fake_->subscriptions().size(), 2);
   Register("a");

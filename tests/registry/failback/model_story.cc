@@ -49,13 +49,13 @@ void Target::Rival(const ServiceInstance& instance, uint64_t generation) {
     request.set_session_id(session);
     *request.add_registrations()->mutable_instance() = instance;
     request.mutable_registrations(0)->set_generation(generation);
-    registry()->Register(request, [](absl::StatusOr<RegisterResponse>) {});
+    registry()->Register(request, [](const absl::StatusOr<RegisterResponse>&) {});
   } else {
     UnregisterRequest request;
     request.set_session_id(session);
     *request.add_deregistrations()->mutable_key() = instance.key();
     request.mutable_deregistrations(0)->set_generation(generation);
-    registry()->Unregister(request, [](absl::StatusOr<UnregisterResponse>) {});
+    registry()->Unregister(request, [](const absl::StatusOr<UnregisterResponse>&) {});
   }
 }
 
@@ -73,7 +73,7 @@ std::string Target::RenewRival() {
 void Target::EndRival() {
   CloseSessionRequest close;
   close.set_session_id(RenewRival());
-  registry()->CloseSession(close, [](absl::StatusOr<CloseSessionResponse>) {});
+  registry()->CloseSession(close, [](const absl::StatusOr<CloseSessionResponse>&) {});
 }
 
 std::map<std::string, uint32_t> ModelTarget::Ports(const std::string& incarnation) {
@@ -366,7 +366,7 @@ std::string Story::OpenSession(int number) {
   OpenSessionRequest request;
   request.set_incarnation(absl::StrCat("client-", number));
   request.mutable_ttl()->set_seconds(3600);
-  const std::string id = subject_->OpenSession(request);
+  std::string id = subject_->OpenSession(request);
   EXPECT_NE(id, "");
   return id;
 }

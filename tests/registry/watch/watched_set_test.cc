@@ -282,6 +282,7 @@ TEST(WatchedSetTest, WithoutTheHoldEmptyIsAccepted) {
 // Every part can be read by a client that takes 4 MiB, whatever the size of the set.
 TEST(WatchedSetTest, ALargeSetIsToldInParts) {
   std::vector<ServiceInstance> instances;
+  instances.reserve(1000);
   for (int i = 0; i < 1000; ++i) instances.push_back(LongInstance(absl::StrCat(i), 8000));
   WatchedSet set(true);
   const EventPtr told = set.Apply(*EventOf(SnapshotEvent(5, instances)));
@@ -312,6 +313,7 @@ TEST(WatchedSetTest, ALargeSetIsToldInParts) {
 // What is kept is one message, however large, and gives the same set again.
 TEST(WatchedSetTest, WhatIsKeptGivesTheSameSetStale) {
   std::vector<ServiceInstance> instances;
+  instances.reserve(100);
   for (int i = 0; i < 100; ++i) instances.push_back(LongInstance(absl::StrCat(i), 8000));
   WatchedSet set(true);
   set.Apply(*EventOf(SnapshotEvent(5, instances)));
@@ -327,6 +329,7 @@ TEST(WatchedSetTest, WhatIsKeptGivesTheSameSetStale) {
 
 TEST(WatchedSetTest, ALongDeltaIsToldAsASnapshot) {
   std::vector<ServiceInstance> instances;
+  instances.reserve(500);
   for (int i = 0; i < 500; ++i) instances.push_back(MakeInstance(absl::StrCat(i)));
   WatchedSet set(true);
   set.Apply(*EventOf(SnapshotEvent(5, instances)));
@@ -338,6 +341,7 @@ TEST(WatchedSetTest, ALongDeltaIsToldAsASnapshot) {
   for (int i = 500; i < 5000; ++i) instances.push_back(MakeInstance(absl::StrCat(i)));
   set.Apply(*EventOf(SnapshotEvent(7, instances)));
   std::vector<ServiceInstance> few;
+  few.reserve(500);
   for (int i = 0; i < 500; ++i) few.push_back(LongInstance(absl::StrCat(i), 1001));
   EXPECT_TRUE(set.Apply(*EventOf(DeltaEvent(7, 8, few)))->is_delta());
   for (auto& instance : few) instance = LongInstance(instance.key().instance_id(), 3000);
@@ -362,6 +366,7 @@ TEST(WatchedSetTest, RandomizedAgainstAModel) {
     };
     const auto snapshot = [&] {
       std::vector<ServiceInstance> all;
+      all.reserve(truth.size());
       for (const auto& [id, port] : truth) all.push_back(MakeInstance(id, port));
       hear(set.Apply(SnapshotEvent(revision, all, epoch)));
       sent = truth;
