@@ -11,6 +11,7 @@ PACKAGES = ("failback-registry", "failback-agent")
 MANAGER = ("systemd", "systemd-sysv", "dbus")
 # What `systemd-analyze security` may say of a unit: 0 is safe, 10 is not.
 MOST_EXPOSED = 2.0
+BACKUP = "/var/lib/failback/backup.db"
 
 
 class Booted:
@@ -80,6 +81,9 @@ def check_units(machine, say):
     assert active(machine) == ["active", "active"], machine.get("journalctl", "--no-pager")
     said = []
     for name in PACKAGES:
+        # What is said of other units is not ours.
+        status, out = machine.status("systemd-analyze", "verify", "--man=no", name + ".service")
+        assert (status, "failback" in out) == (0, False), out
         found = json.loads(machine.get("systemd-analyze", "security", "--json=short", name + ".service"))
         assert found
         status, out = machine.status("systemd-analyze", "security", "--threshold=%d" % (MOST_EXPOSED * 10), name)
@@ -90,6 +94,35 @@ def check_units(machine, say):
     socket = machine.get("stat", "-c", "%A %U %G", "/run/failback/agent.sock").strip()
     assert socket == "srw-rw---- failback-agent failback-agent", socket
     say("both units are active, notified by the daemons; exposure %s; agent.sock is %s" % (" and ".join(said), socket))
+
+
+def check_configuration(system, machine, say):
+    """A reload takes what can be taken; a configuration that is wrong is refused, and not tried again."""
+    path = system.path("etc/failback/agent.yaml")
+    with open(path, encoding="utf-8") as file:
+        right = file.read()
+
+    def write(text):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    service = "services: [{name: orders, id: orders-2, address: 10.0.0.8, port: 8080}]\n"
+    pid = machine.get("systemctl", "show", "--property=MainPID", "--value", "failback-agent")
+    write(right + service)
+    machine.get("systemctl", "reload", "failback-registry", "failback-agent")
+    eventually(lambda: sorted(ids(machine)) == ["orders-1", "orders-2"], "a reload takes the services")
+    assert machine.get("systemctl", "show", "--property=MainPID", "--value", "failback-agent") == pid
+    write(right + "lisen: x\n")
+    assert machine.status("systemctl", "restart", "failback-agent")[0] != 0
+    eventually(lambda: active(machine)[1] == "failed", "a configuration that is wrong is not tried again")
+    status = machine.status("systemctl", "status", "--no-pager", "--full", "failback-agent")[1]
+    line = "agent.yaml:%d: " % (right.count("\n") + 1)
+    assert line in status, status
+    write(right)
+    machine.get("systemctl", "restart", "failback-agent")
+    eventually(lambda: ids(machine) == ["orders-1"], "the agent has its instance again")
+    say("a reload takes the services of agent.yaml; `systemctl status` names the line of a wrong key: "
+        + next(text for text in status.splitlines() if line in text).split("]: ", 1)[-1])
 
 
 def check_systemd(dist, previous, say):
@@ -120,7 +153,11 @@ def check_systemd(dist, previous, say):
             eventually(lambda: ids(machine) == ["orders-1"], "the instance is there after the upgrade")
             assert epoch(machine) == before
             say("upgraded while both run: restarted, the same store and epoch, the registration is there")
-            machine.get("systemctl", "reload", "failback-registry", "failback-agent")
+            check_configuration(system, machine, say)
+            # As its user, while the service runs.
+            for words in (["backup", "--store", "sqlite:///var/lib/failback/registry.db", "--to", BACKUP],
+                          ["check", "--store", BACKUP]):
+                machine.get("runuser", "-u", "failback-registry", "--", "failback-registry", *words)
             machine.get("systemctl", "stop", "failback-agent", "failback-registry")
             assert not os.path.exists(system.path("run/failback"))
             machine.apt("purge", *PACKAGES)

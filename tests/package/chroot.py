@@ -223,7 +223,7 @@ def main():
     parser.add_argument("dist")
     parser.add_argument("--previous", metavar="DIR", help="folder of an earlier version's .debs")
     parser.add_argument("parts", nargs="*", metavar="|".join(PARTS))
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     parts = args.parts or PARTS
     if unknown := set(parts) - set(PARTS):
         parser.error("unknown: " + " ".join(sorted(unknown)))
