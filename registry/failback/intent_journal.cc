@@ -69,6 +69,7 @@ absl::StatusOr<std::shared_ptr<IntentJournal>> IntentJournal::Open(Options optio
   }
   if (!opened.ok()) return journal->FolderError(opened.code(), std::string(opened.message()));
   journal->last_row_ = journal->file_.last_row();
+  for (const int64_t row : journal->file_.left_out()) journal->Remove(row);
   journal->Report(journal->file_.first_write());
   return journal;
 }

@@ -11,9 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "failback/registry/v1/registry.pb.h"
 #include "registry/base/log.h"
 #include "registry/model/canonical.h"
 #include "registry/model/ids.h"
+#include "registry/model/instance_view.h"
+#include "registry/model/validation.h"
 #include "registry/store/sqlite/sqlite_log.h"
 
 namespace failback {
@@ -28,6 +31,10 @@ constexpr int kApplicationId = 0x4642494a;  // "FBIJ"
 constexpr char kIncarnation[] = "incarnation";
 // An incarnation of the options that a registry keeps for another caller.
 constexpr char kRefused[] = "refused_incarnation";
+constexpr char kGeneration[] = "generation";
+constexpr char kWrites[] = "writes";
+constexpr char kSum[] = "sum";
+constexpr char kSumWrites[] = "sum_writes";
 // After a journal was put back, so that new numbers are above those that are not in it.
 constexpr uint64_t kNumbersLeftOut = 1000000;
 // Snapshots without a subscriber for so long are dropped.
@@ -54,11 +61,37 @@ int64_t Checksum(const JournalSnapshot& snapshot) {
       Digest64(absl::StrCat(snapshot.selector.size(), " ", snapshot.selector, snapshot.event)));
 }
 
+// Whether `payload` could be registered under `key` today. What is not is refused by every registry,
+// or, worse, taken by an engine that does not read it.
+bool IsInstanceOf(const std::string& key, const std::string& payload) {
+  if (payload.size() > kMaxInstanceBytes) return false;
+  EncodedInstance encoded;
+  if (ReadInstance(payload, &encoded)) {
+    const InstanceView& view = encoded.view;
+    return IsText(view) && ValidateInstance(FieldPath(), view).ok() &&
+           CanonicalKey(view.name_space, view.service, view.instance_id) == key;
+  }
+  registry::v1::ServiceInstance instance;
+  return instance.ParseFromString(payload) && ValidateInstance(FieldPath(), instance).ok() &&
+         CanonicalKey(instance.key()) == key;
+}
+
+bool CanBeSubmitted(const JournalIntent& intent, const registry::v1::InstanceKey& key) {
+  if (intent.generation > kMaxGeneration || !ValidateKey(FieldPath(), key).ok()) return false;
+  return intent.present ? IsInstanceOf(intent.key, intent.payload) : intent.payload.empty();
+}
+
 }  // namespace
 
+int64_t JournalFile::Meta::Checksum() const {
+  return static_cast<int64_t>(
+      Digest64(absl::StrCat(incarnation.size(), " ", incarnation, " ", refused.size(), " ", refused,
+                            " ", generation, " ", writes, " ", row_sum)));
+}
+
 void JournalBatch::ReplaceIncarnation(const std::string& refused, const std::string& incarnation) {
-  meta[kIncarnation] = incarnation;
-  meta[kRefused] = refused;
+  this->incarnation = incarnation;
+  this->refused = refused;
 }
 
 void JournalBatch::Merge(JournalBatch later) {
@@ -68,7 +101,8 @@ void JournalBatch::Merge(JournalBatch later) {
   }
   for (auto& [row, intent] : later.rows) rows[row] = std::move(intent);
   for (auto& [selector, event] : later.snapshots) snapshots[selector] = std::move(event);
-  for (auto& [name, value] : later.meta) meta[name] = std::move(value);
+  if (later.incarnation.has_value()) incarnation = std::move(later.incarnation);
+  if (later.refused.has_value()) refused = std::move(later.refused);
   generation = std::max(generation, later.generation);
   sequence = std::max(sequence, later.sequence);
   settled = settled || later.settled;
@@ -83,7 +117,8 @@ JournalFile::JournalFile(std::string path, std::string incarnation, bool full_sy
 JournalFile::~JournalFile() { Close(); }
 
 void JournalFile::Close() {
-  for (auto* statement : {&put_, &remove_, &put_meta_, &put_snapshot_, &drop_snapshot_}) {
+  for (auto* statement :
+       {&put_, &remove_, &checksum_, &put_meta_, &put_snapshot_, &drop_snapshot_}) {
     statement->reset();
   }
   db_.reset();
@@ -153,25 +188,38 @@ absl::Status JournalFile::CheckSchema() {
 }
 
 absl::Status JournalFile::LoadMeta() {
-  incarnation_.clear();
-  refused_.clear();
-  last_generation_ = 0;
-  writes_ = 0;
+  meta_ = Meta();
+  sum_ = Sum();
   auto meta = db_->Prepare("SELECT name, value FROM meta");
   if (!meta.ok()) return meta.status();
   int code;
   while ((code = (*meta)->Step()) == SQLITE_ROW) {
     const std::string_view name = (*meta)->Bytes(0);
-    if (name == kIncarnation) incarnation_ = std::string((*meta)->Bytes(1));
-    if (name == kRefused) refused_ = std::string((*meta)->Bytes(1));
-    if (name == "generation") last_generation_ = (*meta)->Uint(1);
-    if (name == "writes") writes_ = (*meta)->Uint(1);
+    if (name == kIncarnation) meta_.incarnation = std::string((*meta)->Bytes(1));
+    if (name == kRefused) meta_.refused = std::string((*meta)->Bytes(1));
+    if (name == kGeneration) meta_.generation = (*meta)->Uint(1);
+    if (name == kWrites) meta_.writes = (*meta)->Uint(1);
+    if (name == kSum) sum_.checksum = (*meta)->Int(1);
+    if (name == kSumWrites) sum_.writes = (*meta)->Uint(1);
   }
+  incarnation_ = meta_.incarnation;
+  last_generation_ = meta_.generation;
   return Check(code);
+}
+
+// A row that is whole may yet be an old one, as of a store (registry/store/sqlite/row_checksum.h).
+absl::Status JournalFile::CheckSum() const {
+  if (!sum_.checksum.has_value() && !sum_.writes.has_value()) return absl::OkStatus();
+  if (sum_.checksum.has_value() && sum_.writes.has_value()) {
+    if (meta_.writes > *sum_.writes) return absl::OkStatus();  // by an earlier program
+    if (meta_.writes == *sum_.writes && *sum_.checksum == meta_.Checksum()) return absl::OkStatus();
+  }
+  return db_->Damaged("its rows are not those of its last write: their sum is another");
 }
 
 absl::Status JournalFile::LoadIntents() {
   intents_.clear();
+  left_out_.clear();
   last_row_ = 0;
   auto rows = db_->Prepare(
       "SELECT row, key, present, persistent, payload, generation, owner,"
@@ -180,7 +228,7 @@ absl::Status JournalFile::LoadIntents() {
   int code;
   while ((code = (*rows)->Step()) == SQLITE_ROW) {
     const SqliteStatement& row = **rows;
-    JournalIntent& intent = intents_.emplace_back();
+    JournalIntent intent;
     intent.row = row.Int(0);
     intent.key = std::string(row.Bytes(1));
     intent.present = (row.Int(2) & 1) != 0;
@@ -195,11 +243,20 @@ absl::Status JournalFile::LoadIntents() {
     if (Checksum(intent) != row.Int(9) || !ParseCanonicalKey(intent.key, &key)) {
       return absl::DataLossError(absl::StrCat("row ", intent.row, " is damaged"));
     }
+    meta_.row_sum += row.Uint(9);
     last_row_ = std::max(last_row_, intent.row);
+    if (!CanBeSubmitted(intent, key)) {
+      Log(LogLevel::kError, "the intent journal holds what no client can have submitted: left out",
+          {{"journal", path_}, {"instance", CanonicalKeyText(intent.key)}});
+      left_out_.push_back(intent.row);
+      continue;
+    }
     last_generation_ = std::max(last_generation_, intent.generation);
+    intents_.push_back(std::move(intent));
   }
-  written_generation_ = last_generation_;
-  return Check(code);
+  highest_row_ = last_row_;
+  if (absl::Status status = Check(code); !status.ok()) return status;
+  return CheckSum();
 }
 
 absl::Status JournalFile::LoadSnapshots() {
@@ -235,6 +292,7 @@ absl::Status JournalFile::PrepareWrites() {
        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
        &put_},
       {"DELETE FROM intents WHERE row = ?", &remove_},
+      {"SELECT checksum FROM intents WHERE row = ?", &checksum_},
       {"INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", &put_meta_},
       {"INSERT OR REPLACE INTO snapshots (selector, event, written, checksum)"
        " VALUES (?, ?, ?, ?)",
@@ -256,8 +314,7 @@ absl::Status JournalFile::DetectPutBack() {
   was_put_back_ = false;
   if (created_ && !mark_->marks_this_file()) return absl::OkStatus();
   // An earlier version kept neither count nor mark.
-  if (writes_ == 0 && !mark_->marked()) return absl::OkStatus();
-  named_ = incarnation_;
+  if (meta_.writes == 0 && !mark_->marked()) return absl::OkStatus();
   const std::optional<std::string> why = mark_->WhyNotContinued(Position());
   if (!why.has_value()) return absl::OkStatus();
   was_put_back_ = true;
@@ -269,15 +326,17 @@ absl::Status JournalFile::DetectPutBack() {
 }
 
 absl::Status JournalFile::KeepIncarnation() {
-  const std::string before = incarnation_;
-  if (!given_incarnation_.empty() && given_incarnation_ != refused_) {
+  if (!given_incarnation_.empty() && given_incarnation_ != meta_.refused) {
     incarnation_ = given_incarnation_;
   }
   if (incarnation_.empty()) incarnation_ = RandomId();
-  if (incarnation_ != before) {
-    if (auto status = WriteMeta(kIncarnation, incarnation_); !status.ok()) return status;
+  if (incarnation_ != meta_.incarnation) {
+    Meta meta = meta_;
+    meta.incarnation = incarnation_;
+    absl::Status status = db_->InTransaction([&] { return WriteMeta(meta); });
+    if (!status.ok()) return status;
+    meta_ = std::move(meta);
   }
-  named_ = incarnation_;
   // As long as what it holds is in doubt the mark is one that fits nothing, so that the next start
   // doubts it too.
   marks_ = !was_put_back_;
@@ -319,17 +378,16 @@ int64_t JournalFile::bytes() const {
 // --- Writing.
 
 absl::Status JournalFile::Write(const JournalBatch& batch) {
-  absl::Status status = db_->InTransaction([&] { return WriteRows(batch); });
+  Meta meta = meta_;
+  absl::Status status = db_->InTransaction([&] { return WriteRows(batch, &meta); });
   if (!status.ok()) return status;
-  ++writes_;
-  written_generation_ = std::max(written_generation_, batch.generation);
-  if (const auto it = batch.meta.find(kIncarnation); it != batch.meta.end()) named_ = it->second;
+  meta_ = std::move(meta);
   if (batch.settled) marks_ = true;
   if (marks_) ReportMark(mark_->Put(Position()));
   return absl::OkStatus();
 }
 
-absl::Status JournalFile::WriteRows(const JournalBatch& batch) {
+absl::Status JournalFile::WriteRows(const JournalBatch& batch, Meta* meta) {
   const bool cancelled = std::any_of(batch.rows.begin(), batch.rows.end(), [](const auto& row) {
     return row.second.has_value() && row.second->given_up;
   });
@@ -338,15 +396,13 @@ absl::Status JournalFile::WriteRows(const JournalBatch& batch) {
     if (!status.ok()) return status;
   }
   for (const auto& [row, intent] : batch.rows) {
-    if (auto status = WriteIntent(row, intent); !status.ok()) return status;
+    if (auto status = WriteIntent(row, intent, meta); !status.ok()) return status;
   }
-  if (auto status = WriteMeta("writes", writes_ + 1); !status.ok()) return status;
-  if (batch.generation > written_generation_) {
-    if (auto status = WriteMeta("generation", batch.generation); !status.ok()) return status;
-  }
-  for (const auto& [name, value] : batch.meta) {
-    if (auto status = WriteMeta(name, value); !status.ok()) return status;
-  }
+  ++meta->writes;
+  meta->generation = std::max(meta->generation, batch.generation);
+  if (batch.incarnation.has_value()) meta->incarnation = *batch.incarnation;
+  if (batch.refused.has_value()) meta->refused = *batch.refused;
+  if (auto status = WriteMeta(*meta); !status.ok()) return status;
   const int64_t now = absl::ToUnixSeconds(absl::Now());
   for (const auto& [selector, event] : batch.snapshots) {
     if (auto status = WriteSnapshot(selector, event, now); !status.ok()) return status;
@@ -354,7 +410,16 @@ absl::Status JournalFile::WriteRows(const JournalBatch& batch) {
   return absl::OkStatus();
 }
 
-absl::Status JournalFile::WriteIntent(int64_t row, const std::optional<JournalIntent>& intent) {
+absl::Status JournalFile::WriteIntent(int64_t row, const std::optional<JournalIntent>& intent,
+                                      Meta* meta) {
+  // What is there no longer counts.
+  if (row <= highest_row_) {
+    checksum_->Bind(1, row);
+    const int code = checksum_->Step();
+    if (code == SQLITE_ROW) meta->row_sum -= checksum_->Uint(0);
+    checksum_->Reset();
+    if (code != SQLITE_ROW && code != SQLITE_DONE) return db_->Error(code);
+  }
   if (!intent.has_value()) {
     remove_->Bind(1, row);
     return Check(remove_->Run());
@@ -368,7 +433,10 @@ absl::Status JournalFile::WriteIntent(int64_t row, const std::optional<JournalIn
   put_->BindText(7, intent->owner);
   put_->Bind(8, absl::ToInt64Nanoseconds(intent->owner_ttl));
   put_->Bind(9, intent->owner_generation);
-  put_->Bind(10, Checksum(*intent));
+  const int64_t checksum = Checksum(*intent);
+  put_->Bind(10, checksum);
+  meta->row_sum += static_cast<uint64_t>(checksum);
+  highest_row_ = std::max(highest_row_, row);
   return Check(put_->Run());
 }
 
@@ -385,8 +453,22 @@ absl::Status JournalFile::WriteSnapshot(const std::string& selector, const std::
   return Check(put_snapshot_->Run());
 }
 
+absl::Status JournalFile::WriteMeta(const Meta& meta) {
+  absl::Status status;
+  const auto write = [&](const char* name, const auto& value, const auto& before) {
+    if (status.ok() && !(value == before)) status = WriteMetaRow(name, value);
+  };
+  write(kIncarnation, meta.incarnation, meta_.incarnation);
+  write(kRefused, meta.refused, meta_.refused);
+  write(kGeneration, meta.generation, meta_.generation);
+  write(kWrites, meta.writes, meta_.writes);
+  if (status.ok()) status = WriteMetaRow(kSumWrites, meta.writes);
+  if (status.ok()) status = WriteMetaRow(kSum, meta.Checksum());
+  return status;
+}
+
 template <typename Value>
-absl::Status JournalFile::WriteMeta(const std::string& name, const Value& value) {
+absl::Status JournalFile::WriteMetaRow(const std::string& name, const Value& value) {
   put_meta_->BindText(1, name);
   if constexpr (std::is_same_v<Value, std::string>) {
     put_meta_->BindText(2, value);
@@ -398,7 +480,7 @@ absl::Status JournalFile::WriteMeta(const std::string& name, const Value& value)
 
 StoreMark::Position JournalFile::Position() const {
   // A journal has one incarnation for as long as its numbers mean something.
-  return {Digest64(named_), writes_};
+  return {Digest64(meta_.incarnation), meta_.writes};
 }
 
 void JournalFile::ReportMark(const absl::Status& status) {

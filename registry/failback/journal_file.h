@@ -3,7 +3,8 @@
 //
 // Rows have integer ids that the caller keeps with its records; keys are not indexed on disk,
 // because an append to an integer table is an order of magnitude faster than an insert into a text
-// index. Each row has a checksum.
+// index. Each row has a checksum, and there is one of all that the file says of itself, with the sum
+// of all rows in it: rows that are whole may be of different writes.
 //
 // Beside the file is a mark of how far it has come (registry/store/sqlite/store_mark.h), by which a
 // file that was put back to an earlier moment is noticed.
@@ -58,12 +59,16 @@ struct JournalSnapshot {
 struct JournalBatch {
   std::map<int64_t, std::optional<JournalIntent>> rows;  // nullopt: removed
   std::map<std::string, std::string> snapshots;          // by selector
-  std::map<std::string, std::string> meta;
+  // Of the file from the next start on, and which one of the options they take the place of.
+  std::optional<std::string> incarnation;
+  std::optional<std::string> refused;
   uint64_t generation = 0;  // the highest
   uint64_t sequence = 0;    // of the last change
   bool settled = false;     // nothing that the file held at the start is in doubt any more
 
-  bool empty() const { return rows.empty() && snapshots.empty() && meta.empty() && !settled; }
+  bool empty() const {
+    return rows.empty() && snapshots.empty() && !incarnation.has_value() && !settled;
+  }
   // From the next start on `incarnation` is the one of the file, also where that is opened with
   // `refused`, which it takes the place of.
   void ReplaceIncarnation(const std::string& refused, const std::string& incarnation);
@@ -100,6 +105,8 @@ class JournalFile {
 
   // What was read. Intents by row; snapshots oldest first.
   std::vector<JournalIntent> TakeIntents();
+  // Rows that hold no intent which could be submitted today, and which TakeIntents leaves out.
+  const std::vector<int64_t>& left_out() const { return left_out_; }
   std::vector<JournalSnapshot> TakeSnapshots();
   const std::string& incarnation() const { return incarnation_; }
   uint64_t last_generation() const { return last_generation_; }
@@ -111,19 +118,40 @@ class JournalFile {
   const absl::Status& first_write() const { return first_write_; }
 
  private:
+  // What the file says of all its rows.
+  struct Meta {
+    std::string incarnation;
+    std::string refused;  // in its place, when the options name this one
+    uint64_t generation = 0;
+    uint64_t writes = 0;   // transactions, since the file was made
+    uint64_t row_sum = 0;  // of the intents' checksums, in any order; wraps around
+
+    int64_t Checksum() const;
+  };
+  // The checksum that the file has of its meta data, and how many writes it had then: a program
+  // that knows of no sum has written since where there are more.
+  struct Sum {
+    std::optional<int64_t> checksum;
+    std::optional<uint64_t> writes;
+  };
+
   absl::Status OpenDatabase();
   absl::Status CheckSchema();
   absl::Status LoadMeta();
   absl::Status LoadIntents();
+  absl::Status CheckSum() const;
   absl::Status LoadSnapshots();
   absl::Status PrepareWrites();
   absl::Status DetectPutBack();
   absl::Status KeepIncarnation();
-  absl::Status WriteRows(const JournalBatch& batch);
-  absl::Status WriteIntent(int64_t row, const std::optional<JournalIntent>& intent);
+  // Each brings `meta` up to date.
+  absl::Status WriteRows(const JournalBatch& batch, Meta* meta);
+  absl::Status WriteIntent(int64_t row, const std::optional<JournalIntent>& intent, Meta* meta);
+  // Writes what of `meta` is not in the file, and the sum.
+  absl::Status WriteMeta(const Meta& meta);
   absl::Status WriteSnapshot(const std::string& selector, const std::string& event, int64_t now);
   template <typename Value>
-  absl::Status WriteMeta(const std::string& name, const Value& value);
+  absl::Status WriteMetaRow(const std::string& name, const Value& value);
   // OK, or what went wrong when a statement returned `code`.
   absl::Status Check(int code) const;
   // How far the file has come.
@@ -140,22 +168,23 @@ class JournalFile {
   std::optional<StoreMark> mark_;
   bool created_ = false;  // by this Open
 
+  Meta meta_;  // as the file has it
+  Sum sum_;    // as it was read
   std::string incarnation_;
-  std::string refused_;  // in its place, when the options name this one
   uint64_t last_generation_ = 0;
   int64_t last_row_ = 0;
   bool was_put_back_ = false;
   absl::Status first_write_;
   std::vector<JournalIntent> intents_;
+  std::vector<int64_t> left_out_;
   std::vector<JournalSnapshot> snapshots_;
 
   bool marks_ = true;  // whether writes are marked
   bool mark_failed_ = false;
-  uint64_t written_generation_ = 0;
-  uint64_t writes_ = 0;                   // transactions, since the file was made
-  std::string named_;                     // the incarnation in the file
-  std::unique_ptr<SqliteStatement> put_;  // destroyed before db_, as the next four
+  int64_t highest_row_ = 0;               // no row of the file is higher
+  std::unique_ptr<SqliteStatement> put_;  // destroyed before db_, as the next five
   std::unique_ptr<SqliteStatement> remove_;
+  std::unique_ptr<SqliteStatement> checksum_;
   std::unique_ptr<SqliteStatement> put_meta_;
   std::unique_ptr<SqliteStatement> put_snapshot_;
   std::unique_ptr<SqliteStatement> drop_snapshot_;

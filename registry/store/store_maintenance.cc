@@ -207,7 +207,7 @@ absl::Status BeginEpoch(SqliteDatabase& copy) {
   BeginNewEpoch(&*head);
   head->clean = true;
   return copy.InTransaction([&] {
-    auto status = RestartRevisions(copy);
+    auto status = RestartRevisions(copy, &*head);
     return status.ok() ? WriteStoreHead(copy, *head) : status;
   });
 }

@@ -48,8 +48,6 @@ WriteSet State::Transaction::MakeWrites() const {
   WriteSet writes;
   writes.revision = revision();
   writes.next_rank = next_rank_;
-  writes.session_count =
-      static_cast<int64_t>(state_->sessions_.size() - ended_.size() + opened_.size());
   AddSessionRows(&writes);
   AddRecordRows(&writes);
   return writes;

@@ -47,9 +47,17 @@ int64_t Checksum(const StoreHead& head) {
       SumOf({identity.epoch, identity.revision, identity.next_rank, head.writes,
              uint64_t{head.clean}, static_cast<uint64_t>(DurabilityNumber(head.durability)),
              Digest64(identity.store_id), Digest64(head.boot_id)});
-  // A head without the count has the sum that it had before there was one.
-  if (head.sessions.has_value()) sum ^= SumOf({static_cast<uint64_t>(*head.sessions)});
+  // Up to schema 6 the count of sessions was in its place, and up to schema 4 nothing.
+  if (head.row_sum.has_value()) sum ^= SumOf({*head.row_sum});
   return static_cast<int64_t>(sum);
 }
+
+uint64_t RecordPart(int64_t checksum, uint64_t create_revision, uint64_t modify_revision) {
+  return SumOf({1, static_cast<uint64_t>(checksum), create_revision, modify_revision});
+}
+
+uint64_t SessionPart(int64_t checksum) { return SumOf({2, static_cast<uint64_t>(checksum)}); }
+
+uint64_t IncarnationPart(int64_t checksum) { return SumOf({3, static_cast<uint64_t>(checksum)}); }
 
 }  // namespace failback

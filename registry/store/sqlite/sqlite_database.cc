@@ -58,6 +58,8 @@ void SqliteStatement::BindNull(int index) { sqlite3_bind_null(statement_, index)
 
 int SqliteStatement::Step() { return sqlite3_step(statement_); }
 
+void SqliteStatement::Reset() { sqlite3_reset(statement_); }
+
 int SqliteStatement::Run() {
   const int code = sqlite3_step(statement_);
   sqlite3_reset(statement_);

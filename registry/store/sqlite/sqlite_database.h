@@ -42,6 +42,8 @@ class SqliteStatement {
 
   // SQLITE_ROW, SQLITE_DONE or an error.
   int Step();
+  // Ends the reading of rows; the values that were bound stay.
+  void Reset();
   // Step and Reset of a statement without rows: SQLITE_OK or an error.
   int Run();
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "registry/store/sqlite/epoch.h"
 #include "registry/store/sqlite/row_checksum.h"
+#include "registry/store/sqlite/store_row_writer.h"
 
 namespace failback {
 namespace {
@@ -75,17 +76,18 @@ constexpr const char* kMigrations[] = {
     "ALTER TABLE store ADD COLUMN sessions INTEGER",
     // 5 -> 6: who opened an incarnation. Empty: callers were not distinguished, or it is not known.
     "ALTER TABLE incarnations ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+    // 6 -> 7: the sum of all rows, put there by SealRows, in place of the count of sessions.
+    "ALTER TABLE store RENAME COLUMN sessions TO row_sum",
 };
 static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion);
 
 // From here on every row has a checksum, and not only records.
 constexpr int kFirstSealedVersion = 4;
+// Up to here the head may have the count of sessions.
+constexpr int kLastCountedVersion = 6;
 constexpr uint64_t kRanksLeftOut = 1000000;
 constexpr uint64_t kMostInHead = uint64_t{1} << 53;
 
-constexpr char kPutRecord[] =
-    "INSERT OR REPLACE INTO records VALUES "
-    "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17)";
 constexpr char kReadRecords[] =
     "SELECT id, key, instance, fence_rank, fence_generation, fence_digest, fence_registers,"
     " owner_rank, session, persistent, retention_ms, create_revision, modify_revision,"
@@ -119,7 +121,8 @@ absl::Status WrongChecksum(const char* kind, uint64_t id) {
 // Whether rows have to have the right checksum.
 enum class Seal { kRequired, kIgnored };
 
-absl::Status ReadIncarnations(SqliteDatabase& db, Seal seal,
+// Adds the rows' parts to `sum`.
+absl::Status ReadIncarnations(SqliteDatabase& db, Seal seal, uint64_t* sum,
                               const std::function<absl::Status(IncarnationRow)>& take) {
   auto select =
       db.Prepare("SELECT rank, name, client_name, last_seen_ms, checksum, owner FROM incarnations");
@@ -132,15 +135,17 @@ absl::Status ReadIncarnations(SqliteDatabase& db, Seal seal,
     row.client_name = std::string((*select)->Bytes(2));
     row.last_seen_ms = (*select)->Int(3);
     row.owner = std::string((*select)->Bytes(5));
-    if (seal == Seal::kRequired && (*select)->Int(4) != Checksum(row)) {
+    const int64_t checksum = (*select)->Int(4);
+    if (seal == Seal::kRequired && checksum != Checksum(row)) {
       return WrongChecksum("incarnation", row.rank);
     }
+    *sum += IncarnationPart(checksum);
     if (auto status = take(std::move(row)); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? absl::OkStatus() : db.Error(code);
 }
 
-absl::Status ReadSessions(SqliteDatabase& db, Seal seal,
+absl::Status ReadSessions(SqliteDatabase& db, Seal seal, uint64_t* sum,
                           const std::function<absl::Status(SessionRow)>& take) {
   auto select =
       db.Prepare("SELECT id, session_id, rank, ttl_ms, ends_with_stream, checksum FROM sessions");
@@ -153,23 +158,27 @@ absl::Status ReadSessions(SqliteDatabase& db, Seal seal,
     row.rank = (*select)->Uint(2);
     row.ttl_ms = (*select)->Int(3);
     row.ends_with_stream = (*select)->Int(4) != 0;
-    if (seal == Seal::kRequired && (*select)->Int(5) != Checksum(row)) {
+    const int64_t checksum = (*select)->Int(5);
+    if (seal == Seal::kRequired && checksum != Checksum(row)) {
       return WrongChecksum("session", static_cast<uint64_t>(row.id));
     }
+    *sum += SessionPart(checksum);
     if (auto status = take(std::move(row)); !status.ok()) return status;
   }
   return code == SQLITE_DONE ? absl::OkStatus() : db.Error(code);
 }
 
-absl::Status ReadRecords(SqliteDatabase& db, bool restarted, StoreReader* reader) {
+absl::Status ReadRecords(SqliteDatabase& db, bool restarted, uint64_t* sum, StoreReader* reader) {
   auto select = db.Prepare(kReadRecords);
   if (!select.ok()) return select.status();
   int code;
   while ((code = (*select)->Step()) == SQLITE_ROW) {
     RecordRow row = RecordOf(**select);
-    if ((*select)->Int(15) != Checksum(row)) {
+    const int64_t checksum = (*select)->Int(15);
+    if (checksum != Checksum(row)) {
       return WrongChecksum("record", static_cast<uint64_t>(row.id));
     }
+    *sum += RecordPart(checksum, row.create_revision, row.modify_revision);
     if (restarted) row.create_revision = row.modify_revision = 1;
     if (auto status = reader->OnRecord(std::move(row)); !status.ok()) return status;
   }
@@ -179,7 +188,7 @@ absl::Status ReadRecords(SqliteDatabase& db, bool restarted, StoreReader* reader
 absl::StatusOr<StoreHead> ReadHead(SqliteDatabase& db, Seal seal) {
   auto select = db.Prepare(
       "SELECT store_id, epoch, revision, next_rank, boot_id, clean, durability, writes, checksum,"
-      " sessions FROM store");
+      " row_sum FROM store");
   if (!select.ok()) return select.status();
   const int code = (*select)->Step();
   if (code == SQLITE_DONE) {
@@ -195,7 +204,7 @@ absl::StatusOr<StoreHead> ReadHead(SqliteDatabase& db, Seal seal) {
   head.clean = (*select)->Int(5) != 0;
   head.durability = DurabilityOf((*select)->Int(6));
   head.writes = (*select)->Uint(7);
-  if (!(*select)->IsNull(9)) head.sessions = (*select)->Int(9);
+  if (!(*select)->IsNull(9)) head.row_sum = (*select)->Uint(9);
   if (seal == Seal::kRequired && (*select)->Int(8) != Checksum(head)) {
     return db.Damaged("its identity has a wrong checksum");
   }
@@ -206,32 +215,79 @@ absl::StatusOr<StoreHead> ReadHead(SqliteDatabase& db, Seal seal) {
   return head;
 }
 
-void BindSessions(int index, const StoreHead& head, SqliteStatement* statement) {
-  if (head.sessions.has_value()) {
-    statement->Bind(index, *head.sessions);
+void BindRowSum(int index, const StoreHead& head, SqliteStatement* statement) {
+  if (head.row_sum.has_value()) {
+    statement->Bind(index, *head.row_sum);
   } else {
     statement->BindNull(index);
   }
 }
 
-// Gives the rows of a file from before kFirstSealedVersion their checksums.
-absl::Status SealRows(SqliteDatabase& db) {
-  auto head = ReadHead(db, Seal::kIgnored);
+// What the rows add up to by the checksums that they carry; and with the revisions that records
+// have when an epoch begins.
+struct RowSums {
+  uint64_t now = 0;
+  uint64_t restarted = 0;
+};
+absl::StatusOr<RowSums> SumRows(SqliteDatabase& db) {
+  RowSums sums;
+  for (const auto& [sql, part] : {std::pair("SELECT checksum FROM incarnations", &IncarnationPart),
+                                  std::pair("SELECT checksum FROM sessions", &SessionPart)}) {
+    auto select = db.Prepare(sql);
+    if (!select.ok()) return select.status();
+    int code;
+    while ((code = (*select)->Step()) == SQLITE_ROW) sums.now += part((*select)->Int(0));
+    if (code != SQLITE_DONE) return db.Error(code);
+  }
+  sums.restarted = sums.now;
+  auto select = db.Prepare("SELECT checksum, create_revision, modify_revision FROM records");
+  if (!select.ok()) return select.status();
+  int code;
+  while ((code = (*select)->Step()) == SQLITE_ROW) {
+    const int64_t checksum = (*select)->Int(0);
+    sums.now += RecordPart(checksum, (*select)->Uint(1), (*select)->Uint(2));
+    sums.restarted += RecordPart(checksum, 1, 1);
+  }
+  if (code != SQLITE_DONE) return db.Error(code);
+  return sums;
+}
+
+absl::Status WrongSum(const SqliteDatabase& db) {
+  return db.Damaged("its rows are not those of its last commit: their sum is another");
+}
+
+// Gives the rows of a file of version `from` their checksums, and the head the sum of all.
+absl::Status SealRows(SqliteDatabase& db, int from) {
+  const Seal seal = from < kFirstSealedVersion ? Seal::kIgnored : Seal::kRequired;
+  auto head = ReadHead(db, seal);
   if (!head.ok()) return head.status();
-  WriteSet all;
-  absl::Status status = ReadIncarnations(db, Seal::kIgnored, [&](IncarnationRow row) {
-    all.incarnations.push_back(std::move(row));
-    return absl::OkStatus();
-  });
-  if (!status.ok()) return status;
-  status = ReadSessions(db, Seal::kIgnored, [&](SessionRow row) {
-    all.sessions.push_back(std::move(row));
-    return absl::OkStatus();
-  });
-  if (!status.ok()) return status;
-  auto writer = StoreRowWriter::Create(&db);
-  if (!writer.ok()) return writer.status();
-  return (*writer)->Write(all, *head);  // the head too
+  if (seal == Seal::kIgnored) {
+    WriteSet all;
+    uint64_t none = 0;
+    absl::Status status = ReadIncarnations(db, seal, &none, [&](IncarnationRow row) {
+      all.incarnations.push_back(std::move(row));
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    status = ReadSessions(db, seal, &none, [&](SessionRow row) {
+      all.sessions.push_back(std::move(row));
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    auto writer = StoreRowWriter::Create(&db);
+    if (!writer.ok()) return writer.status();
+    if (status = (*writer)->Write(all, &*head); !status.ok()) return status;
+  } else if (from <= kLastCountedVersion && head->row_sum.has_value()) {
+    const auto sessions = db.QueryInt("SELECT count(*) FROM sessions");
+    if (!sessions.ok()) return sessions.status();
+    if (static_cast<uint64_t>(*sessions) != *head->row_sum) {
+      return db.Damaged(absl::StrCat("of ", *head->row_sum, " sessions ", *sessions, " are there"));
+    }
+  }
+  const auto sums = SumRows(db);
+  if (!sums.ok()) return sums.status();
+  head->row_sum = sums->now;
+  return WriteStoreHead(db, *head);
 }
 
 }  // namespace
@@ -273,13 +329,15 @@ absl::Status MigrateStore(SqliteDatabase& db, int from, const StoreHead& head) {
       if (auto status = db.Execute(kMigrations[version]); !status.ok()) return status;
     }
     if (from == 0) {
-      if (auto status = WriteStoreHead(db, head); !status.ok()) return status;
+      StoreHead empty = head;
+      empty.row_sum = 0;
+      if (auto status = WriteStoreHead(db, empty); !status.ok()) return status;
       if (auto status = db.Execute(absl::StrCat("PRAGMA application_id=", kStoreApplicationId));
           !status.ok()) {
         return status;
       }
-    } else if (from < kFirstSealedVersion) {
-      if (auto status = SealRows(db); !status.ok()) return status;
+    } else if (auto status = SealRows(db, from); !status.ok()) {
+      return status;
     }
     return db.Execute(absl::StrCat("PRAGMA user_version=", kStoreSchemaVersion));
   });
@@ -301,12 +359,16 @@ absl::Status WriteStoreHead(SqliteDatabase& db, const StoreHead& head) {
   (*put)->Bind(7, int64_t{DurabilityNumber(head.durability)});
   (*put)->Bind(8, head.writes);
   (*put)->Bind(9, Checksum(head));
-  BindSessions(10, head, put->get());
+  BindRowSum(10, head, put->get());
   const int code = (*put)->Run();
   return code == SQLITE_OK ? absl::OkStatus() : db.Error(code);
 }
 
-absl::Status RestartRevisions(SqliteDatabase& db) {
+absl::Status RestartRevisions(SqliteDatabase& db, StoreHead* head) {
+  const auto sums = SumRows(db);
+  if (!sums.ok()) return sums.status();
+  if (head->row_sum.value_or(sums->now) != sums->now) return WrongSum(db);
+  head->row_sum = sums->restarted;
   return db.Execute("UPDATE records SET create_revision = 1, modify_revision = 1");
 }
 
@@ -320,123 +382,18 @@ absl::Status ReadStoreRows(SqliteDatabase& db, const StoreHead& head, bool resta
   const auto on_incarnation = [&](IncarnationRow row) {
     return reader->OnIncarnation(std::move(row));
   };
-  int64_t sessions = 0;
-  const auto on_session = [&](SessionRow row) {
-    ++sessions;
-    return reader->OnSession(std::move(row));
-  };
-  if (auto status = ReadIncarnations(db, Seal::kRequired, on_incarnation); !status.ok()) {
+  const auto on_session = [&](SessionRow row) { return reader->OnSession(std::move(row)); };
+  uint64_t sum = 0;
+  if (auto status = ReadIncarnations(db, Seal::kRequired, &sum, on_incarnation); !status.ok()) {
     return with_path(status);
   }
-  if (auto status = ReadSessions(db, Seal::kRequired, on_session); !status.ok()) {
+  if (auto status = ReadSessions(db, Seal::kRequired, &sum, on_session); !status.ok()) {
     return with_path(status);
   }
-  if (head.sessions.value_or(sessions) != sessions) {
-    return db.Damaged(absl::StrCat("of ", *head.sessions, " sessions ", sessions, " are there"));
+  if (auto status = ReadRecords(db, restarted, &sum, reader); !status.ok()) {
+    return with_path(status);
   }
-  return with_path(ReadRecords(db, restarted, reader));
-}
-
-absl::StatusOr<std::unique_ptr<StoreRowWriter>> StoreRowWriter::Create(SqliteDatabase* db) {
-  std::unique_ptr<StoreRowWriter> writer(new StoreRowWriter(db));
-  const std::pair<const char*, std::unique_ptr<SqliteStatement>*> statements[] = {
-      {kPutRecord, &writer->put_record_},
-      {"DELETE FROM records WHERE id BETWEEN ?1 AND ?2", &writer->remove_records_},
-      {"INSERT OR REPLACE INTO sessions VALUES (?1,?2,?3,?4,?5,?6)", &writer->put_session_},
-      {"DELETE FROM sessions WHERE id BETWEEN ?1 AND ?2", &writer->remove_sessions_},
-      {"INSERT OR REPLACE INTO incarnations VALUES (?1,?2,?3,?4,?5,?6)", &writer->put_incarnation_},
-      {"DELETE FROM incarnations WHERE rank = ?1", &writer->remove_incarnation_},
-      {"UPDATE store SET revision = ?1, next_rank = ?2, writes = ?3, checksum = ?4, sessions = ?5",
-       &writer->put_position_},
-  };
-  for (const auto& [sql, statement] : statements) {
-    auto prepared = db->Prepare(sql);
-    if (!prepared.ok()) return prepared.status();
-    *statement = *std::move(prepared);
-  }
-  return writer;
-}
-
-int StoreRowWriter::PutRecord(const RecordRow& row) {
-  SqliteStatement& put = *put_record_;
-  put.Bind(1, row.id);
-  put.BindBlob(2, row.key);
-  if (row.instance) {
-    put.BindBlob(3, row.instance.view());
-  } else {
-    put.BindNull(3);
-  }
-  put.Bind(4, row.fence_rank);
-  put.Bind(5, row.fence_generation);
-  put.Bind(6, row.fence_digest);
-  put.Bind(7, int64_t{row.fence_registers});
-  put.Bind(8, row.owner_rank);
-  put.Bind(9, row.session);
-  put.Bind(10, int64_t{row.persistent});
-  put.Bind(11, int64_t{row.retention_ms});
-  put.Bind(12, row.create_revision);
-  put.Bind(13, row.modify_revision);
-  put.Bind(14, row.create_ms);
-  put.Bind(15, row.modify_ms);
-  put.Bind(16, Checksum(row));
-  if (row.offline) {
-    put.BindBlob(17, row.offline.view());
-  } else {
-    put.BindNull(17);
-  }
-  return put.Run();
-}
-
-int StoreRowWriter::Remove(const std::vector<int64_t>& ids, SqliteStatement* remove) {
-  int code = SQLITE_OK;
-  for (auto first = ids.begin(); first != ids.end() && code == SQLITE_OK;) {
-    auto last = first;
-    while (last + 1 != ids.end() && *(last + 1) == *last + 1) ++last;
-    remove->Bind(1, *first);
-    remove->Bind(2, *last);
-    code = remove->Run();
-    first = last + 1;
-  }
-  return code;
-}
-
-absl::Status StoreRowWriter::Write(const WriteSet& writes, const StoreHead& head) {
-  int code = SQLITE_OK;
-  for (const IncarnationRow& row : writes.incarnations) {
-    put_incarnation_->Bind(1, row.rank);
-    put_incarnation_->BindText(2, row.name);
-    put_incarnation_->BindText(3, row.client_name);
-    put_incarnation_->Bind(4, row.last_seen_ms);
-    put_incarnation_->Bind(5, Checksum(row));
-    put_incarnation_->BindText(6, row.owner);
-    if ((code = put_incarnation_->Run()) != SQLITE_OK) return db_->Error(code);
-  }
-  for (const SessionRow& row : writes.sessions) {
-    put_session_->Bind(1, row.id);
-    put_session_->BindText(2, row.session_id);
-    put_session_->Bind(3, row.rank);
-    put_session_->Bind(4, row.ttl_ms);
-    put_session_->Bind(5, int64_t{row.ends_with_stream});
-    put_session_->Bind(6, Checksum(row));
-    if ((code = put_session_->Run()) != SQLITE_OK) return db_->Error(code);
-  }
-  for (const RecordRow& row : writes.records) {
-    if ((code = PutRecord(row)) != SQLITE_OK) return db_->Error(code);
-  }
-  code = Remove(writes.removed_records, remove_records_.get());
-  if (code == SQLITE_OK) code = Remove(writes.removed_sessions, remove_sessions_.get());
-  if (code != SQLITE_OK) return db_->Error(code);
-  for (const uint64_t rank : writes.removed_incarnations) {
-    remove_incarnation_->Bind(1, rank);
-    if ((code = remove_incarnation_->Run()) != SQLITE_OK) return db_->Error(code);
-  }
-  put_position_->Bind(1, head.identity.revision);
-  put_position_->Bind(2, head.identity.next_rank);
-  put_position_->Bind(3, head.writes);
-  put_position_->Bind(4, Checksum(head));
-  BindSessions(5, head, put_position_.get());
-  code = put_position_->Run();
-  return code == SQLITE_OK ? absl::OkStatus() : db_->Error(code);
+  return head.row_sum.value_or(sum) == sum ? absl::OkStatus() : WrongSum(db);
 }
 
 }  // namespace failback

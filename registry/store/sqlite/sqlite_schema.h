@@ -20,7 +20,7 @@ namespace failback {
 
 // The version of the tables that this program writes, in PRAGMA user_version. Older files are
 // migrated when they are opened, newer ones refused.
-inline constexpr int kStoreSchemaVersion = 6;
+inline constexpr int kStoreSchemaVersion = 7;
 // PRAGMA application_id: "FBRS".
 inline constexpr int kStoreApplicationId = 0x46425253;
 
@@ -40,38 +40,15 @@ absl::StatusOr<StoreHead> ReadStoreHead(SqliteDatabase& db);
 // Replaces the head, in the caller's transaction.
 absl::Status WriteStoreHead(SqliteDatabase& db, const StoreHead& head);
 
-// Sets the revisions of all records to 1, the first of an epoch; in the caller's transaction.
-absl::Status RestartRevisions(SqliteDatabase& db);
+// Sets the revisions of all records to 1, the first of an epoch, and with them the sum in `head`;
+// in the caller's transaction. DATA_LOSS when the rows have another sum than `head` says.
+absl::Status RestartRevisions(SqliteDatabase& db, StoreHead* head);
 
-// Incarnations, sessions, records. DATA_LOSS when a row cannot be trusted, sessions are missing by
-// the count in `head`, or the reader says so. With `restarted` revisions are returned as after
+// Incarnations, sessions, records. DATA_LOSS when a row cannot be trusted, all together have another
+// sum than `head` says, or the reader says so. With `restarted` revisions are returned as after
 // RestartRevisions.
 absl::Status ReadStoreRows(SqliteDatabase& db, const StoreHead& head, bool restarted,
                            StoreReader* reader);
-
-// Writes groups of rows with prepared statements.
-class StoreRowWriter {
- public:
-  static absl::StatusOr<std::unique_ptr<StoreRowWriter>> Create(SqliteDatabase* db);
-
-  // One group more, in the caller's transaction; `head` is the store's with this group in it.
-  absl::Status Write(const WriteSet& writes, const StoreHead& head);
-
- private:
-  explicit StoreRowWriter(SqliteDatabase* db) : db_(db) {}
-  int PutRecord(const RecordRow& row);
-  // Sorted ids; those that follow each other go with one statement.
-  static int Remove(const std::vector<int64_t>& ids, SqliteStatement* remove);
-
-  SqliteDatabase* const db_;
-  std::unique_ptr<SqliteStatement> put_record_;
-  std::unique_ptr<SqliteStatement> remove_records_;
-  std::unique_ptr<SqliteStatement> put_session_;
-  std::unique_ptr<SqliteStatement> remove_sessions_;
-  std::unique_ptr<SqliteStatement> put_incarnation_;
-  std::unique_ptr<SqliteStatement> remove_incarnation_;
-  std::unique_ptr<SqliteStatement> put_position_;
-};
 
 }  // namespace failback
 

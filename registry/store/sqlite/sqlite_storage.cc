@@ -181,8 +181,9 @@ absl::Status SqliteStorage::ReadStore(bool created) {
   if (lossy) why = "commits may have been lost with the machine";
   if (!why.has_value()) return absl::OkStatus();
   if (lossy && head_.durability == Durability::kOff) {
-    // Nothing was synced: the file itself may have been torn.
+    // Nothing was synced: the file itself may have been torn, and its rows be of different commits.
     if (auto status = db_->CheckStructure("quick_check"); !status.ok()) return status;
+    head_.row_sum.reset();
   }
   minted_ = true;
   BeginNewEpoch(&head_);
@@ -194,15 +195,17 @@ absl::Status SqliteStorage::ReadStore(bool created) {
 // Says in the file, durably and before anything else is written, that a life has begun.
 absl::Status SqliteStorage::MarkOpen() {
   if (auto status = db_->Execute("PRAGMA synchronous=FULL"); !status.ok()) return status;
-  head_.boot_id = options_.boot_id;
-  head_.clean = false;
-  head_.durability = options_.durability;
+  StoreHead head = head_;
+  head.boot_id = options_.boot_id;
+  head.clean = false;
+  head.durability = options_.durability;
   absl::Status status = db_->InTransaction([&]() -> absl::Status {
     if (minted_) {
-      if (auto status = RestartRevisions(*db_); !status.ok()) return status;
+      if (auto status = RestartRevisions(*db_, &head); !status.ok()) return status;
     }
-    return WriteStoreHead(*db_, head_);
+    return WriteStoreHead(*db_, head);
   });
+  if (status.ok()) head_ = head;
   if (status.ok() && options_.durability == Durability::kOff) status = FoldOpening();
   // Killed before this, a new epoch that no client has seen is followed by another one.
   if (status.ok()) status = mark_->PutDurably({head_.identity.epoch, head_.writes});
@@ -250,9 +253,8 @@ absl::Status SqliteStorage::Write(const WriteSet& writes) {
   StoreHead head = head_;
   head.identity.revision = writes.revision;
   head.identity.next_rank = writes.next_rank;
-  head.sessions = writes.session_count;
   ++head.writes;
-  absl::Status status = db_->InTransaction([&] { return rows_->Write(writes, head); });
+  absl::Status status = db_->InTransaction([&] { return rows_->Write(writes, &head); });
   if (!status.ok()) return status;
   head_ = std::move(head);
   const absl::Status marked = mark_->Put({head_.identity.epoch, head_.writes});

@@ -2,8 +2,8 @@
 //
 // Rows have integer ids that only grow, so that new ones are appended; keys are not indexed here,
 // the state has them in memory. The file is in WAL mode: a group of changes is one transaction, one
-// append, and with durability `full` one sync. Each row carries a checksum, so that a damaged one
-// is noticed when the store is read.
+// append, and with durability `full` one sync. Each row carries a checksum, and the head the sum of
+// all rows, so that a damaged one, and one of another commit, is noticed when the store is read.
 //
 // Beside `registry.db` there are SQLite's `registry.db-wal` and `-shm`; `registry.db.lock`, a lock
 // that keeps a second process from the store and is released with the process; and
@@ -39,6 +39,7 @@
 #include "registry/store/sqlite/sqlite_schema.h"
 #include "registry/store/sqlite/storage.h"
 #include "registry/store/sqlite/store_mark.h"
+#include "registry/store/sqlite/store_row_writer.h"
 #include "retry/executor.h"
 
 namespace failback {

@@ -74,7 +74,6 @@ struct StoreIdentity {
 struct WriteSet {
   uint64_t revision = 0;
   uint64_t next_rank = 0;
-  int64_t session_count = 0;  // rows of sessions with this group in the store
   std::vector<IncarnationRow> incarnations;
   std::vector<uint64_t> removed_incarnations;  // ranks
   std::vector<SessionRow> sessions;

@@ -18,7 +18,9 @@ struct StoreHead {
   bool clean = true;                          // closed in good order
   Durability durability = Durability::kFull;  // of the last life
   uint64_t writes = 0;                        // groups of rows written, over all lives
-  std::optional<int64_t> sessions;            // rows of sessions; none: not counted yet
+  // Of all rows, each once (registry/store/sqlite/row_checksum.h); none: what the rows are as a
+  // whole is not known.
+  std::optional<uint64_t> row_sum;
 };
 
 // How a durability is kept in the file; other numbers mean kOff.

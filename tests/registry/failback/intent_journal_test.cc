@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "registry/base/log.h"
 #include "registry/model/canonical.h"
+#include "registry/model/validation.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/failback/failback_fixture.h"
@@ -102,6 +103,12 @@ class IntentJournalTest : public testing::Test {
               SQLITE_OK);
   }
   std::string File() const { return options_.dir + "/journal.db"; }
+  void Sql(const char* sql) {
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open(File().c_str(), &db), SQLITE_OK);
+    ASSERT_EQ(sqlite3_exec(db, sql, nullptr, nullptr, nullptr), SQLITE_OK) << sql;
+    sqlite3_close(db);
+  }
   bool MovedAside() const { return access((File() + ".corrupt-1").c_str(), F_OK) == 0; }
 
   // A timer on simulated time, for the journal to wait on.
@@ -237,6 +244,96 @@ TEST_F(IntentJournalTest, ADamagedRowIsNoticed) {
   sqlite3_close(db);
   Live([&](IntentJournal* journal) { EXPECT_TRUE(journal->TakeIntents().empty()); });
   EXPECT_NE(log().find("row 1 is damaged"), std::string::npos) << log();
+}
+
+TEST_F(IntentJournalTest, WhatItSaysOfItselfIsNoticedWhenItHasChanged) {
+  for (const char* const sql : {
+           "UPDATE meta SET value = 'another' WHERE name = 'incarnation'",
+           "UPDATE meta SET value = value - 1 WHERE name = 'generation'",
+           "UPDATE meta SET value = value - 1 WHERE name = 'writes'",
+           "UPDATE meta SET value = value + 1 WHERE name = 'sum'",
+           "UPDATE meta SET value = value + 1 WHERE name = 'sum_writes'",
+           "UPDATE meta SET name = 'refused_incarnation' WHERE name = 'incarnation'",
+           "DELETE FROM meta WHERE name = 'generation'",
+           "DELETE FROM meta WHERE name = 'sum'",
+           "DELETE FROM meta WHERE name = 'sum_writes'",
+           "DELETE FROM intents WHERE row = 2",
+       }) {
+    SCOPED_TRACE(sql);
+    TempDir dir;
+    options_.dir = dir.File("state");
+    Live([&](IntentJournal* journal) {
+      Put(journal, MakeIntent("a", 1));
+      Put(journal, MakeIntent("b", 2));
+    });
+    Live([&](IntentJournal* journal) {
+      EXPECT_EQ(journal->TakeIntents().size(), 2u);
+      Put(journal, MakeIntent("c", 3));
+      journal->Remove(1);
+    });
+    EXPECT_FALSE(MovedAside());
+    Sql(sql);
+    Live([&](IntentJournal* journal) { EXPECT_TRUE(journal->TakeIntents().empty()); });
+    EXPECT_TRUE(MovedAside());
+  }
+}
+
+// As one of version 0.1.0 does, which writes no sum.
+TEST_F(IntentJournalTest, AnEarlierProgramMayHaveWrittenToIt) {
+  Live([&](IntentJournal* journal) {
+    Put(journal, MakeIntent("a", 1));
+    Put(journal, MakeIntent("b", 2));
+  });
+  Sql("DELETE FROM intents WHERE row = 2;"
+      "UPDATE meta SET value = value + 1 WHERE name = 'writes'");
+  Live([&](IntentJournal* journal) {
+    EXPECT_EQ(journal->TakeIntents().size(), 1u);
+    Put(journal, MakeIntent("c", 3));
+  });
+  EXPECT_FALSE(MovedAside());
+  Sql("DELETE FROM intents WHERE row = 1");
+  Live([&](IntentJournal* journal) { EXPECT_TRUE(journal->TakeIntents().empty()); });
+  EXPECT_TRUE(MovedAside()) << "from its next write on it has a sum again";
+}
+
+// Whole rows, as somebody else, or a program with other rules, has put them there. A registry that
+// is an engine would take them.
+TEST_F(IntentJournalTest, WhatNoClientCanHaveSubmittedIsLeftOutAlone) {
+  IntentJournal::Intent noise = MakeIntent("noise", 1);
+  noise.payload = "no instance at all";
+  IntentJournal::Intent other = MakeIntent("other", 2);
+  other.payload = CanonicalInstance(MakeInstance("another"));
+  IntentJournal::Intent invalid = MakeIntent("invalid", 3);
+  registry::v1::ServiceInstance instance = MakeInstance("invalid");
+  instance.set_port(70000);
+  invalid.payload = CanonicalInstance(instance);
+  IntentJournal::Intent large = MakeIntent("large", 4);
+  instance = MakeInstance("large");
+  (*instance.mutable_metadata())["m"] = std::string(100000, 'm');
+  large.payload = CanonicalInstance(instance);
+  IntentJournal::Intent number = MakeIntent("number", kMaxGeneration + 1);
+  Live([&](IntentJournal* journal) {
+    for (const auto& intent : {noise, other, invalid, large, number}) Put(journal, intent);
+    Put(journal, MakeIntent("good", 6));
+    Put(journal, MakeIntent("gone", 7, /*present=*/false));
+  });
+  Live([&](IntentJournal* journal) {
+    const std::vector<IntentJournal::Intent> intents = journal->TakeIntents();
+    ASSERT_EQ(intents.size(), 2u);
+    EXPECT_EQ(intents[0].generation, 6u);
+    EXPECT_EQ(intents[1].generation, 7u);
+    EXPECT_EQ(journal->NewRow(), 8) << "and no row is used twice";
+  });
+  EXPECT_FALSE(MovedAside());
+  for (const char* id : {"noise", "other", "invalid", "large", "number"}) {
+    EXPECT_NE(log().find(absl::StrCat("/", id)), std::string::npos) << log();
+  }
+  {
+    MutexLock lock(&mu_);
+    log_.clear();
+  }
+  Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 2u); });
+  EXPECT_EQ(log(), "") << "they are gone";
 }
 
 TEST_F(IntentJournalTest, SomethingElseInItsPlaceIsMovedAside) {
@@ -430,7 +527,8 @@ TEST_F(IntentJournalTest, AJournalOfAnEarlierVersionIsNoCopy) {
   ASSERT_EQ(unlink((File() + ".mark").c_str()), 0);
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open(File().c_str(), &db), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(db, "DELETE FROM meta WHERE name = 'writes'", nullptr, nullptr, nullptr),
+  ASSERT_EQ(sqlite3_exec(db, "DELETE FROM meta WHERE name IN ('writes', 'sum', 'sum_writes')",
+                         nullptr, nullptr, nullptr),
             SQLITE_OK);
   sqlite3_close(db);
   Live([&](IntentJournal* journal) {

@@ -46,10 +46,12 @@ void Age(const std::string& path, int version) {
     ASSERT_TRUE(db.ok()) << db.status();
     auto head = ReadStoreHead(**db);
     ASSERT_TRUE(head.ok()) << head.status();
-    if (version < 5) head->sessions.reset();
+    if (version < 5) head->row_sum.reset();
+    if (version == 6) head->row_sum = kSessions;
     ASSERT_EQ(WriteStoreHead(**db, *head), absl::OkStatus());
   }
-  Sql(path, "ALTER TABLE incarnations DROP COLUMN owner");
+  Sql(path, "ALTER TABLE store RENAME COLUMN row_sum TO sessions");
+  if (version < 6) Sql(path, "ALTER TABLE incarnations DROP COLUMN owner");
   if (version < 5) Sql(path, "ALTER TABLE store DROP COLUMN sessions");
   if (version < 4) {
     for (const char* table : {"store", "incarnations", "sessions"}) {
@@ -78,7 +80,7 @@ class MigrationKillTest : public ::testing::TestWithParam<int> {
   const std::string path_ = folder_.File("registry.db");
 };
 
-INSTANTIATE_TEST_SUITE_P(Schemas, MigrationKillTest, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Schemas, MigrationKillTest, ::testing::Values(1, 2, 3, 4, 6));
 
 TEST_P(MigrationKillTest, TheOlderStoreOrTheNewerOneIsThere) {
   Fill(older_);

@@ -267,7 +267,6 @@ class StoredStateTest : public ::testing::Test {
     WriteSet writes = transaction.MakeWrites();
     EXPECT_EQ(storage_.Write(writes), absl::OkStatus());
     transaction.Commit();
-    EXPECT_EQ(writes.session_count, state_->sessions());
     return writes;
   }
   void Open(const std::string& id, int64_t ttl_ms = kTtlMs) {

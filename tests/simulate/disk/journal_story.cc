@@ -40,7 +40,10 @@ IntentJournal::Intent IntentOf(int64_t row, uint64_t generation) {
   intent.present = generation % 3 != 0;
   intent.persistent = generation % 5 == 0;
   if (intent.present) {
-    intent.payload = std::string(20 + generation * 37 % 600, static_cast<char>(generation % 256));
+    registry::v1::ServiceInstance instance = MakeInstance(absl::StrCat("i", generation));
+    (*instance.mutable_metadata())["filling"] =
+        std::string(20 + generation * 37 % 600, static_cast<char>('a' + generation % 26));
+    intent.payload = CanonicalInstance(instance);
   }
   intent.generation = generation;
   if (generation % 2 == 0) {

@@ -1,6 +1,7 @@
 // What stories on a lying disk have found, one by one.
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,11 +11,13 @@
 #include "gtest/gtest.h"
 #include "registry/base/log.h"
 #include "registry/failback/intent_journal.h"
+#include "registry/model/canonical.h"
 #include "registry/store/sqlite/sqlite_storage.h"
 #include "registry/store/sqlite/store_mark.h"
 #include "retry/executor.h"
 #include "tests/simulate/disk/lying_disk.h"
 #include "tests/util/fake_executor.h"
+#include "tests/util/instances.h"
 
 namespace failback {
 namespace {
@@ -58,13 +61,15 @@ void Write(SqliteStorage* storage, uint64_t revision, const std::string& client 
 // Counts what is there.
 class Counter final : public StoreReader {
  public:
-  absl::Status OnIncarnation(IncarnationRow) override {
+  absl::Status OnIncarnation(IncarnationRow row) override {
     ++incarnations;
+    clients.insert(row.client_name);
     return absl::OkStatus();
   }
   absl::Status OnSession(SessionRow) override { return absl::OkStatus(); }
   absl::Status OnRecord(RecordRow) override { return absl::OkStatus(); }
   int incarnations = 0;
+  std::set<std::string> clients;
 };
 
 // Where nothing is synced the log starts over in a file that does not say that a life has begun.
@@ -153,6 +158,56 @@ TEST(PowerCutTest, AStoreThatHasLostItsLogBeginsANewEpoch) {
   EXPECT_NE(storage->identity().epoch, epoch);
 }
 
+// SQLite ends a log before its first damaged frame, and some of what was behind that is in the file.
+TEST(PowerCutTest, AFoldThatWasInterruptedAboveADamagedLogIsNotServedAsAStateThatNeverWas) {
+  constexpr int kRows = 12;
+  int refused = 0;
+  for (int folded = 0; folded < 12; ++folded) {
+    SCOPED_TRACE(absl::StrCat(folded, " pages were folded"));
+    const auto disk = MakeDisk(1);
+    FakeExecutor executor;
+    auto storage = OpenStore(disk.get(), 1, Durability::kFull, &executor).value();
+    // All rows change with each commit, in one place or another.
+    WriteSet writes;
+    for (const char* client : {"a", "b", "c"}) {
+      ++writes.revision;
+      writes.next_rank = kRows + 1;
+      writes.incarnations.clear();
+      for (uint64_t rank = 1; rank <= kRows; ++rank) {
+        writes.incarnations.push_back(
+            {rank, absl::StrCat("i", rank), client + std::string(900, 'x'), 0, ""});
+      }
+      ASSERT_EQ(storage->Write(writes), absl::OkStatus());
+    }
+    int written = 0;
+    disk->set_aim([&written, folded](LyingDisk::Call call, const std::string& path) {
+      return call == LyingDisk::Call::kWrite && path == kStore && written++ >= folded;
+    });
+    LyingDisk::Faults faults;
+    faults.chance = 1;
+    disk->set_faults(faults);
+    storage->Upkeep();
+    disk->set_faults({});
+    disk->End(LyingDisk::Crash::kProcess);
+    storage.reset();
+
+    constexpr int64_t kFirstFrame = 32 + 24;
+    ASSERT_TRUE(disk->FlipBit(absl::StrCat(kStore, "-wal"), kFirstFrame + 1000, 3));
+    Counter found;
+    auto again = OpenStore(disk.get(), 1, Durability::kFull, &executor);
+    absl::Status status = again.status();
+    if (status.ok()) status = (*again)->Read(&found);
+    if (!status.ok()) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+      ++refused;
+      continue;
+    }
+    EXPECT_TRUE(found.incarnations == 0 || found.incarnations == kRows) << found.incarnations;
+    EXPECT_LE(found.clients.size(), 1u);
+  }
+  EXPECT_GT(refused, 0);
+}
+
 TEST(PowerCutTest, AMarkThatCannotBeReadIsNotOneThatIsMissing) {
   const auto disk = MakeDisk(1);
   OpenStore(disk.get(), 1, Durability::kFull).value().reset();
@@ -190,6 +245,67 @@ TEST(PowerCutTest, AJournalThatHasLostItsLogCountsAsPutBack) {
   ASSERT_TRUE(disk->FlipBit(absl::StrCat(kJournal, "-wal"), 17, 3));
   journal = OpenJournal(disk.get()).value();
   EXPECT_TRUE(journal->was_put_back());
+}
+
+TEST(PowerCutTest, AFoldThatWasInterruptedAboveADamagedLogIsNoJournal) {
+  constexpr int kRows = 60;
+  int refused = 0;
+  for (int folded = 0; folded < 12; ++folded) {
+    SCOPED_TRACE(absl::StrCat(folded, " pages were folded"));
+    const auto disk = MakeDisk(1);
+    // All rows change with each life.
+    uint64_t generation = 0;
+    const auto put_all = [&](IntentJournal* journal) {
+      ++generation;
+      for (int64_t row = 1; row <= kRows; ++row) {
+        IntentJournal::Intent intent;
+        const registry::v1::ServiceInstance instance = MakeInstance(absl::StrCat("i", row));
+        intent.row = row;
+        intent.key = CanonicalKey(instance.key());
+        intent.present = true;
+        intent.payload = CanonicalInstance(instance);
+        intent.generation = generation;
+        journal->Put(std::move(intent));
+      }
+    };
+    auto journal = OpenJournal(disk.get()).value();
+    put_all(journal.get());
+    ASSERT_EQ(journal->Stop(), absl::OkStatus());
+    journal = OpenJournal(disk.get()).value();
+    put_all(journal.get());
+    journal->Flush();
+    disk->End(LyingDisk::Crash::kProcess);
+    journal.reset();
+
+    // A start folds what it finds.
+    int written = 0;
+    disk->set_aim([&written, folded](LyingDisk::Call call, const std::string& path) {
+      return call == LyingDisk::Call::kWrite && path == kJournal && written++ >= folded;
+    });
+    LyingDisk::Faults faults;
+    faults.chance = 1;
+    disk->set_faults(faults);
+    journal = OpenJournal(disk.get()).value();
+    EXPECT_EQ(journal->TakeIntents().size(), size_t{kRows});
+    disk->set_faults({});
+    disk->End(LyingDisk::Crash::kProcess);
+    journal.reset();
+
+    constexpr int64_t kFirstFrame = 32 + 24;
+    ASSERT_TRUE(disk->FlipBit(absl::StrCat(kJournal, "-wal"), kFirstFrame + 1000, 3));
+    journal = OpenJournal(disk.get()).value();
+    const auto intents = journal->TakeIntents();
+    std::set<uint64_t> generations;
+    for (const auto& intent : intents) generations.insert(intent.generation);
+    if (intents.empty()) {
+      ++refused;  // and moved aside
+      continue;
+    }
+    EXPECT_EQ(intents.size(), size_t{kRows});
+    EXPECT_EQ(generations.size(), 1u);
+    EXPECT_TRUE(journal->was_put_back() || *generations.begin() == generation);
+  }
+  EXPECT_GT(refused, 0);
 }
 
 TEST(PowerCutTest, ASnapshotOfASelectorThatHasChangedIsNotServed) {

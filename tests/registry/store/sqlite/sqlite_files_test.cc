@@ -13,6 +13,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/store/sqlite/sqlite_database.h"
 #include "registry/store/sqlite/sqlite_schema.h"
 #include "registry/store/store_maintenance.h"
 #include "tests/registry/store/harness.h"
@@ -44,8 +45,8 @@ TEST(SqliteFiles, NewerSchemaIsRefused) {
   const absl::Status status = OpenError(path);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("was written by a newer version: schema 99 found, up to 6 supported"));
-  Sql(path, "PRAGMA user_version=6");
+              HasSubstr("was written by a newer version: schema 99 found, up to 7 supported"));
+  Sql(path, "PRAGMA user_version=7");
   StoreHarness again((On(path)));
 }
 
@@ -130,7 +131,7 @@ TEST(SqliteFiles, RowsThatContradictEachOtherAreNoticed) {
   CopyFile(path, folder.File("sessionless.db"));
   Sql(folder.File("sessionless.db"), "DELETE FROM sessions");
   EXPECT_THAT(std::string(OpenError(folder.File("sessionless.db")).message()),
-              HasSubstr("is damaged: of 1 sessions 0 are there"));
+              HasSubstr("is damaged: its rows are not those of its last commit"));
   CopyFile(path, folder.File("rankless.db"));
   Sql(folder.File("rankless.db"), "DELETE FROM incarnations");
   EXPECT_THAT(std::string(OpenError(folder.File("rankless.db")).message()),
@@ -225,8 +226,16 @@ INSTANTIATE_TEST_SUITE_P(
         Change{"UPDATE store SET clean = 1 - clean", "its identity has a wrong checksum"},
         Change{"UPDATE store SET durability = 0", "its identity has a wrong checksum"},
         Change{"UPDATE store SET writes = writes + 1", "its identity has a wrong checksum"},
-        Change{"UPDATE store SET sessions = 0", "its identity has a wrong checksum"},
-        Change{"UPDATE store SET sessions = NULL", "its identity has a wrong checksum"}));
+        Change{"UPDATE store SET row_sum = 0", "its identity has a wrong checksum"},
+        Change{"UPDATE store SET row_sum = NULL", "its identity has a wrong checksum"},
+        Change{"UPDATE records SET create_revision = 0", "not those of its last commit"},
+        Change{"UPDATE records SET modify_revision = 7", "not those of its last commit"},
+        Change{"DELETE FROM records", "not those of its last commit"},
+        Change{"DELETE FROM sessions", "not those of its last commit"},
+        Change{"DELETE FROM incarnations WHERE rank = 2", "not those of its last commit"},
+        Change{"INSERT INTO incarnations SELECT 9, 'c', client_name, last_seen_ms, checksum, owner "
+               "FROM incarnations LIMIT 1",
+               "incarnation 9 has a wrong checksum"}));
 
 TEST_P(ChangedRowTest, IsNoticedByStartCheckBackupAndRestore) {
   TempDir folder;
@@ -255,7 +264,7 @@ TEST(SqliteFiles, DamageThatIsFoundByAWriteRefusesWritesAndReadsGoOn) {
   }
   store.Reopen();
   // Another connection's commit makes this one read its pages again.
-  Sql(path, "PRAGMA user_version=1; PRAGMA user_version=6; PRAGMA wal_checkpoint(TRUNCATE)");
+  Sql(path, "PRAGMA user_version=1; PRAGMA user_version=7; PRAGMA wal_checkpoint(TRUNCATE)");
   {
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
     file.seekg(0, std::ios::end);
@@ -426,14 +435,28 @@ class OlderSchemaTest : public ::testing::TestWithParam<int> {
     if (GetParam() < 2) Sql(path_, "ALTER TABLE store DROP COLUMN writes");
     if (GetParam() >= 4) Sql(path_, kToSchema4);
     if (GetParam() >= 5) Sql(path_, "ALTER TABLE store ADD COLUMN sessions INTEGER");
+    if (GetParam() >= 6) CountSessions();
     Sql(path_, "PRAGMA user_version=" + std::to_string(GetParam()));
+  }
+
+  // As schema 6 had it in the place of the rows' sum, with the checksum that the head has then.
+  void CountSessions() {
+    Sql(path_, "ALTER TABLE incarnations ADD COLUMN owner TEXT NOT NULL DEFAULT ''");
+    Sql(path_, "ALTER TABLE store RENAME COLUMN sessions TO row_sum");
+    {
+      auto db = SqliteDatabase::Open(path_, SqliteDatabase::Mode::kReadWrite).value();
+      StoreHead head = ReadStoreHead(*db).value();
+      head.row_sum = 1;
+      ASSERT_EQ(WriteStoreHead(*db, head), absl::OkStatus());
+    }
+    Sql(path_, "ALTER TABLE store RENAME COLUMN row_sum TO sessions");
   }
 
   TempDir folder_;
   const std::string path_ = folder_.File("registry.db");
 };
 
-INSTANTIATE_TEST_SUITE_P(Schemas, OlderSchemaTest, ::testing::Values(1, 2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Schemas, OlderSchemaTest, ::testing::Values(1, 2, 3, 4, 5, 6));
 
 TEST_P(OlderSchemaTest, IsMigratedWithAllThatItHolds) {
   const auto before = CheckStore(path_);
@@ -471,6 +494,15 @@ TEST_P(OlderSchemaTest, MigratedRowsAreSealed) {
     Sql(copy, std::string("UPDATE ") + table + " SET checksum = 0");
     EXPECT_EQ(CheckStore(copy).status().code(), absl::StatusCode::kDataLoss);
   }
+}
+
+// Whatever was lost before there was a sum would be in it from here on.
+TEST_P(OlderSchemaTest, IsNotMigratedWithoutASessionThatItsHeadCounts) {
+  if (GetParam() != 6) GTEST_SKIP() << "counted none";
+  Sql(path_, "DELETE FROM sessions");
+  const absl::Status status = OpenError(path_);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("of 1 sessions 0 are there"));
 }
 
 TEST_P(OlderSchemaTest, IsRestored) {
