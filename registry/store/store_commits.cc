@@ -68,7 +68,7 @@ void StoreRegistry::Submit(Operation operation) {
     {
       MutexLock writer(&writer_mu_);
       CommitGroup(std::move(group), &effects);
-      if (storage_->wants_upkeep()) storage_->Upkeep();
+      if (storage_->wants_checkpoint()) storage_->Checkpoint();
     }
     effects.Run();
     Compare(*effects.due());
@@ -109,7 +109,7 @@ template void StoreRegistry::Submit(PurgeOp);
 template void StoreRegistry::Submit(ProbeOp);
 
 bool StoreRegistry::WantsTurn() {
-  if (scheduled_ || committing_ || stopping_ || (queue_ == nullptr && !maintenance_due_))
+  if (scheduled_ || committing_ || stopping_ || (queue_ == nullptr && !checkpoint_due_))
     return false;
   return scheduled_ = true;
 }
@@ -118,21 +118,21 @@ void StoreRegistry::ScheduleTurn() {
   committer_->Execute([this] { CommitTurn(); });
 }
 
-// Maintenance, or what has queued up; what is left then gets a turn of its own.
+// A checkpoint, or what has queued up; what is left then gets a turn of its own.
 void StoreRegistry::CommitTurn() {
   std::unique_ptr<Group> group;
   {
     MutexLock lock(&queue_mu_);
     scheduled_ = false;
     // A caller that commits meanwhile schedules the next turn.
-    if (committing_ || stopping_ || (queue_ == nullptr && !maintenance_due_)) return;
+    if (committing_ || stopping_ || (queue_ == nullptr && !checkpoint_due_)) return;
     committing_ = true;
-    if (!maintenance_due_) {
+    if (!checkpoint_due_) {
       group = std::move(queue_);
       queue_ = group->SplitOff();
     }
   }
-  if (group == nullptr) return Maintain();
+  if (group == nullptr) return RunCheckpoint();
   CommitInTurn(std::move(*group));
 }
 
@@ -140,11 +140,11 @@ void StoreRegistry::CommitInTurn(Group group) {
   Effects effects;
   {
     // Before callers are answered: their next call may be alone again.
-    bool maintenance_due = false;
-    const absl::Cleanup turn_is_over = [this, &maintenance_due] { EndTurn(maintenance_due); };
+    bool checkpoint_due = false;
+    const absl::Cleanup turn_is_over = [this, &checkpoint_due] { EndTurn(checkpoint_due); };
     MutexLock writer(&writer_mu_);
     CommitGroup(std::move(group), &effects);
-    maintenance_due = storage_->wants_upkeep();
+    checkpoint_due = storage_->wants_checkpoint();
   }
   const absl::Cleanup answered = [] { answering = false; };  // also when a callback throws
   answering = true;
@@ -152,12 +152,12 @@ void StoreRegistry::CommitInTurn(Group group) {
   Compare(*effects.due());
 }
 
-void StoreRegistry::EndTurn(bool maintenance_due) {
+void StoreRegistry::EndTurn(bool checkpoint_due) {
   bool turn = false;
   {
     MutexLock lock(&queue_mu_);
     committing_ = false;
-    maintenance_due_ = maintenance_due;
+    checkpoint_due_ = checkpoint_due;
     turn = WantsTurn();
   }
   if (turn) ScheduleTurn();
@@ -190,12 +190,12 @@ bool StoreRegistry::CompareOnce(const std::shared_ptr<SubscriptionHub::Topic>& t
 }
 
 // In a turn, which it ends.
-void StoreRegistry::Maintain() {
+void StoreRegistry::RunCheckpoint() {
   {
     MutexLock writer(&writer_mu_);
-    storage_->Upkeep();
+    storage_->Checkpoint();
   }
-  EndTurn(/*maintenance_due=*/false);
+  EndTurn(/*checkpoint_due=*/false);
 }
 
 void StoreRegistry::CommitGroup(Group group, Effects* effects) {

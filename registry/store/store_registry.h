@@ -244,11 +244,11 @@ class StoreRegistry final : public Registry {
   bool WantsTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mu_);
   void ScheduleTurn();
   void CommitTurn();
-  // `maintenance_due`: the storage wants it.
-  void EndTurn(bool maintenance_due);
+  // `checkpoint_due`: the storage wants it.
+  void EndTurn(bool checkpoint_due);
   // By the thread that has set committing_.
   void CommitInTurn(Group group);
-  void Maintain();
+  void RunCheckpoint();
   absl::StatusOr<ListResponse> ListNow(const ListRequest& request) const;
   static InstanceRecord ToRecord(const ListItem& item, ServiceInstance instance);
   // Decides, writes and publishes a group; what it owes to callers goes to `effects`.
@@ -315,8 +315,8 @@ class StoreRegistry final : public Registry {
   std::unique_ptr<Group> queue_ ABSL_GUARDED_BY(queue_mu_);
   // A thread commits what it has taken; others queue up.
   bool committing_ ABSL_GUARDED_BY(queue_mu_) = false;
-  bool scheduled_ ABSL_GUARDED_BY(queue_mu_) = false;        // CommitTurn is
-  bool maintenance_due_ ABSL_GUARDED_BY(queue_mu_) = false;  // the storage wants it
+  bool scheduled_ ABSL_GUARDED_BY(queue_mu_) = false;       // CommitTurn is
+  bool checkpoint_due_ ABSL_GUARDED_BY(queue_mu_) = false;  // the storage wants it
   bool stopping_ ABSL_GUARDED_BY(queue_mu_) = false;
 
   Wakeup purge_;

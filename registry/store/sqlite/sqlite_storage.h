@@ -81,8 +81,8 @@ class SqliteStorage final : public Storage {
   absl::Status Read(StoreReader* reader) override;
   absl::Status Write(const WriteSet& writes) override;
   bool blocks() const override { return true; }
-  bool wants_upkeep() const override { return checkpointer_->wants_finish(); }
-  void Upkeep() override { checkpointer_->Finish(); }
+  bool wants_checkpoint() const override { return checkpointer_->wants_finish(); }
+  void Checkpoint() override { checkpointer_->Finish(); }
   std::vector<File> Files() const override;
 
  private:

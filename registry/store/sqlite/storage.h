@@ -116,11 +116,11 @@ class Storage {
   // Whether Write waits for a device, so that commits are worth grouping on a thread of their own.
   virtual bool blocks() const = 0;
 
-  // Whether there is work that Write has left, such as moving what it has appended to its place.
-  // Upkeep does it, between two calls of Write and when those who waited for the first have been
-  // answered; what it cannot do is asked for again after a later Write.
-  virtual bool wants_upkeep() const { return false; }
-  virtual void Upkeep() {}
+  // Whether it is time to move what Write has appended to its place. Checkpoint does so, between two
+  // calls of Write and when those who waited for the first have been answered; what it cannot move
+  // it is asked for again after a later Write.
+  virtual bool wants_checkpoint() const { return false; }
+  virtual void Checkpoint() {}
 
   // Whether Write does nothing, so that rows need not be made.
   virtual bool forgets() const { return false; }

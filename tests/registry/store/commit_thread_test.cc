@@ -54,9 +54,9 @@ class FakeDisk : public FakeStorage {
     Event* begun = nullptr;  // the next write notifies it
     Event* go_on = nullptr;  // and waits for this
     std::vector<std::thread::id> writers;
-    bool wants_upkeep = false;
-    Event* upkeep = nullptr;    // runs when it is done
-    Event* answered = nullptr;  // and waits for this
+    bool wants_checkpoint = false;
+    Event* checkpoint = nullptr;  // runs when it is done
+    Event* answered = nullptr;    // and waits for this
     std::thread::id kept_by;
   };
 
@@ -71,12 +71,12 @@ class FakeDisk : public FakeStorage {
     }
     return FakeStorage::Write(writes);
   }
-  bool wants_upkeep() const override { return control_->wants_upkeep; }
-  void Upkeep() override {
-    control_->wants_upkeep = false;
+  bool wants_checkpoint() const override { return control_->wants_checkpoint; }
+  void Checkpoint() override {
+    control_->wants_checkpoint = false;
     control_->kept_by = std::this_thread::get_id();
     EXPECT_TRUE(control_->answered->Wait());
-    control_->upkeep->Notify();
+    control_->checkpoint->Notify();
   }
 
  private:
@@ -222,19 +222,19 @@ TEST_F(CommitThreadTest, OthersQueueUpBehindACallerThatCommits) {
 }
 
 // What a write leaves for later is done when its caller has been answered, and not on its thread.
-TEST_F(CommitThreadTest, UpkeepComesAfterTheAnswer) {
+TEST_F(CommitThreadTest, ACheckpointComesAfterTheAnswer) {
   Open(absl::Microseconds(100));
   for (const bool here : {true, false}) {
     ASSERT_TRUE(ComesToWriteHere());
-    Event upkeep;
+    Event checkpoint;
     Event answered;
-    control_.upkeep = &upkeep;
+    control_.checkpoint = &checkpoint;
     control_.answered = &answered;
-    control_.wants_upkeep = true;
+    control_.wants_checkpoint = true;
     EXPECT_EQ(WritesHere(1, here ? 1 : 21), here);
-    EXPECT_FALSE(upkeep.HasBeenNotified());
+    EXPECT_FALSE(checkpoint.HasBeenNotified());
     answered.Notify();
-    ASSERT_TRUE(upkeep.Wait());
+    ASSERT_TRUE(checkpoint.Wait());
     EXPECT_NE(control_.kept_by, std::this_thread::get_id());
   }
   EXPECT_EQ(registry_->CheckInvariants(), absl::OkStatus());
@@ -287,18 +287,18 @@ TEST_F(CommitThreadTest, AnExecutorOfTheCallersCommits) {
   EXPECT_THAT(revisions, ::testing::ElementsAre(1, 1, 1));
   EXPECT_THAT(control_.writers, ::testing::Each(std::this_thread::get_id()));
 
-  control_.wants_upkeep = true;
-  Event upkeep;
+  control_.wants_checkpoint = true;
+  Event checkpoint;
   Event answered;
   answered.Notify();
-  control_.upkeep = &upkeep;
+  control_.checkpoint = &checkpoint;
   control_.answered = &answered;
   registry_->Register(Request(), note);
   EXPECT_TRUE(executor.RunOne());
   EXPECT_EQ(revisions.size(), 4u);
-  EXPECT_FALSE(upkeep.HasBeenNotified());
+  EXPECT_FALSE(checkpoint.HasBeenNotified());
   EXPECT_EQ(executor.RunAll(), 1);
-  EXPECT_TRUE(upkeep.HasBeenNotified());
+  EXPECT_TRUE(checkpoint.HasBeenNotified());
 }
 
 TEST_F(CommitThreadTest, WhatItsExecutorHasNotBegunIsAnsweredAtTheEnd) {

@@ -55,7 +55,7 @@ void Write(SqliteStorage* storage, uint64_t revision, const std::string& client 
   writes.next_rank = revision + 1;
   writes.incarnations.push_back({revision, absl::StrCat("i", revision), client, 0, ""});
   ASSERT_EQ(storage->Write(writes), absl::OkStatus());
-  if (storage->wants_upkeep()) storage->Upkeep();
+  if (storage->wants_checkpoint()) storage->Checkpoint();
 }
 
 // Counts what is there.
@@ -186,7 +186,7 @@ TEST(PowerCutTest, AFoldThatWasInterruptedAboveADamagedLogIsNotServedAsAStateTha
     LyingDisk::Faults faults;
     faults.chance = 1;
     disk->set_faults(faults);
-    storage->Upkeep();
+    storage->Checkpoint();
     disk->set_faults({});
     disk->End(LyingDisk::Crash::kProcess);
     storage.reset();
