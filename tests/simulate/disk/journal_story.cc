@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <random>
 #include <set>
 #include <utility>
 
@@ -12,8 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "registry/failback/intent_journal.h"
 #include "registry/model/canonical.h"
+#include "tests/simulate/disk/disk_story.h"
 #include "tests/simulate/disk/lying_disk.h"
-#include "tests/simulate/disk/seeded_entropy.h"
 #include "tests/util/instances.h"
 
 namespace failback {
@@ -63,68 +62,32 @@ bool IsIntent(const IntentJournal::Intent& found) {
          found.owner_generation == made.owner_generation && found.given_up == made.given_up;
 }
 
-class JournalStory {
+class JournalStory final : public DiskStory {
  public:
-  explicit JournalStory(uint64_t seed) : random_(seed), disk_(random_()) {
-    SeedEntropy(random_());
-    disk_.MakeFolder(kFolder, 0700);
-    disk_.SyncFolderOf(kFolder);
+  explicit JournalStory(uint64_t seed) : DiskStory(seed, kFolder, /*longest_life=*/600) {
     full_ = Pick(3) != 0;
-    chance_ = (const double[]){0, 0.0005, 0.005, 0.03}[Pick(4)];
-    forgets_ = full_ && Pick(2) == 0;
-    disk_.set_witness([this](const std::string& what) { Say("      disk: " + what); });
+    DrawFaults(/*synced=*/full_);
     past_.insert(Rows());
     Say(absl::StrCat(full_ ? "every write is synced" : "writes are not synced"));
   }
 
-  StoryResult Tell() {
-    const int lives = 2 + Pick(5);
-    for (int life = 0; life < lives && result_.violation.empty(); ++life) Live();
-    if (result_.violation.empty()) Reopen();
-    journal_.reset();
-    for (size_t i = 0; i < static_cast<size_t>(LyingDisk::Call::kCount); ++i) {
-      result_.calls += disk_.calls(static_cast<LyingDisk::Call>(i));
-    }
-    return std::move(result_);
-  }
-
  private:
-  int Pick(size_t n) { return static_cast<int>(random_() % n); }
-  void Say(std::string line) { result_.told.push_back(std::move(line)); }
-  void Violation(std::string what) {
-    if (result_.violation.empty()) result_.violation = std::move(what);
-  }
-
   // --- One life.
 
-  void Live() {
-    if (!Reopen()) return;
-    SetFaults();
-    if (Pick(2) == 0) disk_.EndAfter(Pick(1 + Pick(600)), CrashOrCut());
-    life_ = disk_.life();
-    const int steps = 10 + Pick(90);
-    for (int i = 0; i < steps && disk_.life() == life_ && result_.violation.empty(); ++i) Step();
-    if (disk_.life() == life_) EndLife();
-    disk_.set_faults({});
-    disk_.EndAfter(-1, LyingDisk::Crash::kProcess);
-    if (disk_.life() != life_) {
-      cut_ = disk_.last_crash() == LyingDisk::Crash::kPower;
-      Say(cut_ ? "power cut" : "kill -9");
-      if (cut_) ++result_.cuts;
-    }
-    journal_.reset();
+  void OnEnd() override {
+    if (alive()) return;
+    cut_ = disk_.last_crash() == LyingDisk::Crash::kPower;
+    Say(cut_ ? "power cut" : "kill -9");
+    if (cut_) ++result_.cuts;
   }
 
-  LyingDisk::Crash CrashOrCut() {
-    return Pick(3) == 0 ? LyingDisk::Crash::kProcess : LyingDisk::Crash::kPower;
-  }
+  void Close() override { journal_.reset(); }
 
-  void EndLife() {
-    if (Pick(3) != 0) return disk_.End(CrashOrCut());
-    // What is queued is written by Stop, whose status is all that is said of it.
+  // What is queued is written by Stop, whose status is all that is said of it.
+  void EndCleanly() override {
     const Rows wanted = wanted_;
     const absl::Status status = journal_->Stop();
-    if (disk_.life() != life_) {
+    if (!alive()) {
       attempts_.insert(wanted);
       return;
     }
@@ -135,21 +98,10 @@ class JournalStory {
       attempts_.insert(wanted);
     }
     journal_.reset();
-    if (Pick(2) == 0 && disk_.life() == life_) disk_.End(LyingDisk::Crash::kPower);
+    if (Pick(2) == 0 && alive()) disk_.End(LyingDisk::Crash::kPower);
   }
 
-  void SetFaults() {
-    LyingDisk::Faults faults;
-    if (Pick(2) == 0) faults.chance = chance_;
-    if (chance_ > 0 && Pick(3) == 0) faults.sync_chance = 0.2;
-    faults.full = chance_ > 0 && Pick(12) == 0;
-    faults.failed_sync_forgets = forgets_;
-    disk_.set_faults(faults);
-    Say(absl::StrCat("faults: ", faults.chance, " of syncs ", faults.sync_chance,
-                     faults.full ? " full" : ""));
-  }
-
-  void Step() {
+  void Step() override {
     const int what = Pick(12);
     if (what < 4) {
       Flush();
@@ -197,7 +149,7 @@ class JournalStory {
   }
 
   void OnCommit(const absl::Status& status) {
-    if (disk_.life() != life_) {
+    if (!alive()) {
       attempts_.insert(attempt_);
       return;  // the dead report nothing
     }
@@ -227,7 +179,7 @@ class JournalStory {
     disk_.set_faults({});
     Put();
     Flush();
-    if (disk_.life() == life_ && written_ != wanted_) {
+    if (alive() && written_ != wanted_) {
       Violation("a disk that works is not written");
     }
     disk_.set_faults(before);
@@ -258,14 +210,11 @@ class JournalStory {
     return false;
   }
 
-  bool Reopen() {
+  bool Reopen() override {
     if (exists_ && Pick(3) == 0) return FlipAndOpen();
     // Errors on the way in pass, and say so.
-    for (int i = Pick(3); exists_ && i > 0 && chance_ > 0; --i) {
-      LyingDisk::Faults faults;
-      faults.chance = chance_;
-      faults.failed_sync_forgets = forgets_;
-      disk_.set_faults(faults);
+    for (int i = Pick(3); exists_ && i > 0 && may_fail(); --i) {
+      disk_.set_faults(FaultsOfStart());
       const absl::Status status = Open();
       disk_.set_faults({});
       Say(absl::StrCat("opened with faults: ", status.message()));
@@ -273,7 +222,7 @@ class JournalStory {
       if (!status.ok() && !absl::IsUnavailable(status)) Violation(status.ToString());
       if (status.ok()) Compare(/*flipped=*/false);
       journal_.reset();
-      if (!result_.violation.empty()) return false;
+      if (violated()) return false;
     }
     const absl::Status status = Open();
     if (!status.ok()) {
@@ -283,7 +232,7 @@ class JournalStory {
     if (MovedAside()) Violation("a file was moved aside that is not damaged");
     Compare(/*flipped=*/false);
     exists_ = true;
-    return result_.violation.empty();
+    return !violated();
   }
 
   bool FlipAndOpen() {
@@ -292,15 +241,14 @@ class JournalStory {
     // After a power cut nothing tells a write that the log has lost to a flipped bit from one that
     // never was: the mark beside it was not synced.
     if (cut_) files = {kFile};
-    const std::string& file = files[static_cast<size_t>(Pick(files.size()))];
-    if (!disk_.FlipBit(file)) return false;
-    ++result_.flips;
+    const std::string file = FlipBitOf(files);
+    if (file.empty()) return false;
     const absl::Status status = Open();
     Say(absl::StrCat("a bit of ", file, " flipped: ", status.message()));
     if (status.ok() && !MovedAside()) {
       Compare(/*flipped=*/true);
       // Whoever is in doubt goes on with what there was.
-      if (!journal_->was_put_back()) return result_.violation.empty();
+      if (!journal_->was_put_back()) return !violated();
       ++result_.doubts;
     } else {
       ++result_.flips_refused;
@@ -310,7 +258,7 @@ class JournalStory {
     const absl::Status again = Open();
     if (!again.ok()) Violation(absl::StrCat("cannot be opened: ", again.ToString()));
     if (again.ok()) Compare(/*flipped=*/false);
-    return result_.violation.empty();
+    return !violated();
   }
 
   void Compare(bool flipped) {
@@ -371,16 +319,10 @@ class JournalStory {
     }
   }
 
-  StoryResult result_;
-  std::mt19937_64 random_;
-  LyingDisk disk_;
   std::shared_ptr<IntentJournal> journal_;
   bool full_ = false;
-  double chance_ = 0;
-  bool forgets_ = false;
   bool exists_ = false;
   bool cut_ = false;
-  uint64_t life_ = 0;
   uint64_t generation_ = 0;
   uint64_t highest_ = 0;  // that was written
   std::string incarnation_;

@@ -38,7 +38,7 @@ std::unique_ptr<LyingDisk> MakeDisk(uint64_t seed) {
 
 absl::StatusOr<std::unique_ptr<SqliteStorage>> OpenStore(LyingDisk* disk, int boot,
                                                          Durability durability,
-                                                         Executor* executor = nullptr) {
+                                                         Executor* executor) {
   SqliteStorage::Options options;
   options.path = kStore;
   options.durability = durability;
@@ -76,12 +76,16 @@ class Counter final : public StoreReader {
 TEST(PowerCutTest, AnUnsyncedStoreBeginsANewEpochWhateverIsLeftOfIt) {
   for (uint64_t seed = 1; seed <= kDisks; ++seed) {
     const auto disk = MakeDisk(seed);
-    auto storage = OpenStore(disk.get(), 1, Durability::kOff).value();
+    FakeExecutor executor;
+    auto storage = OpenStore(disk.get(), 1, Durability::kOff, &executor).value();
     const uint64_t epoch = storage->identity().epoch;
-    for (uint64_t revision = 1; revision <= 30; ++revision) Write(storage.get(), revision);
+    for (uint64_t revision = 1; revision <= 30; ++revision) {
+      Write(storage.get(), revision);
+      executor.RunAll();
+    }
     disk->End(LyingDisk::Crash::kPower);
     storage.reset();
-    auto again = OpenStore(disk.get(), 2, Durability::kOff);
+    auto again = OpenStore(disk.get(), 2, Durability::kOff, &executor);
     if (!again.ok()) {
       EXPECT_EQ(again.status().code(), absl::StatusCode::kDataLoss) << again.status();
     } else {
@@ -124,7 +128,8 @@ TEST(PowerCutTest, AnUnsyncedStoreThatSaysThatItEndedCleanlyIsWhole) {
 TEST(PowerCutTest, ACommitAfterASyncThatFailedInTheLifeBeforeIsThere) {
   for (uint64_t seed = 1; seed <= kDisks; ++seed) {
     const auto disk = MakeDisk(seed);
-    auto storage = OpenStore(disk.get(), 1, Durability::kFull).value();
+    FakeExecutor executor;
+    auto storage = OpenStore(disk.get(), 1, Durability::kFull, &executor).value();
     const uint64_t epoch = storage->identity().epoch;
     Write(storage.get(), 1);
     LyingDisk::Faults faults;
@@ -134,10 +139,10 @@ TEST(PowerCutTest, ACommitAfterASyncThatFailedInTheLifeBeforeIsThere) {
     storage.reset();  // cannot say that it ends in good order
     disk->set_faults({});
 
-    storage = OpenStore(disk.get(), 1, Durability::kFull).value();
+    storage = OpenStore(disk.get(), 1, Durability::kFull, &executor).value();
     Write(storage.get(), 2);
     disk->End(LyingDisk::Crash::kPower);
-    storage = OpenStore(disk.get(), 2, Durability::kFull).value();
+    storage = OpenStore(disk.get(), 2, Durability::kFull, &executor).value();
     EXPECT_EQ(storage->identity().epoch, epoch) << "disk " << seed;
     Counter counter;
     EXPECT_EQ(storage->Read(&counter), absl::OkStatus());
@@ -148,13 +153,14 @@ TEST(PowerCutTest, ACommitAfterASyncThatFailedInTheLifeBeforeIsThere) {
 // Its log is nothing without the header.
 TEST(PowerCutTest, AStoreThatHasLostItsLogBeginsANewEpoch) {
   const auto disk = MakeDisk(1);
-  auto storage = OpenStore(disk.get(), 1, Durability::kFull).value();
+  FakeExecutor executor;
+  auto storage = OpenStore(disk.get(), 1, Durability::kFull, &executor).value();
   const uint64_t epoch = storage->identity().epoch;
   Write(storage.get(), 1);
   disk->End(LyingDisk::Crash::kProcess);
   storage.reset();
   ASSERT_TRUE(disk->FlipBit(absl::StrCat(kStore, "-wal"), 17, 3));
-  storage = OpenStore(disk.get(), 1, Durability::kFull).value();
+  storage = OpenStore(disk.get(), 1, Durability::kFull, &executor).value();
   EXPECT_NE(storage->identity().epoch, epoch);
 }
 
@@ -210,14 +216,15 @@ TEST(PowerCutTest, AFoldThatWasInterruptedAboveADamagedLogIsNotServedAsAStateTha
 
 TEST(PowerCutTest, AMarkThatCannotBeReadIsNotOneThatIsMissing) {
   const auto disk = MakeDisk(1);
-  OpenStore(disk.get(), 1, Durability::kFull).value().reset();
+  FakeExecutor executor;
+  OpenStore(disk.get(), 1, Durability::kFull, &executor).value().reset();
   disk->set_aim([](LyingDisk::Call call, const std::string& path) {
     return call == LyingDisk::Call::kRead && path == StoreMark::PathOf(kStore);
   });
   LyingDisk::Faults faults;
   faults.chance = 1;
   disk->set_faults(faults);
-  const absl::Status status = OpenStore(disk.get(), 1, Durability::kFull).status();
+  const absl::Status status = OpenStore(disk.get(), 1, Durability::kFull, &executor).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(".mark cannot be read"));
 }

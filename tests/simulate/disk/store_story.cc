@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
 #include <utility>
 
@@ -14,8 +13,9 @@
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
+#include "tests/simulate/disk/disk_story.h"
+#include "tests/simulate/disk/held_keys.h"
 #include "tests/simulate/disk/lying_disk.h"
-#include "tests/simulate/disk/seeded_entropy.h"
 #include "tests/util/fake_executor.h"
 #include "tests/util/instances.h"
 
@@ -26,44 +26,21 @@ constexpr char kPath[] = "/d/registry.db";
 constexpr int kClients = 3;
 constexpr int kKeys = 8;  // of each client
 
-// What is registered: the generation of each id that is there.
-using Present = std::map<std::string, uint64_t>;
-
-std::string Shown(const Present& present) {
-  return absl::StrCat("{", absl::StrJoin(present, " ", absl::PairFormatter("=")), "}");
-}
-
-class StoreStory {
+class StoreStory final : public DiskStory {
  public:
   explicit StoreStory(uint64_t seed)
-      : random_(seed), disk_(random_()), clock_(int64_t{1000000000000}) {
-    SeedEntropy(random_());
-    disk_.MakeFolder("/d", 0700);
-    disk_.SyncFolderOf("/d");
+      : DiskStory(seed, "/d", /*longest_life=*/1500), clock_(int64_t{1000000000000}) {
     durability_ = Pick(3) != 0   ? Durability::kFull
                   : Pick(3) != 0 ? Durability::kNormal
                                  : Durability::kOff;
     checkpoint_pages_ = 6 + Pick(60);
     if (Pick(8) == 0) disk_.set_free_bytes(int64_t{1} << 30);
     if (Pick(4) == 0) disk_.set_sync_time(absl::Milliseconds(1 + Pick(50)));
-    disk_.set_witness([this](const std::string& what) { Say("      disk: " + what); });
     disk_.set_wait([this](absl::Duration time) { clock_.Jump(time); });
-    chance_ = (const double[]){0, 0.0005, 0.005, 0.03}[Pick(4)];
-    forgets_ = durability_ == Durability::kFull && Pick(2) == 0;
+    DrawFaults(/*synced=*/durability_ == Durability::kFull);
     history_.emplace_back();
     Say(absl::StrCat("durability ", DurabilityNumber(durability_), ", checkpoints of ",
                      checkpoint_pages_, " pages"));
-  }
-
-  StoryResult Tell() {
-    const int lives = 2 + Pick(5);
-    for (int life = 0; life < lives && result_.violation.empty(); ++life) Live();
-    if (result_.violation.empty()) Reopen();
-    registry_.reset();
-    for (size_t i = 0; i < static_cast<size_t>(LyingDisk::Call::kCount); ++i) {
-      result_.calls += disk_.calls(static_cast<LyingDisk::Call>(i));
-    }
-    return std::move(result_);
   }
 
  private:
@@ -78,51 +55,35 @@ class StoreStory {
   };
   enum class Ended { kCleanly, kKilled, kCut };
 
-  int Pick(size_t n) { return static_cast<int>(random_() % n); }
-  void Say(std::string line) { result_.told.push_back(std::move(line)); }
-  void Violation(std::string what) {
-    if (result_.violation.empty()) result_.violation = std::move(what);
-  }
-
   // --- One life.
 
-  void Live() {
-    if (!Reopen()) return;
-    SetFaults();
-    if (Pick(2) == 0) disk_.EndAfter(Pick(1 + Pick(1500)), CrashOrCut());
-    life_ = disk_.life();
-    const int steps = 10 + Pick(90);
-    for (int i = 0; i < steps && disk_.life() == life_ && result_.violation.empty(); ++i) Step();
-    if (!result_.violation.empty()) return;
-    if (disk_.life() == life_) EndLife();
-    disk_.set_faults({});
-    disk_.EndAfter(-1, LyingDisk::Crash::kProcess);
-    if (ended_ != Ended::kCleanly && !cut_after_end_) {
-      ended_ = disk_.last_crash() == LyingDisk::Crash::kPower ? Ended::kCut : Ended::kKilled;
-      Say(absl::StrCat("dead: ", ended_ == Ended::kCut ? "power cut" : "kill -9"));
-      if (ended_ == Ended::kCut) {
-        ++result_.cuts;
-        ++boot_;
-      }
+  void OnEnd() override {
+    if (ended_ == Ended::kCleanly || cut_after_end_) return;
+    ended_ = disk_.last_crash() == LyingDisk::Crash::kPower ? Ended::kCut : Ended::kKilled;
+    Say(absl::StrCat("dead: ", ended_ == Ended::kCut ? "power cut" : "kill -9"));
+    if (ended_ == Ended::kCut) {
+      ++result_.cuts;
+      ++boot_;
     }
+  }
+
+  void Close() override {
     registry_.reset();
     executor_.RunAll();
     for (Client& client : clients_) client.busy = false;
   }
 
-  LyingDisk::Crash CrashOrCut() {
-    return Pick(3) == 0 ? LyingDisk::Crash::kProcess : LyingDisk::Crash::kPower;
-  }
-
   // While no call to the disk is under way.
-  void EndLife() {
-    if (Pick(3) != 0) return disk_.End(CrashOrCut());
+  void EndCleanly() override {
     Settle();
-    if (Pick(4) == 0) disk_.EndAfter(Pick(60), CrashOrCut());
+    if (Pick(4) == 0) {
+      const LyingDisk::Crash crash = CrashOrCut();
+      disk_.EndAfter(Pick(60), crash);
+    }
     registry_.reset();
     executor_.RunAll();
     disk_.EndAfter(-1, LyingDisk::Crash::kProcess);
-    if (disk_.life() != life_) return;
+    if (!alive()) return;
     ended_ = Ended::kCleanly;
     Say("ended cleanly");
     // The machine goes, after the program.
@@ -137,19 +98,7 @@ class StoreStory {
     }
   }
 
-  void SetFaults() {
-    LyingDisk::Faults faults;
-    if (Pick(2) == 0) faults.chance = chance_;
-    if (chance_ > 0 && Pick(3) == 0) faults.sync_chance = 0.2;
-    faults.full = chance_ > 0 && Pick(12) == 0;
-    faults.failed_sync_forgets = forgets_;
-    clean_ = faults.chance == 0 && faults.sync_chance == 0 && !faults.full && clean_;
-    disk_.set_faults(faults);
-    Say(absl::StrCat("faults: ", faults.chance, " of syncs ", faults.sync_chance,
-                     faults.full ? " full" : ""));
-  }
-
-  void Step() {
+  void Step() override {
     const int what = Pick(20);
     if (what < 3) {
       executor_.RunOne();
@@ -178,7 +127,7 @@ class StoreStory {
     const int64_t acknowledged = result_.acknowledged;
     Call(0);
     Settle();
-    if (disk_.life() == life_ && result_.acknowledged == acknowledged) {
+    if (alive() && result_.acknowledged == acknowledged) {
       Violation("a disk that works is not written");
     }
     disk_.set_faults(before);
@@ -188,7 +137,7 @@ class StoreStory {
   void Settle() {
     executor_.RunAll();
     for (const Client& client : clients_) {
-      if (client.busy && disk_.life() == life_) Violation("a call was not answered");
+      if (client.busy && alive()) Violation("a call was not answered");
     }
   }
 
@@ -269,7 +218,7 @@ class StoreStory {
         request, Answer<CloseSessionResponse>(number, [this, number](const auto& response) {
           revision_ = std::max(revision_, response.revision());
           Say(absl::StrCat("  c", number, " closed"));
-          SetKeys(number, {});
+          SetKeys(number, {}, &now_);
         }));
   }
 
@@ -310,7 +259,7 @@ class StoreStory {
       }
       Say(absl::StrCat("  ", generation, " at ", response.revision()));
       revision_ = std::max(revision_, response.revision());
-      SetKeys(number, after);
+      SetKeys(number, after, &now_);
     };
     if (registers) {
       registry_->Register(put, Answer<RegisterResponse>(number, then));
@@ -327,19 +276,6 @@ class StoreStory {
   }
 
   // --- What is there.
-
-  static Present KeysOf(const Present& all, int number) {
-    Present own;
-    const std::string prefix = absl::StrCat("c", number, "-");
-    for (const auto& [id, generation] : all) {
-      if (id.compare(0, prefix.size(), prefix) == 0) own[id] = generation;
-    }
-    return own;
-  }
-  void SetKeys(int number, const Present& own) {
-    for (const auto& [id, generation] : KeysOf(now_, number)) now_.erase(id);
-    now_.insert(own.begin(), own.end());
-  }
 
   // Nothing if a read failed, which is a violation.
   std::optional<Present> Visible() {
@@ -406,11 +342,11 @@ class StoreStory {
   // Nothing of a file that was never synced is certain, nor that it is one.
   bool MayBeTorn() const { return durability_ == Durability::kOff && ended_ == Ended::kCut; }
 
-  bool Reopen() {
+  bool Reopen() override {
     if (exists_ && Pick(3) == 0) FlipAndOpen();
     // Errors on the way in pass, and say so.
-    for (int i = Pick(3); exists_ && i > 0 && chance_ > 0; --i) OpenWithFaults();
-    if (!result_.violation.empty()) return false;
+    for (int i = Pick(3); exists_ && i > 0 && may_fail(); --i) OpenWithFaults();
+    if (violated()) return false;
     const absl::Status status = Open();
     if (!status.ok()) {
       if (absl::IsDataLoss(status) && MayBeTorn()) {
@@ -425,14 +361,11 @@ class StoreStory {
     ended_ = Ended::kKilled;
     cut_after_end_ = false;
     clean_ = true;
-    return result_.violation.empty();
+    return !violated();
   }
 
   void OpenWithFaults() {
-    LyingDisk::Faults faults;
-    faults.chance = chance_;
-    faults.failed_sync_forgets = forgets_;
-    disk_.set_faults(faults);
+    disk_.set_faults(FaultsOfStart());
     const absl::Status status = Open();
     disk_.set_faults({});
     Say(absl::StrCat("opened with faults: ", status.message()));
@@ -453,9 +386,8 @@ class StoreStory {
     // After a power cut nothing tells a commit that the log has lost to a flipped bit from one that
     // was never written: the mark beside it was not synced.
     if (ended_ == Ended::kCut || cut_after_end_) files = {kPath};
-    const std::string& file = files[static_cast<size_t>(Pick(files.size()))];
-    if (!disk_.FlipBit(file)) return;
-    ++result_.flips;
+    const std::string file = FlipBitOf(files);
+    if (file.empty()) return;
     const absl::Status status = Open();
     Say(absl::StrCat("a bit of ", file, " flipped: ", status.message()));
     if (status.ok()) {
@@ -537,23 +469,16 @@ class StoreStory {
     return true;
   }
 
-  StoryResult result_;
-  std::mt19937_64 random_;
-  LyingDisk disk_;
   SimulatedClock clock_;
   FakeExecutor executor_;
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<StoreRegistry> registry_;
   Durability durability_ = Durability::kFull;
   int64_t checkpoint_pages_ = 0;
-  double chance_ = 0;
-  bool forgets_ = false;
   int boot_ = 1;
   Ended ended_ = Ended::kKilled;
-  bool clean_ = true;  // nothing can have failed in this life
   bool cut_after_end_ = false;
   bool exists_ = false;
-  uint64_t life_ = 0;
   uint64_t epoch_ = 0;
   uint64_t revision_ = 0;
   uint64_t generation_ = 0;
