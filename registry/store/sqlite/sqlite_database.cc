@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -27,8 +28,11 @@ int OpenFlags(SqliteDatabase::Mode mode) {
 }
 
 // The code in what a check of the structure says of a page that it could not read, "…: unable to
-// get the page. error code=522"; SQLITE_CORRUPT when it says something else.
+// get the page. error code=522", or without one, of a list's, "…: failed to get page 7";
+// SQLITE_CORRUPT when it says something else.
 int CodeInCheck(const std::string& found) {
+  // Numbers of pages that cannot be are named otherwise, and before.
+  if (absl::StrContains(found, "failed to get page")) return SQLITE_IOERR;
   constexpr absl::string_view kMark = "error code=";
   const size_t at = found.find(std::string(kMark));
   if (at == std::string::npos) return SQLITE_CORRUPT;

@@ -278,6 +278,7 @@ TEST(PowerCutTest, AFoldThatWasInterruptedAboveADamagedLogIsNoJournal) {
     auto journal = OpenJournal(disk.get()).value();
     put_all(journal.get());
     ASSERT_EQ(journal->Stop(), absl::OkStatus());
+    journal.reset();
     journal = OpenJournal(disk.get()).value();
     put_all(journal.get());
     journal->Flush();
@@ -326,6 +327,42 @@ TEST(PowerCutTest, ASnapshotOfASelectorThatHasChangedIsNotServed) {
   EXPECT_EQ(OpenJournal(disk.get()).value()->TakeSnapshots().size(), 1u);
   ASSERT_TRUE(disk->FlipBit(kJournal, static_cast<int64_t>(at) + 5, 0));
   EXPECT_EQ(OpenJournal(disk.get()).value()->TakeSnapshots().size(), 0u);
+}
+
+// Of no table, of no log, and of no list of pages that are free.
+TEST(PowerCutTest, APageOfTheJournalThatCannotBeReadNowIsNoDamage) {
+  const auto disk = MakeDisk(1);
+  auto journal = OpenJournal(disk.get()).value();
+  for (int64_t row = 1; row <= 400; ++row) {
+    IntentJournal::Intent intent;
+    const registry::v1::ServiceInstance instance = MakeInstance(absl::StrCat("i", row));
+    intent.row = row;
+    intent.key = CanonicalKey(instance.key());
+    intent.present = true;
+    intent.payload = CanonicalInstance(instance);
+    intent.generation = 1;
+    journal->Put(std::move(intent));
+  }
+  journal->Flush();
+  for (int64_t row = 1; row <= 390; ++row) journal->Remove(row);
+  ASSERT_EQ(journal->Stop(), absl::OkStatus());
+  journal.reset();
+  bool failed = true;
+  for (int at = 0; failed; ++at) {
+    SCOPED_TRACE(absl::StrCat("read ", at));
+    int reads = 0;
+    disk->set_aim([&reads, at](LyingDisk::Call call, const std::string& path) {
+      return call == LyingDisk::Call::kRead && path == kJournal && reads++ == at;
+    });
+    LyingDisk::Faults faults;
+    faults.chance = 1;
+    disk->set_faults(faults);
+    const absl::Status status = OpenJournal(disk.get()).status();
+    EXPECT_TRUE(status.ok() || absl::IsUnavailable(status)) << status;
+    disk->set_faults({});
+    failed = reads > at;
+    EXPECT_EQ(OpenJournal(disk.get()).value()->TakeIntents().size(), 10u);
+  }
 }
 
 // The life after it gives out none of the numbers that a lost one may have used.
