@@ -1,6 +1,6 @@
 """./dev chroot: what people do with the packages, in bare Debian 12 systems.
 
-    run DIST [--previous DIR] [lintian] [debs] [tarball] [image] [systemd]      all unless some are named
+    run DIST [--previous DIR] [lintian] [debs] [tarball] [image] [systemd] [library]   all unless some are named
 
 DIST has what `./dev package` made. The packages are upgraded from those of --previous; without it, from the
 same programs under a lower version. Runs as root, on Debian 12."""
@@ -205,6 +205,37 @@ def check_image(dist):
             " the main job is done" % (size / 1e6, os.path.getsize(archive) / 1e6, user, len(sbom["packages"]) - 1))
 
 
+def check_library(dist):
+    """The program of docs/library.md is built with the packages, and registers itself."""
+    def page(part):
+        return run("/usr/bin/python3", "-B", "tests/install/page.py", "docs/library.md", part, capture_output=True,
+                   text=True).stdout
+
+    with System() as system:
+        system.apt("update")
+        begin = time.monotonic()
+        system.apt("install", "--no-install-recommends", "g++", "cmake", "make", "pkg-config",
+                   *system.take(dist, "libfailback0.1", "libfailback-dev", "failback-registry"))
+        took = time.monotonic() - begin
+        os.mkdir(system.path("tmp/orders"))
+        system.write("tmp/orders/orders.cc", page("program"))
+        system.write("tmp/orders/CMakeLists.txt", page("cmake"))
+        system.get("sh", "-ec", """cd /tmp/orders
+            g++ -std=c++17 -c orders.cc -o orders.o $(pkg-config --cflags failback)
+            g++ orders.o -o static $(pkg-config --libs failback)
+            g++ orders.o -o shared $(pkg-config --libs failback-shared)
+            cmake -S . -B build && cmake --build build""")
+        story = Story(system, users=("root", "root"), **by_hand("/tmp", "/tmp/agent.sock"))
+        story.start_registry()
+        for program in ("static", "shared", "build/orders"):
+            out = system.get("/tmp/orders/" + program, "grpc://127.0.0.1:7070")
+            assert out.startswith("registered orders-1, ") and out.endswith(", channel OK\n"), (program, out)
+        loaded = system.get("ldd", "/tmp/orders/shared")
+        assert "libfailback.so.0.1 => /lib/" in loaded, loaded
+        say("apt install of libfailback-dev with compilers: %.1f s; a program is built with pkg-config, static and"
+            " shared, and with CMake, and registers itself" % took)
+
+
 def check_lintian(dist):
     done = subprocess.run(["lintian", "--no-cfg", "--allow-root", "--fail-on", "error,warning",
                            *sorted(glob.glob(os.path.join(dist, "*.deb")))], check=False)
@@ -214,7 +245,7 @@ def check_lintian(dist):
 
 # What of DIST a part needs.
 MADE = {"lintian": "*.deb", "debs": "*.deb", "tarball": "failback-*-linux-*.tar.gz", "image": "failback-*.oci.tar",
-        "systemd": "*.deb"}
+        "systemd": "*.deb", "library": "libfailback-dev_*.deb"}
 PARTS = tuple(MADE)
 
 
@@ -239,12 +270,10 @@ def main():
                 check_lintian(args.dist)
             elif part == "debs":
                 check_debs(args.dist, previous)
-            elif part == "tarball":
-                check_tarball(args.dist)
-            elif part == "image":
-                check_image(args.dist)
-            else:
+            elif part == "systemd":
                 booted.check_systemd(args.dist, previous, say)
+            else:
+                {"tarball": check_tarball, "image": check_image, "library": check_library}[part](args.dist)
     say("done: " + " ".join(parts))
 
 
