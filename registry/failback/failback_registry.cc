@@ -79,6 +79,8 @@ absl::StatusOr<std::unique_ptr<FailbackRegistry>> FailbackRegistry::Create(
     journal_options.full_sync = options.full_sync;
     journal_options.timer = options.timer;
     journal_options.manual = options.manual_journal;
+    if (options.manual_journal) journal_options.patience = absl::ZeroDuration();
+    journal_options.disk = options.disk;
     auto opened = IntentJournal::Open(std::move(journal_options));
     if (!opened.ok()) return opened.status();
     journal = *std::move(opened);

@@ -61,6 +61,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "failback/agent/v1/agent.pb.h"
+#include "registry/base/disk.h"
 #include "registry/failback/failback_options.h"
 #include "registry/failback/failback_statistics.h"
 #include "registry/failback/intent_journal.h"
@@ -88,6 +89,7 @@ class FailbackRegistry final : public Registry {
     bool full_sync = false;
     // With `state_dir`: written on the calling thread. For tests on simulated time.
     bool manual_journal = false;
+    Disk* disk = Disk::Real();  // of `state_dir`
     // Optional. Called without locks; must not block.
     std::function<void(const IntentEvent&)> on_event;
   };

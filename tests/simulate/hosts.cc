@@ -3,9 +3,11 @@
 #include <map>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
 #include "failback/config/v1/access.pb.h"
 #include "registry/security/access_rules.h"
+#include "registry/store/sqlite/sqlite_storage.h"
 
 namespace failback {
 
@@ -17,8 +19,22 @@ class FailbackRegistryPeer {
 };
 
 namespace simulate {
-
 namespace {
+
+constexpr char kStore[] = "/state/registry.db";
+
+// Tasks run on the timer of a process, and go with it.
+class TimerExecutor final : public Executor {
+ public:
+  explicit TimerExecutor(Process* process) : process_(process) {}
+  void Execute(absl::AnyInvocable<void() &&> task) override {
+    auto shared = std::make_shared<absl::AnyInvocable<void() &&>>(std::move(task));
+    process_->After(absl::ZeroDuration(), [shared] { std::move (*shared)(); });
+  }
+
+ private:
+  Process* const process_;
+};
 
 AccessRules RulesWithout(const std::map<int, int>& denied, World& world) {
   config::v1::Policy policy;
@@ -44,9 +60,9 @@ AccessRules RulesWithout(const std::map<int, int>& denied, World& world) {
 // --- The registry.
 
 RegistryHost::RegistryHost(World* world, Truth* truth, FencingCheck* fencing,
-                           const std::string& folder, bool secured)
+                           std::optional<uint64_t> disk, bool secured)
     : world_(world), truth_(truth), fencing_(fencing), secured_(secured) {
-  if (!folder.empty()) folder_.emplace(folder);
+  if (disk.has_value()) disk_.emplace(*disk);
 }
 
 RegistryHost::~RegistryHost() {
@@ -58,11 +74,26 @@ RegistryHost::~RegistryHost() {
 void RegistryHost::Start() {
   process_ = std::make_shared<Process>("registry", &world_->clock);
   process_->clock().SetWall(wall_);
+  executor_ = std::make_unique<TimerExecutor>(process_.get());
   StoreRegistry::Options options;
-  if (folder_.has_value()) options.uri = absl::StrCat("sqlite://", folder_->path(), "/registry.db");
   options.timer = process_->timer();
+  options.executor = executor_.get();
   options.commit_inline = true;
-  auto store = StoreRegistry::Open(std::move(options));
+  const auto open = [&]() -> absl::StatusOr<std::unique_ptr<StoreRegistry>> {
+    if (!disk_.has_value()) return StoreRegistry::Open(std::move(options));
+    disk_->Begin();
+    SqliteStorage::Options storage;
+    storage.path = kStore;
+    storage.durability = disk_->synced() ? Durability::kFull : Durability::kNormal;
+    storage.checkpoint_pages = 8 + disk_->numbers()->Pick(200);
+    storage.boot_id = disk_->boot_id();
+    storage.executor = executor_.get();
+    storage.disk = disk_->disk();
+    auto opened = SqliteStorage::Open(std::move(storage));
+    if (!opened.ok()) return opened.status();
+    return StoreRegistry::OpenOn(std::move(options), *std::move(opened));
+  };
+  auto store = open();
   if (!store.ok()) {
     return world_->Fail("start", absl::StrCat("the registry: ", store.status().ToString()));
   }
@@ -79,20 +110,23 @@ void RegistryHost::Start() {
 void RegistryHost::Kill() {
   truth_->Detach();
   server_.reset();
-  Folder::Files files;
-  if (folder_.has_value()) files = folder_->Read();
+  if (disk_.has_value()) disk_->End();
   store_.reset();
+  executor_.reset();
   process_.reset();
-  if (folder_.has_value()) folder_->Write(files, /*in_place=*/true);
+}
+
+void RegistryHost::EndDiskSoon() {
+  if (up() && disk_.has_value()) disk_->EndSoon();
 }
 
 void RegistryHost::Wipe() {
-  if (folder_.has_value()) folder_->Write({}, /*in_place=*/false);
+  if (disk_.has_value()) disk_->Replace({});
 }
 
 void RegistryHost::Backup() {
-  if (!folder_.has_value()) return;
-  backup_ = folder_->Read();
+  if (!disk_.has_value()) return;
+  backup_ = disk_->Read();
   // The mark belongs to the store in its place.
   for (auto it = backup_.begin(); it != backup_.end();) {
     it = it->first.find(".mark") != std::string::npos ? backup_.erase(it) : std::next(it);
@@ -100,8 +134,8 @@ void RegistryHost::Backup() {
 }
 
 bool RegistryHost::Restore() {
-  if (!folder_.has_value() || backup_.empty()) return false;
-  folder_->Write(backup_, /*in_place=*/false);
+  if (!disk_.has_value() || backup_.empty()) return false;
+  disk_->Replace(backup_);
   return true;
 }
 
@@ -121,7 +155,7 @@ void RegistryHost::SetPolicy(const std::map<int, int>& denied) {
 
 AgentHost::AgentHost(World* world, Options options)
     : world_(world), options_(std::move(options)), numbers_(options_.seed) {
-  if (!options_.folder.empty()) folder_.emplace(options_.folder);
+  if (options_.journal) disk_.emplace(options_.seed ^ 0xd15c);
 }
 
 AgentHost::~AgentHost() { registry_.reset(); }
@@ -144,9 +178,13 @@ void AgentHost::Start() {
   options.timer = process_->timer();
   options.random = [this] { return numbers_.Unit(); };
   options.on_event = options_.on_event;
-  if (folder_.has_value()) {
-    options.state_dir = absl::StrCat(folder_->path());
+  if (disk_.has_value()) {
+    disk_->Begin();
+    disk_ended_ = false;
+    options.state_dir = absl::StrCat(HostDisk::kFolder, "/agent");
     options.manual_journal = true;
+    options.full_sync = disk_->synced();
+    options.disk = disk_->disk();
   }
   auto registry = FailbackRegistry::Create(std::move(client), std::move(options));
   if (!registry.ok()) {
@@ -160,15 +198,13 @@ void AgentHost::Kill(Disk disk) {
   killer_();
   former_calls_ = calls();
   counter_ = nullptr;
-  Folder::Files files;
-  if (folder_.has_value()) files = folder_->Read();
+  if (disk_.has_value()) disk_ended_ = disk_->End();
   process_->clock().set_stopped(false);
   registry_.reset();
   process_.reset();
-  if (!folder_.has_value()) return;
-  if (disk == Disk::kSame) folder_->Write(files, /*in_place=*/true);
-  if (disk == Disk::kEmpty) folder_->Write({}, /*in_place=*/false);
-  if (disk == Disk::kOlder) folder_->Write(backup_, /*in_place=*/false);
+  if (!disk_.has_value()) return;
+  if (disk == Disk::kEmpty) disk_->Replace({});
+  if (disk == Disk::kOlder) disk_->Replace(backup_);
 }
 
 void AgentHost::End() {
@@ -179,7 +215,11 @@ void AgentHost::End() {
 }
 
 void AgentHost::Backup() {
-  if (folder_.has_value()) backup_ = folder_->Read();
+  if (disk_.has_value()) backup_ = disk_->Read();
+}
+
+void AgentHost::EndDiskSoon() {
+  if (up() && disk_.has_value()) disk_->EndSoon();
 }
 
 void AgentHost::SetWall(absl::Duration offset) {

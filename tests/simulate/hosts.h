@@ -16,8 +16,9 @@
 #include "registry/failback/failback_registry.h"
 #include "registry/security/access_control.h"
 #include "registry/store/store_registry.h"
-#include "tests/simulate/folder.h"
+#include "retry/executor.h"
 #include "tests/simulate/history.h"
+#include "tests/simulate/host_disk.h"
 #include "tests/simulate/process.h"
 #include "tests/simulate/wire.h"
 #include "tests/simulate/world.h"
@@ -29,14 +30,17 @@ inline constexpr int kSessionTtl = 10;
 
 class RegistryHost {
  public:
-  // `folder`: of its store; empty: in memory. `secured`: callers need a policy that allows them.
-  RegistryHost(World* world, Truth* truth, FencingCheck* fencing, const std::string& folder,
+  // `disk`: the seed of the one that its store is on; none: the store is in memory. `secured`:
+  // callers need a policy that allows them.
+  RegistryHost(World* world, Truth* truth, FencingCheck* fencing, std::optional<uint64_t> disk,
                bool secured);
   ~RegistryHost();
 
   void Start();
-  // SIGKILL.
+  // SIGKILL, or a power cut.
   void Kill();
+  // It is about to be killed, and its disk ends in the middle of a call.
+  void EndDiskSoon();
   void Stop() { process_->Stop(); }
   void Continue(bool reads_first) { process_->Continue(reads_first); }
   bool up() const { return process_ != nullptr; }
@@ -58,13 +62,14 @@ class RegistryHost {
   Truth* const truth_;
   FencingCheck* const fencing_;
   uint64_t epoch_ = 0;  // of the last life
-  std::optional<Folder> folder_;
+  std::optional<HostDisk> disk_;
   const bool secured_;
   std::map<int, int> denied_;
   std::shared_ptr<AccessControl> access_;
-  Folder::Files backup_;
+  HostDisk::Files backup_;
   absl::Duration wall_ = absl::ZeroDuration();
   std::shared_ptr<Process> process_;
+  std::unique_ptr<Executor> executor_;
   std::unique_ptr<StoreRegistry> store_;
   std::shared_ptr<WireServer> server_;
 };
@@ -73,7 +78,7 @@ class AgentHost {
  public:
   struct Options {
     int index = 0;
-    std::string folder;  // of its journal; empty: it has none
+    bool journal = false;
     uint64_t seed = 0;
     WireRegistry::Server server;
     std::function<void(const IntentEvent&)> on_event;
@@ -91,10 +96,14 @@ class AgentHost {
   void Stop() { process_->Stop(); }
   void Continue(bool reads_first) { process_->Continue(reads_first); }
   void Backup();
+  // It is about to be killed, and its disk ends in the middle of a call.
+  void EndDiskSoon();
+  // Whether it did so in the last life: what the agent did then it may not know of.
+  bool disk_ended() const { return disk_ended_; }
 
   bool up() const { return process_ != nullptr; }
   bool running() const { return up() && !process_->stopped(); }
-  bool has_journal() const { return folder_.has_value(); }
+  bool has_journal() const { return disk_.has_value(); }
   // Counts its starts.
   int life() const { return life_; }
   int index() const { return options_.index; }
@@ -110,8 +119,9 @@ class AgentHost {
  private:
   World* const world_;
   const Options options_;
-  std::optional<Folder> folder_;
-  Folder::Files backup_;
+  std::optional<HostDisk> disk_;
+  HostDisk::Files backup_;
+  bool disk_ended_ = false;
   SeededNumbers numbers_;
   absl::Duration wall_ = absl::ZeroDuration();
   int life_ = 0;

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/personality.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -17,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "registry/base/log.h"
-#include "tests/simulate/random.h"
+#include "tests/simulate/disk/seeded_entropy.h"
 
 namespace failback::simulate {
 namespace {
@@ -26,8 +25,6 @@ namespace {
 // sleeps for ever by the clock on the wall.
 constexpr rlim_t kLongestSeconds = 120;
 constexpr unsigned kLongestWait = 3600;
-
-SeededNumbers* entropy = nullptr;
 
 bool WriteAll(int fd, const void* bytes, size_t size) {
   const char* at = static_cast<const char*>(bytes);
@@ -86,19 +83,11 @@ Outcome Decode(const std::string& text) {
   return outcome;
 }
 
-std::string FolderOf(pid_t player) {
-  char name[64];
-  // Always of one length: what is allocated for it is the same in every process.
-  std::snprintf(name, sizeof(name), "/failback-simulate-%010d", static_cast<int>(player));
-  return absl::StrCat(access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", name);
-}
-
-void PlayHere(const Order& order, int socket, pid_t player) {
+void PlayHere(const Order& order, int socket) {
   const rlimit longest = {kLongestSeconds, kLongestSeconds + 1};
   setrlimit(RLIMIT_CPU, &longest);
   alarm(kLongestWait);
-  SeededNumbers numbers(order.seed ^ 0xe17);
-  entropy = &numbers;
+  SeedEntropy(order.seed ^ 0xe17);
   Script script = MakeScript(order.seed, order.large);
   if (order.shortened) {
     std::vector<int> kept;
@@ -107,14 +96,7 @@ void PlayHere(const Order& order, int socket, pid_t player) {
     }
     script = Keep(script, kept);
   }
-  const std::string folder = FolderOf(player);
-  Outcome outcome;
-  {
-    Folder whole(folder);
-    Story story(script, folder, order.traced);
-    outcome = story.Play();
-  }
-  const std::string text = Encode(outcome);
+  const std::string text = Encode(Story(script, order.traced).Play());
   SendText(socket, text.data(), text.size());
   std::_Exit(0);
 }
@@ -123,9 +105,8 @@ void PlayHere(const Order& order, int socket, pid_t player) {
 [[noreturn]] void Serve(int socket) {
   static Order order;
   while (ReadAll(socket, &order, sizeof(order))) {
-    const pid_t player = getpid();
     const pid_t child = fork();
-    if (child == 0) PlayHere(order, socket, player);
+    if (child == 0) PlayHere(order, socket);
     int status = 0;
     if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
       char text[160];
@@ -168,7 +149,6 @@ Players::~Players() {
   for (const Player& player : players_) close(player.socket);
   for (const Player& player : players_) {
     waitpid(player.pid, nullptr, 0);
-    Folder left(FolderOf(player.pid));  // of a story that crashed
   }
 }
 
@@ -219,13 +199,3 @@ void Players::Finish() {
 }
 
 }  // namespace failback::simulate
-
-// In place of libc's: the identifiers that the product makes follow from the seed.
-extern "C" int getentropy(void* buffer, size_t length) {
-  using failback::simulate::entropy;
-  if (entropy == nullptr)
-    return getrandom(buffer, length, 0) == static_cast<ssize_t>(length) ? 0 : -1;
-  unsigned char* const bytes = static_cast<unsigned char*>(buffer);
-  for (size_t i = 0; i < length; ++i) bytes[i] = static_cast<unsigned char>(entropy->Next());
-  return 0;
-}

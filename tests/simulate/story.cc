@@ -15,7 +15,7 @@ constexpr int64_t kStays = 80000000000;
 
 }  // namespace
 
-Story::Story(const Script& script, const std::string& folder, bool traced)
+Story::Story(const Script& script, bool traced)
     : script_(script),
       world_(script.seed, script.agents + script.viewers + 1),
       truth_(&world_, &wishes_, script.services),
@@ -25,13 +25,13 @@ Story::Story(const Script& script, const std::string& folder, bool traced)
   SeededNumbers numbers(script.seed ^ 0x5eed);
   for (const Operation& operation : script_.operations) used_.insert(operation.act);
   registry_ = std::make_unique<RegistryHost>(
-      &world_, &truth_, &fencing_, script_.sqlite ? folder + "/registry" : "", script_.secured);
+      &world_, &truth_, &fencing_, script_.sqlite ? std::optional(script.seed) : std::nullopt,
+      script_.secured);
   registry_->Start();
   for (int i = 0; i < script_.agents; ++i) {
     AgentHost::Options options;
     options.index = i;
-    if (script_.journals[static_cast<size_t>(i)])
-      options.folder = absl::StrCat(folder, "/agent", i);
+    options.journal = script_.journals[static_cast<size_t>(i)];
     options.seed = numbers.Next();
     options.server = [this] { return registry_->server(); };
     options.on_event = [this, i](const IntentEvent& event) { OnIntent(i, event); };
@@ -72,6 +72,15 @@ Story::Story(const Script& script, const std::string& folder, bool traced)
       }
     }
   };
+  // A disk may end in the middle of a call, a moment before its machine does.
+  for (const Operation& operation : script_.operations) {
+    const absl::Duration before = absl::Milliseconds(operation.at_ms) - kTick;
+    if (operation.act == Act::kRegistryCrash) At(before, [this] { registry_->EndDiskSoon(); });
+    if (operation.act == Act::kAgentCrash && operation.amount == 1) {
+      At(before,
+         [agent = agents_[static_cast<size_t>(operation.agent)].get()] { agent->EndDiskSoon(); });
+    }
+  }
   At(kTick, [this] { Tick(); });
 }
 

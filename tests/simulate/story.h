@@ -1,6 +1,6 @@
 // One story: plays a script against the real registry and real agents, and checks what happens.
 //
-//   Story story(MakeScript(seed, /*large=*/false), "/dev/shm/story", /*traced=*/false);
+//   Story story(MakeScript(seed, /*large=*/false), /*traced=*/false);
 //   const Outcome outcome = story.Play();
 //
 // Thread safety: none.
@@ -38,7 +38,7 @@ struct Outcome {
 
 class Story {
  public:
-  Story(const Script& script, const std::string& folder, bool traced);
+  Story(const Script& script, bool traced);
   ~Story();
 
   Outcome Play();

@@ -242,8 +242,9 @@ void Story::DoAgent(const Operation& operation) {
       agent.Kill(older  ? AgentHost::Disk::kOlder
                  : same ? AgentHost::Disk::kSame
                         : AgentHost::Disk::kEmpty);
+      // What a disk that has ended does not have the registry may have.
+      if (older || agent.disk_ended()) ForgetAcks(index);
       if (older) {
-        ForgetAcks(index);
         for (auto& [of, wish] : wishes_.all) {
           if (of.first == index && wish.since >= backup->second) wish.any = true;
         }
