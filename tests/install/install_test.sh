@@ -23,6 +23,21 @@ g++ -o orders-shared build/CMakeFiles/orders.dir/orders.cc.o $(pkg-config --libs
 shown=$(nm -D --defined-only --demangle "$prefix/lib/libfailback.so" | cut -d' ' -f3-)
 grep -q '^failback::Agent::Create(' <<<"$shown"
 if grep -vE '\bfailback::|^descriptor_table_failback_' <<<"$shown"; then echo "is shown by libfailback.so"; exit 1; fi
+# The static one defines only that too, and etcd's messages.
+defined=$(nm --defined-only --extern-only --demangle "$prefix/lib/libfailback.a" 2>/dev/null | sed -n 's/^[0-9a-f]* [TDBR] //p')
+if grep -vE '\bfailback::|^(descriptor_table|TableStruct)_|\b(etcdserverpb|mvccpb)::' <<<"$defined"; then
+  echo "is defined by libfailback.a"
+  exit 1
+fi
+# Of these a process has one copy, the system's.
+needed=$(readelf -d "$prefix/lib/libfailback.so" | grep NEEDED)
+for library in grpc++ protobuf absl_time absl_status; do
+  grep -q "\[lib$library\.so" <<<"$needed" || { echo "libfailback.so does not load lib$library"; exit 1; }
+done
+# What the page calls the API is there.
+headers=$(cd "$OLDPWD" && sed -n 's/^| `\/\/:[a-z]*` | //p' docs/library.md | grep -o '[a-z_/]*\.h')
+(($(wc -l <<<"$headers") > 10))
+for header in $headers; do [[ -e $prefix/include/failback/$header ]] || { echo "$header is not installed"; exit 1; }; done
 
 # One version, of the programs and of what builds against the library.
 version=$("$prefix/bin/failbackctl" --version | cut -d' ' -f2)
