@@ -17,7 +17,9 @@ export interface Instances {
   stale: boolean;
 }
 
-/** The sidecar does not take an intent: the same one would be refused again. `code` is gRPC's number. */
+/**
+ * The sidecar does not take an intent, or opens no session: the same would be refused again. `code` is gRPC's number.
+ */
 export class Refused extends Error {
   code: number;
 }
@@ -25,19 +27,33 @@ export class Refused extends Error {
 export interface Options {
   /** The sidecar; FAILBACK_TARGET, else unix:/run/failback/agent.sock. */
   target?: string;
+  /** Of this process, as operators see it. */
   name?: string;
   /** Seconds. */
   ttl?: number;
 }
 
-/** A session at the sidecar. When the process ends, what it has registered is unregistered. */
+export interface Waiting {
+  /** Ends the wait with the signal's reason, as AbortSignal.timeout(1000) does; the intent stays in force. */
+  signal?: AbortSignal;
+}
+
+/**
+ * A session at the sidecar. When the process ends, what it has registered is unregistered. A sidecar that is away, and
+ * what it refuses when it is back, are reported by process.emitWarning().
+ */
 export class Agent {
+  /** Does not wait for the sidecar. */
   constructor(options?: Options);
-  /** Resolved when the sidecar has accepted it; waits for a sidecar that is away. Once more changes it. */
-  register(instance: Omit<Instance, 'healthy'>): Promise<void>;
-  unregister(instance: {service: string; id: string; namespace?: string}): Promise<void>;
-  /** The instances of a service, each time that they change. */
-  follow(service: string, options?: {namespace?: string}): AsyncGenerator<Instances, void, void>;
+  /**
+   * Resolved when the sidecar has accepted it, which carries it from then on; waits for a sidecar that is away. Once
+   * more with the same id changes what is registered.
+   */
+  register(instance: Omit<Instance, 'healthy'>, options?: Waiting): Promise<void>;
+  /** Resolved when the sidecar has accepted it. One that is not registered is fine. */
+  unregister(instance: {service: string; id: string; namespace?: string}, options?: Waiting): Promise<void>;
+  /** The instances of a service, each time that they change. Ends with `break`, with the signal, or with the agent. */
+  follow(service: string, options?: {namespace?: string; signal?: AbortSignal}): AsyncGenerator<Instances, void, void>;
   /** Ends the session, and every follow(). */
   close(): Promise<void>;
 }

@@ -1,27 +1,18 @@
 """The story of clients/node, packed as people get it, with a real registry and a real sidecar: registered, found,
 through outages of the registry and of the sidecar, and gone when the process ends."""
 
-import os
 import queue
 import shutil
 import threading
 import unittest
 
+import node_modules
 from sidecar import PATIENCE, Sidecar
-
-# In the source tree, where npm has put them.
-MODULES = os.path.join(os.path.dirname(os.path.realpath("tests/gateway/xds/node/sidecar_client.js")), "node_modules")
-
 
 class NodeClient(Sidecar):
     def start_story(self):
         """The package beside what it needs, and a program that uses it."""
-        modules = os.path.join(self.folder, "node_modules")
-        shutil.copytree("clients/node", modules + "/failback")
-        shutil.copytree("proto/failback", modules + "/failback/proto/failback")
-        for name in os.listdir(MODULES):
-            if not name.startswith("."):
-                os.symlink(os.path.join(MODULES, name), os.path.join(modules, name))
+        node_modules.lay(self.folder)
         shutil.copy("tests/clients/node_story.js", self.folder)
         self.story = self.start("node", "--preserve-symlinks", self.folder + "/node_story.js", self.target)
         self.lines = queue.Queue()
@@ -79,6 +70,22 @@ class NodeClient(Sidecar):
         self.until(self.listed, {"carts-9": 1})
         self.story.kill()
         self.until(self.listed, {})
+
+    def test_edges(self):
+        node_modules.lay(self.folder)
+        shutil.copy("tests/clients/node_edges.js", self.folder)
+        edges = self.start("node", "--preserve-symlinks", self.folder + "/node_edges.js", self.target)
+        out, _ = edges.communicate(timeout=PATIENCE)
+        self.assertEqual((edges.returncode, out), (0, """\
+closed at once: Error: the agent is closed
+sidecar away: TimeoutError, 1 warning
+session refused: Refused 3: ttl: is negative
+too much: Refused 3: registrations[0].instance.metadata["x"]: the value is 6000000 bytes long, at most 1024 are allowed
+follow ends with its signal
+follow ends with the agent
+follow ends with break
+follow of a sidecar that is away ends with the agent
+"""))
 
 
 if __name__ == "__main__":

@@ -74,6 +74,75 @@ class WithAsyncio(Sidecar):
             "carts", "carts-1", "10.0.0.7", 8080, "default", True, 7, "a", {"k": "v"})])
         self.until(self.listed, {})
 
+    def test_follow_ends_with_the_agent(self):
+        async def story():
+            agent = await aio.Agent(self.target).start()
+            seen = asyncio.Event()
+
+            async def follow():
+                async for _ in agent.follow("carts"):
+                    seen.set()
+                return "ended"
+
+            following = asyncio.ensure_future(follow())
+            await seen.wait()
+            await agent.close()
+            await agent.close()
+            self.assertEqual(await following, "ended")
+
+        asyncio.run(asyncio.wait_for(story(), PATIENCE))
+
+    def test_calls_before_the_start_and_after_the_end_are_errors(self):
+        async def story():
+            agent = aio.Agent("unix:" + self.folder + "/none.sock")
+            with self.assertRaisesRegex(RuntimeError, "not started"):
+                await agent.register("carts", "carts-1", "10.0.0.7", 8080)
+            await agent.start()
+            waiting = asyncio.ensure_future(agent.register("carts", "carts-1", "10.0.0.7", 8080))
+            await asyncio.sleep(0)
+            await agent.close()
+            with self.assertRaisesRegex(RuntimeError, "is closed"):
+                await waiting
+            with self.assertRaisesRegex(RuntimeError, "is closed"):
+                await agent.unregister("carts", "carts-1")
+
+        asyncio.run(asyncio.wait_for(story(), PATIENCE))
+
+
+class Edges(Sidecar):
+    def test_a_closed_agent_refuses_calls(self):
+        agent = failback.Agent(self.target)
+        agent.close()
+        agent.close()
+        with self.assertRaisesRegex(RuntimeError, "is closed"):
+            agent.register("carts", "carts-1", "10.0.0.7", 8080)
+        self.assertEqual(list(agent.follow("carts")), [])
+
+    def test_a_sidecar_that_is_away_is_reported_once(self):
+        with self.assertLogs("failback", "WARNING") as logged:
+            with failback.Agent("unix:" + self.folder + "/none.sock") as agent:
+                with self.assertRaises(TimeoutError):
+                    agent.register("carts", "carts-1", "10.0.0.7", 8080, timeout=1.5)
+        self.assertEqual(len(logged.output), 1, logged.output)
+        self.assertIn("none.sock", logged.output[0])
+
+    def test_a_session_that_is_refused_reaches_the_caller(self):
+        with self.assertLogs("failback", "WARNING"):
+            with failback.Agent(self.target, ttl=-1) as agent:
+                with self.assertRaisesRegex(failback.Refused, "ttl: is negative"):
+                    agent.register("carts", "carts-1", "10.0.0.7", 8080)
+
+    def test_what_is_too_large_is_refused(self):
+        with failback.Agent(self.target) as agent:
+            agent.register("carts", "carts-1", "10.0.0.7", 8080)
+            with self.assertRaisesRegex(failback.Refused, "6000000 bytes"):
+                agent.register("carts", "carts-1", "10.0.0.7", 8081, metadata={"x": "y" * 6000000})
+            self.until(self.listed, {"carts-1": 8080})
+
+    def test_instances_may_be_in_sets(self):
+        one = failback.Instance("carts", "carts-1", "10.0.0.7", 8080, metadata={"k": "v"})
+        self.assertEqual(len({one, one}), 1)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,5 +1,10 @@
 #!/usr/bin/env bash
-# run_test.sh LANGUAGE: with Debian's interpreter, which sees Debian's grpcio, and the stubs made by the build.
+# run_test.sh NAME: tests/clients/NAME_test.py, with Debian's interpreter and grpcio, on the packages as people get them:
+# the wheel in $PACKED/python, the npm package in $PACKED/package.
 set -euo pipefail
-PYTHONPATH=clients/python:tests/conformance/python:tests/clients:tests/util exec /usr/bin/python3 -B \
-  "tests/clients/$1_test.py" -v
+export PACKED=$TEST_TMPDIR/packed
+mkdir -p "$PACKED"
+SOURCE_DATE_EPOCH=1700000000 /usr/bin/python3 -B deploy/package/clients.py . 0.1.0 "$PACKED"
+/usr/bin/python3 -m zipfile -e "$PACKED"/*.whl "$PACKED/python"
+tar -xzf "$PACKED"/*.tgz -C "$PACKED"
+PYTHONPATH=$PACKED/python:tests/clients:tests/util exec /usr/bin/python3 -B "tests/clients/$1_test.py" -v

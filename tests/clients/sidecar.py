@@ -50,9 +50,9 @@ class Sidecar(unittest.TestCase):
         self.agent = self.start_daemon("agent/failback-agent", "--listen", self.target, "--registry",
                                        "grpc://" + self.address)
 
-    def listed(self):
-        """{id: port} that the registry has of the service `carts`."""
-        done = subprocess.run(["agent/failbackctl", "--target", self.address, "list", "carts", "-o", "json"],
+    def listed(self, service="carts"):
+        """{id: port} that the registry has of the service."""
+        done = subprocess.run(["agent/failbackctl", "--target", self.address, "list", service, "-o", "json"],
                               capture_output=True, text=True, check=False)
         records = json.loads(done.stdout) if done.returncode == 0 else []
         return {r["instance"]["key"]["instanceId"]: r["instance"]["port"] for r in records}

@@ -11,9 +11,11 @@ from failback import aio
 
 
 class Agent:
-    """As failback.aio.Agent; calls block. `with Agent() as agent:`. Every method may be called from any thread."""
+    """As failback.aio.Agent; calls block. `with Agent() as agent:`, or close() at the end. Every method may be called
+    from any thread."""
 
     def __init__(self, target: Optional[str] = None, name: str = "", ttl: float = 10.0) -> None:
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="failback", daemon=True)
         self._thread.start()
@@ -27,9 +29,12 @@ class Agent:
 
     @staticmethod
     async def _open(target: Optional[str], name: str, ttl: float) -> aio.Agent:
-        return await aio.Agent(target, name, ttl).__aenter__()
+        return await aio.Agent(target, name, ttl).start()
 
     def _run(self, coroutine, timeout: Optional[float] = None):
+        if self._closed:
+            coroutine.close()
+            raise RuntimeError("the agent is closed")
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result(timeout)
@@ -40,10 +45,14 @@ class Agent:
 
     def close(self) -> None:
         """Ends the session, and every follow()."""
+        if self._closed:
+            return
         self._run(self._agent.close())
         self._run(self._end())
+        self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
     async def _end(self) -> None:
         rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -66,7 +75,7 @@ class Agent:
     def follow(self, service: str, *, namespace: str = "") -> Iterator[aio.Instances]:
         """The instances of a service, each time that they change; ends with the agent."""
         following = self._agent.follow(service, namespace=namespace)
-        while True:
+        while not self._closed:
             try:
                 yield self._run(following.__anext__())
             except (StopAsyncIteration, concurrent.futures.CancelledError):

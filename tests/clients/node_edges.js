@@ -1,0 +1,56 @@
+// What clients/node does at the edges, a line for each: node node_edges.js TARGET.
+'use strict';
+
+const {Agent, Refused} = require('failback');
+
+const [target] = process.argv.slice(2);
+const none = `${target}.none`;
+const one = {service: 'carts', id: 'carts-1', address: '10.0.0.7', port: 8080};
+let warnings = 0;
+process.removeAllListeners('warning');
+process.on('warning', (warning) => { if (warning.name === 'FailbackWarning') warnings++; });
+
+// What `act` fails with.
+async function failure(options, act) {
+  const agent = new Agent(options);
+  try {
+    await act(agent);
+    return 'nothing';
+  } catch (error) {
+    return error instanceof Refused ? `Refused ${error.code}: ${error.message}` : `${error.name}: ${error.message}`;
+  } finally {
+    await agent.close();
+  }
+}
+
+async function follow(agent, options, onList = () => {}) {
+  for await (const list of agent.follow('carts', options)) if (onList(list)) break;
+}
+
+async function main() {
+  console.log('closed at once:', await failure({target}, async (agent) => {
+    await agent.close();
+    await agent.register(one);
+  }));
+  const away = await failure({target: none}, (agent) => agent.register(one, {signal: AbortSignal.timeout(1500)}));
+  console.log('sidecar away:', `${away.split(':')[0]}, ${warnings} warning`);
+  console.log('session refused:', await failure({target, ttl: -1}, (agent) => agent.register(one)));
+  console.log('too much:', await failure({target},
+      (agent) => agent.register({...one, metadata: {x: 'y'.repeat(6e6)}})));
+  const agent = new Agent({target});
+  const end = new AbortController();
+  await follow(agent, {signal: end.signal}, () => end.abort());
+  console.log('follow ends with its signal');
+  await follow(agent, {}, () => { setImmediate(() => agent.close()); });
+  console.log('follow ends with the agent');
+  const other = new Agent({target});
+  await follow(other, {}, () => true);
+  await other.close();
+  console.log('follow ends with break');
+  const alone = new Agent({target: none});
+  setTimeout(() => alone.close(), 300);
+  await follow(alone, {});
+  console.log('follow of a sidecar that is away ends with the agent');
+}
+
+main();
