@@ -3,10 +3,12 @@
 //
 // Registry has no parameter for it. A server opens a scope around the call that it carries out, on
 // the thread on which it does; code that makes another call, or keeps the intent for later, asks
-// what the scope holds:
+// what the scope holds.
+//
+// Example: an instance that is registered for a call.
 //
 //   const ScopedTrace scope(TraceParentOf(context->client_metadata()));
-//   registry->Register(request, std::move(done));     // Log() and GrpcRegistry see it
+//   const auto registration = agent->Register(me);  // Log() and the call to the registry see it
 //
 // An agent keeps it with the intent until that is acknowledged, and sends it where a call carries
 // that intent alone; a batch has many origins.

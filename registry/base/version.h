@@ -1,5 +1,9 @@
 // The version of Failback, as `--version`, GetStatus and the logs of a fleet report it.
 //
+// Example: a program that notices a shared library of another version than its headers.
+//
+//   if (Version() != std::string(kVersion)) return Fail(absl::FailedPreconditionError(Version()));
+//
 // Thread safety: all of it.
 
 #ifndef FAILBACK_REGISTRY_BASE_VERSION_H_

@@ -117,6 +117,14 @@ struct Around_simulated_clock : Around {};
 
 struct Around_upstream : Around {};
 
+struct Around_trace_context : Around {
+  grpc::ServerContext* context = nullptr;
+  std::unique_ptr<Agent> agent;
+  ServiceInstance me;
+};
+
+struct Around_version : Around {};
+
 }  // namespace failback
 
 #endif  // FAILBACK_TESTS_DOCS_HEADER_EXAMPLES_H_
