@@ -51,7 +51,7 @@ void Machine::Step(Input input, Moment now, Effects* effects) {
   if (closed_) return;
   now_ = now;
   out_ = effects;
-  std::visit([this](auto&& in) { On(std::move(in)); }, std::move(input));
+  std::visit([this](auto& in) { On(std::move(in)); }, input);
   if (closed_) return;
   Pump();
   AdvanceDrain();
@@ -80,7 +80,7 @@ void Machine::On(input::Closing in) {
   for (const auto& [selector, record] : watches_) WriteSnapshot(record->watch.get());
 }
 
-void Machine::On(input::Closed in) {
+void Machine::On(const input::Closed& in) {
   closed_ = true;
   // What was accepted has become durable, and is answered so.
   journal_gate_.Tried(journal_gate_.last(), in.journal.ok());
@@ -119,7 +119,7 @@ void Machine::Empty() {
   calls_in_flight_ = 0;
 }
 
-void Machine::On(input::Journalled in) {
+void Machine::On(const input::Journalled& in) {
   journal_error_ = in.status;
   journal_gate_.Tried(in.sequence, in.status.ok());
   ReleaseReplies(in.status);
@@ -166,7 +166,7 @@ void Machine::On(input::Answered in) {
   }
 }
 
-void Machine::On(input::Streamed in) {
+void Machine::On(const input::Streamed& in) {
   const auto it = streams_.find(in.stream);
   if (it == streams_.end()) return;
   const WatchPtr watch = it->second;
@@ -176,7 +176,9 @@ void Machine::On(input::Streamed in) {
   OnWatchEnd(watch, in.end);
 }
 
-void Machine::On(input::Disconnected in) { Follow(upstream_.ReportFailure(now_, in.status)); }
+void Machine::On(const input::Disconnected& in) {
+  Follow(upstream_.ReportFailure(now_, in.status));
+}
 
 // --- Answers.
 
@@ -185,7 +187,6 @@ void Machine::Answer(const ReplyPtr& reply) {
     case BatchReply::As::kBatch:
       return Answer(reply->ticket, BatchResult{std::move(reply->results)});
     case BatchReply::As::kDurable:
-      return Answer(reply->ticket, StatusFromProto(reply->results.front().status()));
     case BatchReply::As::kCloseSession:
       return Answer(reply->ticket, StatusFromProto(reply->results.front().status()));
   }

@@ -115,13 +115,13 @@ class Machine {
   void On(input::Cancel in);
   void On(input::Drain in);
   void On(input::Answered in);
-  void On(input::Streamed in);
-  void On(input::Disconnected in);
+  void On(const input::Streamed& in);
+  void On(const input::Disconnected& in);
   void On(input::Made in);
-  void On(input::Journalled in);
+  void On(const input::Journalled& in);
   void On(input::Tick in);
   void On(input::Closing in);
-  void On(input::Closed in);
+  void On(const input::Closed& in);
   // Answers everyone; nothing is left.
   void Empty();
 

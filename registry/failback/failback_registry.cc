@@ -193,8 +193,9 @@ std::vector<IntentJournal::Intent> FailbackRegistry::PresentIntents() const {
 
 absl::StatusOr<int64_t> FailbackRegistry::Retry(const std::vector<std::string>& ids) {
   absl::StatusOr<Counted> retried;
-  shell_->Ask(input::Retry{0, ids},
-              Answering<Counted>([&](absl::StatusOr<Counted> answer) { retried = answer; }));
+  shell_->Ask(input::Retry{0, ids}, Answering<Counted>([&](absl::StatusOr<Counted> answer) {
+                retried = std::move(answer);
+              }));
   if (!retried.ok()) return retried.status();
   return retried->count;
 }
@@ -202,8 +203,9 @@ absl::StatusOr<int64_t> FailbackRegistry::Retry(const std::vector<std::string>& 
 absl::StatusOr<int64_t> FailbackRegistry::Cancel(const std::vector<std::string>& ids,
                                                  int64_t* sent) {
   absl::StatusOr<Counted> cancelled;
-  shell_->Ask(input::Cancel{0, ids},
-              Answering<Counted>([&](absl::StatusOr<Counted> answer) { cancelled = answer; }));
+  shell_->Ask(input::Cancel{0, ids}, Answering<Counted>([&](absl::StatusOr<Counted> answer) {
+                cancelled = std::move(answer);
+              }));
   if (!cancelled.ok()) return cancelled.status();
   if (sent != nullptr) *sent += cancelled->sent;
   return cancelled->count;

@@ -25,6 +25,7 @@ TEST(GaugeTest, HasAsManyPlacesAsItsLimit) {
 TEST(GaugeTest, WithoutALimitAllArePlacesAndCounted) {
   Gauge gauge(0);
   std::vector<std::shared_ptr<void>> places;
+  places.reserve(100);
   for (int i = 0; i < 100; ++i) places.push_back(gauge.Enter());
   EXPECT_NE(places.back(), nullptr);
   EXPECT_EQ(gauge.count(), 100);
