@@ -1,110 +1,49 @@
-// An asynchronous client of one etcd cluster: unary calls that fail over, and what streams need.
+// What the registry needs of an etcd cluster: calls that fail over between members, streams, and
+// time. GrpcClient (registry/etcd/grpc_client.h) is one over gRPC; tests have one over a model of
+// etcd on simulated time.
 //
-// A call is tried at the member that answered last. When that one cannot be reached, is too slow
-// (`attempt_timeout`), or knows no leader, the next member is asked, and so on in turn with a pause
-// after each round, until `call_timeout` has passed. So a change of leader costs the caller time
-// and no error. Every call may therefore arrive more than once: callers write with transactions
-// that compare first. With a user, calls carry a token, which is renewed when etcd no longer takes
-// it.
+// Every call may arrive more than once: callers write with transactions that compare first.
 //
-//   Client client(std::move(options));
 //   TxnRequest request; …
-//   client.Txn(std::move(request), [](absl::StatusOr<TxnResponse> response) { … });
-//   client.Close();   // every callback has run
+//   client->Txn(std::move(request), [](absl::StatusOr<TxnResponse> response) { … });
+//   client->Close();   // every callback has run
 //
-// Thread safety: all methods from any thread. Callbacks run on gRPC's threads or the timer's, and
-// must not block. Close and the destructor must not be called from one; Shutdown may be.
+// Thread safety: all methods from any thread. Callbacks run on threads of the client's or the
+// timer's, and must not block. Close and the destructor must not be called from one; Shutdown may
+// be.
 
 #ifndef FAILBACK_REGISTRY_ETCD_CLIENT_H_
 #define FAILBACK_REGISTRY_ETCD_CLIENT_H_
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
-#include <vector>
+#include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "etcd/rpc.grpc.pb.h"
-#include "grpcpp/client_context.h"
-#include "registry/rpc/grpc_channels.h"
-#include "retry/hashed_wheel_timer.h"
+#include "etcd/rpc.pb.h"
+#include "registry/base/steady_time.h"
+#include "retry/clock.h"
 #include "retry/histogram.h"
-#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {
 
 class Client {
  public:
-  struct Options {
-    Options() {
-      channel.connect_timeout = absl::Seconds(1);
-      channel.ping_interval = absl::Seconds(6);  // etcd allows one every 5 s
-      channel.ping_timeout = absl::Seconds(4);
-      channel.max_message_bytes = 256 << 20;  // a page of large instances
-    }
-
-    // At least one, as "host:port".
-    std::vector<std::string> endpoints;
-    // Credentials, pings, sizes.
-    GrpcChannelOptions channel;
-    // With a user every call carries a token of his.
-    std::string user;
-    std::string password;
+  struct Timing {
     // All of a call, and one attempt of it. Who waits for it has five seconds as a rule
     // (GrpcRegistryOptions::call_timeout), and is to receive the refusal within them.
     absl::Duration call_timeout = absl::Milliseconds(4500);
     absl::Duration attempt_timeout = absl::Seconds(2);
     // The pause after every member has been tried.
     absl::Duration round_delay = absl::Milliseconds(100);
-    // Outlives the client.
-    HashedWheelTimer* timer = nullptr;
-    // Answers went back behind what had been answered before: the store was restored from an older
-    // state.
-    std::function<void()> on_regress;
   };
-
-  template <typename Response>
-  using Done = absl::AnyInvocable<void(absl::StatusOr<Response>) &&>;
-
-  explicit Client(Options options);
-  // As Close.
-  ~Client();
-
-  void Range(etcdserverpb::RangeRequest request, Done<etcdserverpb::RangeResponse> done);
-  // Range of one key.
-  void Get(std::string key, Done<etcdserverpb::RangeResponse> done);
-  void Txn(etcdserverpb::TxnRequest request, Done<etcdserverpb::TxnResponse> done);
-  // The same, of a request that is serialized already.
-  void EncodedTxn(std::string request, Done<etcdserverpb::TxnResponse> done);
-  // The new lease's id.
-  void LeaseGrant(int64_t ttl_seconds, Done<int64_t> done);
-  void LeaseRevoke(int64_t lease, Done<etcdserverpb::LeaseRevokeResponse> done);
-  // `keys`: with those that are on it.
-  void LeaseTimeToLive(int64_t lease, bool keys, Done<etcdserverpb::LeaseTimeToLiveResponse> done);
-
-  // Runs `task` once, after `delay`, on the timer's thread; earlier when the client is closed.
-  void After(absl::Duration delay, absl::AnyInvocable<void() &&> task);
-
-  // Cancels what is under way. Later calls fail with CANCELLED at once. The timer is not used any
-  // more.
-  void Shutdown();
-  // Shutdown, and waits until every callback has run.
-  void Close();
-  bool closed() const;
-  // Whether this thread is in one of the client's callbacks.
-  bool InCallback() const;
-
-  const Options& options() const { return options_; }
 
   // Unary calls that have ended, through all their attempts.
   struct Statistics {
@@ -112,85 +51,76 @@ class Client {
     Histogram duration_nanos{kLatencyBoundsNanos};
     int64_t tokens = 0;  // that the cluster has given for user and password
   };
-  Statistics Stats() const;
 
-  // What streams need. A Member is where a stream is opened.
-  struct Member {
-    GrpcChannels::Picked picked;
-    std::unique_ptr<etcdserverpb::Lease::Stub> lease;
-    std::unique_ptr<etcdserverpb::Watch::Stub> watch;
-    std::unique_ptr<etcdserverpb::KV::Stub> kv;
-    std::unique_ptr<etcdserverpb::Auth::Stub> auth;
-  };
-  // The member for the next call; the next one in turn after Report of a failure.
-  std::shared_ptr<const Member> Pick();
-  void Report(const Member& member, const absl::Status& status);
-  // Runs `ready` with a token (empty without a user), or why there is none.
-  void GetToken(Done<std::string> ready);
-  // `token` is not taken any more.
-  void DropToken(const std::string& token);
-  // Adds what every call carries.
-  static void Prepare(const std::string& token, grpc::ClientContext* context);
-  // Marks this thread as being in a callback.
-  class Frame {
+  template <typename Response>
+  using Done = absl::AnyInvocable<void(absl::StatusOr<Response>) &&>;
+
+  // A stream to one member, with its queue of messages. It lives until its end, which is reported
+  // once; its owner opens the next one, which goes to another member if this one failed. Messages
+  // and the end come one at a time, the end last.
+  template <typename Request>
+  class Stream {
    public:
-    explicit Frame(Client* client) : client_(client) { client_->EnterFrame(+1); }
-    ~Frame() { client_->EnterFrame(-1); }
-    Frame(const Frame&) = delete;
-    Frame& operator=(const Frame&) = delete;
-
-   private:
-    Client* const client_;
+    virtual ~Stream() = default;
+    // Once, and without a lock that the events take: the end may come before it returns. What is
+    // sent before is sent then.
+    virtual void Start() = 0;
+    virtual void Send(Request request) = 0;
+    // Ends the stream with `reason`.
+    virtual void Abandon(const absl::Status& reason) = 0;
   };
-  // Counts a call or stream as under way, to be cancelled by Shutdown. False after Shutdown.
-  bool Enter(grpc::ClientContext* context);
-  // `context` is over, its callback has run.
-  void Leave(grpc::ClientContext* context);
+  template <typename Response>
+  struct StreamEvents {
+    std::function<void(Response)> on_message;
+    std::function<void(const absl::Status&)> on_end;
+  };
+  using WatchStream = Stream<etcdserverpb::WatchRequest>;
+  using RenewalStream = Stream<etcdserverpb::LeaseKeepAliveRequest>;
 
- private:
-  template <typename Request, typename Response>
-  struct Call;
+  virtual ~Client() = default;
 
-  template <typename Request, typename Response, typename Start>
-  void Unary(Request request, Done<Response> done, Start start);
-  void FetchToken();
-  void OnToken(absl::StatusOr<std::string> token);
-  void Ended(const absl::Status& status, int64_t nanos);
-  // Logs when etcd does not answer any more, and when it does again.
-  void NoteAnswer(const absl::Status& status);
-  void EnterFrame(int change);
-  int64_t KnownRevision();
-  void NoteHeader(int64_t known_at_start, const etcdserverpb::ResponseHeader& header);
+  virtual void Range(etcdserverpb::RangeRequest request,
+                     Done<etcdserverpb::RangeResponse> done) = 0;
+  // Range of one key.
+  void Get(std::string key, Done<etcdserverpb::RangeResponse> done) {
+    etcdserverpb::RangeRequest request;
+    request.set_key(std::move(key));
+    Range(std::move(request), std::move(done));
+  }
+  virtual void Txn(etcdserverpb::TxnRequest request, Done<etcdserverpb::TxnResponse> done) = 0;
+  // The same, of a request that is serialized already.
+  virtual void EncodedTxn(std::string request, Done<etcdserverpb::TxnResponse> done) = 0;
+  // The new lease's id.
+  virtual void LeaseGrant(int64_t ttl_seconds, Done<int64_t> done) = 0;
+  virtual void LeaseRevoke(int64_t lease, Done<etcdserverpb::LeaseRevokeResponse> done) = 0;
+  // `keys`: with those that are on it.
+  virtual void LeaseTimeToLive(int64_t lease, bool keys,
+                               Done<etcdserverpb::LeaseTimeToLiveResponse> done) = 0;
 
-  const Options options_;
-  GrpcChannels channels_;
-  std::array<std::atomic<int64_t>, 17> ended_{};
-  std::atomic<bool> answers_{true};  // as last logged
-  AtomicHistogram duration_nanos_{kLatencyBoundsNanos};
+  // A stream to be started.
+  virtual std::shared_ptr<WatchStream> NewWatch(
+      StreamEvents<etcdserverpb::WatchResponse> events) = 0;
+  virtual std::shared_ptr<RenewalStream> NewRenewal(
+      StreamEvents<etcdserverpb::LeaseKeepAliveResponse> events) = 0;
 
-  mutable Mutex mu_;
-  CondVar idle_;
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  absl::flat_hash_set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mu_);
-  int running_ ABSL_GUARDED_BY(mu_) = 0;  // delayed tasks that have been taken to run
-  absl::flat_hash_map<std::thread::id, int> frames_ ABSL_GUARDED_BY(mu_);
-  uint64_t last_delayed_ ABSL_GUARDED_BY(mu_) = 0;
-  struct Delayed;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<Delayed>> delayed_ ABSL_GUARDED_BY(mu_);
+  // Runs `task` once, after `delay`, on the timer's thread; earlier when the client is closed.
+  virtual void After(absl::Duration delay, absl::AnyInvocable<void() &&> task) = 0;
+  // Of the timer.
+  virtual const Clock& clock() const = 0;
+  SteadyTime Now() const { return absl::Nanoseconds(clock().NowNanos()); }
+  absl::Time WallNow() const { return clock().WallNow(); }
 
-  Mutex members_mu_;
-  std::vector<std::shared_ptr<const Member>> members_ ABSL_GUARDED_BY(members_mu_);
+  // Cancels what is under way. Later calls fail with CANCELLED at once. The timer is not used any
+  // more.
+  virtual void Shutdown() = 0;
+  // Shutdown, and waits until every callback has run.
+  virtual void Close() = 0;
+  virtual bool closed() const = 0;
+  // Whether this thread is in one of the client's callbacks.
+  virtual bool InCallback() const = 0;
 
-  mutable Mutex token_mu_;
-  std::string token_ ABSL_GUARDED_BY(token_mu_);
-  bool fetching_ ABSL_GUARDED_BY(token_mu_) = false;
-  bool without_token_ ABSL_GUARDED_BY(token_mu_) = false;  // etcd has authentication off
-  int64_t tokens_ ABSL_GUARDED_BY(token_mu_) = 0;          // that were given
-  std::vector<Done<std::string>> waiting_ ABSL_GUARDED_BY(token_mu_);
-
-  Mutex revision_mu_;
-  uint64_t cluster_id_ ABSL_GUARDED_BY(revision_mu_) = 0;
-  int64_t revision_ ABSL_GUARDED_BY(revision_mu_) = 0;
+  virtual const Timing& timing() const = 0;
+  virtual Statistics Stats() const = 0;
 };
 
 }  // namespace etcd

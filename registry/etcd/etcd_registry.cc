@@ -68,9 +68,10 @@ etcd::Limits::Options LimitOptions(const EtcdRegistry::Options& options) {
 // The parts, and how they hang together.
 class EtcdRegistry::Core {
  public:
-  explicit Core(Options given)
+  Core(Options given, const MakeClient& make_client)
       : options(std::move(given)),
-        client(ClientOptions()),
+        owned_client(make_client([this] { identity.BeginEpoch(); })),
+        client(*owned_client),
         keys(options.prefix),
         identity(&client, &keys, [this](const Store&) { services.EndEpoch(); }),
         limits(&client, &keys, LimitOptions(options)),
@@ -103,7 +104,8 @@ class EtcdRegistry::Core {
   void Write(Batch batch, Callback<BatchResult> done);
 
   const Options options;
-  Client client;
+  const std::unique_ptr<Client> owned_client;
+  Client& client;
   const etcd::Keys keys;
   Identity identity;
   etcd::Limits limits;
@@ -118,12 +120,6 @@ class EtcdRegistry::Core {
   etcd::PendingCalls calls;
 
  private:
-  Client::Options ClientOptions() {
-    Client::Options client_options = options.client;
-    client_options.on_regress = [this] { identity.BeginEpoch(); };
-    return client_options;
-  }
-
   void ScheduleSweep() {
     if (client.closed()) return;
     client.After(options.sweep_interval, [this] {
@@ -183,7 +179,15 @@ void EtcdRegistry::Core::Write(Batch batch, Callback<BatchResult> done) {
   identity.Ensure(std::move(write));
 }
 
-EtcdRegistry::EtcdRegistry(Options options) : core_(std::make_unique<Core>(std::move(options))) {}
+EtcdRegistry::EtcdRegistry(Options options)
+    : EtcdRegistry(options, [&options](std::function<void()> on_regress) {
+        etcd::GrpcClient::Options client = options.client;
+        client.on_regress = std::move(on_regress);
+        return std::make_unique<etcd::GrpcClient>(std::move(client));
+      }) {}
+
+EtcdRegistry::EtcdRegistry(Options options, const MakeClient& make_client)
+    : core_(std::make_unique<Core>(std::move(options), make_client)) {}
 
 void EtcdRegistry::Connect(std::function<void(bool reachable)> on_change) {
   core_->pulse.Start(std::move(on_change));

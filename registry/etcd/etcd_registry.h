@@ -9,7 +9,7 @@
 //    before they put (registry/etcd/writer.h).
 //  * A session is a key and as many leases as its instances need (registry/etcd/sessions.h).
 //  * A followed service is read once and watched once (registry/etcd/services.h).
-//  * Calls fail over between the members, through changes of leader (registry/etcd/client.h).
+//  * Calls fail over between the members, through changes of leader (registry/etcd/grpc_client.h).
 //
 //   EtcdRegistry::Options options;
 //   options.client.endpoints = {"10.0.0.1:2379", "10.0.0.2:2379", "10.0.0.3:2379"};
@@ -35,6 +35,7 @@
 #include "absl/time/time.h"
 #include "failback/admin/v1/admin.pb.h"
 #include "registry/etcd/client.h"
+#include "registry/etcd/grpc_client.h"
 #include "registry/model/validation.h"
 #include "registry/registry.h"
 #include "registry/watch/subscription_hub.h"
@@ -46,7 +47,7 @@ class EtcdRegistry final : public Registry {
   struct Options {
     // Members, credentials, timeouts, and the timer, which outlives the registry. `on_regress` is
     // the registry's own.
-    etcd::Client::Options client;
+    etcd::GrpcClient::Options client;
     // All keys start with it: no slash at its end.
     std::string prefix = "/failback";
 
@@ -87,6 +88,11 @@ class EtcdRegistry final : public Registry {
 
   // Connects at the first call: an unavailable cluster is no error here.
   explicit EtcdRegistry(Options options);
+
+  // As above, on a client of the caller's in place of `options.client`. `on_regress`: answers went
+  // back behind what had been answered before.
+  using MakeClient = std::function<std::unique_ptr<etcd::Client>(std::function<void()> on_regress)>;
+  EtcdRegistry(Options options, const MakeClient& make_client);
 
   // For a server of many: asks etcd every two seconds from now on, so that what there is to be said
   // of an unavailable cluster is in the log, and in Reachable, before the first call. `on_change`

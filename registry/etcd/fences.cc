@@ -46,7 +46,7 @@ void Fences::Add(std::vector<Gone> gone) {
   if (gone.empty()) return;
   {
     MutexLock lock(&mu_);
-    const SteadyTime until = SteadyNow() + kMinFenceRetention;
+    const SteadyTime until = client_->Now() + kMinFenceRetention;
     for (Gone& item : gone) {
       if (waiting_.size() >= kMaxWaiting) continue;
       Pending& pending = pending_[item.canonical];
@@ -71,7 +71,7 @@ void Fences::Next() {
   auto batch = std::make_shared<Batch>();
   {
     MutexLock lock(&mu_);
-    const SteadyTime now = SteadyNow();
+    const SteadyTime now = client_->Now();
     absl::btree_set<std::string> taken;
     while (!waiting_.empty() && batch->items.size() < kBatch) {
       Waiting& next = waiting_.front();

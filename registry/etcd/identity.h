@@ -13,8 +13,10 @@
 #include <functional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "registry/etcd/client.h"
 #include "registry/etcd/keys.h"
+#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "registry/base/steady_time.h"
+#include "registry/etcd/error.h"
 
 namespace failback {
 namespace etcd {
@@ -23,12 +24,12 @@ LeaseKeepAliveRequest RequestFor(int64_t lease) {
 
 void LeaseRenewer::Renew(int64_t lease, Client::Done<int64_t> done) {
   bool check = false;
-  std::shared_ptr<RenewalStream> opened;
+  std::shared_ptr<Client::RenewalStream> opened;
   {
     MutexLock lock(&mu_);
-    const SteadyTime now = SteadyNow();
+    const SteadyTime now = client_->Now();
     Lease& entry = leases_[lease];
-    entry.waiters.push_back({now + client_->options().call_timeout, std::move(done)});
+    entry.waiters.push_back({now + client_->timing().call_timeout, std::move(done)});
     if (entry.waiters.size() > 1) return;  // its answer serves this one too
     entry.sent = now;
     if (stream_ != nullptr) {
@@ -48,7 +49,7 @@ void LeaseRenewer::SetBreakListener(std::function<void(const absl::Status&)> on_
 }
 
 void LeaseRenewer::Hold() {
-  std::shared_ptr<RenewalStream> opened;
+  std::shared_ptr<Client::RenewalStream> opened;
   {
     MutexLock lock(&mu_);
     if (stream_ == nullptr && !reopening_ && on_break_ != nullptr) opened = NewStream();
@@ -56,23 +57,19 @@ void LeaseRenewer::Hold() {
   if (opened != nullptr) opened->Start();
 }
 
-std::shared_ptr<LeaseRenewer::RenewalStream> LeaseRenewer::NewStream() {
-  stream_ = RenewalStream::Make(
-      client_,
-      {[](const Client::Member& member, grpc::ClientContext* context, RenewalStream* reactor) {
-         member.lease->async()->LeaseKeepAlive(context, reactor);
-       },
-       [this](const LeaseKeepAliveResponse& response) { OnAnswer(response); },
-       [this](const absl::Status& status) { OnStreamEnd(status); }});
+std::shared_ptr<Client::RenewalStream> LeaseRenewer::NewStream() {
+  stream_ =
+      client_->NewRenewal({[this](const LeaseKeepAliveResponse& response) { OnAnswer(response); },
+                           [this](const absl::Status& status) { OnStreamEnd(status); }});
   for (auto& [lease, entry] : leases_) {
-    entry.sent = SteadyNow();
+    entry.sent = client_->Now();
     stream_->Send(RequestFor(lease));
   }
   return stream_;
 }
 
 void LeaseRenewer::Reopen() {
-  std::shared_ptr<RenewalStream> opened;
+  std::shared_ptr<Client::RenewalStream> opened;
   {
     MutexLock lock(&mu_);
     reopening_ = false;
@@ -107,7 +104,7 @@ void LeaseRenewer::OnStreamEnd(const absl::Status& status) {
     for (auto it = leases_.begin(); it != leases_.end();) {
       auto& waiters = it->second.waiters;
       for (auto waiter = waiters.begin(); waiter != waiters.end();) {
-        if (again && SteadyNow() < waiter->deadline) {
+        if (again && client_->Now() < waiter->deadline) {
           ++waiter;
           continue;
         }
@@ -124,16 +121,16 @@ void LeaseRenewer::OnStreamEnd(const absl::Status& status) {
   }
   if (on_break != nullptr) on_break(status);
   for (Waiter& waiter : over) std::move(waiter.done)(status);
-  if (reopen) client_->After(client_->options().round_delay, [this] { Reopen(); });
+  if (reopen) client_->After(client_->timing().round_delay, [this] { Reopen(); });
 }
 
 // Finds a stream that is stuck.
 void LeaseRenewer::Check() {
-  std::shared_ptr<RenewalStream> stuck;
+  std::shared_ptr<Client::RenewalStream> stuck;
   {
     MutexLock lock(&mu_);
     checking_ = false;
-    const SteadyTime limit = SteadyNow() - client_->options().attempt_timeout;
+    const SteadyTime limit = client_->Now() - client_->timing().attempt_timeout;
     for (const auto& [lease, entry] : leases_) {
       if (entry.sent < limit) stuck = stream_;
     }

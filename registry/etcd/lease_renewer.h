@@ -14,11 +14,12 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "registry/base/steady_time.h"
 #include "registry/etcd/client.h"
-#include "registry/etcd/stream.h"
+#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {
@@ -38,8 +39,6 @@ class LeaseRenewer {
   void Hold();
 
  private:
-  using RenewalStream =
-      Stream<etcdserverpb::LeaseKeepAliveRequest, etcdserverpb::LeaseKeepAliveResponse>;
   struct Waiter {
     SteadyTime deadline;
     Client::Done<int64_t> done;
@@ -50,7 +49,7 @@ class LeaseRenewer {
   };
 
   // A stream for all that is unanswered, to be started without the lock.
-  std::shared_ptr<RenewalStream> NewStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<Client::RenewalStream> NewStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Reopen();
   void OnAnswer(const etcdserverpb::LeaseKeepAliveResponse& response);
   void OnStreamEnd(const absl::Status& status);
@@ -59,7 +58,7 @@ class LeaseRenewer {
   Client* const client_;
   Mutex mu_;
   absl::flat_hash_map<int64_t, Lease> leases_ ABSL_GUARDED_BY(mu_);  // unanswered
-  std::shared_ptr<RenewalStream> stream_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<Client::RenewalStream> stream_ ABSL_GUARDED_BY(mu_);
   bool reopening_ ABSL_GUARDED_BY(mu_) = false;  // in a moment
   bool checking_ ABSL_GUARDED_BY(mu_) = false;
   std::function<void(const absl::Status&)> on_break_ ABSL_GUARDED_BY(mu_);

@@ -275,33 +275,34 @@ void Lister::ReadKeys(const std::shared_ptr<Listing>& listing) {
   const size_t end = keys.size();
   const auto answers =
       std::make_shared<std::vector<TxnResponse>>((end + kKeysPerTxn - 1) / kKeysPerTxn + 1);
-  auto gather = std::make_shared<Gather>([this, listing, answers, keys,
-                                          more](const absl::Status& status) mutable {
-    if (!status.ok()) return listing->Fail(status);
-    std::string last = listing->after;
-    for (size_t next = 0; next < keys.size(); ++next) {
-      const TxnResponse& answer = (*answers)[next / kKeysPerTxn];
-      const auto place = static_cast<int>(next % kKeysPerTxn);
-      const auto* kv = Found(answer, place, keys_->Instance(keys[next]));
-      const auto* mark = Found(answer, place, keys_->Mark(keys[next]));
-      if (kv != nullptr && !listing->Take(keys[next], *kv, mark)) {
-        more = true;
-        break;
-      }
-      last = keys[next];
-    }
-    listing->response.set_epoch(identity_->Take(answers->back()).epoch);
-    listing->response.set_revision(static_cast<uint64_t>(answers->back().header().revision()));
-    {
-      MutexLock lock(&mu_);
-      if (more) {
-        remembered_[listing->request.incarnation()] = {listing->owned, SteadyNow() + kRememberKeys};
-      } else {
-        remembered_.erase(listing->request.incarnation());
-      }
-    }
-    Finish(listing, more ? last : std::string());
-  });
+  auto gather = std::make_shared<Gather>(
+      [this, listing, answers, keys, more](const absl::Status& status) mutable {
+        if (!status.ok()) return listing->Fail(status);
+        std::string last = listing->after;
+        for (size_t next = 0; next < keys.size(); ++next) {
+          const TxnResponse& answer = (*answers)[next / kKeysPerTxn];
+          const auto place = static_cast<int>(next % kKeysPerTxn);
+          const auto* kv = Found(answer, place, keys_->Instance(keys[next]));
+          const auto* mark = Found(answer, place, keys_->Mark(keys[next]));
+          if (kv != nullptr && !listing->Take(keys[next], *kv, mark)) {
+            more = true;
+            break;
+          }
+          last = keys[next];
+        }
+        listing->response.set_epoch(identity_->Take(answers->back()).epoch);
+        listing->response.set_revision(static_cast<uint64_t>(answers->back().header().revision()));
+        {
+          MutexLock lock(&mu_);
+          if (more) {
+            remembered_[listing->request.incarnation()] = {listing->owned,
+                                                           client_->Now() + kRememberKeys};
+          } else {
+            remembered_.erase(listing->request.incarnation());
+          }
+        }
+        Finish(listing, more ? last : std::string());
+      });
   for (size_t i = 0; i < end; i += kKeysPerTxn) {
     TxnRequest read;
     for (size_t k = i; k < std::min(end, i + kKeysPerTxn); ++k) {
@@ -322,7 +323,7 @@ void Lister::ReadKeys(const std::shared_ptr<Listing>& listing) {
 }
 
 void Lister::Sweep() {
-  const SteadyTime now = SteadyNow();
+  const SteadyTime now = client_->Now();
   MutexLock lock(&mu_);
   absl::erase_if(remembered_, [&](const auto& entry) { return entry.second.until < now; });
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "registry/base/steady_time.h"
@@ -21,6 +22,7 @@
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
 #include "registry/registry.h"
+#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {

@@ -82,7 +82,7 @@ void Marks::Read(const std::shared_ptr<Marking>& marking) {
     }
     offline.set_reason(marking->request.reason());
     offline.set_by(marking->request.by());
-    *offline.mutable_time() = ToProto(absl::Now());
+    *offline.mutable_time() = ToProto(client_->WallNow());
     Write(marking);
   });
 }

@@ -54,9 +54,9 @@ SessionSummary Summarize(const SessionRecord& record, const mvccpb::KeyValue& kv
   return session;
 }
 
-void SetLease(const LeaseTimeToLiveResponse& lease, SessionSummary* session) {
+void SetLease(const LeaseTimeToLiveResponse& lease, absl::Time now, SessionSummary* session) {
   if (lease.ttl() <= 0) return;  // it has just ended
-  *session->mutable_expire_time() = ToProto(absl::Now() + absl::Seconds(lease.ttl()));
+  *session->mutable_expire_time() = ToProto(now + absl::Seconds(lease.ttl()));
 }
 
 RangeRequest PageOf(std::string begin, const KeyRange& range) {
@@ -225,19 +225,20 @@ void OperatorView::ReadLeases(const std::shared_ptr<SessionListing>& listing, in
   });
   for (int i = begin; i < end; ++i) {
     const int64_t lease = listing->found[listing->response.sessions(i).incarnation()].lease;
-    client_->LeaseTimeToLive(lease, /*keys=*/false,
-                             [listing, gather, i](absl::StatusOr<LeaseTimeToLiveResponse> lease) {
-                               gather->Note(lease.status());
-                               if (!lease.ok()) return;
-                               MutexLock lock(&listing->mu);
-                               SetLease(*lease, listing->response.mutable_sessions(i));
-                             });
+    client_->LeaseTimeToLive(
+        lease, /*keys=*/false,
+        [this, listing, gather, i](absl::StatusOr<LeaseTimeToLiveResponse> lease) {
+          gather->Note(lease.status());
+          if (!lease.ok()) return;
+          MutexLock lock(&listing->mu);
+          SetLease(*lease, client_->WallNow(), listing->response.mutable_sessions(i));
+        });
   }
 }
 
 void OperatorView::ListAgents(const ListAgentsRequest& request,
                               Callback<ListAgentsResponse> done) const {
-  std::move(done)(QueryAgents(request, agents_.All(), absl::Now()));
+  std::move(done)(QueryAgents(request, agents_.All(), client_->WallNow()));
 }
 
 struct OperatorView::Description {
@@ -370,7 +371,7 @@ void OperatorView::ReadOwnersLeases(const std::shared_ptr<Description>& descript
           MutexLock lock(&description->mu);
           SessionSummary& session = *description->result.mutable_session();
           session.set_instances(session.instances() + static_cast<int32_t>(instances));
-          if (i == 0) SetLease(*lease, &session);
+          if (i == 0) SetLease(*lease, client_->WallNow(), &session);
         });
   }
 }
@@ -461,7 +462,7 @@ void OperatorView::Count(Callback<RegistryOverview> done) {
                  overview.set_incarnations(count(1));
                  for (const auto& agent : agents_.All()) {
                    overview.set_agents(overview.agents() + 1);
-                   if (!TroublesOf(agent.session(), agent.report(), absl::Now()).empty()) {
+                   if (!TroublesOf(agent.session(), agent.report(), client_->WallNow()).empty()) {
                      overview.set_agents_in_trouble(overview.agents_in_trouble() + 1);
                    }
                  }

@@ -25,7 +25,7 @@ void Pulse::Start(std::function<void(bool answers)> listener) {
   {
     MutexLock lock(&mu_);
     if (std::exchange(started_, true)) return;
-    begun_ = SteadyNow();
+    begun_ = client_->Now();
   }
   Beat();
   Watch();
@@ -37,7 +37,7 @@ void Pulse::Silence() {
 }
 
 void Pulse::Beat() {
-  const SteadyTime asked = SteadyNow();
+  const SteadyTime asked = client_->Now();
   identity_->Ensure([this, asked](const absl::StatusOr<Store>& store) {
     if (client_->closed()) return;
     {
@@ -71,7 +71,7 @@ absl::Status Pulse::Look() const {
   MutexLock lock(&mu_);
   if (!started_) return absl::OkStatus();
   const bool never = last_answer_ == SteadyPast();
-  const absl::Duration silent = SteadyNow() - (never ? begun_ : last_answer_);
+  const absl::Duration silent = client_->Now() - (never ? begun_ : last_answer_);
   if (!never && silent <= outage_limit_) return absl::OkStatus();
   const std::string why =
       last_error_.ok() ? std::string() : absl::StrCat(": ", std::string(last_error_.message()));

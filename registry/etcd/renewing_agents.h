@@ -21,6 +21,7 @@
 #include "registry/etcd/sessions.h"
 #include "registry/model/agent_reports.h"
 #include "registry/registry.h"
+#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {

@@ -195,7 +195,7 @@ void Services::Service::OnEnd(const absl::Status& status) {
   }
   // What has happened meanwhile is in the difference; if etcd is unavailable, that has it.
   if (ErrorOf(status) == Error::kCompacted) return Load();
-  services_->client_->After(services_->client_->options().round_delay,
+  services_->client_->After(services_->client_->timing().round_delay,
                             [self = shared_from_this()] { self->Load(); });
 }
 
@@ -203,7 +203,7 @@ void Services::Service::SetInstance(const std::string& key, Held held, Blobs* be
   const auto it = marked_.find(key);
   if (it == marked_.end()) return Set(key, std::move(held), before);
   Marked& marked = it->second;
-  if (marked.held.instance && !held.instance) marked.absent = SteadyNow();
+  if (marked.held.instance && !held.instance) marked.absent = services_->client_->Now();
   marked.held = std::move(held);
   Set(key, {WithMark(marked.held.instance, marked.mark), marked.held.rank}, before);
 }
@@ -223,7 +223,7 @@ void Services::Service::SetMark(const std::string& key, Blob mark, Blobs* before
     const auto known = copy_.find(key);
     marked = &marked_[key];
     if (known != copy_.end()) marked->held = known->second;
-    marked->absent = SteadyNow();
+    marked->absent = services_->client_->Now();
   }
   marked->mark = std::move(mark);
   Set(key, {WithMark(marked->held.instance, marked->mark), marked->held.rank}, before);

@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "registry/base/steady_time.h"
 #include "registry/etcd/services.h"
 #include "registry/etcd/stored.h"
 #include "registry/model/blob.h"
 #include "registry/watch/commit_result.h"
+#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {

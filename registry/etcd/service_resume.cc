@@ -106,7 +106,7 @@ void Services::Service::OnReadAt(uint64_t position, Contents* contents, int trie
     if (contents != nullptr && position > revision_) {
       // What happened up to there is still on its way here, unless it is nothing.
       if (!missed.empty() && tries > 1) {
-        return ReadLater(position, services_->client_->options().round_delay, tries - 1);
+        return ReadLater(position, services_->client_->timing().round_delay, tries - 1);
       }
       if (missed.empty()) revision_ = skip_until_ = position;
     }

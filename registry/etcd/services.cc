@@ -136,7 +136,7 @@ std::vector<std::string> Services::StaleMarks(absl::Duration memory) {
     services.reserve(services_.size());
     for (const auto& [key, service] : services_) services.push_back(service);
   }
-  const SteadyTime since = SteadyNow() - memory;
+  const SteadyTime since = client_->Now() - memory;
   std::vector<std::string> stale;
   for (const auto& service : services) {
     for (std::string& key : service->StaleMarks(since)) stale.push_back(std::move(key));

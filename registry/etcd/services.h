@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "registry/etcd/client.h"
 #include "registry/etcd/fences.h"
@@ -28,6 +29,7 @@
 #include "registry/etcd/watcher.h"
 #include "registry/registry.h"
 #include "registry/watch/subscription_hub.h"
+#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {

@@ -59,7 +59,7 @@ void Sessions::Count(const SessionPtr& session, absl::AnyInvocable<void(absl::St
   std::vector<int64_t> leases;
   {
     MutexLock lock(&session->mu);
-    const SteadyTime now = SteadyNow();
+    const SteadyTime now = client_->Now();
     const bool recent = now - session->counted < kCountAgain;
     for (const Session::Lease& lease : session->leases) {
       if (!recent || lease.keys == Session::kUncounted) leases.push_back(lease.id);

@@ -231,7 +231,7 @@ void Sessions::Create(const std::shared_ptr<Opening>& opening) {
                  opened.session->SetCounted({opening->lease}, 1);  // the session's own key
                  {
                    MutexLock lock(&opened.session->mu);
-                   opened.session->incarnation_renewed = SteadyNow();
+                   opened.session->incarnation_renewed = client_->Now();
                  }
                  Finish(opening.get(), std::move(opened));
                });

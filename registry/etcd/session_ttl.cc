@@ -104,7 +104,7 @@ void Sessions::EndMove(const std::shared_ptr<Move>& move) {
 
 void Sessions::MoveNext(std::shared_ptr<Move> move) {
   if (client_->closed()) return EndMove(move);
-  const SteadyTime now = SteadyNow();
+  const SteadyTime now = client_->Now();
   if (now - move->renewed > kRenewInterval) {
     move->renewed = now;
     for (size_t i = move->next; i < move->leases.size(); ++i) {

@@ -90,7 +90,7 @@ SessionPtr Sessions::Adopt(const std::string& session_id, const mvccpb::KeyValue
     session = entry;
   }
   MutexLock lock(&session->mu);
-  session->last_used = SteadyNow();
+  session->last_used = client_->Now();
   if (kv.mod_revision() <= session->mod_revision) return session;
   session->mod_revision = kv.mod_revision();
   session->ttl_ms = record.ttl_ms();
@@ -116,7 +116,7 @@ void Sessions::Find(const std::string& session_id, Client::Done<SessionPtr> done
   if (known != nullptr) {
     {
       MutexLock lock(&known->mu);
-      known->last_used = SteadyNow();
+      known->last_used = client_->Now();
     }
     return std::move(done)(std::move(known));
   }
@@ -157,8 +157,8 @@ void Sessions::RenewLeases(SessionPtr session, Store store, uint64_t revision,
   {
     MutexLock lock(&session->mu);
     for (const Session::Lease& lease : session->leases) leases.push_back(lease.id);
-    if (SteadyNow() - session->incarnation_renewed > kIncarnationRenewal) {
-      session->incarnation_renewed = SteadyNow();
+    if (client_->Now() - session->incarnation_renewed > kIncarnationRenewal) {
+      session->incarnation_renewed = client_->Now();
       renew_incarnation = session->incarnation_lease != 0;
     }
   }
@@ -345,7 +345,7 @@ void Sessions::RevokeLeases(const std::string& session_id, const SessionRecord& 
 }
 
 void Sessions::Sweep() {
-  const SteadyTime now = SteadyNow();
+  const SteadyTime now = client_->Now();
   MutexLock lock(&mu_);
   absl::erase_if(sessions_, [&](const auto& entry) {
     MutexLock session(&entry.second->mu);

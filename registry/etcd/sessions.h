@@ -36,6 +36,7 @@
 #include "registry/etcd/lease_renewer.h"
 #include "registry/etcd/limits.h"
 #include "registry/registry.h"
+#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {

@@ -14,7 +14,7 @@ void TombstoneLeases::Take(absl::Duration retention, int64_t keys, Client::Done<
   {
     MutexLock lock(&mu_);
     Class& entry = classes_[seconds];
-    if (entry.lease != 0 && SteadyNow() < entry.until && entry.keys + keys <= keys_per_lease_) {
+    if (entry.lease != 0 && client_->Now() < entry.until && entry.keys + keys <= keys_per_lease_) {
       entry.keys += keys;
       lease = entry.lease;
     } else {
@@ -28,7 +28,7 @@ void TombstoneLeases::Take(absl::Duration retention, int64_t keys, Client::Done<
 
 void TombstoneLeases::Grant(int64_t seconds) {
   // Counted from before the call: the lease is younger than that.
-  const SteadyTime until = SteadyNow() + absl::Seconds(seconds);
+  const SteadyTime until = client_->Now() + absl::Seconds(seconds);
   client_->LeaseGrant(2 * seconds, [this, seconds, until](absl::StatusOr<int64_t> lease) {
     std::vector<Waiter> served;
     bool again = false;

@@ -12,10 +12,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "registry/base/steady_time.h"
 #include "registry/etcd/client.h"
+#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {

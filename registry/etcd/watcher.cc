@@ -37,11 +37,11 @@ int64_t Watcher::Watch(std::string key, std::string range_end, int64_t start_rev
                        std::shared_ptr<Sink> sink) {
   int64_t id;
   bool check = false;
-  std::shared_ptr<WatchStream> opened;
+  std::shared_ptr<Client::WatchStream> opened;
   {
     MutexLock lock(&mu_);
     check = !std::exchange(checking_, true);
-    if (check) last_received_ = SteadyNow();
+    if (check) last_received_ = client_->Now();
     id = ++last_id_;
     const Entry& entry =
         entries_
@@ -73,12 +73,9 @@ void Watcher::Cancel(int64_t id) {
   stream_->Send(std::move(request));
 }
 
-std::shared_ptr<Watcher::WatchStream> Watcher::NewStream() {
-  stream_ = WatchStream::Make(
-      client_, {[](const Client::Member& member, grpc::ClientContext* context,
-                   WatchStream* reactor) { member.watch->async()->Watch(context, reactor); },
-                [this](WatchResponse response) { OnMessage(std::move(response)); },
-                [this](const absl::Status& status) { OnStreamEnd(status); }});
+std::shared_ptr<Client::WatchStream> Watcher::NewStream() {
+  stream_ = client_->NewWatch({[this](WatchResponse response) { OnMessage(std::move(response)); },
+                               [this](const absl::Status& status) { OnStreamEnd(status); }});
   asked_ = SteadyPast();
   unanswered_.clear();
   for (auto& [id, entry] : entries_) {
@@ -89,7 +86,7 @@ std::shared_ptr<Watcher::WatchStream> Watcher::NewStream() {
 }
 
 void Watcher::Reopen() {
-  std::shared_ptr<WatchStream> opened;
+  std::shared_ptr<Client::WatchStream> opened;
   {
     MutexLock lock(&mu_);
     reopening_ = false;
@@ -124,11 +121,11 @@ void Watcher::OnMessage(WatchResponse response) {
   std::shared_ptr<Sink> sink;
   std::vector<mvccpb::Event> events;
   absl::Status end;
-  std::shared_ptr<WatchStream> refused;
+  std::shared_ptr<Client::WatchStream> refused;
   int64_t revision = 0;
   {
     MutexLock lock(&mu_);
-    last_received_ = SteadyNow();
+    last_received_ = client_->Now();
     asked_ = SteadyPast();
     int64_t id = response.watch_id();
     if (id == kNoWatch && !response.canceled()) return;  // a sign of life
@@ -177,20 +174,20 @@ void Watcher::OnStreamEnd(const absl::Status& status) {
     MutexLock lock(&mu_);
     stream_ = nullptr;
     const bool again = IsTransient(status) || ErrorOf(status) == Error::kInvalidToken;
-    if (closed || !again || SteadyNow() - last_received_ > outage_limit_) over.swap(entries_);
+    if (closed || !again || client_->Now() - last_received_ > outage_limit_) over.swap(entries_);
     reopen = !entries_.empty() && !std::exchange(reopening_, true);
   }
   for (auto& [id, entry] : over) entry.sink->OnEnd(status);
-  if (reopen) client_->After(client_->options().round_delay, [this] { Reopen(); });
+  if (reopen) client_->After(client_->timing().round_delay, [this] { Reopen(); });
 }
 
 // Asks a silent stream for an answer, and ends one that gives none.
 void Watcher::CheckLife() {
-  std::shared_ptr<WatchStream> stuck;
+  std::shared_ptr<Client::WatchStream> stuck;
   {
     MutexLock lock(&mu_);
-    const SteadyTime now = SteadyNow();
-    const absl::Duration limit = client_->options().attempt_timeout;
+    const SteadyTime now = client_->Now();
+    const absl::Duration limit = client_->timing().attempt_timeout;
     checking_ = !entries_.empty() && !client_->closed();
     if (stream_ != nullptr && checking_) {
       if (asked_ != SteadyPast() && now - asked_ > limit) {

@@ -17,11 +17,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "registry/base/steady_time.h"
 #include "registry/etcd/client.h"
-#include "registry/etcd/stream.h"
+#include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {
@@ -47,7 +48,6 @@ class Watcher {
   void Cancel(int64_t id);
 
  private:
-  using WatchStream = Stream<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>;
   struct Entry {
     std::string key;
     std::string range_end;
@@ -58,7 +58,7 @@ class Watcher {
 
   void SendCreate(int64_t id, const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A stream for all watches, to be started without the lock.
-  std::shared_ptr<WatchStream> NewStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<Client::WatchStream> NewStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Reopen();
   static std::vector<mvccpb::Event> TakeEvents(etcdserverpb::WatchResponse* response, Entry* entry);
   void OnMessage(etcdserverpb::WatchResponse response);
@@ -70,7 +70,7 @@ class Watcher {
   Mutex mu_;
   int64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<int64_t, Entry> entries_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<WatchStream> stream_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<Client::WatchStream> stream_ ABSL_GUARDED_BY(mu_);
   // Watches that this stream has been asked for and has not answered, in that order.
   std::deque<int64_t> unanswered_ ABSL_GUARDED_BY(mu_);
   bool reopening_ ABSL_GUARDED_BY(mu_) = false;  // in a moment

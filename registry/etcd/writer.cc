@@ -352,7 +352,8 @@ class Writer::Chunk : public std::enable_shared_from_this<Chunk> {
 
   void Send() {
     if (AwaitsFence()) return;
-    InstanceWrites writes(writer_->keys_, session(), Retention(), absl::ToUnixMillis(absl::Now()));
+    InstanceWrites writes(writer_->keys_, session(), Retention(),
+                          absl::ToUnixMillis(writer_->client_->WallNow()));
     TxnEncoder& txn = *writes.txn();
     txn.Reserve(BytesToSend());
     // On condition that the session lives, and that no other TTL has retired its leases.

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "registry/etcd/client.h"
+#include "registry/etcd/grpc_client.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
 #include "tests/util/timers.h"
@@ -39,11 +39,11 @@ TEST(ClockStepTest, ACallEndsWhenItsTimeIsOver) {
   wall_shift_seconds = 0;
 
   const auto timer = NewTimer();
-  etcd::Client::Options options;
+  etcd::GrpcClient::Options options;
   options.endpoints = {"127.0.0.1:1"};  // nobody is there
   options.timer = timer.get();
   options.call_timeout = absl::Milliseconds(500);
-  etcd::Client client(options);
+  etcd::GrpcClient client(options);
   Mutex mu;
   CondVar changed;
   std::optional<absl::Status> ended;

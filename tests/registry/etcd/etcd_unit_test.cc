@@ -7,9 +7,9 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "registry/client/grpc_registry.h"
-#include "registry/etcd/client.h"
 #include "registry/etcd/error.h"
 #include "registry/etcd/etcd_uri.h"
+#include "registry/etcd/grpc_client.h"
 #include "registry/etcd/keys.h"
 #include "registry/etcd/stored.h"
 #include "registry/etcd/txn.h"
@@ -63,7 +63,7 @@ TEST(KeysTest, AMarkComesRightBehindItsInstance) {
 
 // A client of the server gets the error that etcd does not answer, and not its own deadline.
 TEST(ClientTest, GivesUpBeforeAClientOfTheServerDoes) {
-  const etcd::Client::Options options;
+  const etcd::GrpcClient::Options options;
   EXPECT_LE(options.call_timeout, GrpcRegistryOptions().call_timeout - absl::Milliseconds(500));
   EXPECT_GT(options.call_timeout, 2 * options.attempt_timeout + options.round_delay);
 }

@@ -16,7 +16,7 @@
 #include "etcd/rpc.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "registry/etcd/client.h"
+#include "registry/etcd/grpc_client.h"
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
 #include "registry/model/validation.h"
@@ -193,11 +193,11 @@ TEST_F(MarksTest, OfWhatIsUnregisteredMeanwhileIsRefused) {
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&kv);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  etcd::Client::Options options;
+  etcd::GrpcClient::Options options;
   options.endpoints = {absl::StrCat("127.0.0.1:", port)};
   options.attempt_timeout = options.call_timeout = kProcessTimeout;
   options.timer = registry.timer();
-  etcd::Client client(std::move(options));
+  etcd::GrpcClient client(std::move(options));
   const etcd::Keys keys(registry.prefix());
   etcd::Identity identity(&client, &keys, [](const etcd::Store&) {});
   etcd::Marks marks(&client, &keys, &identity);

@@ -1,4 +1,4 @@
-#include "registry/etcd/client.h"
+#include "registry/etcd/grpc_client.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -11,6 +11,7 @@
 #include "registry/base/log.h"
 #include "registry/base/steady_time.h"
 #include "registry/etcd/error.h"
+#include "registry/etcd/grpc_stream.h"
 #include "registry/rpc/byte_buffers.h"
 #include "retry/clock.h"
 
@@ -22,6 +23,8 @@ using etcdserverpb::AuthenticateRequest;
 using etcdserverpb::AuthenticateResponse;
 using etcdserverpb::LeaseGrantRequest;
 using etcdserverpb::LeaseGrantResponse;
+using etcdserverpb::LeaseKeepAliveRequest;
+using etcdserverpb::LeaseKeepAliveResponse;
 using etcdserverpb::LeaseRevokeRequest;
 using etcdserverpb::LeaseRevokeResponse;
 using etcdserverpb::LeaseTimeToLiveRequest;
@@ -30,6 +33,8 @@ using etcdserverpb::RangeRequest;
 using etcdserverpb::RangeResponse;
 using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
+using etcdserverpb::WatchRequest;
+using etcdserverpb::WatchResponse;
 
 absl::Status Closed() { return absl::CancelledError("the etcd client is closed"); }
 
@@ -40,18 +45,18 @@ constexpr bool kLinearizable =
 
 }  // namespace
 
-struct Client::Delayed {
+struct GrpcClient::Delayed {
   absl::AnyInvocable<void() &&> task;
   Timeout timeout;
 };
 
 // One unary call, through all its attempts. Kept alive by the thread that runs its next step.
 template <typename Request, typename Response>
-struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
+struct GrpcClient::Call : std::enable_shared_from_this<Call<Request, Response>> {
   using Start = void (*)(const Member&, grpc::ClientContext*, const Request*, Response*,
                          std::function<void(grpc::Status)>);
 
-  Client* client;
+  GrpcClient* client;
   Request request;
   Response response;
   Done<Response> done;
@@ -101,7 +106,7 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
                // Whatever follows happens while the call counts as under way.
                grpc::ClientContext* const entered = self->context.get();
                const std::unique_ptr<grpc::ClientContext> keep = std::move(self->context);
-               Client* const client = self->client;
+               GrpcClient* const client = self->client;
                {
                  const Frame frame(client);
                  self->OnStatus(FromEtcd(status));
@@ -143,14 +148,14 @@ struct Client::Call : std::enable_shared_from_this<Call<Request, Response>> {
   }
 };
 
-void Client::Ended(const absl::Status& status, int64_t nanos) {
+void GrpcClient::Ended(const absl::Status& status, int64_t nanos) {
   if (!absl::IsCancelled(status)) NoteAnswer(status);
   const auto place = static_cast<size_t>(status.code());
   ended_[place < ended_.size() ? place : 2].fetch_add(1, std::memory_order_relaxed);  // 2: UNKNOWN
   duration_nanos_.Observe(nanos);
 }
 
-void Client::NoteAnswer(const absl::Status& status) {
+void GrpcClient::NoteAnswer(const absl::Status& status) {
   const bool answers = !absl::IsUnavailable(status);
   if (answers_.load(std::memory_order_relaxed) == answers ||
       answers_.exchange(answers) == answers) {
@@ -165,7 +170,7 @@ void Client::NoteAnswer(const absl::Status& status) {
   }
 }
 
-Client::Statistics Client::Stats() const {
+GrpcClient::Statistics GrpcClient::Stats() const {
   Statistics stats;
   for (size_t code = 0; code < ended_.size(); ++code) {
     stats.ended[code] = ended_[code].load(std::memory_order_relaxed);
@@ -176,15 +181,15 @@ Client::Statistics Client::Stats() const {
   return stats;
 }
 
-Client::Client(Options options)
+GrpcClient::GrpcClient(Options options)
     : options_(std::move(options)), channels_(options_.endpoints, options_.channel) {
   members_.resize(options_.endpoints.size());
 }
 
-Client::~Client() { Close(); }
+GrpcClient::~GrpcClient() { Close(); }
 
 template <typename Request, typename Response, typename Start>
-void Client::Unary(Request request, Done<Response> done, Start start) {
+void GrpcClient::Unary(Request request, Done<Response> done, Start start) {
   auto call = std::make_shared<Call<Request, Response>>();
   call->client = this;
   call->request = std::move(request);
@@ -195,23 +200,17 @@ void Client::Unary(Request request, Done<Response> done, Start start) {
   call->Attempt();
 }
 
-void Client::Range(RangeRequest request, Done<RangeResponse> done) {
+void GrpcClient::Range(RangeRequest request, Done<RangeResponse> done) {
   Unary(std::move(request), std::move(done),
         [](const Member& member, auto... call) { member.kv->async()->Range(std::move(call)...); });
 }
 
-void Client::Get(std::string key, Done<RangeResponse> done) {
-  RangeRequest request;
-  request.set_key(std::move(key));
-  Range(std::move(request), std::move(done));
-}
-
-void Client::Txn(TxnRequest request, Done<TxnResponse> done) {
+void GrpcClient::Txn(TxnRequest request, Done<TxnResponse> done) {
   Unary(std::move(request), std::move(done),
         [](const Member& member, auto... call) { member.kv->async()->Txn(std::move(call)...); });
 }
 
-void Client::EncodedTxn(std::string request, Done<TxnResponse> done) {
+void GrpcClient::EncodedTxn(std::string request, Done<TxnResponse> done) {
   Unary(ToByteBuffer(std::move(request)), std::move(done),
         [](const Member& member, grpc::ClientContext* context, const grpc::ByteBuffer* in,
            TxnResponse* out, std::function<void(grpc::Status)> on_status) {
@@ -221,7 +220,7 @@ void Client::EncodedTxn(std::string request, Done<TxnResponse> done) {
         });
 }
 
-void Client::LeaseGrant(int64_t ttl_seconds, Done<int64_t> done) {
+void GrpcClient::LeaseGrant(int64_t ttl_seconds, Done<int64_t> done) {
   LeaseGrantRequest request;
   request.set_ttl(ttl_seconds);
   Done<LeaseGrantResponse> granted =
@@ -234,7 +233,7 @@ void Client::LeaseGrant(int64_t ttl_seconds, Done<int64_t> done) {
   });
 }
 
-void Client::LeaseRevoke(int64_t lease, Done<LeaseRevokeResponse> done) {
+void GrpcClient::LeaseRevoke(int64_t lease, Done<LeaseRevokeResponse> done) {
   LeaseRevokeRequest request;
   request.set_id(lease);
   Unary(std::move(request), std::move(done), [](const Member& member, auto... call) {
@@ -242,7 +241,7 @@ void Client::LeaseRevoke(int64_t lease, Done<LeaseRevokeResponse> done) {
   });
 }
 
-void Client::LeaseTimeToLive(int64_t lease, bool keys, Done<LeaseTimeToLiveResponse> done) {
+void GrpcClient::LeaseTimeToLive(int64_t lease, bool keys, Done<LeaseTimeToLiveResponse> done) {
   LeaseTimeToLiveRequest request;
   request.set_id(lease);
   request.set_keys(keys);
@@ -251,7 +250,21 @@ void Client::LeaseTimeToLive(int64_t lease, bool keys, Done<LeaseTimeToLiveRespo
   });
 }
 
-void Client::After(absl::Duration delay, absl::AnyInvocable<void() &&> task) {
+std::shared_ptr<Client::WatchStream> GrpcClient::NewWatch(StreamEvents<WatchResponse> events) {
+  return GrpcStream<WatchRequest, WatchResponse>::Make(
+      this, std::move(events),
+      [](const Member& member, auto... call) { member.watch->async()->Watch(std::move(call)...); });
+}
+
+std::shared_ptr<Client::RenewalStream> GrpcClient::NewRenewal(
+    StreamEvents<LeaseKeepAliveResponse> events) {
+  return GrpcStream<LeaseKeepAliveRequest, LeaseKeepAliveResponse>::Make(
+      this, std::move(events), [](const Member& member, auto... call) {
+        member.lease->async()->LeaseKeepAlive(std::move(call)...);
+      });
+}
+
+void GrpcClient::After(absl::Duration delay, absl::AnyInvocable<void() &&> task) {
   auto delayed = std::make_shared<Delayed>();
   delayed->task = std::move(task);
   uint64_t id;
@@ -289,7 +302,7 @@ void Client::After(absl::Duration delay, absl::AnyInvocable<void() &&> task) {
   std::move(delayed->task)();
 }
 
-void Client::Shutdown() {
+void GrpcClient::Shutdown() {
   absl::flat_hash_map<uint64_t, std::shared_ptr<Delayed>> delayed;
   {
     MutexLock lock(&mu_);
@@ -304,30 +317,30 @@ void Client::Shutdown() {
   }
 }
 
-void Client::Close() {
+void GrpcClient::Close() {
   Shutdown();
   MutexLock lock(&mu_);
   while (!contexts_.empty() || running_ > 0) idle_.Wait(&mu_);
 }
 
-bool Client::InCallback() const {
+bool GrpcClient::InCallback() const {
   MutexLock lock(&mu_);
   return frames_.contains(std::this_thread::get_id());
 }
 
-void Client::EnterFrame(int change) {
+void GrpcClient::EnterFrame(int change) {
   MutexLock lock(&mu_);
   const auto it = frames_.try_emplace(std::this_thread::get_id(), 0).first;
   it->second += change;
   if (it->second == 0) frames_.erase(it);
 }
 
-bool Client::closed() const {
+bool GrpcClient::closed() const {
   MutexLock lock(&mu_);
   return closed_;
 }
 
-std::shared_ptr<const Client::Member> Client::Pick() {
+std::shared_ptr<const GrpcClient::Member> GrpcClient::Pick() {
   GrpcChannels::Picked picked = channels_.Pick();
   MutexLock lock(&members_mu_);
   auto& member = members_[picked.index];
@@ -343,31 +356,31 @@ std::shared_ptr<const Client::Member> Client::Pick() {
   return member;
 }
 
-void Client::Report(const Member& member, const absl::Status& status) {
+void GrpcClient::Report(const Member& member, const absl::Status& status) {
   if (!IsTransient(status)) return;
   channels_.Report(member.picked, absl::UnavailableError(""));
 }
 
-void Client::Prepare(const std::string& token, grpc::ClientContext* context) {
+void GrpcClient::Prepare(const std::string& token, grpc::ClientContext* context) {
   // A member that is cut off from the others says so at once.
   context->AddMetadata("hasleader", "true");
   if (!token.empty()) context->AddMetadata("token", token);
 }
 
-bool Client::Enter(grpc::ClientContext* context) {
+bool GrpcClient::Enter(grpc::ClientContext* context) {
   MutexLock lock(&mu_);
   if (closed_) return false;
   contexts_.insert(context);
   return true;
 }
 
-void Client::Leave(grpc::ClientContext* context) {
+void GrpcClient::Leave(grpc::ClientContext* context) {
   MutexLock lock(&mu_);
   contexts_.erase(context);
   if (contexts_.empty()) idle_.SignalAll();
 }
 
-void Client::GetToken(Done<std::string> ready) {
+void GrpcClient::GetToken(Done<std::string> ready) {
   std::string token;
   {
     MutexLock lock(&token_mu_);
@@ -382,13 +395,13 @@ void Client::GetToken(Done<std::string> ready) {
   std::move(ready)(std::move(token));
 }
 
-void Client::DropToken(const std::string& token) {
+void GrpcClient::DropToken(const std::string& token) {
   MutexLock lock(&token_mu_);
   if (token_ == token) token_.clear();
   without_token_ = false;
 }
 
-void Client::FetchToken() {
+void GrpcClient::FetchToken() {
   AuthenticateRequest request;
   request.set_name(options_.user);
   request.set_password(options_.password);
@@ -403,7 +416,7 @@ void Client::FetchToken() {
       });
 }
 
-void Client::OnToken(absl::StatusOr<std::string> token) {
+void GrpcClient::OnToken(absl::StatusOr<std::string> token) {
   std::vector<Done<std::string>> waiting;
   {
     MutexLock lock(&token_mu_);
@@ -419,12 +432,12 @@ void Client::OnToken(absl::StatusOr<std::string> token) {
   for (auto& ready : waiting) std::move(ready)(token);
 }
 
-int64_t Client::KnownRevision() {
+int64_t GrpcClient::KnownRevision() {
   MutexLock lock(&revision_mu_);
   return revision_;
 }
 
-void Client::NoteHeader(int64_t known_at_start, const etcdserverpb::ResponseHeader& header) {
+void GrpcClient::NoteHeader(int64_t known_at_start, const etcdserverpb::ResponseHeader& header) {
   {
     MutexLock lock(&revision_mu_);
     const bool same_cluster = header.cluster_id() == cluster_id_;

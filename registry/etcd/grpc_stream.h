@@ -6,8 +6,8 @@
 //
 // Thread safety: all methods from any thread. OnMessage and OnEnd come one at a time, OnEnd last.
 
-#ifndef FAILBACK_REGISTRY_ETCD_STREAM_H_
-#define FAILBACK_REGISTRY_ETCD_STREAM_H_
+#ifndef FAILBACK_REGISTRY_ETCD_GRPC_STREAM_H_
+#define FAILBACK_REGISTRY_ETCD_GRPC_STREAM_H_
 
 #include <deque>
 #include <functional>
@@ -18,44 +18,41 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "grpcpp/support/client_callback.h"
-#include "registry/etcd/client.h"
 #include "registry/etcd/error.h"
+#include "registry/etcd/grpc_client.h"
 #include "retry/mutex.h"
 
 namespace failback {
 namespace etcd {
 
 template <typename Request, typename Response>
-class Stream : public grpc::ClientBidiReactor<Request, Response>,
-               public std::enable_shared_from_this<Stream<Request, Response>> {
+class GrpcStream final : public Client::Stream<Request>,
+                         public grpc::ClientBidiReactor<Request, Response>,
+                         public std::enable_shared_from_this<GrpcStream<Request, Response>> {
  public:
-  struct Events {
-    // Starts the call of `stream` on a member's stub.
-    std::function<void(const Client::Member&, grpc::ClientContext*, Stream*)> start;
-    std::function<void(Response)> on_message;
-    std::function<void(const absl::Status&)> on_end;
-  };
+  using Events = Client::StreamEvents<Response>;
+  using Reactor = grpc::ClientBidiReactor<Request, Response>;
+  // Starts the call of a stream on a member's stub.
+  using Open = std::function<void(const GrpcClient::Member&, grpc::ClientContext*, Reactor*)>;
 
   // A stream to be opened by Start; what is sent before is sent then.
-  static std::shared_ptr<Stream> Make(Client* client, Events events) {
-    return std::shared_ptr<Stream>(new Stream(client, std::move(events)));
+  static std::shared_ptr<GrpcStream> Make(GrpcClient* client, Events events, Open open) {
+    return std::shared_ptr<GrpcStream>(new GrpcStream(client, std::move(events), std::move(open)));
   }
 
-  // Once, and without a lock that the events take: OnEnd may come before it returns.
-  void Start() {
+  void Start() override {
     client_->GetToken([self = this->shared_from_this()](absl::StatusOr<std::string> token) {
       self->StartWith(std::move(token));
     });
   }
 
-  void Send(Request request) {
+  void Send(Request request) override {
     MutexLock lock(&mu_);
     queue_.push_back(std::move(request));
     Write();
   }
 
-  // Ends the stream with `reason`.
-  void Abandon(const absl::Status& reason) {
+  void Abandon(const absl::Status& reason) override {
     {
       MutexLock lock(&mu_);
       if (reason_.ok()) reason_ = reason;
@@ -64,18 +61,19 @@ class Stream : public grpc::ClientBidiReactor<Request, Response>,
   }
 
  private:
-  Stream(Client* client, Events events) : client_(client), events_(std::move(events)) {}
+  GrpcStream(GrpcClient* client, Events events, Open open)
+      : client_(client), events_(std::move(events)), open_(std::move(open)) {}
 
   void StartWith(absl::StatusOr<std::string> token) {
     if (!token.ok()) return events_.on_end(token.status());
     token_ = *std::move(token);
-    Client::Prepare(token_, &context_);
+    GrpcClient::Prepare(token_, &context_);
     member_ = client_->Pick();
     if (!client_->Enter(&context_)) {
       return events_.on_end(absl::CancelledError("the etcd client is closed"));
     }
     self_ = this->shared_from_this();
-    events_.start(*member_, &context_, this);
+    open_(*member_, &context_, this);
     this->AddHold();  // for Send; removed when the stream is over
     this->StartRead(&response_);
     this->StartCall();
@@ -102,14 +100,14 @@ class Stream : public grpc::ClientBidiReactor<Request, Response>,
     Response response = std::move(response_);
     response_.Clear();
     {
-      const Client::Frame frame(client_);
+      const GrpcClient::Frame frame(client_);
       events_.on_message(std::move(response));
     }
     this->StartRead(&response_);
   }
 
   void OnDone(const grpc::Status& grpc_status) override {
-    const std::shared_ptr<Stream> self = std::move(self_);
+    const std::shared_ptr<GrpcStream> self = std::move(self_);
     absl::Status status = FromEtcd(grpc_status);
     if (status.ok()) status = absl::UnavailableError("etcd has ended the stream");
     {
@@ -118,9 +116,9 @@ class Stream : public grpc::ClientBidiReactor<Request, Response>,
     }
     client_->Report(*member_, status);
     if (ErrorOf(status) == Error::kInvalidToken) client_->DropToken(token_);
-    Client* const client = client_;
+    GrpcClient* const client = client_;
     {
-      const Client::Frame frame(client);
+      const GrpcClient::Frame frame(client);
       events_.on_end(status);
     }
     client->Leave(&context_);
@@ -134,11 +132,12 @@ class Stream : public grpc::ClientBidiReactor<Request, Response>,
     this->StartWrite(&written_);
   }
 
-  Client* const client_;
+  GrpcClient* const client_;
   const Events events_;
+  const Open open_;
   std::string token_;
-  std::shared_ptr<const Client::Member> member_;
-  std::shared_ptr<Stream> self_;
+  std::shared_ptr<const GrpcClient::Member> member_;
+  std::shared_ptr<GrpcStream> self_;
   grpc::ClientContext context_;
   Response response_;
 
@@ -154,4 +153,4 @@ class Stream : public grpc::ClientBidiReactor<Request, Response>,
 }  // namespace etcd
 }  // namespace failback
 
-#endif  // FAILBACK_REGISTRY_ETCD_STREAM_H_
+#endif  // FAILBACK_REGISTRY_ETCD_GRPC_STREAM_H_
