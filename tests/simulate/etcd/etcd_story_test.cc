@@ -25,11 +25,13 @@ TEST(EtcdStoryTest, WhatIsWantedIsInEtcdAndSubscribersHaveIt) {
     if (one || !result.violation.empty()) {
       for (const std::string& line : result.told) std::cout << line << "\n";
     }
-    ASSERT_EQ(result.violation, "") << "FAILBACK_TEST_SEED=" << seed << " replays this";
+    if (!result.violation.empty()) {
+      FAIL() << "FAILBACK_TEST_SEED=" << seed << " replays this: " << result.violation;
+    }
   }
   std::cout << seeds << " stories: " << revisions << " revisions of etcd, " << events
             << " events\n";
-  EXPECT_GT(events, static_cast<int64_t>(seeds)) << "the stories do not reach subscribers";
+  EXPECT_GT(events, one ? 0 : static_cast<int64_t>(seeds)) << "nothing reaches subscribers";
 }
 
 }  // namespace
