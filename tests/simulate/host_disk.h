@@ -3,7 +3,7 @@
 //
 // Which of the two happens, and in the middle of which call to the disk, follows from the seed. A
 // machine loses power only if it syncs what it has acknowledged: what is lost otherwise is allowed,
-// and not what a story is about.
+// and not what a story is about. On some disks calls fail now and then, until it is healed.
 //
 // Thread safety: none.
 
@@ -37,14 +37,17 @@ class HostDisk {
   // Names the start of the machine.
   std::string boot_id() const;
 
-  // A process begins to use it.
+  // A process begins to use it. No call fails before Fail().
   void Begin();
+  void Fail();
+  // From here on all calls work.
+  void Heal();
   // The disk ends in the middle of one of the next calls: what the process still asks of it fails,
   // until that is killed.
   void EndSoon();
   // The process is killed, or the machine loses power, unless that has happened with EndSoon. To be
   // called before the process is taken down: what it does then fails, unseen. Returns whether the
-  // disk had ended before.
+  // process may have known that not all of what it did is on the disk.
   bool End();
 
   // What is on it. While no process uses it, or as of this moment.
@@ -60,6 +63,7 @@ class HostDisk {
   SeededNumbers numbers_;
   LyingDisk disk_;
   const bool synced_;
+  double chance_;       // of a call that fails
   bool power_ = false;  // goes at the end of this life
   uint64_t life_ = 0;   // of the disk, as the process began
   int boots_ = 1;

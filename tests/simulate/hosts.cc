@@ -98,6 +98,7 @@ void RegistryHost::Start() {
     return world_->Fail("start", absl::StrCat("the registry: ", store.status().ToString()));
   }
   store_ = *std::move(store);
+  if (disk_.has_value()) disk_->Fail();
   world_->Tell(absl::StrCat("    registry: starts, epoch ", store_->epoch()));
   if (epoch_ != 0 && store_->epoch() != epoch_) fencing_->Forget();
   epoch_ = store_->epoch();
@@ -118,6 +119,10 @@ void RegistryHost::Kill() {
 
 void RegistryHost::EndDiskSoon() {
   if (up() && disk_.has_value()) disk_->EndSoon();
+}
+
+void RegistryHost::HealDisk() {
+  if (disk_.has_value()) disk_->Heal();
 }
 
 void RegistryHost::Wipe() {
@@ -180,7 +185,7 @@ void AgentHost::Start() {
   options.on_event = options_.on_event;
   if (disk_.has_value()) {
     disk_->Begin();
-    disk_ended_ = false;
+    disk_failed_ = false;
     options.state_dir = absl::StrCat(HostDisk::kFolder, "/agent");
     options.manual_journal = true;
     options.full_sync = disk_->synced();
@@ -192,13 +197,14 @@ void AgentHost::Start() {
                         absl::StrCat(process_->name(), ": ", registry.status().ToString()));
   }
   registry_ = *std::move(registry);
+  if (disk_.has_value()) disk_->Fail();
 }
 
 void AgentHost::Kill(Disk disk) {
   killer_();
   former_calls_ = calls();
   counter_ = nullptr;
-  if (disk_.has_value()) disk_ended_ = disk_->End();
+  if (disk_.has_value()) disk_failed_ = disk_->End();
   process_->clock().set_stopped(false);
   registry_.reset();
   process_.reset();
@@ -220,6 +226,10 @@ void AgentHost::Backup() {
 
 void AgentHost::EndDiskSoon() {
   if (up() && disk_.has_value()) disk_->EndSoon();
+}
+
+void AgentHost::HealDisk() {
+  if (disk_.has_value()) disk_->Heal();
 }
 
 void AgentHost::SetWall(absl::Duration offset) {

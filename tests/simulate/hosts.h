@@ -41,6 +41,7 @@ class RegistryHost {
   void Kill();
   // It is about to be killed, and its disk ends in the middle of a call.
   void EndDiskSoon();
+  void HealDisk();
   void Stop() { process_->Stop(); }
   void Continue(bool reads_first) { process_->Continue(reads_first); }
   bool up() const { return process_ != nullptr; }
@@ -98,8 +99,9 @@ class AgentHost {
   void Backup();
   // It is about to be killed, and its disk ends in the middle of a call.
   void EndDiskSoon();
-  // Whether it did so in the last life: what the agent did then it may not know of.
-  bool disk_ended() const { return disk_ended_; }
+  void HealDisk();
+  // Whether it failed in the last life: what the agent did it may not know of.
+  bool disk_failed() const { return disk_failed_; }
 
   bool up() const { return process_ != nullptr; }
   bool running() const { return up() && !process_->stopped(); }
@@ -121,7 +123,7 @@ class AgentHost {
   const Options options_;
   std::optional<HostDisk> disk_;
   HostDisk::Files backup_;
-  bool disk_ended_ = false;
+  bool disk_failed_ = false;
   SeededNumbers numbers_;
   absl::Duration wall_ = absl::ZeroDuration();
   int life_ = 0;

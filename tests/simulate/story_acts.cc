@@ -242,8 +242,8 @@ void Story::DoAgent(const Operation& operation) {
       agent.Kill(older  ? AgentHost::Disk::kOlder
                  : same ? AgentHost::Disk::kSame
                         : AgentHost::Disk::kEmpty);
-      // What a disk that has ended does not have the registry may have.
-      if (older || agent.disk_ended()) ForgetAcks(index);
+      // What a disk that has failed does not have the registry may have.
+      if (older || agent.disk_failed()) ForgetAcks(index);
       if (older) {
         for (auto& [of, wish] : wishes_.all) {
           if (of.first == index && wish.since >= backup->second) wish.any = true;

@@ -79,9 +79,11 @@ void Story::Heal() {
   world_.Tell("the faults stop");
   faults_over_ = true;
   for (int i = 0; i < world_.network.links(); ++i) world_.network.Heal(i);
+  registry_->HealDisk();
   StartRegistry();
   registry_->Continue(script_.reads_first);
   for (const auto& agent : agents_) {
+    agent->HealDisk();
     if (agent->up()) agent->Continue(script_.reads_first);
   }
   for (const int index : std::set<int>(restarting_)) StartAgent(index);
