@@ -112,6 +112,7 @@ ARROWS = {
         "registry/watch",
         "retry",
     ],
+    "gateway/dns": [],
     "gateway/xds": [
         "proto",
         "registry.h",
