@@ -232,6 +232,7 @@ InstanceView::InstanceView(const ServiceInstance& instance)
       port(instance.port()),
       status(instance.status()),
       weight(instance.weight()),
+      has_weight(instance.has_weight()),
       zone(instance.zone()),
       persistent(instance.persistent()),
       instance_count(instance.instance_count()),
@@ -246,7 +247,7 @@ void InstanceView::Clear() {
   port = weight = 0;
   status = 0;
   metadata.clear();
-  persistent = false;
+  persistent = has_weight = false;
   instance_count = 0;
   offline = false;
   bytes = 0;
@@ -317,6 +318,7 @@ bool Read(std::string_view bytes, SetBy set_by, EncodedInstance* instance) {
         break;
       case Tag(ServiceInstance::kWeightFieldNumber, kVarint):  // zero is explicit
         if (!fields.ReadNumber(&view.weight)) return false;
+        view.has_weight = true;
         break;
       case Tag(ServiceInstance::kZoneFieldNumber, kBytes):
         if (!fields.ReadText(&view.zone)) return false;

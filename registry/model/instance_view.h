@@ -47,6 +47,7 @@ struct InstanceView {
   uint32_t port = 0;
   int status = 0;
   uint32_t weight = 0;
+  bool has_weight = false;
   std::string_view zone;
   absl::InlinedVector<Entry, 8> metadata;
   bool persistent = false;

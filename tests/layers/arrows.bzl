@@ -112,7 +112,10 @@ ARROWS = {
         "registry/watch",
         "retry",
     ],
-    "gateway/dns": [],
+    "gateway/dns": [
+        "proto",
+        "registry/model",
+    ],
     "gateway/xds": [
         "proto",
         "registry.h",
