@@ -114,7 +114,11 @@ ARROWS = {
     ],
     "gateway/dns": [
         "proto",
+        "registry.h",
+        "registry/base",
         "registry/model",
+        "registry/security",
+        "retry",
     ],
     "gateway/xds": [
         "proto",

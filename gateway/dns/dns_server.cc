@@ -1,0 +1,381 @@
+#include "gateway/dns/dns_server.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <limits>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "boost/asio/error.hpp"
+#include "boost/asio/io_context.hpp"
+#include "boost/asio/ip/tcp.hpp"
+#include "boost/asio/ip/udp.hpp"
+#include "boost/asio/post.hpp"
+#include "boost/asio/steady_timer.hpp"
+#include "gateway/dns/responder.h"
+#include "gateway/dns/tcp_connection.h"
+#include "gateway/dns/udp_socket.h"
+#include "registry/base/listen.h"
+#include "registry/base/log.h"
+#include "registry/security/guarded_registry.h"
+#include "retry/mutex.h"
+
+namespace failback::dns {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using asio::ip::udp;
+using boost::system::error_code;
+
+// Packets that are taken before others have their turn.
+constexpr int kBatchesAtATime = 8;
+// How often what has run out of time is looked for: something that waits, or only what is idle.
+constexpr auto kWaitingTick = std::chrono::milliseconds(50);
+constexpr auto kIdleTick = std::chrono::seconds(1);
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+int64_t NowNanos() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+}  // namespace
+
+class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
+ public:
+  explicit Impl(const Options& options) : options_(options), zone_(options.zone) {}
+
+  absl::Status Bind();
+  void Start(Registry* registry);
+  void Stop();
+  Statistics Stats() const;
+  const std::vector<std::string>& addresses() const { return addresses_; }
+  std::string domain() const { return zone_.domain.text(); }
+
+ private:
+  struct UdpDoor {
+    UdpDoor(asio::io_context& context, const udp& protocol, int fd, size_t answer_bytes)
+        : socket(context, protocol, fd), packets(fd, answer_bytes) {}
+
+    udp::socket socket;
+    UdpSocket packets;
+  };
+  struct TcpDoor {
+    TcpDoor(asio::io_context& context, const tcp& protocol, int fd)
+        : acceptor(context, protocol, fd), pause(context) {}
+
+    tcp::acceptor acceptor;
+    asio::steady_timer pause;
+  };
+  // A query that waits for the registry.
+  struct Waiting {
+    std::string query;
+    int64_t until_nanos = 0;
+    UdpDoor* door = nullptr;  // it came by UDP
+    UdpPeer peer;
+    std::weak_ptr<TcpConnection> connection;
+  };
+
+  absl::Status BindOne(const std::string& text);
+  void ReadUdp(UdpDoor* door);
+  void Accept(TcpDoor* door);
+  void Add(tcp::socket socket);
+  bool TakeQuery(TcpConnection* connection, std::string_view query);
+  bool MayWait() const { return waiting_.size() < options_.max_waiting; }
+  void Wait(Waiting waiting);
+  // Something has become known: those that wait are looked at again.
+  void Wake();
+  void AnswerWaiting(bool only_late);
+  void Tick();
+
+  const Options options_;
+  Zone zone_;
+  std::unique_ptr<GuardedRegistry> guarded_;
+  std::vector<std::string> addresses_;
+  std::vector<ListenAddress> listening_;
+  asio::io_context context_{1};
+  std::vector<std::unique_ptr<UdpDoor>> udp_doors_;
+  std::vector<std::unique_ptr<TcpDoor>> tcp_doors_;
+  mutable Mutex mu_;  // for the end of the two, while Stats looks
+  std::unique_ptr<ServiceTable> table_;
+  std::unique_ptr<Responder> responder_;
+  // The rest is the thread's.
+  std::unordered_map<TcpConnection*, std::shared_ptr<TcpConnection>> connections_;
+  std::deque<Waiting> waiting_;
+  asio::steady_timer tick_{context_};
+  std::vector<char> buffer_ = std::vector<char>(kMaxMessageBytes);
+  std::atomic<int64_t> connection_count_{0}, waiting_count_{0}, closed_connections_{0};
+  std::atomic<bool> wake_posted_{false};
+  std::thread thread_;
+  bool stopped_ = false;
+};
+
+absl::Status DnsServer::Impl::Bind() {
+  if (options_.table.timer == nullptr) return absl::InvalidArgumentError("needs a timer");
+  for (const std::string& text : options_.listen) {
+    if (absl::Status status = BindOne(text); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DnsServer::Impl::BindOne(const std::string& text) {
+  ListenOptions listen_options;
+  listen_options.allow_remote_plaintext = options_.allow_remote;
+  absl::StatusOr<ListenAddress> listen = ListenAddress::Prepare(text, listen_options);
+  if (!listen.ok()) return listen.status();
+  const absl::StatusOr<std::vector<int>> sockets = listen->Listen();
+  if (!sockets.ok()) return sockets.status();
+  for (const int listening : *sockets) {
+    const absl::StatusOr<int> packets = UdpSocket::BindBeside(listening);
+    if (!packets.ok()) {
+      return absl::Status(packets.status().code(),
+                          absl::StrCat(listen->text(), ": ", packets.status().message()));
+    }
+    sockaddr_storage bound = {};
+    socklen_t size = sizeof(bound);
+    getsockname(*packets, reinterpret_cast<sockaddr*>(&bound), &size);
+    const bool ipv6 = bound.ss_family == AF_INET6;
+    const std::string address(AddressOf(bound));
+    if (address != std::string(address.size(), '\0')) zone_.addresses.push_back(address);
+    udp_doors_.push_back(std::make_unique<UdpDoor>(context_, ipv6 ? udp::v6() : udp::v4(), *packets,
+                                                   zone_.max_udp_bytes));
+    // The address keeps its own descriptor until it goes.
+    const int own = dup(listening);
+    if (own < 0) return absl::ResourceExhaustedError("no descriptor is free");
+    tcp_doors_.push_back(std::make_unique<TcpDoor>(context_, ipv6 ? tcp::v6() : tcp::v4(), own));
+  }
+  addresses_.push_back(listen->text());
+  listening_.push_back(*std::move(listen));
+  return absl::OkStatus();
+}
+
+void DnsServer::Impl::Start(Registry* registry) {
+  if (options_.access != nullptr) {
+    guarded_ = std::make_unique<GuardedRegistry>(registry, options_.access, options_.reader);
+    registry = guarded_.get();
+  }
+  MutexLock lock(&mu_);
+  table_ = std::make_unique<ServiceTable>(registry, options_.table, [weak = weak_from_this()] {
+    const std::shared_ptr<Impl> self = weak.lock();
+    if (self == nullptr || self->wake_posted_.exchange(true)) return;
+    asio::post(self->context_, [weak] {
+      if (const std::shared_ptr<Impl> impl = weak.lock()) impl->Wake();
+    });
+  });
+  responder_ = std::make_unique<Responder>(zone_, table_.get(), options_.responses_per_second);
+  for (const auto& door : udp_doors_) ReadUdp(door.get());
+  for (const auto& door : tcp_doors_) Accept(door.get());
+  Tick();
+  thread_ = std::thread([this] { context_.run(); });
+}
+
+void DnsServer::Impl::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  context_.stop();
+  if (thread_.joinable()) thread_.join();
+  waiting_.clear();
+  for (auto& [pointer, connection] : std::exchange(connections_, {})) connection->Close();
+  tcp_doors_.clear();
+  udp_doors_.clear();
+  listening_.clear();
+  std::unique_ptr<ServiceTable> table;
+  std::unique_ptr<Responder> responder;
+  MutexLock lock(&mu_);
+  table.swap(table_);
+  responder.swap(responder_);
+}
+
+void DnsServer::Impl::ReadUdp(UdpDoor* door) {
+  door->socket.async_wait(udp::socket::wait_read, [this, door](const error_code& error) {
+    if (error) return;
+    for (int batch = 0; batch < kBatchesAtATime; ++batch) {
+      const size_t received = door->packets.Receive();
+      for (size_t i = 0; i < received; ++i) {
+        const UdpPeer& peer = door->packets.peer(i);
+        const std::string_view packet = door->packets.packet(i);
+        const Responder::Answered answered =
+            responder_->Answer(packet, AddressOf(peer.address), /*tcp=*/false, MayWait(),
+                               /*again=*/false, door->packets.answer(i));
+        door->packets.SetAnswerSize(i, answered.size);
+        if (answered.outcome == Responder::Outcome::kWait) {
+          Wait({std::string(packet), 0, door, peer, {}});
+        }
+      }
+      door->packets.Send();
+      if (received < UdpSocket::kBatch) break;
+    }
+    ReadUdp(door);
+  });
+}
+
+void DnsServer::Impl::Accept(TcpDoor* door) {
+  door->acceptor.async_accept([this, door](const error_code& error, tcp::socket socket) {
+    if (error == asio::error::operation_aborted) return;
+    if (!error) {
+      Add(std::move(socket));
+      return Accept(door);
+    }
+    // Without descriptors, for example: at once it would fail again.
+    Log(LogLevel::kWarning, "dns accept failed", {{"error", error.message()}});
+    door->pause.expires_after(kAcceptPause);
+    door->pause.async_wait([this, door](const error_code& ended) {
+      if (!ended) Accept(door);
+    });
+  });
+}
+
+void DnsServer::Impl::Add(tcp::socket socket) {
+  error_code error;
+  const tcp::endpoint peer = socket.remote_endpoint(error);
+  if (error) return;
+  socket.set_option(tcp::no_delay(true), error);
+  if (connections_.size() >= options_.max_connections) {
+    // The one that has said nothing for the longest time.
+    const auto oldest = std::min_element(connections_.begin(), connections_.end(),
+                                         [](const auto& a, const auto& b) {
+                                           return a.second->active_nanos < b.second->active_nanos;
+                                         });
+    ++closed_connections_;
+    const std::shared_ptr<TcpConnection> closed = oldest->second;
+    closed->Close();
+  }
+  sockaddr_storage address = {};
+  std::copy_n(reinterpret_cast<const char*>(peer.data()), peer.size(),
+              reinterpret_cast<char*>(&address));
+  auto connection = std::make_shared<TcpConnection>(
+      std::move(socket), std::string(AddressOf(address)),
+      [this](TcpConnection* from, std::string_view query) { return TakeQuery(from, query); },
+      [this](TcpConnection* ended) {
+        connections_.erase(ended);
+        connection_count_ = static_cast<int64_t>(connections_.size());
+      });
+  connection->active_nanos = NowNanos();
+  connections_[connection.get()] = connection;
+  connection_count_ = static_cast<int64_t>(connections_.size());
+  connection->Start();
+}
+
+bool DnsServer::Impl::TakeQuery(TcpConnection* connection, std::string_view query) {
+  connection->active_nanos = NowNanos();
+  const Responder::Answered answered = responder_->Answer(
+      query, connection->client(), /*tcp=*/true, MayWait(), /*again=*/false, buffer_.data());
+  if (answered.outcome == Responder::Outcome::kSend) {
+    connection->Send({buffer_.data(), answered.size});
+  }
+  if (answered.outcome != Responder::Outcome::kWait) return false;
+  Wait({std::string(query), 0, nullptr, {}, connection->weak_from_this()});
+  return true;
+}
+
+void DnsServer::Impl::Wait(Waiting waiting) {
+  waiting.until_nanos = NowNanos() + absl::ToInt64Nanoseconds(options_.table.first_wait);
+  waiting_.push_back(std::move(waiting));
+  waiting_count_ = static_cast<int64_t>(waiting_.size());
+  if (waiting_.size() == 1) Tick();
+}
+
+void DnsServer::Impl::Wake() {
+  wake_posted_ = false;
+  AnswerWaiting(/*only_late=*/false);
+}
+
+void DnsServer::Impl::AnswerWaiting(bool only_late) {
+  const int64_t now = NowNanos();
+  std::deque<Waiting> waiting;
+  waiting.swap(waiting_);
+  for (Waiting& query : waiting) {
+    const bool late = query.until_nanos <= now;
+    const std::shared_ptr<TcpConnection> connection = query.connection.lock();
+    if (query.door == nullptr && connection == nullptr) continue;
+    if (only_late && !late) {
+      waiting_.push_back(std::move(query));
+      continue;
+    }
+    const bool tcp = connection != nullptr;
+    const Responder::Answered answered = responder_->Answer(
+        query.query, tcp ? std::string_view(connection->client()) : AddressOf(query.peer.address),
+        tcp, /*may_wait=*/!late, /*again=*/true, buffer_.data());
+    if (answered.outcome == Responder::Outcome::kWait) {
+      waiting_.push_back(std::move(query));
+      continue;
+    }
+    const std::string_view answer(buffer_.data(), answered.size);
+    if (!tcp) {
+      query.door->packets.SendTo(query.peer, answer);
+    } else {
+      connection->Send(answer);
+      connection->Waited();
+    }
+  }
+  waiting_count_ = static_cast<int64_t>(waiting_.size());
+}
+
+void DnsServer::Impl::Tick() {
+  if (waiting_.empty()) {
+    tick_.expires_after(kIdleTick);
+  } else {
+    tick_.expires_after(kWaitingTick);
+  }
+  tick_.async_wait([this](const error_code& error) {
+    if (error) return;  // another is on its way
+    AnswerWaiting(/*only_late=*/true);
+    table_->Sweep();
+    const int64_t idle_since = NowNanos() - absl::ToInt64Nanoseconds(options_.idle_timeout);
+    std::vector<std::shared_ptr<TcpConnection>> idle;
+    for (const auto& [pointer, connection] : connections_) {
+      if (connection->active_nanos < idle_since) idle.push_back(connection);
+    }
+    for (const auto& connection : idle) connection->Close();
+    Tick();
+  });
+}
+
+DnsServer::Statistics DnsServer::Impl::Stats() const {
+  Statistics statistics;
+  MutexLock lock(&mu_);
+  if (responder_ == nullptr) return statistics;
+  const Counters& counters = responder_->counters();
+  statistics.udp_queries = counters.udp_queries;
+  statistics.tcp_queries = counters.tcp_queries;
+  statistics.no_error = counters.no_error;
+  statistics.no_data = counters.no_data;
+  statistics.nx_domain = counters.nx_domain;
+  statistics.serv_fail = counters.serv_fail;
+  statistics.refused = counters.refused;
+  statistics.other = counters.other;
+  statistics.truncated = counters.truncated;
+  statistics.limited = counters.limited;
+  statistics.ignored = counters.ignored;
+  statistics.waiting = waiting_count_;
+  statistics.connections = connection_count_;
+  statistics.closed_connections = closed_connections_;
+  statistics.table = table_->Stats();
+  return statistics;
+}
+
+absl::StatusOr<std::unique_ptr<DnsServer>> DnsServer::Bind(const Options& options) {
+  auto impl = std::make_shared<Impl>(options);
+  if (absl::Status status = impl->Bind(); !status.ok()) return status;
+  return std::unique_ptr<DnsServer>(new DnsServer(std::move(impl)));
+}
+
+DnsServer::DnsServer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+DnsServer::~DnsServer() { impl_->Stop(); }
+
+void DnsServer::Start(Registry* registry) { impl_->Start(registry); }
+
+void DnsServer::Stop() { impl_->Stop(); }
+
+const std::vector<std::string>& DnsServer::addresses() const { return impl_->addresses(); }
+
+std::string DnsServer::domain() const { return impl_->domain(); }
+
+DnsServer::Statistics DnsServer::Stats() const { return impl_->Stats(); }
+
+}  // namespace failback::dns

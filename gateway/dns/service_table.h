@@ -1,0 +1,113 @@
+// What is known of the services that are asked for, over any Registry.
+//
+// A service is followed from its first question on, and for an hour after its last one; so an
+// answer costs the registry nothing. How many are followed is bounded twice: all of them, and those
+// of names that nobody has registered, which anybody can make up, to a quarter. Where there are too
+// many the one that was asked for least recently makes room. New names are also bounded in time:
+// beyond a rate they are not looked at, and nothing is known of them.
+//
+// What is known stays: the end of a subscription and a stale set change no record. A service whose
+// last instance has gone is present, without records, for an hour; one that has had none is absent.
+// A set that is empty and stale says nothing.
+//
+// Thread safety: Look, Sweep and the destructor on one thread; Stats from any. `wake` is called
+// without locks, on the thread that brings the news.
+
+#ifndef FAILBACK_GATEWAY_DNS_SERVICE_TABLE_H_
+#define FAILBACK_GATEWAY_DNS_SERVICE_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "gateway/dns/records.h"
+#include "gateway/dns/zone.h"
+#include "registry/registry.h"
+#include "retry/hashed_wheel_timer.h"
+
+namespace failback::dns {
+
+class ServiceWatch;
+struct WatchContext;
+
+class ServiceTable {
+ public:
+  struct Options {
+    // Required; outlives the table.
+    HashedWheelTimer* timer = nullptr;
+    RecordOptions records;
+    // Followed at once.
+    size_t max_services = 10000;
+    // After the last question, and after the last instance.
+    absl::Duration kept = absl::Hours(1);
+    // How long the first questions about a service may have to wait.
+    absl::Duration first_wait = absl::Seconds(2);
+    absl::Duration resubscribe_delay = absl::Seconds(1);
+    // Of names that may not be read.
+    absl::Duration denied_delay = absl::Seconds(30);
+    uint32_t new_names_per_second = 1000;
+  };
+
+  struct Statistics {
+    int64_t services = 0;       // that are followed
+    int64_t absent = 0;         // of these: those that have never had an instance
+    int64_t evicted = 0;        // that had to make room
+    int64_t refused_names = 0;  // new ones, beyond the rate
+    int64_t builds = 0;         // of records
+  };
+
+  // `wake`: something has become known of a service of which nothing was. Outlived by nothing: it
+  // may be called until the destructor has returned.
+  ServiceTable(Registry* registry, Options options, std::function<void()> wake);
+  ~ServiceTable();
+  ServiceTable(const ServiceTable&) = delete;
+  ServiceTable& operator=(const ServiceTable&) = delete;
+
+  struct Found {
+    Known known;
+    // Nothing is known yet, and may be soon: ask again after `wake`.
+    bool wait = false;
+    std::shared_ptr<const ServiceRecords> records;  // what `known` refers to
+  };
+  Found Look(const std::string& name_space, const std::string& service);
+
+  // Ends what is no longer kept; at most a few hundred at a time.
+  void Sweep();
+
+  Statistics Stats() const;
+
+ private:
+  struct Entry {
+    std::string key;
+    std::shared_ptr<ServiceWatch> watch;
+    int64_t asked_nanos = 0;
+    bool present = false;  // it has had an instance: which list it is in
+  };
+  using Entries = std::list<Entry>;  // the last is the one asked for least recently
+
+  Entries& ListOf(bool present) { return present ? present_ : absent_; }
+  // Null: there may be no more now.
+  Entry* Add(std::string key, const std::string& name_space, const std::string& service,
+             int64_t now_nanos);
+  bool TakeNewName(int64_t now_nanos);
+  void Remove(Entries* list, Entries::iterator entry);
+  void MakeRoom(Entries* list, size_t most);
+
+  const std::shared_ptr<WatchContext> context_;
+  absl::flat_hash_map<std::string, Entries::iterator> by_key_;
+  Entries present_;
+  Entries absent_;
+  double new_names_ = 0;  // that may come now
+  int64_t new_names_nanos_ = 0;
+  std::atomic<int64_t> services_{0}, absent_count_{0}, evicted_{0}, refused_{0};
+};
+
+}  // namespace failback::dns
+
+#endif  // FAILBACK_GATEWAY_DNS_SERVICE_TABLE_H_

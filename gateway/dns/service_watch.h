@@ -1,0 +1,79 @@
+// One service that is followed, and its records. Internal to ServiceTable.
+//
+// Thread safety: Look and Stop on one thread, events from any. Its lock is not held while the
+// registry is called, nor while records are made.
+
+#ifndef FAILBACK_GATEWAY_DNS_SERVICE_WATCH_H_
+#define FAILBACK_GATEWAY_DNS_SERVICE_WATCH_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "gateway/dns/records.h"
+#include "gateway/dns/service_table.h"
+#include "registry/model/event.h"
+#include "registry/model/instance_set.h"
+#include "registry/registry.h"
+#include "retry/mutex.h"
+
+namespace failback::dns {
+
+// What the watches of one table share.
+struct WatchContext {
+  WatchContext(Registry* registry, ServiceTable::Options options, std::function<void()> wake)
+      : registry(registry), options(std::move(options)), wake(std::move(wake)) {}
+
+  int64_t NowNanos() const { return options.timer->clock()->NowNanos(); }
+
+  Registry* const registry;
+  const ServiceTable::Options options;
+  const std::function<void()> wake;
+  std::atomic<int64_t> builds{0};
+};
+
+class ServiceWatch final : public NotifyListener,
+                           public std::enable_shared_from_this<ServiceWatch> {
+ public:
+  ServiceWatch(std::shared_ptr<WatchContext> context, Selector selector);
+
+  // Once, after it is shared.
+  void Subscribe();
+  // Ends the subscription. When it returns nothing of the registry is in use any more.
+  void Stop();
+
+  ServiceTable::Found Look(int64_t now_nanos);
+  // When it last had an instance; 0: it never had.
+  int64_t last_instance_nanos() const;
+
+  void OnEvent(const EventPtr& event) override;
+  void OnEnd(const absl::Status& status) override;
+
+ private:
+  void Later(absl::Duration delay);
+
+  const std::shared_ptr<WatchContext> context_;
+  const Selector selector_;
+  const int64_t began_nanos_;
+
+  mutable Mutex mu_;
+  CondVar subscribed_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  bool subscribing_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<SubscribeStream> stream_ ABSL_GUARDED_BY(mu_);
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the stream; nothing of another has come
+  bool lost_ ABSL_GUARDED_BY(mu_) = false;   // an event of it: the rest is of no use
+  bool denied_ ABSL_GUARDED_BY(mu_) = false;
+  bool known_ ABSL_GUARDED_BY(mu_) = false;  // a first set has come
+  InstanceSet set_ ABSL_GUARDED_BY(mu_);
+  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 1;  // of the set
+  int64_t last_instance_nanos_ ABSL_GUARDED_BY(mu_) = 0;
+  std::shared_ptr<const ServiceRecords> records_ ABSL_GUARDED_BY(mu_);
+  uint64_t records_of_ ABSL_GUARDED_BY(mu_) = 0;  // the changes that they were made after
+};
+
+}  // namespace failback::dns
+
+#endif  // FAILBACK_GATEWAY_DNS_SERVICE_WATCH_H_
