@@ -11,7 +11,7 @@ export interface Instance {
   metadata?: Record<string, string>;
 }
 
-/** The instances of a service, by id. `stale`: the registry is away, and these are the last that are known. */
+/** The instances of a service, by id. `stale`: the registry is unavailable, and these are the last that are known. */
 export interface Instances {
   instances: Instance[];
   stale: boolean;
@@ -39,14 +39,14 @@ export interface Waiting {
 }
 
 /**
- * A session at the sidecar. When the process ends, what it has registered is unregistered. A sidecar that is away, and
+ * A session at the sidecar. When the process ends, what it has registered is unregistered. A sidecar that is unavailable, and
  * what it refuses when it is back, are reported by process.emitWarning().
  */
 export class Agent {
   /** Does not wait for the sidecar. */
   constructor(options?: Options);
   /**
-   * Resolved when the sidecar has accepted it, which carries it from then on; waits for a sidecar that is away. Once
+   * Resolved when the sidecar has accepted it, which carries it from then on; waits for a sidecar that is unavailable. Once
    * more with the same id changes what is registered.
    */
   register(instance: Omit<Instance, 'healthy'>, options?: Waiting): Promise<void>;

@@ -14,7 +14,7 @@ const RETRY_MS = 500;
 const BATCH = 200;
 // The sidecar comes back within moments: a channel must not wait for minutes.
 const CHANNEL_OPTIONS = {'grpc.initial_reconnect_backoff_ms': 100, 'grpc.max_reconnect_backoff_ms': 1000};
-// Codes of a sidecar that is away, or does not know the session: the call is made again in the next one.
+// Codes of a sidecar that is unavailable, or does not know the session: the call is made again in the next one.
 const AWAY = new Set(['UNAVAILABLE', 'DEADLINE_EXCEEDED', 'CANCELLED', 'UNKNOWN', 'INTERNAL', 'ABORTED', 'NOT_FOUND',
   'FAILED_PRECONDITION'].map((name) => grpc.status[name]));
 // A refusal with this among its details asks for patience.

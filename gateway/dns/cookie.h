@@ -1,5 +1,5 @@
 // DNS cookies (RFC 7873), as RFC 9018 has them: a client that returns the server's cookie has the
-// address that it writes from, so it is no victim of somebody who forges addresses.
+// address that it writes from, so its address is not forged.
 //
 //   CookieJar jar(random_secret);
 //   const bool proven = jar.Check(query.cookie, address, now_seconds);

@@ -58,15 +58,15 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
   std::string domain() const { return zone_.domain.text(); }
 
  private:
-  struct UdpDoor {
-    UdpDoor(asio::io_context& context, const udp& protocol, int fd, size_t answer_bytes)
+  struct UdpListener {
+    UdpListener(asio::io_context& context, const udp& protocol, int fd, size_t answer_bytes)
         : socket(context, protocol, fd), packets(fd, answer_bytes) {}
 
     udp::socket socket;
     UdpSocket packets;
   };
-  struct TcpDoor {
-    TcpDoor(asio::io_context& context, const tcp& protocol, int fd)
+  struct TcpListener {
+    TcpListener(asio::io_context& context, const tcp& protocol, int fd)
         : acceptor(context, protocol, fd), pause(context) {}
 
     tcp::acceptor acceptor;
@@ -76,14 +76,14 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
   struct Waiting {
     std::string query;
     int64_t until_nanos = 0;
-    UdpDoor* door = nullptr;  // it came by UDP
+    UdpListener* listener = nullptr;  // it came by UDP
     UdpPeer peer;
     std::weak_ptr<TcpConnection> connection;
   };
 
   absl::Status BindOne(const std::string& text);
-  void ReadUdp(UdpDoor* door);
-  void Accept(TcpDoor* door);
+  void ReadUdp(UdpListener* listener);
+  void Accept(TcpListener* listener);
   void Add(tcp::socket socket);
   bool TakeQuery(TcpConnection* connection, std::string_view query);
   bool MayWait() const { return waiting_.size() < options_.max_waiting; }
@@ -99,8 +99,8 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
   std::vector<std::string> addresses_;
   std::vector<ListenAddress> listening_;
   asio::io_context context_{1};
-  std::vector<std::unique_ptr<UdpDoor>> udp_doors_;
-  std::vector<std::unique_ptr<TcpDoor>> tcp_doors_;
+  std::vector<std::unique_ptr<UdpListener>> udp_listeners_;
+  std::vector<std::unique_ptr<TcpListener>> tcp_listeners_;
   mutable Mutex mu_;  // for the end of the two, while Stats looks
   std::unique_ptr<ServiceTable> table_;
   std::unique_ptr<Responder> responder_;
@@ -142,12 +142,13 @@ absl::Status DnsServer::Impl::BindOne(const std::string& text) {
     const bool ipv6 = bound.ss_family == AF_INET6;
     const std::string address(AddressOf(bound));
     if (address != std::string(address.size(), '\0')) zone_.addresses.push_back(address);
-    udp_doors_.push_back(std::make_unique<UdpDoor>(context_, ipv6 ? udp::v6() : udp::v4(), *packets,
-                                                   zone_.max_udp_bytes));
+    udp_listeners_.push_back(std::make_unique<UdpListener>(context_, ipv6 ? udp::v6() : udp::v4(),
+                                                           *packets, zone_.max_udp_bytes));
     // The address keeps its own descriptor until it goes.
     const int own = dup(listening);
     if (own < 0) return absl::ResourceExhaustedError("no descriptor is free");
-    tcp_doors_.push_back(std::make_unique<TcpDoor>(context_, ipv6 ? tcp::v6() : tcp::v4(), own));
+    tcp_listeners_.push_back(
+        std::make_unique<TcpListener>(context_, ipv6 ? tcp::v6() : tcp::v4(), own));
   }
   addresses_.push_back(listen->text());
   listening_.push_back(*std::move(listen));
@@ -168,8 +169,8 @@ void DnsServer::Impl::Start(Registry* registry) {
     });
   });
   responder_ = std::make_unique<Responder>(zone_, table_.get(), options_.responses_per_second);
-  for (const auto& door : udp_doors_) ReadUdp(door.get());
-  for (const auto& door : tcp_doors_) Accept(door.get());
+  for (const auto& listener : udp_listeners_) ReadUdp(listener.get());
+  for (const auto& listener : tcp_listeners_) Accept(listener.get());
   Tick();
   thread_ = std::thread([this] { context_.run(); });
 }
@@ -180,8 +181,8 @@ void DnsServer::Impl::Stop() {
   if (thread_.joinable()) thread_.join();
   waiting_.clear();
   for (auto& [pointer, connection] : std::exchange(connections_, {})) connection->Close();
-  tcp_doors_.clear();
-  udp_doors_.clear();
+  tcp_listeners_.clear();
+  udp_listeners_.clear();
   listening_.clear();
   std::unique_ptr<ServiceTable> table;
   std::unique_ptr<Responder> responder;
@@ -190,41 +191,41 @@ void DnsServer::Impl::Stop() {
   responder.swap(responder_);
 }
 
-void DnsServer::Impl::ReadUdp(UdpDoor* door) {
-  door->socket.async_wait(udp::socket::wait_read, [this, door](const error_code& error) {
+void DnsServer::Impl::ReadUdp(UdpListener* listener) {
+  listener->socket.async_wait(udp::socket::wait_read, [this, listener](const error_code& error) {
     if (error) return;
     for (int batch = 0; batch < kBatchesAtATime; ++batch) {
-      const size_t received = door->packets.Receive();
+      const size_t received = listener->packets.Receive();
       for (size_t i = 0; i < received; ++i) {
-        const UdpPeer& peer = door->packets.peer(i);
-        const std::string_view packet = door->packets.packet(i);
+        const UdpPeer& peer = listener->packets.peer(i);
+        const std::string_view packet = listener->packets.packet(i);
         const Responder::Answered answered =
             responder_->Answer(packet, AddressOf(peer.address), /*tcp=*/false, MayWait(),
-                               /*again=*/false, door->packets.answer(i));
-        door->packets.SetAnswerSize(i, answered.size);
+                               /*again=*/false, listener->packets.answer(i));
+        listener->packets.SetAnswerSize(i, answered.size);
         if (answered.outcome == Responder::Outcome::kWait) {
-          Wait({std::string(packet), 0, door, peer, {}});
+          Wait({std::string(packet), 0, listener, peer, {}});
         }
       }
-      door->packets.Send();
+      listener->packets.Send();
       if (received < UdpSocket::kBatch) break;
     }
-    ReadUdp(door);
+    ReadUdp(listener);
   });
 }
 
-void DnsServer::Impl::Accept(TcpDoor* door) {
-  door->acceptor.async_accept([this, door](const error_code& error, tcp::socket socket) {
+void DnsServer::Impl::Accept(TcpListener* listener) {
+  listener->acceptor.async_accept([this, listener](const error_code& error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
     if (!error) {
       Add(std::move(socket));
-      return Accept(door);
+      return Accept(listener);
     }
     // Without descriptors, for example: at once it would fail again.
     Log(LogLevel::kWarning, "dns accept failed", {{"error", error.message()}});
-    door->pause.expires_after(kAcceptPause);
-    door->pause.async_wait([this, door](const error_code& ended) {
-      if (!ended) Accept(door);
+    listener->pause.expires_after(kAcceptPause);
+    listener->pause.async_wait([this, listener](const error_code& ended) {
+      if (!ended) Accept(listener);
     });
   });
 }
@@ -291,7 +292,7 @@ void DnsServer::Impl::AnswerWaiting(bool only_late) {
   for (Waiting& query : waiting) {
     const bool late = query.until_nanos <= now;
     const std::shared_ptr<TcpConnection> connection = query.connection.lock();
-    if (query.door == nullptr && connection == nullptr) continue;
+    if (query.listener == nullptr && connection == nullptr) continue;
     if (only_late && !late) {
       waiting_.push_back(std::move(query));
       continue;
@@ -306,7 +307,7 @@ void DnsServer::Impl::AnswerWaiting(bool only_late) {
     }
     const std::string_view answer(buffer_.data(), answered.size);
     if (!tcp) {
-      query.door->packets.SendTo(query.peer, answer);
+      query.listener->packets.SendTo(query.peer, answer);
     } else {
       connection->Send(answer);
       connection->Waited();

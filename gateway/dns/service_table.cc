@@ -12,7 +12,7 @@ namespace failback::dns {
 namespace {
 
 constexpr int kMostSwept = 256;
-// Of all: those of names that nobody has registered.
+// Of all: those of names without a registration.
 constexpr size_t kAbsentParts = 4;
 size_t MostAbsent(size_t most) { return std::max<size_t>(1, most / kAbsentParts); }
 size_t MostPresent(size_t most) { return std::max<size_t>(1, most - most / kAbsentParts); }

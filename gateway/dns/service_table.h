@@ -2,7 +2,7 @@
 //
 // A service is followed from its first question on, and for an hour after its last one; so an
 // answer costs the registry nothing. How many are followed is bounded twice: all of them, and those
-// of names that nobody has registered, which anybody can make up, to a quarter. Where there are too
+// of names without a registration, which any client can make up, to a quarter. Where there are too
 // many the one that was asked for least recently makes room. New names are also bounded in time:
 // beyond a rate they are not looked at, and nothing is known of them.
 //

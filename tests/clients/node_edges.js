@@ -48,9 +48,9 @@ async function main() {
   await other.close();
   console.log('follow ends with break');
   const alone = new Agent({target: none});
-  setTimeout(() => alone.close(), 300);
+  process.once('warning', () => alone.close());  // it has tried
   await follow(alone, {});
-  console.log('follow of a sidecar that is away ends with the agent');
+  console.log('follow of a sidecar that is unavailable ends with the agent');
 }
 
 main();

@@ -84,7 +84,7 @@ too much: Refused 3: registrations[0].instance.metadata["x"]: the value is 60000
 follow ends with its signal
 follow ends with the agent
 follow ends with break
-follow of a sidecar that is away ends with the agent
+follow of a sidecar that is unavailable ends with the agent
 """))
 
 

@@ -28,7 +28,7 @@ PROGRAMS = {
 
 
 class App:
-    """The service: answers /healthz as it is told."""
+    """The service: answers /healthz as the test says."""
 
     def __init__(self):
         self.well = False

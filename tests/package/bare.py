@@ -37,7 +37,7 @@ def base():
 
 
 class System:
-    """A folder that is somebody's root. `with System() as system:`"""
+    """A folder that is a process's root. `with System() as system:`"""
 
     count = 0
 

@@ -12,7 +12,7 @@ said=$("$contained" bash -c 'read -r line; echo "$line $1"; exit 7' bash words <
 
 for signal in TERM INT KILL; do
   touch "lock.$signal"
-  # A daemon that nobody waits for holds the lock. A shell's background has no SIGINT, unlike a terminal's foreground.
+  # A daemon without a parent that waits holds the lock. A shell's background has no SIGINT, unlike a terminal's foreground.
   setsid env --default-signal=INT "$contained" bash -c '
     setsid flock "lock.$1" bash -c "echo \"$SCRATCH\" >scratch.$1; sleep 600" &
     sleep 600' bash "$signal" &

@@ -26,7 +26,7 @@ constexpr int64_t kMostCalls = 400;
 // A renewal comes every third of a TTL and notices another epoch; a call's deadline; one retry.
 constexpr absl::Duration kNotice = absl::Seconds(18);
 
-// Whoever was well for so long has renewed its session: a call that was lost times out after 5 s,
+// An agent that was well for so long has renewed its session: a call that was lost times out after 5 s,
 // and the next renewal comes within a third of the TTL.
 constexpr absl::Duration kRenewed = absl::Seconds(12);
 

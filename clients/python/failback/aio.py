@@ -22,7 +22,7 @@ RETRY_SECONDS = 0.5
 # The sidecar comes back within moments: a channel must not wait for minutes.
 CHANNEL_OPTIONS = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
                    ("grpc.min_reconnect_backoff_ms", 5000)]
-# Codes of a sidecar that is away, or does not know the session: the call is made again in the next one.
+# Codes of a sidecar that is unavailable, or does not know the session: the call is made again in the next one.
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED,
         grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED, grpc.StatusCode.NOT_FOUND,
         grpc.StatusCode.FAILED_PRECONDITION)
@@ -56,7 +56,7 @@ class Instance:
 
 
 class Instances(List[Instance]):
-    """The instances of a service, by id. `stale`: the registry is away, and these are the last that are known."""
+    """The instances of a service, by id. `stale`: the registry is unavailable, and these are the last that are known."""
 
     stale: bool = False
 
@@ -142,7 +142,7 @@ class Agent:
                        weight: Optional[int] = None, zone: str = "",
                        metadata: Optional[Mapping[str, str]] = None) -> None:
         """Returns when the sidecar has accepted it; from then on the sidecar carries it. Once more with the same id
-        it changes what is registered. While the sidecar is away this waits; if it is cancelled, the instance is
+        it changes what is registered. While the sidecar is unavailable this waits; if it is cancelled, the instance is
         registered all the same when the sidecar is back, unless it is unregistered."""
         instance = pb.ServiceInstance(
             key=pb.InstanceKey(namespace=namespace, service=service, instance_id=id), address=address, port=port,

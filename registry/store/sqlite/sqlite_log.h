@@ -2,7 +2,7 @@
 // and room ahead of its end.
 //
 // Checkpoints. SQLite makes an automatic one within the commit that finds the log long, and the
-// caller waits for that commit waits for all of it. Here it is the caller's to make
+// caller that waits for that commit waits for all of it. Here it is the caller's to make
 // (registry/store/sqlite/sqlite_checkpointer.h).
 //
 // Room, where every commit is synced. A sync of a file that has grown writes what the file system

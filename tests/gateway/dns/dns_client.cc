@@ -1,7 +1,6 @@
 #include "tests/gateway/dns/dns_client.h"
 
 #include <arpa/inet.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -9,7 +8,6 @@
 #include <cstdlib>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "registry/base/address.h"
 
@@ -55,19 +53,6 @@ std::string UdpClient::Receive() {
   std::vector<char> buffer(65536);
   const ssize_t size = recv(fd_, buffer.data(), buffer.size(), 0);
   return size <= 0 ? "" : std::string(buffer.data(), static_cast<size_t>(size));
-}
-
-bool UdpClient::Answers(const std::string& query, absl::Duration time) {
-  // Fails where nobody listens.
-  send(fd_, query.data(), query.size(), 0);
-  pollfd wanted = {fd_, POLLIN, 0};
-  char packet[65536];
-  if (poll(&wanted, 1, static_cast<int>(absl::ToInt64Milliseconds(time))) == 1 &&
-      recv(fd_, packet, sizeof(packet), 0) > 0) {
-    return true;
-  }
-  absl::SleepFor(time);
-  return false;
 }
 
 TcpClient::TcpClient(const std::string& address) : fd_(Connect(address, SOCK_STREAM)) {}

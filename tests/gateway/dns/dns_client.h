@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "absl/time/time.h"
 #include "tests/gateway/dns/dns_messages.h"
 
 namespace failback::dns {
@@ -18,8 +17,6 @@ class UdpClient {
   void Send(const std::string& bytes);
   // Empty: nothing came.
   std::string Receive();
-  // Whether an answer to `query` comes in time; the server may not be there yet.
-  bool Answers(const std::string& query, absl::Duration time);
   Message Ask(const std::string& name, uint16_t type, const QueryShape& shape = {}) {
     Send(QueryBytes(name, type, shape));
     return ReadMessage(Receive());

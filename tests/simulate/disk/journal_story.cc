@@ -247,7 +247,7 @@ class JournalStory final : public DiskStory {
     Say(absl::StrCat("a bit of ", file, " flipped: ", status.message()));
     if (status.ok() && !MovedAside()) {
       Compare(/*flipped=*/true);
-      // Whoever is in doubt goes on with what there was.
+      // A reader in doubt goes on with what there was.
       if (!journal_->was_put_back()) return !violated();
       ++result_.doubts;
     } else {

@@ -2,7 +2,7 @@
 // what is there.
 //
 // Clients open and close sessions, register and unregister, in batches; calls fail, a process is
-// killed, power is cut within any call to the disk, bits flip while nobody has the files open.
+// killed, power is cut within any call to the disk, bits flip while no process has the files open.
 // After each life the store is opened again, and:
 //
 //  1. After kill -9, after a clean end, and with durability `full` after a power cut: all that was
