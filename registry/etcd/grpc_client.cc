@@ -182,7 +182,9 @@ GrpcClient::Statistics GrpcClient::Stats() const {
 }
 
 GrpcClient::GrpcClient(Options options)
-    : options_(std::move(options)), channels_(options_.endpoints, options_.channel) {
+    : options_(std::move(options)),
+      clock_(options_.timer->clock()),
+      channels_(options_.endpoints, options_.channel) {
   members_.resize(options_.endpoints.size());
 }
 

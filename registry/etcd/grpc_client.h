@@ -78,7 +78,7 @@ class GrpcClient final : public Client {
       StreamEvents<etcdserverpb::LeaseKeepAliveResponse> events) override;
 
   void After(absl::Duration delay, absl::AnyInvocable<void() &&> task) override;
-  const Clock& clock() const override { return *options_.timer->clock(); }
+  const Clock& clock() const override { return *clock_; }
 
   void Shutdown() override;
   void Close() override;
@@ -137,6 +137,7 @@ class GrpcClient final : public Client {
   void NoteHeader(int64_t known_at_start, const etcdserverpb::ResponseHeader& header);
 
   const Options options_;
+  const Clock* const clock_;  // may be asked when the timer is gone
   GrpcChannels channels_;
   std::array<std::atomic<int64_t>, 17> ended_{};
   std::atomic<bool> answers_{true};  // as last logged

@@ -271,7 +271,7 @@ bool FailbackRegistry::Shell::MakeRound() {
   for (Effects::Call& call : round) {
     const std::shared_ptr<Registry> to = upstream();
     if (to == nullptr) break;
-    Make(std::move(call), to.get());
+    Make(std::move(call), to);
   }
   Todo todo;
   {
@@ -295,7 +295,7 @@ Callback<Response> FailbackRegistry::Shell::AnswerTo(CallId id) {
   };
 }
 
-void FailbackRegistry::Shell::Make(Effects::Call call, Registry* upstream) {
+void FailbackRegistry::Shell::Make(Effects::Call call, const std::shared_ptr<Registry>& upstream) {
   const ScopedTrace trace(std::move(call.trace));
   struct Visitor {
     void operator()(Batch& batch) {
@@ -318,14 +318,14 @@ void FailbackRegistry::Shell::Make(Effects::Call call, Registry* upstream) {
       upstream->List(request, shell->AnswerTo<ListResponse>(id));
     }
     Shell* const shell;
-    Registry* const upstream;
+    const std::shared_ptr<Registry>& upstream;
     const CallId id;
   };
   std::visit(Visitor{this, upstream, call.id}, call.request);
 }
 
 void FailbackRegistry::Shell::OpenStream(StreamId id, const SubscribeRequest& request,
-                                         Registry* upstream) {
+                                         const std::shared_ptr<Registry>& upstream) {
   {
     MutexLock lock(&mu_);
     if (!streams_.contains(id)) return;  // no longer wanted
@@ -333,8 +333,11 @@ void FailbackRegistry::Shell::OpenStream(StreamId id, const SubscribeRequest& re
   std::unique_ptr<SubscribeStream> stream =
       upstream->Subscribe(request, std::make_shared<StreamListener>(weak_from_this(), id));
   MutexLock lock(&mu_);
-  // Unless it has ended already, or is no longer wanted.
-  if (const auto it = streams_.find(id); it != streams_.end()) it->second = std::move(stream);
+  if (const auto it = streams_.find(id); it != streams_.end()) {
+    it->second = std::move(stream);
+  } else {
+    ended_.push_back({upstream, std::move(stream)});  // it has ended already, or is not wanted
+  }
 }
 
 // --- Local subscribers, and how things stand.

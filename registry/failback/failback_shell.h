@@ -111,8 +111,9 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
   void MakeCalls() ABSL_LOCKS_EXCLUDED(mu_);
   // Those that wait now. False: there are none, or another thread makes them.
   bool MakeRound() ABSL_LOCKS_EXCLUDED(mu_);
-  void Make(Effects::Call call, Registry* upstream);
-  void OpenStream(StreamId id, const SubscribeRequest& request, Registry* upstream);
+  void Make(Effects::Call call, const std::shared_ptr<Registry>& upstream);
+  void OpenStream(StreamId id, const SubscribeRequest& request,
+                  const std::shared_ptr<Registry>& upstream);
   template <typename Response>
   Callback<Response> AnswerTo(CallId id);
 

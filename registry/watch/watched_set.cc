@@ -60,7 +60,9 @@ EventPtr WatchedSet::SetStale(bool stale) {
 }
 
 EventPtr WatchedSet::PublishFlags() {
-  if (instances_.epoch() != told_epoch_ || instances_.revision() <= told_revision_) {
+  // What is held may be of a revision in between, and is sent later.
+  if (held_.has_value() || instances_.epoch() != told_epoch_ ||
+      instances_.revision() <= told_revision_) {
     return Event::Flags(told_epoch_, told_revision_, flags_);
   }
   // Revisions that have changed nothing here. Who resumes from one of them is not to be sent an

@@ -155,6 +155,21 @@ TEST(WatchedSetTest, StaleIsPartOfTheState) {
   EXPECT_EQ(fresh->revision(), 1);
 }
 
+// The stream has gone on to 7 without a change when it breaks, and comes back empty at 6.
+TEST(WatchedSetTest, WhileAnEmptySnapshotIsHeld_ThePositionStays) {
+  TestedSet set(true);
+  Subscriber subscriber;
+  subscriber.Receive(set.Apply(SnapshotEvent(5, {MakeInstance("a")})));
+  EXPECT_EQ(set.Apply(DeltaEvent(5, 7, {})), nullptr);
+  const MessagePtr stale = set.Apply(SnapshotEvent(6, {}));
+  subscriber.Receive(stale);
+  EXPECT_EQ(stale->revision(), 5);
+  const MessagePtr released = set.Release();
+  ASSERT_NE(released, nullptr);
+  subscriber.Receive(released);
+  EXPECT_EQ(released->revision(), 6);
+}
+
 // Who resumes from revision 3, which another agent has sent it, is not to be sent revision 1.
 TEST(WatchedSetTest, ADeltaThatChangesNothing_MovesThePositionOnWithTheNextFlag) {
   TestedSet set(true);
