@@ -72,9 +72,18 @@ absl::StatusOr<std::string> NewestBackup(const std::string& folder) {
   return absl::StrCat(folder, "/", names->backups.back());
 }
 
-absl::StatusOr<int> RemoveOldBackups(const std::string& folder, int keep) {
+absl::StatusOr<int> RemoveOldBackups(const std::string& made, int keep) {
+  const std::filesystem::path path_made(made);
+  const std::string folder = path_made.parent_path().string();
   auto names = Read(folder);
   if (!names.ok()) return names.status();
+  if (const std::string name = path_made.filename().string();
+      names->backups.empty() || names->backups.back() != name) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder, ": its newest backup by name is not ", name, ", which was made just now, but ",
+        names->backups.empty() ? "none" : names->backups.back(),
+        ": a clock was ahead; rename or remove that one. Nothing is removed"));
+  }
   const int old = static_cast<int>(names->backups.size()) - keep;
   if (old <= 0) return 0;
   const std::string oldest_kept = names->backups[old];

@@ -1,5 +1,5 @@
-// A folder of backups, each named after the moment at which it was made, so that a timer needs neither a shell nor
-// a date to make one a day and to keep the newest.
+// A folder of backups, each named after the moment at which it was made, so that a timer needs
+// neither a shell nor a date to make one a day and to keep the newest.
 //
 // Only files of that name are looked at: whatever else is in the folder stays.
 
@@ -20,8 +20,10 @@ std::string BackupPath(const std::string& folder, absl::Time moment);
 absl::StatusOr<std::string> NewestBackup(const std::string& folder);
 
 // Removes all backups but the `keep` newest (at least one), with what an interrupted backup of an
-// earlier moment has left. Returns how many backups were removed.
-absl::StatusOr<int> RemoveOldBackups(const std::string& folder, int keep);
+// earlier moment has left. Returns how many backups were removed. FAILED_PRECONDITION, and none is
+// removed, when the newest is not `made`, the path of the one made just now: a clock was ahead once,
+// so what the names say of their age is wrong.
+absl::StatusOr<int> RemoveOldBackups(const std::string& made, int keep);
 
 }  // namespace failback
 

@@ -138,7 +138,7 @@ int BackUp(const std::string& store, const Arguments& arguments) {
   std::printf("%s: backed up to %s\n", store.c_str(), to.c_str());
   Print(*summary);
   if (arguments.keep == 0) return 0;
-  const auto removed = RemoveOldBackups(arguments.folder, arguments.keep);
+  const auto removed = RemoveOldBackups(to, arguments.keep);
   if (!removed.ok()) return Fail("backup", removed.status());
   if (*removed > 0) std::printf("%d older removed\n", *removed);
   return 0;

@@ -380,6 +380,19 @@ TEST_F(BackupTest, AFolderKeepsTheNewestBackups) {
   EXPECT_THAT(restored.out, HasSubstr("restored from " + newest));
 }
 
+// Made while a clock was ahead: by name it is the newest for long, and the new ones are the oldest.
+TEST_F(BackupTest, ABackupIsNotRemovedForOneOfALaterMoment) {
+  { EXPECT_EQ(Start().Stop(), 0); }
+  const std::string folder = dir_.File("backups");
+  ASSERT_EQ(mkdir(folder.c_str(), 0755), 0);
+  dir_.Write("backups/registry-20990101T000000Z.db", "");
+  const RunResult made =
+      RegistryCommand({"backup", "--store", Store(), "--to-folder", folder, "--keep", "1"});
+  EXPECT_EQ(made.status, 2);
+  EXPECT_THAT(made.err, HasSubstr("registry-20990101T000000Z.db: a clock was ahead"));
+  EXPECT_THAT(FilesLike(folder, "registry-"), SizeIs(2)) << "nothing is removed";
+}
+
 TEST_F(BackupTest, PathsMayBeRelative) {
   { EXPECT_EQ(Start().Stop(), 0); }
   const auto here = [&](const std::string& command) {
