@@ -117,6 +117,14 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
 
 absl::Status DnsServer::Impl::Bind() {
   if (options_.table.timer == nullptr) return absl::InvalidArgumentError("needs a timer");
+  // A buffer for an answer has as many bytes, and holds the header, a question and a cookie at least.
+  if (zone_.max_udp_bytes < 512) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_udp_bytes: ", zone_.max_udp_bytes, " is below 512"));
+  }
+  if (options_.max_connections < 1) {
+    return absl::InvalidArgumentError("max_connections: 0 is below 1");
+  }
   for (const std::string& text : options_.listen) {
     if (absl::Status status = BindOne(text); !status.ok()) return status;
   }
@@ -277,7 +285,8 @@ void DnsServer::Impl::Wait(Waiting waiting) {
   waiting.until_nanos = NowNanos() + absl::ToInt64Nanoseconds(options_.table.first_wait);
   waiting_.push_back(std::move(waiting));
   waiting_count_ = static_cast<int64_t>(waiting_.size());
-  if (waiting_.size() == 1) Tick();
+  // One that is near enough stays: put off by each query, it would not come.
+  if (tick_.expiry() > std::chrono::steady_clock::now() + kWaitingTick) Tick();
 }
 
 void DnsServer::Impl::Wake() {

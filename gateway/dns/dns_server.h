@@ -19,8 +19,8 @@
 //   if (!server.ok()) Die(server.status());
 //   (*server)->Start(&registry);
 //
-// Thread safety: all methods from any thread, but Stop and the destructor not from a listener of the
-// registry's.
+// Thread safety: all methods from any thread, but Stop and the destructor from one at a time, and not
+// from a listener of the registry's.
 
 #ifndef FAILBACK_GATEWAY_DNS_DNS_SERVER_H_
 #define FAILBACK_GATEWAY_DNS_DNS_SERVER_H_

@@ -85,7 +85,7 @@ TEST_F(DnsServerTest, AQuery_WaitsForTheRegistry_AndIsAnswered) {
   for (const Message& message : {ReadMessage(udp.Receive()), ReadMessage(tcp.Receive())}) {
     EXPECT_THAT(message.answer, ElementsAre(absl::StrCat(kOrders, ". 1 IN A 10.0.0.1")));
   }
-  EXPECT_EQ(server_->Stats().waiting, 0);
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().waiting == 0; }));
   EXPECT_THAT(registry_.subscriptions(), SizeIs(1));
   EXPECT_THAT(udp.Ask(kOrders, type::kA).answer, SizeIs(1));
 }
@@ -301,10 +301,18 @@ TEST_F(DnsServerTest, ItStops_WhileQueriesWait) {
   TcpClient tcp(address());
   tcp.Send(QueryBytes(kOrders, type::kA));
   const auto subscription = registry_.WaitForSubscription(0);
+  ASSERT_TRUE(Eventually([&] { return server_->Stats().waiting == 1; }));
   server_->Stop();
   EXPECT_TRUE(subscription->cancelled());
   EXPECT_EQ(tcp.Receive(), "");
-  EXPECT_EQ(server_->Stats().waiting, 0);
+}
+
+TEST_F(DnsServerTest, LimitsThatCannotBeKept_AreRefused) {
+  options_.zone.max_udp_bytes = 511;
+  EXPECT_EQ(DnsServer::Bind(options_).status().message(), "max_udp_bytes: 511 is below 512");
+  options_.zone.max_udp_bytes = 512;
+  options_.max_connections = 0;
+  EXPECT_EQ(DnsServer::Bind(options_).status().message(), "max_connections: 0 is below 1");
 }
 
 }  // namespace
