@@ -1,5 +1,6 @@
 """Reads the manifests of a kustomization as `kubectl kustomize` would build them, as far as the ones
-in deploy/ need: resources, namespace, strategic merge patches, config maps from files, image tags."""
+in deploy/ need: resources, components, namespace, strategic merge patches, config maps from files,
+image tags."""
 
 import os
 
@@ -53,14 +54,22 @@ def merge(base, patch):
             base[key] = value
 
 
-def build(folder):
-    """All objects of a kustomization, by (kind, name)."""
+def is_component(folder):
+    return load(os.path.join(folder, "kustomization.yaml"))[0]["kind"] == "Component"
+
+
+def build(folder, namespace=None):
+    """All objects of a kustomization, by (kind, name); those of a component are in its user's namespace."""
     (kustomization,) = load(os.path.join(folder, "kustomization.yaml"))
-    known = {"apiVersion", "kind", "namespace", "resources", "images", "generatorOptions",
+    known = {"apiVersion", "kind", "namespace", "resources", "components", "images", "generatorOptions",
              "configMapGenerator", "patches"}
     assert set(kustomization) <= known, set(kustomization) - known
+    assert ("namespace" in kustomization) != is_component(folder), folder
+    namespace = kustomization.get("namespace", namespace)
     objects = {}
-    for resource in kustomization["resources"]:
+    for component in kustomization.get("components", []):
+        objects.update(build(os.path.join(folder, component), namespace))
+    for resource in kustomization.get("resources", []):
         path = os.path.join(folder, resource)
         if os.path.isdir(path):
             objects.update(build(path))
@@ -68,7 +77,7 @@ def build(folder):
         for item in load(path):
             assert item["kind"] in fields.VERSIONS.get(item["apiVersion"], ()), item
             if item["kind"] != "Namespace":
-                assert item["metadata"]["namespace"] == kustomization["namespace"], path
+                assert item["metadata"]["namespace"] == namespace, path
             objects[item["kind"], item["metadata"]["name"]] = item
     for patch in kustomization.get("patches", []):
         (item,) = load(os.path.join(folder, patch["path"]))
@@ -80,7 +89,7 @@ def build(folder):
                 data[os.path.basename(name)] = file.read()
         objects["ConfigMap", generated["name"]] = {
             "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": generated["name"], "namespace": kustomization["namespace"]},
+            "metadata": {"name": generated["name"], "namespace": namespace},
             "data": data}
     tags = {image["name"]: image["newTag"] for image in kustomization.get("images", [])}
     for item in objects.values():

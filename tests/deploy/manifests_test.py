@@ -281,8 +281,8 @@ class BackupAndRollback(Cluster):
         self.assertEqual(self.registered(), ["before"])
 
 
-class StoryOverTls(Cluster):
-    """The overlays: only a caller with a certificate is accepted, and only for what the policy allows."""
+class Certified(Cluster):
+    """An authority, and what it has signed."""
 
     def setUp(self):
         super().setUp()
@@ -294,10 +294,6 @@ class StoryOverTls(Cluster):
             "orders-failback-tls": self.issue("orders", "URI:spiffe://cluster.local/ns/shop/sa/orders")}
         self.issue("operator", "URI:spiffe://cluster.local/ns/failback/sa/operator")
         self.credentials = self.shows("operator")
-        self.registry = self.pod(manifests.build(ROOT + "/registry-tls"),
-                                 ("StatefulSet", "failback-registry"), "failback-registry-0", "r",
-                                 "10.0.0.1")
-        self.registry.start("registry")
 
     def openssl(self, *args):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
@@ -323,6 +319,22 @@ class StoryOverTls(Cluster):
         return ["--tls-ca", os.path.join(self.tls, "ca.crt"), "--tls-cert", path + ".crt", "--tls-key",
                 path + ".key", "--tls-server-name", "failback-registry.failback.svc"]
 
+    def ask(self, credentials, *args):
+        return subprocess.run([PROGRAMS["failbackctl"], "--target", self.address.split(",")[-1],
+                               *credentials, *args],
+                              capture_output=True, text=True, timeout=cluster.PATIENCE, check=False)
+
+
+class StoryOverTls(Certified):
+    """The overlays: only a caller with a certificate is accepted, and only for what the policy allows."""
+
+    def setUp(self):
+        super().setUp()
+        self.registry = self.pod(manifests.build(ROOT + "/registry-tls"),
+                                 ("StatefulSet", "failback-registry"), "failback-registry-0", "r",
+                                 "10.0.0.1")
+        self.registry.start("registry")
+
     def served_name(self):
         """The common name in the certificate that the registry shows."""
         context = ssl.create_default_context(cafile=os.path.join(self.tls, "ca.crt"))
@@ -332,10 +344,6 @@ class StoryOverTls(Cluster):
         with socket.create_connection((host, int(port)), timeout=cluster.PATIENCE) as plain:
             with context.wrap_socket(plain, server_hostname="failback-registry.failback.svc") as tls:
                 return dict(field[0] for field in tls.getpeercert()["subject"])["commonName"]
-
-    def ask(self, credentials, *args):
-        return subprocess.run([PROGRAMS["failbackctl"], "--target", self.address, *credentials, *args],
-                              capture_output=True, text=True, timeout=cluster.PATIENCE, check=False)
 
     def test_the_life_of_a_pod_with_a_certificate(self):
         for probe in ("readinessProbe", "livenessProbe"):
@@ -373,23 +381,57 @@ def knows_etcd():
     return "etcd://" in words
 
 
-@unittest.skipUnless(os.path.exists(PROGRAMS["failback-registry"]) and knows_etcd(),
-                     "etcd is not installed, or not a store of this registry")
-class StoryOverEtcd(Cluster):
-    def start_etcd(self):
-        self.etcd, peer = reserved_address(), reserved_address()
-        urls = {"client": "http://" + self.etcd, "peer": "http://" + peer}
-        process = subprocess.Popen(
-            ["etcd", "--data-dir", os.path.join(self.folder.name, "etcd"), "--unsafe-no-fsync",
-             "--listen-client-urls", urls["client"], "--advertise-client-urls", urls["client"],
-             "--listen-peer-urls", urls["peer"], "--initial-advertise-peer-urls", urls["peer"],
-             "--initial-cluster", "default=" + urls["peer"], "--log-level", "error"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
+def start_etcd(test, *security):
+    """Etcd for a test; with `security`, over TLS."""
+    test.etcd, peer = reserved_address(), reserved_address()
+    scheme = "https" if security else "http"
+    urls = {"client": "%s://%s" % (scheme, test.etcd), "peer": "http://" + peer}
+    process = subprocess.Popen(
+        ["etcd", "--data-dir", os.path.join(test.folder.name, "etcd"), "--unsafe-no-fsync",
+         "--listen-client-urls", urls["client"], "--advertise-client-urls", urls["client"],
+         "--listen-peer-urls", urls["peer"], "--initial-advertise-peer-urls", urls["peer"],
+         "--initial-cluster", "default=" + urls["peer"], "--log-level", "error", *security],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    test.addCleanup(process.wait)
+    test.addCleanup(process.kill)
 
+
+ETCD_IS_MISSING = unittest.skipUnless(
+    os.path.exists(PROGRAMS["failback-registry"]) and knows_etcd(),
+    "etcd is not installed, or not a store of this registry")
+
+
+@ETCD_IS_MISSING
+class StoryOverEtcdAndTls(Certified):
+    """Over TLS on both sides: the registries show etcd a certificate, and ask callers for theirs."""
+
+    def test_the_life_of_a_pod_with_a_certificate(self):
+        self.issue("etcd", "IP:127.0.0.1")
+        self.secrets["failback-etcd-tls"] = self.issue("registry-at-etcd", "DNS:failback-registry")
+        path = os.path.join(self.tls, "etcd")
+        start_etcd(self, "--cert-file", path + ".crt", "--key-file", path + ".key", "--client-cert-auth",
+                   "--trusted-ca-file", os.path.join(self.tls, "ca.crt"))
+        registry = self.pod(manifests.build(ROOT + "/registry-etcd-tls"),
+                            ("Deployment", "failback-registry"), "failback-registry-1", "r", "10.0.0.1")
+        registry.start("registry")
+        cluster.eventually(lambda: registry.probe("registry", "readinessProbe"), "readiness")
+        self.app.well = True
+        pod = self.app_pod("orders-1", "u1", "/app-tls")
+        pod.start("failback-agent")
+        self.becomes([("orders-1", HEALTHY)])
+        self.assertEqual(self.ask([], "list").returncode, 3)
+        elsewhere = self.ask(self.shows("orders"), "register", "orders", "--namespace", "other",
+                             "--address", "10.0.0.9", "--port", "1")
+        self.assertIn("PERMISSION_DENIED", elsewhere.stderr)
+        self.assertEqual(pod.stop("failback-agent"), 0)
+        self.becomes([])
+        self.assertEqual(registry.stop("registry"), 0)
+
+
+@ETCD_IS_MISSING
+class StoryOverEtcd(Cluster):
     def test_any_registry_may_go(self):
-        self.start_etcd()
+        start_etcd(self)
         objects = manifests.build(ROOT + "/registry-etcd")
         addresses = [reserved_address() for _ in range(2)]
         self.address = ",".join(addresses)
