@@ -39,7 +39,7 @@ int Preference(const ServiceInstance& instance) {
 class SubscriptionState final : public SharedSubscription::Follower,
                                 public std::enable_shared_from_this<SubscriptionState> {
  public:
-  SubscriptionState(std::shared_ptr<SharedSubscriptions> all, const std::string& key,
+  SubscriptionState(const std::shared_ptr<SharedSubscriptions>& all, const std::string& key,
                     std::shared_ptr<Strand> strand, Agent::SnapshotCallback callback)
       : SubscriptionState(all, all->Acquire(key), std::move(strand), std::move(callback)) {}
 

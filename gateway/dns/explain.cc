@@ -41,6 +41,7 @@ InstanceSet SetOf(const std::vector<ServiceInstance>& instances) {
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Blob> blobs;
+  blobs.reserve(sorted.size());
   for (auto& [key, blob] : sorted) blobs.push_back(std::move(blob));
   InstanceSet set;
   set.Apply(*Event::Snapshot(1, 1, SetFlags(), std::move(blobs))).IgnoreError();

@@ -74,8 +74,9 @@ ServiceTable::Entry* ServiceTable::Add(std::string key, const std::string& name_
   Selector selector;
   selector.set_namespace_(name_space);
   selector.set_service(service);
-  absent_.push_front({key, std::make_shared<ServiceWatch>(context_, std::move(selector))});
-  by_key_.emplace(std::move(key), absent_.begin());
+  absent_.push_front(
+      {std::move(key), std::make_shared<ServiceWatch>(context_, std::move(selector))});
+  by_key_.emplace(absent_.front().key, absent_.begin());
   ++services_;
   ++absent_count_;
   const std::shared_ptr<ServiceWatch> watch = absent_.front().watch;

@@ -1,8 +1,9 @@
 // The shell around the failback machine: one mutex around its steps, one timeout, and what its
 // effects ask for, done without the lock.
 //
-// Every method takes a step with what has happened and then carries out what came of it: log lines,
-// events and answers first, then the calls to the upstream, which one thread at a time makes.
+// Every method takes a step with what has happened and then carries out what came of it, in this
+// order: the history's events, log lines, what listeners are told, answers, the ends of streams; then
+// the calls to the upstream. One thread at a time makes calls, and one ends streams.
 //
 // Thread safety: all methods from any thread.
 

@@ -75,30 +75,41 @@ void StoreRegistry::Submit(Operation operation) {
     return;
   }
   absl::Status refused;
-  bool queued_here = false;
-  bool turn = false;
-  {
-    MutexLock lock(&queue_mu_);
-    const int64_t queued = queue_ == nullptr ? 0 : queue_->intents;
-    if (stopping_) {
-      refused = RegistryGone();
-    } else if (std::is_same_v<Operation, WriteOp> && queued > options_.max_queued_intents) {
-      refused = Overloaded(queued, options_.max_queued_intents);
-    } else if (MayCommitHere(operation)) {
-      committing_ = true;
-    } else {
-      if (queue_ == nullptr) queue_ = std::make_unique<Group>();
-      queue_->Add(std::move(operation));
-      queued_here = true;
-      turn = WantsTurn();
+  switch (Admit(operation, &refused)) {
+    case Admission::kRefused:
+      return std::move(operation).Fail(refused);
+    case Admission::kQueued:
+      return;
+    case Admission::kQueuedFirst:
+      return ScheduleTurn();
+    case Admission::kHere: {
+      Group group;
+      group.Add(std::move(operation));
+      return CommitInTurn(std::move(group));
     }
   }
-  if (turn) ScheduleTurn();
-  if (queued_here) return;
-  if (!refused.ok()) return std::move(operation).Fail(refused);
-  Group group;
-  group.Add(std::move(operation));
-  CommitInTurn(std::move(group));
+}
+
+// Moves from `operation` only when it queues it.
+template <typename Operation>
+StoreRegistry::Admission StoreRegistry::Admit(Operation& operation, absl::Status* refused) {
+  MutexLock lock(&queue_mu_);
+  const int64_t queued = queue_ == nullptr ? 0 : queue_->intents;
+  if (stopping_) {
+    *refused = RegistryGone();
+    return Admission::kRefused;
+  }
+  if (std::is_same_v<Operation, WriteOp> && queued > options_.max_queued_intents) {
+    *refused = Overloaded(queued, options_.max_queued_intents);
+    return Admission::kRefused;
+  }
+  if (MayCommitHere(operation)) {
+    committing_ = true;
+    return Admission::kHere;
+  }
+  if (queue_ == nullptr) queue_ = std::make_unique<Group>();
+  queue_->Add(std::move(operation));
+  return WantsTurn() ? Admission::kQueuedFirst : Admission::kQueued;
 }
 
 template void StoreRegistry::Submit(WriteOp);

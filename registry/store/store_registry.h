@@ -238,6 +238,11 @@ class StoreRegistry final : public Registry {
   // Adds to the group that is committed next, or commits on this thread.
   template <typename Operation>
   void Submit(Operation operation);
+  // What becomes of an operation: not taken, committed by the thread that brought it, or queued; the
+  // first one queued asks for a turn of the thread that commits.
+  enum class Admission { kRefused, kHere, kQueued, kQueuedFirst };
+  template <typename Operation>
+  Admission Admit(Operation& operation, absl::Status* refused) ABSL_LOCKS_EXCLUDED(queue_mu_);
   template <typename Operation>
   bool MayCommitHere(const Operation& operation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mu_);
   // Whether CommitTurn is to be scheduled, which the caller then does without the lock.

@@ -207,7 +207,7 @@ void Story::TickClient(Client* client) {
   if (!client->session.empty() && client->agents_life == agent.life()) {
     KeepAliveRequest request;
     request.set_session_id(client->session);
-    agent.registry()->KeepAlive(request, [&](absl::StatusOr<KeepAliveResponse> response) {
+    agent.registry()->KeepAlive(request, [&](const absl::StatusOr<KeepAliveResponse>& response) {
       if (response.ok()) return;
       if (!client->forked) {
         world_.Fail("session",
@@ -221,7 +221,7 @@ void Story::TickClient(Client* client) {
   OpenSessionRequest request;
   request.set_incarnation(client->name);
   request.mutable_ttl()->set_seconds(kSessionTtl);
-  agent.registry()->OpenSession(request, [&](absl::StatusOr<OpenSessionResponse> response) {
+  agent.registry()->OpenSession(request, [&](const absl::StatusOr<OpenSessionResponse>& response) {
     client->session = response.ok() ? response->session_id() : "";
     client->forked = false;
   });
@@ -240,7 +240,7 @@ void Story::State(Client* client, int agent, const std::string& key, const Wish&
   request.set_session_id(client->session);
   *request.add_registrations()->mutable_instance() = InstanceOf(key, wish.port);
   agents_[static_cast<size_t>(agent)]->registry()->Register(
-      request, [](absl::StatusOr<RegisterResponse>) {});
+      request, [](const absl::StatusOr<RegisterResponse>&) {});
 }
 
 void Story::AddFollower(int agent, const Operation& operation) {

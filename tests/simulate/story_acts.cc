@@ -60,7 +60,8 @@ void Story::DoClient(const Operation& operation) {
     case Act::kClientDies:
     case Act::kClientLeaves: {
       if (operation.client < 0) return;
-      const size_t index = static_cast<size_t>(operation.agent * 3 + operation.client);
+      const size_t index =
+          static_cast<size_t>(operation.agent) * 3 + static_cast<size_t>(operation.client);
       return EndClient(clients_[index].get(), operation.act == Act::kClientLeaves);
     }
     case Act::kClientForks:
@@ -91,6 +92,7 @@ void Story::Intend(const Operation& operation, bool present, int count) {
   Client* const client = ClientOf(operation.agent, operation.client);
   if (client != nullptr && client->session.empty()) return;
   std::vector<std::string> keys;
+  keys.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     keys.push_back(
         KeyOf(operation.agent, (operation.key + i) % (script_.keys + script_.shared_keys)));
@@ -127,14 +129,16 @@ void Story::Intend(const Operation& operation, bool present, int count) {
   };
   if (present) {
     if (client != nullptr) registers.set_session_id(client->session);
-    agent.registry()->Register(registers, [done](absl::StatusOr<RegisterResponse> response) {
+    agent.registry()->Register(registers, [done](const absl::StatusOr<RegisterResponse>& response) {
       done(response.status(), response.ok() ? response->results() : RegisterResponse().results());
     });
   } else {
     if (client != nullptr) unregisters.set_session_id(client->session);
-    agent.registry()->Unregister(unregisters, [done](absl::StatusOr<UnregisterResponse> response) {
-      done(response.status(), response.ok() ? response->results() : UnregisterResponse().results());
-    });
+    agent.registry()->Unregister(
+        unregisters, [done](const absl::StatusOr<UnregisterResponse>& response) {
+          done(response.status(),
+               response.ok() ? response->results() : UnregisterResponse().results());
+        });
   }
 }
 
@@ -152,18 +156,19 @@ void Story::EndClient(Client* client, bool closes) {
   if (!closes || !agent.running() || client->session.empty()) return;
   CloseSessionRequest request;
   request.set_session_id(client->session);
-  agent.registry()->CloseSession(request, [](absl::StatusOr<CloseSessionResponse>) {});
+  agent.registry()->CloseSession(request, [](const absl::StatusOr<CloseSessionResponse>&) {});
 }
 
 // The child uses the session as if it were its own, and leaves: for the agent the client has left.
 void Story::ForkClient(const Operation& operation) {
   if (operation.client < 0) return;
-  Client& client = *clients_[static_cast<size_t>(operation.agent * 3 + operation.client)];
+  Client& client =
+      *clients_[static_cast<size_t>(operation.agent) * 3 + static_cast<size_t>(operation.client)];
   AgentHost& agent = *agents_[static_cast<size_t>(operation.agent)];
   if (!client.alive || !agent.running() || client.session.empty()) return;
   CloseSessionRequest request;
   request.set_session_id(client.session);
-  agent.registry()->CloseSession(request, [](absl::StatusOr<CloseSessionResponse>) {});
+  agent.registry()->CloseSession(request, [](const absl::StatusOr<CloseSessionResponse>&) {});
   client.forked = true;
   // The parent finds its session gone, opens another and states all again.
   for (auto& [of, wish] : wishes_.all) {
@@ -268,7 +273,8 @@ void Story::DoAgent(const Operation& operation) {
       return;
     case Act::kAgentDrain:
       if (!agent.running() || agent.registry()->draining()) return;
-      agent.registry()->Drain(kDrainDeadline, [](absl::StatusOr<agent::v1::DrainResponse>) {});
+      agent.registry()->Drain(kDrainDeadline,
+                              [](const absl::StatusOr<agent::v1::DrainResponse>&) {});
       draining_.insert(index);
       healthy_since_.erase(index);
       At(kDrainDeadline + absl::Seconds(1),
@@ -434,7 +440,7 @@ void Story::SetOffline(const Operation& operation) {
   ParseCanonicalKey(key, request.mutable_key());
   request.set_offline(operation.amount == 1);
   request.set_by("operator");
-  operator_->SetOffline(request, [](absl::StatusOr<SetOfflineResponse>) {});
+  operator_->SetOffline(request, [](const absl::StatusOr<SetOfflineResponse>&) {});
 }
 
 }  // namespace failback::simulate

@@ -90,6 +90,8 @@ class WireServer : public std::enable_shared_from_this<WireServer> {
   template <typename Request, typename Response>
   void Unary(Registry* registry, void (Registry::*method)(const Request&, Callback<Response>),
              const std::string& bytes, const Reply& reply);
+  template <typename Request, typename Response>
+  void NoteSession(const Request& request, const Response& response);
   void Write(Registry* registry, int link, Batch::Kind kind, bool leave_out,
              const std::string& bytes, const Reply& reply);
 

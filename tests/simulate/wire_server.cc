@@ -136,15 +136,20 @@ void WireServer::Unary(Registry* registry,
   if (!request.ParseFromString(bytes)) {
     return reply(Refused(absl::InvalidArgumentError("not a request")));
   }
-  (registry->*method)(request, [this, request, reply](absl::StatusOr<Response> response) {
+  (registry->*method)(request, [this, request, reply](const absl::StatusOr<Response>& response) {
     if (!response.ok()) return reply(Refused(response.status()));
-    if constexpr (std::is_same_v<Response, OpenSessionResponse>) {
-      fencing_->Opened(response->session_id(), response->rank());
-    } else if constexpr (std::is_same_v<Response, CloseSessionResponse>) {
-      fencing_->Closed(request.session_id());
-    }
+    NoteSession(request, *response);
     reply({true, response->SerializeAsString()});
   });
+}
+
+template <typename Request, typename Response>
+void WireServer::NoteSession(const Request& request, const Response& response) {
+  if constexpr (std::is_same_v<Response, OpenSessionResponse>) {
+    fencing_->Opened(response.session_id(), response.rank());
+  } else if constexpr (std::is_same_v<Response, CloseSessionResponse>) {
+    fencing_->Closed(request.session_id());
+  }
 }
 
 void WireServer::Write(Registry* registry, int link, Batch::Kind kind, bool leave_out,
