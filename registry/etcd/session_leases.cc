@@ -150,7 +150,7 @@ void Sessions::ReadCounts(const SessionPtr& session, const std::vector<int64_t>&
 
 // Writes down that the leases are the session's, before anything is put on them: who renews the
 // session reads it there.
-void Sessions::AddLeases(SessionPtr session, std::vector<int64_t> leases, int tries) {
+void Sessions::AddLeases(const SessionPtr& session, std::vector<int64_t> leases, int tries) {
   const auto add = [&](SessionRecord* record) {
     for (const int64_t lease : leases) record->add_leases(lease);
   };
@@ -170,7 +170,7 @@ void Sessions::AddLeases(SessionPtr session, std::vector<int64_t> leases, int tr
 }
 
 // Serves those who wait, as far as there is room.
-void Sessions::Grown(SessionPtr session, const absl::Status& status) {
+void Sessions::Grown(const SessionPtr& session, const absl::Status& status) {
   std::vector<std::pair<Client::Done<int64_t>, int64_t>> served;
   std::vector<Session::Waiter> failed;
   bool grow = false;

@@ -211,8 +211,8 @@ class Sessions {
   void ReadCounts(const SessionPtr& session, const std::vector<int64_t>& leases,
                   absl::AnyInvocable<void(absl::Status) &&> done);
   void CountLeases(const SessionPtr& session, const std::vector<int64_t>& uncounted);
-  void AddLeases(SessionPtr session, std::vector<int64_t> leases, int tries);
-  void Grown(SessionPtr session, const absl::Status& status);
+  void AddLeases(const SessionPtr& session, std::vector<int64_t> leases, int tries);
+  void Grown(const SessionPtr& session, const absl::Status& status);
 
   Client* const client_;
   const Keys* const keys_;

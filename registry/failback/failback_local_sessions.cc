@@ -102,7 +102,7 @@ absl::Status Machine::CheckOpen(const OpenSessionRequest& request,
       .Check(0, own);
 }
 
-void Machine::On(input::OpenSession in) {
+void Machine::On(const input::OpenSession& in) {
   const OpenSessionRequest& request = in.request;
   LocalSession* const known = SessionOf(request.incarnation());
   if (absl::Status refused = CheckOpen(request, known); !refused.ok()) {
@@ -126,7 +126,7 @@ void Machine::On(input::OpenSession in) {
   Answer(in.ticket, std::move(response));
 }
 
-void Machine::On(input::KeepAlive in) {
+void Machine::On(const input::KeepAlive& in) {
   LocalSession* const session = FindSession(in.request.session_id());
   if (session == nullptr) return Answer(in.ticket, SessionUnknown(in.request.session_id()));
   RenewSession(session);
@@ -137,7 +137,7 @@ void Machine::On(input::KeepAlive in) {
   Answer(in.ticket, std::move(response));
 }
 
-void Machine::On(input::CloseSession in) {
+void Machine::On(const input::CloseSession& in) {
   // Answered, as any intent, when it would survive: closing takes back what the session stated.
   const auto reply = std::make_shared<BatchReply>();
   reply->ticket = in.ticket;

@@ -102,17 +102,17 @@ class Machine {
 
   // --- A step (failback_machine.cc).
   void On(input::Start in);
-  void On(input::OpenSession in);
-  void On(input::KeepAlive in);
-  void On(input::CloseSession in);
+  void On(const input::OpenSession& in);
+  void On(const input::KeepAlive& in);
+  void On(const input::CloseSession& in);
   void On(input::Write in);
   void On(input::Subscribe in);
   void On(input::Detach in);
-  void On(input::Unsubscribe in);
+  void On(const input::Unsubscribe& in);
   void On(input::List in);
   void On(input::WhenDurable in);
-  void On(input::Retry in);
-  void On(input::Cancel in);
+  void On(const input::Retry& in);
+  void On(const input::Cancel& in);
   void On(input::Drain in);
   void On(input::Answered in);
   void On(const input::Streamed& in);

@@ -139,7 +139,7 @@ absl::StatusOr<std::vector<Machine::RecordPtr>> Machine::FindPending(
   return found;
 }
 
-void Machine::On(input::Retry in) {
+void Machine::On(const input::Retry& in) {
   const auto found = FindPending(in.ids);
   if (!found.ok()) return Answer(in.ticket, found.status());
   for (const RecordPtr& record : *found) {
@@ -155,7 +155,7 @@ void Machine::On(input::Retry in) {
   Answer(in.ticket, Counted{static_cast<int64_t>(found->size()), 0});
 }
 
-void Machine::On(input::Cancel in) {
+void Machine::On(const input::Cancel& in) {
   const auto found = FindPending(in.ids);
   if (!found.ok()) return Answer(in.ticket, found.status());
   Counted counted;

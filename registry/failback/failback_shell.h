@@ -2,8 +2,8 @@
 // effects ask for, done without the lock.
 //
 // Every method takes a step with what has happened and then carries out what came of it, in this
-// order: the history's events, log lines, what listeners are told, answers, the ends of streams; then
-// the calls to the upstream. One thread at a time makes calls, and one ends streams.
+// order: the history's events, log lines, notifications of listeners, answers, the ends of streams;
+// then the calls to the upstream. One thread at a time makes calls, and one ends streams.
 //
 // Thread safety: all methods from any thread.
 
@@ -104,8 +104,8 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
   void Finish(Todo* todo) ABSL_LOCKS_EXCLUDED(mu_);
   void CarryOut(Todo* todo) ABSL_LOCKS_EXCLUDED(mu_);
   // Destroys the streams that steps have ended, unless another thread does. It waits for their
-  // listeners; were it two threads, each in a listener of a stream that the other one destroys, both
-  // would wait for ever.
+  // listeners; were it two threads, each in a listener of a stream that the other one destroys,
+  // both would wait for ever.
   void EndStreams() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Makes the calls that steps have asked for, unless another thread does.

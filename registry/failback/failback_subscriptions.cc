@@ -97,7 +97,7 @@ void Machine::TellFirst(LocalSubscription* subscription) {
   if (set.known()) subscribers_->Post(subscription->id, set.Current());
 }
 
-void Machine::On(input::Unsubscribe in) {
+void Machine::On(const input::Unsubscribe& in) {
   const UnsubscribeRequest& request = in.request;
   LocalSession* const session = FindSession(request.session_id());
   // An unknown session has no subscriptions left: what was asked for holds.

@@ -1,5 +1,5 @@
-// The log of an agent whose registry is away for long: every change of state is there or counted,
-// and the lines are few.
+// The log of an agent whose registry is unavailable for long: every change of state is there or
+// counted, and the lines are few.
 
 #include "agent/intent_log.h"
 

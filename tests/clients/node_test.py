@@ -56,7 +56,7 @@ class NodeClient(Sidecar):
         self.start_agent()
         self.expect("registered carts-2 8082")
         self.until(self.listed, {"carts-2": 8082})
-        # Refused for good: the caller hears it, and what was there stays.
+        # Refused for good: the caller gets the error, and what was there stays.
         self.tell("register carts-2 70000")
         self.expect("refused")
         self.tell("close")

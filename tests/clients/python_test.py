@@ -42,7 +42,7 @@ class WithThreads(Sidecar):
                 agent.register("carts", "carts-2", "10.0.0.8", 8082, timeout=0.2)
             self.start_agent()
             self.until(self.listed, {"carts-2": 8082})
-            # Refused for good: the caller hears it, and what was there stays.
+            # Refused for good: the caller gets the error, and what was there stays.
             with self.assertRaises(failback.Refused) as refused:
                 agent.register("carts", "carts-2", "10.0.0.8", 70000)
             self.assertIn("port", str(refused.exception))

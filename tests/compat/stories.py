@@ -142,7 +142,7 @@ def agent_changes(stage, before, after, companion):
     else:
         same(ctl.json(at, "status")["upstreams"][0]["incarnation"], incarnation, "the incarnation")
         told = "carried on"
-    # What is known is told before the registry is back.
+    # What is known is served before the registry is back.
     check(ctl.json(at, "subscribe", "orders", "--count", "1")["stale"], "the last known set is not there, or not stale")
     server = stage.registry(companion, stage.store(), server.address).serving()
     eventually(lambda: ctl.ids(server.address), ["b", "c", "d", "p"], "the list")

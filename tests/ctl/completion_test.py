@@ -56,7 +56,7 @@ class CompletionTest(unittest.TestCase):
                               (["unregister", "orders", "--id", ""], ["orders-1"]),
                               (["retry", "--upstream", "grpc"], ["grpc://" + self.registry.address])):
             wait_for(lambda: ask(*at, *words) == ("values", values))  # pylint: disable=cell-var-from-loop
-        # Where nobody answers, and where nothing fits, there is nothing.
+        # Where no daemon answers, and where nothing fits, there is nothing.
         self.assertEqual(ask("-t", "127.0.0.1:1", "list", ""), ("values", []))
         self.assertEqual(ask("no-such-command", ""), ask(""))
         self.assertEqual(ask("list", "--no-such-flag", "x"), ("values", []))

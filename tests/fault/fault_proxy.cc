@@ -326,7 +326,7 @@ bool FaultProxy::Serve(Connection* connection, const short events[2]) {
     if (!WriteTo(connection, direction)) return false;
   }
   if (connection->lossy) {
-    // Nothing is passed on, an end included; whoever closes is let go.
+    // Nothing is passed on, an end included; a side that closes is closed.
     return !connection->pipes[kToServer].source_ended;
   }
   return !connection->pipes[kToServer].finished || !connection->pipes[kToClient].finished;

@@ -1,4 +1,4 @@
-// A forwarder between a client and a server that misbehaves as it is told.
+// A forwarder between a client and a server that misbehaves as it is instructed.
 //
 // It listens on loopback (or a Unix socket), connects each connection to its target, and carries
 // bytes both ways on one thread of its own. What it can be told at any time:

@@ -122,7 +122,7 @@ class Fleet {
   // --- What is seen.
   // Waits for the last intents to be true everywhere. A failure says what is not.
   ::testing::AssertionResult Converged(absl::Duration timeout = kConvergence);
-  // The whole of what the registry holds, by id; an error when it is away.
+  // The whole of what the registry holds, by id; an error when it is unavailable.
   absl::StatusOr<std::map<std::string, InstanceRecord>> Listed();
   std::vector<agent::v1::PendingOperation> Pending();
   // Waits until the agent is in this state with its registry.

@@ -1,4 +1,5 @@
-// Each bad input that a person or a program can give: what they are told, and that nothing is lost.
+// Each bad input that a person or a program can give: the error that they get, and that nothing is
+// lost.
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -176,7 +176,7 @@ TEST_F(OutageTest, TheLeaseOfADeadAgentEndsAndItsServicesVanish) {
                                  "1", "--persistent", "--wait", "acknowledged"})
                 .status,
             0);
-  // Where this machine stalls for longer than its TTL it is away for a moment, and comes again.
+  // Where this machine stalls for longer than its TTL it is removed for a moment, and returns.
   ExpectListed(lives.address(), {"alive", "dead", "kept"});
   dies.Kill();
   // A persistent one outlives its session.

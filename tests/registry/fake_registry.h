@@ -1,4 +1,4 @@
-// A Registry for tests: it records every request and answers as it is told.
+// A Registry for tests: it records every request and answers as the test says.
 //
 // Each method has a FakeMethod, which takes, in this order: an answer queued with Answer, else
 // the function set with AnswerWith, else an answer that says "done" (every item of a batch

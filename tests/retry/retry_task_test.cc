@@ -121,7 +121,7 @@ TEST_F(RetryTaskTest, TheServersDelayIsStretchedWhenItComesAgain) {
   EXPECT_EQ(wait(absl::Seconds(1)), absl::Seconds(1)) << "starts again";
 }
 
-// What is retried was accepted, and nobody is there to be refused to.
+// What is retried was accepted: no caller waits for a refusal.
 TEST_F(RetryTaskTest, AFullWheelTakesItBack) {
   policy_.retry_period = absl::Seconds(5);
   MakeTimer(1);

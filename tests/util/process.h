@@ -43,7 +43,7 @@ class Process {
   static std::unique_ptr<Process> Start(const std::vector<std::string>& args,
                                         const std::map<std::string, std::string>& env = {});
 
-  // SIGKILL to every process that was started and still runs: for a program that is told to stop
+  // SIGKILL to every process that was started and still runs: for a program that is asked to stop
   // itself. From then on Fatal() waits for that end.
   static void KillAll();
 

@@ -95,7 +95,7 @@ TEST_F(SidecarTest, TheProgramReportsItself) {
                                        "services:\n"
                                        "- {name: orders, id: o1, address: h, port: 1, "
                                        "checks: [{ttl: {ttl: 1s}}]}\n"));
-  EXPECT_TRUE(BecomesListed("orders", {"o1 h:1 UNHEALTHY"}));  // nobody reported
+  EXPECT_TRUE(BecomesListed("orders", {"o1 h:1 UNHEALTHY"}));  // no report came
   RunResult report = Ctl(socket(), {"report-health", "orders"});
   EXPECT_EQ(report.out, "orders is passing\n") << report.err;
   EXPECT_TRUE(BecomesListed("orders", {"o1 h:1 UNHEALTHY"}));  // and then it fell silent

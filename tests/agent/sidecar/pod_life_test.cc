@@ -116,7 +116,7 @@ TEST_F(PodLifeTest, DrainBeforeTheStopAndSigtermWithinTheGracePeriod) {
   EXPECT_EQ(ListedInShop(), "[]\n");
   pod->Signal(SIGTERM);
   EXPECT_EQ(pod->WaitForExit(), 0);
-  // Without preStop SIGTERM drains, and it ends in time though nobody answers.
+  // Without preStop SIGTERM drains, and it ends in time though the registry does not answer.
   auto other = StartPod("q", "uid-2", "10.1.2.4", "b.sock", {"--drain-deadline", "300ms"});
   EXPECT_EQ(At("b.sock", {"wait-ready"}).out, "ready\n");
   registry_.process().Signal(SIGSTOP);
@@ -134,7 +134,7 @@ TEST_F(PodLifeTest, ASidecarThatIsRestartedBringsItsServicesBack) {
     auto pod = StartPod("p", uid, "10.1.2.3", "a.sock", args);
     EXPECT_EQ(At("a.sock", {"wait-ready"}).out, "ready\n");
     auto watch = Watch();
-    // kill -9: the session is taken up again, nobody sees a gap.
+    // kill -9: the session is resumed, no subscriber sees a gap.
     pod->Kill();
     pod = StartPod("p", uid, "10.1.2.3", "a.sock", args);
     EXPECT_EQ(At("a.sock", {"wait-ready"}).out, "ready\n");

@@ -5,7 +5,7 @@
 // second. Nothing is random but the seed.
 //
 // Each agent needs two calls, one after the other: it opens its session, then registers. While the
-// registry is away a call fails at once, as a refused connection does. When it is back a call waits
+// registry is down a call fails at once, as a refused connection does. When it is back a call waits
 // in its queue; one more than the queue holds is refused, with a delay to wait, at a tenth of the
 // work of a call. A call that waits longer than its deadline is given up by its agent, and served
 // all the same: that is work for nothing.

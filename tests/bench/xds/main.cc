@@ -1,7 +1,7 @@
 // `./dev bench xds`: what a program sees that discovers through the agent's xDS server.
 //
 // xds-register: from the call of Register at the agent to the first answer of the new instance,
-// with a client that calls all the time; beside a client that is told the address and connects.
+// with a client that calls all the time; beside a client that is given the address and connects.
 // xds-rolling: all instances of a service are replaced one by one, under load; calls that are lost.
 // In order: register the new, DRAINING for the old, a pause, unregister, SIGTERM. Beside it the
 // same with SIGKILL and nothing said before. xds-change: from a change's Register to the message at
@@ -70,7 +70,7 @@ void RunRegister(const Scale& scale, Fleet* fleet_of_all, Report* report) {
   for (int i = 0; i < scale.registers; ++i) {
     const std::string id = absl::StrCat("new-", i);
     const ServiceInstance instance = fleet.StartBackend(id);
-    // The client that is told.
+    // The client that is given the address.
     double start = NowSeconds();
     Caller told(absl::StrCat("127.0.0.1:", instance.port()));
     if (told.Call() != id) Die("somebody else answered");
@@ -96,7 +96,7 @@ void RunRegister(const Scale& scale, Fleet* fleet_of_all, Report* report) {
   }
 }
 
-// Replaces all instances one by one. `in_order`: nobody is stopped who may still be called.
+// Replaces all instances one by one. `in_order`: no server is stopped that may still be called.
 void RunRolling(const Scale& scale, bool in_order, Fleet* fleet, Report* report) {
   const char* const name = "xds-rolling";
   const char* const subject = in_order ? "drained" : "killed";

@@ -195,7 +195,7 @@ TEST_F(OfflineStoryTest, APortThatIsTakenIsAnErrorOnlyWhereItIsNamed) {
   EXPECT_EQ(remote.status, 2);
   EXPECT_THAT(remote.err, HasSubstr("admin.allow_remote"));
 
-  // The default address is taken: by this test, or by a daemon of somebody else's, which may let go
+  // The default address is taken: by this test, or by another user's daemon, which may let go
   // of it between two attempts.
   const auto timer = NewTimer();
   AdminServer::Options options;

@@ -354,7 +354,7 @@ TEST_F(AdminServerTest, AnAddressThatHasManyPlacesGivesOneUpFirst) {
   EXPECT_EQ(other.Read().status, 200);
 }
 
-// Turns are counted, not seconds: each is one request of somebody.
+// Turns are counted, not seconds: each is one request of a client.
 TEST_F(AdminServerTest, ClientsThatSendRequestsAheadDoNotHoldUpAProbe) {
   constexpr int kClients = 60;
   AdminServer::Options options;

@@ -1,5 +1,5 @@
 // A client of HTTP/1.1 for tests: a socket, and as much of the protocol as they look at. It sends
-// what it is told to, whether that is right or not.
+// what the test says, whether that is right or not.
 
 #ifndef FAILBACK_TESTS_DAEMON_HTTP_HTTP_CLIENT_H_
 #define FAILBACK_TESTS_DAEMON_HTTP_HTTP_CLIENT_H_

@@ -38,7 +38,7 @@ class CardinalityTest : public testing::Test {
     });
   }
 
-  // Instances, each of a service of its own that somebody follows.
+  // Instances, each of a service of its own that a subscriber follows.
   void Register(int from, int to) {
     RegisterRequest request;
     for (int i = from; i < to; ++i) {

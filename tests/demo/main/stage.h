@@ -1,4 +1,4 @@
-// What every demo has: somebody who watches a service, checks on what is listed, an end.
+// What every demo has: a subscriber that watches a service, checks on what is listed, an end.
 
 #ifndef FAILBACK_TESTS_DEMO_MAIN_STAGE_H_
 #define FAILBACK_TESTS_DEMO_MAIN_STAGE_H_
@@ -50,12 +50,12 @@ bool ExpectListed(Timeline* timeline, const std::string& target, const std::stri
 // One run of a demo.
 class Stage {
  public:
-  // Runs `demo` and prints how many of its checks held, under `title`. When the process is told to
+  // Runs `demo` and prints how many of its checks held, under `title`. When the process is asked to
   // stop meanwhile, it takes with it all that it has started. Returns the exit status.
   static int Run(const std::string& title, const std::function<bool(Stage*)>& demo);
 
   Timeline* timeline() { return &timeline_; }
-  // Goes when the process is told to stop.
+  // Ends when the process is asked to stop.
   void OwnFolder(const std::string& path);
 
  private:

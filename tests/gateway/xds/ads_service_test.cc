@@ -217,7 +217,7 @@ TEST_F(AdsServiceTest, ASlowReaderGetsTheNewestState) {
   client.Subscribe(ResourceType::kEndpoints, {"orders"});
   const auto subscription = registry_.WaitForSubscription(0);
   ASSERT_NE(subscription, nullptr);
-  // 2,000 endpoints are more than a stream's window; nobody reads.
+  // 2,000 endpoints are more than a stream's window; the client does not read.
   subscription->Push(Snapshot(2000));
   for (int i = 2000; i < 2500; ++i) subscription->Push(Upsert(i));
   int responses = 0;

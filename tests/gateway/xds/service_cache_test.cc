@@ -307,7 +307,7 @@ TEST_F(ServiceCacheTest, ALargeServiceIsToldOfSeldomAndASmallOneAtOnce) {
   EXPECT_EQ(follower->told.size(), 2u);
   clock_.Advance(absl::Seconds(2));
   EXPECT_EQ(follower->told.size(), 2u);
-  // After a pause the first change is told at once.
+  // After a pause the first change is published at once.
   Subscription()->Push(Delta({}, {"1"}));
   EXPECT_EQ(follower->told.size(), 3u);
 }

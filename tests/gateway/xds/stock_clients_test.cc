@@ -1,6 +1,6 @@
 // Stock gRPC clients find services through the agent's xDS server: real daemons, real backends, and
-// a client process that is told what to call (see client.cc). The same story for each language; the
-// program's arguments are the client's command.
+// a client process that is given what to call (see client.cc). The same story for each language;
+// the program's arguments are the client's command.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -315,7 +315,7 @@ TEST_F(StockClientTest, OutagesOfRegistryAndAgentAreNotNoticed) {
 TEST_F(StockClientTest, AServiceThatIsNotThereFailsAtOnceAndWorksWhenItIs) {
   StartAll();
   EXPECT_EQ(Names(client_->Call(kOrders, 2)), std::set<std::string>{"error14"});
-  // A name that can be no service is told like one that has no instances.
+  // A name that can be no service is reported like one that has no instances.
   EXPECT_EQ(Names(client_->Call("xds:///or$ders", 1)), std::set<std::string>{"error14"});
   RegisterBackend("a");
   ExpectServedBy({"a"});
@@ -346,7 +346,7 @@ TEST_F(StockClientTest, TheOwnZoneFirst) {
   ExpectServedBy({"far"});
   Register(near);
   ExpectServedBy({"near"});
-  // Its process dies, and nobody says so: calls spill over.
+  // Its process dies without unregistering: calls spill over.
   backends_["near"]->Kill();
   ExpectServedBy({"far"});
 }

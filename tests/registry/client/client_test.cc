@@ -67,7 +67,7 @@ TEST_F(ClientTest, TheFirstCallAfterAnOutageSucceeds) {
   const absl::Time back = absl::Now() + absl::Seconds(3);
   while (absl::Now() < back) {
     EXPECT_FALSE(ListStatus(*client).ok());
-    absl::SleepFor(absl::Milliseconds(100));  // the pace of whoever retries
+    absl::SleepFor(absl::Milliseconds(100));  // the pace of a caller that retries
   }
   StartServer(address);
   const absl::Time start = absl::Now();

@@ -40,7 +40,7 @@ TEST(ClockStepTest, ACallEndsWhenItsTimeIsOver) {
 
   const auto timer = NewTimer();
   etcd::GrpcClient::Options options;
-  options.endpoints = {"127.0.0.1:1"};  // nobody is there
+  options.endpoints = {"127.0.0.1:1"};  // no server is there
   options.timer = timer.get();
   options.call_timeout = absl::Milliseconds(500);
   etcd::GrpcClient client(options);

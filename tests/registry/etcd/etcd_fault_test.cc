@@ -107,7 +107,7 @@ TEST_F(EtcdFaultTest, AConnectionThatBreaksWhileNothingIsAskedIsTold) {
   EXPECT_EQ(breaks, 0);
   for (int i = 0; i < etcd().size(); ++i) etcd().Kill(i);
   EXPECT_TRUE(Eventually([&] { return breaks > 0; }));
-  // Once it is back the same session goes on, and the next break is told too.
+  // Once it is back the same session goes on, and the next break is reported too.
   for (int i = 0; i < etcd().size(); ++i) etcd().Start(i);
   etcd().WaitUntilServing();
   const auto again = CallAndWait<OpenSessionResponse>(registry, &Registry::OpenSession, open);

@@ -33,7 +33,7 @@ inline std::string NewPrefix() {
 inline EtcdRegistry::Options EtcdTestOptions(const EtcdCluster& etcd, const std::string& prefix,
                                              HashedWheelTimer* timer) {
   EtcdRegistry::Options options = ParseEtcdUri(etcd.Uri(prefix), timer).value();
-  // A member that is away is given up sooner, a busy machine is borne longer.
+  // A member that is down is given up sooner, a busy machine is borne longer.
   options.client.attempt_timeout = absl::Seconds(1);
   options.client.call_timeout = kProcessTimeout;
   return options;

@@ -91,7 +91,7 @@ TEST_F(EtcdRegistryTest, ResultsAreLeftOutOnlyWhenEachIsAsAsked) {
   std::promise<absl::StatusOr<RegisterResponse>> whole;
   registry->Register(request, [&](auto response) { whole.set_value(std::move(response)); });
   EXPECT_EQ(whole.get_future().get()->results_size(), request.registrations_size());
-  // One that is refused, or held under another generation, is told with all others.
+  // One that is refused, or held under another generation, is reported with all others.
   ASSERT_TRUE(registry.Register(request.session_id(), MakeInstance("s", "7"), 9).ok());
   response = write();
   ASSERT_EQ(response->results.size(), static_cast<size_t>(request.registrations_size()));
@@ -265,7 +265,7 @@ TEST_F(EtcdRegistryTest, ASubscriberGetsASnapshotThenDeltasAndGoesOnWhereItWas) 
   EXPECT_TRUE(subscriber->events()[0]->has_snapshot());
   ASSERT_TRUE(registry.Register(session, MakeInstance("s", "2"), 1).ok());
   ASSERT_TRUE(Eventually([&] { return subscriber->ids().size() == 2; }));
-  // The same payload again, and another service: nothing is told.
+  // The same payload again, and another service: nothing is reported.
   ASSERT_TRUE(registry.Register(session, MakeInstance("s", "2"), 2).ok());
   ASSERT_TRUE(registry.Register(session, MakeInstance("t", "1"), 1).ok());
   stream.reset();

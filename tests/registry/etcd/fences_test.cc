@@ -74,7 +74,7 @@ class QuickSubscriber final : public FakeSubscriber {
   std::function<void()> on_removal_;
 };
 
-// The fence is still to be written then: whoever comes waits for it.
+// The fence is still to be written then: a caller waits for it.
 TEST_F(FencesTest, AnOlderIncarnationIsNotFasterThanTheFence) {
   std::promise<absl::StatusOr<RegisterResponse>> answer;  // outlives who gives it
   EtcdHarness registry(etcd(), NewPrefix());

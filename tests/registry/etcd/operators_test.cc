@@ -145,7 +145,7 @@ TEST_F(OperatorsTest, TheHistoryOfAnInstanceIsEtcds) {
   EXPECT_EQ(description.history(0).by(), "client of second");
   EXPECT_EQ(description.history(1).detail(), "healthy → unhealthy");
 
-  // What is compacted is forgotten; what is there is told all the same.
+  // What is compacted is forgotten; what is there is reported all the same.
   ASSERT_EQ(etcd_.Ctl({"compact", absl::StrCat(judge_.List("s")[0].modify_revision())}).status, 0);
   EXPECT_EQ(History(1, "1"), std::vector<ChangeKind>{admin::v1::CHANGE_KIND_UPDATED});
 

@@ -76,7 +76,7 @@ TEST(TwoServersTest, AgentsFailOverWithoutAGapAndWithoutWritingAnythingAgain) {
       servers[0] = start(0);
     }
   }
-  // A snapshot and the two new ones: nobody ever left the list.
+  // A snapshot and the two new ones: no instance ever left the list.
   for (const auto& event : subscriber->events()) {
     EXPECT_EQ(event->delta().removals_size(), 0) << event->ShortDebugString();
   }

@@ -109,7 +109,7 @@ TEST_F(FailbackAntiEntropyTest, Rule9_NothingIsComparedWhileAnotherProcessMayBeI
   Advance(absl::Seconds(16));
   EXPECT_EQ(fake_->lists.request_count(), 0) << "it was due 6 s ago";
   EXPECT_EQ(fake_->unregisters.request_count(), 0);
-  Advance(absl::Seconds(20));  // nobody else has come back
+  Advance(absl::Seconds(20));  // no other has come back
   ASSERT_EQ(fake_->unregisters.request_count(), 1);
   const UnregisterRequest gone = fake_->unregisters.last_request();
   EXPECT_EQ(gone.deregistrations(0).key().instance_id(), "another");
@@ -362,7 +362,7 @@ TEST(TokenBucketTest, BurstThenRate) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(bucket.Take(0), absl::ZeroDuration());
   EXPECT_EQ(bucket.Take(0), absl::Milliseconds(100));
   EXPECT_EQ(bucket.Take(0), absl::Milliseconds(200));
-  // The next is due at 300 ms, for whoever comes then.
+  // The next is due at 300 ms, for the first that comes then.
   EXPECT_EQ(bucket.Take(300000000), absl::ZeroDuration());
   EXPECT_EQ(bucket.Take(350000000), absl::Milliseconds(50));
 }

@@ -391,7 +391,7 @@ TEST_F(FailbackBoundsTest, Rule13_TheBoundOfLocalSessionsIsAnErrorToTheCaller) {
   EXPECT_NE(OpenLocal("app-2"), "");
 }
 
-// Callers who are told apart do not take each other's places.
+// Callers that are distinguished do not take each other's places.
 TEST_F(FailbackBoundsTest, Rule13_OneCallerDoesNotTakeEveryLocalSession) {
   options_.max_sessions = 12;
   Start();
@@ -469,7 +469,7 @@ TEST_F(FailbackBoundsTest, Rule13_OfTheRestOnlyWhatHasNoSessionIsOfTheirShare) {
   EXPECT_TRUE(Register("n5").item().ok()) << "in its place";
 }
 
-// What is to be gone is in nobody's share.
+// What is to be removed is in no caller's share.
 TEST_F(FailbackBoundsTest, Rule13_WhoHasItsShareMayUnregister) {
   options_.max_records = 4;
   options_.callers_have_names = true;

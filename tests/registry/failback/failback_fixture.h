@@ -101,7 +101,7 @@ class FailbackTest : public testing::Test {
 
   void CheckInvariants() { EXPECT_EQ(FailbackRegistryPeer::CheckInvariants(*registry_), ""); }
 
-  // Every call fails as if nobody listened at the address; until Back().
+  // Every call fails as if no server listened at the address; until Back().
   void GoAway(const absl::Status& status = Away()) {
     fake_->opens.AnswerWith([status](const auto&) { return status; });
     fake_->keep_alives.AnswerWith([status](const auto&) { return status; });

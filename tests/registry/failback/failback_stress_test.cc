@@ -445,7 +445,7 @@ TEST_F(FailbackStressTest, TwoListenersMayEndEachOthersSubscriptions) {
   }
 }
 
-// Two upstreams that flap, one subscriber that hears both: merged streams come from both pools.
+// Two upstreams that flap, one subscriber that follows both: merged streams come from both pools.
 TEST_F(FailbackStressTest, AGroupOnManyThreads) {
   registry_.reset();
   std::vector<FailbackGroup::Upstream> upstreams;

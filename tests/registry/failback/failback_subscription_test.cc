@@ -158,7 +158,7 @@ TEST_F(FailbackSubscriptionTest, StaleAlsoWhileTheStreamOfAnUpstreamThatIsAwayLo
   Start();
   auto stream = Subscribe(listener_);
   fake_->subscriptions()[0]->Push(SnapshotEvent(5, {MakeInstance("a")}));
-  // A black hole: the stream does not end, renewals find nobody.
+  // A black hole: the stream does not end, renewals get no answer.
   fake_->keep_alives.AnswerWith([](const auto&) { return Away(); });
   fake_->opens.AnswerWith([](const auto&) { return Away(); });
   Advance(absl::Seconds(4));  // a renewal at a third of the TTL, and the grace

@@ -249,7 +249,7 @@ std::unique_ptr<SubscribeStream> FaultyLink::Subscribe(const SubscribeRequest& r
   if (plan.applied) {
     shared->After(plan.apply_after, [shared, weak, request] {
       auto state = weak.lock();
-      // One that was given up may arrive all the same, and is heard by nobody.
+      // One that was given up may arrive all the same, and has no caller.
       auto heard = std::make_shared<Stream::Listener>(shared, weak);
       auto target = shared->world->target()->Subscribe(request, heard);
       if (state != nullptr && !state->ended) state->target = std::move(target);

@@ -296,8 +296,8 @@ TEST_F(IntentJournalTest, AnEarlierProgramMayHaveWrittenToIt) {
   EXPECT_TRUE(MovedAside()) << "from its next write on it has a sum again";
 }
 
-// Whole rows, as somebody else, or a program with other rules, has put them there. A registry that
-// is an engine would take them.
+// Whole rows, as another program, or a version with other rules, has put them there. A registry
+// that is an engine would take them.
 TEST_F(IntentJournalTest, WhatNoClientCanHaveSubmittedIsLeftOutAlone) {
   IntentJournal::Intent noise = MakeIntent("noise", 1);
   noise.payload = "no instance at all";

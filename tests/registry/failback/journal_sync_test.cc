@@ -1,5 +1,5 @@
 // Rule 11 and the power cut: with `full_sync` an intent is on the disk before it is answered or
-// sent; without it nobody waits for the disk.
+// sent; without it no caller waits for the disk.
 
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // What an agent says of a service while its registry is unavailable: the last known sets, kept for
-// whoever subscribes or lists next, and never in place of something newer that a subscriber has.
+// the next that subscribes or lists, and never in place of something newer that a subscriber has.
 
 #include <memory>
 #include <string>
@@ -48,9 +48,9 @@ TEST(LastKnownSetsTest, NoOwnerPushesOutWhatOthersHaveLeft) {
   EXPECT_THAT(sets.Put("m5", std::string(900, 'x'), "mallory"), ElementsAre("m3", "m4"));
   EXPECT_TRUE(sets.Contains("alice"));
   EXPECT_TRUE(sets.Contains("bob"));
-  // By bytes, for somebody else.
+  // By bytes, for another service.
   EXPECT_THAT(sets.Put("c", std::string(400, 'x'), "carol"), ElementsAre("m5"));
-  // Where nobody has too much the oldest goes.
+  // Where none has too much the oldest is removed.
   EXPECT_THAT(sets.Put("d", "1", "dave"), IsEmpty());
   EXPECT_THAT(sets.Put("e", "1", ""), ElementsAre("alice"));
 }
@@ -138,7 +138,7 @@ TEST_F(LastKnownTest, ASetOutlivesItsLastSubscriberInAnOutage) {
   EXPECT_FALSE(listener->events()[1]->stale());
 }
 
-// It takes requests and answers none: nothing tells that it is away.
+// It takes requests and answers none: nothing shows that it is unavailable.
 TEST_F(LastKnownTest, AListThatTheRegistryDoesNotAnswerIsAnsweredOfWhatIsKnown) {
   Start();
   auto stream = Subscribe(NewListener());

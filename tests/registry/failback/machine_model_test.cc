@@ -349,7 +349,7 @@ class MachineSubject final : public Subject, private EventQueues {
   void Carry(CallId id, Request request, Method method, std::vector<std::string> keys) {
     const LinkPlan plan = DecideFate(&world);
     Tell(id, plan);
-    // What the registry still does is done, whoever asked for it.
+    // What the registry still does is done, for any caller.
     const auto back = [this, id, life = life_, keys = std::move(keys)](Answer answer) {
       if (life == life_) Answered(id, std::move(answer), keys);
     };
@@ -386,7 +386,7 @@ class MachineSubject final : public Subject, private EventQueues {
     const std::weak_ptr<Stream> weak = stream;
     if (plan.applied) {
       agenda_.After(plan.apply_after, [this, id, weak, request] {
-        // One that was given up may arrive all the same, and is heard by nobody.
+        // One that was given up may arrive all the same, and has no caller.
         auto target =
             target_.registry()->Subscribe(request, std::make_shared<Listener>(this, id, weak));
         if (const StreamPtr stream = weak.lock()) stream->target = std::move(target);

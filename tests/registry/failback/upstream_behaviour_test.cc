@@ -1,6 +1,5 @@
-#include "tests/registry/failback/upstream_driver.h"
-
 #include "tests/registry/failback/failback_fixture.h"
+#include "tests/registry/failback/upstream_driver.h"
 
 namespace failback {
 namespace {
@@ -404,7 +403,7 @@ TEST_F(UpstreamBehaviourTest, AStoreThatWasPutBackIsBelievedAfterAWhile) {
     EXPECT_EQ(phase(), Phase::kUp) << store;
     EXPECT_EQ(session_->state().info.store_id(), store);
   }
-  store_ = "B";  // and forth again: not believed before it has come as often
+  store_ = "B";  // and forth again: not accepted before it has come as often
   fake_->keep_alives.Answer(SessionUnknown());
   while (phase() == Phase::kUp) Advance(absl::Milliseconds(1));
   Advance(absl::Milliseconds(1));

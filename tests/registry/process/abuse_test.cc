@@ -82,7 +82,7 @@ std::string CallHeaders(uint32_t stream, const std::string& method) {
                             literal("content-type", "application/grpc")));
 }
 
-// A TCP connection that says what it is told.
+// A TCP connection that sends what the test says.
 class RawConnection {
  public:
   explicit RawConnection(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -354,7 +354,7 @@ TEST_F(AbuseTest, OutOfDescriptorsItRefusesAndRecovers) {
   EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
   EXPECT_TRUE(daemon_->process().WaitForLine("connections are refused").has_value());
   EXPECT_THAT(refused(), AllOf(HasSubstr("limit=\"connections\"}"), Not(HasSubstr(kNone))));
-  // Who comes now is told at once.
+  // A new caller is answered at once.
   EXPECT_EQ(RegistryClient(daemon_->address()).List("x").status().code(),
             absl::StatusCode::kUnavailable);
   connections.clear();

@@ -179,7 +179,7 @@ TEST_P(BoundsTest, AnInstanceOfManyEntriesIsRefused) {
   ExpectWell();
 }
 
-// A registry that an agent has been led to. Once it is told to, it answers with 40 MB of one
+// A registry that an agent has been led to. When the test says so, it answers with 40 MB of one
 // letter, which are 40 KB when they are compressed.
 class SwellingRegistry final : public RegistryService::Service {
  public:

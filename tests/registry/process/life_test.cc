@@ -37,7 +37,7 @@ class LifeTest : public ::testing::Test {
   std::unique_ptr<Daemon> daemon_;
 };
 
-// A local client's death is told by its broken stream, also to a registry that has started since.
+// A local client's death shows in its broken stream, also to a registry that has started since.
 TEST_F(LifeTest, AfterARestartASessionStillEndsWithItsStream) {
   Start();
   RegistryClient watcher(daemon_->address());
@@ -90,7 +90,7 @@ TEST_F(LifeTest, AGracefulStopTellsSubscribersToGoElsewhereAndKeepsSessions) {
   EXPECT_EQ(resumed->session_id(), session->session_id());
   EXPECT_EQ(resumed->epoch(), session->epoch());
   EXPECT_THAT(client.Ids("orders"), ElementsAre("1"));
-  // The subscriber goes on where it was: nothing has changed, and so it is told.
+  // The subscriber goes on where it was: nothing has changed, and the event says so.
   SubscribeRequest request;
   request.mutable_selector()->set_service("orders");
   request.set_epoch(subscriber->epoch());
@@ -101,7 +101,7 @@ TEST_F(LifeTest, AGracefulStopTellsSubscribersToGoElsewhereAndKeepsSessions) {
   EXPECT_TRUE(subscriber->events()[0]->has_delta());
 }
 
-// Whoever calls while it stops is told something that it can go on from, and what it was told to be
+// A caller gets, while it stops, an error that it can go on from, and what was answered as
 // registered is.
 TEST_F(LifeTest, AGracefulStopAnswersWhoIsCalling) {
   constexpr int kCallers = 6;

@@ -135,7 +135,7 @@ TEST_F(VisibleListingTest, PagesHoldWhatMayBeReadAndTokensToo) {
   }
 }
 
-// Who holds a key is told to those who may read the service.
+// Who holds a key is shown to those that may read the service.
 TEST_F(VisibleListingTest, ARefusalNamesTheHolderToReadersOnly) {
   StoreHarness store;
   access_->Update(MakeRules({{"fleet", kRegister, "*"}, {"fleet", kRead, "seen"}}));

@@ -178,7 +178,7 @@ TEST_F(RegisterStreamTest, ResultsOfARegistryThatHasOnlyAcceptedAreNotLeftOut) {
   }
 }
 
-// The same of a real agent's registry, which has an upstream that is away.
+// The same of a real agent's registry, which has an upstream that is unavailable.
 TEST_F(RegisterStreamTest, AnAgentTellsWhatItHasAccepted) {
   const auto timer = NewTimer();
   FailbackRegistry::Options core;

@@ -263,7 +263,7 @@ TEST_F(ServerTest, ShutdownDoesNotWaitForARegistryThatDoesNotAnswer) {
   EXPECT_FALSE(call.Get().ok());
   EXPECT_FALSE(open.Get().ok());
   server_.reset();
-  // The late answers find nobody.
+  // The late answers have no caller any more.
   EXPECT_TRUE(fake_.registers.Complete(RegisterResponse()));
   EXPECT_TRUE(fake_.opens.Complete(OpenSessionResponse()));
 }

@@ -121,7 +121,7 @@ class CommitThreadTest : public ::testing::Test {
   }
 
   // The same, when the average has settled. The store's thread is done with a call a moment after
-  // it has answered; whoever comes earlier queues up.
+  // it has answered; a caller that comes earlier is queued.
   bool ComesToWriteHere() {
     const absl::Time until = absl::Now() + kDeadline;
     bool here = WritesHere(kCalls);

@@ -113,7 +113,8 @@ TEST_F(GuardTest, WhatIsHeldIsMarkedAndEndsWhenItIsReleased) {
   EXPECT_EQ(held(), 0);
 }
 
-// Each of the ways in which a session that was held ends is told apart, with the operator's name.
+// Each of the ways in which a session that was held ends is distinguished, with the operator's
+// name.
 TEST_F(GuardTest, HistoryAndLogSayWhyAHeldSessionEnded) {
   struct Case {
     std::string log;

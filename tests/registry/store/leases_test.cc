@@ -317,7 +317,7 @@ TEST_F(LeasesTest, TheGuardCountsWhatHasEndedWithinATtl) {
   EXPECT_EQ(leases_->Stats().leases, 15) << "two of seventeen are, when the three are long past";
 }
 
-// Simulated time that is held up once, by whoever asks what time it is.
+// Simulated time that is held up once, by the first that asks what time it is.
 class InterruptedClock final : public Clock {
  public:
   int64_t NowNanos() const override {

@@ -295,7 +295,7 @@ TEST(StoreRegistry, ListenerMayRegisterAndEndItsOwnStream) {
   std::unique_ptr<SubscribeStream> stream;
   auto subscriber = std::make_shared<Greedy>(&store, &stream);
   ASSERT_TRUE(store.Register("", MakeInstance("orders", "first")).ok());
-  // The stream is there from the second event on, as the first is told before Subscribe returns.
+  // The stream is there from the second event on, as the first is sent before Subscribe returns.
   SubscribeRequest request;
   request.mutable_selector()->set_service("none");
   stream = store->Subscribe(request, std::make_shared<FakeSubscriber>());

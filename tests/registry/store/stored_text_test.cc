@@ -1,4 +1,5 @@
-// Records whose text no client can read, as an earlier version stored them: they harm nobody else.
+// Records whose text no client can read, as an earlier version stored them: they harm no other
+// record.
 
 #include <memory>
 #include <string>

@@ -184,8 +184,8 @@ TEST(Subscription, MuchThatWasMissedIsASnapshotInPartsHoweverLargeTheSet) {
   EXPECT_LT(LongestMessage(*subscriber), size_t{512} << 10);
 }
 
-// Random changes, breaks and resumptions: whoever goes on has exactly what a fresh subscriber has.
-// How many went on with a delta is returned.
+// Random changes, breaks and resumptions: a subscriber that resumes has exactly what a fresh
+// subscriber has. How many went on with a delta is returned.
 int GoOnAtRandom(size_t max_delta_bytes) {
   SeededRandom random;
   const auto pick = [&](int n) { return random.Pick(n); };
@@ -244,7 +244,7 @@ TEST(Subscription, GoingOnAtRandomIsLosslessWithEveryFilter) {
   EXPECT_GT(GoOnAtRandom(size_t{256} << 10), 50);
 }
 
-// Where a change or two of a small set are told as a snapshot already.
+// Where a change or two of a small set are sent as a snapshot already.
 TEST(Subscription, GoingOnAtRandomIsLosslessAmongSnapshots) { EXPECT_GT(GoOnAtRandom(40), 0); }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST(Subscription, TheServicesOfANamespaceAreFollowedWithTheirCounts) {
   ASSERT_TRUE(store.CloseSession(session).ok());
   EXPECT_EQ(last(), "-orders ");
 
-  // Goes on where it was, also when nobody listened in between.
+  // Goes on where it was, also when no stream was open in between.
   stream.reset();
   ASSERT_TRUE(store.Unregister("", MakeInstance("users", "1").key()).ok());
   ASSERT_TRUE(store.Register("", MakeInstance("bills", "1")).ok());

@@ -93,7 +93,7 @@ TEST(Subscription, EventsAreSharedByThoseWhoFollowTheSame) {
   }
 }
 
-// Keeps the snapshot that it is told, as it is.
+// Keeps the snapshot that it receives, as it is.
 class SnapshotKeeper final : public NotifyListener {
  public:
   void OnEvent(const EventPtr& event) override {
@@ -210,7 +210,7 @@ TEST(Subscription, PartsAreBoundedInBytesToo) {
   for (const auto& event : subscriber->events()) EXPECT_LT(event->ByteSizeLong(), 3100u);
 }
 
-// What changes most of a set is told as a snapshot, which has parts, once for all of a group.
+// What changes most of a set is sent as a snapshot, which has parts, once for all of a group.
 TEST(Subscription, AMassChangeIsASnapshot) {
   StoreRegistry::Options options;
   options.subscriptions.delta.bytes = 1000;

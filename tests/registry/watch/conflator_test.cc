@@ -183,7 +183,7 @@ std::string Colliding(const std::string& bytes, size_t at) {
   return other;
 }
 
-// Two keys that somebody has chosen to collide are two keys.
+// Two keys that a client has chosen to collide are two keys.
 TEST_F(ConflatorTest, KeysThatCollideInAPublicDigestAreNotMerged) {
   // default NUL orders NUL is 15 bytes.
   const std::string one = "-0123456789abcdef0123456789abcdef";
@@ -256,7 +256,7 @@ TEST_F(ConflatorTest, AStoppedSubscriberOfALargeSetIsBounded) {
       ASSERT_LT(revision, 20000u);
     }
     EXPECT_EQ(ReasonOf(status), registry::v1::ERROR_REASON_SUBSCRIBER_SLOW) << status;
-    // Each change keeps a list of some 32 that nobody else may have.
+    // Each change keeps a list of some 32 that is its alone.
     if (changes <= 100) {
       EXPECT_LT(revision * changes * 32 * sizeof(Blob), Conflator::kMaxBytes);
     }
@@ -410,7 +410,7 @@ TEST_F(ConflatorTest, MemoryIsBoundedHoweverLargeTheSet) {
   EXPECT_EQ(Next(reader)->delta().upserts_size(), 20000);
 }
 
-// Of contents that are not remembered everything is told: it might be news.
+// Of contents that are not remembered everything is reported: it might be news.
 TEST_F(ConflatorTest, NothingIsLeftOutOfALargeSet) {
   Contents large;
   for (size_t i = 0; i <= Conflator::kMaxContents; ++i) large[absl::StrCat("i", i)] = 1;

@@ -29,7 +29,7 @@ class TestedSet : public MergedSet {
   MessagePtr Begin() { return AsOne(MergedSet::Begin()); }
 };
 
-// A merged set of two upstreams, "old" and "new", and a subscriber that checks what it is told.
+// A merged set of two upstreams, "old" and "new", and a subscriber that checks what it receives.
 class MergedSetTest : public testing::Test {
  protected:
   static constexpr size_t kOld = 0;
@@ -243,7 +243,7 @@ TEST(MergedSetRandomTest, ShowsTheUnionInOrder) {
         message.set_epoch(upstream.epoch);
         message.set_revision(upstream.revision);
       } else if (upstream.stale) {
-        continue;  // a stream that is away tells nothing
+        continue;  // a stream that is disconnected reports nothing
       } else {
         const std::string id = absl::StrCat(pick(4));
         if (upstream.ports.count(id) > 0 && pick(2) == 0) {

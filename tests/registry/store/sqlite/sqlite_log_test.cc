@@ -136,7 +136,7 @@ TEST_F(SqliteLogTest, WhatACrashLeavesIsWhole) {
   }
 }
 
-// The journal of other modes is rolled back after a crash: nobody else may write to it.
+// The journal of other modes is rolled back after a crash: no other process may write to it.
 TEST_F(SqliteLogTest, LeavesOtherJournalsAlone) {
   Numbers numbers(dir_.File("other.db"), "DELETE");
   log_.Attach(numbers.db(), /*keep_room=*/true);

@@ -237,7 +237,7 @@ TEST(SqliteStorage, AFullDiskForANewStoreIsAnError) {
   EXPECT_EQ(OpenError(folder.File("registry.db")).code(), absl::StatusCode::kUnavailable);
 }
 
-// What is written to a file that nobody finds again is not stored.
+// What is written to a file that no program finds again is not stored.
 class TakenAwayTest : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Files, TakenAwayTest, ::testing::Values("", "-wal"));
 
