@@ -125,6 +125,33 @@ def check_configuration(system, machine, say):
         + next(text for text in status.splitlines() if line in text).split("]: ", 1)[-1])
 
 
+def check_socket_group(system, machine, say):
+    """socket.group may be any group of the service's user."""
+    sockets = {"registry": "/run/failback-registry/registry.sock", "agent": "/run/failback/agent.sock"}
+    before = {}
+    for name, socket in sockets.items():
+        path = "etc/failback/%s.yaml" % name
+        with open(system.path(path), encoding="utf-8") as file:
+            before[path] = file.read()
+        listen = 'listen: [127.0.0.1:7070, "unix:%s"]' % socket
+        text = before[path].replace("\nlisten: 127.0.0.1:7070\n", "\n%s\n" % listen)
+        system.write(path, text + "socket: {group: users}\n")
+        drop_in = "etc/systemd/system/failback-%s.service.d" % name
+        os.makedirs(system.path(drop_in))
+        system.write(drop_in + "/group.conf", "[Service]\nSupplementaryGroups=users\n")
+    machine.get("systemctl", "daemon-reload")
+    machine.get("systemctl", "restart", *PACKAGES)
+    owners = machine.get("stat", "-c", "%U:%G", *sockets.values()).split()
+    assert owners == ["failback-registry:users", "failback-agent:users"], owners
+    for path, text in before.items():
+        system.write(path, text)
+    for name in sockets:
+        shutil.rmtree(system.path("etc/systemd/system/failback-%s.service.d" % name))
+    machine.get("systemctl", "daemon-reload")
+    machine.get("systemctl", "restart", *PACKAGES)
+    say("with `socket: {group: users}` and SupplementaryGroups=users the sockets are " + " and ".join(owners))
+
+
 def check_systemd(dist, previous, say):
     with System() as system:
         system.apt("update")
@@ -148,12 +175,16 @@ def check_systemd(dist, previous, say):
             eventually(lambda: active(machine) == ["active", "active"], "both are started again")
             eventually(lambda: ids(machine) == ["orders-1"], "the instance is there again")
             say("killed: both are started again, and the registration is back")
+            # A container that has mounted it keeps this folder.
+            folder = machine.get("stat", "-c", "%i", "/run/failback")
             machine.apt("install", *folders["newer"])
+            assert machine.get("stat", "-c", "%i", "/run/failback") == folder
             assert active(machine) == ["active", "active"]
             eventually(lambda: ids(machine) == ["orders-1"], "the instance is there after the upgrade")
             assert epoch(machine) == before
             say("upgraded while both run: restarted, the same store and epoch, the registration is there")
             check_configuration(system, machine, say)
+            check_socket_group(system, machine, say)
             # As its user, while the service runs.
             for words in (["backup", "--store", "sqlite:///var/lib/failback/registry.db", "--to", BACKUP],
                           ["check", "--store", BACKUP]):

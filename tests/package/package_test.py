@@ -67,6 +67,24 @@ class PackageTest(unittest.TestCase):
                        "%s/debian/%s.service" % (PACKAGE, name))
             self.assertEqual(done.returncode, 0, done.stdout)
 
+    def test_units_leave_what_the_configuration_offers(self):
+        def left(name):
+            done = run("systemd-analyze", "security", "--offline=yes", "--json=short",
+                       "%s/debian/%s.service" % (PACKAGE, name))
+            found = {item["json_field"]: item["set"] for item in json.loads(done.stdout)}
+            return {field for field in ("SystemCallFilter_privileged", "PrivateUsers", "MemoryDenyWriteExecute")
+                    if found[field] is False}
+
+        # socket.group: a chown, to a group that the service knows.
+        group = {"SystemCallFilter_privileged", "PrivateUsers"}
+        self.assertEqual(left("failback-registry"), group)
+        # Commands of health checks may be programs that compile as they run.
+        self.assertEqual(left("failback-agent"), group | {"MemoryDenyWriteExecute"})
+
+    def test_the_agents_folder_outlives_a_restart(self):
+        with open(PACKAGE + "/debian/failback-agent.service", encoding="utf-8") as file:
+            self.assertIn("\nRuntimeDirectoryPreserve=restart\n", file.read())
+
     def test_version_is_the_headers_where_no_commit_is_known(self):
         done = subprocess.run([PACKAGE + "/version", os.path.abspath("registry/base/version.h")], text=True,
                               capture_output=True, check=False,
