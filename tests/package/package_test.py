@@ -10,6 +10,22 @@ import unittest
 PACKAGE = "deploy/package"
 DAEMONS = {"registry": "registry/failback-registry", "agent": "agent/failback-agent"}
 PROGRAMS = [("registry/failback-registry", "8"), ("agent/failback-agent", "8"), ("agent/failbackctl", "1")]
+# Purges a package whose state is a mount point with another in it, and again once nothing is mounted there.
+PURGE = """
+set -e
+mount -t tmpfs tmpfs /var/lib
+mkdir /var/lib/$2
+mount -t tmpfs tmpfs /var/lib/$2
+mkdir -p /var/lib/$2/state /var/lib/$2/backups
+mount -t tmpfs tmpfs /var/lib/$2/backups
+touch /var/lib/$2/registry.db /var/lib/$2/state/lock /var/lib/$2/backups/kept
+sh $1 purge
+(cd /var/lib && find . -mindepth 1)
+umount /var/lib/$2/backups /var/lib/$2
+touch /var/lib/$2/registry.db
+sh $1 purge
+ls -A /var/lib
+"""
 # What `systemd-analyze security` may say of a unit, in tenths: 0 is safe, 100 is not.
 MOST_EXPOSED = 20
 
@@ -84,6 +100,22 @@ class PackageTest(unittest.TestCase):
     def test_the_agents_folder_outlives_a_restart(self):
         with open(PACKAGE + "/debian/failback-agent.service", encoding="utf-8") as file:
             self.assertIn("\nRuntimeDirectoryPreserve=restart\n", file.read())
+
+    def test_a_purge_ends_where_the_state_is_a_mount_point(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(folder + "/deluser", "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\necho deluser $*\n")
+            os.chmod(folder + "/deluser", 0o755)
+            for name, state in (("failback-registry", "failback"), ("failback-agent", "failback-agent")):
+                done = subprocess.run(
+                    ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", PURGE, "purge",
+                     os.path.abspath("%s/debian/%s.postrm" % (PACKAGE, name)), state],
+                    capture_output=True, text=True, check=False,
+                    env={**os.environ, "PATH": folder + ":" + os.environ["PATH"]})
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                removed = "deluser --system --quiet %s\n" % name
+                self.assertEqual(done.stdout, removed + "".join(
+                    "./%s%s\n" % (state, path) for path in ("", "/backups", "/backups/kept")) + removed)
 
     def test_version_is_the_headers_where_no_commit_is_known(self):
         done = subprocess.run([PACKAGE + "/version", os.path.abspath("registry/base/version.h")], text=True,
