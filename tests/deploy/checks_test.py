@@ -291,6 +291,36 @@ class Checks(unittest.TestCase):
         for program in PROGRAMS:
             self.assertIn('"%s"' % program, programs)
 
+    def test_a_store_may_be_migrated_as_long_as_under_systemd(self):
+        unit = read("deploy/package/debian/failback-registry.service")
+        minutes = int(re.search(r"^TimeoutStartSec=(\d+)min$", unit, re.M).group(1))
+        for folder in ("registry", "registry-tls"):
+            (container,) = manifests.containers(BUILT[folder]["StatefulSet", "failback-registry"])
+            probe = container["startupProbe"]
+            self.assertEqual(probe["periodSeconds"] * probe["failureThreshold"], minutes * 60, folder)
+
+    def test_a_restore_deletes_the_job_of_an_earlier_one(self):
+        # One that has finished would not run again, and would say so to nobody.
+        for path in (ROOT + "/restore/kustomization.yaml", "docs/operations.md"):
+            lines = read(path).split("\n")
+            applied = [number for number, line in enumerate(lines) if "apply -k deploy/kubernetes/restore" in line]
+            self.assertTrue(applied, path)
+            for number in applied:
+                self.assertIn("delete job failback-registry-restore --ignore-not-found", lines[number - 1], path)
+
+    def test_the_image_is_of_this_version(self):
+        version = subprocess.run([PROGRAMS["failbackctl"], "--version"], capture_output=True, text=True,
+                                 check=True).stdout.split()[1]
+        tagged = set()
+        for folder in FOLDERS:
+            (kustomization,) = manifests.load("%s/%s/kustomization.yaml" % (ROOT, folder))
+            for image in kustomization.get("images", []):
+                self.assertEqual(image, {"name": "failback", "newTag": version}, folder)
+                tagged.add(folder)
+        self.assertLessEqual({"app", "registry", "registry-etcd", "restore"}, tagged)
+        for path in ("docs/install.md", "docs/operations.md"):
+            self.assertEqual(set(re.findall(r"failback:(\d+\.\d+\.\d+)", read(path))), {version}, path)
+
     def test_the_page_states_what_the_manifests_say(self):
         page = read("docs/operations.md").split("\n## On Kubernetes\n")[1].split("\n## ")[0]
         for folder in BUILT:
