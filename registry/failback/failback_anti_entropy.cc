@@ -197,6 +197,8 @@ void Machine::SettleDoubted(const Audit& audit) {
     if (record->doubt != Doubt::kNone) doubted.push_back(record);
   }
   for (const auto& [key, listed] : audit.listed) {
+    // As in Renumber: above the bound no number is valid.
+    if (listed.generation >= kMaxGeneration) continue;
     last_generation_ = std::max(last_generation_, listed.generation);
   }
   const int64_t kept = KeepUnknown(audit);
@@ -252,7 +254,7 @@ int64_t Machine::KeepUnknown(const Audit& audit) {
     record->present = true;
     record->persistent = listed.persistent;
     record->instance = Blob(listed.instance);
-    record->generation = listed.generation;
+    record->generation = std::min(listed.generation, last_generation_);
     record->touched = audit_serial_;
     record->doubt = Doubt::kOfRegistry;
     record->kept_session = audit.session;

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "failback/registry/v1/registry.pb.h"
 #include "registry/base/log.h"
 #include "registry/model/canonical.h"
@@ -35,19 +34,16 @@ constexpr char kGeneration[] = "generation";
 constexpr char kWrites[] = "writes";
 constexpr char kSum[] = "sum";
 constexpr char kSumWrites[] = "sum_writes";
+constexpr char kSumIncarnation[] = "sum_incarnation";
 // After a journal was put back, so that new numbers are above those that are not in it.
 constexpr uint64_t kNumbersLeftOut = 1000000;
-// Snapshots without a subscriber for so long are dropped.
-constexpr int kSnapshotDays = 7;
 
 constexpr char kCreate[] =
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;"
     "CREATE TABLE intents (row INTEGER PRIMARY KEY, key BLOB NOT NULL, present INTEGER NOT NULL,"
     " persistent INTEGER NOT NULL, payload BLOB NOT NULL, generation INTEGER NOT NULL,"
     " owner TEXT NOT NULL, owner_ttl_nanos INTEGER NOT NULL, owner_generation INTEGER NOT NULL,"
-    " checksum INTEGER NOT NULL);"
-    "CREATE TABLE snapshots (selector BLOB PRIMARY KEY, event BLOB NOT NULL,"
-    " written INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;";
+    " checksum INTEGER NOT NULL);";
 
 int64_t Checksum(const JournalIntent& intent) {
   return static_cast<int64_t>(Digest64(absl::StrCat(
@@ -56,10 +52,8 @@ int64_t Checksum(const JournalIntent& intent) {
       " ", intent.owner_generation, intent.given_up ? " given up" : "")));
 }
 
-int64_t Checksum(const JournalSnapshot& snapshot) {
-  return static_cast<int64_t>(
-      Digest64(absl::StrCat(snapshot.selector.size(), " ", snapshot.selector, snapshot.event)));
-}
+// `generation`, or none where no intent can have it: the next would be above the bound for good.
+uint64_t InBounds(uint64_t generation) { return generation < kMaxGeneration ? generation : 0; }
 
 // Whether `payload` could be registered under `key` today. What is not is refused by every registry,
 // or, worse, taken by an engine that does not read it.
@@ -79,6 +73,11 @@ bool IsInstanceOf(const std::string& key, const std::string& payload) {
 bool CanBeSubmitted(const JournalIntent& intent, const registry::v1::InstanceKey& key) {
   if (intent.generation > kMaxGeneration || !ValidateKey(FieldPath(), key).ok()) return false;
   return intent.present ? IsInstanceOf(intent.key, intent.payload) : intent.payload.empty();
+}
+
+// A journal has one incarnation for as long as its numbers mean something.
+StoreMark::Position PositionOf(const std::string& incarnation, uint64_t writes) {
+  return {Digest64(incarnation), writes};
 }
 
 }  // namespace
@@ -117,10 +116,8 @@ JournalFile::JournalFile(std::string path, std::string incarnation, bool full_sy
 JournalFile::~JournalFile() { Close(); }
 
 void JournalFile::Close() {
-  for (auto* statement :
-       {&put_, &remove_, &checksum_, &put_meta_, &put_snapshot_, &drop_snapshot_}) {
-    statement->reset();
-  }
+  for (auto* statement : {&put_, &remove_, &checksum_, &put_meta_}) statement->reset();
+  snapshot_table_.reset();
   db_.reset();
   mark_.reset();
 }
@@ -168,7 +165,8 @@ absl::Status JournalFile::CheckSchema() {
   created_ = *tables == 0;
   if (created_) {
     return db_->InTransaction([&]() -> absl::Status {
-      return db_->Execute(absl::StrCat(kCreate, "PRAGMA application_id = ", kApplicationId,
+      return db_->Execute(absl::StrCat(kCreate, JournalSnapshots::kCreate,
+                                       "PRAGMA application_id = ", kApplicationId,
                                        ";PRAGMA user_version = 1"));
     });
   }
@@ -201,18 +199,25 @@ absl::Status JournalFile::LoadMeta() {
     if (name == kWrites) meta_.writes = (*meta)->Uint(1);
     if (name == kSum) sum_.checksum = (*meta)->Int(1);
     if (name == kSumWrites) sum_.writes = (*meta)->Uint(1);
+    if (name == kSumIncarnation) sum_.incarnation = std::string((*meta)->Bytes(1));
   }
-  incarnation_ = meta_.incarnation;
-  last_generation_ = meta_.generation;
+  last_generation_ = InBounds(meta_.generation);
   return Check(code);
 }
 
 // A row that is whole may yet be an old one, as of a store (registry/store/sqlite/row_checksum.h).
 absl::Status JournalFile::CheckSum() const {
-  if (!sum_.checksum.has_value() && !sum_.writes.has_value()) return absl::OkStatus();
-  if (sum_.checksum.has_value() && sum_.writes.has_value()) {
+  const bool checksum = sum_.checksum.has_value();
+  const bool writes = sum_.writes.has_value();
+  const bool incarnation = sum_.incarnation.has_value();
+  if (!checksum && !writes && !incarnation) return absl::OkStatus();
+  if (checksum && writes && incarnation) {
     if (meta_.writes > *sum_.writes) return absl::OkStatus();  // by an earlier program
-    if (meta_.writes == *sum_.writes && *sum_.checksum == meta_.Checksum()) return absl::OkStatus();
+    Meta summed = meta_;
+    summed.incarnation = *sum_.incarnation;  // the file's own: ChooseIncarnation
+    if (meta_.writes == *sum_.writes && *sum_.checksum == summed.Checksum()) {
+      return absl::OkStatus();
+    }
   }
   return db_->Damaged("its rows are not those of its last write: their sum is another");
 }
@@ -260,28 +265,12 @@ absl::Status JournalFile::LoadIntents() {
 }
 
 absl::Status JournalFile::LoadSnapshots() {
-  snapshots_.clear();
-  const int64_t oldest = absl::ToUnixSeconds(absl::Now() - absl::Hours(24 * kSnapshotDays));
-  auto rows = db_->Prepare(
-      "SELECT selector, event, checksum FROM snapshots WHERE written >= ? ORDER BY written");
-  if (!rows.ok()) return rows.status();
-  (*rows)->Bind(1, oldest);
-  int code;
-  while ((code = (*rows)->Step()) == SQLITE_ROW) {
-    JournalSnapshot snapshot{std::string((*rows)->Bytes(0)), std::string((*rows)->Bytes(1))};
-    // A cache: what is damaged is not there. 0.1.0 wrote the event's digest alone.
-    const int64_t sum = (*rows)->Int(2);
-    if (sum != Checksum(snapshot) && sum != static_cast<int64_t>(Digest64(snapshot.event))) {
-      continue;
-    }
-    snapshots_.push_back(std::move(snapshot));
-  }
-  if (code != SQLITE_DONE) return db_->Error(code);
-  auto old = db_->Prepare("DELETE FROM snapshots WHERE written < ?");
-  if (!old.ok()) return old.status();
-  (*old)->Bind(1, oldest);
+  snapshot_table_ = std::make_unique<JournalSnapshots>(db_.get());
+  auto snapshots = snapshot_table_->Read();
+  if (!snapshots.ok()) return snapshots.status();
+  snapshots_ = *std::move(snapshots);
   // A file that can only be read for now is read all the same.
-  first_write_ = Check((*old)->Run());
+  first_write_ = snapshot_table_->RemoveOld();
   return absl::OkStatus();
 }
 
@@ -294,10 +283,6 @@ absl::Status JournalFile::PrepareWrites() {
       {"DELETE FROM intents WHERE row = ?", &remove_},
       {"SELECT checksum FROM intents WHERE row = ?", &checksum_},
       {"INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", &put_meta_},
-      {"INSERT OR REPLACE INTO snapshots (selector, event, written, checksum)"
-       " VALUES (?, ?, ?, ?)",
-       &put_snapshot_},
-      {"DELETE FROM snapshots WHERE selector = ?", &drop_snapshot_},
   };
   for (const auto& [sql, statement] : statements) {
     auto prepared = db_->Prepare(sql);
@@ -311,18 +296,33 @@ absl::Status JournalFile::DetectPutBack() {
   auto mark = StoreMark::Open(path_, kKind, disk_);
   if (!mark.ok()) return mark.status();
   mark_.emplace(*std::move(mark));
+  ChooseIncarnation();
   was_put_back_ = false;
   if (created_ && !mark_->marks_this_file()) return absl::OkStatus();
   // An earlier version kept neither count nor mark.
   if (meta_.writes == 0 && !mark_->marked()) return absl::OkStatus();
-  const std::optional<std::string> why = mark_->WhyNotContinued(Position());
+  const std::optional<std::string> why =
+      mark_->WhyNotContinued(PositionOf(incarnation_, meta_.writes));
   if (!why.has_value()) return absl::OkStatus();
   was_put_back_ = true;
-  last_generation_ += kNumbersLeftOut;
+  if (last_generation_ < kMaxGeneration - kNumbersLeftOut) last_generation_ += kNumbersLeftOut;
   Log(LogLevel::kError,
       "the intent journal is not as it was last: the registry decides what of it still holds",
       {{"journal", path_}, {"reason", *why}, {"intents", absl::StrCat(intents_.size())}});
   return absl::OkStatus();
+}
+
+// Version 0.1.0 changes the incarnation when it starts with another, marks that, and counts no write:
+// the sum is not of it. A bit that has flipped is not marked, and the incarnation of the sum holds.
+void JournalFile::ChooseIncarnation() {
+  incarnation_ = meta_.incarnation;
+  const bool counted = !sum_.writes.has_value() || meta_.writes > *sum_.writes;
+  if (counted || *sum_.incarnation == incarnation_) return;
+  if (mark_->marks_epoch(PositionOf(incarnation_, meta_.writes).epoch)) return;
+  Log(LogLevel::kError,
+      "the intent journal's incarnation has changed without a write: the one before holds",
+      {{"journal", path_}, {"found", incarnation_}, {"holds", *sum_.incarnation}});
+  incarnation_ = *sum_.incarnation;
 }
 
 absl::Status JournalFile::KeepIncarnation() {
@@ -330,12 +330,13 @@ absl::Status JournalFile::KeepIncarnation() {
     incarnation_ = given_incarnation_;
   }
   if (incarnation_.empty()) incarnation_ = RandomId();
-  if (incarnation_ != meta_.incarnation) {
+  if (incarnation_ != meta_.incarnation ||
+      sum_.incarnation.value_or(incarnation_) != incarnation_) {
     Meta meta = meta_;
     meta.incarnation = incarnation_;
     absl::Status status = db_->InTransaction([&] { return WriteMeta(meta); });
     if (!status.ok()) return status;
-    meta_ = std::move(meta);
+    Wrote(std::move(meta));
   }
   // As long as what it holds is in doubt the mark is one that fits nothing, so that the next start
   // doubts it too.
@@ -378,10 +379,13 @@ int64_t JournalFile::bytes() const {
 // --- Writing.
 
 absl::Status JournalFile::Write(const JournalBatch& batch) {
+  if (!batch.snapshots.empty()) {
+    if (absl::Status status = snapshot_table_->PrepareWrites(); !status.ok()) return status;
+  }
   Meta meta = meta_;
   absl::Status status = db_->InTransaction([&] { return WriteRows(batch, &meta); });
   if (!status.ok()) return status;
-  meta_ = std::move(meta);
+  Wrote(std::move(meta));
   if (batch.settled) marks_ = true;
   if (marks_) ReportMark(mark_->Put(Position()));
   return absl::OkStatus();
@@ -399,13 +403,12 @@ absl::Status JournalFile::WriteRows(const JournalBatch& batch, Meta* meta) {
     if (auto status = WriteIntent(row, intent, meta); !status.ok()) return status;
   }
   ++meta->writes;
-  meta->generation = std::max(meta->generation, batch.generation);
+  meta->generation = std::max(InBounds(meta->generation), InBounds(batch.generation));
   if (batch.incarnation.has_value()) meta->incarnation = *batch.incarnation;
   if (batch.refused.has_value()) meta->refused = *batch.refused;
   if (auto status = WriteMeta(*meta); !status.ok()) return status;
-  const int64_t now = absl::ToUnixSeconds(absl::Now());
   for (const auto& [selector, event] : batch.snapshots) {
-    if (auto status = WriteSnapshot(selector, event, now); !status.ok()) return status;
+    if (auto status = snapshot_table_->Write({selector, event}); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -440,19 +443,6 @@ absl::Status JournalFile::WriteIntent(int64_t row, const std::optional<JournalIn
   return Check(put_->Run());
 }
 
-absl::Status JournalFile::WriteSnapshot(const std::string& selector, const std::string& event,
-                                        int64_t now) {
-  if (event.empty()) {
-    drop_snapshot_->BindBlob(1, selector);
-    return Check(drop_snapshot_->Run());
-  }
-  put_snapshot_->BindBlob(1, selector);
-  put_snapshot_->BindBlob(2, event);
-  put_snapshot_->Bind(3, now);
-  put_snapshot_->Bind(4, Checksum(JournalSnapshot{selector, event}));
-  return Check(put_snapshot_->Run());
-}
-
 absl::Status JournalFile::WriteMeta(const Meta& meta) {
   absl::Status status;
   const auto write = [&](const char* name, const auto& value, const auto& before) {
@@ -462,9 +452,15 @@ absl::Status JournalFile::WriteMeta(const Meta& meta) {
   write(kRefused, meta.refused, meta_.refused);
   write(kGeneration, meta.generation, meta_.generation);
   write(kWrites, meta.writes, meta_.writes);
+  write(kSumIncarnation, meta.incarnation, sum_.incarnation);
   if (status.ok()) status = WriteMetaRow(kSumWrites, meta.writes);
   if (status.ok()) status = WriteMetaRow(kSum, meta.Checksum());
   return status;
+}
+
+void JournalFile::Wrote(Meta meta) {
+  meta_ = std::move(meta);
+  sum_.incarnation = meta_.incarnation;
 }
 
 template <typename Value>
@@ -479,8 +475,7 @@ absl::Status JournalFile::WriteMetaRow(const std::string& name, const Value& val
 }
 
 StoreMark::Position JournalFile::Position() const {
-  // A journal has one incarnation for as long as its numbers mean something.
-  return {Digest64(meta_.incarnation), meta_.writes};
+  return PositionOf(meta_.incarnation, meta_.writes);
 }
 
 void JournalFile::ReportMark(const absl::Status& status) {

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "registry/base/disk.h"
+#include "registry/failback/journal_snapshots.h"
 #include "registry/store/sqlite/sqlite_database.h"
 #include "registry/store/sqlite/store_mark.h"
 
@@ -46,13 +47,6 @@ struct JournalIntent {
   uint64_t owner_generation = 0;
   // An operator has cancelled it: neither sent nor repaired.
   bool given_up = false;
-};
-
-struct JournalSnapshot {
-  // Canonical.
-  std::string selector;
-  // Serialized SubscribeResponse with the whole set; empty where it is written: there is none.
-  std::string event;
 };
 
 // Changes that are written together.
@@ -128,11 +122,12 @@ class JournalFile {
 
     int64_t Checksum() const;
   };
-  // The checksum that the file has of its meta data, and how many writes it had then: a program
-  // that knows of no sum has written since where there are more.
+  // The checksum that the file has of its meta data, with the writes and the incarnation that it
+  // had then: a program that knows of no sum has written since where there are more writes.
   struct Sum {
     std::optional<int64_t> checksum;
     std::optional<uint64_t> writes;
+    std::optional<std::string> incarnation;
   };
 
   absl::Status OpenDatabase();
@@ -143,13 +138,16 @@ class JournalFile {
   absl::Status LoadSnapshots();
   absl::Status PrepareWrites();
   absl::Status DetectPutBack();
+  // Which of the two that the file may have is its own.
+  void ChooseIncarnation();
   absl::Status KeepIncarnation();
   // Each brings `meta` up to date.
   absl::Status WriteRows(const JournalBatch& batch, Meta* meta);
   absl::Status WriteIntent(int64_t row, const std::optional<JournalIntent>& intent, Meta* meta);
   // Writes what of `meta` is not in the file, and the sum.
   absl::Status WriteMeta(const Meta& meta);
-  absl::Status WriteSnapshot(const std::string& selector, const std::string& event, int64_t now);
+  // What the file has now.
+  void Wrote(Meta meta);
   template <typename Value>
   absl::Status WriteMetaRow(const std::string& name, const Value& value);
   // OK, or what went wrong when a statement returned `code`.
@@ -169,7 +167,7 @@ class JournalFile {
   bool created_ = false;  // by this Open
 
   Meta meta_;  // as the file has it
-  Sum sum_;    // as it was read
+  Sum sum_;    // as it was read, but for the incarnation
   std::string incarnation_;
   uint64_t last_generation_ = 0;
   int64_t last_row_ = 0;
@@ -182,12 +180,11 @@ class JournalFile {
   bool marks_ = true;  // whether writes are marked
   bool mark_failed_ = false;
   int64_t highest_row_ = 0;               // no row of the file is higher
-  std::unique_ptr<SqliteStatement> put_;  // destroyed before db_, as the next five
+  std::unique_ptr<SqliteStatement> put_;  // destroyed before db_, as the next four
   std::unique_ptr<SqliteStatement> remove_;
   std::unique_ptr<SqliteStatement> checksum_;
   std::unique_ptr<SqliteStatement> put_meta_;
-  std::unique_ptr<SqliteStatement> put_snapshot_;
-  std::unique_ptr<SqliteStatement> drop_snapshot_;
+  std::unique_ptr<JournalSnapshots> snapshot_table_;
 };
 
 }  // namespace failback

@@ -31,6 +31,8 @@ def plan(old, new, smoke):
                  functools.partial(stories.registry_changes, before=before, after=after, companion=companion)),
                 (f"agent {before.name} to {after.name}, registry and failbackctl {companion.name}",
                  functools.partial(stories.agent_changes, before=before, after=after, companion=companion)),
+                (f"agent {before.name} to {after.name} and back, registry and failbackctl {companion.name}",
+                 functools.partial(stories.agent_comes_back, before=before, after=after, companion=companion)),
                 (f"over etcd: registries {before.name} and {after.name}, agent and failbackctl {companion.name}",
                  functools.partial(stories.over_etcd, first=before, second=after, companion=companion)),
             ]

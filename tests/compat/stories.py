@@ -152,6 +152,30 @@ def agent_changes(stage, before, after, companion):
     return told
 
 
+def agent_comes_back(stage, before, after, companion):
+    """an agent's state directory is opened by the other version as another incarnation, which has nothing to write,
+    and by the first again: what is accepted arrives, and no journal is put aside"""
+    ctl = Ctl(companion)
+    server = stage.registry(companion, stage.store()).serving()
+    options = ("--state-dir", stage.file("state"), *LONG)
+    sidecar = stage.agent(before, server.address, options=(*options, "--incarnation", "pod-1")).serving()
+    at = sidecar.address
+    ctl.register(at, "a")
+    server.kill()
+    ctl.register(at, "b", wait="accepted")
+    ctl.unregister(at, "a", wait="accepted")
+    for programs, incarnation in ((after, "pod-2"), (before, "pod-2"), (after, "pod-3"), (before, "pod-4")):
+        sidecar.kill()
+        sidecar = stage.agent(programs, server.address, at, (*options, "--incarnation", incarnation)).serving()
+        same(ctl.pending(at), ["register default/orders/b", "unregister default/orders/a"],
+             f"what is pending as {incarnation}")
+    server = stage.registry(companion, stage.store(), server.address).serving()
+    eventually(lambda: ctl.ids(server.address), ["b"], "the list")
+    eventually(lambda: ctl.pending(at), [], "what is pending")
+    same({r["incarnation"] for r in ctl.json(server.address, "list", "orders")}, {"pod-4"}, "who registered them")
+    same(sidecar.log().count("intent journal"), 0, "the number of words about the journal")
+
+
 def over_etcd(stage, first, second, companion):
     """registries of both versions over one etcd, and an agent that goes from one to the other in its session"""
     ctl = Ctl(companion)

@@ -67,6 +67,9 @@ class StoreMark {
     return marked_ && marked_inode_ == store_.inode && marked_born_ == store_.born;
   }
 
+  // Whether what was marked is in `epoch`.
+  bool marks_epoch(uint64_t epoch) const { return marked_ && position_.epoch == epoch; }
+
   // Nullopt when a store at `position` is the one that was marked; else, for a log, why it is not.
   std::optional<std::string> WhyNotContinued(const Position& position) const;
 

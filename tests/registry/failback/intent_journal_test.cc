@@ -18,6 +18,7 @@
 #include "registry/base/log.h"
 #include "registry/model/canonical.h"
 #include "registry/model/validation.h"
+#include "registry/store/sqlite/store_mark.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/failback/failback_fixture.h"
@@ -248,7 +249,7 @@ TEST_F(IntentJournalTest, ADamagedRowIsNoticed) {
 
 TEST_F(IntentJournalTest, WhatItSaysOfItselfIsNoticedWhenItHasChanged) {
   for (const char* const sql : {
-           "UPDATE meta SET value = 'another' WHERE name = 'incarnation'",
+           "UPDATE meta SET value = 'another' WHERE name = 'sum_incarnation'",
            "UPDATE meta SET value = value - 1 WHERE name = 'generation'",
            "UPDATE meta SET value = value - 1 WHERE name = 'writes'",
            "UPDATE meta SET value = value + 1 WHERE name = 'sum'",
@@ -257,6 +258,7 @@ TEST_F(IntentJournalTest, WhatItSaysOfItselfIsNoticedWhenItHasChanged) {
            "DELETE FROM meta WHERE name = 'generation'",
            "DELETE FROM meta WHERE name = 'sum'",
            "DELETE FROM meta WHERE name = 'sum_writes'",
+           "DELETE FROM meta WHERE name = 'sum_incarnation'",
            "DELETE FROM intents WHERE row = 2",
        }) {
     SCOPED_TRACE(sql);
@@ -296,6 +298,56 @@ TEST_F(IntentJournalTest, AnEarlierProgramMayHaveWrittenToIt) {
   EXPECT_TRUE(MovedAside()) << "from its next write on it has a sum again";
 }
 
+// Version 0.1.0 writes the incarnation that it is given, counts no write, and marks it.
+TEST_F(IntentJournalTest, AnEarlierProgramMayHaveStartedAsAnotherIncarnation) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  Sql("UPDATE meta SET value = 'pod-2' WHERE name = 'incarnation'");
+  ASSERT_EQ(StoreMark::Open(File())->PutDurably({Digest64(std::string("pod-2")), 1}),
+            absl::OkStatus());
+  for (int life = 0; life < 2; ++life) {
+    EXPECT_EQ(Live([&](IntentJournal* journal) {
+                EXPECT_FALSE(journal->was_put_back());
+                EXPECT_EQ(journal->TakeIntents().size(), 1u);
+              }),
+              "pod-2");
+  }
+  EXPECT_EQ(log(), "");
+  Sql("DELETE FROM intents WHERE row = 1");
+  Live([&](IntentJournal* journal) { EXPECT_TRUE(journal->TakeIntents().empty()); });
+  EXPECT_TRUE(MovedAside()) << "the sum is of that incarnation, too";
+}
+
+// Nor is anything lost if 0.1.0 was killed before it had marked the new one.
+TEST_F(IntentJournalTest, AnIncarnationThatWasNotMarkedIsNotTaken) {
+  for (const char* const given : {"", "pod-2"}) {
+    SCOPED_TRACE(given);
+    TempDir dir;
+    options_.dir = dir.File("state");
+    options_.incarnation.clear();
+    const std::string before = Live([&](IntentJournal* journal) {
+      EXPECT_FALSE(journal->was_put_back());
+      Put(journal, MakeIntent("a", 1));
+    });
+    Sql("UPDATE meta SET value = 'pod-2' WHERE name = 'incarnation'");
+    options_.incarnation = given;
+    const std::string holds = options_.incarnation.empty() ? before : options_.incarnation;
+    for (const bool changed : {true, false}) {
+      {
+        MutexLock lock(&mu_);
+        log_.clear();
+      }
+      EXPECT_EQ(Live([&](IntentJournal* journal) {
+                  EXPECT_FALSE(journal->was_put_back());
+                  EXPECT_EQ(journal->TakeIntents().size(), 1u);
+                }),
+                holds);
+      EXPECT_EQ(log().find("incarnation has changed without a write") != std::string::npos, changed)
+          << log();
+    }
+    EXPECT_FALSE(MovedAside());
+  }
+}
+
 // Whole rows, as another program, or a version with other rules, has put them there. A registry
 // that is an engine would take them.
 TEST_F(IntentJournalTest, WhatNoClientCanHaveSubmittedIsLeftOutAlone) {
@@ -332,8 +384,29 @@ TEST_F(IntentJournalTest, WhatNoClientCanHaveSubmittedIsLeftOutAlone) {
     MutexLock lock(&mu_);
     log_.clear();
   }
-  Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 2u); });
+  Live([&](IntentJournal* journal) {
+    EXPECT_EQ(journal->TakeIntents().size(), 2u);
+    EXPECT_EQ(journal->last_generation(), 7u) << "and numbers go on after the last that is valid";
+  });
   EXPECT_EQ(log(), "") << "they are gone";
+}
+
+// As an earlier program has counted, which knew no bound.
+TEST_F(IntentJournalTest, NumbersDoNotGoOnAfterOneThatNoIntentCanHave) {
+  Live([&](IntentJournal* journal) { Put(journal, MakeIntent("a", 1)); });
+  const std::string far = absl::StrCat("UPDATE meta SET value = ", kMaxGeneration + 5,
+                                       " WHERE name = 'generation';"
+                                       "UPDATE meta SET value = value + 1 WHERE name = 'writes'");
+  Sql(far.c_str());
+  for (uint64_t life = 1; life <= 2; ++life) {
+    Live([&](IntentJournal* journal) {
+      EXPECT_EQ(journal->TakeIntents().size(), life);
+      EXPECT_EQ(journal->last_generation(), life);
+      Put(journal, MakeIntent(absl::StrCat("b", life), journal->last_generation() + 1));
+    });
+  }
+  Live([&](IntentJournal* journal) { journal->Remove(3); });
+  Live([&](IntentJournal* journal) { EXPECT_EQ(journal->last_generation(), 3u); });
 }
 
 TEST_F(IntentJournalTest, SomethingElseInItsPlaceIsMovedAside) {
@@ -527,8 +600,8 @@ TEST_F(IntentJournalTest, AJournalOfAnEarlierVersionIsNoCopy) {
   ASSERT_EQ(unlink((File() + ".mark").c_str()), 0);
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open(File().c_str(), &db), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(db, "DELETE FROM meta WHERE name IN ('writes', 'sum', 'sum_writes')",
-                         nullptr, nullptr, nullptr),
+  ASSERT_EQ(sqlite3_exec(db, "DELETE FROM meta WHERE name LIKE 'sum%' OR name = 'writes'", nullptr,
+                         nullptr, nullptr),
             SQLITE_OK);
   sqlite3_close(db);
   Live([&](IntentJournal* journal) {
@@ -657,6 +730,32 @@ TEST_F(IntentJournalTest, SnapshotsAreKept) {
     ASSERT_EQ(snapshots.size(), 2);
     EXPECT_EQ(snapshots[1].event, "new");
   });
+}
+
+// 0.1.0 has a checksum of the event only, and no column for another.
+TEST_F(IntentJournalTest, EarlierProgramsReadItsSnapshotsAndItReadsTheirs) {
+  const std::string event = "the event";
+  const uint64_t checksum = Digest64(event);
+  Live([&](IntentJournal* journal) { journal->PutSnapshot({"own", event}); });
+  Sql("CREATE TABLE old (selector BLOB PRIMARY KEY, event BLOB NOT NULL,"
+      " written INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;"
+      "INSERT INTO old SELECT selector, event, written, checksum FROM snapshots;"
+      "DROP TABLE snapshots; ALTER TABLE old RENAME TO snapshots");
+  const std::string theirs = absl::StrCat(
+      "INSERT OR REPLACE INTO snapshots (selector, event, written, checksum)"
+      " SELECT CAST('theirs' AS BLOB), event, written, checksum FROM snapshots"
+      " WHERE selector = CAST('own' AS BLOB) AND checksum = ",
+      static_cast<int64_t>(checksum));
+  for (const char* const table : {"of theirs", "of ours"}) {
+    SCOPED_TRACE(table);
+    Sql(theirs.c_str());
+    Live([&](IntentJournal* journal) {
+      const std::vector<IntentJournal::Snapshot> snapshots = journal->TakeSnapshots();
+      EXPECT_EQ(snapshots.size(), 2u);
+      for (const auto& snapshot : snapshots) EXPECT_EQ(snapshot.event, event);
+      journal->PutSnapshot({"theirs", event});
+    });
+  }
 }
 
 TEST_F(IntentJournalTest, MayBeStoppedAndDestroyedFromItsOwnCallback) {

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/base/log.h"
+#include "registry/model/validation.h"
 #include "registry/store/store_registry.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/failback/failback_fixture.h"
@@ -22,6 +23,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Pair;
 
 class JournalPutBackTest : public ::testing::Test {
@@ -288,6 +290,23 @@ TEST_F(JournalPutBackTest, NewNumbersBeginAboveThoseThatTheRegistryLists) {
   EXPECT_EQ(registers[static_cast<size_t>(absl::StatusCode::kFailedPrecondition)], 0)
       << "no number was refused as an old one";
   EXPECT_GE(registers[static_cast<size_t>(absl::StatusCode::kOk)], 2);
+}
+
+// Above it no number is valid: not for the registry, nor in the journal of the next run.
+TEST_F(JournalPutBackTest, NewNumbersAreNotAboveTheHighestThatTheRegistryLists) {
+  Kill();
+  Save();
+  StateAtTheRegistry("last", 2, kMaxGeneration);
+  PutBack();
+  Start();
+  Advance(absl::Seconds(3));
+  EXPECT_THAT(Parked(), ElementsAre("last"));
+  Register("new", 3);
+  EXPECT_THAT(Held(), ElementsAre(Pair("last", 2), Pair("new", 3)));
+  Kill();
+  Start();
+  EXPECT_THAT(log_, Not(HasSubstr("left out")));
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 2);
 }
 
 TEST_F(JournalPutBackTest, WhatIsStatedAfterwardsWins) {
