@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <filesystem>
 #include <system_error>
 #include <vector>
@@ -24,16 +25,14 @@ bool HasShape(absl::string_view name) {
   });
 }
 
-// What a backup, a `check` of one and an interrupted backup leave beside its name.
-bool BelongsToABackup(absl::string_view name) {
-  if (!HasShape(name)) return false;
-  const absl::string_view rest = name.substr(kShape.size());
-  return rest == "-wal" || rest == "-shm" || absl::StartsWith(rest, ".partial-");
-}
+// A backup that is being made writes all the time. A day without a write, by the clock of the
+// folder's disk, is that of one that was interrupted, on whichever machine.
+constexpr std::chrono::hours kInterrupted(24);
 
 struct Names {
-  std::vector<std::string> backups;  // the oldest first
-  std::vector<std::string> rest;
+  std::vector<std::string> backups;   // the oldest first
+  std::vector<std::string> beside;    // what a `check` of one leaves
+  std::vector<std::string> partials;  // being made, or interrupted
 };
 
 absl::StatusOr<Names> Read(const std::string& folder) {
@@ -42,17 +41,34 @@ absl::StatusOr<Names> Read(const std::string& folder) {
   std::filesystem::directory_iterator entry(folder, error);
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     std::string name = entry->path().filename().string();
-    if (HasShape(name) && name.size() == kShape.size()) {
-      names.backups.push_back(std::move(name));
-    } else if (BelongsToABackup(name)) {
-      names.rest.push_back(std::move(name));
-    }
+    if (!HasShape(name)) continue;
+    const std::string rest = name.substr(kShape.size());
+    if (rest.empty()) names.backups.push_back(std::move(name));
+    if (rest == "-wal" || rest == "-shm") names.beside.push_back(std::move(name));
+    if (absl::StartsWith(rest, ".partial-")) names.partials.push_back(std::move(name));
   }
   if (error) {
     return absl::NotFoundError(absl::StrCat(folder, ": cannot be read: ", error.message()));
   }
   std::sort(names.backups.begin(), names.backups.end());
   return names;
+}
+
+// Whether the file was written last so long before `made` that it is not being written. One that is
+// not there any more, as when it has got its name just now, is not in question.
+bool WasInterrupted(const std::filesystem::path& file, const std::filesystem::path& made) {
+  std::error_code error;
+  const auto written = std::filesystem::last_write_time(file, error);
+  if (error) return false;
+  const auto now = std::filesystem::last_write_time(made, error);
+  return !error && now - written > kInterrupted;
+}
+
+absl::Status Remove(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove(path, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(path, ": cannot be removed: ", error.message()));
 }
 
 }  // namespace
@@ -84,21 +100,20 @@ absl::StatusOr<int> RemoveOldBackups(const std::string& made, int keep) {
         names->backups.empty() ? "none" : names->backups.back(),
         ": a clock was ahead; rename or remove that one. Nothing is removed"));
   }
-  const int old = static_cast<int>(names->backups.size()) - keep;
-  if (old <= 0) return 0;
+  std::vector<std::string> removed;
+  for (std::string& name : names->partials) {
+    if (WasInterrupted(absl::StrCat(folder, "/", name), path_made)) {
+      removed.push_back(std::move(name));
+    }
+  }
+  const int old = std::max(static_cast<int>(names->backups.size()) - keep, 0);
   const std::string oldest_kept = names->backups[old];
-  names->backups.resize(old);
-  std::vector<std::string> removed = names->backups;
-  for (std::string& name : names->rest) {
+  removed.insert(removed.end(), names->backups.begin(), names->backups.begin() + old);
+  for (std::string& name : names->beside) {
     if (name < oldest_kept) removed.push_back(std::move(name));
   }
   for (const std::string& name : removed) {
-    const std::string path = absl::StrCat(folder, "/", name);
-    std::error_code error;
-    std::filesystem::remove(path, error);
-    if (error) {
-      return absl::UnavailableError(absl::StrCat(path, ": cannot be removed: ", error.message()));
-    }
+    if (auto status = Remove(absl::StrCat(folder, "/", name)); !status.ok()) return status;
   }
   return old;
 }

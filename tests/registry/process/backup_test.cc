@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -31,6 +32,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -356,10 +358,28 @@ TEST_F(BackupTest, AFolderKeepsTheNewestBackups) {
     EXPECT_EQ(made.status, 0) << made.err;
     return made.out;
   };
-  put("registry-20200101T000000Z.db");
-  put("registry-20200102T000000Z.db.partial-1");
+  const auto write_long_ago = [&](const std::string& name, int hours) {
+    put(name);
+    const std::filesystem::path path(folder + "/" + name);
+    std::filesystem::last_write_time(
+        path, std::filesystem::last_write_time(path) - std::chrono::hours(hours));
+  };
+  // Killed, and still being made, of whatever moment.
+  write_long_ago("registry-20200101T000000Z.db.partial-1", 25);
+  write_long_ago("registry-20990103T000000Z.db.partial-1", 25);
+  write_long_ago("registry-20990103T000000Z.db.partial-1-journal", 25);
+  write_long_ago("registry-20200101T000000Z.db.partial-2", 23);
   put("registry-20200103T000000Z.db");
-  put("registry-20200103T000000Z.db.partial-1");
+  EXPECT_THAT(back_up(), Not(HasSubstr("removed")));
+  EXPECT_THAT(FilesLike(folder, "partial"), ElementsAre("registry-20200101T000000Z.db.partial-2"))
+      << "also where no backup is one too many";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().filename() != "registry-20200103T000000Z.db") {
+      std::filesystem::remove(entry.path());
+    }
+  }
+  put("registry-20200101T000000Z.db");
+  put("registry-20200101T000000Z.db-wal");
   put("registry-20200103T000000Z.db.gpg");
   put("registry-1.db");
   const std::string said = back_up();
@@ -367,7 +387,6 @@ TEST_F(BackupTest, AFolderKeepsTheNewestBackups) {
   const auto names = FilesLike(folder, "registry-");
   EXPECT_THAT(names, ElementsAre("registry-1.db", "registry-20200103T000000Z.db",
                                  "registry-20200103T000000Z.db.gpg",
-                                 "registry-20200103T000000Z.db.partial-1",
                                  ::testing::MatchesRegex("registry-2.......T......Z.db")));
   const std::string newest = folder + "/" + names.back();
   EXPECT_THAT(said, HasSubstr("backed up to " + newest));
