@@ -21,8 +21,10 @@
 #include "failback/registry/v1/registry.pb.h"
 #include "registry/model/canonical.h"
 #include "registry/model/instance_view.h"
+#include "registry/store/sqlite/durability.h"
 #include "registry/store/sqlite/sqlite_database.h"
 #include "registry/store/sqlite/sqlite_storage.h"
+#include "registry/store/sqlite/store_head.h"
 #include "registry/store/sqlite/store_mark.h"
 #include "registry/store/state.h"
 
@@ -174,22 +176,73 @@ class SnapshotStorage : public Storage {
   const StoreHead head_;
 };
 
-absl::Status CheckRows(SqliteDatabase& db, StoreSummary* summary) {
-  auto head = ReadStoreHead(db);
-  if (!head.ok()) return head.status();
-  SnapshotStorage storage(&db, *head);
+absl::Status CheckRows(SqliteDatabase& db, const StoreHead& head, StoreSummary* summary) {
+  SnapshotStorage storage(&db, head);
   State state{State::Options()};
   if (auto status = state.Load(&storage, Moment()); !status.ok()) return status;
   if (auto status = state.CheckInvariants(); !status.ok()) {
     return db.Damaged(std::string(status.message()));
   }
-  summary->identity = head->identity;
+  summary->identity = head.identity;
   summary->services = state.services();
   summary->instances = state.instances();
   summary->tombstones = state.tombstones();
   summary->sessions = state.sessions();
   summary->incarnations = state.incarnations();
   return absl::OkStatus();
+}
+
+absl::Status CheckRows(SqliteDatabase& db, StoreSummary* summary) {
+  auto head = ReadStoreHead(db);
+  if (!head.ok()) return head.status();
+  return CheckRows(db, *head, summary);
+}
+
+absl::StatusOr<StoreSummary> CheckAll(const std::string& path) {
+  auto db = OpenSnapshot(path);
+  if (!db.ok()) return db.status();
+  StoreSummary summary;
+  const auto version = StoreSchemaVersion(**db);
+  if (!version.ok()) return version.status();
+  summary.schema = *version;
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0) summary.bytes = info.st_size;
+  if (auto status = (*db)->CheckStructure("integrity_check"); !status.ok()) return status;
+  if (*version == kStoreSchemaVersion) {
+    if (auto status = CheckRows(**db, &summary); !status.ok()) return status;
+    return summary;
+  }
+  // An older one is read as it will be when it has been migrated.
+  auto migrated = SqliteDatabase::Open("", SqliteDatabase::Mode::kCreate);
+  if (!migrated.ok()) return migrated.status();
+  if (auto status = Copy(**db, **migrated, nullptr); !status.ok()) return status;
+  if (auto status = MigrateStore(**migrated, *version, {}); !status.ok()) return status;
+  if (auto status = CheckRows(**migrated, &summary); !status.ok()) return status;
+  return summary;
+}
+
+// Whether all that is wrong with the store at `path` is that its rows are of several commits, as a
+// power cut leaves them where nothing is synced, and a start takes them (SqliteStorage::ReadStore).
+bool IsMendedByAStart(const std::string& path) {
+  auto db = OpenSnapshot(path);
+  if (!db.ok()) return false;
+  const auto version = StoreSchemaVersion(**db);
+  if (!version.ok() || *version != kStoreSchemaVersion) return false;
+  auto head = ReadStoreHead(**db);
+  if (!head.ok() || head->durability != Durability::kOff) return false;
+  if (!MayHaveLostCommits(*head, KernelBootId())) return false;
+  head->row_sum.reset();
+  StoreSummary summary;
+  return (*db)->CheckStructure("integrity_check").ok() && CheckRows(**db, *head, &summary).ok();
+}
+
+// What an operator is to know of the store at `path`, which is damaged as `damage` says.
+absl::Status WhatToDo(const std::string& path, const absl::Status& damage) {
+  if (!IsMendedByAStart(path)) return damage;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "store ", path, ": the machine went down while a registry wrote to it with durability off, ",
+      "and its rows are of several commits; start the registry on it once, which goes on with ",
+      "them in a new epoch"));
 }
 
 // Makes a copy one file, complete in itself: without a -wal beside it.
@@ -226,10 +279,11 @@ absl::StatusOr<StoreSummary> CopyStore(
     return MakeOneFile(**copy);
   };
   const absl::Status made = make();
-  auto summary = made.ok() ? CheckStore(to) : absl::StatusOr<StoreSummary>(made);
+  auto summary = made.ok() ? CheckAll(to) : absl::StatusOr<StoreSummary>(made);
   if (!absl::IsDataLoss(summary.status())) return summary;
   // The copy is damaged as what it is a copy of, and goes.
-  return absl::DataLossError(absl::StrReplaceAll(summary.status().message(), {{to, from}}));
+  return WhatToDo(
+      from, absl::DataLossError(absl::StrReplaceAll(summary.status().message(), {{to, from}})));
 }
 
 // Folds the log of the store at `path`, which is about to be replaced, into its file. What is
@@ -327,25 +381,8 @@ void GiveToOwnerOfFolder(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<StoreSummary> CheckStore(const std::string& path) {
-  auto db = OpenSnapshot(path);
-  if (!db.ok()) return db.status();
-  StoreSummary summary;
-  const auto version = StoreSchemaVersion(**db);
-  if (!version.ok()) return version.status();
-  summary.schema = *version;
-  struct stat info;
-  if (stat(path.c_str(), &info) == 0) summary.bytes = info.st_size;
-  if (auto status = (*db)->CheckStructure("integrity_check"); !status.ok()) return status;
-  if (*version == kStoreSchemaVersion) {
-    if (auto status = CheckRows(**db, &summary); !status.ok()) return status;
-    return summary;
-  }
-  // An older one is read as it will be when it has been migrated.
-  auto migrated = SqliteDatabase::Open("", SqliteDatabase::Mode::kCreate);
-  if (!migrated.ok()) return migrated.status();
-  if (auto status = Copy(**db, **migrated, nullptr); !status.ok()) return status;
-  if (auto status = MigrateStore(**migrated, *version, {}); !status.ok()) return status;
-  if (auto status = CheckRows(**migrated, &summary); !status.ok()) return status;
+  auto summary = CheckAll(path);
+  if (absl::IsDataLoss(summary.status())) return WhatToDo(path, summary.status());
   return summary;
 }
 

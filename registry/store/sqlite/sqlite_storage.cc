@@ -17,13 +17,6 @@
 namespace failback {
 namespace {
 
-std::string KernelBootId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
-}
-
 const char* SynchronousPragma(Durability durability) {
   switch (durability) {
     case Durability::kFull:
@@ -37,6 +30,18 @@ const char* SynchronousPragma(Durability durability) {
 }
 
 }  // namespace
+
+std::string KernelBootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+bool MayHaveLostCommits(const StoreHead& head, const std::string& boot_id) {
+  const bool same_boot = !boot_id.empty() && head.boot_id == boot_id;
+  return !head.clean && !same_boot && head.durability != Durability::kFull;
+}
 
 std::string StoreFileOf(const std::string& path, Disk* disk) { return disk->Resolve(path); }
 
@@ -174,8 +179,7 @@ absl::Status SqliteStorage::ReadStore(bool created) {
   auto head = ReadStoreHead(*db_);
   if (!head.ok()) return head.status();
   head_ = *std::move(head);
-  const bool same_boot = !options_.boot_id.empty() && head_.boot_id == options_.boot_id;
-  const bool lossy = !head_.clean && !same_boot && head_.durability != Durability::kFull;
+  const bool lossy = MayHaveLostCommits(head_, options_.boot_id);
   std::optional<std::string> why;
   if (!created) why = mark_->WhyNotContinued({head_.identity.epoch, head_.writes});
   if (lossy) why = "commits may have been lost with the machine";

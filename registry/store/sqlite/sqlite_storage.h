@@ -38,6 +38,7 @@
 #include "registry/store/sqlite/sqlite_database.h"
 #include "registry/store/sqlite/sqlite_schema.h"
 #include "registry/store/sqlite/storage.h"
+#include "registry/store/sqlite/store_head.h"
 #include "registry/store/sqlite/store_mark.h"
 #include "registry/store/sqlite/store_row_writer.h"
 #include "retry/executor.h"
@@ -52,6 +53,13 @@ std::string StoreFileOf(const std::string& path, Disk* disk = Disk::Real());
 // call it. NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE and FAILED_PRECONDITION as of
 // SqliteStorage::Open.
 absl::StatusOr<FileLock> LockStore(const std::string& path, Disk* disk = Disk::Real());
+
+// Of the machine's start; empty where the system has none.
+std::string KernelBootId();
+
+// Whether the machine has gone down, by what its start is called now, under a life of the store
+// that did not sync each commit.
+bool MayHaveLostCommits(const StoreHead& head, const std::string& boot_id);
 
 class SqliteStorage final : public Storage {
  public:

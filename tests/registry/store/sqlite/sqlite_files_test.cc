@@ -11,10 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/store/sqlite/sqlite_database.h"
 #include "registry/store/sqlite/sqlite_schema.h"
+#include "registry/store/sqlite/sqlite_storage.h"
 #include "registry/store/store_maintenance.h"
 #include "tests/registry/store/harness.h"
 #include "tests/util/process.h"
@@ -252,6 +254,56 @@ TEST_P(ChangedRowTest, IsNoticedByStartCheckBackupAndRestore) {
             absl::StatusCode::kDataLoss);
   EXPECT_NE(access(folder.File("backup.db").c_str(), F_OK), 0);
   EXPECT_NE(access(folder.File("restored.db").c_str(), F_OK), 0);
+}
+
+// Where nothing is synced a power cut may leave rows of several commits, and a start takes them.
+TEST(SqliteFiles, WhatAPowerCutHasTornWithoutSyncsIsForAStartToMend) {
+  const struct {
+    std::string boot_id;
+    Durability durability;
+    const char* torn;
+    absl::StatusCode code;
+  } cases[] = {
+      {"an earlier one", Durability::kOff, "DELETE FROM incarnations WHERE rank = 2",
+       absl::StatusCode::kFailedPrecondition},
+      {"an earlier one", Durability::kOff, "UPDATE incarnations SET name = 'x' WHERE rank = 2",
+       absl::StatusCode::kDataLoss},
+      {"an earlier one", Durability::kNormal, "DELETE FROM incarnations WHERE rank = 2",
+       absl::StatusCode::kDataLoss},
+      {KernelBootId(), Durability::kOff, "DELETE FROM incarnations WHERE rank = 2",
+       absl::StatusCode::kDataLoss},
+  };
+  for (const auto& test : cases) {
+    SCOPED_TRACE(absl::StrCat(test.boot_id, " ", test.torn));
+    TempDir folder;
+    const std::string path = folder.File("torn.db");
+    SqliteStorage::Options options;
+    options.path = folder.File("registry.db");
+    options.boot_id = test.boot_id;
+    options.durability = test.durability;
+    {
+      auto storage = SqliteStorage::Open(options).value();
+      WriteSet writes;
+      writes.revision = 1;
+      writes.next_rank = 3;
+      writes.incarnations = {{1, "a", "", 0, ""}, {2, "b", "", 0, ""}};
+      ASSERT_EQ(storage->Write(writes), absl::OkStatus());
+      CopyFile(options.path, path);
+      CopyFile(options.path + "-wal", path + "-wal");
+    }
+    Sql(path, test.torn);
+    const absl::Status checked = CheckStore(path).status();
+    EXPECT_EQ(checked.code(), test.code) << checked;
+    EXPECT_THAT(std::string(checked.message()), HasSubstr(path));
+    EXPECT_EQ(BackUpStore(path, folder.File("backup.db"), nullptr).status().code(), test.code);
+    EXPECT_EQ(RestoreStore(path, folder.File("restored.db"), nullptr).status().code(), test.code);
+    if (test.code != absl::StatusCode::kFailedPrecondition) continue;
+    EXPECT_THAT(std::string(checked.message()), HasSubstr("start the registry on it once"));
+    EXPECT_EQ(BackUpStore(path, folder.File("backup.db"), nullptr).status(), checked);
+    EXPECT_EQ(RestoreStore(path, folder.File("restored.db"), nullptr).status(), checked);
+    StoreHarness(On(path, Durability::kOff)).Close();
+    EXPECT_EQ(CheckStore(path).status(), absl::OkStatus()) << "as it says";
+  }
 }
 
 // A file that is damaged under a running store: what is in memory is served.
