@@ -17,6 +17,7 @@
 #include "boost/asio/ip/udp.hpp"
 #include "boost/asio/post.hpp"
 #include "boost/asio/steady_timer.hpp"
+#include "gateway/dns/rate_limit.h"
 #include "gateway/dns/responder.h"
 #include "gateway/dns/tcp_connection.h"
 #include "gateway/dns/udp_socket.h"
@@ -79,6 +80,7 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
     UdpListener* listener = nullptr;  // it came by UDP
     UdpPeer peer;
     std::weak_ptr<TcpConnection> connection;
+    std::string network;  // of the client
   };
 
   absl::Status BindOne(const std::string& text);
@@ -86,7 +88,7 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
   void Accept(TcpListener* listener);
   void Add(tcp::socket socket);
   bool TakeQuery(TcpConnection* connection, std::string_view query);
-  bool MayWait() const { return waiting_.size() < options_.max_waiting; }
+  bool MayWait(std::string_view client) const;
   void Wait(Waiting waiting);
   // Something has become known: those that wait are looked at again.
   void Wake();
@@ -107,6 +109,8 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
   // The rest is the thread's.
   std::unordered_map<TcpConnection*, std::shared_ptr<TcpConnection>> connections_;
   std::deque<Waiting> waiting_;
+  // How many of these each network has.
+  std::unordered_map<std::string, size_t> waiting_of_;
   asio::steady_timer tick_{context_};
   std::vector<char> buffer_ = std::vector<char>(kMaxMessageBytes);
   std::atomic<int64_t> connection_count_{0}, waiting_count_{0}, closed_connections_{0};
@@ -207,12 +211,13 @@ void DnsServer::Impl::ReadUdp(UdpListener* listener) {
       for (size_t i = 0; i < received; ++i) {
         const UdpPeer& peer = listener->packets.peer(i);
         const std::string_view packet = listener->packets.packet(i);
+        const std::string_view client = AddressOf(peer.address);
         const Responder::Answered answered =
-            responder_->Answer(packet, AddressOf(peer.address), /*tcp=*/false, MayWait(),
-                               /*again=*/false, listener->packets.answer(i));
+            responder_->Answer(packet, client, /*tcp=*/false, MayWait(client), /*again=*/false,
+                               listener->packets.answer(i));
         listener->packets.SetAnswerSize(i, answered.size);
         if (answered.outcome == Responder::Outcome::kWait) {
-          Wait({std::string(packet), 0, listener, peer, {}});
+          Wait({std::string(packet), 0, listener, peer, {}, std::string(NetworkOf(client))});
         }
       }
       listener->packets.Send();
@@ -271,18 +276,32 @@ void DnsServer::Impl::Add(tcp::socket socket) {
 
 bool DnsServer::Impl::TakeQuery(TcpConnection* connection, std::string_view query) {
   connection->active_nanos = NowNanos();
+  const std::string& client = connection->client();
   const Responder::Answered answered = responder_->Answer(
-      query, connection->client(), /*tcp=*/true, MayWait(), /*again=*/false, buffer_.data());
+      query, client, /*tcp=*/true, MayWait(client), /*again=*/false, buffer_.data());
   if (answered.outcome == Responder::Outcome::kSend) {
     connection->Send({buffer_.data(), answered.size});
   }
   if (answered.outcome != Responder::Outcome::kWait) return false;
-  Wait({std::string(query), 0, nullptr, {}, connection->weak_from_this()});
+  Wait({std::string(query),
+        0,
+        nullptr,
+        {},
+        connection->weak_from_this(),
+        std::string(NetworkOf(client))});
   return true;
+}
+
+bool DnsServer::Impl::MayWait(std::string_view client) const {
+  if (waiting_.empty()) return true;
+  if (waiting_.size() >= options_.max_waiting) return false;
+  const auto it = waiting_of_.find(std::string(NetworkOf(client)));
+  return it == waiting_of_.end() || it->second < options_.max_waiting_of_network;
 }
 
 void DnsServer::Impl::Wait(Waiting waiting) {
   waiting.until_nanos = NowNanos() + absl::ToInt64Nanoseconds(options_.table.first_wait);
+  ++waiting_of_[waiting.network];
   waiting_.push_back(std::move(waiting));
   waiting_count_ = static_cast<int64_t>(waiting_.size());
   // One that is near enough stays: put off by each query, it would not come.
@@ -298,12 +317,17 @@ void DnsServer::Impl::AnswerWaiting(bool only_late) {
   const int64_t now = NowNanos();
   std::deque<Waiting> waiting;
   waiting.swap(waiting_);
+  waiting_of_.clear();
+  const auto keep = [this](Waiting& query) {
+    ++waiting_of_[query.network];
+    waiting_.push_back(std::move(query));
+  };
   for (Waiting& query : waiting) {
     const bool late = query.until_nanos <= now;
     const std::shared_ptr<TcpConnection> connection = query.connection.lock();
     if (query.listener == nullptr && connection == nullptr) continue;
     if (only_late && !late) {
-      waiting_.push_back(std::move(query));
+      keep(query);
       continue;
     }
     const bool tcp = connection != nullptr;
@@ -311,7 +335,7 @@ void DnsServer::Impl::AnswerWaiting(bool only_late) {
         query.query, tcp ? std::string_view(connection->client()) : AddressOf(query.peer.address),
         tcp, /*may_wait=*/!late, /*again=*/true, buffer_.data());
     if (answered.outcome == Responder::Outcome::kWait) {
-      waiting_.push_back(std::move(query));
+      keep(query);
       continue;
     }
     const std::string_view answer(buffer_.data(), answered.size);

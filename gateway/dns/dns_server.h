@@ -6,7 +6,7 @@
 //
 // Bounds, all checked before work is done: the size of a query; responses a second by UDP to one
 // network (gateway/dns/rate_limit.h), and ten times what an unproven client has sent; queries that
-// wait; connections, which one makes room when there are too many, and their time without a query;
+// wait, and how many of one network do; connections, which one makes room when there are too many, and their time without a query;
 // answers that a client by TCP has not taken; services that are followed. Clients on this machine,
 // and those with a cookie of this server's, are exempt from the two that are for forged addresses.
 //
@@ -57,8 +57,9 @@ class DnsServer {
     uint32_t responses_per_second = 200;
     size_t max_connections = 256;
     absl::Duration idle_timeout = absl::Seconds(10);
-    // Queries that wait for the registry, of all clients.
+    // Queries that wait for the registry: of all clients, and of one network.
     size_t max_waiting = 1000;
+    size_t max_waiting_of_network = 250;
   };
 
   struct Statistics {

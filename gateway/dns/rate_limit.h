@@ -20,6 +20,9 @@
 
 namespace failback::dns {
 
+// What is taken for one client: the /24 of an IPv4 address, the /56 of an IPv6 one.
+std::string_view NetworkOf(std::string_view address);
+
 class RateLimit {
  public:
   enum class Verdict { kAnswer, kTruncate, kDrop };

@@ -83,8 +83,6 @@ class ServiceRecords {
   const Records& Of(const std::string& tag) const;
   // Wire forms, in lower case.
   const std::vector<std::string>& names() const { return names_; }
-  // How many instances there are, given or not.
-  size_t instances() const { return set_.size(); }
   // The instances given are those that nothing should be given of.
   bool last_resort() const { return last_resort_; }
 

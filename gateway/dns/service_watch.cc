@@ -27,22 +27,30 @@ ServiceWatch::ServiceWatch(std::shared_ptr<WatchContext> context, Selector selec
       began_nanos_(context_->NowNanos()) {}
 
 void ServiceWatch::Subscribe() {
+  SubscribeRequest request;
+  *request.mutable_selector() = selector_;
+  std::unique_ptr<SubscribeStream> stream;
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
     subscribing_ = true;
-    lost_ = false;
-    set_.DropPosition();  // the stream begins with a snapshot
+    stream.swap(stream_);
+    // After a gap the stream begins with a snapshot, else where the one before ended.
+    if (std::exchange(lost_, false)) {
+      set_.DropPosition();
+    } else {
+      set_.Resume();
+    }
+    request.set_epoch(set_.epoch());
+    request.set_revision(set_.revision());
   }
-  SubscribeRequest request;
-  *request.mutable_selector() = selector_;
-  std::unique_ptr<SubscribeStream> stream =
-      context_->registry->Subscribe(request, shared_from_this());
+  stream.reset();  // the one before, without the lock: no event of it comes after one of the next
+  stream = context_->registry->Subscribe(request, shared_from_this());
   {
     MutexLock lock(&mu_);
     if (!stopped_) stream_.swap(stream);
   }
-  stream.reset();  // the one before, or, stopped meanwhile, this one: without the lock
+  stream.reset();  // stopped meanwhile
   MutexLock lock(&mu_);
   subscribing_ = false;
   subscribed_.SignalAll();
@@ -60,7 +68,13 @@ void ServiceWatch::Stop() {
 
 int64_t ServiceWatch::last_instance_nanos() const {
   MutexLock lock(&mu_);
-  return set_.empty() ? last_instance_nanos_ : context_->NowNanos();
+  return shown_.empty() ? last_instance_nanos_ : context_->NowNanos();
+}
+
+bool ServiceWatch::Present(int64_t now_nanos) const {
+  if (!shown_.empty()) return true;
+  return last_instance_nanos_ != 0 &&
+         now_nanos - last_instance_nanos_ < absl::ToInt64Nanoseconds(context_->options.kept);
 }
 
 ServiceTable::Found ServiceWatch::Look(int64_t now_nanos) {
@@ -69,28 +83,27 @@ ServiceTable::Found ServiceWatch::Look(int64_t now_nanos) {
   uint64_t changes = 0;
   {
     MutexLock lock(&mu_);
-    found.known.stale = ended_ || set_.flags().stale;
+    found.known.stale = Stale();
     if (denied_) {
       found.known.state = Known::State::kDenied;
       return found;
     }
-    const bool was_there =
-        last_instance_nanos_ != 0 &&
-        now_nanos - last_instance_nanos_ < absl::ToInt64Nanoseconds(context_->options.kept);
-    const bool present = !set_.empty() || was_there;
-    if (!known_ || (!present && found.known.stale)) {
+    if (Unknown(now_nanos)) {
       found.wait =
           now_nanos - began_nanos_ < absl::ToInt64Nanoseconds(context_->options.first_wait);
       return found;
     }
-    found.known.state = present ? Known::State::kPresent : Known::State::kAbsent;
-    if (!present) return found;
+    if (!Present(now_nanos)) {
+      found.known.state = Known::State::kAbsent;
+      return found;
+    }
+    found.known.state = Known::State::kPresent;
     if (records_of_ == changes_) {
       found.records = records_;
       found.known.records = records_.get();
       return found;
     }
-    set = set_;
+    set = shown_;
     changes = changes_;
   }
   found.records = std::make_shared<const ServiceRecords>(set, context_->options.records);
@@ -108,36 +121,47 @@ void ServiceWatch::OnEvent(const EventPtr& event) {
   {
     MutexLock lock(&mu_);
     if (stopped_ || lost_) return;
-    const bool had = !set_.empty();
+    const int64_t now = context_->NowNanos();
+    const bool unknown = Unknown(now);
     gap = set_.Apply(*event);
     lost_ = !gap.ok();
     ended_ = lost_;
-    if (gap.ok() && event->kind() != Event::Kind::kFlags) {
-      ++changes_;
-      news = !known_ || denied_;
-      known_ = true;
-      denied_ = false;
-      // Of an instance that went, and of one that is there.
-      if (had || !set_.empty()) last_instance_nanos_ = std::max<int64_t>(1, context_->NowNanos());
-    } else if (gap.ok()) {
-      // An empty set that was of no use may be the truth now.
-      news = known_ && set_.empty() && !set_.flags().stale;
+    if (gap.ok()) {
+      // Flags alone, before any set, say nothing.
+      if (set_.epoch() != 0) Show(now);
+      news = unknown && !Unknown(now);
     }
   }
   if (!gap.ok()) return OnEnd(gap);
   if (news) context_->wake();
 }
 
+void ServiceWatch::Show(int64_t now_nanos) {
+  denied_ = false;
+  if (set_.empty() && set_.flags().stale) return;
+  known_ = true;
+  // Of an instance that is removed, and of one that is there.
+  if (!shown_.empty() || !set_.empty()) last_instance_nanos_ = std::max<int64_t>(1, now_nanos);
+  if (shown_.runs() == set_.runs()) return;
+  shown_ = set_;
+  ++changes_;
+}
+
 void ServiceWatch::OnEnd(const absl::Status& status) {
   const bool denied = IsDenied(status);
+  bool news = false;
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
+    news = denied && Unknown(context_->NowNanos());
     ended_ = true;
     denied_ = denied;
+    // What is followed began again.
+    if (ReasonOf(status) == registry::v1::ERROR_REASON_POSITION_LOST) lost_ = true;
     if (denied) {
       // Nothing of it is shown any more, nor kept.
       set_ = InstanceSet();
+      shown_ = InstanceSet();
       ++changes_;
       last_instance_nanos_ = 0;
       known_ = false;
@@ -148,7 +172,7 @@ void ServiceWatch::OnEnd(const absl::Status& status) {
     Warn("dns subscription ended", {{"service", selector_.namespace_() + "/" + selector_.service()},
                                     {"status", status.ToString()}});
   }
-  if (denied) context_->wake();
+  if (news) context_->wake();
   Later(denied ? context_->options.denied_delay : context_->options.resubscribe_delay);
 }
 

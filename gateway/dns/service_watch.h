@@ -52,6 +52,15 @@ class ServiceWatch final : public NotifyListener,
   void OnEnd(const absl::Status& status) override;
 
  private:
+  bool Stale() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ended_ || set_.flags().stale; }
+  // An instance is shown, or was lately.
+  bool Present(int64_t now_nanos) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Nothing is known that could be answered.
+  bool Unknown(int64_t now_nanos) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !denied_ && (!known_ || (Stale() && !Present(now_nanos)));
+  }
+  // Takes over what the stream has, if that says something.
+  void Show(int64_t now_nanos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Later(absl::Duration delay);
 
   const std::shared_ptr<WatchContext> context_;
@@ -66,9 +75,11 @@ class ServiceWatch final : public NotifyListener,
   bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the stream; nothing of another has come
   bool lost_ ABSL_GUARDED_BY(mu_) = false;   // an event of it: the rest is of no use
   bool denied_ ABSL_GUARDED_BY(mu_) = false;
-  bool known_ ABSL_GUARDED_BY(mu_) = false;  // a first set has come
-  InstanceSet set_ ABSL_GUARDED_BY(mu_);
-  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 1;  // of the set
+  InstanceSet set_ ABSL_GUARDED_BY(mu_);  // the stream's
+  // The last set of the stream that said something: an empty stale one does not.
+  InstanceSet shown_ ABSL_GUARDED_BY(mu_);
+  bool known_ ABSL_GUARDED_BY(mu_) = false;    // there was one
+  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 1;  // of shown_
   int64_t last_instance_nanos_ ABSL_GUARDED_BY(mu_) = 0;
   std::shared_ptr<const ServiceRecords> records_ ABSL_GUARDED_BY(mu_);
   uint64_t records_of_ ABSL_GUARDED_BY(mu_) = 0;  // the changes that they were made after

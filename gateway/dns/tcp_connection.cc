@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "boost/asio/buffer.hpp"
+#include "boost/asio/error.hpp"
 #include "boost/asio/write.hpp"
 
 namespace failback::dns {
@@ -20,12 +21,16 @@ void TcpConnection::Close() {
 }
 
 void TcpConnection::Read() {
-  if (reading_ || !MayRead() || !socket_.is_open()) return;
+  if (reading_ || read_all_ || !MayRead() || !socket_.is_open()) return;
   reading_ = true;
   socket_.async_read_some(
       boost::asio::buffer(in_.data() + read_, in_.size() - read_),
       [self = shared_from_this()](const boost::system::error_code& error, size_t size) {
         self->reading_ = false;
+        if (error == boost::asio::error::eof) {
+          self->read_all_ = true;
+          return self->CloseIfDone();
+        }
         if (error) return self->Close();
         self->read_ += size;
         if (self->TakeQueries()) self->Read();
@@ -62,7 +67,14 @@ void TcpConnection::Send(std::string_view answer) {
 
 void TcpConnection::Waited() {
   --waiting_;
-  if (socket_.is_open() && !reading_ && TakeQueries()) Read();
+  if (!socket_.is_open()) return;
+  if (!reading_ && TakeQueries()) Read();
+  CloseIfDone();
+}
+
+void TcpConnection::CloseIfDone() {
+  // It was read to its end only when all whole queries were taken.
+  if (read_all_ && waiting_ == 0 && unsent_.empty() && writing_.empty()) Close();
 }
 
 void TcpConnection::Write() {
@@ -76,6 +88,7 @@ void TcpConnection::Write() {
         self->Write();
         // What was read before may go on now.
         if (!self->reading_ && self->TakeQueries()) self->Read();
+        self->CloseIfDone();
       });
 }
 

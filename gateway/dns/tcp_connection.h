@@ -2,7 +2,8 @@
 //
 // Queries may be sent without waiting for answers. Answers leave in the order in which they are
 // known, so one that waits for the registry holds up no other. It is read no further while the
-// client has not taken 128 KiB of them, or 16 queries wait.
+// client has not taken 128 KiB of them, or 16 queries wait. A client that sends nothing more (a half
+// close) gets all answers before the connection ends.
 //
 // Thread safety: all on the thread of its io_context.
 
@@ -55,6 +56,7 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
   // Takes the whole queries of what was read. False: closed.
   bool TakeQueries();
   void Write();
+  void CloseIfDone();
   bool MayRead() const {
     return unsent_.size() + writing_.size() < kMaxUnsent && waiting_ < kMaxWaiting;
   }
@@ -64,6 +66,7 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
   const Take take_;
   Ended ended_;
   bool reading_ = false;
+  bool read_all_ = false;  // the client sends nothing more
   size_t waiting_ = 0;
   size_t read_ = 0;  // bytes of in_
   std::array<char, 2 * (2 + kMaxQueryBytes)> in_;

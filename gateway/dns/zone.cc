@@ -209,9 +209,8 @@ class ReplyWriter {
       }
       writer_.BeginData();
       writer_.Put(target->address());
-      if (writer_.EndRecord()) continue;
-      short_ = true;
-      break;
+      // RFC 2181, section 9: that of these some did not fit is no truncation; they can be asked for.
+      if (!writer_.EndRecord()) return;
     }
   }
 
@@ -255,7 +254,7 @@ class ReplyWriter {
       writer_.OwnerAt(name_at);
       writer_.BeginData();
       writer_.Put(address);
-      short_ |= !writer_.EndRecord();
+      if (!writer_.EndRecord()) return;
     }
   }
 

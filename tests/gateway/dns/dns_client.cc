@@ -1,6 +1,7 @@
 #include "tests/gateway/dns/dns_client.h"
 
 #include <arpa/inet.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -55,6 +56,14 @@ std::string UdpClient::Receive() {
   return size <= 0 ? "" : std::string(buffer.data(), static_cast<size_t>(size));
 }
 
+bool UdpClient::Answers(const std::string& query, absl::Duration wait) {
+  pollfd readable = {fd_, POLLIN, 0};
+  char byte = 0;
+  return send(fd_, query.data(), query.size(), 0) == static_cast<ssize_t>(query.size()) &&
+         poll(&readable, 1, static_cast<int>(absl::ToInt64Milliseconds(wait))) == 1 &&
+         recv(fd_, &byte, sizeof(byte), 0) == 1;
+}
+
 TcpClient::TcpClient(const std::string& address) : fd_(Connect(address, SOCK_STREAM)) {}
 TcpClient::~TcpClient() { close(fd_); }
 
@@ -66,6 +75,8 @@ void TcpClient::SendRaw(const std::string& bytes) {
     sent += static_cast<size_t>(more);
   }
 }
+
+void TcpClient::EndSending() { EXPECT_EQ(shutdown(fd_, SHUT_WR), 0); }
 
 bool TcpClient::ReceiveAll(char* to, size_t size) {
   size_t received = 0;

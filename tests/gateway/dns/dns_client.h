@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/time/time.h"
 #include "tests/gateway/dns/dns_messages.h"
 
 namespace failback::dns {
@@ -17,6 +18,8 @@ class UdpClient {
   void Send(const std::string& bytes);
   // Empty: nothing came.
   std::string Receive();
+  // Whether anything comes to `query` within `wait`; false too where nobody listens yet.
+  bool Answers(const std::string& query, absl::Duration wait);
   Message Ask(const std::string& name, uint16_t type, const QueryShape& shape = {}) {
     Send(QueryBytes(name, type, shape));
     return ReadMessage(Receive());
@@ -32,6 +35,8 @@ class TcpClient {
   ~TcpClient();
   void Send(const std::string& query) { SendRaw(Framed(query)); }
   void SendRaw(const std::string& bytes);
+  // Nothing more is sent; answers still come.
+  void EndSending();
   // The next message; empty: the server has closed the connection.
   std::string Receive();
   Message Ask(const std::string& name, uint16_t type, const QueryShape& shape = {}) {

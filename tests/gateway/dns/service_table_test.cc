@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/model/errors.h"
 #include "retry/simulated_clock.h"
 #include "tests/registry/fake_registry.h"
 #include "tests/util/instances.h"
@@ -136,9 +137,79 @@ TEST_F(ServiceTableTest, AnEmptyStaleSet_SaysNothing) {
   EXPECT_EQ(StateOf(), State::kNothing);
   SubscribeResponse fresh = Stale();
   fresh.set_stale(false);
+  EXPECT_EQ(wakes_, 0) << "an answer to none of those that wait";
   Subscription()->Push(fresh);
   EXPECT_EQ(StateOf(), State::kAbsent);
-  EXPECT_EQ(wakes_, 2);
+  EXPECT_EQ(wakes_, 1);
+}
+
+TEST_F(ServiceTableTest, WhatComesAfterAnEmptyStaleSet_Wakes) {
+  Look();
+  Subscription()->Push(Snapshot({}, /*stale=*/true));
+  Subscription()->Push(Snapshot({"a"}, /*stale=*/true, 2));
+  EXPECT_EQ(wakes_, 1) << "the last known state is an answer";
+  EXPECT_EQ(Targets(), 1u);
+}
+
+TEST_F(ServiceTableTest, AnEmptyStaleSet_TakesTheKnownOneAwayOnlyWhenItIsTrue) {
+  Look();
+  Subscription()->Push(Snapshot({"a"}));
+  Subscription()->End(absl::UnavailableError("gone"));
+  clock_.Advance(absl::Seconds(2));
+  Subscription(1)->Push(Snapshot({}, /*stale=*/true, 2));
+  EXPECT_EQ(Targets(), 1u);
+  EXPECT_TRUE(Look().known.stale);
+  SubscribeResponse fresh = Stale();
+  fresh.set_stale(false);
+  Subscription(1)->Push(fresh);
+  EXPECT_EQ(StateOf(), State::kPresent) << "for an hour";
+  EXPECT_EQ(Targets(), 0u);
+  EXPECT_EQ(wakes_, 1) << "of the first set";
+}
+
+TEST_F(ServiceTableTest, ADeltaAfterAnEmptyStaleSet_IsOfThatSet) {
+  Look();
+  Subscription()->Push(Snapshot({"a", "b"}));
+  Subscription()->Push(Snapshot({}, /*stale=*/true, 2));
+  SubscribeResponse change;
+  change.set_epoch(1);
+  change.set_revision(3);
+  change.mutable_delta()->set_base_revision(2);
+  *change.mutable_delta()->add_upserts() = MakeInstance("c", 9090);
+  Subscription()->Push(change);
+  EXPECT_EQ(Targets(), 1u) << "c alone";
+}
+
+TEST_F(ServiceTableTest, AnotherSubscription_BeginsWhereTheOneBeforeEnded) {
+  Look();
+  Subscription()->Push(Snapshot({"a"}, false, 7));
+  EXPECT_EQ(Subscription()->request().revision(), 0u);
+  Subscription()->End(absl::UnavailableError("gone"));
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_EQ(Subscription(1)->request().epoch(), 1u);
+  EXPECT_EQ(Subscription(1)->request().revision(), 7u);
+  SubscribeResponse change;
+  change.set_epoch(1);
+  change.set_revision(9);
+  change.mutable_delta()->set_base_revision(7);
+  *change.mutable_delta()->add_upserts() = MakeInstance("b", 9090);
+  Subscription(1)->Push(change);
+  EXPECT_EQ(Targets(), 2u);
+  EXPECT_FALSE(Look().known.stale);
+  Subscription(1)->End(Refusal(registry::v1::ERROR_REASON_POSITION_LOST, "too far behind"));
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_EQ(Subscription(2)->request().revision(), 0u) << "with a snapshot";
+  EXPECT_EQ(Targets(), 2u);
+}
+
+TEST_F(ServiceTableTest, AnAgentThatKnowsLess_SaysOnlyThatItIsStale) {
+  Look();
+  Subscription()->Push(Snapshot({"a"}));
+  Subscription()->End(absl::UnavailableError("gone"));
+  clock_.Advance(absl::Seconds(2));
+  Subscription(1)->Push(Stale());
+  EXPECT_EQ(Targets(), 1u);
+  EXPECT_TRUE(Look().known.stale);
 }
 
 TEST_F(ServiceTableTest, WhatIsKnown_StaysWhileTheRegistryIsUnavailable) {
@@ -170,6 +241,7 @@ TEST_F(ServiceTableTest, AGapInTheStream_IsAnotherSubscription) {
   clock_.Advance(absl::Seconds(2));
   ASSERT_EQ(subscriptions(), 2u);
   EXPECT_TRUE(Subscription(0)->cancelled());
+  EXPECT_EQ(Subscription(1)->request().epoch(), 0u) << "with a snapshot";
   Subscription(1)->Push(Snapshot({}, false, 9));
   EXPECT_EQ(Targets(), 0u);
 }
@@ -180,13 +252,21 @@ TEST_F(ServiceTableTest, WhatMayNotBeRead_IsDenied_AndForgotten) {
   EXPECT_EQ(StateOf(), State::kPresent);
   Subscription()->End(absl::PermissionDeniedError("not yours"));
   EXPECT_EQ(StateOf(), State::kDenied);
-  EXPECT_EQ(wakes_, 2);
+  EXPECT_EQ(wakes_, 1) << "no query waited";
   clock_.Advance(absl::Seconds(29));
   EXPECT_EQ(subscriptions(), 1u);
   clock_.Advance(absl::Seconds(2));
   ASSERT_EQ(subscriptions(), 2u);
+  EXPECT_EQ(Subscription(1)->request().revision(), 0u);
   Subscription(1)->Push(Snapshot({"a"}));
   EXPECT_EQ(StateOf(), State::kPresent);
+}
+
+TEST_F(ServiceTableTest, ThatAServiceMayNotBeRead_WakesThoseThatWait) {
+  Look();
+  Subscription()->End(absl::PermissionDeniedError("not yours"));
+  EXPECT_EQ(wakes_, 1);
+  EXPECT_EQ(StateOf(), State::kDenied);
 }
 
 TEST_F(ServiceTableTest, AServiceIsFollowed_ForAnHourAfterItsLastQuestion) {

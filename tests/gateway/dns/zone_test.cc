@@ -279,7 +279,15 @@ TEST_F(ZoneTest, WhatIsShortened_SaysSo) {
   const Message without = Ask("orders.service.failback", type::kSrv, Edns(2000));
   EXPECT_THAT(without.answer, SizeIs(40));
   EXPECT_LT(without.additional.size(), 40u);
-  EXPECT_TRUE(without.truncated);
+  EXPECT_FALSE(without.truncated) << "the answer is whole (RFC 2181, section 9)";
+}
+
+TEST_F(ZoneTest, TheApex_IsNotTruncatedByItsAddresses) {
+  for (char i = 1; i < 100; ++i) zone_.addresses.push_back({127, 0, 0, i});
+  const Message servers = Ask("failback", type::kNs);
+  EXPECT_THAT(servers.answer, SizeIs(1));
+  EXPECT_LT(servers.additional.size(), 99u);
+  EXPECT_FALSE(servers.truncated);
 }
 
 TEST_F(ZoneTest, WhatIsLeftOut_IsRandom) {
