@@ -40,4 +40,4 @@ fill "-lfailback" <"$pc" | sed 's|^Name: .*|&-shared|' >"$tree/lib/pkgconfig/fai
 fill <"$cmake_version" >"$tree/lib/cmake/failback/failbackConfigVersion.cmake"
 flags=${flags// /;}
 fill <"$cmake" >"$tree/lib/cmake/failback/failbackConfig.cmake"
-tar -C "$tree" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$out" bin include lib
+tar -C "$tree" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -cf "$out" bin include lib

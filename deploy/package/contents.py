@@ -11,6 +11,9 @@ import tarfile
 
 # The epoch that every file and document is dated with.
 EPOCH = int(os.environ["SOURCE_DATE_EPOCH"])
+# Of each package whose headers are all that there is of it, one: its code is in the programs, and in no library that
+# they load. debian/copyright has their licences.
+HEADERS = ("/usr/include/CLI/CLI.hpp", "/usr/include/boost/version.hpp")
 
 
 def run(*command):
@@ -29,14 +32,21 @@ def libraries(programs):
     return dict(sorted(found.items()))
 
 
-def owner(path):
-    """The installed Debian package that a file is from."""
-    real = os.path.realpath(path)
-    for name in (real, real[len("/usr"):] if real.startswith("/usr/") else "/usr" + real):
-        done = subprocess.run(["dpkg-query", "-S", name], capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return done.stdout.splitlines()[0].rsplit(": ", 1)[0].split(",")[0]
-    raise SystemExit("package: error: no package has " + path)
+def owners(paths):
+    """The installed Debian packages that files are from."""
+    real = {os.path.realpath(path) for path in paths}
+    # A package may have listed a file before /lib was /usr/lib.
+    names = {name: path for path in real
+             for name in (path, path[len("/usr"):] if path.startswith("/usr/") else "/usr" + path)}
+    found = {}
+    for line in subprocess.run(["dpkg-query", "-S", *names], capture_output=True, text=True,
+                               check=False).stdout.splitlines():
+        package, name = line.rsplit(": ", 1)
+        if name in names and not line.startswith("diversion "):
+            found[names[name]] = package.split(",")[0]
+    if real - set(found):
+        raise SystemExit("package: error: no package has " + " ".join(sorted(real - set(found))))
+    return set(found.values())
 
 
 class Package:
@@ -52,7 +62,7 @@ class Package:
 
 def packages(paths):
     """The packages of the files, by name."""
-    return {p.name: p for p in map(Package, sorted({owner(path) for path in paths}))}
+    return {p.name: p for p in map(Package, sorted(owners(paths)))}
 
 
 def sha256(data):
@@ -133,9 +143,9 @@ class Tree:
     def data(self, path, data, mode=0o644):
         self._add(path, tarfile.REGTYPE, mode, data=data)
 
-    def copy(self, path, source, mode=None):
+    def copy(self, path, source, mode=0o644):
         with open(source, "rb") as file:
-            self.data(path, file.read(), mode or (os.stat(source).st_mode & 0o755))
+            self.data(path, file.read(), mode)
 
     def link(self, path, target):
         self._add(path, tarfile.SYMTYPE, 0o777, target=target)

@@ -1,5 +1,5 @@
-"""image.py VERSION ARCH OUT: an OCI image, made by hand of the .debs in OUT: nothing but the programs, the
-libraries that they load, and who they are from. No shell, no package manager; as root nothing runs.
+"""image.py DEBS VERSION ARCH OUT: an OCI image, made by hand of the .debs in the folder DEBS: nothing but the
+programs, the libraries that they load, and who they are from. No shell, no package manager; as root nothing runs.
 
 Two layers, so that a new version of the programs is a small download. The archive is an OCI layout that `docker
 load` takes, too."""
@@ -15,7 +15,6 @@ import contents
 
 USER = 65532
 PROGRAMS = ("failback-registry", "failback-agent", "failbackctl")
-CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 
 PASSWD = """root:x:0:0:root:/root:/sbin/nologin
 failback:x:%d:%d:Failback:/var/lib/failback:/sbin/nologin
@@ -31,6 +30,16 @@ def add_library(layer, name, path):
     layer.copy(os.path.join(os.path.dirname(place), name)[1:], os.path.realpath(path), 0o755)
 
 
+def certificates():
+    """Of the authorities that Debian ships, as its ca-certificates.crt has them: none of this machine's own."""
+    found = b""
+    for path in sorted(contents.run("dpkg", "-L", "ca-certificates").split("\n")):
+        if path.endswith(".crt"):
+            with open(path, "rb") as file:
+                found += file.read().rstrip(b"\n") + b"\n"
+    return found
+
+
 def debian_layer(programs):
     """What Debian gives."""
     layer = contents.Tree()
@@ -40,16 +49,16 @@ def debian_layer(programs):
     libraries = contents.libraries(programs)
     for name, path in libraries.items():
         add_library(layer, name, path)
-    layer.copy(CERTIFICATES[1:], CERTIFICATES, 0o644)
-    packages = contents.packages(libraries.values())
+    layer.data("etc/ssl/certs/ca-certificates.crt", certificates())
+    packages = contents.packages([*libraries.values(), *contents.HEADERS])
     for name in ("base-files", "ca-certificates"):
         packages[name] = contents.Package(name)
     packages = dict(sorted(packages.items()))
     for package in packages.values():
-        layer.copy(package.copyright[1:], package.copyright, 0o644)
+        layer.copy(package.copyright[1:], package.copyright)
     for name in os.listdir("/usr/share/common-licenses"):
-        layer.copy("usr/share/common-licenses/" + name, "/usr/share/common-licenses/" + name, 0o644)
-    layer.copy("usr/lib/os-release", "/usr/lib/os-release", 0o644)
+        layer.copy("usr/share/common-licenses/" + name, "/usr/share/common-licenses/" + name)
+    layer.copy("usr/lib/os-release", "/usr/lib/os-release")
     layer.link("etc/os-release", "../usr/lib/os-release")
     layer.text("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
     return layer, packages
@@ -62,7 +71,7 @@ def failback_layer(unpacked, status, debian, packages, version):
         layer.copy("usr/bin/" + name, os.path.join(unpacked, "usr/bin", name), 0o755)
     for name in ("failback-registry", "failback-agent"):
         place = "usr/share/doc/%s/copyright" % name
-        layer.copy(place, os.path.join(unpacked, place), 0o644)
+        layer.copy(place, os.path.join(unpacked, place))
     layer.text("etc/passwd", PASSWD)
     layer.text("etc/group", GROUP)
     for folder in ("var/lib/failback", "run/failback"):
@@ -138,13 +147,11 @@ def write_image(layers, version, arch, path):
 
 
 def main():
-    version, arch, out = sys.argv[1:]
-    debs = [os.path.join(out, "%s_%s_%s.deb" % (name, version, arch))
+    folder, version, arch, out = sys.argv[1:]
+    debs = [os.path.join(folder, "%s_%s_%s.deb" % (name, version, arch))
             for name in ("failback-registry", "failback-agent")]
     with tempfile.TemporaryDirectory() as unpacked:
         for deb in debs:
-            if not os.path.exists(deb):
-                raise SystemExit("package: error: %s is missing, of which the image is made: ./dev package deb image" % deb)
             subprocess.run(["dpkg-deb", "-x", deb, unpacked], check=True)
         debian, packages = debian_layer([os.path.join(unpacked, "usr/bin", name) for name in PROGRAMS])
         ours = failback_layer(unpacked, [status_of(deb) for deb in debs], debian, packages, version)

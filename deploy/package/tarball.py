@@ -37,7 +37,7 @@ def main():
     programs = [os.path.join(tree, "bin", name) for name in PROGRAMS]
     libraries = {name: path for name, path in contents.libraries(programs).items()
                  if not name.startswith(GLIBC)}
-    packages = contents.packages(libraries.values())
+    packages = contents.packages([*libraries.values(), *contents.HEADERS])
 
     archive = contents.Tree()
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +48,7 @@ def main():
             subprocess.run(["patchelf", "--force-rpath", "--set-rpath", "$ORIGIN/../lib/failback", copy], check=True)
             archive.copy(top + "/bin/" + name, copy, 0o755)
     for name, path in libraries.items():
-        archive.copy(top + "/lib/failback/" + name, os.path.realpath(path), 0o644)
+        archive.copy(top + "/lib/failback/" + name, os.path.realpath(path))
     for folder in ("etc", "completions", "man"):
         for name in os.listdir(os.path.join(tree, folder)):
             archive.copy("%s/%s/%s" % (top, folder, name), os.path.join(tree, folder, name))
@@ -59,7 +59,7 @@ def main():
     for package in packages.values():
         archive.copy("%s/licenses/%s" % (top, package.name), package.copyright)
     for name in os.listdir("/usr/share/common-licenses"):
-        archive.copy("%s/licenses/common-licenses/%s" % (top, name), "/usr/share/common-licenses/" + name, 0o644)
+        archive.copy("%s/licenses/common-licenses/%s" % (top, name), "/usr/share/common-licenses/" + name)
     glibc = contents.run("ldd", "--version").split("\n", 1)[0].rsplit(" ", 1)[1]
     archive.text(top + "/README", README % {"version": version, "glibc": glibc})
     archive.data(top + "/failback.spdx.json", contents.spdx("failback", version, packages, {

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -33,6 +32,21 @@ FILES = {
             "cmake/failback/failbackConfig.cmake", "cmake/failback/failbackConfigVersion.cmake")},
 }
 CONFFILES = {"failback-registry": ["/etc/failback/registry.yaml"], "failback-agent": ["/etc/failback/agent.yaml"]}
+# Of what is compiled into the programs by its headers: package, and who is named in debian/copyright.
+HEADERS = {"libcli11-dev": "University of Cincinnati", "libboost1.74-dev": "Boost Software License - Version 1.0"}
+PARTS = ("deb", "tarball", "image", "clients")
+# What `deploy/package/run` reads.
+SOURCES = ("deploy", "clients", "proto", "registry/base/version.h", "CHANGELOG.md", "LICENSE")
+# Runs a command on a machine with an authority of its own, where files are private.
+ELSEWHERE = """
+set -e
+openssl req -x509 -newkey rsa:2048 -nodes -keyout /dev/null -out $1/local.crt -subj /CN=local 2>/dev/null
+cat /etc/ssl/certs/ca-certificates.crt $1/local.crt >$1/bundle.crt
+mount --bind $1/bundle.crt /etc/ssl/certs/ca-certificates.crt
+umask 077
+shift
+exec "$@"
+"""
 # Packed loosely: how well is not what is tested.
 ENVIRONMENT = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "GIT_DIR": "/nowhere",
                "DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
@@ -42,9 +56,9 @@ def run(*command):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
-def make(out, *parts):
-    done = subprocess.run(["deploy/package/run", TREE, out, *parts], stdout=subprocess.PIPE, text=True, check=False,
-                          stderr=subprocess.STDOUT, env=ENVIRONMENT)
+def make(out, *parts, root=".", before=()):
+    done = subprocess.run([*before, root + "/deploy/package/run", root + "/" + TREE, out, *parts], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, env=ENVIRONMENT)
     assert done.returncode == 0, done.stdout
 
 
@@ -57,11 +71,13 @@ def digests(folder):
 
 
 class DebsTest(unittest.TestCase):
+    maxDiff = None
+
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.dist = cls.folder.name + "/dist"
-        make(cls.dist, "deb", "tarball", "image")
+        make(cls.dist, *PARTS)
         cls.debs = {os.path.basename(path).split("_")[0]: path for path in glob.glob(cls.dist + "/*.deb")}
         cls.root = cls.folder.name + "/root"
         for name in ("failback-registry", "failback-agent"):
@@ -128,8 +144,10 @@ class DebsTest(unittest.TestCase):
         for name, sums in listed.items():
             digest = next(entry["checksumValue"] for entry in sums if entry["algorithm"] == "SHA256")
             self.assertEqual(digest, hashlib.sha256(files[name]).hexdigest(), name)
-        for package in document["packages"][1:]:
-            self.assertIn("licenses/" + package["name"], files)
+        packages = {package["name"] for package in document["packages"][1:]}
+        self.assertLessEqual(set(HEADERS), packages)
+        for package in packages:
+            self.assertIn("licenses/" + package, files)
         # glibc is the system's.
         self.assertEqual([n for n in files if re.search(r"lib/failback/(libc\.so|ld-linux)", n)], [])
 
@@ -151,17 +169,41 @@ class DebsTest(unittest.TestCase):
         self.assertEqual(names & {"sh", "bash", "dash", "busybox", "apt", "dpkg"}, set())
         document = json.loads(files["usr/share/doc/failback/failback.spdx.json"])
         status = files["var/lib/dpkg/status"].decode()
-        for package in document["packages"][1:]:
-            self.assertIn("usr/share/doc/%s/copyright" % package["name"], files)
-            self.assertIn("Package: %s\n" % package["name"], status)
+        packages = {package["name"] for package in document["packages"][1:]}
+        self.assertLessEqual(set(HEADERS), packages)
+        for package in packages:
+            self.assertIn("usr/share/doc/%s/copyright" % package, files)
+            self.assertIn("Package: %s\n" % package, status)
+        # As many authorities as Debian ships.
+        shipped = [path for path in run("dpkg", "-L", "ca-certificates").stdout.split() if path.endswith(".crt")]
+        trusted = files["etc/ssl/certs/ca-certificates.crt"].count(b"-----BEGIN CERTIFICATE-----")
+        self.assertEqual(trusted, len(shipped))
+
+    def test_licences_of_headers_are_in_the_packages(self):
+        for name in CONFFILES:
+            with open("%s/usr/share/doc/%s/copyright" % (self.root, name), encoding="utf-8") as file:
+                text = file.read()
+            for package, words in HEADERS.items():
+                self.assertIn(package, text)
+                self.assertIn(words, text)
 
     def test_packages_made_again_elsewhere_are_the_same_bytes(self):
-        again = self.folder.name + "/elsewhere/dist"
+        elsewhere = self.folder.name + "/elsewhere"
+        again = elsewhere + "/dist"
         os.makedirs(again)
-        make(again, "deb", "image")
-        first = {name: digest for name, digest in digests(self.dist).items() if not name.endswith(".gz")}
-        self.assertEqual(digests(again), first)
-        shutil.rmtree(again)
+        # As a person has it who lets no one else read, beside packages that were made of other programs.
+        for path in SOURCES:
+            os.makedirs(os.path.dirname("%s/%s" % (elsewhere, path)), exist_ok=True)
+            run("cp", "-rL", path, "%s/%s" % (elsewhere, path))
+        run("chmod", "-R", "go=", elsewhere)
+        for path in self.debs.values():
+            with open(os.path.join(again, os.path.basename(path)), "w", encoding="utf-8") as file:
+                file.write("of other programs")
+        before = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", ELSEWHERE, "sh", elsewhere]
+        make(again, "image", "deb", "tarball", "clients", root=elsewhere, before=before)
+        self.assertEqual(digests(again), digests(self.dist))
+        # A tarball, an image, a wheel and a package for npm beside them.
+        self.assertEqual(len(digests(again)), len(self.debs) + 4)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """What packages have beside the programs: default configurations, manual pages, units, the version."""
 
+import glob
 import json
 import os
 import re
+import shutil
 import subprocess
+import tarfile
 import tempfile
 import unittest
 
@@ -32,6 +35,14 @@ MOST_EXPOSED = 20
 
 def run(*command):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+
+def packages_of(paths):
+    """The source packages of Debian that files are from."""
+    names = paths + [path[len("/usr"):] for path in paths if path.startswith("/usr/lib/")]
+    owners = {owner.strip() for line in run("dpkg", "-S", *names).stdout.splitlines() if "no path found" not in line
+              for owner in line.split(": /")[0].split(",")}
+    return set(run("dpkg-query", "-W", "-f", "${source:Package}\n", *owners).stdout.split())
 
 
 class PackageTest(unittest.TestCase):
@@ -123,6 +134,75 @@ class PackageTest(unittest.TestCase):
                               env={"PATH": os.environ["PATH"], "GIT_DIR": "/nowhere"})
         version = run("agent/failbackctl", "--version").stdout.split()[1]
         self.assertEqual(done.stdout, version + "\n", done.stderr)
+
+    def test_version_is_the_headers_where_the_commit_is_tagged(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def run_there(*command):
+                done = subprocess.run(command, cwd=folder, text=True, capture_output=True, check=False, env={
+                    "PATH": os.environ["PATH"], "HOME": folder, "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a",
+                    "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a",
+                    "GIT_COMMITTER_DATE": "2026-11-23T13:47:31Z"})
+                self.assertEqual(done.returncode, 0, done.stderr)
+                return done.stdout.strip()
+
+            shutil.copy(PACKAGE + "/version", folder + "/version")
+            with open(folder + "/version.h", "w", encoding="utf-8") as file:
+                file.write('constexpr char kVersion[] = "9.8.7";\n')
+            run_there("git", "init", "-q")
+            run_there("git", "add", ".")
+            run_there("git", "commit", "-q", "-m", "one")
+            # As wide in every clone, however many commits that has.
+            commit = run_there("git", "rev-parse", "HEAD")[:12]
+            later = "9.8.7+git20261123134731." + commit
+            self.assertEqual(run_there("./version", folder + "/version.h"), later)
+            run_there("git", "tag", "-a", "-m", "", "v9.8.7")
+            self.assertEqual(run_there("./version", folder + "/version.h"), "9.8.7")
+            with open(folder + "/version.h", "a", encoding="utf-8") as file:
+                file.write("\n")
+            self.assertEqual(run_there("./version", folder + "/version.h"), later + ".dirty")
+
+    def test_an_installed_tree_is_the_same_under_any_umask(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plan, archive, exported = folder + "/plan", folder + "/nothing.a", folder + "/exported"
+            with open(exported, "w", encoding="utf-8") as file:
+                file.write("{ global: *; };\n")
+            version_h = os.path.abspath("registry/base/version.h")
+            with open(plan, "w", encoding="utf-8") as file:
+                file.write("archive %s -\nprogram /bin/true -\nheader %s registry/base/version.h\n" % (
+                    archive, version_h))
+            done = run("sh", "-c", "cd $1 && g++ -c -x c++ /dev/null -o nothing.o && ar rc nothing.a nothing.o", "sh",
+                       folder)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            trees = []
+            for umask in ("022", "077"):
+                out = "%s/%s.tar" % (folder, umask)
+                done = run("sh", "-c", 'umask $1; shift; exec "$@"', "sh", umask, "deploy/install/pack.sh", plan,
+                           "/dev/null", "/dev/null", "/dev/null", exported, out, "")
+                self.assertEqual(done.returncode, 0, done.stdout)
+                with tarfile.open(out) as tar:
+                    trees.append([(entry.name, oct(entry.mode)) for entry in tar])
+            self.assertEqual(trees[0], trees[1])
+            modes = dict(trees[1])
+            self.assertEqual((modes["bin/true"], modes["lib/pkgconfig/failback.pc"]), ("0o755", "0o644"))
+
+    def test_licences_are_of_all_headers(self):
+        """Of each header of the system that a source names, the package is among those that the packages list."""
+        env = {**os.environ, "SOURCE_DATE_EPOCH": "0"}
+        code = "import sys; sys.path.insert(0, %r); import contents; print(*contents.HEADERS)" % PACKAGE
+        headers = subprocess.run(["/usr/bin/python3", "-B", "-c", code], env=env, text=True, check=True,
+                                 stdout=subprocess.PIPE).stdout.split()
+        loaded = run("ldd", *[program for program, _ in PROGRAMS]).stdout
+        listed = packages_of(headers + [os.path.realpath(path) for path in re.findall(r"=> (/\S+)", loaded)])
+        named = set()
+        for folder in ("agent", "daemon", "gateway", "registry", "retry"):
+            for path in glob.glob(folder + "/**/*.h", recursive=True) + glob.glob(folder + "/**/*.cc", recursive=True):
+                with open(path, encoding="utf-8") as file:
+                    named |= set(re.findall(r'^#include ["<]([^">]+)[">]', file.read(), re.M))
+        # Where the compiler looks after the project's own.
+        found = [place + name for name in named if not os.path.exists(name)
+                 for place in ("/usr/include/", "/usr/include/x86_64-linux-gnu/") if os.path.isfile(place + name)]
+        self.assertIn("/usr/include/boost/beast/http.hpp", found)
+        self.assertLessEqual(packages_of(found), listed)
 
     def test_clients_are_of_the_same_version(self):
         version = run("agent/failbackctl", "--version").stdout.split()[1]
