@@ -3,6 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "failback/admin/v1/admin.pb.h"
 #include "failback/agent/v1/agent.pb.h"
+#include "gateway/dns/message.h"
+#include "gateway/dns/names.h"
 #include "gateway/xds/service_name.h"
 #include "grpc/health/v1/health.pb.h"
 #include "registry/base/log.h"
@@ -81,6 +83,12 @@ void Take(Edge edge, std::string_view bytes) {
       return MergedPlace::Parse(std::string(bytes), 2).status().IgnoreError();
     case Edge::kXdsName:
       return xds::ParseServiceName(std::string(bytes)).status().IgnoreError();
+    case Edge::kDnsQuery: {
+      static const auto* const domain = new dns::Domain(dns::Domain::Parse("failback").value());
+      dns::Query query;
+      if (dns::ReadQuery(bytes, &query).answer) domain->MeaningOf(query.name);
+      return;
+    }
     case Edge::kLogLine:
       FormatLogLine("event", CutFields({{"name", std::string(bytes)}}));
       return;

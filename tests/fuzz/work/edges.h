@@ -20,6 +20,7 @@ enum class Edge {
   kSetOffline,
   kPageToken,
   kXdsName,
+  kDnsQuery,
   kLogLine,
   kAdmin,
   kAgent,

@@ -128,6 +128,12 @@ std::vector<Shape> Shapes() {
        [=](int n) { return Many(n, [&](int) { return WireField(unknown, ""); }); }},
       {"a name of nothing but separators", Edge::kXdsName,
        [](int n) { return std::string(static_cast<size_t>(n), '/'); }},
+      {"labels of one byte, again and again", Edge::kDnsQuery,
+       [](int n) {
+         std::string query("\0\1\0\0\0\1\0\0\0\0\0\0", 12);
+         for (int i = 0; i < n; ++i) query += "\1a";
+         return query;
+       }},
       {"a page token", Edge::kPageToken,
        [](int n) { return std::string(static_cast<size_t>(n), 'A'); }},
       {"a text of quotes in the log", Edge::kLogLine,
