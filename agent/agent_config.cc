@@ -10,6 +10,7 @@
 #include "agent/static_service_config.h"
 #include "agent/upstreams.h"
 #include "daemon/admin_config.h"
+#include "daemon/dns_config.h"
 #include "registry/base/proto_time.h"
 #include "registry/base/utf8.h"
 #include "registry/etcd/etcd_uri.h"
@@ -73,7 +74,7 @@ absl::Status ValidateRegistries(const AgentConfig& config, const ConfigLoader& l
   return absl::OkStatus();
 }
 
-// The namespace and zone that services and xds clients have by default.
+// The namespace and zone that services, xds and DNS clients have by default.
 absl::Status ValidatePlace(const AgentConfig& config, const ConfigLoader& loader) {
   registry::v1::Selector any;
   any.set_namespace_(config.namespace_());
@@ -104,6 +105,7 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
     return ErrorInField(loader, status);
   }
   if (absl::Status status = ValidatePlace(config, loader); !status.ok()) return status;
+  if (absl::Status status = ValidateDnsOf(config, loader); !status.ok()) return status;
   const RetryPolicy retry = ToFailbackOptions(config).retry;
   if (retry.backoff.max < retry.backoff.initial) {
     return loader.ErrorAt(

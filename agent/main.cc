@@ -34,6 +34,8 @@
 #include "daemon/certificate_overview.h"
 #include "daemon/client_security_config.h"
 #include "daemon/config.h"
+#include "daemon/dns_config.h"
+#include "daemon/dns_overview.h"
 #include "daemon/file_watch.h"
 #include "daemon/listen_config.h"
 #include "daemon/logging.h"
@@ -44,6 +46,7 @@
 #include "daemon/signals.h"
 #include "daemon/start.h"
 #include "failback/agent/v1/config.pb.h"
+#include "gateway/dns/dns_server.h"
 #include "gateway/xds/ads_service.h"
 #include "gateway/xds/bootstrap.h"
 #include "registry/base/proto_time.h"
@@ -172,6 +175,7 @@ class AgentDaemon {
   std::unique_ptr<AgentAdmin> admin_;
   std::unique_ptr<FailbackGroup> registry_;
   std::unique_ptr<xds::AdsService> xds_service_;
+  std::unique_ptr<dns::DnsServer> dns_server_;  // null: none
   std::unique_ptr<AgentService> service_;
   ConfigReload reload_;
   std::unique_ptr<ReadinessWatch> readiness_;
@@ -235,8 +239,9 @@ void AgentDaemon::MakeServices() {
   admin_ = std::make_unique<AgentAdmin>(registry_.get(), service_.get(), readiness_.get(),
                                         &history_, start_time_);
   admin_->SetName(client_name_);
-  admin_->OnOverview([security = security_.server.get()](admin::v1::Overview* overview) {
-    AddCertificates(*security, overview);
+  admin_->OnOverview([this](admin::v1::Overview* overview) {
+    AddCertificates(*security_.server, overview);
+    AddDns(dns_server_.get(), overview);
   });
   admin_service_ = NewAdminService(admin_.get(), access);
 }
@@ -256,6 +261,15 @@ absl::Status AgentDaemon::Claim() {
   auto admin_server = BindAdmin(config_.admin(), kAgentAdminListen, timer_.get(), loader_);
   if (!admin_server.ok()) return admin_server.status();
   admin_server_ = *std::move(admin_server);
+  DnsSources dns;
+  dns.timer = timer_.get();
+  dns.access = security_.server->access();
+  dns.zone = config_.zone();
+  // xds has half of the selectors, and programs that speak the registry's own protocol the rest.
+  dns.max_services = std::max<size_t>(8, config_.limits().subscriptions() / 4);
+  auto dns_server = BindDns(config_.dns(), dns, loader_);
+  if (!dns_server.ok()) return dns_server.status();
+  dns_server_ = *std::move(dns_server);
   return absl::OkStatus();
 }
 
@@ -267,6 +281,7 @@ absl::Status AgentDaemon::Serve() {
   auto server = RegistryServer::Start(registry_.get(), serve_, std::move(claimed_));
   if (!server.ok()) return loader_.ErrorAt("listen", std::string(server.status().message()));
   server_ = *std::move(server);
+  if (dns_server_ != nullptr) dns_server_->Start(registry_.get());
   if (auto status = security_.server->Watch(timer_.get()); !status.ok()) return status;
   return WriteXdsBootstrap(config_, client_name_, server_->addresses(), loader_);
 }
@@ -283,9 +298,9 @@ void AgentDaemon::AddAdminEndpoint() {
 }
 
 void AgentDaemon::AddMetrics() {
-  AddCommonMetrics(
-      {"failback-agent", timer_.get(), server_.get(), security_.server.get(), xds_service_.get()},
-      &metrics_);
+  AddCommonMetrics({"failback-agent", timer_.get(), server_.get(), security_.server.get(),
+                    xds_service_.get(), dns_server_.get()},
+                   &metrics_);
   metrics_.Add([this](MetricFamilies* out) {
     for (const FailbackStatistics& stats : registry_->Stats()) CollectFailback(stats, out);
     CollectAgent({service_->local_sessions(), registry_->draining(), static_services_->Status(),
@@ -332,13 +347,15 @@ absl::Status AgentDaemon::Start() {
   if (admin_server_ != nullptr) admin_server_->Start();
   AnnounceReady("failback-agent", server_->addresses(),
                 admin_server_ == nullptr ? "" : admin_server_->address(),
-                absl::StrCat("registry ", absl::StrJoin(config_.registry(), " ")));
+                absl::StrCat("registry ", absl::StrJoin(config_.registry(), " "),
+                             DnsPlaces(dns_server_.get())));
   return absl::OkStatus();
 }
 
 void AgentDaemon::Stop() {
   DrainAndWait(service_.get(), FromProto(reload_.config().drain_deadline()));
   xds_service_->Stop();
+  if (dns_server_ != nullptr) dns_server_->Stop();
   server_->Shutdown(kShutdownGrace);
   if (admin_server_ != nullptr) admin_server_->Stop();
   security_.server.reset();

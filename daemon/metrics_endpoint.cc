@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "daemon/metrics/dns_metrics.h"
 #include "daemon/metrics/process_metrics.h"
 #include "daemon/metrics/server_metrics.h"
 #include "daemon/metrics/xds_metrics.h"
@@ -23,6 +24,7 @@ void AddCommonMetrics(const CommonMetricSources& sources, MetricsPage* page) {
     const ServerSecurity::Counters reloads = security.counters();
     CollectReloads("security", reloads.reloads, reloads.refused_reloads, out);
     xds::CollectXds(sources.xds->Stats(), out);
+    if (sources.dns != nullptr) dns::CollectDns(sources.dns->Stats(), out);
   });
 }
 

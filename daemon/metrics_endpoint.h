@@ -10,6 +10,7 @@
 #include "daemon/http/admin_server.h"
 #include "daemon/metrics/metrics_page.h"
 #include "daemon/server_security.h"
+#include "gateway/dns/dns_server.h"
 #include "gateway/xds/ads_service.h"
 #include "registry/server/registry_server.h"
 #include "retry/hashed_wheel_timer.h"
@@ -23,6 +24,7 @@ struct CommonMetricSources {
   const RegistryServer* server = nullptr;
   const ServerSecurity* security = nullptr;
   const xds::AdsService* xds = nullptr;
+  const dns::DnsServer* dns = nullptr;  // null: none
 };
 void AddCommonMetrics(const CommonMetricSources& sources, MetricsPage* page);
 

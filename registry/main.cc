@@ -21,6 +21,8 @@
 #include "daemon/admin_config.h"
 #include "daemon/certificate_overview.h"
 #include "daemon/config.h"
+#include "daemon/dns_config.h"
+#include "daemon/dns_overview.h"
 #include "daemon/metrics/metrics_page.h"
 #include "daemon/metrics_endpoint.h"
 #include "daemon/ready.h"
@@ -29,6 +31,7 @@
 #include "daemon/start.h"
 #include "failback/registry/v1/config.pb.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
+#include "gateway/dns/dns_server.h"
 #include "gateway/xds/ads_service.h"
 #include "registry/base/log.h"
 #include "registry/etcd/etcd_registry.h"
@@ -80,6 +83,7 @@ class RegistryDaemon {
  private:
   absl::Status Serve();
   absl::Status ServeAdmin();
+  absl::Status ClaimDns();
   void AddMetrics();
   void WatchRevocations();
   void Announce() const;
@@ -91,6 +95,7 @@ class RegistryDaemon {
   std::unique_ptr<ServerSecurity> security_;
   std::unique_ptr<Registry> registry_;
   std::unique_ptr<xds::AdsService> xds_service_;
+  std::unique_ptr<dns::DnsServer> dns_server_;  // null: none
   std::unique_ptr<RegistryAdmin> admin_;
   std::unique_ptr<grpc::Service> admin_service_;
   std::unique_ptr<RegistryServer> server_;
@@ -113,12 +118,15 @@ absl::Status RegistryDaemon::Start() {
         NewStoreAdmin(static_cast<StoreRegistry*>(registry_.get()), config_.store(), start_time_);
   }
   admin_->SetName(absl::StrJoin(config_.listen(), ", "));
-  admin_->OnOverview([security = security_.get()](admin::v1::Overview* overview) {
-    AddCertificates(*security, overview);
+  admin_->OnOverview([this](admin::v1::Overview* overview) {
+    AddCertificates(*security_, overview);
+    AddDns(dns_server_.get(), overview);
   });
   if (auto status = ServeAdmin(); !status.ok()) return status;
   WatchRevocations();
+  if (auto status = ClaimDns(); !status.ok()) return status;
   if (auto status = Serve(); !status.ok()) return status;
+  if (dns_server_ != nullptr) dns_server_->Start(registry_.get());
   if (auto status = security_->Watch(timer_.get()); !status.ok()) return status;
   if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) {
     // Not the empty name: the process lives, and is not to be started again for etcd's sake.
@@ -149,9 +157,9 @@ absl::Status RegistryDaemon::ServeAdmin() {
 }
 
 void RegistryDaemon::AddMetrics() {
-  AddCommonMetrics(
-      {"failback-registry", timer_.get(), server_.get(), security_.get(), xds_service_.get()},
-      &metrics_);
+  AddCommonMetrics({"failback-registry", timer_.get(), server_.get(), security_.get(),
+                    xds_service_.get(), dns_server_.get()},
+                   &metrics_);
   if (const auto* store = dynamic_cast<const StoreRegistry*>(registry_.get())) {
     metrics_.Add([store](MetricFamilies* out) {
       CollectStore(store->Stats(), out);
@@ -194,6 +202,17 @@ absl::Status RegistryDaemon::Serve() {
   return absl::OkStatus();
 }
 
+// Before anything is served: an address in use ends the start.
+absl::Status RegistryDaemon::ClaimDns() {
+  DnsSources sources;
+  sources.timer = timer_.get();
+  sources.access = security_->access();
+  auto server = BindDns(config_.dns(), sources, loader_);
+  if (!server.ok()) return server.status();
+  dns_server_ = *std::move(server);
+  return absl::OkStatus();
+}
+
 void RegistryDaemon::Announce() const {
   if (const auto* store = dynamic_cast<const StoreRegistry*>(registry_.get())) {
     Log(LogLevel::kInfo, "store open",
@@ -204,7 +223,7 @@ void RegistryDaemon::Announce() const {
   }
   AnnounceReady("failback-registry", server_->addresses(),
                 admin_server_ == nullptr ? "" : admin_server_->address(),
-                absl::StrCat("store ", config_.store()));
+                absl::StrCat("store ", config_.store(), DnsPlaces(dns_server_.get())));
 }
 
 int RegistryDaemon::Run(StopSignals* signals) {
@@ -222,12 +241,14 @@ void RegistryDaemon::Stop() {
   admin_->Stopping();
   if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) etcd->Disconnect();
   xds_service_->Stop();
+  if (dns_server_ != nullptr) dns_server_->Stop();
   server_->Shutdown(kShutdownGrace);
   admin_server_.reset();
   security_.reset();
   server_.reset();
   admin_service_.reset();
   xds_service_.reset();
+  dns_server_.reset();
   registry_.reset();
   admin_.reset();
 }

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/admin_config.h"
+#include "daemon/dns_config.h"
 #include "daemon/listen_config.h"
 #include "registry/base/proto_time.h"
 #include "registry/etcd/etcd_registry.h"
@@ -77,6 +78,7 @@ absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const RegistryConfig& config,
 absl::Status ValidateRegistryConfig(const RegistryConfig& config, const ConfigLoader& loader) {
   if (auto status = ValidateAddresses(config, loader); !status.ok()) return status;
   if (auto status = ValidateStore(config, loader); !status.ok()) return status;
+  if (auto status = ValidateDnsOf(config, loader); !status.ok()) return status;
   const absl::Duration min = FromProto(config.session().min_ttl());
   const absl::Duration max = FromProto(config.session().max_ttl());
   const absl::Duration chosen = FromProto(config.session().default_ttl());

@@ -56,6 +56,7 @@ export function statusView({ overview, kind }, now) {
       : null,
     agent?.config ? card("Configuration", configuration(agent.config, now)) : null,
     agent?.xds ? card("Stock gRPC clients (xDS)", xds(agent.xds, now)) : null,
+    overview.dns ? card("DNS", dns(overview.dns)) : null,
   );
 }
 
@@ -265,6 +266,19 @@ const configuration = ({ file, loadTime, reloads, refused, error }, now) => [
     ? h("p", { class: "mark is-unhealthy" }, `The file as it is now is not in force: ${error}`)
     : null,
 ];
+
+const dns = (status) =>
+  facts([
+    ["Domain", mono(status.domain)],
+    ["Addresses", mono((status.addresses ?? []).join(", "))],
+    ["Queries", count(status.queries)],
+    ["Beyond the rate", Number(status.limited) ? count(status.limited) : null],
+    ["Truncated", Number(status.truncated) ? count(status.truncated) : null],
+    ["Failures", Number(status.failures) ? count(status.failures) : null],
+    ["Services followed", count(status.services)],
+    ["Never registered", Number(status.absentServices) ? count(status.absentServices) : null],
+    ["Connections", count(status.connections)],
+  ]);
 
 const xds = (status, now) =>
   facts([

@@ -38,6 +38,30 @@ class AgentConfigTest : public ::testing::Test {
   std::unique_ptr<ConfigLoader> loader_;
 };
 
+TEST_F(AgentConfigTest, Dns_IsCheckedBeforeItServes) {
+  const std::string ok = "registry: grpc://127.0.0.1:7070\n";
+  EXPECT_EQ(
+      Load(ok +
+           "dns: {listen: ['127.0.0.1:7063', '[::1]:7063'], domain: dc1.example.com, ttl: 0s}\n"),
+      "");
+  EXPECT_EQ(Load(ok + "dns: {listen: '0.0.0.0:53'}\n"),
+            "agent.yaml:2: dns.listen[0]: other machines can ask 0.0.0.0:53; listen on a loopback "
+            "address, or set dns.allow_remote");
+  EXPECT_EQ(Load(ok + "dns: {listen: '0.0.0.0:53', allow_remote: true}\n"), "");
+  EXPECT_EQ(Load(ok + "dns: {listen: 'unix:/x'}\n"),
+            "agent.yaml:2: dns.listen[0]: 'unix:/x' is a Unix socket; allowed is HOST:PORT");
+  EXPECT_EQ(Load(ok + "dns: {domain: a..b}\n"),
+            "agent.yaml:2: dns.domain: 'a..b' is no domain name: a label is empty");
+  EXPECT_EQ(Load(ok + "dns: {ttl: 6s}\n"), "agent.yaml:2: dns.ttl: '6s' is not in 0s..5s");
+  EXPECT_EQ(Load(ok + "dns: {ttl: 500ms}\n"),
+            "agent.yaml:2: dns.ttl: '500ms' is no whole number of seconds");
+  EXPECT_EQ(Load(ok + "dns: {max_udp_bytes: 9000}\n"),
+            "agent.yaml:2: dns.max_udp_bytes: '9000' is not in 512..8192");
+  EXPECT_EQ(Load(ok + "dns: {read_as: dns}\n"),
+            "agent.yaml:2: dns.read_as: needs policy_file or known_tokens_file: without them "
+            "everybody may read everything");
+}
+
 TEST_F(AgentConfigTest, StaticServicesBecomeIntents) {
   ASSERT_EQ(Load(R"(
 registry: grpc://127.0.0.1:7070

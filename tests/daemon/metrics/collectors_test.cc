@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "agent/agent_metrics.h"
 #include "agent/failback_metrics.h"
+#include "daemon/metrics/dns_metrics.h"
 #include "daemon/metrics/metrics_page.h"
 #include "daemon/metrics/process_metrics.h"
 #include "daemon/metrics/server_metrics.h"
@@ -277,6 +278,7 @@ TEST(MetricsTest, NamesKeepToTheConventions) {
     CollectFailback(failback, out);
     CollectAgent({}, out);
     xds::CollectXds({}, out);
+    dns::CollectDns({}, out);
   });
   std::set<std::string> names;
   for (const prometheus::MetricFamily& family : page.Collect()) {
