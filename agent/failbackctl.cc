@@ -105,6 +105,7 @@ void AddCommands(CLI::App* app, CtlAction* action) {
   AddAgentCommands(app, action);
   AddStatusCommands(app, action);
   AddHealthCommands(app, action);
+  AddDnsCommand(app, action);
   AddAdminCommands(app, action);
   AddFleetCommands(app, action);
   AddCompletionCommand(app, action);

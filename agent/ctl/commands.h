@@ -143,6 +143,8 @@ void AddStatusCommands(CLI::App* app, CtlAction* action);
 void AddFleetCommands(CLI::App* app, CtlAction* action);
 // describe, offline, online: at a registry or an agent.
 void AddAdminCommands(CLI::App* app, CtlAction* action);
+// dns: at a registry or an agent.
+void AddDnsCommand(CLI::App* app, CtlAction* action);
 // health: at a registry or an agent; report-health: at an agent.
 void AddHealthCommands(CLI::App* app, CtlAction* action);
 

@@ -348,10 +348,10 @@ TEST(CtlHelpTest, EveryCommandHasExamples) {
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.out, HasSubstr("Exit status: 0 done; 1 refused"));
   for (const std::string command :
-       {"register", "unregister",    "list",       "subscribe", "pending",
-        "retry",    "cancel",        "drain",      "status",    "wait-ready",
-        "health",   "report-health", "completion", "describe",  "offline",
-        "online",   "sessions",      "agents",     "guard",     "intents"}) {
+       {"register",      "unregister", "list",     "subscribe",  "pending", "retry",
+        "cancel",        "drain",      "status",   "wait-ready", "health",  "dns",
+        "report-health", "completion", "describe", "offline",    "online",  "sessions",
+        "agents",        "guard",      "intents"}) {
     EXPECT_THAT(help.out, HasSubstr("\n  " + command + " "));
     const RunResult own = RunProcess({CtlBinary(), command, "--help"});
     EXPECT_EQ(own.status, 0);
