@@ -6,7 +6,7 @@ import re
 import sys
 
 FOLDERS = ["tests/daemon", "tests/daemon/admin", "tests/daemon/http", "tests/fault", "tests/fuzz/work",
-           "tests/gateway/xds", "tests/integration", "tests/registry", "tests/registry/base",
+           "tests/gateway/dns", "tests/gateway/xds", "tests/integration", "tests/registry", "tests/registry/base",
            "tests/registry/client", "tests/registry/etcd", "tests/registry/failback", "tests/registry/model",
            "tests/registry/process", "tests/registry/rpc", "tests/registry/security", "tests/registry/server",
            "tests/registry/store", "tests/registry/store/sqlite", "tests/registry/watch",

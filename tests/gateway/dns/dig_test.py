@@ -1,0 +1,156 @@
+"""dig and kdig, with every flag that reaches the server, against both daemons."""
+
+import re
+import unittest
+
+from stock import (AGENT_ADDRESS, CTL, instance, register, run, start_agent, start_registry, unregister)
+
+SERVERS = {"agent": ("127.0.0.1", 7063), "registry": ("127.0.0.1", 7073), "ipv6": ("::1", 7063)}
+
+
+def dig(name, kind="A", *flags, server="agent", program="dig"):
+    host, port = SERVERS[server]
+    return run(program, "-p", str(port), f"@{host}", *flags, name, kind)
+
+
+def status(text):
+    return re.search(r"status: (\w+)", text).group(1)
+
+
+def flags_of(text):
+    return re.search(r"(?i)flags: ([^;]*);", text).group(1).split()
+
+
+def answers(text):
+    """The data of the records in the answer section."""
+    match = re.search(r"(?s);; ANSWER SECTION:\n(.*?)\n\n", text)
+    return [] if match is None else sorted(line.split(None, 4)[4] for line in match.group(1).split("\n"))
+
+
+class Dig(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.programs = [start_registry("--dns", "127.0.0.1:7073"),
+                        start_agent("--dns", "127.0.0.1:7063", "--dns", "[::1]:7063", "--zone", "eu-1")]
+        cls.orders = [
+            instance("o1", 8080, "10.0.0.1", zone="eu-1", metadata={"tags": "canary,eu", "version": "2"}),
+            instance("o2", 8081, "10.0.0.2", weight=7),
+            instance("o3", 8082, "2001:db8::1"),
+            instance("o4", 8083, "10.0.0.4", status="HEALTH_STATUS_UNHEALTHY"),
+        ]
+        many = [instance(f"m{i}", 9000 + i, f"10.1.0.{i}", service="many") for i in range(100)]
+        register(cls.orders + many + [instance("v", 80, "10.2.0.1", service="v2/Orders.EU")])
+        # An agent lists what its registry has.
+        run(CTL, "-t", AGENT_ADDRESS, "list")
+
+    @classmethod
+    def tearDownClass(cls):
+        for program in reversed(cls.programs):
+            program.stop()
+
+    def test_addresses(self):
+        for server in SERVERS:
+            for program in ("dig", "kdig"):
+                text = dig("orders.service.failback", server=server, program=program)
+                self.assertEqual(status(text), "NOERROR")
+                self.assertIn("aa", flags_of(text))
+                self.assertNotIn("ra", flags_of(text))
+                self.assertEqual(answers(text), ["10.0.0.1", "10.0.0.2"])
+                self.assertEqual(answers(dig("orders.service.failback", "AAAA", server=server,
+                                             program=program)), ["2001:db8::1"])
+
+    def test_srv_with_weights_priorities_and_glue(self):
+        for name in ("orders.service.failback", "_orders._tcp.service.failback"):
+            for program in ("dig", "kdig"):
+                text = dig(name, "SRV", program=program)
+                self.assertEqual(answers(text), sorted([
+                    "0 100 8080 0a000001.addr.failback.", "1 7 8081 0a000002.addr.failback.",
+                    "1 100 8082 20010db8000000000000000000000001.addr.failback."]))
+                self.assertRegex(text, r"0a000001.addr.failback.\s+1\s+IN\s+A\s+10.0.0.1")
+        # A registry has no zone.
+        self.assertEqual({line.split()[0] for line in
+                          answers(dig("orders.service.failback", "SRV", server="registry"))}, {"0"})
+
+    def test_names(self):
+        self.assertEqual(answers(dig("canary.orders.service.failback")), ["10.0.0.1"])
+        self.assertEqual(answers(dig("ORDERS.service.FAILBACK")), ["10.0.0.1", "10.0.0.2"])
+        self.assertIn("ORDERS.service.FAILBACK.", dig("ORDERS.service.FAILBACK"))
+        self.assertEqual(answers(dig("v2--2f--4frders--2e--45--55.service.failback")), ["10.2.0.1"])
+        self.assertEqual(answers(dig("0a000001.addr.failback")), ["10.0.0.1"])
+        self.assertEqual(answers(dig("orders.service.default.failback")), ["10.0.0.1", "10.0.0.2"])
+        self.assertIn('"id=o1" "tags=canary,eu" "version=2"', dig("orders.service.failback", "TXT"))
+
+    def test_the_apex(self):
+        self.assertEqual(answers(dig("failback", "NS")), ["ns.failback."])
+        self.assertRegex(dig("failback", "SOA"), r"SOA\s+ns.failback. hostmaster.failback. \d+ 3600 600 86400 1\n")
+        self.assertEqual(answers(dig("ns.failback")), ["127.0.0.1"])
+        self.assertEqual(answers(dig("ns.failback", "AAAA")), ["::1"])
+
+    def test_negative_answers(self):
+        absent = dig("nobody.service.failback")
+        self.assertEqual(status(absent), "NXDOMAIN")
+        self.assertRegex(absent, r"AUTHORITY SECTION:\nfailback.\s+1\s+IN\s+SOA")
+        for name, kind in (("orders.service.failback", "MX"), ("service.failback", "A"),
+                           ("other.orders.service.failback", "A")):
+            empty = dig(name, kind)
+            self.assertEqual(status(empty), "NOERROR")
+            self.assertEqual(answers(empty), [])
+            self.assertRegex(empty, r"AUTHORITY SECTION:\nfailback.\s+1\s+IN\s+SOA")
+        for name, kind, *flags in (("example.com", "A"), ("orders.service.failback", "TXT", "-c", "CH"),
+                                   ("1.0.0.10.in-addr.arpa", "PTR")):
+            self.assertEqual(status(dig(name, kind, *flags)), "REFUSED")
+        self.assertIn("Transfer failed", dig("failback", "AXFR"))
+
+    def test_a_service_that_loses_its_last_instance_is_known(self):
+        only = [instance("only", 80, "10.3.0.1", service="shortlived")]
+        register(only)
+        self.assertEqual(answers(dig("shortlived.service.failback")), ["10.3.0.1"])
+        unregister(only)
+        while answers(empty := dig("shortlived.service.failback")):
+            pass
+        self.assertEqual(status(empty), "NOERROR")
+
+    def test_any_is_small(self):
+        text = dig("many.service.failback", "ANY", "+notcp")
+        self.assertEqual(answers(text), ['"RFC8482" ""'])
+
+    def test_truncation_and_tcp(self):
+        cut = dig("many.service.failback", "A", "+ignore", "+noedns")
+        self.assertIn("tc", flags_of(cut))
+        self.assertLess(len(answers(cut)), 32)
+        for program in ("dig", "kdig"):
+            self.assertEqual(len(answers(dig("many.service.failback", "A", program=program))), 100)
+            self.assertEqual(len(answers(dig("many.service.failback", "SRV", "+tcp", program=program))), 100)
+        wide = dig("many.service.failback", "A", "+ignore", "+bufsize=4096")
+        self.assertIn("tc", flags_of(wide))
+        self.assertGreater(len(answers(wide)), 60)
+
+    def test_flags_of_the_query(self):
+        for flags in (["+noedns"], ["+nocookie"], ["+cookie"], ["+edns=0", "+bufsize=512"], ["+dnssec"],
+                      ["+cdflag"], ["+adflag"], ["+norecurse"], ["+nsid"], ["+subnet=192.0.2.0/24"],
+                      ["+padding=128"], ["+keepalive"], ["+tcp", "+keepalive"], ["+tcp", "+keepopen"],
+                      ["+ednsopt=65001:abcd"], ["+zflag"], ["+expire"], ["+qr"], ["+noall", "+answer", "+comments"]):
+            text = dig("orders.service.failback", "A", *flags)
+            self.assertEqual(status(text), "NOERROR", flags)
+            self.assertEqual(answers(text + "\n\n"), ["10.0.0.1", "10.0.0.2"], flags)
+        self.assertIn("cd", flags_of(dig("orders.service.failback", "A", "+cdflag")))
+        self.assertRegex(dig("orders.service.failback", "A", "+cookie"), r"COOKIE: [0-9a-f]{48} \(good\)")
+        self.assertEqual(status(dig("orders.service.failback", "A", "+edns=1", "+noednsnegotiation")), "BADVERS")
+        self.assertEqual(status(dig("orders.service.failback", "A", "+opcode=NOTIFY")), "NOTIMP")
+        self.assertEqual(status(dig("orders.service.failback", "A", "+header-only")), "FORMERR")
+        for flags in (["+edns"], ["+noedns"], ["+cookie"], ["+nocookie"], ["+bufsize=512"], ["+padding"],
+                      ["+alignment"], ["+nsid"], ["+subnet=192.0.2.0/24"], ["+dnssec"], ["+cdflag"],
+                      ["+tcp"], ["+tcp", "+keepopen"], ["+tcp", "+fastopen"]):
+            text = dig("orders.service.failback", "A", *flags, program="kdig")
+            self.assertEqual(answers(text + "\n\n"), ["10.0.0.1", "10.0.0.2"], flags)
+
+    def test_several_queries_on_one_connection(self):
+        host, port = SERVERS["agent"]
+        query = ["orders.service.failback", "A", "+tcp", "+keepopen"]
+        for program in ("dig", "kdig"):
+            text = run(program, "-p", str(port), f"@{host}", *query, *query, *query)
+            self.assertEqual(text.count("status: NOERROR"), 3, text)
+
+
+if __name__ == "__main__":
+    unittest.main()
