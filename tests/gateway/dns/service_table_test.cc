@@ -129,6 +129,8 @@ TEST_F(ServiceTableTest, AnEmptyService_IsAbsent_OrPresentForAnHour) {
   EXPECT_EQ(Targets(), 0u);
   Pass(absl::Minutes(59));
   EXPECT_EQ(StateOf(), State::kPresent);
+  Pass(absl::Minutes(2));
+  EXPECT_EQ(StateOf(), State::kAbsent);
 }
 
 TEST_F(ServiceTableTest, AnEmptyStaleSet_SaysNothing) {
