@@ -4,7 +4,7 @@
 //
 //   EtcdModel etcd(&process);
 //   absl::StatusOr<TxnResponse> done = etcd.Txn(request);
-//   etcd.OnEvents([&](int64_t revision) { … });    // something is new: take it with EventsAfter
+//   etcd.OnRevision([&] { … });    // something is new: take it with EventsFrom
 //
 // Refusals have etcd's texts (registry/etcd/error.h reads them).
 //
