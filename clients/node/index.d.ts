@@ -11,7 +11,10 @@ export interface Instance {
   metadata?: Record<string, string>;
 }
 
-/** The instances of a service, by id. `stale`: the registry is unavailable, and these are the last that are known. */
+/**
+ * The instances of a service, by id. `stale`: the registry or the sidecar is unavailable, and these are the last that are
+ * known.
+ */
 export interface Instances {
   instances: Instance[];
   stale: boolean;
@@ -34,7 +37,10 @@ export interface Options {
 }
 
 export interface Waiting {
-  /** Ends the wait with the signal's reason, as AbortSignal.timeout(1000) does; the intent stays in force. */
+  /**
+   * Ends the wait with the signal's reason, as AbortSignal.timeout(1000) does; the intent stays in force. If the sidecar
+   * refuses it later, that is a warning.
+   */
   signal?: AbortSignal;
 }
 
@@ -43,16 +49,21 @@ export interface Waiting {
  * what it refuses when it is back, are reported by process.emitWarning().
  */
 export class Agent {
-  /** Does not wait for the sidecar. */
+  /** Does not wait for the sidecar. Throws a TypeError that names an option of the wrong type. */
   constructor(options?: Options);
   /**
    * Resolved when the sidecar has accepted it, which carries it from then on; waits for a sidecar that is unavailable. Once
-   * more with the same id changes what is registered.
+   * more with the same id changes what is registered. Of several calls for one id, unregister() included, the newest is in
+   * force; earlier ones that have not been sent have its outcome. Rejects with Refused, and then what was accepted before
+   * stays; with a TypeError for an argument of the wrong type; with an Error when the agent is closed.
    */
   register(instance: Omit<Instance, 'healthy'>, options?: Waiting): Promise<void>;
   /** Resolved when the sidecar has accepted it. One that is not registered is fine. */
   unregister(instance: {service: string; id: string; namespace?: string}, options?: Waiting): Promise<void>;
-  /** The instances of a service, each time that they change. Ends with `break`, with the signal, or with the agent. */
+  /**
+   * The instances of a service, each time that they change, and once, `stale`, for each outage. Ends with `break`, with
+   * the signal, or with the agent.
+   */
   follow(service: string, options?: {namespace?: string; signal?: AbortSignal}): AsyncGenerator<Instances, void, void>;
   /** Ends the session, and every follow(). */
   close(): Promise<void>;

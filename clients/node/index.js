@@ -5,13 +5,17 @@ const {randomUUID} = require('crypto');
 const {setMaxListeners} = require('events');
 const path = require('path');
 const {setTimeout: sleep} = require('timers/promises');
+const {inspect} = require('util');
 const grpc = require('@grpc/grpc-js');
 const loader = require('@grpc/proto-loader');
+const {Intents} = require('./intents');
 
 const DEFAULT_TARGET = 'unix:/run/failback/agent.sock';
 const CALL_MS = 5000;
 const RETRY_MS = 500;
 const BATCH = 200;
+const MAX_SECONDS = 315576000000;  // of google.protobuf.Duration
+const SHOWN = {depth: 0, maxArrayLength: 3, maxStringLength: 100};  // of a wrong argument
 // The sidecar comes back within moments: a channel must not wait for minutes.
 const CHANNEL_OPTIONS = {'grpc.initial_reconnect_backoff_ms': 100, 'grpc.max_reconnect_backoff_ms': 1000};
 // Codes of a sidecar that is unavailable, or does not know the session: the call is made again in the next one.
@@ -19,6 +23,8 @@ const AWAY = new Set(['UNAVAILABLE', 'DEADLINE_EXCEEDED', 'CANCELLED', 'UNKNOWN'
   'FAILED_PRECONDITION'].map((name) => grpc.status[name]));
 // A refusal with this among its details asks for patience.
 const RETRY_INFO = 'google.rpc.RetryInfo';
+// An item's place in its call, of which the caller knows nothing.
+const PLACE = /^(de)?registrations\[\d+\]\.(instance\.)?/;
 
 const PROTO = path.join(__dirname, 'proto');
 const definition = loader.loadSync(
@@ -47,12 +53,34 @@ function refusalOf(error) {
 const passes = (status) => status.code === grpc.status.UNAVAILABLE ||
     status.details.some((detail) => detail.type_url.includes(RETRY_INFO));
 
-const keyOf = ({service, id, namespace = ''}) => ({namespace, service, instance_id: id});
+// An argument that the sidecar could not read: named to the caller, before it is wanted.
+function check(allowed, argument, value, means) {
+  if (!allowed) {
+    throw new TypeError(`${argument}: ${inspect(value, SHOWN)} is not ${means}`);
+  }
+}
+
+const checkText = (argument, value) => check(typeof value === 'string', argument, value, 'a string');
+const checkNumber = (argument, value, least) =>
+    check(Number.isInteger(value) && value >= least && value < 2 ** 32, argument, value,
+        `an integer from ${least} to 65535`);
+
+function keyOf({service, id, namespace = ''}) {
+  Object.entries({service, id, namespace}).forEach(([argument, value]) => checkText(argument, value));
+  return {namespace: namespace || 'default', service, instance_id: id};
+}
 const nameOf = (key) => JSON.stringify([key.namespace, key.service, key.instance_id]);
 
 function toMessage(instance) {
   const {address, port, weight, zone = '', metadata = {}} = instance;
-  return {key: keyOf(instance), address, port, zone, metadata, ...(weight === undefined ? {} : {weight})};
+  const key = keyOf(instance);
+  Object.entries({address, zone}).forEach(([argument, value]) => checkText(argument, value));
+  checkNumber('port', port, 1);
+  if (weight !== undefined) checkNumber('weight', weight, 0);
+  check(metadata !== null && typeof metadata === 'object' && !(Symbol.iterator in metadata), 'metadata', metadata,
+      'an object of strings');
+  Object.entries(metadata).forEach(([name, value]) => checkText(`metadata[${inspect(name, SHOWN)}]`, value));
+  return {key, address, port, zone, metadata: {...metadata}, ...(weight === undefined ? {} : {weight})};
 }
 
 function toInstance(message) {
@@ -66,50 +94,46 @@ function toInstance(message) {
 class Agent {
   constructor({target, name = '', ttl = 10} = {}) {
     this._target = target || process.env.FAILBACK_TARGET || DEFAULT_TARGET;
+    checkText('target', this._target);
+    checkText('name', name);
+    check(typeof ttl === 'number' && Math.abs(ttl) <= MAX_SECONDS, 'ttl', ttl, 'a number of seconds');
     this._client = new RegistryService(this._target, grpc.credentials.createInsecure(), CHANNEL_OPTIONS);
-    this._name = name;
-    this._ttl = ttl;
-    this._incarnation = randomUUID();
-    this._wanted = new Map();
+    this._opening = {
+      incarnation: randomUUID(), client_name: name, ends_with_stream: true,
+      ttl: {seconds: Math.trunc(ttl), nanos: Math.trunc(ttl % 1 * 1e9)}};
+    this._intents = new Intents();
     this._session = null;
+    this._limit = BATCH;
+    this._sending = false;
+    this._retry = null;
     this._refused = null;  // why the sidecar opens no session
     this._away = false;
     this._end = new AbortController();
     setMaxListeners(0, this._end.signal);
-    this._streams = new Set();
-    // Intents count in the order in which they arrive: one call at a time.
-    this._sending = Promise.resolve();
+    this._calls = new Set();
     this._keeper = this._keep();
   }
 
   async register(instance, {signal} = {}) {
     this._check();
     const message = toMessage(instance);
-    const name = nameOf(message.key);
-    const before = this._wanted.get(name);
-    this._wanted.set(name, message);
-    try {
-      await this._submit('Register', {registrations: [{instance: message}]}, signal);
-    } catch (error) {
-      if (error instanceof Refused) {
-        if (before) this._wanted.set(name, before); else this._wanted.delete(name);
-      }
-      throw error;
-    }
+    await this._submit(nameOf(message.key), message, false, signal);
   }
 
   async unregister(instance, {signal} = {}) {
     this._check();
     const key = keyOf(instance);
-    this._wanted.delete(nameOf(key));
-    await this._submit('Unregister', {deregistrations: [{key}]}, signal);
+    await this._submit(nameOf(key), {key}, true, signal);
   }
 
   async* follow(service, {namespace = '', signal} = {}) {
     this._check();
+    checkText('service', service);
+    checkText('namespace', namespace);
     let known = new Map();
+    let stale = false;  // of the last list
     const put = (map, instances) => instances.forEach((one) => map.set(one.key.instance_id, one));
-    const list = (stale) => ({instances: [...known.keys()].sort().map((id) => toInstance(known.get(id))), stale});
+    const list = () => ({instances: [...known.keys()].sort().map((id) => toInstance(known.get(id))), stale});
     const ended = () => this._closed || (signal && signal.aborted);
     while (!ended()) {
       const stream = this._open('Subscribe', {selector: {namespace, service}});
@@ -126,7 +150,8 @@ class Agent {
             message.delta.removals.forEach((key) => known.delete(key.instance_id));
             put(known, message.delta.upserts);
           }
-          yield list(message.stale);
+          stale = message.stale;
+          yield list();
         }
       } catch (error) {
         const refusal = refusalOf(error);
@@ -136,17 +161,26 @@ class Agent {
         this._shut(stream);
       }
       if (ended()) return;
-      if (known.size) yield list(true);
+      if (!stale) {
+        stale = true;
+        yield list();
+      }
       await this._pause(RETRY_MS, signal);
     }
   }
 
-  async close() {
-    if (this._closed) return this._keeper;
+  close() {
+    this._closing = this._closing || this._close();
+    return this._closing;
+  }
+
+  async _close() {
     const session = this._session;
     this._end.abort();
-    if (session) await this._call('CloseSession', {session_id: session}).catch(() => {});
-    for (const stream of this._streams) stream.cancel();
+    clearTimeout(this._retry);
+    this._intents.refusedAll().forEach(({reject}) => reject(new Error('the agent is closed')));
+    if (session) await this._call('CloseSession', {session_id: session}, CALL_MS).catch(() => {});
+    this._calls.forEach((call) => call.cancel());
     await this._keeper;
     this._client.close();
   }
@@ -172,113 +206,140 @@ class Agent {
     const stream = request ? this._client[method](request) : this._client[method]();
     // Errors reach who reads it; one that comes later is the cancellation.
     stream.on('error', () => {});
-    this._streams.add(stream);
+    this._calls.add(stream);
     return stream;
   }
 
   _shut(stream) {
-    this._streams.delete(stream);
+    this._calls.delete(stream);
     stream.cancel();
   }
 
-  _call(method, request) {
+  _call(method, request, ms) {
     return new Promise((resolve, reject) => {
-      this._client[method](request, {deadline: Date.now() + CALL_MS},
-          (error, response) => error ? reject(error) : resolve(response));
+      const call = this._client[method](request, ms ? {deadline: Date.now() + ms} : {}, (error, response) => {
+        this._calls.delete(call);
+        if (error) reject(error); else resolve(response);
+      });
+      this._calls.add(call);
     });
   }
 
-  // In the order of calls.
-  _send(method, request) {
-    const sent = this._sending.then(() => this._call(method, {...request, session_id: this._session}));
-    this._sending = sent.catch(() => {});
-    return sent;
+  // The outcome of the intent, or the signal's reason: the intent is in force then, too.
+  _submit(key, message, removal, signal) {
+    if (this._refused) throw this._refused;
+    return new Promise((resolve, reject) => {
+      const leave = () => {
+        this._intents.leave(key, waiter);
+        waiter.reject(signal.reason);
+      };
+      const end = (settle) => (value) => {
+        if (signal) signal.removeEventListener('abort', leave);
+        settle(value);
+      };
+      const waiter = {resolve: end(resolve), reject: end(reject)};
+      this._intents.put(key, message, removal, waiter);
+      if (signal) signal.addEventListener('abort', leave);
+      if (signal && signal.aborted) leave();
+      this._send();
+    });
   }
 
-  // Until the sidecar has answered.
-  async _submit(method, request, signal) {
-    while (true) {
-      this._check();
-      if (signal) signal.throwIfAborted();
-      if (!this._session) {
-        if (this._refused) throw this._refused;
-        await this._pause(RETRY_MS / 10, signal);
-        continue;
-      }
-      try {
-        const {results} = await this._send(method, request);
-        const failed = results.find((result) => result.status && result.status.code);
-        if (!failed) return;
-        if (!passes(failed.status)) throw new Refused(failed.status.code, failed.status.message);
-      } catch (error) {
-        const refusal = error instanceof Refused ? error : refusalOf(error);
-        if (refusal) throw refusal;
-      }
-      await this._pause(RETRY_MS, signal);
+  // The one sender: one call at a time, while there are a session and something to send.
+  async _send() {
+    if (this._sending) return;
+    this._sending = true;
+    let batch;
+    while (this._session && !this._closed && (batch = this._intents.batch(this._limit)).length) {
+      const items = batch[0].removal ? {deregistrations: batch.map(({message}) => message)} :
+          {registrations: batch.map(({message}) => ({instance: message}))};
+      // Without a deadline: a call that was given up may still be carried out, after a newer one.
+      await this._call(batch[0].removal ? 'Unregister' : 'Register', {session_id: this._session, ...items})
+          .then(({results}) => batch.forEach((intent, at) => this._settle(intent, results[at].status)))
+          .catch((error) => this._settleCall(batch, refusalOf(error)));
     }
+    this._sending = false;
+  }
+
+  _settle(intent, status) {
+    if (!status || !status.code) {
+      this._intents.accepted(intent).forEach(({resolve}) => resolve());
+    } else if (passes(status)) {
+      this._sendLater(intent);
+    } else {
+      this._refuse(intent, new Refused(status.code, status.message.replace(PLACE, '')));
+    }
+  }
+
+  _settleCall(batch, refusal) {
+    if (!refusal) {
+      batch.forEach((intent) => this._sendLater(intent));
+    } else if (batch.length > 1) {
+      this._intents.apart(batch);
+    } else {
+      this._refuse(batch[0], refusal);
+    }
+  }
+
+  _refuse(intent, refusal) {
+    const waiters = this._intents.refused(intent);
+    waiters.forEach(({reject}) => reject(refusal));
+    const {service, instance_id: id} = intent.message.key;
+    if (!waiters.length) this._warn(`the sidecar does not take ${service}/${id}: ${refusal.message}`);
+  }
+
+  _sendLater(intent) {
+    this._intents.later(intent);
+    if (this._retry || this._closed) return;
+    this._retry = setTimeout(() => {
+      this._retry = null;
+      this._intents.retry();
+      this._send();
+    }, RETRY_MS);
+  }
+
+  _warn(text) {
+    process.emitWarning(text, 'FailbackWarning');
   }
 
   // Keeps a session open, in which everything wanted is registered.
   async _keep() {
     while (!this._closed) {
       await this._oneSession().catch((error) => this._noteFailure(error));
-      this._session = null;
       await this._pause(RETRY_MS);
     }
   }
 
   _noteFailure(error) {
+    if (this._closed) return;
     this._refused = refusalOf(error);
-    if (this._away || this._closed) return;
+    if (this._refused) this._intents.refusedAll().forEach(({reject}) => reject(this._refused));
+    if (this._away) return;
     this._away = true;
-    process.emitWarning(`the sidecar at ${this._target} has no session for this process, which tries again until it ` +
-        `has: ${error.message}`, 'FailbackWarning');
+    this._warn(`the sidecar at ${this._target} has no session for this process, which tries again until it has: ` +
+        error.message);
   }
 
   async _oneSession() {
-    const opened = await this._call('OpenSession', {
-      incarnation: this._incarnation, client_name: this._name, ends_with_stream: true,
-      ttl: {seconds: Math.floor(this._ttl), nanos: Math.round(this._ttl % 1 * 1e9)}});
-    if (this._closed) {
-      await this._call('CloseSession', {session_id: opened.session_id});
-      return;
-    }
+    const opened = await this._call('OpenSession', this._opening, CALL_MS);
     const stream = this._open('KeepAlive');
     const renew = () => stream.write({session_id: opened.session_id});
     const timer = setInterval(renew, (Number(opened.ttl.seconds) * 1e3 + opened.ttl.nanos / 1e6) / 3);
     try {
       renew();
-      await this._registerAgain(opened.session_id);
-      if (this._closed) return;
+      this._limit = Math.min(BATCH, (opened.limits && opened.limits.max_batch) || BATCH);
       this._session = opened.session_id;
       this._refused = null;
       this._away = false;
+      this._intents.sessionOpened();
+      this._send();
       for await (const answer of stream) {
         if (answer.status && answer.status.code) return;  // the session is unknown: a new one
       }
     } finally {
+      this._session = null;
       clearInterval(timer);
       this._shut(stream);
-    }
-  }
-
-  async _registerAgain(session) {
-    const wanted = [...this._wanted.values()];
-    for (let i = 0; i < wanted.length && !this._closed;) {
-      const batch = wanted.slice(i, i + BATCH);
-      const {results} = await this._call('Register',
-          {session_id: session, registrations: batch.map((instance) => ({instance}))});
-      const failed = results.map(({status}) => status && status.code ? status : null);
-      if (failed.some((status) => status && passes(status))) {
-        await this._pause(RETRY_MS);
-        continue;
-      }
-      failed.forEach((status, at) => {
-        if (!status) return;
-        const {service, instance_id: id} = batch[at].key;
-        process.emitWarning(`the sidecar does not take ${service}/${id} again: ${status.message}`, 'FailbackWarning');
-      });
-      i += BATCH;
     }
   }
 }

@@ -17,6 +17,9 @@ import zipfile
 import contents
 
 PROTOS = ("failback/registry/v1/registry.proto", "failback/rpc/v1/status.proto")
+# By name: what else lies in the folders is not published.
+PYTHON_FILES = ("__init__.py", "aio.py", "client.py", "intents.py", "py.typed")
+NODE_FILES = ("README.md", "index.d.ts", "index.js", "intents.js")
 METADATA = """Metadata-Version: 2.1
 Name: failback
 Version: %s
@@ -47,9 +50,8 @@ def stubs(root):
 
 def wheel(root, version):
     files = stubs(root)
-    for name in os.listdir(root + "/clients/python/failback"):
-        if name.endswith((".py", ".typed")):
-            files["failback/" + name] = read(root, "clients/python/failback", name)
+    for name in PYTHON_FILES:
+        files["failback/" + name] = read(root, "clients/python/failback", name)
     info = "failback-%s.dist-info/" % version
     files[info + "METADATA"] = (METADATA % (version, read(root, "clients/python/README.md").decode())).encode()
     files[info + "WHEEL"] = b"Wheel-Version: 1.0\nGenerator: failback-package\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -69,9 +71,8 @@ def wheel(root, version):
 
 def node_package(root, version):
     tree = contents.Tree()
-    for name in os.listdir(root + "/clients/node"):
-        if name != "package.json":
-            tree.data("package/" + name, read(root, "clients/node", name))
+    for name in NODE_FILES:
+        tree.data("package/" + name, read(root, "clients/node", name))
     package = json.loads(read(root, "clients/node/package.json"))
     package["version"] = version
     tree.text("package/package.json", json.dumps(package, indent=2) + "\n")

@@ -27,7 +27,38 @@ async function follow(agent, options, onList = () => {}) {
   for await (const list of agent.follow('carts', options)) if (onList(list)) break;
 }
 
+// Each is named to its caller, and the agent works on.
+async function wrongArguments() {
+  const agent = new Agent({target});
+  for (const wrong of [
+    {metadata: 'zone=a'}, {metadata: null}, {metadata: new Map([['zone', 'a']])}, {metadata: {zone: 1}}, {port: '8080'},
+    {port: 8080.5}, {port: 0}, {weight: -1}, {address: undefined}, {id: 7}]) {
+    console.log(await agent.register({...one, ...wrong}).catch((error) => `${error.name}: ${error.message}`));
+  }
+  console.log(await follow(agent, {namespace: 7}).catch((error) => `${error.name}: ${error.message}`));
+  await agent.register(one);
+  await agent.close();
+}
+
+// A sidecar that is paused answers nobody; `pause` and `resume` are said to who paused it.
+async function paused() {
+  const agent = new Agent({target});
+  await agent.register(one);
+  console.log('pause');
+  await new Promise((resolve) => process.stdin.once('data', resolve));
+  const end = new AbortController();
+  const calls = [1, 2, 3, 4].map((port) => agent.register({...one, port}, {signal: end.signal}));
+  calls.push(agent.unregister(one, {signal: AbortSignal.abort(new Error('ended before'))}));
+  end.abort(new Error('ended'));
+  const late = new Promise((resolve) => setTimeout(resolve, 3000, 'late').unref());
+  const outcomes = await Promise.all(calls.map((call) => Promise.race([call.catch((error) => error.message), late])));
+  console.log('paused:', outcomes.join(', '));
+  console.log('resume');
+  await agent.close();
+}
+
 async function main() {
+  await paused();
   console.log('closed at once:', await failure({target}, async (agent) => {
     await agent.close();
     await agent.register(one);
@@ -37,6 +68,14 @@ async function main() {
   console.log('session refused:', await failure({target, ttl: -1}, (agent) => agent.register(one)));
   console.log('too much:', await failure({target},
       (agent) => agent.register({...one, metadata: {x: 'y'.repeat(6e6)}})));
+  for (const options of [{ttl: '10s'}, {ttl: null}, {ttl: NaN}, {name: 7}, {target: 7}]) {
+    try {
+      new Agent(options);
+    } catch (error) {
+      console.log(`${error.name}: ${error.message}`);
+    }
+  }
+  await wrongArguments();
   const agent = new Agent({target});
   const end = new AbortController();
   await follow(agent, {signal: end.signal}, () => end.abort());
@@ -53,4 +92,4 @@ async function main() {
   console.log('follow of a sidecar that is unavailable ends with the agent');
 }
 
-main();
+main().then(() => process.stdin.destroy());

@@ -1,5 +1,5 @@
-// A program that uses clients/node, as node_test.py tells it: a line on stdin is a call, lines on stdout say what
-// has come true.
+// A program that uses clients/node: node node_story.js TARGET. A line on stdin is a call, which has been made when a line on
+// stdout says `asked`; other lines on stdout say what has come true.
 'use strict';
 
 const readline = require('readline');
@@ -7,14 +7,16 @@ const {Agent, Refused} = require('failback');
 
 const agent = new Agent({target: process.argv[2], name: 'carts'});
 const say = (...words) => console.log(words.join(' '));
+const limit = (milliseconds) => milliseconds && {signal: AbortSignal.timeout(Number(milliseconds))};
 
 const COMMANDS = {
-  register: async (id, port) => {
-    await agent.register({service: 'carts', id, address: '10.0.0.7', port: Number(port), weight: 7, metadata: {k: 'v'}});
+  register: async (id, port, milliseconds) => {
+    await agent.register({service: 'carts', id, address: '10.0.0.7', port: Number(port), weight: 7, metadata: {k: 'v'}},
+        limit(milliseconds));
     say('registered', id, port);
   },
-  unregister: async (id) => {
-    await agent.unregister({service: 'carts', id});
+  unregister: async (id, milliseconds) => {
+    await agent.unregister({service: 'carts', id}, limit(milliseconds));
     say('unregistered', id);
   },
   follow: async () => {
@@ -32,5 +34,9 @@ const COMMANDS = {
 
 readline.createInterface({input: process.stdin}).on('line', (line) => {
   const [command, ...words] = line.split(' ');
-  COMMANDS[command](...words).catch((error) => say(error instanceof Refused ? 'refused' : 'failed', error.message));
+  COMMANDS[command](...words).catch((error) => {
+    if (error.name === 'TimeoutError') say('late', line);
+    else say(error instanceof Refused ? 'refused' : 'failed', error.message);
+  });
+  say('asked', line);
 });

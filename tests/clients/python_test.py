@@ -139,6 +139,97 @@ class Edges(Sidecar):
                 agent.register("carts", "carts-1", "10.0.0.7", 8081, metadata={"x": "y" * 6000000})
             self.until(self.listed, {"carts-1": 8080})
 
+    def test_the_default_namespace_has_one_name(self):
+        with failback.Agent(self.target) as agent:
+            agent.register("carts", "carts-1", "10.0.0.7", 8080)
+            agent.unregister("carts", "carts-1", namespace="default")
+            self.kill_daemon(self.agent)
+            self.start_agent()
+            agent.register("carts", "carts-2", "10.0.0.7", 8080)
+            self.until(self.listed, {"carts-2": 8080})
+
+    def test_wrong_arguments_are_named_at_once(self):
+        for options, text in (
+                ({"ttl": None}, "ttl: None is not a number of seconds"),
+                ({"ttl": "10s"}, "ttl: '10s' is not a number of seconds"),
+                ({"ttl": float("nan")}, "ttl: nan is not a number of seconds"),
+                ({"name": 7}, "name: 7 is not a string"),
+                ({"target": 7}, "target: 7 is not a string")):
+            with self.assertRaises(TypeError) as raised:
+                failback.Agent(**options)
+            self.assertEqual(str(raised.exception), text)
+        self.assertEqual([thread.name for thread in threading.enumerate() if thread.name == "failback"], [])
+        with failback.Agent(self.target) as agent:
+            for options, text in (
+                    ({"port": "8080"}, "port: '8080' is not an integer from 1 to 65535"),
+                    ({"port": 0}, "port: 0 is not an integer from 1 to 65535"),
+                    ({"weight": -1}, "weight: -1 is not an integer from 0 to 65535"),
+                    ({"address": None}, "address: None is not a string"),
+                    ({"id": 1}, "id: 1 is not a string"),
+                    ({"metadata": "zone=a"}, "metadata: 'zone=a' is not a mapping of strings"),
+                    ({"metadata": {"a": 1}}, "metadata['a']: 1 is not a string"),
+                    ({"metadata": {"a": {"b": "c"}}}, "metadata['a']: {'b': 'c'} is not a string")):
+                with self.assertRaises(TypeError) as raised:
+                    agent.register(**{"service": "carts", "id": "carts-1", "address": "10.0.0.7", "port": 8080, **options})
+                self.assertEqual(str(raised.exception), text)
+            with self.assertRaisesRegex(TypeError, "service: 7 is not a string"):
+                next(agent.follow(7))
+
+    def test_many_threads_may_close_it(self):
+        for _ in range(10):
+            agent = failback.Agent(self.target)
+            outcomes = queue.Queue()
+
+            def register():
+                try:
+                    while True:
+                        agent.register("carts", "carts-1", "10.0.0.7", 8080)
+                except Exception as error:  # pylint: disable=broad-except
+                    outcomes.put(str(error))
+
+            def follow():
+                for _ in agent.follow("carts"):
+                    pass
+                outcomes.put("followed")
+
+            def close():
+                try:
+                    agent.close()
+                    agent.register("carts", "carts-1", "10.0.0.7", 8080)
+                except Exception as error:  # pylint: disable=broad-except
+                    outcomes.put(str(error))
+
+            agent.register("carts", "carts-1", "10.0.0.7", 8080)
+            threads = [threading.Thread(target=act, daemon=True) for act in [register] * 4 + [follow] * 2 + [close] * 4]
+            for thread in threads:
+                thread.start()
+            self.assertEqual(sorted(outcomes.get(timeout=PATIENCE) for _ in threads),
+                             ["followed"] * 2 + ["the agent is closed"] * 8)
+
+    def test_a_forked_child_learns_at_once_that_it_needs_its_own(self):
+        program = """if True:
+            import failback, os, signal, sys
+            agent = failback.Agent(sys.argv[1])
+            agent.register("carts", "carts-1", "10.0.0.7", 8080)
+            if os.fork() == 0:
+                signal.alarm(30)  # a child that hangs ends
+                for call in (lambda: agent.register("carts", "carts-2", "10.0.0.7", 8080), agent.close,
+                             lambda: next(agent.follow("carts"))):
+                    try:
+                        call()
+                    except RuntimeError as error:
+                        print(str(error).split(", ")[1], flush=True)
+                os._exit(0)
+            print(os.wait()[1])
+            agent.register("carts", "carts-3", "10.0.0.7", 8080)
+            print("registered", flush=True)
+            sys.stdin.read()
+            """
+        process = self.start(sys.executable, "-c", program, self.target)
+        self.assertEqual([process.stdout.readline() for _ in range(5)], [
+            "and does not work after a fork: make it in the child\n"] * 3 + ["0\n", "registered\n"])
+        self.until(self.listed, {"carts-1": 8080, "carts-3": 8080})
+
     def test_instances_may_be_in_sets(self):
         one = failback.Instance("carts", "carts-1", "10.0.0.7", 8080, metadata={"k": "v"})
         self.assertEqual(len({one, one}), 1)

@@ -54,10 +54,7 @@ class Readme(Sidecar):
         self.assertTrue(os.path.exists(os.environ["PACKED"] + "/python/failback/py.typed"))
 
     def test_types_for_node(self):
-        node_modules.lay(self.folder)
-        with open("tests/clients/typed.ts", encoding="utf-8") as file, \
-                open(self.folder + "/typed.ts", "w", encoding="utf-8") as copy:
-            copy.write(file.read())
+        node_modules.lay_program(self.folder, "typed.ts")
         done = self.run_program("node", "node_modules/typescript/bin/tsc", "--strict", "--noEmit", "--target", "es2022",
                                 "--module", "nodenext", "--types", "node", "typed.ts")
         self.assertEqual((done.returncode, done.stdout), (0, ""))

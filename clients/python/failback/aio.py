@@ -6,12 +6,14 @@ import asyncio
 import dataclasses
 import logging
 import os
+import re
 import uuid
-from typing import AsyncIterator, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, AsyncIterator, Dict, List, Mapping, Optional, Set
 
 import grpc
 from google.protobuf import duration_pb2
 
+from failback.intents import Intent, Intents, Key
 from failback.registry.v1 import registry_pb2 as pb
 from failback.registry.v1 import registry_pb2_grpc as pb_grpc
 
@@ -28,6 +30,10 @@ AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.Sta
         grpc.StatusCode.FAILED_PRECONDITION)
 # A refusal with this among its details asks for patience.
 RETRY_INFO = "google.rpc.RetryInfo"
+# An item's place in its call, of which the caller knows nothing.
+PLACE = re.compile(r"^(de)?registrations\[\d+\]\.(instance\.)?")
+BATCH = 200
+MAX_SECONDS = 315576000000  # of google.protobuf.Duration
 
 log = logging.getLogger("failback")
 
@@ -84,17 +90,47 @@ def _passes(status) -> bool:
             any(RETRY_INFO in detail.type_url for detail in status.details))
 
 
+def _check_argument(allowed: bool, argument: str, value: object, means: str) -> None:
+    if not allowed:
+        raise TypeError("%s: %.100r is not %s" % (argument, value, means))
+
+
+def _check_texts(**arguments: str) -> None:
+    for argument, value in arguments.items():
+        _check_argument(isinstance(value, str), argument, value, "a string")
+
+
+def _check_number(argument: str, value: int, least: int) -> None:
+    _check_argument(isinstance(value, int) and least <= value < 1 << 32, argument, value,
+                    "an integer from %d to 65535" % least)
+
+
+def _key(service: str, id: str, namespace: str) -> Key:
+    _check_texts(service=service, id=id, namespace=namespace)
+    return namespace or "default", service, id
+
+
+def _key_message(key: Key) -> pb.InstanceKey:
+    return pb.InstanceKey(namespace=key[0], service=key[1], instance_id=key[2])
+
+
 class Agent:
     """A session at the sidecar. `async with Agent() as agent:`, or start() and close(); at its end, or when the
     process dies, what it has registered is unregistered. For one event loop, after any fork."""
 
     def __init__(self, target: Optional[str] = None, name: str = "", ttl: float = 10.0) -> None:
         self._target = target or os.environ.get("FAILBACK_TARGET", DEFAULT_TARGET)
-        self._name, self._ttl = name, ttl
-        self._incarnation = str(uuid.uuid4())
-        self._wanted: Dict[Tuple[str, str, str], pb.ServiceInstance] = {}
+        _check_texts(target=self._target, name=name)
+        _check_argument(isinstance(ttl, (int, float)) and abs(ttl) <= MAX_SECONDS, "ttl", ttl, "a number of seconds")
+        self._opening = pb.OpenSessionRequest(
+            incarnation=str(uuid.uuid4()), client_name=name, ends_with_stream=True,
+            ttl=duration_pb2.Duration(seconds=int(ttl), nanos=int((ttl - int(ttl)) * 1e9)))
+        self._intents = Intents()
         self._session = ""
+        self._limit = BATCH
         self._keeper: Optional[asyncio.Future] = None
+        self._sender: Optional[asyncio.Future] = None
+        self._retry: Optional[asyncio.TimerHandle] = None
         self._closed = False
         self._away = False
         # Why the sidecar opens no session.
@@ -106,10 +142,6 @@ class Agent:
         """Does not wait for the sidecar."""
         if self._keeper or self._closed:
             raise RuntimeError("the agent has been started before")
-        # Intents count in the order in which they arrive: one call at a time.
-        self._sending = asyncio.Lock()
-        # There is a session, or there will be none.
-        self._decided = asyncio.Event()
         self._channel = grpc.aio.insecure_channel(self._target, CHANNEL_OPTIONS)
         self._stub = pb_grpc.RegistryServiceStub(self._channel)
         self._keeper = asyncio.ensure_future(self._keep())
@@ -126,12 +158,17 @@ class Agent:
         keeper, self._keeper, self._closed = self._keeper, None, True
         if not keeper:
             return
-        self._decided.set()
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
-        if self._session:
+        session = self._session
+        tasks = [task for task in (keeper, self._sender) if task]
+        for task in tasks:
+            task.cancel()
+        if self._retry:
+            self._retry.cancel()
+        self._fail(self._intents.refused_all(), RuntimeError("the agent is closed"))
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if session:
             try:
-                await self._stub.CloseSession(pb.CloseSessionRequest(session_id=self._session), timeout=CALL_SECONDS)
+                await self._stub.CloseSession(pb.CloseSessionRequest(session_id=session), timeout=CALL_SECONDS)
             except grpc.aio.AioRpcError:
                 pass  # the end of the stream says the same
         for call in list(self._followed):
@@ -144,37 +181,31 @@ class Agent:
         """Returns when the sidecar has accepted it; from then on the sidecar carries it. Once more with the same id
         it changes what is registered. While the sidecar is unavailable this waits; if it is cancelled, the instance is
         registered all the same when the sidecar is back, unless it is unregistered."""
-        instance = pb.ServiceInstance(
-            key=pb.InstanceKey(namespace=namespace, service=service, instance_id=id), address=address, port=port,
-            weight=weight, zone=zone, metadata=metadata or {})
-        self._check()
-        key = (namespace, service, id)
-        before = self._wanted.get(key)
-        self._wanted[key] = instance
-        try:
-            await self._submit(lambda: self._register([instance]))
-        except Refused:
-            if before is None:
-                self._wanted.pop(key, None)
-            else:
-                self._wanted[key] = before
-            raise
+        key = _key(service, id, namespace)
+        _check_texts(address=address, zone=zone)
+        _check_number("port", port, 1)
+        if weight is not None:
+            _check_number("weight", weight, 0)
+        _check_argument(metadata is None or isinstance(metadata, Mapping), "metadata", metadata, "a mapping of strings")
+        for name, value in (metadata or {}).items():
+            _check_argument(isinstance(name, str), "metadata", name, "a string")
+            _check_texts(**{"metadata[%.100r]" % name: value})
+        await self._submit(key, pb.ServiceInstance(
+            key=_key_message(key), address=address, port=port, weight=weight, zone=zone, metadata=metadata or {}))
 
     async def unregister(self, service: str, id: str, *, namespace: str = "") -> None:
         """Returns when the sidecar has accepted it. One that is not registered is fine."""
-        self._check()
-        self._wanted.pop((namespace, service, id), None)
-        item = pb.Deregistration(key=pb.InstanceKey(namespace=namespace, service=service, instance_id=id))
-        await self._submit(lambda: self._stub.Unregister(
-            pb.UnregisterRequest(session_id=self._session, deregistrations=[item]), timeout=CALL_SECONDS))
+        await self._submit(_key(service, id, namespace), None)
 
     async def follow(self, service: str, *, namespace: str = "") -> AsyncIterator[Instances]:
         """The instances of a service, each time that they change; ends with the agent."""
         self._check()
+        _check_texts(service=service, namespace=namespace)
         known: Dict[str, pb.ServiceInstance] = {}
+        stale = False  # the last list
         while not self._closed:
-            request = pb.SubscribeRequest(selector=pb.Selector(namespace=namespace, service=service))
-            call = self._stub.Subscribe(request, wait_for_ready=True)
+            call = self._stub.Subscribe(
+                pb.SubscribeRequest(selector=pb.Selector(namespace=namespace, service=service)))
             self._followed.add(call)
             try:
                 parts: Dict[str, pb.ServiceInstance] = {}
@@ -189,13 +220,12 @@ class Agent:
                         for key in message.delta.removals:
                             known.pop(key.instance_id, None)
                         known.update((i.key.instance_id, i) for i in message.delta.upserts)
-                    yield self._list(known, message.stale)
+                    stale = message.stale
+                    yield self._list(known, stale)
             except grpc.aio.AioRpcError as error:
                 refusal = _refusal(error)
                 if refusal:
                     raise refusal from error
-                if known and not self._closed:
-                    yield self._list(known, True)
             except asyncio.CancelledError:
                 if self._closed:
                     return  # by close(), not by the caller
@@ -203,6 +233,9 @@ class Agent:
             finally:
                 self._followed.discard(call)
                 call.cancel()
+            if not stale and not self._closed:
+                stale = True
+                yield self._list(known, stale)
             await asyncio.sleep(RETRY_SECONDS)
 
     @staticmethod
@@ -217,35 +250,85 @@ class Agent:
         if not self._keeper:
             raise RuntimeError("the agent is not started: use `async with`, or await start()")
 
-    def _register(self, instances: List[pb.ServiceInstance]):
-        return self._stub.Register(pb.RegisterRequest(
-            session_id=self._session, registrations=[pb.Registration(instance=i) for i in instances]),
-            timeout=CALL_SECONDS)
+    async def _submit(self, key: Key, instance: Optional[pb.ServiceInstance]) -> None:
+        """Returns the outcome. The intent is in force though the caller stops waiting."""
+        self._check()
+        if self._refused:
+            raise Refused(self._refused.code, str(self._refused))
+        waiter = asyncio.get_running_loop().create_future()
+        self._intents.put(key, instance, waiter)
+        self._wake()
+        try:
+            await waiter
+        finally:
+            self._intents.leave(key, waiter)
 
-    async def _submit(self, call) -> None:
-        """Until the sidecar has answered."""
-        while True:
-            await self._decided.wait()
-            self._check()
-            if self._refused:
-                raise self._refused
+    def _wake(self) -> None:
+        if self._session and (not self._sender or self._sender.done()):
+            self._sender = asyncio.ensure_future(self._send())
+
+    async def _send(self) -> None:
+        """The one sender: one call at a time, while there are a session and something to send."""
+        while self._session:
+            batch = self._intents.batch(self._limit)
+            if not batch:
+                return
             try:
-                async with self._sending:
-                    answer = await call()
-            except (asyncio.CancelledError, grpc.aio.UsageError):
-                self._check()  # the channel's end, not the caller's
-                raise
+                results = (await self._call(batch)).results
             except grpc.aio.AioRpcError as error:
-                refusal = _refusal(error)
-                if refusal:
-                    raise refusal from error
+                self._settle_call(batch, _refusal(error))
             else:
-                failed = [result.status for result in answer.results if result.status.code]
-                if not failed:
-                    return
-                if not _passes(failed[0]):
-                    raise Refused(failed[0].code, failed[0].message)
-            await asyncio.sleep(RETRY_SECONDS)
+                for intent, result in zip(batch, results):
+                    self._settle(intent, result.status)
+
+    def _call(self, batch: List[Intent]):
+        """Without a deadline: a call that was given up may still be carried out, after a newer one."""
+        if batch[0].instance is None:
+            return self._stub.Unregister(pb.UnregisterRequest(
+                session_id=self._session, deregistrations=[pb.Deregistration(key=_key_message(i.key)) for i in batch]))
+        return self._stub.Register(pb.RegisterRequest(
+            session_id=self._session, registrations=[pb.Registration(instance=i.instance) for i in batch]))
+
+    def _settle(self, intent: Intent, status) -> None:
+        if not status.code:
+            for waiter in self._intents.accepted(intent):
+                if not waiter.done():
+                    waiter.set_result(None)
+        elif _passes(status):
+            self._send_later(intent)
+        else:
+            self._refuse(intent, Refused(status.code, PLACE.sub("", status.message)))
+
+    def _settle_call(self, batch: List[Intent], refusal: Optional[Refused]) -> None:
+        if not refusal:
+            for intent in batch:
+                self._send_later(intent)
+        elif len(batch) > 1:
+            self._intents.apart(batch)
+        else:
+            self._refuse(batch[0], refusal)
+
+    def _refuse(self, intent: Intent, refusal: Refused) -> None:
+        waiters = self._intents.refused(intent)
+        self._fail(waiters, refusal)
+        if not waiters:
+            log.warning("the sidecar does not take %s/%s: %s", intent.key[1], intent.key[2], refusal)
+
+    @staticmethod
+    def _fail(waiters: List[Any], error: Exception) -> None:
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def _send_later(self, intent: Intent) -> None:
+        self._intents.later(intent)
+        if not self._retry:
+            self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._send_again)
+
+    def _send_again(self) -> None:
+        self._retry = None
+        self._intents.retry()
+        self._wake()
 
     async def _keep(self) -> None:
         """Keeps a session open, in which everything wanted is registered."""
@@ -254,59 +337,42 @@ class Agent:
                 await self._one_session()
             except grpc.aio.AioRpcError as error:
                 self._note_failure(error)
-            except asyncio.InvalidStateError:
-                pass  # the stream has ended
             except Exception:  # pylint: disable=broad-except
                 log.exception("the session at %s has failed, and is opened again", self._target)
-            if not self._refused:
-                self._decided.clear()
             await asyncio.sleep(RETRY_SECONDS)
 
     def _note_failure(self, error: grpc.aio.AioRpcError) -> None:
         self._refused = _refusal(error)
         if self._refused:
-            self._decided.set()
+            self._fail(self._intents.refused_all(), self._refused)
         if not self._away:
             self._away = True
             log.warning("the sidecar at %s has no session for this process, which tries again until it has: %s: %s",
                         self._target, error.code().name, error.details())
 
     async def _one_session(self) -> None:
-        opened = await self._stub.OpenSession(pb.OpenSessionRequest(
-            incarnation=self._incarnation, client_name=self._name, ends_with_stream=True,
-            ttl=duration_pb2.Duration(seconds=int(self._ttl), nanos=int(self._ttl % 1 * 1e9))), timeout=CALL_SECONDS)
-        self._session = opened.session_id
+        opened = await self._stub.OpenSession(self._opening, timeout=CALL_SECONDS)
         stream = self._stub.KeepAlive()
-        await stream.write(pb.KeepAliveRequest(session_id=self._session))
-        await self._register_again(max(1, min(opened.limits.max_batch or 200, 200)))
-        if self._away:
-            self._away = False
-            log.info("the sidecar at %s is back", self._target)
-        self._refused = None
-        self._decided.set()
-        renewing = asyncio.ensure_future(self._renew(stream, opened.ttl.ToNanoseconds() / 3e9))
+        renewing = asyncio.ensure_future(self._renew(stream, opened.session_id, opened.ttl.ToNanoseconds() / 3e9))
         try:
+            if self._away:
+                self._away = False
+                log.info("the sidecar at %s is back", self._target)
+            self._limit = min(opened.limits.max_batch or BATCH, BATCH)
+            self._session, self._refused = opened.session_id, None
+            self._intents.session_opened()
+            self._wake()
             async for answer in stream:
                 if answer.status.code:
                     return  # the session is unknown: a new one
         finally:
+            self._session = ""
             renewing.cancel()
+            stream.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
 
-    async def _register_again(self, batch: int) -> None:
-        async with self._sending:
-            wanted = list(self._wanted.values())
-            for i in range(0, len(wanted), batch):
-                answer = await self._register(wanted[i:i + batch])
-                while any(_passes(result.status) for result in answer.results):
-                    await asyncio.sleep(RETRY_SECONDS)
-                    answer = await self._register(wanted[i:i + batch])
-                for instance, result in zip(wanted[i:i + batch], answer.results):
-                    if result.status.code:
-                        log.warning("the sidecar does not take %s/%s again: %s", instance.key.service,
-                                    instance.key.instance_id, result.status.message)
-
-    async def _renew(self, stream, seconds: float) -> None:
+    @staticmethod
+    async def _renew(stream, session: str, seconds: float) -> None:
         while True:
+            await stream.write(pb.KeepAliveRequest(session_id=session))
             await asyncio.sleep(seconds)
-            await stream.write(pb.KeepAliveRequest(session_id=self._session))
