@@ -31,7 +31,7 @@ def base():
     path = os.path.join(CACHE, "base.tar")
     if not os.path.exists(path):
         os.makedirs(CACHE, exist_ok=True)
-        run("mmdebstrap", "--variant=minbase", "--quiet", "bookworm", path + ".part")
+        run("mmdebstrap", "--variant=minbase", "--format=tar", "--quiet", "bookworm", path + ".part")
         os.rename(path + ".part", path)
     return path
 
