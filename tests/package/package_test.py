@@ -211,6 +211,15 @@ class PackageTest(unittest.TestCase):
         with open("clients/node/package.json", encoding="utf-8") as file:
             self.assertEqual(json.load(file)["version"], version)
 
+    def test_clients_are_packed_without_the_programs(self):
+        version = run("agent/failbackctl", "--version").stdout.split()[1]
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([PACKAGE + "/run", "/nowhere.tar", folder, "clients"], text=True, check=False,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "GIT_DIR": "/nowhere"})
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertEqual({name.split("-")[-1] for name in os.listdir(folder)}, {"any.whl", version + ".tgz"})
+
 
 if __name__ == "__main__":
     unittest.main()
