@@ -27,10 +27,12 @@ class Outages:
     """With real daemons."""
 
     def settle(self, story, expected):
-        """What the registry has in the end: after one more intent."""
+        """What the registry has in the end: after one more intent, and when the process has ended."""
         story.tell("register last 1")
         story.expect("registered last 1")
         self.until(self.listed, {**expected, "last": 1})
+        story.process.kill()
+        self.until(self.listed, {})
 
     def test_many_intents_of_an_outage_end_with_the_last(self):
         story = self.start_story()
