@@ -154,7 +154,9 @@ absl::Status JournalFile::OpenDatabase() {
         &JournalFile::PrepareWrites, &JournalFile::DetectPutBack}) {
     if (absl::Status status = (this->*step)(); !status.ok()) return status;
   }
-  // What is in the log may be in the kernel's cache only, as of a store (SqliteStorage).
+  // What is in the log may be in the kernel's cache only, as of a store (SqliteStorage), and the log
+  // on the disk may be another: after a power cut that would be read over what is folded now. The
+  // commit of KeepIncarnation, which is synced, starts it over.
   FoldLog(db_->handle());
   return KeepIncarnation();
 }
@@ -330,13 +332,15 @@ absl::Status JournalFile::KeepIncarnation() {
     incarnation_ = given_incarnation_;
   }
   if (incarnation_.empty()) incarnation_ = RandomId();
-  if (incarnation_ != meta_.incarnation ||
-      sum_.incarnation.value_or(incarnation_) != incarnation_) {
+  const bool other =
+      incarnation_ != meta_.incarnation || sum_.incarnation.value_or(incarnation_) != incarnation_;
+  if (other || full_sync_) {
     Meta meta = meta_;
     meta.incarnation = incarnation_;
     absl::Status status = db_->InTransaction([&] { return WriteMeta(meta); });
-    if (!status.ok()) return status;
-    Wrote(std::move(meta));
+    if (!status.ok() && other) return status;
+    if (status.ok()) Wrote(std::move(meta));
+    first_write_.Update(status);
   }
   // As long as what it holds is in doubt the mark is one that fits nothing, so that the next start
   // doubts it too.

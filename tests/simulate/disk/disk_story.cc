@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/simulate/disk/seeded_entropy.h"
 
@@ -12,7 +13,10 @@ DiskStory::DiskStory(uint64_t seed, const std::string& folder, int longest_life)
   SeedEntropy(random_());
   disk_.MakeFolder(folder, 0700);
   disk_.SyncFolderOf(folder);
-  disk_.set_witness([this](const std::string& what) { Say("      disk: " + what); });
+  disk_.set_witness([this](const std::string& what) {
+    Say("      disk: " + what);
+    unmarked_ = unmarked_ || absl::StrContains(what, ".mark");
+  });
 }
 
 StoryResult DiskStory::Tell() {
@@ -28,6 +32,7 @@ StoryResult DiskStory::Tell() {
 
 void DiskStory::Live() {
   if (!Reopen()) return;
+  unmarked_ = false;
   SetFaults();
   if (Pick(2) == 0) {
     const LyingDisk::Crash crash = CrashOrCut();

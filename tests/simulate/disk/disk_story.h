@@ -76,6 +76,8 @@ class DiskStory {
   LyingDisk::Crash CrashOrCut();
   // A bit of one of `files` flips; empty if that has none.
   std::string FlipBitOf(const std::vector<std::string>& files);
+  // A mark was not written in the last life: what it wrote may be ahead of it.
+  bool unmarked() const { return unmarked_; }
   // The disk is still the one of this life.
   bool alive() const { return disk_.life() == life_; }
 
@@ -91,6 +93,7 @@ class DiskStory {
   const int longest_life_;
   double chance_ = 0;
   bool forgets_ = false;
+  bool unmarked_ = false;
 };
 
 }  // namespace failback

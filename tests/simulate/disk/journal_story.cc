@@ -161,6 +161,7 @@ class JournalStory final : public DiskStory {
       ++result_.refused;
       Say(absl::StrCat("  not written: ", status.message()));
       attempts_.insert(attempt_);
+      past_.insert(attempt_);  // a power cut may leave it in place of what is written over it
       if (!absl::IsUnavailable(status)) Violation(status.ToString());
     }
   }
@@ -239,17 +240,19 @@ class JournalStory final : public DiskStory {
     const auto before = disk_.Save();
     std::vector<std::string> files = disk_.Files();
     // After a power cut nothing tells a write that the log has lost to a flipped bit from one that
-    // never was: the mark beside it was not synced.
-    if (cut_) files = {kFile};
+    // never was: the mark beside it was not synced. Nor where the mark was not written.
+    if (cut_ || unmarked()) files = {kFile};
     const std::string file = FlipBitOf(files);
     if (file.empty()) return false;
     const absl::Status status = Open();
     Say(absl::StrCat("a bit of ", file, " flipped: ", status.message()));
     if (status.ok() && !MovedAside()) {
       Compare(/*flipped=*/true);
-      // A reader in doubt goes on with what there was.
-      if (!journal_->was_put_back()) return !violated();
-      ++result_.doubts;
+      // A reader in doubt goes on with what there was; so does one that says that it cannot write, as
+      // SQLite only reads a file of which the header names a later format.
+      const bool in_doubt = journal_->was_put_back();
+      if (!in_doubt && journal_->Stats().error.ok()) return !violated();
+      ++(in_doubt ? result_.doubts : result_.flips_refused);
     } else {
       ++result_.flips_refused;
     }

@@ -384,8 +384,8 @@ class StoreStory final : public DiskStory {
     const auto before = disk_.Save();
     std::vector<std::string> files = disk_.Files();
     // After a power cut nothing tells a commit that the log has lost to a flipped bit from one that
-    // was never written: the mark beside it was not synced.
-    if (ended_ == Ended::kCut || cut_after_end_) files = {kPath};
+    // was never written: the mark beside it was not synced. Nor where the mark was not written.
+    if (ended_ == Ended::kCut || cut_after_end_ || unmarked()) files = {kPath};
     const std::string file = FlipBitOf(files);
     if (file.empty()) return;
     const absl::Status status = Open();
