@@ -45,7 +45,7 @@ class OperatorView {
 
   // All outlive this; the client is closed before this goes.
   OperatorView(Client* client, const Keys* keys, Identity* identity)
-      : client_(client), keys_(keys), identity_(identity) {}
+      : client_(client), keys_(keys), identity_(identity), agents_(&client->clock()) {}
 
   RenewingAgents& agents() { return agents_; }
 

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "registry/base/proto_time.h"
 
 namespace failback {
@@ -10,7 +9,7 @@ namespace etcd {
 
 void RenewingAgents::Renewed(const Session& session, const KeepAliveRequest& request) {
   const bool reported =
-      request.has_report() && reports_.Take(session.id, request.report(), absl::Now());
+      request.has_report() && reports_.Take(session.id, request.report(), clock_->WallNow());
   MutexLock lock(&mu_);
   auto it = renewals_.find(session.id);
   if (it == renewals_.end()) {
@@ -24,7 +23,7 @@ void RenewingAgents::Renewed(const Session& session, const KeepAliveRequest& req
   // A session that is resumed may have another.
   it->second.ttl = session.ttl();
   *it->second.session.mutable_ttl() = ToProto(it->second.ttl);
-  it->second.time = SteadyNow();
+  it->second.time = Now();
 }
 
 void RenewingAgents::Drop(const std::string& session_id) {
@@ -34,8 +33,8 @@ void RenewingAgents::Drop(const std::string& session_id) {
 }
 
 std::vector<admin::v1::AgentSummary> RenewingAgents::All() const {
-  const SteadyTime now = SteadyNow();
-  const absl::Time wall_now = absl::Now();
+  const SteadyTime now = Now();
+  const absl::Time wall_now = clock_->WallNow();
   std::vector<admin::v1::AgentSummary> agents;
   for (AgentReports::Entry& entry : reports_.All()) {
     MutexLock lock(&mu_);
@@ -52,7 +51,7 @@ std::vector<admin::v1::AgentSummary> RenewingAgents::All() const {
 }
 
 void RenewingAgents::Sweep() {
-  const SteadyTime now = SteadyNow();
+  const SteadyTime now = Now();
   std::vector<std::string> gone;
   {
     MutexLock lock(&mu_);

@@ -21,6 +21,7 @@
 #include "registry/etcd/sessions.h"
 #include "registry/model/agent_reports.h"
 #include "registry/registry.h"
+#include "retry/clock.h"
 #include "retry/mutex.h"
 
 namespace failback {
@@ -28,6 +29,9 @@ namespace etcd {
 
 class RenewingAgents {
  public:
+  // `clock` outlives this.
+  explicit RenewingAgents(const Clock* clock) : clock_(clock) {}
+
   // `session` has just been renewed by `request`.
   void Renewed(const Session& session, const KeepAliveRequest& request);
   // The session is over.
@@ -45,6 +49,9 @@ class RenewingAgents {
     SteadyTime time;
   };
 
+  SteadyTime Now() const { return absl::Nanoseconds(clock_->NowNanos()); }
+
+  const Clock* const clock_;
   AgentReports reports_;
   mutable Mutex mu_;
   // Of the sessions that have a report.
