@@ -47,7 +47,8 @@ class StaticServicesTest : public ::testing::Test {
  protected:
   void SetUp() override { timer_ = NewTimer(&clock_, absl::Milliseconds(10)); }
 
-  static StaticServiceSpec Spec(const std::string& id, std::vector<std::string> checks = {}) {
+  static StaticServiceSpec Spec(const std::string& id,
+                                const std::vector<std::string>& checks = {}) {
     StaticServiceSpec spec;
     InstanceKey& key = *spec.instance.mutable_key();
     key.set_namespace_("default");

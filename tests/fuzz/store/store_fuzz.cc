@@ -309,7 +309,8 @@ void PlayRows(FuzzInput* input) {
   for (int i = input->Byte() % 8; i > 0; --i) {
     std::string key;
     RecordRow row = AnyRecord(input, &key);
-    rows.records[row.id] = {std::move(key), std::move(row)};
+    const int64_t id = row.id;
+    rows.records[id] = {std::move(key), std::move(row)};
   }
   Store store;
   if (!store.OpenOn(&rows).ok()) return;

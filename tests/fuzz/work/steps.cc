@@ -12,8 +12,10 @@ thread_local int64_t steps = 0;
 }  // namespace
 
 // What the compiler calls at each branch, by the linker's --wrap: libFuzzer has one of its own.
+// NOLINTBEGIN(bugprone-reserved-identifier): the name is the compiler's.
 extern "C" FAILBACK_NOT_COUNTED void __wrap___sanitizer_cov_trace_pc();
 extern "C" void __wrap___sanitizer_cov_trace_pc() { ++steps; }
+// NOLINTEND(bugprone-reserved-identifier)
 
 namespace failback {
 

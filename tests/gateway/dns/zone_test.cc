@@ -59,7 +59,7 @@ class ZoneTest : public ::testing::Test {
     const Reply reply = WriteReply(zone_, query, zone_.domain.MeaningOf(query.name), known_,
                                    delivery_, &shuffle_, buffer.data());
     size_ = reply.size;
-    const Message message = ReadMessage({buffer.data(), reply.size});
+    Message message = ReadMessage({buffer.data(), reply.size});
     EXPECT_TRUE(message.readable);
     EXPECT_EQ(message.rcode, static_cast<int>(reply.rcode));
     EXPECT_EQ(message.truncated, reply.truncated);

@@ -143,7 +143,7 @@ TEST(MergedPagesTest, RandomListingsAreCompleteSortedAndWithoutRepetition) {
         pages.push_back(theirs_next.has_value() ? Page(held[i], *theirs_next, theirs)
                                                 : ListResponse());
         // A filter may leave nothing of a page.
-        if (pages.back().next_page_token() != "" && pick(8) == 0) {
+        if (!pages.back().next_page_token().empty() && pick(8) == 0) {
           for (const auto& record : pages.back().records()) {
             held[i].erase(record.instance().key().instance_id());
           }

@@ -121,7 +121,7 @@ class WireTest : public testing::Test {
 
   void StartServer(const std::string& listen, RegistryServer::Options options) {
     options.listen = {listen};
-    auto started = RegistryServer::Start(&fake_, std::move(options));
+    auto started = RegistryServer::Start(&fake_, options);
     ASSERT_TRUE(started.ok()) << started.status();
     server_ = *std::move(started);
     address_ = server_->addresses()[0];
