@@ -1,7 +1,5 @@
 #include "retry/retry_rule.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 
 namespace failback {
@@ -21,13 +19,8 @@ absl::Status ValidateRetryPolicy(const std::string& path, const RetryPolicy& pol
 std::optional<absl::Duration> RetryRule::Failed(const RetryPolicy& policy,
                                                 std::optional<absl::Duration> server_delay,
                                                 const Random& random) {
-  if (std::exchange(first_, false)) {
-    if (policy.retry_times == 0) return std::nullopt;
-  } else if (times_ == policy.retry_times) {
-    return std::nullopt;
-  } else {
-    ++times_;
-  }
+  ++times_;
+  if (policy.retry_times >= 0 && times_ > policy.retry_times) return std::nullopt;
   if (server_delay.has_value()) return StretchedDelay(*server_delay, refusals_++, random());
   refusals_ = 0;
   if (policy.retry_period.has_value()) return *policy.retry_period;

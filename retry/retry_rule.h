@@ -1,8 +1,8 @@
 // When a failed call is tried again: the rule of Dubbo's AbstractRetryTask, without a timer.
 //
-// FailedRegisteredTask and its siblings follow it: `times` starts at 1; when a run fails, the task
-// parks if `times` has reached `retry_times`, else `times` grows by one and the task waits. So
-// exactly `retry_times` retries follow the first failed call. -1 retries for ever, 0 parks at once.
+// FailedRegisteredTask and its siblings follow it: `times` counts the attempts that have failed; one
+// that fails after `retry_times` retries parks the task. So exactly `retry_times` retries follow the
+// first failed call. -1 retries for ever, 0 parks at once.
 // Beyond Dubbo: what is parked can be re-armed, the wait is capped exponential with full jitter
 // unless a fixed `retry_period` is set, and a delay that the server asks for overrides both.
 //
@@ -15,7 +15,7 @@
 // Thread safety: thread-compatible.
 //
 // Invariants:
-// 1. 1 <= times; retry_times >= 0 implies times <= max(1, retry_times).
+// 1. 0 <= times; retry_times >= 0 implies times <= retry_times + 1, of attempts not refused for good.
 
 #ifndef FAILBACK_RETRY_RETRY_RULE_H_
 #define FAILBACK_RETRY_RETRY_RULE_H_
@@ -49,16 +49,18 @@ class RetryRule {
                                        std::optional<absl::Duration> server_delay,
                                        const Random& random);
 
+  // An attempt was refused for good: there is no other.
+  void Refused() { ++times_; }
+
   // It has all its retries again.
   void Rearm() { *this = RetryRule(); }
 
-  // The attempt that failed last, from 1.
+  // The attempt that failed last, from 1; 0 before the first has ended.
   int times() const { return times_; }
 
  private:
-  int times_ = 1;
+  int times_ = 0;
   int refusals_ = 0;  // with a delay of the server's, in a row
-  bool first_ = true;
 };
 
 }  // namespace failback

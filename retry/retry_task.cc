@@ -13,18 +13,14 @@ RetryTask::State RetryTask::Failed(std::optional<absl::Duration> server_delay, T
   timeout_.Cancel();
   const std::optional<absl::Duration> delay = rule_.Failed(*policy_, server_delay, *random_);
   if (delay.has_value()) return Wait(*delay, std::move(on_due));
-  Park();
-  return state_;
+  return state_ = State::kParked;
 }
 
 RetryTask::State RetryTask::Wait(absl::Duration delay, TimerTask on_due) {
   timeout_.Cancel();
   next_attempt_nanos_ = timer_->clock()->NowNanos() + absl::ToInt64Nanoseconds(delay);
   auto timeout = timer_->ScheduleUnbounded(std::move(on_due), delay);
-  if (!timeout.ok()) {
-    Park();
-    return state_;
-  }
+  if (!timeout.ok()) return state_ = State::kParked;
   timeout_ = *std::move(timeout);
   state_ = State::kWaiting;
   return state_;
@@ -47,6 +43,7 @@ void RetryTask::RunNow() {
 
 void RetryTask::Park() {
   timeout_.Cancel();
+  rule_.Refused();
   state_ = State::kParked;
 }
 

@@ -75,7 +75,7 @@ class RetryTask {
   void Park();
 
   State state() const { return state_; }
-  // The attempt that failed last, from 1.
+  // The attempt that failed last, from 1; 0 before the first has ended.
   int times() const { return rule_.times(); }
   // When the wheel tries again, on the timer's clock in nanoseconds; meaningful in kWaiting.
   int64_t next_attempt_nanos() const { return next_attempt_nanos_; }

@@ -80,7 +80,7 @@ std::string Owner(const InstanceRecord& record) {
 
 std::string Times(const PendingOperation& operation) {
   if (operation.retry_times() < 0) return absl::StrCat(operation.times());
-  return absl::StrCat(operation.times(), "/", operation.retry_times());
+  return absl::StrCat(operation.times(), "/", operation.retry_times() + 1);
 }
 
 // " orders-1 127.0.0.1:8080", the namespace and the service being known; " orders (3)" of a

@@ -305,7 +305,9 @@ void Machine::AttemptFailed(const RecordPtr& record, const absl::Status& status,
   if (first) record->retry = std::make_unique<machine::Retry>();
   machine::Retry& retry = *record->retry;
   std::optional<absl::Duration> wait;
-  if (step != NextStep::kPark) {
+  if (step == NextStep::kPark) {
+    retry.rule.Refused();
+  } else {
     wait = retry.rule.Failed(options_.retry, sent ? RetryDelayOf(status) : std::nullopt,
                              options_.random);
   }

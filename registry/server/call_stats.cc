@@ -20,6 +20,7 @@ constexpr std::pair<const char*, const char*> kLimitNames[] = {
     {"subscriptions_per_connection", "subscriptions on one connection"},
     {"connections", "connections"},
     {"silent_streams", "streams without a message on one connection"},
+    {"unread_bytes", "bytes of answers that are not read"},
 };
 static_assert(std::size(kLimitNames) == CallStats::kLimits);
 

@@ -44,8 +44,9 @@ class CallStats {
     kSubscriptionsPerConnection,
     kConnections,
     kSilentStreams,
+    kUnreadBytes,
   };
-  static constexpr size_t kLimits = 6;
+  static constexpr size_t kLimits = 7;
   // For metrics, and for the text of an error.
   static const char* LimitName(Limit limit);
   static const char* LimitText(Limit limit);

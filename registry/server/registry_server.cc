@@ -22,6 +22,7 @@
 #include "registry/server/server_reactors.h"
 #include "registry/server/stream_sweep.h"
 #include "registry/server/unary_reactor.h"
+#include "registry/server/unread_answers.h"
 #include "registry/server/write_threads.h"
 #include "retry/clock.h"
 #include "retry/periodic_task.h"
@@ -117,7 +118,8 @@ class RegistryServer::Service final : public ServiceBase {
   Service(Registry* registry, const Options& options)
       : registry_(registry),
         admission_(registry, AdmissionOptions(options), &call_stats_),
-        writes_(WriteOptions(options)) {
+        writes_(WriteOptions(options)),
+        unread_(options.max_unread_bytes) {
     for (const std::string& session_id : options.stream_sessions) {
       sessions_->Opened(session_id, /*ends_with_stream=*/true, Monotonic(),
                         Monotonic() + kLongestTtl);
@@ -133,6 +135,7 @@ class RegistryServer::Service final : public ServiceBase {
       for (const auto& state : subscribe_streams_.Open()) {
         state->Sweep(plan.stalled, Jittered(plan.oldest, state.get()));
       }
+      unread_.Sweep(plan.stalled);
       // Answers to renewals are small, and few at a time.
       for (const auto& state : renewal_streams_.Open()) {
         state->Sweep(INT_MAX, plan.silent, Jittered(plan.oldest, state.get()));
@@ -206,12 +209,12 @@ class RegistryServer::Service final : public ServiceBase {
 
   ServerUnaryReactor* Register(CallbackServerContext* context, const ByteBuffer* request,
                                ByteBuffer* response) override {
-    return Write(*context, Method::kRegister, Batch::Kind::kRegister, *request, response);
+    return Write(context, Method::kRegister, Batch::Kind::kRegister, *request, response);
   }
 
   ServerUnaryReactor* Unregister(CallbackServerContext* context, const ByteBuffer* request,
                                  ByteBuffer* response) override {
-    return Write(*context, Method::kUnregister, Batch::Kind::kUnregister, *request, response);
+    return Write(context, Method::kUnregister, Batch::Kind::kUnregister, *request, response);
   }
 
   grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>* RegisterStream(
@@ -261,6 +264,7 @@ class RegistryServer::Service final : public ServiceBase {
     const auto waits_in = std::make_shared<ReadThreads::Slot>();
     return UnaryReactor<ListResponse>::Run(
         response, std::move(permit.slot), {&call_stats_, Method::kList},
+        AdmitAnswer<ListResponse>(context, reader),
         [&](Callback<ListResponse> done) {
           if (!permit.refusal.ok()) return std::move(done)(permit.refusal);
           done = [list = std::move(list),
@@ -326,7 +330,7 @@ class RegistryServer::Service final : public ServiceBase {
       };
     }
     return UnaryReactor<Response>::Run(
-        response, std::move(permit.slot), {&call_stats_, name},
+        response, std::move(permit.slot), {&call_stats_, name}, /*admit=*/nullptr,
         [&](Callback<Response> done) {
           if (!permit.refusal.ok()) return std::move(done)(permit.refusal);
           (permit.registry.get()->*method)(request, std::move(done));
@@ -334,17 +338,31 @@ class RegistryServer::Service final : public ServiceBase {
         std::move(hook));
   }
 
-  ServerUnaryReactor* Write(const CallbackServerContext& context, Method name, Batch::Kind kind,
+  ServerUnaryReactor* Write(CallbackServerContext* context, Method name, Batch::Kind kind,
                             const ByteBuffer& request, ByteBuffer* response) {
-    const ScopedTrace trace(TraceParentOf(context.client_metadata()));
+    const ScopedTrace trace(TraceParentOf(context->client_metadata()));
     Permit permit = AdmitWrite(request);
-    admission_.Identify(context, name, &permit);
+    admission_.Identify(*context, name, &permit);
     return UnaryReactor<std::string>::Run(
-        response, std::move(permit.slot), {&call_stats_, name}, [&](Callback<std::string> done) {
+        response, std::move(permit.slot), {&call_stats_, name},
+        AdmitAnswer<std::string>(context, ReaderOf(*context, permit.owner)),
+        [&](Callback<std::string> done) {
           if (!permit.refusal.ok()) return std::move(done)(permit.refusal);
           writes_.Write(WriteThreads::Source::kCall, kind, std::move(permit.registry), request,
                         std::move(done));
         });
+  }
+
+  // Answers that the client has not read are bounded.
+  template <typename Response>
+  typename UnaryReactor<Response>::AdmitAnswer AdmitAnswer(CallbackServerContext* context,
+                                                           std::string reader) {
+    return [this, context,
+            reader = std::move(reader)](size_t bytes) -> absl::StatusOr<std::shared_ptr<void>> {
+      if (auto room = unread_.Enter(reader, bytes, context)) return room;
+      return admission_.Overloaded(CallStats::Limit::kUnreadBytes, unread_.max_bytes(),
+                                   ", half of them of one caller,");
+    };
   }
 
   // A Register or Unregister whose caller is still to be identified, or is known.
@@ -383,6 +401,7 @@ class RegistryServer::Service final : public ServiceBase {
   OpenStreams<RenewalReactor::State> renewal_streams_;
   OpenStreams<RegisterStreamReactor::State> register_streams_;
   WriteThreads writes_;
+  UnreadAnswers unread_;
   ReadThreads reads_{WorkThreads()};
   std::unique_ptr<PeriodicTask> sweep_;
 };

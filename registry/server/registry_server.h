@@ -89,6 +89,9 @@ class RegistryServer {
     int max_calls_in_flight = 10000;
     // Large calls that wait for their turn, in bytes of their requests; likewise.
     int64_t max_bulk_bytes = int64_t{256} << 20;
+    // Large answers that their clients have not read yet, in bytes; likewise, and one caller has
+    // half of it at most. One that stays unread for `stalled_stream_timeout` is cancelled.
+    int64_t max_unread_bytes = int64_t{64} << 20;
     // Open Subscribe streams, in all and on one TCP connection; likewise. With `access` an owner
     // has half of the first at most (registry/model/shared_limit.h).
     int max_subscriptions = 100000;

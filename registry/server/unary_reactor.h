@@ -2,7 +2,7 @@
 // server.
 //
 //   return UnaryReactor<ListResponse>::Run(
-//       response, std::move(permit.slot), {&stats, CallStats::Method::kList},
+//       response, std::move(permit.slot), {&stats, CallStats::Method::kList}, admit,
 //       [&](Callback<ListResponse> done) { registry->List(request, std::move(done)); });
 //
 // The reactor belongs to gRPC and is deleted at OnDone. Its state may outlive it, as the registry
@@ -13,6 +13,7 @@
 #ifndef FAILBACK_REGISTRY_SERVER_UNARY_REACTOR_H_
 #define FAILBACK_REGISTRY_SERVER_UNARY_REACTOR_H_
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -45,6 +46,9 @@ template <typename Response>
 class UnaryReactor final : public grpc::ServerUnaryReactor {
  public:
   using Hook = std::function<void(const Response&)>;
+  // Room for an answer of so many bytes, which is kept until gRPC is done with it; or a refusal,
+  // which is what the client gets then.
+  using AdmitAnswer = std::function<absl::StatusOr<std::shared_ptr<void>>(size_t bytes)>;
 
   // Calls `start` with the callback to give to the registry. `on_success`, if given, sees the
   // response before the client. `slot` is kept until the registry has answered. `on_cancel`, if
@@ -52,9 +56,9 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
   // has returned: it may drop the callback if the registry has not been called yet.
   template <typename Start>
   static UnaryReactor* Run(grpc::ByteBuffer* response, std::shared_ptr<void> slot,
-                           CountedCall counted, Start start, Hook on_success = nullptr,
-                           std::function<void()> on_cancel = nullptr) {
-    auto* reactor = new UnaryReactor(response, counted, std::move(on_cancel));
+                           CountedCall counted, AdmitAnswer admit, Start start,
+                           Hook on_success = nullptr, std::function<void()> on_cancel = nullptr) {
+    auto* reactor = new UnaryReactor(response, counted, std::move(admit), std::move(on_cancel));
     const std::shared_ptr<State> state = reactor->state_;
     auto answer = std::make_unique<Answer>(state, std::move(slot), std::move(on_success));
     const absl::Status status = Guarded([&] {
@@ -71,19 +75,27 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
  private:
   // Shared with the callback.
   struct State {
-    State(UnaryReactor* reactor, grpc::ByteBuffer* response, CountedCall counted)
-        : counted(counted), reactor(reactor), response(response) {}
+    State(UnaryReactor* reactor, grpc::ByteBuffer* response, CountedCall counted, AdmitAnswer admit)
+        : counted(counted), admit(std::move(admit)), reactor(reactor), response(response) {}
 
     void Finish(absl::StatusOr<Response> result) {
-      const absl::Status status = result.status();
+      absl::Status status = result.status();
       MutexLock lock(&mu);
       if (reactor == nullptr) return;
-      counted.stats->Ended(counted.method, status.code(), Clock::Real()->NowNanos() - begin_nanos);
       if constexpr (std::is_same_v<Response, std::string>) {
         if (status.ok()) *response = ToByteBuffer(*std::move(result));
       } else {
         if (status.ok()) *response = EncodedMessage(*result);
       }
+      if (status.ok() && admit) {
+        if (auto room = admit(response->Length()); room.ok()) {
+          reactor->room_ = *std::move(room);
+        } else {
+          status = room.status();
+          response->Clear();
+        }
+      }
+      counted.stats->Ended(counted.method, status.code(), Clock::Real()->NowNanos() - begin_nanos);
       // After Finish gRPC may be done with both at any time.
       std::exchange(reactor, nullptr)->grpc::ServerUnaryReactor::Finish(StatusToGrpc(status));
     }
@@ -114,6 +126,7 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
     }
 
     const CountedCall counted;
+    const AdmitAnswer admit;
     const int64_t begin_nanos = Clock::Real()->NowNanos();
     Mutex mu;
     bool starting ABSL_GUARDED_BY(mu) = true;
@@ -136,8 +149,9 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
     const Hook on_success;
   };
 
-  UnaryReactor(grpc::ByteBuffer* response, CountedCall counted, std::function<void()> on_cancel)
-      : state_(std::make_shared<State>(this, response, counted)),
+  UnaryReactor(grpc::ByteBuffer* response, CountedCall counted, AdmitAnswer admit,
+               std::function<void()> on_cancel)
+      : state_(std::make_shared<State>(this, response, counted, std::move(admit))),
         on_cancel_(std::move(on_cancel)) {}
 
   void OnCancel() override {
@@ -148,6 +162,7 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
 
   const std::shared_ptr<State> state_;
   const std::function<void()> on_cancel_;
+  std::shared_ptr<void> room_;  // of the answer, until OnDone
 };
 
 }  // namespace failback

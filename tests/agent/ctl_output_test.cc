@@ -213,6 +213,7 @@ TEST(CtlOutputTest, PendingTable) {
   PendingOperation parked = WaitingOperation();
   parked.set_id("unregister default/orders/o");
   parked.set_state(agent::v1::PENDING_STATE_PARKED);
+  parked.set_times(4);
   parked.set_retry_times(3);
   parked.mutable_last_status()->set_code(3);
   parked.mutable_last_status()->set_message("bad: x");
@@ -223,7 +224,7 @@ TEST(CtlOutputTest, PendingTable) {
             "register default/orders/orders-1  7           waiting  3      in 1.2s       22:13:08 "
             "(12s ago)  "
             "UNAVAILABLE: Connection refused  grpc://127.0.0.1:7070\n"
-            "unregister default/orders/o       7           parked   3/3    -             22:13:08 "
+            "unregister default/orders/o       7           parked   4/4    -             22:13:08 "
             "(12s ago)  "
             "INVALID_ARGUMENT: bad: x         grpc://127.0.0.1:7070\n");
 }

@@ -54,7 +54,7 @@ TEST_F(RetryTaskTest, ThreeRetriesFollowTheFirstFailure) {
   FailAlways();
   EXPECT_EQ(ran_ms_, (std::vector<int64_t>{5000, 10000, 15000}));
   EXPECT_EQ(task_->state(), RetryTask::State::kParked);
-  EXPECT_EQ(task_->times(), 3);
+  EXPECT_EQ(task_->times(), 4);
 }
 
 TEST_F(RetryTaskTest, OneRetry) {
@@ -63,7 +63,7 @@ TEST_F(RetryTaskTest, OneRetry) {
   MakeTask();
   FailAlways();
   EXPECT_EQ(ran_ms_, (std::vector<int64_t>{5000}));
-  EXPECT_EQ(task_->times(), 1);
+  EXPECT_EQ(task_->times(), 2);
 }
 
 TEST_F(RetryTaskTest, ZeroParksAtOnce) {
@@ -72,6 +72,7 @@ TEST_F(RetryTaskTest, ZeroParksAtOnce) {
   FailAlways();
   EXPECT_TRUE(ran_ms_.empty());
   EXPECT_EQ(task_->state(), RetryTask::State::kParked);
+  EXPECT_EQ(task_->times(), 1);
   EXPECT_EQ(timer_->pending(), 0);
 }
 
@@ -164,7 +165,7 @@ TEST_F(RetryTaskTest, RunNowCancelsTheTimeoutAndReArmsWhatIsParked) {
   EXPECT_EQ(ran_ms_.size(), 2);
   task_->RunNow();
   EXPECT_EQ(task_->state(), RetryTask::State::kDue);
-  EXPECT_EQ(task_->times(), 1);
+  EXPECT_EQ(task_->times(), 0);
   Fail();
   task_->RunNow();
   EXPECT_EQ(timer_->pending(), 0);

@@ -45,7 +45,7 @@ TEST_F(FailbackRetryTest, Rule5_FixedPeriodAndRetryTimesAsInDubbo) {
   }
   ASSERT_EQ(registry_->Pending().size(), 1);
   EXPECT_EQ(registry_->Pending()[0].state(), agent::v1::PENDING_STATE_PARKED);
-  EXPECT_EQ(registry_->Pending()[0].times(), 3);
+  EXPECT_EQ(registry_->Pending()[0].times(), 4);
   Advance(absl::Minutes(5));
   EXPECT_EQ(fake_->registers.request_count(), 4) << "exactly retry_times retries";
   EXPECT_EQ(EventNames(), (std::vector<std::string>{"retrying register default/orders/a",
