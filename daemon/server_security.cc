@@ -10,6 +10,7 @@
 #include "daemon/config_file.h"
 #include "failback/config/v1/access.pb.h"
 #include "registry/base/log.h"
+#include "registry/base/small_file.h"
 #include "registry/security/tls_files.h"
 
 namespace failback {
@@ -44,7 +45,7 @@ ServerTls::Options ToOptions(const config::v1::ServerTls& tls) {
 // Reads one of the YAML files. The error is one line that names it.
 template <typename Message>
 absl::StatusOr<Message> ReadYaml(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadSmallFile(path);
+  absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", text.status().message()));
   }

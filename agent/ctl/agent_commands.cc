@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -279,7 +280,14 @@ void AddDrain(CLI::App* app, CtlAction* action) {
                                          : absl::StrCat(", persistent ", response.persistent()),
               "\n"),
           response);
-      return response.remaining() == 0 ? shown : kCtlFailed;
+      if (response.remaining() == 0) return shown;
+      std::fprintf(stderr,
+                   "failbackctl: drain: the registry has not acknowledged within %s that what "
+                   "remains is gone; `failbackctl status` shows whether it can be reached. The "
+                   "agent tries on until it ends, and then the session's TTL removes what is not "
+                   "persistent\n",
+                   absl::FormatDuration(*deadline).c_str());
+      return kCtlFailed;
     };
   });
 }

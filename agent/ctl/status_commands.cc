@@ -195,7 +195,9 @@ absl::Status LookReady(CtlContext* context) {
 void AddWaitReady(CLI::App* app, CtlAction* action) {
   auto patience = std::make_shared<absl::Duration>(absl::Seconds(30));
   CLI::App* const command = app->add_subcommand(
-      "wait-ready", "wait until the agent's registry has acknowledged all instances");
+      "wait-ready",
+      "wait until the agent's registry has acknowledged all instances, but those that another one "
+      "holds");
   command->footer(
       "Against a registry: until it answers. Exit status 1 or 3 when that does not come in "
       "time.\n\n"

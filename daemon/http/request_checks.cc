@@ -1,14 +1,13 @@
 #include "daemon/http/request_checks.h"
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "openssl/crypto.h"
 #include "registry/base/address.h"
+#include "registry/base/small_file.h"
 #include "registry/model/errors.h"
 
 namespace failback {
@@ -110,14 +109,13 @@ std::optional<AdminResponse> RefuseRequest(const HttpRequest& request,
 }
 
 absl::StatusOr<std::string> ReadAdminToken(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (file.is_open()) text << file.rdbuf();
-  std::string token = text.str();
-  absl::StripAsciiWhitespace(&token);
-  if (!token.empty()) return token;
-  return absl::PermissionDeniedError(
-      absl::StrCat("'", path, file.is_open() ? "' holds no token" : "' cannot be read"));
+  absl::StatusOr<std::string> token = ReadFile(path);
+  if (!token.ok()) {
+    return absl::PermissionDeniedError(absl::StrCat("'", path, "' ", token.status().message()));
+  }
+  absl::StripAsciiWhitespace(&*token);
+  if (!token->empty()) return token;
+  return absl::PermissionDeniedError(absl::StrCat("'", path, "' holds no token"));
 }
 
 }  // namespace failback

@@ -14,9 +14,34 @@
 namespace failback {
 namespace {
 
-absl::Status FileError(const std::string& path) {
-  const std::string message = absl::StrCat(path, ": ", std::strerror(errno));
+constexpr size_t kMaxFileBytes = 1 << 20;
+
+absl::Status CannotBeRead() {
+  const std::string message = absl::StrCat("cannot be read: ", std::strerror(errno));
   return errno == ENOENT ? absl::NotFoundError(message) : absl::FailedPreconditionError(message);
+}
+
+absl::StatusOr<std::string> ReadDescriptor(int fd) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return CannotBeRead();
+  if (S_ISDIR(info.st_mode)) {
+    errno = EISDIR;
+    return CannotBeRead();
+  }
+  if (!S_ISREG(info.st_mode)) return absl::FailedPreconditionError("is not a file");
+  std::string text;
+  char buffer[4096];
+  ssize_t count;
+  while ((count = read(fd, buffer, sizeof(buffer))) != 0) {
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return CannotBeRead();
+    text.append(buffer, static_cast<size_t>(count));
+    if (text.size() > kMaxFileBytes) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("is larger than ", kMaxFileBytes, " bytes, the most that is allowed"));
+    }
+  }
+  return text;
 }
 
 // Writes all of `text` to a new file and to the disk.
@@ -59,22 +84,12 @@ std::string HowToMakeFolder(const std::string& folder) {
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return FileError(path);
-  std::string text;
-  char buffer[4096];
-  ssize_t count;
-  while ((count = read(fd, buffer, sizeof(buffer))) != 0) {
-    if (count > 0) {
-      text.append(buffer, static_cast<size_t>(count));
-    } else if (errno != EINTR) {
-      break;
-    }
-  }
-  absl::StatusOr<std::string> result = FileError(path);
-  if (count == 0) result = std::move(text);
+  // Of a pipe that no one writes to, open would wait without O_NONBLOCK, and reads without end.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return CannotBeRead();
+  absl::StatusOr<std::string> text = ReadDescriptor(fd);
   close(fd);
-  return result;
+  return text;
 }
 
 }  // namespace failback

@@ -1,10 +1,8 @@
 #include "registry/etcd/etcd_uri.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -13,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "registry/base/address.h"
+#include "registry/base/small_file.h"
 #include "registry/security/client_security.h"
 
 namespace failback {
@@ -22,17 +21,6 @@ constexpr char kStart[] = "etcd://";
 // Whom Debian's programs believe.
 constexpr char kSystemAuthorities[] = "/etc/ssl/certs/ca-certificates.crt";
 constexpr char kOptionNames[] = "user, password_file, ca, cert, key, server_name, tls";
-
-absl::StatusOr<std::string> ReadFile(const std::string& option, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream content;
-  content << file.rdbuf();
-  if (!file) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("option ", option, ": '", path, "' cannot be read"));
-  }
-  return content.str();
-}
 
 using UriOptions = std::map<std::string, std::string>;
 
@@ -75,8 +63,11 @@ absl::Status SetCredentials(const UriOptions& options, EtcdRegistry::Options* re
         absl::StrCat("option tls is '", tls, "', and not true or false"));
   }
   if (const std::string file = get("password_file"); !file.empty()) {
-    absl::StatusOr<std::string> content = ReadFile("password_file", file);
-    if (!content.ok()) return content.status();
+    absl::StatusOr<std::string> content = ReadFile(file);
+    if (!content.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("option password_file: '", file, "' ", content.status().message()));
+    }
     registry->client.password = *std::move(content);
   }
   registry->client.user = get("user");

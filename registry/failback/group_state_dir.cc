@@ -40,9 +40,10 @@ absl::StatusOr<GroupStateDir> GroupStateDir::Open(const std::string& dir) {
   GroupStateDir state(dir);
   state.lock_ = std::make_unique<FileLock>(*std::move(lock));
   // Read as empty, what its upstreams are owed would be forgotten.
-  const auto names = ReadFile(absl::StrCat(dir, "/upstreams"));
+  const std::string file = absl::StrCat(dir, "/upstreams");
+  const auto names = ReadFile(file);
   if (!names.ok() && !absl::IsNotFound(names.status())) {
-    return Unusable(dir, std::string(names.status().message()));
+    return Unusable(dir, absl::StrCat(file, " ", names.status().message()));
   }
   if (names.ok()) state.former_ = absl::StrSplit(*names, '\n', absl::SkipEmpty());
   return state;

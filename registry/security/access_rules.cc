@@ -125,7 +125,12 @@ absl::Status AccessRules::AddToken(const std::string& path, const config::v1::To
                absl::StrCat("is no SHA-256 digest; one has 64 hexadecimal digits, this has ",
                             hex.size(), " characters"));
   }
-  const auto [other, added] = tokens_->emplace(Blind(absl::HexStringToBytes(hex)), token.name());
+  const std::string digest = absl::HexStringToBytes(hex);
+  if (digest == Sha256("")) {
+    return Bad(absl::StrCat(path, ".sha256"),
+               "is the digest of nothing: the token's file was empty or missing");
+  }
+  const auto [other, added] = tokens_->emplace(Blind(digest), token.name());
   if (!added) {
     return Bad(absl::StrCat(path, ".sha256"),
                absl::StrCat("is the digest of '", other->second, "' already"));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "registry/base/log.h"
+#include "registry/base/small_file.h"
 
 namespace failback {
 namespace {
@@ -95,7 +96,7 @@ absl::StatusOr<std::string> ClientSecurity::ReadToken() const {
     return absl::UnauthenticatedError(
         absl::StrCat("token_file: '", options_.token_file, "' ", what));
   };
-  absl::StatusOr<std::string> token = ReadSmallFile(options_.token_file);
+  absl::StatusOr<std::string> token = ReadFile(options_.token_file);
   if (!token.ok()) return problem(std::string(token.status().message()));
   absl::StripAsciiWhitespace(&*token);
   if (token->empty()) return problem("is empty; it should hold a bearer token");

@@ -6,18 +6,16 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <ctime>
 #include <memory>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "registry/base/small_file.h"
 
 namespace failback {
 namespace {
 
-constexpr size_t kMaxFileBytes = 1 << 20;
 // A certificate that ends later than this does not end soon.
 constexpr absl::Duration kSoon = absl::Hours(24 * 14);
 
@@ -89,7 +87,7 @@ std::string TakeError() {
 }
 
 absl::StatusOr<std::string> Read(const char* field, const std::string& path) {
-  absl::StatusOr<std::string> text = ReadSmallFile(path);
+  absl::StatusOr<std::string> text = ReadFile(path);
   if (text.ok()) return text;
   return Problem(field, path, std::string(text.status().message()));
 }
@@ -162,28 +160,6 @@ std::vector<std::string> TlsFiles::paths() const {
     if (!path->empty()) used.push_back(*path);
   }
   return used;
-}
-
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
-  const std::unique_ptr<std::FILE, Freer<std::fclose>> file(std::fopen(path.c_str(), "re"));
-  std::string text;
-  if (file != nullptr) {
-    char part[4096];
-    while (text.size() <= kMaxFileBytes) {
-      const size_t size = std::fread(part, 1, sizeof(part), file.get());
-      if (size == 0) break;
-      text.append(part, size);
-    }
-  }
-  if (file == nullptr || std::ferror(file.get()) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot be read: ", std::generic_category().message(errno)));
-  }
-  if (text.size() > kMaxFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("is larger than ", kMaxFileBytes, " bytes, the most that is allowed"));
-  }
-  return text;
 }
 
 absl::StatusOr<TlsMaterial> ReadTlsFiles(const TlsFiles& files) {

@@ -72,8 +72,6 @@ absl::StatusOr<TlsMaterial> ReadTlsFiles(const TlsFiles& files);
 // Of the first certificate in `pem`; the infinite past for what is none.
 CertificateTimes TimesOfCertificate(std::string_view pem);
 
-// Reads a small file whole. The error says why not, without the path. At most 1 MiB.
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path);
 
 }  // namespace failback
 

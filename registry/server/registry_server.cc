@@ -70,12 +70,16 @@ int Millis(absl::Duration duration) {
   return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 1, INT_MAX));
 }
 
+// As gRPC gives a connection in plain text to say something.
+constexpr absl::Duration kHandshakeTimeout = absl::Seconds(20);
+
 // What a connection may cost, and how long it may be idle, silent or old.
 void BoundConnections(const RegistryServer::Options& options, grpc::ServerBuilder* builder) {
   const int ping_ms = static_cast<int>(absl::ToInt64Milliseconds(options.ping_interval));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, ping_ms);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ping_ms);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Millis(kHandshakeTimeout));
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   if (options.idle_connection_timeout < absl::InfiniteDuration()) {

@@ -30,6 +30,13 @@ TEST(SmallFileTest, ReplacesAndReads) {
 TEST(SmallFileTest, WhatCannotBeReadIsNotTakenForNothing) {
   TempDir dir;
   EXPECT_EQ(ReadFile(dir.path()).status().code(), absl::StatusCode::kFailedPrecondition);
+  // It does not wait for who would write to a pipe, nor read without end.
+  const std::string pipe = dir.File("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(ReadFile(pipe).status().message(), "is not a file");
+  EXPECT_EQ(ReadFile("/dev/zero").status().message(), "is not a file");
+  EXPECT_EQ(ReadFile(dir.Write("large", std::string((1 << 20) + 1, 'x'))).status().message(),
+            "is larger than 1048576 bytes, the most that is allowed");
 }
 
 // Somebody else who may write to the folder has put links where our files go.

@@ -256,6 +256,8 @@ TEST(AccessRulesTest, BadTokensNameTheFieldAndNotTheToken) {
   const std::string message = error("tokens:\n- {name: a, sha256: my-secret}");
   EXPECT_THAT(message, HasSubstr("tokens[0].sha256: is no SHA-256 digest"));
   EXPECT_THAT(message, ::testing::Not(HasSubstr("my-secret")));
+  EXPECT_THAT(error("tokens:\n" + TokenYaml("a", "")),
+              HasSubstr("tokens[0].sha256: is the digest of nothing"));
   EXPECT_THAT(error("tokens:\n" + TokenYaml("a", "x") + TokenYaml("b", "x")),
               HasSubstr("tokens[1].sha256: is the digest of 'a' already"));
 }
