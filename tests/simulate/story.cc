@@ -171,7 +171,8 @@ ServiceInstance Story::InstanceOf(const std::string& key, uint32_t port) const {
 
 Story::Client* Story::ClientOf(int agent, int slot) {
   if (slot < 0) return nullptr;
-  Client* const client = clients_[static_cast<size_t>(agent * kClientsOfAgent + slot)].get();
+  Client* const client =
+      clients_[static_cast<size_t>(agent) * kClientsOfAgent + static_cast<size_t>(slot)].get();
   if (!client->alive) {
     client->alive = true;
     client->name = absl::StrCat("client-", agent, "-", slot, "-", ++client->lives);

@@ -98,6 +98,7 @@ void Fatal(const std::string& message) {
     MutexLock lock(&live.mu);
     killed = live.killed;
   }
+  // Until the process ends. NOLINTNEXTLINE(bugprone-infinite-loop)
   while (killed) pause();
   std::fprintf(stderr, "%s\n", message.c_str());
   std::abort();

@@ -1,6 +1,7 @@
 // What the sanitizers may not hold against us: the system's libraries, which are not instrumented.
 // Linked into tests that use gRPC.
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are the sanitizers'.
 extern "C" {
 
 // c-ares keeps what it read of /etc/hosts when the process ends during a lookup.
@@ -24,3 +25,4 @@ const char* __tsan_default_suppressions() {
 }
 
 }  // extern "C"
+// NOLINTEND(bugprone-reserved-identifier)

@@ -30,7 +30,6 @@ namespace {
 
 using registry::v1::ERROR_REASON_ACCESS_DENIED;
 using registry::v1::RegistryService;
-using ::testing::HasSubstr;
 
 TEST_F(AccessTest, NoCallerTakesAllSubscriptions) {
   max_subscriptions_ = 4;
