@@ -13,6 +13,7 @@
 #include "registry/etcd/stored.h"
 #include "registry/failback/failback_registry.h"
 #include "registry/model/canonical.h"
+#include "tests/simulate/disk/seeded_entropy.h"
 #include "tests/simulate/etcd/model_client.h"
 #include "tests/simulate/random.h"
 #include "tests/simulate/world.h"
@@ -25,6 +26,8 @@ constexpr int kOperations = 60;
 // After the faults: a retry's longest backoff, a call's deadline, a session's TTL with its spread,
 // and a comparison of agent and registry.
 constexpr absl::Duration kBound = absl::Seconds(130);
+// After a death: a session's TTL, and what follows. A fence stays for a minute.
+constexpr absl::Duration kDeath = absl::Seconds(30);
 
 using Ports = std::map<std::string, uint32_t>;  // by canonical key
 
@@ -83,6 +86,8 @@ class EtcdStory {
   void Undo(std::function<void()> undo);
   Ports At(int64_t revision) const;
   std::string WhyUnsettled() const;
+  // One agent dies while all is well: what it had goes, and leaves fences.
+  void CheckDeath();
   std::string KeyOf(int agent, int key) const;
 
   World world_;
@@ -120,6 +125,7 @@ void EtcdStory::Start(Agent* agent) {
   agent->process = std::make_shared<Process>(absl::StrCat("agent ", agent->index), &world_.clock);
   EtcdRegistry::Options options;
   options.sweep_interval = absl::Seconds(5);
+  options.lease_spread = 0;  // its own numbers would decide it
   auto registry = std::make_unique<EtcdRegistry>(
       options, [&](const std::function<void()>&) -> std::unique_ptr<etcd::Client> {
         auto client =
@@ -291,6 +297,33 @@ std::string EtcdStory::WhyUnsettled() const {
   return "";
 }
 
+void EtcdStory::CheckDeath() {
+  Agent* dies = nullptr;
+  int up = 0;
+  for (const auto& agent : agents_) {
+    if (!agent->up) continue;
+    ++up;
+    if (dies == nullptr || agent->wanted.size() > dies->wanted.size()) dies = agent.get();
+  }
+  // Who follows the service is who fences what expires of it.
+  if (up < 2) return;
+  const Ports expired = dies->wanted;
+  world_.Tell(absl::StrCat("agent ", dies->index, " dies"));
+  Kill(dies);
+  world_.clock.Advance(kDeath);
+  if (const std::string why = WhyUnsettled(); !why.empty()) world_.Fail("liveness", why);
+  const EtcdModel::Contents contents = etcd_->model().At(etcd_->model().revision());
+  for (const auto& [canonical, port] : expired) {
+    const auto it = contents.find(keys_.Instance(canonical));
+    if (it != contents.end() &&
+        etcd::DecodeStored(canonical, it->second.value()).fence().rank != 0) {
+      continue;
+    }
+    world_.Fail("fence", absl::StrCat(CanonicalKeyText(canonical),
+                                      " has expired, and its fence went with the lease"));
+  }
+}
+
 EtcdStoryResult EtcdStory::Tell() {
   for (int i = 0; i < kOperations && world_.failed.empty(); ++i) {
     world_.clock.Advance(numbers_.Between(absl::Milliseconds(1), absl::Seconds(2)));
@@ -306,6 +339,7 @@ EtcdStoryResult EtcdStory::Tell() {
   const int64_t end = world_.now() + absl::ToInt64Nanoseconds(kBound);
   while (world_.failed.empty() && world_.now() < end) world_.clock.Advance(absl::Seconds(1));
   if (const std::string why = WhyUnsettled(); !why.empty()) world_.Fail("liveness", why);
+  if (world_.failed.empty()) CheckDeath();
   EtcdStoryResult result;
   if (!world_.failed.empty()) result.violation = absl::StrCat(world_.failed, ": ", world_.failure);
   result.told = world_.timeline;
@@ -317,6 +351,7 @@ EtcdStoryResult EtcdStory::Tell() {
 }  // namespace
 
 EtcdStoryResult TellEtcdStory(uint64_t seed) {
+  SeedEntropy(seed);
   EtcdStory story(seed);
   return story.Tell();
 }

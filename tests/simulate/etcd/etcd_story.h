@@ -4,7 +4,7 @@
 //
 // What must hold: a subscriber's set after each event is what etcd held at that revision; within a
 // bound after the faults have stopped etcd has what is wanted and nothing else, each instance on a
-// lease, and subscribers have it and are not stale.
+// lease, and subscribers have it and are not stale; what expires then leaves a fence.
 
 #ifndef FAILBACK_TESTS_SIMULATE_ETCD_ETCD_STORY_H_
 #define FAILBACK_TESTS_SIMULATE_ETCD_ETCD_STORY_H_

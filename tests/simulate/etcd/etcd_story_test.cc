@@ -34,5 +34,13 @@ TEST(EtcdStoryTest, WhatIsWantedIsInEtcdAndSubscribersHaveIt) {
   EXPECT_GT(events, one ? 0 : static_cast<int64_t>(seeds)) << "nothing reaches subscribers";
 }
 
+TEST(EtcdStoryTest, ASeedIsTheSameStoryEveryTime) {
+  for (const uint64_t seed : {3, 16, 36}) {
+    const EtcdStoryResult first = TellEtcdStory(seed), second = TellEtcdStory(seed);
+    EXPECT_EQ(first.told, second.told) << "seed " << seed;
+    EXPECT_EQ(first.revisions, second.revisions) << "seed " << seed;
+  }
+}
+
 }  // namespace
 }  // namespace failback::simulate

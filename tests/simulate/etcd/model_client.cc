@@ -1,5 +1,6 @@
 #include "tests/simulate/etcd/model_client.h"
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <utility>
@@ -70,7 +71,6 @@ class ModelClient::ModelStream final
         shared_->link, Way::kToRegistry, shared_->host->process(),
         [self, request = std::move(up_.front())] {
           self->sending_up_ = false;
-          if (self->over_) return;
           self->Take(request);
           self->PumpUp();
         },
@@ -163,7 +163,7 @@ class ModelClient::ModelStream final
         for (mvccpb::Event& event : model().EventsFrom(next, create.key(), create.range_end())) {
           *response.add_events() = std::move(event);
         }
-        next = model().revision() + 1;
+        next = std::max(next, model().revision() + 1);  // it may begin in the future
         if (response.events_size() > 0) down_.push_back(std::move(response));
         ++it;
       }
@@ -220,14 +220,14 @@ void ModelClient::Unary(std::function<absl::StatusOr<Response>(EtcdModel*)> ask,
     const auto attempt = [weak, id, ask, finish] {
       const auto shared = weak.lock();
       if (shared == nullptr || shared->calls.count(id) == 0) return;
-      shared->network->Send(
-          shared->link, Way::kToRegistry, shared->host->process(), [weak, ask, finish] {
-            const auto shared = weak.lock();
-            if (shared == nullptr) return;
-            shared->network->Send(
-                shared->link, Way::kToClient, shared->self,
-                [finish, answer = ask(&shared->host->model())] { finish(answer); });
-          });
+      // What has been sent arrives, whether its sender is there or not. The model is there while its
+      // process is.
+      shared->network->Send(shared->link, Way::kToRegistry, shared->host->process(),
+                            [network = shared->network, link = shared->link, client = shared->self,
+                             model = &shared->host->model(), ask, finish] {
+                              network->Send(link, Way::kToClient, client,
+                                            [finish, answer = ask(model)] { finish(answer); });
+                            });
     };
     if (at == absl::ZeroDuration()) {
       attempt();
