@@ -72,7 +72,6 @@ absl::StatusOr<TlsMaterial> ReadTlsFiles(const TlsFiles& files);
 // Of the first certificate in `pem`; the infinite past for what is none.
 CertificateTimes TimesOfCertificate(std::string_view pem);
 
-
 }  // namespace failback
 
 #endif  // FAILBACK_REGISTRY_SECURITY_TLS_FILES_H_
