@@ -43,9 +43,13 @@ absl::StatusOr<Names> Read(const std::string& folder) {
     std::string name = entry->path().filename().string();
     if (!HasShape(name)) continue;
     const std::string rest = name.substr(kShape.size());
-    if (rest.empty()) names.backups.push_back(std::move(name));
-    if (rest == "-wal" || rest == "-shm") names.beside.push_back(std::move(name));
-    if (absl::StartsWith(rest, ".partial-")) names.partials.push_back(std::move(name));
+    if (rest.empty()) {
+      names.backups.push_back(std::move(name));
+    } else if (rest == "-wal" || rest == "-shm") {
+      names.beside.push_back(std::move(name));
+    } else if (absl::StartsWith(rest, ".partial-")) {
+      names.partials.push_back(std::move(name));
+    }
   }
   if (error) {
     return absl::NotFoundError(absl::StrCat(folder, ": cannot be read: ", error.message()));
