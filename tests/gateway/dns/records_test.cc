@@ -19,7 +19,6 @@ using registry::v1::ServiceInstance;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-using ::testing::UnorderedElementsAre;
 
 ServiceInstance At(const std::string& id, const std::string& address, uint32_t port = 80) {
   ServiceInstance instance = MakeInstance(id, port);
