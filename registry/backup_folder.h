@@ -20,9 +20,9 @@ std::string BackupPath(const std::string& folder, absl::Time moment);
 absl::StatusOr<std::string> NewestBackup(const std::string& folder);
 
 // Removes all backups but the `keep` newest (at least one), and what interrupted backups have left:
-// partial ones that were not written for a day. Returns how many backups were removed. FAILED_PRECONDITION, and none is
-// removed, when the newest is not `made`, the path of the one made just now: a clock was ahead once,
-// so what the names say of their age is wrong.
+// partial ones that were not written for a day. Returns how many backups were removed.
+// FAILED_PRECONDITION, and none is removed, when the newest is not `made`, the path of the one made
+// just now: a clock was ahead once, so what the names say of their age is wrong.
 absl::StatusOr<int> RemoveOldBackups(const std::string& made, int keep);
 
 }  // namespace failback

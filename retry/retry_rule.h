@@ -1,8 +1,8 @@
 // When a failed call is tried again: the rule of Dubbo's AbstractRetryTask, without a timer.
 //
-// FailedRegisteredTask and its siblings follow it: `times` counts the attempts that have failed; one
-// that fails after `retry_times` retries parks the task. So exactly `retry_times` retries follow the
-// first failed call. -1 retries for ever, 0 parks at once.
+// FailedRegisteredTask and its siblings follow it: `times` counts the attempts that have failed;
+// one that fails after `retry_times` retries parks the task. So exactly `retry_times` retries
+// follow the first failed call. -1 retries for ever, 0 parks at once.
 // Beyond Dubbo: what is parked can be re-armed, the wait is capped exponential with full jitter
 // unless a fixed `retry_period` is set, and a delay that the server asks for overrides both.
 //
@@ -15,7 +15,8 @@
 // Thread safety: thread-compatible.
 //
 // Invariants:
-// 1. 0 <= times; retry_times >= 0 implies times <= retry_times + 1, of attempts not refused for good.
+// 1. 0 <= times; retry_times >= 0 implies times <= retry_times + 1, of attempts not refused for
+// good.
 
 #ifndef FAILBACK_RETRY_RETRY_RULE_H_
 #define FAILBACK_RETRY_RETRY_RULE_H_

@@ -56,12 +56,9 @@ void AddPending(CLI::App* app, CtlAction* action) {
   CLI::App* const command = app->add_subcommand(
       "pending", "what the registry has not acknowledged: in flight, waiting for a retry, parked");
   command->footer(
-      "TIMES is the attempt that failed last, of how many there are. Parked operations have had "
-      "all "
-      "of\n"
-      "them or were refused for good: `failbackctl retry` tries them again, `failbackctl cancel` "
-      "gives "
-      "them up.\n"
+      "TIMES is the attempt that failed last, of how many there are. Parked operations have had\n"
+      "all of them or were refused for good: `failbackctl retry` tries them again,\n"
+      "`failbackctl cancel` gives them up.\n"
       "SINCE and TIMES begin again when the agent starts: its journal keeps no times.\n"
       "What was acknowledged in a session that has run out is not pending; a line below says "
       "so.\n\n"

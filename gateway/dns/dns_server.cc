@@ -121,7 +121,8 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
 
 absl::Status DnsServer::Impl::Bind() {
   if (options_.table.timer == nullptr) return absl::InvalidArgumentError("needs a timer");
-  // A buffer for an answer has as many bytes, and holds the header, a question and a cookie at least.
+  // A buffer for an answer has as many bytes, and holds the header, a question and a cookie at
+  // least.
   if (zone_.max_udp_bytes < 512) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_udp_bytes: ", zone_.max_udp_bytes, " is below 512"));

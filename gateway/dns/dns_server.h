@@ -1,14 +1,15 @@
 // Answers DNS by UDP and TCP about what is registered, over any Registry.
 //
-// One thread does all: it takes queries from the sockets, many with one call of the kernel, looks up
-// what is known (gateway/dns/service_table.h) and writes the answers (gateway/dns/zone.h). A query
-// about a service of which nothing is known yet waits for the registry, at most `first_wait`.
+// One thread does all: it takes queries from the sockets, many with one call of the kernel, looks
+// up what is known (gateway/dns/service_table.h) and writes the answers (gateway/dns/zone.h). A
+// query about a service of which nothing is known yet waits for the registry, at most `first_wait`.
 //
 // Bounds, all checked before work is done: the size of a query; responses a second by UDP to one
 // network (gateway/dns/rate_limit.h), and ten times what an unproven client has sent; queries that
-// wait, and how many of one network do; connections, which one makes room when there are too many, and their time without a query;
-// answers that a client by TCP has not taken; services that are followed. Clients on this machine,
-// and those with a cookie of this server's, are exempt from the two that are for forged addresses.
+// wait, and how many of one network do; connections, which one makes room when there are too many,
+// and their time without a query; answers that a client by TCP has not taken; services that are
+// followed. Clients on this machine, and those with a cookie of this server's, are exempt from the
+// two that are for forged addresses.
 //
 // Example:
 //
@@ -19,8 +20,8 @@
 //   if (!server.ok()) Die(server.status());
 //   (*server)->Start(&registry);
 //
-// Thread safety: all methods from any thread, but Stop and the destructor from one at a time, and not
-// from a listener of the registry's.
+// Thread safety: all methods from any thread, but Stop and the destructor from one at a time, and
+// not from a listener of the registry's.
 
 #ifndef FAILBACK_GATEWAY_DNS_DNS_SERVER_H_
 #define FAILBACK_GATEWAY_DNS_DNS_SERVER_H_

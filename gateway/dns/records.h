@@ -101,7 +101,8 @@ class ServiceRecords {
   bool last_resort_ = false;
 };
 
-// Reads what a set has, whichever client wrote it: `use` gets a view that is valid until it returns.
+// Reads what a set has, whichever client wrote it: `use` gets a view that is valid until it
+// returns.
 template <typename Use>
 void WithView(const Blob& instance, Use use) {
   EncodedInstance encoded;

@@ -2,8 +2,8 @@
 //
 // Queries may be sent without waiting for answers. Answers leave in the order in which they are
 // known, so one that waits for the registry holds up no other. It is read no further while the
-// client has not taken 128 KiB of them, or 16 queries wait. A client that sends nothing more (a half
-// close) gets all answers before the connection ends.
+// client has not taken 128 KiB of them, or 16 queries wait. A client that sends nothing more (a
+// half close) gets all answers before the connection ends.
 //
 // Thread safety: all on the thread of its io_context.
 

@@ -209,7 +209,8 @@ class ReplyWriter {
       }
       writer_.BeginData();
       writer_.Put(target->address());
-      // RFC 2181, section 9: that of these some did not fit is no truncation; they can be asked for.
+      // RFC 2181, section 9: that of these some did not fit is no truncation; they can be asked
+      // for.
       if (!writer_.EndRecord()) return;
     }
   }

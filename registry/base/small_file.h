@@ -21,8 +21,9 @@ namespace failback {
 // either place. FAILED_PRECONDITION names the path and says why not, and the old file stays.
 absl::Status ReplaceFile(const std::string& path, const std::string& text, mode_t mode);
 
-// What the file at `path` holds, 1 MiB at most. NOT_FOUND when there is none; any other reason why it
-// cannot be read is FAILED_PRECONDITION: it is a pipe, or too large. The error does not name the path.
+// What the file at `path` holds, 1 MiB at most. NOT_FOUND when there is none; any other reason why
+// it cannot be read is FAILED_PRECONDITION: it is a pipe, or too large. The error does not name the
+// path.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 // What an operator types to make `folder` one that this program may use, as

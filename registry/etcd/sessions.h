@@ -187,9 +187,9 @@ class Sessions {
   // The value of its key.
   static failback::etcd::v1::SessionRecord RecordOf(const Session& session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(session.mu);
-  // Writes what `change` makes of the session's key, unless a concurrent writer has changed it since
-  // it was read: then `done` gets false, and the session is as etcd has it now. SESSION_UNKNOWN when
-  // it is over.
+  // Writes what `change` makes of the session's key, unless a concurrent writer has changed it
+  // since it was read: then `done` gets false, and the session is as etcd has it now.
+  // SESSION_UNKNOWN when it is over.
   void Update(const SessionPtr& session,
               absl::FunctionRef<void(failback::etcd::v1::SessionRecord*)> change,
               Client::Done<bool> done);

@@ -55,8 +55,8 @@ int64_t Checksum(const JournalIntent& intent) {
 // `generation`, or none where no intent can have it: the next would be above the bound for good.
 uint64_t InBounds(uint64_t generation) { return generation < kMaxGeneration ? generation : 0; }
 
-// Whether `payload` could be registered under `key` today. What is not is refused by every registry,
-// or, worse, taken by an engine that does not read it.
+// Whether `payload` could be registered under `key` today. What is not is refused by every
+// registry, or, worse, taken by an engine that does not read it.
 bool IsInstanceOf(const std::string& key, const std::string& payload) {
   if (payload.size() > kMaxInstanceBytes) return false;
   EncodedInstance encoded;
@@ -154,9 +154,9 @@ absl::Status JournalFile::OpenDatabase() {
         &JournalFile::PrepareWrites, &JournalFile::DetectPutBack}) {
     if (absl::Status status = (this->*step)(); !status.ok()) return status;
   }
-  // What is in the log may be in the kernel's cache only, as of a store (SqliteStorage), and the log
-  // on the disk may be another: after a power cut that would be read over what is folded now. The
-  // commit of KeepIncarnation, which is synced, starts it over.
+  // What is in the log may be in the kernel's cache only, as of a store (SqliteStorage), and the
+  // log on the disk may be another: after a power cut that would be read over what is folded now.
+  // The commit of KeepIncarnation, which is synced, starts it over.
   FoldLog(db_->handle());
   return KeepIncarnation();
 }
@@ -314,8 +314,9 @@ absl::Status JournalFile::DetectPutBack() {
   return absl::OkStatus();
 }
 
-// Version 0.1.0 changes the incarnation when it starts with another, marks that, and counts no write:
-// the sum is not of it. A bit that has flipped is not marked, and the incarnation of the sum holds.
+// Version 0.1.0 changes the incarnation when it starts with another, marks that, and counts no
+// write: the sum is not of it. A bit that has flipped is not marked, and the incarnation of the sum
+// holds.
 void JournalFile::ChooseIncarnation() {
   incarnation_ = meta_.incarnation;
   const bool counted = !sum_.writes.has_value() || meta_.writes > *sum_.writes;

@@ -3,8 +3,8 @@
 //
 // Rows have integer ids that the caller keeps with its records; keys are not indexed on disk,
 // because an append to an integer table is an order of magnitude faster than an insert into a text
-// index. Each row has a checksum, and there is one of all that the file says of itself, with the sum
-// of all rows in it: rows that are whole may be of different writes.
+// index. Each row has a checksum, and there is one of all that the file says of itself, with the
+// sum of all rows in it: rows that are whole may be of different writes.
 //
 // Beside the file is a mark of how far it has come (registry/store/sqlite/store_mark.h), by which a
 // file that was put back to an earlier moment is noticed.

@@ -123,7 +123,7 @@ class RegistryServer::Service final : public ServiceBase {
       : registry_(registry),
         admission_(registry, AdmissionOptions(options), &call_stats_),
         writes_(WriteOptions(options)),
-        unread_(options.max_unread_bytes) {
+        unread_(&admission_, options.max_unread_bytes) {
     for (const std::string& session_id : options.stream_sessions) {
       sessions_->Opened(session_id, /*ends_with_stream=*/true, Monotonic(),
                         Monotonic() + kLongestTtl);
@@ -187,7 +187,7 @@ class RegistryServer::Service final : public ServiceBase {
   ServerUnaryReactor* OpenSession(CallbackServerContext* context, const ByteBuffer* request,
                                   ByteBuffer* response) override {
     return Unary<OpenSessionRequest, OpenSessionResponse>(
-        *context, Method::kOpenSession, *request, response, &Registry::OpenSession,
+        context, Method::kOpenSession, *request, response, &Registry::OpenSession,
         [sessions = sessions_](const OpenSessionRequest& request,
                                const OpenSessionResponse& opened) {
           const absl::Time now = Monotonic();
@@ -199,7 +199,7 @@ class RegistryServer::Service final : public ServiceBase {
   ServerUnaryReactor* CloseSession(CallbackServerContext* context, const ByteBuffer* request,
                                    ByteBuffer* response) override {
     return Unary<CloseSessionRequest, CloseSessionResponse>(
-        *context, Method::kCloseSession, *request, response, &Registry::CloseSession,
+        context, Method::kCloseSession, *request, response, &Registry::CloseSession,
         [sessions = sessions_](const CloseSessionRequest& request, const CloseSessionResponse&) {
           sessions->Closed(request.session_id());
         });
@@ -207,7 +207,7 @@ class RegistryServer::Service final : public ServiceBase {
 
   ServerUnaryReactor* Unsubscribe(CallbackServerContext* context, const ByteBuffer* request,
                                   ByteBuffer* response) override {
-    return Unary<UnsubscribeRequest, UnsubscribeResponse>(*context, Method::kUnsubscribe, *request,
+    return Unary<UnsubscribeRequest, UnsubscribeResponse>(context, Method::kUnsubscribe, *request,
                                                           response, &Registry::Unsubscribe);
   }
 
@@ -268,7 +268,7 @@ class RegistryServer::Service final : public ServiceBase {
     const auto waits_in = std::make_shared<ReadThreads::Slot>();
     return UnaryReactor<ListResponse>::Run(
         response, std::move(permit.slot), {&call_stats_, Method::kList},
-        AdmitAnswer<ListResponse>(context, reader),
+        {&unread_, context, permit.owner},
         [&](Callback<ListResponse> done) {
           if (!permit.refusal.ok()) return std::move(done)(permit.refusal);
           done = [list = std::move(list),
@@ -316,11 +316,11 @@ class RegistryServer::Service final : public ServiceBase {
   // A small call. `on_success`, if given, sees the response before the client.
   template <typename Request, typename Response>
   ServerUnaryReactor* Unary(
-      const CallbackServerContext& context, Method name, const ByteBuffer& bytes,
-      ByteBuffer* response, void (Registry::*method)(const Request&, Callback<Response>),
+      CallbackServerContext* context, Method name, const ByteBuffer& bytes, ByteBuffer* response,
+      void (Registry::*method)(const Request&, Callback<Response>),
       std::function<void(const Request&, const Response&)> on_success = nullptr) {
-    const ScopedTrace trace(TraceParentOf(context.client_metadata()));
-    Permit permit = admission_.AdmitCall(context, name);
+    const ScopedTrace trace(TraceParentOf(context->client_metadata()));
+    Permit permit = admission_.AdmitCall(*context, name);
     Request request;
     if (permit.refusal.ok()) permit.refusal = ParseWithin(kSmallRequest, bytes, &request);
     // Where callers have no names, none may take one.
@@ -334,7 +334,7 @@ class RegistryServer::Service final : public ServiceBase {
       };
     }
     return UnaryReactor<Response>::Run(
-        response, std::move(permit.slot), {&call_stats_, name}, /*admit=*/nullptr,
+        response, std::move(permit.slot), {&call_stats_, name}, {&unread_, context, permit.owner},
         [&](Callback<Response> done) {
           if (!permit.refusal.ok()) return std::move(done)(permit.refusal);
           (permit.registry.get()->*method)(request, std::move(done));
@@ -348,25 +348,12 @@ class RegistryServer::Service final : public ServiceBase {
     Permit permit = AdmitWrite(request);
     admission_.Identify(*context, name, &permit);
     return UnaryReactor<std::string>::Run(
-        response, std::move(permit.slot), {&call_stats_, name},
-        AdmitAnswer<std::string>(context, ReaderOf(*context, permit.owner)),
+        response, std::move(permit.slot), {&call_stats_, name}, {&unread_, context, permit.owner},
         [&](Callback<std::string> done) {
           if (!permit.refusal.ok()) return std::move(done)(permit.refusal);
           writes_.Write(WriteThreads::Source::kCall, kind, std::move(permit.registry), request,
                         std::move(done));
         });
-  }
-
-  // Answers that the client has not read are bounded.
-  template <typename Response>
-  typename UnaryReactor<Response>::AdmitAnswer AdmitAnswer(CallbackServerContext* context,
-                                                           std::string reader) {
-    return [this, context,
-            reader = std::move(reader)](size_t bytes) -> absl::StatusOr<std::shared_ptr<void>> {
-      if (auto room = unread_.Enter(reader, bytes, context)) return room;
-      return admission_.Overloaded(CallStats::Limit::kUnreadBytes, unread_.max_bytes(),
-                                   ", half of them of one caller,");
-    };
   }
 
   // A Register or Unregister whose caller is still to be identified, or is known.

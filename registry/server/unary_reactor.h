@@ -2,7 +2,8 @@
 // server.
 //
 //   return UnaryReactor<ListResponse>::Run(
-//       response, std::move(permit.slot), {&stats, CallStats::Method::kList}, admit,
+//       response, std::move(permit.slot), {&stats, CallStats::Method::kList}, {&unread, context,
+// "alice"},
 //       [&](Callback<ListResponse> done) { registry->List(request, std::move(done)); });
 //
 // The reactor belongs to gRPC and is deleted at OnDone. Its state may outlive it, as the registry
@@ -13,7 +14,6 @@
 #ifndef FAILBACK_REGISTRY_SERVER_UNARY_REACTOR_H_
 #define FAILBACK_REGISTRY_SERVER_UNARY_REACTOR_H_
 
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +29,7 @@
 #include "registry/rpc/byte_buffers.h"
 #include "registry/server/call_stats.h"
 #include "registry/server/refusals.h"
+#include "registry/server/unread_answers.h"
 #include "retry/clock.h"
 #include "retry/mutex.h"
 
@@ -46,19 +47,17 @@ template <typename Response>
 class UnaryReactor final : public grpc::ServerUnaryReactor {
  public:
   using Hook = std::function<void(const Response&)>;
-  // Room for an answer of so many bytes, which is kept until gRPC is done with it; or a refusal,
-  // which is what the client gets then.
-  using AdmitAnswer = std::function<absl::StatusOr<std::shared_ptr<void>>(size_t bytes)>;
 
   // Calls `start` with the callback to give to the registry. `on_success`, if given, sees the
-  // response before the client. `slot` is kept until the registry has answered. `on_cancel`, if
+  // response before the client. `slot` is kept until the registry has answered, room for the answer
+  // until gRPC is done with it: `reader` is refused where there is none. `on_cancel`, if
   // given, runs when the client has disconnected and the call is finished, after what made the call
   // has returned: it may drop the callback if the registry has not been called yet.
   template <typename Start>
   static UnaryReactor* Run(grpc::ByteBuffer* response, std::shared_ptr<void> slot,
-                           CountedCall counted, AdmitAnswer admit, Start start,
+                           CountedCall counted, UnreadAnswers::Reader reader, Start start,
                            Hook on_success = nullptr, std::function<void()> on_cancel = nullptr) {
-    auto* reactor = new UnaryReactor(response, counted, std::move(admit), std::move(on_cancel));
+    auto* reactor = new UnaryReactor(response, counted, std::move(reader), std::move(on_cancel));
     const std::shared_ptr<State> state = reactor->state_;
     auto answer = std::make_unique<Answer>(state, std::move(slot), std::move(on_success));
     const absl::Status status = Guarded([&] {
@@ -75,8 +74,9 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
  private:
   // Shared with the callback.
   struct State {
-    State(UnaryReactor* reactor, grpc::ByteBuffer* response, CountedCall counted, AdmitAnswer admit)
-        : counted(counted), admit(std::move(admit)), reactor(reactor), response(response) {}
+    State(UnaryReactor* reactor, grpc::ByteBuffer* response, CountedCall counted,
+          UnreadAnswers::Reader reader)
+        : counted(counted), reader(std::move(reader)), reactor(reactor), response(response) {}
 
     void Finish(absl::StatusOr<Response> result) {
       absl::Status status = result.status();
@@ -87,14 +87,8 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
       } else {
         if (status.ok()) *response = EncodedMessage(*result);
       }
-      if (status.ok() && admit) {
-        if (auto room = admit(response->Length()); room.ok()) {
-          reactor->room_ = *std::move(room);
-        } else {
-          status = room.status();
-          response->Clear();
-        }
-      }
+      if (status.ok()) status = reader.Admit(response->Length(), &reactor->room_);
+      if (!status.ok()) response->Clear();
       counted.stats->Ended(counted.method, status.code(), Clock::Real()->NowNanos() - begin_nanos);
       // After Finish gRPC may be done with both at any time.
       std::exchange(reactor, nullptr)->grpc::ServerUnaryReactor::Finish(StatusToGrpc(status));
@@ -126,7 +120,7 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
     }
 
     const CountedCall counted;
-    const AdmitAnswer admit;
+    const UnreadAnswers::Reader reader;
     const int64_t begin_nanos = Clock::Real()->NowNanos();
     Mutex mu;
     bool starting ABSL_GUARDED_BY(mu) = true;
@@ -149,9 +143,9 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
     const Hook on_success;
   };
 
-  UnaryReactor(grpc::ByteBuffer* response, CountedCall counted, AdmitAnswer admit,
+  UnaryReactor(grpc::ByteBuffer* response, CountedCall counted, UnreadAnswers::Reader reader,
                std::function<void()> on_cancel)
-      : state_(std::make_shared<State>(this, response, counted, std::move(admit))),
+      : state_(std::make_shared<State>(this, response, counted, std::move(reader))),
         on_cancel_(std::move(on_cancel)) {}
 
   void OnCancel() override {

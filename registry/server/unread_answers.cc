@@ -4,23 +4,25 @@
 
 namespace failback {
 
-std::shared_ptr<void> UnreadAnswers::Enter(const std::string& reader, size_t bytes,
+absl::Status UnreadAnswers::Reader::Admit(size_t bytes, std::shared_ptr<void>* room) const {
+  if (bytes <= kSmall) return absl::OkStatus();
+  *room = answers->Enter(ReaderOf(*context, owner), static_cast<int64_t>(bytes), context);
+  if (*room != nullptr) return absl::OkStatus();
+  return answers->admission_->Overloaded(CallStats::Limit::kUnreadBytes, answers->max_bytes_,
+                                         ", half of them of one caller,");
+}
+
+std::shared_ptr<void> UnreadAnswers::Enter(const std::string& reader, int64_t bytes,
                                            grpc::CallbackServerContext* context) {
-  if (bytes <= kSmall) return {std::shared_ptr<void>(), this};
-  const auto size = static_cast<int64_t>(bytes);
   MutexLock lock(&mu_);
-  // Clients without a name and an address look all alike.
+  const auto found = bytes_of_readers_.find(reader);
+  const int64_t of_reader = found == bytes_of_readers_.end() ? 0 : found->second;
   const int64_t share = reader.empty() ? max_bytes_ : max_bytes_ / 2;
-  int64_t& of_reader = bytes_of_readers_[reader];
-  const bool has_room = of_reader == 0 ? bytes_ == 0 || bytes_ + size <= max_bytes_
-                                       : of_reader + size <= share && bytes_ + size <= max_bytes_;
-  if (!has_room) {
-    if (of_reader == 0) bytes_of_readers_.erase(reader);
-    return nullptr;
-  }
-  of_reader += size;
-  bytes_ += size;
-  const auto entry = entries_.insert(entries_.end(), {reader, size, context});
+  if (bytes_ > 0 && bytes_ + bytes > max_bytes_) return nullptr;
+  if (of_reader > 0 && of_reader + bytes > share) return nullptr;
+  bytes_of_readers_[reader] = of_reader + bytes;
+  bytes_ += bytes;
+  const auto entry = entries_.insert(entries_.end(), {reader, bytes, context});
   return std::shared_ptr<void>(this, [this, entry](void*) { Leave(entry); });
 }
 
@@ -37,11 +39,6 @@ void UnreadAnswers::Sweep(int stalled) {
   for (Entry& entry : entries_) {
     if (++entry.sweeps > stalled) entry.context->TryCancel();
   }
-}
-
-int64_t UnreadAnswers::bytes() const {
-  MutexLock lock(&mu_);
-  return bytes_;
 }
 
 }  // namespace failback

@@ -294,8 +294,8 @@ absl::Status FoldIn(const std::string& path) {
   if (stat(path.c_str(), &info) != 0 || info.st_size == 0) return absl::OkStatus();
   auto db = SqliteDatabase::Open(path, SqliteDatabase::Mode::kReadWrite);
   if (!db.ok()) return db.status();
-  // Alone with it. It stays in WAL mode: a change of that needs a journal, and if it is killed there
-  // the file cannot be read before a writer has undone it.
+  // Alone with it. It stays in WAL mode: a change of that needs a journal, and if it is killed
+  // there the file cannot be read before a writer has undone it.
   absl::Status status = (*db)->Execute("PRAGMA locking_mode=EXCLUSIVE");
   if (status.ok()) status = (*db)->QueryInt("SELECT count(*) FROM sqlite_master").status();
   if (status.ok()) status = (*db)->Execute("PRAGMA wal_checkpoint(TRUNCATE)");

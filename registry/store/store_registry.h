@@ -189,8 +189,8 @@ class StoreRegistry final : public Registry {
   // guard goes on.
   int64_t ReleaseHeldSessions(std::string_view by = "");
 
-  // The rules have shut an owner of sessions out (OpenSessionRequest.owner), whom people call `name`:
-  // for the history of what expires. Empty: it is let in again. What it has.
+  // The rules have shut an owner of sessions out (OpenSessionRequest.owner), whom people call
+  // `name`: for the history of what expires. Empty: it is let in again. What it has.
   State::Holdings SetRevoked(const std::string& owner, const std::string& name);
 
   // Does not wait for a disk.
@@ -238,8 +238,8 @@ class StoreRegistry final : public Registry {
   // Adds to the group that is committed next, or commits on this thread.
   template <typename Operation>
   void Submit(Operation operation);
-  // What becomes of an operation: not taken, committed by the thread that brought it, or queued; the
-  // first one queued asks for a turn of the thread that commits.
+  // What becomes of an operation: not taken, committed by the thread that brought it, or queued;
+  // the first one queued asks for a turn of the thread that commits.
   enum class Admission { kRefused, kHere, kQueued, kQueuedFirst };
   template <typename Operation>
   Admission Admit(Operation& operation, absl::Status* refused) ABSL_LOCKS_EXCLUDED(queue_mu_);

@@ -40,7 +40,7 @@ async function wrongArguments() {
   await agent.close();
 }
 
-// A sidecar that is paused answers nobody; `pause` and `resume` are said to who paused it.
+// A sidecar that is paused answers no call; `pause` and `resume` go to the test, which pauses it.
 async function paused() {
   const agent = new Agent({target});
   await agent.register(one);

@@ -1,4 +1,4 @@
-"""deploy/package/clients.py: what lies in the clients' folders by accident is not published, and keeps nobody from packing."""
+"""deploy/package/clients.py: what lies in the clients' folders by accident is not published, and does not hinder packing."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
 """How the clients send what is wanted, with sidecars that are killed, paused, slow and busy: each key ends with its last
-intent, whoever waits for it; in both languages alike."""
+intent, whichever caller waits for it; in both languages alike."""
 
 import random
 import sys

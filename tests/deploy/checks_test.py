@@ -300,7 +300,7 @@ class Checks(unittest.TestCase):
             self.assertEqual(probe["periodSeconds"] * probe["failureThreshold"], minutes * 60, folder)
 
     def test_a_restore_deletes_the_job_of_an_earlier_one(self):
-        # One that has finished would not run again, and would say so to nobody.
+        # One that has finished would not run again, and no command would say so.
         for path in (ROOT + "/restore/kustomization.yaml", "docs/operations.md"):
             lines = read(path).split("\n")
             applied = [number for number, line in enumerate(lines) if "apply -k deploy/kubernetes/restore" in line]

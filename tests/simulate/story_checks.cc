@@ -26,8 +26,8 @@ constexpr int64_t kMostCalls = 400;
 // A renewal comes every third of a TTL and notices another epoch; a call's deadline; one retry.
 constexpr absl::Duration kNotice = absl::Seconds(18);
 
-// An agent that was well for so long has renewed its session: a call that was lost times out after 5 s,
-// and the next renewal comes within a third of the TTL.
+// An agent that was well for so long has renewed its session: a call that was lost times out after
+// 5 s, and the next renewal comes within a third of the TTL.
 constexpr absl::Duration kRenewed = absl::Seconds(12);
 
 // An instance that was there for so long, of an agent that was well for so long, is there.

@@ -18,7 +18,7 @@ class UdpClient {
   void Send(const std::string& bytes);
   // Empty: nothing came.
   std::string Receive();
-  // Whether anything comes to `query` within `wait`; false too where nobody listens yet.
+  // Whether anything comes to `query` within `wait`; false too where no server listens yet.
   bool Answers(const std::string& query, absl::Duration wait);
   Message Ask(const std::string& name, uint16_t type, const QueryShape& shape = {}) {
     Send(QueryBytes(name, type, shape));

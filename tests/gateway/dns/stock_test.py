@@ -88,7 +88,7 @@ class StockTest(unittest.TestCase):
         self.addCleanup(load.stop)
         register([orders[port] for port in ports[10:]])
         eventually(lambda: expected <= load.seen, "all 40 servers have calls")
-        # Those that leave serve until nobody calls them any more.
+        # Those that leave serve until no client calls them any more.
         unregister([orders[port] for port in ports[5:]])
         stay = {str(port) for port in ports[:5]}
 
@@ -173,7 +173,7 @@ class StockTest(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists(RESOLVED), "Debian's package would take over this machine's resolv.conf")
     def test_getaddrinfo_through_systemd_resolved(self):
-        # It asks nobody while there is no network but loopback.
+        # It asks no server while there is no network but loopback.
         for command in ("link add one type veth peer name two", "address add 192.0.2.1/24 dev one",
                         "link set one up", "link set two up"):
             run("/usr/sbin/ip", *command.split())

@@ -1,5 +1,6 @@
-// What the stories on a lying disk have in common: lives that end in the middle of a call or in good
-// order, faults that come and go, and bits that flip in between. All of it is decided by one seed.
+// What the stories on a lying disk have in common: lives that end in the middle of a call or in
+// good order, faults that come and go, and bits that flip in between. All of it is decided by one
+// seed.
 //
 // A story of its own says what runs on the disk, and what of it must be there in the next life:
 //

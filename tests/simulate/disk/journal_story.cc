@@ -248,8 +248,8 @@ class JournalStory final : public DiskStory {
     Say(absl::StrCat("a bit of ", file, " flipped: ", status.message()));
     if (status.ok() && !MovedAside()) {
       Compare(/*flipped=*/true);
-      // A reader in doubt goes on with what there was; so does one that says that it cannot write, as
-      // SQLite only reads a file of which the header names a later format.
+      // A reader in doubt goes on with what there was; so does one that says that it cannot write,
+      // as SQLite only reads a file of which the header names a later format.
       const bool in_doubt = journal_->was_put_back();
       if (!in_doubt && journal_->Stats().error.ok()) return !violated();
       ++(in_doubt ? result_.doubts : result_.flips_refused);

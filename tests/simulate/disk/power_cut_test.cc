@@ -164,7 +164,8 @@ TEST(PowerCutTest, AStoreThatHasLostItsLogBeginsANewEpoch) {
   EXPECT_NE(storage->identity().epoch, epoch);
 }
 
-// SQLite ends a log before its first damaged frame, and some of what was behind that is in the file.
+// SQLite ends a log before its first damaged frame, and some of what was behind that is in the
+// file.
 TEST(PowerCutTest, AFoldThatWasInterruptedAboveADamagedLogIsNotServedAsAStateThatNeverWas) {
   constexpr int kRows = 12;
   int refused = 0;

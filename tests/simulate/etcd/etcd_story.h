@@ -1,6 +1,6 @@
-// One story of agents that use etcd without a registry in between: FailbackRegistry on EtcdRegistry,
-// the real code of both, over a model of etcd and a network that delays, loses, repeats and breaks.
-// Time is simulated, there is one thread, and the seed decides everything.
+// One story of agents that use etcd without a registry in between: FailbackRegistry on
+// EtcdRegistry, the real code of both, over a model of etcd and a network that delays, loses,
+// repeats and breaks. Time is simulated, there is one thread, and the seed decides everything.
 //
 // What must hold: a subscriber's set after each event is what etcd held at that revision; within a
 // bound after the faults have stopped etcd has what is wanted and nothing else, each instance on a

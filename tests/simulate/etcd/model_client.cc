@@ -220,8 +220,8 @@ void ModelClient::Unary(std::function<absl::StatusOr<Response>(EtcdModel*)> ask,
     const auto attempt = [weak, id, ask, finish] {
       const auto shared = weak.lock();
       if (shared == nullptr || shared->calls.count(id) == 0) return;
-      // What has been sent arrives, whether its sender is there or not. The model is there while its
-      // process is.
+      // What has been sent arrives, whether its sender is there or not. The model is there while
+      // its process is.
       shared->network->Send(shared->link, Way::kToRegistry, shared->host->process(),
                             [network = shared->network, link = shared->link, client = shared->self,
                              model = &shared->host->model(), ask, finish] {
