@@ -70,7 +70,7 @@ void Sessions::Revoke(int64_t lease) {
 SessionPtr Sessions::Adopt(const std::string& session_id, const mvccpb::KeyValue& kv) {
   SessionRecord record;
   if (!record.ParseFromString(kv.value()) || record.incarnation().empty() ||
-      record.leases_size() == 0 || record.ttl_ms() <= 0) {
+      record.leases_size() == 0 || record.ttl_ms() <= 0 || record.closed()) {
     return nullptr;
   }
   SessionPtr session;
@@ -240,8 +240,9 @@ bool Sessions::Refresh(const Session& session, const mvccpb::KeyValue* kv) {
     Forget(session.id);
     return false;
   }
-  Adopt(session.id, *kv);
-  return true;
+  if (Adopt(session.id, *kv) != nullptr) return true;
+  Forget(session.id);
+  return false;
 }
 
 void Sessions::Update(const SessionPtr& session, absl::FunctionRef<void(SessionRecord*)> change,
@@ -285,13 +286,38 @@ void Sessions::Close(const std::string& session_id, Client::Done<uint64_t> done)
   client_->Get(keys_->Session(session_id), [this, session_id, done = std::move(done)](
                                                absl::StatusOr<RangeResponse> response) mutable {
     if (!response.ok()) return std::move(done)(response.status());
-    SessionRecord record;
-    if (response->kvs_size() > 0) record.ParseFromString(response->kvs(0).value());
-    if (record.leases_size() == 0) {
-      Forget(session_id);
-      return std::move(done)(static_cast<uint64_t>(response->header().revision()));
+    CloseAsRead(session_id, response->kvs_size() == 0 ? nullptr : &response->kvs(0),
+                static_cast<uint64_t>(response->header().revision()), 0, std::move(done));
+  });
+}
+
+// A lease that a server gives the session while its leases are revoked would keep what is on it: so
+// the session's key says first that it is closed. What fails after that can be repeated.
+void Sessions::CloseAsRead(const std::string& session_id, const mvccpb::KeyValue* kv,
+                           uint64_t revision, int tries, Client::Done<uint64_t> done) {
+  SessionRecord record;
+  if (kv != nullptr) record.ParseFromString(kv->value());
+  if (record.leases_size() == 0) {
+    Forget(session_id);
+    return std::move(done)(revision);
+  }
+  if (record.closed()) return NoteClosed(session_id, record, std::move(done));
+  record.set_closed(true);
+  const std::string key = keys_->Session(session_id);
+  TxnRequest write;
+  CompareModified(key, kv->mod_revision(), &write);
+  AddPut(key, record.SerializeAsString(), kv->lease(), write.mutable_success());
+  AddGet(key, write.mutable_failure());
+  client_->Txn(std::move(write), [this, session_id, record, tries, done = std::move(done)](
+                                     absl::StatusOr<TxnResponse> response) mutable {
+    if (IsTransient(response.status())) return std::move(done)(response.status());
+    // An etcd that is full takes no put, and ends leases all the same.
+    if (!response.ok() || response->succeeded()) {
+      return NoteClosed(session_id, record, std::move(done));
     }
-    NoteClosed(session_id, record, std::move(done));
+    if (tries + 1 >= kMaxTries) return std::move(done)(SessionContended());
+    CloseAsRead(session_id, Found(*response, 0),
+                static_cast<uint64_t>(response->header().revision()), tries + 1, std::move(done));
   });
 }
 
@@ -310,7 +336,6 @@ void Sessions::NoteClosed(const std::string& session_id, const SessionRecord& re
   AddPut(key, incarnation.SerializeAsString(), record.incarnation_lease(), write.mutable_success());
   client_->Txn(std::move(write), [this, session_id, record, done = std::move(done)](
                                      const absl::StatusOr<TxnResponse>& response) mutable {
-    // An etcd that is full takes no put, and ends leases all the same.
     if (IsTransient(response.status())) return std::move(done)(response.status());
     RevokeLeases(session_id, record, std::move(done));
   });

@@ -176,6 +176,8 @@ class Sessions {
   void GrantLeases(const std::shared_ptr<Opening>& opening);
   void Create(const std::shared_ptr<Opening>& opening);
   void Revoke(int64_t lease);
+  void CloseAsRead(const std::string& session_id, const mvccpb::KeyValue* kv, uint64_t revision,
+                   int tries, Client::Done<uint64_t> done);
   void NoteClosed(const std::string& session_id, const failback::etcd::v1::SessionRecord& record,
                   Client::Done<uint64_t> done);
   void RevokeLeases(const std::string& session_id, const failback::etcd::v1::SessionRecord& record,

@@ -8,15 +8,13 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
-#include "etcd/rpc.grpc.pb.h"
 #include "failback/etcd/v1/stored.pb.h"
-#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "registry/base/proto_time.h"
 #include "registry/etcd/keys.h"
 #include "registry/model/canonical.h"
 #include "tests/registry/etcd/etcd_harness.h"
+#include "tests/registry/etcd/raw_etcd.h"
 #include "tests/util/daemons.h"
 
 namespace failback {
@@ -125,63 +123,6 @@ TEST_F(SessionTtlTest, ALongerOneHoldsForEverything) {
   EXPECT_TRUE(registry.KeepAlive(first.session_id()).ok());
   EXPECT_TRUE(registry.Register(first.session_id(), MakeInstance("s", "i0", 81), 2).ok());
 }
-
-// Etcd as another server uses it.
-class RawEtcd {
- public:
-  explicit RawEtcd(const EtcdCluster& etcd)
-      : channel_(grpc::CreateChannel(etcd.endpoints()[0], grpc::InsecureChannelCredentials())),
-        kv_(etcdserverpb::KV::NewStub(channel_)),
-        lease_(etcdserverpb::Lease::NewStub(channel_)) {}
-
-  // Its key's value and lease; nothing when it is not there.
-  mvccpb::KeyValue Get(const std::string& key) {
-    etcdserverpb::RangeRequest request;
-    request.set_key(key);
-    const auto response = Call<etcdserverpb::RangeResponse>(*kv_, &KvStub::Range, request);
-    return response.kvs_size() == 0 ? mvccpb::KeyValue() : response.kvs(0);
-  }
-  void Put(const std::string& key, const std::string& value, int64_t lease) {
-    etcdserverpb::PutRequest request;
-    request.set_key(key);
-    request.set_value(value);
-    request.set_lease(lease);
-    Call<etcdserverpb::PutResponse>(*kv_, &KvStub::Put, request);
-  }
-  int64_t Grant(absl::Duration ttl) {
-    etcdserverpb::LeaseGrantRequest request;
-    request.set_ttl(absl::ToInt64Seconds(ttl));
-    return Call<etcdserverpb::LeaseGrantResponse>(*lease_, &LeaseStub::LeaseGrant, request).id();
-  }
-  bool Lives(int64_t lease) {
-    etcdserverpb::LeaseTimeToLiveRequest request;
-    request.set_id(lease);
-    return Call<etcdserverpb::LeaseTimeToLiveResponse>(*lease_, &LeaseStub::LeaseTimeToLive,
-                                                       request)
-               .ttl() > 0;
-  }
-
- private:
-  using KvStub = etcdserverpb::KV::Stub;
-  using LeaseStub = etcdserverpb::Lease::Stub;
-
-  template <typename Response, typename Stub, typename Request>
-  static Response Call(Stub& stub,
-                       grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
-                                                    Response*),
-                       const Request& request) {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kProcessTimeout));
-    Response response;
-    const grpc::Status status = (stub.*method)(&context, request, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return response;
-  }
-
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<KvStub> kv_;
-  const std::unique_ptr<LeaseStub> lease_;
-};
 
 TEST_F(SessionTtlTest, ARenewalGoesOnWithWhatAServerThatIsGoneHasBegun) {
   EtcdHarness registry(etcd(), NewPrefix());

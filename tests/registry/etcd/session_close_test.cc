@@ -1,0 +1,93 @@
+// The end of a session on one real member of etcd: nothing of it is left, whatever happens meanwhile.
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/time/time.h"
+#include "failback/etcd/v1/stored.pb.h"
+#include "gtest/gtest.h"
+#include "registry/etcd/keys.h"
+#include "registry/model/canonical.h"
+#include "registry/model/errors.h"
+#include "tests/registry/etcd/etcd_harness.h"
+#include "tests/registry/etcd/raw_etcd.h"
+
+namespace failback {
+namespace {
+
+using failback::etcd::v1::SessionRecord;
+
+class SessionCloseTest : public EtcdTest {
+ protected:
+  // A lease has room for two keys, so that a session needs further ones all the time.
+  static void Open(EtcdHarness* registry) {
+    registry->options().keys_per_lease = 2;
+    registry->Open();
+  }
+};
+
+// One server gives the session leases while another closes it.
+TEST_F(SessionCloseTest, WhileItGrows_LeavesNothing) {
+  constexpr int kInstances = 60;
+  EtcdHarness closer(etcd(), NewPrefix());
+  Open(&closer);
+  EtcdHarness writer(etcd(), closer.prefix());
+  Open(&writer);
+  for (int round = 0; round < 10; ++round) {
+    const std::string session = closer.Session(absl::StrCat("a", round), absl::Hours(1));
+    absl::BlockingCounter answered(kInstances);
+    for (int i = 0; i < kInstances; ++i) {
+      RegisterRequest request;
+      request.set_session_id(session);
+      auto* registration = request.add_registrations();
+      *registration->mutable_instance() = MakeInstance("s", absl::StrCat("i", i));
+      registration->set_generation(1);
+      writer->Register(request,
+                       [&](const absl::StatusOr<RegisterResponse>&) { answered.DecrementCount(); });
+    }
+    // Some are there, some on their way.
+    while (closer.Ids("s").size() < 3u + 4 * round) {
+    }
+    ASSERT_TRUE(closer.CloseSession(session).ok());
+    answered.Wait();
+    EXPECT_TRUE(Eventually([&] { return closer.Ids("s").empty(); })) << "round " << round;
+    EXPECT_EQ(ReasonOf(writer.Register(session, MakeInstance("s", "late"), 1).status),
+              registry::v1::ERROR_REASON_SESSION_UNKNOWN);
+  }
+}
+
+// A server has written down that the session is closed, and is gone.
+TEST_F(SessionCloseTest, HalfClosed_IsOverAndCanBeClosedAgain) {
+  EtcdHarness registry(etcd(), NewPrefix());
+  Open(&registry);
+  const std::string session = registry.Session("a", absl::Hours(1));
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(registry.Register(session, MakeInstance("s", absl::StrCat("i", i)), 1).ok());
+  }
+  RawEtcd raw(etcd());
+  const etcd::Keys keys(registry.prefix());
+  const mvccpb::KeyValue before = raw.Get(keys.Session(session));
+  SessionRecord record;
+  ASSERT_TRUE(record.ParseFromString(before.value()));
+  ASSERT_GT(record.leases_size(), 1);
+  record.set_closed(true);
+  raw.Put(keys.Session(session), record.SerializeAsString(), before.lease());
+
+  EtcdHarness other(etcd(), registry.prefix());
+  EXPECT_EQ(ReasonOf(other.KeepAlive(session)), registry::v1::ERROR_REASON_SESSION_UNKNOWN);
+  EXPECT_EQ(ReasonOf(other.Register(session, MakeInstance("s", "late"), 1).status),
+            registry::v1::ERROR_REASON_SESSION_UNKNOWN);
+  const OpenSessionResponse next = other.OpenSession("a", absl::Hours(1));
+  EXPECT_NE(next.session_id(), session);
+  EXPECT_FALSE(next.resumed());
+  EXPECT_EQ(other.Ids("s").size(), 5u);
+  ASSERT_TRUE(other.CloseSession(session).ok());
+  EXPECT_TRUE(Eventually([&] { return other.Ids("s").empty(); }));
+  for (const int64_t lease : record.leases()) EXPECT_FALSE(raw.Lives(lease)) << lease;
+  EXPECT_TRUE(other.KeepAlive(next.session_id()).ok());
+}
+
+}  // namespace
+}  // namespace failback
