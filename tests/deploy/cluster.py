@@ -9,18 +9,7 @@ import subprocess
 import time
 
 import manifests
-
-PATIENCE = 60.0
-
-
-def eventually(condition, what):
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError("did not happen in time: " + what)
+from eventually import DEADLINE, eventually
 
 
 class Pod:
@@ -144,7 +133,7 @@ class Pod:
         container = self.container(name)
         return subprocess.run(
             self.argv(container["command"] + container.get("args", []), container),
-            env=self.environment(container), capture_output=True, text=True, timeout=PATIENCE,
+            env=self.environment(container), capture_output=True, text=True, timeout=DEADLINE,
             check=False)
 
     def probe(self, name, kind):
@@ -159,14 +148,14 @@ class Pod:
                      probe["grpc"].get("service", "")]
             words = [word for word in words if word]
         result = subprocess.run(words, env=self.environment(container), stdout=subprocess.DEVNULL,
-                                stderr=subprocess.DEVNULL, timeout=PATIENCE, check=False)
+                                stderr=subprocess.DEVNULL, timeout=DEADLINE, check=False)
         return result.returncode == 0
 
     def pre_stop(self, name):
         container = self.container(name)
         return subprocess.run(
             self.argv(container["lifecycle"]["preStop"]["exec"]["command"], container),
-            env=self.environment(container), capture_output=True, text=True, timeout=PATIENCE,
+            env=self.environment(container), capture_output=True, text=True, timeout=DEADLINE,
             check=False)
 
     def stop(self, name, number=signal.SIGTERM):

@@ -17,6 +17,7 @@ import urllib.request
 
 import cluster
 import manifests
+from eventually import DEADLINE, eventually
 from ports import reserved_address
 
 ROOT = "deploy/kubernetes"
@@ -102,10 +103,16 @@ class Cluster(unittest.TestCase):
         return self.pod(manifests.build(ROOT + folder), ("Deployment", "orders"), name, uid,
                         "127.0.0.1", {"topology.kubernetes.io/zone": "eu-1a"})
 
+    def started_registry(self, folder):
+        pod = self.pod(manifests.build(folder), ("StatefulSet", "failback-registry"), "failback-registry-0",
+                       "r", "10.0.0.1")
+        pod.start("registry")
+        return pod
+
     def listed(self):
         out = subprocess.run([PROGRAMS["failbackctl"], "--target", self.address.split(",")[-1],
                               "--timeout", "30s", *self.credentials, "list", "orders", "--namespace", "shop", "-o", "json"],
-                             capture_output=True, text=True, timeout=cluster.PATIENCE, check=False)
+                             capture_output=True, text=True, timeout=DEADLINE, check=False)
         return json.loads(out.stdout) if out.returncode == 0 else []
 
     def names(self):
@@ -113,17 +120,14 @@ class Cluster(unittest.TestCase):
                 for record in self.listed()]
 
     def becomes(self, expected):
-        cluster.eventually(lambda: self.names() == expected,
+        eventually(lambda: self.names() == expected,
                            "%s are listed; now %s" % (expected, self.names()))
 
 
 class Story(Cluster):
     def setUp(self):
         super().setUp()
-        self.registry = self.pod(manifests.build(ROOT + "/registry"),
-                                 ("StatefulSet", "failback-registry"), "failback-registry-0", "r",
-                                 "10.0.0.1")
-        self.registry.start("registry")
+        self.registry = self.started_registry(ROOT + "/registry")
 
     def check_metrics(self, pod, name, program):
         """Prometheus finds the container by the annotations, and gets its metrics."""
@@ -132,7 +136,7 @@ class Story(Cluster):
         ports = [port["containerPort"] for port in pod.container(name)["ports"]]
         self.assertIn(int(annotations["prometheus.io/port"]), ports)
         (address,) = re.findall(r"admin (http://[^ ,]+)", pod.log(name))
-        with urllib.request.urlopen(address + "/metrics", timeout=cluster.PATIENCE) as response:
+        with urllib.request.urlopen(address + "/metrics", timeout=DEADLINE) as response:
             self.assertIn('failback_build_info{program="%s"' % program, response.read().decode())
 
     def check_bootstrap(self, pod):
@@ -164,7 +168,7 @@ class Story(Cluster):
         self.assertEqual(record["instance"]["zone"], "eu-1a")
         self.assertEqual(record["instance"]["metadata"]["app.kubernetes.io/name"], "orders")
         self.assertEqual(record["incarnation"], "u1")
-        cluster.eventually(lambda: pod.probe("failback-agent", "readinessProbe"), "readiness")
+        eventually(lambda: pod.probe("failback-agent", "readinessProbe"), "readiness")
 
         # The sidecar is killed and started again: still there.
         pod.processes["failback-agent"].kill()
@@ -193,7 +197,7 @@ class Story(Cluster):
         config["agent.yaml"] = config["agent.yaml"].replace("- name: orders\n",
                                                             "- name: orders\n  weight: 7\n")
         other.publish("failback-config", config)
-        cluster.eventually(lambda: [record["instance"].get("weight") for record in self.listed()] == [7], "the weight")
+        eventually(lambda: [record["instance"].get("weight") for record in self.listed()] == [7], "the weight")
 
         # The service fails, and the list says so.
         self.app.well = False
@@ -238,7 +242,7 @@ class BackupAndRollback(Cluster):
 
     def ctl(self, *args):
         return subprocess.run([PROGRAMS["failbackctl"], "--target", self.address, *args],
-                              capture_output=True, text=True, timeout=cluster.PATIENCE, check=False)
+                              capture_output=True, text=True, timeout=DEADLINE, check=False)
 
     def backups(self):
         return sorted(os.listdir(self.claims["failback-registry-backup"]))
@@ -322,7 +326,7 @@ class Certified(Cluster):
     def ask(self, credentials, *args):
         return subprocess.run([PROGRAMS["failbackctl"], "--target", self.address.split(",")[-1],
                                *credentials, *args],
-                              capture_output=True, text=True, timeout=cluster.PATIENCE, check=False)
+                              capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
 class StoryOverTls(Certified):
@@ -330,10 +334,7 @@ class StoryOverTls(Certified):
 
     def setUp(self):
         super().setUp()
-        self.registry = self.pod(manifests.build(ROOT + "/registry-tls"),
-                                 ("StatefulSet", "failback-registry"), "failback-registry-0", "r",
-                                 "10.0.0.1")
-        self.registry.start("registry")
+        self.registry = self.started_registry(ROOT + "/registry-tls")
 
     def served_name(self):
         """The common name in the certificate that the registry shows."""
@@ -341,7 +342,7 @@ class StoryOverTls(Certified):
         context.load_cert_chain(os.path.join(self.tls, "operator.crt"),
                                 os.path.join(self.tls, "operator.key"))
         host, port = self.address.split(":")
-        with socket.create_connection((host, int(port)), timeout=cluster.PATIENCE) as plain:
+        with socket.create_connection((host, int(port)), timeout=DEADLINE) as plain:
             with context.wrap_socket(plain, server_hostname="failback-registry.failback.svc") as tls:
                 return dict(field[0] for field in tls.getpeercert()["subject"])["commonName"]
 
@@ -365,7 +366,7 @@ class StoryOverTls(Certified):
         # A new certificate is taken by the running registry.
         self.assertEqual(self.served_name(), "registry")
         self.registry.publish("tls", self.issue("registry-2", "DNS:failback-registry.failback.svc"))
-        cluster.eventually(lambda: self.served_name() == "registry-2", "the new certificate")
+        eventually(lambda: self.served_name() == "registry-2", "the new certificate")
         drained = pod.pre_stop("failback-agent")
         self.assertEqual((drained.returncode, drained.stdout), (0, "unregistered 1, remaining 0\n"))
         self.assertEqual(self.names(), [])
@@ -414,7 +415,7 @@ class StoryOverEtcdAndTls(Certified):
         registry = self.pod(manifests.build(ROOT + "/registry-etcd-tls"),
                             ("Deployment", "failback-registry"), "failback-registry-1", "r", "10.0.0.1")
         registry.start("registry")
-        cluster.eventually(lambda: registry.probe("registry", "readinessProbe"), "readiness")
+        eventually(lambda: registry.probe("registry", "readinessProbe"), "readiness")
         self.app.well = True
         pod = self.app_pod("orders-1", "u1", "/app-tls")
         pod.start("failback-agent")
@@ -442,7 +443,7 @@ class StoryOverEtcd(Cluster):
                                        listen=address))
             registries[-1].start("registry")
             # As soon as etcd has answered it.
-            cluster.eventually(lambda: registries[-1].probe("registry", "readinessProbe"), "readiness")
+            eventually(lambda: registries[-1].probe("registry", "readinessProbe"), "readiness")
         self.app.well = True
         pod = self.app_pod("orders-1", "u1")
         pod.start("failback-agent")

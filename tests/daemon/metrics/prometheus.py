@@ -4,28 +4,15 @@ import json
 import os
 import re
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 
+from eventually import DEADLINE, eventually
 from ports import reserved_address
 
 PROMETHEUS = "/usr/bin/prometheus"
 PROMTOOL = "/usr/bin/promtool"
-DEADLINE = 60
-
-
-def eventually(condition, what):
-    """Asks until `condition` returns something true, and returns that."""
-    end = time.monotonic() + DEADLINE
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"{what}: not within {DEADLINE} s")
-        time.sleep(0.05)
 
 
 def get(url):

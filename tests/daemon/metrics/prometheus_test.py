@@ -11,8 +11,9 @@ import unittest
 
 import yaml
 
+from eventually import DEADLINE, eventually
 from ports import reserved_address
-from prometheus import DEADLINE, PROMTOOL, Prometheus, eventually, get
+from prometheus import PROMTOOL, Prometheus, get
 from shipped import (RULES, families, filled_in, metrics_in, panel_expressions, read, rules,
                      series_names)
 

@@ -13,24 +13,13 @@ import tempfile
 import threading
 import time
 
+from eventually import DEADLINE, eventually
+
 AGENT = os.path.abspath("agent/failback-agent")
 CTL = os.path.abspath("agent/failbackctl")
 REGISTRY = os.path.abspath("registry/failback-registry")
 REGISTRY_ADDRESS = "127.0.0.1:7070"
 AGENT_ADDRESS = "127.0.0.1:7060"
-DEADLINE = 60
-
-
-def eventually(condition, what):
-    """Asks until `condition` returns something true, and returns that."""
-    end = time.monotonic() + DEADLINE
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"{what}: not within {DEADLINE} s")
-        time.sleep(0.05)
 
 
 def run(*args, **kwargs):

@@ -8,7 +8,8 @@ import tempfile
 import unittest
 import urllib.parse
 
-from stock import (Backends, Load, Program, eventually, file_of_the_page, get, instance, place, register, run,
+from eventually import eventually
+from stock import (Backends, Load, Program, file_of_the_page, get, instance, place, register, run,
                    start_agent, start_registry, unregister)
 
 RESOLVED = "/lib/systemd/systemd-resolved"

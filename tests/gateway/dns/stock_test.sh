@@ -11,4 +11,4 @@ unshare "${as_root[@]}" --net --mount --pid --fork --kill-child -- bash -c '
   mount --bind "$1" /etc/resolv.conf
   mount -t tmpfs tmpfs /run
   /usr/bin/python3 -B tests/gateway/dns/loopback_up.py
-  exec /usr/bin/python3 -B "$2" -v' -- "$resolv" "$here/$1"
+  PYTHONPATH=tests/util exec /usr/bin/python3 -B "$2" -v' -- "$resolv" "$here/$1"
