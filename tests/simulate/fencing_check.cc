@@ -28,7 +28,10 @@ void FencingCheck::Closed(const std::string& session_id) {
   const auto rank = ranks_.find(session_id);
   if (rank == ranks_.end()) return;
   for (auto it = fences_.begin(); it != fences_.end();) {
-    const bool ended = it->second.newest.first == rank->second && it->second.registers;
+    const Fence& fence = it->second;
+    // What was gone before, as the session had expired, has left a fence.
+    const bool ended = fence.newest.first == rank->second && fence.registers &&
+                       (fence.gone_at == 0 || fence.gone_at == world_->now());
     it = ended ? fences_.erase(it) : std::next(it);
   }
 }

@@ -68,6 +68,8 @@ class Truth {
   // A new life of the store. The epoch may be the one before.
   void Attach(Registry* registry);
   void Detach() { streams_.clear(); }
+  // A service has changed at a registry that this is not attached to.
+  void OnChange(const std::string& service, uint64_t epoch, uint64_t revision, const Set& set);
 
   static std::string Service(int index) { return absl::StrCat("s", index); }
 
@@ -85,7 +87,6 @@ class Truth {
 
  private:
   class Listener;
-  void OnChange(const std::string& service, uint64_t epoch, uint64_t revision, const Set& set);
 
   World* const world_;
   Wishes* const wishes_;

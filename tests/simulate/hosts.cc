@@ -1,5 +1,6 @@
 #include "tests/simulate/hosts.h"
 
+#include <array>
 #include <map>
 #include <utility>
 
@@ -59,21 +60,34 @@ AccessRules RulesWithout(const std::map<int, int>& denied, World& world) {
 
 // --- The registry.
 
-RegistryHost::RegistryHost(World* world, Truth* truth, FencingCheck* fencing,
-                           std::optional<uint64_t> disk, bool secured)
-    : world_(world), truth_(truth), fencing_(fencing), secured_(secured) {
-  if (disk.has_value()) disk_.emplace(*disk);
+RegistryHost::RegistryHost(World* world, Truth* truth, FencingCheck* fencing, Options options)
+    : world_(world), truth_(truth), fencing_(fencing), options_(std::move(options)) {
+  if (options_.disk.has_value()) disk_.emplace(*options_.disk);
 }
 
 RegistryHost::~RegistryHost() {
-  truth_->Detach();
-  server_.reset();
-  store_.reset();
+  if (up()) Kill();
 }
 
 void RegistryHost::Start() {
   process_ = std::make_shared<Process>("registry", &world_->clock);
   process_->clock().SetWall(wall_);
+  options_.etcd == nullptr ? StartStore() : StartOnEtcd();
+}
+
+void RegistryHost::StartOnEtcd() {
+  EtcdRegistry::Options options;
+  options.lease_spread = 0;  // its own numbers would decide it
+  on_etcd_ = std::make_unique<EtcdRegistry>(
+      options, [this](const std::function<void()>&) -> std::unique_ptr<etcd::Client> {
+        return std::make_unique<ModelClient>(&world_->network, options_.link, process_,
+                                             options_.etcd);
+      });
+  world_->Tell("    registry: starts, on etcd");
+  Serve(on_etcd_.get(), nullptr);
+}
+
+void RegistryHost::StartStore() {
   executor_ = std::make_unique<TimerExecutor>(process_.get());
   StoreRegistry::Options options;
   options.timer = process_->timer();
@@ -103,18 +117,35 @@ void RegistryHost::Start() {
   if (epoch_ != 0 && store_->epoch() != epoch_) fencing_->Forget();
   epoch_ = store_->epoch();
   truth_->Attach(store_.get());
-  access_ = secured_ ? std::make_shared<AccessControl>(RulesWithout(denied_, *world_)) : nullptr;
-  server_ =
-      std::make_shared<WireServer>(&world_->network, process_, store_.get(), fencing_, access_);
+  Serve(store_.get(), fencing_);
+}
+
+void RegistryHost::Serve(Registry* registry, FencingCheck* fencing) {
+  access_ =
+      options_.secured ? std::make_shared<AccessControl>(RulesWithout(denied_, *world_)) : nullptr;
+  server_ = std::make_shared<WireServer>(&world_->network, process_, registry, fencing, access_);
 }
 
 void RegistryHost::Kill() {
-  truth_->Detach();
   server_.reset();
-  if (disk_.has_value()) disk_->End();
-  store_.reset();
-  executor_.reset();
+  if (on_etcd_ != nullptr) {
+    // Nothing of it is sent any more.
+    Link& link = world_->network.link(options_.link);
+    const std::array<bool, 2> open = {link.ways[0].open, link.ways[1].open};
+    for (Link::State& way : link.ways) way.open = false;
+    on_etcd_.reset();
+    for (size_t i = 0; i < open.size(); ++i) link.ways[i].open = open[i];
+  } else {
+    truth_->Detach();
+    if (disk_.has_value()) disk_->End();
+    store_.reset();
+    executor_.reset();
+  }
   process_.reset();
+}
+
+absl::Status RegistryHost::CheckInvariants() const {
+  return store_ == nullptr ? absl::OkStatus() : store_->CheckInvariants();
 }
 
 void RegistryHost::EndDiskSoon() {

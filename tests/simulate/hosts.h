@@ -1,5 +1,6 @@
-// The machines of a story: the registry's, and those of agents. Each runs the real thing on a
-// process, a disk and a link of its own, and can be killed, stopped and started.
+// The machines of a story: the registry's, or those of several on one etcd, and those of agents.
+// Each runs the real thing on a process, a disk and a link of its own, and can be killed, stopped
+// and started.
 //
 // Thread safety: none.
 
@@ -13,10 +14,13 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
+#include "registry/etcd/etcd_registry.h"
 #include "registry/failback/failback_registry.h"
 #include "registry/security/access_control.h"
 #include "registry/store/store_registry.h"
 #include "retry/executor.h"
+#include "tests/simulate/etcd/model_client.h"
 #include "tests/simulate/history.h"
 #include "tests/simulate/host_disk.h"
 #include "tests/simulate/process.h"
@@ -30,10 +34,18 @@ inline constexpr int kSessionTtl = 10;
 
 class RegistryHost {
  public:
-  // `disk`: the seed of the one that its store is on; none: the store is in memory. `secured`:
-  // callers need a policy that allows them.
-  RegistryHost(World* world, Truth* truth, FencingCheck* fencing, std::optional<uint64_t> disk,
-               bool secured);
+  struct Options {
+    // The seed of the disk that its store is on; none: the store is in memory.
+    std::optional<uint64_t> disk;
+    // What it is on in place of a store, and its link to that; null: it has a store.
+    std::shared_ptr<EtcdHost> etcd;
+    int link = 0;
+    // Callers need a policy that allows them.
+    bool secured = false;
+  };
+
+  // `truth` and `fencing` follow what a store does.
+  RegistryHost(World* world, Truth* truth, FencingCheck* fencing, Options options);
   ~RegistryHost();
 
   void Start();
@@ -56,15 +68,20 @@ class RegistryHost {
   // By link, what its caller may not do: 1 register, 2 anything. All others may do all.
   void SetPolicy(const std::map<int, int>& denied);
   std::weak_ptr<WireServer> server() const { return server_; }
-  StoreRegistry* store() { return store_.get(); }
+  absl::Status CheckInvariants() const;
 
  private:
+  void StartStore();
+  void StartOnEtcd();
+  // Its clients reach `registry`.
+  void Serve(Registry* registry, FencingCheck* fencing);
+
   World* const world_;
   Truth* const truth_;
   FencingCheck* const fencing_;
+  const Options options_;
   uint64_t epoch_ = 0;  // of the last life
   std::optional<HostDisk> disk_;
-  const bool secured_;
   std::map<int, int> denied_;
   std::shared_ptr<AccessControl> access_;
   HostDisk::Files backup_;
@@ -72,6 +89,7 @@ class RegistryHost {
   std::shared_ptr<Process> process_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<StoreRegistry> store_;
+  std::unique_ptr<EtcdRegistry> on_etcd_;
   std::shared_ptr<WireServer> server_;
 };
 

@@ -21,6 +21,7 @@ constexpr std::array<Kind, kActs> kKinds = {{
     {"register", 30, 100, 0},
     {"register many", 4, 100, 0},
     {"unregister", 14, 100, 0},
+    {"register, and back", 5, 60, 1500},
     {"client dies", 4, 60, 0},
     {"client leaves", 3, 60, 0},
     {"client forks", 2, 20, 0},
@@ -36,6 +37,9 @@ constexpr std::array<Kind, kActs> kKinds = {{
     {"registry loses its disk", 2, 15, 5000},
     {"registry is backed up", 3, 25, 0},
     {"registry is restored", 3, 25, 5000},
+    {"etcd stops", 2, 40, 15000},
+    {"etcd is compacted", 3, 40, 0},
+    {"etcd's connection clogs", 4, 60, 15000},
     {"partition", 5, 40, 40000},
     {"clog", 5, 30, 15000},
     {"loss", 4, 30, 30000},
@@ -61,6 +65,7 @@ int AmountOf(Act act, SeededNumbers* numbers) {
       return 10 + numbers->Pick(90);
     case Act::kPartition:
     case Act::kClog:
+    case Act::kEtcdClog:
       return 1 + numbers->Pick(3);
     case Act::kLoss:
     case Act::kDuplicates:
@@ -70,6 +75,7 @@ int AmountOf(Act act, SeededNumbers* numbers) {
       return 1 + numbers->Pick(2);
     case Act::kAgentStop:
     case Act::kRegistryStop:
+    case Act::kEtcdStop:
     case Act::kOffline:
       return numbers->Pick(2);
     case Act::kWallClock:
@@ -103,7 +109,9 @@ Script MakeScript(uint64_t seed, bool large) {
   script.keys = 1 + numbers.Pick(4);
   script.shared_keys = numbers.Percent(20) ? 1 + numbers.Pick(2) : 0;
   script.viewers = 1 + numbers.Pick(2);
-  script.sqlite = numbers.Percent(40);
+  script.etcd = numbers.Percent(25);
+  script.sqlite = numbers.Percent(40) && !script.etcd;
+  if (script.etcd) script.registries = 1 + numbers.Pick(3);
   for (int i = 0; i < script.agents; ++i) script.journals.push_back(numbers.Percent(35));
   script.length_ms = large ? 600000 : 30000 + numbers.Pick(60000);
   if (numbers.Percent(25)) script.permanent = 1 + numbers.Pick(4);
@@ -118,6 +126,11 @@ Script MakeScript(uint64_t seed, bool large) {
   for (int i = 0; i < kActs; ++i) {
     used[static_cast<size_t>(i)] = numbers.Percent(kKinds[static_cast<size_t>(i)].used);
   }
+  // A registry on etcd has no disk, and one that is not has no etcd.
+  const std::array<Act, 3> of_disk = {Act::kRegistryWipe, Act::kRegistryBackup,
+                                      Act::kRegistryRestore};
+  const std::array<Act, 3> of_etcd = {Act::kEtcdStop, Act::kEtcdCompact, Act::kEtcdClog};
+  for (const Act act : script.etcd ? of_disk : of_etcd) uses(act) = false;
   // What there is to be put back was copied before.
   if (uses(Act::kRegistryRestore)) uses(Act::kRegistryBackup) = script.sqlite = true;
   script.secured = uses(Act::kPolicy);

@@ -24,6 +24,7 @@ enum class Act {
   kRegister,
   kRegisterMany,
   kUnregister,
+  kRegisterBack,  // what is registered changes, and a moment later it is as it was before
   kClientDies,
   kClientLeaves,
   kClientForks,  // its child goes on with the same session, and ends it
@@ -41,6 +42,10 @@ enum class Act {
   kRegistryWipe,
   kRegistryBackup,
   kRegistryRestore,
+  // The etcd below it, in stories that have one.
+  kEtcdStop,  // amount: as kAgentStop
+  kEtcdCompact,
+  kEtcdClog,  // of a registry's connection to it; amount: as kPartition
   // The network.
   kPartition,  // amount: 1 to the registry, 2 to the client, 3 both
   kClog,       // likewise
@@ -80,11 +85,14 @@ struct Script {
   int shared_keys = 0;  // that every agent may register
   int viewers = 0;      // that follow the registry itself
   bool sqlite = false;
+  bool etcd = false;     // the registry is on etcd
+  int registries = 1;    // on one etcd
   bool secured = false;  // there is an access policy
   std::vector<bool> journals;
   bool reads_first = false;  // of what continues as the faults stop, as kAgentStop
   // A balancer is between the registry and its clients: when the registry goes, streams and calls
-  // break, and connections do not.
+  // that it has not answered break, and connections do not. Of several registries each call goes to
+  // another.
   bool balanced = false;
   int64_t length_ms = 0;
   // A fault that stays: 0 none, 1 an agent's requests are lost, 2 its answers, 3 both, 4 it stops.

@@ -17,23 +17,30 @@ constexpr int64_t kStays = 80000000000;
 
 Story::Story(const Script& script, bool traced)
     : script_(script),
-      world_(script.seed, script.agents + script.viewers + 1),
+      world_(script.seed, script.agents + script.viewers + 1 + script.registries),
       truth_(&world_, &wishes_, script.services),
       fencing_(&world_),
       people_("people", &world_.clock) {
   world_.traced = traced;
   SeededNumbers numbers(script.seed ^ 0x5eed);
   for (const Operation& operation : script_.operations) used_.insert(operation.act);
-  registry_ = std::make_unique<RegistryHost>(
-      &world_, &truth_, &fencing_, script_.sqlite ? std::optional(script.seed) : std::nullopt,
-      script_.secured);
-  registry_->Start();
+  if (script_.etcd) StartEtcd();
+  for (int i = 0; i < script_.registries; ++i) {
+    RegistryHost::Options options;
+    if (script_.sqlite) options.disk = script.seed;
+    options.etcd = etcd_;
+    options.link = LinkToEtcd(i);
+    options.secured = script_.secured;
+    registries_.push_back(
+        std::make_unique<RegistryHost>(&world_, &truth_, &fencing_, std::move(options)));
+    registries_.back()->Start();
+  }
   for (int i = 0; i < script_.agents; ++i) {
     AgentHost::Options options;
     options.index = i;
     options.journal = script_.journals[static_cast<size_t>(i)];
     options.seed = numbers.Next();
-    options.server = [this] { return registry_->server(); };
+    options.server = [this, i] { return ServerFor(i); };
     options.on_event = [this, i](const IntentEvent& event) { OnIntent(i, event); };
     options.registry.max_batch = 1 + numbers.Pick(6);
     options.registry.max_calls_in_flight = 1 + numbers.Pick(4);
@@ -55,7 +62,7 @@ Story::Story(const Script& script, bool traced)
   operator_process_ = std::make_shared<Process>("operator", &world_.clock);
   operator_ = std::make_unique<WireRegistry>(&world_.network, operator_process_,
                                              script_.agents + script_.viewers,
-                                             [this] { return registry_->server(); });
+                                             [this] { return ServerFor(0); });
   world_.network.on_protocol_error = [this](const std::string& what) {
     world_.Fail("protocol", absl::StrCat("the registry sends what cannot be read: ", what));
   };
@@ -75,7 +82,9 @@ Story::Story(const Script& script, bool traced)
   // A disk may end in the middle of a call, a moment before its machine does.
   for (const Operation& operation : script_.operations) {
     const absl::Duration before = absl::Milliseconds(operation.at_ms) - kTick;
-    if (operation.act == Act::kRegistryCrash) At(before, [this] { registry_->EndDiskSoon(); });
+    if (operation.act == Act::kRegistryCrash && script_.sqlite) {
+      At(before, [this] { registries_.front()->EndDiskSoon(); });
+    }
     if (operation.act == Act::kAgentCrash && operation.amount == 1) {
       At(before,
          [agent = agents_[static_cast<size_t>(operation.agent)].get()] { agent->EndDiskSoon(); });
@@ -92,7 +101,34 @@ Story::~Story() {
   }
   agents_.clear();
   followers_.clear();
-  registry_.reset();
+  registries_.clear();
+}
+
+void Story::StartEtcd() {
+  etcd_ = std::make_shared<EtcdHost>(&world_.clock);
+  std::vector<std::string> services;
+  for (int i = 0; i < script_.services; ++i) services.push_back(Truth::Service(i));
+  EtcdTruth::Events events;
+  events.on_set = [this](const std::string& service, uint64_t epoch, uint64_t revision,
+                         const Set& set) { truth_.OnChange(service, epoch, revision, set); };
+  events.on_wrong = [this](const std::string& what) { world_.Fail("fencing", what); };
+  etcd_truth_ = std::make_unique<EtcdTruth>(etcd_.get(), std::move(services), std::move(events));
+}
+
+int Story::RegistryFor(int place) const {
+  for (int i = 0; i < script_.registries; ++i) {
+    const int index = (place + i) % script_.registries;
+    if (registries_[static_cast<size_t>(index)]->up()) return index;
+  }
+  return -1;
+}
+
+// Behind a balancer each call goes to the next registry, else a client's to the same until that is
+// gone.
+std::weak_ptr<WireServer> Story::ServerFor(int link) {
+  const int index = RegistryFor(script_.balanced ? turn_++ : link);
+  if (index < 0) return {};
+  return registries_[static_cast<size_t>(index)]->server();
 }
 
 void Story::At(absl::Duration delay, std::function<void()> work) {
@@ -195,7 +231,7 @@ void Story::Tick() {
       healthy_since_.emplace(agent->index(), world_.now());
     }
   }
-  if (!registry_->running()) NoteOutage();
+  if (!RegistriesAreWell()) NoteOutage();
   CheckPresent();
   CheckWork();
   At(kTick, [this] { Tick(); });
@@ -252,8 +288,9 @@ void Story::AddFollower(int agent, const Operation& operation) {
   if (agent < 0) {
     follower->link = operation.amount;
     follower->process = std::make_shared<Process>("follower", &world_.clock);
-    follower->wire = std::make_unique<WireRegistry>(
-        &world_.network, follower->process, follower->link, [this] { return registry_->server(); });
+    follower->wire =
+        std::make_unique<WireRegistry>(&world_.network, follower->process, follower->link,
+                                       [this, link = follower->link] { return ServerFor(link); });
   }
   const std::string name = agent < 0
                                ? absl::StrCat("follower ", followers_.size())

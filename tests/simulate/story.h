@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/simulate/etcd/etcd_truth.h"
 #include "tests/simulate/history.h"
 #include "tests/simulate/hosts.h"
 #include "tests/simulate/script.h"
@@ -70,6 +71,8 @@ class Story {
     bool left = false;
   };
 
+  void StartEtcd();
+
   // --- What happens (story_acts.cc).
   void Do(const Operation& operation);
   void DoClient(const Operation& operation);
@@ -77,14 +80,16 @@ class Story {
   void DoRegistry(const Operation& operation);
   void DoNetwork(const Operation& operation);
   void Intend(const Operation& operation, bool present, int count);
+  void RegisterBack(const Operation& operation);
   void EndClient(Client* client, bool closes);
   void ForkClient(const Operation& operation);
   void CrashFleet(const Operation& operation);
   void OnIntent(int agent, const IntentEvent& event);
   void StartAgent(int agent);
-  void KillRegistry();
-  void StartRegistry();
-  void ResetAll();
+  void KillRegistry(int index);
+  void StartRegistry(int index);
+  void ResetClientsOf(int registry);
+  void DoEtcd(const Operation& operation);
   // The registry is not running now.
   void NoteOutage();
   void SetOffline(const Operation& operation);
@@ -110,6 +115,14 @@ class Story {
   ServiceInstance InstanceOf(const std::string& key, uint32_t port) const;
   bool IsShared(const std::string& key) const { return key.find("shared") != std::string::npos; }
   Client* ClientOf(int agent, int slot);
+  // Where a call or a stream on this link goes now.
+  std::weak_ptr<WireServer> ServerFor(int link);
+  // Of the registries that run the first from `place` on, around; -1: none does.
+  int RegistryFor(int place) const;
+  int RegistryOf(const Operation& operation) const { return operation.agent % script_.registries; }
+  int LinkToEtcd(int registry) const { return script_.agents + script_.viewers + 1 + registry; }
+  // All registries run, and reach what they are on.
+  bool RegistriesAreWell();
 
   // --- What must hold (story_checks.cc).
   void Heal();
@@ -143,7 +156,10 @@ class Story {
   FencingCheck fencing_;
   Process people_;
   std::set<Act> used_;
-  std::unique_ptr<RegistryHost> registry_;
+  std::shared_ptr<EtcdHost> etcd_;  // null: the registry has a store
+  std::unique_ptr<EtcdTruth> etcd_truth_;
+  std::vector<std::unique_ptr<RegistryHost>> registries_;
+  int turn_ = 0;  // of the balancer
   std::vector<std::unique_ptr<AgentHost>> agents_;
   std::vector<std::unique_ptr<Client>> clients_;
   std::vector<std::unique_ptr<Follower>> followers_;

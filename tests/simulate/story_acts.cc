@@ -18,6 +18,7 @@ void Story::Do(const Operation& operation) {
   if (operation.act <= Act::kUnsubscribe) return DoClient(operation);
   if (operation.act <= Act::kAgentDrain) return DoAgent(operation);
   if (operation.act <= Act::kRegistryRestore) return DoRegistry(operation);
+  if (operation.act <= Act::kEtcdClog) return DoEtcd(operation);
   if (operation.act <= Act::kNumbers) return DoNetwork(operation);
   AgentHost& agent = *agents_[static_cast<size_t>(operation.agent)];
   switch (operation.act) {
@@ -40,7 +41,10 @@ void Story::Do(const Operation& operation) {
     case Act::kPolicy:
       return SetPolicy(operation);
     case Act::kWallClock:
-      if (operation.key == 0) return registry_->SetWall(absl::Seconds(operation.amount));
+      if (operation.key == 0) {
+        return registries_[static_cast<size_t>(RegistryOf(operation))]->SetWall(
+            absl::Seconds(operation.amount));
+      }
       return agent.SetWall(absl::Seconds(operation.amount));
     default:
       return;
@@ -57,6 +61,8 @@ void Story::DoClient(const Operation& operation) {
       return Intend(operation, true, script_.keys);
     case Act::kUnregister:
       return Intend(operation, false, 1);
+    case Act::kRegisterBack:
+      return RegisterBack(operation);
     case Act::kClientDies:
     case Act::kClientLeaves: {
       if (operation.client < 0) return;
@@ -140,6 +146,20 @@ void Story::Intend(const Operation& operation, bool present, int count) {
                response.ok() ? response->results() : UnregisterResponse().results());
         });
   }
+}
+
+// Who is away meanwhile misses nothing.
+void Story::RegisterBack(const Operation& operation) {
+  const Wish before = wishes_.all[{operation.agent, KeyOf(operation.agent, operation.key)}];
+  Operation there = operation;
+  if (before.present) there.client = before.client;
+  Intend(there, true, 1);
+  if (!before.present) return;
+  Operation back = there;
+  back.port = before.port;
+  At(absl::Milliseconds(operation.for_ms), [this, back] {
+    if (!faults_over_) Intend(back, true, 1);
+  });
 }
 
 void Story::EndClient(Client* client, bool closes) {
@@ -300,12 +320,14 @@ void Story::EndDrain(int index) {
 
 // --- The registry.
 
-void Story::ResetAll() {
-  for (const auto& agent : agents_) agent->Break(!script_.balanced);
+void Story::ResetClientsOf(int registry) {
+  // A connection to it is gone. Of others, and of a balancer's, what ran at this registry ends.
+  const auto whole = [&](int link) { return !script_.balanced && RegistryFor(link) == registry; };
+  for (const auto& agent : agents_) agent->Break(whole(agent->index()));
   for (const auto& follower : followers_) {
     if (follower->wire == nullptr) continue;
     world_.network.SendNews(follower->link, Way::kToClient, follower->process,
-                            follower->wire->Breaker(!script_.balanced));
+                            follower->wire->Breaker(whole(follower->link)));
   }
 }
 
@@ -317,44 +339,71 @@ void Story::NoteOutage() {
   registry_well_since_ = world_.now();
 }
 
-void Story::KillRegistry() {
-  if (!registry_->up()) return;
+void Story::KillRegistry(int index) {
   NoteOutage();
-  registry_->Kill();
-  ResetAll();
+  ResetClientsOf(index);
+  registries_[static_cast<size_t>(index)]->Kill();
 }
 
-void Story::StartRegistry() {
-  if (registry_->up()) return;
+void Story::StartRegistry(int index) {
+  RegistryHost& registry = *registries_[static_cast<size_t>(index)];
+  if (registry.up()) return;
   registry_since_ = world_.now();
   NoteOutage();
   // What was acknowledged may be back; an answer may have come since the restore.
   if (std::exchange(restored_, false)) ForgetAcks(-1);
-  registry_->Start();
+  registry.Start();
 }
 
 void Story::DoRegistry(const Operation& operation) {
   const absl::Duration lasts = absl::Milliseconds(operation.for_ms);
+  const int index = RegistryOf(operation);
+  RegistryHost* const registry = registries_[static_cast<size_t>(index)].get();
   switch (operation.act) {
     case Act::kRegistryCrash:
     case Act::kRegistryWipe:
     case Act::kRegistryRestore:
-      if (!registry_->up()) return;
-      KillRegistry();
-      if (operation.act == Act::kRegistryWipe) registry_->Wipe();
-      if (operation.act == Act::kRegistryRestore && registry_->Restore()) restored_ = true;
-      At(lasts, [this] { StartRegistry(); });
+      if (!registry->up()) return;
+      KillRegistry(index);
+      if (operation.act == Act::kRegistryWipe) registry->Wipe();
+      if (operation.act == Act::kRegistryRestore && registry->Restore()) restored_ = true;
+      At(lasts, [this, index] { StartRegistry(index); });
       return;
     case Act::kRegistryStop:
-      if (!registry_->running()) return;
-      registry_->Stop();
-      At(lasts, [this, first = operation.amount == 1] {
-        if (registry_->up()) registry_->Continue(first);
+      if (!registry->running()) return;
+      registry->Stop();
+      At(lasts, [registry, first = operation.amount == 1] {
+        if (registry->up()) registry->Continue(first);
       });
       return;
     case Act::kRegistryBackup:
-      if (registry_->running()) registry_->Backup();
+      if (registry->running()) registry->Backup();
       return;
+    default:
+      return;
+  }
+}
+
+void Story::DoEtcd(const Operation& operation) {
+  const absl::Duration lasts = absl::Milliseconds(operation.for_ms);
+  switch (operation.act) {
+    case Act::kEtcdStop:
+      if (etcd_->process()->stopped()) return;
+      NoteOutage();
+      etcd_->process()->Stop();
+      At(lasts, [this, first = operation.amount == 1] { etcd_->process()->Continue(first); });
+      return;
+    case Act::kEtcdCompact:
+      return etcd_->model().Compact(etcd_->model().revision() - operation.key);
+    case Act::kEtcdClog: {
+      const int link = LinkToEtcd(RegistryOf(operation));
+      for (const Way way : {Way::kToRegistry, Way::kToClient}) {
+        if ((operation.amount & (way == Way::kToRegistry ? 1 : 2)) == 0) continue;
+        world_.network.SetClogged(link, way, true);
+        At(lasts, [this, link, way] { world_.network.SetClogged(link, way, false); });
+      }
+      return;
+    }
     default:
       return;
   }
@@ -416,14 +465,14 @@ void Story::DoNetwork(const Operation& operation) {
 void Story::SetPolicy(const Operation& operation) {
   denied_[operation.agent] = operation.amount;
   healthy_since_.erase(operation.agent);
-  registry_->SetPolicy(denied_);
+  for (const auto& registry : registries_) registry->SetPolicy(denied_);
   At(absl::Milliseconds(operation.for_ms), [this, index = operation.agent] { Allow(index); });
 }
 
 void Story::Allow(int index) {
   if (denied_.erase(index) == 0) return;
   world_.Tell(absl::StrCat("agent ", index, " may do all again"));
-  registry_->SetPolicy(denied_);
+  for (const auto& registry : registries_) registry->SetPolicy(denied_);
   // What was refused waits for an operator; the last refusal may be on its way for a while.
   for (int i = 0; i < 5; ++i) {
     At(absl::Seconds(6 * i), [this, index] {

@@ -19,6 +19,7 @@ constexpr absl::Duration kLateness = absl::Seconds(20);
 constexpr absl::Duration kDeath = absl::Seconds(15);   // a session's TTL and a tick
 constexpr absl::Duration kFence = absl::Seconds(125);  // TTL + 60 s + a slow retry of 35 s + a call
 constexpr absl::Duration kGuard = absl::Seconds(110);  // the longest hold: 10 TTLs
+constexpr absl::Duration kEtcdFence = absl::Seconds(70);  // a tombstone's lease is 128 s, not 60 s
 
 // Work in ten seconds of simulated time that no agent of these stories needs.
 constexpr int64_t kMostCalls = 400;
@@ -51,6 +52,17 @@ bool Story::IsHealthy(int index) const {
          link.slowest < absl::Seconds(1);
 }
 
+bool Story::RegistriesAreWell() {
+  if (etcd_ != nullptr && etcd_->process()->stopped()) return false;
+  for (int i = 0; i < script_.registries; ++i) {
+    if (!registries_[static_cast<size_t>(i)]->running()) return false;
+    for (const Link::State& way : world_.network.link(LinkToEtcd(i)).ways) {
+      if (way.clogged) return false;
+    }
+  }
+  return true;
+}
+
 bool Story::UsedAny(std::initializer_list<Act> acts) const {
   return std::any_of(acts.begin(), acts.end(), [this](Act act) { return Used(act); });
 }
@@ -66,6 +78,7 @@ absl::Duration Story::Bound() const {
   if (Used(Act::kLate)) bound += kLateness;
   if (script_.shared_keys > 0 || UsedAny({Act::kAgentCrash, Act::kFleetCrash})) {
     bound += kFence;
+    if (script_.etcd) bound += kEtcdFence;
   }
   if (script_.permanent != 0 || UsedAny({Act::kAgentDrain, Act::kAgentCrash, Act::kFleetCrash})) {
     bound += kDeath;
@@ -79,9 +92,13 @@ void Story::Heal() {
   world_.Tell("the faults stop");
   faults_over_ = true;
   for (int i = 0; i < world_.network.links(); ++i) world_.network.Heal(i);
-  registry_->HealDisk();
-  StartRegistry();
-  registry_->Continue(script_.reads_first);
+  if (etcd_ != nullptr) etcd_->process()->Continue(script_.reads_first);
+  for (int i = 0; i < script_.registries; ++i) {
+    RegistryHost& registry = *registries_[static_cast<size_t>(i)];
+    registry.HealDisk();
+    StartRegistry(i);
+    registry.Continue(script_.reads_first);
+  }
   for (const auto& agent : agents_) {
     agent->HealDisk();
     if (agent->up()) agent->Continue(script_.reads_first);
@@ -110,9 +127,10 @@ void Story::CheckAlways() {
       return world_.Fail("invariant", absl::StrCat("agent ", agent->index(), ": ", wrong));
     }
   }
-  if (!registry_->up()) return;
-  const absl::Status status = registry_->store()->CheckInvariants();
-  if (!status.ok()) world_.Fail("invariant", absl::StrCat("registry: ", status.ToString()));
+  for (const auto& registry : registries_) {
+    const absl::Status status = registry->CheckInvariants();
+    if (!status.ok()) world_.Fail("invariant", absl::StrCat("registry: ", status.ToString()));
+  }
 }
 
 void Story::CheckWork() {
@@ -199,7 +217,8 @@ bool Story::IsWellThroughout(int agent) const {
 void Story::CheckPresent() {
   // Who tries again waits at most for about as long as it has waited in all.
   const absl::Duration outage = absl::Nanoseconds(registry_well_since_ - registry_ill_since_);
-  const absl::Duration patience = std::min(kNotice + 2 * outage, kThroughout);
+  const absl::Duration patience =
+      script_.etcd ? kThroughout : std::min(kNotice + 2 * outage, kThroughout);
   if (absl::Nanoseconds(world_.now() - registry_well_since_) < patience ||
       UsedAny({Act::kAgentCrash, Act::kFleetCrash, Act::kAgentDrain, Act::kCancel})) {
     return;
@@ -236,8 +255,11 @@ void Story::CheckRemoved(const std::string& key) {
       continue;
     }
     const bool stopped = registry_ill_since_ >= well_since->second;
-    const int64_t until = stopped ? registry_ill_since_ : world_.now();
-    if (absl::Nanoseconds(until - well_since->second) < kRenewed) continue;
+    const int64_t until = stopped && !script_.etcd ? registry_ill_since_ : world_.now();
+    // etcd counts a lease's time whether its renewals can arrive or not.
+    const int64_t since =
+        script_.etcd ? std::max(well_since->second, registry_well_since_) : well_since->second;
+    if (absl::Nanoseconds(until - since) < kRenewed) continue;
     world_.Fail("kept", absl::StrCat(CanonicalKeyText(key), " is removed, was acknowledged ",
                                      "and wanted all the time, and its agent was well"));
   }
@@ -248,6 +270,7 @@ std::string Story::WhyNotEmpty(const Follower& follower) const {
     return absl::Nanoseconds(world_.now() - since) >= kThroughout;
   };
   if (!IsWellThroughout(follower.agent)) return "";
+  if (script_.etcd && !throughout(registry_well_since_)) return "";
   for (const auto& [of, wish] : wishes_.all) {
     const auto& [agent, key] = of;
     InstanceKey name;

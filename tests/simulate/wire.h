@@ -61,7 +61,8 @@ struct StreamSink {
 
 class WireServer : public std::enable_shared_from_this<WireServer> {
  public:
-  // `fencing` sees what the registry decides. `access`: who may do what; null: all may do all.
+  // `fencing` sees what the registry decides; null: none does. `access`: who may do what; null: all
+  // may do all.
   WireServer(Network* network, std::shared_ptr<Process> process, Registry* registry,
              FencingCheck* fencing, std::shared_ptr<AccessControl> access)
       : network_(network),
@@ -123,7 +124,8 @@ class WireRegistry final : public Registry {
   void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) override;
   void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) override;
 
-  // Its connection is broken, and it knows; else its streams only, as by a balancer in between.
+  // Its connection is broken, and it knows; else what ran at a server that is gone, behind a
+  // balancer.
   std::function<void()> Breaker(bool connection);
   // Its process is killed: it sends no call any more.
   std::function<void()> Killer();

@@ -25,6 +25,8 @@ struct WireRegistry::Shared : std::enable_shared_from_this<Shared> {
   struct Pending {
     Done done;
     Timeout deadline;
+    std::weak_ptr<WireServer> server;
+    bool answered = false;  // the answer is on its way
   };
   struct Stream {
     std::shared_ptr<NotifyListener> listener;
@@ -53,7 +55,8 @@ struct WireRegistry::Shared : std::enable_shared_from_this<Shared> {
   // Destroyed by its subscriber.
   void Close(uint64_t id);
   void SendCancel(const Stream& stream);
-  // The connection is broken, or what runs on it only.
+  // The connection is broken; or what ran at a server that is gone, behind a balancer which has the
+  // answers that were given.
   void Break(const absl::Status& status, bool connection);
   // Notices a connection that is silent.
   void Watch();
@@ -85,18 +88,29 @@ void WireRegistry::Shared::Call(Method method, std::string bytes, Done done) {
                   [complete] { complete(absl::UnavailableError("connection refused")); });
   };
   const std::weak_ptr<WireServer> to = server();
+  call.server = to;
+  const auto answered = [weak, id] {
+    const auto shared = weak.lock();
+    if (shared == nullptr) return;
+    const auto it = shared->pending.find(id);
+    if (it != shared->pending.end()) it->second.answered = true;
+  };
   network->Send(
       link, Way::kToRegistry, ProcessOf(to),
-      [network = network, link = link, self = self, to, method, bytes = std::move(bytes),
-       complete] {
+      [network = network, link = link, self = self, to, method, bytes = std::move(bytes), complete,
+       answered] {
         const auto alive = to.lock();
         if (alive == nullptr) return;
-        alive->Call(method, link, bytes, [network, link, self, complete](const WireAnswer& answer) {
-          network->Send(link, Way::kToClient, self, [complete, answer] {
-            if (!answer.ok) return complete(StatusOf(answer));
-            complete(answer.bytes);
-          });
-        });
+        alive->Call(method, link, bytes,
+                    [network, link, self, to, complete, answered](const WireAnswer& answer) {
+                      // One that was killed says nothing any more.
+                      if (to.expired()) return;
+                      answered();
+                      network->Send(link, Way::kToClient, self, [complete, answer] {
+                        if (!answer.ok) return complete(StatusOf(answer));
+                        complete(answer.bytes);
+                      });
+                    });
       },
       refuse);
 }
@@ -187,10 +201,14 @@ void WireRegistry::Shared::Break(const absl::Status& status, bool connection) {
   const std::shared_ptr<Shared> self = shared_from_this();
   const bool idle = pending.empty();
   std::vector<uint64_t> calls, open;
-  for (const auto& [id, call] : pending) calls.push_back(id);
-  for (const auto& [id, stream] : streams) open.push_back(id);
-  // The other side finds out too.
-  for (const auto& [id, stream] : streams) SendCancel(*stream);
+  for (const auto& [id, call] : pending) {
+    if (connection || (call.server.expired() && !call.answered)) calls.push_back(id);
+  }
+  for (const auto& [id, stream] : streams) {
+    if (!connection && !stream->server.expired()) continue;
+    open.push_back(id);
+    SendCancel(*stream);  // the other side finds out too
+  }
   for (const uint64_t id : calls) Complete(id, status);
   for (const uint64_t id : open) End(id, status);
   if (connection && idle && !closed && disconnect_listener) disconnect_listener(status);

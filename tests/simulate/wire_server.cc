@@ -38,6 +38,12 @@ class WireServer::Stream final : public NotifyListener,
   void OnEvent(const EventPtr& event) override {
     if (!conflator_.has_value() || end_.has_value()) return;
     if (absl::Status status = conflator_->Add(event); !status.ok()) {
+      // Slow ones, and positions of another server, are refused; else it is the registry's fault.
+      const registry::v1::ErrorReason reason = ReasonOf(status);
+      if (reason != registry::v1::ERROR_REASON_SUBSCRIBER_SLOW &&
+          reason != registry::v1::ERROR_REASON_POSITION_LOST && network_->on_protocol_error) {
+        network_->on_protocol_error(absl::StrCat("to a stream: ", status.ToString()));
+      }
       conflator_.reset();
       end_ = status;
     }
@@ -138,7 +144,7 @@ void WireServer::Unary(Registry* registry,
   }
   (registry->*method)(request, [this, request, reply](const absl::StatusOr<Response>& response) {
     if (!response.ok()) return reply(Refused(response.status()));
-    NoteSession(request, *response);
+    if (fencing_ != nullptr) NoteSession(request, *response);
     reply({true, response->SerializeAsString()});
   });
 }
@@ -173,7 +179,7 @@ void WireServer::Write(Registry* registry, int link, Batch::Kind kind, bool leav
   registry->Write(*std::move(batch),
                   [this, asked, session_id, intents, reply](absl::StatusOr<BatchResult> result) {
                     if (!result.ok()) return reply(Refused(result.status()));
-                    fencing_->Written(session_id, intents, *result);
+                    if (fencing_ != nullptr) fencing_->Written(session_id, intents, *result);
                     reply({true, EncodeResponse(*result, asked.has_value() ? &*asked : nullptr)});
                   });
 }

@@ -51,6 +51,8 @@ class EtcdModel {
   // Of a range of keys, what happened from `first` on, by revision. `first` is not compacted.
   std::vector<mvccpb::Event> EventsFrom(int64_t first, const std::string& key,
                                         const std::string& range_end) const;
+  // All that is there.
+  const Contents& now() const { return now_; }
   // All that was there at `revision`.
   Contents At(int64_t revision) const;
   // Called after each revision.
