@@ -137,6 +137,7 @@ void Services::Service::OnLoaded(Contents&& contents, int64_t revision, const St
       waiting_.clear();
     } else {
       Publish(static_cast<uint64_t>(revision), before, &deliveries, &due);
+      began_ = revision_;
     }
     watch_ = services_->watcher_.Watch(range_.begin, range_.end, revision + 1, shared_from_this());
   }
@@ -172,6 +173,8 @@ void Services::Service::OnEvents(int64_t revision, std::vector<mvccpb::Event> ev
       }
     }
     Publish(static_cast<uint64_t>(revision), before, &deliveries, &due);
+    // Of several revisions the hub has what they come to: another server published those between.
+    if (!events.empty() && events.front().kv().mod_revision() != revision) began_ = revision_;
     hub = hub_;
   }
   // Before any listener is notified that it has gone.
@@ -321,8 +324,19 @@ void Services::Service::Join(const std::shared_ptr<Stream>& stream,
                              SubscriptionHub::Deliveries* deliveries) {
   if (stream->closed()) return;
   idle_ = false;
-  if (IsFromElsewhere(stream->request()) && Resume(stream)) return;
-  Enter(stream, stream->request(), stream->listener(), deliveries);
+  if (!IsFromElsewhere(stream->request())) {
+    return Enter(stream, stream->request(), stream->listener(), deliveries);
+  }
+  if (!is_namespace_ && Resume(stream)) return;
+  EnterWithSnapshot(stream, deliveries);
+}
+
+void Services::Service::EnterWithSnapshot(const std::shared_ptr<Stream>& stream,
+                                          SubscriptionHub::Deliveries* deliveries) {
+  SubscribeRequest request = stream->request();
+  request.clear_epoch();
+  request.clear_revision();
+  Enter(stream, request, stream->listener(), deliveries);
 }
 
 void Services::Service::Enter(const std::shared_ptr<Stream>& stream,

@@ -117,12 +117,16 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   std::vector<Blob> Entries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Join(const std::shared_ptr<Stream>& stream, SubscriptionHub::Deliveries* deliveries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whatever its position is.
+  void EnterWithSnapshot(const std::shared_ptr<Stream>& stream,
+                         SubscriptionHub::Deliveries* deliveries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Has the hub notify `listener`, from `request`'s position on if the hub knows that.
   void Enter(const std::shared_ptr<Stream>& stream, const SubscribeRequest& request,
              std::shared_ptr<NotifyListener> listener, SubscriptionHub::Deliveries* deliveries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // registry/etcd/service_resume.cc: positions from another server.
+  // registry/etcd/service_resume.cc: positions that the hub does not know.
   bool IsFromElsewhere(const SubscribeRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False when too many positions are being looked into.
   bool Resume(const std::shared_ptr<Stream>& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -149,8 +153,10 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   absl::btree_map<std::string, Marked> marked_ ABSL_GUARDED_BY(mu_);
   // Of a namespace: how many instances each service has.
   absl::btree_map<std::string, int64_t> counts_ ABSL_GUARDED_BY(mu_);
-  uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;       // of the hub
-  uint64_t began_ ABSL_GUARDED_BY(mu_) = 0;       // the revision that was loaded first
+  uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;  // of the hub
+  // The hub has each change since then, and none of before: the revision that was loaded, or the
+  // last that the copy reached without what was in between.
+  uint64_t began_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t revision_ ABSL_GUARDED_BY(mu_) = 0;    // of the copy
   uint64_t skip_until_ ABSL_GUARDED_BY(mu_) = 0;  // events up to here are in the copy
   int64_t watch_ ABSL_GUARDED_BY(mu_) = 0;

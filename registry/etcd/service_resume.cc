@@ -1,7 +1,7 @@
 // How one who followed a service at another server goes on here (registry/etcd/service.h).
 //
-// A position is the same at every server: etcd's revision. What this server has seen since it
-// follows the service is in the hub's log; what was before that, etcd itself remembers: the service
+// A position is the same at every server: etcd's revision. What this server has seen revision by
+// revision is in the hub's log; what was before that, etcd itself remembers: the service
 // is read as it was at the position, and the difference to the copy is the one delta that is sent.
 // What etcd has compacted, or what would make a longer delta than a client wants, is sent as a
 // snapshot.
@@ -54,7 +54,7 @@ class ResumedListener : public OwnedListener {
 }  // namespace
 
 bool Services::Service::IsFromElsewhere(const SubscribeRequest& request) const {
-  return !is_namespace_ && request.revision() != 0 && request.epoch() == epoch_ &&
+  return request.revision() != 0 && request.epoch() == epoch_ &&
          (request.revision() < began_ || request.revision() > revision_);
 }
 
@@ -108,13 +108,13 @@ void Services::Service::OnReadAt(uint64_t position, Contents* contents, int trie
       if (!missed.empty() && tries > 1) {
         return ReadLater(position, services_->client_->timing().round_delay, tries - 1);
       }
-      if (missed.empty()) revision_ = skip_until_ = position;
+      if (missed.empty()) began_ = revision_ = skip_until_ = position;
     }
     streams = std::move(it->second);
     resuming_.erase(it);
     for (const auto& stream : streams) {
       if (contents == nullptr || position > revision_) {
-        Enter(stream, stream->request(), stream->listener(), &deliveries);
+        EnterWithSnapshot(stream, &deliveries);
       } else {
         ResumeWith(stream, missed, &deliveries);
       }
@@ -150,9 +150,7 @@ void Services::Service::ResumeWith(const std::shared_ptr<Stream>& stream,
                                    SubscriptionHub::Deliveries* deliveries) {
   SubscribeRequest request = stream->request();
   const std::vector<InstanceChange> seen = Conflate(missed, request.selector());
-  if (IsLong(seen, kLongestDeltaBytes)) {
-    return Enter(stream, request, stream->listener(), deliveries);
-  }
+  if (IsLong(seen, kLongestDeltaBytes)) return EnterWithSnapshot(stream, deliveries);
   EventPtr first = MakeDelta(epoch_, request.revision(), revision_, SetFlags(), seen);
   request.set_revision(revision_);
   Enter(stream, request, std::make_shared<ResumedListener>(stream->listener(), std::move(first)),

@@ -1,0 +1,169 @@
+// Two servers on a model of etcd, one of which is behind and then receives several revisions at
+// once: who followed the service at the other, and was at a revision in between, goes on here.
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "registry/etcd/etcd_registry.h"
+#include "tests/registry/registry_calls.h"
+#include "tests/simulate/etcd/model_client.h"
+#include "tests/simulate/network.h"
+#include "tests/simulate/process.h"
+#include "tests/util/instances.h"
+
+namespace failback {
+namespace {
+
+using simulate::Way;
+
+class LaggingServerTest : public testing::Test {
+ protected:
+  LaggingServerTest() {
+    for (size_t i = 0; i < servers_.size(); ++i) {
+      Server& server = servers_[i];
+      server.process = std::make_shared<simulate::Process>(absl::StrCat("server ", i), &clock_);
+      server.registry = std::make_unique<EtcdRegistry>(
+          EtcdRegistry::Options(),
+          [&](const std::function<void()>&) -> std::unique_ptr<etcd::Client> {
+            return std::make_unique<simulate::ModelClient>(&network_, static_cast<int>(i),
+                                                           server.process, etcd_);
+          });
+    }
+    OpenSessionRequest open;
+    open.set_client_name("owner");
+    open.set_incarnation("owner-1");
+    open.mutable_ttl()->set_seconds(60);
+    here().OpenSession(open, [this](const absl::StatusOr<OpenSessionResponse>& response) {
+      ASSERT_TRUE(response.ok()) << response.status();
+      session_ = response->session_id();
+    });
+    Settle();
+    EXPECT_NE(session_, "");
+  }
+
+  void Settle() { clock_.Advance(absl::Seconds(1)); }
+  void Put(const std::string& id) {
+    RegisterRequest request;
+    request.set_session_id(session_);
+    *request.add_registrations()->mutable_instance() = MakeInstance("s", id, 80);
+    request.mutable_registrations(0)->set_generation(++generation_);
+    here().Register(request, [](const absl::StatusOr<RegisterResponse>& response) {
+      EXPECT_TRUE(response.ok()) << response.status();
+    });
+    Settle();
+  }
+  void Remove(const std::string& id) {
+    UnregisterRequest request;
+    request.set_session_id(session_);
+    *request.add_deregistrations()->mutable_key() = MakeInstance("s", id, 80).key();
+    request.mutable_deregistrations(0)->set_generation(++generation_);
+    here().Unregister(request, [](const absl::StatusOr<UnregisterResponse>& response) {
+      EXPECT_TRUE(response.ok()) << response.status();
+    });
+    Settle();
+  }
+  // Goes on from where the subscriber is.
+  std::unique_ptr<SubscribeStream> Follow(EtcdRegistry& registry,
+                                          const std::shared_ptr<FakeSubscriber>& subscriber) {
+    SubscribeRequest request;
+    request.mutable_selector()->set_service("s");
+    if (!subscriber->events().empty()) {
+      request.set_epoch(subscriber->epoch());
+      request.set_revision(subscriber->revision());
+      subscriber->BeginAgain();
+    }
+    auto stream = registry.Subscribe(request, subscriber);
+    Settle();
+    return stream;
+  }
+  void SetBehind(bool behind) {
+    network_.SetClogged(1, Way::kToClient, behind);
+    if (!behind) Settle();
+  }
+  EtcdRegistry& here() { return *servers_[0].registry; }
+  EtcdRegistry& there() { return *servers_[1].registry; }
+
+  using Ids = std::vector<std::string>;
+  struct Server {
+    std::shared_ptr<simulate::Process> process;
+    std::unique_ptr<EtcdRegistry> registry;
+  };
+  SimulatedClock clock_;
+  simulate::Network network_{&clock_, 1, 2};
+  const std::shared_ptr<simulate::EtcdHost> etcd_ = std::make_shared<simulate::EtcdHost>(&clock_);
+  std::array<Server, 2> servers_;
+  std::string session_;
+  uint64_t generation_ = 0;
+  const std::shared_ptr<FakeSubscriber> subscriber_ = std::make_shared<FakeSubscriber>();
+  const std::shared_ptr<FakeSubscriber> other_ = std::make_shared<FakeSubscriber>();
+};
+
+TEST_F(LaggingServerTest, APositionWithinWhatCameAtOnce_GoesOnWithWhatItMissed) {
+  Put("1");
+  Put("2");
+  const auto others = Follow(there(), other_);
+  SetBehind(true);
+  Put("3");  // this comes alone
+  Remove("2");
+  auto stream = Follow(here(), subscriber_);
+  ASSERT_EQ(subscriber_->ids(), (Ids{"1", "3"}));
+  stream.reset();
+  Put("2");
+  SetBehind(false);
+  stream = Follow(there(), subscriber_);
+  EXPECT_EQ(subscriber_->ids(), (Ids{"1", "2", "3"}));
+  ASSERT_EQ(subscriber_->events().size(), 1u);
+  EXPECT_TRUE(subscriber_->events()[0]->has_delta());
+}
+
+// A subscriber that was ahead has moved the server's position past what it has not received.
+TEST_F(LaggingServerTest, APositionBeforeOneThatWasConfirmed_GoesOnWithWhatItMissed) {
+  Put("1");
+  Put("2");
+  const auto others = Follow(there(), other_);
+  network_.SetOpen(1, Way::kToClient, false);
+  Remove("2");
+  auto stream = Follow(here(), subscriber_);
+  ASSERT_EQ(subscriber_->ids(), Ids{"1"});
+  stream.reset();
+  Put("2");
+  const auto ahead = std::make_shared<FakeSubscriber>();
+  stream = Follow(here(), ahead);
+  stream.reset();
+  // What it asks is answered before its stream goes on.
+  network_.SetOpen(1, Way::kToClient, true);
+  const auto confirmed = Follow(there(), ahead);
+  stream = Follow(there(), subscriber_);
+  EXPECT_EQ(ahead->ids(), (Ids{"1", "2"}));
+  EXPECT_EQ(subscriber_->ids(), (Ids{"1", "2"}));
+}
+
+// etcd has forgotten what the subscriber had: it cannot be told the difference.
+TEST_F(LaggingServerTest, APositionThatIsCompacted_IsASnapshot) {
+  Put("1");
+  Put("2");
+  const auto others = Follow(there(), other_);
+  SetBehind(true);
+  Put("3");
+  Remove("2");
+  auto stream = Follow(here(), subscriber_);
+  stream.reset();
+  Put("2");
+  etcd_->model().Compact(etcd_->model().revision());
+  SetBehind(false);
+  clock_.Advance(absl::Seconds(5));
+  stream = Follow(there(), subscriber_);
+  EXPECT_EQ(subscriber_->ids(), (Ids{"1", "2", "3"}));
+  ASSERT_EQ(subscriber_->events().size(), 1u);
+  EXPECT_TRUE(subscriber_->events()[0]->has_snapshot());
+}
+
+}  // namespace
+}  // namespace failback
