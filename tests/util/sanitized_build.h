@@ -32,6 +32,11 @@ inline constexpr bool kMemoryIsMeasurable = !kAddressSanitizer && !kThreadSaniti
 // object's vptr by reading its memory through a pipe; without one it reports an invalid vptr.
 inline constexpr bool kRunsWithoutDescriptors = !kAddressSanitizer;
 
+// Whether a test may read tens of megabytes that a stock gRPC client has received. gRPC is not
+// instrumented, so ThreadSanitizer looks for a race, and then for its suppression, at each string
+// of a message that gRPC's threads have written: a megabyte takes it most of a minute.
+inline constexpr bool kReadsLargeMessages = !kThreadSanitizer;
+
 }  // namespace failback
 
 #endif  // FAILBACK_TESTS_UTIL_SANITIZED_BUILD_H_

@@ -26,6 +26,7 @@
 #include "tests/registry/registry_calls.h"
 #include "tests/util/forwarding_registry.h"
 #include "tests/util/process.h"
+#include "tests/util/sanitized_build.h"
 
 namespace failback {
 namespace {
@@ -49,6 +50,10 @@ ServiceInstance Large(int i, uint32_t port) {
 
 class LargeSetsTest : public testing::Test {
  protected:
+  void SetUp() override {
+    if (!kReadsLargeMessages) GTEST_SKIP() << "tens of megabytes";
+  }
+
   LargeSetsTest() : timer_(HashedWheelTimer::Create(HashedWheelTimer::Options()).value()) {}
 
   // Lives longer than the agent.
