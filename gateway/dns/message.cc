@@ -125,7 +125,7 @@ Reading ReadQuery(std::string_view packet, Query* query) {
   const uint16_t answers = reader.Get16();
   const uint16_t authority = reader.Get16();
   const uint16_t additional = reader.Get16();
-  if (questions != 1 || answers != 0 || authority != 0 || additional > kMaxAdditional) {
+  if (questions != 1 || answers != 0 || additional > kMaxAdditional) {
     return {true, Rcode::kFormErr};
   }
   const std::string_view name = reader.GetName(/*pointers=*/false);
@@ -134,6 +134,10 @@ Reading ReadQuery(std::string_view packet, Query* query) {
   if (!reader.ok()) return {true, Rcode::kFormErr};
   query->name = name;
   query->question = packet.substr(kHeaderBytes, reader.at() - kHeaderBytes);
+  // An IXFR says there which version it has; other queries have nothing there.
+  if (authority != 0) {
+    return {true, query->type == type::kIxfr ? Rcode::kRefused : Rcode::kFormErr};
+  }
   return {true, ReadAdditional(&reader, additional, query)};
 }
 

@@ -49,8 +49,8 @@ class ServiceTable {
     // How long the first questions about a service may have to wait.
     absl::Duration first_wait = absl::Seconds(2);
     absl::Duration resubscribe_delay = absl::Seconds(1);
-    // Of names that may not be read.
-    absl::Duration denied_delay = absl::Seconds(30);
+    // A name that may not be read is tried again with the first question after it.
+    absl::Duration denied_delay = absl::Seconds(5);
     uint32_t new_names_per_second = 1000;
   };
 

@@ -78,6 +78,13 @@ bool ServiceWatch::Present(int64_t now_nanos) const {
 }
 
 ServiceTable::Found ServiceWatch::Look(int64_t now_nanos) {
+  bool retry = false;
+  {
+    MutexLock lock(&mu_);
+    retry = denied_ && retry_nanos_ != 0 && now_nanos >= retry_nanos_;
+    if (retry) retry_nanos_ = 0;
+  }
+  if (retry) Subscribe();
   ServiceTable::Found found;
   InstanceSet set;
   uint64_t changes = 0;
@@ -156,6 +163,7 @@ void ServiceWatch::OnEnd(const absl::Status& status) {
     news = denied && Unknown(context_->NowNanos());
     ended_ = true;
     denied_ = denied;
+    retry_nanos_ = 0;
     // What is followed began again.
     if (ReasonOf(status) == registry::v1::ERROR_REASON_POSITION_LOST) lost_ = true;
     if (denied) {
@@ -166,14 +174,17 @@ void ServiceWatch::OnEnd(const absl::Status& status) {
       last_instance_nanos_ = 0;
       known_ = false;
       records_ = nullptr;
+      retry_nanos_ = std::max<int64_t>(
+          1, context_->NowNanos() + absl::ToInt64Nanoseconds(context_->options.denied_delay));
     }
   }
   if (ReasonOf(status) != registry::v1::ERROR_REASON_SHUTTING_DOWN) {
-    Warn("dns subscription ended", {{"service", selector_.namespace_() + "/" + selector_.service()},
-                                    {"status", status.ToString()}});
+    Warn("dns subscription ended",
+         {{"service", selector_.namespace_() + "/" + selector_.service()},
+          {"status", status.ToString(absl::StatusToStringMode::kWithNoExtraData)}});
   }
   if (news) context_->wake();
-  Later(denied ? context_->options.denied_delay : context_->options.resubscribe_delay);
+  if (!denied) Later(context_->options.resubscribe_delay);
 }
 
 void ServiceWatch::Later(absl::Duration delay) {

@@ -17,6 +17,7 @@
 #include "registry/model/event.h"
 #include "registry/model/instance_set.h"
 #include "registry/registry.h"
+#include "registry/refusable_listener.h"
 #include "retry/mutex.h"
 
 namespace failback::dns {
@@ -35,6 +36,7 @@ struct WatchContext {
 };
 
 class ServiceWatch final : public NotifyListener,
+                           public RefusableListener,
                            public std::enable_shared_from_this<ServiceWatch> {
  public:
   ServiceWatch(std::shared_ptr<WatchContext> context, Selector selector);
@@ -50,6 +52,8 @@ class ServiceWatch final : public NotifyListener,
 
   void OnEvent(const EventPtr& event) override;
   void OnEnd(const absl::Status& status) override;
+  // What may not be read is refused, and is no intent of the agent's that waits for an operator.
+  bool ends_when_refused() const override { return true; }
 
  private:
   bool Stale() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ended_ || set_.flags().stale; }
@@ -75,6 +79,8 @@ class ServiceWatch final : public NotifyListener,
   bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the stream; nothing of another has come
   bool lost_ ABSL_GUARDED_BY(mu_) = false;   // an event of it: the rest is of no use
   bool denied_ ABSL_GUARDED_BY(mu_) = false;
+  // After a refusal: when a question may try again. Zero: it is being tried, or was not refused.
+  int64_t retry_nanos_ ABSL_GUARDED_BY(mu_) = 0;
   InstanceSet set_ ABSL_GUARDED_BY(mu_);  // the stream's
   // The last set of the stream that said something: an empty stale one does not.
   InstanceSet shown_ ABSL_GUARDED_BY(mu_);

@@ -204,7 +204,9 @@ void ServiceWatch::OnEnd(const absl::Status& status) {
   }
   // What is known stays; the new subscription begins with a snapshot.
   if (ReasonOf(status) != registry::v1::ERROR_REASON_SHUTTING_DOWN) {
-    Warn("xds subscription ended", {{"name", name_}, {"status", status.ToString()}});
+    Warn(
+        "xds subscription ended",
+        {{"name", name_}, {"status", status.ToString(absl::StatusToStringMode::kWithNoExtraData)}});
   }
   Later(context_->options.resubscribe_delay, &ServiceWatch::Subscribe);
 }

@@ -276,6 +276,10 @@ class Machine {
   // Takes a subscriber off its watch; the last one unsubscribes it.
   void Detach(const SubscriptionPtr& subscription);
   void EndSubscription(const SubscriptionPtr& subscription, const absl::Status& status);
+  // The registry refuses the subscription for good: those that end then
+  // (registry/refusable_listener.h).
+  void EndRefused(const RecordPtr& record);
+  static bool IsRefused(const Record& record);
   void Publish(Watch* watch, const EventPtr& event);
 
   // --- Watches (failback_watches.cc).

@@ -175,6 +175,7 @@ struct LocalSubscription {
   std::string session_id;
   std::string subscription_id;
   uint64_t generation = 0;
+  bool ends_when_refused = false;
   // Where it resumes; 0 and 0: nowhere.
   uint64_t epoch = 0;
   uint64_t revision = 0;

@@ -9,6 +9,7 @@
 #include "registry/model/ids.h"
 #include "registry/model/validation.h"
 #include "registry/watch/owned_listener.h"
+#include "registry/refusable_listener.h"
 
 namespace failback {
 
@@ -344,7 +345,7 @@ void FailbackRegistry::Shell::OpenStream(StreamId id, const SubscribeRequest& re
 
 std::unique_ptr<SubscribeStream> FailbackRegistry::Shell::Subscribe(
     const SubscribeRequest& request, std::shared_ptr<NotifyListener> listener) {
-  input::Subscribe input{0, request, OwnerOf(listener.get())};
+  input::Subscribe input{0, request, OwnerOf(listener.get()), EndsWhenRefused(listener.get())};
   const auto notifier = std::make_shared<SerialNotifier>(std::move(listener));
   Entry entry(this);
   absl::Status refused = ValidateSubscribe(request);

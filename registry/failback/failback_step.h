@@ -90,6 +90,7 @@ struct Subscribe {
   SubscriptionId id;
   SubscribeRequest request;
   std::string owner;  // empty: callers are not distinguished
+  bool ends_when_refused = false;
 };
 // The subscriber has gone.
 struct Detach {

@@ -31,6 +31,7 @@ void Machine::On(input::Subscribe in) {
   subscription->session_id = in.request.session_id();
   subscription->subscription_id = in.request.subscription_id();
   subscription->generation = in.request.generation();
+  subscription->ends_when_refused = in.ends_when_refused;
   subscription->epoch = in.request.epoch();
   subscription->revision = in.request.revision();
   if (absl::Status refused = Admit(in.request, subscription); !refused.ok()) {
@@ -38,13 +39,32 @@ void Machine::On(input::Subscribe in) {
   }
   Selector selector = in.request.selector();
   NormalizeSelector(&selector);
-  const WatchPtr watch = FindOrCreateWatch(selector)->watch;
+  const RecordPtr record = FindOrCreateWatch(selector);
+  const WatchPtr watch = record->watch;
   subscription->watch = watch;
   watch->subscribers.emplace(in.id, subscription);
   if (watch->owners.Of(subscription->owner) == 0) watches_of_.Add(subscription->owner, 1);
   watch->owners.Add(subscription->owner, 1);
   subscriptions_.emplace(in.id, subscription);
+  if (subscription->ends_when_refused && IsRefused(*record)) {
+    return EndSubscription(subscription, record->last_status);
+  }
   TellFirst(subscription.get());
+}
+
+bool Machine::IsRefused(const Record& record) {
+  return record.stage == Stage::kParked &&
+         DecideNextStep(OperationKind::kSubscribe, record.last_status) == NextStep::kPark;
+}
+
+void Machine::EndRefused(const RecordPtr& record) {
+  if (!IsRefused(*record)) return;
+  const absl::Status refused = record->last_status;
+  std::vector<SubscriptionPtr> ended;
+  for (const auto& [id, subscriber] : record->watch->subscribers) {
+    if (subscriber->ends_when_refused) ended.push_back(subscriber);
+  }
+  for (const SubscriptionPtr& subscriber : ended) EndSubscription(subscriber, refused);
 }
 
 absl::Status Machine::Admit(const SubscribeRequest& request, const SubscriptionPtr& subscription) {

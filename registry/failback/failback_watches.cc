@@ -113,6 +113,7 @@ void Machine::OnWatchEnd(const WatchPtr& watch, const absl::Status& end) {
   CloseStream(watch.get());
   ArmStale(watch.get());
   AttemptDone(record, record->generation, status, /*sent=*/true);
+  EndRefused(record);
   if (!end.ok() && IsConnectionFailure(end)) Follow(upstream_.ReportFailure(now_, end));
   if (DecideNextStep(OperationKind::kSubscribe, status) == NextStep::kResync) {
     Follow(upstream_.ReportLost(now_, session_id));

@@ -12,6 +12,7 @@
 #include "registry/model/validation.h"
 #include "registry/security/token_seal.h"
 #include "registry/watch/owned_listener.h"
+#include "registry/refusable_listener.h"
 #include "registry/watch/serial_notifier.h"
 
 namespace failback {
@@ -144,10 +145,12 @@ std::string KeepPart(const std::string& first, ListScope* scope) {
 }
 
 // Passes on what a subscription receives, until new rules end it.
-class GuardedListener final : public OwnedListener {
+class GuardedListener final : public OwnedListener, public RefusableListener {
  public:
   GuardedListener(std::shared_ptr<NotifyListener> listener, std::string owner)
-      : owner_(std::move(owner)), notifier_(std::move(listener)) {}
+      : owner_(std::move(owner)),
+        ends_when_refused_(EndsWhenRefused(listener.get())),
+        notifier_(std::move(listener)) {}
 
   const std::string& owner() const override { return owner_; }
 
@@ -159,10 +162,12 @@ class GuardedListener final : public OwnedListener {
     notifier_.PostEnd(status);
     notifier_.Deliver();
   }
+  bool ends_when_refused() const override { return ends_when_refused_; }
   void Close() { notifier_.Close(); }
 
  private:
   const std::string owner_;
+  const bool ends_when_refused_;
   SerialNotifier notifier_;
 };
 

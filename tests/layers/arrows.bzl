@@ -10,6 +10,7 @@ PARTS = {
     "registry.h": {
         "says": "The one interface, Registry.",
         "targets": [
+            "//registry:refusable_listener",
             "//registry:registry_interface",
             "//registry:upstream_scheme",
         ],

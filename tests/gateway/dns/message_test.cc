@@ -98,6 +98,18 @@ TEST(ReadQueryTest, WhatIsMisshapen_IsAFormErr) {
   }
 }
 
+// It has its version in the authority section.
+TEST(ReadQueryTest, Ixfr_IsRefused) {
+  Query query;
+  std::string transfer = QueryBytes("x.failback", type::kIxfr);
+  transfer[9] = 1;
+  transfer += std::string("\xc0\x0c\0\x06\0\x01\0\0\0\0\0\0", 12);
+  EXPECT_EQ(ReadQuery(transfer, &query).rcode, Rcode::kRefused);
+  std::string other = transfer;
+  other.replace(other.size() - 16, 2, std::string("\0\x01", 2));
+  EXPECT_EQ(ReadQuery(other, &query).rcode, Rcode::kFormErr) << "of another type";
+}
+
 TEST(ReadQueryTest, NamesAreBounded) {
   Query query;
   std::string longest;  // 254 bytes and the root's

@@ -255,10 +255,15 @@ TEST_F(ServiceTableTest, WhatMayNotBeRead_IsDenied_AndForgotten) {
   Subscription()->End(absl::PermissionDeniedError("not yours"));
   EXPECT_EQ(StateOf(), State::kDenied);
   EXPECT_EQ(wakes_, 1) << "no query waited";
-  clock_.Advance(absl::Seconds(29));
+  clock_.Advance(absl::Seconds(4));
+  EXPECT_EQ(StateOf(), State::kDenied);
   EXPECT_EQ(subscriptions(), 1u);
-  clock_.Advance(absl::Seconds(2));
+  clock_.Advance(absl::Hours(1));
+  EXPECT_EQ(subscriptions(), 1u) << "no question: nothing is tried";
+  EXPECT_EQ(StateOf(), State::kDenied) << "until the registry says otherwise";
   ASSERT_EQ(subscriptions(), 2u);
+  EXPECT_EQ(StateOf(), State::kDenied);
+  EXPECT_EQ(subscriptions(), 2u) << "it is being tried";
   EXPECT_EQ(Subscription(1)->request().revision(), 0u);
   Subscription(1)->Push(Snapshot({"a"}));
   EXPECT_EQ(StateOf(), State::kPresent);

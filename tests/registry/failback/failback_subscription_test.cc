@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gmock/gmock.h"
+#include "registry/refusable_listener.h"
 #include "tests/registry/failback/failback_fixture.h"
 
 namespace failback {
@@ -225,6 +226,57 @@ TEST_F(FailbackSubscriptionTest, Rule5_ARefusedSubscribeIsParkedToldAndReArmed) 
   fake_->subscriptions()[1]->Push(SnapshotEvent(1, {MakeInstance("a")}));
   EXPECT_EQ(listener_->events().size(), 1);
   EXPECT_EQ(registry_->Pending().size(), 0);
+}
+
+class LookingListener final : public RecordingListener, public RefusableListener {
+ public:
+  bool ends_when_refused() const override { return true; }
+};
+
+TEST_F(FailbackSubscriptionTest, OneThatEndsWhenRefused_IsNoParkedIntent) {
+  Start();
+  fake_->EndSubscriptionsWith(absl::PermissionDeniedError("not for you"));
+  auto refused = std::make_shared<LookingListener>();
+  auto stream = Subscribe(refused);
+  EXPECT_EQ(refused->end(), absl::PermissionDeniedError("not for you"));
+  EXPECT_EQ(registry_->Pending().size(), 0);
+  CheckInvariants();
+  // Later it is allowed, and then no more.
+  fake_->EndSubscriptionsWith(std::nullopt);
+  auto ended = std::make_shared<LookingListener>();
+  stream = Subscribe(ended);
+  fake_->subscriptions().back()->Push(SnapshotEvent(1, {MakeInstance("a")}));
+  EXPECT_EQ(ended->events().size(), 1);
+  fake_->EndSubscriptionsWith(absl::PermissionDeniedError("no more"));
+  fake_->subscriptions().back()->End(absl::PermissionDeniedError("no more"));
+  EXPECT_EQ(ended->end(), absl::PermissionDeniedError("no more"));
+  EXPECT_EQ(registry_->Pending().size(), 0);
+  CheckInvariants();
+}
+
+TEST_F(FailbackSubscriptionTest, OneThatEndsWhenRefused_BesideOneThatStays) {
+  Start();
+  fake_->EndSubscriptionsWith(absl::PermissionDeniedError("not for you"));
+  auto stays = Subscribe(listener_);
+  auto late = std::make_shared<LookingListener>();
+  auto stream = Subscribe(late);
+  EXPECT_EQ(late->end(), absl::PermissionDeniedError("not for you"));
+  EXPECT_FALSE(listener_->end().has_value());
+  EXPECT_EQ(fake_->subscriptions().size(), 1) << "the refusal is known";
+  ASSERT_EQ(registry_->Pending().size(), 1);
+  EXPECT_EQ(registry_->Pending()[0].state(), agent::v1::PENDING_STATE_PARKED);
+  CheckInvariants();
+}
+
+// What may pass is no refusal.
+TEST_F(FailbackSubscriptionTest, OneThatEndsWhenRefused_StaysInAnOutage) {
+  options_.retry.retry_times = 0;
+  Start();
+  fake_->EndSubscriptionsWith(absl::UnavailableError("away"));
+  auto listener = std::make_shared<LookingListener>();
+  auto stream = Subscribe(listener);
+  EXPECT_FALSE(listener->end().has_value());
+  EXPECT_EQ(registry_->Pending().size(), 1);
 }
 
 TEST_F(FailbackSubscriptionTest, Rule6_AParkedSubscribeIsReArmedByAReconnectAndByASecondOne) {

@@ -1,0 +1,87 @@
+"""What a reader may not read, with real daemons and a policy that changes while DNS follows a service."""
+
+import hashlib
+import os
+import signal
+import tempfile
+import unittest
+
+from eventually import eventually
+from stock import AGENT_ADDRESS, CTL, REGISTRY_ADDRESS, run, start_agent, start_registry
+
+NAME = "orders.service.failback"
+
+
+def dig(name, port):
+    """The status of an answer, and its addresses."""
+    text = run("dig", "-p", str(port), "@127.0.0.1", "+noall", "+comments", "+answer", name)
+    status = text.split("status: ")[1].split(",")[0]
+    return status, sorted(line.split()[4] for line in text.split("\n") if line.startswith(name))
+
+
+class Denied(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        digests = "".join(f"- {{name: {name}, sha256: {hashlib.sha256(name.encode()).hexdigest()}}}\n"
+                          for name in ("agent", "operator"))
+        self.write("tokens.yaml", "tokens:\n" + digests)
+        for name in ("agent", "operator"):
+            self.write(name, name)
+        self.allow("orders, payments")
+        self.registry = start_registry("--dns", "127.0.0.1:7073", "--dns-read-as", "dns",
+                                       "--known-tokens-file", self.path("tokens.yaml"), "--policy-file",
+                                       self.path("policy.yaml"))
+        self.addCleanup(self.registry.stop)
+        agent = start_agent("--dns", "127.0.0.1:7063", "--token-file", self.path("agent"))
+        self.addCleanup(agent.stop)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(text)
+
+    def allow(self, services):
+        """What the agent and the registry's own DNS may read."""
+        rule = f"allow: [read], namespaces: [default], services: [{services}]"
+        self.write("policy.yaml", f"""rules:
+- {{name: agent, tokens: [agent], {rule}}}
+- {{name: dns, certificates: [dns], {rule}}}
+- {{name: operator, tokens: [operator], allow: [register, read, administer], namespaces: "*", services: "*"}}
+""")
+
+    def change(self, services):
+        self.allow(services)
+        self.registry.process.send_signal(signal.SIGHUP)
+
+    def operate(self, verb, name, *args):
+        run(CTL, "-t", REGISTRY_ADDRESS, "--token-file", self.path("operator"), verb, "orders", "--id", name, *args)
+
+    def pending(self):
+        return run(CTL, "-t", AGENT_ADDRESS, "pending")
+
+    def test_what_is_refused_meanwhile_is_not_served_and_comes_back(self):
+        self.operate("register", "o1", "--address", "10.0.0.1", "--port", "80")
+        for port in (7063, 7073):
+            self.assertEqual(dig(NAME, port), ("NOERROR", ["10.0.0.1"]))
+        self.change("payments")
+        for port in (7063, 7073):
+            eventually(lambda port=port: dig(NAME, port) == ("REFUSED", []), "orders is refused")
+        self.operate("unregister", "o1")
+        self.operate("register", "o2", "--address", "10.0.0.2", "--port", "80")
+        self.assertNotIn("parked", self.pending())
+        self.change("orders, payments")
+        for port in (7063, 7073):
+            eventually(lambda port=port: dig(NAME, port) == ("NOERROR", ["10.0.0.2"]), "orders may be read again")
+
+    def test_a_name_that_was_never_allowed_is_refused_and_no_intent(self):
+        for port in (7063, 7073):
+            self.assertEqual(dig("typo.service.failback", port)[0], "REFUSED")
+        self.assertNotIn("typo", self.pending())
+
+
+if __name__ == "__main__":
+    unittest.main()
