@@ -138,6 +138,12 @@ absl::Status SqliteStorage::OpenDatabase() {
   auto mark = StoreMark::Open(options_.path, "store", options_.disk);
   if (!mark.ok()) return mark.status();
   mark_.emplace(*std::move(mark));
+  if (created && mark_->marked()) {
+    Log(LogLevel::kWarning,
+        "the store has gone and its mark is still there: an empty store and a new epoch begin, "
+        "agents send everything again, and what nothing sends again is lost",
+        {{"store", options_.path}, {"mark", StoreMark::PathOf(options_.path)}});
+  }
   if (auto status = ReadStore(created); !status.ok()) return status;
   // What an earlier life has left in the log is written again, to its place. Linux takes the pages
   // of a sync that has failed for clean: they may be in its cache only, and a commit behind them in

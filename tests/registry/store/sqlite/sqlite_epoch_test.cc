@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/base/log.h"
 #include "registry/store/sqlite/sqlite_storage.h"
 #include "registry/store/sqlite/store_mark.h"
 #include "tests/registry/store/files.h"
@@ -210,6 +211,25 @@ TEST_F(PutBackTest, AStoreWithoutAWholeMarkBeginsANewEpoch) {
   mark.seekp(40) << '\1';
   mark.close();
   EXPECT_NE(EpochOf(path_), third);
+}
+
+TEST_F(PutBackTest, AStoreThatHasGoneFromBesideItsMarkIsNewWithAWarning) {
+  std::vector<std::string> warnings;
+  SetLogSink(LogLevel::kWarning, [&](LogLevel, const std::string& event, const LogFields& fields) {
+    warnings.push_back(FormatLogLine(event, fields));
+  });
+  Live(path_);
+  const uint64_t first = EpochOf(path_);
+  EXPECT_THAT(warnings, ::testing::IsEmpty()) << "a new store";
+  for (const char* suffix : {"", "-wal", "-shm"}) unlink((path_ + suffix).c_str());
+  EXPECT_NE(EpochOf(path_), first);
+  EXPECT_THAT(warnings, ::testing::ElementsAre(
+                            ::testing::AllOf(::testing::HasSubstr("agents send everything again"),
+                                             ::testing::HasSubstr("store=" + path_ + " "),
+                                             ::testing::HasSubstr("mark=" + path_ + ".mark"))));
+  EpochOf(path_);
+  EXPECT_EQ(warnings.size(), 1u);
+  SetLogSink(LogLevel::kWarning, nullptr);
 }
 
 TEST_F(PutBackTest, ANewEpochLeavesOutTheRanksThatMayHaveBeenGiven) {
