@@ -61,14 +61,16 @@ void Marks::Read(const std::shared_ptr<Marking>& marking) {
     const auto* kv = Found(*answer, Identity::kGets, keys_->Instance(marking->canonical));
     const auto* mark = Found(*answer, Identity::kGets, keys_->Mark(marking->canonical));
     marking->mark_revision = mark == nullptr ? 0 : mark->mod_revision();
-    if (!marking->request.offline()) {
-      if (mark == nullptr) return marking->Finish(*answer, /*unchanged=*/true);
-      return Write(marking);
-    }
-    if (kv == nullptr || !DecodeStored(marking->canonical, kv->value()).instance) {
+    const bool there = kv != nullptr && DecodeStored(marking->canonical, kv->value()).instance;
+    // A mark that its instance has left behind can be taken off.
+    if (!there && (marking->request.offline() || mark == nullptr)) {
       return std::move(marking->done)(
           Refusal(registry::v1::ERROR_REASON_NOT_FOUND,
                   absl::StrCat("key: ", KeyText(marking->request.key()), " is not registered")));
+    }
+    if (!marking->request.offline()) {
+      if (mark == nullptr) return marking->Finish(*answer, /*unchanged=*/true);
+      return Write(marking);
     }
     marking->instance_revision = kv->mod_revision();
     OfflineMark& offline = *marking->response.mutable_offline();

@@ -310,6 +310,7 @@ void OperatorView::ReadVersion(const std::shared_ptr<Description>& description, 
             registry::v1::InstanceRecord record = MakeRecord(version.stored, kv, description->mark);
             description->result.mutable_instance()->set_state(StateOf(record));
             *description->result.mutable_instance()->mutable_record() = std::move(record);
+            description->result.set_fence_rank(version.stored.fence().rank);
           }
         }
         if (version.first || description->versions.size() > kMaxHistory)

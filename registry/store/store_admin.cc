@@ -166,6 +166,7 @@ absl::StatusOr<InstanceDescription> StoreRegistry::Describe(const InstanceKey& k
       auto instance = Parse<ServiceInstance>(item.instance);
       description.mutable_instance()->set_state(StateOf(instance));
       *description.mutable_instance()->mutable_record() = ToRecord(item, std::move(instance));
+      description.set_fence_rank(record->version.fence.rank);
       const Incarnation* const owner = record->version.owner;
       if (owner != nullptr && owner->session != nullptr) {
         session_id = owner->session->id;

@@ -39,17 +39,24 @@ absl::Status TooManyTombstones(const SharedLimit& limit, bool in_all) {
                         kTombstonesDelay);
 }
 
+// Who holds a key that was registered without a session, on top of a fence.
+constexpr char kDetachedHolder[] = "a registration without a session";
+
 // A refusal for the sake of a later incarnation, with who holds the key: the client's name, else
 // the incarnation.
 absl::Status WithHolder(const absl::Status& status, const RecordVersion& current) {
-  if (ReasonOf(status) != registry::v1::ERROR_REASON_SUPERSEDED || current.owner == nullptr) {
+  if (ReasonOf(status) != registry::v1::ERROR_REASON_SUPERSEDED || !current.instance) {
     return status;
   }
-  const std::string& name = current.owner->client_name;
+  std::string holder = kDetachedHolder;
+  if (current.owner != nullptr) {
+    const std::string& name = current.owner->client_name;
+    holder = name.empty() ? current.owner->name : name;
+  }
   return Refusal(registry::v1::ERROR_REASON_SUPERSEDED, std::string(status.message()),
                  {{"rank", ReasonMetadata(status, "rank").value_or("0")},
                   {"generation", ReasonMetadata(status, "generation").value_or("0")},
-                  {"holder", name.empty() ? current.owner->name : name}});
+                  {"holder", std::move(holder)}});
 }
 
 }  // namespace
@@ -450,16 +457,18 @@ State::Transaction::Marked State::Transaction::SetOffline(std::string_view key,
                                                           const registry::v1::OfflineMark* mark) {
   Record* const record = state_->FindRecord(HashedKey(key));
   const RecordVersion& current = Current(record);
+  // A mark that its instance has left behind can be taken off.
+  if (!current.instance && (mark != nullptr || !current.offline)) {
+    registry::v1::InstanceKey unknown;
+    ParseCanonicalKey(std::string(key), &unknown);
+    return {Refusal(registry::v1::ERROR_REASON_NOT_FOUND,
+                    absl::StrCat("key: ", KeyText(unknown), " is not registered")),
+            Blob(), false};
+  }
   if (mark == nullptr) {
     if (!current.offline) return {};
     (current.instance ? Edit(record) : EditQuietly(record)).offline = Blob();
     return {absl::OkStatus(), Blob(), true};
-  }
-  if (!current.instance) {
-    registry::v1::InstanceKey unknown;
-    ParseCanonicalKey(std::string(key), &unknown);
-    return {Refusal(registry::v1::ERROR_REASON_NOT_FOUND,
-                    absl::StrCat("key: ", KeyText(unknown), " is not registered"))};
   }
   registry::v1::OfflineMark before;
   if (current.offline &&

@@ -440,9 +440,9 @@ def a_batch_has_a_limit(w):
 @refusal
 def what_is_not_there_is_not_found(w):
     """SetOffline of an unknown instance is NOT_FOUND, with that reason"""
-    got = refused(lambda: w.admin.SetOffline(
-        offline_pb2.SetOfflineRequest(key=w.key("a"), offline=True), timeout=TIMEOUT))
-    same((got.code, got.reason), (grpc.StatusCode.NOT_FOUND.value[0], "NOT_FOUND"))
+    for is_offline in (True, False):
+        got = refused(lambda: set_offline(w, "a", is_offline))
+        same((got.code, got.reason), (grpc.StatusCode.NOT_FOUND.value[0], "NOT_FOUND"))
 
 
 @refusal

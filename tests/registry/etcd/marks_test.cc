@@ -144,12 +144,20 @@ TEST_F(MarksTest, OfWhatIsNotThereIsRefusedAndBadTextIsNamed) {
   const auto unknown = Set(registry, "1", true);
   EXPECT_EQ(unknown.status().code(), absl::StatusCode::kNotFound) << unknown.status();
   EXPECT_EQ(ReasonOf(unknown.status()), ERROR_REASON_NOT_FOUND);
-  EXPECT_TRUE(Set(registry, "1", false)->unchanged());
+  EXPECT_EQ(ReasonOf(Set(registry, "1", false).status()), ERROR_REASON_NOT_FOUND);
   // A tombstone is no instance.
   const std::string session = registry.Session("a");
   ASSERT_TRUE(registry.Unregister(session, MakeInstance("orders", "1").key(), 1).ok());
   EXPECT_EQ(ReasonOf(Set(registry, "1", true).status()), ERROR_REASON_NOT_FOUND);
+  EXPECT_EQ(ReasonOf(Set(registry, "1", false).status()), ERROR_REASON_NOT_FOUND);
   ASSERT_TRUE(registry.Register(session, MakeInstance("orders", "1"), 2).ok());
+  EXPECT_TRUE(Set(registry, "1", false)->unchanged());
+  // A mark that is left can be taken off.
+  ASSERT_TRUE(Set(registry, "1", true).ok());
+  ASSERT_TRUE(registry.CloseSession(session).ok());
+  EXPECT_FALSE(Set(registry, "1", false)->unchanged());
+  EXPECT_EQ(ReasonOf(Set(registry, "1", false).status()), ERROR_REASON_NOT_FOUND);
+  ASSERT_TRUE(registry.Register("", MakeInstance("orders", "1")).ok());
   for (const std::string& text :
        {std::string("\xff"), std::string(kMaxOfflineReasonBytes + 1, 'x')}) {
     EXPECT_EQ(ReasonOf(Set(registry, "1", true, text).status()), ERROR_REASON_INVALID_FIELD);

@@ -218,13 +218,17 @@ TEST_F(OfflineTest, EndsWithUnregisterOrADayLater) {
 
 TEST_F(OfflineTest, WhatIsNotThereCannotBeMarkedButAMarkThatIsLeftCanBeTakenOff) {
   EXPECT_EQ(SetOffline("1", true).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(SetOffline("1", false)->unchanged());
+  const auto unknown = SetOffline("1", false);
+  EXPECT_EQ(ReasonOf(unknown.status()), registry::v1::ERROR_REASON_NOT_FOUND) << unknown.status();
+  EXPECT_EQ(unknown.status().message(), "key: default/orders/1 is not registered");
   ASSERT_TRUE(
       store_.Register(store_.Session("a", absl::Seconds(10)), MakeInstance("orders", "1"), 1).ok());
+  EXPECT_TRUE(SetOffline("1", false)->unchanged());
   ASSERT_TRUE(SetOffline("1", true).ok());
   store_.clock().Advance(absl::Seconds(11));
   EXPECT_EQ(SetOffline("1", true).status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(SetOffline("1", false)->unchanged());
+  EXPECT_TRUE(absl::IsNotFound(SetOffline("1", false).status()));
   ASSERT_TRUE(store_.Register(store_.Session("a"), MakeInstance("orders", "1"), 2).ok());
   EXPECT_EQ(Rotation("1"), "in");
 }
