@@ -38,6 +38,9 @@ Target& GetTarget() {
 }
 
 constexpr int kLinesPerSecond = 10;
+// Of one caller, and of all, where callers have names.
+constexpr int kLinesOfCaller = 3;
+constexpr int kLinesOfAllCallers = 30;
 
 // A byte of a character that is not its first.
 bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
@@ -134,6 +137,31 @@ void LogThrottle::Log(LogLevel level, const std::string& event, LogFields fields
       return;
     }
     ++lines_;
+    const int64_t left_out = std::exchange(left_out_, 0);
+    if (left_out > 0) fields.emplace_back("left_out", absl::StrCat(left_out));
+  }
+  failback::Log(level, event, fields);
+}
+
+void CallerLogThrottle::Log(const std::string& caller, LogLevel level, const std::string& event,
+                            LogFields fields) {
+  if (!LogEnabled(level)) return;
+  const absl::Time now = now_();
+  {
+    MutexLock lock(&mu_);
+    if (now - second_ >= absl::Seconds(1) || now < second_) {
+      second_ = now;
+      lines_of_.clear();
+      lines_ = 0;
+    }
+    const auto known = lines_of_.find(caller);
+    if (lines_ == kLinesOfAllCallers ||
+        (known != lines_of_.end() && known->second == kLinesOfCaller)) {
+      ++left_out_;
+      return;
+    }
+    ++lines_;
+    ++lines_of_[caller];
     const int64_t left_out = std::exchange(left_out_, 0);
     if (left_out > 0) fields.emplace_back("left_out", absl::StrCat(left_out));
   }

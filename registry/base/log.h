@@ -29,6 +29,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,6 +86,25 @@ class LogThrottle {
   Mutex mu_;
   absl::Time second_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // when it began
   int lines_ ABSL_GUARDED_BY(mu_) = 0;                             // in that second
+  int64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// The same where callers have names: three lines a second of one caller, and thirty of all together,
+// so that a caller who causes many hides no other's. At most thirty callers are remembered.
+class CallerLogThrottle {
+ public:
+  // `now`: for tests.
+  explicit CallerLogThrottle(absl::Time (*now)() = absl::Now) : now_(now) {}
+
+  void Log(const std::string& caller, LogLevel level, const std::string& event, LogFields fields)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  absl::Time (*const now_)();
+  Mutex mu_;
+  absl::Time second_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // when it began
+  std::map<std::string, int> lines_of_ ABSL_GUARDED_BY(mu_);       // in that second
+  int lines_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -21,6 +21,9 @@ constexpr size_t kMostOwners = 4096;
 constexpr size_t kMostOwnerBytes = 4096;
 constexpr size_t kMostOwnerLines = 20;
 
+// "ipv4:10.0.0.7:40112" without the port, which is another one with each connection.
+std::string HostOfPeer(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+
 }  // namespace
 
 AccessControl::AccessControl(AccessRules rules)
@@ -182,8 +185,10 @@ absl::Status AccessControl::Denied(const Identity& who, const char* call, Permis
       by_permission_[what].fetch_add(1, std::memory_order_relaxed);
   }
   if (!LogEnabled(LogLevel::kWarning)) return status;
-  log_.Log(LogLevel::kWarning, "denied",
-           {{"caller", who.ToString()},
+  const std::string caller = who.ToString();
+  log_.Log(who.names.empty() ? absl::StrCat(caller, " at ", HostOfPeer(who.peer)) : caller,
+           LogLevel::kWarning, "denied",
+           {{"caller", caller},
             {"peer", who.peer},
             {"call", call},
             {"status", absl::StatusCodeToString(status.code())},

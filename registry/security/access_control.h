@@ -10,8 +10,8 @@
 //   …
 //   access->Update(*AccessRules::Make(&new_policy, &new_tokens));
 //
-// What is denied is counted, and logged as a warning; at most ten lines a second, the next of which
-// says how many were left out.
+// What is denied is counted, and logged as a warning; of one caller at most three lines a second, of
+// all together thirty, the next of which says how many were left out.
 //
 // Thread safety: all methods from any thread.
 
@@ -125,7 +125,7 @@ class AccessControl {
   // Sees the certificate of the connection that a call came on, if it has one.
   void NoteCertificate(const grpc::ServerContextBase& context);
 
-  LogThrottle log_;
+  CallerLogThrottle log_;
   CertificateWatch certificates_;
 
   std::atomic<int64_t> unauthenticated_{0};

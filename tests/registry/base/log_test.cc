@@ -95,6 +95,27 @@ TEST_F(LogTest, AThrottleLetsTenLinesASecondThroughAndCountsTheOthers) {
   EXPECT_THAT(seen.back(), ElementsAre(Pair("a", "b")));
 }
 
+TEST_F(LogTest, ACallerWhoCausesManyLinesHidesNoOthers) {
+  static absl::Time now;
+  now = absl::UnixEpoch();
+  std::vector<LogFields> seen;
+  SetLogSink(LogLevel::kInfo, [&](LogLevel, const std::string&, const LogFields& fields) {
+    seen.push_back(fields);
+  });
+  CallerLogThrottle throttle([] { return now; });
+  for (int i = 0; i < 1000; ++i) throttle.Log("loud", LogLevel::kInfo, "event", {{"a", "loud"}});
+  EXPECT_THAT(seen, AllOf(SizeIs(3), Each(ElementsAre(Pair("a", "loud")))));
+  throttle.Log("other", LogLevel::kInfo, "event", {{"a", "other"}});
+  EXPECT_THAT(seen.back(), ElementsAre(Pair("a", "other"), Pair("left_out", "997")));
+  for (int i = 0; i < 1000; ++i) {
+    throttle.Log("caller " + std::to_string(i), LogLevel::kInfo, "event", {{"a", "b"}});
+  }
+  EXPECT_EQ(seen.size(), 30u) << "of all together";
+  now += absl::Seconds(1);
+  throttle.Log("loud", LogLevel::kInfo, "event", {{"a", "loud"}});
+  EXPECT_THAT(seen.back(), ElementsAre(Pair("a", "loud"), Pair("left_out", "974")));
+}
+
 TEST_F(LogTest, SinkMayReplaceItselfWhileItRuns) {
   int old_calls = 0;
   int new_calls = 0;
