@@ -416,11 +416,13 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
       }
     }
     if (found.empty()) {
-      return absl::NotFoundError(
+      return Refusal(
+          registry::v1::ERROR_REASON_NOT_FOUND,
           absl::StrCat("service: no static service '", request.service(), "' is configured"));
     }
     if (checks.empty()) {
-      return absl::NotFoundError(
+      return Refusal(
+          registry::v1::ERROR_REASON_NOT_FOUND,
           absl::StrCat("check: ", absl::StrJoin(found, ", "), " has no check of kind ttl",
                        request.check().empty() ? "" : " named ", request.check()));
     }

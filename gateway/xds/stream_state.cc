@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "registry/model/errors.h"
 
 namespace failback::xds {
 namespace {
@@ -19,7 +20,7 @@ StreamState::Step StreamState::OnRequest(const DiscoveryRequest& request) {
   Step step;
   NoteNode(request);
   if (request.type_url().empty()) {
-    step.error = absl::InvalidArgumentError("type_url: is required on an aggregated stream");
+    step.error = InvalidField("type_url", "is required on an aggregated stream");
     return step;
   }
   const std::optional<ResourceType> type = TypeOfUrl(request.type_url());
@@ -57,14 +58,17 @@ void StreamState::Subscribe(ResourceType type, const DiscoveryRequest& request, 
     subscription.answer_wildcard = true;
   }
   if (wanted.size() > kMaxNames) {
-    step->error = absl::ResourceExhaustedError(absl::StrCat(
-        "resource_names: ", wanted.size(), " of ", TypeName(type), ", more than ", kMaxNames));
+    step->error = Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
+                          absl::StrCat("resource_names: ", wanted.size(), " of ", TypeName(type),
+                                       ", more than ", kMaxNames),
+                          {{"limit", absl::StrCat(kMaxNames)}});
     return;
   }
   for (const std::string& name : wanted) {
     if (name.size() > kMaxNameBytes) {
-      step->error = absl::InvalidArgumentError(absl::StrCat("resource_names: one has ", name.size(),
-                                                            " bytes, more than ", kMaxNameBytes));
+      step->error =
+          InvalidField("resource_names",
+                       absl::StrCat("one has ", name.size(), " bytes, more than ", kMaxNameBytes));
       return;
     }
   }

@@ -250,6 +250,7 @@ TEST_F(StaticServicesTest, ReportsNameWhatIsMeant) {
                                    "meant: default/orders/a ttl, default/orders/b ttl"));
   request.set_instance_id("c");
   EXPECT_THAT(refusal(), HasSubstr("NOT_FOUND: check: default/orders/c has no check of kind ttl"));
+  EXPECT_EQ(ReasonOf(services_->Report(request).status()), registry::v1::ERROR_REASON_NOT_FOUND);
   request.set_instance_id("b");
   EXPECT_EQ(refusal(), "OK");
   request.set_note(std::string(1025, 'x'));
@@ -263,7 +264,8 @@ TEST_F(StaticServicesTest, WhatTheCallerMayNotReportIsAsGoodAsAbsent) {
   request.set_state(agent::v1::CHECK_STATE_PASSING);
   const auto none = [](const InstanceKey&) { return false; };
   const absl::Status hidden = services_->Report(request, none).status();
-  EXPECT_EQ(hidden, absl::NotFoundError("service: no static service 'orders' is configured"));
+  EXPECT_EQ(hidden.message(), "service: no static service 'orders' is configured");
+  EXPECT_EQ(ReasonOf(hidden), registry::v1::ERROR_REASON_NOT_FOUND);
   request.set_check("no such check");
   EXPECT_EQ(services_->Report(request, none).status(), hidden);
   request.clear_check();

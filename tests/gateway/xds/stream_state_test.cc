@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/model/errors.h"
 
 namespace failback::xds {
 namespace {
@@ -276,18 +277,19 @@ TEST_F(StreamStateTest, OtherTypesAreIgnored) {
 }
 
 TEST_F(StreamStateTest, ARequestWithoutATypeEndsTheStream) {
-  EXPECT_EQ(state_.OnRequest({}).error.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(state_.OnRequest({}).error), registry::v1::ERROR_REASON_INVALID_FIELD);
 }
 
 TEST_F(StreamStateTest, NamesAreBounded) {
-  EXPECT_EQ(Request(kLds, {std::string(StreamState::kMaxNameBytes + 1, 'x')}).error.code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(Request(kLds, {std::string(StreamState::kMaxNameBytes + 1, 'x')}).error),
+            registry::v1::ERROR_REASON_INVALID_FIELD);
   std::vector<std::string> names;
   for (size_t i = 0; i < StreamState::kMaxNames; ++i) names.push_back(absl::StrCat("s", i));
   EXPECT_TRUE(Request(kLds, names).error.ok());
   names.emplace_back("one more");
   const StreamState::Step step = Request(kLds, names);
   EXPECT_EQ(step.error.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(step.error), registry::v1::ERROR_REASON_LIMIT_REACHED);
   EXPECT_THAT(std::string(step.error.message()), HasSubstr("1001 of Listener, more than 1000"));
 }
 
