@@ -126,6 +126,7 @@ absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Load(Keys keys,
     const bool policy = !set.policy_file.empty() && absl::StartsWith(message, set.policy_file);
     return loader.ErrorAt(policy ? "policy_file" : "known_tokens_file", message);
   }
+  security->LogNeverMatching(*rules);
   security->access_ = std::make_shared<AccessControl>(*std::move(rules));
   return security;
 }
@@ -157,8 +158,16 @@ void ServerSecurity::LookNow() {
   if (logged || (rules.ok() && content == rules_content_)) return;
   LogReload("access rules", rules.status());
   if (!rules.ok()) return;
+  LogNeverMatching(*rules);
   rules_content_ = std::move(content);
   access_->Update(*std::move(rules));
+}
+
+void ServerSecurity::LogNeverMatching(const AccessRules& rules) const {
+  for (const std::string& rule : rules.NeverMatching(asks_clients_)) {
+    Log(LogLevel::kWarning, "a rule can never match",
+        {{"policy_file", keys_.policy_file}, {"rule", rule}});
+  }
 }
 
 void ServerSecurity::LogReload(const char* what, const absl::Status& status) {

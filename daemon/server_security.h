@@ -92,6 +92,7 @@ class ServerSecurity {
   // Also returns what the files say, to compare.
   absl::StatusOr<AccessRules> ReadRules(std::string* content) const;
   void LogReload(const char* what, const absl::Status& status);
+  void LogNeverMatching(const AccessRules& rules) const;
 
   const Keys keys_;
   bool asks_clients_ = false;

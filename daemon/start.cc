@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
@@ -40,6 +41,13 @@ void MakeDefaultFolder(const google::protobuf::Message& config, const std::strin
   if (field != nullptr && field->options().GetExtension(config::v1::key).default_() == place) {
     MakeFolderOf(place, mode);
   }
+}
+
+void WarnOfWritable(const std::string& key, const std::string& path) {
+  struct stat info;
+  if (path.empty() || stat(path.c_str(), &info) != 0 || (info.st_mode & S_IWOTH) == 0) return;
+  Log(LogLevel::kWarning, "every user of this machine may write to it",
+      {{"key", key}, {"path", path}, {"help", absl::StrCat("chmod o-w ", path)}});
 }
 
 absl::StatusOr<std::unique_ptr<HashedWheelTimer>> NewWheel(const std::string& name) {

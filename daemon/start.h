@@ -42,6 +42,10 @@ void MakeFolderOf(const std::string& place, mode_t mode);
 void MakeDefaultFolder(const google::protobuf::Message& config, const std::string& key,
                        const std::string& place, mode_t mode);
 
+// Logs a warning where users other than the owner and the group may write to `path`, which `key` of
+// the configuration names. Empty, or nothing there: says nothing.
+void WarnOfWritable(const std::string& key, const std::string& path);
+
 // The wheel that everything in a daemon waits on.
 absl::StatusOr<std::unique_ptr<HashedWheelTimer>> NewWheel(const std::string& name);
 

@@ -293,6 +293,7 @@ int Main(int argc, char** argv) {
   if (const auto status = LoadConfiguration(argc, argv, &loader, &config, check)) return *status;
   ShareHeaps();
   PrepareProcess(config.log());
+  WarnOfWritable("admin.token_file", config.admin().token_file());
   RaiseFileLimit();
 
   RegistryDaemon daemon(config, std::move(security), loader, start_time);

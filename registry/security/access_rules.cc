@@ -26,6 +26,9 @@ absl::Status CredentialsNeeded(const std::string& what) {
   return Refusal(registry::v1::ERROR_REASON_CREDENTIALS_NEEDED, what);
 }
 
+// Rules that can never match, in one look.
+constexpr size_t kMostNeverMatching = 20;
+
 constexpr unsigned Bit(Permission permission) { return 1u << permission; }
 
 }  // namespace
@@ -54,6 +57,42 @@ bool AccessRules::Pattern::possible() const {
 bool AccessRules::HasEverything(const Patterns& patterns) {
   return std::any_of(patterns.begin(), patterns.end(),
                      [](const Pattern& pattern) { return pattern.everything(); });
+}
+
+bool AccessRules::HasPossible(const Patterns& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [](const Pattern& pattern) { return pattern.possible(); });
+}
+
+std::vector<std::string> AccessRules::NeverMatching(bool certificates) const {
+  std::vector<std::string> found;
+  if (!rules_.has_value()) return found;
+  std::vector<std::string_view> known;  // names of tokens
+  if (tokens_.has_value()) {
+    for (const auto& [digest, name] : *tokens_) known.push_back(name);
+  }
+  std::sort(known.begin(), known.end());
+  const auto is_known = [&](const Pattern& pattern) {
+    const auto it = std::lower_bound(known.begin(), known.end(), pattern.text);
+    return it != known.end() && pattern.Matches(*it);
+  };
+  for (size_t i = 0; i < rules_->size() && found.size() < kMostNeverMatching; ++i) {
+    const Rule& rule = (*rules_)[i];
+    const char* why = nullptr;
+    if (!HasPossible(rule.namespaces)) {
+      why = "no namespace can have such a name";
+    } else if (!HasPossible(rule.services)) {
+      why = "no service can have such a name";
+    } else if (!rule.anonymous && !(certificates && !rule.certificates.empty()) &&
+               std::none_of(rule.tokens.begin(), rule.tokens.end(), is_known)) {
+      why = rule.tokens.empty() ? "it is for certificates, and clients are asked for none"
+            : rule.certificates.empty() || certificates
+                ? "known_tokens_file has no such token"
+                : "known_tokens_file has no such token, and clients are asked for no certificate";
+    }
+    if (why != nullptr) found.push_back(absl::StrCat("rules[", i, "]: ", why));
+  }
+  return found;
 }
 
 bool AccessRules::Rule::IsFor(const Identity& who) const {

@@ -40,6 +40,11 @@ class AccessRules {
   static absl::StatusOr<AccessRules> Make(const config::v1::Policy* policy,
                                           const config::v1::Tokens* tokens);
 
+  // Rules, as "rules[2]: …", that can never match and why: they are for tokens that are not known,
+  // for certificates where `certificates` says that clients show none, or for names that nothing can
+  // have. The first 20 at most.
+  std::vector<std::string> NeverMatching(bool certificates) const;
+
   // Who shows `token`; UNAUTHENTICATED when it is not known.
   absl::StatusOr<Identity> BearerOf(const std::string& token) const;
 
@@ -77,6 +82,8 @@ class AccessRules {
   };
   using Patterns = std::vector<Pattern>;
   static bool HasEverything(const Patterns& patterns);
+  // Whether a name of a namespace or a service is meant.
+  static bool HasPossible(const Patterns& patterns);
 
   struct Rule {
     Patterns certificates;

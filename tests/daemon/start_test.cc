@@ -7,6 +7,7 @@
 
 #include "failback/registry/v1/config.pb.h"
 #include "gtest/gtest.h"
+#include "registry/base/log.h"
 #include "tests/util/process.h"
 
 namespace failback {
@@ -33,6 +34,25 @@ TEST(MakeFolderTest, WhatAnOperatorHasWrittenIsNotMade) {
   MakeDefaultFolder(registry::v1::RegistryConfig(), "store",
                     "sqlite://" + dir.File("mispelled/registry.db"), 0750);
   EXPECT_EQ(access(dir.File("mispelled").c_str(), F_OK), -1);
+}
+
+TEST(WarnOfWritableTest, NamesTheKeyAndThePathThatEveryUserMayWriteTo) {
+  std::string warning;
+  SetLogSink(LogLevel::kWarning, [&](LogLevel, const std::string& event, const LogFields& fields) {
+    warning += FormatLogLine(event, fields) + "\n";
+  });
+  TempDir dir;
+  const std::string file = dir.Write("token", "x");
+  ASSERT_EQ(chmod(file.c_str(), 0660), 0);
+  WarnOfWritable("admin.token_file", file);
+  WarnOfWritable("admin.token_file", dir.File("nothing"));
+  WarnOfWritable("state_dir", "");
+  EXPECT_EQ(warning, "");
+  ASSERT_EQ(chmod(file.c_str(), 0666), 0);
+  WarnOfWritable("admin.token_file", file);
+  EXPECT_EQ(warning, "every user of this machine may write to it key=admin.token_file path=" +
+                         file + " help=\"chmod o-w " + file + "\"\n");
+  SetLogSink(LogLevel::kWarning, nullptr);
 }
 
 }  // namespace

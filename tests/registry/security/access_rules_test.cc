@@ -241,6 +241,33 @@ TEST(AccessRulesTest, BadPoliciesNameTheField) {
   }
 }
 
+TEST(AccessRulesTest, RulesThatCanNeverMatchAreNamed) {
+  const auto policy = Parse<config::v1::Policy>(
+      "rules:\n"
+      "- {tokens: ci, allow: read, namespaces: '*', services: '*'}\n"
+      "- {tokens: [cy, 'old-*'], allow: read, namespaces: '*', services: '*'}\n"
+      "- {tokens: 'c*', allow: read, namespaces: '*', services: '*'}\n"
+      "- {certificates: orders, allow: read, namespaces: '*', services: '*'}\n"
+      "- {certificates: orders, tokens: cy, allow: read, namespaces: '*', services: '*'}\n"
+      "- {anonymous: true, tokens: cy, allow: read, namespaces: '*', services: '*'}\n"
+      "- {tokens: ci, allow: read, namespaces: '*', services: " +
+      std::string(1000, 'x') + "}\n");
+  const auto tokens = Parse<config::v1::Tokens>("tokens:\n" + TokenYaml("ci", "secret"));
+  const absl::StatusOr<AccessRules> rules = AccessRules::Make(&policy, &tokens);
+  ASSERT_TRUE(rules.ok()) << rules.status();
+  EXPECT_THAT(rules->NeverMatching(/*certificates=*/true),
+              ::testing::ElementsAre("rules[1]: known_tokens_file has no such token",
+                                     "rules[6]: no service can have such a name"));
+  EXPECT_THAT(
+      rules->NeverMatching(/*certificates=*/false),
+      ::testing::ElementsAre("rules[1]: known_tokens_file has no such token",
+                             "rules[3]: it is for certificates, and clients are asked for none",
+                             "rules[4]: known_tokens_file has no such token, and clients are asked "
+                             "for no certificate",
+                             "rules[6]: no service can have such a name"));
+  EXPECT_TRUE(AccessRules().NeverMatching(true).empty());
+}
+
 TEST(AccessRulesTest, BadTokensNameTheFieldAndNotTheToken) {
   const auto error = [](const std::string& yaml) {
     const auto tokens = Parse<config::v1::Tokens>(yaml);
