@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -56,7 +57,18 @@ LogLevel FromConfig(config::v1::LogLevel level) {
   }
 }
 
+// What OpenSSL says when a handshake fails, as over a certificate that has ended: gRPC reports it
+// nowhere else. A peer causes it as often as it likes.
+bool IsFailedHandshake(const gpr_log_func_args& args) {
+  return args.severity == GPR_LOG_SEVERITY_ERROR &&
+         absl::EndsWith(args.file, "/ssl_transport_security.cc");
+}
+
 void LogFromGrpc(gpr_log_func_args* args) {
+  if (IsFailedHandshake(*args)) {
+    static auto* const throttle = new LogThrottle;
+    return throttle->Log(LogLevel::kWarning, "TLS handshake failed", {{"error", args->message}});
+  }
   Log(LogLevel::kDebug, "grpc",
       {{"severity", gpr_log_severity_string(args->severity)},
        {"at", absl::StrCat(args->file, ":", args->line)},

@@ -13,8 +13,9 @@
 namespace failback {
 
 // Makes spdlog the sink of Log(). What gRPC itself logs becomes an event too, at level debug: its
-// news reach the user as statuses, and its errors on stderr would bury them. What libprotobuf logs,
-// as of texts that are no UTF-8, is a warning, ten times a second at most.
+// news reach the user as statuses, and its errors on stderr would bury them. A TLS handshake that
+// fails, and what libprotobuf logs, as of texts that are no UTF-8, are warnings, each ten times a
+// second at most.
 void InstallLogging(const config::v1::Log& config);
 
 // For programs that keep no log, as a command line tool: silences gRPC's own messages.

@@ -113,12 +113,17 @@ CertificateWatch::Summary CertificateWatch::Look(absl::Time now) const {
 
 void OwnCertificateLog::Look(const CertificateTimes& times, absl::Time now) {
   if (!times.EndsSoon(now)) return;
+  const bool ended = now >= times.not_after;
   {
     MutexLock lock(&mu_);
-    if (now - told_ < kTellEvery) return;
+    // That it has ended is news of its own.
+    const bool news = ended && told_end_ != times.not_after;
+    if (!news && now - told_ < kTellEvery) return;
     told_ = now;
+    if (ended) told_end_ = times.not_after;
   }
-  Log(LogLevel::kWarning, "certificate ends soon",
+  Log(ended ? LogLevel::kError : LogLevel::kWarning,
+      ended ? "certificate has ended: new connections are refused" : "certificate ends soon",
       {{"of", of_}, {"ends", Written(times.not_after)}});
 }
 

@@ -87,7 +87,8 @@ class CertificateWatch {
   LogThrottle log_;
 };
 
-// Logs once a day that this program's own certificate ends soon, for as long as it does.
+// Logs once a day that this program's own certificate ends soon, for as long as it does; and at its
+// end, and once a day from then on, that it has ended.
 class OwnCertificateLog {
  public:
   // `of`: "server", or "upstream" for what is shown to a registry.
@@ -99,6 +100,7 @@ class OwnCertificateLog {
   const char* const of_;
   Mutex mu_;
   absl::Time told_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  absl::Time told_end_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // of one that has ended
 };
 
 }  // namespace failback

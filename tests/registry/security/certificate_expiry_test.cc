@@ -123,5 +123,19 @@ TEST_F(CertificateWatchTest, OnesOwnIsLoggedOnceADay) {
   EXPECT_EQ(log_.size(), 2u);
 }
 
+TEST_F(CertificateWatchTest, TheEndOfOnesOwnIsLoggedAtOnceAndThenOnceADay) {
+  OwnCertificateLog own("upstream");
+  const CertificateTimes times = Living(350 * kDay, absl::Hours(1), now_);
+  own.Look(times, now_);
+  own.Look(times, now_ + absl::Minutes(59));
+  ASSERT_EQ(log_.size(), 1u);
+  own.Look(times, now_ + absl::Hours(1));
+  own.Look(times, now_ + absl::Hours(2));
+  ASSERT_EQ(log_.size(), 2u);
+  EXPECT_THAT(log_[1], HasSubstr("certificate has ended: new connections are refused of=upstream"));
+  own.Look(times, now_ + absl::Hours(26));
+  EXPECT_EQ(log_.size(), 3u);
+}
+
 }  // namespace
 }  // namespace failback
