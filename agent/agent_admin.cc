@@ -1,6 +1,5 @@
 #include "agent/agent_admin.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,7 +8,6 @@
 #include "agent/carried_overlay.h"
 #include "daemon/admin/admin_routes.h"
 #include "failback/agent/v1/agent.pb.h"
-#include "registry/failback/failback_statistics.h"
 #include "registry/failback/status_policy.h"
 #include "registry/model/canonical.h"
 #include "registry/model/validation.h"
@@ -58,29 +56,17 @@ admin::v1::Readiness AgentAdmin::GetReadiness() const {
 void AgentAdmin::AddOverview(admin::v1::Overview* overview) const {
   GetStatusResponse* const status = overview->mutable_agent();
   *status = service_->Status();
-  if (status->upstreams_size() > 0) {
-    overview->mutable_instances()->set_total(static_cast<int32_t>(status->upstreams(0).desired()));
-  }
+  CarriedCounts counts = CountCarried(group_->Carried());
+  *overview->mutable_instances() = std::move(counts.instances);
+  overview->set_services(counts.services);
   uint64_t pending = 0;
   uint64_t parked = 0;
   uint64_t superseded = 0;
-  uint64_t acknowledged = status->upstreams_size() > 0 ? status->upstreams(0).acknowledged() +
-                                                             status->upstreams(0).superseded()
-                                                       : 0;
   for (const auto& upstream : status->upstreams()) {
     pending += upstream.pending();
     parked += upstream.parked();
     superseded += upstream.superseded();
   }
-  int32_t parked_instances = 0;
-  if (const auto stats = group_->Stats(); !stats.empty()) {
-    parked_instances =
-        static_cast<int32_t>(stats.front().parked[static_cast<size_t>(OperationKind::kRegister)]);
-  }
-  overview->mutable_instances()->set_parked(parked_instances);
-  overview->mutable_instances()->set_pending(std::max(
-      0, overview->instances().total() - static_cast<int32_t>(acknowledged) - parked_instances));
-  overview->mutable_instances()->set_superseded(static_cast<int32_t>(superseded));
   overview->set_superseded(static_cast<int32_t>(superseded));
   overview->set_pending(static_cast<int32_t>(pending));
   overview->set_parked(static_cast<int32_t>(parked));

@@ -57,11 +57,22 @@ void LogDrain(const absl::StatusOr<DrainResponse>& response, const std::string& 
     Log(LogLevel::kWarning, "drain failed", {{"status", response.status().ToString()}, {"by", by}});
     return;
   }
+  LogFields fields = {{"unregistered", absl::StrCat(response->unregistered())},
+                      {"remaining", absl::StrCat(response->remaining())},
+                      {"persistent", absl::StrCat(response->persistent())},
+                      {"by", by}};
+  // Of several one stands for the others: what one outage leaves fails alike.
+  if (response->left_size() > 0) {
+    const agent::v1::DrainRemainder& first = response->left(0);
+    const absl::Status why = StatusFromProto(first.last_status());
+    fields.emplace_back("first", CanonicalKeyText(CanonicalKey(first.key())));
+    fields.emplace_back("upstream", first.upstream());
+    fields.emplace_back("error", why.ok()
+                                     ? "not answered yet"
+                                     : why.ToString(absl::StatusToStringMode::kWithNoExtraData));
+  }
   Log(response->remaining() == 0 ? LogLevel::kInfo : LogLevel::kWarning, "drained",
-      {{"unregistered", absl::StrCat(response->unregistered())},
-       {"remaining", absl::StrCat(response->remaining())},
-       {"persistent", absl::StrCat(response->persistent())},
-       {"by", by}});
+      std::move(fields));
 }
 
 }  // namespace
@@ -121,6 +132,7 @@ absl::StatusOr<GetStatusResponse> AgentService::StatusFor(
   };
   for (auto& upstream : *status.mutable_upstreams()) {
     if (upstream.has_journal_error()) without_words(upstream.mutable_journal_error());
+    if (!upstream.journal_damaged().empty()) upstream.set_journal_damaged("-");
     if (upstream.has_last_error()) without_words(upstream.mutable_last_error());
   }
   return status;
@@ -148,7 +160,9 @@ absl::StatusOr<agent::v1::CheckState> AgentService::Report(
     };
   }
   StaticServiceSet* const services = static_services_;
-  if (services == nullptr) return absl::NotFoundError("service: none is configured");
+  if (services == nullptr) {
+    return Refusal(registry::v1::ERROR_REASON_NOT_FOUND, "service: none is configured");
+  }
   return services->Report(request, may_report);
 }
 

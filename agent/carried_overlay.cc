@@ -9,6 +9,7 @@
 
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
+#include "registry/model/instance_query.h"
 
 namespace failback {
 namespace {
@@ -65,6 +66,34 @@ void OverlayCarried(const std::vector<CarriedIntent>& carried, const CarriedOver
   }
   records->clear();
   for (auto& [key, record] : by_key) records->push_back(std::move(record));
+}
+
+CarriedCounts CountCarried(std::vector<CarriedIntent> carried) {
+  CarriedCounts counts;
+  InstanceRecord record;  // of the instance that is looked at
+  const auto add = [&] {
+    if (!record.has_instance()) return;
+    Count(StateOf(record), record.instance().persistent(), +1, &counts.instances);
+  };
+  for (CarriedIntent& intent : carried) {
+    const registry::v1::InstanceKey& key = intent.instance().key();
+    const registry::v1::InstanceKey& last = record.instance().key();
+    const bool same_service = record.has_instance() && key.namespace_() == last.namespace_() &&
+                              key.service() == last.service();
+    if (same_service && key.instance_id() == last.instance_id()) {
+      // Of several upstreams the first that has not acknowledged it.
+      if (record.state() == registry::v1::INTENT_STATE_ACKNOWLEDGED) {
+        record.set_state(intent.state());
+      }
+      continue;
+    }
+    if (!same_service) ++counts.services;
+    add();
+    record.mutable_instance()->Swap(intent.mutable_instance());
+    record.set_state(intent.state());
+  }
+  add();
+  return counts;
 }
 
 }  // namespace failback

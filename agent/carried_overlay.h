@@ -9,9 +9,11 @@
 #ifndef FAILBACK_AGENT_CARRIED_OVERLAY_H_
 #define FAILBACK_AGENT_CARRIED_OVERLAY_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "failback/admin/v1/admin.pb.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "failback/registry/v1/registry.pb.h"
 
@@ -34,6 +36,14 @@ struct CarriedOverlay {
 void OverlayCarried(const std::vector<agent::v1::CarriedIntent>& carried,
                     const CarriedOverlay& overlay,
                     std::vector<registry::v1::InstanceRecord>* records);
+
+// Counts the instances of `carried`, in the order of ListIntents, and their services. Each instance
+// counts once, in the state that OverlayCarried gives it.
+struct CarriedCounts {
+  admin::v1::InstanceCounts instances;
+  int32_t services = 0;
+};
+CarriedCounts CountCarried(std::vector<agent::v1::CarriedIntent> carried);
 
 }  // namespace failback
 

@@ -97,6 +97,9 @@ void CollectJournal(const FailbackStatistics& stats, MetricFamilies* out) {
   out->Gauge("failback_agent_journal_writable",
              "1, or 0 when the intent journal could last not be written.",
              stats.journal->error.ok() ? 1 : 0, labels);
+  out->Gauge("failback_agent_journal_damaged",
+             "1 while a damaged intent journal is kept aside in the state directory.",
+             stats.journal->damaged.empty() ? 0 : 1, labels);
   out->Histogram("failback_agent_journal_write_duration_seconds",
                  "How long a group of intents took to be journalled.", stats.journal->write_nanos,
                  MetricFamilies::kNanosPerSecond, labels);

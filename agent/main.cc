@@ -87,6 +87,17 @@ void DrainAndWait(AgentService* service, absl::Duration deadline) {
   drained.get_future().wait();
 }
 
+// What a registry says to a certificate that has ended is no more than a closed connection.
+void ExplainEndedCertificate(absl::Time ended, GetStatusResponse* status) {
+  for (auto& upstream : *status->mutable_upstreams()) {
+    if (upstream.last_error().code() != static_cast<int>(absl::StatusCode::kUnavailable)) continue;
+    rpc::v1::Status* const error = upstream.mutable_last_error();
+    error->set_message(
+        absl::StrCat(error->message(), "; the certificate that this agent shows ended on ",
+                     absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", ended, absl::UTCTimeZone())));
+  }
+}
+
 // Waits for the signal to stop, and takes new configuration files meanwhile; asked to by SIGHUP,
 // also what `security` has of files.
 int WaitForStop(StopSignals* signals, ConfigReload* reload, ServerSecurity* security) {
@@ -226,6 +237,11 @@ void AgentDaemon::MakeServices() {
         *status->mutable_xds() = XdsStatusOf(xds_service_->Stats());
         if (const absl::Time ends = RegistryCertificateEnd(); ends != absl::InfiniteFuture()) {
           *status->mutable_registry_certificate_not_after() = ToProto(ends);
+          if (absl::Now() >= ends) ExplainEndedCertificate(ends, status);
+        }
+        if (security_.server->encrypted()) {
+          *status->mutable_certificate_not_after() =
+              ToProto(security_.server->certificate_not_after());
         }
       });
   service_->SetConfigStatus([this] { return reload_.Status(); });
@@ -358,9 +374,9 @@ void AgentDaemon::Stop() {
   if (dns_server_ != nullptr) dns_server_->Stop();
   server_->Shutdown(kShutdownGrace);
   if (admin_server_ != nullptr) admin_server_->Stop();
+  readiness_->Stop();  // it asks for the status, which has what the security says
   security_.server.reset();
   service_->SetStaticServices(nullptr);
-  readiness_->Stop();
 }
 
 int Main(int argc, char** argv) {
@@ -379,6 +395,8 @@ int Main(int argc, char** argv) {
   };
   if (const auto status = LoadConfiguration(argc, argv, &loader, &config, check)) return *status;
   PrepareProcess(config.log());
+  WarnOfWritable("admin.token_file", config.admin().token_file());
+  WarnOfWritable("state_dir", config.state_dir());
 
   AgentDaemon daemon(config, std::move(security), &loader, start_time);
   return RunDaemon(&daemon, &signals, loader);

@@ -114,7 +114,7 @@ std::string FormatInstance(const InstanceRecord& record, absl::Time now, const P
 std::string FormatCertificates(const Overview& overview, absl::Time now) {
   if (!overview.has_certificate_not_after()) return "";
   std::string text =
-      Row("certificate", absl::StrCat("ends ", FormatWhen(overview.certificate_not_after(), now)));
+      Row("certificate", FormatCertificateEnd(overview.certificate_not_after(), now));
   if (!overview.has_client_certificates()) return text;
   const admin::v1::ClientCertificates& clients = overview.client_certificates();
   text += Row("clients'", absl::StrCat(clients.seen(), " certificates seen, ", clients.ending(),
@@ -247,6 +247,15 @@ std::string FormatDescription(const InstanceDescription& description,
   text += description.has_instance() ? FormatInstance(description.instance().record(), now, palette)
                                      : Row("status", "not registered");
   if (description.has_session()) text += Row("session", FormatSession(description.session(), now));
+  if (description.has_instance() && description.fence_rank() > 0) {
+    const bool detached = description.instance().record().incarnation().empty();
+    text +=
+        Row("fence", absl::StrCat("an incarnation with a rank below ", description.fence_rank(),
+                                  " is refused",
+                                  detached ? " until `failbackctl unregister`, and for max(TTL, "
+                                             "60 s) after it"
+                                           : ""));
+  }
   if (description.has_fence_end_time()) {
     text += Row("fence",
                 absl::StrCat("an incarnation with a rank below ", description.fence_rank(),

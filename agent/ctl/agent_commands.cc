@@ -269,14 +269,7 @@ void AddDrain(CLI::App* app, CtlAction* action) {
       DrainResponse response;
       const grpc::Status status = Drain(context, *deadline, &response);
       if (!status.ok()) return context->Report("drain", StatusFromGrpc(status));
-      const int shown = context->Show(
-          "drain",
-          absl::StrCat(
-              "unregistered ", response.unregistered(), ", remaining ", response.remaining(),
-              response.persistent() == 0 ? ""
-                                         : absl::StrCat(", persistent ", response.persistent()),
-              "\n"),
-          response);
+      const int shown = context->Show("drain", FormatDrained(response, context->palette), response);
       if (response.remaining() == 0) return shown;
       std::fprintf(stderr,
                    "failbackctl: drain: the registry has not acknowledged within %s that what "

@@ -167,6 +167,12 @@ std::string FormatWhen(const google::protobuf::Timestamp& when, absl::Time now) 
                       FormatRelative(when, now), ")");
 }
 
+std::string FormatCertificateEnd(const google::protobuf::Timestamp& end, absl::Time now) {
+  return FromProto(end) > now
+             ? absl::StrCat("ends ", FormatWhen(end, now))
+             : absl::StrCat("ended ", FormatWhen(end, now), ": no new connection is accepted");
+}
+
 std::string FormatMessage(const std::string& raw) {
   std::string message = MadePrintable(raw, ' ');
   const size_t begin = message.find("failed to connect to all addresses");
@@ -359,6 +365,26 @@ std::string FormatIntents(const std::vector<agent::v1::CarriedIntent>& intents,
       palette);
 }
 
+std::string FormatDrained(const agent::v1::DrainResponse& response, const Palette& palette) {
+  std::string text =
+      absl::StrCat("unregistered ", response.unregistered(), ", remaining ", response.remaining());
+  if (response.persistent() > 0) absl::StrAppend(&text, ", persistent ", response.persistent());
+  absl::StrAppend(&text, "\n");
+  if (response.left().empty()) return text;
+  std::vector<std::vector<std::string>> rows;
+  for (const agent::v1::DrainRemainder& remainder : response.left()) {
+    rows.push_back(
+        {FormatKey(remainder.key()),
+         remainder.has_last_status() ? FormatStatus(remainder.last_status()) : "not answered yet",
+         remainder.upstream()});
+  }
+  absl::StrAppend(&text, FormatTable({"INSTANCE", "LAST STATUS", "UPSTREAM"}, rows, palette));
+  if (response.remaining() > response.left_size()) {
+    absl::StrAppend(&text, "and ", response.remaining() - response.left_size(), " more\n");
+  }
+  return text;
+}
+
 std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now,
                               const Palette& palette) {
   std::string text = absl::StrCat(
@@ -366,11 +392,15 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now,
       FormatRelative(status.start_time(), now), status.draining() ? ", draining" : "", "\n",
       "incarnation   ", status.incarnation(), "\n", "local clients ", status.local_sessions(),
       status.local_sessions() == 1 ? " session\n" : " sessions\n",
-      FormatConfigStatus(status.config(), now),
-      status.has_registry_certificate_not_after()
-          ? absl::StrCat("certificate   ends ",
-                         FormatWhen(status.registry_certificate_not_after(), now), "\n")
-          : "");
+      FormatConfigStatus(status.config(), now));
+  if (status.has_registry_certificate_not_after()) {
+    absl::StrAppend(&text, "certificate   shown to registries, ",
+                    FormatCertificateEnd(status.registry_certificate_not_after(), now), "\n");
+  }
+  if (status.has_certificate_not_after()) {
+    absl::StrAppend(&text, "certificate   shown to clients, ",
+                    FormatCertificateEnd(status.certificate_not_after(), now), "\n");
+  }
   for (const agent::v1::UpstreamStatus& upstream : status.upstreams()) {
     absl::StrAppend(
         &text, "\n", "upstream      ",
@@ -395,6 +425,11 @@ std::string FormatAgentStatus(const GetStatusResponse& status, absl::Time now,
       absl::StrAppend(&text, "journal       cannot be written since ",
                       FormatWhen(upstream.journal_error_since(), now), ": ",
                       FormatStatus(upstream.journal_error()), "\n");
+    }
+    if (!upstream.journal_damaged().empty()) {
+      absl::StrAppend(&text, "journal       was damaged, kept as ", upstream.journal_damaged(),
+                      ": what was owed in it is not carried; remove the file when you have "
+                      "looked\n");
     }
     if (upstream.has_twin_time()) {
       absl::StrAppend(&text, "incarnation   new since ", FormatWhen(upstream.twin_time(), now),

@@ -34,6 +34,8 @@ std::string FormatRelative(const google::protobuf::Timestamp& when, absl::Time n
 // The same behind the time by the clock here, with the date when it is another day's:
 // "14:03:07 (3s ago)", "2026-05-31 14:03:07 (4d3h ago)".
 std::string FormatWhen(const google::protobuf::Timestamp& when, absl::Time now);
+// "ends …", or that a certificate has ended and what follows.
+std::string FormatCertificateEnd(const google::protobuf::Timestamp& end, absl::Time now);
 
 // What a person needs of a message, on one line: of gRPC's "failed to connect to all addresses;
 // last error: …: Connection refused" only the cause.
@@ -102,6 +104,9 @@ std::string FormatRecords(const std::vector<registry::v1::InstanceRecord>& recor
 std::string FormatPending(const std::vector<agent::v1::PendingOperation>& operations,
                           absl::Time now, const Palette& palette = Palette());
 std::string FormatIntents(const std::vector<agent::v1::CarriedIntent>& intents,
+                          const Palette& palette = Palette());
+// What a drain came to, and why those that remain are not gone.
+std::string FormatDrained(const agent::v1::DrainResponse& response,
                           const Palette& palette = Palette());
 std::string FormatAgentStatus(const agent::v1::GetStatusResponse& status, absl::Time now,
                               const Palette& palette = Palette());

@@ -1,9 +1,15 @@
 // Drain: owed unregisters come to their end, then the session does.
 
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "registry/failback/failback_machine.h"
+#include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 
 namespace failback {
@@ -67,8 +73,14 @@ Machine::Drained Machine::DrainedAs(const Record& record, bool closed) {
   return closed ? Drained::kUnregistered : Drained::kRemaining;
 }
 
+absl::Status Machine::WhyRemaining(const Record& record) const {
+  const bool failed = record.pending() && !record.last_status.ok();
+  return failed ? record.last_status : SessionError(upstream_.last());
+}
+
 agent::v1::DrainResponse Machine::CountDrained(bool closed) const {
   agent::v1::DrainResponse response;
+  std::vector<const Record*> left;
   for (const auto& [key, record] : records_) {
     switch (DrainedAs(*record, closed)) {
       case Drained::kNothing:
@@ -78,11 +90,24 @@ agent::v1::DrainResponse Machine::CountDrained(bool closed) const {
         break;
       case Drained::kRemaining:
         response.set_remaining(response.remaining() + 1);
+        left.push_back(record.get());
         break;
       case Drained::kPersistent:
         response.set_persistent(response.persistent() + 1);
         break;
     }
+  }
+  const auto named = left.begin() + static_cast<ptrdiff_t>(std::min(left.size(), kMaxDrainLeft));
+  std::partial_sort(left.begin(), named, left.end(), [](const Record* a, const Record* b) {
+    return std::make_tuple(a->last_status.ok(), std::cref(a->key)) <
+           std::make_tuple(b->last_status.ok(), std::cref(b->key));
+  });
+  for (auto it = left.begin(); it != named; ++it) {
+    agent::v1::DrainRemainder* const remainder = response.add_left();
+    ParseCanonicalKey((*it)->key, remainder->mutable_key());
+    remainder->set_upstream(options_.upstream_name);
+    const absl::Status why = WhyRemaining(**it);
+    if (!why.ok()) *remainder->mutable_last_status() = StatusToProto(why);
   }
   return response;
 }

@@ -160,6 +160,9 @@ void FailbackGroup::Drain(absl::Duration deadline, Callback<agent::v1::DrainResp
           sum.set_unregistered(sum.unregistered() + answer->unregistered());
           sum.set_remaining(sum.remaining() + answer->remaining());
           sum.set_persistent(sum.persistent() + answer->persistent());
+          for (const agent::v1::DrainRemainder& remainder : answer->left()) {
+            if (sum.left_size() < static_cast<int>(kMaxDrainLeft)) *sum.add_left() = remainder;
+          }
         }
         std::move(done)(std::move(sum));
       });

@@ -380,6 +380,8 @@ class Machine {
   // What a drain counts a record as. `closed`: the registry has said that the session is over.
   enum class Drained { kNothing, kUnregistered, kRemaining, kPersistent };
   static Drained DrainedAs(const Record& record, bool closed);
+  // How the last attempt for what remains ended, or at ending its session; OK: neither has failed.
+  absl::Status WhyRemaining(const Record& record) const;
   agent::v1::DrainResponse CountDrained(bool closed) const;
   // Answers the one who waits, if any.
   void AnswerDrain(const agent::v1::DrainResponse& response);

@@ -111,11 +111,13 @@ agent::v1::UpstreamStatus Machine::UpstreamStatus(Moment now,
     *status.mutable_journal_error() = StatusToProto(stats.journal->error);
     *status.mutable_journal_error_since() = ToProto(stats.journal->error_since);
   }
+  if (stats.journal.has_value()) status.set_journal_damaged(stats.journal->damaged);
   if (stats.twins > 0) *status.mutable_twin_time() = ToProto(stats.twin_time);
   if (stats.lapsed_since.has_value()) {
     *status.mutable_lapsed_since() = ToProto(*stats.lapsed_since);
     *status.mutable_last_error() = StatusToProto(LapseReason(session));
-  } else if (session.phase == UpstreamMachine::Phase::kDown || stats.refused) {
+  } else if (session.phase == UpstreamMachine::Phase::kDown || stats.refused ||
+             (session.phase == UpstreamMachine::Phase::kClosing && !session.last_error.ok())) {
     *status.mutable_last_error() = StatusToProto(SessionError(session));
   }
   return status;

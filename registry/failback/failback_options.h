@@ -5,6 +5,7 @@
 #ifndef FAILBACK_REGISTRY_FAILBACK_FAILBACK_OPTIONS_H_
 #define FAILBACK_REGISTRY_FAILBACK_FAILBACK_OPTIONS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +20,9 @@
 #include "retry/retry_rule.h"
 
 namespace failback {
+
+// How many of those that remain a drain names.
+constexpr size_t kMaxDrainLeft = 16;
 
 // What became of an intent, reported to FailbackRegistry::Options::on_event.
 struct IntentEvent {

@@ -68,6 +68,7 @@ absl::StatusOr<std::shared_ptr<IntentJournal>> IntentJournal::Open(Options optio
     opened = journal->WaitForFile();
   }
   if (!opened.ok()) return journal->FolderError(opened.code(), std::string(opened.message()));
+  journal->aside_ = journal->file_.Aside();
   journal->last_row_ = journal->file_.last_row();
   for (const int64_t row : journal->file_.left_out()) journal->Remove(row);
   journal->Report(journal->file_.first_write());
@@ -265,6 +266,10 @@ IntentJournal::Statistics IntentJournal::Stats() const {
     stats = stats_;
   }
   stats.bytes = file_.bytes();
+  FileInfo info;
+  for (auto it = aside_.rbegin(); it != aside_.rend() && stats.damaged.empty(); ++it) {
+    if (options_.disk->Look(*it, &info) == 0) stats.damaged = *it;
+  }
   return stats;
 }
 

@@ -82,6 +82,8 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
     // Why it could last not be written, and since when; OK when it can.
     absl::Status error;
     absl::Time error_since;
+    // Where the newest damaged one is kept, until it is removed; empty: there is none.
+    std::string damaged;
     // How long a group took to be written, in nanoseconds, and how many intents were in it.
     Histogram write_nanos{kLatencyBoundsNanos};
     Histogram group_intents{kBatchBounds};
@@ -154,6 +156,7 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   const Options options_;
   std::optional<FileLock> lock_;
   JournalFile file_;
+  std::vector<std::string> aside_;  // damaged ones, when it was opened
   std::atomic<int64_t> last_row_{0};
   OnCommit on_commit_;
 

@@ -350,13 +350,21 @@ absl::Status JournalFile::KeepIncarnation() {
   return absl::OkStatus();
 }
 
+std::string JournalFile::AsidePath(int n) const { return absl::StrCat(path_, ".corrupt-", n); }
+
+std::vector<std::string> JournalFile::Aside() const {
+  std::vector<std::string> aside;
+  FileInfo info;
+  for (int n = 1; disk_->Look(AsidePath(n), &info) == 0; ++n) aside.push_back(AsidePath(n));
+  return aside;
+}
+
 absl::StatusOr<std::string> JournalFile::MoveAside() {
   Close();
-  std::string aside;
   FileInfo info;
-  for (int n = 1; aside.empty() || disk_->Look(aside, &info) == 0; ++n) {
-    aside = absl::StrCat(path_, ".corrupt-", n);
-  }
+  int n = 1;
+  while (disk_->Look(AsidePath(n), &info) == 0) ++n;
+  const std::string aside = AsidePath(n);
   for (const char* suffix : {"", "-wal", "-shm"}) {
     const std::string from = absl::StrCat(path_, suffix);
     if (disk_->Look(from, &info) == ENOENT) continue;

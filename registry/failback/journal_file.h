@@ -88,6 +88,9 @@ class JournalFile {
 
   // Moves the file aside, where a damaged one is kept, and returns where to.
   absl::StatusOr<std::string> MoveAside();
+  // The damaged ones that are still kept aside, the first that is missing and what is after it left
+  // out.
+  std::vector<std::string> Aside() const;
 
   // Writes a batch as one transaction.
   absl::Status Write(const JournalBatch& batch);
@@ -130,6 +133,7 @@ class JournalFile {
     std::optional<std::string> incarnation;
   };
 
+  std::string AsidePath(int n) const;
   absl::Status OpenDatabase();
   absl::Status CheckSchema();
   absl::Status LoadMeta();

@@ -11,7 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/base/log.h"
 #include "registry/failback/failback_group.h"
 #include "registry/failback/merged_pages.h"
 #include "registry/model/errors.h"
@@ -121,6 +123,10 @@ TEST_F(AgentServiceTest, DrainOnce_IsWaitedForAgainWhenSomethingRemained) {
   clock_.Advance(absl::Seconds(5));
   Register(MakeInstance("a"));
   fake_->closes.Hold();
+  std::string log;
+  SetLogSink(LogLevel::kInfo, [&](LogLevel, const std::string& event, const LogFields& fields) {
+    log += FormatLogLine(event, fields) + "\n";
+  });
   int begun = 0;
   service_->OnDrain([&] { ++begun; });
   std::vector<agent::v1::DrainResponse> answers;
@@ -137,6 +143,11 @@ TEST_F(AgentServiceTest, DrainOnce_IsWaitedForAgainWhenSomethingRemained) {
   ASSERT_EQ(answers.size(), 2);
   EXPECT_EQ(answers[0].remaining(), 1);
   EXPECT_EQ(answers[1].remaining(), 1);
+  ASSERT_EQ(answers[0].left_size(), 1);
+  EXPECT_FALSE(answers[0].left(0).has_last_status()) << "an answer is awaited";
+  EXPECT_THAT(log, testing::HasSubstr("drained unregistered=0 remaining=1 persistent=0 "
+                                      "by=\"a test\" first=default/orders/a upstream=upstream "
+                                      "error=\"not answered yet\"\n"));
   drain();
   EXPECT_EQ(answers.size(), 2) << "the session is not over";
   fake_->closes.Release();
@@ -147,6 +158,7 @@ TEST_F(AgentServiceTest, DrainOnce_IsWaitedForAgainWhenSomethingRemained) {
   ASSERT_EQ(answers.size(), 4);
   EXPECT_EQ(answers[3].unregistered(), 1);
   EXPECT_EQ(begun, 1);
+  SetLogSink(LogLevel::kInfo, nullptr);
 }
 
 TEST_F(AgentServiceTest, ATokenThatIsNoPlaceIsRefused) {

@@ -154,5 +154,25 @@ TEST(CarriedOverlayTest, AnUnknownWinnerLeavesNoOwnerButTheOneThatIsListed) {
               ElementsAre("a SUPERSEDED later/another"));
 }
 
+TEST(CountCarriedTest, EachInstanceCountsOnceInItsState) {
+  CarriedIntent other = Intent("f", INTENT_STATE_ACKNOWLEDGED);
+  other.mutable_instance()->mutable_key()->set_service("payments");
+  other.mutable_instance()->set_persistent(true);
+  const CarriedCounts counts = CountCarried(
+      {Intent("a", INTENT_STATE_ACKNOWLEDGED), Intent("b", INTENT_STATE_ACKNOWLEDGED, "one"),
+       Intent("b", INTENT_STATE_ACCEPTED, "two"), Intent("c", INTENT_STATE_PARKED),
+       Intent("d", INTENT_STATE_SUPERSEDED), Intent("e", registry::v1::INTENT_STATE_LAPSED),
+       other});
+  EXPECT_EQ(counts.services, 2);
+  EXPECT_EQ(counts.instances.total(), 6);
+  EXPECT_EQ(counts.instances.healthy(), 2);
+  EXPECT_EQ(counts.instances.pending(), 1);
+  EXPECT_EQ(counts.instances.parked(), 1);
+  EXPECT_EQ(counts.instances.superseded(), 1);
+  EXPECT_EQ(counts.instances.lapsed(), 1);
+  EXPECT_EQ(counts.instances.persistent(), 1);
+  EXPECT_EQ(CountCarried({}).services, 0);
+}
+
 }  // namespace
 }  // namespace failback

@@ -229,6 +229,43 @@ TEST(CtlOutputTest, PendingTable) {
             "INVALID_ARGUMENT: bad: x         grpc://127.0.0.1:7070\n");
 }
 
+TEST(CtlOutputTest, ADrainSaysWhyWhatRemainsIsNotGone) {
+  agent::v1::DrainResponse response;
+  response.set_unregistered(2);
+  EXPECT_EQ(FormatDrained(response), "unregistered 2, remaining 0\n");
+  response.set_remaining(3);
+  response.set_persistent(1);
+  for (const char* id : {"1", "2"}) {
+    agent::v1::DrainRemainder* const left = response.add_left();
+    left->mutable_key()->set_service("orders");
+    left->mutable_key()->set_instance_id(id);
+    left->set_upstream("main");
+  }
+  *response.mutable_left(0)->mutable_last_status() = StatusToProto(absl::UnavailableError("gone"));
+  EXPECT_EQ(FormatDrained(response),
+            "unregistered 2, remaining 3, persistent 1\n"
+            "INSTANCE          LAST STATUS        UPSTREAM\n"
+            "default/orders/1  UNAVAILABLE: gone  main\n"
+            "default/orders/2  not answered yet   main\n"
+            "and 1 more\n");
+}
+
+TEST(CtlOutputTest, ADamagedJournalAndACertificateThatHasEndedAreSaid) {
+  agent::v1::GetStatusResponse status;
+  agent::v1::UpstreamStatus* const upstream = status.add_upstreams();
+  EXPECT_THAT(FormatAgentStatus(status, kNow), ::testing::Not(HasSubstr("journal")));
+  EXPECT_THAT(FormatAgentStatus(status, kNow), ::testing::Not(HasSubstr("certificate")));
+  upstream->set_journal_damaged("/var/lib/failback/journal.db.corrupt-1");
+  *status.mutable_registry_certificate_not_after() = ToProto(kNow - absl::Minutes(2));
+  *status.mutable_certificate_not_after() = ToProto(kNow + absl::Hours(2));
+  const std::string text = FormatAgentStatus(status, kNow);
+  EXPECT_THAT(text, HasSubstr("journal       was damaged, kept as "
+                              "/var/lib/failback/journal.db.corrupt-1: "));
+  EXPECT_THAT(text, HasSubstr("certificate   shown to registries, ended "));
+  EXPECT_THAT(text, HasSubstr("(2m ago): no new connection is accepted\n"));
+  EXPECT_THAT(text, HasSubstr("certificate   shown to clients, ends "));
+}
+
 TEST(CtlOutputTest, RecordsTable) {
   setenv("TZ", "UTC", 1);
   InstanceRecord record;

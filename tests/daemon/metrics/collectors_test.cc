@@ -206,6 +206,7 @@ TEST(FailbackMetricsTest, EachUpstreamHasItsSeries) {
   old_one.state = agent::v1::UPSTREAM_STATE_READY;
   old_one.desired = old_one.acknowledged = 5;
   old_one.journal.emplace();
+  old_one.journal->damaged = "journal.db.corrupt-1";
   new_one.upstream = "new";
   new_one.state = agent::v1::UPSTREAM_STATE_CONNECTING;
   new_one.desired = 5;
@@ -238,6 +239,7 @@ TEST(FailbackMetricsTest, EachUpstreamHasItsSeries) {
                     HasSubstr("attempts_total{upstream=\"new\",operation=\"register\","
                               "code=\"UNAVAILABLE\"} 8\n"),
                     HasSubstr("failback_agent_journal_writable{upstream=\"old\"} 1\n"),
+                    HasSubstr("failback_agent_journal_damaged{upstream=\"old\"} 1\n"),
                     Not(HasSubstr("failback_agent_journal_writable{upstream=\"new\"}"))));
 }
 

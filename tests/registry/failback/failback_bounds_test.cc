@@ -288,6 +288,30 @@ TEST_F(FailbackBoundsTest, Rule12_DrainEndsAtItsDeadlineAndTellsWhatIsOwed) {
   ASSERT_TRUE(drained.done());
   EXPECT_EQ(drained.get()->unregistered(), 0);
   EXPECT_EQ(drained.get()->remaining(), 2);
+  ASSERT_EQ(drained.get()->left_size(), 2);
+  EXPECT_EQ(drained.get()->left(0).key().instance_id(), "b") << "its own attempt has failed";
+  for (const auto& left : drained.get()->left()) {
+    EXPECT_EQ(left.upstream(), "grpc://fake");
+    EXPECT_EQ(left.last_status().code(), static_cast<int>(absl::StatusCode::kUnavailable));
+  }
+}
+
+TEST_F(FailbackBoundsTest, Rule12_ADrainNamesWhyTheSessionDoesNotEnd) {
+  Start();
+  RegisterRequest many;
+  for (int i = 0; i < 20; ++i) {
+    *many.add_registrations()->mutable_instance() = MakeInstance(absl::StrCat("i", 10 + i));
+  }
+  Register(many);
+  fake_->closes.AnswerWith([](const auto&) { return absl::InternalError("not now"); });
+  Answer<agent::v1::DrainResponse> drained;
+  registry_->Drain(absl::Seconds(1), drained.Catch());
+  Advance(absl::Seconds(1));
+  EXPECT_EQ(drained.get()->remaining(), 20);
+  ASSERT_EQ(drained.get()->left_size(), 16);
+  EXPECT_EQ(drained.get()->left(15).key().instance_id(), "i25");
+  EXPECT_NE(drained.get()->left(0).last_status().message().find("not now"), std::string::npos);
+  EXPECT_EQ(registry_->UpstreamStatus().last_error().message(), "not now");
 }
 
 TEST_F(FailbackBoundsTest, Rule12_DrainAnswersWhoeverWaitsForAnAcknowledgement) {

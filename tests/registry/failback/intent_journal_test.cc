@@ -233,7 +233,15 @@ TEST_F(IntentJournalTest, ADamagedFileIsMovedAsideAndKept) {
     const std::string aside = absl::StrCat(options_.dir, "/journal.db.corrupt-", n);
     EXPECT_EQ(access(aside.c_str(), R_OK), 0);
     EXPECT_NE(log().find(aside), std::string::npos) << log();
+    // It stays in sight, over clean starts too, until it is removed.
+    Live([&](IntentJournal* journal) { EXPECT_EQ(journal->Stats().damaged, aside); });
   }
+  Live([&](IntentJournal* journal) {
+    ASSERT_EQ(unlink((File() + ".corrupt-2").c_str()), 0);
+    EXPECT_EQ(journal->Stats().damaged, File() + ".corrupt-1");
+    ASSERT_EQ(unlink((File() + ".corrupt-1").c_str()), 0);
+    EXPECT_EQ(journal->Stats().damaged, "");
+  });
 }
 
 TEST_F(IntentJournalTest, ADamagedRowIsNoticed) {

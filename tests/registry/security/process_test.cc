@@ -60,6 +60,8 @@ TEST_F(SecurityProcessTest, MutualTlsFromAgentToRegistry) {
                                              " takes no such connection")),
                       HasSubstr(args.empty() ? "does it ask for TLS" : "does it speak TLS")));
   }
+  const auto logged = registry.process().WaitForLine("TLS handshake failed");
+  EXPECT_TRUE(logged.has_value()) << registry.process().Describe();
   EXPECT_EQ(Ctl(registry.address(), Show("reader") + Args{"--tls-server-name", "localhost", "list"})
                 .status,
             0);
@@ -70,6 +72,29 @@ TEST_F(SecurityProcessTest, MutualTlsFromAgentToRegistry) {
   EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.err,
               AllOf(HasSubstr("--tls-cert: '" + File("expired.crt")), HasSubstr("' ended on ")));
+}
+
+// To the agent such a handshake is a connection that closes.
+TEST_F(SecurityProcessTest, AnAgentWhoseCertificateHasEndedSaysSo) {
+  TestAuthority::Request request;
+  request.uris = {"spiffe://test/orders"};
+  request.ends = absl::Seconds(5);
+  WritePair("orders", ca_.Issue(request));
+  const Args args = Args{"--store", "memory:"} + ServerTls() + ClientCa();
+  Daemon registry = Daemon::Registry(args);
+  Daemon agent = Daemon::Agent(registry.address(), UpstreamTls("orders"));
+  EXPECT_THAT(Ctl(agent.address(), {"status"}).out,
+              HasSubstr("certificate   shown to registries, ends "));
+  ASSERT_TRUE(agent.process().WaitForLine("certificate has ended").has_value())
+      << agent.process().Describe();
+  registry.Kill();
+  Daemon again = Daemon::Registry(args + Args{"--listen", registry.address()});
+  EXPECT_TRUE(Eventually([&] {
+    const RunResult status = Ctl(agent.address(), {"status"});
+    return absl::StrContains(status.out, "; the certificate that this agent shows ended on ") &&
+           absl::StrContains(status.out, "certificate   shown to registries, ended ");
+  })) << Ctl(agent.address(), {"status"}).out;
+  EXPECT_TRUE(again.process().WaitForLine("TLS handshake failed").has_value());
 }
 
 // As logrotate and people do it; it ended the registry.
@@ -324,7 +349,8 @@ TEST_F(SecurityProcessTest, CertificatesThatEndSoonAreToldByBothSides) {
   EXPECT_THAT(status.out, AllOf(HasSubstr("certificate   ends "),
                                 HasSubstr("clients'      2 certificates seen, 1 ends soon\n"),
                                 HasSubstr("spiffe://test/late at 127.0.0.1 ends ")));
-  EXPECT_THAT(Ctl(agent.address(), {"status"}).out, HasSubstr("certificate   ends "));
+  EXPECT_THAT(Ctl(agent.address(), {"status"}).out,
+              HasSubstr("certificate   shown to registries, ends "));
 }
 
 }  // namespace
