@@ -150,7 +150,12 @@ absl::StatusOr<std::unique_ptr<Registry>> OpenStore(const RegistryConfig& config
                                                     HashedWheelTimer* timer,
                                                     const ConfigLoader& loader) {
   if (IsEtcd(config)) return OpenEtcd(config, timer, loader);
-  return StoreRegistry::Open(ToStoreOptions(config, timer));
+  auto store = StoreRegistry::Open(ToStoreOptions(config, timer));
+  if (!absl::IsDataLoss(store.status())) return store;
+  return absl::DataLossError(
+      absl::StrCat(store.status().message(),
+                   "; put a backup in its place with failback-registry restore, or move it and its "
+                   "-wal aside: agents fill a new one"));
 }
 
 }  // namespace failback

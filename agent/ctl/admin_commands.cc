@@ -69,6 +69,15 @@ void AddDescribe(CLI::App* app, CtlAction* action) {
   });
 }
 
+// An agent passes on what its registry answers; a mark is not tried again.
+absl::Status MarkError(const CtlContext& context, const grpc::Status& error) {
+  const absl::Status status = StatusFromGrpc(error);
+  if (!absl::IsUnavailable(status) || !context.connected()) return status;
+  return absl::UnavailableError(absl::StrCat(
+      FormatMessage(std::string(status.message())),
+      "; a mark is tried once: set it again when `failbackctl status` shows the registry ready"));
+}
+
 void AddMark(CLI::App* app, CtlAction* action, const std::string& name, bool offline,
              const std::string& help, const std::string& explanation) {
   auto request = std::make_shared<SetOfflineRequest>();
@@ -88,7 +97,7 @@ void AddMark(CLI::App* app, CtlAction* action, const std::string& name, bool off
       SetOfflineResponse response;
       const grpc::Status status =
           context->admin().SetOffline(context->NewCall().get(), *request, &response);
-      if (!status.ok()) return context->Report(name, StatusFromGrpc(status));
+      if (!status.ok()) return context->Report(name, MarkError(*context, status));
       return context->Show(name,
                            absl::StrCat(FormatKey(request->key()), " is ", name,
                                         response.unchanged() ? " already\n" : "\n"),

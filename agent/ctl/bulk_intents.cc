@@ -22,6 +22,13 @@ constexpr size_t kBatch = 500;
 // Refusals that are printed one by one.
 constexpr int kMaxTold = 20;
 
+// Whether a refusal is about the server and not about the instance.
+bool IsOfServer(const absl::Status& status) {
+  const registry::v1::ErrorReason reason = ReasonOf(status);
+  return reason == registry::v1::ERROR_REASON_STORE_READ_ONLY ||
+         reason == registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE;
+}
+
 class Bulk {
  public:
   Bulk(const BulkWork& work, const std::vector<ServiceInstance>& instances)
@@ -45,19 +52,25 @@ class Bulk {
 
   // Prints each refusal on stderr, up to a number; returns how many there are.
   int TellRefusals() const {
-    int refused = 0;
+    int others = 0;
+    int alike = 0;  // for a reason that is the server's: the first speaks for all
     for (size_t i = 0; i < results_.size(); ++i) {
       const absl::Status status = RefusalOf(results_[i], /*advice=*/"");
-      if (status.ok() || ++refused > kMaxTold) continue;
+      if (status.ok()) continue;
+      if (IsOfServer(status) ? ++alike > 1 : ++others > kMaxTold) continue;
       std::fprintf(stderr, "failbackctl: %s: %s: %s\n", work_.command.c_str(),
                    FormatKey(instances_[i].key()).c_str(),
                    status.ToString(absl::StatusToStringMode::kWithNoExtraData).c_str());
     }
-    if (refused > kMaxTold) {
-      std::fprintf(stderr, "failbackctl: %s: %d more were refused\n", work_.command.c_str(),
-                   refused - kMaxTold);
+    if (alike > 1) {
+      std::fprintf(stderr, "failbackctl: %s: %d more were refused for the same reason\n",
+                   work_.command.c_str(), alike - 1);
     }
-    return refused;
+    if (others > kMaxTold) {
+      std::fprintf(stderr, "failbackctl: %s: %d more were refused\n", work_.command.c_str(),
+                   others - kMaxTold);
+    }
+    return others + alike;
   }
 
   const std::vector<IntentResult>& results() const { return results_; }

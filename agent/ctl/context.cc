@@ -36,6 +36,11 @@ std::string Advice(const absl::Status& status) {
       return "show a token with --token-file, or a certificate with --tls-cert and --tls-key";
     case registry::v1::ERROR_REASON_ACCESS_DENIED:
       return "the server's policy file says who may";
+    case registry::v1::ERROR_REASON_SUPERSEDED:
+      return "`failbackctl describe` at the registry shows who has it; an agent tries on, and gets "
+             "it when that one has gone";
+    case registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE:
+      return "`failbackctl status` there says what does not answer";
     default:
       return "";
   }
@@ -163,6 +168,9 @@ int CtlContext::Shown(const std::string& command, const absl::StatusOr<std::stri
 int CtlContext::Report(const std::string& command, const absl::Status& status) const {
   int exit_status = kCtlFailed;
   std::string text = FormatMessage(status.ToString(absl::StatusToStringMode::kWithNoExtraData));
+  if (const auto holder = ReasonMetadata(status, "holder"); holder.has_value()) {
+    absl::StrAppend(&text, ", held by ", FormatMessage(*holder));
+  }
   std::string advice = Advice(status);
   const bool plain = ReasonOf(status) == registry::v1::ERROR_REASON_UNSPECIFIED;
   if (plain && !connected() && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {

@@ -118,6 +118,7 @@ int List(const ListFlags& flags, CtlContext* context) {
   }
   std::vector<InstanceRecord> records;
   bool stale = false;
+  absl::Status unread;  // how the first listing that failed did
   for (const std::string& name_space : namespaces) {
     ListRequest request;
     *request.mutable_selector() = flags.ToProto();
@@ -128,11 +129,7 @@ int List(const ListFlags& flags, CtlContext* context) {
     // An agent that may not read, or cannot, still knows what it carries.
     const bool known = carried.ok() && !carried->empty();
     if (!status.ok() && !known) return context->Report("list", status);
-    if (!status.ok()) {
-      Note(absl::StrCat("the registry does not list ", name_space.empty() ? "these" : name_space,
-                        " (", FormatMessage(std::string(status.message())),
-                        "): what the agent carries is shown alone"));
-    }
+    unread.Update(status);
     if (carried.ok()) {
       // Of the healthy ones the registry says which; how far each has come is the agent's to say.
       registry::v1::Selector meant = request.selector();
@@ -147,8 +144,15 @@ int List(const ListFlags& flags, CtlContext* context) {
       overlay.incarnation = incarnation;
       OverlayCarried(wanted, overlay, &listed);
     }
+    if (!status.ok() && !listed.empty()) {
+      Note(absl::StrCat("the registry does not list ", name_space.empty() ? "these" : name_space,
+                        " (", FormatMessage(std::string(status.message())),
+                        "): what the agent carries is shown alone"));
+    }
     std::move(listed.begin(), listed.end(), std::back_inserter(records));
   }
+  // An empty list would say that there is nothing, which is not known.
+  if (!unread.ok() && records.empty()) return context->Report("list", unread);
   if (stale) Note("this is the last the agent knew of its registry: `failbackctl status` says why");
   if (!flags.states.empty()) {
     const auto unwanted = [&](const InstanceRecord& record) {

@@ -184,6 +184,9 @@ absl::Status LookReady(CtlContext* context) {
   GetStatusResponse response;
   const grpc::Status status =
       context->agent().GetStatus(context->NewCall().get(), GetStatusRequest(), &response);
+  if (status.ok() && response.draining()) {
+    return Refusal(registry::v1::ERROR_REASON_DRAINING, "the agent is draining");
+  }
   if (status.ok()) return Readiness(response);
   if (status.error_code() != grpc::StatusCode::UNIMPLEMENTED) return StatusFromGrpc(status);
   registry::v1::ListRequest request;
@@ -200,7 +203,8 @@ void AddWaitReady(CLI::App* app, CtlAction* action) {
       "holds");
   command->footer(
       "Against a registry: until it answers. Exit status 1 or 3 when that does not come in "
-      "time.\n\n"
+      "time,\n"
+      "and at once when the agent is draining.\n\n"
       "Examples:\n"
       "  failbackctl wait-ready --deadline 1m");
   AddDuration(command, "--deadline", patience.get(), "wait at most so long [30s]");
@@ -214,7 +218,11 @@ void AddWaitReady(CLI::App* app, CtlAction* action) {
           Print("ready\n");
           return kCtlOk;
         }
-        if (absl::Now() + kReadyPollInterval > end) return context->Report("wait-ready", status);
+        // It does not come back from that.
+        const bool draining = ReasonOf(status) == registry::v1::ERROR_REASON_DRAINING;
+        if (draining || absl::Now() + kReadyPollInterval > end) {
+          return context->Report("wait-ready", status);
+        }
         context->Pause(kReadyPollInterval);
       }
     };

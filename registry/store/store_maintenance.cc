@@ -107,6 +107,13 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> OpenSnapshot(const std::string& 
         absl::StrCat("store ", path,
                      ": a write was interrupted; start the registry on it once, which undoes it"));
   }
+  if (!version.ok() && !absl::IsDataLoss(version.status()) &&
+      access(FolderOf(path).c_str(), W_OK) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(version.status().message(),
+                     "; SQLite has to write a -shm beside the store, and its folder cannot be "
+                     "written: name a copy of it, with its -wal, in a folder that can"));
+  }
   if (!version.ok()) return version.status();
   if (*version == 0) return absl::FailedPreconditionError(absl::StrCat(path, ": holds no store"));
   return db;

@@ -98,6 +98,56 @@ TEST_F(CtlTest, ARepeatedFlagTakesOneWordEach) {
   EXPECT_THAT(Ctl(agent_.address(), {"list", "--zone", "z", "others"}).out, Not(HasSubstr(" a ")));
 }
 
+TEST_F(CtlTest, AnAgentWithoutItsRegistrySaysWhatItDoesNotKnow) {
+  Register("a");
+  registry_.Kill();
+  for (const char* format : {"table", "json", "yaml"}) {
+    const RunResult unknown = Ctl(agent_.address(), {"list", "nosuch", "-o", format});
+    EXPECT_EQ(unknown.status, 1) << format;
+    EXPECT_EQ(unknown.out, "");
+    EXPECT_THAT(unknown.err, HasSubstr("list: UNAVAILABLE: "));
+  }
+  const RunResult carried = Ctl(agent_.address(), {"list", "orders"});
+  EXPECT_EQ(carried.status, 0) << carried.err;
+  EXPECT_THAT(carried.out, HasSubstr("10.0.0.1:80"));
+  const RunResult mark = Ctl(agent_.address(), {"online", "orders", "--id", "a"});
+  EXPECT_EQ(mark.status, 1);
+  EXPECT_THAT(mark.err, HasSubstr("; a mark is tried once: set it again when `failbackctl status` "
+                                  "shows the registry ready\n"));
+}
+
+TEST_F(CtlTest, ADrainThatLeavesSomethingSaysWhy) {
+  Register("a");
+  registry_.Kill();
+  const RunResult drain = Ctl(agent_.address(), {"drain", "--deadline", "1s"});
+  EXPECT_EQ(drain.status, 1);
+  EXPECT_THAT(drain.out, StartsWith("unregistered 0, remaining 1\nINSTANCE          LAST STATUS"));
+  EXPECT_THAT(drain.out, HasSubstr("default/orders/a  UNAVAILABLE: "));
+  EXPECT_TRUE(agent_.process().WaitForLine("first=default/orders/a").has_value());
+  EXPECT_THAT(Ctl(agent_.address(), {"status"}).out, HasSubstr("last error    UNAVAILABLE: "));
+  // It does not wait for what cannot come.
+  const RunResult ready = Ctl(agent_.address(), {"wait-ready", "--deadline", "1h"});
+  EXPECT_EQ(ready.status, 1);
+  EXPECT_EQ(ready.err,
+            "failbackctl: wait-ready: FAILED_PRECONDITION: the agent is draining; the agent was "
+            "drained or is stopping: use another, or restart it\n");
+}
+
+TEST_F(CtlTest, DescribeShowsTheFenceOfWhatIsRegistered) {
+  Register("a");
+  EXPECT_THAT(Ctl(registry_.address(), {"describe", "orders", "--id", "a"}).out,
+              HasSubstr("fence         an incarnation with a rank below "));
+  const RunResult by_hand = Ctl(registry_.address(), {"register", "orders", "--id", "a",
+                                                      "--address", "10.0.0.2", "--port", "80"});
+  ASSERT_EQ(by_hand.status, 0) << by_hand.err;
+  EXPECT_THAT(Ctl(registry_.address(), {"describe", "orders", "--id", "a"}).out,
+              HasSubstr("is refused until `failbackctl unregister`, and for max(TTL, 60 s) after "
+                        "it\n"));
+  const RunResult unknown = Ctl(registry_.address(), {"online", "orders", "--id", "nobody"});
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("NOT_FOUND: key: default/orders/nobody is not registered"));
+}
+
 TEST_F(CtlTest, AnUnknownNameIsNotServing) {
   const RunResult unknown = Ctl(agent_.address(), {"health", "alive"});
   EXPECT_EQ(unknown.status, 1);

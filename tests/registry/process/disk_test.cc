@@ -251,6 +251,9 @@ TEST_F(DiskTest, AReadOnlyFileSystemIsNamed) {
   const RunResult refused = Command({"--store", Store(), "--listen", "127.0.0.1:0"});
   EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.err, HasSubstr("cannot write to its folder"));
+  const RunResult check = Command({"check", "--store", Store()});
+  EXPECT_EQ(check.status, 2);
+  EXPECT_THAT(check.err, HasSubstr("name a copy of it, with its -wal, in a folder that can\n"));
 }
 
 }  // namespace
