@@ -72,7 +72,10 @@ void AddDescribe(CLI::App* app, CtlAction* action) {
 // An agent passes on what its registry answers; a mark is not tried again.
 absl::Status MarkError(const CtlContext& context, const grpc::Status& error) {
   const absl::Status status = StatusFromGrpc(error);
-  if (!absl::IsUnavailable(status) || !context.connected()) return status;
+  const registry::v1::ErrorReason reason = ReasonOf(status);
+  const bool away = reason == registry::v1::ERROR_REASON_UNSPECIFIED ||
+                    reason == registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE;
+  if (!absl::IsUnavailable(status) || !away || !context.connected()) return status;
   return absl::UnavailableError(absl::StrCat(
       FormatMessage(std::string(status.message())),
       "; a mark is tried once: set it again when `failbackctl status` shows the registry ready"));
