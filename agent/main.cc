@@ -54,6 +54,7 @@
 #include "registry/model/errors.h"
 #include "registry/server/registry_server.h"
 #include "retry/hashed_wheel_timer.h"
+#include "retry/periodic_task.h"
 
 namespace failback {
 namespace {
@@ -64,6 +65,9 @@ using agent::v1::GetStatusResponse;
 
 // What calls under way have, after the drain, before they are cut off.
 constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
+
+// How often the agent looks whether the certificate that it shows registries has ended.
+constexpr absl::Duration kCertificateInterval = absl::Seconds(5);
 
 constexpr char kExamples[] =
     "  failback-agent --registry grpc://127.0.0.1:7070 --listen 127.0.0.1:7060\n"
@@ -196,6 +200,7 @@ class AgentDaemon {
   std::atomic<RegistryServer*> serving_ = nullptr;  // set once it serves
   std::unique_ptr<RegistryServer> server_;
   std::unique_ptr<StaticServiceSet> static_services_;
+  std::unique_ptr<PeriodicTask> certificate_task_;  // null: registries are shown none
 };
 
 void AgentDaemon::OnEvent(const IntentEvent& event) {
@@ -360,6 +365,13 @@ absl::Status AgentDaemon::Start() {
   serving_ = server_.get();
   readiness_->Start(timer_.get());
   AddMetrics();
+  if (RegistryCertificateEnd() != absl::InfiniteFuture()) {
+    // A connection that stands asks for no credentials, however long.
+    auto task = PeriodicTask::Start(timer_.get(), kCertificateInterval,
+                                    [client = security_.client] { client->Current(); });
+    if (!task.ok()) return task.status();
+    certificate_task_ = *std::move(task);
+  }
   if (admin_server_ != nullptr) admin_server_->Start();
   AnnounceReady("failback-agent", server_->addresses(),
                 admin_server_ == nullptr ? "" : admin_server_->address(),
@@ -369,6 +381,7 @@ absl::Status AgentDaemon::Start() {
 }
 
 void AgentDaemon::Stop() {
+  certificate_task_.reset();
   DrainAndWait(service_.get(), FromProto(reload_.config().drain_deadline()));
   xds_service_->Stop();
   if (dns_server_ != nullptr) dns_server_->Stop();

@@ -330,7 +330,8 @@ TEST(CtlUpstreamsTest, ACheckedIntentThatOneRefusesNamesTheOtherAndWhatToDo) {
   EXPECT_THAT(refused.err, StartsWith("failbackctl: register: UNAVAILABLE: new: "));
   EXPECT_THAT(refused.err,
               HasSubstr("; taken by old (acknowledged): repeat it without --check, and the agent "
-                        "retries the others; or unregister it\n"));
+                        "retries the others; or unregister it; `failbackctl status` there says "
+                        "what does not answer\n"));
   EXPECT_THAT(ListedIds(old_registry.address(), "orders"), ElementsAre("a"));
   EXPECT_EQ(Ctl(agent.address(), args).status, 0);
   EXPECT_THAT(Ctl(agent.address(), {"pending"}).out, HasSubstr("register default/orders/a"));
