@@ -225,7 +225,9 @@ class AgentCalls(Scene):
     """Every call of an agent, with an empty registry behind it."""
     name = "agent"
     # A superseded intent is tried again meanwhile, how often is a matter of time.
-    free = REVISIONS + ("failback.agent.v1.PendingOperation.times",)
+    # The overview of 0.1.0 has of an agent's instances the total alone.
+    free = REVISIONS + ("failback.agent.v1.PendingOperation.times", "failback.admin.v1.Overview.instances",
+                        "failback.admin.v1.Overview.services")
 
     def start(self, stage, programs, folder):
         address = reserved_address()
