@@ -3,8 +3,11 @@ found, through outages of the registry and of the sidecar, and gone when the pro
 
 import asyncio
 import queue
+import signal
+import subprocess
 import sys
 import threading
+import time
 import unittest
 
 import failback
@@ -44,8 +47,8 @@ class WithThreads(Sidecar):
             self.until(self.listed, {"carts-2": 8082})
             # Refused for good: the caller gets the error, and what was there stays.
             with self.assertRaises(failback.Refused) as refused:
-                agent.register("carts", "carts-2", "10.0.0.8", 70000)
-            self.assertIn("port", str(refused.exception))
+                agent.register("carts", "carts-2", "10.0.0.8", 8083, metadata={"k": "v" * 2000})
+            self.assertIn("metadata", str(refused.exception))
         follower.join(PATIENCE)
         self.assertFalse(follower.is_alive())
         self.until(self.listed, {})
@@ -116,7 +119,61 @@ class Edges(Sidecar):
         agent.close()
         with self.assertRaisesRegex(RuntimeError, "is closed"):
             agent.register("carts", "carts-1", "10.0.0.7", 8080)
-        self.assertEqual(list(agent.follow("carts")), [])
+        with self.assertRaisesRegex(RuntimeError, "is closed"):
+            agent.follow("carts")
+
+    def test_close_does_not_wait_for_long(self):
+        agent = failback.Agent(self.target)
+        agent.register("carts", "carts-1", "10.0.0.7", 8080)
+        self.pause_agent()
+        started = time.monotonic()
+        agent.close()
+        self.assertLess(time.monotonic() - started, 4)
+        self.resume_agent()
+        self.until(self.listed, {})
+
+    def test_many_agents_share_a_loop_and_log_nothing(self):
+        program = """if True:
+            import failback, sys, threading
+            agents = [failback.Agent(sys.argv[1]) for _ in range(20)]
+            print([thread.name for thread in threading.enumerate()].count("failback"))
+            gate = threading.Barrier(20)
+            def work(number):
+                for port in range(1, 21):
+                    agents[number].register("carts", "carts-%d" % number, "10.0.0.7", port)
+                for carts in agents[number].follow("carts"):
+                    if len(carts) == 20:
+                        break
+                gate.wait()
+                agents[number].close()
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
+            for act in (threading.Thread.start, threading.Thread.join):
+                for thread in threads:
+                    act(thread)
+            print([thread.name for thread in threading.enumerate()].count("failback"))
+            with failback.Agent(sys.argv[1]) as agent:
+                agent.register("carts", "carts-1", "10.0.0.7", 8080)
+            """
+        done = subprocess.run([sys.executable, "-X", "dev", "-c", program, self.target], capture_output=True, text=True,
+                              timeout=PATIENCE, check=False)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "1\n0\n", ""))
+
+    def test_an_interrupted_follow_ends_with_the_interrupt(self):
+        program = """if True:
+            import failback, sys
+            with failback.Agent(sys.argv[1]) as agent:
+                for carts in agent.follow("carts"):
+                    print("seen", flush=True)
+            """
+        process = subprocess.Popen([sys.executable, "-c", program, self.target], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertEqual(process.stdout.readline(), "seen\n")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+        self.assertNotIn("StopAsyncIteration", errors)
+        self.assertEqual(errors.splitlines()[-1], "KeyboardInterrupt")
 
     def test_a_sidecar_that_is_away_is_reported_once(self):
         with self.assertLogs("failback", "WARNING") as logged:
@@ -152,28 +209,47 @@ class Edges(Sidecar):
         for options, text in (
                 ({"ttl": None}, "ttl: None is not a number of seconds"),
                 ({"ttl": "10s"}, "ttl: '10s' is not a number of seconds"),
-                ({"ttl": float("nan")}, "ttl: nan is not a number of seconds"),
+                ({"ttl": True}, "ttl: True is not a number of seconds"),
+                ({"ttl": float("nan")}, "ttl: nan is not from -315576000000 to 315576000000 seconds"),
                 ({"name": 7}, "name: 7 is not a string"),
                 ({"target": 7}, "target: 7 is not a string")):
-            with self.assertRaises(TypeError) as raised:
+            with self.assertRaises((TypeError, ValueError)) as raised:
                 failback.Agent(**options)
             self.assertEqual(str(raised.exception), text)
         self.assertEqual([thread.name for thread in threading.enumerate() if thread.name == "failback"], [])
         with failback.Agent(self.target) as agent:
             for options, text in (
                     ({"port": "8080"}, "port: '8080' is not an integer from 1 to 65535"),
-                    ({"port": 0}, "port: 0 is not an integer from 1 to 65535"),
-                    ({"weight": -1}, "weight: -1 is not an integer from 0 to 65535"),
+                    ({"port": True}, "port: True is not an integer from 1 to 65535"),
+                    ({"timeout": "1"}, "timeout: '1' is not a number of seconds"),
                     ({"address": None}, "address: None is not a string"),
                     ({"id": 1}, "id: 1 is not a string"),
                     ({"metadata": "zone=a"}, "metadata: 'zone=a' is not a mapping of strings"),
                     ({"metadata": {"a": 1}}, "metadata['a']: 1 is not a string"),
                     ({"metadata": {"a": {"b": "c"}}}, "metadata['a']: {'b': 'c'} is not a string")):
-                with self.assertRaises(TypeError) as raised:
-                    agent.register(**{"service": "carts", "id": "carts-1", "address": "10.0.0.7", "port": 8080, **options})
-                self.assertEqual(str(raised.exception), text)
+                self.check_wrong(agent, TypeError, options, text)
+            for options, text in (
+                    ({"port": 0}, "port: 0 is not an integer from 1 to 65535"),
+                    ({"port": -1}, "port: -1 is not an integer from 1 to 65535"),
+                    ({"port": 65536}, "port: 65536 is not an integer from 1 to 65535"),
+                    ({"timeout": float("inf")}, "timeout: inf is not from 0 to %d seconds" % threading.TIMEOUT_MAX),
+                    ({"timeout": -1}, "timeout: -1 is not from 0 to %d seconds" % threading.TIMEOUT_MAX),
+                    ({"service": ""}, "service: '' is not the name of a service"),
+                    ({"metadata": {"a": "\ud800"}}, "metadata['a']: '\\ud800' is not a string of Unicode characters"),
+                    ({"weight": -1}, "weight: -1 is not an integer from 0 to 65535")):
+                self.check_wrong(agent, ValueError, options, text)
             with self.assertRaisesRegex(TypeError, "service: 7 is not a string"):
-                next(agent.follow(7))
+                agent.follow(7)
+            with self.assertRaisesRegex(ValueError, "service: '' is not the name of a service"):
+                agent.follow("")
+            # None of them is registered.
+            agent.register("carts", "last", "10.0.0.7", 8080)
+            self.until(self.listed, {"last": 8080})
+
+    def check_wrong(self, agent, kind, options, text):
+        with self.assertRaises(kind) as raised:
+            agent.register(**{"service": "carts", "id": "carts-1", "address": "10.0.0.7", "port": 8080, **options})
+        self.assertEqual((type(raised.exception), str(raised.exception)), (kind, text))
 
     def test_many_threads_may_close_it(self):
         for _ in range(10):
@@ -188,7 +264,7 @@ class Edges(Sidecar):
                     outcomes.put(str(error))
 
             def follow():
-                for _ in agent.follow("carts"):
+                for _ in following:
                     pass
                 outcomes.put("followed")
 
@@ -200,35 +276,57 @@ class Edges(Sidecar):
                     outcomes.put(str(error))
 
             agent.register("carts", "carts-1", "10.0.0.7", 8080)
-            threads = [threading.Thread(target=act, daemon=True) for act in [register] * 4 + [follow] * 2 + [close] * 4]
+            following = agent.follow("carts")
+            threads = [threading.Thread(target=act, daemon=True) for act in [register] * 4 + [follow] + [close] * 4]
             for thread in threads:
                 thread.start()
             self.assertEqual(sorted(outcomes.get(timeout=PATIENCE) for _ in threads),
-                             ["followed"] * 2 + ["the agent is closed"] * 8)
+                             ["followed"] + ["the agent is closed"] * 8)
 
-    def test_a_forked_child_learns_at_once_that_it_needs_its_own(self):
+    def test_a_forked_child_learns_at_once_that_it_has_no_agent(self):
         program = """if True:
-            import failback, os, signal, sys
+            import asyncio, failback, os, signal, sys
+            from failback import aio
             agent = failback.Agent(sys.argv[1])
             agent.register("carts", "carts-1", "10.0.0.7", 8080)
+            own = aio.Agent(sys.argv[1])  # not started
             if os.fork() == 0:
                 signal.alarm(30)  # a child that hangs ends
-                for call in (lambda: agent.register("carts", "carts-2", "10.0.0.7", 8080), agent.close,
-                             lambda: next(agent.follow("carts"))):
+                for call in (lambda: failback.Agent(sys.argv[1]), lambda: aio.Agent(sys.argv[1]),
+                             lambda: asyncio.run(own.start()),
+                             lambda: agent.register("carts", "carts-2", "10.0.0.7", 8080), agent.close,
+                             lambda: agent.follow("carts")):
                     try:
                         call()
                     except RuntimeError as error:
-                        print(str(error).split(", ")[1], flush=True)
+                        print(str(error).split(": ")[1], flush=True)
                 os._exit(0)
             print(os.wait()[1])
             agent.register("carts", "carts-3", "10.0.0.7", 8080)
             print("registered", flush=True)
-            sys.stdin.read()
+            sys.stdin.readline()
+            agent.close()
+            if os.fork() == 0:
+                try:
+                    failback.Agent(sys.argv[1])
+                except RuntimeError:
+                    os._exit(0)
+            print(os.wait()[1])
+            with failback.Agent(sys.argv[1]) as agent:
+                agent.register("carts", "carts-4", "10.0.0.7", 8080)
+            print("again", flush=True)
             """
         process = self.start(sys.executable, "-c", program, self.target)
         self.assertEqual(list(iter(process.stdout.readline, "registered\n")), [
-            "and does not work after a fork: make it in the child\n"] * 3 + ["0\n"])
+            "fork before, or start the child with subprocess or multiprocessing's spawn\n"] * 6 + ["0\n"])
+        # The parent is unharmed: it is registered for longer than its session lasts without it.
+        ends = time.monotonic() + 14
         self.until(self.listed, {"carts-1": 8080, "carts-3": 8080})
+        while time.monotonic() < ends:
+            self.assertEqual(self.listed(), {"carts-1": 8080, "carts-3": 8080})
+            time.sleep(1)
+        out, _ = process.communicate("go on\n", timeout=PATIENCE)
+        self.assertEqual(out, "0\nagain\n")
 
     def test_instances_may_be_in_sets(self):
         one = failback.Instance("carts", "carts-1", "10.0.0.7", 8080, metadata={"k": "v"})

@@ -18,8 +18,9 @@ from failback.registry.v1 import registry_pb2 as pb
 from failback.registry.v1 import registry_pb2_grpc as pb_grpc
 
 DEFAULT_TARGET = "unix:/run/failback/agent.sock"
-# How long a call waits for the sidecar's answer, and how long until it is tried again.
+# How long a call waits for the sidecar's answer, and the last one of a session; how long until a call is made again.
 CALL_SECONDS = 5.0
+CLOSE_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 # The sidecar comes back within moments: a channel must not wait for minutes.
 CHANNEL_OPTIONS = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
@@ -34,8 +35,29 @@ RETRY_INFO = "google.rpc.RetryInfo"
 PLACE = re.compile(r"^(de)?registrations\[\d+\]\.(instance\.)?")
 BATCH = 200
 MAX_SECONDS = 315576000000  # of google.protobuf.Duration
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character
 
 log = logging.getLogger("failback")
+
+# Whether this process has made an Agent, and whether it is the child of one that had.
+_made = False
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked  # pylint: disable=global-statement
+    _forked = _forked or _made
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def check_process() -> None:
+    """gRPC's core shares descriptors and locks with the parent: a call in the child would hang, and break the parent's."""
+    if _forked:
+        raise RuntimeError(
+            "process %d was forked after its parent had made an Agent, and gRPC does not work in it: fork before, or "
+            "start the child with subprocess or multiprocessing's spawn" % os.getpid())
 
 
 class Refused(Exception):
@@ -90,23 +112,41 @@ def _passes(status) -> bool:
             any(RETRY_INFO in detail.type_url for detail in status.details))
 
 
-def _check_argument(allowed: bool, argument: str, value: object, means: str) -> None:
+def _check_type(allowed: bool, argument: str, value: object, means: str) -> None:
     if not allowed:
         raise TypeError("%s: %.100r is not %s" % (argument, value, means))
 
 
+def _check_value(allowed: bool, argument: str, value: object, means: str) -> None:
+    if not allowed:
+        raise ValueError("%s: %.100r is not %s" % (argument, value, means))
+
+
 def _check_texts(**arguments: str) -> None:
     for argument, value in arguments.items():
-        _check_argument(isinstance(value, str), argument, value, "a string")
+        _check_type(isinstance(value, str), argument, value, "a string")
+        _check_value(not SURROGATE.search(value), argument, value, "a string of Unicode characters")
+
+
+def _check_service(service: str) -> None:
+    _check_texts(service=service)
+    _check_value(service != "", "service", service, "the name of a service")
 
 
 def _check_number(argument: str, value: int, least: int) -> None:
-    _check_argument(isinstance(value, int) and least <= value < 1 << 32, argument, value,
-                    "an integer from %d to 65535" % least)
+    means = "an integer from %d to 65535" % least
+    _check_type(isinstance(value, int) and not isinstance(value, bool), argument, value, means)
+    _check_value(least <= value <= 65535, argument, value, means)
+
+
+def check_seconds(argument: str, value: float, least: float, most: float) -> None:
+    _check_type(isinstance(value, (int, float)) and not isinstance(value, bool), argument, value, "a number of seconds")
+    _check_value(least <= value <= most, argument, value, "from %d to %d seconds" % (least, most))
 
 
 def _key(service: str, id: str, namespace: str) -> Key:
-    _check_texts(service=service, id=id, namespace=namespace)
+    _check_service(service)
+    _check_texts(id=id, namespace=namespace)
     return namespace or "default", service, id
 
 
@@ -119,9 +159,12 @@ class Agent:
     process dies, what it has registered is unregistered. For one event loop, after any fork."""
 
     def __init__(self, target: Optional[str] = None, name: str = "", ttl: float = 10.0) -> None:
+        global _made  # pylint: disable=global-statement
+        check_process()
         self._target = target or os.environ.get("FAILBACK_TARGET", DEFAULT_TARGET)
         _check_texts(target=self._target, name=name)
-        _check_argument(isinstance(ttl, (int, float)) and abs(ttl) <= MAX_SECONDS, "ttl", ttl, "a number of seconds")
+        check_seconds("ttl", ttl, -MAX_SECONDS, MAX_SECONDS)
+        _made = True
         self._opening = pb.OpenSessionRequest(
             incarnation=str(uuid.uuid4()), client_name=name, ends_with_stream=True,
             ttl=duration_pb2.Duration(seconds=int(ttl), nanos=int((ttl - int(ttl)) * 1e9)))
@@ -140,6 +183,7 @@ class Agent:
 
     async def start(self) -> Agent:
         """Does not wait for the sidecar."""
+        check_process()
         if self._keeper or self._closed:
             raise RuntimeError("the agent has been started before")
         self._channel = grpc.aio.insecure_channel(self._target, CHANNEL_OPTIONS)
@@ -155,6 +199,7 @@ class Agent:
 
     async def close(self) -> None:
         """Ends the session, and every follow(): the sidecar unregisters what it has registered."""
+        check_process()
         keeper, self._keeper, self._closed = self._keeper, None, True
         if not keeper:
             return
@@ -168,7 +213,7 @@ class Agent:
         await asyncio.gather(*tasks, return_exceptions=True)
         if session:
             try:
-                await self._stub.CloseSession(pb.CloseSessionRequest(session_id=session), timeout=CALL_SECONDS)
+                await self._stub.CloseSession(pb.CloseSessionRequest(session_id=session), timeout=CLOSE_SECONDS)
             except grpc.aio.AioRpcError:
                 pass  # the end of the stream says the same
         for call in list(self._followed):
@@ -186,9 +231,9 @@ class Agent:
         _check_number("port", port, 1)
         if weight is not None:
             _check_number("weight", weight, 0)
-        _check_argument(metadata is None or isinstance(metadata, Mapping), "metadata", metadata, "a mapping of strings")
+        _check_type(metadata is None or isinstance(metadata, Mapping), "metadata", metadata, "a mapping of strings")
         for name, value in (metadata or {}).items():
-            _check_argument(isinstance(name, str), "metadata", name, "a string")
+            _check_texts(metadata=name)
             _check_texts(**{"metadata[%.100r]" % name: value})
         await self._submit(key, pb.ServiceInstance(
             key=_key_message(key), address=address, port=port, weight=weight, zone=zone, metadata=metadata or {}))
@@ -197,10 +242,14 @@ class Agent:
         """Returns when the sidecar has accepted it. One that is not registered is fine."""
         await self._submit(_key(service, id, namespace), None)
 
-    async def follow(self, service: str, *, namespace: str = "") -> AsyncIterator[Instances]:
+    def follow(self, service: str, *, namespace: str = "") -> AsyncIterator[Instances]:
         """The instances of a service, each time that they change; ends with the agent."""
         self._check()
-        _check_texts(service=service, namespace=namespace)
+        _check_service(service)
+        _check_texts(namespace=namespace)
+        return self._follow(service, namespace)
+
+    async def _follow(self, service: str, namespace: str) -> AsyncIterator[Instances]:
         known: Dict[str, pb.ServiceInstance] = {}
         stale = False  # the last list
         while not self._closed:
@@ -245,6 +294,7 @@ class Agent:
         return instances
 
     def _check(self) -> None:
+        check_process()
         if self._closed:
             raise RuntimeError("the agent is closed")
         if not self._keeper:

@@ -1,15 +1,60 @@
-"""The client for threads: the one for asyncio, on a loop in a thread of its own."""
+"""The client for threads: the one for asyncio, on a loop in a thread that all agents of the process share."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import contextlib
-import os
 import threading
-from typing import Any, Callable, Iterator, Mapping, Optional
+from typing import Any, AsyncIterator, Callable, Dict, Iterator, Mapping, Optional, Set
 
 from failback import aio
+
+
+class _Loop:
+    """The loop of the process, which runs while an agent uses it. gRPC wakes every loop that has a channel for each
+    event, and all but one of them log an error: so there is one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+
+    def enter(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if not self._users:
+                self._loop = asyncio.new_event_loop()
+                self._loop.set_exception_handler(self._on_exception)
+                self._thread = threading.Thread(target=self._loop.run_forever, name="failback", daemon=True)
+                self._thread.start()
+            self._users += 1
+            return self._loop
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            asyncio.run_coroutine_threadsafe(_cancel(asyncio.all_tasks), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    @staticmethod
+    def _on_exception(loop: asyncio.AbstractEventLoop, context: Dict[str, Any]) -> None:
+        """Another loop, with a channel of the service's own, was woken first."""
+        if not (isinstance(context.get("exception"), BlockingIOError) and
+                "PollerCompletionQueue" in str(context.get("message"))):
+            loop.default_exception_handler(context)
+
+
+async def _cancel(tasks: Callable[[], Set[asyncio.Task[Any]]]) -> None:
+    found = [task for task in tasks() if task is not asyncio.current_task()]
+    for task in found:
+        task.cancel()
+    await asyncio.gather(*found, return_exceptions=True)
+
+
+_loop = _Loop()
 
 
 class Agent:
@@ -18,14 +63,16 @@ class Agent:
 
     def __init__(self, target: Optional[str] = None, name: str = "", ttl: float = 10.0) -> None:
         self._agent = aio.Agent(target, name, ttl)
-        self._process = os.getpid()
-        # Held while a call is handed to the loop, and by the first close() until the loop has ended.
+        # Held while a call is handed to the loop, and by the first close() until all calls have ended.
         self._lock = threading.RLock()
         self._closed = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="failback", daemon=True)
-        self._thread.start()
-        self._run(self._agent.start)
+        self._calls: Set[asyncio.Task[Any]] = set()
+        self._loop = _loop.enter()
+        try:
+            self._run(self._agent.start)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Agent:
         return self
@@ -33,21 +80,30 @@ class Agent:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise RuntimeError("the agent was made in process %d, and does not work after a fork: make it in the child"
-                               % self._process)
-
     def _check(self) -> None:
-        self._check_process()
+        aio.check_process()
         if self._closed:
             raise RuntimeError("the agent is closed")
 
+    async def _carry(self, call: Callable[[], Any]) -> Any:
+        task = asyncio.current_task()
+        assert task
+        self._calls.add(task)
+        task.add_done_callback(self._ended)
+        return await call()
+
+    def _ended(self, call: asyncio.Task[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # seen, though its caller has left
+
     def _run(self, call: Callable[[], Any], timeout: Optional[float] = None) -> Any:
+        if timeout is not None:
+            aio.check_seconds("timeout", timeout, 0, threading.TIMEOUT_MAX)
         self._check()  # and with the lock, which close() holds for long
         with self._lock:
             self._check()
-            future = asyncio.run_coroutine_threadsafe(call(), self._loop)
+            future = asyncio.run_coroutine_threadsafe(self._carry(call), self._loop)
         try:
             return future.result(timeout)
         except concurrent.futures.TimeoutError as error:
@@ -61,22 +117,19 @@ class Agent:
 
     def close(self) -> None:
         """Ends the session, and every follow(). Several threads may call it: each returns when that is done."""
-        self._check_process()
+        aio.check_process()
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            try:
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+            finally:
+                _loop.leave()
 
     async def _end(self) -> None:
         await self._agent.close()
-        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        await _cancel(lambda: self._calls)
 
     def register(self, service: str, id: str, address: str, port: int, *, namespace: str = "",
                  weight: Optional[int] = None, zone: str = "", metadata: Optional[Mapping[str, str]] = None,
@@ -92,7 +145,10 @@ class Agent:
 
     def follow(self, service: str, *, namespace: str = "") -> Iterator[aio.Instances]:
         """The instances of a service, each time that they change; ends with the agent."""
-        following = self._agent.follow(service, namespace=namespace)
+        self._check()
+        return self._follow(self._agent.follow(service, namespace=namespace))
+
+    def _follow(self, following: AsyncIterator[aio.Instances]) -> Iterator[aio.Instances]:
         while not self._closed:
             try:
                 instances = self._run(following.__anext__)
