@@ -39,7 +39,7 @@ Target& GetTarget() {
 
 constexpr int kLinesPerSecond = 10;
 // Of one caller, and of all, where callers have names.
-constexpr int kLinesOfCaller = 3;
+constexpr int kLinesOfCaller = 10;
 constexpr int kLinesOfAllCallers = 30;
 
 // A byte of a character that is not its first.

@@ -89,7 +89,7 @@ class LogThrottle {
   int64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// The same where callers have names: three lines a second of one caller, and thirty of all together,
+// The same where callers have names: ten lines a second of one caller, and thirty of all together,
 // so that a caller who causes many hides no other's. At most thirty callers are remembered.
 class CallerLogThrottle {
  public:

@@ -10,7 +10,7 @@
 //   …
 //   access->Update(*AccessRules::Make(&new_policy, &new_tokens));
 //
-// What is denied is counted, and logged as a warning; of one caller at most three lines a second, of
+// What is denied is counted, and logged as a warning; of one caller at most ten lines a second, of
 // all together thirty, the next of which says how many were left out.
 //
 // Thread safety: all methods from any thread.
