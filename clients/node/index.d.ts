@@ -49,22 +49,23 @@ export interface Waiting {
  * what it refuses when it is back, are reported by process.emitWarning().
  */
 export class Agent {
-  /** Does not wait for the sidecar. Throws a TypeError that names an option of the wrong type. */
+  /** Does not wait for the sidecar. Throws a TypeError or a RangeError that names a wrong option. */
   constructor(options?: Options);
   /**
    * Resolved when the sidecar has accepted it, which carries it from then on; waits for a sidecar that is unavailable. Once
    * more with the same id changes what is registered. Of several calls for one id, unregister() included, the newest is in
    * force; earlier ones that have not been sent have its outcome. Rejects with Refused, and then what was accepted before
-   * stays; with a TypeError for an argument of the wrong type; with an Error when the agent is closed.
+   * stays; with an Error when the agent is closed. Registers nothing for a wrong argument, and rejects with a TypeError for
+   * its type, with a RangeError for its value.
    */
   register(instance: Omit<Instance, 'healthy'>, options?: Waiting): Promise<void>;
   /** Resolved when the sidecar has accepted it. One that is not registered is fine. */
   unregister(instance: {service: string; id: string; namespace?: string}, options?: Waiting): Promise<void>;
   /**
    * The instances of a service, each time that they change, and once, `stale`, for each outage. Ends with `break`, with
-   * the signal, or with the agent.
+   * the signal, or with the agent. Throws at once for a wrong argument, and when the agent is closed.
    */
   follow(service: string, options?: {namespace?: string; signal?: AbortSignal}): AsyncGenerator<Instances, void, void>;
-  /** Ends the session, and every follow(). */
+  /** Ends the session, and every follow(). Waits up to a second for a sidecar that does not answer. */
   close(): Promise<void>;
 }

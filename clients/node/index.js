@@ -12,6 +12,7 @@ const {Intents} = require('./intents');
 
 const DEFAULT_TARGET = 'unix:/run/failback/agent.sock';
 const CALL_MS = 5000;
+const CLOSE_MS = 1000;  // for the last call of a session
 const RETRY_MS = 500;
 const BATCH = 200;
 const MAX_SECONDS = 315576000000;  // of google.protobuf.Duration
@@ -53,33 +54,59 @@ function refusalOf(error) {
 const passes = (status) => status.code === grpc.status.UNAVAILABLE ||
     status.details.some((detail) => detail.type_url.includes(RETRY_INFO));
 
-// An argument that the sidecar could not read: named to the caller, before it is wanted.
-function check(allowed, argument, value, means) {
+// A wrong argument is named to the caller, before it is wanted: a TypeError for its type, a RangeError for its value.
+function check(allowed, argument, value, means, Kind = TypeError) {
   if (!allowed) {
-    throw new TypeError(`${argument}: ${inspect(value, SHOWN)} is not ${means}`);
+    throw new Kind(`${argument}: ${inspect(value, SHOWN)} is not ${means}`);
   }
 }
 
-const checkText = (argument, value) => check(typeof value === 'string', argument, value, 'a string');
-const checkNumber = (argument, value, least) =>
-    check(Number.isInteger(value) && value >= least && value < 2 ** 32, argument, value,
-        `an integer from ${least} to 65535`);
+const isObject = (value) => value !== null && typeof value === 'object' && !(Symbol.iterator in value);
 
-function keyOf({service, id, namespace = ''}) {
-  Object.entries({service, id, namespace}).forEach(([argument, value]) => checkText(argument, value));
+function checkText(argument, value) {
+  check(typeof value === 'string', argument, value, 'a string');
+  check(!/\p{Surrogate}/u.test(value), argument, value, 'a string of Unicode characters');
+}
+
+function checkService(service) {
+  checkText('service', service);
+  check(service !== '', 'service', service, 'the name of a service', RangeError);
+}
+
+function checkNumber(argument, value, least) {
+  const means = `an integer from ${least} to 65535`;
+  check(Number.isInteger(value), argument, value, means);
+  check(value >= least && value <= 65535, argument, value, means, RangeError);
+}
+
+function checkOptions(options, ...names) {
+  check(isObject(options), 'options', options, `an object of ${names.join(', ')}`);
+  Object.keys(options).forEach((name) => check(names.includes(name), 'options', name, `one of ${names.join(', ')}`));
+  const {signal} = options;
+  check(signal === undefined || (isObject(signal) && typeof signal.aborted === 'boolean' &&
+      typeof signal.addEventListener === 'function'), 'signal', signal, 'an AbortSignal');
+}
+
+function keyOf(instance) {
+  check(isObject(instance), 'instance', instance, 'an object');
+  const {service, id, namespace = ''} = instance;
+  checkService(service);
+  Object.entries({id, namespace}).forEach(([argument, value]) => checkText(argument, value));
   return {namespace: namespace || 'default', service, instance_id: id};
 }
 const nameOf = (key) => JSON.stringify([key.namespace, key.service, key.instance_id]);
 
 function toMessage(instance) {
-  const {address, port, weight, zone = '', metadata = {}} = instance;
   const key = keyOf(instance);
+  const {address, port, weight, zone = '', metadata = {}} = instance;
   Object.entries({address, zone}).forEach(([argument, value]) => checkText(argument, value));
   checkNumber('port', port, 1);
   if (weight !== undefined) checkNumber('weight', weight, 0);
-  check(metadata !== null && typeof metadata === 'object' && !(Symbol.iterator in metadata), 'metadata', metadata,
-      'an object of strings');
-  Object.entries(metadata).forEach(([name, value]) => checkText(`metadata[${inspect(name, SHOWN)}]`, value));
+  check(isObject(metadata), 'metadata', metadata, 'an object of strings');
+  Object.entries(metadata).forEach(([name, value]) => {
+    checkText('metadata', name);
+    checkText(`metadata[${inspect(name, SHOWN)}]`, value);
+  });
   return {key, address, port, zone, metadata: {...metadata}, ...(weight === undefined ? {} : {weight})};
 }
 
@@ -92,11 +119,14 @@ function toInstance(message) {
 }
 
 class Agent {
-  constructor({target, name = '', ttl = 10} = {}) {
+  constructor(options = {}) {
+    checkOptions(options, 'target', 'name', 'ttl');
+    const {target, name = '', ttl = 10} = options;
     this._target = target || process.env.FAILBACK_TARGET || DEFAULT_TARGET;
     checkText('target', this._target);
     checkText('name', name);
-    check(typeof ttl === 'number' && Math.abs(ttl) <= MAX_SECONDS, 'ttl', ttl, 'a number of seconds');
+    check(typeof ttl === 'number', 'ttl', ttl, 'a number of seconds');
+    check(Math.abs(ttl) <= MAX_SECONDS, 'ttl', ttl, `from -${MAX_SECONDS} to ${MAX_SECONDS} seconds`, RangeError);
     this._client = new RegistryService(this._target, grpc.credentials.createInsecure(), CHANNEL_OPTIONS);
     this._opening = {
       incarnation: randomUUID(), client_name: name, ends_with_stream: true,
@@ -114,22 +144,30 @@ class Agent {
     this._keeper = this._keep();
   }
 
-  async register(instance, {signal} = {}) {
+  async register(instance, options = {}) {
     this._check();
+    checkOptions(options, 'signal');
     const message = toMessage(instance);
-    await this._submit(nameOf(message.key), message, false, signal);
+    await this._submit(nameOf(message.key), message, false, options.signal);
   }
 
-  async unregister(instance, {signal} = {}) {
+  async unregister(instance, options = {}) {
     this._check();
+    checkOptions(options, 'signal');
     const key = keyOf(instance);
-    await this._submit(nameOf(key), {key}, true, signal);
+    await this._submit(nameOf(key), {key}, true, options.signal);
   }
 
-  async* follow(service, {namespace = '', signal} = {}) {
+  follow(service, options = {}) {
     this._check();
-    checkText('service', service);
+    checkOptions(options, 'namespace', 'signal');
+    const {namespace = '', signal} = options;
+    checkService(service);
     checkText('namespace', namespace);
+    return this._follow(service, namespace, signal);
+  }
+
+  async* _follow(service, namespace, signal) {
     let known = new Map();
     let stale = false;  // of the last list
     const put = (map, instances) => instances.forEach((one) => map.set(one.key.instance_id, one));
@@ -179,7 +217,7 @@ class Agent {
     this._end.abort();
     clearTimeout(this._retry);
     this._intents.refusedAll().forEach(({reject}) => reject(new Error('the agent is closed')));
-    if (session) await this._call('CloseSession', {session_id: session}, CALL_MS).catch(() => {});
+    if (session) await this._call('CloseSession', {session_id: session}, CLOSE_MS).catch(() => {});
     this._calls.forEach((call) => call.cancel());
     await this._keeper;
     this._client.close();

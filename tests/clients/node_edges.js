@@ -27,17 +27,42 @@ async function follow(agent, options, onList = () => {}) {
   for await (const list of agent.follow('carts', options)) if (onList(list)) break;
 }
 
-// Each is named to its caller, and the agent works on.
+function thrown(act) {
+  try {
+    act();
+    return 'nothing';
+  } catch (error) {
+    return `${error.name}: ${error.message}`;
+  }
+}
+
+// Each is named to its caller, and the agent works on: what was wrong is not wanted.
 async function wrongArguments() {
   const agent = new Agent({target});
+  const failed = (call) => call.then(() => 'nothing', (error) => `${error.name}: ${error.message}`);
   for (const wrong of [
-    {metadata: 'zone=a'}, {metadata: null}, {metadata: new Map([['zone', 'a']])}, {metadata: {zone: 1}}, {port: '8080'},
-    {port: 8080.5}, {port: 0}, {weight: -1}, {address: undefined}, {id: 7}]) {
-    console.log(await agent.register({...one, ...wrong}).catch((error) => `${error.name}: ${error.message}`));
+    {metadata: 'zone=a'}, {metadata: null}, {metadata: new Map([['zone', 'a']])}, {metadata: {zone: 1}},
+    {metadata: {zone: '\ud800'}}, {metadata: {'\udc00': 'a'}}, {port: '8080'}, {port: 8080.5}, {port: 0}, {port: -1},
+    {port: 65536}, {weight: -1}, {address: undefined}, {id: 7}, {service: ''}]) {
+    console.log(await failed(agent.register({...one, ...wrong})));
   }
-  console.log(await follow(agent, {namespace: 7}).catch((error) => `${error.name}: ${error.message}`));
+  console.log(await failed(agent.register()));
+  for (const options of [{signal: new AbortController()}, {signal: 5}, {signal: null}, {singal: 1}, 5, null]) {
+    console.log(await failed(agent.register(one, options)));
+    if (options && options.signal) console.log(await failed(agent.unregister(one, options)));
+  }
+  console.log(thrown(() => agent.follow('carts', {namespace: 7})));
+  console.log(thrown(() => agent.follow('carts', {signal: 5})));
+  console.log(thrown(() => agent.follow('')));
+  await agent.register({...one, id: 'last'});
+  for await (const {instances} of agent.follow('carts')) {
+    if (!instances.length) continue;
+    console.log('registered:', instances.map(({id}) => id).join(', '));
+    break;
+  }
   await agent.register(one);
   await agent.close();
+  console.log(thrown(() => agent.follow('carts')));
 }
 
 // A sidecar that is paused answers no call; `pause` and `resume` go to the test, which pauses it.
@@ -53,8 +78,10 @@ async function paused() {
   const late = new Promise((resolve) => setTimeout(resolve, 3000, 'late').unref());
   const outcomes = await Promise.all(calls.map((call) => Promise.race([call.catch((error) => error.message), late])));
   console.log('paused:', outcomes.join(', '));
-  console.log('resume');
+  const started = Date.now();
   await agent.close();
+  console.log('closed:', Date.now() - started < 4000 ? 'soon' : 'late');
+  console.log('resume');
 }
 
 async function main() {
@@ -68,12 +95,9 @@ async function main() {
   console.log('session refused:', await failure({target, ttl: -1}, (agent) => agent.register(one)));
   console.log('too much:', await failure({target},
       (agent) => agent.register({...one, metadata: {x: 'y'.repeat(6e6)}})));
-  for (const options of [{ttl: '10s'}, {ttl: null}, {ttl: NaN}, {name: 7}, {target: 7}]) {
-    try {
-      new Agent(options);
-    } catch (error) {
-      console.log(`${error.name}: ${error.message}`);
-    }
+  for (const options of [{ttl: '10s'}, {ttl: null}, {ttl: NaN}, {name: 7}, {target: 7}, '127.0.0.1:7060', 5, [], null,
+    {tartget: 'x'}, {signal: 5}]) {
+    console.log(thrown(() => new Agent(options)));
   }
   await wrongArguments();
   const agent = new Agent({target});

@@ -10,8 +10,8 @@ const say = (...words) => console.log(words.join(' '));
 const limit = (milliseconds) => milliseconds && {signal: AbortSignal.timeout(Number(milliseconds))};
 
 const COMMANDS = {
-  register: async (id, port, milliseconds) => {
-    await agent.register({service: 'carts', id, address: '10.0.0.7', port: Number(port), weight: 7, metadata: {k: 'v'}},
+  register: async (id, port, milliseconds, k = 'v') => {
+    await agent.register({service: 'carts', id, address: '10.0.0.7', port: Number(port), weight: 7, metadata: {k}},
         limit(milliseconds));
     say('registered', id, port);
   },

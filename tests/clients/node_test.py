@@ -32,8 +32,8 @@ class NodeClient(Sidecar):
         story.expect("registered carts-2 8082")
         self.until(self.listed, {"carts-2": 8082})
         # Refused for good: the caller gets the error, and what was there stays.
-        story.tell("register carts-2 70000")
-        story.expect("refused")
+        story.tell("register carts-2 8083 60000 " + "v" * 2000)
+        story.expect("refused metadata")
         story.tell("close")
         story.expect("closed", "follow ended")
         self.until(self.listed, {})
@@ -52,31 +52,55 @@ class NodeClient(Sidecar):
         self.pause_agent()
         edges.stdin.write("paused\n")
         edges.stdin.flush()
-        self.assertEqual([edges.stdout.readline() for _ in range(2)],
-                         ["paused: ended, ended, ended, ended, ended before\n", "resume\n"])
+        self.assertEqual([edges.stdout.readline() for _ in range(3)],
+                         ["paused: ended, ended, ended, ended, ended before\n", "closed: soon\n", "resume\n"])
         self.resume_agent()
-        out, _ = edges.communicate(timeout=PATIENCE)
-        self.assertEqual((edges.returncode, out), (0, """\
+        out = edges.stdout.read()
+        self.assertEqual((edges.wait(PATIENCE), out), (0, """\
 closed at once: Error: the agent is closed
 sidecar away: TimeoutError, 1 warning
 session refused: Refused 3: ttl: is negative
 too much: Refused 3: metadata["x"]: the value is 6000000 bytes long, at most 1024 are allowed
 TypeError: ttl: '10s' is not a number of seconds
 TypeError: ttl: null is not a number of seconds
-TypeError: ttl: NaN is not a number of seconds
+RangeError: ttl: NaN is not from -315576000000 to 315576000000 seconds
 TypeError: name: 7 is not a string
 TypeError: target: 7 is not a string
+TypeError: options: '127.0.0.1:7060' is not an object of target, name, ttl
+TypeError: options: 5 is not an object of target, name, ttl
+TypeError: options: [] is not an object of target, name, ttl
+TypeError: options: null is not an object of target, name, ttl
+TypeError: options: 'tartget' is not one of target, name, ttl
+TypeError: options: 'signal' is not one of target, name, ttl
 TypeError: metadata: 'zone=a' is not an object of strings
 TypeError: metadata: null is not an object of strings
 TypeError: metadata: Map(1) { 'zone' => 'a' } is not an object of strings
 TypeError: metadata['zone']: 1 is not a string
+TypeError: metadata['zone']: '\\ud800' is not a string of Unicode characters
+TypeError: metadata: '\\udc00' is not a string of Unicode characters
 TypeError: port: '8080' is not an integer from 1 to 65535
 TypeError: port: 8080.5 is not an integer from 1 to 65535
-TypeError: port: 0 is not an integer from 1 to 65535
-TypeError: weight: -1 is not an integer from 0 to 65535
+RangeError: port: 0 is not an integer from 1 to 65535
+RangeError: port: -1 is not an integer from 1 to 65535
+RangeError: port: 65536 is not an integer from 1 to 65535
+RangeError: weight: -1 is not an integer from 0 to 65535
 TypeError: address: undefined is not a string
 TypeError: id: 7 is not a string
+RangeError: service: '' is not the name of a service
+TypeError: instance: undefined is not an object
+TypeError: signal: AbortController [Object] is not an AbortSignal
+TypeError: signal: AbortController [Object] is not an AbortSignal
+TypeError: signal: 5 is not an AbortSignal
+TypeError: signal: 5 is not an AbortSignal
+TypeError: signal: null is not an AbortSignal
+TypeError: options: 'singal' is not one of signal
+TypeError: options: 5 is not an object of signal
+TypeError: options: null is not an object of signal
 TypeError: namespace: 7 is not a string
+TypeError: signal: 5 is not an AbortSignal
+RangeError: service: '' is not the name of a service
+registered: last
+Error: the agent is closed
 follow ends with its signal
 follow ends with the agent
 follow ends with break
