@@ -251,7 +251,7 @@ void Story::CheckRemoved(const std::string& key) {
     // stopped last.
     const auto well_since = healthy_since_.find(of.first);
     if (well_since == healthy_since_.end() || wish.acked_at < well_since->second ||
-        wish.acked_at < registry_since_) {
+        wish.acked_at <= registry_since_) {
       continue;
     }
     const bool stopped = registry_ill_since_ >= well_since->second;

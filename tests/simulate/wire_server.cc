@@ -38,10 +38,13 @@ class WireServer::Stream final : public NotifyListener,
   void OnEvent(const EventPtr& event) override {
     if (!conflator_.has_value() || end_.has_value()) return;
     if (absl::Status status = conflator_->Add(event); !status.ok()) {
-      // Slow ones, and positions of another server, are refused; else it is the registry's fault.
+      // Slow ones are refused, and snapshots of a registry that is behind; a delta that does not
+      // follow on what the subscriber has is the registry's fault.
       const registry::v1::ErrorReason reason = ReasonOf(status);
-      if (reason != registry::v1::ERROR_REASON_SUBSCRIBER_SLOW &&
-          reason != registry::v1::ERROR_REASON_POSITION_LOST && network_->on_protocol_error) {
+      const bool behind =
+          reason == registry::v1::ERROR_REASON_POSITION_LOST && event->is_snapshot();
+      if (reason != registry::v1::ERROR_REASON_SUBSCRIBER_SLOW && !behind &&
+          network_->on_protocol_error) {
         network_->on_protocol_error(absl::StrCat("to a stream: ", status.ToString()));
       }
       conflator_.reset();
