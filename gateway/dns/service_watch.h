@@ -16,8 +16,8 @@
 #include "gateway/dns/service_table.h"
 #include "registry/model/event.h"
 #include "registry/model/instance_set.h"
-#include "registry/registry.h"
 #include "registry/refusable_listener.h"
+#include "registry/registry.h"
 #include "retry/mutex.h"
 
 namespace failback::dns {

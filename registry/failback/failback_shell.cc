@@ -8,8 +8,8 @@
 #include "registry/model/canonical.h"
 #include "registry/model/ids.h"
 #include "registry/model/validation.h"
-#include "registry/watch/owned_listener.h"
 #include "registry/refusable_listener.h"
+#include "registry/watch/owned_listener.h"
 
 namespace failback {
 

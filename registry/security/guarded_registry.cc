@@ -10,9 +10,9 @@
 #include "registry/model/errors.h"
 #include "registry/model/ids.h"
 #include "registry/model/validation.h"
+#include "registry/refusable_listener.h"
 #include "registry/security/token_seal.h"
 #include "registry/watch/owned_listener.h"
-#include "registry/refusable_listener.h"
 #include "registry/watch/serial_notifier.h"
 
 namespace failback {

@@ -33,6 +33,7 @@ allowed() {
     agent/ctl/agent_commands.cc: WithTimeout(: failbackctl in the foreground draws how far a drain has come
     agent/ctl/status_commands.cc: SleepFor: failbackctl in the foreground, with one thread and nothing else to do
     agent/ctl/subscribe_command.cc: SleepFor: the same, before the next attempt of --watch
+    gateway/dns/dns_server.cc: steady_timer: the loop of the DNS server's own thread, which waits for its sockets: a tick for queries that wait, a pause before the next accept
     examples/orders_client.cc: wait_for(: an application's own wait for its first list, with a deadline
 LIST
 }

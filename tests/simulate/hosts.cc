@@ -183,8 +183,8 @@ void RegistryHost::SetWall(absl::Duration offset) {
 void RegistryHost::SetPolicy(const std::map<int, int>& denied) {
   denied_ = denied;
   if (!up() || access_ == nullptr) return;
-  process_->Run(
-      [access = access_, rules = RulesWithout(denied, *world_)] { access->Update(rules); });
+  // A process that was stopped reads what the file says by then.
+  process_->Run([this, access = access_] { access->Update(RulesWithout(denied_, *world_)); });
 }
 
 // --- Agents.

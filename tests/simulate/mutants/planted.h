@@ -6,4 +6,3 @@
   static const char* const planted = std::getenv("PLANTED");
   return planted != nullptr && name == planted;
 }
-
