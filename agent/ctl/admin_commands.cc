@@ -71,7 +71,7 @@ void AddDescribe(CLI::App* app, CtlAction* action) {
 
 // An agent passes on what its registry answers; a mark is not tried again.
 absl::Status MarkError(const CtlContext& context, const grpc::Status& error) {
-  const absl::Status status = StatusFromGrpc(error);
+  absl::Status status = StatusFromGrpc(error);
   const registry::v1::ErrorReason reason = ReasonOf(status);
   const bool away = reason == registry::v1::ERROR_REASON_UNSPECIFIED ||
                     reason == registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE;

@@ -119,8 +119,11 @@ class TerminalTest(unittest.TestCase):
         drain = self.at_terminal("drain", "--deadline", "3s")
         drain.wait_for("draining  [")
         self.assertEqual(drain.wait(), 1)
-        self.assertIn("\r\x1b[Kunregistered 0, remaining 1\r\n"
-                      "failbackctl: drain: the registry has not acknowledged within 3s", drain.output)
+        after = drain.output.split("\r\x1b[K")[-1].split("\r\n")
+        self.assertEqual(after[0], "unregistered 0, remaining 1")
+        self.assertRegex(after[2], r"^default/orders/orders-1 +not answered yet +grpc://")
+        self.assertTrue(after[3].startswith(
+            "failbackctl: drain: the registry has not acknowledged within 3s"), after)
 
     def _file(self, text):
         folder = self.enterContext(daemons.tempfile.TemporaryDirectory(prefix="fb-"))
