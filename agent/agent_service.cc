@@ -71,8 +71,7 @@ void LogDrain(const absl::StatusOr<DrainResponse>& response, const std::string& 
                                      ? "not answered yet"
                                      : why.ToString(absl::StatusToStringMode::kWithNoExtraData));
   }
-  Log(response->remaining() == 0 ? LogLevel::kInfo : LogLevel::kWarning, "drained",
-      std::move(fields));
+  Log(response->remaining() == 0 ? LogLevel::kInfo : LogLevel::kWarning, "drained", fields);
 }
 
 }  // namespace
