@@ -78,13 +78,6 @@ bool ServiceWatch::Present(int64_t now_nanos) const {
 }
 
 ServiceTable::Found ServiceWatch::Look(int64_t now_nanos) {
-  bool retry = false;
-  {
-    MutexLock lock(&mu_);
-    retry = denied_ && retry_nanos_ != 0 && now_nanos >= retry_nanos_;
-    if (retry) retry_nanos_ = 0;
-  }
-  if (retry) Subscribe();
   ServiceTable::Found found;
   InstanceSet set;
   uint64_t changes = 0;
@@ -93,6 +86,10 @@ ServiceTable::Found ServiceWatch::Look(int64_t now_nanos) {
     found.known.stale = Stale();
     if (denied_) {
       found.known.state = Known::State::kDenied;
+      if (retry_nanos_ != 0 && now_nanos >= retry_nanos_) {
+        retry_nanos_ = 0;
+        Later(absl::ZeroDuration());
+      }
       return found;
     }
     if (Unknown(now_nanos)) {

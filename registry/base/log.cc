@@ -37,10 +37,9 @@ Target& GetTarget() {
   return *target;
 }
 
-constexpr int kLinesPerSecond = 10;
-// Of one caller, and of all, where callers have names.
+// A second, of a throttle.
 constexpr int kLinesOfCaller = 10;
-constexpr int kLinesOfAllCallers = 30;
+constexpr int kLinesOfAll = 30;
 
 // A byte of a character that is not its first.
 bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
@@ -123,28 +122,8 @@ LogFields CutFields(LogFields fields) {
   return fields;
 }
 
-void LogThrottle::Log(LogLevel level, const std::string& event, LogFields fields) {
-  if (!LogEnabled(level)) return;
-  const absl::Time now = now_();
-  {
-    MutexLock lock(&mu_);
-    if (now - second_ >= absl::Seconds(1) || now < second_) {
-      second_ = now;
-      lines_ = 0;
-    }
-    if (lines_ == kLinesPerSecond) {
-      ++left_out_;
-      return;
-    }
-    ++lines_;
-    const int64_t left_out = std::exchange(left_out_, 0);
-    if (left_out > 0) fields.emplace_back("left_out", absl::StrCat(left_out));
-  }
-  failback::Log(level, event, fields);
-}
-
-void CallerLogThrottle::Log(const std::string& caller, LogLevel level, const std::string& event,
-                            LogFields fields) {
+void LogThrottle::LogFor(const std::string& caller, LogLevel level, const std::string& event,
+                         LogFields fields) {
   if (!LogEnabled(level)) return;
   const absl::Time now = now_();
   {
@@ -155,8 +134,7 @@ void CallerLogThrottle::Log(const std::string& caller, LogLevel level, const std
       lines_ = 0;
     }
     const auto known = lines_of_.find(caller);
-    if (lines_ == kLinesOfAllCallers ||
-        (known != lines_of_.end() && known->second == kLinesOfCaller)) {
+    if (lines_ == kLinesOfAll || (known != lines_of_.end() && known->second == kLinesOfCaller)) {
       ++left_out_;
       return;
     }

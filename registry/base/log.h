@@ -72,32 +72,20 @@ LogFields CutFields(LogFields fields);
 // words each time; what varies goes into `fields`, of which the sink sees what CutFields leaves.
 void Log(LogLevel level, const std::string& event, const LogFields& fields = {});
 
-// For lines that a client can cause as often as it likes: lets ten a second through. The next one
-// then says in `left_out` how many were not.
+// For lines that a client can cause as often as it likes: lets ten a second of one caller through,
+// and thirty of all together, so that a caller who causes many hides no other's. The next one then
+// says in `left_out` how many were not. At most thirty callers are remembered.
 class LogThrottle {
  public:
   // `now`: for tests.
   explicit LogThrottle(absl::Time (*now)() = absl::Now) : now_(now) {}
 
-  void Log(LogLevel level, const std::string& event, LogFields fields) ABSL_LOCKS_EXCLUDED(mu_);
-
- private:
-  absl::Time (*const now_)();
-  Mutex mu_;
-  absl::Time second_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // when it began
-  int lines_ ABSL_GUARDED_BY(mu_) = 0;                             // in that second
-  int64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;
-};
-
-// The same where callers have names: ten lines a second of one caller, and thirty of all together,
-// so that a caller who causes many hides no other's. At most thirty callers are remembered.
-class CallerLogThrottle {
- public:
-  // `now`: for tests.
-  explicit CallerLogThrottle(absl::Time (*now)() = absl::Now) : now_(now) {}
-
-  void Log(const std::string& caller, LogLevel level, const std::string& event, LogFields fields)
+  void LogFor(const std::string& caller, LogLevel level, const std::string& event, LogFields fields)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Where callers have no names: ten in all.
+  void Log(LogLevel level, const std::string& event, LogFields fields) ABSL_LOCKS_EXCLUDED(mu_) {
+    LogFor("", level, event, std::move(fields));
+  }
 
  private:
   absl::Time (*const now_)();

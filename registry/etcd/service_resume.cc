@@ -1,10 +1,9 @@
 // How one who followed a service at another server goes on here (registry/etcd/service.h).
 //
 // A position is the same at every server: etcd's revision. What this server has seen revision by
-// revision is in the hub's log; what was before that, etcd itself remembers: the service
-// is read as it was at the position, and the difference to the copy is the one delta that is sent.
-// What etcd has compacted, or what would make a longer delta than a client wants, is sent as a
-// snapshot.
+// revision is in the hub's log; what was before that, etcd itself remembers: the service is read as
+// it was at the position, and the difference to the copy is the one delta that is sent. What etcd
+// has compacted, or what would make a longer delta than a client wants, is sent as a snapshot.
 
 #include <string>
 #include <utility>

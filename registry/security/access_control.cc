@@ -186,13 +186,13 @@ absl::Status AccessControl::Denied(const Identity& who, const char* call, Permis
   }
   if (!LogEnabled(LogLevel::kWarning)) return status;
   const std::string caller = who.ToString();
-  log_.Log(who.names.empty() ? absl::StrCat(caller, " at ", HostOfPeer(who.peer)) : caller,
-           LogLevel::kWarning, "denied",
-           {{"caller", caller},
-            {"peer", who.peer},
-            {"call", call},
-            {"status", absl::StatusCodeToString(status.code())},
-            {"why", std::string(status.message())}});
+  log_.LogFor(who.names.empty() ? absl::StrCat(caller, " at ", HostOfPeer(who.peer)) : caller,
+              LogLevel::kWarning, "denied",
+              {{"caller", caller},
+               {"peer", who.peer},
+               {"call", call},
+               {"status", absl::StatusCodeToString(status.code())},
+               {"why", std::string(status.message())}});
   return status;
 }
 

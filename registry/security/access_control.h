@@ -125,7 +125,7 @@ class AccessControl {
   // Sees the certificate of the connection that a call came on, if it has one.
   void NoteCertificate(const grpc::ServerContextBase& context);
 
-  CallerLogThrottle log_;
+  LogThrottle log_;
   CertificateWatch certificates_;
 
   std::atomic<int64_t> unauthenticated_{0};

@@ -2,8 +2,8 @@
 // server.
 //
 //   return UnaryReactor<ListResponse>::Run(
-//       response, std::move(permit.slot), {&stats, CallStats::Method::kList}, {&unread, context,
-// "alice"},
+//       response, std::move(permit.slot), {&stats, CallStats::Method::kList},
+//       {&unread, context, "alice"},
 //       [&](Callback<ListResponse> done) { registry->List(request, std::move(done)); });
 //
 // The reactor belongs to gRPC and is deleted at OnDone. Its state may outlive it, as the registry

@@ -9,9 +9,8 @@
 //
 // Paths are absolute or relative; errors name them. Codes: NOT_FOUND (no such file or folder),
 // FAILED_PRECONDITION (in use, is there already, not a store, newer version, to be mended by a
-// start of the registry), PERMISSION_DENIED,
-// DATA_LOSS (damaged beyond what a start of the registry mends), UNAVAILABLE (disk full, locked:
-// may pass).
+// start of the registry), PERMISSION_DENIED, DATA_LOSS (damaged beyond what a start of the registry
+// mends), UNAVAILABLE (disk full, locked: may pass).
 //
 // Thread safety: all functions from any thread, on different targets.
 

@@ -143,9 +143,9 @@ TEST_F(CtlTest, DescribeShowsTheFenceOfWhatIsRegistered) {
   EXPECT_THAT(Ctl(registry_.address(), {"describe", "orders", "--id", "a"}).out,
               HasSubstr("is refused until `failbackctl unregister`, and for max(TTL, 60 s) after "
                         "it\n"));
-  const RunResult unknown = Ctl(registry_.address(), {"online", "orders", "--id", "nobody"});
+  const RunResult unknown = Ctl(registry_.address(), {"online", "orders", "--id", "unknown"});
   EXPECT_EQ(unknown.status, 1);
-  EXPECT_THAT(unknown.err, HasSubstr("NOT_FOUND: key: default/orders/nobody is not registered"));
+  EXPECT_THAT(unknown.err, HasSubstr("NOT_FOUND: key: default/orders/unknown is not registered"));
 }
 
 TEST_F(CtlTest, AnUnknownNameIsNotServing) {

@@ -148,7 +148,7 @@ void Story::Intend(const Operation& operation, bool present, int count) {
   }
 }
 
-// Who is away meanwhile misses nothing.
+// A subscriber whose connection is broken meanwhile misses nothing.
 void Story::RegisterBack(const Operation& operation) {
   const Wish before = wishes_.all[{operation.agent, KeyOf(operation.agent, operation.key)}];
   Operation there = operation;

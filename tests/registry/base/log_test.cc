@@ -102,17 +102,17 @@ TEST_F(LogTest, ACallerWhoCausesManyLinesHidesNoOthers) {
   SetLogSink(LogLevel::kInfo, [&](LogLevel, const std::string&, const LogFields& fields) {
     seen.push_back(fields);
   });
-  CallerLogThrottle throttle([] { return now; });
-  for (int i = 0; i < 1000; ++i) throttle.Log("loud", LogLevel::kInfo, "event", {{"a", "loud"}});
+  LogThrottle throttle([] { return now; });
+  for (int i = 0; i < 1000; ++i) throttle.LogFor("loud", LogLevel::kInfo, "event", {{"a", "loud"}});
   EXPECT_THAT(seen, AllOf(SizeIs(10), Each(ElementsAre(Pair("a", "loud")))));
-  throttle.Log("other", LogLevel::kInfo, "event", {{"a", "other"}});
+  throttle.LogFor("other", LogLevel::kInfo, "event", {{"a", "other"}});
   EXPECT_THAT(seen.back(), ElementsAre(Pair("a", "other"), Pair("left_out", "990")));
   for (int i = 0; i < 1000; ++i) {
-    throttle.Log("caller " + std::to_string(i), LogLevel::kInfo, "event", {{"a", "b"}});
+    throttle.LogFor("caller " + std::to_string(i), LogLevel::kInfo, "event", {{"a", "b"}});
   }
   EXPECT_EQ(seen.size(), 30u) << "of all together";
   now += absl::Seconds(1);
-  throttle.Log("loud", LogLevel::kInfo, "event", {{"a", "loud"}});
+  throttle.LogFor("loud", LogLevel::kInfo, "event", {{"a", "loud"}});
   EXPECT_THAT(seen.back(), ElementsAre(Pair("a", "loud"), Pair("left_out", "981")));
 }
 

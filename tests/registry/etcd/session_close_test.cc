@@ -1,5 +1,6 @@
 // The end of a session on one real member of etcd: nothing of it is left, whatever happens meanwhile.
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -37,6 +38,10 @@ TEST_F(SessionCloseTest, WhileItGrows_LeavesNothing) {
   Open(&writer);
   for (int round = 0; round < 10; ++round) {
     const std::string session = closer.Session(absl::StrCat("a", round), absl::Hours(1));
+    // Some are there when it is closed, and some on their way.
+    const int there = 3 + 4 * round;
+    std::atomic<int> answers{0};
+    absl::BlockingCounter some_answered(there);
     absl::BlockingCounter answered(kInstances);
     for (int i = 0; i < kInstances; ++i) {
       RegisterRequest request;
@@ -44,12 +49,12 @@ TEST_F(SessionCloseTest, WhileItGrows_LeavesNothing) {
       auto* registration = request.add_registrations();
       *registration->mutable_instance() = MakeInstance("s", absl::StrCat("i", i));
       registration->set_generation(1);
-      writer->Register(request,
-                       [&](const absl::StatusOr<RegisterResponse>&) { answered.DecrementCount(); });
+      writer->Register(request, [&](const absl::StatusOr<RegisterResponse>&) {
+        if (answers.fetch_add(1) < there) some_answered.DecrementCount();
+        answered.DecrementCount();
+      });
     }
-    // Some are there, some on their way.
-    while (closer.Ids("s").size() < 3u + 4 * round) {
-    }
+    some_answered.Wait();
     ASSERT_TRUE(closer.CloseSession(session).ok());
     answered.Wait();
     EXPECT_TRUE(Eventually([&] { return closer.Ids("s").empty(); })) << "round " << round;
