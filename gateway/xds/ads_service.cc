@@ -79,6 +79,7 @@ class AdsService::Stream final : public ServiceCache::Follower,
     {
       MutexLock lock(&mu_);
       if (reactor_ == nullptr || end_.has_value()) return;
+      silent_.reset();  // before any answer: who has one may open the next stream
       step = state_.OnRequest(request);
       service_->Note(state_, request, step.kind);
     }
@@ -94,7 +95,6 @@ class AdsService::Stream final : public ServiceCache::Follower,
     }
     if (!step.error.ok()) return End(step.error);
     MutexLock lock(&mu_);
-    silent_.reset();
     reading_ = false;
     Advance();
   }
