@@ -116,6 +116,16 @@ function agentProblems({ agent, parked, superseded }, route, stale, now) {
           "it would not survive the agent.",
         ],
       });
+    if (upstream.journalDamaged)
+      found.push({
+        key: `damaged ${upstream.name}`,
+        level: "warn",
+        text: [
+          h("strong", {}, `The intent journal of ${upstream.name} was damaged`),
+          ", and a new one is begun: what was owed in the old one is not carried. ",
+          "Look at the disk, and submit again what is missing; this stays until the damaged file is removed.",
+        ],
+      });
     if (upstream.twinTime)
       found.push({
         key: `twin ${upstream.name}`,

@@ -1,7 +1,9 @@
 // The console of a real agent whose registry refuses: what is parked is shown with the reason, in the table, in the
-// row's details, at the instance, and by failbackctl as JSON.
+// row's details, at the instance, and by failbackctl as JSON. And one whose journal was damaged.
 
 import assert from "node:assert/strict";
+import { closeSync, openSync, readdirSync, writeSync } from "node:fs";
+import { join } from "node:path";
 import { after, afterEach, before, beforeEach, test } from "node:test";
 import { assertAccessible, closePage, launch, openPage, screenshot, shows } from "./browser.mjs";
 import { Fleet } from "./daemons.mjs";
@@ -126,4 +128,22 @@ test("a token that the registry no longer takes: refused, and not called away", 
   await assertAccessible(page, "a refused agent");
   await screenshot(page, "console-refused-agent");
   await closePage(page);
+});
+
+test("a damaged journal: told until its file is removed", async () => {
+  const state = join(fleet.folder, "state");
+  await fleet.startRegistry();
+  await fleet.startAgent([service("orders", 1)], "--state-dir", state);
+  await fleet.ctl(fleet.agent, "wait-ready");
+  await fleet.agent.kill();
+  const [journal] = readdirSync(state, { recursive: true }).filter((name) => name.endsWith("journal.db"));
+  const file = openSync(join(state, journal), "r+");
+  writeSync(file, "no database", 0);
+  closeSync(file);
+  await fleet.startAgent([service("orders", 1)], "--state-dir", state);
+  const page = await openPage(browser, `${fleet.agent.url}#/status`);
+  await shows(page, "The intent journal of main was damaged", "#banners");
+  await assertAccessible(page, "a damaged journal");
+  await closePage(page);
+  assert.match(await fleet.ctl(fleet.agent, "status"), /journal +was damaged, kept as .*journal\.db\.corrupt-/);
 });
