@@ -79,7 +79,10 @@ void AgentAdmin::ListAll(const Selector& selector, Callback<Listing> done) const
                    if (!selector.service().empty()) {
                      absl::StrAppend(&begins, selector.service(), std::string(1, '\0'));
                    }
-                   const std::vector<CarriedIntent> carried = group_->Carried(begins);
+                   std::vector<CarriedIntent> carried;
+                   for (const CarriedRecord& record : group_->Carried(begins)) {
+                     carried.push_back(record.ToProto());
+                   }
                    const bool known = listing.ok();
                    if (!known) {
                      if (carried.empty()) return std::move(done)(listing.status());

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "registry/base/log.h"
 #include "registry/base/proto_time.h"
 #include "registry/base/version.h"
+#include "registry/failback/carried_record.h"
 #include "registry/failback/merged_pages.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
@@ -48,8 +50,28 @@ std::string PlaceOf(const PendingOperation& row) {
 }
 
 // Where a page of intents ends.
-std::string PlaceOf(const CarriedIntent& intent) {
-  return absl::StrCat(CanonicalKey(intent.instance().key()), "\n", intent.upstream());
+std::string PlaceOf(const CarriedRecord& record) {
+  return absl::StrCat(record.key, "\n", record.upstream);
+}
+
+// After the row that ended the page before; if that is no longer there, after its key. `records`
+// are sorted by key.
+std::vector<CarriedRecord>::const_iterator PageBegin(const std::vector<CarriedRecord>& records,
+                                                     const std::string& after) {
+  const std::string key = after.substr(0, after.find('\n'));
+  auto it = std::lower_bound(
+      records.begin(), records.end(), key,
+      [](const CarriedRecord& record, const std::string& place) { return record.key < place; });
+  for (auto row = it; row != records.end() && row->key == key; ++row) {
+    it = row + 1;
+    if (PlaceOf(*row) == after) break;
+  }
+  return it;
+}
+
+// No states are all.
+bool IsWanted(registry::v1::IntentState state, const google::protobuf::RepeatedField<int>& states) {
+  return states.empty() || std::find(states.begin(), states.end(), state) != states.end();
 }
 
 void LogDrain(const absl::StatusOr<DrainResponse>& response, const std::string& by) {
@@ -245,37 +267,20 @@ absl::StatusOr<ListIntentsResponse> AgentService::Intents(const ListIntentsReque
       request.page_size() == 0 ? kMaxIntents : std::min(request.page_size(), kMaxIntents);
   const absl::StatusOr<std::string> after = ParsePageToken(kIntentPages, request.page_token());
   if (!after.ok()) return after.status();
-  std::vector<CarriedIntent> intents = registry_->Carried();
-  if (!request.states().empty()) {
-    const auto unwanted = [&](const CarriedIntent& intent) {
-      return std::find(request.states().begin(), request.states().end(), intent.state()) ==
-             request.states().end();
-    };
-    intents.erase(std::remove_if(intents.begin(), intents.end(), unwanted), intents.end());
-  }
-  auto it = intents.begin();
-  if (!after->empty()) {
-    // After the row that ended the page before; if that is no longer there, after its key.
-    const std::string key = after->substr(0, after->find('\n'));
-    it = std::find_if(intents.begin(), intents.end(),
-                      [&](const CarriedIntent& intent) { return PlaceOf(intent) == *after; });
-    if (it != intents.end()) {
-      ++it;
-    } else {
-      it = std::find_if(intents.begin(), intents.end(), [&](const CarriedIntent& intent) {
-        return CanonicalKey(intent.instance().key()) > key;
-      });
-    }
-  }
+  const std::vector<CarriedRecord> records = registry_->Carried();
   ListIntentsResponse response;
   size_t bytes = 0;
-  for (; it != intents.end(); ++it) {
-    bytes += it->ByteSizeLong();
+  auto last = records.end();  // of the page
+  for (auto it = PageBegin(records, *after); it != records.end(); ++it) {
+    if (!IsWanted(it->state, request.states())) continue;
+    CarriedIntent intent = it->ToProto();
+    bytes += intent.ByteSizeLong();
     if (PageIsFull(response.intents_size(), size, bytes)) {
-      response.set_next_page_token(PageToken(kIntentPages, PlaceOf(*response.intents().rbegin())));
+      response.set_next_page_token(PageToken(kIntentPages, PlaceOf(*last)));
       break;
     }
-    *response.add_intents() = std::move(*it);
+    *response.add_intents() = std::move(intent);
+    last = it;
   }
   return response;
 }

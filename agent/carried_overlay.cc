@@ -1,14 +1,17 @@
 #include "agent/carried_overlay.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
+#include "registry/model/event.h"
 #include "registry/model/instance_query.h"
 
 namespace failback {
@@ -68,31 +71,26 @@ void OverlayCarried(const std::vector<CarriedIntent>& carried, const CarriedOver
   for (auto& [key, record] : by_key) records->push_back(std::move(record));
 }
 
-CarriedCounts CountCarried(std::vector<CarriedIntent> carried) {
+CarriedCounts CountCarried(const std::vector<CarriedRecord>& carried) {
   CarriedCounts counts;
   InstanceRecord record;  // of the instance that is looked at
-  const auto add = [&] {
-    if (!record.has_instance()) return;
+  std::string_view service;
+  for (auto it = carried.begin(); it != carried.end();) {
+    const CarriedRecord& first = *it;
+    // Of several upstreams the first that has not acknowledged it.
+    const auto next = std::find_if(it, carried.end(),
+                                   [&](const CarriedRecord& one) { return one.key != first.key; });
+    const auto unsettled = std::find_if(it, next, [](const CarriedRecord& one) {
+      return one.state != registry::v1::INTENT_STATE_ACKNOWLEDGED;
+    });
+    record.set_state(unsettled == next ? first.state : unsettled->state);
+    *record.mutable_instance() = ParseInstance(first.instance);
     Count(StateOf(record), record.instance().persistent(), +1, &counts.instances);
-  };
-  for (CarriedIntent& intent : carried) {
-    const registry::v1::InstanceKey& key = intent.instance().key();
-    const registry::v1::InstanceKey& last = record.instance().key();
-    const bool same_service = record.has_instance() && key.namespace_() == last.namespace_() &&
-                              key.service() == last.service();
-    if (same_service && key.instance_id() == last.instance_id()) {
-      // Of several upstreams the first that has not acknowledged it.
-      if (record.state() == registry::v1::INTENT_STATE_ACKNOWLEDGED) {
-        record.set_state(intent.state());
-      }
-      continue;
-    }
-    if (!same_service) ++counts.services;
-    add();
-    record.mutable_instance()->Swap(intent.mutable_instance());
-    record.set_state(intent.state());
+    const std::string_view own = ServiceKeyOf(first.key);
+    if (own != service) ++counts.services;
+    service = own;
+    it = next;
   }
-  add();
   return counts;
 }
 

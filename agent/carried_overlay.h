@@ -16,6 +16,7 @@
 #include "failback/admin/v1/admin.pb.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "failback/registry/v1/registry.pb.h"
+#include "registry/failback/carried_record.h"
 
 namespace failback {
 
@@ -37,13 +38,13 @@ void OverlayCarried(const std::vector<agent::v1::CarriedIntent>& carried,
                     const CarriedOverlay& overlay,
                     std::vector<registry::v1::InstanceRecord>* records);
 
-// Counts the instances of `carried`, in the order of ListIntents, and their services. Each instance
-// counts once, in the state that OverlayCarried gives it.
+// Counts the instances of `carried`, sorted by key, and their services. Each instance counts once,
+// in the state that OverlayCarried gives it.
 struct CarriedCounts {
   admin::v1::InstanceCounts instances;
   int32_t services = 0;
 };
-CarriedCounts CountCarried(std::vector<agent::v1::CarriedIntent> carried);
+CarriedCounts CountCarried(const std::vector<CarriedRecord>& carried);
 
 }  // namespace failback
 

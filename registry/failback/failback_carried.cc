@@ -6,8 +6,6 @@
 
 #include "absl/strings/match.h"
 #include "registry/failback/failback_machine.h"
-#include "registry/model/canonical.h"
-#include "registry/model/errors.h"
 
 namespace failback {
 
@@ -24,20 +22,10 @@ std::vector<CarriedRecord> Machine::Carried(Moment now, const std::string& begin
     absl::Status why = record->last_status;
     if (state == registry::v1::INTENT_STATE_ACKNOWLEDGED) why = absl::OkStatus();
     if (state == registry::v1::INTENT_STATE_LAPSED) why = LapseReason(session);
-    found.push_back({record->key, record->instance, state, record->generation, std::move(why)});
+    found.push_back({record->key, record->instance, state, record->generation,
+                     options_.upstream_name, std::move(why)});
   }
   return found;
-}
-
-agent::v1::CarriedIntent CarriedRecord::ToProto(const std::string& upstream) const {
-  agent::v1::CarriedIntent intent;
-  *intent.mutable_instance() = ParseInstance(instance);
-  ParseCanonicalKey(key, intent.mutable_instance()->mutable_key());
-  intent.set_state(state);
-  intent.set_generation(generation);
-  intent.set_upstream(upstream);
-  if (!last_status.ok()) *intent.mutable_last_status() = StatusToProto(last_status);
-  return intent;
 }
 
 }  // namespace failback

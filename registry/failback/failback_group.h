@@ -101,7 +101,7 @@ class FailbackGroup final : public Registry {
   // By id, then by upstream.
   std::vector<agent::v1::PendingOperation> Pending() const;
   // By key, then in the order of the upstreams; those whose canonical keys begin so.
-  std::vector<agent::v1::CarriedIntent> Carried(const std::string& begins = "") const;
+  std::vector<CarriedRecord> Carried(const std::string& begins = "") const;
   // As FailbackRegistry's, at every upstream where an id is pending, or at the one named.
   // INVALID_ARGUMENT for an upstream that there is not.
   absl::StatusOr<int64_t> Retry(const agent::v1::PendingSelector& selector);

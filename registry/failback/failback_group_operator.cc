@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "registry/failback/failback_group.h"
 #include "registry/failback/fan_out.h"
-#include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "registry/model/validation.h"
 
@@ -58,20 +57,15 @@ std::vector<agent::v1::PendingOperation> FailbackGroup::Pending() const {
   return rows;
 }
 
-std::vector<agent::v1::CarriedIntent> FailbackGroup::Carried(const std::string& begins) const {
-  std::vector<std::pair<std::string, agent::v1::CarriedIntent>> rows;
+std::vector<CarriedRecord> FailbackGroup::Carried(const std::string& begins) const {
+  std::vector<CarriedRecord> records;
   for (const Member& member : *members_) {
-    for (agent::v1::CarriedIntent& intent : member.registry->Carried(begins)) {
-      intent.set_upstream(member.name);
-      rows.emplace_back(CanonicalKey(intent.instance().key()), std::move(intent));
-    }
+    std::vector<CarriedRecord> of_member = member.registry->Carried(begins);
+    std::move(of_member.begin(), of_member.end(), std::back_inserter(records));
   }
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<agent::v1::CarriedIntent> intents;
-  intents.reserve(rows.size());
-  for (auto& [key, intent] : rows) intents.push_back(std::move(intent));
-  return intents;
+  std::stable_sort(records.begin(), records.end(),
+                   [](const auto& a, const auto& b) { return a.key < b.key; });
+  return records;
 }
 
 absl::StatusOr<int64_t> FailbackGroup::ForPending(const agent::v1::PendingSelector& selector,

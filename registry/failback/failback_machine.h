@@ -47,6 +47,7 @@
 #include "registry/base/pause_watch.h"
 #include "registry/failback/alarms.h"
 #include "registry/failback/batcher.h"
+#include "registry/failback/carried_record.h"
 #include "registry/failback/failback_record.h"
 #include "registry/failback/failback_statistics.h"
 #include "registry/failback/failback_step.h"

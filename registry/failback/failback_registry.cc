@@ -179,12 +179,8 @@ std::vector<agent::v1::PendingOperation> FailbackRegistry::Pending() const {
   return shell_->Pending();
 }
 
-std::vector<agent::v1::CarriedIntent> FailbackRegistry::Carried(const std::string& begins) const {
-  std::vector<agent::v1::CarriedIntent> intents;
-  for (const CarriedRecord& record : shell_->Carried(begins)) {
-    intents.push_back(record.ToProto(shell_->options().upstream_name));
-  }
-  return intents;
+std::vector<CarriedRecord> FailbackRegistry::Carried(const std::string& begins) const {
+  return shell_->Carried(begins);
 }
 
 std::vector<IntentJournal::Intent> FailbackRegistry::PresentIntents() const {

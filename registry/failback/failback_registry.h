@@ -62,6 +62,7 @@
 #include "absl/time/time.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "registry/base/disk.h"
+#include "registry/failback/carried_record.h"
 #include "registry/failback/failback_options.h"
 #include "registry/failback/failback_statistics.h"
 #include "registry/failback/intent_journal.h"
@@ -140,7 +141,7 @@ class FailbackRegistry final : public Registry {
 
   // The same for an operator, with how far each has come, in any order. Those whose canonical keys
   // begin so.
-  std::vector<agent::v1::CarriedIntent> Carried(const std::string& begins) const;
+  std::vector<CarriedRecord> Carried(const std::string& begins) const;
 
   // What the destructor does first: answers every call under way, ends every subscription. Calls
   // that come later are answered with CANCELLED.

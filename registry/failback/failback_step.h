@@ -29,7 +29,6 @@
 #include "registry/failback/known_list.h"
 #include "registry/failback/upstream_machine.h"
 #include "registry/model/batch.h"
-#include "registry/model/blob.h"
 #include "registry/model/event.h"
 #include "registry/model/messages.h"
 
@@ -247,17 +246,6 @@ struct MachineSetup {
   // Make new names: of an incarnation, of a local session of an owner.
   std::function<std::string()> new_incarnation;
   std::function<std::string(const std::string& owner)> new_session_id;
-};
-
-// A registration that is carried, for an operator.
-struct CarriedRecord {
-  agent::v1::CarriedIntent ToProto(const std::string& upstream) const;
-
-  std::string key;
-  Blob instance;
-  registry::v1::IntentState state;
-  uint64_t generation;
-  absl::Status last_status;
 };
 
 }  // namespace failback

@@ -10,6 +10,8 @@
 #include "failback/registry/v1/registry.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/failback/carried_record.h"
+#include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "tests/util/instances.h"
 
@@ -23,6 +25,7 @@ using registry::v1::INTENT_STATE_ACKNOWLEDGED;
 using registry::v1::INTENT_STATE_PARKED;
 using registry::v1::INTENT_STATE_SUPERSEDED;
 using registry::v1::IntentState;
+using registry::v1::ServiceInstance;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -155,14 +158,24 @@ TEST(CarriedOverlayTest, AnUnknownWinnerLeavesNoOwnerButTheOneThatIsListed) {
 }
 
 TEST(CountCarriedTest, EachInstanceCountsOnceInItsState) {
-  CarriedIntent other = Intent("f", INTENT_STATE_ACKNOWLEDGED);
-  other.mutable_instance()->mutable_key()->set_service("payments");
-  other.mutable_instance()->set_persistent(true);
-  const CarriedCounts counts = CountCarried(
-      {Intent("a", INTENT_STATE_ACKNOWLEDGED), Intent("b", INTENT_STATE_ACKNOWLEDGED, "one"),
-       Intent("b", INTENT_STATE_ACCEPTED, "two"), Intent("c", INTENT_STATE_PARKED),
-       Intent("d", INTENT_STATE_SUPERSEDED), Intent("e", registry::v1::INTENT_STATE_LAPSED),
-       other});
+  const auto record = [](const ServiceInstance& instance, IntentState state) {
+    return CarriedRecord{CanonicalKey(instance.key()),
+                         Blob(CanonicalInstance(instance)),
+                         state,
+                         7,
+                         "main",
+                         absl::OkStatus()};
+  };
+  ServiceInstance other = MakeInstance("f", 1, "payments");
+  other.set_persistent(true);
+  const CarriedCounts counts =
+      CountCarried({record(MakeInstance("a"), INTENT_STATE_ACKNOWLEDGED),
+                    record(MakeInstance("b"), INTENT_STATE_ACKNOWLEDGED),
+                    record(MakeInstance("b"), INTENT_STATE_ACCEPTED),
+                    record(MakeInstance("c"), INTENT_STATE_PARKED),
+                    record(MakeInstance("d"), INTENT_STATE_SUPERSEDED),
+                    record(MakeInstance("e"), registry::v1::INTENT_STATE_LAPSED),
+                    record(other, INTENT_STATE_ACKNOWLEDGED)});
   EXPECT_EQ(counts.services, 2);
   EXPECT_EQ(counts.instances.total(), 6);
   EXPECT_EQ(counts.instances.healthy(), 2);
