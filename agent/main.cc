@@ -34,8 +34,8 @@
 #include "daemon/certificate_overview.h"
 #include "daemon/client_security_config.h"
 #include "daemon/config.h"
+#include "daemon/dns_admin.h"
 #include "daemon/dns_config.h"
-#include "daemon/dns_overview.h"
 #include "daemon/file_watch.h"
 #include "daemon/listen_config.h"
 #include "daemon/logging.h"
@@ -263,6 +263,9 @@ void AgentDaemon::MakeServices() {
   admin_->OnOverview([this](admin::v1::Overview* overview) {
     AddCertificates(*security_.server, overview);
     AddDns(dns_server_.get(), overview);
+  });
+  admin_->OnExplainDns([this](const auto& request, auto done) {
+    ExplainDns(dns_server_.get(), request, std::move(done));
   });
   admin_service_ = NewAdminService(admin_.get(), access);
 }

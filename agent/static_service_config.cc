@@ -15,6 +15,7 @@
 #include "registry/base/address.h"
 #include "registry/base/proto_time.h"
 #include "registry/model/canonical.h"
+#include "registry/model/host_name.h"
 #include "registry/model/validation.h"
 
 namespace failback {
@@ -243,9 +244,12 @@ absl::StatusOr<std::vector<StaticServiceSpec>> StaticServices(const AgentConfig&
     const std::string path = absl::StrCat("services[", i, "]");
     StaticServiceSpec spec;
     spec.instance = ToInstance(config, *labels, service);
-    if (auto status = ValidateInstance(FieldPath("services", i), spec.instance); !status.ok()) {
-      return ErrorInService(loader, status);
+    const FieldPath field("services", i);
+    absl::Status status = ValidateInstance(field, spec.instance);
+    if (status.ok()) {
+      status = ValidateHostName(FieldPath(field, "address"), spec.instance.address());
     }
+    if (!status.ok()) return ErrorInService(loader, status);
     const auto [earlier, inserted] = seen.emplace(CanonicalKey(spec.instance.key()), i);
     if (!inserted) {
       return loader.ErrorAt(absl::StrCat(path, ".id"),

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "gateway/dns/names.h"
 #include "registry/base/address.h"
@@ -18,7 +19,12 @@ absl::Status ValidateDnsConfig(const config::v1::Dns& config, bool knows_callers
     const std::string& text = config.listen(i);
     const std::string key = absl::StrCat("dns.listen[", i, "]");
     const absl::StatusOr<Address> address = ParseAddress(text, /*min_port=*/0);
-    if (!address.ok()) return loader.ErrorAt(key, std::string(address.status().message()));
+    if (!address.ok()) {
+      // Here no socket of Unix is allowed.
+      return loader.ErrorAt(
+          key, absl::StrReplaceAll(std::string(address.status().message()),
+                                   {{", [ipv6]:port and unix:/path", " and [ipv6]:port"}}));
+    }
     if (address->is_unix()) {
       return loader.ErrorAt(key,
                             absl::StrCat("'", text, "' is a Unix socket; allowed is HOST:PORT"));

@@ -21,8 +21,8 @@
 #include "daemon/admin_config.h"
 #include "daemon/certificate_overview.h"
 #include "daemon/config.h"
+#include "daemon/dns_admin.h"
 #include "daemon/dns_config.h"
-#include "daemon/dns_overview.h"
 #include "daemon/metrics/metrics_page.h"
 #include "daemon/metrics_endpoint.h"
 #include "daemon/ready.h"
@@ -121,6 +121,9 @@ absl::Status RegistryDaemon::Start() {
   admin_->OnOverview([this](admin::v1::Overview* overview) {
     AddCertificates(*security_, overview);
     AddDns(dns_server_.get(), overview);
+  });
+  admin_->OnExplainDns([this](const auto& request, auto done) {
+    ExplainDns(dns_server_.get(), request, std::move(done));
   });
   if (auto status = ServeAdmin(); !status.ok()) return status;
   WatchRevocations();

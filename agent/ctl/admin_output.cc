@@ -161,6 +161,18 @@ std::string FormatLastStatus(const agent::v1::PendingOperation& operation) {
 
 }  // namespace
 
+std::string FormatDns(const Overview& overview) {
+  if (!overview.has_dns()) return "";
+  const admin::v1::DnsOverview& dns = overview.dns();
+  return Row("dns", absl::StrCat(absl::StrJoin(dns.addresses(), " "), " for ", dns.domain(),
+                                 dns.zone().empty() ? "" : ", zone " + dns.zone())) +
+         Row("", absl::StrCat(dns.queries(),
+                              dns.queries() == 1 ? " query: " : " queries: ", dns.answered(),
+                              " answered with records, ", dns.no_data() + dns.nx_domain(),
+                              " without, ", dns.refused(), " refused, ", dns.failures(),
+                              " failed, ", dns.limited(), " limited"));
+}
+
 std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const Palette& palette) {
   const RegistryOverview& registry = overview.registry();
   std::string text = Row("registry", absl::StrCat("version ", overview.version(), ", started ",
@@ -176,12 +188,14 @@ std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const
   if (!registry.complete()) {
     // Over etcd: instances are not counted, subscribers are each server's own.
     text += Row("store", registry.store());
-    if (registry.epoch() == 0) return text + FormatCertificates(overview, now);
+    if (registry.epoch() == 0) {
+      return text + FormatDns(overview) + FormatCertificates(overview, now);
+    }
     return text + Row("epoch", absl::StrCat(registry.epoch(), ", revision ", registry.revision())) +
            Row("sessions", absl::StrCat(registry.sessions())) +
            Row("agents", absl::StrCat(registry.agents(), " that renew here, ",
                                       registry.agents_in_trouble(), " in trouble")) +
-           FormatCertificates(overview, now);
+           FormatDns(overview) + FormatCertificates(overview, now);
   }
   return text + Row("store", absl::StrCat(registry.store(), ", id ", registry.store_id())) +
          Row("epoch", absl::StrCat(registry.epoch(), ", revision ", registry.revision())) +
@@ -195,7 +209,7 @@ std::string FormatRegistryStatus(const Overview& overview, absl::Time now, const
          Row("subscribers", absl::StrCat(registry.subscribers())) +
          Row("guard",
              FormatEnum(admin::v1::EvictionGuardState_descriptor(), registry.eviction_guard())) +
-         FormatCertificates(overview, now);
+         FormatDns(overview) + FormatCertificates(overview, now);
 }
 
 std::string FormatRegistryLine(const Overview& overview) {

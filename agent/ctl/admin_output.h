@@ -21,6 +21,9 @@ std::string FormatRegistryStatus(const admin::v1::Overview& overview, absl::Time
 // The same as one line, without anything that changes by itself.
 std::string FormatRegistryLine(const admin::v1::Overview& overview);
 
+// The DNS server of a daemon, as `status` shows it; nothing where there is none.
+std::string FormatDns(const admin::v1::Overview& overview);
+
 std::string FormatSessions(const std::vector<admin::v1::SessionSummary>& sessions, absl::Time now,
                            const Palette& palette);
 std::string FormatAgents(const std::vector<admin::v1::AgentSummary>& agents, absl::Time now,

@@ -37,15 +37,16 @@ constexpr int kScreenOperations = 200;
 struct Look {
   bool is_registry = false;
   GetStatusResponse agent;
-  Overview registry;
+  // Of an agent: unset for a caller who may not administer, who sees of its status his own part.
+  Overview overview;
 
   const google::protobuf::Message& message() const {
-    if (is_registry) return registry;
+    if (is_registry) return overview;
     return agent;
   }
   // One for each upstream, or one for a registry.
   std::vector<std::string> Lines() const {
-    if (is_registry) return {FormatRegistryLine(registry)};
+    if (is_registry) return {FormatRegistryLine(overview)};
     return FormatUpstreamLines(agent);
   }
 };
@@ -54,18 +55,20 @@ absl::StatusOr<Look> TakeLook(CtlContext* context) {
   Look look;
   grpc::Status status =
       context->agent().GetStatus(context->NewCall().get(), GetStatusRequest(), &look.agent);
-  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
-    look.is_registry = true;
-    status = context->admin().GetOverview(context->NewCall().get(), GetOverviewRequest(),
-                                          &look.registry);
-  }
-  if (!status.ok()) return StatusFromGrpc(status);
+  look.is_registry = status.error_code() == grpc::StatusCode::UNIMPLEMENTED;
+  if (!status.ok() && !look.is_registry) return StatusFromGrpc(status);
+  status =
+      context->admin().GetOverview(context->NewCall().get(), GetOverviewRequest(), &look.overview);
+  const bool own_part =
+      !look.is_registry && status.error_code() == grpc::StatusCode::PERMISSION_DENIED;
+  if (!status.ok() && !own_part) return StatusFromGrpc(status);
   return look;
 }
 
 std::string FormatLook(const Look& look, const Palette& palette) {
-  return look.is_registry ? FormatRegistryStatus(look.registry, absl::Now(), palette)
-                          : FormatAgentStatus(look.agent, absl::Now(), palette);
+  if (look.is_registry) return FormatRegistryStatus(look.overview, absl::Now(), palette);
+  const std::string dns = FormatDns(look.overview);
+  return FormatAgentStatus(look.agent, absl::Now(), palette) + (dns.empty() ? "" : "\n" + dns);
 }
 
 // What fits on a screen, and a few more.

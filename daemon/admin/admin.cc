@@ -206,6 +206,13 @@ void Admin::SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResp
   registry_->SetOffline(request, std::move(done));
 }
 
+void Admin::ExplainDnsName(const admin::v1::ExplainDnsNameRequest& request,
+                           Callback<admin::v1::DnsExplanation> done) const {
+  if (explain_dns_ != nullptr) return explain_dns_(request, std::move(done));
+  std::move(done)(
+      Refusal(registry::v1::ERROR_REASON_UNSUPPORTED, "this program has no DNS server"));
+}
+
 void Admin::ListSessions(const admin::v1::ListSessionsRequest& request,
                          Callback<admin::v1::ListSessionsResponse> done) const {
   std::move(done)(OnlyAtRegistry("sessions"));

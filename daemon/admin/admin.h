@@ -10,6 +10,7 @@
 #ifndef FAILBACK_DAEMON_ADMIN_ADMIN_H_
 #define FAILBACK_DAEMON_ADMIN_ADMIN_H_
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,11 @@ class Admin {
   // Adds to the overview what the program knows beside the registry. Before the first call.
   void OnOverview(std::function<void(admin::v1::Overview*)> add) { add_ = std::move(add); }
 
+  // What answers ExplainDnsName. Before the first call.
+  using ExplainDns = std::function<void(const admin::v1::ExplainDnsNameRequest&,
+                                        Callback<admin::v1::DnsExplanation>)>;
+  void OnExplainDns(ExplainDns explain) { explain_dns_ = std::move(explain); }
+
   // Whether clients should be sent here.
   virtual admin::v1::Readiness GetReadiness() const = 0;
 
@@ -72,6 +78,9 @@ class Admin {
 
   void SetOffline(const admin::v1::SetOfflineRequest& request,
                   Callback<admin::v1::SetOfflineResponse> done) const;
+
+  void ExplainDnsName(const admin::v1::ExplainDnsNameRequest& request,
+                      Callback<admin::v1::DnsExplanation> done) const;
 
   // A registry's own; here: UNIMPLEMENTED.
   virtual void ListSessions(const admin::v1::ListSessionsRequest& request,
@@ -109,6 +118,7 @@ class Admin {
   const absl::Time start_time_;
   std::string name_;
   std::function<void(admin::v1::Overview*)> add_;
+  ExplainDns explain_dns_;
 };
 
 }  // namespace failback

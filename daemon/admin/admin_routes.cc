@@ -151,6 +151,15 @@ void Services(const Admin& admin, AdminServer* server) {
       });
 }
 
+void Dns(const Admin& admin, AdminServer* server) {
+  server->Handle("GET", "/dns/{name}", [&admin](const AdminRequest& request, auto respond) {
+    admin::v1::ExplainDnsNameRequest explain;
+    explain.set_name(request.parameters[0]);
+    admin.ExplainDnsName(explain,
+                         Responder<admin::v1::DnsExplanation>(request, std::move(respond)));
+  });
+}
+
 // Paths that only a registry has.
 void Fleet(const Admin& admin, AdminServer* server) {
   HandleList<admin::v1::ListSessionsRequest>(
@@ -298,6 +307,7 @@ void AddAdminRoutes(const AdminSources& sources, AdminServer* server) {
   HandleConsole(server);
   Overview(*sources.admin, server);
   Services(*sources.admin, server);
+  Dns(*sources.admin, server);
   if (sources.admin->kind() == admin::v1::DAEMON_KIND_REGISTRY) Fleet(*sources.admin, server);
   Logging(server);
   server->Handle("GET", "/config",

@@ -28,7 +28,8 @@ using ServiceBase = admin::v1::AdminService::WithRawCallbackMethod_GetOverview<
                     admin::v1::AdminService::WithRawCallbackMethod_ListSessions<
                         admin::v1::AdminService::WithRawCallbackMethod_ListAgents<
                             admin::v1::AdminService::WithRawCallbackMethod_SetEvictionGuard<
-                                admin::v1::AdminService::Service>>>>>>>>;
+                                admin::v1::AdminService::WithRawCallbackMethod_ExplainDnsName<
+                                    admin::v1::AdminService::Service>>>>>>>>>;
 
 class AdminService final : public ServiceBase {
  public:
@@ -63,6 +64,11 @@ class AdminService final : public ServiceBase {
   ServerUnaryReactor* ListAgents(CallbackServerContext* context, const ByteBuffer* request,
                                  ByteBuffer* response) override {
     return Serve(context, "ListAgents", *request, response, &Admin::ListAgents);
+  }
+
+  ServerUnaryReactor* ExplainDnsName(CallbackServerContext* context, const ByteBuffer* request,
+                                     ByteBuffer* response) override {
+    return Serve(context, "ExplainDnsName", *request, response, &Admin::ExplainDnsName);
   }
 
   ServerUnaryReactor* SetOffline(CallbackServerContext* context, const ByteBuffer* request,

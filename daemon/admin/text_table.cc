@@ -10,6 +10,7 @@
 #include "google/protobuf/text_format.h"
 #include "registry/base/proto_time.h"
 #include "registry/base/utf8.h"
+#include "registry/model/errors.h"
 
 namespace failback {
 namespace {
@@ -21,7 +22,9 @@ std::string StateName(const std::string& name) {
   return absl::AsciiStrToLower(name.substr(name.rfind("STATE_") + sizeof("STATE_") - 1));
 }
 
+// Empty for a time that is not set.
 std::string Time(const google::protobuf::Timestamp& time) {
+  if (time.seconds() == 0 && time.nanos() == 0) return "";
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", FromProto(time), absl::UTCTimeZone());
 }
 
@@ -62,9 +65,11 @@ std::string Table(const agent::v1::ListPendingResponse& response) {
          row.has_next_attempt()
              ? absl::FormatTime("%H:%M:%E3SZ", FromProto(row.next_attempt()), absl::UTCTimeZone())
              : "",
+         Time(row.since()), ReasonText(StatusFromProto(row.last_status())),
          row.last_status().message()});
   }
-  return FormatTable({"ID", "UPSTREAM", "STATE", "TIMES", "NEXT ATTEMPT", "LAST STATUS"}, rows);
+  return FormatTable(
+      {"ID", "UPSTREAM", "STATE", "TIMES", "NEXT ATTEMPT", "SINCE", "REASON", "LAST STATUS"}, rows);
 }
 
 std::string Table(const agent::v1::ListIntentsResponse& response) {
@@ -101,6 +106,42 @@ std::string Table(const admin::v1::ListAgentsResponse& response) {
   return FormatTable(
       {"NAME", "VERSION", "INTENTS", "PENDING", "PARKED", "SUPERSEDED", "REPORTED", "TROUBLE"},
       rows);
+}
+
+// What the rcode means; a client sees NODATA as NOERROR without answers.
+std::string RcodeText(const std::string& rcode) {
+  if (rcode == "NODATA") return "NODATA (NOERROR without records)";
+  if (rcode == "NXDOMAIN") return "NXDOMAIN (there is no such name)";
+  return rcode;
+}
+
+std::string Table(const admin::v1::DnsExplanation& explained) {
+  std::string text = absl::StrCat(RcodeText(explained.rcode()), ": ", explained.reason(), "\n");
+  if (explained.stale()) {
+    absl::StrAppend(&text, "the registry is unavailable: its last known state\n");
+  }
+  Rows rows;
+  for (const auto& record : explained.records()) rows.push_back({record.type(), record.data()});
+  if (!rows.empty()) absl::StrAppend(&text, "\n", FormatTable({"TYPE", "DATA"}, rows));
+  rows.clear();
+  for (const auto& answer : explained.answers()) {
+    rows.push_back({answer.type(), absl::StrCat(answer.records()), absl::StrCat(answer.plain_udp()),
+                    absl::StrCat(answer.udp()), absl::StrCat(answer.tcp())});
+  }
+  if (!rows.empty()) {
+    absl::StrAppend(
+        &text, "\n",
+        FormatTable({"ANSWER", "RECORDS", "BY UDP", "BY UDP WITH EDNS", "BY TCP"}, rows));
+  }
+  rows.clear();
+  for (const auto& left : explained.left_out()) {
+    rows.push_back({left.instance_id(), left.endpoint(), left.reason()});
+  }
+  if (rows.empty()) return text;
+  absl::StrAppend(&text, "\n", FormatTable({"LEFT OUT", "ENDPOINT", "WHY"}, rows));
+  const int more = explained.total_left_out() - explained.left_out_size();
+  if (more > 0) absl::StrAppend(&text, "and ", more, " more\n");
+  return text;
 }
 
 }  // namespace
@@ -154,6 +195,9 @@ std::string MessageText(const google::protobuf::Message& message) {
   }
   if (const auto* agents = dynamic_cast<const admin::v1::ListAgentsResponse*>(&message)) {
     return Table(*agents);
+  }
+  if (const auto* explained = dynamic_cast<const admin::v1::DnsExplanation*>(&message)) {
+    return Table(*explained);
   }
   std::string text;
   google::protobuf::TextFormat::PrintToString(message, &text);

@@ -271,7 +271,12 @@ const dns = (status) =>
   facts([
     ["Domain", mono(status.domain)],
     ["Addresses", mono((status.addresses ?? []).join(", "))],
+    ["Zone that comes first", status.zone],
     ["Queries", count(status.queries)],
+    ["With records", count(status.answered)],
+    ["Without records", Number(status.noData) ? count(status.noData) : null],
+    ["No such name", Number(status.nxDomain) ? count(status.nxDomain) : null],
+    ["Refused", count(status.refused)],
     ["Beyond the rate", Number(status.limited) ? count(status.limited) : null],
     ["Truncated", Number(status.truncated) ? count(status.truncated) : null],
     ["Failures", Number(status.failures) ? count(status.failures) : null],

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <iterator>
 #include <limits>
 #include <thread>
 #include <unordered_map>
@@ -23,6 +24,7 @@
 #include "gateway/dns/udp_socket.h"
 #include "registry/base/listen.h"
 #include "registry/base/log.h"
+#include "registry/model/errors.h"
 #include "registry/security/guarded_registry.h"
 #include "retry/mutex.h"
 
@@ -40,6 +42,8 @@ constexpr int kBatchesAtATime = 8;
 constexpr auto kWaitingTick = std::chrono::milliseconds(50);
 constexpr auto kIdleTick = std::chrono::seconds(1);
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+// Explanations that wait for the thread or the registry.
+constexpr size_t kMaxExplaining = 16;
 
 int64_t NowNanos() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
@@ -57,6 +61,8 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
   Statistics Stats() const;
   const std::vector<std::string>& addresses() const { return addresses_; }
   std::string domain() const { return zone_.domain.text(); }
+  const std::string& zone() const { return options_.table.records.zone; }
+  void Explain(std::string name, Callback<Explanation> done);
 
  private:
   struct UdpListener {
@@ -83,6 +89,13 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
     std::string network;  // of the client
   };
 
+  // A name that is to be explained.
+  struct Explaining {
+    std::string name;
+    int64_t until_nanos = 0;
+    Callback<Explanation> done;
+  };
+
   absl::Status BindOne(const std::string& text);
   void ReadUdp(UdpListener* listener);
   void Accept(TcpListener* listener);
@@ -93,6 +106,7 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
   // Something has become known: those that wait are looked at again.
   void Wake();
   void AnswerWaiting(bool only_late);
+  void ExplainWaiting();
   void Tick();
 
   const Options options_;
@@ -103,12 +117,14 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
   asio::io_context context_{1};
   std::vector<std::unique_ptr<UdpListener>> udp_listeners_;
   std::vector<std::unique_ptr<TcpListener>> tcp_listeners_;
-  mutable Mutex mu_;  // for the end of the two, while Stats looks
+  mutable Mutex mu_;  // for the end of the two, while others look; and:
+  std::vector<Explaining> explaining_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<ServiceTable> table_;
   std::unique_ptr<Responder> responder_;
   // The rest is the thread's.
   std::unordered_map<TcpConnection*, std::shared_ptr<TcpConnection>> connections_;
   std::deque<Waiting> waiting_;
+  bool explanation_waits_ = false;
   // How many of these each network has.
   std::unordered_map<std::string, size_t> waiting_of_;
   asio::steady_timer tick_{context_};
@@ -199,9 +215,16 @@ void DnsServer::Impl::Stop() {
   listening_.clear();
   std::unique_ptr<ServiceTable> table;
   std::unique_ptr<Responder> responder;
-  MutexLock lock(&mu_);
-  table.swap(table_);
-  responder.swap(responder_);
+  std::vector<Explaining> explaining;
+  {
+    MutexLock lock(&mu_);
+    table.swap(table_);
+    responder.swap(responder_);
+    explaining.swap(explaining_);
+  }
+  for (Explaining& one : explaining) {
+    std::move(one.done)(Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the DNS server ends"));
+  }
 }
 
 void DnsServer::Impl::ReadUdp(UdpListener* listener) {
@@ -312,6 +335,7 @@ void DnsServer::Impl::Wait(Waiting waiting) {
 void DnsServer::Impl::Wake() {
   wake_posted_ = false;
   AnswerWaiting(/*only_late=*/false);
+  ExplainWaiting();
 }
 
 void DnsServer::Impl::AnswerWaiting(bool only_late) {
@@ -350,8 +374,59 @@ void DnsServer::Impl::AnswerWaiting(bool only_late) {
   waiting_count_ = static_cast<int64_t>(waiting_.size());
 }
 
+void DnsServer::Impl::Explain(std::string name, Callback<Explanation> done) {
+  if (name.empty() || name.size() > kMaxExplainedName) {
+    return std::move(done)(InvalidField(
+        "name", absl::StrCat("has ", name.size(), " bytes; allowed are 1 to ", kMaxExplainedName)));
+  }
+  absl::Status refused;
+  {
+    MutexLock lock(&mu_);
+    if (responder_ == nullptr) {
+      refused = Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the DNS server does not run");
+    } else if (explaining_.size() >= kMaxExplaining) {
+      refused = Refusal(registry::v1::ERROR_REASON_OVERLOADED,
+                        absl::StrCat(kMaxExplaining, " names are being explained; try again"));
+    } else {
+      explaining_.push_back({std::move(name),
+                             NowNanos() + absl::ToInt64Nanoseconds(options_.table.first_wait),
+                             std::move(done)});
+    }
+  }
+  if (!refused.ok()) return std::move(done)(refused);
+  asio::post(context_, [weak = weak_from_this()] {
+    if (const std::shared_ptr<Impl> impl = weak.lock()) impl->ExplainWaiting();
+  });
+}
+
+void DnsServer::Impl::ExplainWaiting() {
+  std::vector<Explaining> explaining;
+  {
+    MutexLock lock(&mu_);
+    explaining.swap(explaining_);
+  }
+  std::vector<Explaining> waiting;
+  for (Explaining& one : explaining) {
+    const Meaning meaning = MeaningOfText(zone_.domain, one.name);
+    ServiceTable::Found found;
+    if (!meaning.service.empty()) found = table_->Look(meaning.name_space, meaning.service);
+    if (found.wait && NowNanos() < one.until_nanos) {
+      waiting.push_back(std::move(one));
+      continue;
+    }
+    std::move(one.done)(dns::Explain(zone_, options_.table.records, one.name, meaning, found));
+  }
+  explanation_waits_ = !waiting.empty();
+  if (!explanation_waits_) return;
+  {
+    MutexLock lock(&mu_);
+    std::move(waiting.begin(), waiting.end(), std::back_inserter(explaining_));
+  }
+  if (tick_.expiry() > std::chrono::steady_clock::now() + kWaitingTick) Tick();
+}
+
 void DnsServer::Impl::Tick() {
-  if (waiting_.empty()) {
+  if (waiting_.empty() && !explanation_waits_) {
     tick_.expires_after(kIdleTick);
   } else {
     tick_.expires_after(kWaitingTick);
@@ -359,6 +434,7 @@ void DnsServer::Impl::Tick() {
   tick_.async_wait([this](const error_code& error) {
     if (error) return;  // another is on its way
     AnswerWaiting(/*only_late=*/true);
+    if (explanation_waits_) ExplainWaiting();
     table_->Sweep();
     const int64_t idle_since = NowNanos() - absl::ToInt64Nanoseconds(options_.idle_timeout);
     std::vector<std::shared_ptr<TcpConnection>> idle;
@@ -410,6 +486,12 @@ void DnsServer::Stop() { impl_->Stop(); }
 const std::vector<std::string>& DnsServer::addresses() const { return impl_->addresses(); }
 
 std::string DnsServer::domain() const { return impl_->domain(); }
+
+const std::string& DnsServer::zone() const { return impl_->zone(); }
+
+void DnsServer::Explain(std::string name, Callback<Explanation> done) {
+  impl_->Explain(std::move(name), std::move(done));
+}
 
 DnsServer::Statistics DnsServer::Stats() const { return impl_->Stats(); }
 

@@ -34,6 +34,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gateway/dns/explain.h"
 #include "gateway/dns/service_table.h"
 #include "gateway/dns/zone.h"
 #include "registry/registry.h"
@@ -98,7 +99,16 @@ class DnsServer {
   // "failback."
   std::string domain() const;
 
+  // "zone-a", or empty: whose instances have priority 0.
+  const std::string& zone() const;
+
   Statistics Stats() const;
+
+  // What is answered about `name`, and why; asks as a query does, and waits as one. INVALID_ARGUMENT
+  // for a name of more than kMaxExplainedName bytes, RESOURCE_EXHAUSTED when too many wait,
+  // UNAVAILABLE before the start and after the end. `done` runs once, perhaps before the method
+  // returns.
+  void Explain(std::string name, Callback<Explanation> done);
 
  private:
   class Impl;

@@ -3,22 +3,26 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <set>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "gateway/dns/message.h"
 #include "registry/model/blob.h"
-#include "registry/model/canonical.h"
-#include "registry/model/event.h"
 #include "registry/model/instance_set.h"
+#include "registry/model/instance_view.h"
 
 namespace failback::dns {
 namespace {
 
-using registry::v1::ServiceInstance;
 using Kind = Meaning::Kind;
+
+constexpr struct {
+  uint16_t type;
+  const char* name;
+} kTypes[] = {{type::kA, "A"},     {type::kAaaa, "AAAA"}, {type::kSrv, "SRV"},
+              {type::kTxt, "TXT"}, {type::kSoa, "SOA"},   {type::kNs, "NS"}};
 
 std::string IpText(std::string_view bytes) {
   char text[INET6_ADDRSTRLEN] = {};
@@ -26,78 +30,259 @@ std::string IpText(std::string_view bytes) {
   return text;
 }
 
-std::string Endpoint(const ServiceInstance& instance) {
-  const bool colons = instance.address().find(':') != std::string::npos;
-  return absl::StrCat(colons ? "[" : "", instance.address(), colons ? "]:" : ":", instance.port());
+std::string Endpoint(const InstanceView& instance) {
+  const bool colons = instance.address.find(':') != std::string_view::npos;
+  return absl::StrCat(colons ? "[" : "", std::string(instance.address), colons ? "]:" : ":",
+                      instance.port);
 }
 
-InstanceSet SetOf(const std::vector<ServiceInstance>& instances) {
-  std::vector<std::pair<std::string, Blob>> sorted;
-  for (const ServiceInstance& instance : instances) {
-    Blob blob(CanonicalInstance(instance));
-    std::string key = KeyOf(blob);
-    sorted.emplace_back(std::move(key), std::move(blob));
-  }
-  std::sort(sorted.begin(), sorted.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Blob> blobs;
-  blobs.reserve(sorted.size());
-  for (auto& [key, blob] : sorted) blobs.push_back(std::move(blob));
-  InstanceSet set;
-  set.Apply(*Event::Snapshot(1, 1, SetFlags(), std::move(blobs))).IgnoreError();
-  return set;
-}
+// Writes the answers that clients of all kinds get.
+class Answers {
+ public:
+  Answers(const Zone& zone, const std::string& wire, const Meaning& meaning, const Known& known)
+      : zone_(zone), wire_(wire), meaning_(meaning), known_(known) {}
 
-void AddRecords(const Domain& domain, const Meaning& meaning, const ServiceRecords& all,
-                Explanation* explained) {
-  const Records& records = all.Of(meaning.tag);
-  if (meaning.kind == Kind::kService) {
-    for (const auto& ip : records.ipv4) {
-      explained->records.push_back({"A", IpText({ip.data(), ip.size()})});
+  Reply Write(uint16_t type, bool tcp, bool edns) {
+    std::string question = wire_;
+    for (const uint16_t value : {type, kClassIn}) {
+      question += static_cast<char>(value >> 8);
+      question += static_cast<char>(value);
     }
-    for (const auto& ip : records.ipv6) {
-      explained->records.push_back({"AAAA", IpText({ip.data(), ip.size()})});
-    }
+    Query query;
+    query.question = question;
+    query.name = wire_;
+    query.type = type;
+    query.question_class = kClassIn;
+    query.bytes = kHeaderBytes + question.size();
+    query.edns = edns;
+    query.udp_bytes = zone_.max_udp_bytes;
+    Delivery delivery;
+    delivery.tcp = tcp;
+    delivery.trusted = true;
+    return WriteReply(zone_, query, meaning_, known_, delivery, &shuffle_, buffer_.data());
   }
-  for (const Target& target : records.targets) {
-    const std::string name =
-        target.kind == Target::Kind::kName
-            ? ToText(all.names()[target.name])
-            : absl::StrCat(absl::BytesToHexString(std::string(target.address())), ".addr.",
-                           domain.text());
-    explained->records.push_back(
-        {"SRV", absl::StrCat(target.priority, " ", target.weight, " ", target.port, " ", name)});
-  }
-}
 
-// Each instance that no record is of, with the reason.
-void AddLeftOut(const std::vector<ServiceInstance>& instances, const Meaning& meaning,
-                const ServiceRecords& all, Explanation* explained) {
-  std::set<std::string> given;
-  for (const Target& target : all.Of(meaning.tag).targets) {
-    given.insert(ParseInstance(all.InstanceOf(target)).key().instance_id());
-  }
-  for (const ServiceInstance& instance : instances) {
-    const std::string& id = instance.key().instance_id();
-    if (given.count(id) > 0) continue;
-    std::string why;
-    if (const LeftOut reason = WhyLeftOut(InstanceView(instance));
-        reason != LeftOut::kNot && (reason == LeftOut::kAddress || !all.last_resort())) {
-      why = std::string(LeftOutText(reason));
-    } else if (!meaning.tag.empty()) {
-      why = absl::StrCat("without the tag ", meaning.tag, ", or the same address and port");
+ private:
+  const Zone& zone_;
+  const std::string& wire_;
+  const Meaning& meaning_;
+  const Known& known_;
+  Shuffle shuffle_{1};
+  std::vector<char> buffer_ = std::vector<char>(kMaxMessageBytes);
+};
+
+class Explainer {
+ public:
+  Explainer(const Zone& zone, const RecordOptions& options, const Meaning& meaning,
+            const ServiceTable::Found& found)
+      : zone_(zone), options_(options), meaning_(meaning), found_(found) {}
+
+  Explanation Run(const std::string& name) {
+    explained_.stale = found_.known.stale;
+    const absl::StatusOr<std::string> wire = ToWire(name);
+    if (!wire.ok()) {
+      explained_.rcode = "REFUSED";
+      explained_.reason = std::string(wire.status().message());
+      return std::move(explained_);
+    }
+    explained_.reason = ReasonOfMeaning();
+    AddAnswers(*wire);
+    if (found_.known.records != nullptr) {
+      AddRecords();
+      AddLeftOut();
+      ExplainService();
     } else {
-      why = "another instance has the same address and port";
+      AddFixedRecords();
     }
-    explained->left_out.push_back({id, Endpoint(instance), std::move(why)});
+    return std::move(explained_);
   }
-}
 
-std::string ServiceText(const Meaning& meaning) {
-  return absl::StrCat(
-      "service ", meaning.service, " of namespace ", meaning.name_space,
-      meaning.tag.empty() ? "" : absl::StrCat(", instances with the tag ", meaning.tag));
-}
+ private:
+  bool about_service() const {
+    return meaning_.kind == Kind::kService || meaning_.kind == Kind::kServiceSrv;
+  }
+  const Records& given() const { return found_.known.records->Of(meaning_.tag); }
+
+  std::string ReasonOfMeaning() const {
+    switch (meaning_.kind) {
+      case Kind::kOutside:
+        return absl::StrCat("not a name below ", zone_.domain.text());
+      case Kind::kUnknown:
+        return "no service can have this name";
+      case Kind::kEmpty:
+        return "no record has this name, and names below it may have some";
+      case Kind::kApex:
+        return "the domain itself";
+      case Kind::kNameServer:
+        return "the server that answers";
+      case Kind::kAddress:
+        return "an address, the target of SRV records";
+      case Kind::kService:
+      case Kind::kServiceSrv:
+        break;
+    }
+    return absl::StrCat(
+        "service ", meaning_.service, " of namespace ", meaning_.name_space,
+        meaning_.tag.empty() ? "" : absl::StrCat(", its instances with the tag ", meaning_.tag),
+        ReasonOfState());
+  }
+
+  // What is known of the service, if it is not there.
+  std::string ReasonOfState() const {
+    switch (found_.known.state) {
+      case Known::State::kNothing:
+        return found_.too_many_names
+                   ? ": more new names a second are asked for than are looked up; ask again"
+                   : ": no word of the registry about it has come";
+      case Known::State::kDenied:
+        return ": the server's reader may not read it (dns.read_as and the policy, or at an agent "
+               "the registry's answer to the agent)";
+      case Known::State::kAbsent:
+        return ": it has no instance, and had none in the hour that a name stays known";
+      case Known::State::kPresent:
+        break;
+    }
+    return "";
+  }
+
+  // The rcode, and how much of what there is fits.
+  void AddAnswers(const std::string& wire) {
+    Answers answers(zone_, wire, meaning_, found_.known);
+    Rcode rcode = Rcode::kNoError;
+    for (const auto& [type, name] : kTypes) {
+      const Reply tcp = answers.Write(type, /*tcp=*/true, /*edns=*/true);
+      rcode = tcp.rcode;
+      const bool usual =
+          about_service() && found_.known.records != nullptr &&
+          (type == type::kSrv || (meaning_.kind == Kind::kService &&
+                                  (type == type::kA || type == type::kAaaa || type == type::kTxt)));
+      if (tcp.answers == 0 && !usual) continue;
+      Explanation::Answer answer;
+      answer.type = name;
+      answer.records = about_service() ? CountOf(type) : tcp.answers;
+      answer.plain_udp = answers.Write(type, /*tcp=*/false, /*edns=*/false).answers;
+      answer.udp = answers.Write(type, /*tcp=*/false, /*edns=*/true).answers;
+      answer.tcp = tcp.answers;
+      any_ |= answer.records > 0;
+      explained_.answers.push_back(std::move(answer));
+    }
+    explained_.rcode = TextOf(rcode);
+  }
+
+  std::string TextOf(Rcode rcode) const {
+    switch (rcode) {
+      case Rcode::kNoError:
+        return any_ ? "NOERROR" : "NODATA";
+      case Rcode::kNxDomain:
+        return "NXDOMAIN";
+      case Rcode::kServFail:
+        return "SERVFAIL";
+      default:
+        return "REFUSED";
+    }
+  }
+
+  size_t CountOf(uint16_t type) const {
+    if (type == type::kA) return given().ipv4.size();
+    if (type == type::kAaaa) return given().ipv6.size();
+    return given().targets.size();
+  }
+
+  void AddRecord(const char* type, std::string data) {
+    if (explained_.records.size() < kMaxExplained) {
+      explained_.records.push_back({type, std::move(data)});
+    }
+  }
+
+  void AddRecords() {
+    const Records& records = given();
+    if (meaning_.kind == Kind::kService) {
+      for (const auto& ip : records.ipv4) AddRecord("A", IpText({ip.data(), ip.size()}));
+      for (const auto& ip : records.ipv6) AddRecord("AAAA", IpText({ip.data(), ip.size()}));
+    }
+    for (const Target& target : records.targets) {
+      if (explained_.records.size() == kMaxExplained) return;
+      const std::string name =
+          target.kind == Target::Kind::kName
+              ? ToText(found_.known.records->names()[target.name])
+              : absl::StrCat(absl::BytesToHexString(std::string(target.address())), ".addr.",
+                             zone_.domain.text());
+      AddRecord("SRV",
+                absl::StrCat(target.priority, " ", target.weight, " ", target.port, " ", name));
+    }
+  }
+
+  // Of names that are about no service.
+  void AddFixedRecords() {
+    std::vector<std::string> addresses;
+    if (meaning_.kind == Kind::kNameServer) addresses = zone_.addresses;
+    if (meaning_.kind == Kind::kAddress) addresses = {meaning_.address};
+    for (const std::string& address : addresses) {
+      AddRecord(address.size() == 4 ? "A" : "AAAA", IpText(address));
+    }
+  }
+
+  // Each instance that no record is of, with the reason.
+  void AddLeftOut() {
+    const InstanceSet& set = found_.known.records->set();
+    std::vector<bool> has_record(set.size());
+    for (const Target& target : given().targets) has_record[target.instance] = true;
+    explained_.total_left_out = set.size() - given().targets.size();
+    size_t at = 0;
+    set.ForEach([&](const Blob& instance) {
+      if (has_record[at++] || explained_.left_out.size() == kMaxExplained) return;
+      WithView(instance, [this](const InstanceView& view) {
+        explained_.left_out.push_back(
+            {std::string(view.instance_id), Endpoint(view), WhyWithout(view)});
+      });
+    });
+  }
+
+  std::string WhyWithout(const InstanceView& instance) const {
+    const LeftOut reason = WhyLeftOut(instance);
+    const bool last_resort = found_.known.records->last_resort();
+    if (reason != LeftOut::kNot && (reason == LeftOut::kAddress || !last_resort)) {
+      return std::string(LeftOutText(reason));
+    }
+    if (!meaning_.tag.empty()) {
+      switch (found_.known.records->StandingOf(meaning_.tag, instance)) {
+        case TagStanding::kWithout:
+          return absl::StrCat("has no tag ", meaning_.tag);
+        case TagStanding::kBeyondInstance:
+          return absl::StrCat("has the tag ", meaning_.tag, " beyond its first ",
+                              kMaxTagsOfInstance, ", which are all that count");
+        case TagStanding::kBeyondService:
+          return absl::StrCat("its service has ", kMaxTagsOfService,
+                              " other tags, which are all that count");
+        case TagStanding::kCounts:
+          break;
+      }
+    }
+    return "another instance has the same address and port";
+  }
+
+  void ExplainService() {
+    const auto add = [this](auto... text) { absl::StrAppend(&explained_.reason, text...); };
+    const ServiceRecords& records = *found_.known.records;
+    if (records.set().empty()) {
+      return add(": its last instance has left less than an hour ago, so the name is known");
+    }
+    if (records.last_resort()) {
+      add(": none is to get work, so all are given (dns.unhealthy_if_no_others)");
+    }
+    const size_t far = given().targets.size() - given().near;
+    if (far > 0) {
+      add("; zone ", options_.zone, " first, ", far, " of other zones with priority 1");
+    }
+  }
+
+  const Zone& zone_;
+  const RecordOptions& options_;
+  const Meaning& meaning_;
+  const ServiceTable::Found& found_;
+  bool any_ = false;
+  Explanation explained_;
+};
 
 }  // namespace
 
@@ -106,58 +291,9 @@ Meaning MeaningOfText(const Domain& domain, const std::string& name) {
   return wire.ok() ? domain.MeaningOf(*wire) : Meaning();
 }
 
-Explanation Explain(const Domain& domain, const std::string& name,
-                    const std::vector<ServiceInstance>& instances, const RecordOptions& options) {
-  Explanation explained;
-  const Meaning meaning = MeaningOfText(domain, name);
-  switch (meaning.kind) {
-    case Kind::kOutside:
-      explained.rcode = "REFUSED";
-      explained.reason = absl::StrCat("not a name below ", domain.text());
-      return explained;
-    case Kind::kUnknown:
-      explained.rcode = "NXDOMAIN";
-      explained.reason = "no service can have this name";
-      return explained;
-    case Kind::kEmpty:
-      explained.rcode = "NODATA";
-      explained.reason = "names below it may have records";
-      return explained;
-    case Kind::kApex:
-      explained.rcode = "NOERROR";
-      explained.reason = "the domain itself: SOA and NS";
-      return explained;
-    case Kind::kNameServer:
-      explained.rcode = "NOERROR";
-      explained.reason = "the server that answers";
-      return explained;
-    case Kind::kAddress:
-      explained.rcode = "NOERROR";
-      explained.reason = "an address, the target of SRV records";
-      explained.records.push_back(
-          {meaning.address.size() == 4 ? "A" : "AAAA", IpText(meaning.address)});
-      return explained;
-    case Kind::kService:
-    case Kind::kServiceSrv:
-      break;
-  }
-  explained.reason = ServiceText(meaning);
-  if (instances.empty()) {
-    explained.rcode = "NXDOMAIN";
-    absl::StrAppend(&explained.reason,
-                    ": it has no instance; NODATA for an hour after its last one, where it was "
-                    "asked for before");
-    return explained;
-  }
-  const ServiceRecords records(SetOf(instances), options);
-  AddRecords(domain, meaning, records, &explained);
-  AddLeftOut(instances, meaning, records, &explained);
-  explained.rcode = explained.records.empty() ? "NODATA" : "NOERROR";
-  if (records.last_resort()) {
-    absl::StrAppend(&explained.reason,
-                    ": none is to get work, so all are given (dns.unhealthy_if_no_others)");
-  }
-  return explained;
+Explanation Explain(const Zone& zone, const RecordOptions& options, const std::string& name,
+                    const Meaning& meaning, const ServiceTable::Found& found) {
+  return Explainer(zone, options, meaning, found).Run(name);
 }
 
 }  // namespace failback::dns

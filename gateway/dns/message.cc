@@ -125,8 +125,13 @@ Reading ReadQuery(std::string_view packet, Query* query) {
   const uint16_t answers = reader.Get16();
   const uint16_t authority = reader.Get16();
   const uint16_t additional = reader.Get16();
-  if (questions != 1 || answers != 0 || additional > kMaxAdditional) {
+  if (questions > 1 || answers != 0 || additional > kMaxAdditional) {
     return {true, Rcode::kFormErr};
+  }
+  if (questions == 0) {
+    const Rcode rcode = ReadAdditional(&reader, additional, query);
+    const bool asks_for_cookie = authority == 0 && !query->cookie.empty();
+    return {true, rcode == Rcode::kNoError && !asks_for_cookie ? Rcode::kFormErr : rcode};
   }
   const std::string_view name = reader.GetName(/*pointers=*/false);
   query->type = reader.Get16();

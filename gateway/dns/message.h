@@ -60,7 +60,8 @@ enum class Rcode : uint8_t {
   kNxDomain = 3,
   kNotImp = 4,
   kRefused = 5,
-  kBadVers = 16,  // in EDNS only
+  kBadVers = 16,    // in EDNS only, as
+  kBadCookie = 23,  // of a server's cookie that is asked about
 };
 
 struct Query {
@@ -69,7 +70,8 @@ struct Query {
   bool recursion_desired = false;
   bool checking_disabled = false;
   size_t bytes = 0;  // of the packet
-  // Name, type and class as they came; empty: the question could not be read.
+  // Name, type and class as they came; empty: the question could not be read, or there is none, and
+  // a cookie asks for one of the server's (RFC 7873, section 5.4).
   std::string_view question;
   std::string_view name;  // with the labels' lengths and the root's
   uint16_t type = 0;

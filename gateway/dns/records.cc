@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -36,7 +37,8 @@ std::tuple<Target::Kind, std::string_view, uint32_t> AddressOf(const Target& tar
           target.name};
 }
 
-void AddTags(const InstanceView& instance, std::vector<std::string>* tags) {
+// The first `most` different ones.
+void AddTags(const InstanceView& instance, size_t most, std::vector<std::string>* tags) {
   for (const InstanceView::Entry& entry : instance.metadata) {
     if (entry.key != kTagsKey) continue;
     for (const auto piece :
@@ -46,17 +48,24 @@ void AddTags(const InstanceView& instance, std::vector<std::string>* tags) {
       if (!EncodeLabel(tag).has_value()) continue;
       if (std::find(tags->begin(), tags->end(), tag) != tags->end()) continue;
       tags->push_back(std::move(tag));
-      if (tags->size() == kMaxTagsOfInstance) return;
+      if (tags->size() == most) return;
     }
   }
 }
 
 }  // namespace
 
-struct ServiceRecords::Candidate {
-  Target target;
-  LeftOut why = LeftOut::kNot;
-  std::vector<std::string> tags;
+// Targets as they are found, in the order of the set.
+struct ServiceRecords::Found {
+  void Add(const Target& target, const std::vector<std::string>& tags) {
+    all.push_back(target);
+    for (const std::string& tag : tags) {
+      if (by_tag.size() < kMaxTagsOfService || by_tag.contains(tag)) by_tag[tag].push_back(target);
+    }
+  }
+
+  std::vector<Target> all;
+  absl::flat_hash_map<std::string, std::vector<Target>> by_tag;
 };
 
 LeftOut WhyLeftOut(const InstanceView& instance) {
@@ -92,19 +101,21 @@ std::string_view LeftOutText(LeftOut why) {
 }
 
 ServiceRecords::ServiceRecords(const InstanceSet& set, const RecordOptions& options) : set_(set) {
-  std::vector<Candidate> candidates;
-  candidates.reserve(set.size());
   absl::flat_hash_map<std::string, uint32_t> name_indexes;
   uint32_t ordinal = 0;
-  bool any = false;
+  Found good;
+  Found others;  // given when there is no good one
+  std::vector<std::string> tags;
+  good.all.reserve(set.size());
   set.ForEach([&](const Blob& blob) {
     const uint32_t instance = ordinal++;
     WithView(blob, [&](const InstanceView& view) {
-      Candidate candidate;
-      Target& target = candidate.target;
-      candidate.why = WhyLeftOut(view);
-      if (candidate.why == LeftOut::kAddress) return;
-      any |= candidate.why == LeftOut::kNot;
+      const LeftOut why = WhyLeftOut(view);
+      if (why == LeftOut::kAddress) return;
+      const bool usable = why == LeftOut::kNot;
+      if (!usable && (!options.unhealthy_if_no_others || !good.all.empty())) return;
+      if (usable && good.all.empty()) others = Found();
+      Target target;
       if (!ReadIp(view.address, &target)) {
         target.kind = Target::Kind::kName;
         const std::string name = *ToWire(view.address);
@@ -117,31 +128,20 @@ ServiceRecords::ServiceRecords(const InstanceSet& set, const RecordOptions& opti
       target.port = static_cast<uint16_t>(view.port);
       target.weight = view.has_weight ? static_cast<uint16_t>(view.weight) : kDefaultWeight;
       target.priority = options.zone.empty() || view.zone == options.zone ? 0 : 1;
-      AddTags(view, &candidate.tags);
-      candidates.push_back(std::move(candidate));
+      tags.clear();
+      AddTags(view, kMaxTagsOfInstance, &tags);
+      (usable ? good : others).Add(target, tags);
     });
   });
-  last_resort_ = !any && options.unhealthy_if_no_others && !candidates.empty();
-
-  std::vector<const Candidate*> chosen;
-  absl::flat_hash_map<std::string, std::vector<const Candidate*>> tagged;
-  for (const Candidate& candidate : candidates) {
-    if (candidate.why != LeftOut::kNot && !last_resort_) continue;
-    chosen.push_back(&candidate);
-    for (const std::string& tag : candidate.tags) {
-      if (tagged.size() < kMaxTagsOfService || tagged.contains(tag)) {
-        tagged[tag].push_back(&candidate);
-      }
-    }
-  }
-  Fill(chosen, &all_);
-  for (const auto& [tag, members] : tagged) Fill(members, &by_tag_[tag]);
+  last_resort_ = !others.all.empty();
+  Found& given = last_resort_ ? others : good;
+  Fill(std::move(given.all), &all_);
+  for (auto& [tag, targets] : given.by_tag) Fill(std::move(targets), &by_tag_[tag]);
 }
 
-void ServiceRecords::Fill(const std::vector<const Candidate*>& chosen, Records* records) {
+void ServiceRecords::Fill(std::vector<Target> found, Records* records) {
   std::vector<Target>& targets = records->targets;
-  targets.reserve(chosen.size());
-  for (const Candidate* candidate : chosen) targets.push_back(candidate->target);
+  targets = std::move(found);
   // Neighbours are the same address, then the same port.
   std::sort(targets.begin(), targets.end(), [](const Target& a, const Target& b) {
     return std::make_tuple(AddressOf(a), a.port, a.instance) <
@@ -176,6 +176,18 @@ const Records& ServiceRecords::Of(const std::string& tag) const {
   if (tag.empty()) return all_;
   const auto it = by_tag_.find(tag);
   return it == by_tag_.end() ? *kNone : it->second;
+}
+
+TagStanding ServiceRecords::StandingOf(const std::string& tag, const InstanceView& instance) const {
+  // Metadata is bounded, so no instance has more than this.
+  std::vector<std::string> tags;
+  AddTags(instance, std::numeric_limits<size_t>::max(), &tags);
+  const auto it = std::find(tags.begin(), tags.end(), tag);
+  if (it == tags.end()) return TagStanding::kWithout;
+  if (it - tags.begin() >= static_cast<int64_t>(kMaxTagsOfInstance)) {
+    return TagStanding::kBeyondInstance;
+  }
+  return by_tag_.contains(tag) ? TagStanding::kCounts : TagStanding::kBeyondService;
 }
 
 Blob ServiceRecords::InstanceOf(const Target& target) const {

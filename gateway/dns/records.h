@@ -75,6 +75,9 @@ struct RecordOptions {
   bool unhealthy_if_no_others = true;
 };
 
+// Whether an instance is found by a tag, as far as the tag is concerned.
+enum class TagStanding { kCounts, kWithout, kBeyondInstance, kBeyondService };
+
 class ServiceRecords {
  public:
   ServiceRecords(const InstanceSet& set, const RecordOptions& options);
@@ -86,13 +89,19 @@ class ServiceRecords {
   // The instances given are those that nothing should be given of.
   bool last_resort() const { return last_resort_; }
 
+  // What they were made of.
+  const InstanceSet& set() const { return set_; }
+
+  // Of an instance of the set that is to be given.
+  TagStanding StandingOf(const std::string& tag, const InstanceView& instance) const;
+
   // The instance of a target; a null one if there is none.
   Blob InstanceOf(const Target& target) const;
 
  private:
-  struct Candidate;
+  struct Found;
 
-  void Fill(const std::vector<const Candidate*>& chosen, Records* records);
+  static void Fill(std::vector<Target> found, Records* records);
 
   const InstanceSet set_;
   Records all_;

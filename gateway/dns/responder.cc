@@ -64,6 +64,14 @@ Responder::Answered Responder::Answer(std::string_view packet, std::string_view 
               WriteEmpty(zone_, query, Rcode::kNoError, true, delivery.cookie, buffer).size};
     }
   }
+  if (reading.rcode == Rcode::kNoError && query.question.empty()) {
+    const bool wrong =
+        query.cookie.size() > kClientCookieBytes && !cookies_.Check(query.cookie, client, seconds);
+    Add(&counters_.other);
+    return {Outcome::kSend, WriteEmpty(zone_, query, wrong ? Rcode::kBadCookie : Rcode::kNoError,
+                                       /*truncated=*/false, delivery.cookie, buffer)
+                                .size};
+  }
   if (reading.rcode != Rcode::kNoError) {
     const Reply reply =
         WriteEmpty(zone_, query, reading.rcode, /*truncated=*/false, delivery.cookie, buffer);

@@ -51,7 +51,11 @@ ServiceTable::Found ServiceTable::Look(const std::string& name_space, const std:
       return absent;
     }
     entry = Add(std::move(key), name_space, service, now);
-    if (entry == nullptr) return {};
+    if (entry == nullptr) {
+      Found found;
+      found.too_many_names = true;
+      return found;
+    }
   }
   entry->asked_nanos = now;
   Found found = entry->watch->Look(now);

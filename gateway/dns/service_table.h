@@ -73,6 +73,7 @@ class ServiceTable {
     Known known;
     // Nothing is known yet, and may be soon: ask again after `wake`.
     bool wait = false;
+    bool too_many_names = false;                    // beyond the rate: nothing is followed
     std::shared_ptr<const ServiceRecords> records;  // what `known` refers to
   };
   Found Look(const std::string& name_space, const std::string& service);

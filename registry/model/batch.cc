@@ -10,6 +10,7 @@
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "registry/model/hashed_key.h"
+#include "registry/model/host_name.h"
 #include "registry/model/instance_view.h"
 #include "registry/model/validation.h"
 #include "registry/model/wire_writer.h"
@@ -67,7 +68,12 @@ Intent IntentOf(const FieldPath& path, const Registration& item) {
   intent.registers = true;
   intent.generation = item.generation();
   intent.key = CanonicalKey(item.instance().key());
-  intent.status = ValidateInstance(FieldPath(path, "instance"), item.instance());
+  const FieldPath instance_path(path, "instance");
+  intent.status = ValidateInstance(instance_path, item.instance());
+  if (intent.status.ok()) {
+    intent.status =
+        ValidateHostName(FieldPath(instance_path, "address"), item.instance().address());
+  }
   if (intent.status.ok()) {
     intent.instance = Blob(CanonicalRegistration(item.instance()));
     intent.persistent = item.instance().persistent();
@@ -176,6 +182,7 @@ bool Batch::ReadEncoded(std::string_view request, uint32_t max_items) {
   EncodedRegistration item;
   for (int i = 0; i < reader.size(); ++i) {
     if (!reader.Next(&item) || !ValidateInstance(path, item.instance.view).ok() ||
+        !ValidateHostName(path, item.instance.view.address).ok() ||
         item.generation > kMaxGeneration) {
       return false;
     }

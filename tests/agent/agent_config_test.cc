@@ -50,6 +50,9 @@ TEST_F(AgentConfigTest, Dns_IsCheckedBeforeItServes) {
   EXPECT_EQ(Load(ok + "dns: {listen: '0.0.0.0:53', allow_remote: true}\n"), "");
   EXPECT_EQ(Load(ok + "dns: {listen: 'unix:/x'}\n"),
             "agent.yaml:2: dns.listen[0]: 'unix:/x' is a Unix socket; allowed is HOST:PORT");
+  EXPECT_EQ(Load(ok + "dns: {listen: 'x'}\n"),
+            "agent.yaml:2: dns.listen[0]: 'x' is no address: the port is missing; allowed are "
+            "host:port and [ipv6]:port");
   EXPECT_EQ(Load(ok + "dns: {domain: a..b}\n"),
             "agent.yaml:2: dns.domain: 'a..b' is no domain name: a label is empty");
   EXPECT_EQ(Load(ok + "dns: {ttl: 6s}\n"), "agent.yaml:2: dns.ttl: '6s' is not in 0s..5s");
@@ -169,6 +172,8 @@ TEST_F(AgentConfigTest, BadValuesNameTheLineAndTheKey) {
             "agent.yaml:3: services[0].name: is required");
   EXPECT_EQ(Load(ok + "services:\n- {name: a, port: 1}\n"),
             "agent.yaml:3: services[0].address: is required");
+  EXPECT_THAT(Load(ok + "services:\n- {name: a, address: b..c, port: 1}\n"),
+              ::testing::StartsWith("agent.yaml:3: services[0].address: \"b..c\" is neither"));
   EXPECT_THAT(Load(ok + "services:\n- {name: a, id: b c, address: b, port: 1}\n"),
               ::testing::StartsWith("agent.yaml:3: services[0].id: "));
   EXPECT_THAT(Load(ok + "services:\n- {name: a, namespace: b c, address: b, port: 1}\n"),

@@ -148,6 +148,30 @@ TEST(CtlOutputTest, AgentsThatMayCarryWhatIsAbsentAreNamed) {
   EXPECT_THAT(FormatCarriers(agents), HasSubstr(" and 12 more"));
 }
 
+TEST(CtlOutputTest, StatusHasWhatIsAskedByDns) {
+  admin::v1::Overview overview;
+  EXPECT_EQ(FormatDns(overview), "");
+  overview.mutable_readiness()->set_ready(true);
+  admin::v1::DnsOverview& dns = *overview.mutable_dns();
+  dns.add_addresses("127.0.0.1:7073");
+  dns.add_addresses("[::1]:7073");
+  dns.set_domain("failback.");
+  dns.set_zone("eu-1");
+  dns.set_queries(12);
+  dns.set_answered(5);
+  dns.set_no_data(1);
+  dns.set_nx_domain(2);
+  dns.set_refused(3);
+  dns.set_failures(1);
+  dns.set_limited(4);
+  const std::string lines =
+      "dns           127.0.0.1:7073 [::1]:7073 for failback., zone eu-1\n"
+      "              12 queries: 5 answered with records, 3 without, 3 refused, 1 failed, 4 "
+      "limited\n";
+  EXPECT_EQ(FormatDns(overview), lines);
+  EXPECT_THAT(FormatRegistryStatus(overview, kNow, Palette()), HasSubstr(lines));
+}
+
 TEST(CtlOutputTest, ARegistryTellsWhatItKnows) {
   admin::v1::Overview overview;
   overview.mutable_readiness()->set_ready(true);

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import signal
+import subprocess
 import tempfile
 import unittest
 
@@ -60,6 +61,11 @@ class Denied(unittest.TestCase):
     def operate(self, verb, name, *args):
         run(CTL, "-t", REGISTRY_ADDRESS, "--token-file", self.path("operator"), verb, "orders", "--id", name, *args)
 
+    def explain(self, name, target):
+        """What failbackctl says; the operator's own rights do not matter."""
+        token = ["--token-file", self.path("operator")] if target == REGISTRY_ADDRESS else []
+        return run(CTL, "-t", target, *token, "dns", name)
+
     def pending(self):
         return run(CTL, "-t", AGENT_ADDRESS, "pending")
 
@@ -67,9 +73,22 @@ class Denied(unittest.TestCase):
         self.operate("register", "o1", "--address", "10.0.0.1", "--port", "80")
         for port in (7063, 7073):
             self.assertEqual(dig(NAME, port), ("NOERROR", ["10.0.0.1"]))
+        for target in (REGISTRY_ADDRESS, AGENT_ADDRESS):
+            self.assertRegex(self.explain(NAME, target), r"(?s)^NOERROR: .*\nA +10.0.0.1\n")
+        # Without the right to administer nothing is said.
+        refused = subprocess.run([CTL, "-t", REGISTRY_ADDRESS, "--token-file", self.path("agent"), "dns", NAME],
+                                 capture_output=True, text=True, check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("PERMISSION_DENIED", refused.stderr)
         self.change("payments")
         for port in (7063, 7073):
             eventually(lambda port=port: dig(NAME, port) == ("REFUSED", []), "orders is refused")
+        # The operator may read it; the reader of DNS may not.
+        self.operate("describe", "o1")
+        for target in (REGISTRY_ADDRESS, AGENT_ADDRESS):
+            said = self.explain(NAME, target)
+            self.assertIn("REFUSED: service orders of namespace default: the server's reader may not read it", said)
+            self.assertNotIn("10.0.0.1", said)
         self.operate("unregister", "o1")
         self.operate("register", "o2", "--address", "10.0.0.2", "--port", "80")
         self.assertNotIn("parked", self.pending())

@@ -1,9 +1,12 @@
 """dig and kdig, with every flag that reaches the server, against both daemons."""
 
+import json
 import re
+import subprocess
 import unittest
 
-from stock import (AGENT_ADDRESS, CTL, instance, register, run, start_agent, start_registry, unregister)
+from stock import (AGENT, AGENT_ADDRESS, CTL, REGISTRY_ADDRESS, Program, instance, register, run, start_agent,
+                   start_registry, unregister)
 
 SERVERS = {"agent": ("127.0.0.1", 7063), "registry": ("127.0.0.1", 7073), "ipv6": ("::1", 7063)}
 
@@ -137,12 +140,58 @@ class Dig(unittest.TestCase):
         self.assertRegex(dig("orders.service.failback", "A", "+cookie"), r"COOKIE: [0-9a-f]{48} \(good\)")
         self.assertEqual(status(dig("orders.service.failback", "A", "+edns=1", "+noednsnegotiation")), "BADVERS")
         self.assertEqual(status(dig("orders.service.failback", "A", "+opcode=NOTIFY")), "NOTIMP")
-        self.assertEqual(status(dig("orders.service.failback", "A", "+header-only")), "FORMERR")
+        self.assertEqual(status(dig("orders.service.failback", "A", "+header-only", "+nocookie")), "FORMERR")
         for flags in (["+edns"], ["+noedns"], ["+cookie"], ["+nocookie"], ["+bufsize=512"], ["+padding"],
                       ["+alignment"], ["+nsid"], ["+subnet=192.0.2.0/24"], ["+dnssec"], ["+cdflag"],
                       ["+tcp"], ["+tcp", "+keepopen"], ["+tcp", "+fastopen"]):
             text = dig("orders.service.failback", "A", *flags, program="kdig")
             self.assertEqual(answers(text + "\n\n"), ["10.0.0.1", "10.0.0.2"], flags)
+
+    def test_a_cookie_without_a_question(self):
+        given = dig("orders.service.failback", "A", "+header-only", "+cookie")
+        self.assertEqual(status(given), "NOERROR")
+        (cookie,) = re.findall(r"COOKIE: ([0-9a-f]{48}) \(good\)", given)
+        again = dig("orders.service.failback", "A", "+header-only", "+cookie=" + cookie, "+nobadcookie")
+        self.assertEqual(status(again), "NOERROR")
+        wrong = cookie[:-1] + ("0" if cookie[-1] != "0" else "1")
+        refused = dig("orders.service.failback", "A", "+header-only", "+cookie=" + wrong, "+nobadcookie")
+        self.assertEqual(status(refused), "BADCOOKIE")
+
+    def test_failbackctl_says_what_the_daemon_at_hand_answers(self):
+        def explain(name, target=AGENT_ADDRESS):
+            return json.loads(run(CTL, "-t", target, "-o", "json", "dns", name))
+
+        self.maxDiff = None
+        said = explain("orders.service.failback")
+        self.assertEqual(said["rcode"], "NOERROR")
+        self.assertEqual(said["reason"],
+                         "service orders of namespace default; zone eu-1 first, 2 of other zones with priority 1")
+        for kind in ("A", "AAAA", "SRV"):
+            self.assertEqual(sorted(record["data"] for record in said["records"] if record["type"] == kind),
+                             answers(dig("orders.service.failback", kind)))
+        self.assertEqual([(left["instanceId"], left["endpoint"], left["reason"]) for left in said["leftOut"]],
+                         [("o4", "10.0.0.4:8083", "unhealthy")])
+        # The registry's own server has no zone.
+        self.assertEqual(explain("orders.service.failback", REGISTRY_ADDRESS)["reason"],
+                         "service orders of namespace default")
+        many = {answer["type"]: answer for answer in explain("many.service.failback")["answers"]}
+        for flags, column in ((["+noedns"], "plainUdp"), (["+bufsize=4096", "+nocookie"], "udp"), (["+tcp"], "tcp")):
+            got = answers(dig("many.service.failback", "A", "+ignore", *flags))
+            self.assertEqual(len(got), many["A"][column], column)
+        for name, rcode in (("nobody.service.failback", "NXDOMAIN"), ("other.orders.service.failback", "NODATA"),
+                            ("example.com", "REFUSED"), ("failback", "NOERROR")):
+            self.assertEqual(explain(name)["rcode"], rcode)
+        table = run(CTL, "-t", AGENT_ADDRESS, "dns", "nobody.service.failback")
+        self.assertIn("NXDOMAIN (there is no such name): service nobody of namespace default: it has no instance", table)
+
+    def test_failbackctl_where_no_dns_is_served(self):
+        agent = Program(AGENT, "--listen", "127.0.0.1:7064", "--registry", f"grpc://{REGISTRY_ADDRESS}", "--admin", "")
+        self.addCleanup(agent.stop)
+        agent.await_line("listening on")
+        refused = subprocess.run([CTL, "-t", "127.0.0.1:7064", "dns", "orders.service.failback"],
+                                 capture_output=True, text=True, check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("this daemon serves no DNS; --dns ADDRESS makes it", refused.stderr)
 
     def test_several_queries_on_one_connection(self):
         host, port = SERVERS["agent"]

@@ -2,6 +2,9 @@
 
 #include "gateway/dns/dns_server.h"
 
+#include <atomic>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <set>
 #include <string>
@@ -97,6 +100,61 @@ TEST_F(DnsServerTest, WithoutTheRegistry_TheAnswerIsServFail) {
   EXPECT_EQ(UdpClient(address()).Ask(kOrders, type::kA).rcode, 2);
   EXPECT_EQ(TcpClient(address()).Ask(kOrders, type::kA).rcode, 2);
   EXPECT_EQ(server_->Stats().serv_fail, 2);
+}
+
+TEST_F(DnsServerTest, Explain_WaitsForTheRegistry_AsAQueryDoes) {
+  Start();
+  std::promise<absl::StatusOr<Explanation>> promise;
+  std::future<absl::StatusOr<Explanation>> future = promise.get_future();
+  server_->Explain(kOrders, [&](absl::StatusOr<Explanation> explained) {
+    promise.set_value(std::move(explained));
+  });
+  const auto subscription = registry_.WaitForSubscription(0);
+  EXPECT_EQ(future.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  subscription->Push(Snapshot(1));
+  const absl::StatusOr<Explanation> explained = future.get();
+  ASSERT_TRUE(explained.ok()) << explained.status();
+  EXPECT_EQ(explained->rcode, "NOERROR");
+  EXPECT_EQ(explained->records.front().data, "10.0.0.1");
+  EXPECT_EQ(server_->Stats().udp_queries + server_->Stats().tcp_queries, 0) << "it is no query";
+}
+
+TEST_F(DnsServerTest, Explain_WithoutTheRegistry_IsServFailAfterTheWait) {
+  options_.table.first_wait = absl::Milliseconds(200);
+  Start();
+  std::promise<absl::StatusOr<Explanation>> promise;
+  server_->Explain(kOrders, [&](absl::StatusOr<Explanation> explained) {
+    promise.set_value(std::move(explained));
+  });
+  EXPECT_EQ(promise.get_future().get()->rcode, "SERVFAIL");
+}
+
+TEST_F(DnsServerTest, Explain_IsBounded_AndEndsWithTheServer) {
+  options_.table.first_wait = absl::Hours(1);
+  Start();
+  const auto code_of = [](absl::StatusOr<Explanation> explained) {
+    return explained.status().code();
+  };
+  absl::StatusCode code = absl::StatusCode::kOk;
+  const auto keep = [&](absl::StatusOr<Explanation> explained) { code = code_of(explained); };
+  server_->Explain(std::string(kMaxExplainedName + 1, 'a'), keep);
+  EXPECT_EQ(code, absl::StatusCode::kInvalidArgument);
+  server_->Explain("", keep);
+  EXPECT_EQ(code, absl::StatusCode::kInvalidArgument);
+  std::atomic<int> ended = 0;
+  std::atomic<int> refused = 0;
+  // Those that wait, and as many that the thread may have in its hands.
+  for (int i = 0; i < 100; ++i) {
+    server_->Explain(kOrders, [&](absl::StatusOr<Explanation> explained) {
+      if (code_of(explained) == absl::StatusCode::kUnavailable) ++ended;
+      if (code_of(explained) == absl::StatusCode::kResourceExhausted) ++refused;
+    });
+  }
+  EXPECT_GE(refused, 50);
+  server_->Stop();
+  EXPECT_EQ(ended + refused, 100);
+  server_->Explain(kOrders, keep);
+  EXPECT_EQ(code, absl::StatusCode::kUnavailable);
 }
 
 TEST_F(DnsServerTest, QueriesThatWait_AreBounded) {

@@ -2,12 +2,14 @@
 
 #include "gateway/dns/explain.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/gateway/dns/dns_messages.h"
 #include "tests/util/instances.h"
 
 namespace failback::dns {
@@ -17,11 +19,23 @@ using registry::v1::ServiceInstance;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using State = Known::State;
 
 std::vector<std::string> RecordsOf(const Explanation& explained) {
   std::vector<std::string> lines;
   for (const auto& record : explained.records) {
     lines.push_back(absl::StrCat(record.type, " ", record.data));
+  }
+  return lines;
+}
+
+// "A 100: 30 75 100"
+std::vector<std::string> AnswersOf(const Explanation& explained) {
+  std::vector<std::string> lines;
+  for (const auto& answer : explained.answers) {
+    lines.push_back(absl::StrCat(answer.type, " ", answer.records, ": ", answer.plain_udp, " ",
+                                 answer.udp, " ", answer.tcp));
   }
   return lines;
 }
@@ -36,11 +50,24 @@ std::vector<std::string> LeftOutOf(const Explanation& explained) {
 
 class ExplainTest : public ::testing::Test {
  protected:
-  Explanation Of(const std::string& name, const std::vector<ServiceInstance>& instances = {}) {
-    return Explain(domain_, name, instances, options_);
+  Explanation Of(const std::string& name, const ServiceTable::Found& found) {
+    return Explain(zone_, options_, name, MeaningOfText(zone_.domain, name), found);
+  }
+  // The service has these.
+  Explanation Of(const std::string& name, const std::vector<ServiceInstance>& instances) {
+    ServiceTable::Found found;
+    found.records = std::make_shared<const ServiceRecords>(SetOf(instances), options_);
+    found.known.state = State::kPresent;
+    found.known.records = found.records.get();
+    return Of(name, found);
+  }
+  Explanation Of(const std::string& name, State state) {
+    ServiceTable::Found found;
+    found.known.state = state;
+    return Of(name, found);
   }
 
-  const Domain domain_ = *Domain::Parse("failback");
+  Zone zone_{*Domain::Parse("failback")};
   RecordOptions options_;
 };
 
@@ -57,9 +84,12 @@ TEST_F(ExplainTest, ReasonsOfThoseLeftOut) {
   EXPECT_EQ(explained.reason, "service orders of namespace default");
   EXPECT_THAT(RecordsOf(explained),
               ElementsAre("A 10.0.0.1", "SRV 0 100 8080 0a000001.addr.failback."));
+  EXPECT_THAT(AnswersOf(explained),
+              ElementsAre("A 1: 1 1 1", "AAAA 0: 0 0 0", "SRV 1: 1 1 1", "TXT 1: 1 1 1"));
   EXPECT_THAT(LeftOutOf(explained),
               ElementsAre("b 10.0.0.1:8080 another instance has the same address and port",
                           "c 10.0.0.1:8081 draining", "d [2001:db8::1]:8082 unhealthy"));
+  EXPECT_EQ(explained.total_left_out, 3);
 }
 
 TEST_F(ExplainTest, WhenNoneIsWell) {
@@ -75,27 +105,112 @@ TEST_F(ExplainTest, WhenNoneIsWell) {
   EXPECT_THAT(LeftOutOf(none), ElementsAre("a 10.0.0.1:8080 unhealthy"));
 }
 
-TEST_F(ExplainTest, OtherNames) {
-  const std::pair<const char*, const char*> kNames[] = {{"example.com", "REFUSED"},
-                                                        {"not a name", "REFUSED"},
-                                                        {"a.b.failback", "NXDOMAIN"},
-                                                        {"service.failback", "NODATA"},
-                                                        {"failback", "NOERROR"},
-                                                        {"ns.failback.", "NOERROR"},
-                                                        {"orders.service.failback", "NXDOMAIN"}};
-  for (const auto& [name, rcode] : kNames) EXPECT_EQ(Of(name).rcode, rcode) << name;
-  EXPECT_THAT(RecordsOf(Of("0a000007.addr.failback")), ElementsAre("A 10.0.0.7"));
+TEST_F(ExplainTest, NamesThatAreAboutNoService) {
+  zone_.addresses = {{127, 0, 0, 1}};
+  const std::pair<const char*, const char*> kNames[] = {
+      {"example.com", "REFUSED"},     {"not a name", "REFUSED"}, {"a.b.failback", "NXDOMAIN"},
+      {"service.failback", "NODATA"}, {"failback", "NOERROR"},   {"ns.failback.", "NOERROR"}};
+  for (const auto& [name, rcode] : kNames) {
+    EXPECT_EQ(Of(name, State::kNothing).rcode, rcode) << name;
+  }
+  EXPECT_THAT(RecordsOf(Of("0a000007.addr.failback", State::kNothing)), ElementsAre("A 10.0.0.7"));
+  EXPECT_THAT(RecordsOf(Of("ns.failback", State::kNothing)), ElementsAre("A 127.0.0.1"));
+  EXPECT_THAT(AnswersOf(Of("failback", State::kNothing)),
+              ElementsAre("SOA 1: 1 1 1", "NS 1: 1 1 1"));
+}
+
+TEST_F(ExplainTest, WhatIsKnownOfTheService) {
+  const std::string name = "orders.service.failback";
+  const Explanation nothing = Of(name, State::kNothing);
+  EXPECT_EQ(nothing.rcode, "SERVFAIL");
+  EXPECT_THAT(nothing.reason, HasSubstr("no word of the registry about it has come"));
+  const Explanation denied = Of(name, State::kDenied);
+  EXPECT_EQ(denied.rcode, "REFUSED");
+  EXPECT_THAT(denied.reason, HasSubstr("may not read it"));
+  const Explanation absent = Of(name, State::kAbsent);
+  EXPECT_EQ(absent.rcode, "NXDOMAIN");
+  EXPECT_THAT(absent.reason, HasSubstr("it has no instance, and had none"));
+  const Explanation empty = Of(name, std::vector<ServiceInstance>());
+  EXPECT_EQ(empty.rcode, "NODATA");
+  EXPECT_THAT(empty.reason, HasSubstr("its last instance has left"));
+  ServiceTable::Found refused;
+  refused.too_many_names = true;
+  EXPECT_THAT(Of(name, refused).reason, HasSubstr("more new names a second"));
+  ServiceTable::Found stale;
+  stale.known.state = State::kAbsent;
+  stale.known.stale = true;
+  EXPECT_TRUE(Of(name, stale).stale);
+}
+
+TEST_F(ExplainTest, Zones) {
+  options_.zone = "eu-1";
+  ServiceInstance near = MakeInstance("a", 8080);
+  near.set_zone("eu-1");
+  const Explanation explained = Of("orders.service.failback", {near, MakeInstance("b", 8081)});
+  EXPECT_THAT(explained.reason, HasSubstr("zone eu-1 first, 1 of other zones with priority 1"));
 }
 
 TEST_F(ExplainTest, Tags) {
   ServiceInstance tagged = MakeInstance("a", 8080);
   (*tagged.mutable_metadata())["tags"] = "canary";
+  // Its last tag is one too many.
+  ServiceInstance many = MakeInstance("c", 8082);
+  std::string& tags = (*many.mutable_metadata())["tags"];
+  for (size_t i = 0; i < kMaxTagsOfInstance; ++i) absl::StrAppend(&tags, "t", i, ",");
+  tags += "canary";
+  ServiceInstance same = tagged;
+  same.mutable_key()->set_instance_id("d");
   const Explanation explained =
-      Of("canary.orders.service.failback", {tagged, MakeInstance("b", 8081)});
-  EXPECT_EQ(explained.reason, "service orders of namespace default, instances with the tag canary");
+      Of("canary.orders.service.failback", {tagged, MakeInstance("b", 8081), many, same});
+  EXPECT_EQ(explained.reason,
+            "service orders of namespace default, its instances with the tag canary");
   EXPECT_THAT(RecordsOf(explained),
               ElementsAre("A 10.0.0.1", "SRV 0 100 8080 0a000001.addr.failback."));
-  EXPECT_THAT(LeftOutOf(explained), ElementsAre(HasSubstr("b 10.0.0.1:8081 without the tag")));
+  EXPECT_THAT(
+      LeftOutOf(explained),
+      ElementsAre(
+          "b 10.0.0.1:8081 has no tag canary",
+          "c 10.0.0.1:8082 has the tag canary beyond its first 16, which are all that count",
+          "d 10.0.0.1:8080 another instance has the same address and port"));
+}
+
+TEST_F(ExplainTest, TagsOfAServiceBeyondTheMost) {
+  std::vector<ServiceInstance> instances;
+  for (size_t i = 0; i <= kMaxTagsOfService / kMaxTagsOfInstance; ++i) {
+    // The order of the ids is that of the set.
+    instances.push_back(MakeInstance(absl::StrCat(100 + i), static_cast<uint32_t>(8000 + i)));
+    std::string& tags = (*instances.back().mutable_metadata())["tags"];
+    for (size_t tag = 0; tag < kMaxTagsOfInstance; ++tag) {
+      absl::StrAppend(&tags, "t", i * kMaxTagsOfInstance + tag, ",");
+    }
+  }
+  const Explanation last = Of("t255.orders.service.failback", instances);
+  EXPECT_EQ(last.rcode, "NOERROR");
+  const Explanation beyond = Of("t256.orders.service.failback", instances);
+  EXPECT_EQ(beyond.rcode, "NODATA");
+  EXPECT_EQ(beyond.left_out.back().why, "its service has 256 other tags, which are all that count");
+}
+
+TEST_F(ExplainTest, WhatDoesNotFitIsCounted_AndListsAreBounded) {
+  std::vector<ServiceInstance> instances;
+  for (int i = 0; i < 3000; ++i) {
+    instances.push_back(MakeInstance(absl::StrCat(10000 + i), static_cast<uint32_t>(1 + i)));
+    instances.back().set_address(absl::StrCat("10.", i / 250, ".0.", i % 250));
+    if (i % 2 == 1) instances.back().set_status(registry::v1::HEALTH_STATUS_DRAINING);
+  }
+  const Explanation explained = Of("orders.service.failback", instances);
+  ASSERT_THAT(explained.answers, SizeIs(4));
+  const Explanation::Answer& a = explained.answers[0];
+  EXPECT_EQ(a.records, 1500);
+  // A record has 16 bytes, the header and the question 41; EDNS takes 11.
+  EXPECT_EQ(a.plain_udp, (512 - 41) / 16);
+  EXPECT_EQ(a.udp, (1232 - 41 - 11) / 16);
+  EXPECT_EQ(a.tcp, 1500);
+  EXPECT_EQ(explained.answers[3].type, "TXT");
+  EXPECT_EQ(explained.answers[3].tcp, kMaxTxtRecords);
+  EXPECT_THAT(explained.records, SizeIs(kMaxExplained));
+  EXPECT_THAT(explained.left_out, SizeIs(kMaxExplained));
+  EXPECT_EQ(explained.total_left_out, 1500);
 }
 
 }  // namespace

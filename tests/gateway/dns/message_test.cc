@@ -68,6 +68,26 @@ TEST(ReadQueryTest, OtherOpcodes_AreNotImplemented) {
   EXPECT_EQ(query.opcode, 4);
 }
 
+TEST(ReadQueryTest, WithoutAQuestion_ACookieMayBeAskedFor) {
+  QueryShape edns;
+  edns.udp_bytes = 1232;
+  edns.cookie = "12345678";
+  const auto without_question = [](const QueryShape& shape) {
+    std::string bytes = QueryBytes("x", type::kA, shape);
+    bytes.erase(kHeaderBytes, 3 + 4);
+    bytes[5] = 0;
+    return bytes;
+  };
+  Query query;
+  EXPECT_EQ(ReadQuery(without_question(edns), &query).rcode, Rcode::kNoError);
+  EXPECT_EQ(query.cookie, "12345678");
+  EXPECT_TRUE(query.question.empty());
+  edns.cookie.clear();
+  EXPECT_EQ(ReadQuery(without_question(edns), &query).rcode, Rcode::kFormErr) << "no cookie";
+  edns.udp_bytes = -1;
+  EXPECT_EQ(ReadQuery(without_question(edns), &query).rcode, Rcode::kFormErr) << "no EDNS";
+}
+
 TEST(ReadQueryTest, WhatIsMisshapen_IsAFormErr) {
   QueryShape edns;
   edns.udp_bytes = 512;

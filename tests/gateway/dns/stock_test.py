@@ -12,7 +12,8 @@ from eventually import eventually
 from stock import (Backends, Load, Program, file_of_the_page, get, instance, place, register, run,
                    start_agent, start_registry, unregister)
 
-RESOLVED = "/lib/systemd/systemd-resolved"
+# The package itself would take over this machine's resolv.conf.
+RESOLVED = "/opt/failback-dev/systemd-resolved/lib/systemd/systemd-resolved"
 FRONT = 8000
 NAME = "orders.service.failback"
 
@@ -172,13 +173,19 @@ class StockTest(unittest.TestCase):
         for _ in range(10):
             self.assertEqual(healthy(), set(ports[1:]))
 
-    @unittest.skipUnless(os.path.exists(RESOLVED), "Debian's package would take over this machine's resolv.conf")
+    @unittest.skipUnless(os.path.exists(RESOLVED), f"no {RESOLVED}: `./dev test` unpacks it there")
     def test_getaddrinfo_through_systemd_resolved(self):
         # It asks no server while there is no network but loopback.
         for command in ("link add one type veth peer name two", "address add 192.0.2.1/24 dev one",
                         "link set one up", "link set two up"):
             run("/usr/sbin/ip", *command.split())
         self.addCleanup(run, "/usr/sbin/ip", "link", "delete", "one")
+        # The user that it becomes: root here, as a user namespace may have no other.
+        for path, line in (("/etc/passwd", "systemd-resolve:x:0:0::/:/usr/sbin/nologin"),
+                           ("/etc/group", "systemd-resolve:x:0:")):
+            with open(path) as file:
+                run("/usr/bin/mount", "--bind", self.file(os.path.basename(path), file.read() + line + "\n"), path)
+            self.addCleanup(run, "/usr/bin/umount", path)
         os.makedirs("/run/systemd/resolved.conf.d")
         with open("/run/systemd/resolved.conf.d/failback.conf", "w") as file:
             file.write(file_of_the_page("resolved.conf"))

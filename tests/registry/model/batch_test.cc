@@ -178,6 +178,33 @@ TEST(Batch, ARequestOfWhichSomethingIsRefusedIsReadAsItIsParsed) {
   }
 }
 
+TEST(Batch, AnAddressThatNoHostCanHaveIsRefused) {
+  const auto status_of = [](const std::string& address) {
+    RegisterRequest request;
+    auto* const instance = request.add_registrations()->mutable_instance();
+    instance->mutable_key()->set_service("orders");
+    instance->mutable_key()->set_instance_id("o1");
+    instance->set_address(address);
+    instance->set_port(80);
+    EXPECT_EQ(DifferenceFromParsed(request.SerializeAsString()), "") << address;
+    return Batch::Of(request).intents()[0].status;
+  };
+  const std::string label(63, 'a');
+  for (const std::string address : {"host", "host.example.com.", "1.2.3.4", "a_b.c", "::1"}) {
+    EXPECT_TRUE(status_of(address).ok()) << address;
+  }
+  EXPECT_TRUE(status_of(label + "." + label).ok());
+  for (const std::string& address :
+       std::vector<std::string>{"host..x", ".", "..", ".host", "host..", label + "a.b"}) {
+    const absl::Status status = status_of(address);
+    EXPECT_EQ(ReasonOf(status), registry::v1::ERROR_REASON_INVALID_FIELD) << address;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("registrations[0].instance.address: \"" + address.substr(0, 60)));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("each part of a name, between its dots, has 1 to 63 characters"));
+  }
+}
+
 TEST(Batch, MangledBytesMeanTheSameOrAreNotTaken) {
   SeededRandom seeded;
   Requests requests(&seeded.engine());
