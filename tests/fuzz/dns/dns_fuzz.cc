@@ -1,8 +1,6 @@
 // DNS messages from anybody, compared with ldns: a query that both read is the same to both, and
 // each answer is one that ldns reads, as long as it may be and no longer.
 
-#include <ldns/ldns.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +15,11 @@
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/gateway/dns/dns_messages.h"
 #include "tests/util/instances.h"
+
+// Clang 14 does not read the library's <algorithm> after it.
+// clang-format off
+#include <ldns/ldns.h>
+// clang-format on
 
 namespace failback::dns {
 namespace {
