@@ -14,6 +14,7 @@ const DEFAULT_TARGET = 'unix:/run/failback/agent.sock';
 const CALL_MS = 5000;
 const CLOSE_MS = 1000;  // for the last call of a session
 const RETRY_MS = 500;
+const UNANSWERED = 3;  // renewals in a TTL; the sidecar hangs when none of them is answered
 const BATCH = 200;
 const MAX_SECONDS = 315576000000;  // of google.protobuf.Duration
 const SHOWN = {depth: 0, maxArrayLength: 3, maxStringLength: 100};  // of a wrong argument
@@ -22,10 +23,15 @@ const CHANNEL_OPTIONS = {'grpc.initial_reconnect_backoff_ms': 100, 'grpc.max_rec
 // Codes of a sidecar that is unavailable, or does not know the session: the call is made again in the next one.
 const AWAY = new Set(['UNAVAILABLE', 'DEADLINE_EXCEEDED', 'CANCELLED', 'UNKNOWN', 'INTERNAL', 'ABORTED', 'NOT_FOUND',
   'FAILED_PRECONDITION'].map((name) => grpc.status[name]));
-// A refusal with this among its details asks for patience.
+// What a refusal's details say: it asks for patience; the sidecar ends, and takes away what it has registered.
 const RETRY_INFO = 'google.rpc.RetryInfo';
+const DRAINING = 'DRAINING';
 // An item's place in its call, of which the caller knows nothing.
 const PLACE = /^(de)?registrations\[\d+\]\.(instance\.)?/;
+
+const FIELDS = ['service', 'id', 'address', 'port', 'namespace', 'weight', 'zone', 'metadata'];
+// What gRPC dials: a path needs its scheme.
+const TARGET = /^((unix|unix-abstract|dns|ipv4|ipv6|vsock):.+|(?!unix:)[^/]+)$/;
 
 const PROTO = path.join(__dirname, 'proto');
 const definition = loader.loadSync(
@@ -41,12 +47,14 @@ class Refused extends Error {
   }
 }
 
+const says = (error, word) => error.metadata !== undefined &&
+    error.metadata.get('grpc-status-details-bin').some((details) => details.includes(word));
+
 // Null for a failure of a call that passes.
 function refusalOf(error) {
   if (AWAY.has(error.code) || error.code === 'ERR_STREAM_PREMATURE_CLOSE') return null;
   if (typeof error.code !== 'number') return error;  // none of gRPC's
-  const details = error.metadata ? error.metadata.get('grpc-status-details-bin') : [];
-  if (error.code === grpc.status.RESOURCE_EXHAUSTED && details.some((one) => one.includes(RETRY_INFO))) return null;
+  if (error.code === grpc.status.RESOURCE_EXHAUSTED && says(error, RETRY_INFO)) return null;
   return new Refused(error.code, error.details);
 }
 
@@ -79,16 +87,20 @@ function checkNumber(argument, value, least) {
   check(value >= least && value <= 65535, argument, value, means, RangeError);
 }
 
+function checkNames(argument, value, names) {
+  check(isObject(value), argument, value, `an object of ${names.join(', ')}`);
+  Object.keys(value).forEach((name) => check(names.includes(name), argument, name, `one of ${names.join(', ')}`));
+}
+
 function checkOptions(options, ...names) {
-  check(isObject(options), 'options', options, `an object of ${names.join(', ')}`);
-  Object.keys(options).forEach((name) => check(names.includes(name), 'options', name, `one of ${names.join(', ')}`));
+  checkNames('options', options, names);
   const {signal} = options;
   check(signal === undefined || (isObject(signal) && typeof signal.aborted === 'boolean' &&
       typeof signal.addEventListener === 'function'), 'signal', signal, 'an AbortSignal');
 }
 
 function keyOf(instance) {
-  check(isObject(instance), 'instance', instance, 'an object');
+  checkNames('instance', instance, FIELDS);
   const {service, id, namespace = ''} = instance;
   checkService(service);
   Object.entries({id, namespace}).forEach(([argument, value]) => checkText(argument, value));
@@ -122,8 +134,9 @@ class Agent {
   constructor(options = {}) {
     checkOptions(options, 'target', 'name', 'ttl');
     const {target, name = '', ttl = 10} = options;
-    this._target = target || process.env.FAILBACK_TARGET || DEFAULT_TARGET;
+    this._target = target === undefined ? process.env.FAILBACK_TARGET || DEFAULT_TARGET : target;
     checkText('target', this._target);
+    check(TARGET.test(this._target), 'target', this._target, 'unix:PATH or HOST:PORT', RangeError);
     checkText('name', name);
     check(typeof ttl === 'number', 'ttl', ttl, 'a number of seconds');
     check(Math.abs(ttl) <= MAX_SECONDS, 'ttl', ttl, `from -${MAX_SECONDS} to ${MAX_SECONDS} seconds`, RangeError);
@@ -141,6 +154,7 @@ class Agent {
     this._end = new AbortController();
     setMaxListeners(0, this._end.signal);
     this._calls = new Set();
+    this._followed = new Set();  // streams of follow()
     this._keeper = this._keep();
   }
 
@@ -170,16 +184,22 @@ class Agent {
   async* _follow(service, namespace, signal) {
     let known = new Map();
     let stale = false;  // of the last list
+    let told = false;
     const put = (map, instances) => instances.forEach((one) => map.set(one.key.instance_id, one));
     const list = () => ({instances: [...known.keys()].sort().map((id) => toInstance(known.get(id))), stale});
     const ended = () => this._closed || (signal && signal.aborted);
     while (!ended()) {
       const stream = this._open('Subscribe', {selector: {namespace, service}});
+      this._followed.add(stream);
+      const silence = told ? null : setTimeout(() => this._warn(
+          `the sidecar at ${this._target} has no list of ${service} yet: its registry is unavailable, or does not let ` +
+          'it read that service; `failbackctl pending` says which'), CALL_MS);
       const cancel = () => stream.cancel();
       if (signal) signal.addEventListener('abort', cancel);
       try {
         let parts = new Map();
         for await (const message of stream) {
+          clearTimeout(silence);
           if (message.event === 'snapshot') {
             put(parts, message.snapshot.instances);
             if (message.snapshot.more) continue;
@@ -188,19 +208,21 @@ class Agent {
             message.delta.removals.forEach((key) => known.delete(key.instance_id));
             put(known, message.delta.upserts);
           }
-          stale = message.stale;
+          [stale, told] = [message.stale, true];
           yield list();
         }
       } catch (error) {
         const refusal = refusalOf(error);
         if (refusal) throw refusal;
       } finally {
+        clearTimeout(silence);
         if (signal) signal.removeEventListener('abort', cancel);
+        this._followed.delete(stream);
         this._shut(stream);
       }
       if (ended()) return;
       if (!stale) {
-        stale = true;
+        stale = told = true;
         yield list();
       }
       await this._pause(RETRY_MS, signal);
@@ -294,7 +316,7 @@ class Agent {
       // Without a deadline: a call that was given up may still be carried out, after a newer one.
       await this._call(batch[0].removal ? 'Unregister' : 'Register', {session_id: this._session, ...items})
           .then(({results}) => batch.forEach((intent, at) => this._settle(intent, results[at].status)))
-          .catch((error) => this._settleCall(batch, refusalOf(error)));
+          .catch((error) => this._settleCall(batch, error));
     }
     this._sending = false;
   }
@@ -309,8 +331,14 @@ class Agent {
     }
   }
 
-  _settleCall(batch, refusal) {
-    if (!refusal) {
+  _settleCall(batch, error) {
+    const refusal = refusalOf(error);
+    const draining = says(error, DRAINING);
+    if (draining && batch[0].removal) {
+      // The sidecar does so by itself.
+      batch.forEach((intent) => this._intents.accepted(intent).forEach(({resolve}) => resolve()));
+    } else if (!refusal) {
+      if (draining) this._noteAway('takes nothing new, and is asked again until it does', error.details);
       batch.forEach((intent) => this._sendLater(intent));
     } else if (batch.length > 1) {
       this._intents.apart(batch);
@@ -352,17 +380,26 @@ class Agent {
     if (this._closed) return;
     this._refused = refusalOf(error);
     if (this._refused) this._intents.refusedAll().forEach(({reject}) => reject(this._refused));
+    this._noteAway('has no session for this process, which tries again until it has', error.message);
+  }
+
+  _noteAway(what, why) {
     if (this._away) return;
     this._away = true;
-    this._warn(`the sidecar at ${this._target} has no session for this process, which tries again until it has: ` +
-        error.message);
+    this._warn(`the sidecar at ${this._target} ${what}: ${why}`);
   }
 
   async _oneSession() {
     const opened = await this._call('OpenSession', this._opening, CALL_MS);
     const stream = this._open('KeepAlive');
-    const renew = () => stream.write({session_id: opened.session_id});
-    const timer = setInterval(renew, (Number(opened.ttl.seconds) * 1e3 + opened.ttl.nanos / 1e6) / 3);
+    let unanswered = 0;  // this process may have slept, so the clock does not tell
+    const renew = () => {
+      if (unanswered++ < UNANSWERED) return stream.write({session_id: opened.session_id});
+      // What it has been asked may still be done, so no call of the sender is given up.
+      this._noteAway('does not answer', `${UNANSWERED} renewals of the session wait`);
+      return [stream, ...this._followed].forEach((one) => one.cancel());
+    };
+    const timer = setInterval(renew, (Number(opened.ttl.seconds) * 1e3 + opened.ttl.nanos / 1e6) / UNANSWERED);
     try {
       renew();
       this._limit = Math.min(BATCH, (opened.limits && opened.limits.max_batch) || BATCH);
@@ -372,6 +409,7 @@ class Agent {
       this._intents.sessionOpened();
       this._send();
       for await (const answer of stream) {
+        unanswered = 0;
         if (answer.status && answer.status.code) return;  // the session is unknown: a new one
       }
     } finally {

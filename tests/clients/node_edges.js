@@ -47,6 +47,8 @@ async function wrongArguments() {
     console.log(await failed(agent.register({...one, ...wrong})));
   }
   console.log(await failed(agent.register()));
+  console.log(await failed(agent.register({...one, wieght: 0})));
+  console.log(await failed(agent.unregister({...one, namespcae: 'shop'})));
   for (const options of [{signal: new AbortController()}, {signal: 5}, {signal: null}, {singal: 1}, 5, null]) {
     console.log(await failed(agent.register(one, options)));
     if (options && options.signal) console.log(await failed(agent.unregister(one, options)));
@@ -95,7 +97,8 @@ async function main() {
   console.log('session refused:', await failure({target, ttl: -1}, (agent) => agent.register(one)));
   console.log('too much:', await failure({target},
       (agent) => agent.register({...one, metadata: {x: 'y'.repeat(6e6)}})));
-  for (const options of [{ttl: '10s'}, {ttl: null}, {ttl: NaN}, {name: 7}, {target: 7}, '127.0.0.1:7060', 5, [], null,
+  for (const options of [{ttl: '10s'}, {ttl: null}, {ttl: NaN}, {name: 7}, {target: 7},
+    {target: null}, {target: ''}, {target: '/run/failback/agent.sock'}, {target: 'grpc://127.0.0.1:7060'}, '127.0.0.1:7060', 5, [], null,
     {tartget: 'x'}, {signal: 5}]) {
     console.log(thrown(() => new Agent(options)));
   }

@@ -5,8 +5,9 @@
 const readline = require('readline');
 const {Agent, Refused} = require('failback');
 
-const agent = new Agent({target: process.argv[2], name: 'carts'});
+const agent = new Agent({target: process.argv[2], name: 'carts', ttl: Number(process.env.STORY_TTL || 10)});
 const say = (...words) => console.log(words.join(' '));
+process.on('warning', ({message}) => say('warning', message));
 const limit = (milliseconds) => milliseconds && {signal: AbortSignal.timeout(Number(milliseconds))};
 
 const COMMANDS = {

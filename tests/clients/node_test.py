@@ -1,7 +1,10 @@
 """The story of clients/node, packed as people get it, with a real registry and a real sidecar: registered, found,
 through outages of the registry and of the sidecar, and gone when the process ends."""
 
+import os
+import subprocess
 import unittest
+import unittest.mock
 
 import node_modules
 from sidecar import PATIENCE, Sidecar, Story
@@ -38,6 +41,44 @@ class NodeClient(Sidecar):
         story.expect("closed", "follow ended")
         self.until(self.listed, {})
 
+    def test_a_sidecar_that_hangs_is_reported_and_its_lists_are_stale(self):
+        with unittest.mock.patch.dict(os.environ, STORY_TTL="1"):
+            story = self.start_story()
+        story.tell("register carts-1 8080", "follow")
+        story.expect("registered carts-1 8080", "sees [carts-1:8080/7/v] current")
+        self.pause_agent()
+        story.expect("does not answer", "sees [carts-1:8080/7/v] stale")
+        story.tell("register carts-2 8081 100")
+        story.expect("late register carts-2 8081")
+        self.resume_agent()
+        story.expect("sees [carts-1:8080/7/v carts-2:8081/7/v] current")
+        self.until(self.listed, {"carts-1": 8080, "carts-2": 8081})
+        story.tell("close")
+        story.expect("closed", "follow ended")
+
+    def test_a_drained_sidecar_has_unregistered_and_takes_nothing_new(self):
+        story = self.start_story()
+        story.tell("register carts-1 8080")
+        self.until(self.listed, {"carts-1": 8080})
+        subprocess.run(["agent/failbackctl", "--target", self.target, "drain"], stdout=subprocess.DEVNULL, check=True)
+        story.tell("unregister carts-1", "register carts-2 8081 1500")
+        story.expect("unregistered carts-1", "the agent is draining and takes no new intents", "late register carts-2 8081")
+        self.kill_daemon(self.agent)
+        self.start_agent()
+        self.until(self.listed, {"carts-2": 8081})
+        story.tell("close")
+        story.expect("closed")
+
+    def test_a_list_that_does_not_come_is_reported(self):
+        self.kill_daemon(self.registry)
+        self.kill_daemon(self.agent)
+        self.start_agent()
+        story = self.start_story()
+        story.tell("follow")
+        story.expect("has no list of carts yet")
+        story.tell("close")
+        story.expect("closed", "follow ended")
+
     def test_the_end_of_the_process_unregisters(self):
         story = self.start_story()
         story.tell("register carts-9 1")
@@ -66,6 +107,10 @@ TypeError: ttl: null is not a number of seconds
 RangeError: ttl: NaN is not from -315576000000 to 315576000000 seconds
 TypeError: name: 7 is not a string
 TypeError: target: 7 is not a string
+TypeError: target: null is not a string
+RangeError: target: '' is not unix:PATH or HOST:PORT
+RangeError: target: '/run/failback/agent.sock' is not unix:PATH or HOST:PORT
+RangeError: target: 'grpc://127.0.0.1:7060' is not unix:PATH or HOST:PORT
 TypeError: options: '127.0.0.1:7060' is not an object of target, name, ttl
 TypeError: options: 5 is not an object of target, name, ttl
 TypeError: options: [] is not an object of target, name, ttl
@@ -87,7 +132,9 @@ RangeError: weight: -1 is not an integer from 0 to 65535
 TypeError: address: undefined is not a string
 TypeError: id: 7 is not a string
 RangeError: service: '' is not the name of a service
-TypeError: instance: undefined is not an object
+TypeError: instance: undefined is not an object of service, id, address, port, namespace, weight, zone, metadata
+TypeError: instance: 'wieght' is not one of service, id, address, port, namespace, weight, zone, metadata
+TypeError: instance: 'namespcae' is not one of service, id, address, port, namespace, weight, zone, metadata
 TypeError: signal: AbortController [Object] is not an AbortSignal
 TypeError: signal: AbortController [Object] is not an AbortSignal
 TypeError: signal: 5 is not an AbortSignal

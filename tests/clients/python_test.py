@@ -185,6 +185,60 @@ class Edges(Sidecar):
         self.assertEqual(len(logged.output), 1, logged.output)
         self.assertIn("none.sock", logged.output[0])
 
+    def test_a_sidecar_that_hangs_is_reported_and_its_lists_are_stale(self):
+        seen = queue.Queue()
+        with self.assertLogs("failback", "WARNING") as logged:
+            with failback.Agent(self.target, ttl=1) as agent:
+                agent.register("carts", "carts-1", "10.0.0.7", 8080)
+
+                def follow():
+                    for carts in agent.follow("carts"):
+                        seen.put((len(carts), carts.stale))
+
+                follower = threading.Thread(target=follow)
+                follower.start()
+                while seen.get(timeout=PATIENCE) != (1, False):
+                    pass
+                self.pause_agent()
+                self.assertEqual(seen.get(timeout=PATIENCE), (1, True))
+                with self.assertRaises(TimeoutError):
+                    agent.register("carts", "carts-2", "10.0.0.7", 8080, timeout=0.1)
+                self.resume_agent()
+                self.until(self.listed, {"carts-1": 8080, "carts-2": 8080})
+                while seen.get(timeout=PATIENCE) != (2, False):
+                    pass
+        follower.join(PATIENCE)
+        self.assertIn("does not answer", logged.output[0])
+
+    def test_a_drained_sidecar_has_unregistered_and_takes_nothing_new(self):
+        with self.assertLogs("failback", "WARNING") as logged:
+            with failback.Agent(self.target) as agent:
+                agent.register("carts", "carts-1", "10.0.0.7", 8080)
+                self.until(self.listed, {"carts-1": 8080})
+                subprocess.run(["agent/failbackctl", "--target", self.target, "drain"], stdout=subprocess.DEVNULL,
+                               check=True)
+                self.assertEqual(self.listed(), {})
+                agent.unregister("carts", "carts-1")
+                with self.assertRaises(TimeoutError):
+                    agent.register("carts", "carts-2", "10.0.0.7", 8080, timeout=1.5)
+                self.kill_daemon(self.agent)
+                self.start_agent()
+                self.until(self.listed, {"carts-2": 8080})
+        self.assertEqual(len(logged.output), 1, logged.output)
+        self.assertIn("the agent is draining and takes no new intents", logged.output[0])
+
+    def test_a_list_that_does_not_come_is_reported(self):
+        self.kill_daemon(self.registry)
+        self.kill_daemon(self.agent)
+        self.start_agent()
+        with self.assertLogs("failback", "WARNING") as logged:
+            with unittest.mock.patch.object(aio, "CALL_SECONDS", 0.5), failback.Agent(self.target) as agent:
+                follower = threading.Thread(target=lambda: list(agent.follow("carts")))
+                follower.start()
+                self.until(lambda: len(logged.output), 1)
+        follower.join(PATIENCE)
+        self.assertIn("has no list of carts yet", logged.output[0])
+
     def test_a_session_that_is_refused_reaches_the_caller(self):
         with self.assertLogs("failback", "WARNING"):
             with failback.Agent(self.target, ttl=-1) as agent:
@@ -214,7 +268,13 @@ class Edges(Sidecar):
                 ({"ttl": True}, "ttl: True is not a number of seconds"),
                 ({"ttl": float("nan")}, "ttl: nan is not from -315576000000 to 315576000000 seconds"),
                 ({"name": 7}, "name: 7 is not a string"),
-                ({"target": 7}, "target: 7 is not a string")):
+                ({"target": 7}, "target: 7 is not a string"),
+                ({"target": False}, "target: False is not a string"),
+                ({"target": ""}, "target: '' is not unix:PATH or HOST:PORT"),
+                ({"target": "unix:"}, "target: 'unix:' is not unix:PATH or HOST:PORT"),
+                ({"target": "/run/failback/agent.sock"},
+                 "target: '/run/failback/agent.sock' is not unix:PATH or HOST:PORT"),
+                ({"target": "grpc://127.0.0.1:7060"}, "target: 'grpc://127.0.0.1:7060' is not unix:PATH or HOST:PORT")):
             with self.assertRaises((TypeError, ValueError)) as raised:
                 failback.Agent(**options)
             self.assertEqual(str(raised.exception), text)

@@ -22,6 +22,7 @@ DEFAULT_TARGET = "unix:/run/failback/agent.sock"
 CALL_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 RETRY_SECONDS = 0.5
+UNANSWERED = 3  # renewals in a TTL; the sidecar hangs when none of them is answered
 # The sidecar comes back within moments: a channel must not wait for minutes.
 CHANNEL_OPTIONS = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
                    ("grpc.min_reconnect_backoff_ms", 5000)]
@@ -29,12 +30,15 @@ CHANNEL_OPTIONS = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconn
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED,
         grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED, grpc.StatusCode.NOT_FOUND,
         grpc.StatusCode.FAILED_PRECONDITION)
-# A refusal with this among its details asks for patience.
+# What a refusal's details say: it asks for patience; the sidecar ends, and takes away what it has registered.
 RETRY_INFO = "google.rpc.RetryInfo"
+DRAINING = "DRAINING"
 # An item's place in its call, of which the caller knows nothing.
 PLACE = re.compile(r"^(de)?registrations\[\d+\]\.(instance\.)?")
 BATCH = 200
 MAX_SECONDS = 315576000000  # of google.protobuf.Duration
+# What gRPC dials: a path needs its scheme.
+TARGET = re.compile(r"(unix|unix-abstract|dns|ipv4|ipv6|vsock):.+|(?!unix:)[^/]+")
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character
 
 log = logging.getLogger("failback")
@@ -95,13 +99,16 @@ def _instance(message: pb.ServiceInstance) -> Instance:
                     message.weight if message.HasField("weight") else 100, message.zone, dict(message.metadata))
 
 
+def _says(error: grpc.aio.AioRpcError, word: str) -> bool:
+    return any(key == "grpc-status-details-bin" and word.encode() in value
+               for key, value in error.trailing_metadata() or ())
+
+
 def _refusal(error: grpc.aio.AioRpcError) -> Optional[Refused]:
     """None for a failure that passes."""
     if error.code() in AWAY:
         return None
-    patience = any(key == "grpc-status-details-bin" and RETRY_INFO.encode() in value
-                   for key, value in error.trailing_metadata() or ())
-    if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and patience:
+    if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and _says(error, RETRY_INFO):
         return None
     return Refused(error.code().value[0], error.details() or "")
 
@@ -161,8 +168,9 @@ class Agent:
     def __init__(self, target: Optional[str] = None, name: str = "", ttl: float = 10.0) -> None:
         global _made  # pylint: disable=global-statement
         check_process()
-        self._target = target or os.environ.get("FAILBACK_TARGET", DEFAULT_TARGET)
+        self._target = (os.environ.get("FAILBACK_TARGET") or DEFAULT_TARGET) if target is None else target
         _check_texts(target=self._target, name=name)
+        _check_value(TARGET.fullmatch(self._target) is not None, "target", self._target, "unix:PATH or HOST:PORT")
         check_seconds("ttl", ttl, -MAX_SECONDS, MAX_SECONDS)
         _made = True
         self._opening = pb.OpenSessionRequest(
@@ -174,11 +182,12 @@ class Agent:
         self._keeper: Optional[asyncio.Future] = None
         self._sender: Optional[asyncio.Future] = None
         self._retry: Optional[asyncio.TimerHandle] = None
+        self._unanswered = 0  # renewals
         self._closed = False
         self._away = False
         # Why the sidecar opens no session.
         self._refused: Optional[Refused] = None
-        # Streams of follow().
+        # Streams of follow() that are not broken off.
         self._followed: Set[grpc.aio.Call] = set()
 
     async def start(self) -> Agent:
@@ -252,13 +261,16 @@ class Agent:
     async def _follow(self, service: str, namespace: str) -> AsyncIterator[Instances]:
         known: Dict[str, pb.ServiceInstance] = {}
         stale = False  # the last list
+        told = False
         while not self._closed:
+            silence = asyncio.get_running_loop().call_later(CALL_SECONDS, self._note_silence, service, told)
             call = self._stub.Subscribe(
                 pb.SubscribeRequest(selector=pb.Selector(namespace=namespace, service=service)))
             self._followed.add(call)
             try:
                 parts: Dict[str, pb.ServiceInstance] = {}
                 async for message in call:
+                    silence.cancel()
                     kind = message.WhichOneof("event")
                     if kind == "snapshot":
                         parts.update((i.key.instance_id, i) for i in message.snapshot.instances)
@@ -269,7 +281,7 @@ class Agent:
                         for key in message.delta.removals:
                             known.pop(key.instance_id, None)
                         known.update((i.key.instance_id, i) for i in message.delta.upserts)
-                    stale = message.stale
+                    stale, told = message.stale, True
                     yield self._list(known, stale)
             except grpc.aio.AioRpcError as error:
                 refusal = _refusal(error)
@@ -278,12 +290,14 @@ class Agent:
             except asyncio.CancelledError:
                 if self._closed:
                     return  # by close(), not by the caller
-                raise
+                if call in self._followed:
+                    raise
             finally:
+                silence.cancel()
                 self._followed.discard(call)
                 call.cancel()
             if not stale and not self._closed:
-                stale = True
+                stale = told = True
                 yield self._list(known, stale)
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -292,6 +306,11 @@ class Agent:
         instances = Instances(_instance(known[id]) for id in sorted(known))
         instances.stale = stale
         return instances
+
+    def _note_silence(self, service: str, told: bool) -> None:
+        if not told:
+            log.warning("the sidecar at %s has no list of %s yet: its registry is unavailable, or does not let it read "
+                        "that service; `failbackctl pending` says which", self._target, service)
 
     def _check(self) -> None:
         check_process()
@@ -326,7 +345,7 @@ class Agent:
             try:
                 results = (await self._call(batch)).results
             except grpc.aio.AioRpcError as error:
-                self._settle_call(batch, _refusal(error))
+                self._settle_call(batch, error)
             else:
                 for intent, result in zip(batch, results):
                     self._settle(intent, result.status)
@@ -341,22 +360,31 @@ class Agent:
 
     def _settle(self, intent: Intent, status) -> None:
         if not status.code:
-            for waiter in self._intents.accepted(intent):
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._accept(intent)
         elif _passes(status):
             self._send_later(intent)
         else:
             self._refuse(intent, Refused(status.code, PLACE.sub("", status.message)))
 
-    def _settle_call(self, batch: List[Intent], refusal: Optional[Refused]) -> None:
-        if not refusal:
+    def _settle_call(self, batch: List[Intent], error: grpc.aio.AioRpcError) -> None:
+        refusal = _refusal(error)
+        if _says(error, DRAINING) and batch[0].instance is None:
+            for intent in batch:
+                self._accept(intent)  # the sidecar does so by itself
+        elif not refusal:
+            if _says(error, DRAINING):
+                self._note_away("takes nothing new, and is asked again until it does", error.details())
             for intent in batch:
                 self._send_later(intent)
         elif len(batch) > 1:
             self._intents.apart(batch)
         else:
             self._refuse(batch[0], refusal)
+
+    def _accept(self, intent: Intent) -> None:
+        for waiter in self._intents.accepted(intent):
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _refuse(self, intent: Intent, refusal: Refused) -> None:
         waiters = self._intents.refused(intent)
@@ -395,15 +423,20 @@ class Agent:
         self._refused = _refusal(error)
         if self._refused:
             self._fail(self._intents.refused_all(), self._refused)
+        self._note_away("has no session for this process, which tries again until it has",
+                        "%s: %s" % (error.code().name, error.details()))
+
+    def _note_away(self, what: str, why: str) -> None:
         if not self._away:
             self._away = True
-            log.warning("the sidecar at %s has no session for this process, which tries again until it has: %s: %s",
-                        self._target, error.code().name, error.details())
+            log.warning("the sidecar at %s %s: %s", self._target, what, why)
 
     async def _one_session(self) -> None:
         opened = await self._stub.OpenSession(self._opening, timeout=CALL_SECONDS)
         stream = self._stub.KeepAlive()
-        renewing = asyncio.ensure_future(self._renew(stream, opened.session_id, opened.ttl.ToNanoseconds() / 3e9))
+        reading = asyncio.ensure_future(self._read(stream))
+        renewing = asyncio.ensure_future(self._renew(
+            stream, opened.session_id, opened.ttl.ToNanoseconds() / 1e9 / UNANSWERED))
         try:
             if self._away:
                 self._away = False
@@ -412,17 +445,36 @@ class Agent:
             self._session, self._refused = opened.session_id, None
             self._intents.session_opened()
             self._wake()
-            async for answer in stream:
-                if answer.status.code:
-                    return  # the session is unknown: a new one
+            await asyncio.wait((reading, renewing), return_when=asyncio.FIRST_COMPLETED)
+            if renewing.done() and not renewing.exception():
+                # What it has been asked may still be done, so no call of the sender is given up.
+                self._note_away("does not answer", "%d renewals of the session wait" % UNANSWERED)
+                self._break_follows()
+            else:
+                await reading
         finally:
             self._session = ""
-            renewing.cancel()
+            for task in (reading, renewing):
+                task.cancel()
             stream.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            await asyncio.gather(reading, renewing, return_exceptions=True)
 
-    @staticmethod
-    async def _renew(stream, session: str, seconds: float) -> None:
-        while True:
+    def _break_follows(self) -> None:
+        broken, self._followed = self._followed, set()
+        for call in broken:
+            call.cancel()
+
+    async def _read(self, stream) -> None:
+        """Until the session is unknown."""
+        async for answer in stream:
+            if answer.status.code:
+                return
+            self._unanswered = 0
+
+    async def _renew(self, stream, session: str, seconds: float) -> None:
+        """Until so many are unanswered: this process may have slept, so the clock does not tell."""
+        self._unanswered = 0
+        while self._unanswered < UNANSWERED:
+            self._unanswered += 1
             await stream.write(pb.KeepAliveRequest(session_id=session))
             await asyncio.sleep(seconds)

@@ -248,7 +248,8 @@ absl::Status SqliteStorage::CheckInPlace() const {
   if (missing == nullptr) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "store ", options_.path, ": ", *missing,
-      " has been moved, removed or replaced while it is open: put it back, or restart"));
+      " has been moved, removed or replaced while it is open: put it back, or restore a backup; "
+      "a restart without it begins an empty store"));
 }
 
 absl::Status SqliteStorage::Read(StoreReader* reader) {
