@@ -1,7 +1,9 @@
 #include "retry/simulated_clock.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <utility>
 
 namespace failback {
 namespace {
@@ -23,31 +25,34 @@ absl::Time SimulatedClock::WallNow() const {
 
 void SimulatedClock::Attach(const std::shared_ptr<ClockDriven>& driven) {
   MutexLock lock(&mu_);
-  driven_.push_back(driven);
+  DrivenList more = *driven_;
+  more.push_back(driven);
+  driven_ = std::make_shared<const DrivenList>(std::move(more));
 }
 
 void SimulatedClock::Detach(const ClockDriven* driven) {
   MutexLock lock(&mu_);
-  driven_.erase(std::remove_if(driven_.begin(), driven_.end(),
-                               [&](const auto& each) { return each.get() == driven; }),
-                driven_.end());
+  DrivenList fewer;
+  std::copy_if(driven_->begin(), driven_->end(), std::back_inserter(fewer),
+               [&](const auto& each) { return each.get() != driven; });
+  driven_ = std::make_shared<const DrivenList>(std::move(fewer));
 }
 
 std::shared_ptr<ClockDriven> SimulatedClock::Earliest(int64_t* due_nanos) {
-  std::vector<std::shared_ptr<ClockDriven>> driven;
+  std::shared_ptr<const DrivenList> driven;
   {
     MutexLock lock(&mu_);
     driven = driven_;
   }
-  std::shared_ptr<ClockDriven> earliest;
-  for (std::shared_ptr<ClockDriven>& candidate : driven) {
+  const std::shared_ptr<ClockDriven>* earliest = nullptr;
+  for (const std::shared_ptr<ClockDriven>& candidate : *driven) {
     const std::optional<int64_t> due = candidate->NextDueNanos();
     if (due.has_value() && (earliest == nullptr || *due < *due_nanos)) {
-      earliest = std::move(candidate);
+      earliest = &candidate;
       *due_nanos = *due;
     }
   }
-  return earliest;
+  return earliest == nullptr ? nullptr : *earliest;
 }
 
 void SimulatedClock::Advance(absl::Duration duration) {

@@ -68,8 +68,12 @@ class SimulatedClock final : public Clock {
   const int64_t start_nanos_;
   const absl::Time wall_start_;
   std::atomic<int64_t> now_;
+  using DrivenList = std::vector<std::shared_ptr<ClockDriven>>;
+
   Mutex mu_;
-  std::vector<std::shared_ptr<ClockDriven>> driven_ ABSL_GUARDED_BY(mu_);
+  // Never changed, but replaced: each step looks at all of them.
+  std::shared_ptr<const DrivenList> driven_ ABSL_GUARDED_BY(mu_) =
+      std::make_shared<const DrivenList>();
 };
 
 }  // namespace failback
