@@ -12,14 +12,6 @@ constexpr absl::Duration kRetention = absl::Seconds(59);
 
 }  // namespace
 
-std::vector<FencingCheck::Asked> FencingCheck::Of(const Batch& batch) {
-  std::vector<Asked> asked;
-  for (const Intent& intent : batch.intents()) {
-    asked.push_back({intent.key, intent.generation, intent.registers});
-  }
-  return asked;
-}
-
 bool FencingCheck::Holds(const Fence& fence) const {
   return fence.gone_at == 0 || absl::Nanoseconds(world_->now() - fence.gone_at) < kRetention;
 }

@@ -17,27 +17,20 @@
 #include <vector>
 
 #include "registry/registry.h"
+#include "tests/simulate/witness.h"
 #include "tests/simulate/world.h"
 
 namespace failback::simulate {
 
-class FencingCheck {
+class FencingCheck final : public Witness {
  public:
   explicit FencingCheck(World* world) : world_(world) {}
 
-  // What an intent was, taken from the batch before that is given to the registry.
-  struct Asked {
-    std::string key;
-    uint64_t generation;
-    bool registers;
-  };
-  static std::vector<Asked> Of(const Batch& batch);
-
-  void Opened(const std::string& session_id, uint64_t rank) { ranks_[session_id] = rank; }
-  // The session ended in good order, which leaves no fences.
-  void Closed(const std::string& session_id);
+  void Opened(const std::string& session_id, uint64_t rank) override { ranks_[session_id] = rank; }
+  // This leaves no fences.
+  void Closed(const std::string& session_id) override;
   void Written(const std::string& session_id, const std::vector<Asked>& asked,
-               const BatchResult& result);
+               const BatchResult& result) override;
   // The instance is not there any more.
   void Removed(const std::string& key);
   // The store is another one, or an earlier one: what it knows is not known here.

@@ -14,11 +14,12 @@ ServiceInstance Parse(const std::string& bytes) {
 
 }  // namespace
 
-std::string Apply(const Event& event, Set* set) {
+std::string Apply(const Event& event, bool resumed, Set* set) {
   if (event.is_snapshot()) set->clear();
   for (const std::string& key : event.removals()) {
-    if (set->erase(key) == 0)
+    if (set->erase(key) == 0 && !resumed) {
       return absl::StrCat("removes ", CanonicalKeyText(key), ", which is not there");
+    }
   }
   event.ForEachInstance(
       [&](const Blob& instance) { (*set)[KeyOf(instance)] = std::string(instance.view()); });
@@ -43,7 +44,7 @@ class Truth::Listener final : public NotifyListener {
  public:
   Listener(Truth* truth, std::string service) : truth_(truth), service_(std::move(service)) {}
   void OnEvent(const EventPtr& event) override {
-    const std::string wrong = Apply(*event, &set_);
+    const std::string wrong = Apply(*event, /*resumed=*/false, &set_);
     if (!wrong.empty()) truth_->world_->Fail("watch", absl::StrCat("at the store: ", wrong));
     truth_->OnChange(service_, event->epoch(), event->revision(), set_);
   }
@@ -127,6 +128,7 @@ Viewer::Viewer(World* world, const Truth* truth, std::string name, std::string s
 void Viewer::Begin(bool resumed) {
   ended_ = closed_ = false;
   fresh_stream_ = true;
+  resumed_ = resumed;
   if (resumed) return;
   known_ = stale_ = held_ = false;
   epoch_ = revision_ = 0;
@@ -153,7 +155,8 @@ void Viewer::OnEvent(const EventPtr& event) {
     return wrong(
         absl::StrCat("a delta from ", event->base_revision(), " for one who is at ", revision_));
   }
-  if (const std::string what = Apply(*event, &next); !what.empty()) return wrong(what);
+  if (event->is_snapshot()) resumed_ = false;
+  if (const std::string what = Apply(*event, resumed_, &next); !what.empty()) return wrong(what);
   const bool same_epoch = known_ && event->epoch() == epoch_;
   // A stream that goes on may begin with a snapshot of a registry that is behind; an agent hides
   // that.
@@ -182,7 +185,7 @@ void Viewer::OnEvent(const EventPtr& event) {
                               TextOf(Filter(*there))));
   }
   if (emptied && may_be_empty) {
-    const std::string why_not = may_be_empty();
+    const std::string why_not = may_be_empty(event->is_delta());
     if (!why_not.empty())
       world_->Fail("empty", absl::StrCat(name_, " of ", service_, ": ", why_not));
   }

@@ -27,8 +27,9 @@ namespace failback::simulate {
 // Instances, serialized, by canonical key.
 using Set = std::map<std::string, std::string>;
 
-// Applies an event; says what is wrong with it.
-std::string Apply(const Event& event, Set* set);
+// Applies an event; says what is wrong with it. `resumed`: of a stream that went on from a position,
+// whose source does not know what the subscriber has: it may remove what was never sent.
+std::string Apply(const Event& event, bool resumed, Set* set);
 std::string TextOf(const Set& set);
 
 // What clients of one agent want of one key.
@@ -128,8 +129,9 @@ class Viewer final : public NotifyListener {
   const std::string& name() const { return name_; }
   // What of the truth it is to see.
   Set Filter(const Set& set) const;
-  // Asked when it is shown an empty set after another: whether it may.
-  std::function<std::string()> may_be_empty;
+  // Asked when it is shown an empty set after another, by a delta that names what has gone or by a
+  // snapshot: why it may not.
+  std::function<std::string(bool named)> may_be_empty;
 
  private:
   World* const world_;
@@ -138,6 +140,7 @@ class Viewer final : public NotifyListener {
   const bool at_agent_;
   bool known_ = false, stale_ = false, held_ = false, ended_ = false, closed_ = false;
   bool fresh_stream_ = true;
+  bool resumed_ = false;  // and there was no snapshot since
   absl::Status end_;
   uint64_t epoch_ = 0, revision_ = 0;
   Set set_;

@@ -78,13 +78,14 @@ void RegistryHost::Start() {
 void RegistryHost::StartOnEtcd() {
   EtcdRegistry::Options options;
   options.lease_spread = 0;  // its own numbers would decide it
+  options.keys_per_lease = options_.keys_per_lease;
   on_etcd_ = std::make_unique<EtcdRegistry>(
       options, [this](const std::function<void()>&) -> std::unique_ptr<etcd::Client> {
         return std::make_unique<ModelClient>(&world_->network, options_.link, process_,
                                              options_.etcd);
       });
   world_->Tell("    registry: starts, on etcd");
-  Serve(on_etcd_.get(), nullptr);
+  Serve(on_etcd_.get(), options_.on_etcd);
 }
 
 void RegistryHost::StartStore() {
@@ -120,10 +121,10 @@ void RegistryHost::StartStore() {
   Serve(store_.get(), fencing_);
 }
 
-void RegistryHost::Serve(Registry* registry, FencingCheck* fencing) {
+void RegistryHost::Serve(Registry* registry, Witness* witness) {
   access_ =
       options_.secured ? std::make_shared<AccessControl>(RulesWithout(denied_, *world_)) : nullptr;
-  server_ = std::make_shared<WireServer>(&world_->network, process_, registry, fencing, access_);
+  server_ = std::make_shared<WireServer>(&world_->network, process_, registry, witness, access_);
 }
 
 void RegistryHost::Kill() {
@@ -207,6 +208,7 @@ void AgentHost::Start() {
   };
   killer_ = client->Killer();
   counter_ = client->Counter();
+  session_age_ = client->SessionAge();
   FailbackRegistry::Options options = options_.registry;
   options.upstream_name = "sim://registry";
   options.client_name = absl::StrCat("agent-", options_.index);

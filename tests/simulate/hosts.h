@@ -21,10 +21,12 @@
 #include "registry/store/store_registry.h"
 #include "retry/executor.h"
 #include "tests/simulate/etcd/model_client.h"
+#include "tests/simulate/fencing_check.h"
 #include "tests/simulate/history.h"
 #include "tests/simulate/host_disk.h"
 #include "tests/simulate/process.h"
 #include "tests/simulate/wire.h"
+#include "tests/simulate/witness.h"
 #include "tests/simulate/world.h"
 
 namespace failback::simulate {
@@ -39,6 +41,8 @@ class RegistryHost {
     std::optional<uint64_t> disk;
     // What it is on in place of a store, and its link to that; null: it has a store.
     std::shared_ptr<EtcdHost> etcd;
+    Witness* on_etcd = nullptr;  // of what it answers then
+    int64_t keys_per_lease = 0;
     int link = 0;
     // Callers need a policy that allows them.
     bool secured = false;
@@ -74,7 +78,7 @@ class RegistryHost {
   void StartStore();
   void StartOnEtcd();
   // Its clients reach `registry`.
-  void Serve(Registry* registry, FencingCheck* fencing);
+  void Serve(Registry* registry, Witness* witness);
 
   World* const world_;
   Truth* const truth_;
@@ -135,6 +139,10 @@ class AgentHost {
   // Calls that it has sent, over all lives.
   int64_t calls() const { return former_calls_ + (counter_ ? counter_() : 0); }
   std::string CheckInvariants() const;
+  // As WireRegistry::SessionAge.
+  absl::Duration session_age() const {
+    return session_age_ ? session_age_() : absl::InfiniteDuration();
+  }
 
  private:
   World* const world_;
@@ -149,6 +157,7 @@ class AgentHost {
   std::function<void(bool connection)> breaker_;
   std::function<void()> killer_;
   std::function<int64_t()> counter_;
+  std::function<absl::Duration()> session_age_;
   std::shared_ptr<Process> process_;
   std::unique_ptr<FailbackRegistry> registry_;
 };

@@ -84,6 +84,7 @@ class Network {
   std::function<void(const std::string& what)> on_protocol_error;
 
   int64_t sent() const { return sent_; }
+  int64_t now() const { return clock_->NowNanos(); }
   // A name for a stream.
   uint64_t NewName() { return ++last_name_; }
 

@@ -126,6 +126,9 @@ void FixAddresses(char** argv) {
   const int persona = personality(0xffffffff);
   if (persona == -1 || (persona & ADDR_NO_RANDOMIZE) != 0) return;
   if (personality(static_cast<unsigned long>(persona) | ADDR_NO_RANDOMIZE) == -1) return;
+  // Symbols are looked up once, not in each child; and what a child frees it has again.
+  setenv("LD_BIND_NOW", "1", 1);
+  setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=2000", 1);
   execv("/proc/self/exe", argv);
 }
 

@@ -37,7 +37,8 @@ struct Order {
   std::array<bool, kMostOperations> kept{};
 };
 
-// Runs the program again without address randomization, unless it is so already.
+// Runs the program again without address randomization, unless it is so already; and so that a
+// child costs less.
 void FixAddresses(char** argv);
 
 class Players {

@@ -37,6 +37,7 @@ constexpr std::array<Kind, kActs> kKinds = {{
     {"registry loses its disk", 2, 15, 5000},
     {"registry is backed up", 3, 25, 0},
     {"registry is restored", 3, 25, 5000},
+    {"registry dies as it answers", 3, 20, 1000},
     {"etcd stops", 2, 40, 15000},
     {"etcd is compacted", 3, 40, 0},
     {"etcd's connection clogs", 4, 60, 15000},
@@ -111,7 +112,11 @@ Script MakeScript(uint64_t seed, bool large) {
   script.viewers = 1 + numbers.Pick(2);
   script.etcd = numbers.Percent(25);
   script.sqlite = numbers.Percent(40) && !script.etcd;
-  if (script.etcd) script.registries = 1 + numbers.Pick(3);
+  if (script.etcd) {
+    script.registries = 1 + numbers.Pick(3);
+    // One that is soon full: sessions get further ones.
+    script.keys_per_lease = numbers.Percent(50) ? 2 + numbers.Pick(2) : 500;
+  }
   for (int i = 0; i < script.agents; ++i) script.journals.push_back(numbers.Percent(35));
   script.length_ms = large ? 600000 : 30000 + numbers.Pick(60000);
   if (numbers.Percent(25)) script.permanent = 1 + numbers.Pick(4);

@@ -42,10 +42,11 @@ enum class Act {
   kRegistryWipe,
   kRegistryBackup,
   kRegistryRestore,
+  kRegistryDiesAnswering,  // the last answers that it gave an agent take their time
   // The etcd below it, in stories that have one.
   kEtcdStop,  // amount: as kAgentStop
   kEtcdCompact,
-  kEtcdClog,  // of a registry's connection to it; amount: as kPartition
+  kEtcdClog,  // of a registry's connection to it, and agents may connect again; amount: as kPartition
   // The network.
   kPartition,  // amount: 1 to the registry, 2 to the client, 3 both
   kClog,       // likewise
@@ -85,8 +86,9 @@ struct Script {
   int shared_keys = 0;  // that every agent may register
   int viewers = 0;      // that follow the registry itself
   bool sqlite = false;
-  bool etcd = false;     // the registry is on etcd
-  int registries = 1;    // on one etcd
+  bool etcd = false;   // the registry is on etcd
+  int registries = 1;  // on one etcd
+  int keys_per_lease = 0;
   bool secured = false;  // there is an access policy
   std::vector<bool> journals;
   bool reads_first = false;  // of what continues as the faults stop, as kAgentStop

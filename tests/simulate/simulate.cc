@@ -256,7 +256,7 @@ int PlayMany(const Options& options) {
       if (outcome.failed.empty()) return;
       if (options.keep_going) {
         std::cout << "seed " << order.seed << " " << outcome.failed << ": " << outcome.failure
-                  << "\n";
+                  << std::endl;
       }
       if (!first.has_value() || order.seed < first->first.seed) first = {order, outcome};
     });

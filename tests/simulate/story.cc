@@ -1,5 +1,7 @@
 #include "tests/simulate/story.h"
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "registry/model/canonical.h"
@@ -10,6 +12,8 @@ namespace {
 
 constexpr int kClientsOfAgent = 3;
 constexpr absl::Duration kTick = absl::Milliseconds(500);
+// A client renews its session so often, as a library does with a TTL of 10 s.
+constexpr int64_t kRenewal = 2500000000;
 // A state that has held for so long, which is longer than between two audits, has come to stay.
 constexpr int64_t kStays = 80000000000;
 
@@ -29,6 +33,8 @@ Story::Story(const Script& script, bool traced)
     RegistryHost::Options options;
     if (script_.sqlite) options.disk = script.seed;
     options.etcd = etcd_;
+    options.on_etcd = etcd_truth_.get();
+    options.keys_per_lease = script_.keys_per_lease;
     options.link = LinkToEtcd(i);
     options.secured = script_.secured;
     registries_.push_back(
@@ -43,13 +49,18 @@ Story::Story(const Script& script, bool traced)
     options.server = [this, i] { return ServerFor(i); };
     options.on_event = [this, i](const IntentEvent& event) { OnIntent(i, event); };
     options.registry.max_batch = 1 + numbers.Pick(6);
+    if (script_.etcd) {
+      // What is written at once has room on one lease, beside the session's own key.
+      options.registry.max_batch =
+          std::min(options.registry.max_batch, static_cast<int>(script_.keys_per_lease) - 1);
+    }
     options.registry.max_calls_in_flight = 1 + numbers.Pick(4);
     options.registry.stale_grace = absl::Milliseconds(numbers.Pick(2000));
     if (numbers.Pick(3) == 0) options.registry.retry.retry_period = absl::Seconds(1);
     agents_.push_back(std::make_unique<AgentHost>(&world_, std::move(options)));
     agents_.back()->Start();
     for (int slot = 0; slot < kClientsOfAgent; ++slot) {
-      clients_.push_back(std::make_unique<Client>(Client{i, slot, "", false, 0, "", 0, false}));
+      clients_.push_back(std::make_unique<Client>(Client{i, slot, "", false, 0, "", 0, 0, false}));
     }
   }
   for (int i = 0; i < script_.viewers; ++i) {
@@ -111,7 +122,9 @@ void Story::StartEtcd() {
   EtcdTruth::Events events;
   events.on_set = [this](const std::string& service, uint64_t epoch, uint64_t revision,
                          const Set& set) { truth_.OnChange(service, epoch, revision, set); };
-  events.on_wrong = [this](const std::string& what) { world_.Fail("fencing", what); };
+  events.on_wrong = [this](const std::string& property, const std::string& what) {
+    world_.Fail(property, what);
+  };
   etcd_truth_ = std::make_unique<EtcdTruth>(etcd_.get(), std::move(services), std::move(events));
 }
 
@@ -242,6 +255,8 @@ void Story::TickClient(Client* client) {
   AgentHost& agent = *agents_[static_cast<size_t>(client->agent)];
   if (!client->alive || !agent.running() || agent.registry()->draining()) return;
   if (!client->session.empty() && client->agents_life == agent.life()) {
+    if (world_.now() < client->renews_at) return;
+    client->renews_at = world_.now() + kRenewal;
     KeepAliveRequest request;
     request.set_session_id(client->session);
     agent.registry()->KeepAlive(request, [&](const absl::StatusOr<KeepAliveResponse>& response) {
@@ -263,6 +278,7 @@ void Story::TickClient(Client* client) {
     client->forked = false;
   });
   client->agents_life = agent.life();
+  client->renews_at = world_.now() + kRenewal;
   if (client->session.empty()) return;
   for (const auto& [of, wish] : wishes_.all) {
     if (of.first == client->agent && wish.present && wish.client == client->slot) {
@@ -300,7 +316,9 @@ void Story::AddFollower(int agent, const Operation& operation) {
                                               follower->zone, agent >= 0);
   follower->viewer->OnEnd(absl::OkStatus());  // there is no stream yet
   if (agent >= 0 && follower->zone.empty()) {
-    follower->viewer->may_be_empty = [this, raw = follower.get()] { return WhyNotEmpty(*raw); };
+    follower->viewer->may_be_empty = [this, raw = follower.get()](bool named) {
+      return WhyNotEmpty(*raw, named);
+    };
   }
   followers_.push_back(std::move(follower));
   TickFollower(followers_.back().get());

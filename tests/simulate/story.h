@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tests/simulate/etcd/etcd_truth.h"
+#include "tests/simulate/fencing_check.h"
 #include "tests/simulate/history.h"
 #include "tests/simulate/hosts.h"
 #include "tests/simulate/script.h"
@@ -54,6 +55,7 @@ class Story {
     int lives = 0;
     std::string session;
     int agents_life = 0;  // in which the session was opened
+    int64_t renews_at = 0;
     bool forked = false;  // its child may have closed the session
   };
   // One that follows a service, at an agent or (agent -1) at the registry itself.
@@ -73,7 +75,7 @@ class Story {
 
   void StartEtcd();
 
-  // --- What happens (story_acts.cc).
+  // --- What happens (story_acts.cc; of registries, story_registries.cc).
   void Do(const Operation& operation);
   void DoClient(const Operation& operation);
   void DoAgent(const Operation& operation);
@@ -143,10 +145,11 @@ class Story {
   // Of an agent: its requests arrive, its answers too, and it runs.
   bool IsHealthy(int agent) const;
   bool IsCutOff(int agent) const;  // for good
-  std::string WhyNotEmpty(const Follower& follower) const;
+  std::string WhyNotEmpty(const Follower& follower, bool named) const;
   // Since when the agent has been well without a break is long ago.
   bool IsWellThroughout(int agent) const;
   void CheckRemoved(const std::string& key);
+  void CheckAcknowledged(int agent, const IntentEvent& event);
   bool Used(Act act) const { return used_.count(act) > 0; }
 
   const Script script_;

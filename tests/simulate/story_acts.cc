@@ -17,7 +17,7 @@ constexpr absl::Duration kLatest = absl::Seconds(20);
 void Story::Do(const Operation& operation) {
   if (operation.act <= Act::kUnsubscribe) return DoClient(operation);
   if (operation.act <= Act::kAgentDrain) return DoAgent(operation);
-  if (operation.act <= Act::kRegistryRestore) return DoRegistry(operation);
+  if (operation.act <= Act::kRegistryDiesAnswering) return DoRegistry(operation);
   if (operation.act <= Act::kEtcdClog) return DoEtcd(operation);
   if (operation.act <= Act::kNumbers) return DoNetwork(operation);
   AgentHost& agent = *agents_[static_cast<size_t>(operation.agent)];
@@ -206,6 +206,7 @@ void Story::OnIntent(int agent, const IntentEvent& event) {
   if (it == wishes_.all.end() || it->second.present != registers) return;
   if (!registers) it->second.removal_acked = true;
   if (registers && it->second.acked_at < 0) it->second.acked_at = world_.now();
+  if (registers) CheckAcknowledged(agent, event);
 }
 
 void Story::ForgetAcks(int agent) {
@@ -316,97 +317,6 @@ void Story::EndDrain(int index) {
   agent.Continue(/*reads_first=*/true);
   agent.End();
   if (!agent.has_journal()) ForgetDetached(index);
-}
-
-// --- The registry.
-
-void Story::ResetClientsOf(int registry) {
-  // A connection to it is gone. Of others, and of a balancer's, what ran at this registry ends.
-  const auto whole = [&](int link) { return !script_.balanced && RegistryFor(link) == registry; };
-  for (const auto& agent : agents_) agent->Break(whole(agent->index()));
-  for (const auto& follower : followers_) {
-    if (follower->wire == nullptr) continue;
-    world_.network.SendNews(follower->link, Way::kToClient, follower->process,
-                            follower->wire->Breaker(whole(follower->link)));
-  }
-}
-
-void Story::NoteOutage() {
-  // One that follows within a second is the same.
-  if (absl::Nanoseconds(world_.now() - registry_well_since_) > absl::Seconds(1)) {
-    registry_ill_since_ = world_.now();
-  }
-  registry_well_since_ = world_.now();
-}
-
-void Story::KillRegistry(int index) {
-  NoteOutage();
-  ResetClientsOf(index);
-  registries_[static_cast<size_t>(index)]->Kill();
-}
-
-void Story::StartRegistry(int index) {
-  RegistryHost& registry = *registries_[static_cast<size_t>(index)];
-  if (registry.up()) return;
-  registry_since_ = world_.now();
-  NoteOutage();
-  // What was acknowledged may be back; an answer may have come since the restore.
-  if (std::exchange(restored_, false)) ForgetAcks(-1);
-  registry.Start();
-}
-
-void Story::DoRegistry(const Operation& operation) {
-  const absl::Duration lasts = absl::Milliseconds(operation.for_ms);
-  const int index = RegistryOf(operation);
-  RegistryHost* const registry = registries_[static_cast<size_t>(index)].get();
-  switch (operation.act) {
-    case Act::kRegistryCrash:
-    case Act::kRegistryWipe:
-    case Act::kRegistryRestore:
-      if (!registry->up()) return;
-      KillRegistry(index);
-      if (operation.act == Act::kRegistryWipe) registry->Wipe();
-      if (operation.act == Act::kRegistryRestore && registry->Restore()) restored_ = true;
-      At(lasts, [this, index] { StartRegistry(index); });
-      return;
-    case Act::kRegistryStop:
-      if (!registry->running()) return;
-      registry->Stop();
-      At(lasts, [registry, first = operation.amount == 1] {
-        if (registry->up()) registry->Continue(first);
-      });
-      return;
-    case Act::kRegistryBackup:
-      if (registry->running()) registry->Backup();
-      return;
-    default:
-      return;
-  }
-}
-
-void Story::DoEtcd(const Operation& operation) {
-  const absl::Duration lasts = absl::Milliseconds(operation.for_ms);
-  switch (operation.act) {
-    case Act::kEtcdStop:
-      if (etcd_->process()->stopped()) return;
-      NoteOutage();
-      etcd_->process()->Stop();
-      At(lasts, [this, first = operation.amount == 1] { etcd_->process()->Continue(first); });
-      return;
-    case Act::kEtcdCompact:
-      return etcd_->model().Compact(etcd_->model().revision() - operation.key);
-    case Act::kEtcdClog: {
-      const int link = LinkToEtcd(RegistryOf(operation));
-      for (const Way way : {Way::kToRegistry, Way::kToClient}) {
-        if ((operation.amount & (way == Way::kToRegistry ? 1 : 2)) == 0) continue;
-        world_.network.SetClogged(link, way, true);
-        At(lasts, [this, link, way] { world_.network.SetClogged(link, way, false); });
-      }
-      return;
-    }
-    default:
-      return;
-  }
 }
 
 // --- The network, and an operator.

@@ -27,9 +27,9 @@
 #include "registry/registry.h"
 #include "registry/security/access_control.h"
 #include "registry/security/guarded_registry.h"
-#include "tests/simulate/fencing_check.h"
 #include "tests/simulate/network.h"
 #include "tests/simulate/process.h"
+#include "tests/simulate/witness.h"
 
 namespace failback::simulate {
 
@@ -61,14 +61,13 @@ struct StreamSink {
 
 class WireServer : public std::enable_shared_from_this<WireServer> {
  public:
-  // `fencing` sees what the registry decides; null: none does. `access`: who may do what; null: all
-  // may do all.
+  // `access`: who may do what; null: all may do all.
   WireServer(Network* network, std::shared_ptr<Process> process, Registry* registry,
-             FencingCheck* fencing, std::shared_ptr<AccessControl> access)
+             Witness* witness, std::shared_ptr<AccessControl> access)
       : network_(network),
         process_(std::move(process)),
         registry_(registry),
-        fencing_(fencing),
+        witness_(witness),
         access_(std::move(access)) {}
   ~WireServer();
 
@@ -99,7 +98,7 @@ class WireServer : public std::enable_shared_from_this<WireServer> {
   Network* const network_;
   const std::shared_ptr<Process> process_;
   Registry* const registry_;
-  FencingCheck* const fencing_;
+  Witness* const witness_;
   const std::shared_ptr<AccessControl> access_;
   std::map<uint64_t, std::shared_ptr<Stream>> streams_;
 };
@@ -131,6 +130,8 @@ class WireRegistry final : public Registry {
   std::function<void()> Killer();
   // Calls and subscriptions that were sent.
   std::function<int64_t()> Counter();
+  // How long ago it asked for the session that it has, of a registry that still runs; or for ever.
+  std::function<absl::Duration()> SessionAge();
 
   struct Shared;
 

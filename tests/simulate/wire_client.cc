@@ -43,6 +43,9 @@ struct WireRegistry::Shared : std::enable_shared_from_this<Shared> {
   bool watching = false;
   uint64_t last_id = 0;
   int64_t sent = 0;
+  std::weak_ptr<WireServer> answered_by;  // the last answer
+  std::weak_ptr<WireServer> opened_at;
+  int64_t opened_nanos = 0;
   std::map<uint64_t, Pending> pending;
   std::map<uint64_t, std::shared_ptr<Stream>> streams;
   std::function<void(const absl::Status&)> disconnect_listener;
@@ -121,6 +124,7 @@ void WireRegistry::Shared::Complete(uint64_t id, absl::StatusOr<std::string> ans
   Pending call = std::move(it->second);
   pending.erase(it);
   call.deadline.Cancel();
+  answered_by = call.server;
   std::move(call.done)(std::move(answer));
 }
 
@@ -270,7 +274,17 @@ void WireRegistry::Ask(Method method, const Request& request, Callback<Response>
 
 void WireRegistry::OpenSession(const OpenSessionRequest& request,
                                Callback<OpenSessionResponse> done) {
-  Ask(Method::kOpenSession, request, std::move(done));
+  const int64_t asked = shared_->network->now();
+  Ask<OpenSessionResponse>(
+      Method::kOpenSession, request,
+      [shared = std::weak_ptr<Shared>(shared_), asked,
+       done = std::move(done)](const absl::StatusOr<OpenSessionResponse>& response) mutable {
+        if (const auto there = shared.lock(); there != nullptr && response.ok()) {
+          there->opened_at = there->answered_by;
+          there->opened_nanos = asked;
+        }
+        std::move(done)(response);
+      });
 }
 
 void WireRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) {
@@ -341,6 +355,14 @@ std::function<int64_t()> WireRegistry::Counter() {
   return [weak = std::weak_ptr<Shared>(shared_)] {
     const auto shared = weak.lock();
     return shared == nullptr ? int64_t{0} : shared->sent;
+  };
+}
+
+std::function<absl::Duration()> WireRegistry::SessionAge() {
+  return [weak = std::weak_ptr<Shared>(shared_)] {
+    const auto shared = weak.lock();
+    if (shared == nullptr || shared->opened_at.expired()) return absl::InfiniteDuration();
+    return absl::Nanoseconds(shared->network->now() - shared->opened_nanos);
   };
 }
 

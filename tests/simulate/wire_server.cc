@@ -147,7 +147,7 @@ void WireServer::Unary(Registry* registry,
   }
   (registry->*method)(request, [this, request, reply](const absl::StatusOr<Response>& response) {
     if (!response.ok()) return reply(Refused(response.status()));
-    if (fencing_ != nullptr) NoteSession(request, *response);
+    NoteSession(request, *response);
     reply({true, response->SerializeAsString()});
   });
 }
@@ -155,9 +155,9 @@ void WireServer::Unary(Registry* registry,
 template <typename Request, typename Response>
 void WireServer::NoteSession(const Request& request, const Response& response) {
   if constexpr (std::is_same_v<Response, OpenSessionResponse>) {
-    fencing_->Opened(response.session_id(), response.rank());
+    witness_->Opened(response.session_id(), response.rank());
   } else if constexpr (std::is_same_v<Response, CloseSessionResponse>) {
-    fencing_->Closed(request.session_id());
+    witness_->Closed(request.session_id());
   }
 }
 
@@ -169,10 +169,13 @@ void WireServer::Write(Registry* registry, int link, Batch::Kind kind, bool leav
   std::optional<Batch::Generations> asked;
   if (!leave_out) asked = batch->generations();
   const std::string session_id = batch->session_id();
-  const std::vector<FencingCheck::Asked> intents = FencingCheck::Of(*batch);
+  std::vector<Witness::Asked> intents;
+  for (const Intent& intent : batch->intents()) {
+    intents.push_back({intent.key, intent.generation, intent.registers});
+  }
   if (network_->link(link).refuses_numbers) {
     BatchResult refused;
-    for (const FencingCheck::Asked& intent : intents) {
+    for (const Witness::Asked& intent : intents) {
       *refused.results.emplace_back().mutable_status() = StatusToProto(
           Refusal(registry::v1::ERROR_REASON_GENERATION_REUSED, "this number is taken, too",
                   {{"generation", absl::StrCat(intent.generation)}}));
@@ -182,7 +185,7 @@ void WireServer::Write(Registry* registry, int link, Batch::Kind kind, bool leav
   registry->Write(*std::move(batch),
                   [this, asked, session_id, intents, reply](absl::StatusOr<BatchResult> result) {
                     if (!result.ok()) return reply(Refused(result.status()));
-                    if (fencing_ != nullptr) fencing_->Written(session_id, intents, *result);
+                    witness_->Written(session_id, intents, *result);
                     reply({true, EncodeResponse(*result, asked.has_value() ? &*asked : nullptr)});
                   });
 }

@@ -74,8 +74,8 @@ void EtcdTruth::CheckFence(const mvccpb::Event& event) {
     if (known == fences_.end()) return;
     const absl::Duration stayed = absl::Nanoseconds(now - known->second.since);
     if (known->second.tombstone && stayed < kRetention) {
-      events_.on_wrong(absl::StrCat("the tombstone of ", CanonicalKeyText(*canonical),
-                                    " is gone after ", absl::FormatDuration(stayed)));
+      events_.on_wrong("fencing", absl::StrCat("the tombstone of ", CanonicalKeyText(*canonical),
+                                               " is gone after ", absl::FormatDuration(stayed)));
     }
     fences_.erase(known);
     return;
@@ -83,12 +83,32 @@ void EtcdTruth::CheckFence(const mvccpb::Event& event) {
   const etcd::StoredRecord stored = etcd::DecodeStored(*canonical, event.kv().value());
   const Fence next = {{stored.fence().rank, stored.fence().generation}, !stored.instance, now};
   if (known != fences_.end() && next.number < known->second.number) {
-    events_.on_wrong(absl::StrCat("an older intent is accepted: ", CanonicalKeyText(*canonical),
-                                  ", rank ", next.number.first, ", generation ", next.number.second,
-                                  ", after rank ", known->second.number.first, ", generation ",
-                                  known->second.number.second));
+    events_.on_wrong(
+        "fencing",
+        absl::StrCat("an older intent is accepted: ", CanonicalKeyText(*canonical), ", rank ",
+                     next.number.first, ", generation ", next.number.second, ", after rank ",
+                     known->second.number.first, ", generation ", known->second.number.second));
   }
   fences_[*canonical] = next;
+  CheckClosed(*canonical, next);
+}
+
+void EtcdTruth::Opened(const std::string& session_id, uint64_t rank) {
+  sessions_[rank] = session_id;
+  closed_.erase(rank);
+}
+
+void EtcdTruth::Closed(const std::string& session_id) {
+  for (const auto& [rank, opened] : sessions_) {
+    if (opened == session_id) closed_.insert(rank);
+  }
+  for (const auto& [key, fence] : fences_) CheckClosed(key, fence);
+}
+
+void EtcdTruth::CheckClosed(const std::string& canonical, const Fence& fence) {
+  if (fence.tombstone || closed_.count(fence.number.first) == 0) return;
+  events_.on_wrong("closed", absl::StrCat(CanonicalKeyText(canonical), " is there, of the session ",
+                                          sessions_[fence.number.first], ", which was closed"));
 }
 
 }  // namespace failback::simulate

@@ -5,7 +5,7 @@
 //
 // Fencing, as docs/etcd.md has it: for as long as a key is there, (rank, generation) of what is put
 // does not go down; and a tombstone stays for a minute. What expires takes its fence with it, until
-// a server puts that back.
+// a server puts that back. Of a session that is closed nothing is there.
 //
 // Thread safety: none.
 
@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,10 +23,11 @@
 #include "registry/etcd/identity.h"
 #include "registry/etcd/keys.h"
 #include "tests/simulate/etcd/model_client.h"
+#include "tests/simulate/witness.h"
 
 namespace failback::simulate {
 
-class EtcdTruth {
+class EtcdTruth final : public Witness {
  public:
   // Instances as subscribers receive them, by canonical key.
   using Set = std::map<std::string, std::string>;
@@ -34,15 +36,20 @@ class EtcdTruth {
     std::function<void(const std::string& service, uint64_t epoch, uint64_t revision,
                        const Set& set)>
         on_set;
-    std::function<void(const std::string& what)> on_wrong;
+    std::function<void(const std::string& property, const std::string& what)> on_wrong;
   };
 
   // `services` of the namespace "default". The host outlives this.
   EtcdTruth(EtcdHost* host, std::vector<std::string> services, Events events);
-  ~EtcdTruth();
+  ~EtcdTruth() override;
 
   EtcdTruth(const EtcdTruth&) = delete;
   EtcdTruth& operator=(const EtcdTruth&) = delete;
+
+  void Opened(const std::string& session_id, uint64_t rank) override;
+  // Nothing of it is there any more, nor comes.
+  void Closed(const std::string& session_id) override;
+  void Written(const std::string&, const std::vector<Asked>&, const BatchResult&) override {}
 
  private:
   // What a key holds.
@@ -54,6 +61,7 @@ class EtcdTruth {
 
   void OnRevision();
   void CheckFence(const mvccpb::Event& event);
+  void CheckClosed(const std::string& canonical, const Fence& fence);
   Set SetOf(const std::string& service) const;
 
   EtcdHost* const host_;
@@ -65,6 +73,9 @@ class EtcdTruth {
   int64_t seen_ = 0;  // revisions up to here
   std::map<std::string, Set> sets_;
   std::map<std::string, Fence> fences_;  // by canonical key
+  // The session that was opened last with a rank, and the ranks of those that are closed.
+  std::map<uint64_t, std::string> sessions_;
+  std::set<uint64_t> closed_;
 };
 
 }  // namespace failback::simulate
