@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -236,28 +237,33 @@ class JournalStory final : public DiskStory {
     return !violated();
   }
 
+  // Each flip is of the files as they were: one that is not noticed now may be later.
   bool FlipAndOpen() {
+    constexpr int kFlips = 8;
     const auto before = disk_.Save();
     std::vector<std::string> files = disk_.Files();
     // After a power cut nothing tells a write that the log has lost to a flipped bit from one that
     // never was: the mark beside it was not synced. Nor where the mark was not written.
     if (cut_ || unmarked()) files = {kFile};
-    const std::string file = FlipBitOf(files);
-    if (file.empty()) return false;
-    const absl::Status status = Open();
-    Say(absl::StrCat("a bit of ", file, " flipped: ", status.message()));
-    if (status.ok() && !MovedAside()) {
-      Compare(/*flipped=*/true);
-      // A reader in doubt goes on with what there was; so does one that says that it cannot write,
-      // as SQLite only reads a file of which the header names a later format.
-      const bool in_doubt = journal_->was_put_back();
-      if (!in_doubt && journal_->Stats().error.ok()) return !violated();
-      ++(in_doubt ? result_.doubts : result_.flips_refused);
-    } else {
-      ++result_.flips_refused;
+    const auto known = std::make_tuple(cut_, generation_, highest_, wanted_, written_, attempts_,
+                                       past_, incarnation_);
+    for (int flips = 0; flips < kFlips; ++flips) {
+      const std::string file = FlipBitOf(files);
+      if (file.empty()) return false;
+      const absl::Status status = Open();
+      Say(absl::StrCat("a bit of ", file, " flipped: ", status.message()));
+      if (status.ok() && !MovedAside()) {
+        Compare(/*flipped=*/true);
+        if (violated()) return false;
+        if (journal_->was_put_back()) ++result_.doubts;
+      } else {
+        ++result_.flips_refused;
+      }
+      journal_.reset();
+      disk_.Load(*before);
+      std::tie(cut_, generation_, highest_, wanted_, written_, attempts_, past_, incarnation_) =
+          known;
     }
-    journal_.reset();
-    disk_.Load(*before);
     const absl::Status again = Open();
     if (!again.ok()) Violation(absl::StrCat("cannot be opened: ", again.ToString()));
     if (again.ok()) Compare(/*flipped=*/false);

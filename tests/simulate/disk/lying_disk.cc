@@ -12,6 +12,9 @@ namespace failback {
 namespace {
 
 constexpr int64_t kSector = 512;
+// Of SQLite: its pages, and what the first bytes of a page say of it.
+constexpr size_t kPage = 4096;
+constexpr size_t kPageHeader = 12;
 constexpr const char* kCallNames[] = {"open", "read",  "write", "truncate",     "sync",
                                       "look", "names", "lock",  "shared memory"};
 
@@ -323,8 +326,10 @@ void LyingDisk::End(Crash crash) {
 bool LyingDisk::FlipBit(const std::string& path) {
   const NodePtr node = Find(path);
   if (node == nullptr || node->bytes.empty()) return false;
-  return FlipBit(path, static_cast<int64_t>(random_() % node->bytes.size()),
-                 static_cast<int>(random_() % 8));
+  size_t byte = random_() % node->bytes.size();
+  // A third are where SQLite says what a page is made of: few bytes, on which much depends.
+  if (random_() % 3 == 0) byte = byte / kPage * kPage + byte % kPageHeader;
+  return FlipBit(path, static_cast<int64_t>(byte), static_cast<int>(random_() % 8));
 }
 
 bool LyingDisk::FlipBit(const std::string& path, int64_t byte, int bit) {
