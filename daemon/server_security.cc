@@ -1,5 +1,6 @@
 #include "daemon/server_security.h"
 
+#include <cstddef>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -15,6 +16,8 @@
 
 namespace failback {
 namespace {
+
+constexpr size_t kMostLoggedRules = 20;  // that can never match, at once
 
 std::vector<std::string> RulePaths(const ServerSecurity::Keys& keys) {
   std::vector<std::string> paths;
@@ -95,7 +98,13 @@ absl::StatusOr<AccessRules> ServerSecurity::ReadRules(std::string* content) cons
   content->clear();
   if (policy.has_value()) absl::StrAppend(content, policy->SerializeAsString());
   if (tokens.has_value()) absl::StrAppend(content, "\n", tokens->SerializeAsString());
-  return AccessRules::Make(policy ? &*policy : nullptr, tokens ? &*tokens : nullptr);
+  absl::StatusOr<AccessRules> rules =
+      AccessRules::Make(policy ? &*policy : nullptr, tokens ? &*tokens : nullptr);
+  if (!rules.ok() || rules->size() == 0) return rules;
+  const std::vector<std::string> never = rules->NeverMatching(asks_clients_);
+  if (never.size() < rules->size()) return rules;
+  return absl::InvalidArgumentError(absl::StrCat(
+      keys_.policy_file, ": no rule can ever match, which would deny everything: ", never.front()));
 }
 
 absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Load(Keys keys,
@@ -164,7 +173,9 @@ void ServerSecurity::LookNow() {
 }
 
 void ServerSecurity::LogNeverMatching(const AccessRules& rules) const {
-  for (const std::string& rule : rules.NeverMatching(asks_clients_)) {
+  std::vector<std::string> never = rules.NeverMatching(asks_clients_);
+  if (never.size() > kMostLoggedRules) never.resize(kMostLoggedRules);
+  for (const std::string& rule : never) {
     Log(LogLevel::kWarning, "a rule can never match",
         {{"policy_file", keys_.policy_file}, {"rule", rule}});
   }

@@ -105,6 +105,15 @@ function agentProblems({ agent, parked, superseded }, route, stale, now) {
             : null,
       });
     }
+    if (state !== "connecting" && upstream.refused)
+      found.push({
+        key: `refused ${upstream.name}`,
+        level: "bad",
+        text: [
+          h("strong", {}, `${upstream.name} refuses this agent`),
+          `: ${shortMessage(upstream.lastError?.message ?? "")}. Its session was opened with credentials that it took, and runs out when the stream of its renewals ends.`,
+        ],
+      });
     if (upstream.journalError)
       found.push({
         key: `journal ${upstream.name}`,

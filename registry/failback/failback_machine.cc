@@ -147,6 +147,9 @@ void Machine::On(input::Answered in) {
   CallSlot call = std::exchange(calls_[in.call], CallSlot());
   if (call.kind == CallSlot::Kind::kFree) return;  // answered already
   free_calls_.push_back(in.call);
+  const bool shows_credentials =
+      call.kind == CallSlot::Kind::kIntents || call.kind == CallSlot::Kind::kAudit;
+  if (shows_credentials) NoteCredentials(StatusOf(in.answer));
   switch (call.kind) {
     case CallSlot::Kind::kFree:
       return;

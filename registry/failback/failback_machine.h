@@ -224,9 +224,14 @@ class Machine {
   // Since when what was acknowledged may be gone, by the session as it is now; nullopt: it is not.
   // Holds until the session is renewed, or everything is queued again for another.
   std::optional<absl::Time> LapsedSince(const UpstreamMachine::State& session) const;
-  // Why there is no session, and where to look.
-  static absl::Status SessionError(const UpstreamMachine::State& session);
-  static absl::Status LapseReason(const UpstreamMachine::State& session);
+  // A call that shows the credentials of now was answered so.
+  void NoteCredentials(const absl::Status& status);
+  bool IsAgentRefused(const UpstreamMachine::State& session) const {
+    return session.refused() || (session.last_error.ok() && !credentials_error_.ok());
+  }
+  // Why there is no session, or nothing can be done in it, and where to look.
+  absl::Status SessionError(const UpstreamMachine::State& session) const;
+  absl::Status LapseReason(const UpstreamMachine::State& session) const;
   // Why nothing can be sent.
   absl::Status NoSession() const;
   // That to the callers who asked for one attempt. A session that could not be opened in time says
@@ -456,6 +461,9 @@ class Machine {
   int64_t seen_twins_ = 0;
   int64_t down_since_nanos_ = 0;
   bool told_away_ = false;
+  // Why the last call was refused that was made with the credentials of now. The session does not
+  // show it: its renewals go through a stream that was opened with those of then.
+  absl::Status credentials_error_;
   std::optional<absl::Time> told_lapsed_;
   // An intent that was acknowledged before the session lapsed is waited for.
   bool lapse_waiters_ = false;

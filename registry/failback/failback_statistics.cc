@@ -38,7 +38,7 @@ FailbackStatistics Machine::Stats(Moment now) const {
   stats.upstream = options_.upstream_name;
   const UpstreamMachine::State session = upstream_.state(now);
   stats.up = session.phase == UpstreamMachine::Phase::kUp;
-  stats.refused = session.refused();
+  stats.refused = IsAgentRefused(session);
   stats.sessions_opened = static_cast<int64_t>(session.session_serial);
   stats.reconnects = static_cast<int64_t>(session.connection_serial);
   stats.twins = session.twins;

@@ -181,9 +181,23 @@ void Machine::FollowLapse(const UpstreamMachine::State& session, bool lost) {
   }
 }
 
-absl::Status Machine::SessionError(const UpstreamMachine::State& session) {
-  const absl::Status& error = session.last_error;
-  if (!session.refused()) return error;
+void Machine::NoteCredentials(const absl::Status& status) {
+  if (status.ok()) {
+    credentials_error_ = absl::OkStatus();
+  } else if (absl::IsUnauthenticated(status)) {
+    if (credentials_error_.ok()) {
+      Log(LogLevel::kWarning, "registry refuses this agent",
+          {{"upstream", options_.upstream_name},
+           {"code", absl::StatusCodeToString(status.code())},
+           {"message", std::string(status.message())}});
+    }
+    credentials_error_ = status;
+  }
+}
+
+absl::Status Machine::SessionError(const UpstreamMachine::State& session) const {
+  const absl::Status& error = session.last_error.ok() ? credentials_error_ : session.last_error;
+  if (!IsAgentRefused(session)) return error;
   absl::Status explained(
       error.code(), absl::StrCat(error.message(),
                                  "; the registry refuses this agent: look at its token_file and "
@@ -194,7 +208,7 @@ absl::Status Machine::SessionError(const UpstreamMachine::State& session) {
   return explained;
 }
 
-absl::Status Machine::LapseReason(const UpstreamMachine::State& session) {
+absl::Status Machine::LapseReason(const UpstreamMachine::State& session) const {
   if (!session.last_error.ok()) return SessionError(session);
   return absl::DeadlineExceededError("no renewal was answered within the session's TTL");
 }

@@ -26,9 +26,6 @@ absl::Status CredentialsNeeded(const std::string& what) {
   return Refusal(registry::v1::ERROR_REASON_CREDENTIALS_NEEDED, what);
 }
 
-// Rules that can never match, in one look.
-constexpr size_t kMostNeverMatching = 20;
-
 constexpr unsigned Bit(Permission permission) { return 1u << permission; }
 
 }  // namespace
@@ -76,7 +73,7 @@ std::vector<std::string> AccessRules::NeverMatching(bool certificates) const {
     const auto it = std::lower_bound(known.begin(), known.end(), pattern.text);
     return it != known.end() && pattern.Matches(*it);
   };
-  for (size_t i = 0; i < rules_->size() && found.size() < kMostNeverMatching; ++i) {
+  for (size_t i = 0; i < rules_->size(); ++i) {
     const Rule& rule = (*rules_)[i];
     const char* why = nullptr;
     if (!HasPossible(rule.namespaces)) {

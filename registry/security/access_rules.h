@@ -42,8 +42,10 @@ class AccessRules {
 
   // Rules, as "rules[2]: …", that can never match and why: they are for tokens that are not known,
   // for certificates where `certificates` says that clients show none, or for names that nothing can
-  // have. The first 20 at most.
+  // have. If that is all of them, everything is denied.
   std::vector<std::string> NeverMatching(bool certificates) const;
+  // Rules of the policy; 0: there is none.
+  size_t size() const { return rules_.has_value() ? rules_->size() : 0; }
 
   // Who shows `token`; UNAUTHENTICATED when it is not known.
   absl::StatusOr<Identity> BearerOf(const std::string& token) const;

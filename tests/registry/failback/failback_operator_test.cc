@@ -76,6 +76,26 @@ TEST_F(FailbackOperatorTest, PendingRowsTellEverything) {
   EXPECT_FALSE(rows[1].has_last_status());
 }
 
+// The renewals of a session may go through a stream that was opened with another token.
+TEST_F(FailbackOperatorTest, CallsThatAreNotLetInAreToldThoughTheSessionLives) {
+  Start();
+  fake_->registers.AnswerWith([](const auto&) { return absl::UnauthenticatedError("not known"); });
+  Register("a");
+  agent::v1::UpstreamStatus status = registry_->UpstreamStatus();
+  EXPECT_EQ(status.state(), agent::v1::UPSTREAM_STATE_READY);
+  EXPECT_TRUE(status.refused());
+  EXPECT_NE(status.last_error().message().find("not known; the registry refuses this agent"),
+            std::string::npos)
+      << status.last_error().message();
+  Advance(absl::Seconds(10));
+  EXPECT_TRUE(registry_->UpstreamStatus().refused()) << "renewals go on";
+  fake_->registers.AnswerWith([](const auto&) { return RegisterResponse(); });
+  Register("b");
+  status = registry_->UpstreamStatus();
+  EXPECT_FALSE(status.refused());
+  EXPECT_FALSE(status.has_last_error());
+}
+
 TEST_F(FailbackOperatorTest, RetryNamesAnUnknownIdAndDoesNothing) {
   Start();
   fake_->registers.AnswerWith([](const auto&) { return absl::InternalError("no"); });

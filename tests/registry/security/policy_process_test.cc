@@ -55,6 +55,11 @@ TEST_F(SecurityProcessTest, APolicyIsFollowedAndABadOneRefused) {
   EXPECT_THAT(*refused, AllOf(HasSubstr("policy.yaml:2"), HasSubstr("register, read, administer")));
   EXPECT_THAT(metrics(), HasSubstr("failback_config_refused_total{source=\"security\"} 1\n"));
   EXPECT_EQ(Ctl(registry.address(), Show("reader") + Args{"list", "orders"}).status, 0);
+  // Nor does one that shuts out all, as nobody has these tokens.
+  Replace("policy.yaml",
+          Policy("- {tokens: [opps], allow: read, namespaces: '*', services: '*'}\n"));
+  EXPECT_TRUE(registry.process().WaitForLine("no rule can ever match").has_value());
+  EXPECT_EQ(Ctl(registry.address(), Show("reader") + Args{"list", "orders"}).status, 0);
   // A good one takes the right to read back, from the subscription that is open too.
   Replace("policy.yaml", Policy(may_register));
   EXPECT_EQ(subscriber->WaitForExit(), 1);
