@@ -74,13 +74,14 @@ std::vector<std::string> MethodsOf(const google::protobuf::FileDescriptor* file)
 
 class EveryMethodTest : public ::testing::Test {
  protected:
-  // The digest is that of "secret".
+  // The first digest is that of "secret". The rules are for another token, that nobody has.
   EveryMethodTest() {
-    dir_.Write("policy.yaml",
-               "rules:\n- {certificates: [none], allow: read, namespaces: x, services: x}\n");
+    dir_.Write("policy.yaml", "rules:\n- {tokens: [b], allow: read, namespaces: x, services: x}\n");
     dir_.Write("tokens.yaml",
                "tokens:\n- name: a\n  sha256: "
-               "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n");
+               "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n"
+               "- name: b\n  sha256: "
+               "3bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n");
   }
 
   void ExpectAllClosed(const std::string& address,
