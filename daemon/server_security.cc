@@ -101,7 +101,7 @@ absl::StatusOr<AccessRules> ServerSecurity::ReadRules(std::string* content) cons
   absl::StatusOr<AccessRules> rules =
       AccessRules::Make(policy ? &*policy : nullptr, tokens ? &*tokens : nullptr);
   if (!rules.ok() || rules->size() == 0) return rules;
-  const std::vector<std::string> never = rules->NeverMatching(asks_clients_);
+  const std::vector<std::string> never = rules->NeverMatching(asks_clients_, keys_.reader);
   if (never.size() < rules->size()) return rules;
   return absl::InvalidArgumentError(absl::StrCat(
       keys_.policy_file, ": no rule can ever match, which would deny everything: ", never.front()));
@@ -173,7 +173,7 @@ void ServerSecurity::LookNow() {
 }
 
 void ServerSecurity::LogNeverMatching(const AccessRules& rules) const {
-  std::vector<std::string> never = rules.NeverMatching(asks_clients_);
+  std::vector<std::string> never = rules.NeverMatching(asks_clients_, keys_.reader);
   if (never.size() > kMostLoggedRules) never.resize(kMostLoggedRules);
   for (const std::string& rule : never) {
     Log(LogLevel::kWarning, "a rule can never match",

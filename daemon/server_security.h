@@ -50,11 +50,12 @@ class ServerSecurity {
     std::string known_tokens_file;
     std::string policy_file;
     absl::Duration reload_interval;
+    std::string reader;  // whom DNS reads as; empty: anonymous
   };
   template <typename Config>
   static Keys KeysOf(const Config& config) {
     return {config.tls(), config.known_tokens_file(), config.policy_file(),
-            FromProto(config.reload_interval())};
+            FromProto(config.reload_interval()), config.dns().read_as()};
   }
 
   struct Counters {

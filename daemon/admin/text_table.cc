@@ -118,7 +118,9 @@ std::string RcodeText(const std::string& rcode) {
 std::string Table(const admin::v1::DnsExplanation& explained) {
   std::string text = absl::StrCat(RcodeText(explained.rcode()), ": ", explained.reason(), "\n");
   if (explained.stale()) {
-    absl::StrAppend(&text, "the registry is unavailable: its last known state\n");
+    absl::StrAppend(
+        &text,
+        "this is the last known state: the registry is unavailable, or the agent is drained\n");
   }
   Rows rows;
   for (const auto& record : explained.records()) rows.push_back({record.type(), record.data()});

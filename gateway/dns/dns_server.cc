@@ -391,12 +391,12 @@ void DnsServer::Impl::Explain(std::string name, Callback<Explanation> done) {
       explaining_.push_back({std::move(name),
                              NowNanos() + absl::ToInt64Nanoseconds(options_.table.first_wait),
                              std::move(done)});
+      return asio::post(context_, [weak = weak_from_this()] {
+        if (const std::shared_ptr<Impl> impl = weak.lock()) impl->ExplainWaiting();
+      });
     }
   }
-  if (!refused.ok()) return std::move(done)(refused);
-  asio::post(context_, [weak = weak_from_this()] {
-    if (const std::shared_ptr<Impl> impl = weak.lock()) impl->ExplainWaiting();
-  });
+  std::move(done)(refused);
 }
 
 void DnsServer::Impl::ExplainWaiting() {

@@ -78,7 +78,6 @@ class Explainer {
       : zone_(zone), options_(options), meaning_(meaning), found_(found) {}
 
   Explanation Run(const std::string& name) {
-    explained_.stale = found_.known.stale;
     const absl::StatusOr<std::string> wire = ToWire(name);
     if (!wire.ok()) {
       explained_.rcode = "REFUSED";
@@ -86,6 +85,9 @@ class Explainer {
       return std::move(explained_);
     }
     explained_.reason = ReasonOfMeaning();
+    // Of what is not known, and what may not be read, there is no last state.
+    explained_.stale = found_.known.stale && found_.known.state != Known::State::kNothing &&
+                       found_.known.state != Known::State::kDenied;
     AddAnswers(*wire);
     if (found_.known.records != nullptr) {
       AddRecords();
@@ -133,12 +135,13 @@ class Explainer {
       case Known::State::kNothing:
         return found_.too_many_names
                    ? ": more new names a second are asked for than are looked up; ask again"
-                   : ": no word of the registry about it has come";
+                   : ": nothing is known of it, as the registry does not tell; `failbackctl "
+                     "status` says why";
       case Known::State::kDenied:
         return ": the server's reader may not read it (dns.read_as and the policy, or at an agent "
                "the registry's answer to the agent)";
       case Known::State::kAbsent:
-        return ": it has no instance, and had none in the hour that a name stays known";
+        return ": it has no instance, and none was seen here in the hour that a name stays known";
       case Known::State::kPresent:
         break;
     }

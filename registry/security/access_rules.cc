@@ -61,7 +61,8 @@ bool AccessRules::HasPossible(const Patterns& patterns) {
                      [](const Pattern& pattern) { return pattern.possible(); });
 }
 
-std::vector<std::string> AccessRules::NeverMatching(bool certificates) const {
+std::vector<std::string> AccessRules::NeverMatching(bool certificates,
+                                                    const std::string& reader) const {
   std::vector<std::string> found;
   if (!rules_.has_value()) return found;
   std::vector<std::string_view> known;  // names of tokens
@@ -73,6 +74,9 @@ std::vector<std::string> AccessRules::NeverMatching(bool certificates) const {
     const auto it = std::lower_bound(known.begin(), known.end(), pattern.text);
     return it != known.end() && pattern.Matches(*it);
   };
+  const auto is_shown = [&](const Pattern& pattern) {
+    return certificates || (!reader.empty() && pattern.Matches(reader));
+  };
   for (size_t i = 0; i < rules_->size(); ++i) {
     const Rule& rule = (*rules_)[i];
     const char* why = nullptr;
@@ -80,7 +84,8 @@ std::vector<std::string> AccessRules::NeverMatching(bool certificates) const {
       why = "no namespace can have such a name";
     } else if (!HasPossible(rule.services)) {
       why = "no service can have such a name";
-    } else if (!rule.anonymous && !(certificates && !rule.certificates.empty()) &&
+    } else if (!rule.anonymous &&
+               std::none_of(rule.certificates.begin(), rule.certificates.end(), is_shown) &&
                std::none_of(rule.tokens.begin(), rule.tokens.end(), is_known)) {
       why = rule.tokens.empty() ? "it is for certificates, and clients are asked for none"
             : rule.certificates.empty() || certificates

@@ -41,9 +41,10 @@ class AccessRules {
                                           const config::v1::Tokens* tokens);
 
   // Rules, as "rules[2]: …", that can never match and why: they are for tokens that are not known,
-  // for certificates where `certificates` says that clients show none, or for names that nothing can
-  // have. If that is all of them, everything is denied.
-  std::vector<std::string> NeverMatching(bool certificates) const;
+  // for certificates where `certificates` says that clients show none and `reader`, which a front
+  // door reads as, is none of them, or for names that nothing can have. If that is all of them,
+  // everything is denied.
+  std::vector<std::string> NeverMatching(bool certificates, const std::string& reader) const;
   // Rules of the policy; 0: there is none.
   size_t size() const { return rules_.has_value() ? rules_->size() : 0; }
 

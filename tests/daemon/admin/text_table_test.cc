@@ -59,7 +59,7 @@ TEST(TextTableTest, ADnsNameIsExplained) {
   answer.set_type("A");
   EXPECT_EQ(MessageText(explained),
             "NODATA (NOERROR without records): service orders of namespace default\n"
-            "the registry is unavailable: its last known state\n"
+            "this is the last known state: the registry is unavailable, or the agent is drained\n"
             "\n"
             "ANSWER  RECORDS  BY UDP  BY UDP WITH EDNS  BY TCP\n"
             "A       0        0       0                 0\n"

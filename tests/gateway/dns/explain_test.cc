@@ -123,13 +123,13 @@ TEST_F(ExplainTest, WhatIsKnownOfTheService) {
   const std::string name = "orders.service.failback";
   const Explanation nothing = Of(name, State::kNothing);
   EXPECT_EQ(nothing.rcode, "SERVFAIL");
-  EXPECT_THAT(nothing.reason, HasSubstr("no word of the registry about it has come"));
+  EXPECT_THAT(nothing.reason, HasSubstr("nothing is known of it"));
   const Explanation denied = Of(name, State::kDenied);
   EXPECT_EQ(denied.rcode, "REFUSED");
   EXPECT_THAT(denied.reason, HasSubstr("may not read it"));
   const Explanation absent = Of(name, State::kAbsent);
   EXPECT_EQ(absent.rcode, "NXDOMAIN");
-  EXPECT_THAT(absent.reason, HasSubstr("it has no instance, and had none"));
+  EXPECT_THAT(absent.reason, HasSubstr("it has no instance, and none was seen"));
   const Explanation empty = Of(name, std::vector<ServiceInstance>());
   EXPECT_EQ(empty.rcode, "NODATA");
   EXPECT_THAT(empty.reason, HasSubstr("its last instance has left"));
@@ -140,6 +140,8 @@ TEST_F(ExplainTest, WhatIsKnownOfTheService) {
   stale.known.state = State::kAbsent;
   stale.known.stale = true;
   EXPECT_TRUE(Of(name, stale).stale);
+  stale.known.state = State::kDenied;
+  EXPECT_FALSE(Of(name, stale).stale) << "no outage";
 }
 
 TEST_F(ExplainTest, Zones) {

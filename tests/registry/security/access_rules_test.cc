@@ -255,17 +255,20 @@ TEST(AccessRulesTest, RulesThatCanNeverMatchAreNamed) {
   const auto tokens = Parse<config::v1::Tokens>("tokens:\n" + TokenYaml("ci", "secret"));
   const absl::StatusOr<AccessRules> rules = AccessRules::Make(&policy, &tokens);
   ASSERT_TRUE(rules.ok()) << rules.status();
-  EXPECT_THAT(rules->NeverMatching(/*certificates=*/true),
+  EXPECT_THAT(rules->NeverMatching(/*certificates=*/true, ""),
               ::testing::ElementsAre("rules[1]: known_tokens_file has no such token",
                                      "rules[6]: no service can have such a name"));
   EXPECT_THAT(
-      rules->NeverMatching(/*certificates=*/false),
+      rules->NeverMatching(/*certificates=*/false, ""),
       ::testing::ElementsAre("rules[1]: known_tokens_file has no such token",
                              "rules[3]: it is for certificates, and clients are asked for none",
                              "rules[4]: known_tokens_file has no such token, and clients are asked "
                              "for no certificate",
                              "rules[6]: no service can have such a name"));
-  EXPECT_TRUE(AccessRules().NeverMatching(true).empty());
+  EXPECT_THAT(rules->NeverMatching(/*certificates=*/false, "orders"),
+              ::testing::ElementsAre("rules[1]: known_tokens_file has no such token",
+                                     "rules[6]: no service can have such a name"));
+  EXPECT_TRUE(AccessRules().NeverMatching(true, "").empty());
 }
 
 TEST(AccessRulesTest, BadTokensNameTheFieldAndNotTheToken) {
