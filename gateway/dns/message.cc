@@ -1,7 +1,5 @@
 #include "gateway/dns/message.h"
 
-#include <cstring>
-
 namespace failback::dns {
 namespace {
 
@@ -10,6 +8,7 @@ constexpr uint16_t kOpcode = 0x7800;
 constexpr uint16_t kRecursionDesired = 0x0100;
 constexpr uint16_t kCheckingDisabled = 0x0010;
 constexpr uint16_t kCookieOption = 10;
+constexpr uint16_t kDnssecOk = 0x8000;  // of the flags of EDNS
 constexpr size_t kOptBytes = 11;
 constexpr size_t kOptionHeader = 4;
 // Beside the OPT record clients send a signature at most.
@@ -91,13 +90,14 @@ Rcode ReadAdditional(Reader* reader, uint16_t count, Query* query) {
     const uint16_t record_class = reader->Get16();
     reader->Get8();  // of the OPT record: bits of an rcode
     const uint8_t record_version = reader->Get8();
-    reader->Get16();
+    const uint16_t record_flags = reader->Get16();
     const std::string_view data = reader->Get(reader->Get16());
     if (!reader->ok()) return Rcode::kFormErr;
     if (type != type::kOpt) continue;
     if (query->edns || owner.size() != 1) return Rcode::kFormErr;
     query->edns = true;
     query->udp_bytes = record_class;
+    query->dnssec_ok = (record_flags & kDnssecOk) != 0;
     version = record_version;
     // Those of another version mean something else.
     if (version == 0 && !ReadOptions(data, query)) return Rcode::kFormErr;
@@ -150,6 +150,7 @@ void Writer::Begin(const Query& query, Rcode rcode, uint16_t server_udp_bytes,
                    std::string_view cookie) {
   rcode_ = rcode;
   edns_ = query.edns;
+  dnssec_ok_ = query.dnssec_ok;
   udp_bytes_ = server_udp_bytes;
   cookie_ = cookie;
   flags_ = static_cast<uint16_t>(kResponse | query.opcode << 11 |
@@ -164,70 +165,6 @@ void Writer::Begin(const Query& query, Rcode rcode, uint16_t server_udp_bytes,
   Put(query.question);
 }
 
-void Writer::BeginRecord(Section section, uint16_t type, uint32_t ttl) {
-  section_ = section;
-  type_ = type;
-  ttl_ = ttl;
-  record_begin_ = size_;
-  overflow_ = false;
-}
-
-void Writer::OwnerAt(size_t offset) { PutPointer(offset); }
-
-void Writer::Owner(std::string_view name) { Put(name); }
-
-void Writer::BeginData() {
-  Put16(type_);
-  Put16(kClassIn);
-  Put32(ttl_);
-  Put16(0);  // its length
-  data_begin_ = size_;
-}
-
-void Writer::Put8(uint8_t value) {
-  if (size_ + reserved_ + 1 > limit_) {
-    overflow_ = true;
-  } else {
-    begin_[size_++] = static_cast<char>(value);
-  }
-}
-
-void Writer::Put16(uint16_t value) {
-  if (size_ + reserved_ + 2 > limit_) {
-    overflow_ = true;
-    return;
-  }
-  begin_[size_++] = static_cast<char>(value >> 8);
-  begin_[size_++] = static_cast<char>(value);
-}
-
-void Writer::Put32(uint32_t value) {
-  Put16(static_cast<uint16_t>(value >> 16));
-  Put16(static_cast<uint16_t>(value));
-}
-
-void Writer::Put(std::string_view bytes) {
-  if (size_ + reserved_ + bytes.size() > limit_) {
-    overflow_ = true;
-    return;
-  }
-  if (!bytes.empty()) std::memcpy(begin_ + size_, bytes.data(), bytes.size());
-  size_ += bytes.size();
-}
-
-bool Writer::EndRecord() {
-  if (overflow_) {
-    size_ = record_begin_;
-    overflow_ = false;
-    return false;
-  }
-  const size_t data = size_ - data_begin_;
-  begin_[data_begin_ - 2] = static_cast<char>(data >> 8);
-  begin_[data_begin_ - 1] = static_cast<char>(data);
-  ++counts_[static_cast<int>(section_)];
-  return true;
-}
-
 size_t Writer::End() {
   const auto rcode = static_cast<uint8_t>(rcode_);
   if (edns_) {
@@ -236,8 +173,8 @@ size_t Writer::End() {
     Put16(type::kOpt);
     Put16(udp_bytes_);
     Put8(static_cast<uint8_t>(rcode >> 4));
-    Put8(0);   // version
-    Put16(0);  // no flags: nothing is signed here
+    Put8(0);                            // version
+    Put16(dnssec_ok_ ? kDnssecOk : 0);  // given back (RFC 3225), though nothing is signed here
     Put16(static_cast<uint16_t>(cookie_.empty() ? 0 : kOptionHeader + cookie_.size()));
     if (!cookie_.empty()) {
       Put16(kCookieOption);
@@ -246,12 +183,8 @@ size_t Writer::End() {
     }
     ++counts_[static_cast<int>(Section::kAdditional)];
   }
-  const auto set16 = [this](size_t at, uint16_t value) {
-    begin_[at] = static_cast<char>(value >> 8);
-    begin_[at + 1] = static_cast<char>(value);
-  };
-  set16(2, static_cast<uint16_t>(flags_ | (rcode & 0x0f)));
-  for (int i = 0; i < 3; ++i) set16(6 + 2 * i, counts_[i]);
+  Set16(begin_ + 2, static_cast<uint16_t>(flags_ | (rcode & 0x0f)));
+  for (int i = 0; i < 3; ++i) Set16(begin_ + 6 + 2 * i, counts_[i]);
   return size_;
 }
 

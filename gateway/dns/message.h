@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 namespace failback::dns {
@@ -77,6 +78,7 @@ struct Query {
   uint16_t type = 0;
   uint16_t question_class = 0;
   bool edns = false;
+  bool dnssec_ok = false;   // it takes signatures, of which there are none here
   uint16_t udp_bytes = 0;   // that the client takes, by EDNS
   std::string_view cookie;  // client's, and the server's if it has one; empty: none
 };
@@ -108,18 +110,50 @@ class Writer {
 
   // The owner is the name at `offset` of the message, or `name`, which may end with a pointer that
   // PutPointer would write.
-  void BeginRecord(Section section, uint16_t type, uint32_t ttl);
-  void OwnerAt(size_t offset);
-  void Owner(std::string_view name);
+  void BeginRecord(Section section, uint16_t type, uint32_t ttl) {
+    section_ = section;
+    type_ = type;
+    ttl_ = ttl;
+    record_begin_ = size_;
+    overflow_ = false;
+  }
+  void OwnerAt(size_t offset) { PutPointer(offset); }
+  void Owner(std::string_view name) { Put(name); }
   // Begins the data, after the owner.
-  void BeginData();
-  void Put8(uint8_t value);
-  void Put16(uint16_t value);
-  void Put32(uint32_t value);
-  void Put(std::string_view bytes);
+  void BeginData() {
+    if (char* const to = Take(10)) {
+      Set16(to, type_);
+      Set16(to + 2, kClassIn);
+      Set32(to + 4, ttl_);
+      Set16(to + 8, 0);  // its length
+    }
+    data_begin_ = size_;
+  }
+  void Put8(uint8_t value) {
+    if (char* const to = Take(1)) *to = static_cast<char>(value);
+  }
+  void Put16(uint16_t value) {
+    if (char* const to = Take(2)) Set16(to, value);
+  }
+  void Put32(uint32_t value) {
+    if (char* const to = Take(4)) Set32(to, value);
+  }
+  void Put(std::string_view bytes) {
+    char* const to = Take(bytes.size());
+    if (to != nullptr && !bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+  }
   void PutPointer(size_t offset) { Put16(static_cast<uint16_t>(0xc000 | offset)); }
   // Whether the record is in the message. After false no larger one will fit.
-  bool EndRecord();
+  bool EndRecord() {
+    if (overflow_) {
+      size_ = record_begin_;
+      overflow_ = false;
+      return false;
+    }
+    Set16(begin_ + data_begin_ - 2, static_cast<uint16_t>(size_ - data_begin_));
+    ++counts_[static_cast<int>(section_)];
+    return true;
+  }
 
   // Where the next byte goes.
   size_t size() const { return size_; }
@@ -129,6 +163,24 @@ class Writer {
   size_t End();
 
  private:
+  static void Set16(char* to, uint16_t value) {
+    to[0] = static_cast<char>(value >> 8);
+    to[1] = static_cast<char>(value);
+  }
+  static void Set32(char* to, uint32_t value) {
+    Set16(to, static_cast<uint16_t>(value >> 16));
+    Set16(to + 2, static_cast<uint16_t>(value));
+  }
+  // Where the next `size` bytes go; null, and the record is dropped, if there is no room for them.
+  char* Take(size_t size) {
+    if (size_ + reserved_ + size > limit_) {
+      overflow_ = true;
+      return nullptr;
+    }
+    size_ += size;
+    return begin_ + size_ - size;
+  }
+
   char* const begin_;
   const size_t limit_;
   size_t size_ = 0;
@@ -138,6 +190,7 @@ class Writer {
   uint16_t counts_[3] = {};
   Rcode rcode_ = Rcode::kNoError;
   bool edns_ = false;
+  bool dnssec_ok_ = false;
   uint16_t udp_bytes_ = 0;
   std::string_view cookie_;
   // Of the record under way.

@@ -16,13 +16,16 @@ namespace {
 // Queries that come while the server is at others.
 constexpr int kReceiveBuffer = 1 << 20;
 
-// Has the kernel say at which address a packet arrived. The same data, given back with the answer,
-// names the address that it leaves from.
-void AskForArrival(int fd, int family) {
+// Has the kernel say at which address a packet arrived, if `bound` is not that address anyway. The
+// same data, given back with the answer, names the address that it leaves from.
+void AskForArrival(int fd, const sockaddr_storage& bound) {
   const int on = 1;
-  if (family == AF_INET6) {
+  if (bound.ss_family == AF_INET6) {
+    const auto& address = reinterpret_cast<const sockaddr_in6&>(bound).sin6_addr;
+    if (!IN6_IS_ADDR_UNSPECIFIED(&address)) return;
     setsockopt(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, &on, sizeof(on));
   } else {
+    if (reinterpret_cast<const sockaddr_in&>(bound).sin_addr.s_addr != htonl(INADDR_ANY)) return;
     setsockopt(fd, IPPROTO_IP, IP_PKTINFO, &on, sizeof(on));
   }
 }
@@ -68,7 +71,7 @@ absl::StatusOr<int> UdpSocket::BindBeside(int tcp_socket) {
   }
   const int fd = socket(address.ss_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return absl::InternalError(std::generic_category().message(errno));
-  AskForArrival(fd, address.ss_family);
+  AskForArrival(fd, address);
   setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kReceiveBuffer, sizeof(kReceiveBuffer));
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0) return fd;
   const int error = errno;

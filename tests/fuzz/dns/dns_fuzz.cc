@@ -70,6 +70,7 @@ std::string Question(FuzzInput* input) {
   shape.question_class = input->Byte() % 8 == 0 ? input->Byte() : 1;
   if (input->Byte() % 2 == 0) shape.udp_bytes = static_cast<int>(input->Number());
   shape.edns_version = input->Byte() % 16 == 0 ? 1 : 0;
+  shape.edns_flags = static_cast<uint16_t>(input->Number());
   if (input->Byte() % 4 == 0) shape.cookie = input->Text(45);
   const uint8_t type = input->Byte();
   return QueryBytes(name, type < 220 ? kTypes[type % 8] : type, shape);
@@ -101,7 +102,10 @@ void CompareWithLdns(const std::string& bytes, const Query& query) {
         "name");
   // ldns takes an OPT record with nothing in it for none.
   Check(query.edns || !ldns_pkt_edns(packet), "edns");
-  if (query.edns) Check(ldns_pkt_edns_udp_size(packet) == query.udp_bytes, "size of edns");
+  if (query.edns) {
+    Check(ldns_pkt_edns_udp_size(packet) == query.udp_bytes, "size of edns");
+    Check(ldns_pkt_edns_do(packet) == query.dnssec_ok, "do");
+  }
   ldns_pkt_free(packet);
 }
 
@@ -134,6 +138,7 @@ void Answer(FuzzInput* input, const Query& query) {
   Check(message.question.size() == 1, "the question is not returned");
   Check(message.truncated == reply.truncated, "tc");
   Check(message.edns == query.edns, "edns in the answer");
+  Check(message.dnssec_ok == query.dnssec_ok, "do in the answer");
   Check(message.authority.size() <= 1, "authority");
   Check(message.rcode == 0 || message.answer.empty(), "records in an error");
 }

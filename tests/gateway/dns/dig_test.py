@@ -137,6 +137,7 @@ class Dig(unittest.TestCase):
             self.assertEqual(status(text), "NOERROR", flags)
             self.assertEqual(answers(text + "\n\n"), ["10.0.0.1", "10.0.0.2"], flags)
         self.assertIn("cd", flags_of(dig("orders.service.failback", "A", "+cdflag")))
+        self.assertRegex(dig("orders.service.failback", "A", "+dnssec"), r"EDNS: version: 0, flags: do;")
         self.assertRegex(dig("orders.service.failback", "A", "+cookie"), r"COOKIE: [0-9a-f]{48} \(good\)")
         self.assertEqual(status(dig("orders.service.failback", "A", "+edns=1", "+noednsnegotiation")), "BADVERS")
         self.assertEqual(status(dig("orders.service.failback", "A", "+opcode=NOTIFY")), "NOTIMP")

@@ -53,7 +53,7 @@ std::string QueryBytes(const std::string& name, uint16_t type, const QueryShape&
   bytes += Number16(41) + Number16(static_cast<size_t>(shape.udp_bytes));
   bytes += '\0';
   bytes += static_cast<char>(shape.edns_version);
-  bytes += Number16(0);
+  bytes += Number16(shape.edns_flags);
   if (shape.cookie.empty()) return bytes + Number16(0);
   return bytes + Number16(4 + shape.cookie.size()) + Number16(10) + Number16(shape.cookie.size()) +
          shape.cookie;
@@ -79,6 +79,7 @@ Message ReadMessage(const std::string& bytes) {
   message.authority = Texts(ldns_pkt_authority(packet));
   message.additional = Texts(ldns_pkt_additional(packet));
   message.edns = ldns_pkt_edns(packet);
+  message.dnssec_ok = ldns_pkt_edns_do(packet);
   message.udp_bytes = ldns_pkt_edns_udp_size(packet);
   const ldns_rdf* const options = ldns_pkt_edns_data(packet);
   if (options != nullptr && ldns_rdf_size(options) > 4) {

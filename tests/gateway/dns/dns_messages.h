@@ -22,6 +22,7 @@ struct QueryShape {
   uint16_t question_class = 1;
   int udp_bytes = -1;  // below zero: no EDNS
   uint8_t edns_version = 0;
+  uint16_t edns_flags = 0;
   std::string cookie;  // empty: none
 };
 std::string QueryBytes(const std::string& name, uint16_t type, const QueryShape& shape = {});
@@ -42,6 +43,7 @@ struct Message {
   std::vector<std::string> authority;
   std::vector<std::string> additional;  // without OPT
   bool edns = false;
+  bool dnssec_ok = false;
   uint16_t udp_bytes = 0;
   std::string cookie;  // from OPT
 };

@@ -174,6 +174,27 @@ TEST(WriterTest, Records_AreReadByLdns) {
   EXPECT_EQ(message.cookie, "0123456789abcdef");
 }
 
+// RFC 3225, section 3. What else stands there may mean something one day, and is zero until then.
+TEST(WriterTest, DnssecOk_IsGivenBack_AndNoOtherFlag) {
+  for (const uint16_t flags : {0x0000, 0x8000, 0x7fff, 0xffff}) {
+    QueryShape shape;
+    shape.udp_bytes = 1232;
+    shape.edns_flags = flags;
+    const std::string bytes = QueryBytes("x.failback", type::kA, shape);
+    Query query;
+    ASSERT_EQ(ReadQuery(bytes, &query).rcode, Rcode::kNoError);
+    char buffer[512];
+    Writer writer(buffer, sizeof(buffer));
+    writer.Begin(query, Rcode::kNoError);
+    const std::string response(buffer, writer.End());
+    const bool dnssec_ok = (flags & 0x8000) != 0;
+    EXPECT_EQ(ReadMessage(response).dnssec_ok, dnssec_ok) << flags;
+    // Before the length of the options, which is last.
+    EXPECT_EQ(response.substr(response.size() - 4, 2),
+              std::string({dnssec_ok ? '\x80' : '\0', '\0'}));
+  }
+}
+
 TEST(WriterTest, WhatDoesNotFit_IsLeftOutWhole) {
   QueryShape shape;
   shape.udp_bytes = 1232;
