@@ -15,6 +15,7 @@ class UdpClient {
  public:
   explicit UdpClient(const std::string& address);
   ~UdpClient();
+  int fd() const { return fd_; }
   void Send(const std::string& bytes);
   // Empty: nothing came.
   std::string Receive();
