@@ -23,6 +23,7 @@
 #include "agent/failback_metrics.h"
 #include "agent/intent_history.h"
 #include "agent/intent_log.h"
+#include "agent/not_registered.h"
 #include "agent/readiness.h"
 #include "agent/static_service_config.h"
 #include "agent/static_services.h"
@@ -291,6 +292,10 @@ absl::Status AgentDaemon::Claim() {
   dns.zone = config_.zone();
   // xds has half of the selectors, and programs that speak the registry's own protocol the rest.
   dns.max_services = std::max<size_t>(8, config_.limits().subscriptions() / 4);
+  dns.not_registered = [this](const std::string& name_space, const std::string& service) {
+    const std::string end(1, '\0');
+    return NotRegisteredOf(registry_->Carried(absl::StrCat(name_space, end, service, end)));
+  };
   auto dns_server = BindDns(config_.dns(), dns, loader_);
   if (!dns_server.ok()) return dns_server.status();
   dns_server_ = *std::move(dns_server);

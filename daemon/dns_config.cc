@@ -68,6 +68,7 @@ absl::StatusOr<std::unique_ptr<dns::DnsServer>> BindDns(const config::v1::Dns& c
   options.responses_per_second = config.responses_per_second();
   options.max_connections = config.max_connections();
   options.table.timer = sources.timer;
+  options.not_registered = sources.not_registered;
   options.table.records.zone = sources.zone;
   options.table.records.unhealthy_if_no_others = config.unhealthy_if_no_others();
   options.table.max_services = config.max_services();

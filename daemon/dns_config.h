@@ -33,6 +33,8 @@ struct DnsSources {
   std::shared_ptr<AccessControl> access = nullptr;  // null: everybody everything
   std::string zone = {};                            // of the daemon, for priorities; empty: none
   size_t max_services = 0;                          // beside the key's own; 0: no limit
+  // As DnsServer::Options has it.
+  decltype(dns::DnsServer::Options::not_registered) not_registered = nullptr;
 };
 
 // Takes the addresses. Null when DNS is not asked for.

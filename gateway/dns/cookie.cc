@@ -1,5 +1,8 @@
 #include "gateway/dns/cookie.h"
 
+#include <sys/random.h>
+
+#include <cstdlib>
 #include <cstring>
 
 #include "gateway/dns/message.h"
@@ -55,6 +58,13 @@ uint64_t SipHash(const std::array<uint64_t, 2>& key, std::string_view bytes) {
   v[2] ^= 0xff;
   for (int i = 0; i < 4; ++i) Round(v);
   return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+std::array<uint64_t, 2> RandomKey() {
+  std::array<uint64_t, 2> key;
+  // It cannot fail for so few bytes, once the system is up.
+  if (getentropy(key.data(), sizeof(key)) != 0) std::abort();
+  return key;
 }
 
 CookieJar::Cookie CookieJar::MakeAt(std::string_view client, std::string_view address,

@@ -20,6 +20,9 @@ namespace failback::dns {
 // SipHash-2-4, for keys that others cannot guess.
 uint64_t SipHash(const std::array<uint64_t, 2>& key, std::string_view bytes);
 
+// Such a key, of the system's random numbers.
+std::array<uint64_t, 2> RandomKey();
+
 class CookieJar {
  public:
   // 24 bytes: the client's cookie, version, time, hash.

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <deque>
 #include <iterator>
-#include <limits>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "gateway/dns/rate_limit.h"
 #include "gateway/dns/responder.h"
 #include "gateway/dns/tcp_connection.h"
+#include "gateway/dns/tcp_connections.h"
 #include "gateway/dns/udp_socket.h"
 #include "registry/base/listen.h"
 #include "registry/base/log.h"
@@ -53,7 +53,12 @@ int64_t NowNanos() {
 
 class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
  public:
-  explicit Impl(const Options& options) : options_(options), zone_(options.zone) {}
+  explicit Impl(const Options& options)
+      : options_(options),
+        zone_(options.zone),
+        connections_(options.max_connections, [this](TcpConnection* from, std::string_view query) {
+          return TakeQuery(from, query);
+        }) {}
 
   absl::Status Bind();
   void Start(Registry* registry);
@@ -99,9 +104,9 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
   absl::Status BindOne(const std::string& text);
   void ReadUdp(UdpListener* listener);
   void Accept(TcpListener* listener);
-  void Add(tcp::socket socket);
   bool TakeQuery(TcpConnection* connection, std::string_view query);
-  bool MayWait(std::string_view client) const;
+  // `proven`: it has this address.
+  bool MayWait(std::string_view client, bool proven) const;
   void Wait(Waiting waiting);
   // Something has become known: those that wait are looked at again.
   void Wake();
@@ -122,14 +127,14 @@ class DnsServer::Impl : public std::enable_shared_from_this<DnsServer::Impl> {
   std::unique_ptr<ServiceTable> table_;
   std::unique_ptr<Responder> responder_;
   // The rest is the thread's.
-  std::unordered_map<TcpConnection*, std::shared_ptr<TcpConnection>> connections_;
+  TcpConnections connections_;
   std::deque<Waiting> waiting_;
   bool explanation_waits_ = false;
   // How many of these each network has.
   std::unordered_map<std::string, size_t> waiting_of_;
   asio::steady_timer tick_{context_};
   std::vector<char> buffer_ = std::vector<char>(kMaxMessageBytes);
-  std::atomic<int64_t> connection_count_{0}, waiting_count_{0}, closed_connections_{0};
+  std::atomic<int64_t> waiting_count_{0};
   std::atomic<bool> wake_posted_{false};
   std::thread thread_;
   bool stopped_ = false;
@@ -209,7 +214,7 @@ void DnsServer::Impl::Stop() {
   context_.stop();
   if (thread_.joinable()) thread_.join();
   waiting_.clear();
-  for (auto& [pointer, connection] : std::exchange(connections_, {})) connection->Close();
+  connections_.CloseAll();
   tcp_listeners_.clear();
   udp_listeners_.clear();
   listening_.clear();
@@ -231,21 +236,22 @@ void DnsServer::Impl::ReadUdp(UdpListener* listener) {
   listener->socket.async_wait(udp::socket::wait_read, [this, listener](const error_code& error) {
     if (error) return;
     for (int batch = 0; batch < kBatchesAtATime; ++batch) {
+      // Until none is left: more come while these are answered, and to sleep costs more than to look.
       const size_t received = listener->packets.Receive();
+      if (received == 0) break;
       for (size_t i = 0; i < received; ++i) {
         const UdpPeer& peer = listener->packets.peer(i);
         const std::string_view packet = listener->packets.packet(i);
         const std::string_view client = AddressOf(peer.address);
         const Responder::Answered answered =
-            responder_->Answer(packet, client, /*tcp=*/false, MayWait(client), /*again=*/false,
-                               listener->packets.answer(i));
+            responder_->Answer(packet, client, /*tcp=*/false, MayWait(client, IsLoopback(client)),
+                               /*again=*/false, listener->packets.answer(i));
         listener->packets.SetAnswerSize(i, answered.size);
         if (answered.outcome == Responder::Outcome::kWait) {
           Wait({std::string(packet), 0, listener, peer, {}, std::string(NetworkOf(client))});
         }
       }
       listener->packets.Send();
-      if (received < UdpSocket::kBatch) break;
     }
     ReadUdp(listener);
   });
@@ -255,7 +261,7 @@ void DnsServer::Impl::Accept(TcpListener* listener) {
   listener->acceptor.async_accept([this, listener](const error_code& error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
     if (!error) {
-      Add(std::move(socket));
+      connections_.Add(std::move(socket), NowNanos());
       return Accept(listener);
     }
     // Without descriptors, for example: at once it would fail again.
@@ -267,42 +273,12 @@ void DnsServer::Impl::Accept(TcpListener* listener) {
   });
 }
 
-void DnsServer::Impl::Add(tcp::socket socket) {
-  error_code error;
-  const tcp::endpoint peer = socket.remote_endpoint(error);
-  if (error) return;
-  socket.set_option(tcp::no_delay(true), error);
-  if (connections_.size() >= options_.max_connections) {
-    // The one that has said nothing for the longest time.
-    const auto oldest = std::min_element(connections_.begin(), connections_.end(),
-                                         [](const auto& a, const auto& b) {
-                                           return a.second->active_nanos < b.second->active_nanos;
-                                         });
-    ++closed_connections_;
-    const std::shared_ptr<TcpConnection> closed = oldest->second;
-    closed->Close();
-  }
-  sockaddr_storage address = {};
-  std::copy_n(reinterpret_cast<const char*>(peer.data()), peer.size(),
-              reinterpret_cast<char*>(&address));
-  auto connection = std::make_shared<TcpConnection>(
-      std::move(socket), std::string(AddressOf(address)),
-      [this](TcpConnection* from, std::string_view query) { return TakeQuery(from, query); },
-      [this](TcpConnection* ended) {
-        connections_.erase(ended);
-        connection_count_ = static_cast<int64_t>(connections_.size());
-      });
-  connection->active_nanos = NowNanos();
-  connections_[connection.get()] = connection;
-  connection_count_ = static_cast<int64_t>(connections_.size());
-  connection->Start();
-}
-
 bool DnsServer::Impl::TakeQuery(TcpConnection* connection, std::string_view query) {
   connection->active_nanos = NowNanos();
   const std::string& client = connection->client();
-  const Responder::Answered answered = responder_->Answer(
-      query, client, /*tcp=*/true, MayWait(client), /*again=*/false, buffer_.data());
+  const Responder::Answered answered =
+      responder_->Answer(query, client, /*tcp=*/true, MayWait(client, /*proven=*/true),
+                         /*again=*/false, buffer_.data());
   if (answered.outcome == Responder::Outcome::kSend) {
     connection->Send({buffer_.data(), answered.size});
   }
@@ -316,9 +292,9 @@ bool DnsServer::Impl::TakeQuery(TcpConnection* connection, std::string_view quer
   return true;
 }
 
-bool DnsServer::Impl::MayWait(std::string_view client) const {
+bool DnsServer::Impl::MayWait(std::string_view client, bool proven) const {
   if (waiting_.empty()) return true;
-  if (waiting_.size() >= options_.max_waiting) return false;
+  if (waiting_.size() >= (proven ? options_.max_waiting : options_.max_waiting / 2)) return false;
   const auto it = waiting_of_.find(std::string(NetworkOf(client)));
   return it == waiting_of_.end() || it->second < options_.max_waiting_of_network;
 }
@@ -409,12 +385,19 @@ void DnsServer::Impl::ExplainWaiting() {
   for (Explaining& one : explaining) {
     const Meaning meaning = MeaningOfText(zone_.domain, one.name);
     ServiceTable::Found found;
-    if (!meaning.service.empty()) found = table_->Look(meaning.name_space, meaning.service);
+    if (!meaning.service.empty()) {
+      found = table_->Look(meaning.name_space, meaning.service, {});
+    }
     if (found.wait && NowNanos() < one.until_nanos) {
       waiting.push_back(std::move(one));
       continue;
     }
-    std::move(one.done)(dns::Explain(zone_, options_.table.records, one.name, meaning, found));
+    std::vector<NotRegistered> not_registered;
+    if (!meaning.service.empty() && options_.not_registered != nullptr) {
+      not_registered = options_.not_registered(meaning.name_space, meaning.service);
+    }
+    std::move(one.done)(
+        dns::Explain(zone_, options_.table.records, one.name, meaning, found, not_registered));
   }
   explanation_waits_ = !waiting.empty();
   if (!explanation_waits_) return;
@@ -436,12 +419,7 @@ void DnsServer::Impl::Tick() {
     AnswerWaiting(/*only_late=*/true);
     if (explanation_waits_) ExplainWaiting();
     table_->Sweep();
-    const int64_t idle_since = NowNanos() - absl::ToInt64Nanoseconds(options_.idle_timeout);
-    std::vector<std::shared_ptr<TcpConnection>> idle;
-    for (const auto& [pointer, connection] : connections_) {
-      if (connection->active_nanos < idle_since) idle.push_back(connection);
-    }
-    for (const auto& connection : idle) connection->Close();
+    connections_.CloseIdle(NowNanos() - absl::ToInt64Nanoseconds(options_.idle_timeout));
     Tick();
   });
 }
@@ -463,8 +441,8 @@ DnsServer::Statistics DnsServer::Impl::Stats() const {
   statistics.limited = counters.limited;
   statistics.ignored = counters.ignored;
   statistics.waiting = waiting_count_;
-  statistics.connections = connection_count_;
-  statistics.closed_connections = closed_connections_;
+  statistics.connections = connections_.size();
+  statistics.closed_connections = connections_.closed();
   statistics.table = table_->Stats();
   return statistics;
 }

@@ -28,6 +28,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,9 +60,15 @@ class DnsServer {
     uint32_t responses_per_second = 200;
     size_t max_connections = 256;
     absl::Duration idle_timeout = absl::Seconds(10);
-    // Queries that wait for the registry: of all clients, and of one network.
+    // Queries that wait for the registry: of all clients, half of them those by UDP of other
+    // machines, and of one network.
     size_t max_waiting = 1000;
     size_t max_waiting_of_network = 250;
+    // What was registered here of a service, and is not acknowledged: for explanations. Null: nothing
+    // is carried here. It may be called until the server has stopped.
+    std::function<std::vector<NotRegistered>(const std::string& name_space,
+                                             const std::string& service)>
+        not_registered = nullptr;
   };
 
   struct Statistics {

@@ -77,7 +77,7 @@ class Explainer {
             const ServiceTable::Found& found)
       : zone_(zone), options_(options), meaning_(meaning), found_(found) {}
 
-  Explanation Run(const std::string& name) {
+  Explanation Run(const std::string& name, const std::vector<NotRegistered>& not_registered) {
     const absl::StatusOr<std::string> wire = ToWire(name);
     if (!wire.ok()) {
       explained_.rcode = "REFUSED";
@@ -96,6 +96,8 @@ class Explainer {
     } else {
       AddFixedRecords();
     }
+    // What may not be read here is not told by what is carried either.
+    if (found_.known.state != Known::State::kDenied) AddNotRegistered(not_registered);
     return std::move(explained_);
   }
 
@@ -105,14 +107,22 @@ class Explainer {
   }
   const Records& given() const { return found_.known.records->Of(meaning_.tag); }
 
+  // For who knows the service and not its name.
+  std::string NamesOfServices() const {
+    const std::string domain = zone_.domain.text();
+    return absl::StrCat("; a service is [TAG.]SERVICE.service[.NAMESPACE].", domain,
+                        " or _SERVICE._tcp.service[.NAMESPACE].", domain);
+  }
+
   std::string ReasonOfMeaning() const {
     switch (meaning_.kind) {
       case Kind::kOutside:
-        return absl::StrCat("not a name below ", zone_.domain.text());
+        return absl::StrCat("not a name below ", zone_.domain.text(), NamesOfServices());
       case Kind::kUnknown:
-        return "no service can have this name";
+        return absl::StrCat("no service can have this name", NamesOfServices());
       case Kind::kEmpty:
-        return "no record has this name, and names below it may have some";
+        return absl::StrCat("no record has this name, and names below it may have some",
+                            NamesOfServices());
       case Kind::kApex:
         return "the domain itself";
       case Kind::kNameServer:
@@ -241,6 +251,17 @@ class Explainer {
     });
   }
 
+  void AddNotRegistered(const std::vector<NotRegistered>& not_registered) {
+    for (const NotRegistered& one : not_registered) {
+      if (found_.known.records != nullptr && found_.known.records->set().Find(one.key)) continue;
+      ++explained_.total_left_out;
+      if (explained_.left_out.size() == kMaxExplained) continue;
+      WithView(one.instance, [this, &one](const InstanceView& view) {
+        explained_.left_out.push_back({std::string(view.instance_id), Endpoint(view), one.why});
+      });
+    }
+  }
+
   std::string WhyWithout(const InstanceView& instance) const {
     const LeftOut reason = WhyLeftOut(instance);
     const bool last_resort = found_.known.records->last_resort();
@@ -295,8 +316,9 @@ Meaning MeaningOfText(const Domain& domain, const std::string& name) {
 }
 
 Explanation Explain(const Zone& zone, const RecordOptions& options, const std::string& name,
-                    const Meaning& meaning, const ServiceTable::Found& found) {
-  return Explainer(zone, options, meaning, found).Run(name);
+                    const Meaning& meaning, const ServiceTable::Found& found,
+                    const std::vector<NotRegistered>& not_registered) {
+  return Explainer(zone, options, meaning, found).Run(name, not_registered);
 }
 
 }  // namespace failback::dns

@@ -21,6 +21,7 @@
 #include "gateway/dns/records.h"
 #include "gateway/dns/service_table.h"
 #include "gateway/dns/zone.h"
+#include "registry/model/blob.h"
 
 namespace failback::dns {
 
@@ -58,12 +59,21 @@ struct Explanation {
   size_t total_left_out = 0;
 };
 
+// An instance of the service that was registered here, and that the registry has not acknowledged.
+struct NotRegistered {
+  std::string key;  // canonical
+  Blob instance;
+  std::string why;
+};
+
 // What `name`, as a person writes it, means. kOutside also for what is no name.
 Meaning MeaningOfText(const Domain& domain, const std::string& name);
 
 // `name` means `meaning`; `found`: what is known of the service, if it means one.
+// `not_registered`: those of them that the set has not are left out as well.
 Explanation Explain(const Zone& zone, const RecordOptions& options, const std::string& name,
-                    const Meaning& meaning, const ServiceTable::Found& found);
+                    const Meaning& meaning, const ServiceTable::Found& found,
+                    const std::vector<NotRegistered>& not_registered = {});
 
 }  // namespace failback::dns
 

@@ -15,9 +15,9 @@ std::string_view NetworkOf(std::string_view address) {
   return address.substr(0, address.size() == 4 ? kNetwork4 : kNetwork6);
 }
 
-RateLimit::RateLimit(uint32_t per_second, const std::array<uint64_t, 2>& key)
+RateLimit::RateLimit(uint32_t per_second, const std::array<uint64_t, 2>& key, size_t buckets)
     : per_second_(per_second), key_(key) {
-  if (per_second > 0) buckets_.resize(kBuckets, Bucket{per_second, 0});
+  if (per_second > 0) buckets_.resize(buckets, Bucket{per_second, 0});
 }
 
 RateLimit::Verdict RateLimit::Take(std::string_view address, int64_t now_nanos) {
@@ -26,7 +26,7 @@ RateLimit::Verdict RateLimit::Take(std::string_view address, int64_t now_nanos) 
     began_ = true;
     began_nanos_ = now_nanos;
   }
-  Bucket& bucket = buckets_[SipHash(key_, NetworkOf(address)) % kBuckets];
+  Bucket& bucket = buckets_[SipHash(key_, NetworkOf(address)) % buckets_.size()];
   const auto now_us = static_cast<uint32_t>((now_nanos - began_nanos_) / 1000);
   const uint64_t earned = uint64_t{now_us - bucket.filled_us} * per_second_ / kMicros;
   if (bucket.tokens + earned >= per_second_) {

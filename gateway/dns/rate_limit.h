@@ -30,7 +30,7 @@ class RateLimit {
   static constexpr size_t kBuckets = size_t{1} << 16;
 
   // `per_second`: 0 for no limit. `key`: random.
-  RateLimit(uint32_t per_second, const std::array<uint64_t, 2>& key);
+  RateLimit(uint32_t per_second, const std::array<uint64_t, 2>& key, size_t buckets = kBuckets);
 
   // For one response to `address`, of 4 or 16 bytes, at this time.
   Verdict Take(std::string_view address, int64_t now_nanos);

@@ -1,23 +1,11 @@
 #include "gateway/dns/responder.h"
 
-#include <sys/random.h>
-
-#include <cstdlib>
-
 #include "absl/time/clock.h"
 #include "gateway/dns/names.h"
 #include "gateway/dns/udp_socket.h"
 
 namespace failback::dns {
 namespace {
-
-template <typename Value>
-Value RandomValue() {
-  Value value;
-  // It cannot fail for so few bytes, once the system is up.
-  if (getentropy(&value, sizeof(value)) != 0) std::abort();
-  return value;
-}
 
 void Add(Counters::Counter* counter) {
   // One thread writes.
@@ -29,9 +17,9 @@ void Add(Counters::Counter* counter) {
 Responder::Responder(const Zone& zone, ServiceTable* table, uint32_t responses_per_second)
     : zone_(zone),
       table_(table),
-      cookies_(RandomValue<std::array<uint64_t, 2>>()),
-      limit_(responses_per_second, RandomValue<std::array<uint64_t, 2>>()),
-      shuffle_(RandomValue<uint64_t>()) {}
+      cookies_(RandomKey()),
+      limit_(responses_per_second, RandomKey()),
+      shuffle_(RandomKey().front()) {}
 
 Responder::Answered Responder::Answer(std::string_view packet, std::string_view client, bool tcp,
                                       bool may_wait, bool again, char* buffer) {
@@ -81,7 +69,9 @@ Responder::Answered Responder::Answer(std::string_view packet, std::string_view 
   const Meaning meaning = zone_.domain.MeaningOf(query.name);
   ServiceTable::Found found;
   if (NeedsService(query, meaning)) {
-    found = table_->Look(meaning.name_space, meaning.service);
+    // Of this machine's clients one may ask for many others, as a forwarder does.
+    const std::string_view network = IsLoopback(client) ? std::string_view() : client;
+    found = table_->Look(meaning.name_space, meaning.service, {network, delivery.trusted});
     if (found.wait && may_wait) return {Outcome::kWait, 0};
   }
   const Reply reply = WriteReply(zone_, query, meaning, found.known, delivery, &shuffle_, buffer);

@@ -15,12 +15,18 @@ constexpr int kMostSwept = 256;
 // Of all: those of names without a registration.
 constexpr size_t kAbsentParts = 4;
 size_t MostAbsent(size_t most) { return std::max<size_t>(1, most / kAbsentParts); }
+// Of the new names a second: those of one network.
+constexpr uint32_t kNetworkParts = 4;
+// Networks that share one bucket share its names.
+constexpr size_t kBuckets = 4096;
 size_t MostPresent(size_t most) { return std::max<size_t>(1, most - most / kAbsentParts); }
 
 }  // namespace
 
 ServiceTable::ServiceTable(Registry* registry, Options options, std::function<void()> wake)
     : context_(std::make_shared<WatchContext>(registry, std::move(options), std::move(wake))),
+      new_names_of_network_(std::max(1u, context_->options.new_names_per_second / kNetworkParts),
+                            context_->options.key, kBuckets),
       new_names_(context_->options.new_names_per_second),
       new_names_nanos_(context_->NowNanos()) {}
 
@@ -30,7 +36,8 @@ ServiceTable::~ServiceTable() {
   }
 }
 
-ServiceTable::Found ServiceTable::Look(const std::string& name_space, const std::string& service) {
+ServiceTable::Found ServiceTable::Look(const std::string& name_space, const std::string& service,
+                                       const Asker& asker) {
   const int64_t now = context_->NowNanos();
   // No name has a slash in its namespace.
   std::string key = absl::StrCat(name_space, "/", service);
@@ -50,12 +57,14 @@ ServiceTable::Found ServiceTable::Look(const std::string& name_space, const std:
       absent.known.state = Known::State::kAbsent;
       return absent;
     }
-    entry = Add(std::move(key), name_space, service, now);
-    if (entry == nullptr) {
+    if (!TakeNewName(asker, now)) {
+      ++refused_;
       Found found;
       found.too_many_names = true;
       return found;
     }
+    Add(std::move(key), std::move(selector));
+    entry = &absent_.front();
   }
   entry->asked_nanos = now;
   Found found = entry->watch->Look(now);
@@ -68,16 +77,8 @@ ServiceTable::Found ServiceTable::Look(const std::string& name_space, const std:
   return found;
 }
 
-ServiceTable::Entry* ServiceTable::Add(std::string key, const std::string& name_space,
-                                       const std::string& service, int64_t now_nanos) {
-  if (!TakeNewName(now_nanos)) {
-    ++refused_;
-    return nullptr;
-  }
+void ServiceTable::Add(std::string key, Selector selector) {
   MakeRoom(&absent_, MostAbsent(context_->options.max_services) - 1);
-  Selector selector;
-  selector.set_namespace_(name_space);
-  selector.set_service(service);
   absent_.push_front(
       {std::move(key), std::make_shared<ServiceWatch>(context_, std::move(selector))});
   by_key_.emplace(absent_.front().key, absent_.begin());
@@ -85,15 +86,18 @@ ServiceTable::Entry* ServiceTable::Add(std::string key, const std::string& name_
   ++absent_count_;
   const std::shared_ptr<ServiceWatch> watch = absent_.front().watch;
   watch->Subscribe();
-  return &absent_.front();
 }
 
-bool ServiceTable::TakeNewName(int64_t now_nanos) {
+bool ServiceTable::TakeNewName(const Asker& asker, int64_t now_nanos) {
   const double rate = context_->options.new_names_per_second;
   const double passed = static_cast<double>(now_nanos - new_names_nanos_) * 1e-9;
   new_names_nanos_ = now_nanos;
   new_names_ = std::min(rate, new_names_ + passed * rate);
-  if (new_names_ < 1) return false;
+  if (new_names_ < (asker.proven ? 1 : 1 + rate / 2)) return false;
+  if (!asker.address.empty() &&
+      new_names_of_network_.Take(asker.address, now_nanos) != RateLimit::Verdict::kAnswer) {
+    return false;
+  }
   new_names_ -= 1;
   return true;
 }

@@ -4,7 +4,9 @@
 // answer costs the registry nothing. How many are followed is bounded twice: all of them, and those
 // of names without a registration, which any client can make up, to a quarter. Where there are too
 // many the one that was asked for least recently makes room. New names are also bounded in time:
-// beyond a rate they are not looked at, and nothing is known of them.
+// beyond a rate they are not looked at, and nothing is known of them. A quarter of the rate is for
+// one network, and half of it for all clients whose addresses may be forged, so that neither can
+// keep the others from what they ask for first.
 //
 // What is known stays: the end of a subscription and a stale set change no record. A service whose
 // last instance has gone is present, without records, for an hour; one that has had none is absent.
@@ -16,6 +18,7 @@
 #ifndef FAILBACK_GATEWAY_DNS_SERVICE_TABLE_H_
 #define FAILBACK_GATEWAY_DNS_SERVICE_TABLE_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -23,9 +26,12 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "gateway/dns/cookie.h"
+#include "gateway/dns/rate_limit.h"
 #include "gateway/dns/records.h"
 #include "gateway/dns/zone.h"
 #include "registry/registry.h"
@@ -51,7 +57,9 @@ class ServiceTable {
     absl::Duration resubscribe_delay = absl::Seconds(1);
     // A name that may not be read is tried again with the first question after it.
     absl::Duration denied_delay = absl::Seconds(5);
-    uint32_t new_names_per_second = 1000;
+    uint32_t new_names_per_second = 1000;  // and as many at once
+    // By which networks share what counts their new names: nobody can guess it.
+    std::array<uint64_t, 2> key = RandomKey();
   };
 
   struct Statistics {
@@ -76,7 +84,12 @@ class ServiceTable {
     bool too_many_names = false;                    // beyond the rate: nothing is followed
     std::shared_ptr<const ServiceRecords> records;  // what `known` refers to
   };
-  Found Look(const std::string& name_space, const std::string& service);
+  // Who asks. Nobody, as an operator does: only the rate of all names counts.
+  struct Asker {
+    std::string_view address = {};  // 4 or 16 bytes
+    bool proven = true;             // it has this address
+  };
+  Found Look(const std::string& name_space, const std::string& service, const Asker& asker);
 
   // Ends what is no longer kept; at most a few hundred at a time.
   void Sweep();
@@ -93,10 +106,9 @@ class ServiceTable {
   using Entries = std::list<Entry>;  // the last is the one asked for least recently
 
   Entries& ListOf(bool present) { return present ? present_ : absent_; }
-  // Null: there may be no more now.
-  Entry* Add(std::string key, const std::string& name_space, const std::string& service,
-             int64_t now_nanos);
-  bool TakeNewName(int64_t now_nanos);
+  void Add(std::string key, Selector selector);
+  // Whether there may be one more now.
+  bool TakeNewName(const Asker& asker, int64_t now_nanos);
   void Remove(Entries* list, Entries::iterator entry);
   void MakeRoom(Entries* list, size_t most);
 
@@ -104,6 +116,7 @@ class ServiceTable {
   absl::flat_hash_map<std::string, Entries::iterator> by_key_;
   Entries present_;
   Entries absent_;
+  RateLimit new_names_of_network_;
   double new_names_ = 0;  // that may come now
   int64_t new_names_nanos_ = 0;
   std::atomic<int64_t> services_{0}, absent_count_{0}, evicted_{0}, refused_{0};

@@ -96,6 +96,23 @@ class Denied(unittest.TestCase):
         for port in (7063, 7073):
             eventually(lambda port=port: dig(NAME, port) == ("NOERROR", ["10.0.0.2"]), "orders may be read again")
 
+    def test_an_operator_is_told_what_the_registry_does_not_have(self):
+        here = ["-t", AGENT_ADDRESS, "register", "orders", "--address", "10.0.0.9", "--port", "80", "--id"]
+        # The agent may read, and register nothing.
+        run(CTL, *here, "refused")
+        eventually(lambda: "parked" in self.pending(), "the registry refuses it")
+        self.assertRegex(self.explain(NAME, AGENT_ADDRESS),
+                         r"(?s)^NXDOMAIN.*\nrefused +10.0.0.9:80 +parked: the registry refuses it: PERMISSION_DENIED")
+        self.operate("register", "o1", "--address", "10.0.0.1", "--port", "80")
+        eventually(lambda: dig(NAME, 7063)[1] == ["10.0.0.1"], "another is there")
+        self.registry.kill()
+        eventually(lambda: "the registry is unavailable" in self.explain(NAME, AGENT_ADDRESS), "an outage")
+        run(CTL, *here, "late")
+        said = self.explain(NAME, AGENT_ADDRESS)
+        self.assertRegex(said, r"(?s)^NOERROR.*\nA +10.0.0.1\n.*\nlate +10.0.0.9:80 +accepted by the agent, not by the "
+                         r"registry yet")
+        self.assertRegex(said, r"\nrefused +10.0.0.9:80 +parked")
+
     def test_a_name_that_was_never_allowed_is_refused_and_no_intent(self):
         for port in (7063, 7073):
             self.assertEqual(dig("typo.service.failback", port)[0], "REFUSED")

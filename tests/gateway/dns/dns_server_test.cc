@@ -310,6 +310,25 @@ TEST_F(DnsServerTest, Connections_AreBounded_AndTheIdleMakeRoom) {
   EXPECT_EQ(server_->Stats().closed_connections, 1);
 }
 
+TEST_F(DnsServerTest, Connections_OfTheNetworkThatHasMost_MakeRoom) {
+  options_.listen = {"127.0.0.1:0", "[::1]:0"};
+  options_.max_connections = 4;
+  Start();
+  Have(1);
+  // The first to fall silent, and the only one of its network.
+  TcpClient modest(server_->addresses()[1]);
+  EXPECT_THAT(modest.Ask(kOrders, type::kA).answer, SizeIs(1));
+  std::vector<std::unique_ptr<TcpClient>> greedy;
+  for (int i = 0; i < 20; ++i) {
+    greedy.push_back(std::make_unique<TcpClient>(address()));
+    EXPECT_THAT(greedy.back()->Ask(kOrders, type::kA).answer, SizeIs(1));
+  }
+  EXPECT_EQ(server_->Stats().closed_connections, 17);
+  EXPECT_THAT(modest.Ask(kOrders, type::kA).answer, SizeIs(1)) << "it still has its place";
+  EXPECT_THAT(greedy.back()->Ask(kOrders, type::kA).answer, SizeIs(1));
+  EXPECT_EQ(greedy.front()->Receive(), "") << "closed";
+}
+
 TEST_F(DnsServerTest, ASilentConnection_IsClosed) {
   options_.idle_timeout = absl::Milliseconds(100);
   Start();

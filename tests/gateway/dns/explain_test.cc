@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/model/blob.h"
+#include "registry/model/canonical.h"
 #include "tests/gateway/dns/dns_messages.h"
 #include "tests/util/instances.h"
 
@@ -51,7 +53,8 @@ std::vector<std::string> LeftOutOf(const Explanation& explained) {
 class ExplainTest : public ::testing::Test {
  protected:
   Explanation Of(const std::string& name, const ServiceTable::Found& found) {
-    return Explain(zone_, options_, name, MeaningOfText(zone_.domain, name), found);
+    return Explain(zone_, options_, name, MeaningOfText(zone_.domain, name), found,
+                   not_registered_);
   }
   // The service has these.
   Explanation Of(const std::string& name, const std::vector<ServiceInstance>& instances) {
@@ -69,6 +72,7 @@ class ExplainTest : public ::testing::Test {
 
   Zone zone_{*Domain::Parse("failback")};
   RecordOptions options_;
+  std::vector<NotRegistered> not_registered_;
 };
 
 TEST_F(ExplainTest, ReasonsOfThoseLeftOut) {
@@ -105,6 +109,26 @@ TEST_F(ExplainTest, WhenNoneIsWell) {
   EXPECT_THAT(LeftOutOf(none), ElementsAre("a 10.0.0.1:8080 unhealthy"));
 }
 
+TEST_F(ExplainTest, WhatIsCarriedHere_AndNotRegistered) {
+  const std::string name = "orders.service.failback";
+  for (const char* const id : {"a", "b"}) {
+    const ServiceInstance instance = MakeInstance(id, 8080);
+    not_registered_.push_back(
+        {CanonicalKey(instance.key()), Blob(CanonicalInstance(instance)), "parked"});
+  }
+  // An update of `a` that is not acknowledged is no reason: it has a record.
+  const Explanation some = Of(name, {MakeInstance("a", 8080)});
+  EXPECT_THAT(LeftOutOf(some), ElementsAre("b 10.0.0.1:8080 parked"));
+  EXPECT_EQ(some.total_left_out, 1);
+  EXPECT_THAT(LeftOutOf(Of(name, State::kAbsent)),
+              ElementsAre("a 10.0.0.1:8080 parked", "b 10.0.0.1:8080 parked"));
+  EXPECT_THAT(LeftOutOf(Of(name, State::kNothing)), SizeIs(2));
+  EXPECT_THAT(LeftOutOf(Of(name, State::kDenied)), IsEmpty()) << "it may not be read";
+  not_registered_.resize(kMaxExplained + 1, not_registered_.back());
+  EXPECT_THAT(Of(name, State::kAbsent).left_out, SizeIs(kMaxExplained));
+  EXPECT_EQ(Of(name, State::kAbsent).total_left_out, kMaxExplained + 1);
+}
+
 TEST_F(ExplainTest, NamesThatAreAboutNoService) {
   zone_.addresses = {{127, 0, 0, 1}};
   const std::pair<const char*, const char*> kNames[] = {
@@ -113,6 +137,8 @@ TEST_F(ExplainTest, NamesThatAreAboutNoService) {
   for (const auto& [name, rcode] : kNames) {
     EXPECT_EQ(Of(name, State::kNothing).rcode, rcode) << name;
   }
+  EXPECT_THAT(Of("orders", State::kNothing).reason,
+              HasSubstr("a service is [TAG.]SERVICE.service[.NAMESPACE].failback."));
   EXPECT_THAT(RecordsOf(Of("0a000007.addr.failback", State::kNothing)), ElementsAre("A 10.0.0.7"));
   EXPECT_THAT(RecordsOf(Of("ns.failback", State::kNothing)), ElementsAre("A 127.0.0.1"));
   EXPECT_THAT(AnswersOf(Of("failback", State::kNothing)),

@@ -44,6 +44,7 @@ class ServiceTableTest : public ::testing::Test {
  protected:
   ServiceTableTest() {
     options_.timer = timer_.get();
+    options_.key = {1, 2};
     Make();
   }
   void Make() {
@@ -51,8 +52,9 @@ class ServiceTableTest : public ::testing::Test {
     table_ = std::make_unique<ServiceTable>(&registry_, options_, [this] { ++wakes_; });
   }
 
-  ServiceTable::Found Look(const std::string& service = "orders") {
-    return table_->Look("default", service);
+  ServiceTable::Found Look(const std::string& service = "orders",
+                           const ServiceTable::Asker& asker = {}) {
+    return table_->Look("default", service, asker);
   }
   State StateOf(const std::string& service = "orders") { return Look(service).known.state; }
   size_t Targets() {
@@ -350,6 +352,39 @@ TEST_F(ServiceTableTest, NewNames_AreBoundedInTime) {
   clock_.Advance(absl::Milliseconds(500));
   for (int i = 0; i < 30; ++i) Look(absl::StrCat("b", i));
   EXPECT_EQ(subscriptions(), 15u);
+}
+
+TEST_F(ServiceTableTest, NewNames_OfANetworkAreAQuarter) {
+  options_.new_names_per_second = 40;
+  Make();
+  const auto ask = [&](const std::string& address, int count) {
+    const size_t before = subscriptions();
+    static int names = 0;
+    for (int i = 0; i < count; ++i) Look(absl::StrCat("a", ++names), {address, true});
+    return subscriptions() - before;
+  };
+  EXPECT_EQ(ask("\x0a\x01\x02\x03", 30), 10u);
+  EXPECT_EQ(ask("\x0a\x01\x02\x04", 30), 0u) << "the same network";
+  EXPECT_EQ(ask("\x0a\x01\x03\x03", 5), 5u) << "another";
+  EXPECT_EQ(ask("", 100), 25u) << "the operator has what is left";
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_EQ(ask("\x0a\x01\x02\x03", 30), 10u);
+  // One that is followed needs none.
+  EXPECT_TRUE(Look("a1", {"\x0a\x01\x02\x03", true}).wait);
+}
+
+TEST_F(ServiceTableTest, NewNames_OfForgedAddressesAreHalf) {
+  options_.new_names_per_second = 40;
+  Make();
+  for (int i = 0; i < 100; ++i) Look(absl::StrCat("forged-", i), {"\x0a\x01\x02\x03", false});
+  EXPECT_EQ(subscriptions(), 10u) << "one network";
+  // Each from a network of its own.
+  for (int i = 0; i < 100; ++i) {
+    const std::string address = {10, static_cast<char>(i), 1, 1};
+    Look(absl::StrCat("made-up-", i), {address, false});
+  }
+  EXPECT_EQ(subscriptions(), 20u);
+  EXPECT_TRUE(Look("orders", {"\x0b\x01\x02\x03", true}).wait) << "a client by TCP is looked after";
 }
 
 TEST_F(ServiceTableTest, ItsEnd_EndsTheSubscriptions) {
