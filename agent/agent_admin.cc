@@ -117,33 +117,33 @@ void AgentAdmin::DescribeInstance(const DescribeInstanceRequest& request,
       });
 }
 
-void AddAgentRoutes(AgentService* service, AdminServer* server) {
-  server->Handle("GET", "/status", [service](const AdminRequest& request, auto respond) {
-    std::move(respond)(MessageResponse(request, service->Status()));
+void AddAgentRoutes(AgentService* service, http::Server* server) {
+  server->Handle("GET", "/status", [service](const http::Request& request, auto respond) {
+    std::move(respond)(MessageResponse(request.wants_text(), service->Status()));
   });
   HandleList<ListPendingRequest>(
       server, "/pending",
-      [service](const AdminRequest& request, const ListPendingRequest& list, auto respond) {
+      [service](const http::Request& request, const ListPendingRequest& list, auto respond) {
         Responder<ListPendingResponse>(request, std::move(respond))(service->Pending(list));
       });
   HandleList<ListIntentsRequest>(
       server, "/intents",
-      [service](const AdminRequest& request, const ListIntentsRequest& list, auto respond) {
+      [service](const http::Request& request, const ListIntentsRequest& list, auto respond) {
         Responder<ListIntentsResponse>(request, std::move(respond))(service->Intents(list));
       });
   HandlePost<RetryRequest>(
       server, "/pending/retry",
-      [service](const AdminRequest& request, const RetryRequest& retry, auto respond) {
+      [service](const http::Request& request, const RetryRequest& retry, auto respond) {
         service->RetryNow(retry, Responder<RetryResponse>(request, std::move(respond)));
       });
   HandlePost<CancelRequest>(
       server, "/pending/cancel",
-      [service](const AdminRequest& request, const CancelRequest& cancel, auto respond) {
+      [service](const http::Request& request, const CancelRequest& cancel, auto respond) {
         service->GiveUp(cancel, Responder<CancelResponse>(request, std::move(respond)));
       });
   HandlePost<DrainRequest>(
       server, "/drain",
-      [service](const AdminRequest& request, const DrainRequest& drain, auto respond) {
+      [service](const http::Request& request, const DrainRequest& drain, auto respond) {
         // A std::function, which is copied.
         auto answer = std::make_shared<Callback<DrainResponse>>(
             Responder<DrainResponse>(request, std::move(respond)));

@@ -1,6 +1,6 @@
 // An Admin of failback-agent: what it carries, what it owes, and how that went.
 //
-// Thread safety: as Admin; AddAgentRoutes as AdminServer::Handle.
+// Thread safety: as Admin; AddAgentRoutes as http::Server::Handle.
 
 #ifndef FAILBACK_AGENT_AGENT_ADMIN_H_
 #define FAILBACK_AGENT_AGENT_ADMIN_H_
@@ -9,7 +9,7 @@
 #include "agent/intent_history.h"
 #include "agent/readiness.h"
 #include "daemon/admin/admin.h"
-#include "daemon/http/admin_server.h"
+#include "gateway/http/server.h"
 #include "registry/failback/failback_group.h"
 
 namespace failback {
@@ -39,7 +39,7 @@ class AgentAdmin final : public Admin {
 
 // Adds the paths that only an agent has: /pending, /intents, /status, /drain. `service` outlives
 // the server.
-void AddAgentRoutes(AgentService* service, AdminServer* server);
+void AddAgentRoutes(AgentService* service, http::Server* server);
 
 }  // namespace failback
 

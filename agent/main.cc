@@ -38,6 +38,7 @@
 #include "daemon/dns_admin.h"
 #include "daemon/dns_config.h"
 #include "daemon/file_watch.h"
+#include "daemon/front_doors.h"
 #include "daemon/listen_config.h"
 #include "daemon/logging.h"
 #include "daemon/metrics/metrics_page.h"
@@ -161,6 +162,7 @@ class AgentDaemon {
  private:
   // Takes the addresses, so that an agent that may not run has contacted no registry.
   absl::Status Claim();
+  absl::Status ClaimHttp();
   absl::Status OpenUpstreams();
   void MakeServices();
   void AddAdminEndpoint();
@@ -192,12 +194,13 @@ class AgentDaemon {
   std::unique_ptr<FailbackGroup> registry_;
   std::unique_ptr<xds::AdsService> xds_service_;
   std::unique_ptr<dns::DnsServer> dns_server_;  // null: none
+  std::unique_ptr<FrontDoors> front_doors_;     // null: none
   std::unique_ptr<AgentService> service_;
   ConfigReload reload_;
   std::unique_ptr<ReadinessWatch> readiness_;
   std::unique_ptr<grpc::Service> admin_service_;
   MetricsPage metrics_;
-  std::unique_ptr<AdminServer> admin_server_;       // null: none
+  std::unique_ptr<http::Server> admin_server_;      // null: none
   std::atomic<RegistryServer*> serving_ = nullptr;  // set once it serves
   std::unique_ptr<RegistryServer> server_;
   std::unique_ptr<StaticServiceSet> static_services_;
@@ -299,6 +302,21 @@ absl::Status AgentDaemon::Claim() {
   auto dns_server = BindDns(config_.dns(), dns, loader_);
   if (!dns_server.ok()) return dns_server.status();
   dns_server_ = *std::move(dns_server);
+  return ClaimHttp();
+}
+
+absl::Status AgentDaemon::ClaimHttp() {
+  FrontDoors::Sources sources;
+  sources.timer = timer_.get();
+  sources.security = security_.server.get();
+  sources.max_services = std::max<size_t>(8, config_.limits().subscriptions() / 4);
+  sources.pending = [this](const auto& request) { return service_->Pending(request); };
+  sources.retry = [this](const auto& request, auto done) {
+    service_->RetryNow(request, std::move(done));
+  };
+  auto doors = FrontDoors::Bind(config_.http(), sources, loader_);
+  if (!doors.ok()) return doors.status();
+  front_doors_ = *std::move(doors);
   return absl::OkStatus();
 }
 
@@ -311,6 +329,7 @@ absl::Status AgentDaemon::Serve() {
   if (!server.ok()) return loader_.ErrorAt("listen", std::string(server.status().message()));
   server_ = *std::move(server);
   if (dns_server_ != nullptr) dns_server_->Start(registry_.get());
+  if (front_doors_ != nullptr) front_doors_->Start(registry_.get());
   if (auto status = security_.server->Watch(timer_.get()); !status.ok()) return status;
   return WriteXdsBootstrap(config_, client_name_, server_->addresses(), loader_);
 }
@@ -384,12 +403,13 @@ absl::Status AgentDaemon::Start() {
   AnnounceReady("failback-agent", server_->addresses(),
                 admin_server_ == nullptr ? "" : admin_server_->address(),
                 absl::StrCat("registry ", absl::StrJoin(config_.registry(), " "),
-                             DnsPlaces(dns_server_.get())));
+                             DnsPlaces(dns_server_.get()), FrontDoorPlaces(front_doors_.get())));
   return absl::OkStatus();
 }
 
 void AgentDaemon::Stop() {
   certificate_task_.reset();
+  if (front_doors_ != nullptr) front_doors_->Stop();
   DrainAndWait(service_.get(), FromProto(reload_.config().drain_deadline()));
   xds_service_->Stop();
   if (dns_server_ != nullptr) dns_server_->Stop();

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/http/request_checks.h"
+#include "daemon/admin/admin_guard.h"
 #include "registry/base/address.h"
 #include "registry/base/log.h"
 
@@ -35,18 +35,17 @@ absl::Status ValidateAdminConfig(const config::v1::Admin& config, const ConfigLo
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<AdminServer>> BindAdmin(const config::v1::Admin& config,
-                                                       const std::string& default_listen,
-                                                       HashedWheelTimer* timer,
-                                                       const ConfigLoader& loader) {
+absl::StatusOr<std::unique_ptr<http::Server>> BindAdmin(const config::v1::Admin& config,
+                                                        const std::string& default_listen,
+                                                        HashedWheelTimer* timer,
+                                                        const ConfigLoader& loader) {
   if (config.has_listen() && config.listen().empty()) return nullptr;
-  AdminServer::Options options;
+  http::Server::Options options;
   options.timer = timer;
   options.listen = config.has_listen() ? config.listen() : default_listen;
   options.allow_remote = config.allow_remote();
-  options.token_file = config.token_file();
-  options.hosts = {config.hosts().begin(), config.hosts().end()};
-  absl::StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Bind(std::move(options));
+  GuardAdmin({config.hosts().begin(), config.hosts().end()}, config.token_file(), &options);
+  absl::StatusOr<std::unique_ptr<http::Server>> server = http::Server::Bind(std::move(options));
   if (server.ok()) return server;
   if (config.has_listen()) return loader.ErrorAt(kKey, std::string(server.status().message()));
   Log(LogLevel::kWarning, "no admin endpoint",

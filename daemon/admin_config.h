@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/config.h"
-#include "daemon/http/admin_server.h"
 #include "daemon/listen_config.h"
 #include "failback/config/v1/config.pb.h"
+#include "gateway/http/server.h"
 #include "retry/hashed_wheel_timer.h"
 
 namespace failback {
@@ -38,10 +38,10 @@ absl::Status ValidateAddresses(const Config& config, const ConfigLoader& loader)
 // Takes the address, or `default_listen` if none is named. Null when there is nothing to serve: it
 // is switched off, or the default address is in use, which is logged. An address that is named has
 // to be free.
-absl::StatusOr<std::unique_ptr<AdminServer>> BindAdmin(const config::v1::Admin& config,
-                                                       const std::string& default_listen,
-                                                       HashedWheelTimer* timer,
-                                                       const ConfigLoader& loader);
+absl::StatusOr<std::unique_ptr<http::Server>> BindAdmin(const config::v1::Admin& config,
+                                                        const std::string& default_listen,
+                                                        HashedWheelTimer* timer,
+                                                        const ConfigLoader& loader);
 
 }  // namespace failback
 

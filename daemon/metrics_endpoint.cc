@@ -28,9 +28,9 @@ void AddCommonMetrics(const CommonMetricSources& sources, MetricsPage* page) {
   });
 }
 
-void AddMetricsRoute(const MetricsPage* page, AdminServer* server) {
-  server->Handle("GET", "/metrics", [page](const AdminRequest&, AdminServer::Respond respond) {
-    AdminResponse response;
+void AddMetricsRoute(const MetricsPage* page, http::Server* server) {
+  server->Handle("GET", "/metrics", [page](const http::Request&, http::Responder respond) {
+    http::Response response;
     response.content_type = MetricsPage::kContentType;
     response.body = page->Render();
     std::move(respond)(std::move(response));

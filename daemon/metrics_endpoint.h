@@ -7,10 +7,10 @@
 
 #include <string>
 
-#include "daemon/http/admin_server.h"
 #include "daemon/metrics/metrics_page.h"
 #include "daemon/server_security.h"
 #include "gateway/dns/dns_server.h"
+#include "gateway/http/server.h"
 #include "gateway/xds/ads_service.h"
 #include "registry/server/registry_server.h"
 #include "retry/hashed_wheel_timer.h"
@@ -29,7 +29,7 @@ struct CommonMetricSources {
 void AddCommonMetrics(const CommonMetricSources& sources, MetricsPage* page);
 
 // Serves `page`, which outlives the server, at /metrics.
-void AddMetricsRoute(const MetricsPage* page, AdminServer* server);
+void AddMetricsRoute(const MetricsPage* page, http::Server* server);
 
 }  // namespace failback
 

@@ -74,6 +74,8 @@ class ServerSecurity {
   bool asks_clients() const { return asks_clients_; }
   // Null without TLS.
   std::shared_ptr<grpc::ServerCredentials> credentials() const;
+  // The same for servers beside gRPC's; null without TLS.
+  const std::shared_ptr<ServerTls>& tls() const { return tls_; }
   // Null when every caller who can connect may do everything.
   const std::shared_ptr<AccessControl>& access() const { return access_; }
 

@@ -23,6 +23,7 @@
 #include "daemon/config.h"
 #include "daemon/dns_admin.h"
 #include "daemon/dns_config.h"
+#include "daemon/front_doors.h"
 #include "daemon/metrics/metrics_page.h"
 #include "daemon/metrics_endpoint.h"
 #include "daemon/ready.h"
@@ -84,6 +85,7 @@ class RegistryDaemon {
   absl::Status Serve();
   absl::Status ServeAdmin();
   absl::Status ClaimDns();
+  absl::Status ClaimHttp();
   void AddMetrics();
   void WatchRevocations();
   void Announce() const;
@@ -96,11 +98,12 @@ class RegistryDaemon {
   std::unique_ptr<Registry> registry_;
   std::unique_ptr<xds::AdsService> xds_service_;
   std::unique_ptr<dns::DnsServer> dns_server_;  // null: none
+  std::unique_ptr<FrontDoors> front_doors_;     // null: none
   std::unique_ptr<RegistryAdmin> admin_;
   std::unique_ptr<grpc::Service> admin_service_;
   std::unique_ptr<RegistryServer> server_;
   MetricsPage metrics_;
-  std::unique_ptr<AdminServer> admin_server_;  // null: none
+  std::unique_ptr<http::Server> admin_server_;  // null: none
 };
 
 absl::Status RegistryDaemon::Start() {
@@ -128,8 +131,10 @@ absl::Status RegistryDaemon::Start() {
   if (auto status = ServeAdmin(); !status.ok()) return status;
   WatchRevocations();
   if (auto status = ClaimDns(); !status.ok()) return status;
+  if (auto status = ClaimHttp(); !status.ok()) return status;
   if (auto status = Serve(); !status.ok()) return status;
   if (dns_server_ != nullptr) dns_server_->Start(registry_.get());
+  if (front_doors_ != nullptr) front_doors_->Start(registry_.get());
   if (auto status = security_->Watch(timer_.get()); !status.ok()) return status;
   if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) {
     // Not the empty name: the process lives, and is not to be started again for etcd's sake.
@@ -216,6 +221,16 @@ absl::Status RegistryDaemon::ClaimDns() {
   return absl::OkStatus();
 }
 
+absl::Status RegistryDaemon::ClaimHttp() {
+  FrontDoors::Sources sources;
+  sources.timer = timer_.get();
+  sources.security = security_.get();
+  auto doors = FrontDoors::Bind(config_.http(), sources, loader_);
+  if (!doors.ok()) return doors.status();
+  front_doors_ = *std::move(doors);
+  return absl::OkStatus();
+}
+
 void RegistryDaemon::Announce() const {
   if (const auto* store = dynamic_cast<const StoreRegistry*>(registry_.get())) {
     Log(LogLevel::kInfo, "store open",
@@ -226,7 +241,8 @@ void RegistryDaemon::Announce() const {
   }
   AnnounceReady("failback-registry", server_->addresses(),
                 admin_server_ == nullptr ? "" : admin_server_->address(),
-                absl::StrCat("store ", config_.store(), DnsPlaces(dns_server_.get())));
+                absl::StrCat("store ", config_.store(), DnsPlaces(dns_server_.get()),
+                             FrontDoorPlaces(front_doors_.get())));
 }
 
 int RegistryDaemon::Run(StopSignals* signals) {
@@ -245,6 +261,7 @@ void RegistryDaemon::Stop() {
   if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) etcd->Disconnect();
   xds_service_->Stop();
   if (dns_server_ != nullptr) dns_server_->Stop();
+  if (front_doors_ != nullptr) front_doors_->Stop();
   server_->Shutdown(kShutdownGrace);
   admin_server_.reset();
   security_.reset();
@@ -253,6 +270,7 @@ void RegistryDaemon::Stop() {
   xds_service_.reset();
   dns_server_.reset();
   registry_.reset();
+  front_doors_.reset();  // its calls have ended with the registry
   admin_.reset();
 }
 

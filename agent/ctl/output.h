@@ -12,10 +12,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "agent/ctl/terminal.h"
-#include "daemon/admin/message_json.h"
 #include "daemon/admin/text_table.h"
 #include "failback/agent/v1/agent.pb.h"
 #include "failback/registry/v1/registry.pb.h"
+#include "gateway/http/message_json.h"
 #include "google/protobuf/message.h"
 
 namespace failback {

@@ -2,19 +2,19 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "daemon/admin/message_json.h"
+#include "daemon/admin/admin_guard.h"
 #include "daemon/admin/redact.h"
 #include "daemon/admin/text_table.h"
 #include "daemon/console/console.h"
+#include "gateway/http/message_json.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
-#include "google/protobuf/struct.pb.h"
-#include "google/protobuf/util/json_util.h"
 #include "registry/base/log.h"
 #include "registry/base/proto_time.h"
 #include "registry/model/canonical.h"
@@ -35,7 +35,7 @@ using admin::v1::SetOfflineRequest;
 using admin::v1::SetOfflineResponse;
 using google::protobuf::Message;
 
-absl::Status ReadStates(const AdminRequest& request, ListInstancesRequest* list) {
+absl::Status ReadStates(const http::Request& request, ListInstancesRequest* list) {
   for (const auto& [key, text] : request.query) {
     if (key != "status" || text.empty()) continue;
     InstanceState state;
@@ -58,7 +58,7 @@ absl::Status ReadStates(const AdminRequest& request, ListInstancesRequest* list)
   return absl::OkStatus();
 }
 
-absl::Status ReadQuery(const AdminRequest& request, ListInstancesRequest* list) {
+absl::Status ReadQuery(const http::Request& request, ListInstancesRequest* list) {
   list->set_namespace_(request.parameters[0]);
   list->set_service(request.parameters[1]);
   list->set_query(request.Query("query"));
@@ -68,7 +68,7 @@ absl::Status ReadQuery(const AdminRequest& request, ListInstancesRequest* list) 
   return ReadStates(request, list);
 }
 
-InstanceKey KeyOf(const AdminRequest& request) {
+InstanceKey KeyOf(const http::Request& request) {
   InstanceKey key;
   key.set_namespace_(request.parameters[0]);
   key.set_service(request.parameters[1]);
@@ -78,62 +78,62 @@ InstanceKey KeyOf(const AdminRequest& request) {
 
 // Runs `list`, unless the client has what it would answer already.
 template <typename Run>
-void Conditional(const Admin& admin, const AdminRequest& request, AdminServer::Respond respond,
+void Conditional(const Admin& admin, const http::Request& request, http::Responder respond,
                  Run list) {
   const std::string version = admin.ListVersion();
   // The same list in two shapes is two things.
   const std::string etag =
       version.empty() ? "" : absl::StrCat(version, request.wants_text() ? ".text" : ".json");
-  if (!etag.empty() &&
-      request.if_none_match.find(absl::StrCat("\"", etag, "\"")) != std::string::npos) {
-    AdminResponse unchanged;
+  if (!etag.empty() && request.Header("If-None-Match").find(absl::StrCat("\"", etag, "\"")) !=
+                           std::string_view::npos) {
+    http::Response unchanged;
     unchanged.etag = etag;
     return std::move(respond)(std::move(unchanged));
   }
-  list([etag, respond = std::move(respond)](AdminResponse response) mutable {
+  list([etag, respond = std::move(respond)](http::Response response) mutable {
     if (!etag.empty() && response.status == 200) response.etag = etag;
     std::move(respond)(std::move(response));
   });
 }
 
-void Overview(const Admin& admin, AdminServer* server) {
+void Overview(const Admin& admin, http::Server* server) {
   server->Handle(
       "GET", "/ready",
-      [&admin](const AdminRequest& request, auto respond) {
+      [&admin](const http::Request& request, auto respond) {
         const admin::v1::Readiness readiness = admin.GetReadiness();
-        AdminResponse response = MessageResponse(request, readiness);
+        http::Response response = MessageResponse(request.wants_text(), readiness);
         response.status = readiness.ready() ? 200 : 503;
         response.etag.clear();
         std::move(respond)(std::move(response));
       },
-      AdminServer::Turn::kProbe);
-  server->Handle("GET", "/overview", [&admin](const AdminRequest& request, auto respond) {
+      http::Server::Turn::kProbe);
+  server->Handle("GET", "/overview", [&admin](const http::Request& request, auto respond) {
     admin.AnswerOverview({}, Responder<admin::v1::Overview>(request, std::move(respond)));
   });
 }
 
-void Services(const Admin& admin, AdminServer* server) {
+void Services(const Admin& admin, http::Server* server) {
   HandleList<ListServicesRequest>(
       server, "/services",
-      [&admin](const AdminRequest& request, ListServicesRequest list, auto respond) {
+      [&admin](const http::Request& request, ListServicesRequest list, auto respond) {
         list.set_namespace_(request.Query("namespace"));
         list.set_query(request.Query("query"));
-        Conditional(admin, request, std::move(respond), [&](AdminServer::Respond respond) {
+        Conditional(admin, request, std::move(respond), [&](AdminRespond respond) {
           admin.ListServices(list, Responder<ListServicesResponse>(request, std::move(respond)));
         });
       });
   HandleList<ListInstancesRequest>(
       server, "/services/{namespace}/{service}",
-      [&admin](const AdminRequest& request, ListInstancesRequest list, auto respond) {
+      [&admin](const http::Request& request, ListInstancesRequest list, auto respond) {
         if (auto status = ReadQuery(request, &list); !status.ok()) {
-          return std::move(respond)(AdminResponse::Error(status));
+          return std::move(respond)(AdminError(status));
         }
-        Conditional(admin, request, std::move(respond), [&](AdminServer::Respond respond) {
+        Conditional(admin, request, std::move(respond), [&](AdminRespond respond) {
           admin.ListInstances(list, Responder<ListInstancesResponse>(request, std::move(respond)));
         });
       });
   server->Handle("GET", "/services/{namespace}/{service}/{instance}",
-                 [&admin](const AdminRequest& request, auto respond) {
+                 [&admin](const http::Request& request, auto respond) {
                    DescribeInstanceRequest describe;
                    *describe.mutable_key() = KeyOf(request);
                    admin.DescribeInstance(
@@ -141,18 +141,18 @@ void Services(const Admin& admin, AdminServer* server) {
                  });
   HandlePost<SetOfflineRequest>(
       server, "/services/{namespace}/{service}/{instance}/offline",
-      [&admin](const AdminRequest& request, SetOfflineRequest offline, auto respond) {
+      [&admin](const http::Request& request, SetOfflineRequest offline, auto respond) {
         *offline.mutable_key() = KeyOf(request);
         if (auto status = ValidateOperator(offline.by()); !status.ok()) {
-          return std::move(respond)(AdminResponse::Error(status));
+          return std::move(respond)(AdminError(status));
         }
         offline.set_by(NameOperator(offline.by(), "admin endpoint"));
         admin.SetOffline(offline, Responder<SetOfflineResponse>(request, std::move(respond)));
       });
 }
 
-void Dns(const Admin& admin, AdminServer* server) {
-  server->Handle("GET", "/dns/{name}", [&admin](const AdminRequest& request, auto respond) {
+void Dns(const Admin& admin, http::Server* server) {
+  server->Handle("GET", "/dns/{name}", [&admin](const http::Request& request, auto respond) {
     admin::v1::ExplainDnsNameRequest explain;
     explain.set_name(request.parameters[0]);
     admin.ExplainDnsName(explain,
@@ -161,20 +161,20 @@ void Dns(const Admin& admin, AdminServer* server) {
 }
 
 // Paths that only a registry has.
-void Fleet(const Admin& admin, AdminServer* server) {
+void Fleet(const Admin& admin, http::Server* server) {
   HandleList<admin::v1::ListSessionsRequest>(
       server, "/sessions",
-      [&admin](const AdminRequest& request, admin::v1::ListSessionsRequest list, auto respond) {
+      [&admin](const http::Request& request, admin::v1::ListSessionsRequest list, auto respond) {
         list.set_query(request.Query("query"));
         admin.ListSessions(list,
                            Responder<admin::v1::ListSessionsResponse>(request, std::move(respond)));
       });
   HandleList<admin::v1::ListAgentsRequest>(
       server, "/agents",
-      [&admin](const AdminRequest& request, admin::v1::ListAgentsRequest list, auto respond) {
+      [&admin](const http::Request& request, admin::v1::ListAgentsRequest list, auto respond) {
         const std::string trouble = request.Query("trouble");
         if (!trouble.empty() && trouble != "true" && trouble != "false") {
-          return std::move(respond)(AdminResponse::Error(
+          return std::move(respond)(AdminError(
               InvalidField("trouble", absl::StrCat("'", trouble, "' is not true or false"))));
         }
         list.set_trouble(trouble == "true");
@@ -183,10 +183,10 @@ void Fleet(const Admin& admin, AdminServer* server) {
       });
   HandlePost<admin::v1::SetEvictionGuardRequest>(
       server, "/guard",
-      [&admin](const AdminRequest& request, admin::v1::SetEvictionGuardRequest guard,
+      [&admin](const http::Request& request, admin::v1::SetEvictionGuardRequest guard,
                auto respond) {
         if (auto status = ValidateOperator(guard.by()); !status.ok()) {
-          return std::move(respond)(AdminResponse::Error(status));
+          return std::move(respond)(AdminError(status));
         }
         guard.set_by(NameOperator(guard.by(), absl::StrCat("admin endpoint at ", request.peer)));
         admin.SetEvictionGuard(
@@ -205,25 +205,25 @@ admin::v1::WheelStatus WheelStatusOf(const HashedWheelTimer& timer) {
   return status;
 }
 
-void Logging(AdminServer* server) {
-  const auto answer = [](const AdminRequest& request) {
+void Logging(http::Server* server) {
+  const auto answer = [](const http::Request& request) {
     admin::v1::Logging logging;
     logging.set_level(LogLevelName(GetLogLevel()));
-    return MessageResponse(request, logging);
+    return MessageResponse(request.wants_text(), logging);
   };
-  server->Handle("GET", "/logging", [answer](const AdminRequest& request, auto respond) {
+  server->Handle("GET", "/logging", [answer](const http::Request& request, auto respond) {
     std::move(respond)(answer(request));
   });
   HandlePost<admin::v1::Logging>(
       server, "/logging",
-      [answer](const AdminRequest& request, const admin::v1::Logging& wanted, auto respond) {
+      [answer](const http::Request& request, const admin::v1::Logging& wanted, auto respond) {
         for (const LogLevel level :
              {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
           if (wanted.level() != LogLevelName(level)) continue;
           SetLogLevel(level);
           return std::move(respond)(answer(request));
         }
-        std::move(respond)(AdminResponse::Error(InvalidField(
+        std::move(respond)(AdminError(InvalidField(
             "level",
             absl::StrCat("'", wanted.level(), "' is not one of debug, info, warning, error"))));
       });
@@ -241,69 +241,33 @@ std::string ContentTag(const Message& message) {
   return absl::StrCat(absl::Hex(Digest64(bytes)));
 }
 
-// Protobuf takes "yes" and "t" for true. A request that changes something says what it means.
-absl::Status CheckBooleans(const google::protobuf::Struct& given,
-                           const google::protobuf::Descriptor& type, const std::string& path) {
-  using google::protobuf::FieldDescriptor;
-  using google::protobuf::Value;
-  for (int i = 0; i < type.field_count(); ++i) {
-    const FieldDescriptor& field = *type.field(i);
-    for (const std::string* name : {&field.json_name(), &field.name()}) {
-      const auto it = given.fields().find(*name);
-      if (it == given.fields().end()) continue;
-      const Value& value = it->second;
-      if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
-        if (value.has_bool_value() || value.has_null_value()) continue;
-        const bool is_short = value.has_string_value() && value.string_value().size() <= 64;
-        return InvalidField(
-            path + *name,
-            absl::StrCat(is_short ? absl::StrCat("\"", value.string_value(), "\"") : "its value",
-                         " is not one of true, false"));
-      }
-      if (field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || !value.has_struct_value()) {
-        continue;
-      }
-      absl::Status status =
-          CheckBooleans(value.struct_value(), *field.message_type(), path + *name + ".");
-      if (!status.ok()) return status;
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
-AdminResponse MessageResponse(const AdminRequest& request, const Message& message) {
-  const bool text = request.wants_text();
-  AdminResponse response;
+http::Response MessageResponse(bool text, const Message& message) {
+  http::Response response;
   if (text) {
-    response = AdminResponse::Text(MessageText(message));
+    response = http::Response::Text(MessageText(message));
   } else {
     absl::StatusOr<std::string> json = MessageJson(message);
-    if (!json.ok()) return AdminResponse::Error(json.status());
-    response = AdminResponse::Json(*std::move(json));
+    if (!json.ok()) return AdminError(json.status());
+    response = http::Response::Json(*std::move(json));
   }
   response.etag = absl::StrCat(ContentTag(message), text ? ".text" : ".json");
   return response;
 }
 
-absl::StatusOr<int32_t> ReadPageSize(const AdminRequest& request) {
+absl::StatusOr<int32_t> ReadPageSize(const http::Request& request) {
   const std::string text = request.Query("page_size");
   int32_t number = 0;
   if (text.empty() || (absl::SimpleAtoi(text, &number) && number >= 0)) return number;
   return InvalidField("page_size", absl::StrCat("'", text, "' is not a number from 0 up"));
 }
 
-absl::Status ParseBody(const AdminRequest& request, Message* message) {
-  if (request.body.empty()) return absl::OkStatus();
-  google::protobuf::Struct given;
-  auto status = google::protobuf::util::JsonStringToMessage(request.body, message);
-  if (status.ok()) status = google::protobuf::util::JsonStringToMessage(request.body, &given);
-  if (!status.ok()) return InvalidField("body", std::string(status.message()));
-  return CheckBooleans(given, *message->GetDescriptor(), "");
+absl::Status ParseBody(const http::Request& request, Message* message) {
+  return request.body.empty() ? absl::OkStatus() : ParseJson(request.body, message);
 }
 
-void AddAdminRoutes(const AdminSources& sources, AdminServer* server) {
+void AddAdminRoutes(const AdminSources& sources, http::Server* server) {
   HandleConsole(server);
   Overview(*sources.admin, server);
   Services(*sources.admin, server);
@@ -311,14 +275,14 @@ void AddAdminRoutes(const AdminSources& sources, AdminServer* server) {
   if (sources.admin->kind() == admin::v1::DAEMON_KIND_REGISTRY) Fleet(*sources.admin, server);
   Logging(server);
   server->Handle("GET", "/config",
-                 [config = sources.config](const AdminRequest& request, auto respond) {
+                 [config = sources.config](const http::Request& request, auto respond) {
                    const std::unique_ptr<Message> message = config();
                    RedactConfig(message.get());
-                   std::move(respond)(MessageResponse(request, *message));
+                   std::move(respond)(MessageResponse(request.wants_text(), *message));
                  });
   server->Handle("GET", "/debug/wheel",
-                 [timer = sources.timer](const AdminRequest& request, auto respond) {
-                   std::move(respond)(MessageResponse(request, WheelStatusOf(*timer)));
+                 [timer = sources.timer](const http::Request& request, auto respond) {
+                   std::move(respond)(MessageResponse(request.wants_text(), WheelStatusOf(*timer)));
                  });
 }
 

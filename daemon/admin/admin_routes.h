@@ -1,7 +1,7 @@
 // The admin paths: an Admin over HTTP, as JSON or, for `Accept: text/plain`, as tables.
 // docs/admin.md lists them.
 //
-// Thread safety: as AdminServer::Handle.
+// Thread safety: as http::Server::Handle.
 
 #ifndef FAILBACK_DAEMON_ADMIN_ADMIN_ROUTES_H_
 #define FAILBACK_DAEMON_ADMIN_ADMIN_ROUTES_H_
@@ -12,10 +12,12 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/admin/admin.h"
-#include "daemon/http/admin_server.h"
+#include "daemon/admin/admin_guard.h"
+#include "gateway/http/server.h"
 #include "google/protobuf/message.h"
 #include "retry/hashed_wheel_timer.h"
 
@@ -30,25 +32,24 @@ struct AdminSources {
 };
 
 // Adds the paths of both daemons.
-void AddAdminRoutes(const AdminSources& sources, AdminServer* server);
+void AddAdminRoutes(const AdminSources& sources, http::Server* server);
 
-// A message as this API writes it; or its table, or the message as text. 500 with the reason when
+// A message as this API writes it; or, as text, its table or the message in protobuf's form. 500 with the reason when
 // it has no JSON form.
-AdminResponse MessageResponse(const AdminRequest& request,
-                              const google::protobuf::Message& message);
+http::Response MessageResponse(bool text, const google::protobuf::Message& message);
 
 // Reads a POST's body; none at all is an empty message. INVALID_ARGUMENT names what is wrong.
-absl::Status ParseBody(const AdminRequest& request, google::protobuf::Message* message);
+absl::Status ParseBody(const http::Request& request, google::protobuf::Message* message);
 
 // The query parameter `page_size`, 0 when there is none.
-absl::StatusOr<int32_t> ReadPageSize(const AdminRequest& request);
+absl::StatusOr<int32_t> ReadPageSize(const http::Request& request);
 
 // A GET of a list by pages: `answer(request, list, respond)`, with page_size and page_token set.
 template <typename List, typename Answer>
-void HandleList(AdminServer* server, const std::string& pattern, Answer answer) {
-  server->Handle("GET", pattern, [answer](const AdminRequest& request, auto respond) {
+void HandleList(http::Server* server, const std::string& pattern, Answer answer) {
+  server->Handle("GET", pattern, [answer](const http::Request& request, auto respond) {
     const absl::StatusOr<int32_t> page_size = ReadPageSize(request);
-    if (!page_size.ok()) return std::move(respond)(AdminResponse::Error(page_size.status()));
+    if (!page_size.ok()) return std::move(respond)(AdminError(page_size.status()));
     List list;
     list.set_page_token(request.Query("page_token"));
     list.set_page_size(*page_size);
@@ -58,25 +59,26 @@ void HandleList(AdminServer* server, const std::string& pattern, Answer answer) 
 
 // A POST: `answer(request, body, respond)`, with the body as ParseBody has it.
 template <typename Body, typename Answer>
-void HandlePost(AdminServer* server, const std::string& pattern, Answer answer) {
-  server->Handle("POST", pattern, [answer](const AdminRequest& request, auto respond) {
+void HandlePost(http::Server* server, const std::string& pattern, Answer answer) {
+  server->Handle("POST", pattern, [answer](const http::Request& request, auto respond) {
     Body body;
     if (auto status = ParseBody(request, &body); !status.ok()) {
-      return std::move(respond)(AdminResponse::Error(status));
+      return std::move(respond)(AdminError(status));
     }
     answer(request, std::move(body), std::move(respond));
   });
 }
 
+// What takes the one response: an http::Responder, or what changes the response before.
+using AdminRespond = absl::AnyInvocable<void(http::Response) &&>;
+
 // Answers with a message or an error, once it is there.
 template <typename Response>
-Callback<Response> Responder(const AdminRequest& request, AdminServer::Respond respond) {
-  return [accept = request.accept,
+Callback<Response> Responder(const http::Request& request, AdminRespond respond) {
+  return [text = request.wants_text(),
           respond = std::move(respond)](absl::StatusOr<Response> response) mutable {
-    if (!response.ok()) return std::move(respond)(AdminResponse::Error(response.status()));
-    AdminRequest shape;
-    shape.accept = std::move(accept);
-    std::move(respond)(MessageResponse(shape, *response));
+    if (!response.ok()) return std::move(respond)(AdminError(response.status()));
+    std::move(respond)(MessageResponse(text, *response));
   };
 }
 

@@ -27,8 +27,8 @@ std::string ContentType(std::string_view name) {
   return "text/javascript; charset=utf-8";
 }
 
-AdminResponse Respond(const File& file) {
-  AdminResponse response;
+http::Response Respond(const File& file) {
+  http::Response response;
   response.content_type = ContentType(file.name);
   response.body = file.content;
   response.etag = file.tag;
@@ -37,11 +37,11 @@ AdminResponse Respond(const File& file) {
 
 }  // namespace
 
-void HandleConsole(AdminServer* server) {
+void HandleConsole(http::Server* server) {
   for (const File& file : kFiles) {
     const std::string path =
         file.name == kPage ? std::string("/") : "/console/" + std::string(file.name);
-    server->Handle("GET", path, [&file](const AdminRequest&, AdminServer::Respond respond) {
+    server->Handle("GET", path, [&file](const http::Request&, http::Responder respond) {
       std::move(respond)(Respond(file));
     });
   }

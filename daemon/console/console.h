@@ -7,12 +7,12 @@
 #ifndef FAILBACK_DAEMON_CONSOLE_CONSOLE_H_
 #define FAILBACK_DAEMON_CONSOLE_CONSOLE_H_
 
-#include "daemon/http/admin_server.h"
+#include "gateway/http/server.h"
 
 namespace failback {
 
 // Adds the page to `server`. To be called before Start.
-void HandleConsole(AdminServer* server);
+void HandleConsole(http::Server* server);
 
 }  // namespace failback
 

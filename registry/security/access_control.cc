@@ -141,18 +141,38 @@ absl::StatusOr<Identity> AccessControl::Identify(const grpc::ServerContextBase& 
     who.peer = context.peer();
     return who;
   }
-  const std::string value(begin->second.data(), begin->second.size());
+  const bool one = std::next(begin) == end;
+  return IdentifyBearer(
+      one ? std::string_view(begin->second.data(), begin->second.size()) : std::string_view(),
+      context.peer(), call);
+}
+
+absl::StatusOr<Identity> AccessControl::Identify(const Shown& shown, const char* call) {
+  if (!shown.certificate.empty()) {
+    certificates_.Note(shown.owner.names.empty() ? "" : shown.owner.names.front(), shown.peer,
+                       shown.certificate, absl::Now());
+  }
+  if (shown.authorization.has_value()) {
+    return IdentifyBearer(*shown.authorization, shown.peer, call);
+  }
+  Identity who = shown.owner;
+  who.peer = shown.peer;
+  return who;
+}
+
+absl::StatusOr<Identity> AccessControl::IdentifyBearer(std::string_view authorization,
+                                                       const std::string& peer, const char* call) {
   absl::StatusOr<Identity> bearer = Refusal(registry::v1::ERROR_REASON_CREDENTIALS_NEEDED,
                                             "authorization: has to be one 'Bearer' and a token");
-  if (absl::StartsWithIgnoreCase(value, kScheme) && std::next(begin) == end) {
-    bearer = rules()->BearerOf(value.substr(sizeof(kScheme) - 1));
+  if (absl::StartsWithIgnoreCase({authorization.data(), authorization.size()}, kScheme)) {
+    bearer = rules()->BearerOf(std::string(authorization.substr(sizeof(kScheme) - 1)));
   }
   if (bearer.ok()) {
-    bearer->peer = context.peer();
+    bearer->peer = peer;
     return bearer;
   }
   Identity anonymous;
-  anonymous.peer = context.peer();
+  anonymous.peer = peer;
   return Denied(anonymous, call, config::v1::PERMISSION_UNSPECIFIED, bearer.status());
 }
 

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -79,6 +80,17 @@ class AccessControl {
   // `call` is the method's name, for the log.
   absl::StatusOr<Identity> Identify(const grpc::ServerContextBase& context, const char* call);
 
+  // The same of a call that came another way.
+  struct Shown {
+    // `Bearer` and a token, as a header has it; nullopt: none.
+    std::optional<std::string> authorization;
+    // Of the connection: who owns the certificate, and the certificate in PEM; empty: none.
+    Identity owner;
+    std::string certificate;
+    std::string peer;
+  };
+  absl::StatusOr<Identity> Identify(const Shown& shown, const char* call);
+
   // For services that are about the server itself. OK if the caller may do `what` everywhere.
   absl::Status Check(const grpc::ServerContextBase& context, const char* call,
                      config::v1::Permission what);
@@ -124,6 +136,9 @@ class AccessControl {
 
   // Sees the certificate of the connection that a call came on, if it has one.
   void NoteCertificate(const grpc::ServerContextBase& context);
+  // The bearer of what the caller shows; `peer`: where it came from.
+  absl::StatusOr<Identity> IdentifyBearer(std::string_view authorization, const std::string& peer,
+                                          const char* call);
 
   LogThrottle log_;
   CertificateWatch certificates_;

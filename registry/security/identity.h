@@ -38,6 +38,9 @@ struct Identity {
 // By the client certificate of a connection; anonymous if there is none.
 Identity IdentityOfPeer(const grpc::AuthContext& context);
 
+// By a certificate in PEM that was verified, as the other does; anonymous if it has no name.
+Identity IdentityOfCertificate(const std::string& pem);
+
 // The SHA-256 digest of `text`, 32 bytes.
 std::string Sha256(const std::string& text);
 

@@ -135,7 +135,13 @@ absl::StatusOr<bool> ServerTls::Reload() {
   if (*material == material_) return false;
   material_ = *std::move(material);
   source_->Set(material_);
+  version_.fetch_add(1, std::memory_order_release);
   return true;
+}
+
+ServerTls::Shown ServerTls::shown() const {
+  MutexLock lock(&mu_);
+  return {material_, options_.client_certificates, version()};
 }
 
 CertificateTimes ServerTls::times() const {

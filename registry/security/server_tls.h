@@ -23,6 +23,8 @@
 #ifndef FAILBACK_REGISTRY_SECURITY_SERVER_TLS_H_
 #define FAILBACK_REGISTRY_SECURITY_SERVER_TLS_H_
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -51,6 +53,16 @@ class ServerTls {
   // For any number of servers, which may outlive this.
   std::shared_ptr<grpc::ServerCredentials> credentials() const { return credentials_; }
 
+  // What new connections are shown, for servers beside gRPC's. `version` is another one after each
+  // change.
+  struct Shown {
+    TlsMaterial material;
+    ClientCertificates client_certificates;
+    uint64_t version;
+  };
+  Shown shown() const;
+  uint64_t version() const { return version_.load(std::memory_order_acquire); }
+
   // Looks whether the files have changed, and takes what is there now for new connections. True:
   // taken. False: nothing new. An error, as of Create: what is there is refused, and the old pair
   // stays; the same content is refused aloud once.
@@ -73,6 +85,7 @@ class ServerTls {
   FileChanges changes_ ABSL_GUARDED_BY(mu_);
   TlsMaterial material_ ABSL_GUARDED_BY(mu_);
   absl::Status refused_ ABSL_GUARDED_BY(mu_);  // what is there now, and has been logged
+  std::atomic<uint64_t> version_{0};           // of material_
 };
 
 }  // namespace failback

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 
-FOLDERS = ["tests/daemon", "tests/daemon/admin", "tests/daemon/http", "tests/fault", "tests/fuzz/work",
+FOLDERS = ["tests/daemon", "tests/daemon/admin", "tests/gateway/door", "tests/gateway/http", "tests/fault", "tests/fuzz/work",
            "tests/gateway/dns", "tests/gateway/xds", "tests/integration", "tests/registry", "tests/registry/base",
            "tests/registry/client", "tests/registry/etcd", "tests/registry/failback", "tests/registry/model",
            "tests/registry/process", "tests/registry/rpc", "tests/registry/security", "tests/registry/server",

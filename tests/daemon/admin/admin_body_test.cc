@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 template <typename Message>
 absl::Status Parse(const std::string& body, Message* message) {
-  AdminRequest request;
+  http::Request request;
   request.body = body;
   return ParseBody(request, message);
 }

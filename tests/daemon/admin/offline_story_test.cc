@@ -9,8 +9,8 @@
 #include "absl/time/time.h"
 #include "daemon/admin/admin.h"
 #include "daemon/admin_config.h"
-#include "daemon/http/admin_server.h"
 #include "failback/admin/v1/admin.pb.h"
+#include "gateway/http/server.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
@@ -198,14 +198,14 @@ TEST_F(OfflineStoryTest, APortThatIsTakenIsAnErrorOnlyWhereItIsNamed) {
   // The default address is taken: by this test, or by another user's daemon, which may let go
   // of it between two attempts.
   const auto timer = NewTimer();
-  AdminServer::Options options;
+  http::Server::Options options;
   options.timer = timer.get();
   options.listen = kRegistryAdminListen;
-  std::unique_ptr<AdminServer> holder;
+  std::unique_ptr<http::Server> holder;
   std::unique_ptr<Process> second;
   const bool without_admin = Eventually([&] {
     if (holder == nullptr) {
-      auto bound = AdminServer::Bind(options);
+      auto bound = http::Server::Bind(options);
       if (bound.ok()) holder = *std::move(bound);
     }
     second = Process::Start({RegistryBinary(), "--store", "memory:", "--listen", "127.0.0.1:0"});

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -65,6 +66,18 @@ bool HttpConnection::Fill() {
   buffer_.append(bytes, static_cast<size_t>(n));
   return true;
 }
+
+std::string HttpConnection::ReadUntil(const std::string& end) {
+  size_t at;
+  while ((at = buffer_.find(end)) == std::string::npos) {
+    if (!Fill()) return std::exchange(buffer_, "");
+  }
+  const std::string text = buffer_.substr(0, at + end.size());
+  buffer_.erase(0, text.size());
+  return text;
+}
+
+void HttpConnection::ShutdownSend() { shutdown(fd_, SHUT_WR); }
 
 bool HttpConnection::WaitForClose() {
   for (;;) {

@@ -30,6 +30,12 @@ class HttpConnection {
   // One whole answer, to `method`; waits for 30 s at most.
   HttpAnswer Read(const std::string& method = "GET");
 
+  // What comes, up to and with `end`; without it if the connection ends, or after 30 s.
+  std::string ReadUntil(const std::string& end);
+
+  // Says that nothing more is sent.
+  void ShutdownSend();
+
   // Until the server has closed the connection; false after 30 s.
   bool WaitForClose();
 
