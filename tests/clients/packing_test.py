@@ -1,5 +1,7 @@
-"""deploy/package/clients.py: what lies in the clients' folders by accident is not published, and does not hinder packing."""
+"""How the clients are packed: by deploy/package/clients.py, and from their folders by pip and npm. What lies in the folders by
+accident is not published, and does not hinder packing."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,13 +11,69 @@ import tempfile
 import unittest
 import zipfile
 
+PACKED = os.environ["PACKED"]
+
+
+def copy_of_the_tree():
+    folder = tempfile.TemporaryDirectory()
+    for name in ("clients", "deploy", "proto"):
+        shutil.copytree(name, folder.name + "/" + name)
+    shutil.copy("LICENSE", folder.name)
+    return folder
+
+
+def files_below(folder):
+    found = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with open(os.path.join(place, name), "rb") as file:
+                found[os.path.relpath(file.name, folder)] = file.read()
+    return found
+
 
 class Packing(unittest.TestCase):
+    maxDiff = None
+
+    def run_there(self, folder, *command):
+        done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                              env=dict(os.environ, HOME=folder))
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+    def test_pip_installs_the_folder(self):
+        with copy_of_the_tree() as root:
+            self.run_there(root, "/usr/bin/python3", "-m", "pip", "install", "--no-index", "--no-deps", "--no-compile", "--target",
+                           root + "/installed", "./clients/python")
+            installed, packed = files_below(root + "/installed"), files_below(PACKED + "/python")
+            # These say who has installed it, and from where.
+            info = "failback-0.1.0.dist-info/"
+            for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"):
+                installed.pop(info + name, None)
+            packed.pop(info + "RECORD")
+            self.assertEqual(installed, packed)
+
+    def test_pip_says_what_it_lacks(self):
+        with copy_of_the_tree() as root:
+            os.mkdir(root + "/bin")
+            done = subprocess.run(["/usr/bin/python3", "-B", "-c", "import wheel; wheel.build_wheel('.')"], text=True,
+                                  capture_output=True, check=False, cwd=root + "/clients/python",
+                                  env={"PATH": root + "/bin", "PYTHONPATH": "."})
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, r"^failback: error: protoc .* apt install protobuf-compiler \S+\n$")
+
+    def test_npm_packs_the_folder(self):
+        with copy_of_the_tree() as root:
+            self.run_there(root, "npm", "pack", "--offline", "./clients/node")
+            self.run_there(root, "tar", "-xzf", "failback-0.1.0.tgz")
+            of_npm, packed = files_below(root + "/package"), files_below(PACKED + "/package")
+            packages = [json.loads(files.pop("package.json")) for files in (of_npm, packed)]
+            del packages[0]["scripts"]
+            self.assertEqual(packages[0], packages[1])
+            del packed["LICENSE"]
+            self.assertEqual(of_npm, packed)
+
     def test_leftovers_are_not_published(self):
-        with tempfile.TemporaryDirectory() as root:
-            for name in ("clients", "deploy", "proto"):
-                shutil.copytree(name, root + "/" + name)
-            shutil.copy("LICENSE", root)
+        with copy_of_the_tree() as root:
             os.makedirs(root + "/clients/node/node_modules/long")
             os.makedirs(root + "/clients/python/failback/__pycache__")
             for name in ("node/node_modules/long/index.js", "node/.env", "node/index.js.orig", "node/try.js",
