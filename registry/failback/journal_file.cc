@@ -177,9 +177,14 @@ absl::Status JournalFile::CheckSchema() {
   if (*id != kApplicationId) return db_->Damaged("it is another program's file");
   const auto version = db_->QueryInt("PRAGMA user_version");
   if (!version.ok()) return version.status();
-  if (*version < 1 || *version > kSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        path_, " has version ", *version, ", and this program knows ", kSchemaVersion, " at most"));
+  if (*version < 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, ": schema ", *version, " is not a version"));
+  }
+  if (*version > kSchemaVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, ": was written by a newer version: schema ", *version, " found, up to ",
+                     kSchemaVersion, " supported"));
   }
   const auto known = db_->QueryInt(
       "SELECT count(*) FROM sqlite_master WHERE name IN ('meta', 'intents', 'snapshots')");

@@ -1,15 +1,17 @@
 """./dev chroot: what people do with the packages, in bare Debian 12 systems.
 
-    run DIST [--previous DIR] [lintian] [debs] [tarball] [image] [systemd] [library]   all unless some are named
+    run DIST [--previous DIR | --old-bin DIR] [lintian] [debs] [tarball] [image] [systemd] [library]
 
-DIST has what `./dev package` made. The packages are upgraded from those of --previous; without it, from the
-same programs under a lower version. Runs as root, on Debian 12."""
+All parts unless some are named. DIST has what `./dev package` made. The packages are upgraded from those of
+--previous, or from packages with the programs of --old-bin (`debs` alone); without either, from the same programs under
+a lower version. Runs as root, on Debian 12."""
 
 import argparse
 import glob
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import tarfile
@@ -28,12 +30,14 @@ def say(text):
     print("%7.1fs  %s" % (time.monotonic() - BEGIN, text), flush=True)
 
 
-def lower_version(dist, folder):
-    """The .debs of DIST under a version that is lower than any that is released."""
+def lower_version(dist, folder, programs=None):
+    """The .debs of DIST under a version that is lower than any that is released, with other `programs`."""
     for name in PACKAGES:
         (deb,) = glob.glob(os.path.join(dist, name + "_*.deb"))
         tree = os.path.join(folder, name)
         run("dpkg-deb", "--raw-extract", deb, tree)
+        for path in glob.glob(tree + "/usr/bin/*") if programs else ():
+            shutil.copy(os.path.join(programs, os.path.basename(path)), path)
         control = os.path.join(tree, "DEBIAN/control")
         with open(control, encoding="utf-8") as file:
             text = file.read()
@@ -56,25 +60,69 @@ def store(story):
     return status["storeId"], status["epoch"]
 
 
-def refused_downgrade(system, story):
-    """A store that a later version has written is refused as it is."""
-    path = system.path("var/lib/failback/registry.db")
-    database = sqlite3.connect(path)
+# What each daemon keeps, and which file has the schema.
+STATE = {"registry": "var/lib/failback/registry.db", "agent": "var/lib/failback-agent/journal.db"}
+# A schema that no version has yet.
+LATER = 1000
+
+
+def schema(system, name):
+    """The schema of a daemon's file. The daemon is stopped."""
+    database = sqlite3.connect("file:%s?immutable=1" % system.path(STATE[name]), uri=True)
     version = database.execute("PRAGMA user_version").fetchone()[0]
-    database.execute("PRAGMA user_version=%d" % (version + 1))
-    database.commit()
     database.close()
-    with open(path, "rb") as file:
-        before = file.read()
-    status, out = system.status(*story.registry_words, user=story.registry_user)
-    assert status == 2 and "registry.db" in out, (status, out)
-    with open(path, "rb") as file:
-        assert file.read() == before
-    say("a store of a later version is refused, untouched: " + out.strip().splitlines()[-1])
-    database = sqlite3.connect(path)
+    return version
+
+
+def set_schema(system, name, version):
+    database = sqlite3.connect(system.path(STATE[name]))
     database.execute("PRAGMA user_version=%d" % version)
     database.commit()
     database.close()
+
+
+def refuses(system, story, name):
+    """The daemon does not take a file of a later version, and leaves it as it is."""
+    path = system.path(STATE[name])
+    with open(path, "rb") as file:
+        before = file.read()
+    words, user = {"registry": (story.registry_words, story.registry_user),
+                   "agent": (story.agent_words, story.agent_user)}[name]
+    status, out = system.status("timeout", "60", *words, user=user)
+    assert status == 2 and "/" + STATE[name] in out, (status, out)
+    with open(path, "rb") as file:
+        assert file.read() == before
+    say("what a later version has written is refused, untouched: " + out.strip().splitlines()[-1])
+
+
+def refused_downgrade(system, story):
+    """Programs of today, and the files of a later version."""
+    for name in STATE:
+        version = schema(system, name)
+        set_schema(system, name, LATER)
+        refuses(system, story, name)
+        set_schema(system, name, version)
+
+
+def go_back(system, story, older, backup):
+    """The older packages, as docs/install.md says. `older` is (their .debs, the schemas that they have written)."""
+    debs, schemas = older
+    system.apt("install", "--allow-downgrades", *debs)
+    later = [name for name in STATE if schema(system, name) != schemas[name]]
+    for name in later:
+        refuses(system, story, name)
+    if "registry" in later:
+        system.get("failback-registry", "restore", "--store", "sqlite:///" + STATE["registry"], "--from", backup,
+                   user=story.registry_user)
+    if "agent" in later:
+        # Without its memory: what it had is registered by hand, or by the programs, again.
+        system.get("sh", "-c", "rm /var/lib/failback-agent/*")
+    story.start_registry()
+    story.start_agent()
+    eventually(lambda: story.listed() == ["orders-3"], "the instance is there again")
+    story.stop()
+    say("downgraded: " + ("what is of a later schema is refused, and its way back is that of docs/install.md"
+                          if later else "store and journal, of the same schema, are taken"))
 
 
 def left_behind(system):
@@ -106,29 +154,29 @@ def check_debs(dist, previous):
         # The registry and its store live while both packages are upgraded.
         with open(system.path("etc/failback/registry.yaml"), "a", encoding="utf-8") as file:
             file.write("log: {format: json}  # the operator's\n")
+        backup = "/var/lib/failback/before.db"
+        system.get("failback-registry", "backup", "--store", "sqlite:///" + STATE["registry"], "--to", backup,
+                   user=story.registry_user)
         before = store(story)
         newer = system.take(dist, *PACKAGES)
         system.apt("install", *newer)
         assert story.listed() == ["orders-3"]
         story.stop()
+        written = {name: schema(system, name) for name in STATE}
         story.start_registry()
         story.start_agent()
         assert store(story) == before
         eventually(lambda: story.listed() == ["orders-3"], "the agent has its instance again")
         with open(system.path("etc/failback/registry.yaml"), encoding="utf-8") as file:
             assert "# the operator's" in file.read()
-        say("upgraded with a live store: %s; same epoch, the operator's configuration kept"
-            % story.ctl("--version").strip())
+        story.stop()
+        say("upgraded with a live store: %s; same epoch, the operator's configuration kept; schemas %s" % (
+            story.ctl("--version").strip(), ", ".join(
+                "%s %d to %d" % (name, written[name], schema(system, name)) for name in STATE)))
 
         # Back again.
-        story.stop()
         refused_downgrade(system, story)
-        system.apt("install", "--allow-downgrades", *older)
-        story.start_registry()
-        story.start_agent()
-        eventually(lambda: story.listed() == ["orders-3"], "the agent has its instance again")
-        story.stop()
-        say("downgraded: the store of the same schema is taken")
+        go_back(system, story, (older, written), backup)
 
         system.apt("purge", *PACKAGES)
         assert not left_behind(system), left_behind(system)
@@ -252,7 +300,10 @@ PARTS = tuple(MADE)
 def main():
     parser = argparse.ArgumentParser(prog="./dev chroot")
     parser.add_argument("dist")
-    parser.add_argument("--previous", metavar="DIR", help="folder of an earlier version's .debs")
+    earlier = parser.add_mutually_exclusive_group()
+    earlier.add_argument("--previous", metavar="DIR", help="folder of an earlier version's .debs")
+    earlier.add_argument("--old-bin", metavar="DIR",
+                         help="folder of an earlier version's programs: packages with these are upgraded, in `debs`")
     parser.add_argument("parts", nargs="*", metavar="|".join(PARTS))
     args = parser.parse_intermixed_args()
     parts = args.parts or PARTS
@@ -262,16 +313,16 @@ def main():
         if not glob.glob(os.path.join(args.dist, needed)):
             parser.error("%s has no %s: `./dev package` makes it" % (args.dist, needed))
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        previous = args.previous
-        if previous is None and {"debs", "systemd"} & set(parts):
-            previous = lower_version(args.dist, folder)
+        def previous(programs=None):
+            return args.previous or lower_version(args.dist, tempfile.mkdtemp(dir=folder), programs)
+
         for part in parts:
             if part == "lintian":
                 check_lintian(args.dist)
             elif part == "debs":
-                check_debs(args.dist, previous)
+                check_debs(args.dist, previous(args.old_bin))
             elif part == "systemd":
-                booted.check_systemd(args.dist, previous, say)
+                booted.check_systemd(args.dist, previous(), say)
             else:
                 {"tarball": check_tarball, "image": check_image, "library": check_library}[part](args.dist)
     say("done: " + " ".join(parts))

@@ -41,4 +41,23 @@ expect "bazel-bin/deploy/install/failback.tar dist clients" package clients
 [[ ! -e bazel.log ]] || { echo "package clients: $(<bazel.log)"; failed=1; }
 expect "bazel-bin/deploy/install/failback.tar dist clients deb" package clients deb
 grep -q "//deploy/install:failback" bazel.log || { echo "package clients deb: the programs are not built"; failed=1; }
+
+# What is missing is named with the purpose that it has, and installed at once.
+install -m 755 /dev/stdin bin/dpkg-query <<<'#!/bin/sh
+for package; do :; done
+case $package in g++ | etcd-server | etcd-client) exit 1 ;; esac
+echo install ok installed'
+install -m 755 /dev/stdin bin/sudo <<<'#!/bin/sh
+exec "$@"'
+install -m 755 /dev/stdin bin/apt-get <<<'#!/bin/sh
+echo "apt-get $*" >>"$TEST_TMPDIR/apt.log"'
+for program in dpkg tee chmod; do install -m 755 /dev/stdin "bin/$program" <<<'#!/bin/sh'; done
+install -D -m 755 /dev/stdin checkout/tests/demo/etcd/run <<<'#!/bin/sh'
+expect "" demo etcd
+for words in "installing with apt to compile the programs (compiler, Bazel, libraries): g++" \
+  "installing with apt to run etcd as a store: etcd-server etcd-client"; do
+  grep -q "$words\$" elsewhere/dev.log || { echo "demo etcd: no word '$words'"; cat elsewhere/dev.log; failed=1; }
+done
+grep -q "^apt-get install .* g++$" apt.log && grep -q "^apt-get install .* etcd-server etcd-client$" apt.log ||
+  { echo "demo etcd: $(<apt.log)"; failed=1; }
 exit $failed

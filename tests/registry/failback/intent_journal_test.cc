@@ -649,7 +649,7 @@ TEST_F(IntentJournalTest, ANewerVersionIsRefusedAndNotTouched) {
   ASSERT_EQ(sqlite3_exec(db, "PRAGMA user_version = 3", nullptr, nullptr, nullptr), SQLITE_OK);
   const absl::Status refused = IntentJournal::Open(options_).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(refused.message().find("has version 3"), std::string::npos) << refused;
+  EXPECT_NE(refused.message().find("newer version: schema 3 found"), std::string::npos) << refused;
   ASSERT_EQ(sqlite3_exec(db, "PRAGMA user_version = 1", nullptr, nullptr, nullptr), SQLITE_OK);
   sqlite3_close(db);
   Live([&](IntentJournal* journal) { EXPECT_EQ(journal->TakeIntents().size(), 1); });
