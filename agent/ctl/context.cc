@@ -1,7 +1,10 @@
 #include <fcntl.h>
+#include <grp.h>
 #include <netdb.h>
 #include <poll.h>
+#include <pwd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,6 +54,27 @@ bool IsAgentCommand(const std::string& command) {
   static const char* const kCommands[] = {"pending", "intents", "retry",
                                           "cancel",  "drain",   "report-health"};
   return std::find(std::begin(kCommands), std::end(kCommands), command) != std::end(kCommands);
+}
+
+// What to do where a Unix socket is there and is not for this user; else empty.
+std::string SocketAdvice(const Address& address) {
+  struct stat info;
+  if (!address.is_unix() || access(address.path.c_str(), W_OK) == 0 || errno != EACCES ||
+      stat(address.path.c_str(), &info) != 0) {
+    return "";
+  }
+  const passwd* user = getpwuid(geteuid());
+  const std::string name = user == nullptr ? "USER" : user->pw_name;
+  if ((info.st_mode & S_IWGRP) != 0 && info.st_gid != 0) {
+    const group* group = getgrgid(info.st_gid);
+    const std::string members =
+        group == nullptr ? std::to_string(info.st_gid) : std::string(group->gr_name);
+    return absl::StrCat("the socket is for root and the group ", members, ": `adduser ", name, " ",
+                        members, "` as root, then log in again");
+  }
+  const passwd* owner = getpwuid(info.st_uid);
+  return absl::StrCat("the socket is for root and the user ",
+                      owner == nullptr ? std::to_string(info.st_uid) : owner->pw_name);
 }
 
 bool Connects(const addrinfo& to) {
@@ -185,7 +209,11 @@ int CtlContext::Report(const std::string& command, const absl::Status& status) c
                      "that is --tls-ca?";
     } else {
       text = absl::StrCat("UNAVAILABLE: no answer from ", target, why);
-      advice = "is failback-agent or failback-registry running there? --target says where to look";
+      advice = SocketAdvice(*ParseAddress(target));
+      if (advice.empty()) {
+        advice =
+            "is failback-agent or failback-registry running there? --target says where to look";
+      }
     }
   } else if (absl::IsUnimplemented(status) && IsAgentCommand(command)) {
     text = absl::StrCat("UNIMPLEMENTED: ", target, " is a registry, not an agent");
