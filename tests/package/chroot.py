@@ -14,7 +14,6 @@ import re
 import shutil
 import sqlite3
 import subprocess
-import tarfile
 import tempfile
 import time
 
@@ -212,26 +211,27 @@ def check_tarball(dist):
 
 
 def unpack_image(archive, root):
-    """The layers of an OCI archive, as a container's root; its configuration."""
-    with tarfile.open(archive) as layout:
-        def blob(descriptor):
-            return layout.extractfile("blobs/sha256/" + descriptor["digest"].split(":")[1])
-
-        (manifest,) = json.load(layout.extractfile("index.json"))["manifests"]
-        manifest = json.load(blob(manifest))
-        for layer in manifest["layers"]:
-            with tarfile.open(fileobj=blob(layer), mode="r:gz") as files:
-                files.extractall(root, numeric_owner=True)
-        return json.load(blob(manifest["config"]))
+    """The image as a container's root, and its user: as umoci, the reference of the format, reads it."""
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        layout, bundle = folder + "/layout", folder + "/bundle"
+        os.mkdir(layout)
+        run("tar", "-xf", archive, "-C", layout)
+        with open(layout + "/index.json", encoding="utf-8") as file:
+            (manifest,) = json.load(file)["manifests"]
+        run("umoci", "unpack", "--image", layout + ":" + manifest["annotations"]["org.opencontainers.image.ref.name"], bundle)
+        os.rmdir(root)
+        os.rename(bundle + "/rootfs", root)
+        with open(bundle + "/config.json", encoding="utf-8") as file:
+            user = json.load(file)["process"]["user"]
+    return "%d:%d" % (user["uid"], user["gid"])
 
 
 def check_image(dist):
     (archive,) = glob.glob(os.path.join(dist, "failback-*.oci.tar"))
     with System(bare=False) as system:
-        config = unpack_image(archive, system.root)["config"]
+        user = unpack_image(archive, system.root)
         size = int(run("du", "-sb", system.root, capture_output=True, text=True).stdout.split()[0])
         assert size <= 60e6, size
-        user = config["User"]
         assert user == "65532:65532", user
         # As Kubernetes mounts it: the root read-only, and the folders that are written.
         system.mount("", "--bind", system.root)
