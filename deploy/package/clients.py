@@ -33,9 +33,9 @@ def node_package(root, version, protos):
 def main():
     root, version, out = sys.argv[1:]
     sys.path.insert(0, os.path.join(root, "clients/python"))
-    import wheel  # pylint: disable=import-outside-toplevel
-    for name, data in ((wheel.file_name(version), wheel.wheel(version, contents.EPOCH)),
-                       ("failback-%s.tgz" % version, node_package(root, version, wheel.PROTOS))):
+    import make_wheel  # pylint: disable=import-outside-toplevel
+    for name, data in ((make_wheel.file_name(version), make_wheel.wheel(version, contents.EPOCH)),
+                       ("failback-%s.tgz" % version, node_package(root, version, make_wheel.PROTOS))):
         with open(os.path.join(out, name), "wb") as file:
             file.write(data)
 
